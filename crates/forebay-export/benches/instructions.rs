@@ -1,12 +1,13 @@
-//! What the NBD session does for a request, as scenarios that `bench/instructions` runs under callgrind.
+//! What the NBD session does for a request, as scenarios that `bench/instructions` runs under
+//! callgrind.
 //!
 //! ```text
 //! instructions --list     names of all scenarios, with what one operation of each is
 //! instructions NAME       runs one; prints how many operations were counted
 //! ```
 //!
-//! Counted is the way of bytes that were received through the session, and the encoding of the answer: no socket, no
-//! payload but that of writes, which is taken in place.
+//! Counted is the way of bytes that were received through the session, and the encoding of the
+//! answer: no socket, no payload but that of writes, which is taken in place.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -51,10 +52,12 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// `bench/instructions` has callgrind count what is done in here, and nothing else: it knows this function by its name.
+/// `bench/instructions` has callgrind count what is done in here, and nothing else: it knows this
+/// function by its name.
 #[inline(never)]
 fn counted_by_callgrind<T>(work: impl FnOnce() -> T) -> T {
-    // What follows the work keeps the call from becoming a jump, which would end the counting too early.
+    // What follows the work keeps the call from becoming a jump, which would end the counting too
+    // early.
     std::hint::black_box(work())
 }
 

@@ -1,8 +1,8 @@
 //! What a protocol may know about the volumes it serves: their names and geometry, nothing more.
 //!
 //! Invariants
-//! - The empty name means "the default export". It resolves to an export that is really named "" or, failing
-//!   that, to the only export there is. With two or more exports there is no default.
+//! - The empty name means "the default export". It resolves to an export that is really named ""
+//!   or, failing that, to the only export there is. With two or more exports there is no default.
 
 /// One volume as a client sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +15,8 @@ pub struct ExportInfo {
     pub size_bytes: u64,
     /// Writes, trims and zeroes are refused.
     pub read_only: bool,
-    /// A flush on one connection covers writes completed on all others, so clients may open several.
+    /// A flush on one connection covers writes completed on all others, so clients may open
+    /// several.
     pub multi_conn: bool,
     /// The volume can tell at once whether zeroing would be faster than writing zeroes.
     pub fast_zero: bool,

@@ -1,12 +1,13 @@
-//! The ways into a Forebay volume: protocols that turn bytes from a client into requests, and results into
-//! bytes.
+//! The ways into a Forebay volume: protocols that turn bytes from a client into requests, and
+//! results into bytes.
 //!
 //! Purpose
-//! - [`request`]: the one request type all protocols share, and [`request::validate`], the one gate that
-//!   every request passes before anybody else sees it.
+//! - [`request`]: the one request type all protocols share, and [`request::validate`], the one gate
+//!   that every request passes before anybody else sees it.
 //! - [`directory`]: what a protocol needs to know about the volumes it may serve.
 //! - [`fuse`]: the FUSE protocol: a volume as a file of the kernel's file system.
-//! - [`nbd`]: the NBD protocol, server side as a state machine and client side over any `Read + Write`.
+//! - [`nbd`]: the NBD protocol, server side as a state machine and client side over any `Read +
+//!   Write`.
 //! - [`uri`], [`size`]: how people write exports, backing stores, sizes and durations.
 //!
 //! Invariants

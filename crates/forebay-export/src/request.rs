@@ -6,9 +6,11 @@
 //!
 //! Invariants of a request that passed
 //! - `offset_bytes + length_bytes` does not overflow and is at most the size of the volume.
-//! - `length_bytes` is above zero for every operation but [`Operation::Flush`], where both are zero.
-//! - Operations that carry payload are at most [`Bounds::payload_bytes_max`] long; trims, zeroes, cache hints
-//!   and status queries carry none and may be as long as the protocol can say (4 GiB - 1 over NBD).
+//! - `length_bytes` is above zero for every operation but [`Operation::Flush`], where both are
+//!   zero.
+//! - Operations that carry payload are at most [`Bounds::payload_bytes_max`] long; trims, zeroes,
+//!   cache hints and status queries carry none and may be as long as the protocol can say (4 GiB -
+//!   1 over NBD).
 //! - Nothing that changes data reaches a read-only volume.
 //!
 //! Any byte alignment is accepted: rounding to sectors is the business of the volume.

@@ -10,8 +10,8 @@
 //!
 //! Letter case does not matter; one space between number and unit is allowed.
 //!
-//! Why not a crate for sizes: `bytesize` reads a bare `M` as 10^6 bytes and computes in `f64`, so that a size of
-//! several TiB is not exact. Durations are read by `humantime`.
+//! Why not a crate for sizes: `bytesize` reads a bare `M` as 10^6 bytes and computes in `f64`, so
+//! that a size of several TiB is not exact. Durations are read by `humantime`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -68,7 +68,8 @@ impl ByteSize {
 }
 
 impl fmt::Display for ByteSize {
-    /// In the largest binary unit that is exact, so that what is printed reads back as the same size.
+    /// In the largest binary unit that is exact, so that what is printed reads back as the same
+    /// size.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match BINARY.iter().rev().find(|(_, unit)| self.0 >= *unit && self.0.is_multiple_of(*unit)) {
             Some((name, unit)) => write!(f, "{}{name}", self.0 / unit),
@@ -127,7 +128,8 @@ fn fraction_of(digits: &str, multiplier: u64) -> Option<u64> {
     if digits.is_empty() {
         return Some(0);
     }
-    // More than 18 digits cannot be whole in any unit: 2^50 has only 50 factors of two, 10^15 fewer of five.
+    // More than 18 digits cannot be whole in any unit: 2^50 has only 50 factors of two, 10^15 fewer
+    // of five.
     let scale = 10_u128.checked_pow(u32::try_from(digits.len()).ok().filter(|count| *count <= 18)?)?;
     let product = digits.parse::<u128>().ok()? * u128::from(multiplier);
     (product % scale == 0).then(|| u64::try_from(product / scale).ok()).flatten()
@@ -143,8 +145,8 @@ pub struct DurationError {
     pub problem: String,
 }
 
-/// Reads a duration such as `30s`, `5min`, `250ms` or `1h 30m`. A number without a unit is refused, for nobody
-/// can know which one was meant; only `0` needs none.
+/// Reads a duration such as `30s`, `5min`, `250ms` or `1h 30m`. A number without a unit is refused,
+/// for nobody can know which one was meant; only `0` needs none.
 pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     humantime::parse_duration(text.trim())
         .map_err(|error| DurationError { text: text.to_owned(), problem: error.to_string() })

@@ -409,8 +409,8 @@ fn some_opcode() -> impl Strategy<Value = u32> {
     prop_oneof![4 => 0u32..52, 1 => any::<u32>()]
 }
 
-/// Whatever comes, the session answers with at most one whole message for the right request, and hands out only what
-/// is inside the volume.
+/// Whatever comes, the session answers with at most one whole message for the right request, and
+/// hands out only what is inside the volume.
 fn survives<T: Tree>(session: &mut Session<T>, bytes: &[u8]) -> Result<(), TestCaseError> {
     let mut out = Vec::new();
     let Ok(step) = session.step(bytes, bytes.len(), &mut out) else {

@@ -1,5 +1,5 @@
-//! Peers that lie: garbage and damaged conversations, against the session and against the client. Nothing may
-//! panic, hang, or take memory beyond its limits.
+//! Peers that lie: garbage and damaged conversations, against the session and against the client.
+//! Nothing may panic, hang, or take memory beyond its limits.
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod common;
@@ -203,8 +203,8 @@ proptest! {
     }
 }
 
-/// The same damage on every run and machine: each byte of a conversation set to each of a few values, each 32-bit
-/// word to each of a few more, the end cut off everywhere.
+/// The same damage on every run and machine: each byte of a conversation set to each of a few
+/// values, each 32-bit word to each of a few more, the end cut off everywhere.
 #[test]
 fn every_single_byte_and_word_damaged() {
     let good = conversation();
@@ -286,8 +286,8 @@ fn a_corpus_of_nasty_clients() {
     }
 }
 
-/// Named ways for a server to lie about a read of 100 bytes at 1000 (cookie 1) and a status query (cookie 2), and
-/// what the client says.
+/// Named ways for a server to lie about a read of 100 bytes at 1000 (cookie 1) and a status query
+/// (cookie 2), and what the client says.
 #[test]
 fn a_corpus_of_lying_servers() {
     let chunk = |flags: u16, kind: u16, cookie: u64, payload: &[u8]| {

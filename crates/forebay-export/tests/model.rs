@@ -1,4 +1,5 @@
-//! A client and a session in memory against a model: many requests in flight, any order, any size and alignment.
+//! A client and a session in memory against a model: many requests in flight, any order, any size
+//! and alignment.
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod common;

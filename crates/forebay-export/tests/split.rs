@@ -7,7 +7,8 @@ use forebay_export::nbd::codec::*;
 use forebay_export::nbd::{Input, Limits, NbdRequest, NbdStep, Session};
 use proptest::prelude::*;
 
-/// A connection with something of everything: good and bad options, skipped ones, all commands, refused writes.
+/// A connection with something of everything: good and bad options, skipped ones, all commands,
+/// refused writes.
 fn everything() -> Vec<u8> {
     let mut bytes = 3_u32.to_be_bytes().to_vec();
     for (option, data) in [

@@ -1,4 +1,5 @@
-//! STARTTLS in each mode: what is answered before TLS, what counts after it, and what somebody in the middle may try.
+//! STARTTLS in each mode: what is answered before TLS, what counts after it, and what somebody in
+//! the middle may try.
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod common;

@@ -1,5 +1,5 @@
-//! Clients that none of us wrote, against a small threaded server around the session: libnbd's tools and QEMU's.
-//! A tool that is not installed is skipped, loudly.
+//! Clients that none of us wrote, against a small threaded server around the session: libnbd's
+//! tools and QEMU's. A tool that is not installed is skipped, loudly.
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
 mod common;

@@ -1,10 +1,12 @@
 //! Batches: the records of the log.
 //!
-//! A batch is one header block followed by `payload_blocks` blocks, written to the device as one sequential write.
-//! The header carries up to [`ENTRIES_MAX`] entries. Data entries own the payload blocks in order: the i-th data
-//! entry describes the i-th payload block. Marks and intents have no payload.
+//! A batch is one header block followed by `payload_blocks` blocks, written to the device as one
+//! sequential write. The header carries up to [`ENTRIES_MAX`] entries. Data entries own the payload
+//! blocks in order: the i-th data entry describes the i-th payload block. Marks and intents have no
+//! payload.
 //!
-//! A batch counts only if its header and every payload block match their checksums and it stands where it says.
+//! A batch counts only if its header and every payload block match their checksums and it stands
+//! where it says.
 
 use crate::checkpoint::REGIONS_MAX;
 use crate::geometry::{SEGMENT_BLOCKS_MAX, VOLUMES_MAX};
@@ -91,7 +93,8 @@ pub enum Entry {
         sector_mask: u8,
         /// True if the backing store does not have these bytes yet.
         dirty: bool,
-        /// Low half of the flush epoch that a dirty block was written in, if its volume is destaged in order; else 0.
+        /// Low half of the flush epoch that a dirty block was written in, if its volume is destaged
+        /// in order; else 0.
         flush_epoch: u32,
     },
     /// These slots were written to the backing store, which was flushed afterwards: they are clean.
@@ -108,7 +111,8 @@ pub enum Entry {
         /// Consecutive slots.
         count: u32,
     },
-    /// Writes past the cache may happen in these regions from now on: after a crash no clean block in them counts.
+    /// Writes past the cache may happen in these regions from now on: after a crash no clean block
+    /// in them counts.
     Intent {
         /// Volume written to.
         volume: VolumeId,
@@ -191,8 +195,8 @@ impl Entry {
         Ok(entry)
     }
 
-    /// The bounds that hold on both sides of the device: asserted before an entry is written, checked after one was
-    /// read.
+    /// The bounds that hold on both sides of the device: asserted before an entry is written,
+    /// checked after one was read.
     fn check(&self) -> Result<(), FormatError> {
         use entry::{F_BLOCK, F_COUNT, F_FLUSH_EPOCH, F_SECTORS, F_VOLUME};
         if let Self::Data { volume, .. } | Self::Intent { volume, .. } = self
@@ -243,7 +247,8 @@ pub struct BatchHeader {
     pub sequence: u64,
     /// Position in the order of the stream's batches, without gaps.
     pub stream_sequence: u64,
-    /// All batches of the stream before this number were covered by a device flush when this one was built.
+    /// All batches of the stream before this number were covered by a device flush when this one
+    /// was built.
     pub flushed_stream_sequence: u64,
     /// Segment that the batch was written to.
     pub segment: u32,
@@ -257,9 +262,9 @@ impl BatchHeader {
     /// Encodes header and entries into `to`, which must be one block.
     ///
     /// # Panics
-    /// If `to` is not one block, or [`BatchHeader::decode`] would refuse the result (too many entries, entries out of
-    /// bounds or not of the batch's kind, payload of another length): a bug of the caller, better met now than by
-    /// the recovery that needs the batch.
+    /// If `to` is not one block, or [`BatchHeader::decode`] would refuse the result (too many
+    /// entries, entries out of bounds or not of the batch's kind, payload of another length): a bug
+    /// of the caller, better met now than by the recovery that needs the batch.
     pub fn encode(&self, entries: &[Entry], to: &mut [u8]) {
         assert!(to.len() == BLOCK_BYTES && entries.len() <= ENTRIES_MAX, "batch header out of bounds");
         assert_eq!(entries.iter().try_for_each(Entry::check), Ok(()), "batch entry out of bounds");
@@ -289,8 +294,9 @@ impl BatchHeader {
     /// Decodes a header block and puts its entries into `entries`, in place of what was there.
     ///
     /// # Errors
-    /// Not a header, torn, of a newer version, or with fields that do not fit together; `entries` is empty then.
-    /// Identity and position are for the caller to check, see [`BatchHeader::check_place`].
+    /// Not a header, torn, of a newer version, or with fields that do not fit together; `entries`
+    /// is empty then. Identity and position are for the caller to check, see
+    /// [`BatchHeader::check_place`].
     pub fn decode(block: &[u8], entries: &mut Vec<Entry>) -> Result<Self, FormatError> {
         entries.clear();
         let decoded = Self::decode_into(block, entries);

@@ -1,10 +1,12 @@
 //! What a superblock says of a cache that is encrypted at rest.
 //!
-//! The cipher itself is in the crate `forebay-crypt`; everything else in this crate describes the plaintext.
+//! The cipher itself is in the crate `forebay-crypt`; everything else in this crate describes the
+//! plaintext.
 
 /// The cache is encrypted with AES-256-XTS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Encryption {
-    /// Derived from the key and the UUID of the cache: tells the right key from a wrong one, and is of no other use.
+    /// Derived from the key and the UUID of the cache: tells the right key from a wrong one, and is
+    /// of no other use.
     pub key_check: [u8; 16],
 }

@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-/// A structure on the cache device could not be decoded. Each variant says which structure and what was found.
+/// A structure on the cache device could not be decoded. Each variant says which structure and what
+/// was found.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum FormatError {

@@ -4,7 +4,8 @@ use crate::{BLOCK_BYTES, FormatError, checkpoint};
 
 /// Block that holds superblock copy A.
 pub const SUPERBLOCK_A_BLOCK: u64 = 0;
-/// Block that holds superblock copy B: another flash page and, on most devices, another erase block.
+/// Block that holds superblock copy B: another flash page and, on most devices, another erase
+/// block.
 pub const SUPERBLOCK_B_BLOCK: u64 = 16;
 /// First block of the checkpoint slots.
 pub const CHECKPOINT_START_BLOCK: u64 = 32;
@@ -18,8 +19,8 @@ pub const SEGMENT_BLOCKS_MIN: u32 = 16;
 pub const SEGMENT_BLOCKS_MAX: u32 = 4096;
 /// Most volumes on one cache; their numbers are below this.
 pub const VOLUMES_MAX: u32 = 64;
-/// A cache can grow to so many times its first number of segments unless it was made for more or less: its checkpoint slots
-/// are made that large.
+/// A cache can grow to so many times its first number of segments unless it was made for more or
+/// less: its checkpoint slots are made that large.
 pub const GROWTH_DEFAULT: u32 = 4;
 /// Most write-intent ranges that a checkpoint can hold; beyond it the engine widens ranges.
 pub const INTENTS_MAX: u32 = 4096;
@@ -40,9 +41,9 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Divides a device of `device_bytes` with segments of `segment_blocks` (a size chosen for the device if `None`:
-    /// 64 KiB to 4 MiB, so that there are some hundreds of segments where possible), and room to grow to
-    /// [`GROWTH_DEFAULT`] times its size.
+    /// Divides a device of `device_bytes` with segments of `segment_blocks` (a size chosen for the
+    /// device if `None`: 64 KiB to 4 MiB, so that there are some hundreds of segments where
+    /// possible), and room to grow to [`GROWTH_DEFAULT`] times its size.
     ///
     /// # Errors
     /// As [`Geometry::with_growth`].
@@ -50,11 +51,12 @@ impl Geometry {
         Self::with_growth(device_bytes, segment_blocks, GROWTH_DEFAULT)
     }
 
-    /// As [`Geometry::for_device`], for a cache that can grow to `growth` times its number of segments (at least 1: it
-    /// cannot grow). Each further time costs 0.025 % of the device.
+    /// As [`Geometry::for_device`], for a cache that can grow to `growth` times its number of
+    /// segments (at least 1: it cannot grow). Each further time costs 0.025 % of the device.
     ///
     /// # Errors
-    /// [`FormatError::Geometry`] if the device is too small or the segment size is not a power of two in range.
+    /// [`FormatError::Geometry`] if the device is too small or the segment size is not a power of
+    /// two in range.
     pub fn with_growth(
         device_bytes: u64,
         segment_blocks: Option<u32>,
@@ -70,8 +72,9 @@ impl Geometry {
                  from {SEGMENT_BLOCKS_MIN} to {SEGMENT_BLOCKS_MAX}"
             )));
         }
-        // The checkpoint grows with the segments and the segments shrink with the checkpoint: start from the most
-        // segments that there could be, which makes the slot slightly too large rather than too small.
+        // The checkpoint grows with the segments and the segments shrink with the checkpoint: start
+        // from the most segments that there could be, which makes the slot slightly too large
+        // rather than too small.
         let segments_most = device_blocks / u64::from(segment_blocks);
         // No cache has more slots than numbers, so there is no use in room for more.
         let grown = (segments_most * u64::from(growth.max(1))).min(segments_limit(segment_blocks));
@@ -103,8 +106,8 @@ impl Geometry {
         })
     }
 
-    /// The same cache on a device that has become longer or shorter: segments are added or left out at the end, and
-    /// nothing else moves.
+    /// The same cache on a device that has become longer or shorter: segments are added or left out
+    /// at the end, and nothing else moves.
     ///
     /// # Errors
     /// [`FormatError::Geometry`] that says how far this cache can grow, or how far it can shrink.
@@ -140,7 +143,8 @@ impl Geometry {
             .min(segments_limit(self.segment_blocks)) as u32
     }
 
-    /// Blocks of a checkpoint slot that a checkpoint of this many segments can fill: what a reader has to read.
+    /// Blocks of a checkpoint slot that a checkpoint of this many segments can fill: what a reader
+    /// has to read.
     #[must_use]
     pub fn checkpoint_blocks(&self) -> u64 {
         let needed = checkpoint::slot_blocks_for(u64::from(self.segment_count), self.segment_blocks);

@@ -1,5 +1,6 @@
-//! Fixed-offset structures: one declaration gives the field offsets used by the codec, the table that the document
-//! is checked against, and compile-time proof that the fields tile the structure without gap or overlap.
+//! Fixed-offset structures: one declaration gives the field offsets used by the codec, the table
+//! that the document is checked against, and compile-time proof that the fields tile the structure
+//! without gap or overlap.
 
 /// One field of a [`Structure`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,8 +42,8 @@ impl Structure {
     }
 }
 
-/// Declares a structure: a constant `Field` per field, and `STRUCTURE` with all of them; fails to compile unless
-/// the fields tile the given length.
+/// Declares a structure: a constant `Field` per field, and `STRUCTURE` with all of them; fails to
+/// compile unless the fields tile the given length.
 macro_rules! structure {
     ($title:literal, $len:expr; $($constant:ident = $name:literal, $offset:expr, $size:expr;)*) => {
         $(pub(crate) const $constant: $crate::layout::Field =
@@ -102,8 +103,8 @@ pub(crate) fn crc_without(bytes: &[u8], field: Field) -> u32 {
     crc32c::crc32c_append(crc, &bytes[field.offset + 4..])
 }
 
-/// Checks a structure's length, magic, checksum and version, in that order: the version of damaged bytes means
-/// nothing, and a newer version keeps magic, version and checksum where they are.
+/// Checks a structure's length, magic, checksum and version, in that order: the version of damaged
+/// bytes means nothing, and a newer version keeps magic, version and checksum where they are.
 pub(crate) fn check_envelope(
     structure: &Structure,
     bytes: &[u8],

@@ -1,8 +1,9 @@
 //! The bytes on a Forebay cache device.
 //!
-//! This crate knows how a cache device is laid out and nothing else: no clock, no file, no policy. Its one
-//! companion document is `docs/internals/on-disk-format.md`; `tests/document.rs` checks every offset table there against
-//! the [`layout::Structure`]s here, and `tests/golden.rs` pins the bytes themselves.
+//! This crate knows how a cache device is laid out and nothing else: no clock, no file, no policy.
+//! Its one companion document is `docs/internals/on-disk-format.md`; `tests/document.rs` checks
+//! every offset table there against the [`layout::Structure`]s here, and `tests/golden.rs` pins the
+//! bytes themselves.
 //!
 //! A cache device is
 //!
@@ -14,9 +15,11 @@
 //! ```
 //!
 //! Invariants of every structure:
-//! - little-endian, fixed offsets, no implicit padding; reserved bytes are written as zero and must be zero;
-//! - a CRC32C covers the whole structure, and identity (cache uuid) and position are inside the covered bytes, so
-//!   that a structure that was misdirected, or belongs to another cache, is not believed;
+//! - little-endian, fixed offsets, no implicit padding; reserved bytes are written as zero and must
+//!   be zero;
+//! - a CRC32C covers the whole structure, and identity (cache uuid) and position are inside the
+//!   covered bytes, so that a structure that was misdirected, or belongs to another cache, is not
+//!   believed;
 //! - anything whose version is newer than [`VERSION`] is refused by name, never guessed at.
 #![forbid(unsafe_code)]
 

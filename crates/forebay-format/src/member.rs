@@ -1,16 +1,18 @@
 //! A cache on several devices: which devices, and which part of the pool's blocks each one holds.
 //!
-//! The cache sees one row of blocks, the *pool's space*. It begins on member 0, which has the superblocks and the
-//! checkpoint slots, and goes on over the other members one after the other. Every member after the first begins with
-//! a **member header** (block 0, and a copy in block 16), which says whose it is and which part of the space it holds;
-//! its part begins at [`DATA_START_BLOCK`].
+//! The cache sees one row of blocks, the *pool's space*. It begins on member 0, which has the
+//! superblocks and the checkpoint slots, and goes on over the other members one after the other.
+//! Every member after the first begins with a **member header** (block 0, and a copy in block 16),
+//! which says whose it is and which part of the space it holds; its part begins at
+//! [`DATA_START_BLOCK`].
 //!
 //! Invariants:
 //! - members meet at the beginning of a segment, so that no segment lies on two of them;
-//! - the superblock lists the tag of every member, drawn at random when the member joined: a member that was taken out
-//!   of the pool, or that belonged to it before, is not believed again;
-//! - how much lies on a member follows from where the next one begins, and for the last one from the superblock
-//!   ([`divide`]). What a header says of it is a copy for who has no superblock, and never less than what is used.
+//! - the superblock lists the tag of every member, drawn at random when the member joined: a member
+//!   that was taken out of the pool, or that belonged to it before, is not believed again;
+//! - how much lies on a member follows from where the next one begins, and for the last one from
+//!   the superblock ([`divide`]). What a header says of it is a copy for who has no superblock, and
+//!   never less than what is used.
 
 use crate::geometry::{Geometry, SEGMENTS_MIN};
 use crate::layout::{check_envelope, check_zero, crc_without, structure};
@@ -19,7 +21,8 @@ use crate::{FormatError, VERSION};
 
 /// Most devices of one cache.
 pub const MEMBERS_MAX: usize = 16;
-/// Blocks that hold the copies of a member header: other flash pages and, on most devices, another erase block.
+/// Blocks that hold the copies of a member header: other flash pages and, on most devices, another
+/// erase block.
 pub const HEADER_BLOCKS: [u64; 2] = [0, 16];
 /// First block of a member, after the first one, that belongs to the pool's space (1 MiB).
 pub const DATA_START_BLOCK: u64 = 256;
@@ -39,7 +42,8 @@ structure! { "member header", 4096;
     F_CRC = "crc32c", 4092, 4;
 }
 
-/// The members of a cache as its superblock lists them: how many, and the tag of each after the first.
+/// The members of a cache as its superblock lists them: how many, and the tag of each after the
+/// first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Members {
     others: usize,
@@ -83,10 +87,10 @@ pub struct MemberHeader {
     pub blocks: u64,
 }
 
-/// Has headers, in the order of the members, say how much lies on each member: up to the beginning of the next one, and on
-/// the last of `members` up to the end of the pool's space. They may have said something else: one is rewritten before the
-/// superblock when a pool grows, and after it when a pool shrinks. Where the next member is not among them its header is
-/// left as it is.
+/// Has headers, in the order of the members, say how much lies on each member: up to the beginning
+/// of the next one, and on the last of `members` up to the end of the pool's space. They may have
+/// said something else: one is rewritten before the superblock when a pool grows, and after it when
+/// a pool shrinks. Where the next member is not among them its header is left as it is.
 pub fn divide(headers: &mut [MemberHeader], members: &Members, geometry: &Geometry) {
     for at in 0..headers.len() {
         let next = headers.get(at + 1).filter(|next| next.index == headers[at].index + 1);
@@ -99,11 +103,12 @@ pub fn divide(headers: &mut [MemberHeader], members: &Members, geometry: &Geomet
 }
 
 impl MemberHeader {
-    /// The header of a device of `device_bytes` that continues a pool of this geometry, whose space ends where the whole
-    /// segments end that it has so far.
+    /// The header of a device of `device_bytes` that continues a pool of this geometry, whose space
+    /// ends where the whole segments end that it has so far.
     ///
     /// # Errors
-    /// [`FormatError::Geometry`] if the device has no room for a segment, or the pool has too many members.
+    /// [`FormatError::Geometry`] if the device has no room for a segment, or the pool has too many
+    /// members.
     pub fn joining(
         uuid: CacheUuid,
         geometry: &Geometry,

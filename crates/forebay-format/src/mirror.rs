@@ -1,9 +1,10 @@
 //! A cache that is mirrored over two devices: where things lie.
 //!
-//! Each of the two *members* is laid out like a cache of its own: superblocks, checkpoint slots, segments. Superblocks and
-//! checkpoints are written to both. The segments of both are numbered in one row, first those of member 0, then as many of
-//! member 1: segments `i` and `i + n` are a *column*, at the same place of their members. A *pair* uses a column for one
-//! segment, number `i`, with the same bytes on both; otherwise each segment stands for itself.
+//! Each of the two *members* is laid out like a cache of its own: superblocks, checkpoint slots,
+//! segments. Superblocks and checkpoints are written to both. The segments of both are numbered in
+//! one row, first those of member 0, then as many of member 1: segments `i` and `i + n` are a
+//! *column*, at the same place of their members. A *pair* uses a column for one segment, number
+//! `i`, with the same bytes on both; otherwise each segment stands for itself.
 //!
 //! The cache sees one row of blocks, the *pool's space*, of [`Geometry::device_blocks`] blocks:
 //!
@@ -11,7 +12,8 @@
 //! | member 0: superblocks, checkpoints | its n segments | the n segments of member 1 | superblocks, checkpoints of member 1 |
 //! ```
 //!
-//! so that everything that a [`Geometry`] says of segments is right, and says where the metadata of member 0 is.
+//! so that everything that a [`Geometry`] says of segments is right, and says where the metadata of
+//! member 0 is.
 
 use crate::geometry::{Geometry, SEGMENTS_MIN};
 use crate::{BLOCK_BYTES, FormatError};
@@ -23,7 +25,8 @@ pub struct MirrorMark {
     pub member: u8,
     /// The member that is out: what it holds does not count any more.
     pub out: Option<u8>,
-    /// Drawn at random for each member when it joined; never zero. A device with another tag is not believed.
+    /// Drawn at random for each member when it joined; never zero. A device with another tag is not
+    /// believed.
     pub tags: [u64; 2],
 }
 
@@ -31,7 +34,8 @@ impl Geometry {
     /// Divides a mirrored cache on two devices of at least `member_bytes`. It cannot grow.
     ///
     /// # Errors
-    /// [`FormatError::Geometry`] if the devices are too small, or the segment size is not a power of two in range.
+    /// [`FormatError::Geometry`] if the devices are too small, or the segment size is not a power
+    /// of two in range.
     pub fn mirrored(member_bytes: u64, segment_blocks: Option<u32>) -> Result<Self, FormatError> {
         let both = member_bytes
             .checked_mul(2)
@@ -102,7 +106,8 @@ impl Geometry {
         }
     }
 
-    /// The byte of a mirrored pool's space where byte `offset` of a member's metadata lies: of what is before its segments.
+    /// The byte of a mirrored pool's space where byte `offset` of a member's metadata lies: of what
+    /// is before its segments.
     #[must_use]
     pub fn mirror_meta(&self, member: usize, offset: u64) -> u64 {
         let start = self.segments_start_block * BLOCK_BYTES as u64;

@@ -1,10 +1,12 @@
-//! Segment summaries: what each slot of a sealed segment holds, so that a restart need not read the batches again.
+//! Segment summaries: what each slot of a sealed segment holds, so that a restart need not read the
+//! batches again.
 //!
-//! A summary is the last batch of a segment (kind `Summary`). Its payload has one 16-byte item per slot from the start
-//! of the segment up to the summary's own header: an `u64` with the volume block in bits 0..40, the sector mask in
-//! bits 40..48, the volume in bits 48..56 and flags in bits 56..64 (bit 56: the slot holds data), then the CRC32C of the
-//! block, then the flush epoch of its entry.
-//! A summary is a convenience: if it cannot be read the same facts are in the batch headers of the segment.
+//! A summary is the last batch of a segment (kind `Summary`). Its payload has one 16-byte item per
+//! slot from the start of the segment up to the summary's own header: an `u64` with the volume
+//! block in bits 0..40, the sector mask in bits 40..48, the volume in bits 48..56 and flags in bits
+//! 56..64 (bit 56: the slot holds data), then the CRC32C of the block, then the flush epoch of its
+//! entry. A summary is a convenience: if it cannot be read the same facts are in the batch headers
+//! of the segment.
 
 use crate::geometry::VOLUMES_MAX;
 use crate::units::{BLOCK_BYTES, VOLUME_BLOCKS_MAX, VolumeId};
@@ -71,8 +73,9 @@ pub fn encode(items: impl ExactSizeIterator<Item = Option<SummaryItem>>) -> Vec<
     payload
 }
 
-/// Decodes `slots` items, or as many as `payload` holds if that is fewer. The caller has checked the payload against
-/// the checksum in the summary's entry. An item that no writer produces is taken for a slot without data.
+/// Decodes `slots` items, or as many as `payload` holds if that is fewer. The caller has checked
+/// the payload against the checksum in the summary's entry. An item that no writer produces is
+/// taken for a slot without data.
 pub fn decode(payload: &[u8], slots: u32) -> impl Iterator<Item = Option<SummaryItem>> {
     payload.chunks_exact(ITEM_BYTES).take(slots as usize).map(|from| {
         let word = |at: usize| u32::from_le_bytes([from[at], from[at + 1], from[at + 2], from[at + 3]]);

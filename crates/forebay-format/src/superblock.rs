@@ -1,8 +1,8 @@
 //! The superblock: identity, geometry, and which checkpoint is the truth.
 //!
-//! It lies within one 512-byte sector, the unit that a device writes whole or not at all, and is kept twice. An
-//! update writes copy A, flushes, writes copy B, flushes: at any instant at least one copy is intact, and the intact
-//! copy with the higher `generation` is the one that counts.
+//! It lies within one 512-byte sector, the unit that a device writes whole or not at all, and is
+//! kept twice. An update writes copy A, flushes, writes copy B, flushes: at any instant at least
+//! one copy is intact, and the intact copy with the higher `generation` is the one that counts.
 
 use crate::encryption::Encryption;
 use crate::geometry::Geometry;
@@ -14,21 +14,24 @@ use crate::{FormatError, VERSION};
 
 const _: () = assert!(F_MEMBER_TAGS.len == (MEMBERS_MAX - 1) * 8);
 
-/// Version of the superblock of a mirrored cache: a reader that knows only [`VERSION`] must not open one member alone.
+/// Version of the superblock of a mirrored cache: a reader that knows only [`VERSION`] must not
+/// open one member alone.
 pub const MIRROR_VERSION: u32 = 2;
 
-/// Version of the superblock of an encrypted cache, mirrored or not: a reader without the cipher would take everything for damage.
+/// Version of the superblock of an encrypted cache, mirrored or not: a reader without the cipher
+/// would take everything for damage.
 pub const ENCRYPTED_VERSION: u32 = 3;
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"FOREBAY\0";
 
-/// What stands in the place of superblock A while a cache is being made on a device, or the device is being filled as one of a mirrored
-/// cache: nothing on it counts yet.
+/// What stands in the place of superblock A while a cache is being made on a device, or the device
+/// is being filled as one of a mirrored cache: nothing on it counts yet.
 const BEING_MADE: &[u8] =
     b"FBAYNEW\0a cache is being made or filled here: nothing on this device counts yet\n";
 
-/// The block that says that a device is not a cache yet, but is going to be one. It holds nothing that anybody needs.
+/// The block that says that a device is not a cache yet, but is going to be one. It holds nothing
+/// that anybody needs.
 #[must_use]
 pub fn being_made() -> Vec<u8> {
     let mut block = BEING_MADE.to_vec();
@@ -70,7 +73,8 @@ structure! { "superblock", 512;
     F_CRC = "crc32c", 508, 4;
 }
 
-/// How much [`Superblock::failed`] raises the generation: a superblock that was under way when the cache failed is below that.
+/// How much [`Superblock::failed`] raises the generation: a superblock that was under way when the
+/// cache failed is below that.
 const FAILED_STEP: u64 = 16;
 
 /// Whether the last daemon stopped in an orderly way, or gave the cache up.
@@ -81,8 +85,8 @@ pub enum CacheState {
     Clean = 1,
     /// In use, or ended by a crash: the log after the checkpoint must be read.
     Open = 2,
-    /// It failed, and its volumes went on without it: what is on it is older than what they have. As [`CacheState::Open`] for whoever
-    /// extracts what is left; never opened again.
+    /// It failed, and its volumes went on without it: what is on it is older than what they have.
+    /// As [`CacheState::Open`] for whoever extracts what is left; never opened again.
     Failed = 3,
 }
 
@@ -93,7 +97,8 @@ pub struct Superblock {
     pub uuid: CacheUuid,
     /// Increases with every superblock written.
     pub generation: u64,
-    /// Increases with every start; stamps all batches, so that leftovers of earlier runs are not believed.
+    /// Increases with every start; stamps all batches, so that leftovers of earlier runs are not
+    /// believed.
     pub epoch: u64,
     /// Generation of the checkpoint that is the truth.
     pub checkpoint_generation: u64,
@@ -163,7 +168,8 @@ impl Superblock {
         block
     }
 
-    /// The same, of a cache that has failed; with a generation above that of every other one that may reach the device yet.
+    /// The same, of a cache that has failed; with a generation above that of every other one that
+    /// may reach the device yet.
     #[must_use]
     pub fn failed(&self) -> Self {
         match self.state {
@@ -188,8 +194,8 @@ impl Superblock {
     /// Decodes one copy.
     ///
     /// # Errors
-    /// Not a superblock, torn, of a newer version, or with fields out of range. The geometry is not checked against
-    /// the device: see [`Geometry::validate`].
+    /// Not a superblock, torn, of a newer version, or with fields out of range. The geometry is not
+    /// checked against the device: see [`Geometry::validate`].
     pub fn decode(block: &[u8]) -> Result<Self, FormatError> {
         let version = (F_VERSION, ENCRYPTED_VERSION);
         check_envelope_of(&STRUCTURE, block, (F_MAGIC, &MAGIC), version, F_CRC)?;
@@ -234,7 +240,8 @@ impl Superblock {
         })
     }
 
-    /// The identity that a damaged copy says, if its beginning is that of a superblock; it may be wrong.
+    /// The identity that a damaged copy says, if its beginning is that of a superblock; it may be
+    /// wrong.
     #[must_use]
     pub fn identity_of_damaged(block: &[u8]) -> Option<CacheUuid> {
         let whole = block.len() >= STRUCTURE.len && F_MAGIC.bytes(block) == MAGIC;
@@ -246,15 +253,16 @@ impl Superblock {
     /// Chooses between the two copies: the intact one with the higher generation.
     ///
     /// # Errors
-    /// If neither copy can be used, the error of the one that says more: a newer version is reported before damage,
-    /// and damage before "this is not a Forebay superblock".
+    /// If neither copy can be used, the error of the one that says more: a newer version is
+    /// reported before damage, and damage before "this is not a Forebay superblock".
     pub fn choose(copies: [Result<Self, FormatError>; 2]) -> Result<Self, FormatError> {
         let weight = |error: &FormatError| match error {
             FormatError::Version { .. } => 3,
             FormatError::Magic { .. } => 1,
             _ => 2,
         };
-        // A copy of a newer version outweighs an intact older one: the newer writer may have changed anything.
+        // A copy of a newer version outweighs an intact older one: the newer writer may have
+        // changed anything.
         match copies {
             [Err(error @ FormatError::Version { .. }), _] | [_, Err(error @ FormatError::Version { .. })] => {
                 Err(error)

@@ -1,4 +1,5 @@
-//! Damaged, truncated, misdirected and too new bytes are refused, with the error that says what is wrong.
+//! Damaged, truncated, misdirected and too new bytes are refused, with the error that says what is
+//! wrong.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod samples;
@@ -183,7 +184,8 @@ fn a_misplaced_batch_is_refused() {
     assert_eq!(header.check_place(samples::UUID, 7, 34), misplaced("block_in_segment", 34, 33));
 }
 
-/// Sealed with a right checksum, but holding what no writer of this version writes: a hostile or future device.
+/// Sealed with a right checksum, but holding what no writer of this version writes: a hostile or
+/// future device.
 #[test]
 fn values_that_no_writer_produces_are_refused() {
     for (field, value) in [("state", 4), ("reserved", 1), ("shard_index", 2)] {

@@ -1,4 +1,5 @@
-//! `docs/internals/on-disk-format.md` and the code say the same: every offset table, and every constant in the table of limits.
+//! `docs/internals/on-disk-format.md` and the code say the same: every offset table, and every
+//! constant in the table of limits.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use forebay_format::layout::{self, Structure};
@@ -103,7 +104,8 @@ fn document() -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Rows of all tables that have numbers in their first two columns, by heading: offset, bytes, field.
+/// Rows of all tables that have numbers in their first two columns, by heading: offset, bytes,
+/// field.
 fn tables(document: &str) -> BTreeMap<String, Vec<(usize, usize, String)>> {
     let mut tables: BTreeMap<String, Vec<_>> = BTreeMap::new();
     for (heading, cells) in rows(document) {

@@ -1,5 +1,5 @@
-//! Arbitrary structures survive the way to the device and back; arbitrary bytes never panic, and whatever is accepted
-//! encodes to the very bytes that it was read from.
+//! Arbitrary structures survive the way to the device and back; arbitrary bytes never panic, and
+//! whatever is accepted encodes to the very bytes that it was read from.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use forebay_format::batch::{BatchHeader, BatchKind, ENTRIES_MAX, Entry};
@@ -183,8 +183,8 @@ fn header_block((header, entries): &(BatchHeader, Vec<Entry>)) -> Vec<u8> {
     block
 }
 
-/// Overwrites a few bytes, then makes the checksum right again half of the time, so that the checks behind it are
-/// reached as well.
+/// Overwrites a few bytes, then makes the checksum right again half of the time, so that the checks
+/// behind it are reached as well.
 fn mutate(bytes: &mut [u8], changes: &[(usize, u8)], reseal: bool, structure: &str) {
     let len = bytes.len();
     for (at, byte) in changes {
@@ -328,7 +328,8 @@ proptest! {
         let last = geometry.segment_offset(geometry.segment_count - 1, geometry.segment_blocks);
         prop_assert!(last <= device_bytes);
         prop_assert!(geometry.slot_count() >= geometry.segment_count);
-        // It can grow as far as it says, and no farther, and nothing but the number of segments changes.
+        // It can grow as far as it says, and no farther, and nothing but the number of segments
+        // changes.
         let end = |count: u32| {
             geometry.segments_start_block * BLOCK_BYTES as u64 + u64::from(count) * geometry.segment_bytes()
         };
@@ -360,7 +361,8 @@ fn the_largest_checkpoint_fits_its_slot() {
             ..Checkpoint::default()
         };
         let blocks = largest.encode().len() as u64 / BLOCK_BYTES as u64;
-        // The slot has room for a segment to be in use and in the window, which never happens at once.
+        // The slot has room for a segment to be in use and in the window, which never happens at
+        // once.
         let spare = u64::from(segment_count) * 4 / BLOCK_BYTES as u64 + 1;
         let slot_blocks = checkpoint::slot_blocks_for(u64::from(segment_count), segment_blocks);
         assert!((slot_blocks - spare..=slot_blocks).contains(&blocks), "{blocks} of {slot_blocks} blocks");

@@ -1,18 +1,20 @@
 //! Pooled, page-aligned memory that the kernel reads and writes.
 //!
-//! Buffers come in a few sizes and are reused through free lists, so that a warm pool makes no system call and no
-//! allocation. The pool belongs to the reactor: memory of an operation in flight therefore lives at least as long
-//! as the operation.
+//! Buffers come in a few sizes and are reused through free lists, so that a warm pool makes no
+//! system call and no allocation. The pool belongs to the reactor: memory of an operation in flight
+//! therefore lives at least as long as the operation.
 //!
 //! Invariants:
-//! - Every buffer counts the kernel operations that read it (device writes, sends) and write it (device reads,
-//!   receives). A buffer that is freed while a count is above zero goes back to the pool when the last one ends.
-//! - No `&[u8]` to a buffer exists while the kernel may write it, and no `&mut [u8]` while the kernel may touch it
-//!   at all: [`BufPool::bytes`] and [`BufPool::bytes_mut`] assert this.
-//! - The span methods (`copy`, `copy_in`, `copy_out`, `fill_zero`, `change`, `crc32c_blocks`) work on raw memory and are
-//!   allowed while *other parts* of the same buffer are in flight: one client buffer filled by several device
-//!   reads is checked piece by piece as they complete. A caller that reads a span whose operation has not
-//!   completed gets undefined contents, never a memory error.
+//! - Every buffer counts the kernel operations that read it (device writes, sends) and write it
+//!   (device reads, receives). A buffer that is freed while a count is above zero goes back to the
+//!   pool when the last one ends.
+//! - No `&[u8]` to a buffer exists while the kernel may write it, and no `&mut [u8]` while the
+//!   kernel may touch it at all: [`BufPool::bytes`] and [`BufPool::bytes_mut`] assert this.
+//! - The span methods (`copy`, `copy_in`, `copy_out`, `fill_zero`, `change`, `crc32c_blocks`) work
+//!   on raw memory and are allowed while *other parts* of the same buffer are in flight: one client
+//!   buffer filled by several device reads is checked piece by piece as they complete. A caller
+//!   that reads a span whose operation has not completed gets undefined contents, never a memory
+//!   error.
 //! - All memory was zeroed by the kernel once; a reused buffer holds whatever it held before.
 
 use std::ptr::NonNull;
@@ -22,9 +24,10 @@ use crate::engine::registered::{Mapping, REGISTERED_BYTES_MAX};
 /// Alignment of every buffer in bytes; enough for direct I/O on any device in use today.
 pub const BUFFER_ALIGN: usize = 4096;
 
-/// Buffer sizes in bytes. The largest holds a 32 MiB request (the customary limit of NBD clients) with a page of
-/// room on either side for widening it to block boundaries; so does one for 1 MiB, the longest request of FUSE, which must not need
-/// four times as much when it begins inside a block.
+/// Buffer sizes in bytes. The largest holds a 32 MiB request (the customary limit of NBD clients)
+/// with a page of room on either side for widening it to block boundaries; so does one for 1 MiB,
+/// the longest request of FUSE, which must not need four times as much when it begins inside a
+/// block.
 pub const CLASS_SIZES: [usize; 8] = [
     4 << 10,
     16 << 10,
@@ -142,10 +145,11 @@ impl BufPool {
         }
     }
 
-    /// A buffer of at least `len` bytes, or `None` when `len` is above the largest class or the limit is reached.
+    /// A buffer of at least `len` bytes, or `None` when `len` is above the largest class or the
+    /// limit is reached.
     ///
-    /// The contents are undefined (never uninitialised). Free buffers of other sizes are given back to the system
-    /// when that makes room.
+    /// The contents are undefined (never uninitialised). Free buffers of other sizes are given back
+    /// to the system when that makes room.
     pub fn alloc(&mut self, len: usize) -> Option<BufId> {
         let class = CLASS_SIZES.iter().position(|&size| size >= len)?;
         let index = match self.free[class].pop() {
@@ -160,16 +164,17 @@ impl BufPool {
         Some(BufId(index))
     }
 
-    /// As [`BufPool::alloc`], but `None` also if less than this part of the limit would be left afterwards (8: an eighth): for
-    /// whoever can wait or do without, so that those who cannot find something.
+    /// As [`BufPool::alloc`], but `None` also if less than this part of the limit would be left
+    /// afterwards (8: an eighth): for whoever can wait or do without, so that those who cannot find
+    /// something.
     pub fn alloc_leaving(&mut self, part: usize, len: usize) -> Option<BufId> {
         let class = CLASS_SIZES.iter().position(|&size| size >= len)?;
         let left = self.limit_bytes.saturating_sub(self.stats.used_bytes + CLASS_SIZES[class]);
         if left < self.limit_bytes / part.max(1) { None } else { self.alloc(len) }
     }
 
-    /// Puts one buffer of at least `len` bytes by, for [`BufPool::borrow`]; false if there is no memory for it, or one is put by
-    /// already. It counts as used from then on, lent or not.
+    /// Puts one buffer of at least `len` bytes by, for [`BufPool::borrow`]; false if there is no
+    /// memory for it, or one is put by already. It counts as used from then on, lent or not.
     pub fn put_by(&mut self, len: usize) -> bool {
         if self.put_by.is_some() {
             return false;
@@ -180,7 +185,8 @@ impl BufPool {
         true
     }
 
-    /// The buffer that was put by, if it is not lent. [`BufPool::free`] brings it back to where it was.
+    /// The buffer that was put by, if it is not lent. [`BufPool::free`] brings it back to where it
+    /// was.
     pub fn borrow(&mut self) -> Option<BufId> {
         let index = self.put_by?;
         let entry = self.entries.get_mut(index as usize).filter(|entry| entry.state == State::PutBy)?;
@@ -188,8 +194,8 @@ impl BufPool {
         Some(BufId(index))
     }
 
-    /// Gives a buffer back. While the kernel still uses it, the memory stays and is reused only when the last
-    /// operation has completed; the caller must not use the id again in either case.
+    /// Gives a buffer back. While the kernel still uses it, the memory stays and is reused only
+    /// when the last operation has completed; the caller must not use the id again in either case.
     ///
     /// Freeing twice is a bug of the caller: asserted in debug builds, ignored otherwise.
     pub fn free(&mut self, id: BufId) {
@@ -201,7 +207,8 @@ impl BufPool {
         self.recycle_if_idle(id.0);
     }
 
-    /// Bytes that a buffer for `len` bytes takes: its class; `len` itself if it is above the largest.
+    /// Bytes that a buffer for `len` bytes takes: its class; `len` itself if it is above the
+    /// largest.
     pub fn bytes_for(len: usize) -> usize {
         CLASS_SIZES.into_iter().find(|&size| size >= len).unwrap_or(len)
     }
@@ -214,20 +221,21 @@ impl BufPool {
     /// The whole buffer.
     ///
     /// # Panics
-    /// When the id is not allocated, or the kernel may be writing the buffer (see [`BufPool::is_kernel_writing`]):
-    /// both are bugs of the caller.
+    /// When the id is not allocated, or the kernel may be writing the buffer (see
+    /// [`BufPool::is_kernel_writing`]): both are bugs of the caller.
     pub fn bytes(&self, id: BufId) -> &[u8] {
         let entry = self.used(id);
         assert_eq!(entry.kernel_writes, 0, "{id:?} is being filled by the kernel: use the span methods");
-        // SAFETY: the mapping is that long and initialised, nobody writes it (checked), and it cannot go away
-        // while the pool is borrowed.
+        // SAFETY: the mapping is that long and initialised, nobody writes it (checked), and it
+        // cannot go away while the pool is borrowed.
         unsafe { std::slice::from_raw_parts(entry.memory.as_ptr(), CLASS_SIZES[entry.class as usize]) }
     }
 
     /// The whole buffer, writable.
     ///
     /// # Panics
-    /// When the id is not allocated, or any kernel operation uses the buffer: both are bugs of the caller.
+    /// When the id is not allocated, or any kernel operation uses the buffer: both are bugs of the
+    /// caller.
     pub fn bytes_mut(&mut self, id: BufId) -> &mut [u8] {
         let entry = self.used(id);
         assert_eq!(
@@ -235,7 +243,8 @@ impl BufPool {
             (0, 0),
             "{id:?} is in use by the kernel: use the span methods"
         );
-        // SAFETY: as in `bytes`; the kernel does not touch it (checked) and the pool is borrowed mutably.
+        // SAFETY: as in `bytes`; the kernel does not touch it (checked) and the pool is borrowed
+        // mutably.
         unsafe { std::slice::from_raw_parts_mut(entry.memory.as_ptr(), CLASS_SIZES[entry.class as usize]) }
     }
 
@@ -256,8 +265,8 @@ impl BufPool {
     /// When the span is not inside an allocated buffer.
     pub fn crc32c_blocks(&self, span: Span, out: &mut Vec<u32>) {
         let memory = self.locate(span);
-        // SAFETY: `locate` checked the range. The span's own operation has completed (caller's contract), so the
-        // kernel does not write these bytes.
+        // SAFETY: `locate` checked the range. The span's own operation has completed (caller's
+        // contract), so the kernel does not write these bytes.
         let bytes = unsafe { std::slice::from_raw_parts(memory, span.len as usize) };
         out.extend(bytes.chunks(CRC_BLOCK_BYTES).map(crc32c::crc32c));
     }
@@ -268,8 +277,9 @@ impl BufPool {
     /// When the span is not inside an allocated buffer.
     pub fn change(&mut self, span: Span, change: impl FnOnce(&mut [u8])) {
         let memory = self.locate(span);
-        // SAFETY: `locate` checked the range. No operation on these bytes is under way (caller's contract), so the kernel does
-        // not touch them, and nobody else can: the pool is borrowed mutably.
+        // SAFETY: `locate` checked the range. No operation on these bytes is under way (caller's
+        // contract), so the kernel does not touch them, and nobody else can: the pool is borrowed
+        // mutably.
         change(unsafe { std::slice::from_raw_parts_mut(memory, span.len as usize) });
     }
 
@@ -280,7 +290,8 @@ impl BufPool {
     pub fn copy(&mut self, from: Span, to: Span) {
         assert_eq!(from.len, to.len, "spans to copy differ in length");
         let (source, target) = (self.locate(from), self.locate(to));
-        // SAFETY: both ranges were checked; `copy` allows overlap; no slices to pool memory exist (&mut self).
+        // SAFETY: both ranges were checked; `copy` allows overlap; no slices to pool memory exist
+        // (&mut self).
         unsafe { std::ptr::copy(source, target, from.len as usize) };
     }
 
@@ -301,7 +312,8 @@ impl BufPool {
     pub fn copy_in(&mut self, span: Span, bytes: &[u8]) {
         assert_eq!(span.len as usize, bytes.len(), "span and slice differ in length");
         let memory = self.locate(span);
-        // SAFETY: `locate` checked the range; `bytes` cannot lie in the pool, which is borrowed mutably.
+        // SAFETY: `locate` checked the range; `bytes` cannot lie in the pool, which is borrowed
+        // mutably.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), memory, bytes.len()) };
     }
 
@@ -321,7 +333,8 @@ impl BufPool {
         self.stats
     }
 
-    /// Marks the span as used by the kernel and returns its address, or `None` when it is not inside a buffer.
+    /// Marks the span as used by the kernel and returns its address, or `None` when it is not
+    /// inside a buffer.
     pub(crate) fn pin(&mut self, span: Span, kernel: KernelUse) -> Option<*mut u8> {
         let memory = self.find(span)?;
         let entry = &mut self.entries[span.buf.0 as usize];
@@ -363,8 +376,8 @@ impl BufPool {
         (len <= REGISTERED_BYTES_MAX).then_some(mapping)
     }
 
-    /// Buffers unmapped since the last call, each with the number of the mapping that is gone: the buffer's own may be in use
-    /// again already.
+    /// Buffers unmapped since the last call, each with the number of the mapping that is gone: the
+    /// buffer's own may be in use again already.
     pub(crate) fn take_unmapped(&mut self) -> Vec<(u32, u64)> {
         std::mem::take(&mut self.unmapped)
     }
@@ -461,15 +474,16 @@ impl Drop for BufPool {
 pub(crate) fn map_zeroed(len: usize) -> Option<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no existing memory.
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no existing
+    // memory.
     let memory = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
     if memory == libc::MAP_FAILED { None } else { NonNull::new(memory.cast()) }
 }
 
 /// Gives a mapping of `map_zeroed` back.
 pub(crate) fn unmap(memory: NonNull<u8>, len: usize) {
-    // SAFETY: the mapping came from `map_zeroed` with this length, is not in use by the kernel, and its owner
-    // forgets the pointer.
+    // SAFETY: the mapping came from `map_zeroed` with this length, is not in use by the kernel, and
+    // its owner forgets the pointer.
     unsafe { libc::munmap(memory.as_ptr().cast(), len) };
 }
 

@@ -1,9 +1,11 @@
 //! Putting a disk model in front of a device of the reactor.
 //!
-//! The real I/O and the model start together; the operation is reported when both are done. The model alone
-//! therefore sets the pace as long as the real device is faster, and data is always real.
+//! The real I/O and the model start together; the operation is reported when both are done. The
+//! model alone therefore sets the pace as long as the real device is faster, and data is always
+//! real.
 //!
-//! What this file does not know: how the model computes (see [`crate::hdd`]), how completions are reported.
+//! What this file does not know: how the model computes (see [`crate::hdd`]), how completions are
+//! reported.
 
 use crate::hdd::{HddModel, HddOp};
 

@@ -1,7 +1,8 @@
 //! Errors of this crate.
 //!
-//! Two layers: [`IoFailure`] is what an operation in flight can end with (small, `Copy`, made for matching on);
-//! the enums below are for set-up and tools, say what was wrong, where, and what to do next, and are read by people.
+//! Two layers: [`IoFailure`] is what an operation in flight can end with (small, `Copy`, made for
+//! matching on); the enums below are for set-up and tools, say what was wrong, where, and what to
+//! do next, and are read by people.
 
 use std::fmt;
 use std::io;
@@ -20,25 +21,29 @@ pub struct IoFailure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IoFailureKind {
-    /// The medium or the link to it failed (`EIO`, `EREMOTEIO`, `ENODEV`, a write that makes no progress, ...).
+    /// The medium or the link to it failed (`EIO`, `EREMOTEIO`, `ENODEV`, a write that makes no
+    /// progress, ...).
     Device,
-    /// The device is shorter than what was recorded of it ([`crate::Device::end_bytes`]): it was cut, or is gone. Nothing was
-    /// written; what a read has brought is not to be used. It may be back later.
+    /// The device is shorter than what was recorded of it ([`crate::Device::end_bytes`]): it was
+    /// cut, or is gone. Nothing was written; what a read has brought is not to be used. It may be
+    /// back later.
     Ended,
     /// No space is left below a sparse or thin store (`ENOSPC`, `EDQUOT`); space can be added.
     NoSpace,
     /// The range lies (partly) outside the device; nothing was done.
     OutOfRange,
-    /// The device or descriptor does not allow this (`EBADF` on a read-only device, `EPERM`, `EROFS`).
+    /// The device or descriptor does not allow this (`EBADF` on a read-only device, `EPERM`,
+    /// `EROFS`).
     NotPermitted,
     /// The peer is gone (`ECONNRESET`, `EPIPE`, ...).
     Disconnected,
     /// The socket or listener was closed on this side while the operation waited.
     Cancelled,
-    /// The process or system is out of descriptors or memory (`EMFILE`, `ENFILE`, `ENOMEM`), or was for a second (`EAGAIN`);
-    /// retry later.
+    /// The process or system is out of descriptors or memory (`EMFILE`, `ENFILE`, `ENOMEM`), or was
+    /// for a second (`EAGAIN`); retry later.
     Exhausted,
-    /// The operation is malformed: a span outside its buffer, an unknown device, an unsupported request.
+    /// The operation is malformed: a span outside its buffer, an unknown device, an unsupported
+    /// request.
     Invalid,
     /// Anything else; see the error number.
     Other,

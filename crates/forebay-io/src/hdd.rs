@@ -1,37 +1,44 @@
 //! A model of a 7200 rpm hard disk, in virtual time.
 //!
 //! # What is modelled
-//! - **Geometry.** One revolution takes 8.33 ms and passes 1.25 MB, which gives the media rate of 150 MB/s. Data lies
-//!   on one spiral: byte `o` is under the head whenever the platter's angle is `frac(o / 1.25 MB)`, so a long
-//!   transfer crosses tracks without loss (ideal skew).
-//! - **Arm.** A move takes `0.8 ms + 14.33 ms * sqrt(x)` for a fraction `x` of the full stroke up to one half and goes
-//!   on linearly with the same slope to 16 ms for the full stroke. The mean over random pairs is 8.5 ms. Going forward
-//!   by less than one revolution's bytes needs no move: the head gets there by waiting.
-//! - **Rotation.** After the move the head waits until the first byte comes round; 4.17 ms on average.
-//! - **Queue.** 32 commands (NCQ); more wait outside, in order. When the arm is free, the command that can start its
-//!   transfer soonest goes first. One that has been in the queue for more than 500 ms
-//!   goes before all others.
-//! - **Read-ahead.** After a read the head keeps reading into a buffer (one segment, up to 2 MiB ahead) until it is
-//!   needed elsewhere. A read inside or adjoining the segment costs no positioning: one stream runs at media rate even
-//!   at queue depth 1, while two interleaved streams at depth 1 seek for every command.
-//! - **Writes.** The write cache is off: a write is done when it is on the platter. A write that continues the one
-//!   before and was queued before that one ended follows it without loss. A lone writer at queue depth 1 always
-//!   comes 0.1 ms too late and loses a revolution, as on a real disk.
+//! - **Geometry.** One revolution takes 8.33 ms and passes 1.25 MB, which gives the media rate of
+//!   150 MB/s. Data lies on one spiral: byte `o` is under the head whenever the platter's angle is
+//!   `frac(o / 1.25 MB)`, so a long transfer crosses tracks without loss (ideal skew).
+//! - **Arm.** A move takes `0.8 ms + 14.33 ms * sqrt(x)` for a fraction `x` of the full stroke up
+//!   to one half and goes on linearly with the same slope to 16 ms for the full stroke. The mean
+//!   over random pairs is 8.5 ms. Going forward by less than one revolution's bytes needs no move:
+//!   the head gets there by waiting.
+//! - **Rotation.** After the move the head waits until the first byte comes round; 4.17 ms on
+//!   average.
+//! - **Queue.** 32 commands (NCQ); more wait outside, in order. When the arm is free, the command
+//!   that can start its transfer soonest goes first. One that has been in the queue for more than
+//!   500 ms goes before all others.
+//! - **Read-ahead.** After a read the head keeps reading into a buffer (one segment, up to 2 MiB
+//!   ahead) until it is needed elsewhere. A read inside or adjoining the segment costs no
+//!   positioning: one stream runs at media rate even at queue depth 1, while two interleaved
+//!   streams at depth 1 seek for every command.
+//! - **Writes.** The write cache is off: a write is done when it is on the platter. A write that
+//!   continues the one before and was queued before that one ended follows it without loss. A lone
+//!   writer at queue depth 1 always comes 0.1 ms too late and loses a revolution, as on a real
+//!   disk.
 //! - **Flush.** Done when all writes submitted before it are done, plus 0.1 ms.
-//! - **Controller.** 0.1 ms per command, hidden behind the previous transfer when the command was queued in time.
+//! - **Controller.** 0.1 ms per command, hidden behind the previous transfer when the command was
+//!   queued in time.
 //!
-//! Left out: zones (the rate is that of the middle of the disk), the settle time writes add, bad sectors, thermal
-//! recalibration, interface speed, the operating system's merging of requests.
+//! Left out: zones (the rate is that of the middle of the disk), the settle time writes add, bad
+//! sectors, thermal recalibration, interface speed, the operating system's merging of requests.
 //!
 //! # Scale: `nominal`
-//! Positions are scaled so that the device, whatever its size, spans the full stroke: a 1 GiB file has the seeks of a
-//! whole disk. Rates, angles and small gaps use real bytes. So an experiment with everything shrunk in proportion
-//! (volume, cache, dirty share) keeps the distances that matter: the gap between neighbouring dirty blocks, which
-//! depends on their share and not on the disk's size, and the time of long seeks.
+//! Positions are scaled so that the device, whatever its size, spans the full stroke: a 1 GiB file
+//! has the seeks of a whole disk. Rates, angles and small gaps use real bytes. So an experiment
+//! with everything shrunk in proportion (volume, cache, dirty share) keeps the distances that
+//! matter: the gap between neighbouring dirty blocks, which depends on their share and not on the
+//! disk's size, and the time of long seeks.
 //!
 //! # Invariants
-//! Pure and deterministic: integer time in, the same events in the same order give the same completions. Time passed
-//! to `submit` and `advance` never goes back (earlier values count as the latest seen).
+//! Pure and deterministic: integer time in, the same events in the same order give the same
+//! completions. Time passed to `submit` and `advance` never goes back (earlier values count as the
+//! latest seen).
 
 use std::collections::VecDeque;
 
@@ -78,12 +85,13 @@ struct Command {
     start: u64,
     end: u64,
     arrival_ns: u64,
-    /// When it entered the queue: age outside does not count, or a long line outside would undo the reordering.
+    /// When it entered the queue: age outside does not count, or a long line outside would undo the
+    /// reordering.
     queued_ns: u64,
 }
 
-/// The read-ahead segment: bytes `start..end` are in the buffer at `since_ns`, and the head goes on reading from `end`
-/// until `limit`. It is dropped when the head is needed elsewhere.
+/// The read-ahead segment: bytes `start..end` are in the buffer at `since_ns`, and the head goes on
+/// reading from `end` until `limit`. It is dropped when the head is needed elsewhere.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     start: u64,
@@ -231,7 +239,8 @@ impl HddModel {
         self.begin(command, plan);
     }
 
-    /// The command to do next: the one that can start soonest, but the oldest when it has waited too long.
+    /// The command to do next: the one that can start soonest, but the oldest when it has waited
+    /// too long.
     fn choose(&self, now_ns: u64) -> (usize, ServicePlan) {
         let plans =
             self.queue.iter().enumerate().map(|(i, command)| (i, *command, self.plan(command, now_ns)));

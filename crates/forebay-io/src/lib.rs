@@ -1,8 +1,10 @@
-//! Devices, sockets, FUSE connections and memory: everything of Forebay that talks to the kernel on the I/O path.
+//! Devices, sockets, FUSE connections and memory: everything of Forebay that talks to the kernel on
+//! the I/O path.
 //!
-//! One thread owns one [`Reactor`]. It queues operations ([`Op`]) on devices and sockets, then calls
-//! [`Reactor::wait`], which hands all of them to the kernel in one system call and returns what has completed.
-//! The cache logic lives elsewhere and is sans-IO; the caller translates its actions into operations here.
+//! One thread owns one [`Reactor`]. It queues operations ([`Op`]) on devices and sockets, then
+//! calls [`Reactor::wait`], which hands all of them to the kernel in one system call and returns
+//! what has completed. The cache logic lives elsewhere and is sans-IO; the caller translates its
+//! actions into operations here.
 //!
 //! ```text
 //!   Reactor ── Op ──▶ slots (one per operation: spans, iovecs, progress)

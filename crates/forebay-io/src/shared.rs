@@ -1,7 +1,8 @@
-//! A page of memory that outlives the process, and the clocks to compare what it says with times of files.
+//! A page of memory that outlives the process, and the clocks to compare what it says with times of
+//! files.
 //!
-//! The page is a file on a file system in memory: a store into it is no system call and waits for no device, it is there after a
-//! `kill -9`, and gone after a loss of power.
+//! The page is a file on a file system in memory: a store into it is no system call and waits for
+//! no device, it is there after a `kill -9`, and gone after a loss of power.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -34,8 +35,8 @@ impl SharedPage {
     /// Words of a page.
     pub const WORDS: usize = BYTES / 8;
 
-    /// Opens the page with this path, or makes one of zeroes. Its folder must belong to nobody else: whoever can cut the file short
-    /// ends the process.
+    /// Opens the page with this path, or makes one of zeroes. Its folder must belong to nobody
+    /// else: whoever can cut the file short ends the process.
     ///
     /// # Errors
     /// It cannot be made, is a link, or does not lie in memory.
@@ -53,7 +54,8 @@ impl SharedPage {
         }
         let mut there = [0; BYTES];
         let have = file.read_at(&mut there, 0)?;
-        // Written, not only lengthened: a page that has no memory yet could end the process when it is used.
+        // Written, not only lengthened: a page that has no memory yet could end the process when it
+        // is used.
         file.write_all_at(&there[have..], have as u64)?;
         Self::map(&file)
     }
@@ -90,7 +92,8 @@ impl SharedPage {
     #[must_use]
     pub fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < Self::WORDS, "a page has {} words, not {index}", Self::WORDS);
-        // SAFETY: the mapping has so many words, is aligned to its size, lives as long as `self`, and is used as atomics only.
+        // SAFETY: the mapping has so many words, is aligned to its size, lives as long as `self`,
+        // and is used as atomics only.
         unsafe { &*self.memory.as_ptr().cast::<AtomicU64>().add(index) }
     }
 }

@@ -1,11 +1,12 @@
 //! One slot per operation: what was asked, how far it got, and the vectors the kernel reads.
 //!
 //! Invariants:
-//! - A live slot has at most one step at the engine. Its vectors and message header do not move (each slot is boxed)
-//!   and are not touched until the step is back.
-//! - A slot number is used again only after its operation was reported; the generation in the key tells a late
-//!   result from a new operation.
-//! - Span and vector lists keep their memory from one operation to the next: a warm table allocates nothing.
+//! - A live slot has at most one step at the engine. Its vectors and message header do not move
+//!   (each slot is boxed) and are not touched until the step is back.
+//! - A slot number is used again only after its operation was reported; the generation in the key
+//!   tells a late result from a new operation.
+//! - Span and vector lists keep their memory from one operation to the next: a warm table allocates
+//!   nothing.
 
 use crate::buffer::{BufPool, KernelUse, Span};
 use crate::error::IoFailure;
@@ -102,7 +103,8 @@ pub(crate) struct Slot {
     pub(crate) message: libc::msghdr,
     /// Goes through the page cache.
     pub(crate) buffered: bool,
-    /// Was handed to the engine at least once (not waiting for a neighbour or for its turn on a socket).
+    /// Was handed to the engine at least once (not waiting for a neighbour or for its turn on a
+    /// socket).
     pub(crate) started: bool,
     /// The disk model has not finished it.
     pub(crate) model_pending: bool,
@@ -155,7 +157,8 @@ impl Slot {
         }
     }
 
-    /// Builds the vectors of the next step from the cursor on: at most `IOV_MAX`, without empty ones.
+    /// Builds the vectors of the next step from the cursor on: at most `IOV_MAX`, without empty
+    /// ones.
     pub(crate) fn fill_vectors(&mut self, pool: &BufPool) {
         self.vectors.clear();
         let mut skip = self.cursor.1;
@@ -229,7 +232,8 @@ impl Slots {
         &mut self.slots[index as usize]
     }
 
-    /// The key under which the engine reports the slot's step. Never has one of the three top bits set.
+    /// The key under which the engine reports the slot's step. Never has one of the three top bits
+    /// set.
     pub(crate) fn key(&self, index: u32) -> u64 {
         (u64::from(self.slots[index as usize].generation) << 32) | u64::from(index)
     }

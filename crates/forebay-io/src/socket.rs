@@ -1,7 +1,7 @@
 //! Listening sockets and who is on the other side.
 //!
-//! A unix socket path is taken over only from a dead server: whoever still accepts connections keeps it. What this
-//! file does not know: protocols; connections (the reactor owns them).
+//! A unix socket path is taken over only from a dead server: whoever still accepts connections
+//! keeps it. What this file does not know: protocols; connections (the reactor owns them).
 
 use std::fs::{File, Permissions};
 use std::io;
@@ -35,10 +35,12 @@ pub struct PeerCred {
 
 /// Listens on a unix socket whose file gets the permission bits `mode` (such as `0o600`).
 ///
-/// A socket file that a dead server left is removed and replaced; one on which a server answers is an error.
+/// A socket file that a dead server left is removed and replaced; one on which a server answers is
+/// an error.
 ///
 /// # Errors
-/// [`SocketError::InUse`], [`SocketError::NotASocket`], [`SocketError::TooLong`], [`SocketError::System`].
+/// [`SocketError::InUse`], [`SocketError::NotASocket`], [`SocketError::TooLong`],
+/// [`SocketError::System`].
 pub fn listen_unix(path: impl AsRef<Path>, mode: u32) -> Result<OwnedFd, SocketError> {
     let path = path.as_ref();
     if path.as_os_str().len() > UNIX_PATH_BYTES_MAX {
@@ -49,8 +51,8 @@ pub fn listen_unix(path: impl AsRef<Path>, mode: u32) -> Result<OwnedFd, SocketE
     let _alone = alone_in(path);
     remove_stale(path)?;
     let socket = unix_socket().map_err(failed("socket"))?;
-    // The socket's own mode becomes that of its file, so there is no moment at which the file is more open.
-    // SAFETY: fchmod takes no pointers.
+    // The socket's own mode becomes that of its file, so there is no moment at which the file is
+    // more open. SAFETY: fchmod takes no pointers.
     sys::check(unsafe { libc::fchmod(socket.as_raw_fd(), mode) }).map_err(failed("chmod"))?;
     let (address, len) = unix_address(path);
     // SAFETY: the address is a valid sockaddr_un and `len` lies within it.
@@ -98,12 +100,14 @@ impl SocketFile {
     }
 }
 
-/// So long is waited for somebody else who makes or removes sockets in the same folder, which takes no time.
+/// So long is waited for somebody else who makes or removes sockets in the same folder, which takes
+/// no time.
 const ALONE_WITHIN: Duration = Duration::from_secs(2);
 
-/// Keeps other servers from making or removing sockets in the folder of `path`, as long as the result lives. Else two that start at
-/// once could each take the other's for that of a dead server: between bind and listen nobody answers. A folder that cannot be read
-/// cannot be locked; then it goes without.
+/// Keeps other servers from making or removing sockets in the folder of `path`, as long as the
+/// result lives. Else two that start at once could each take the other's for that of a dead server:
+/// between bind and listen nobody answers. A folder that cannot be read cannot be locked; then it
+/// goes without.
 fn alone_in(path: &Path) -> Option<File> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = File::open(folder).ok()?;
@@ -185,8 +189,9 @@ const PASSED_FROM: i32 = 3;
 /// Most descriptors taken from a service manager.
 const PASSED_MAX: i32 = 1024;
 
-/// The stream sockets that a service manager has passed to this process (`LISTEN_FDS`; sd_listen_fds(3)) and that are listened on.
-/// Whatever else was passed is closed. Only the first call finds any.
+/// The stream sockets that a service manager has passed to this process (`LISTEN_FDS`;
+/// sd_listen_fds(3)) and that are listened on. Whatever else was passed is closed. Only the first
+/// call finds any.
 pub fn passed_listeners() -> Vec<OwnedFd> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
@@ -196,10 +201,11 @@ pub fn passed_listeners() -> Vec<OwnedFd> {
     }
     let count = number("LISTEN_FDS").and_then(|count| i32::try_from(count).ok()).unwrap_or(0);
     let passed = (PASSED_FROM..PASSED_FROM + count.clamp(0, PASSED_MAX)).filter_map(|number| {
-        // SAFETY: fcntl with these commands takes no pointers, and tells by an error that there is no such descriptor.
+        // SAFETY: fcntl with these commands takes no pointers, and tells by an error that there is
+        // no such descriptor.
         sys::check(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) }).ok()?;
-        // SAFETY: it is open, was passed to this process for it to own, and this is done only once, before anything else has had
-        // a reason to use its number.
+        // SAFETY: it is open, was passed to this process for it to own, and this is done only once,
+        // before anything else has had a reason to use its number.
         Some(unsafe { OwnedFd::from_raw_fd(number) })
     });
     passed.filter(|fd| is_listening(fd.as_fd())).collect()
@@ -241,7 +247,8 @@ pub fn peer_cred(socket: BorrowedFd<'_>) -> io::Result<PeerCred> {
 /// Most supplementary groups that are asked for: what the kernel allows a process.
 const GROUPS_MAX: usize = 65536;
 
-/// The supplementary groups of the process on the other side of a connected unix socket, as of when it connected.
+/// The supplementary groups of the process on the other side of a connected unix socket, as of when
+/// it connected.
 ///
 /// # Errors
 /// What the kernel said; on a TCP socket the answer is an error.
@@ -277,10 +284,12 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     }
 }
 
-/// The address on the other side of a connected TCP socket; an IPv4 address that came as IPv6 is told as what it is.
+/// The address on the other side of a connected TCP socket; an IPv4 address that came as IPv6 is
+/// told as what it is.
 ///
 /// # Errors
-/// What the kernel said, for instance that the connection is over; on a unix socket the answer is an error.
+/// What the kernel said, for instance that the connection is over; on a unix socket the answer is
+/// an error.
 pub fn peer_address(socket: BorrowedFd<'_>) -> io::Result<IpAddr> {
     let stream = TcpStream::from(socket.try_clone_to_owned()?);
     Ok(stream.peer_addr()?.ip().to_canonical())

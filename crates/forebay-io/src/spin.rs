@@ -1,16 +1,17 @@
 //! How long to poll for completions before sleeping.
 //!
-//! Falling asleep and being woken costs more than a flash device or a client on the same machine takes to answer, so
-//! polling for a few microseconds shortens each turn of a loop that is busy. A loop that waits longer gains nothing and
-//! must not burn a core. So the window is learned, as halt polling does for virtual processors (Linux, `kvm/halt-polling`):
-//! it doubles when something came soon after it, and is closed when nothing came for longer than the most that is allowed.
+//! Falling asleep and being woken costs more than a flash device or a client on the same machine
+//! takes to answer, so polling for a few microseconds shortens each turn of a loop that is busy. A
+//! loop that waits longer gains nothing and must not burn a core. So the window is learned, as halt
+//! polling does for virtual processors (Linux, `kvm/halt-polling`): it doubles when something came
+//! soon after it, and is closed when nothing came for longer than the most that is allowed.
 
 use std::time::{Duration, Instant};
 
 /// The window that opens a closed one.
 const FIRST: Duration = Duration::from_micros(4);
-/// Polling reads the clock all the time. Where that is a system call of some microseconds (user-mode Linux, clocks without
-/// a vDSO) it costs more than it gains.
+/// Polling reads the clock all the time. Where that is a system call of some microseconds
+/// (user-mode Linux, clocks without a vDSO) it costs more than it gains.
 const CLOCK_READING_MAX: Duration = Duration::from_micros(1);
 /// Readings whose shortest is what one costs: the others were interrupted.
 const CLOCK_READINGS: usize = 16;

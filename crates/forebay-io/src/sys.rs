@@ -9,7 +9,8 @@ pub(crate) fn check(value: libc::c_int) -> io::Result<libc::c_int> {
     if value < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
-/// Turns a `-1`-or-value return of a transfer into the ring's convention: bytes, or minus the error number.
+/// Turns a `-1`-or-value return of a transfer into the ring's convention: bytes, or minus the error
+/// number.
 pub(crate) fn result_of(value: libc::ssize_t) -> i32 {
     if value < 0 {
         -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
@@ -61,7 +62,8 @@ pub(crate) fn set_nodelay(fd: RawFd) {
 const KEEP_ALIVE_IDLE_S: libc::c_int = 60;
 /// again and again with this pause,
 const KEEP_ALIVE_PAUSE_S: libc::c_int = 15;
-/// and is gone if it has not answered that, nor said that it has received what was sent, for so long.
+/// and is gone if it has not answered that, nor said that it has received what was sent, for so
+/// long.
 const ABSENT_AFTER_MS: libc::c_int = 180_000;
 
 /// Ends the connection of a TCP peer that has vanished without a word; nothing on other sockets.
@@ -87,8 +89,9 @@ pub(crate) fn unsent_bytes(fd: RawFd) -> u32 {
     if told < 0 { 0 } else { u32::try_from(bytes).unwrap_or(0) }
 }
 
-/// Has the other side of a socket closed it (or a TCP connection been reset)? A peer that only says that it sends nothing more
-/// counts with `half`, as over TCP both look alike. What lies unread does not hide it. Does not wait.
+/// Has the other side of a socket closed it (or a TCP connection been reset)? A peer that only says
+/// that it sends nothing more counts with `half`, as over TCP both look alike. What lies unread
+/// does not hide it. Does not wait.
 pub(crate) fn has_hung_up(fd: RawFd, half: bool) -> bool {
     let ends = libc::POLLHUP | libc::POLLERR | if half { libc::POLLRDHUP } else { 0 };
     let mut asked = libc::pollfd { fd, events: ends, revents: 0 };

@@ -1,7 +1,7 @@
 //! Waking the loop from other threads.
 //!
-//! Invariant: the flag is set before the counter is raised, and cleared after the counter was drained, so a wake
-//! can be merged with another one but never lost.
+//! Invariant: the flag is set before the counter is raised, and cleared after the counter was
+//! drained, so a wake can be merged with another one but never lost.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -39,7 +39,8 @@ impl Waker {
         self.shared.counter.as_raw_fd()
     }
 
-    /// True once per wake (or merged wakes). Call only after the counter was drained or without draining it.
+    /// True once per wake (or merged wakes). Call only after the counter was drained or without
+    /// draining it.
     pub(crate) fn take(&self) -> bool {
         self.shared.pending.swap(false, Ordering::AcqRel)
     }

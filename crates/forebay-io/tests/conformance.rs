@@ -1,6 +1,8 @@
-//! One suite over both engines: whatever differs between io_uring and psync must not be visible here.
+//! One suite over both engines: whatever differs between io_uring and psync must not be visible
+//! here.
 //!
-//! A test that needs io_uring is skipped, with a line on stdout, where the kernel does not offer it.
+//! A test that needs io_uring is skipped, with a line on stdout, where the kernel does not offer
+//! it.
 
 mod common;
 
@@ -117,7 +119,8 @@ fn a_device_that_ends_before_its_recorded_end_answers_with_errors_until_it_is_ba
         {
             ended(bench.run(Op::Read { device, offset, spans: &[Span::new(buf, 0, len)] }));
         }
-        // What is there can be read. Nothing is written, or the file would grow a hole that reads as zeroes.
+        // What is there can be read. Nothing is written, or the file would grow a hole that reads
+        // as zeroes.
         let spans = [Span::new(buf, 0, 4096)];
         assert_eq!(bench.run(Op::Read { device, offset: 8192, spans: &spans }), Ok(4096));
         for offset in [0, 32 << 10, 60 << 10] {
@@ -141,7 +144,8 @@ fn a_device_that_ends_before_its_recorded_end_answers_with_errors_until_it_is_ba
     });
 }
 
-/// Whoever uses less of a device says so, and then it may be cut; whoever uses more of one that grew says so too.
+/// Whoever uses less of a device says so, and then it may be cut; whoever uses more of one that
+/// grew says so too.
 #[test]
 fn the_recorded_end_follows_who_uses_the_device() {
     both_engines(|bench| {
@@ -226,7 +230,8 @@ fn sector_writes_around_a_page_do_not_undo_each_other() {
         for round in 0..20 {
             let fresh = pattern(round + 100, size);
             bench.reactor.pool_mut().copy_in(Span::new(buf, 0, size as u32), &fresh);
-            // Pieces that tile every page: some can be direct, some cannot, all are in flight together.
+            // Pieces that tile every page: some can be direct, some cannot, all are in flight
+            // together.
             let lens = [1000u32, 24, 512, 1024, 1536, 4096, 8192, 511, 1, 3584];
             let (mut offset, mut token) = (0u32, 0u64);
             while (offset as usize) < size {
@@ -623,7 +628,8 @@ fn a_warm_reactor_takes_no_more_memory() {
     });
 }
 
-/// Under pressure a buffer's memory goes back to the system and its number to another buffer, all between two turns.
+/// Under pressure a buffer's memory goes back to the system and its number to another buffer, all
+/// between two turns.
 #[test]
 fn a_buffer_under_the_number_of_one_that_is_gone_is_written_and_read() {
     both_engines(|bench| {

@@ -1,5 +1,5 @@
-//! FUSE operations of the reactor, on a socket that keeps messages apart as `/dev/fuse` does. (The real kernel is in the
-//! tests of the daemon.)
+//! FUSE operations of the reactor, on a socket that keeps messages apart as `/dev/fuse` does. (The
+//! real kernel is in the tests of the daemon.)
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 

@@ -17,7 +17,8 @@ impl Rng {
     }
 }
 
-/// Keeps `depth` commands in flight, each `len` bytes at the offset `next` gives; returns completions per second.
+/// Keeps `depth` commands in flight, each `len` bytes at the offset `next` gives; returns
+/// completions per second.
 fn run(size: u64, depth: u64, op: HddOp, len: u64, seconds: u64, mut next: impl FnMut(u64) -> u64) -> f64 {
     let mut disk = HddModel::new(size);
     let (mut done, mut submitted, mut now, mut count) = (Vec::new(), 0, 0, 0);

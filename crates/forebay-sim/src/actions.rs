@@ -1,4 +1,5 @@
-//! The owner's side of a world: the engine's actions are performed and its device operations completed.
+//! The owner's side of a world: the engine's actions are performed and its device operations
+//! completed.
 //!
 //! Here the rules of `forebay_core::api` are checked. Whatever breaks one ends the run.
 
@@ -213,7 +214,8 @@ impl World {
                 self.check_new_member(device, local, &data)?;
             }
         } else {
-            // A summary, which is a batch, or, at a start, parts of batches that a member lacks or that may not be durable.
+            // A summary, which is a batch, or, at a start, parts of batches that a member lacks or
+            // that may not be durable.
             self.check_cache_write(offset, len)?;
             if self.engine.status() == Status::Opening {
                 self.check_renewal(offset, &data)?;
@@ -224,7 +226,8 @@ impl World {
         self.submit_to_cache(op, offset, Vec::new(), data, 0)
     }
 
-    /// At a start nothing is written to segments but what is there already; or, to a member of a mirrored cache, what it lacks.
+    /// At a start nothing is written to segments but what is there already; or, to a member of a
+    /// mirrored cache, what it lacks.
     fn check_renewal(&mut self, offset: u64, data: &[u8]) -> Result<(), String> {
         self.renewals += 1;
         if self.plan.mirror.is_some() || self.plan.faults.damages() {
@@ -280,7 +283,8 @@ impl World {
 
     /// What the cache device gets of a write.
     fn encrypt(&mut self, offset: u64, header: usize, data: &[u8]) -> Vec<u8> {
-        // A batch that could not be written is written elsewhere: as long, but for its header the same.
+        // A batch that could not be written is written elsewhere: as long, but for its header the
+        // same.
         let len = data.len() as u64;
         let failed = if header > 0 { self.unwritten.take() } else { None };
         let failed = failed.filter(|(_, long)| *long == len).map(|(place, _)| place);

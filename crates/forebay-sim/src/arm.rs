@@ -1,10 +1,11 @@
-//! A disk with one arm, in virtual time: simple enough to reason about, and the same as the `dm-hdd` target that the kernel's
-//! caches are measured on, so that figures can be compared.
+//! A disk with one arm, in virtual time: simple enough to reason about, and the same as the
+//! `dm-hdd` target that the kernel's caches are measured on, so that figures can be compared.
 //!
-//! A request costs `seek_min + (seek_max - seek_min) * sqrt(distance)` (as a share of the disk) and `rotation`, unless it
-//! begins where the last one ended; and its bytes at `bytes_per_s`. Waiting requests are served in one direction, then
-//! from the start again (C-SCAN), among the 32 oldest; 128 wait at most, further ones in a line outside, in order. A flush
-//! costs `rotation` and moves nothing. There is no write cache: what is done is on the platter.
+//! A request costs `seek_min + (seek_max - seek_min) * sqrt(distance)` (as a share of the disk) and
+//! `rotation`, unless it begins where the last one ended; and its bytes at `bytes_per_s`. Waiting
+//! requests are served in one direction, then from the start again (C-SCAN), among the 32 oldest;
+//! 128 wait at most, further ones in a line outside, in order. A flush costs `rotation` and moves
+//! nothing. There is no write cache: what is done is on the platter.
 //!
 //! Invariant: integer time in, the same requests give the same completions.
 

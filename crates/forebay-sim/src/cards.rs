@@ -1,12 +1,16 @@
-//! Two flash cards of 2010 whose random writes were measured by how full they were, and the model of each.
+//! Two flash cards of 2010 whose random writes were measured by how full they were, and the model
+//! of each.
 //!
-//! A model is an [`Ftl`] of the same proportions and what its chips take for a page. Only proportions matter, so it has few pages, and a page is what a
-//! request of the measurement wrote (16 KiB): what is written together, and written over together, behaves as one.
+//! A model is an [`Ftl`] of the same proportions and what its chips take for a page. Only
+//! proportions matter, so it has few pages, and a page is what a request of the measurement wrote
+//! (16 KiB): what is written together, and written over together, behaves as one.
 //!
-//! The chips of both are single-level flash as Agrawal and others give it ("Design Tradeoffs for SSD Performance", 2008, table 1: 4 KiB to or from a chip
-//! 100 us, writing it 200 us, reading it 25 us, erasing 64 of them 1.5 ms). So writing takes 300 us, moving 425 us, and erasing adds 23 us to each page. Fitted
-//! are the spare area, the speed of an empty card and, for card D alone, how much slower collection moves than the card writes. How well that
-//! fits, and what it leaves unexplained: `docs/results/flash-model.md`.
+//! The chips of both are single-level flash as Agrawal and others give it ("Design Tradeoffs for
+//! SSD Performance", 2008, table 1: 4 KiB to or from a chip 100 us, writing it 200 us, reading it
+//! 25 us, erasing 64 of them 1.5 ms). So writing takes 300 us, moving 425 us, and erasing adds 23
+//! us to each page. Fitted are the spare area, the speed of an empty card and, for card D alone,
+//! how much slower collection moves than the card writes. How well that fits, and what it leaves
+//! unexplained: `docs/results/flash-model.md`.
 //!
 //! Invariant: a sweep is the same every time, on every machine.
 
@@ -59,14 +63,16 @@ pub const CARDS: [Card; 2] = [
 ];
 
 impl Card {
-    /// What the card takes for a page of `page_bytes` and for an erase block of `block_pages` of them.
+    /// What the card takes for a page of `page_bytes` and for an erase block of `block_pages` of
+    /// them.
     #[must_use]
     pub fn times(&self, page_bytes: u32, block_pages: u32) -> FtlTimes {
         times(self.speed_mib_s * f64::from(1 << 20) / f64::from(page_bytes), block_pages, self.move_factor)
     }
 }
 
-/// Times of a device that writes so many pages a second, collection aside, with the proportions of the chips.
+/// Times of a device that writes so many pages a second, collection aside, with the proportions of
+/// the chips.
 fn times(pages_per_s: f64, block_pages: u32, move_factor: f64) -> FtlTimes {
     let program_ns = 1e9 / pages_per_s;
     FtlTimes {
@@ -147,7 +153,8 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// The best one with this `move_factor`: the speed for which the mean of log(model / published) is 0.
+    /// The best one with this `move_factor`: the speed for which the mean of log(model / published)
+    /// is 0.
     #[must_use]
     pub fn with(
         sweep: &Sweep,

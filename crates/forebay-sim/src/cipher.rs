@@ -1,14 +1,16 @@
-//! Caches that are encrypted at rest: the cipher between the engine and the cache device, and what must not be seen there.
+//! Caches that are encrypted at rest: the cipher between the engine and the cache device, and what
+//! must not be seen there.
 //!
-//! The owner seals what it writes to the cache device and opens what it reads, as the daemon does and with the same
-//! module (`forebay-crypt`); the engine does not know. Faults happen to what lies on the device: a torn write tears the
-//! ciphertext, rot flips its bits.
+//! The owner seals what it writes to the cache device and opens what it reads, as the daemon does
+//! and with the same module (`forebay-crypt`); the engine does not know. Faults happen to what lies
+//! on the device: a torn write tears the ciphertext, rot flips its bits.
 //!
-//! The check (`nothing_shows`): behind the superblocks no sector of the device, after any crash, holds contents that a client
-//! wrote, and no block begins like a structure of the format. It looks at the device alone, so whatever way around the
-//! cipher there may be, it is found.
+//! The check (`nothing_shows`): behind the superblocks no sector of the device, after any crash,
+//! holds contents that a client wrote, and no block begins like a structure of the format. It looks
+//! at the device alone, so whatever way around the cipher there may be, it is found.
 //!
-//! Planted bugs: [`PlantedBug::WriteMetaInClear`] and [`PlantedBug::TweakOfFailedWrite`], both here and not in the engine.
+//! Planted bugs: [`PlantedBug::WriteMetaInClear`] and [`PlantedBug::TweakOfFailedWrite`], both here
+//! and not in the engine.
 
 use crate::content::Content;
 use crate::device::SimDevice;
@@ -56,8 +58,8 @@ pub(crate) struct CacheWrite {
     pub(crate) meta: bool,
 }
 
-/// The bytes that go to the cache device; `failed` is the place of a batch as long as this one that could not be written
-/// just now.
+/// The bytes that go to the cache device; `failed` is the place of a batch as long as this one that
+/// could not be written just now.
 pub(crate) fn encrypt(plan: &Plan, write: CacheWrite, failed: Option<u64>, data: &[u8]) -> Vec<u8> {
     let mut data = data.to_vec();
     let Some(CipherPlan { cipher, .. }) = &plan.cipher else { return data };

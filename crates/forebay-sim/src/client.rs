@@ -80,7 +80,8 @@ impl World {
         self.make(volume, RequestKind::Flush, (0, 0), treatment, false)
     }
 
-    /// A request that is what it is, whatever the plan says: `kind` is no write that the oracle could not judge.
+    /// A request that is what it is, whatever the plan says: `kind` is no write that the oracle
+    /// could not judge.
     ///
     /// # Errors
     /// Any violation.
@@ -267,7 +268,8 @@ impl World {
 
     fn judge_success(&mut self, pending: &Pending) -> Result<(), String> {
         ensure!(!pending.invalid, "an invalid request succeeded");
-        // After a fence a volume that was leaving is served again, though what became of it only a start can tell.
+        // After a fence a volume that was leaving is served again, though what became of it only a
+        // start can tell.
         ensure!(!pending.refused || self.fenced, "a request made during a shutdown succeeded");
         let volume = pending.volume;
         match (pending.kind, pending.buffer) {
@@ -330,9 +332,10 @@ impl World {
         Ok(())
     }
 
-    /// An I/O error is legal where the only copy was damaged, where a backing store failed while the request was under way,
-    /// for everything that changes something while the owner cannot record a cache failure, and once for a FLUSH after
-    /// something was lost. That the cache device fails is no reason by itself.
+    /// An I/O error is legal where the only copy was damaged, where a backing store failed while
+    /// the request was under way, for everything that changes something while the owner cannot
+    /// record a cache failure, and once for a FLUSH after something was lost. That the cache device
+    /// fails is no reason by itself.
     fn may_fail(&self, pending: &Pending) -> bool {
         let volume = pending.volume;
         let changes = !matches!(pending.kind, RequestKind::Read | RequestKind::Prefetch);

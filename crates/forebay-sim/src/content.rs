@@ -1,8 +1,8 @@
 //! Contents of a sector.
 //!
-//! Every sector-sized piece of every write gets a number of its own and bytes that follow from the number, so that a
-//! sector which turns up in the wrong place, or half of it, is recognised. Only writes of part of a sector need their
-//! bytes kept.
+//! Every sector-sized piece of every write gets a number of its own and bytes that follow from the
+//! number, so that a sector which turns up in the wrong place, or half of it, is recognised. Only
+//! writes of part of a sector need their bytes kept.
 
 use forebay_format::SECTOR_BYTES;
 use std::rc::Rc;

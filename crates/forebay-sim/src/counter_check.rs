@@ -1,8 +1,9 @@
 //! Checks the engine's counters against what happened.
 //!
-//! Whoever operates a cache sees its counters and nothing else. Here the world counts for itself what it asked for, what it was
-//! asked for and what came of it, since the engine was opened, and compares it with [`forebay_core::Stats`] and, where those say
-//! more, with what the counters of the volumes add up to.
+//! Whoever operates a cache sees its counters and nothing else. Here the world counts for itself
+//! what it asked for, what it was asked for and what came of it, since the engine was opened, and
+//! compares it with [`forebay_core::Stats`] and, where those say more, with what the counters of
+//! the volumes add up to.
 
 use crate::client::Pending;
 use crate::world::{World, ensure};

@@ -1,19 +1,24 @@
-//! Bounded exhaustive: every short sequence of operations, every instant of it, every state that a crash could leave.
+//! Bounded exhaustive: every short sequence of operations, every instant of it, every state that a
+//! crash could leave.
 //!
-//! Where [`crate::explore`] draws, this counts. A sequence has up to [`LENGTH_MAX`] operations ([`Op`]) on a volume of three
-//! blocks, which are named in the order of their first use (the engine does not know them apart). It is run in four
-//! [`Style`]s and from several [`Start`]s. Every submission and completion of a write, flush or zero is a crash point. At
-//! each, if few writes are undecided (in a volatile cache or in flight), all subsets of them survive in turn, else
-//! samples; then each of them torn, between all others and none; and the same for a kill of the daemon. In one state of six
-//! one of two equal copies of the metadata is damaged as well. What is left is
-//! opened by a new engine, read, drained and compared by the oracle of [`crate::oracle`]. Sequences of up to
-//! two ([`ExhaustiveOptions::twice`]) operations have their recoveries crashed in the same way once more.
+//! Where [`crate::explore`] draws, this counts. A sequence has up to [`LENGTH_MAX`] operations
+//! ([`Op`]) on a volume of three blocks, which are named in the order of their first use (the
+//! engine does not know them apart). It is run in four [`Style`]s and from several [`Start`]s.
+//! Every submission and completion of a write, flush or zero is a crash point. At each, if few
+//! writes are undecided (in a volatile cache or in flight), all subsets of them survive in turn,
+//! else samples; then each of them torn, between all others and none; and the same for a kill of
+//! the daemon. In one state of six one of two equal copies of the metadata is damaged as well. What
+//! is left is opened by a new engine, read, drained and compared by the oracle of
+//! [`crate::oracle`]. Sequences of up to two ([`ExhaustiveOptions::twice`]) operations have their
+//! recoveries crashed in the same way once more.
 //!
-//! States that were judged before in the same sequence are not judged again: same bytes on all devices (those in volatile caches too), and the
-//! same contents legal. Of a sequence whose operations wait for each other only the instants after the submission of its
-//! last operation are taken: those before belong to the shorter sequence.
+//! States that were judged before in the same sequence are not judged again: same bytes on all
+//! devices (those in volatile caches too), and the same contents legal. Of a sequence whose
+//! operations wait for each other only the instants after the submission of its last operation are
+//! taken: those before belong to the shorter sequence.
 //!
-//! Invariant: the same options give the same report, and a sequence gives the same whatever else is run.
+//! Invariant: the same options give the same report, and a sequence gives the same whatever else is
+//! run.
 
 use crate::device::{Left, SimDevice};
 use crate::explore::{backing_alone, crash_name, damage_one_copy, first_state};
@@ -39,9 +44,11 @@ const OPEN: &str = "open";
 /// Blocks of the volume.
 const BLOCKS: u64 = 3;
 const BLOCK: u64 = 4096;
-/// With so many undecided writes or less, all subsets survive in turn; else as many as that would be.
+/// With so many undecided writes or less, all subsets survive in turn; else as many as that would
+/// be.
 const SUBSETS_OF: usize = 6;
-/// Between operations of [`Style::Rested`]: fills are in the log, clean marks too, and idle destage has not begun.
+/// Between operations of [`Style::Rested`]: fills are in the log, clean marks too, and idle destage
+/// has not begun.
 const REST_NS: u64 = 1_300_000_000;
 /// After the last operation: idle destage has ended, and its marks are in the log.
 const AFTER_NS: u64 = 6_000_000_000;
@@ -83,9 +90,11 @@ pub enum Style {
     Together,
     /// Each when the one before it was answered.
     Answered,
-    /// Each when the one before it was answered and has come to rest: fills and marks are in the log.
+    /// Each when the one before it was answered and has come to rest: fills and marks are in the
+    /// log.
     Rested,
-    /// Each when what the one before it left dirty has been written back, and is marked clean in the log.
+    /// Each when what the one before it left dirty has been written back, and is marked clean in
+    /// the log.
     Settled,
 }
 
@@ -377,7 +386,8 @@ fn violation(sequence: &Sequence, bug: Option<PlantedBug>, what: String) -> Exha
 struct Run<'a> {
     sequence: &'a Sequence,
     plan: Rc<Plan>,
-    /// Devices as they were at first: pages that are still these do not count when states are compared.
+    /// Devices as they were at first: pages that are still these do not count when states are
+    /// compared.
     base: Vec<SimDevice>,
     seen: HashSet<u64>,
     report: ExhaustiveReport,
@@ -457,7 +467,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// All crashes at these instants. Instants between which nothing happened to a device and nothing was promised are one.
+    /// All crashes at these instants. Instants between which nothing happened to a device and
+    /// nothing was promised are one.
     fn crash_all(&mut self, moments: Vec<Moment>, depth: u32, detail: Detail) -> Result<(), String> {
         let mut last = None;
         for moment in moments {

@@ -1,12 +1,13 @@
 //! Crash exploration: one seed after another, each with its crash points.
 //!
-//! Two styles. In **fork** style the main line runs without a crash; at crash points drawn at random, devices and oracle
-//! are copied, the copy crashes, a new engine opens it, and everything is read. Some copies crash again while they open
-//! or work on, some go on working, drain, and have their backing stores compared. In **in-line** style the main line
-//! itself crashes and goes on from what is left.
+//! Two styles. In **fork** style the main line runs without a crash; at crash points drawn at
+//! random, devices and oracle are copied, the copy crashes, a new engine opens it, and everything
+//! is read. Some copies crash again while they open or work on, some go on working, drain, and have
+//! their backing stores compared. In **in-line** style the main line itself crashes and goes on
+//! from what is left.
 //!
-//! Invariant: what a fork does never changes the main line, so a run with a smaller budget of crash points is a prefix of
-//! a run with a larger one.
+//! Invariant: what a fork does never changes the main line, so a run with a smaller budget of crash
+//! points is a prefix of a run with a larger one.
 
 use crate::cipher::{encrypted, nothing_shows, read_at_rest};
 use crate::content::Content;
@@ -288,7 +289,8 @@ impl Run {
         Ok(())
     }
 
-    /// What a fork does after it was read: mostly nothing, because most of what can be wrong has shown by now.
+    /// What a fork does after it was read: mostly nothing, because most of what can be wrong has
+    /// shown by now.
     fn afterlife(&mut self, world: &mut World, plan: u64, depth: u32) -> Result<(), String> {
         match plan {
             0 | 1 => settle(world),
@@ -342,8 +344,8 @@ pub(crate) fn damage_one_copy(plan: &Plan, snapshot: &mut Snapshot) {
     }
 }
 
-/// If no mode keeps data in the cache only, the backing stores alone must hold what was acknowledged (kill) or
-/// flushed (power cut): the cache device may be lost as well.
+/// If no mode keeps data in the cache only, the backing stores alone must hold what was
+/// acknowledged (kill) or flushed (power cut): the cache device may be lost as well.
 pub(crate) fn backing_alone(plan: &Plan, snapshot: &Snapshot) -> Result<(), String> {
     if !plan.writes_past() || snapshot.disks.damaged {
         return Ok(());
@@ -373,7 +375,8 @@ fn quiet(world: &mut World) {
     }
 }
 
-/// Waits until a cache is open whose members may make errors meanwhile. An opening that failed for that must succeed without them.
+/// Waits until a cache is open whose members may make errors meanwhile. An opening that failed for
+/// that must succeed without them.
 fn open_with_errors(world: &mut World) -> Result<bool, String> {
     let plan = Rc::clone(&world.plan);
     let rate = plan.mirror.as_ref().map_or(0, |mirror| mirror.opening_errors);

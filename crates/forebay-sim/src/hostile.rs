@@ -1,10 +1,13 @@
-//! Devices that are not what they seem: an older copy, another cache, a format that was not finished, metadata that rotted in
-//! both copies, a cache device whose flushes do nothing, one that lost a write.
+//! Devices that are not what they seem: an older copy, another cache, a format that was not
+//! finished, metadata that rotted in both copies, a cache device whose flushes do nothing, one that
+//! lost a write.
 //!
-//! A seed runs a workload without other faults and keeps states of its devices from several instants: after crashes and
-//! after orderly stops. From these the wrong combinations are made and opened ([`Hostility`]). Each ends in an [`Outcome`]. Which outcomes
-//! are violations, and which are only counted because nobody could know, is in [`Hostility::forbids`]; a panic, a broken rule of the
-//! owner, a write by an opening that was refused, and an opening that does not end are violations always.
+//! A seed runs a workload without other faults and keeps states of its devices from several
+//! instants: after crashes and after orderly stops. From these the wrong combinations are made and
+//! opened ([`Hostility`]). Each ends in an [`Outcome`]. Which outcomes are violations, and which
+//! are only counted because nobody could know, is in [`Hostility::forbids`]; a panic, a broken rule
+//! of the owner, a write by an opening that was refused, and an opening that does not end are
+//! violations always.
 //!
 //! Invariant: same seed, same outcomes.
 
@@ -32,7 +35,8 @@ use std::rc::Rc;
 pub enum Hostility {
     /// After a power cut the cache device is what an earlier crash left of it.
     OlderAfterCrash,
-    /// After an orderly stop, with nothing dirty, the cache device is what an earlier orderly stop left of it.
+    /// After an orderly stop, with nothing dirty, the cache device is what an earlier orderly stop
+    /// left of it.
     OlderAfterStop,
     /// The cache device is that of another cache, with a volume of the same number.
     Swapped,
@@ -44,7 +48,8 @@ pub enum Hostility {
     RottenMetadata,
     /// The cache device acknowledged its last flushes and did nothing; then a power cut.
     LyingFlush,
-    /// The cache device lost a write to a segment that had been in use before, and cannot read the segment's summary.
+    /// The cache device lost a write to a segment that had been in use before, and cannot read the
+    /// segment's summary.
     LostWrite,
 }
 
@@ -55,7 +60,8 @@ pub enum Outcome {
     Refused,
     /// Everything that was promised is there.
     Right,
-    /// What was promised is gone with the cache device that is missing; what the backing stores hold is served.
+    /// What was promised is gone with the cache device that is missing; what the backing stores
+    /// hold is served.
     Backing,
     /// Something older is served from the cache.
     Older,
@@ -84,8 +90,9 @@ impl Hostility {
         (Self::LostWrite, "a lost write under a bad summary"),
     ];
 
-    /// True if this outcome breaks a promise. An older copy is told by the owner's record (I75); a flush that did nothing only by what was
-    /// written, or recorded, after it: there the outcomes are counted.
+    /// True if this outcome breaks a promise. An older copy is told by the owner's record (I75); a
+    /// flush that did nothing only by what was written, or recorded, after it: there the outcomes
+    /// are counted.
     #[must_use]
     pub fn forbids(self, outcome: Outcome) -> bool {
         outcome == Outcome::Older && self != Self::LyingFlush
@@ -177,7 +184,8 @@ fn one_seed(seed: u64, report: &mut HostileReport) -> Result<(), String> {
             let mut snapshot = crash(now, &mut rng);
             let (old, rest) = reformat(&plan, snapshot.disks.devices[CACHE].clone(), &mut rng)?;
             snapshot.disks.devices[CACHE] = old;
-            // A new cache holds nothing of the volume: what was dirty in the old one is gone, as was asked for.
+            // A new cache holds nothing of the volume: what was dirty in the old one is gone, as
+            // was asked for.
             if rest {
                 judge(Hostility::HalfReformatted, snapshot)?;
             }
@@ -251,8 +259,8 @@ fn with_cache(mut snapshot: Snapshot, cache: SimDevice) -> Snapshot {
     snapshot
 }
 
-/// Runs a workload, stops in an orderly way, goes on, and stops again. `ignores_flushes`: from some instant on flushes of the cache
-/// device do nothing.
+/// Runs a workload, stops in an orderly way, goes on, and stops again. `ignores_flushes`: from some
+/// instant on flushes of the cache device do nothing.
 fn run(plan: &Rc<Plan>, ignores_flushes: bool) -> Result<States, String> {
     run_with(plan, ignores_flushes, false)
 }
@@ -316,8 +324,9 @@ fn rot(plan: &Plan, cache: &mut SimDevice, rng: &mut Rng) {
     }
 }
 
-/// Puts back what an earlier use of a segment had where there is a batch that the checkpoint accounts for, and damages the
-/// segment's summary. False if no place on the device has been used twice.
+/// Puts back what an earlier use of a segment had where there is a batch that the checkpoint
+/// accounts for, and damages the segment's summary. False if no place on the device has been used
+/// twice.
 fn lose_write(plan: &Plan, old: &Image, cache: &mut SimDevice, rng: &mut Rng) -> bool {
     let Some(checkpoint) = newest_checkpoint(plan, cache.visible()) else { return false };
     let mut places = Vec::new();
@@ -370,7 +379,8 @@ fn batch_header(plan: &Plan, image: &Image, segment: u32, at: u32) -> Option<Bat
     Some(header)
 }
 
-/// Formats a device, up to some write, which is torn. False if the first of them has not even begun.
+/// Formats a device, up to some write, which is torn. False if the first of them has not even
+/// begun.
 fn reformat(plan: &Plan, mut cache: SimDevice, rng: &mut Rng) -> Result<(SimDevice, bool), String> {
     let params = crate::explore::format_params(plan, &crate::explore::tenants(plan));
     let params = forebay_core::FormatParams { uuid: CacheUuid([0xC; 16]), ..params };
@@ -394,7 +404,8 @@ fn open(plan: &Rc<Plan>, snapshot: Snapshot) -> Result<(Outcome, String), String
     if first.0 != Outcome::Older {
         return Ok(first);
     }
-    // What was promised is not there. If it is what the backing stores hold, nothing wrong came from the cache.
+    // What was promised is not there. If it is what the backing stores hold, nothing wrong came
+    // from the cache.
     let sectors: Vec<u64> = plan.volumes.iter().map(|volume| volume.bytes_max / 512).collect();
     let oracle = Oracle::new(&sectors, false, plan.may_order(), |volume, sector| {
         let mut bytes = [0; 512];

@@ -1,8 +1,8 @@
 //! Bytes of a device at one time.
 //!
-//! Pages that nobody has written are zeroes and not there; the others are shared between copies until they are written. So a
-//! device of real size costs what was written to it, and a copy, of which every crash takes several, costs a pointer for
-//! each 256 KiB.
+//! Pages that nobody has written are zeroes and not there; the others are shared between copies
+//! until they are written. So a device of real size costs what was written to it, and a copy, of
+//! which every crash takes several, costs a pointer for each 256 KiB.
 
 use crate::rng::mix;
 use forebay_format::BLOCK_BYTES;
@@ -105,7 +105,8 @@ impl Image {
         })
     }
 
-    /// A number for the pages that differ from those of `base`, by identity: pages that were never written do not count.
+    /// A number for the pages that differ from those of `base`, by identity: pages that were never
+    /// written do not count.
     #[must_use]
     pub fn key(&self, base: &Self) -> u64 {
         let mut key = 0;

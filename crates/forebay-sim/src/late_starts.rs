@@ -1,8 +1,8 @@
 //! Operations that the owner starts late: it has no memory for it, or its queue is full.
 //!
-//! It starts the operation later, behind others that the engine asked for after it. Until then the bytes of a write stay what they
-//! were, and nobody uses the memory of a read. What a flush covers is decided when it starts. A crash finds nothing of what
-//! was not started.
+//! It starts the operation later, behind others that the engine asked for after it. Until then the
+//! bytes of a write stay what they were, and nobody uses the memory of a read. What a flush covers
+//! is decided when it starts. A crash finds nothing of what was not started.
 
 use crate::actions::{Flight, FlightKind};
 use crate::plan::{Needs, Plan};
@@ -21,7 +21,8 @@ pub struct LateStartPlan {
 }
 
 impl LateStartPlan {
-    /// Draws one. Nothing waits for so long that an engine which waits for a device would give it up because of that.
+    /// Draws one. Nothing waits for so long that an engine which waits for a device would give it
+    /// up because of that.
     pub(crate) fn draw(rng: &mut Rng) -> Self {
         Self { pct: rng.pick(&[2, 10, 30]), ns_max: rng.pick(&[200_000, 5_000_000, 50_000_000]) }
     }
@@ -98,7 +99,8 @@ impl World {
 }
 
 impl Plan {
-    /// The owner may be one that cannot always start what it is asked for; `needs`: of the planted bug.
+    /// The owner may be one that cannot always start what it is asked for; `needs`: of the planted
+    /// bug.
     pub(crate) fn draw_late_starts(&mut self, needs: Option<Needs>, rng: &mut Rng) {
         let drawn = LateStartPlan::draw(rng);
         // Of a mirrored cache an operation is one of a member: that is for its own runs.

@@ -1,10 +1,13 @@
 //! Writes of caches to their flash devices, and what those do because of them.
 //!
-//! A *layout* is a cache that is driven by a [`Load`] and says what it writes and trims; [`measure`] feeds that to models of devices. The devices are full:
-//! everything was written before. [`ForebayLog`] is the engine itself, in virtual time, in front of a disk that is not slow.
+//! A *layout* is a cache that is driven by a [`Load`] and says what it writes and trims;
+//! [`measure`] feeds that to models of devices. The devices are full: everything was written
+//! before. [`ForebayLog`] is the engine itself, in virtual time, in front of a disk that is not
+//! slow.
 //!
-//! Clients do not wait for each other: requests come in bursts, at a rate that a cache can keep up with, so that its destage sets no pace and each layout serves
-//! the same requests at the same times.
+//! Clients do not wait for each other: requests come in bursts, at a rate that a cache can keep up
+//! with, so that its destage sets no pace and each layout serves the same requests at the same
+//! times.
 //!
 //! Invariant: a run is the same every time, on every machine.
 
@@ -140,7 +143,8 @@ impl Load {
 
 /// A cache, as far as its flash device is concerned.
 pub trait Layout {
-    /// Serves so many bursts of a load, each for [`Load::interval_ns`]. What that writes to the flash device goes to `flash`, in order.
+    /// Serves so many bursts of a load, each for [`Load::interval_ns`]. What that writes to the
+    /// flash device goes to `flash`, in order.
     fn serve(&mut self, load: &mut Load, bursts: u64, flash: &mut dyn FnMut(FlashOp));
     /// Bytes that clients wrote past the cache so far, to the disk alone.
     fn past_cache_bytes(&self) -> u64;
@@ -177,14 +181,16 @@ impl Outcome {
         self.user_bytes - self.past_cache_bytes
     }
 
-    /// Bytes written to the flash device for each that clients wrote and that did not go past the cache.
+    /// Bytes written to the flash device for each that clients wrote and that did not go past the
+    /// cache.
     #[must_use]
     pub fn cache_amplification(&self) -> f64 {
         self.device_bytes as f64 / (self.cached_bytes() as f64).max(1.0)
     }
 }
 
-/// Has a layout write `rounds` times as much as its flash device holds, twice: first to warm up, then counted. All devices see the same.
+/// Has a layout write `rounds` times as much as its flash device holds, twice: first to warm up,
+/// then counted. All devices see the same.
 pub fn measure(
     layout: &mut dyn Layout,
     load: &mut Load,
@@ -231,7 +237,8 @@ fn feed(devices: &mut [Ftl], op: FlashOp) -> u64 {
     if let FlashOp::Write { len, .. } = op { len } else { 0 }
 }
 
-/// Forebay's engine. It does not trim its cache device; what that would change is seen with [`ForebayLog::trimming`].
+/// Forebay's engine. It does not trim its cache device; what that would change is seen with
+/// [`ForebayLog::trimming`].
 pub struct ForebayLog {
     machine: Machine<ArmDisk>,
     geometry: Geometry,
@@ -265,7 +272,8 @@ impl ForebayLog {
         Self { machine, geometry, trims: false, next, replies: Vec::new() }
     }
 
-    /// As if the engine trimmed each segment when it begins to use it again: the latest moment at which it could.
+    /// As if the engine trimmed each segment when it begins to use it again: the latest moment at
+    /// which it could.
     #[must_use]
     pub fn trimming(self) -> Self {
         Self { trims: true, ..self }

@@ -1,8 +1,9 @@
-//! States after crashes: devices as bytes, for readers other than the engine, and the engine's recovery from bytes that
-//! somebody else has changed.
+//! States after crashes: devices as bytes, for readers other than the engine, and the engine's
+//! recovery from bytes that somebody else has changed.
 //!
-//! The workload is that of [`hostile`]: no faults but the crash. Devices are taken after a kill, a power cut or
-//! an orderly stop with dirty data, each with an oracle that knows what every sector may hold.
+//! The workload is that of [`hostile`]: no faults but the crash. Devices are taken after a kill, a
+//! power cut or an orderly stop with dirty data, each with an oracle that knows what every sector
+//! may hold.
 //!
 //! Invariant: same seed, same bytes.
 
@@ -34,7 +35,8 @@ pub enum Recovered {
 }
 
 impl Left {
-    /// What is left by the crashes of a seed. With `history` the oracles know every version that there ever was.
+    /// What is left by the crashes of a seed. With `history` the oracles know every version that
+    /// there ever was.
     ///
     /// # Errors
     /// The engine does not do in this run what it should.
@@ -72,8 +74,9 @@ impl Left {
         Ok(())
     }
 
-    /// Lets the engine recover from these bytes in place of the cache, and read everything. With `honest` every content must
-    /// be one that was written there some time, or an I/O error: no checksum was made to fit.
+    /// Lets the engine recover from these bytes in place of the cache, and read everything. With
+    /// `honest` every content must be one that was written there some time, or an I/O error: no
+    /// checksum was made to fit.
     ///
     /// # Errors
     /// Wrong contents, or a broken rule of the engine's owner.
@@ -102,8 +105,8 @@ impl Left {
                 }
             }
         }
-        // Where the end of the log is damaged an older version counts, as after a torn write: the oracle knows all versions for
-        // reads, not for what is written back.
+        // Where the end of the log is damaged an older version counts, as after a torn write: the
+        // oracle knows all versions for reads, not for what is written back.
         match read_everything(&mut world) {
             Err(_) if !honest => Ok(Recovered::Served),
             Err(what) if what.contains("an I/O error without a cause") => Ok(Recovered::Served),

@@ -1,12 +1,15 @@
-//! The simulator: runs the engine on simulated devices with injected faults and crashes, and judges whether it keeps its promises.
+//! The simulator: runs the engine on simulated devices with injected faults and crashes, and judges
+//! whether it keeps its promises.
 //!
-//! A run is a row of seeds. A seed determines everything: the devices, the settings, the workload, the faults, the
-//! crash points and what happens after them ([`plan`]). Each seed is run in a [`world`] of virtual time, around one
-//! engine at a time, with devices that have volatile caches ([`device`]) and an [`oracle`] that knows what every sector may hold.
+//! A run is a row of seeds. A seed determines everything: the devices, the settings, the workload,
+//! the faults, the crash points and what happens after them ([`plan`]). Each seed is run in a
+//! [`world`] of virtual time, around one engine at a time, with devices that have volatile caches
+//! ([`device`]) and an [`oracle`] that knows what every sector may hold.
 //! `docs/internals/simulation.md` describes the faults, the checks, and what is not modelled.
 //!
-//! Beside that, [`machine`] runs the engine with modelled devices, without faults, for figures; [`ftl`] is the inside of a flash device, [`cards`] are
-//! two that were measured, and [`layout`] feeds it with what caches write.
+//! Beside that, [`machine`] runs the engine with modelled devices, without faults, for figures;
+//! [`ftl`] is the inside of a flash device, [`cards`] are two that were measured, and [`layout`]
+//! feeds it with what caches write.
 //!
 //! Invariant: same options, same report (but for the time it took), on every machine.
 #![forbid(unsafe_code)]
@@ -117,7 +120,8 @@ pub struct Report {
     pub digest: u64,
 }
 
-/// Runs seeds, from the first one on, until enough crash points were tried or there are too many violations.
+/// Runs seeds, from the first one on, until enough crash points were tried or there are too many
+/// violations.
 pub fn run(options: &SimOptions, progress: &mut dyn FnMut(&Progress)) -> Report {
     let _planting = fault::plant(options.bug);
     let mut report = Report::default();

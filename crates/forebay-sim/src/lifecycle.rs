@@ -1,11 +1,14 @@
-//! Volumes that come, change their size and go, and a pool that grows and shrinks: the operator's side.
+//! Volumes that come, change their size and go, and a pool that grows and shrinks: the operator's
+//! side.
 //!
-//! The operator knows for sure only what it was told. After a crash it attaches at once the volumes of which nothing was
-//! under way, or (as a daemon does) when the cache is open; for the others it looks into the volume table, and then both must be true: the change has happened as a
-//! whole or not at all, and what was promised to have happened has.
+//! The operator knows for sure only what it was told. After a crash it attaches at once the volumes
+//! of which nothing was under way, or (as a daemon does) when the cache is open; for the others it
+//! looks into the volume table, and then both must be true: the change has happened as a whole or
+//! not at all, and what was promised to have happened has.
 //!
-//! A number that is used again gets a backing store with new contents, and so does what a smaller volume has given up:
-//! old blocks that come back show as wrong data. What a smaller pool gives up is overwritten with junk.
+//! A number that is used again gets a backing store with new contents, and so does what a smaller
+//! volume has given up: old blocks that come back show as wrong data. What a smaller pool gives up
+//! is overwritten with junk.
 
 use crate::content::Content;
 use crate::device::SimDevice;
@@ -306,7 +309,8 @@ impl World {
                 let place = &mut self.disks.tenants[usize::from(volume.0)].place;
                 ensure!(matches!(place, Place::Coming { .. }), "{notice:?}, but it is {place:?}");
                 *place = Place::Attached;
-                // Its clients are told of what was lost before they came, and of nothing that another volume of this number lost.
+                // Its clients are told of what was lost before they came, and of nothing that
+                // another volume of this number lost.
                 let lost = (self.engine.lost_bytes(volume) > 0).then(|| self.oracle.begin());
                 (self.lost_at[usize::from(volume.0)], self.told_at[usize::from(volume.0)]) = (lost, None);
             }
@@ -407,7 +411,8 @@ impl World {
         self.disks.cache_pending = None;
     }
 
-    /// After a start: finds out what became of the changes that were under way, and brings the volumes back.
+    /// After a start: finds out what became of the changes that were under way, and brings the
+    /// volumes back.
     ///
     /// # Errors
     /// Any violation.

@@ -1,7 +1,8 @@
-//! The engine with modelled devices in virtual time: for figures, not for faults (that is [`crate::world`]).
+//! The engine with modelled devices in virtual time: for figures, not for faults (that is
+//! [`crate::world`]).
 //!
-//! All data is zeroes, so only time is simulated. A run is the same every time. Who uses it submits requests, lets time
-//! pass with [`Machine::step`] and takes the replies.
+//! All data is zeroes, so only time is simulated. A run is the same every time. Who uses it submits
+//! requests, lets time pass with [`Machine::step`] and takes the replies.
 
 use forebay_core::{
     Action, Attachment, BufId, Device, DeviceFailure, Engine, EngineConfig, FormatParams, OnBackingChange,
@@ -90,8 +91,8 @@ pub struct Machine<D> {
     pub failing: bool,
     /// Blocks written to disks.
     pub backing_blocks: u64,
-    /// Offset and length in bytes of every write to the cache device, in the order in which they were started, if somebody wants to know: whoever asks
-    /// for it empties it.
+    /// Offset and length in bytes of every write to the cache device, in the order in which they
+    /// were started, if somebody wants to know: whoever asks for it empties it.
     pub cache_writes: Option<Vec<(u64, u64)>>,
     flash: Flash,
     flash_free: u64,

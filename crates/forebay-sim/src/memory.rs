@@ -1,6 +1,8 @@
-//! The owner's memory: the scratch buffer and the buffers of clients, with the rules that the engine must keep.
+//! The owner's memory: the scratch buffer and the buffers of clients, with the rules that the
+//! engine must keep.
 //!
-//! A buffer that was given back does not exist any more: naming it in an action is an error, not a harmless access.
+//! A buffer that was given back does not exist any more: naming it in an action is an error, not a
+//! harmless access.
 
 use forebay_core::{BufId, SCRATCH, Span};
 use forebay_format::BLOCK_BYTES;

@@ -1,9 +1,10 @@
-//! The judge of ordered destage: is the backing store alone, at any instant and after any power cut, an image that a plain
-//! disk could have shown?
+//! The judge of ordered destage: is the backing store alone, at any instant and after any power
+//! cut, an image that a plain disk could have shown?
 //!
-//! A volume is judged, as far as it is surely served, while the engine says that the guarantee is in force ([`forebay_core::Engine::is_ordered`]), and
-//! after a crash if it said so before: a crash must not lose the order. The cache device is not looked at. Runs in
-//! which bytes of the cache device were damaged are judged as long as the engine has not said that the order is broken.
+//! A volume is judged, as far as it is surely served, while the engine says that the guarantee is
+//! in force ([`forebay_core::Engine::is_ordered`]), and after a crash if it said so before: a crash
+//! must not lose the order. The cache device is not looked at. Runs in which bytes of the cache
+//! device were damaged are judged as long as the engine has not said that the order is broken.
 
 use crate::lifecycle::Place;
 use crate::world::{Snapshot, World, ensure};
@@ -31,7 +32,8 @@ impl World {
         (0..self.plan.volumes.len()).map(ordered).collect()
     }
 
-    /// Cuts the power of the backing stores of ordered volumes, in the mind only, and judges what is left.
+    /// Cuts the power of the backing stores of ordered volumes, in the mind only, and judges what
+    /// is left.
     pub(crate) fn watch_order(&mut self) {
         if !self.plan.may_order() || self.disorder.is_some() || !self.order_rng.chance(1, LOOK) {
             return;

@@ -1,9 +1,11 @@
-//! The owner's part when the cache device fails: a record, outside of the cache, that it must never be opened again.
+//! The owner's part when the cache device fails: a record, outside of the cache, that it must never
+//! be opened again.
 //!
-//! The record is a file that is replaced as a whole: after a crash it is what it was, or what it was to become. It takes its
-//! time, and it may fail: then the owner tries again later, or gives up. Whoever finds a record at a start does not open the
-//! cache, whatever is on it: the volumes are what their backing stores hold, and what the record lists answers with errors.
-//! If it lists nothing, the operator may have put a new cache in.
+//! The record is a file that is replaced as a whole: after a crash it is what it was, or what it
+//! was to become. It takes its time, and it may fail: then the owner tries again later, or gives
+//! up. Whoever finds a record at a start does not open the cache, whatever is on it: the volumes
+//! are what their backing stores hold, and what the record lists answers with errors. If it lists
+//! nothing, the operator may have put a new cache in.
 
 use crate::device::SimDevice;
 use crate::lifecycle::Place;
@@ -97,7 +99,8 @@ impl World {
         Ok(())
     }
 
-    /// Half of the records, by the time of their making, are whole ones that are looked for in pieces: the first piece.
+    /// Half of the records, by the time of their making, are whole ones that are looked for in
+    /// pieces: the first piece.
     fn begin_walk(&self) -> Option<RiskWalk> {
         let draw = self.now / 1000;
         let segments = u64::from(self.engine.geometry().segment_count).max(1);
@@ -118,7 +121,8 @@ impl World {
         Ok(())
     }
 
-    /// What the record says once it is written: a whole one, or most times the last one without what came to be safe since.
+    /// What the record says once it is written: a whole one, or most times the last one without
+    /// what came to be safe since.
     fn written_record(&mut self, risk: Risk) -> Result<Risk, String> {
         let Some(last) = self.disks.record.as_ref().filter(|_| self.engine.runs_without_cache()) else {
             return Ok(risk);
@@ -195,9 +199,9 @@ impl World {
         Ok(())
     }
 
-    /// A FLUSH that was made at step `begun` was answered well: nothing is lost that no FLUSH has told of. While the cache is put
-    /// aside, what it covers must be readable after a crash too, but for what was promised before: that had been durable, on the cache
-    /// that failed.
+    /// A FLUSH that was made at step `begun` was answered well: nothing is lost that no FLUSH has
+    /// told of. While the cache is put aside, what it covers must be readable after a crash too,
+    /// but for what was promised before: that had been durable, on the cache that failed.
     pub(crate) fn check_flush(&self, volume: usize, begun: u64) -> Result<(), String> {
         let untold = self.lost_at[volume]
             .filter(|at| *at < begun && self.told_at[volume].is_none_or(|told| told < *at));
@@ -210,7 +214,8 @@ impl World {
         for (_, sector) in listed.filter(|(of, _)| *of == volume) {
             let healed = self.healed.get(&(volume, *sector)).is_some_and(|at| *at < begun);
             let gone = lost.contains(&(volume, *sector)) && !healed;
-            // Where somebody is writing, or has been since, it may be gone from one and not yet from the other.
+            // Where somebody is writing, or has been since, it may be gone from one and not yet
+            // from the other.
             let touched = self.touched.contains(&(volume, *sector)) && !healed;
             ensure!(
                 gone || touched || self.oracle.is_promised(volume, *sector),
@@ -246,8 +251,8 @@ impl World {
     }
 }
 
-/// What the operator makes of the volumes when their cache is not there any more: those in the middle of something are given up,
-/// or have the size that the record tells.
+/// What the operator makes of the volumes when their cache is not there any more: those in the
+/// middle of something are given up, or have the size that the record tells.
 pub(crate) fn settle_tenants(world: &mut World) {
     world.disks.cache_pending = None;
     for volume in 0..world.disks.tenants.len() {

@@ -1,8 +1,9 @@
-//! Judges how destage paces itself: limits (and that they hold nothing up for longer than they say), dirty levels, ages.
+//! Judges how destage paces itself: limits (and that they hold nothing up for longer than they
+//! say), dirty levels, ages.
 //!
-//! Only what must hold in any world is judged: a limit at every instant, the age of dirty data where no device fails or
-//! stalls and no limit forbids to keep `flush_period`. That a drain ends is judged by `workload::settle`, that no writer
-//! is stuck by [`crate::world::World::step`].
+//! Only what must hold in any world is judged: a limit at every instant, the age of dirty data
+//! where no device fails or stalls and no limit forbids to keep `flush_period`. That a drain ends
+//! is judged by `workload::settle`, that no writer is stuck by [`crate::world::World::step`].
 
 use crate::plan::Plan;
 use crate::scale::Scale;
@@ -17,8 +18,8 @@ const IN_FLIGHT: u64 = 16;
 const RUNS_MAX: u64 = 4;
 /// Burst of the engine's limits: so much of a second's worth.
 const BURST_PART: u64 = 100;
-/// What `flush_period` may be exceeded by: one part in so many, and a time in which the slowest of the simulated backing
-/// stores writes all of the largest volume.
+/// What `flush_period` may be exceeded by: one part in so many, and a time in which the slowest of
+/// the simulated backing stores writes all of the largest volume.
 const PERIOD_PART: u64 = 8;
 const PERIOD_SLACK_NS: u64 = 6_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -43,7 +44,8 @@ impl Debt {
 struct Volume {
     writes: Debt,
     bytes: Debt,
-    /// Above its limit (since it was lowered, or since a crash) the level may only fall: it was here last.
+    /// Above its limit (since it was lowered, or since a crash) the level may only fall: it was
+    /// here last.
     ceiling: Option<u64>,
     /// Requests with lower numbers were made under other settings.
     grace: u64,
@@ -66,7 +68,8 @@ pub(crate) struct Pace {
 impl Pace {
     pub(crate) fn new(plan: &Plan) -> Self {
         let cached = plan.modes.iter().all(|mode| matches!(mode, Mode::Writeback | Mode::Writeonly));
-        // Volumes that come and go take their dirty data with them, and a pool that grows moves every limit.
+        // Volumes that come and go take their dirty data with them, and a pool that grows moves
+        // every limit.
         let steady = plan.mix.lifecycle == 0 && plan.mix.pool == 0;
         let small = plan.scale == Scale::Small;
         let whole = plan.mirror.is_none() && plan.death.is_none() && plan.outage.is_none();
@@ -89,7 +92,8 @@ impl Pace {
         }
     }
 
-    /// The cache has failed: writes of backing stores are not only destage any more, and nothing keeps its pace.
+    /// The cache has failed: writes of backing stores are not only destage any more, and nothing
+    /// keeps its pace.
     pub(crate) fn without_cache(&mut self) {
         (self.destage_only, self.smooth) = (false, false);
     }
@@ -113,7 +117,8 @@ impl Pace {
         };
     }
 
-    /// The engine writes to a backing store. `oldest` is the lowest number of the requests under way.
+    /// The engine writes to a backing store. `oldest` is the lowest number of the requests under
+    /// way.
     pub(crate) fn wrote(
         &mut self,
         volume: usize,
@@ -124,7 +129,8 @@ impl Pace {
     ) -> Result<(), String> {
         let state = &mut self.volumes[volume];
         state.held_since = None;
-        // Requests of long streams go past the cache, also those under way that were made under other settings.
+        // Requests of long streams go past the cache, also those under way that were made under
+        // other settings.
         let streams = settings.skip_sequential_bytes > 0 || oldest.is_some_and(|oldest| oldest < state.grace);
         if !self.destage_only || streams {
             return Ok(());
@@ -157,7 +163,8 @@ impl Pace {
             return Ok(());
         }
         if engine.mirror_state().is_some_and(|mirror| mirror.out.is_some() && !mirror.noted) {
-            // Everything waits for the owner's note, which may take longer than any period: it is asked again after a refusal.
+            // Everything waits for the owner's note, which may take longer than any period: it is
+            // asked again after a refusal.
             self.volumes.iter_mut().for_each(|volume| volume.period_since = now);
         }
         let capacity = engine.stats().capacity_blocks;

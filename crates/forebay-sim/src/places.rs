@@ -1,7 +1,7 @@
 //! The places of blocks on the cache device, learned from the batches as they are written.
 //!
-//! When a fault damages a range of the cache device, the simulator must know of which blocks it may have hit the only
-//! copy: there an I/O error is legal from then on.
+//! When a fault damages a range of the cache device, the simulator must know of which blocks it may
+//! have hit the only copy: there an I/O error is legal from then on.
 
 use forebay_format::batch::{BatchHeader, Entry};
 use forebay_format::{BLOCK_BYTES, Geometry};

@@ -1,7 +1,7 @@
 //! Randomness and digests that depend on nothing but a seed.
 //!
-//! Every decision of the simulator comes from one [`Rng`] per world. Worlds that are forked off get a generator of
-//! their own, so that what happens in a fork never changes the main line.
+//! Every decision of the simulator comes from one [`Rng`] per world. Worlds that are forked off get
+//! a generator of their own, so that what happens in a fork never changes the main line.
 
 /// xoshiro256** seeded by splitmix64.
 #[derive(Clone, Debug)]

@@ -1,9 +1,10 @@
 //! Caches and volumes of real size.
 //!
-//! The other runs have 16 to 40 small segments, so that caches are full and reclaim runs all the time; but then the append
-//! window is always 4 segments, a list of victims has one entry, a batch is never full, and summaries and most checkpoints
-//! are one block. Here is what they cannot reach. Devices are sparse ([`crate::image`]): what nobody writes costs nothing, so such a run
-//! costs what it writes.
+//! The other runs have 16 to 40 small segments, so that caches are full and reclaim runs all the
+//! time; but then the append window is always 4 segments, a list of victims has one entry, a batch
+//! is never full, and summaries and most checkpoints are one block. Here is what they cannot reach.
+//! Devices are sparse ([`crate::image`]): what nobody writes costs nothing, so such a run costs
+//! what it writes.
 
 use crate::plan::{Needs, Plan, VolumePlan, geometry};
 use crate::rng::Rng;
@@ -15,7 +16,8 @@ use forebay_format::checkpoint::INTENT_REGION_BLOCKS;
 pub enum Scale {
     /// Nothing.
     Small,
-    /// There are some hundreds of small segments: a long window, lists of victims, checkpoints of several blocks.
+    /// There are some hundreds of small segments: a long window, lists of victims, checkpoints of
+    /// several blocks.
     Wide,
     /// Segments have 1,024 blocks: full batches, summaries of several blocks.
     Long,
@@ -23,7 +25,8 @@ pub enum Scale {
     Real,
 }
 
-/// Blocks on each side of the border of two intent regions that are in use, and at the end of a volume.
+/// Blocks on each side of the border of two intent regions that are in use, and at the end of a
+/// volume.
 const BORDER_BLOCKS: u64 = 16;
 /// Blocks at the start of a sparse volume that are in use.
 const START_BLOCKS: u64 = 64;
@@ -35,8 +38,8 @@ impl VolumePlan {
         self.bytes > INTENT_REGION_BLOCKS * BLOCK_BYTES as u64
     }
 
-    /// True if a sparse volume holds nothing there at the start: it is used at its start, at its end, and around the borders of
-    /// its intent regions.
+    /// True if a sparse volume holds nothing there at the start: it is used at its start, at its
+    /// end, and around the borders of its intent regions.
     #[must_use]
     pub fn is_blank(&self, block: u64) -> bool {
         let in_region = block % INTENT_REGION_BLOCKS;
@@ -98,7 +101,8 @@ impl Plan {
             volume.bytes *= 3;
             volume.bytes_max = volume.bytes + (128 << 10);
         }
-        // Enough to go around the log, but for the largest, and no more crash points than in other runs.
+        // Enough to go around the log, but for the largest, and no more crash points than in other
+        // runs.
         (self.requests, self.sample) = (rng.range(800, 1600) as u32, rng.pick(&[40, 100]));
         self.mix.write = self.mix.write.max(50);
         if scale != Scale::Wide {

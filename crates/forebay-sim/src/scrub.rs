@@ -1,8 +1,9 @@
 //! Scrubs: what the operator begins, and what must be true once one has ended.
 //!
-//! A scrub that went through everything, with nothing damaged since it began and nothing left as it was, has found all damage: no
-//! damaged block shows up later, until the device does something wrong again. Of a mirrored cache both copies of everything are right
-//! then: either member may be lost. It has looked at everything that was there all the time.
+//! A scrub that went through everything, with nothing damaged since it began and nothing left as it
+//! was, has found all damage: no damaged block shows up later, until the device does something
+//! wrong again. Of a mirrored cache both copies of everything are right then: either member may be
+//! lost. It has looked at everything that was there all the time.
 
 use crate::actions::FlightKind;
 use crate::world::{CACHE, World, ensure};
@@ -28,7 +29,8 @@ struct Began {
     /// Blocks in the cache, and bytes written to its device until then.
     cached_blocks: u64,
     written_bytes: u64,
-    /// Writes were under way: what they replace leaves the cache later, and nobody knows how much that is.
+    /// Writes were under way: what they replace leaves the cache later, and nobody knows how much
+    /// that is.
     writes: bool,
 }
 
@@ -78,8 +80,9 @@ impl World {
         }
     }
 
-    /// A scrub that went through everything has looked at what was there all the time: of what there was at the beginning only that may be
-    /// missing whose place something newer took, or that left the cache. (Older versions of ordered volumes leave it unseen.)
+    /// A scrub that went through everything has looked at what was there all the time: of what
+    /// there was at the beginning only that may be missing whose place something newer took, or
+    /// that left the cache. (Older versions of ordered volumes leave it unseen.)
     fn check_looked_at(&self, began: Began, report: ScrubReport) -> Result<(), String> {
         let stats = self.engine.stats();
         let out = self.engine.mirror_state().is_some_and(|state| state.out.is_some());

@@ -1,10 +1,12 @@
 //! From a violation to the shortest way there.
 //!
-//! The run of the seed is recorded: every step with what was drawn for it, and the generator of the world before and after.
-//! Then smaller runs are tried, in a fixed order: without faults, without jitter, at lower queue depth, with fewer steps
-//! (delta debugging: halves, quarters, ... single ones), fewer and smaller volumes, plainer steps. What still fails in the same way
-//! (see [`kind`]) is kept. A smaller run does not crash where the larger one did, so each trial takes *every* crash
-//! point of its last steps (of all steps, once there are few), several times, with other crashes each time.
+//! The run of the seed is recorded: every step with what was drawn for it, and the generator of the
+//! world before and after. Then smaller runs are tried, in a fixed order: without faults, without
+//! jitter, at lower queue depth, with fewer steps (delta debugging: halves, quarters, ... single
+//! ones), fewer and smaller volumes, plainer steps. What still fails in the same way (see [`kind`])
+//! is kept. A smaller run does not crash where the larger one did, so each trial takes *every*
+//! crash point of its last steps (of all steps, once there are few), several times, with other
+//! crashes each time.
 //!
 //! Invariant: no clock, no chance: the same seed shrinks to the same script.
 
@@ -45,8 +47,8 @@ pub struct Shrunk {
     pub what: String,
 }
 
-/// Shrinks the first violation of a seed within so many crash points. `None` if there is none; `Err` if it could not be
-/// reproduced in a form that can be shrunk.
+/// Shrinks the first violation of a seed within so many crash points. `None` if there is none;
+/// `Err` if it could not be reproduced in a form that can be shrunk.
 ///
 /// # Errors
 /// Says why not.
@@ -64,7 +66,8 @@ pub fn shrink(
     }
     let wanted = kind(&first.what);
     for salt in 0..8 {
-        // What crashes in line is looked for beside the main line of the same plan, with other requests.
+        // What crashes in line is looked for beside the main line of the same plan, with other
+        // requests.
         let plan = Plan { style: Style::Fork, sample: 2, seed: seed ^ (salt << 48), ..plan.clone() };
         let found = record(plan.clone(), SEARCH).filter(|found| kind(&found.what) == wanted);
         if let Some(found) = found {
@@ -77,7 +80,8 @@ pub fn shrink(
     )))
 }
 
-/// What is wrong, without what depends on the run: two violations of the same kind probably have the same cause.
+/// What is wrong, without what depends on the run: two violations of the same kind probably have
+/// the same cause.
 #[must_use]
 pub fn kind(what: &str) -> String {
     if what.contains("versions:") {
@@ -247,7 +251,8 @@ impl Shrinker {
         }
     }
 
-    /// Delta debugging: leaves out halves, quarters, ... single steps, from the end on, as long as that succeeds.
+    /// Delta debugging: leaves out halves, quarters, ... single steps, from the end on, as long as
+    /// that succeeds.
     fn drop_steps(&mut self) {
         let mut size = self.best.kept().div_ceil(2).max(1);
         loop {

@@ -1,11 +1,16 @@
-//! Truncated devices: they end before the end that they had, and have it again later. Files that are cut, disks that drop off the bus.
+//! Truncated devices: they end before the end that they had, and have it again later. Files that
+//! are cut, disks that drop off the bus.
 //!
-//! While a device is too short its owner tells the engine so ([`DeviceFailure::Ended`]): of every read that meets the end, and of every
-//! write, zeroing and flush, of which nothing is done then. What is behind the end is back afterwards.
+//! While a device is too short its owner tells the engine so ([`DeviceFailure::Ended`]): of every
+//! read that meets the end, and of every write, zeroing and flush, of which nothing is done then.
+//! What is behind the end is back afterwards.
 //!
-//! - A backing store: requests that need it may fail meanwhile, and nothing else follows. Nothing that it does not have is read as something.
-//! - A cache device, for less than the engine waits: nothing at all follows, but for the time that it takes.
-//! - A cache device, for longer: it is given up, with a record, and what it has is rescued as far as it can be read.
+//! - A backing store: requests that need it may fail meanwhile, and nothing else follows. Nothing
+//!   that it does not have is read as something.
+//! - A cache device, for less than the engine waits: nothing at all follows, but for the time that
+//!   it takes.
+//! - A cache device, for longer: it is given up, with a record, and what it has is rescued as far
+//!   as it can be read.
 //! - One member of a mirrored cache: it is put out as soon as it is noticed.
 
 use crate::mirror::device_of;
@@ -16,7 +21,8 @@ use forebay_core::{DeviceFailure, PlantedBug, Status, fault};
 
 /// A cache device that is back after so many nanoseconds must not be given up (I71: 6.35 s).
 const BRIEF_NS: u64 = 6_000_000_000;
-/// And only so long after that it may end again: an operation that began to wait for it the first time has been asked for again by then.
+/// And only so long after that it may end again: an operation that began to wait for it the first
+/// time has been asked for again by then.
 const NEXT_NS: u64 = 6_500_000_000;
 
 /// Which device ends.
@@ -165,8 +171,9 @@ impl World {
         Err(DeviceFailure::Ended)
     }
 
-    /// The engine is about to hear that a device has ended. Of one that is back in time nothing may follow, but for the last steps of a
-    /// stop of a mirrored cache, which do not wait for it: that stop ends as a crash does.
+    /// The engine is about to hear that a device has ended. Of one that is back in time nothing may
+    /// follow, but for the last steps of a stop of a mirrored cache, which do not wait for it: that
+    /// stop ends as a crash does.
     pub(crate) fn note_ended(&mut self, device: usize, offset: u64, len: u64) {
         self.note_ended_operation();
         let waits = match self.engine.status() {
@@ -182,7 +189,8 @@ impl World {
         }
     }
 
-    /// The engine has heard that a device has ended: if it is one member of two it must not count any more.
+    /// The engine has heard that a device has ended: if it is one member of two it must not count
+    /// any more.
     pub(crate) fn check_ended(&self, device: usize) -> Result<(), String> {
         let Some(state) = self.engine.mirror_state() else { return Ok(()) };
         let concerned =

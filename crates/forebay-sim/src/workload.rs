@@ -232,8 +232,8 @@ impl Workload {
         Ok(())
     }
 
-    /// Makes the next step. While it replays, the generator of the world is set to what it was when the step was recorded,
-    /// so that a step does the same whatever was left out before it.
+    /// Makes the next step. While it replays, the generator of the world is set to what it was when
+    /// the step was recorded, so that a step does the same whatever was left out before it.
     fn act(&mut self, world: &mut World) -> Result<(), String> {
         let Some(script) = self.replays.clone() else {
             let step = self.choose(world);
@@ -432,7 +432,8 @@ impl Workload {
     }
 }
 
-/// Stops the engine in an orderly way and starts it again. Sometimes a backing store changes in between.
+/// Stops the engine in an orderly way and starts it again. Sometimes a backing store changes in
+/// between.
 fn restart(world: &mut World) -> Result<(), String> {
     world.quiesce()?;
     if world.stopped {
@@ -476,7 +477,8 @@ fn open_changed(world: &mut World, volume: usize, sectors: Range<u64>, dirty: &[
     learn_of_change(world, volume, sectors, dirty)
 }
 
-/// Waits until the cache is open after somebody else has written to sectors of a backing store, or opens it with another policy.
+/// Waits until the cache is open after somebody else has written to sectors of a backing store, or
+/// opens it with another policy.
 fn learn_of_change(
     world: &mut World,
     volume: usize,
@@ -490,7 +492,8 @@ fn learn_of_change(
     let refused = !(serves && stays_dirty) || uncertain;
     ensure!(refused, "opened although the backing store changed under dirty data");
     ensure!(serves || stays_dirty || faulty(world), "does not open: {:?}", world.engine.status());
-    // Where the owner cannot tell, each opening compares blocks of its own, and one that finds nothing keeps what is dirty.
+    // Where the owner cannot tell, each opening compares blocks of its own, and one that finds
+    // nothing keeps what is dirty.
     let keep = stays_dirty && (serves || uncertain || world.rng.chance(1, 2));
     take_over(world, volume, sectors, stays_dirty.then_some(keep), dirty);
     world.unlearned = None;
@@ -498,7 +501,8 @@ fn learn_of_change(
         return Ok(());
     }
     if opens {
-        // It was to be attached to the open cache and was refused: the operator starts it again with another policy.
+        // It was to be attached to the open cache and was refused: the operator starts it again
+        // with another policy.
         world.quiesce()?;
         world.close()?;
         world.disks.tenants[volume].place = Place::Attached;
@@ -529,8 +533,8 @@ fn open_quietly(world: &mut World, policy: OnBackingChange) -> Result<(), String
     Ok(())
 }
 
-/// Opens what a crash left after somebody else has written to a backing store, which its owner has found out or cannot tell: reads everything,
-/// and judges. Nothing of it is done to other worlds.
+/// Opens what a crash left after somebody else has written to a backing store, which its owner has
+/// found out or cannot tell: reads everything, and judges. Nothing of it is done to other worlds.
 ///
 /// # Errors
 /// Any violation.
@@ -567,8 +571,9 @@ pub fn changed_after_crash(
     Ok(world.final_counters())
 }
 
-/// Which blocks of a volume are dirty after a crash: found out by an engine whose work nobody keeps, and that cannot write them back while it
-/// opens. `None` if that does not open the cache, or does not attach the volume at once.
+/// Which blocks of a volume are dirty after a crash: found out by an engine whose work nobody
+/// keeps, and that cannot write them back while it opens. `None` if that does not open the cache,
+/// or does not attach the volume at once.
 fn dirty_after_crash(
     plan: &Rc<Plan>,
     mut snapshot: Snapshot,
@@ -598,12 +603,14 @@ fn write_by_others(disks: &mut Disks, volume: usize, rng: &mut Rng) -> Range<u64
         crate::content::Content::Tag(rng.word() | 1).fill(&mut bytes);
         disks.devices[1 + volume].preset(sector * 512, &bytes);
     }
-    // A crash soon after a start may find the volume as it was noted at the stop before: then its stamp tells.
+    // A crash soon after a start may find the volume as it was noted at the stop before: then its
+    // stamp tells.
     disks.stamps[volume] += 1_000;
     first..end
 }
 
-/// Somebody else writes to a backing store. That shows in its modification stamp, or at least in a sampled block.
+/// Somebody else writes to a backing store. That shows in its modification stamp, or at least in a
+/// sampled block.
 fn change_backing(world: &mut World) -> Option<(usize, Range<u64>)> {
     let volume = world.rng.below(world.plan.volumes.len() as u64) as usize;
     if !world.disks.tenants[volume].is_attached() {
@@ -628,8 +635,8 @@ fn change_backing(world: &mut World) -> Option<(usize, Range<u64>)> {
     Some((volume, first..first + count))
 }
 
-/// The oracle learns what a changed backing store means: what was not dirty is what the backing store holds now; what
-/// was dirty is kept (`Some(true)`) or given up (`Some(false)`).
+/// The oracle learns what a changed backing store means: what was not dirty is what the backing
+/// store holds now; what was dirty is kept (`Some(true)`) or given up (`Some(false)`).
 fn take_over(world: &mut World, volume: usize, changed: Range<u64>, keep: Option<bool>, dirty: &[bool]) {
     let all = 0..world.oracle.sectors(volume);
     for sector in if keep == Some(false) { all } else { changed } {

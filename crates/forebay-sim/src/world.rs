@@ -1,12 +1,14 @@
 //! A world: one engine, its devices and its clients, in virtual time.
 //!
-//! The world performs the engine's actions (`actions`), makes requests and judges the replies (`client`). Here are time,
-//! crashes, start and stop. Whatever breaks a rule ends the run with a message (an `Err(String)` all the way up).
+//! The world performs the engine's actions (`actions`), makes requests and judges the replies
+//! (`client`). Here are time, crashes, start and stop. Whatever breaks a rule ends the run with a
+//! message (an `Err(String)` all the way up).
 //!
 //! Invariants:
 //! - one generator decides everything; time moves only in [`World::step`];
-//! - after every submission and completion of something that changes a device there is a *crash point*: the
-//!   [`Trap`] decides whether a [`Snapshot`], devices and oracle after a crash at that instant, is taken.
+//! - after every submission and completion of something that changes a device there is a *crash
+//!   point*: the [`Trap`] decides whether a [`Snapshot`], devices and oracle after a crash at that
+//!   instant, is taken.
 
 use crate::actions::Flight;
 use crate::client::Pending;
@@ -66,7 +68,8 @@ pub struct Disks {
     pub record: Option<Record>,
     /// What is known of the members of a mirrored cache.
     pub member_notes: Option<MemberNotes>,
-    /// The owner's record of how far the cache has come: always up to date, so that a cache that is refused wrongly is noticed.
+    /// The owner's record of how far the cache has come: always up to date, so that a cache that is
+    /// refused wrongly is noticed.
     pub known: CacheMark,
 }
 
@@ -87,7 +90,8 @@ pub struct Snapshot {
     pub ordered: Vec<bool>,
 }
 
-/// Everything that a crash at one instant could take from: the devices as they were, with what was volatile and under way.
+/// Everything that a crash at one instant could take from: the devices as they were, with what was
+/// volatile and under way.
 #[derive(Clone)]
 pub struct Moment {
     /// Devices, not crashed.
@@ -285,11 +289,13 @@ pub struct World {
     pub(crate) stopping: bool,
     pub(crate) quiesced: bool,
     pub(crate) closed: bool,
-    /// Volumes whose backing store alone was promised to be a crash-consistent image when the engine was opened.
+    /// Volumes whose backing store alone was promised to be a crash-consistent image when the
+    /// engine was opened.
     pub ordered: Vec<bool>,
     /// Volumes that are attached only when the engine is open.
     pub late: Vec<bool>,
-    /// What is done with volumes whose backing store has changed, at a start and when they are attached later.
+    /// What is done with volumes whose backing store has changed, at a start and when they are
+    /// attached later.
     pub policy: OnBackingChange,
     /// What is wrong with such an image, found where it could not be reported.
     pub(crate) disorder: Option<String>,
@@ -423,7 +429,8 @@ impl World {
         self.begin_start();
     }
 
-    /// If there is a record, the engine that was just made must not open the cache: another one goes without.
+    /// If there is a record, the engine that was just made must not open the cache: another one
+    /// goes without.
     fn begin_start(&mut self) {
         self.risk.clear();
         self.healed.clear();
@@ -476,7 +483,8 @@ impl World {
             return Ok(false);
         }
         if let Status::Failed(_) = self.engine.status() {
-            // What one member of a mirrored cache lacked of the other may have been written, and what was there already.
+            // What one member of a mirrored cache lacked of the other may have been written, and
+            // what was there already.
             let untouched = self.disks.devices[CACHE].writes() <= writes + self.renewals
                 || self.errors[CACHE] > 0
                 || self.plan.mirror.is_some();
@@ -488,7 +496,8 @@ impl World {
         Ok(!self.stopped)
     }
 
-    /// Waits until the operations that are under way now have ended: those of an opening that failed, and those that a fault is still to meet.
+    /// Waits until the operations that are under way now have ended: those of an opening that
+    /// failed, and those that a fault is still to meet.
     ///
     /// # Errors
     /// Any violation.
@@ -559,7 +568,8 @@ impl World {
         Ok(())
     }
 
-    /// Lets the next thing happen that is due at or before `limit`; false if there is nothing, and it is `limit` now.
+    /// Lets the next thing happen that is due at or before `limit`; false if there is nothing, and
+    /// it is `limit` now.
     ///
     /// # Errors
     /// Any violation.
@@ -710,7 +720,8 @@ impl World {
                 let bytes = self.disks.tenants[volume].bytes;
                 let mut record = backing_record(&self.plan, bytes, self.disks.stamps[volume], volume);
                 record.samples = self.samples(volume);
-                // Nothing is noted of a store that could not be flushed: it need not look after a power cut as it looks now.
+                // Nothing is noted of a store that could not be flushed: it need not look after a
+                // power cut as it looks now.
                 let flushed = !self.is_short(1 + volume);
                 let blocks = record.samples.iter().map(|(block, _)| *block);
                 self.disks.sampled[volume] = blocks.filter(|_| flushed).collect();
@@ -746,7 +757,8 @@ impl World {
         let blocks = self.disks.tenants[volume].bytes / BLOCK_BYTES as u64;
         let count = self.rng.below(17).min(blocks);
         let mut bytes = [0; BLOCK_BYTES];
-        // Dirty blocks are not sampled: after a failed flush nobody knows what the backing store has of them.
+        // Dirty blocks are not sampled: after a failed flush nobody knows what the backing store
+        // has of them.
         let dirty = self.dirty_map(volume);
         let mut blocks: Vec<u64> = (0..count).map(|_| self.rng.below(blocks)).collect();
         blocks.retain(|block| !dirty[*block as usize]);
@@ -783,9 +795,8 @@ pub(crate) fn attachment(plan: &Plan, disks: &Disks, volume: usize, bytes: u64) 
     }
 }
 
-/// Opens with the volumes of which nothing was under way: of the others the operator does not know whether they are
-/// there.
-/// Which volumes are attached only when the engine is open.
+/// Opens with the volumes of which nothing was under way: of the others the operator does not know
+/// whether they are there. Which volumes are attached only when the engine is open.
 fn draw_late(plan: &Plan, rng: &mut Rng) -> Vec<bool> {
     let pct = rng.pick(&[0, 50, 100]);
     (0..plan.volumes.len()).map(|_| rng.chance(pct, 100)).collect()

@@ -2,8 +2,8 @@
 
 use crate::rng::Rng;
 
-/// Ranks by Zipf's law, drawn as by Gray and others, "Quickly generating billion-record synthetic databases" (1994),
-/// and scattered over the volume by a hash, as fio does it.
+/// Ranks by Zipf's law, drawn as by Gray and others, "Quickly generating billion-record synthetic
+/// databases" (1994), and scattered over the volume by a hash, as fio does it.
 #[derive(Clone, Debug)]
 pub struct Zipf {
     items: u64,
@@ -38,8 +38,8 @@ impl Zipf {
     }
 }
 
-/// Multiplicative hashing by the golden ratio, an odd number: where the number of blocks is a power of two, each rank has a
-/// block of its own.
+/// Multiplicative hashing by the golden ratio, an odd number: where the number of blocks is a power
+/// of two, each rank has a block of its own.
 fn scatter(rank: u64) -> u64 {
     rank.wrapping_mul(0x61c8_8646_80b5_83eb)
 }

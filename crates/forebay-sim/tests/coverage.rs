@@ -1,4 +1,5 @@
-//! Every rare path of the engine is taken by some run: a simulation that never comes where a bug would be proves nothing.
+//! Every rare path of the engine is taken by some run: a simulation that never comes where a bug
+//! would be proves nothing.
 
 mod workers;
 
@@ -8,8 +9,8 @@ use forebay_sim::{Counters, SimOptions, run};
 const BOUND: u64 = 40_000;
 /// Seeds that are run before it is looked at what is missing.
 const SEEDS_AT_ONCE: usize = 16;
-/// Reached too, but less than once in 4,000 crash points, so not by every set of plans within the bound: `forebay sim` prints what a
-/// longer run came by.
+/// Reached too, but less than once in 4,000 crash points, so not by every set of plans within the
+/// bound: `forebay sim` prints what a longer run came by.
 const RARE: &[&str] =
     &["gap-unreadable", "half-rewritten", "note-refused", "order-yielded", "rebuild-failed", "segment-lost"];
 

@@ -1,5 +1,5 @@
-//! Figures that destage and reclaim promise in front of a disk with one arm, in virtual time. The full jobs are those of
-//! `examples/disk-bench`; these are small enough for every run of the tests.
+//! Figures that destage and reclaim promise in front of a disk with one arm, in virtual time. The
+//! full jobs are those of `examples/disk-bench`; these are small enough for every run of the tests.
 
 use forebay_core::{Drain, EngineConfig, RequestKind, Stats, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
@@ -59,7 +59,8 @@ impl Client {
     }
 }
 
-/// Blocks destaged per second while scattered writes fill the cache, and blocks that were written in gaps.
+/// Blocks destaged per second while scattered writes fill the cache, and blocks that were written
+/// in gaps.
 fn scattered(gap_kib: u64, times: ArmTimes, seconds: u64) -> (u64, u64) {
     let settings = VolumeSettings { destage_gap_bytes: gap_kib << 10, ..VolumeSettings::default() };
     let mut client = Client::new(settings, times, 0);

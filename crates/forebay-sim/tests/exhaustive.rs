@@ -7,7 +7,8 @@ fn exhaust(options: &ExhaustiveOptions) -> ExhaustiveReport {
     run_exhaustive(options, &mut |_| {})
 }
 
-/// All sequences of one operation, and one in so many of up to three: `forebay sim --exhaustive` has them all.
+/// All sequences of one operation, and one in so many of up to three: `forebay sim --exhaustive`
+/// has them all.
 #[test]
 fn short_sequences_survive_every_crash() {
     let report = exhaust(&ExhaustiveOptions { part: (0, 400), twice: 1, ..ExhaustiveOptions::default() });
@@ -27,7 +28,8 @@ fn a_sequence_does_the_same_twice() {
     assert_eq!(first.counters, second.counters);
 }
 
-/// A sequence that shows the bug, found by `forebay sim --exhaustive --break NAME`, and that shows nothing without it.
+/// A sequence that shows the bug, found by `forebay sim --exhaustive --break NAME`, and that shows
+/// nothing without it.
 fn caught(bug: PlantedBug, name: &str) {
     let only = Sequence::named(name);
     assert!(only.is_some(), "{name} is a sequence");

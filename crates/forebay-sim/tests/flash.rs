@@ -1,5 +1,5 @@
-//! The flash model: the shape of what was published of two cards, and what Forebay's log and FlashCache's sets make a device do. The figures are
-//! those of `examples/flash-bench`, smaller.
+//! The flash model: the shape of what was published of two cards, and what Forebay's log and
+//! FlashCache's sets make a device do. The figures are those of `examples/flash-bench`, smaller.
 
 #[path = "../examples/flash-bench/flashcache.rs"]
 mod flashcache;

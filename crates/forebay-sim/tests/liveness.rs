@@ -1,8 +1,10 @@
-//! Liveness under endless load: however many requests come after it, each one is answered within so many flushes of the slowest device.
+//! Liveness under endless load: however many requests come after it, each one is answered within so
+//! many flushes of the slowest device.
 //!
-//! The cache is full and stays so, a request comes for each that is answered, and reclaim does not rest. Flushes take 8 ms, everything
-//! else a hundredth of that: so what a request takes is told in flushes. The simulator's own judge (ten minutes) does not see
-//! this, because its loads end: who is overtaken again and again gets its turn then.
+//! The cache is full and stays so, a request comes for each that is answered, and reclaim does not
+//! rest. Flushes take 8 ms, everything else a hundredth of that: so what a request takes is told in
+//! flushes. The simulator's own judge (ten minutes) does not see this, because its loads end: who
+//! is overtaken again and again gets its turn then.
 
 use forebay_core::{
     DestageOrder, EngineConfig, PlantedBug, PoolSettings, RequestKind, Treatment, VolumeSettings, fault,
@@ -80,7 +82,8 @@ struct Load {
     /// Low and high dirty limit, percent.
     dirty: (u32, u32),
     order: DestageOrder,
-    /// What is asked for, as often as it is listed; and every so many requests one of [`LARGE_BLOCKS`].
+    /// What is asked for, as often as it is listed; and every so many requests one of
+    /// [`LARGE_BLOCKS`].
     mix: &'static [Kind],
     large: Option<u64>,
 }
@@ -135,8 +138,8 @@ fn machine(load: &Load) -> Machine<Store> {
     Machine::new(&setup, vec![Store::default()])
 }
 
-/// Makes requests without end, until so many are answered. `None` if one is open still though [`OVERTAKEN_MAX`] that came after it were
-/// answered.
+/// Makes requests without end, until so many are answered. `None` if one is open still though
+/// [`OVERTAKEN_MAX`] that came after it were answered.
 fn bear(load: &Load, count: u64, planted: Option<PlantedBug>) -> Option<Longest> {
     let _planting = fault::plant(planted);
     let mut machine = machine(load);
@@ -182,8 +185,8 @@ fn bear(load: &Load, count: u64, planted: Option<PlantedBug>) -> Option<Longest>
     Some(longest)
 }
 
-/// What waits for room in the log waits for checkpoints, four flushes each, that free a segment or two of which survivors
-/// take a part: most in the smallest caches.
+/// What waits for room in the log waits for checkpoints, four flushes each, that free a segment or
+/// two of which survivors take a part: most in the smallest caches.
 fn flushes_max(kind: Kind) -> u64 {
     match kind {
         Kind::Read => 1,
@@ -228,7 +231,8 @@ fn in_an_ordered_volume_too() {
     for cache in [(40, 16), (20, 64)] {
         let ordered = Load { cache, order: DestageOrder::Ordered, large: Some(50), ..SMALL };
         assert_lively(&ordered);
-        // A write past the cache waits until all flush epochs before its own are written back: those of its time, not those to come.
+        // A write past the cache waits until all flush epochs before its own are written back:
+        // those of its time, not those to come.
         let mixed = Load { mix: EVERYTHING, ..ordered };
         assert!(bear(&mixed, 3_000, None).is_some(), "one waits without end: {mixed:?}");
     }

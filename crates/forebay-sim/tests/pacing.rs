@@ -114,7 +114,8 @@ fn limits_hold_in_a_full_drain_too_and_the_drain_ends() {
 
 #[test]
 fn a_limit_counts_from_when_it_is_set() {
-    // Half a minute of writing back without a limit, then a limit is set, lowered and set once more.
+    // Half a minute of writing back without a limit, then a limit is set, lowered and set once
+    // more.
     let mut rig = Rig::new(VolumeSettings { dirty_low_pct: 0, ..lazy() });
     rig.run(writes(200), 30);
     let unlimited = rig.machine.engine.stats().destage_writes;
@@ -186,8 +187,9 @@ fn a_volume_at_its_limit_does_not_hold_up_another() {
     assert_eq!(rig.machine.engine.dirty_blocks(VolumeId(1)) - writes_before, 100, "they pass at once");
 }
 
-/// The longest that one of several writes past the cache waits on a cache device that takes `flush_ns` for a flush, while other blocks are
-/// written, destaged and marked all the time; `None` if one is not answered within 40 flushes.
+/// The longest that one of several writes past the cache waits on a cache device that takes
+/// `flush_ns` for a flush, while other blocks are written, destaged and marked all the time; `None`
+/// if one is not answered within 40 flushes.
 fn longest_direct_write(flush_ns: u64, planted: Option<PlantedBug>) -> Option<u64> {
     let setup = Setup {
         cache_bytes: 2 << 30,

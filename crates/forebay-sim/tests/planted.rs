@@ -1,7 +1,8 @@
-//! Every planted bug is caught, within a bounded number of crash points, and its replay command hits it again.
+//! Every planted bug is caught, within a bounded number of crash points, and its replay command
+//! hits it again.
 //!
-//! `cargo test -p forebay-sim --test planted`; behind `--` the names of bugs, or parts of them: only those. Bugs are tried on all
-//! processors.
+//! `cargo test -p forebay-sim --test planted`; behind `--` the names of bugs, or parts of them:
+//! only those. Bugs are tried on all processors.
 
 mod workers;
 
@@ -15,7 +16,8 @@ const BOUND: u64 = 20_000;
 const PER_SEED: u64 = 30;
 /// And how far such seeds lie apart.
 const SEED_STEP: u64 = 7919;
-/// Those that tests of their own show: `hostile.rs`, `pacing.rs`, `liveness.rs`, and `work.rs` of the core.
+/// Those that tests of their own show: `hostile.rs`, `pacing.rs`, `liveness.rs`, and `work.rs` of
+/// the core.
 const ELSEWHERE: &[PlantedBug] = &[
     PlantedBug::BelieveEarlierUse,
     PlantedBug::BelieveOlderCopy,
@@ -23,8 +25,9 @@ const ELSEWHERE: &[PlantedBug] = &[
     PlantedBug::DawdleWithMarks,
     PlantedBug::PassForEachVictim,
 ];
-/// Bugs that show in few runs, but early there: of many seeds some crash points are taken, and not of few seeds all. They were caught
-/// with a fifth of the time. They take longest still, and are begun first.
+/// Bugs that show in few runs, but early there: of many seeds some crash points are taken, and not
+/// of few seeds all. They were caught with a fifth of the time. They take longest still, and are
+/// begun first.
 const IN_FEW_RUNS: &[PlantedBug] = &[
     PlantedBug::KeepWithoutBound,
     PlantedBug::TrustUnflushedMarks,

@@ -1,7 +1,8 @@
 //! Seeds that once found a bug of the engine stay clean.
 //!
-//! A seed shows its bug only as long as engine and simulator do the same up to there: after a change of either it is one
-//! clean seed among many. So bugs are planted as well ([`forebay_sim::PlantedBug`]), which every engine must be caught with.
+//! A seed shows its bug only as long as engine and simulator do the same up to there: after a
+//! change of either it is one clean seed among many. So bugs are planted as well
+//! ([`forebay_sim::PlantedBug`]), which every engine must be caught with.
 
 mod workers;
 

@@ -1,8 +1,10 @@
-//! A tree of small text files and directories, whose content somebody else makes: the control file system.
+//! A tree of small text files and directories, whose content somebody else makes: the control file
+//! system.
 //!
 //! - The text of a file is made when it is opened, so that one reader sees one state.
-//! - Each `write(2)` is one text: it leaves the session as [`super::FuseStep::Store`] and the writer waits until it is
-//!   answered, however long that takes (`echo 1 > flush` returns when the flush is done).
+//! - Each `write(2)` is one text: it leaves the session as [`super::FuseStep::Store`] and the
+//!   writer waits until it is answered, however long that takes (`echo 1 > flush` returns when the
+//!   flush is done).
 //! - Sizes are shown as 0, as in `/proc`: nobody knows them before the file is read.
 //!
 //! Invariants
@@ -62,7 +64,8 @@ pub struct ControlTree<P> {
 }
 
 impl<P: Provider> ControlTree<P> {
-    /// A tree that belongs to `owner` (user and group), with `now_s` (seconds since 1970) as the time of its files.
+    /// A tree that belongs to `owner` (user and group), with `now_s` (seconds since 1970) as the
+    /// time of its files.
     pub fn new(provider: P, owner: (u32, u32), now_s: u64) -> ControlTree<P> {
         let root = Node { path: String::new(), lookups: 1 };
         ControlTree {
@@ -76,8 +79,9 @@ impl<P: Provider> ControlTree<P> {
         }
     }
 
-    /// Every lookup of a file gives a node of its own. The kernel lets one writer at a time into a node (also
-    /// `O_TRUNC` is one), and who waits for the turn cannot be interrupted; so writes that take long need this.
+    /// Every lookup of a file gives a node of its own. The kernel lets one writer at a time into a
+    /// node (also `O_TRUNC` is one), and who waits for the turn cannot be interrupted; so writes
+    /// that take long need this.
     #[must_use]
     pub fn with_own_nodes(mut self) -> ControlTree<P> {
         self.own_nodes = true;
@@ -168,7 +172,8 @@ impl<P: Provider> Tree for ControlTree<P> {
         Ok(entries
             .into_iter()
             .map(|(name, kind)| DirectoryEntry {
-                // Only shown; a number is made when the name is looked up. Zero would make the entry invisible.
+                // Only shown; a number is made when the name is looked up. Zero would make the
+                // entry invisible.
                 node: by_path.get(&join(&path, &name)).copied().unwrap_or(u64::from(u32::MAX)),
                 directory: kind == NodeKind::Directory,
                 name: name.into_bytes(),

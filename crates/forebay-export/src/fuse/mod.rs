@@ -1,8 +1,9 @@
-//! The FUSE protocol: a volume as one plain file, or a tree of small text files, in the kernel's file system.
+//! The FUSE protocol: a volume as one plain file, or a tree of small text files, in the kernel's
+//! file system.
 //!
-//! Reading order: [`wire`] (constants), [`request`] and [`reply`] (bytes), [`tree`] (what is shown), [`session`] (a
-//! connection), [`control`] (a tree of text files), [`prepared`] (the same, where making a text takes
-//! time). `docs/use/fuse.md` says what is supported.
+//! Reading order: [`wire`] (constants), [`request`] and [`reply`] (bytes), [`tree`] (what is
+//! shown), [`session`] (a connection), [`control`] (a tree of text files), [`prepared`] (the same,
+//! where making a text takes time). `docs/use/fuse.md` says what is supported.
 //!
 //! Nothing here does I/O. `forebay-io` has the mount and the descriptor.
 

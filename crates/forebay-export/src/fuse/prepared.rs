@@ -1,16 +1,18 @@
-//! Control trees whose content takes time to make: what a request needs is found out first, fetched by whoever may
-//! block, and only then does the session take the request.
+//! Control trees whose content takes time to make: what a request needs is found out first, fetched
+//! by whoever may block, and only then does the session take the request.
 //!
-//! A session answers at once and is used by one thread at a time. A thread that asks somebody else for a text while it
-//! holds the session would stop all others. So there are three steps, of which only the first and the last need it:
+//! A session answers at once and is used by one thread at a time. A thread that asks somebody else
+//! for a text while it holds the session would stop all others. So there are three steps, of which
+//! only the first and the last need it:
 //! ```text
 //! need  = prepared::need(session, request)    what would the tree ask its provider?
 //! found = (ask whoever knows it)              without the session; may take seconds
 //! step  = prepared::step(session, found, ..)  the session's own step; the provider has its answer
 //! ```
 //!
-//! Invariant: between the first and the last step the node of the request keeps its path, as the kernel does not
-//! forget a node that it asks about. Should it do so, the request fails with [`Errno::NotFound`].
+//! Invariant: between the first and the last step the node of the request keeps its path, as the
+//! kernel does not forget a node that it asks about. Should it do so, the request fails with
+//! [`Errno::NotFound`].
 
 use super::control::{ControlTree, NodeKind, Provider, join};
 use super::reply::Errno;

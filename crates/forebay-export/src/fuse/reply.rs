@@ -1,7 +1,7 @@
 //! Answers to the kernel, encoded.
 //!
-//! Every function appends one whole answer (or, for data, the whole header of one) to a `Vec<u8>`. An answer must reach
-//! the kernel as one message.
+//! Every function appends one whole answer (or, for data, the whole header of one) to a `Vec<u8>`.
+//! An answer must reach the kernel as one message.
 //!
 //! ```text
 //! every answer    u32 length  i32 minus the error number  u64 unique   body
@@ -170,7 +170,8 @@ pub fn init(out: &mut Vec<u8>, unique: u64, agreed: &InitOut) {
     out.extend_from_slice(&[0; 2 + 4 + 7 * 4]); // map_alignment, flags2, unused
 }
 
-/// The answer to an INIT with a major version that is not ours: the kernel asks again with this one.
+/// The answer to an INIT with a major version that is not ours: the kernel asks again with this
+/// one.
 pub fn init_other_major(out: &mut Vec<u8>, unique: u64, major: u32, minor: u32) {
     out.extend_from_slice(&header(unique, 0, 8));
     integers(out, &[major, minor]);
@@ -209,8 +210,8 @@ pub fn stat_fs(out: &mut Vec<u8>, unique: u64, size_bytes: u64, files: u64) {
     out.extend_from_slice(&[0; 6 * 4]);
 }
 
-/// The answer to READDIR: as many entries as fit into `length_max` bytes, from the one at `position` on. The position
-/// of an entry is one more than its index.
+/// The answer to READDIR: as many entries as fit into `length_max` bytes, from the one at
+/// `position` on. The position of an entry is one more than its index.
 pub fn directory(out: &mut Vec<u8>, unique: u64, entries: &[DirectoryEntry], position: u64, length_max: u32) {
     let start = out.len();
     out.extend_from_slice(&header(unique, 0, 0));

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - All integers are in the host's byte order, which must be little-endian.
-//! - Whatever the bytes, decoding neither panics nor reads beyond them. A request that does not make sense still
-//!   tells its number where it has one, so that it can be answered.
+//! - Whatever the bytes, decoding neither panics nor reads beyond them. A request that does not
+//!   make sense still tells its number where it has one, so that it can be answered.
 //! - Names are not empty, not longer than 255 bytes, and have neither a slash nor a zero byte.
 //!
 //! ```text
@@ -24,7 +24,8 @@ pub struct Header {
     pub length_bytes: u32,
     /// Which operation; see [`opcode`].
     pub opcode: u32,
-    /// The kernel's name for the request, to be given back with the answer. Zero where no answer is expected.
+    /// The kernel's name for the request, to be given back with the answer. Zero where no answer is
+    /// expected.
     pub unique: u64,
     /// The node that the request is about.
     pub node: u64,
@@ -196,7 +197,8 @@ pub enum Malformed {
 }
 
 impl Header {
-    /// Decodes the header of a request of which `received_bytes` came; `bytes` begins with the header.
+    /// Decodes the header of a request of which `received_bytes` came; `bytes` begins with the
+    /// header.
     ///
     /// # Errors
     /// [`Malformed::Length`].
@@ -224,8 +226,8 @@ impl Header {
         })
     }
 
-    /// Decodes what follows the header. For a WRITE, only what goes before the payload is looked at, so `body` may end
-    /// there.
+    /// Decodes what follows the header. For a WRITE, only what goes before the payload is looked
+    /// at, so `body` may end there.
     ///
     /// # Errors
     /// [`Malformed::Body`].
@@ -329,5 +331,6 @@ impl Fields<'_> {
     }
 }
 
-/// The protocol is in the host's byte order; this decoder and the encoder in `reply` are written for little-endian.
+/// The protocol is in the host's byte order; this decoder and the encoder in `reply` are written
+/// for little-endian.
 const _: () = assert!(cfg!(target_endian = "little"), "FUSE is served on little-endian hosts only");

@@ -15,13 +15,16 @@
 //! ```
 //!
 //! Invariants
-//! - Every request that expects an answer gets exactly one: from `step`, or from the [`Answer`] handed out.
+//! - Every request that expects an answer gets exactly one: from `step`, or from the [`Answer`]
+//!   handed out.
 //! - Whatever the bytes, `step` does not panic.
 //! - Every request for a volume passed [`request::validate`].
-//! - Open files are at most [`Limits::handles_max`], and only what OPEN and OPENDIR returned is a valid handle.
+//! - Open files are at most [`Limits::handles_max`], and only what OPEN and OPENDIR returned is a
+//!   valid handle.
 //!
-//! Where a volume's file differs from a disk file: its size cannot be changed, so reads end and writes stop at the end
-//! (`ENOSPC`), as on a block device; `O_TRUNC` is ignored, also as on a block device.
+//! Where a volume's file differs from a disk file: its size cannot be changed, so reads end and
+//! writes stop at the end (`ENOSPC`), as on a block device; `O_TRUNC` is ignored, also as on a
+//! block device.
 
 use super::reply::{self, DirectoryEntry, Errno, InitOut};
 use super::request::{Body, Header, InitIn, Malformed, SetAttributesIn, TransferIn};
@@ -32,7 +35,8 @@ use crate::request::{self, Admission, Bounds, Operation, Refusal, Request};
 /// How much the kernel may make the server do or hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest read or write: a multiple of a page, at most 1 MiB on usual kernels. Receives must have room for it.
+    /// The longest read or write: a multiple of a page, at most 1 MiB on usual kernels. Receives
+    /// must have room for it.
     pub payload_bytes_max: u32,
     /// Asynchronous requests that the kernel sends before the first is answered.
     pub background_max: u16,
@@ -125,8 +129,8 @@ pub struct VolumeRequest {
     pub node: u64,
     /// Who asks.
     pub caller: Caller,
-    /// What to do; never longer than [`Limits::payload_bytes_max`] if it has payload. A write may be shorter than what
-    /// came with it.
+    /// What to do; never longer than [`Limits::payload_bytes_max`] if it has payload. A write may
+    /// be shorter than what came with it.
     pub request: Request,
     /// How to answer.
     pub answer: Answer,
@@ -154,7 +158,8 @@ pub enum FuseStep {
     Interrupt {
         /// The request.
         request: u64,
-        /// This message. Answer it with [`Errno::TryAgain`] if the request has not been seen yet, otherwise not at all.
+        /// This message. Answer it with [`Errno::TryAgain`] if the request has not been seen yet,
+        /// otherwise not at all.
         unique: u64,
     },
     /// The kernel has unmounted.
@@ -193,7 +198,8 @@ impl<T: Tree> Session<T> {
         self.limits
     }
 
-    /// How often files of volumes are open: each is a handle of the kernel, whoever shares it (a loop device has one).
+    /// How often files of volumes are open: each is a handle of the kernel, whoever shares it (a
+    /// loop device has one).
     pub fn open_volumes(&self) -> u64 {
         self.handles.iter().flatten().filter(|handle| matches!(handle, Handle::Volume { .. })).count() as u64
     }
@@ -203,8 +209,9 @@ impl<T: Tree> Session<T> {
         self.agreed
     }
 
-    /// Takes one request of `received_bytes`, of which `bytes` is the beginning: all of it, except that of a WRITE the
-    /// first [`wire::WRITE_HEAD_BYTES`] are enough. Appends the answer to `out` if it can be given at once.
+    /// Takes one request of `received_bytes`, of which `bytes` is the beginning: all of it, except
+    /// that of a WRITE the first [`wire::WRITE_HEAD_BYTES`] are enough. Appends the answer to `out`
+    /// if it can be given at once.
     ///
     /// # Errors
     /// [`Malformed::Length`] if the bytes are no request; the connection is of no use then.
@@ -277,8 +284,9 @@ impl<T: Tree> Session<T> {
                 reply::done(out, unique);
             }
             Body::FsyncDirectory => reply::done(out, unique),
-            // There is nothing to do when a file is closed, and nobody shall wait for us then: not a process that is killed while we
-            // are stopped. The kernel does not ask again after this.
+            // There is nothing to do when a file is closed, and nobody shall wait for us then: not
+            // a process that is killed while we are stopped. The kernel does not ask again after
+            // this.
             Body::Flush => return Err(Errno::NoSuchOperation),
             Body::Ioctl => return Err(Errno::NotATerminal),
             // The mount leaves permissions to the kernel, so it does not ask.
@@ -327,7 +335,8 @@ impl<T: Tree> Session<T> {
         let now = self.tree.attributes(node)?;
         let has = |field: u32| wanted.valid & field != 0;
         if has(setattr::SIZE) && wanted.size_bytes != now.size_bytes {
-            // open(O_TRUNC) arrives as size 0 without a handle; truncate(2) to another size is refused.
+            // open(O_TRUNC) arrives as size 0 without a handle; truncate(2) to another size is
+            // refused.
             let by_open = wanted.size_bytes == 0 && !has(setattr::FH);
             if now.directory || !by_open {
                 return Err(Errno::NotPermitted);

@@ -1,7 +1,7 @@
 //! What a FUSE mount shows: the interface, and the tree that consists of one volume.
 //!
-//! A tree answers at once and does no I/O: reads and writes of a volume leave the session as requests, and the text of
-//! a control file is made when it is opened.
+//! A tree answers at once and does no I/O: reads and writes of a volume leave the session as
+//! requests, and the text of a control file is made when it is opened.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -24,7 +24,8 @@ pub struct Access {
 pub enum Content {
     /// A volume: reads and writes become requests.
     Volume,
-    /// A text, as it was when the file was opened. What is written goes to the tree's owner, one text for each write.
+    /// A text, as it was when the file was opened. What is written goes to the tree's owner, one
+    /// text for each write.
     Text(Vec<u8>),
 }
 
@@ -46,8 +47,8 @@ impl Change {
     }
 }
 
-/// A tree of files and directories. Node 1 is the root; what the other numbers mean is the tree's own business, but a
-/// number must never be used for another file.
+/// A tree of files and directories. Node 1 is the root; what the other numbers mean is the tree's
+/// own business, but a number must never be used for another file.
 pub trait Tree {
     /// Attributes of a node.
     ///
@@ -55,7 +56,8 @@ pub trait Tree {
     /// [`Errno::NotFound`] if there is no such node (any more).
     fn attributes(&mut self, node: u64) -> Result<Attributes, Errno>;
 
-    /// The node of a name in a directory. It stays valid until as many lookups of it are forgotten as there were.
+    /// The node of a name in a directory. It stays valid until as many lookups of it are forgotten
+    /// as there were.
     ///
     /// # Errors
     /// [`Errno::NotFound`], [`Errno::NotADirectory`].
@@ -100,14 +102,16 @@ pub struct VolumeTree {
 
 /// Node of the volume's file where the root is a directory.
 const FILE_NODE: u64 = 2;
-/// Longest time for which the kernel believes in attributes; after a change of size it may be wrong that long.
+/// Longest time for which the kernel believes in attributes; after a change of size it may be wrong
+/// that long.
 const VALID: Duration = Duration::from_secs(1);
 /// Preferred length of transfers: the block of the cache.
 const BLOCK_BYTES: u32 = 4096;
 
 impl VolumeTree {
-    /// A volume as the file `name` of a directory, or as the root itself. `owner` is user and group; `now_s` is the
-    /// time in seconds since 1970. Only the owner may read and write it, until somebody with the right to changes that.
+    /// A volume as the file `name` of a directory, or as the root itself. `owner` is user and
+    /// group; `now_s` is the time in seconds since 1970. Only the owner may read and write it,
+    /// until somebody with the right to changes that.
     pub fn new(name: Option<&OsStr>, size_bytes: u64, owner: (u32, u32), now_s: u64) -> VolumeTree {
         VolumeTree {
             name: name.map(|name| name.as_bytes().to_vec()),

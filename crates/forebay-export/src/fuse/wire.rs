@@ -1,7 +1,7 @@
 //! The constants of the FUSE protocol, kernel interface 7.31 to 7.38.
 //!
-//! Source: `include/uapi/linux/fuse.h` of Linux 6.2 (7.38) and `Documentation/filesystems/fuse.rst`. Names are the
-//! kernel's, without their prefix.
+//! Source: `include/uapi/linux/fuse.h` of Linux 6.2 (7.38) and
+//! `Documentation/filesystems/fuse.rst`. Names are the kernel's, without their prefix.
 
 /// Major version of the interface.
 pub const MAJOR: u32 = 7;
@@ -16,7 +16,8 @@ pub const ROOT_NODE: u64 = 1;
 pub const IN_HEADER_BYTES: usize = 40;
 /// Length of `fuse_write_in`.
 pub const WRITE_IN_BYTES: usize = 40;
-/// What goes before the payload of a write. A receive that puts that many bytes elsewhere has the payload by itself.
+/// What goes before the payload of a write. A receive that puts that many bytes elsewhere has the
+/// payload by itself.
 pub const WRITE_HEAD_BYTES: usize = IN_HEADER_BYTES + WRITE_IN_BYTES;
 /// Length of `fuse_out_header`, with which every answer begins.
 pub const OUT_HEADER_BYTES: usize = 16;
@@ -107,7 +108,8 @@ pub mod setattr {
 pub mod fopen {
     /// No page cache: every read and write of this file reaches the server.
     pub const DIRECT_IO: u32 = 1 << 0;
-    /// close(2) asks for no FLUSH (since 7.35): who ends with the file open must not wait for this server.
+    /// close(2) asks for no FLUSH (since 7.35): who ends with the file open must not wait for this
+    /// server.
     pub const NOFLUSH: u32 = 1 << 5;
     /// Writes of one file may overlap (since 7.37; unknown bits are ignored by older kernels).
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;

@@ -1,8 +1,9 @@
-//! The bytes of the NBD protocol: every constant and every structure, encoded and decoded. Nothing decides here.
+//! The bytes of the NBD protocol: every constant and every structure, encoded and decoded. Nothing
+//! decides here.
 //!
 //! Invariants
-//! - All integers are big-endian. Encoders append to a `Vec<u8>` or return a fixed array; decoders take exactly
-//!   the bytes of one structure and never panic on their content.
+//! - All integers are big-endian. Encoders append to a `Vec<u8>` or return a fixed array; decoders
+//!   take exactly the bytes of one structure and never panic on their content.
 //! - A decoder that returns `None` was given too few bytes, or bytes left over where none may be.
 //!
 //! ```text
@@ -317,8 +318,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A length as the wire has it. Lengths here are bounded far below 4 GiB; a longer one is a bug of ours that
-/// must not wrap round.
+/// A length as the wire has it. Lengths here are bounded far below 4 GiB; a longer one is a bug of
+/// ours that must not wrap round.
 pub(crate) fn wire_len(length: usize) -> u32 {
     debug_assert!(u32::try_from(length).is_ok(), "no structure is 4 GiB long");
     u32::try_from(length).unwrap_or(u32::MAX)

@@ -1,13 +1,15 @@
-//! Option haggling: what a client asks for before transmission, and what it is told. Pure: one option in, reply
-//! bytes and an [`Outcome`] out.
+//! Option haggling: what a client asks for before transmission, and what it is told. Pure: one
+//! option in, reply bytes and an [`Outcome`] out.
 //!
 //! Invariants
-//! - Whatever an option holds, its answer is a function of the exports and the limits, not of the data's length:
-//!   each context is named once, each fact given once.
-//! - A failed SET_META_CONTEXT leaves no context set; so does one that named another export than GO does.
+//! - Whatever an option holds, its answer is a function of the exports and the limits, not of the
+//!   data's length: each context is named once, each fact given once.
+//! - A failed SET_META_CONTEXT leaves no context set; so does one that named another export than GO
+//!   does.
 //! - Nothing is agreed on that was not asked for.
-//! - Where TLS is required nothing is told and nothing agreed on before it is there (FORCEDTLS of the protocol), and nothing
-//!   that was said before it counts after it, but for the client's flags and the number of options.
+//! - Where TLS is required nothing is told and nothing agreed on before it is there (FORCEDTLS of
+//!   the protocol), and nothing that was said before it counts after it, but for the client's flags
+//!   and the number of options.
 
 use super::codec::{self, Fields, handshake_flag, info, opt, rep, transmission_flag};
 use super::session::{CloseReason, Limits};
@@ -49,7 +51,8 @@ impl Context {
         }
     }
 
-    /// Whether a query of LIST_META_CONTEXT asks for this context: by its name, or by its namespace alone.
+    /// Whether a query of LIST_META_CONTEXT asks for this context: by its name, or by its namespace
+    /// alone.
     fn listed_by(self, query: &[u8]) -> bool {
         let name = self.name().as_bytes();
         query == name || (query.ends_with(b":") && name.starts_with(query))
@@ -93,7 +96,8 @@ impl Contexts {
     }
 }
 
-/// TLS on a connection. There is no mode in which a client may choose: who is on the way could choose for it.
+/// TLS on a connection. There is no mode in which a client may choose: who is on the way could
+/// choose for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Tls {
     /// Plaintext; STARTTLS is refused.
@@ -143,7 +147,8 @@ impl Handshake {
         Handshake { tls, ..Handshake::default() }
     }
 
-    /// TLS is there now: what was said in plaintext may have been said by anybody, and is forgotten.
+    /// TLS is there now: what was said in plaintext may have been said by anybody, and is
+    /// forgotten.
     pub fn tls_established(&mut self) {
         self.tls = Tls::Active;
         self.structured = false;
@@ -251,7 +256,8 @@ impl Handshake {
         Outcome::Enter(export)
     }
 
-    /// INFO and GO: facts about one export. `None` if the client was told that there is no such export.
+    /// INFO and GO: facts about one export. `None` if the client was told that there is no such
+    /// export.
     fn info(
         &mut self,
         option: u32,
@@ -338,7 +344,8 @@ impl Handshake {
     }
 }
 
-/// An option before the TLS that is required: STARTTLS, or one that ends it all; everything else has to wait.
+/// An option before the TLS that is required: STARTTLS, or one that ends it all; everything else
+/// has to wait.
 fn before_tls(option: u32, data: &[u8], out: &mut Vec<u8>) -> Outcome {
     match option {
         opt::STARTTLS if data.is_empty() => {
@@ -447,8 +454,8 @@ fn parse_info(data: &[u8]) -> Parsed<(&str, Wanted)> {
     Ok((name, wanted))
 }
 
-/// The export and the contexts asked for. Setting takes exact names; listing also takes a namespace (`base:`),
-/// or nothing for everything.
+/// The export and the contexts asked for. Setting takes exact names; listing also takes a namespace
+/// (`base:`), or nothing for everything.
 fn parse_meta_context(data: &[u8], setting: bool) -> Parsed<(&str, Contexts)> {
     let mut fields = Fields(data);
     let name = parse_name(&mut fields)?;

@@ -1,14 +1,16 @@
 //! Answers to requests, in the form the client agreed to.
 //!
 //! Purpose
-//! - [`Replier`] is small and `Copy`: whoever finishes a request can encode its answer without the session.
+//! - [`Replier`] is small and `Copy`: whoever finishes a request can encode its answer without the
+//!   session.
 //!
 //! Invariants
-//! - With structured replies agreed, READ is answered by exactly one chunk that has the DONE flag, and every
-//!   error is a chunk with a message. Everything else is answered by a simple reply, which the protocol allows
-//!   and which is shorter. Without structured replies all answers are simple.
-//! - Every call appends one whole answer (or, for a read, the whole header of one), so answers of different
-//!   requests may be sent in any order but never interleaved.
+//! - With structured replies agreed, READ is answered by exactly one chunk that has the DONE flag,
+//!   and every error is a chunk with a message. Everything else is answered by a simple reply,
+//!   which the protocol allows and which is shorter. Without structured replies all answers are
+//!   simple.
+//! - Every call appends one whole answer (or, for a read, the whole header of one), so answers of
+//!   different requests may be sent in any order but never interleaved.
 
 use super::codec::{self, ChunkHeader, Errno, chunk, extent_flag};
 use super::handshake::{Context, Contexts};
@@ -129,9 +131,9 @@ impl Replier {
 
     /// Appends the answer to a BLOCK_STATUS request: one chunk for each context agreed on.
     ///
-    /// `extents` describe the volume from the start of the request on, without gaps. They are clipped to the
-    /// request and merged where a context sees no difference; they may end before the request does. No
-    /// extents at all read as "plain data, not cached".
+    /// `extents` describe the volume from the start of the request on, without gaps. They are
+    /// clipped to the request and merged where a context sees no difference; they may end before
+    /// the request does. No extents at all read as "plain data, not cached".
     pub fn block_status(&self, out: &mut Vec<u8>, cookie: u64, request: &Request, extents: &[Extent]) {
         if !self.structured || self.contexts.is_empty() {
             return self.error(out, cookie, Errno::Invalid, "no metadata context was agreed on");
@@ -154,7 +156,8 @@ impl Replier {
     }
 }
 
-/// The extents as one context sees them: within the request, neighbours merged, at most `count_max`, at least one.
+/// The extents as one context sees them: within the request, neighbours merged, at most
+/// `count_max`, at least one.
 fn project(context: Context, length_bytes: u64, extents: &[Extent], count_max: usize) -> Vec<(u32, u32)> {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     let mut left = u32::try_from(length_bytes).unwrap_or(u32::MAX);

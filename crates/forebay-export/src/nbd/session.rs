@@ -20,14 +20,15 @@
 //! ```
 //!
 //! Invariants
-//! - `step` can be called at any time, with any input, also an empty one: stopping anywhere loses nothing.
-//! - While there is output to take, `step` does nothing but say so. So output never grows beyond the answer to
-//!   one option or one request, whatever the client does.
+//! - `step` can be called at any time, with any input, also an empty one: stopping anywhere loses
+//!   nothing.
+//! - While there is output to take, `step` does nothing but say so. So output never grows beyond
+//!   the answer to one option or one request, whatever the client does.
 //! - Bytes kept between calls are at most one request header, or one option of at most
 //!   [`Limits::option_bytes_max`] bytes. Payload is never kept.
 //! - Every request handed out passed [`request::validate`]. What did not pass was already answered.
-//! - Not a byte that came before TLS was there is taken as one that came through it: whatever is in the input behind
-//!   STARTTLS ends the connection.
+//! - Not a byte that came before TLS was there is taken as one that came through it: whatever is in
+//!   the input behind STARTTLS ends the connection.
 //! - After `Close`, every further step is the same `Close` and no input is used up.
 
 use thiserror::Error;
@@ -47,7 +48,8 @@ pub struct Limits {
     pub option_bytes_max: u32,
     /// The most options before transmission.
     pub options_max: u32,
-    /// The longest refused option or write payload that is skipped. Anything longer ends the connection.
+    /// The longest refused option or write payload that is skipped. Anything longer ends the
+    /// connection.
     pub skip_bytes_max: u32,
 }
 
@@ -65,7 +67,8 @@ impl Default for Limits {
 /// A request and the client's name for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NbdRequest {
-    /// To be given back with the answer. Nothing says that cookies in flight differ from each other.
+    /// To be given back with the answer. Nothing says that cookies in flight differ from each
+    /// other.
     pub cookie: u64,
     /// What to do.
     pub request: Request,
@@ -78,8 +81,8 @@ pub enum NbdStep {
     NeedMore,
     /// There is output: see [`Session::take_output`].
     Output,
-    /// All output was taken, and the next bytes in either direction are those of a TLS handshake. Repeated until
-    /// [`Session::tls_established`].
+    /// All output was taken, and the next bytes in either direction are those of a TLS handshake.
+    /// Repeated until [`Session::tls_established`].
     StartTls,
     /// The handshake is done and [`Session::export`] is known. Output comes next.
     Established,
@@ -268,12 +271,14 @@ impl Session {
         }
     }
 
-    /// The next byte belongs to the header of a request, and everything that the session itself has answered was taken.
+    /// The next byte belongs to the header of a request, and everything that the session itself has
+    /// answered was taken.
     pub fn is_between_requests(&self) -> bool {
         self.phase == Phase::Request && self.out.is_empty()
     }
 
-    /// Takes out what there is of a header that is not complete, for [`Session::resume`] elsewhere: it comes first there.
+    /// Takes out what there is of a header that is not complete, for [`Session::resume`] elsewhere:
+    /// it comes first there.
     pub fn take_held(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }
@@ -324,7 +329,8 @@ impl Session {
         &self.out
     }
 
-    /// The handshake of TLS that [`NbdStep::StartTls`] asked for is done. Without having been asked, it changes nothing.
+    /// The handshake of TLS that [`NbdStep::StartTls`] asked for is done. Without having been
+    /// asked, it changes nothing.
     pub fn tls_established(&mut self) {
         if self.phase == Phase::StartingTls {
             self.handshake.tls_established();
@@ -337,8 +343,8 @@ impl Session {
         self.export.as_ref()
     }
 
-    /// The volume has a new size: requests are checked against it from now on. (Clients are not told: the
-    /// protocol has no message for it.)
+    /// The volume has a new size: requests are checked against it from now on. (Clients are not
+    /// told: the protocol has no message for it.)
     pub fn set_size_bytes(&mut self, size_bytes: u64) {
         if let Some(export) = &mut self.export {
             export.size_bytes = size_bytes;
@@ -358,7 +364,8 @@ impl Session {
         }
     }
 
-    /// Moves what there is of the payload to the start of `into`; returns how many bytes were moved.
+    /// Moves what there is of the payload to the start of `into`; returns how many bytes were
+    /// moved.
     pub fn take_payload(&mut self, input: &mut Input<'_>, into: &mut [u8]) -> usize {
         let taken = input.take(self.payload_remaining().min(into.len()));
         into[..taken.len()].copy_from_slice(taken);
@@ -377,8 +384,8 @@ impl Session {
         Some(taken)
     }
 
-    /// Payload came by another way: `count` bytes, received straight into their destination. More than
-    /// [`Session::payload_remaining`] is the caller's mistake and counts as all of it.
+    /// Payload came by another way: `count` bytes, received straight into their destination. More
+    /// than [`Session::payload_remaining`] is the caller's mistake and counts as all of it.
     pub fn payload_received(&mut self, count: usize) {
         debug_assert!(count <= self.payload_remaining(), "received past the end of the payload");
         if let Phase::Payload { left, .. } = &mut self.phase {

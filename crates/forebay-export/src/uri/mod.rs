@@ -367,7 +367,8 @@ fn encode(bytes: &[u8]) -> String {
 }
 
 impl ExportUri {
-    /// The URI that clients use: without what only this side knows, the names of sections of its configuration.
+    /// The URI that clients use: without what only this side knows, the names of sections of its
+    /// configuration.
     pub fn for_clients(&self) -> String {
         match self {
             ExportUri::Nbd { endpoint, name, guards } => {
@@ -483,7 +484,8 @@ impl fmt::Display for BackingUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BackingUri::Device(path) | BackingUri::File(path) => {
-                // An absolute path gets the two slashes of an empty host, so that one like //p stays a path.
+                // An absolute path gets the two slashes of an empty host, so that one like //p
+                // stays a path.
                 let slashes = if path.is_absolute() { "//" } else { "" };
                 write!(f, "file:{slashes}{}", encode(path.as_os_str().as_bytes()))
             }

@@ -1,5 +1,5 @@
-//! A server in memory around a [`Session`]: a sparse disk, everything served at once. Used straight, as the other
-//! end of a client, and behind sockets.
+//! A server in memory around a [`Session`]: a sparse disk, everything served at once. Used
+//! straight, as the other end of a client, and behind sockets.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this")]
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
@@ -338,7 +338,8 @@ pub fn two_exports() -> Vec<ExportInfo> {
     vec![ExportInfo::new("db", 8 << 30), small]
 }
 
-/// The client's flags and options that lead to transmission, with structured replies and both contexts or not.
+/// The client's flags and options that lead to transmission, with structured replies and both
+/// contexts or not.
 pub fn hello(name: &str, structured: bool) -> Vec<u8> {
     let mut bytes = 3_u32.to_be_bytes().to_vec();
     if structured {
@@ -389,13 +390,13 @@ pub fn established(name: &str, structured: bool, limits: Limits) -> Peer {
 pub const TIGHT: Limits =
     Limits { payload_bytes_max: 4096, option_bytes_max: 2048, options_max: 30, skip_bytes_max: 100_000 };
 
-/// What a session with these limits may hold: an option being collected (a vector may be twice as long as its
-/// content) and the answer to one option.
+/// What a session with these limits may hold: an option being collected (a vector may be twice as
+/// long as its content) and the answer to one option.
 const TIGHT_MEMORY_BYTES_MAX: usize = 2 * 2048 + 4096;
 
 impl Peer {
-    /// Whatever was said to a session with [`TIGHT`] limits, it took no more memory than that, and every request that got
-    /// through is within bounds.
+    /// Whatever was said to a session with [`TIGHT`] limits, it took no more memory than that, and
+    /// every request that got through is within bounds.
     pub fn check_tight(&self) {
         assert!(self.memory_bytes_max <= TIGHT_MEMORY_BYTES_MAX, "{} bytes held", self.memory_bytes_max);
         let mut size = 0;

@@ -1,13 +1,16 @@
-//! Checkpoints: the whole truth about the cache at one instant, apart from what the log says afterwards.
+//! Checkpoints: the whole truth about the cache at one instant, apart from what the log says
+//! afterwards.
 //!
-//! A checkpoint is a header block and a body, written to the two slots of its generation's parity. It takes effect
-//! when the superblock names its generation. The body holds, in this order: the volume table, one segment entry per
-//! segment, two state bits per slot for every segment that is in use, the append window, and the write intents.
+//! A checkpoint is a header block and a body, written to the two slots of its generation's parity.
+//! It takes effect when the superblock names its generation. The body holds, in this order: the
+//! volume table, one segment entry per segment, two state bits per slot for every segment that is
+//! in use, the append window, and the write intents.
 //!
-//! The **append window** lists the segments that may be taken before the next checkpoint. A segment enters a window
-//! only if this very checkpoint says that it holds nothing; open segments are only appended to, behind their used
-//! blocks. So whatever a crash leaves behind, the blocks that the newest checkpoint calls valid have not been written
-//! over, and the log after it lies behind the used blocks of open segments and in the window, and nowhere else.
+//! The **append window** lists the segments that may be taken before the next checkpoint. A segment
+//! enters a window only if this very checkpoint says that it holds nothing; open segments are only
+//! appended to, behind their used blocks. So whatever a crash leaves behind, the blocks that the
+//! newest checkpoint calls valid have not been written over, and the log after it lies behind the
+//! used blocks of open segments and in the window, and nowhere else.
 
 use crate::geometry::{INTENTS_MAX, SEGMENT_BLOCKS_MAX, VOLUMES_MAX};
 use crate::layout::{Field, check_envelope, check_zero, crc_without, structure};
@@ -19,8 +22,8 @@ pub(crate) mod volume;
 pub use slots::{SlotState, SlotStates};
 pub use volume::{BackingRecord, Mode, NAME_BYTES_MAX, SAMPLES_MAX, VolumeEntry};
 
-/// Blocks of a volume in one write-intent region (64 MiB): small enough that a crash forgets little of the clean
-/// cache, large enough that a busy volume pays for few intents.
+/// Blocks of a volume in one write-intent region (64 MiB): small enough that a crash forgets little
+/// of the clean cache, large enough that a busy volume pays for few intents.
 pub const INTENT_REGION_BLOCKS: u64 = 16384;
 /// Regions of the largest volume.
 pub(crate) const REGIONS_MAX: u64 = VOLUME_BLOCKS_MAX / INTENT_REGION_BLOCKS;
@@ -149,7 +152,8 @@ pub struct Checkpoint {
     pub volumes: Vec<VolumeEntry>,
     /// All segments of the device.
     pub segments: Vec<SegmentEntry>,
-    /// Segments that may be written before the next checkpoint, in the order in which they will be taken.
+    /// Segments that may be written before the next checkpoint, in the order in which they will be
+    /// taken.
     pub window: Vec<u32>,
     /// Regions in which writes past the cache may be under way.
     pub intents: Vec<Intent>,
@@ -161,7 +165,8 @@ pub fn slot_blocks_for(segments: u64, segment_blocks: u32) -> u64 {
     1 + (FIXED_BYTES + segments * segment_bytes(segment_blocks)).div_ceil(BLOCK_BYTES as u64)
 }
 
-/// Segments for which a checkpoint slot of this many blocks has room, at the most volumes and intents.
+/// Segments for which a checkpoint slot of this many blocks has room, at the most volumes and
+/// intents.
 pub(crate) fn segments_in_slot(slot_blocks: u64, segment_blocks: u32) -> u64 {
     let body = slot_blocks.saturating_sub(1) * BLOCK_BYTES as u64;
     body.saturating_sub(FIXED_BYTES) / segment_bytes(segment_blocks)
@@ -181,19 +186,21 @@ fn slot_table_bytes(segment_blocks: u32) -> usize {
 }
 
 impl Checkpoint {
-    /// Encodes header and body, padded to whole blocks. A long volume name is cut short, and so is a long list of
-    /// samples; a slot table that is too short is filled up with void slots.
+    /// Encodes header and body, padded to whole blocks. A long volume name is cut short, and so is
+    /// a long list of samples; a slot table that is too short is filled up with void slots.
     ///
     /// # Panics
-    /// If the contents are such that [`Checkpoint::decode`] would refuse the result (too many volumes or intents,
-    /// numbers out of bounds): a bug of the caller, better met now than by the recovery that needs the checkpoint.
+    /// If the contents are such that [`Checkpoint::decode`] would refuse the result (too many
+    /// volumes or intents, numbers out of bounds): a bug of the caller, better met now than by the
+    /// recovery that needs the checkpoint.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         self.encode_with(|number, to| to.extend_from_slice(self.segments[number].slots.packed()))
     }
 
-    /// As [`Checkpoint::encode`], with slot tables from elsewhere: `append_slots` is called for each segment that is in
-    /// use, with its number, and appends what [`SlotStates::packed`] would give.
+    /// As [`Checkpoint::encode`], with slot tables from elsewhere: `append_slots` is called for
+    /// each segment that is in use, with its number, and appends what [`SlotStates::packed`] would
+    /// give.
     ///
     /// # Panics
     /// As [`Checkpoint::encode`].
@@ -260,7 +267,8 @@ impl Checkpoint {
     /// Decodes a checkpoint slot.
     ///
     /// # Errors
-    /// Not a checkpoint, torn, of a newer version, or with counts and fields that do not fit together.
+    /// Not a checkpoint, torn, of a newer version, or with counts and fields that do not fit
+    /// together.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         use header as h;
         let body = Self::checked_body(bytes)?;
@@ -322,7 +330,8 @@ impl Checkpoint {
         Ok(body)
     }
 
-    /// The bounds that hold on both sides of the device: asserted before writing, checked after reading.
+    /// The bounds that hold on both sides of the device: asserted before writing, checked after
+    /// reading.
     fn check(&self) -> Result<(), FormatError> {
         use header as h;
         let most = |field, found: usize, most: u64| {

@@ -1,5 +1,5 @@
-//! What the slots of a segment hold, packed as a checkpoint has it: two bits each, the first slot lowest. Kept so also in
-//! memory, since there can be hundreds of millions of them.
+//! What the slots of a segment hold, packed as a checkpoint has it: two bits each, the first slot
+//! lowest. Kept so also in memory, since there can be hundreds of millions of them.
 
 /// What a slot holds according to a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -12,8 +12,8 @@ pub enum SlotState {
     Clean = 1,
     /// A block that only the cache has.
     Dirty = 2,
-    /// An older version of a block, of an earlier flush epoch: it must reach the backing store before the newer one
-    /// does.
+    /// An older version of a block, of an earlier flush epoch: it must reach the backing store
+    /// before the newer one does.
     Shadow = 3,
 }
 

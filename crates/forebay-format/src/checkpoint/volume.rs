@@ -91,7 +91,8 @@ pub struct VolumeEntry {
     pub size_bytes: u64,
     /// Identity of the volume.
     pub uuid: [u8; 16],
-    /// The flush epoch that was open, if the backing store alone is a crash-consistent older image of the volume; else 0.
+    /// The flush epoch that was open, if the backing store alone is a crash-consistent older image
+    /// of the volume; else 0.
     pub flush_epoch: u64,
     /// What the backing store looked like when this entry was written.
     pub backing: BackingRecord,

@@ -1,4 +1,5 @@
-//! One hand-made example of each structure, with a different value in every field, shared by the tests.
+//! One hand-made example of each structure, with a different value in every field, shared by the
+//! tests.
 
 use forebay_format::batch::{BatchHeader, BatchKind, Entry};
 use forebay_format::checkpoint::{

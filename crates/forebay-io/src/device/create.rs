@@ -1,8 +1,8 @@
 //! Making the file of a file-backed cache.
 //!
-//! Crash order: the file is made under its own name and removed again when anything fails; its size and name are
-//! durable before success is reported. What it begins with is durable before it gets its size, so a crash in between leaves a file that is
-//! empty, or begins with that.
+//! Crash order: the file is made under its own name and removed again when anything fails; its size
+//! and name are durable before success is reported. What it begins with is durable before it gets
+//! its size, so a crash in between leaves a file that is empty, or begins with that.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -17,12 +17,12 @@ use crate::sys;
 
 /// Makes a file of `size_bytes`, readable and writable by its owner only: `start`, then zeroes.
 ///
-/// With `preallocate` the space is reserved now, so that writing never finds the file system full; without, the
-/// file is sparse. Nothing is left behind on an error.
+/// With `preallocate` the space is reserved now, so that writing never finds the file system full;
+/// without, the file is sparse. Nothing is left behind on an error.
 ///
 /// # Errors
-/// [`DeviceError::Exists`], [`DeviceError::NoSpace`], [`DeviceError::CannotPreallocate`], [`DeviceError::Open`],
-/// [`DeviceError::Io`].
+/// [`DeviceError::Exists`], [`DeviceError::NoSpace`], [`DeviceError::CannotPreallocate`],
+/// [`DeviceError::Open`], [`DeviceError::Io`].
 pub fn create_cache_file(
     path: impl AsRef<Path>,
     size_bytes: u64,
@@ -88,7 +88,8 @@ fn explain(path: &Path, size_bytes: u64, preallocate: bool, source: io::Error) -
     }
 }
 
-/// Bytes an unprivileged user may still write to the file system that would hold `path`; 0 when unknown.
+/// Bytes an unprivileged user may still write to the file system that would hold `path`; 0 when
+/// unknown.
 fn free_bytes(path: &Path) -> u64 {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Ok(name) = CString::new(parent.as_os_str().as_bytes()) else { return 0 };

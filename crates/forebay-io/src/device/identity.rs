@@ -12,18 +12,20 @@ pub struct DeviceIdentity {
     pub kind: DeviceKind,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Which one: `file:DEV:INODE`, `serial:TEXT[:partN]` where the system knows a serial number or world-wide
-    /// name, otherwise `rdev:MAJOR:MINOR`. Device numbers may change over a reboot: a difference in `file:` or
-    /// `rdev:` is a reason to look closer, not proof.
+    /// Which one: `file:DEV:INODE`, `serial:TEXT[:partN]` where the system knows a serial number or
+    /// world-wide name, otherwise `rdev:MAJOR:MINOR`. Device numbers may change over a reboot: a
+    /// difference in `file:` or `rdev:` is a reason to look closer, not proof.
     pub unique: String,
-    /// Modification time in nanoseconds since 1970; `None` for block devices, whose time says nothing about
-    /// their contents. Our own writes move it too.
+    /// Modification time in nanoseconds since 1970; `None` for block devices, whose time says
+    /// nothing about their contents. Our own writes move it too.
     pub mtime_ns: Option<i64>,
     /// When anything of it changed, its name or permissions included; as `mtime_ns`.
     pub ctime_ns: Option<i64>,
-    /// Of a block device: a number that no other device, and no other use of this one's number, has had since the machine was started.
+    /// Of a block device: a number that no other device, and no other use of this one's number, has
+    /// had since the machine was started.
     pub generation: Option<u64>,
-    /// Of a block device: sectors written or discarded since then, by anybody, as far as the kernel counts them.
+    /// Of a block device: sectors written or discarded since then, by anybody, as far as the kernel
+    /// counts them.
     pub written_sectors: Option<u64>,
     /// Its times are those of another machine or process.
     pub served_elsewhere: bool,
@@ -68,7 +70,8 @@ fn life_of(device: u64) -> (Option<u64>, Option<u64>) {
     let generation = of_disk("diskseq").and_then(|text| text.trim().parse().ok());
     let counts = of_disk("queue/iostats").is_some_and(|text| text.trim() == "1");
     let written = std::fs::read_to_string(format!("{node}/stat")).ok().filter(|_| counts);
-    // Documentation/block/stat.rst: the seventh number is sectors written, the fourteenth sectors discarded.
+    // Documentation/block/stat.rst: the seventh number is sectors written, the fourteenth sectors
+    // discarded.
     let written = written.and_then(|text| {
         let numbers: Vec<u64> = text.split_whitespace().filter_map(|number| number.parse().ok()).collect();
         Some(numbers.get(6)?.wrapping_add(numbers.get(13).copied().unwrap_or(0)))
@@ -76,7 +79,8 @@ fn life_of(device: u64) -> (Option<u64>, Option<u64>) {
     (generation, written)
 }
 
-/// The serial number or world-wide name that sysfs knows for a disk, with the partition number if it is one.
+/// The serial number or world-wide name that sysfs knows for a disk, with the partition number if
+/// it is one.
 fn serial(major: u32, minor: u32) -> Option<String> {
     let node = format!("/sys/dev/block/{major}:{minor}");
     let read = |path: String| {

@@ -1,7 +1,7 @@
 //! Opening a device so that nobody else runs on it.
 //!
-//! Files take a whole-file advisory lock; block devices are opened with `O_EXCL`, which also keeps out mounts,
-//! LVM and RAID. The lock goes away with the descriptor, so also with a killed process.
+//! Files take a whole-file advisory lock; block devices are opened with `O_EXCL`, which also keeps
+//! out mounts, LVM and RAID. The lock goes away with the descriptor, so also with a killed process.
 
 use std::fs::{File, OpenOptions};
 use std::io;

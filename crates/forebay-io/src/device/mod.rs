@@ -1,18 +1,21 @@
 //! A device: a regular file or a block device that holds the cache or the backing store.
 //!
-//! Each device has two descriptors of the same file: one for direct I/O (when the file system allows it) and one
-//! that goes through the page cache. Requests that satisfy the alignment of direct I/O use the first, all others
-//! (sectors of a 4096-byte device, the tail of a file) use the second, transparently.
+//! Each device has two descriptors of the same file: one for direct I/O (when the file system
+//! allows it) and one that goes through the page cache. Requests that satisfy the alignment of
+//! direct I/O use the first, all others (sectors of a 4096-byte device, the tail of a file) use the
+//! second, transparently.
 //!
 //! Invariants:
-//! - Both descriptors are the same inode, so the kernel keeps direct I/O and the page cache coherent, and one
-//!   `fdatasync` on either covers what was written through both (it writes back the inode's pages, then flushes the
-//!   device). The reactor keeps a buffered write and another write to the same 4096-byte page from overlapping in
-//!   time, the one case the kernel does not promise.
-//! - The size never changes through this type, but by `lengthen` and `shorten`. A file that somebody else grew is seen after
-//!   `refresh_size`.
-//! - Up to its *recorded end* a device has bytes. A device that is shorter has ended: nothing is read, written or flushed there, and it is
-//!   an error. Only what lies beyond the recorded end reads as zeroes.
+//! - Both descriptors are the same inode, so the kernel keeps direct I/O and the page cache
+//!   coherent, and one `fdatasync` on either covers what was written through both (it writes back
+//!   the inode's pages, then flushes the device). The reactor keeps a buffered write and another
+//!   write to the same 4096-byte page from overlapping in time, the one case the kernel does not
+//!   promise.
+//! - The size never changes through this type, but by `lengthen` and `shorten`. A file that
+//!   somebody else grew is seen after `refresh_size`.
+//! - Up to its *recorded end* a device has bytes. A device that is shorter has ended: nothing is
+//!   read, written or flushed there, and it is an error. Only what lies beyond the recorded end
+//!   reads as zeroes.
 //! - The lock lives as long as the device. It is advisory: it keeps out programs that ask for it.
 //!
 //! What this file does not know: operations in flight (see the reactor), on-disk formats.
@@ -96,7 +99,8 @@ impl Device {
     /// Opens the cache device. Differs from [`Device::open_backing`] only in what the notes say.
     ///
     /// # Errors
-    /// [`DeviceError::Open`], [`DeviceError::InUse`], [`DeviceError::NotADevice`], [`DeviceError::Io`].
+    /// [`DeviceError::Open`], [`DeviceError::InUse`], [`DeviceError::NotADevice`],
+    /// [`DeviceError::Io`].
     pub fn open_cache(path: impl AsRef<Path>, options: DeviceOptions) -> Result<Device, DeviceError> {
         Device::open(path.as_ref(), options, "cache")
     }
@@ -157,13 +161,15 @@ impl Device {
         self.end_bytes
     }
 
-    /// Records another end: what is used of the device from now on. Whoever uses more or less of it says so.
+    /// Records another end: what is used of the device from now on. Whoever uses more or less of it
+    /// says so.
     pub fn set_end(&mut self, end_bytes: u64) {
         self.end_bytes = end_bytes;
     }
 
-    /// The size now, if the device is shorter than its recorded end. Asks the kernel, which knows it without asking the device. On a file
-    /// system that another process or machine answers for, that may take as long as it likes: there it is `None`, and only reads tell.
+    /// The size now, if the device is shorter than its recorded end. Asks the kernel, which knows
+    /// it without asking the device. On a file system that another process or machine answers for,
+    /// that may take as long as it likes: there it is `None`, and only reads tell.
     pub fn ended(&self) -> Option<u64> {
         let now = match self.kind {
             DeviceKind::Special => return None,
@@ -174,7 +180,8 @@ impl Device {
         now.filter(|size| *size < self.end_bytes)
     }
 
-    /// Asks the kernel for the size again, after the file or device was grown, and returns it. The recorded end stays.
+    /// Asks the kernel for the size again, after the file or device was grown, and returns it. The
+    /// recorded end stays.
     ///
     /// # Errors
     /// [`DeviceError::Io`].
@@ -184,12 +191,14 @@ impl Device {
         Ok(self.size_bytes)
     }
 
-    /// Another handle of this device ([`Device::for_thread`]) has found or made this size. The recorded end stays.
+    /// Another handle of this device ([`Device::for_thread`]) has found or made this size. The
+    /// recorded end stays.
     pub fn set_size(&mut self, size_bytes: u64) {
         self.size_bytes = size_bytes;
     }
 
-    /// Makes a file longer, with space reserved where the file system can; a block device must have that length already.
+    /// Makes a file longer, with space reserved where the file system can; a block device must have
+    /// that length already.
     ///
     /// # Errors
     /// [`DeviceError::NoSpace`], [`DeviceError::Io`]; the length is as it was then.
@@ -246,7 +255,8 @@ impl Device {
         self.options.emulate
     }
 
-    /// Sentences for the operator about how it was opened, for instance that direct I/O is not possible.
+    /// Sentences for the operator about how it was opened, for instance that direct I/O is not
+    /// possible.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -261,8 +271,8 @@ impl Device {
         Ok(DeviceIdentity { served_elsewhere: self.is_served_elsewhere(), ..identity })
     }
 
-    /// Reads at any offset and length, blocking; bytes past the recorded end read as zeroes. For offline tools: it must not
-    /// be mixed with operations in flight on the same range.
+    /// Reads at any offset and length, blocking; bytes past the recorded end read as zeroes. For
+    /// offline tools: it must not be mixed with operations in flight on the same range.
     ///
     /// # Errors
     /// [`DeviceError::Io`]; with `ENXIO` if the device ends before its recorded end.
@@ -286,11 +296,13 @@ impl Device {
         Ok(())
     }
 
-    /// Writes at any offset and length, blocking, never past the end. As [`Device::read_at`], for offline tools.
+    /// Writes at any offset and length, blocking, never past the end. As [`Device::read_at`], for
+    /// offline tools.
     ///
     /// # Errors
-    /// [`DeviceError::Io`]; with `ENOSPC` when the range is not inside the device, with `ENXIO` if it is shorter than its
-    /// recorded end (a write would make a file longer again, with zeroes in place of what was there).
+    /// [`DeviceError::Io`]; with `ENOSPC` when the range is not inside the device, with `ENXIO` if
+    /// it is shorter than its recorded end (a write would make a file longer again, with zeroes in
+    /// place of what was there).
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         let fits = offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= self.size_bytes);
         let refused = if !fits { Some(libc::ENOSPC) } else { self.ended().map(|_| libc::ENXIO) };
@@ -308,7 +320,8 @@ impl Device {
         self.buffered.sync_data().map_err(|source| self.io_error("flush", 0, source))
     }
 
-    /// The same device, without direct I/O, beside what goes on: for a thread that may wait for it. The lock lives as long as both do.
+    /// The same device, without direct I/O, beside what goes on: for a thread that may wait for it.
+    /// The lock lives as long as both do.
     ///
     /// # Errors
     /// [`DeviceError::Io`] if there is no further descriptor.
@@ -330,8 +343,8 @@ impl Device {
         std::iter::once(self.buffered.as_raw_fd()).chain(direct)
     }
 
-    /// True if the file lies on a file system whose answers come from another process or machine: there even the
-    /// question whether an operation would have to wait may have to wait.
+    /// True if the file lies on a file system whose answers come from another process or machine:
+    /// there even the question whether an operation would have to wait may have to wait.
     pub(crate) fn is_served_elsewhere(&self) -> bool {
         self.is_remote
     }

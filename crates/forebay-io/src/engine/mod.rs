@@ -1,10 +1,11 @@
 //! The engines: what hands one step to the kernel and brings its result back.
 //!
-//! A *step* is one system call's worth of an operation. All policy (short transfers, alignment, splitting, order on
-//! a socket) is above, in the reactor, so that both engines behave the same.
+//! A *step* is one system call's worth of an operation. All policy (short transfers, alignment,
+//! splitting, order on a socket) is above, in the reactor, so that both engines behave the same.
 //!
 //! Contract:
-//! - `push` never fails and never blocks: what does not fit into the kernel's queue waits in order in memory.
+//! - `push` never fails and never blocks: what does not fit into the kernel's queue waits in order
+//!   in memory.
 //! - Every pushed step comes back exactly once from `wait`, cancelled or not.
 //! - The memory a step points to stays valid until then; the reactor's slots and pool guarantee it.
 
@@ -22,7 +23,8 @@ use registered::Mapping;
 /// One system call's worth of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Syscall {
-    /// `preadv` into `count` vectors. `mapping`: the whole buffer that a single vector lies in, if it may be registered.
+    /// `preadv` into `count` vectors. `mapping`: the whole buffer that a single vector lies in, if
+    /// it may be registered.
     Read { fd: RawFd, iov: *const libc::iovec, count: u32, offset: u64, mapping: Option<Mapping> },
     /// `pwritev` from `count` vectors; `mapping` as for reads.
     Write { fd: RawFd, iov: *const libc::iovec, count: u32, offset: u64, mapping: Option<Mapping> },
@@ -61,8 +63,8 @@ impl Syscall {
     }
 }
 
-/// A request and the key its result is reported under. Keys with one of the three top bits set are the
-/// engines' own.
+/// A request and the key its result is reported under. Keys with one of the three top bits set are
+/// the engines' own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KernelStep {
     pub(crate) key: u64,
@@ -71,8 +73,8 @@ pub(crate) struct KernelStep {
     pub(crate) lane: Lane,
 }
 
-/// Device steps of one lane never wait for those of the other: a backing store that hangs must not keep the cache from being
-/// read.
+/// Device steps of one lane never wait for those of the other: a backing store that hangs must not
+/// keep the cache from being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     /// Everything on sockets, and devices that serve others while these hang.
@@ -81,8 +83,8 @@ pub(crate) enum Lane {
     Slow,
 }
 
-// SAFETY: the pointers are only passed on to the kernel, and what they point to (slots, pool) does not move and
-// outlives the step, whichever thread performs it.
+// SAFETY: the pointers are only passed on to the kernel, and what they point to (slots, pool) does
+// not move and outlives the step, whichever thread performs it.
 unsafe impl Send for KernelStep {}
 
 /// The result of a step: what the system call returned, or minus the error number.
@@ -106,7 +108,8 @@ impl Engine {
         }
     }
 
-    /// Asks that a step on a socket or a watch ends soon; it still comes back from `wait` (cancelled, or done if it was faster).
+    /// Asks that a step on a socket or a watch ends soon; it still comes back from `wait`
+    /// (cancelled, or done if it was faster).
     pub(crate) fn cancel(&mut self, key: u64) {
         match self {
             Engine::Uring(engine) => engine.cancel(key),
@@ -114,8 +117,9 @@ impl Engine {
         }
     }
 
-    /// Hands all steps to the kernel, waits until one is done, `timeout` has passed (`None`: no limit) or the
-    /// waker fired, polling for `spin` before it sleeps, and appends what is done to `done`.
+    /// Hands all steps to the kernel, waits until one is done, `timeout` has passed (`None`: no
+    /// limit) or the waker fired, polling for `spin` before it sleeps, and appends what is done to
+    /// `done`.
     pub(crate) fn wait(
         &mut self,
         timeout: Option<Duration>,
@@ -140,7 +144,8 @@ impl Engine {
         }
     }
 
-    /// Says whether the file behind a descriptor is served by somebody who may be slow to answer even the kernel.
+    /// Says whether the file behind a descriptor is served by somebody who may be slow to answer
+    /// even the kernel.
     pub(crate) fn set_served(&mut self, fd: RawFd, is_served: bool) {
         match self {
             Engine::Uring(engine) => engine.set_served(fd, is_served),
@@ -156,7 +161,8 @@ impl Engine {
         }
     }
 
-    /// Must sockets and listeners be non-blocking? (The ring waits in the kernel only on blocking ones.)
+    /// Must sockets and listeners be non-blocking? (The ring waits in the kernel only on blocking
+    /// ones.)
     pub(crate) fn wants_nonblocking(&self) -> bool {
         matches!(self, Engine::Psync(_))
     }

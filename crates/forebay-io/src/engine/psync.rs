@@ -1,12 +1,14 @@
-//! The fallback engine: a fixed pool of threads for devices, `ppoll` in the loop's thread for sockets and FUSE.
+//! The fallback engine: a fixed pool of threads for devices, `ppoll` in the loop's thread for
+//! sockets and FUSE.
 //!
-//! For kernels and sandboxes without io_uring. Same contract, lower throughput: each device step costs two thread
-//! hand-overs.
+//! For kernels and sandboxes without io_uring. Same contract, lower throughput: each device step
+//! costs two thread hand-overs.
 //!
 //! Invariants:
-//! - Each lane has threads of its own. Its jobs are taken in order of `push`, and run in parallel, as in the kernel's ring: nothing is promised about
-//!   the order in which they take effect.
-//! - Sockets and FUSE connections are only touched by the loop's thread; a step that would block waits in `pending` for `ppoll`.
+//! - Each lane has threads of its own. Its jobs are taken in order of `push`, and run in parallel,
+//!   as in the kernel's ring: nothing is promised about the order in which they take effect.
+//! - Sockets and FUSE connections are only touched by the loop's thread; a step that would block
+//!   waits in `pending` for `ppoll`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -106,7 +108,8 @@ impl Psync {
         }
     }
 
-    /// Performs a step on a socket or FUSE connection if it does not block, otherwise leaves it for `ppoll`.
+    /// Performs a step on a socket or FUSE connection if it does not block, otherwise leaves it for
+    /// `ppoll`.
     fn try_now(&mut self, step: KernelStep) {
         let waits = !matches!(step.request, Syscall::TakeMessage { .. } | Syscall::PutMessage { .. });
         match perform(step.request) {
@@ -247,7 +250,8 @@ fn perform_once(request: Syscall) -> i32 {
     let at = |offset: u64| offset as libc::off_t;
     match request {
         Syscall::Read { fd, iov, count, offset, .. } => {
-            // SAFETY: the vectors and their memory live until the step is reported (contract of the engine).
+            // SAFETY: the vectors and their memory live until the step is reported (contract of the
+            // engine).
             sys::result_of(unsafe { libc::preadv(fd, iov, count as libc::c_int, at(offset)) })
         }
         Syscall::Write { fd, iov, count, offset, .. } => {
@@ -273,7 +277,8 @@ fn perform_once(request: Syscall) -> i32 {
             sys::result_of(unsafe { libc::recv(fd, memory.cast(), len as usize, libc::MSG_DONTWAIT) })
         }
         Syscall::TakeMessage { fd, iov, count } => {
-            // SAFETY: the vectors and their memory live until the step is reported (contract of the engine).
+            // SAFETY: the vectors and their memory live until the step is reported (contract of the
+            // engine).
             sys::result_of(unsafe { libc::readv(fd, iov, count as libc::c_int) })
         }
         Syscall::PutMessage { fd, iov, count } => {

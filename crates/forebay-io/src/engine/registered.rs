@@ -1,20 +1,23 @@
-//! Buffers that the ring knows: memory that the kernel has looked up and pinned once, instead of for every transfer.
+//! Buffers that the ring knows: memory that the kernel has looked up and pinned once, instead of
+//! for every transfer.
 //!
-//! Small buffers are registered when they are first used for a transfer of their own, and for as long as they are mapped;
-//! what they hold is the pool's business. Without permission to pin memory (`RLIMIT_MEMLOCK`), or on an older kernel,
-//! nothing is registered and every transfer goes the common way.
+//! Small buffers are registered when they are first used for a transfer of their own, and for as
+//! long as they are mapped; what they hold is the pool's business. Without permission to pin memory
+//! (`RLIMIT_MEMLOCK`), or on an older kernel, nothing is registered and every transfer goes the
+//! common way.
 //!
 //! Invariants:
-//! - A buffer is used as registered only if the mapping that was registered under its number is the one it has now:
-//!   mappings are told apart by a number of their own, addresses come back.
-//! - What is no longer mapped is given up at the next turn; until then the kernel only keeps the old pages.
+//! - A buffer is used as registered only if the mapping that was registered under its number is the
+//!   one it has now: mappings are told apart by a number of their own, addresses come back.
+//! - What is no longer mapped is given up at the next turn; until then the kernel only keeps the
+//!   old pages.
 
 use io_uring::Submitter;
 
 /// Buffers that can be registered; the kernel allows 16,384.
 const REGISTERED_MAX: u32 = 4096;
-/// Larger buffers are not registered: looking up their pages is little beside copying them, and all of it would be
-/// pinned, used or not.
+/// Larger buffers are not registered: looking up their pages is little beside copying them, and all
+/// of it would be pinned, used or not.
 pub(crate) const REGISTERED_BYTES_MAX: usize = 64 << 10;
 
 /// The memory of a buffer.
@@ -47,7 +50,8 @@ impl Registered {
         if *known != mapping.number {
             let memory = libc::iovec { iov_base: mapping.address.cast(), iov_len: mapping.len };
             if !update(submitter, mapping.buffer, memory) {
-                // Most likely no more memory may be pinned: what is registered stays, nothing is tried again.
+                // Most likely no more memory may be pinned: what is registered stays, nothing is
+                // tried again.
                 self.mappings.truncate(mapping.buffer as usize);
                 return None;
             }
@@ -56,7 +60,8 @@ impl Registered {
         u16::try_from(mapping.buffer).ok()
     }
 
-    /// This mapping of the buffer is gone. If another one is registered by now, it stays: transfers may be queued that use it.
+    /// This mapping of the buffer is gone. If another one is registered by now, it stays: transfers
+    /// may be queued that use it.
     pub(crate) fn forget(&mut self, submitter: &Submitter<'_>, buffer: u32, mapping: u64) {
         let Some(known) = self.mappings.get_mut(buffer as usize) else { return };
         if *known == mapping {
@@ -67,7 +72,8 @@ impl Registered {
 }
 
 fn update(submitter: &Submitter<'_>, buffer: u32, memory: libc::iovec) -> bool {
-    // SAFETY: the kernel takes references to the pages of a live mapping of the pool; they stay valid memory for it
-    // when the pool unmaps them, and no transfer uses them then (see the invariants).
+    // SAFETY: the kernel takes references to the pages of a live mapping of the pool; they stay
+    // valid memory for it when the pool unmaps them, and no transfer uses them then (see the
+    // invariants).
     unsafe { submitter.register_buffers_update(buffer, &[memory], None) }.is_ok()
 }

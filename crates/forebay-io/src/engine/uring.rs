@@ -1,12 +1,14 @@
 //! The io_uring engine: one ring, one thread, one system call per turn of the loop.
 //!
 //! Invariants:
-//! - At most `devices_max` device steps of each lane are in the kernel; the rest waits, in order. Steps on sockets and FUSE
-//!   connections are not limited: they may wait for a peer for ever, and must not keep device steps out. (Should they ever overflow
-//!   the completion queue, the kernel keeps the surplus: `NODROP` is required.) No lane waits for another one.
-//! - The ring is made disabled and enabled by the first `wait`: the thread that calls it becomes the only issuer
-//!   the kernel accepts (`SINGLE_ISSUER`), whoever made the reactor.
-//! - Entries reach the kernel in the order of `push`; a cancel therefore never hits a later user of its key.
+//! - At most `devices_max` device steps of each lane are in the kernel; the rest waits, in order.
+//!   Steps on sockets and FUSE connections are not limited: they may wait for a peer for ever, and
+//!   must not keep device steps out. (Should they ever overflow the completion queue, the kernel
+//!   keeps the surplus: `NODROP` is required.) No lane waits for another one.
+//! - The ring is made disabled and enabled by the first `wait`: the thread that calls it becomes
+//!   the only issuer the kernel accepts (`SINGLE_ISSUER`), whoever made the reactor.
+//! - Entries reach the kernel in the order of `push`; a cancel therefore never hits a later user of
+//!   its key.
 
 use std::collections::VecDeque;
 use std::io;
@@ -56,7 +58,8 @@ pub(crate) struct Uring {
     /// The kernel tells by a flag that it has deferred work to run.
     flags_work: bool,
     wake_armed: bool,
-    /// Descriptors on which even submitting may wait: the kernel asks whoever serves the file whether it would.
+    /// Descriptors on which even submitting may wait: the kernel asks whoever serves the file
+    /// whether it would.
     served: Vec<RawFd>,
 }
 
@@ -101,7 +104,8 @@ impl Uring {
         self.push_entry(entry);
     }
 
-    /// Operations on this descriptor are begun by another thread of the kernel, so that this one never waits.
+    /// Operations on this descriptor are begun by another thread of the kernel, so that this one
+    /// never waits.
     pub(crate) fn set_served(&mut self, fd: RawFd, is_served: bool) {
         self.served.retain(|other| *other != fd);
         if is_served {
@@ -130,7 +134,8 @@ impl Uring {
         if lane != SOCKETS && self.under_way[lane] >= self.devices_max {
             return false;
         }
-        // SAFETY: the memory the entry points to lives until its completion (contract of the engine).
+        // SAFETY: the memory the entry points to lives until its completion (contract of the
+        // engine).
         let pushed = unsafe { self.ring.submission().push(entry) }.is_ok();
         self.under_way[lane] += u32::from(pushed && lane != SOCKETS);
         pushed
@@ -209,7 +214,8 @@ impl Uring {
         }
     }
 
-    /// Busy-polls the completion queue; the kernel is entered only when it has deferred work to run.
+    /// Busy-polls the completion queue; the kernel is entered only when it has deferred work to
+    /// run.
     fn poll_until(&mut self, deadline: Instant) -> io::Result<()> {
         while self.ring.completion().is_empty() && Instant::now() < deadline {
             if self.ring.submission().taskrun() {
@@ -221,7 +227,8 @@ impl Uring {
         Ok(())
     }
 
-    /// One `io_uring_enter`. Interruption, the timeout and a busy kernel are not errors: the caller looks again.
+    /// One `io_uring_enter`. Interruption, the timeout and a busy kernel are not errors: the caller
+    /// looks again.
     fn submit(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
         let submitter = self.ring.submitter();
         let result = match timeout {
@@ -260,7 +267,8 @@ impl Uring {
     }
 }
 
-/// The best ring the kernel has: cheap completions where it knows them (and flags work to do), otherwise a plain ring.
+/// The best ring the kernel has: cheap completions where it knows them (and flags work to do),
+/// otherwise a plain ring.
 fn build(entries: u32, completions: u32) -> io::Result<(IoUring, bool)> {
     let completions = completions.max(entries).next_power_of_two();
     let base = || {
@@ -307,7 +315,8 @@ fn probe(ring: &IoUring) -> Result<(), String> {
     }
 }
 
-/// The entry of a request; `registered` is the number of the registered buffer that its only vector lies in.
+/// The entry of a request; `registered` is the number of the registered buffer that its only vector
+/// lies in.
 fn entry_of(request: Syscall, registered: Option<u16>) -> squeue::Entry {
     match request {
         Syscall::Read { fd, iov, count: 1, offset, .. } => {

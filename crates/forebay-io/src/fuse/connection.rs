@@ -1,8 +1,10 @@
-//! A FUSE connection for threads that may block, such as those of the control file system: no reactor.
+//! A FUSE connection for threads that may block, such as those of the control file system: no
+//! reactor.
 //!
 //! Invariants
-//! - Any number of threads may receive at once; each request goes to one of them. None waits in a read, which could
-//!   not be ended from outside: they wait for the descriptor and for the word to stop, and read without blocking.
+//! - Any number of threads may receive at once; each request goes to one of them. None waits in a
+//!   read, which could not be ended from outside: they wait for the descriptor and for the word to
+//!   stop, and read without blocking.
 //! - A stop is for good, and every thread notices.
 
 use std::fs::File;
@@ -11,7 +13,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::sys;
 
-/// The server's end of a mount, shared by threads. The mount's users get errors once the last reference is dropped.
+/// The server's end of a mount, shared by threads. The mount's users get errors once the last
+/// reference is dropped.
 #[derive(Debug)]
 pub struct Connection {
     device: File,
@@ -29,8 +32,9 @@ impl Connection {
         Ok(Connection { device: device.into(), stop: sys::eventfd()? })
     }
 
-    /// Waits for a request and puts it into `buffer`, which must have room for the longest write agreed on, with
-    /// its head. Returns its length, or `None` once the mount is gone or [`Connection::stop`] was called.
+    /// Waits for a request and puts it into `buffer`, which must have room for the longest write
+    /// agreed on, with its head. Returns its length, or `None` once the mount is gone or
+    /// [`Connection::stop`] was called.
     ///
     /// # Errors
     /// What the kernel says to a wait or a read, except what only means "once more".
@@ -44,7 +48,8 @@ impl Connection {
                 Ok(bytes) => return Ok(Some(bytes)),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(None),
-                    // Taken by another thread, withdrawn by its user, or too large (the kernel has answered that).
+                    // Taken by another thread, withdrawn by its user, or too large (the kernel has
+                    // answered that).
                     Some(libc::EAGAIN | libc::EINTR | libc::ENOENT | libc::EIO) => {}
                     _ => return Err(error),
                 },

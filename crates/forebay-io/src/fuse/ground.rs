@@ -1,8 +1,8 @@
-//! What a file or device rests on, as far as it can be told without asking anybody who may not answer: to notice that a daemon
-//! would wait for itself.
+//! What a file or device rests on, as far as it can be told without asking anybody who may not
+//! answer: to notice that a daemon would wait for itself.
 //!
-//! A path leads through symbolic links to a file on a mount, the mount lies on a block device, and a block device may be made of
-//! others, or of a file (loop devices).
+//! A path leads through symbolic links to a file on a mount, the mount lies on a block device, and
+//! a block device may be made of others, or of a file (loop devices).
 
 use super::table::{Mount, Mounts};
 use super::volume_claim_in;
@@ -39,7 +39,8 @@ impl Drop for Own {
     }
 }
 
-/// The mount of this very process that a file or device rests on, if there is one. Nobody is asked who may not answer.
+/// The mount of this very process that a file or device rests on, if there is one. Nobody is asked
+/// who may not answer.
 pub fn own_mount(path: &Path) -> Option<PathBuf> {
     let own = OWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
     if own.is_empty() {
@@ -51,13 +52,14 @@ pub fn own_mount(path: &Path) -> Option<PathBuf> {
     under.find(|mount| own.contains(&mount.device)).map(|mount| mount.point.clone())
 }
 
-/// The path itself, without symbolic links, and every file that it rests on. Where the mount table cannot be read, the path alone.
+/// The path itself, without symbolic links, and every file that it rests on. Where the mount table
+/// cannot be read, the path alone.
 pub fn foundations(path: &Path) -> Vec<PathBuf> {
     foundations_in(&Mounts::read().unwrap_or_default(), path)
 }
 
-/// What a volume's file at `path` hides from everybody: the path itself, or the folder that it is in. Nobody is asked who may not
-/// answer.
+/// What a volume's file at `path` hides from everybody: the path itself, or the folder that it is
+/// in. Nobody is asked who may not answer.
 pub fn volume_claim(path: &Path) -> PathBuf {
     volume_claim_in(&Mounts::read().unwrap_or_default(), path)
 }

@@ -1,8 +1,9 @@
 //! The set-user-ID helper `fusermount3`, for those who are not root.
 //!
-//! It mounts, and sends the descriptor of the connection back over a unix socket that it inherits; its number is in an
-//! environment variable. We hand the socket over as standard input, so that no other descriptor needs to be inherited
-//! (and no other child that is started at the same time can get it).
+//! It mounts, and sends the descriptor of the connection back over a unix socket that it inherits;
+//! its number is in an environment variable. We hand the socket over as standard input, so that no
+//! other descriptor needs to be inherited (and no other child that is started at the same time can
+//! get it).
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -25,7 +26,8 @@ pub(super) fn mount(target: &Path, options: &str) -> Result<OwnedFd, MountError>
     command.args(["-o", options, "--"]).arg(target);
     command.env(SOCKET_VARIABLE, "0").stdin(OwnedFd::from(theirs));
     run(target, &mut command)?;
-    // The command holds our copy of the helper's end: with it gone, a missing message is an end of file.
+    // The command holds our copy of the helper's end: with it gone, a missing message is an end of
+    // file.
     drop(command);
     receive_descriptor(&ours).map_err(|source| system(target, "receiving the connection", source))
 }
@@ -79,7 +81,7 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     if (header.cmsg_len as u64) < wanted {
         return Err(io::Error::other("the helper sent a message without a descriptor"));
     }
-    // SAFETY: the message holds at least one descriptor (just checked), which the kernel made for us; an int may be
-    // unaligned there.
+    // SAFETY: the message holds at least one descriptor (just checked), which the kernel made for
+    // us; an int may be unaligned there.
     Ok(unsafe { OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned()) })
 }

@@ -1,21 +1,25 @@
 //! Mounting: a FUSE connection for the reactor, and the mount that goes with it.
 //!
 //! Purpose
-//! - [`mount`] connects a mount point with a fresh `/dev/fuse` descriptor: by `mount(2)` for root, otherwise through
-//!   the set-user-ID helper `fusermount3`.
-//! - [`volume_place`] decides what the path of a volume export means; [`Place`] says what will be mounted where.
-//! - [`own_mount`] tells what would wait for this very process; [`foundations`] and [`volume_claim`] tell it before there is a mount.
-//! - [`Connection`] is the descriptor for those who serve it with threads of their own instead of the reactor.
+//! - [`mount`] connects a mount point with a fresh `/dev/fuse` descriptor: by `mount(2)` for root,
+//!   otherwise through the set-user-ID helper `fusermount3`.
+//! - [`volume_place`] decides what the path of a volume export means; [`Place`] says what will be
+//!   mounted where.
+//! - [`own_mount`] tells what would wait for this very process; [`foundations`] and
+//!   [`volume_claim`] tell it before there is a mount.
+//! - [`Connection`] is the descriptor for those who serve it with threads of their own instead of
+//!   the reactor.
 //! - [`FuseMount`] undoes everything: unmounts, and removes the directory if it was made here.
 //!
 //! Invariants
-//! - Nothing is mounted over anybody's files: a directory must be empty, and a place where somebody lives already is
-//!   refused. What a killed daemon left (`ENOTCONN`, "Transport endpoint is not connected") is cleared away first, if
-//!   the mount table says that it was ours.
-//! - A mount is lazily detached: it leaves the name space at once, and programs that hold files of it get errors
-//!   once the connection is closed.
+//! - Nothing is mounted over anybody's files: a directory must be empty, and a place where somebody
+//!   lives already is refused. What a killed daemon left (`ENOTCONN`, "Transport endpoint is not
+//!   connected") is cleared away first, if the mount table says that it was ours.
+//! - A mount is lazily detached: it leaves the name space at once, and programs that hold files of
+//!   it get errors once the connection is closed.
 //!
-//! What this file does not know: the protocol (`forebay-export`), and the reading of requests (the reactor).
+//! What this file does not know: the protocol (`forebay-export`), and the reading of requests (the
+//! reactor).
 
 mod connection;
 mod ground;
@@ -80,14 +84,15 @@ pub struct FuseMount {
     own: Option<ground::Own>,
 }
 
-/// Mounts at `place`. Answer the requests that come from the descriptor, INIT first: until then everybody who looks at
-/// the mount waits.
+/// Mounts at `place`. Answer the requests that come from the descriptor, INIT first: until then
+/// everybody who looks at the mount waits.
 ///
-/// Others than root may use the mount if root makes it; the kernel checks their permissions against owner and mode of
-/// the files.
+/// Others than root may use the mount if root makes it; the kernel checks their permissions against
+/// owner and mode of the files.
 ///
 /// # Errors
-/// [`MountError`]: the place is taken or not suitable, FUSE is not there, or the kernel (or the helper) refuses.
+/// [`MountError`]: the place is taken or not suitable, FUSE is not there, or the kernel (or the
+/// helper) refuses.
 pub fn mount(place: &Place, options: MountOptions) -> Result<(OwnedFd, FuseMount), MountError> {
     let target = place.target();
     clear_stale(target)?;
@@ -122,7 +127,8 @@ impl FuseMount {
         &self.target
     }
 
-    /// Unmounts, and removes the directory if it was made for the mount. Succeeds if somebody else unmounted it.
+    /// Unmounts, and removes the directory if it was made for the mount. Succeeds if somebody else
+    /// unmounted it.
     ///
     /// # Errors
     /// [`MountError::System`] or [`MountError::Helper`]; dropping the mount tries once more.
@@ -180,7 +186,8 @@ fn detach(target: &Path, by_helper: bool) -> Result<(), MountError> {
 
 /// Clears away the mount of a daemon that was killed.
 ///
-/// Looking at a mount whose daemon is stopped (not killed) waits until it goes on: a thread does it, and is left behind.
+/// Looking at a mount whose daemon is stopped (not killed) waits until it goes on: a thread does
+/// it, and is left behind.
 fn clear_stale(target: &Path) -> Result<(), MountError> {
     if own_mount(target).is_some() {
         return Err(MountError::Own { target: target.into() });
@@ -200,7 +207,8 @@ fn clear_stale(target: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Asks the server of a mount something that the kernel does not answer from memory (as it would for `stat`).
+/// Asks the server of a mount something that the kernel does not answer from memory (as it would
+/// for `stat`).
 fn ask_server(path: &CString) -> io::Result<()> {
     // SAFETY: statfs is a plain struct for which all zeroes is a value.
     let mut answer: libc::statfs = unsafe { std::mem::zeroed() };
@@ -237,7 +245,8 @@ fn open_device() -> Result<File, MountError> {
     opened.map_err(|source| MountError::NoFuse { source })
 }
 
-/// Options for the helper; it adds the descriptor, the type of the root, the user, `nosuid` and `nodev` itself.
+/// Options for the helper; it adds the descriptor, the type of the root, the user, `nosuid` and
+/// `nodev` itself.
 fn helper_options(options: MountOptions) -> String {
     let mut text = format!("fsname={SOURCE},subtype=forebay,default_permissions");
     if is_root() {

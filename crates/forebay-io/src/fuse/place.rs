@@ -65,8 +65,8 @@ impl Place {
     }
 }
 
-/// Decides how the volume appears at `path`, which must be absolute: what is mounted, and the file's name within it
-/// (none if the mount itself is the file).
+/// Decides how the volume appears at `path`, which must be absolute: what is mounted, and the
+/// file's name within it (none if the mount itself is the file).
 ///
 /// # Errors
 /// [`MountError::BadPlace`], [`MountError::System`].

@@ -1,4 +1,5 @@
-//! The mount table of this process, `/proc/self/mountinfo` (proc(5)): what is mounted at a path, by whose file system.
+//! The mount table of this process, `/proc/self/mountinfo` (proc(5)): what is mounted at a path, by
+//! whose file system.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -27,7 +28,8 @@ impl Mount {
         self.kind.as_bytes() == FILE_SYSTEM.as_bytes()
     }
 
-    /// Even a look at a file of it waits for another process or machine, for ever if that does not answer.
+    /// Even a look at a file of it waits for another process or machine, for ever if that does not
+    /// answer.
     pub(super) fn is_served_elsewhere(&self) -> bool {
         const SERVED: [&[u8]; 6] = [b"nfs", b"cifs", b"smb", b"ceph", b"fuse", b"autofs"];
         SERVED.iter().any(|kind| self.kind.as_bytes().starts_with(kind))
@@ -59,8 +61,8 @@ impl Mounts {
         path.ancestors().find_map(|above| self.at(above))
     }
 
-    /// A path as the table has it: absolute, without symbolic links. Nobody is asked for it who may not answer: what lies on the
-    /// mount of a server is taken as it is.
+    /// A path as the table has it: absolute, without symbolic links. Nobody is asked for it who may
+    /// not answer: what lies on the mount of a server is taken as it is.
     pub(super) fn resolve(&self, path: &Path) -> PathBuf {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
         let parts =
@@ -100,7 +102,8 @@ pub(super) fn is_ours(target: &Path) -> Result<bool, MountError> {
 
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
-    // mount id, parent id, device, root, mount point, options, optional fields, "-", type, source, options.
+    // mount id, parent id, device, root, mount point, options, optional fields, "-", type, source,
+    // options.
     let device = std::str::from_utf8(fields.nth(2)?).ok()?;
     let (major, minor) = device.split_once(':')?;
     let point = unescape(fields.nth(1)?).into();

@@ -32,7 +32,8 @@ impl Reactor {
             return;
         };
         let on_device = self.memory.slots.get(index).kind.device().is_some();
-        // Interrupted, or (devices only) short of kernel memory for a moment: nothing was done, so do it again.
+        // Interrupted, or (devices only) short of kernel memory for a moment: nothing was done, so
+        // do it again.
         if step.result == -libc::EINTR || (on_device && step.result == -libc::EAGAIN) {
             if !on_device {
                 return self.push_step(index);
@@ -58,8 +59,9 @@ impl Reactor {
         }
     }
 
-    /// Does a step that did nothing once more: at once at first, then after a rest. False when that was done so often that it has
-    /// to count as the device's answer: a file system in user space, or a broken driver, may say so for ever.
+    /// Does a step that did nothing once more: at once at first, then after a rest. False when that
+    /// was done so often that it has to count as the device's answer: a file system in user space,
+    /// or a broken driver, may say so for ever.
     fn try_again(&mut self, index: u32) -> bool {
         let slot = self.memory.slots.get_mut(index);
         slot.in_vain += 1;
@@ -160,8 +162,8 @@ impl Reactor {
             let rest = Span::new(span.buf, span.offset + skip, span.len - skip);
             skip = 0;
             let address = memory.pool.address_of_pinned(rest);
-            // SAFETY: the span is pinned, hence inside live memory; its step is back, so the kernel is done with it,
-            // and no slice to a buffer the kernel writes exists.
+            // SAFETY: the span is pinned, hence inside live memory; its step is back, so the kernel
+            // is done with it, and no slice to a buffer the kernel writes exists.
             unsafe { std::ptr::write_bytes(address, 0, rest.len as usize) };
         }
     }
@@ -173,7 +175,8 @@ impl Reactor {
         let entry = &mut self.devices[device];
         match result {
             0 => self.finish(index, Ok(0)),
-            // EINVAL and ENODEV: block devices refuse ranges finer than their blocks, old kernels the mode.
+            // EINVAL and ENODEV: block devices refuse ranges finer than their blocks, old kernels
+            // the mode.
             error if [libc::EOPNOTSUPP, libc::EINVAL, libc::ENODEV].contains(&-error) => {
                 let supported = error == -libc::EINVAL;
                 let next = match phase {
@@ -282,7 +285,8 @@ impl Reactor {
         self.model_done = done;
     }
 
-    /// Cancels socket operations and waits until no step is at the engine; false when that takes too long.
+    /// Cancels socket operations and waits until no step is at the engine; false when that takes
+    /// too long.
     pub(super) fn quiesce(&mut self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         self.abort_all();
@@ -313,7 +317,8 @@ mod tests {
 
     const BYTES: u32 = 4096;
 
-    /// Reads from a device that gives each of these answers in place of its first ones, and the last of them for ever if `for_ever`.
+    /// Reads from a device that gives each of these answers in place of its first ones, and the
+    /// last of them for ever if `for_ever`.
     fn read_with(answers: &[i32], for_ever: bool) -> (Result<u32, IoFailure>, usize, Duration) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("device");

@@ -1,17 +1,19 @@
 //! FUSE connections of the reactor: many receives posted at once, replies in any order.
 //!
-//! A connection hands out one request per read, and a read that finds none would block. So the descriptor is
-//! non-blocking, and receives that find nothing are *parked*: the first of them watches the descriptor, and when
-//! something is there a *burst* of parked receives reads. A burst is twice as large as the requests that the last one
-//! found: a lone request costs one read in vain, a crowd of them is taken with one system call.
+//! A connection hands out one request per read, and a read that finds none would block. So the
+//! descriptor is non-blocking, and receives that find nothing are *parked*: the first of them
+//! watches the descriptor, and when something is there a *burst* of parked receives reads. A burst
+//! is twice as large as the requests that the last one found: a lone request costs one read in
+//! vain, a crowd of them is taken with one system call.
 //!
 //! Invariants:
-//! - At most one parked receive of a connection watches; reads of a burst are all back before the next step.
-//! - Nothing relies on a read in vain coming back at once: where io_uring keeps such a read until there is something (it
-//!   does for descriptors that know non-blocking I/O by request; `/dev/fuse` is none today), receives go on, in
-//!   smaller bursts, and closing cancels the read.
-//! - Each operation is reported once, also when the connection is closed under it; the descriptor is closed when the
-//!   last one was.
+//! - At most one parked receive of a connection watches; reads of a burst are all back before the
+//!   next step.
+//! - Nothing relies on a read in vain coming back at once: where io_uring keeps such a read until
+//!   there is something (it does for descriptors that know non-blocking I/O by request; `/dev/fuse`
+//!   is none today), receives go on, in smaller bursts, and closing cancels the read.
+//! - Each operation is reported once, also when the connection is closed under it; the descriptor
+//!   is closed when the last one was.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -44,7 +46,8 @@ pub(super) struct Fuse {
 }
 
 impl Reactor {
-    /// Adds a FUSE connection (`/dev/fuse` after its mount). The reactor owns it and makes it non-blocking.
+    /// Adds a FUSE connection (`/dev/fuse` after its mount). The reactor owns it and makes it
+    /// non-blocking.
     ///
     /// # Errors
     /// When the descriptor's mode cannot be set.
@@ -68,9 +71,9 @@ impl Reactor {
         Ok(FuseId(id as u32))
     }
 
-    /// Closes a FUSE connection: receives end as cancelled, replies already submitted still go out, then the
-    /// descriptor is closed. Where the mount is still there, its users get `ENOTCONN` from then on. The number may be
-    /// used again once every operation on it was reported.
+    /// Closes a FUSE connection: receives end as cancelled, replies already submitted still go out,
+    /// then the descriptor is closed. Where the mount is still there, its users get `ENOTCONN` from
+    /// then on. The number may be used again once every operation on it was reported.
     pub fn close_fuse(&mut self, id: FuseId) {
         let Some(Some(fuse)) = self.fuses.get_mut(id.0 as usize) else { return };
         fuse.closing = true;
@@ -181,7 +184,8 @@ impl Reactor {
         self.next_fuse_step(id);
     }
 
-    /// With nothing at the engine: watches if the last burst found the connection empty, otherwise reads a burst.
+    /// With nothing at the engine: watches if the last burst found the connection empty, otherwise
+    /// reads a burst.
     fn next_fuse_step(&mut self, id: u32) {
         let Some(Some(fuse)) = self.fuses.get_mut(id as usize) else { return };
         if fuse.drained {

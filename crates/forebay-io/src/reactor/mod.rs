@@ -1,27 +1,33 @@
 //! The reactor: one thread's operations on devices, sockets and FUSE connections.
 //!
-//! `submit` queues, `wait` hands everything to the kernel in one system call and reports what is done.
+//! `submit` queues, `wait` hands everything to the kernel in one system call and reports what is
+//! done.
 //!
 //! Contract with the caller:
-//! - Every submitted operation is reported exactly once, by `wait`, under its token; a malformed one with
-//!   [`IoFailureKind::Invalid`](crate::IoFailureKind::Invalid). `submit` itself never fails, blocks or reports.
-//! - Nothing is promised about the order of completions, nor that operations in flight together take effect in
-//!   order. A caller that needs order waits for a completion. A flush covers what was *reported* as written before
-//!   the flush was submitted (on both descriptors of the device).
-//! - Exceptions: sends on one socket go out whole and in order of submission; receives on one socket are served in
-//!   order of submission.
-//! - Transfers are complete: short device transfers and short sends are continued inside. Bytes read past the
-//!   recorded end of a device ([`Device::end_bytes`](crate::Device::end_bytes)) are zeroes. A write or zeroing that reaches past the end
-//!   fails with [`IoFailureKind::OutOfRange`](crate::IoFailureKind::OutOfRange) and does nothing.
-//! - On a device that is shorter than its recorded end a read that meets the end, and every write, zeroing and flush, fails
-//!   with [`IoFailureKind::Ended`](crate::IoFailureKind::Ended). Once it is as long as it was, everything goes on. (A file that is cut
-//!   between that look and the write itself may be made longer again by that write.)
-//! - A receive reports what one `recv` brought: 1 byte up to the span's length, or 0 when the peer has closed.
-//! - The reactor may be made on one thread and moved to another before its first `wait`; from then on it stays.
+//! - Every submitted operation is reported exactly once, by `wait`, under its token; a malformed
+//!   one with [`IoFailureKind::Invalid`](crate::IoFailureKind::Invalid). `submit` itself never
+//!   fails, blocks or reports.
+//! - Nothing is promised about the order of completions, nor that operations in flight together
+//!   take effect in order. A caller that needs order waits for a completion. A flush covers what
+//!   was *reported* as written before the flush was submitted (on both descriptors of the device).
+//! - Exceptions: sends on one socket go out whole and in order of submission; receives on one
+//!   socket are served in order of submission.
+//! - Transfers are complete: short device transfers and short sends are continued inside. Bytes
+//!   read past the recorded end of a device ([`Device::end_bytes`](crate::Device::end_bytes)) are
+//!   zeroes. A write or zeroing that reaches past the end fails with
+//!   [`IoFailureKind::OutOfRange`](crate::IoFailureKind::OutOfRange) and does nothing.
+//! - On a device that is shorter than its recorded end a read that meets the end, and every write,
+//!   zeroing and flush, fails with [`IoFailureKind::Ended`](crate::IoFailureKind::Ended). Once it
+//!   is as long as it was, everything goes on. (A file that is cut between that look and the write
+//!   itself may be made longer again by that write.)
+//! - A receive reports what one `recv` brought: 1 byte up to the span's length, or 0 when the peer
+//!   has closed.
+//! - The reactor may be made on one thread and moved to another before its first `wait`; from then
+//!   on it stays.
 //!
-//! Crash and drop: dropping the reactor cancels socket operations and waits for device operations; memory the kernel
-//! might still write is leaked rather than freed when that takes longer than a few seconds, or when the reactor is dropped
-//! on a thread other than the one that ran it.
+//! Crash and drop: dropping the reactor cancels socket operations and waits for device operations;
+//! memory the kernel might still write is leaked rather than freed when that takes longer than a
+//! few seconds, or when the reactor is dropped on a thread other than the one that ran it.
 
 mod devices;
 mod finish;
@@ -53,7 +59,8 @@ use start::DeviceEntry;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId(pub u16);
 
-/// A connected socket of the reactor. A number is not used again before 65,536 sockets were closed in its place.
+/// A connected socket of the reactor. A number is not used again before 65,536 sockets were closed
+/// in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketId(pub u32);
 
@@ -105,11 +112,13 @@ pub struct Limits {
     pub buffer_bytes_max: usize,
     /// Entries of the ring's submission queue: how many steps one system call hands over.
     pub ring_entries: u32,
-    /// Device steps of each lane (see [`Reactor::prefer_device`]) in the kernel's ring at once; more wait in memory, in order.
+    /// Device steps of each lane (see [`Reactor::prefer_device`]) in the kernel's ring at once;
+    /// more wait in memory, in order.
     pub in_flight_max: u32,
     /// Threads of the psync engine for each lane.
     pub psync_threads: u32,
-    /// How long `wait` polls at most before it sleeps; how long it does is learned from how long waits take.
+    /// How long `wait` polls at most before it sleeps; how long it does is learned from how long
+    /// waits take.
     pub spin: Duration,
 }
 
@@ -125,7 +134,8 @@ impl Default for Limits {
     }
 }
 
-/// An operation. Spans must stay allocated and, where the kernel writes, be left alone until it is reported.
+/// An operation. Spans must stay allocated and, where the kernel writes, be left alone until it is
+/// reported.
 #[derive(Clone, Copy, Debug)]
 pub enum Op<'a> {
     /// Reads from a device into the spans; reports the bytes of all spans.
@@ -167,7 +177,8 @@ pub enum Op<'a> {
         /// The listener.
         listener: ListenerId,
     },
-    /// Receives what is there, at least one byte, at most the span; reports the bytes, 0 at the end of the stream.
+    /// Receives what is there, at least one byte, at most the span; reports the bytes, 0 at the end
+    /// of the stream.
     Recv {
         /// The socket.
         socket: SocketId,
@@ -181,19 +192,20 @@ pub enum Op<'a> {
         /// What to send, in order.
         spans: &'a [Span],
     },
-    /// Takes one request from a FUSE connection; reports its bytes. Many may be posted at once. The failure `ENODEV`
-    /// means that the mount is gone; with `ENOENT` the request was withdrawn meanwhile: submit again.
+    /// Takes one request from a FUSE connection; reports its bytes. Many may be posted at once. The
+    /// failure `ENODEV` means that the mount is gone; with `ENOENT` the request was withdrawn
+    /// meanwhile: submit again.
     FuseReceive {
         /// The connection.
         fuse: FuseId,
-        /// Where the first bytes go. With 80 of them (`fuse_in_header` and `fuse_write_in`) the payload of a write
-        /// starts exactly where `data` does.
+        /// Where the first bytes go. With 80 of them (`fuse_in_header` and `fuse_write_in`) the
+        /// payload of a write starts exactly where `data` does.
         header: Span,
         /// Where the rest goes; as long as the largest write that was agreed on.
         data: Span,
     },
-    /// Answers a request of a FUSE connection with the bytes of all spans, as one message; reports their number. The
-    /// failure `ENOENT` means that nobody waits for the answer any more.
+    /// Answers a request of a FUSE connection with the bytes of all spans, as one message; reports
+    /// their number. The failure `ENOENT` means that nobody waits for the answer any more.
     FuseReply {
         /// The connection.
         fuse: FuseId,
@@ -277,15 +289,16 @@ pub struct Reactor {
     stats: ReactorStats,
 }
 
-// SAFETY: the raw pointers inside point to memory the reactor owns; nothing in it is tied to a thread before the first
-// `wait` (the ring refuses other threads afterwards, with an error).
+// SAFETY: the raw pointers inside point to memory the reactor owns; nothing in it is tied to a
+// thread before the first `wait` (the ring refuses other threads afterwards, with an error).
 unsafe impl Send for Reactor {}
 
 impl Reactor {
     /// Makes a reactor. The message says that io_uring was not available and what that means.
     ///
     /// # Errors
-    /// [`IoSetupError::UringUnavailable`] with [`EnginePreference::Uring`] only, [`IoSetupError::System`].
+    /// [`IoSetupError::UringUnavailable`] with [`EnginePreference::Uring`] only,
+    /// [`IoSetupError::System`].
     pub fn open(
         preference: EnginePreference,
         limits: Limits,
@@ -384,15 +397,16 @@ impl Reactor {
         self.devices.add(DeviceEntry::new(device, emulation))
     }
 
-    /// Operations on this device never wait for those on others that hang: what serves hits while backing stores do not answer.
+    /// Operations on this device never wait for those on others that hang: what serves hits while
+    /// backing stores do not answer.
     pub fn prefer_device(&mut self, id: DeviceId) {
         if let Some(entry) = self.devices.get_mut(id) {
             entry.lane = Lane::Fast;
         }
     }
 
-    /// Takes a device away; its number may be given to another one. `None` if there is no such device, or if an
-    /// operation on it has not been reported yet.
+    /// Takes a device away; its number may be given to another one. `None` if there is no such
+    /// device, or if an operation on it has not been reported yet.
     pub fn remove_device(&mut self, id: DeviceId) -> Option<Device> {
         let slots = &self.memory.slots;
         if slots.live().any(|index| slots.get(index).kind.device() == Some(id.0)) {
@@ -459,8 +473,8 @@ impl Reactor {
 
     /// Hands all queued operations to the kernel and appends completions to `out`.
     ///
-    /// Returns when at least one operation is done, the waker fired, or `timeout` has passed (`None`: no limit; zero:
-    /// look only).
+    /// Returns when at least one operation is done, the waker fired, or `timeout` has passed
+    /// (`None`: no limit; zero: look only).
     ///
     /// # Errors
     /// When the kernel refuses to work at all; the reactor is of no use then.
@@ -469,7 +483,8 @@ impl Reactor {
         timeout: Option<Duration>,
         out: &mut Vec<Completion>,
     ) -> Result<Waited, IoFailure> {
-        // The clock is read only where its answer is needed: that can be a system call, and most turns find work at once.
+        // The clock is read only where its answer is needed: that can be a system call, and most
+        // turns find work at once.
         let mut deadline = None;
         let mut left = timeout;
         let mut woken = false;
@@ -511,7 +526,8 @@ impl Reactor {
         Ok(())
     }
 
-    /// Hands all queued operations to the kernel, without waiting for any and without reporting completions.
+    /// Hands all queued operations to the kernel, without waiting for any and without reporting
+    /// completions.
     ///
     /// # Errors
     /// When the kernel refuses to work at all; the reactor is of no use then.
@@ -519,7 +535,8 @@ impl Reactor {
         self.engine.hand_over()
     }
 
-    /// Time until the deadline, the end of a rest or the next event of a disk model, whichever is first.
+    /// Time until the deadline, the end of a rest or the next event of a disk model, whichever is
+    /// first.
     fn sleep_time(&self, until_deadline: Option<Duration>) -> Option<Duration> {
         let until_rested =
             self.resting.front().map(|(until, _)| until.saturating_duration_since(Instant::now()));
@@ -563,7 +580,8 @@ impl Drop for Reactor {
         // SAFETY: nothing uses the engine after this.
         unsafe { ManuallyDrop::drop(&mut self.engine) };
         if quiet {
-            // SAFETY: no step is at the engine, so the kernel and the threads know none of this memory any more.
+            // SAFETY: no step is at the engine, so the kernel and the threads know none of this
+            // memory any more.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
     }

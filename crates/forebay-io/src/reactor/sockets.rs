@@ -1,9 +1,10 @@
 //! Sockets and listeners of the reactor: their life, and the order of operations on one socket.
 //!
 //! Invariants:
-//! - At most one send and one receive of a socket are at the engine; later ones wait in order. So bytes of two sends
-//!   never mix, however short the kernel's sends are.
-//! - A socket's descriptor is closed when it was closed by the caller and its last operation has been reported.
+//! - At most one send and one receive of a socket are at the engine; later ones wait in order. So
+//!   bytes of two sends never mix, however short the kernel's sends are.
+//! - A socket's descriptor is closed when it was closed by the caller and its last operation has
+//!   been reported.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -102,7 +103,8 @@ impl Reactor {
         Ok(ListenerId((self.listeners.len() - 1) as u32))
     }
 
-    /// Closes a listener; accepts on it are reported as cancelled (or as done, if they were faster).
+    /// Closes a listener; accepts on it are reported as cancelled (or as done, if they were
+    /// faster).
     pub fn close_listener(&mut self, id: ListenerId) {
         let Some(listener) = self.listeners.get_mut(id.0 as usize).and_then(Option::as_mut) else { return };
         listener.closing = true;
@@ -115,8 +117,8 @@ impl Reactor {
         }
     }
 
-    /// Gives up on accepting for now: accepts on the listener are reported as cancelled, or as done if they were faster. The
-    /// listener stays, and clients queue up at it.
+    /// Gives up on accepting for now: accepts on the listener are reported as cancelled, or as done
+    /// if they were faster. The listener stays, and clients queue up at it.
     pub fn cancel_accepts(&mut self, id: ListenerId) {
         let Some(Some(listener)) = self.listeners.get(id.0 as usize) else { return };
         for &index in &listener.accepts {
@@ -131,8 +133,8 @@ impl Reactor {
         Some(listener.fd)
     }
 
-    /// Gives up on receiving for now: the receives of a socket are reported as cancelled, or as done if they were faster. Nothing that
-    /// the peer has sent is lost, and the socket stays open.
+    /// Gives up on receiving for now: the receives of a socket are reported as cancelled, or as
+    /// done if they were faster. Nothing that the peer has sent is lost, and the socket stays open.
     pub fn cancel_receives(&mut self, id: SocketId) {
         let Some(socket) = self.sockets.get_mut(id.0) else { return };
         let waiting: Vec<u32> = socket.receives.drain(1.min(socket.receives.len())..).collect();
@@ -145,7 +147,8 @@ impl Reactor {
         }
     }
 
-    /// Gives a socket away; `None` if there is none, it was closed, or an operation on it has not been reported yet.
+    /// Gives a socket away; `None` if there is none, it was closed, or an operation on it has not
+    /// been reported yet.
     pub fn release_socket(&mut self, id: SocketId) -> Option<OwnedFd> {
         let socket = self.sockets.get(id.0)?;
         if socket.phase != Phase::Open || !socket.sends.is_empty() || !socket.receives.is_empty() {
@@ -215,15 +218,18 @@ impl Reactor {
         Ok(peer_address(socket.fd.as_fd())?)
     }
 
-    /// Tells the peer that nothing more is sent; receiving goes on. For a socket on which no send is under way.
+    /// Tells the peer that nothing more is sent; receiving goes on. For a socket on which no send
+    /// is under way.
     pub fn finish_socket(&mut self, id: SocketId) {
         let Some(socket) = self.sockets.get(id.0) else { return };
-        // SAFETY: shutdown takes no pointers. It fails if the peer is gone, which the next receive says as well.
+        // SAFETY: shutdown takes no pointers. It fails if the peer is gone, which the next receive
+        // says as well.
         let _ = sys::check(unsafe { libc::shutdown(socket.fd.as_raw_fd(), libc::SHUT_WR) });
     }
 
-    /// Bytes of the sends submitted that the peer has not taken: those that wait here and, as far as the kernel tells, those in its
-    /// buffers. A measure of progress; what lies in the kernel may count for more than its length.
+    /// Bytes of the sends submitted that the peer has not taken: those that wait here and, as far
+    /// as the kernel tells, those in its buffers. A measure of progress; what lies in the kernel
+    /// may count for more than its length.
     pub fn unsent_bytes(&self, id: SocketId) -> u64 {
         let Some(socket) = self.sockets.get(id.0) else { return 0 };
         let slots = socket.sends.iter().map(|&index| self.memory.slots.get(index));
@@ -231,14 +237,16 @@ impl Reactor {
         waiting + u64::from(sys::unsent_bytes(socket.fd.as_raw_fd()))
     }
 
-    /// Has the peer closed the connection, or reset it? For a socket on which nothing is received just now, where nobody else would
-    /// notice. `half`: so does one that sends nothing more; over TCP that looks the same.
+    /// Has the peer closed the connection, or reset it? For a socket on which nothing is received
+    /// just now, where nobody else would notice. `half`: so does one that sends nothing more; over
+    /// TCP that looks the same.
     pub fn has_hung_up(&self, id: SocketId, half: bool) -> bool {
         self.sockets.get(id.0).is_some_and(|socket| sys::has_hung_up(socket.fd.as_raw_fd(), half))
     }
 
-    /// Closes a socket: receives end as cancelled, sends already submitted still go out, then the descriptor is
-    /// closed. A peer that stops reading can hold those sends for ever: see [`Reactor::abort_socket`].
+    /// Closes a socket: receives end as cancelled, sends already submitted still go out, then the
+    /// descriptor is closed. A peer that stops reading can hold those sends for ever: see
+    /// [`Reactor::abort_socket`].
     pub fn close_socket(&mut self, id: SocketId) {
         self.shut(id, Phase::Closing);
     }

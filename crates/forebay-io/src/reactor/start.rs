@@ -20,7 +20,8 @@ pub(super) struct DeviceEntry {
     pub(super) lane: Lane,
     buffered_fd: RawFd,
     direct: Option<(RawFd, DirectAlign)>,
-    /// Buffered writes submitted and not finished: while there are any, writes look out for neighbours.
+    /// Buffered writes submitted and not finished: while there are any, writes look out for
+    /// neighbours.
     pub(super) buffered_writes: u32,
     /// Writes held back by a neighbour in the same page, in order.
     pub(super) deferred: VecDeque<u32>,
@@ -127,7 +128,8 @@ impl Reactor {
             OpKind::Zero { .. } => (slot.offset | slot.len).is_multiple_of(BUFFER_ALIGN as u64),
             _ => {
                 let memory = slot.spans.iter().fold(0, |acc, span| acc | span.offset | span.len);
-                // Buffers start at multiples of BUFFER_ALIGN, so offsets within them tell the address.
+                // Buffers start at multiples of BUFFER_ALIGN, so offsets within them tell the
+                // address.
                 let memory_fits = align.memory as usize > BUFFER_ALIGN || memory & (align.memory - 1) == 0;
                 let lengths = slot.spans.iter().fold(slot.offset, |acc, span| acc | u64::from(span.len));
                 memory_fits && lengths & u64::from(align.offset - 1) == 0
@@ -148,8 +150,9 @@ impl Reactor {
         }
     }
 
-    /// Does a modifying operation that started (or waits) before this one touch the same page, with one of the two
-    /// going through the page cache? Then the page's writeback could undo the other's direct write.
+    /// Does a modifying operation that started (or waits) before this one touch the same page, with
+    /// one of the two going through the page cache? Then the page's writeback could undo the
+    /// other's direct write.
     pub(super) fn has_page_conflict(&self, index: u32, device: usize) -> bool {
         let entry = &self.devices[device];
         if entry.buffered_writes == 0 {
@@ -182,8 +185,9 @@ impl Reactor {
         }
     }
 
-    /// Nothing may be written to a device that has ended: a file would become longer again, with zeroes in place of what was there, and
-    /// to make zeroes behind the end succeeds and does nothing. Nor does a flush mean anything.
+    /// Nothing may be written to a device that has ended: a file would become longer again, with
+    /// zeroes in place of what was there, and to make zeroes behind the end succeeds and does
+    /// nothing. Nor does a flush mean anything.
     fn is_beyond_help(&self, index: u32) -> bool {
         let kind = self.memory.slots.get(index).kind;
         let concerned = kind.modifies() || matches!(kind, OpKind::Flush { .. });
@@ -238,7 +242,8 @@ impl Reactor {
         }
     }
 
-    /// The descriptor for the vectors as they are: what is left after a short transfer may not be aligned any more.
+    /// The descriptor for the vectors as they are: what is left after a short transfer may not be
+    /// aligned any more.
     fn transfer_fd(&mut self, index: u32, device: usize) -> RawFd {
         let entry = &self.devices[device];
         let slot = self.memory.slots.get(index);

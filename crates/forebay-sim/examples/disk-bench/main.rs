@@ -1,13 +1,15 @@
-//! Cache and slow disk, in virtual time: the jobs by which the kernel's caches were measured, on a model of the same disk.
+//! Cache and slow disk, in virtual time: the jobs by which the kernel's caches were measured, on a
+//! model of the same disk.
 //!
 //! ```text
 //! cargo run --release -p forebay-sim --example disk-bench -- --job zmix --warm 2000000
 //! cargo run --release -p forebay-sim --example disk-bench -- --all [--seconds N] [--seed N] [--json FILE] [--set KEY=VALUE]...
 //! ```
 //!
-//! A cache of 1 GiB in front of a disk of 4 GiB ([`forebay_sim::arm`]); one client with 16 requests of 4 KiB in flight.
-//! The warm-up runs while the disk is fast, with another random sequence over the same distribution; then the disk is
-//! slow and the clock starts. It takes seconds, and gives the same figures every time.
+//! A cache of 1 GiB in front of a disk of 4 GiB ([`forebay_sim::arm`]); one client with 16 requests
+//! of 4 KiB in flight. The warm-up runs while the disk is fast, with another random sequence over
+//! the same distribution; then the disk is slow and the clock starts. It takes seconds, and gives
+//! the same figures every time.
 
 mod load;
 mod report;
@@ -140,7 +142,8 @@ impl Run<'_> {
         self.machine.pump();
     }
 
-    /// Lets the next thing happen before `end`; what was answered. New requests take the places of old ones.
+    /// Lets the next thing happen before `end`; what was answered. New requests take the places of
+    /// old ones.
     fn step(&mut self, end: u64) -> Option<&[Reply]> {
         if !self.machine.step(end, None) {
             return None;

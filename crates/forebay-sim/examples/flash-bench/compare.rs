@@ -39,7 +39,8 @@ pub(crate) struct Comparison {
     pub(crate) seed: u64,
     workload: Option<String>,
     layout: Option<String>,
-    /// The card whose life is told: its capacity in 10^9 bytes, and how often a block can be erased.
+    /// The card whose life is told: its capacity in 10^9 bytes, and how often a block can be
+    /// erased.
     capacity_gb: f64,
     cycles: f64,
 }
@@ -90,7 +91,8 @@ impl Comparison {
         Some(())
     }
 
-    /// Whether there are devices and caches of these sizes: some erase blocks are kept free, and a log needs some segments.
+    /// Whether there are devices and caches of these sizes: some erase blocks are kept free, and a
+    /// log needs some segments.
     pub(crate) fn is_possible(&self) -> bool {
         let blocks = self.sizes.cache_bytes / self.block_bytes;
         blocks >= BLOCKS_MIN

@@ -1,6 +1,8 @@
-//! FlashCache's layout: the core of the FlashCache model in virtual time, with the devices that Forebay's engine has beside it.
+//! FlashCache's layout: the core of the FlashCache model in virtual time, with the devices that
+//! Forebay's engine has beside it.
 //!
-//! The model says what it writes to the flash: whole blocks where their set has room, and the metadata block of each that becomes dirty or clean.
+//! The model says what it writes to the flash: whole blocks where their set has room, and the
+//! metadata block of each that becomes dirty or clean.
 
 use forebay_flashcache_model::api::{Action, BLOCK_BYTES, Device, Kind, OpId, Request};
 use forebay_flashcache_model::config::Config;

@@ -1,4 +1,5 @@
-//! A flash device from the inside: how fast it is by how full it is, beside two cards that were measured, and how long it lasts under what caches write.
+//! A flash device from the inside: how fast it is by how full it is, beside two cards that were
+//! measured, and how long it lasts under what caches write.
 //!
 //! ```text
 //! cargo run --release -p forebay-sim --example flash-bench -- --cards
@@ -7,7 +8,8 @@
 //!     [--segment-blocks N] [--block-kib N] [--capacity-gb N] [--cycles N]
 //! ```
 //!
-//! Each with `--json FILE` (a line for each line of the table), `--seed N`, and `--pages N` of a modelled card. The same figures every time and everywhere.
+//! Each with `--json FILE` (a line for each line of the table), `--seed N`, and `--pages N` of a
+//! modelled card. The same figures every time and everywhere.
 
 mod compare;
 mod flashcache;

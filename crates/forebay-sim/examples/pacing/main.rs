@@ -1,4 +1,5 @@
-//! Time series of destage under the rate controller, in virtual time: for `bench/pacing/plot.py` and for reading.
+//! Time series of destage under the rate controller, in virtual time: for `bench/pacing/plot.py`
+//! and for reading.
 //!
 //! ```text
 //! cargo run --release -p forebay-sim --example pacing -- --scenario step-load --csv step-load.csv
@@ -157,8 +158,8 @@ fn drain_beside(readers: u32, drain: Drain) -> String {
     format!("{reads:.0} | {before:.1} | {reads_beside:.0} | {beside:.1} | {ratio:.2} | {seconds}")
 }
 
-/// What `latency_target` does: one reader that the cache cannot help beside random writes, above the low level and far below the soft
-/// limit.
+/// What `latency_target` does: one reader that the cache cannot help beside random writes, above
+/// the low level and far below the soft limit.
 fn latency() {
     println!(
         "| writes/s | latency_target ms | reads/s | p95 ms | written back/s | dirty % before, after | limit |"

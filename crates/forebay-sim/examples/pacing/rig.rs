@@ -1,9 +1,9 @@
 //! The engine between clients with a steady hand and an emulated 7200 rpm disk, in virtual time
 //! ([`forebay_sim::machine`]).
 //!
-//! Two volumes, each on a disk of its own ([`forebay_io::hdd::HddModel`], 1 GiB with the seeks of a whole disk); clients
-//! use the first one, the second is for single requests of tests. The cache device takes 80 us and 2 us
-//! a block, however much is in flight. A run is the same every time.
+//! Two volumes, each on a disk of its own ([`forebay_io::hdd::HddModel`], 1 GiB with the seeks of a
+//! whole disk); clients use the first one, the second is for single requests of tests. The cache
+//! device takes 80 us and 2 us a block, however much is in flight. A run is the same every time.
 
 use forebay_core::{Drain, EngineConfig, Limit, RequestKind, Treatment, VolumeSettings};
 use forebay_format::{BLOCK_BYTES, VolumeId};
@@ -26,7 +26,8 @@ const WRITES_OPEN_MAX: usize = 256;
 /// What clients do.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
-    /// Writes of one random block, so many a second, whether or not earlier ones have been answered.
+    /// Writes of one random block, so many a second, whether or not earlier ones have been
+    /// answered.
     pub(crate) writes_per_s: u64,
     /// Readers of random blocks that are not cached, each with one request at a time.
     pub(crate) readers: u32,

@@ -1,6 +1,7 @@
-//! Runs the simulator by itself: `forebay-sim [--seed N] [--crashes N] [--per-seed N] [--break NAME] [--violations N] [--progress]
-//! [--verbose]`; with `--per-seed` no more crash points than that are taken of a seed, and seeds lie apart. It needs no daemon to build;
-//! with `--exhaustive [--length N] [--part I/N] [--only NAME]` all short sequences instead.
+//! Runs the simulator by itself: `forebay-sim [--seed N] [--crashes N] [--per-seed N] [--break
+//! NAME] [--violations N] [--progress] [--verbose]`; with `--per-seed` no more crash points than
+//! that are taken of a seed, and seeds lie apart. It needs no daemon to build; with `--exhaustive
+//! [--length N] [--part I/N] [--only NAME]` all short sequences instead.
 
 use forebay_sim::exhaustive::{ExhaustiveOptions, Sequence, run_exhaustive};
 use forebay_sim::hostile::run_hostile;

@@ -2,32 +2,38 @@
 //!
 //! # Fault model
 //!
-//! **Volatile write cache.** A device has a *durable* image and a list of *fragments*: pieces of writes that have
-//! landed in its volatile cache, in the order of landing. What a read sees (the *visible* image) is the durable image
-//! with all fragments on top. A write lands when it completes; some of its sectors, drawn at random, may land as early
-//! as its submission. A read sees the device at its submission or at its completion, drawn at random.
+//! **Volatile write cache.** A device has a *durable* image and a list of *fragments*: pieces of
+//! writes that have landed in its volatile cache, in the order of landing. What a read sees (the
+//! *visible* image) is the durable image with all fragments on top. A write lands when it
+//! completes; some of its sectors, drawn at random, may land as early as its submission. A read
+//! sees the device at its submission or at its completion, drawn at random.
 //!
-//! **Flush** makes durable, at its completion, everything that had landed when it was *submitted*. What lands while it
-//! is under way is not covered.
+//! **Flush** makes durable, at its completion, everything that had landed when it was *submitted*.
+//! What lands while it is under way is not covered.
 //!
-//! **Power cut.** Every fragment survives, is lost, or is torn (any subset of its sectors survives), each on its own;
-//! the survivors are applied in the order of landing. So a sector holds its last durable bytes or any later version:
-//! a device may write back an older version, receive a newer one and lose it; but it never lets an older version
-//! replace a newer one *that had already landed on top of it in the cache*, because its cache holds one version per
-//! sector. Writes still in flight land wholly, partly or not at all, in any order among themselves, after the
-//! fragments (landing before one of them is the same as being lost in that sector). A sector of 512 bytes is never torn.
+//! **Power cut.** Every fragment survives, is lost, or is torn (any subset of its sectors
+//! survives), each on its own; the survivors are applied in the order of landing. So a sector holds
+//! its last durable bytes or any later version: a device may write back an older version, receive a
+//! newer one and lose it; but it never lets an older version replace a newer one *that had already
+//! landed on top of it in the cache*, because its cache holds one version per sector. Writes still
+//! in flight land wholly, partly or not at all, in any order among themselves, after the fragments
+//! (landing before one of them is the same as being lost in that sector). A sector of 512 bytes is
+//! never torn.
 //!
-//! **Kill** of the daemon: everything that had landed stays, and stays volatile, so that a power cut after the restart
-//! can still lose it; writes in flight settle wholly, partly or not at all before the restart.
+//! **Kill** of the daemon: everything that had landed stays, and stays volatile, so that a power
+//! cut after the restart can still lose it; writes in flight settle wholly, partly or not at all
+//! before the restart.
 //!
-//! **Errors.** Transient errors of reads, writes and flushes: a failed write has landed wholly, partly or not at all; a
-//! failed flush has made nothing durable, and what it did not make durable stays in the volatile cache, or (`flush_drops`)
-//! is dropped from it while reads go on to see it, as Linux does it to files: no later flush brings it back. Latent errors:
-//! a sector cannot be read until it is written. Lost writes: acknowledged, never landed. Misdirected writes: landed
+//! **Errors.** Transient errors of reads, writes and flushes: a failed write has landed wholly,
+//! partly or not at all; a failed flush has made nothing durable, and what it did not make durable
+//! stays in the volatile cache, or (`flush_drops`) is dropped from it while reads go on to see it,
+//! as Linux does it to files: no later flush brings it back. Latent errors: a sector cannot be read
+//! until it is written. Lost writes: acknowledged, never landed. Misdirected writes: landed
 //! elsewhere, at a block boundary. Bit rot: bits flip at rest.
 //!
-//! **Death.** From an instant on everything fails, or everything but reads. Writes in flight fail too, and have landed
-//! wholly, partly or not at all. A restart brings the device back: what it holds is what it held.
+//! **Death.** From an instant on everything fails, or everything but reads. Writes in flight fail
+//! too, and have landed wholly, partly or not at all. A restart brings the device back: what it
+//! holds is what it held.
 
 use crate::image::Image;
 use crate::rng::{Rng, mix};
@@ -158,7 +164,8 @@ pub struct Faults {
     pub write_error: u32,
     /// Flushes that fail.
     pub flush_error: u32,
-    /// A failed flush drops half of what it should have made durable: visible still, but no later flush covers it.
+    /// A failed flush drops half of what it should have made durable: visible still, but no later
+    /// flush covers it.
     pub flush_drops: bool,
     /// Writes that are acknowledged and never land.
     pub lost: u32,
@@ -219,7 +226,8 @@ pub enum Death {
     All,
     /// Reads go on.
     Writes,
-    /// One flush fails, and drops half of what it should have made durable; everything else goes on.
+    /// One flush fails, and drops half of what it should have made durable; everything else goes
+    /// on.
     FlushDrops,
 }
 
@@ -255,7 +263,8 @@ pub struct SimDevice {
     pub latency: Latency,
     /// Writes to blocks below this one are never misdirected, and none is misdirected there.
     pub misdirect_from: u64,
-    /// Of the writes that will succeed, one in so many shows some of its sectors as early as its submission; 0: none does.
+    /// Of the writes that will succeed, one in so many shows some of its sectors as early as its
+    /// submission; 0: none does.
     pub early_of: u64,
     /// Flushes succeed and do nothing.
     pub ignores_flushes: bool,
@@ -303,8 +312,8 @@ impl SimDevice {
         &self.durable
     }
 
-    /// Puts bytes on the medium at once: for what happens while nobody uses the device. What is in the volatile cache
-    /// becomes durable first.
+    /// Puts bytes on the medium at once: for what happens while nobody uses the device. What is in
+    /// the volatile cache becomes durable first.
     pub fn preset(&mut self, offset: u64, data: &[u8]) {
         self.fragments.clear();
         self.durable = self.visible.clone();
@@ -312,8 +321,8 @@ impl SimDevice {
         self.visible.write(offset, data);
     }
 
-    /// Puts bytes on the medium at once, in whole sectors, while the rest of the device is in use: nobody else writes them
-    /// now, and what they had in the volatile cache is gone.
+    /// Puts bytes on the medium at once, in whole sectors, while the rest of the device is in use:
+    /// nobody else writes them now, and what they had in the volatile cache is gone.
     pub fn poke(&mut self, offset: u64, data: &[u8]) {
         let range = offset..offset + data.len() as u64;
         for fragment in &mut self.fragments {
@@ -517,7 +526,8 @@ impl SimDevice {
         self.latent.insert(offset / SECTOR_BYTES as u64);
     }
 
-    /// The next so many reads of this sector bring wrong bytes, without an error; what is there stays as it is.
+    /// The next so many reads of this sector bring wrong bytes, without an error; what is there
+    /// stays as it is.
     pub fn misread(&mut self, offset: u64, reads: u32) {
         self.misread = (offset / SECTOR_BYTES as u64, reads);
     }
@@ -540,7 +550,8 @@ impl SimDevice {
     #[must_use]
     pub fn power_cut(&self, rng: &mut Rng) -> Self {
         let mut image = self.durable.clone();
-        // Mostly a mixture; sometimes everything or nothing, which are the likeliest states of real devices.
+        // Mostly a mixture; sometimes everything or nothing, which are the likeliest states of real
+        // devices.
         let style = rng.below(8);
         for fragment in &self.fragments {
             let count = fragment.data.len() / SECTOR_BYTES;
@@ -570,15 +581,16 @@ impl SimDevice {
         device
     }
 
-    /// A number for everything that a crash now depends on: it stays the same as long as nothing lands, is taken in or is
-    /// made durable.
+    /// A number for everything that a crash now depends on: it stays the same as long as nothing
+    /// lands, is taken in or is made durable.
     #[must_use]
     pub fn stamp(&self) -> u64 {
         let writes = self.in_flight.keys().fold(self.next_write, |key, number| mix(key ^ number));
         mix(mix(writes ^ self.landings) ^ self.fragments.len() as u64)
     }
 
-    /// Sectors of the writes that a crash decides about: those in the volatile cache (for a power cut), then those in flight.
+    /// Sectors of the writes that a crash decides about: those in the volatile cache (for a power
+    /// cut), then those in flight.
     #[must_use]
     pub fn undecided(&self, power: bool) -> Vec<usize> {
         let volatile = self.fragments.iter().filter(|_| power).map(|fragment| &fragment.data);
@@ -586,8 +598,8 @@ impl SimDevice {
         all.map(|data| data.len() / SECTOR_BYTES).collect()
     }
 
-    /// The device after a crash of which `left` says what remains of each write of [`SimDevice::undecided`]. Those in flight
-    /// land in the order of their submission.
+    /// The device after a crash of which `left` says what remains of each write of
+    /// [`SimDevice::undecided`]. Those in flight land in the order of their submission.
     #[must_use]
     pub fn crash_to(&self, power: bool, mut left: impl Iterator<Item = Left>) -> Self {
         let mut next =

@@ -1,18 +1,24 @@
-//! A model of what happens inside a flash device: pages, erase blocks, spare area, garbage collection, trim.
+//! A model of what happens inside a flash device: pages, erase blocks, spare area, garbage
+//! collection, trim.
 //!
-//! Flash is written by pages and erased by blocks, and a page is written once between two erasures. So a device writes everything to
-//! a new place, keeps a map from its logical pages to physical ones, and collects: it picks a block, moves the pages of it that still count, and erases it. What
-//! it moves is written once more (*write amplification*), and the fuller the device, the more still counts in whatever it picks. A device keeps more physical
-//! pages than it shows (*spare area*), which bounds that.
+//! Flash is written by pages and erased by blocks, and a page is written once between two erasures.
+//! So a device writes everything to a new place, keeps a map from its logical pages to physical
+//! ones, and collects: it picks a block, moves the pages of it that still count, and erases it.
+//! What it moves is written once more (*write amplification*), and the fuller the device, the more
+//! still counts in whatever it picks. A device keeps more physical pages than it shows (*spare
+//! area*), which bounds that.
 //!
-//! Here a device has one stream for what the host writes and one for what collection moves, and collects in the foreground when free blocks run
-//! short. Which block is picked says [`Collection`].
+//! Here a device has one stream for what the host writes and one for what collection moves, and
+//! collects in the foreground when free blocks run short. Which block is picked says
+//! [`Collection`].
 //!
 //! Not modelled: wear levelling (counts of erasures are told), channels, read disturbance, caches.
 //!
 //! Invariants:
-//! - A logical page is at one physical page or none; `valid` of a block is the number of its pages that a logical page is at.
-//! - Free blocks, the two open ones and the full ones are all blocks, each once; there is always a free one to collect into.
+//! - A logical page is at one physical page or none; `valid` of a block is the number of its pages
+//!   that a logical page is at.
+//! - Free blocks, the two open ones and the full ones are all blocks, each once; there is always a
+//!   free one to collect into.
 
 use crate::rng::mix;
 
@@ -26,8 +32,10 @@ const FREE_MIN: usize = 3;
 pub enum Collection {
     /// The one with the fewest pages that count.
     Greedy,
-    /// The one for which the space gained, times the time since it was last written, is the most for the cost of reading and writing what
-    /// counts: `(1 - u) * age / (1 + u)` (Rosenblum and Ousterhout, "The Design and Implementation of a Log-Structured File System", 1992, section 3.5).
+    /// The one for which the space gained, times the time since it was last written, is the most
+    /// for the cost of reading and writing what counts: `(1 - u) * age / (1 + u)` (Rosenblum and
+    /// Ousterhout, "The Design and Implementation of a Log-Structured File System", 1992, section
+    /// 3.5).
     CostBenefit,
     /// The one that was written longest ago.
     Oldest,
@@ -89,7 +97,8 @@ pub struct FtlTimes {
     pub read_ns: f64,
     /// Erasing a block, in nanoseconds.
     pub erase_ns: f64,
-    /// Moving a page takes so many times reading and writing it: above 1 where collection has only a part of the chips.
+    /// Moving a page takes so many times reading and writing it: above 1 where collection has only
+    /// a part of the chips.
     pub move_factor: f64,
 }
 
@@ -137,8 +146,8 @@ impl Ftl {
     /// A device that was never written to.
     ///
     /// # Panics
-    /// If there is no page, or too little spare area: blocks that are kept free, the two open ones, and so much that a full block has a
-    /// page that does not count.
+    /// If there is no page, or too little spare area: blocks that are kept free, the two open ones,
+    /// and so much that a full block has a page that does not count.
     #[must_use]
     pub fn new(config: FtlConfig) -> Self {
         assert!(config.logical_pages > 0 && config.block_pages > 0, "a device has pages: {config:?}");

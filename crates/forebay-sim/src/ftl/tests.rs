@@ -40,16 +40,18 @@ fn sequential_writes_cost_nothing_more() {
     assert!((cost - 1.0).abs() < 1e-9, "{cost}");
 }
 
-/// Desnoyers, "Analytic modeling of SSD write performance" (2012): collecting the oldest block of uniform writes costs
-/// S / (S + W(-S e^-S)) pages each, S being physical over logical pages; collecting greedily costs the same with blocks of very many pages, and
-/// somewhat less with smaller ones.
+/// Desnoyers, "Analytic modeling of SSD write performance" (2012): collecting the oldest block of
+/// uniform writes costs S / (S + W(-S e^-S)) pages each, S being physical over logical pages;
+/// collecting greedily costs the same with blocks of very many pages, and somewhat less with
+/// smaller ones.
 #[test]
 fn uniform_writes_cost_what_theory_says() {
     for spare in [70, 150, 280, 500] {
         let blocks = f64::from(PAGES) * (1.0 + f64::from(spare) / 1000.0) / 64.0;
         // Blocks that are open or kept free are no spare area.
         let s = (blocks.floor() - FREE_MIN as f64 - 1.0) * 64.0 / f64::from(PAGES);
-        // x = -W(-s e^-s) by iteration: the share of a block that counts when it is collected is x / s.
+        // x = -W(-s e^-s) by iteration: the share of a block that counts when it is collected is x
+        // / s.
         let mut x: f64 = 0.5;
         (0..10_000).for_each(|_| x = s * (-s).exp() * x.exp());
         let theory = s / (s - x);

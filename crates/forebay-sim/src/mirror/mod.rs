@@ -1,11 +1,13 @@
 //! Mirrored caches: members that fail, come back stale, are missing at a start, and are replaced.
 //!
-//! As long as only one member has failed nothing may be lost, no request may end with an error, and every start must succeed. Both may make
-//! errors, and both may rot, but never the same block. The owner's note that a member does not count any more is a list of tags, durable as a
-//! whole or not at all. Where both members are there, the owner sometimes hands over a noted one as well: the superblocks say the same.
+//! As long as only one member has failed nothing may be lost, no request may end with an error, and
+//! every start must succeed. Both may make errors, and both may rot, but never the same block. The
+//! owner's note that a member does not count any more is a list of tags, durable as a whole or not
+//! at all. Where both members are there, the owner sometimes hands over a noted one as well: the
+//! superblocks say the same.
 //!
-//! Whichever member has a superblock and was not noted may be the only one that is found at a start, at every crash point: it must open, and
-//! have everything that was promised.
+//! Whichever member has a superblock and was not noted may be the only one that is found at a
+//! start, at every crash point: it must open, and have everything that was promised.
 
 use crate::device::{Death, Faults, SimDevice};
 use crate::image::Image;
@@ -22,7 +24,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What happens to the members in a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MirrorPlan {
-    /// After so many requests this member fails, in this way; `None`: the owner only says that it is gone.
+    /// After so many requests this member fails, in this way; `None`: the owner only says that it
+    /// is gone.
     pub failures: Vec<(u64, usize, Option<Death>)>,
     /// Rates of the faults of each member.
     pub faults: [Faults; 2],
@@ -32,7 +35,8 @@ pub struct MirrorPlan {
     pub rot: u32,
     /// Sectors of those that become unreadable, in parts per million of requests.
     pub spoil: u32,
-    /// Writes to either member that fail while a cache is opened after a crash, in parts per million.
+    /// Writes to either member that fail while a cache is opened after a crash, in parts per
+    /// million.
     pub opening_errors: u32,
     /// Of the requests made while a member is out, one in so many replaces it; 0: none does.
     pub replaces_of: u64,
@@ -87,7 +91,8 @@ impl MirrorPlan {
                 plan.faults[one].read_error = rng.pick(&[0, 20_000, 200_000]);
                 plan.faults[one].lost = rng.pick(&[0, 0, 3_000, 30_000]);
                 if rng.chance(1, 3) {
-                    // It fails in the end, while its bad copies are being looked at, and so does its successor.
+                    // It fails in the end, while its bad copies are being looked at, and so does
+                    // its successor.
                     plan.failures = Self::draw_failures(requests, rng);
                     plan.failures.iter_mut().for_each(|failure| failure.1 = one);
                 }
@@ -209,8 +214,9 @@ impl World {
         Ok(())
     }
 
-    /// Every superblock that is written can be read. It may call a member one that counts for the first time only once the other member says so durably: else a start
-    /// with the other one alone would go on without knowing of this one, and a start with this one alone would believe it.
+    /// Every superblock that is written can be read. It may call a member one that counts for the
+    /// first time only once the other member says so durably: else a start with the other one alone
+    /// would go on without knowing of this one, and a start with this one alone would believe it.
     pub(crate) fn check_new_member(&self, device: usize, offset: u64, bytes: &[u8]) -> Result<(), String> {
         let is_superblock = [0, 1].iter().any(|copy| Geometry::superblock_offset(*copy) == offset);
         if !is_superblock {

@@ -2,28 +2,36 @@
 //!
 //! # Scheme
 //!
-//! A sector has a list of *versions*, one per write that may still matter, each a concrete 512-byte content. Every
-//! event (a write submitted or acknowledged, a flush or read made) has a *step*, so that "before" and "after" are comparisons
-//! of numbers. A version is **superseded** when a write that was submitted after the version was acknowledged is
-//! itself acknowledged; two writes under way at the same time never supersede each other.
+//! A sector has a list of *versions*, one per write that may still matter, each a concrete 512-byte
+//! content. Every event (a write submitted or acknowledged, a flush or read made) has a *step*, so
+//! that "before" and "after" are comparisons of numbers. A version is **superseded** when a write
+//! that was submitted after the version was acknowledged is itself acknowledged; two writes under
+//! way at the same time never supersede each other.
 //!
-//! - A read may return any version that was not superseded when the read was made, or was submitted before it ended.
-//! - When a flush made at step `f` is acknowledged, versions superseded up to `f` are forgotten: nothing can bring them
-//!   back. A FUA write forgets what was acknowledged before it was submitted.
-//! - After a **kill** a sector holds a version that is not superseded; writes under way may have happened.
-//! - After a **power cut** a sector holds any version on its list: the last flushed one or a later one.
-//! - What was written **past the cache**, acknowledged, and survived a power cut on the backing store, is not hidden by
-//!   anything older, flushed or not: no stale resurrection.
-//! - The first read after a crash settles which one it is, and it must stay: after a power cut the others are forgotten;
-//!   after a kill, older ones may come back only by a power cut before the next flush.
-//! - A write that failed may have happened or not, also partly: old and new stay legal until the next write.
+//! - A read may return any version that was not superseded when the read was made, or was submitted
+//!   before it ended.
+//! - When a flush made at step `f` is acknowledged, versions superseded up to `f` are forgotten:
+//!   nothing can bring them back. A FUA write forgets what was acknowledged before it was
+//!   submitted.
+//! - After a **kill** a sector holds a version that is not superseded; writes under way may have
+//!   happened.
+//! - After a **power cut** a sector holds any version on its list: the last flushed one or a later
+//!   one.
+//! - What was written **past the cache**, acknowledged, and survived a power cut on the backing
+//!   store, is not hidden by anything older, flushed or not: no stale resurrection.
+//! - The first read after a crash settles which one it is, and it must stay: after a power cut the
+//!   others are forgotten; after a kill, older ones may come back only by a power cut before the
+//!   next flush.
+//! - A write that failed may have happened or not, also partly: old and new stay legal until the
+//!   next write.
 //!
 //! Writes of part of a sector are allowed only where the sector has one version and no other writer
 //! ([`Oracle::can_write`]), so that every version stays a concrete content.
 //!
-//! **Damage.** Where a fault was injected into the only copy the world marks the block as tainted: an I/O error is then
-//! legal. In runs with damage to the cache device, all contents a sector ever had are kept, and after a crash every one of
-//! them is legal ([`Oracle::relaxed`]): the documented limit.
+//! **Damage.** Where a fault was injected into the only copy the world marks the block as tainted:
+//! an I/O error is then legal. In runs with damage to the cache device, all contents a sector ever
+//! had are kept, and after a crash every one of them is legal ([`Oracle::relaxed`]): the documented
+//! limit.
 
 use crate::content::Content;
 use crate::image::Image;
@@ -64,8 +72,8 @@ struct Version {
     part: bool,
     /// Written past the cache: on the backing store before it was acknowledged.
     direct: bool,
-    /// The step at which it was forgotten. It may still be here because a read that was made when it was current is
-    /// under way.
+    /// The step at which it was forgotten. It may still be here because a read that was made when
+    /// it was current is under way.
     forgotten: u64,
 }
 
@@ -134,8 +142,10 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// An oracle for volumes whose sectors hold what `initial(volume, sector)` says, durably; where it says `None`, which it
-    /// must for 64 sectors at once, they are zero, and take no room until they are written. `keep_history`: there will be damage. `keep_dead`: [`Oracle::check_order`] will be called.
+    /// An oracle for volumes whose sectors hold what `initial(volume, sector)` says, durably; where
+    /// it says `None`, which it must for 64 sectors at once, they are zero, and take no room until
+    /// they are written. `keep_history`: there will be damage. `keep_dead`: [`Oracle::check_order`]
+    /// will be called.
     pub fn new(
         sectors: &[u64],
         keep_history: bool,
@@ -253,8 +263,9 @@ impl Oracle {
         })
     }
 
-    /// Announces a write of `len` bytes, which [`Oracle::can_write`] allowed; `direct` if it goes past the cache. `fill`
-    /// turns the content that a sector has now, and the range of bytes written in it, into its new content.
+    /// Announces a write of `len` bytes, which [`Oracle::can_write`] allowed; `direct` if it goes
+    /// past the cache. `fill` turns the content that a sector has now, and the range of bytes
+    /// written in it, into its new content.
     pub fn begin_write(
         &mut self,
         volume: usize,
@@ -320,15 +331,17 @@ impl Oracle {
         });
     }
 
-    /// True if a sector holds what it must hold after any crash: nothing was written since the last FLUSH or FUA that covers it. What a
-    /// kill left open (which of two versions it holds) was promised by that FLUSH, whichever it is; what was not acknowledged by none.
+    /// True if a sector holds what it must hold after any crash: nothing was written since the last
+    /// FLUSH or FUA that covers it. What a kill left open (which of two versions it holds) was
+    /// promised by that FLUSH, whichever it is; what was not acknowledged by none.
     pub fn is_promised(&self, volume: usize, sector: u64) -> bool {
         let (chunk, at) = place(sector);
         let versions = &self.volumes[volume].chunks[chunk].sectors[at];
         // What failed was not acknowledged: no FLUSH promises it.
         let answered = |version: &Version| version.acked != NEVER && version.doubt != Doubt::Failed;
         let mut left = versions.iter().filter(|version| !version.past() && answered(version));
-        // Of two that were written at once either may be there: a FUA need not have been answered before the FLUSH that covers the other.
+        // Of two that were written at once either may be there: a FUA need not have been answered
+        // before the FLUSH that covers the other.
         let flushed = self.volumes[volume].flushed;
         left.clone().count() <= 1 || left.all(|version| version.fua || version.acked < flushed)
     }
@@ -348,8 +361,9 @@ impl Oracle {
         }
     }
 
-    /// Call it before [`Oracle::power_cut`], with what the cut left on the backing store: what was written past the
-    /// cache, acknowledged, and is there, can never again be hidden by something older.
+    /// Call it before [`Oracle::power_cut`], with what the cut left on the backing store: what was
+    /// written past the cache, acknowledged, and is there, can never again be hidden by something
+    /// older.
     pub fn no_resurrection(&mut self, volume: usize, left: &Image) {
         let step = self.begin();
         self.edit_busy(volume, |sector, versions| {
@@ -446,7 +460,8 @@ impl Oracle {
         )
     }
 
-    /// A read that overlapped no writer saw these bytes: of several current versions only that one remains.
+    /// A read that overlapped no writer saw these bytes: of several current versions only that one
+    /// remains.
     fn settle(&mut self, volume: usize, sector: u64, found: &[u8], begun: u64) {
         let versions = self.versions(volume, sector);
         let settles = |v: &Version| v.acked < begun && v.doubt != Doubt::Failed;
@@ -474,7 +489,8 @@ impl Oracle {
         });
     }
 
-    /// Judges what a device holds of a sector while no write is under way: nothing but a current version will do.
+    /// Judges what a device holds of a sector while no write is under way: nothing but a current
+    /// version will do.
     ///
     /// # Errors
     /// Says what is there and what should be.
@@ -486,8 +502,8 @@ impl Oracle {
         Err(self.wrong(volume, sector, found, self.step))
     }
 
-    /// Like [`Oracle::check_at_rest`] for a device after a power cut: any version that a power cut leaves will do.
-    /// Call it on an oracle that has seen the crash.
+    /// Like [`Oracle::check_at_rest`] for a device after a power cut: any version that a power cut
+    /// leaves will do. Call it on an oracle that has seen the crash.
     ///
     /// # Errors
     /// Says what is there and what should be.
@@ -509,9 +525,10 @@ impl Oracle {
         Ok(())
     }
 
-    /// Judges what the backing store of an ordered volume holds: there must be one step at which a plain disk with a
-    /// volatile cache could have held all of it after a power cut. Every version of a sector is legal from its submission
-    /// until it is forgotten; these ranges are intersected over all sectors.
+    /// Judges what the backing store of an ordered volume holds: there must be one step at which a
+    /// plain disk with a volatile cache could have held all of it after a power cut. Every version
+    /// of a sector is legal from its submission until it is forgotten; these ranges are intersected
+    /// over all sectors.
     ///
     /// # Errors
     /// Says which sector does not fit the others.
@@ -564,7 +581,8 @@ impl Oracle {
         }
     }
 
-    /// Ranges of steps in which a sector could be found with this content, in order and apart from each other.
+    /// Ranges of steps in which a sector could be found with this content, in order and apart from
+    /// each other.
     fn steps_of(&self, volume: usize, sector: u64, found: &[u8]) -> Vec<Steps> {
         let (chunk, at) = place(sector);
         let chunk = &self.volumes[volume].chunks[chunk];
@@ -662,8 +680,8 @@ fn settled(content: Content, step: u64) -> Version {
     }
 }
 
-/// Removes versions and returns their contents. Those that were current at `oldest_read` stay until that read is over,
-/// but for reads only.
+/// Removes versions and returns their contents. Those that were current at `oldest_read` stay until
+/// that read is over, but for reads only.
 fn forget(
     versions: &mut Vec<Version>,
     step: u64,

@@ -1,4 +1,5 @@
-//! Planted bugs: the situation that a plan is led to so that each of them shows. A new bug is one row here.
+//! Planted bugs: the situation that a plan is led to so that each of them shows. A new bug is one
+//! row here.
 //!
 //! The simulator finds most of them without, only later. Situations are in `situations.rs`.
 

@@ -1,8 +1,8 @@
 //! The plan of a run: devices, volumes, settings, workload and faults that follow from a seed.
 //!
-//! Everything about a run follows from the seed (and the planted bug, if there is one, which pulls the plan towards the
-//! situations in which it shows). Swarm testing: every run has its own mixture, in which many things do not happen at
-//! all, so that what does happen happens often.
+//! Everything about a run follows from the seed (and the planted bug, if there is one, which pulls
+//! the plan towards the situations in which it shows). Swarm testing: every run has its own
+//! mixture, in which many things do not happen at all, so that what does happen happens often.
 
 mod bugs;
 mod draw;
@@ -161,7 +161,8 @@ pub struct Plan {
     pub faults: FaultPlan,
     /// After so many requests of a main line the cache device dies, and how.
     pub death: Option<(u64, Death)>,
-    /// After so many requests of a main line no cached block can be read, for so many nanoseconds: a path that fails over.
+    /// After so many requests of a main line no cached block can be read, for so many nanoseconds:
+    /// a path that fails over.
     pub outage: Option<(u64, u64)>,
     /// Devices that end for a while, in this order.
     pub truncations: Vec<TruncationPlan>,
@@ -239,7 +240,8 @@ impl Plan {
         if rng.chance(1, 5) && !plan.faults.damages() {
             plan.die(rng);
         }
-        // Whoever writes past the cache is told that the flush failed, and must write again; destage must know itself.
+        // Whoever writes past the cache is told that the flush failed, and must write again;
+        // destage must know itself.
         let destage_only = plan.modes.iter().all(|mode| matches!(mode, Mode::Writeback | Mode::Writeonly));
         // Without the cache everything is written past it.
         let sound = plan.death.is_none() && plan.faults.cache == Faults::default();
@@ -248,7 +250,8 @@ impl Plan {
         if plan.faults.backing.flush_drops {
             plan.settings.skip_sequential_bytes = 0;
         }
-        // Without a bug some seeds still go where one would show: what is looked for must not be there.
+        // Without a bug some seeds still go where one would show: what is looked for must not be
+        // there.
         let aimed = rng.chance(1, 4);
         let aim = rng.pick(&bugs::situations_of_all());
         let row = bug.map(bugs::row);
@@ -303,10 +306,12 @@ impl Plan {
         plan
     }
 
-    /// The cache device answers no read for some seconds. Nothing else is wrong with it, so no block may be lost.
+    /// The cache device answers no read for some seconds. Nothing else is wrong with it, so no
+    /// block may be lost.
     fn fail_over(&mut self, rng: &mut Rng) {
         let sound = !self.faults.damages() && self.faults.cache.read_error == 0;
-        // A member that cannot be read is put out, and then nobody has what the other one lost silently.
+        // A member that cannot be read is put out, and then nobody has what the other one lost
+        // silently.
         let true_members = self.mirror.as_ref().is_none_or(|mirror| mirror.harms == [false; 2]);
         if sound && true_members && self.death.is_none() {
             let at = rng.range(u64::from(self.requests) / 10, u64::from(self.requests) * 9 / 10);
@@ -314,8 +319,8 @@ impl Plan {
         }
     }
 
-    /// The plan for a seed whose cache is small and not mirrored: the next one from this seed on. It is not encrypted either, so that its
-    /// device can be looked at.
+    /// The plan for a seed whose cache is small and not mirrored: the next one from this seed on.
+    /// It is not encrypted either, so that its device can be looked at.
     #[must_use]
     pub fn unmirrored(mut seed: u64) -> Self {
         loop {
@@ -346,7 +351,8 @@ impl Plan {
         MirrorPlan::draw(self.requests, rng)
     }
 
-    /// A plan without chance: one volume on the smallest cache, devices that take the same time for the same, no faults.
+    /// A plan without chance: one volume on the smallest cache, devices that take the same time for
+    /// the same, no faults.
     #[must_use]
     pub fn tiny(bytes: u64, modes: Vec<Mode>, settings: VolumeSettings) -> Self {
         let geometry = geometry(16, 16);

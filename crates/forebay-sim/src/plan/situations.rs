@@ -1,4 +1,5 @@
-//! Situations that plans are led to: those in which a planted bug shows (`bugs.rs`), and those of paths that are rarely taken.
+//! Situations that plans are led to: those in which a planted bug shows (`bugs.rs`), and those of
+//! paths that are rarely taken.
 
 use super::bugs::Situation;
 use super::{FaultPlan, Mix, OwnerPlan, Plan, Style, geometry};
@@ -119,7 +120,8 @@ impl Plan {
         self.settings.dirty_low_pct = self.settings.dirty_high_pct.min(40);
     }
 
-    /// It shows by a request that is not answered in ten minutes: they should not be made of millions of moves.
+    /// It shows by a request that is not answered in ten minutes: they should not be made of
+    /// millions of moves.
     pub(super) fn full_of_pins(&mut self, rng: &mut Rng) {
         self.squeeze(rng);
         (self.mix.rule_pct, self.mix.sweep, self.mix.hot_pct) = (90, 0, 0);
@@ -187,7 +189,8 @@ impl Plan {
         self.faults = FaultPlan::default();
     }
 
-    /// Blocks written one by one lie apart, and all of them are written back before one mark is logged.
+    /// Blocks written one by one lie apart, and all of them are written back before one mark is
+    /// logged.
     pub(super) fn many_marks(&mut self, rng: &mut Rng) {
         self.only_writeback(rng);
         (self.orders, self.depth) = (vec![DestageOrder::Elevator], 1);
@@ -519,7 +522,8 @@ impl Plan {
         (self.members().misses_of, self.members().replaces_of) = (2, 0);
     }
 
-    /// Two crashes in a row: one that the members survive differently, and one that only one of them survives.
+    /// Two crashes in a row: one that the members survive differently, and one that only one of
+    /// them survives.
     pub(super) fn missing_member_twice(&mut self, rng: &mut Rng) {
         self.missing_member(rng);
         (self.style, self.cache_latency.spread) = (Style::InLine, 20);

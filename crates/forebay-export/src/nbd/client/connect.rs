@@ -68,7 +68,8 @@ impl Write for Transport {
 }
 
 impl NbdClient<Transport> {
-    /// Connects to an export, with structured replies and both metadata contexts if the server has them.
+    /// Connects to an export, with structured replies and both metadata contexts if the server has
+    /// them.
     pub fn connect(uri: &ExportUri) -> Result<Self, ClientError> {
         Self::connect_with(uri, &Wishes::default())
     }

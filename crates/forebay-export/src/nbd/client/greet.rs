@@ -42,7 +42,8 @@ struct OptionReply {
 }
 
 impl<S: Read + Write> NbdClient<S> {
-    /// Agrees with the server at the other end of `stream` and starts transmission to the export `name`.
+    /// Agrees with the server at the other end of `stream` and starts transmission to the export
+    /// `name`.
     pub fn handshake(stream: S, name: &str, wishes: &Wishes) -> Result<Self, ClientError> {
         if name.len() > codec::STRING_BYTES_MAX {
             return Err(ClientError::Misuse("an export's name is at most 4096 bytes long"));

@@ -1,19 +1,20 @@
 //! The other end: a small blocking NBD client over anything that reads and writes.
 //!
 //! Purpose
-//! - Load and verify volumes in demos and tests. One thread can keep many requests in flight: `send_*` with
-//!   cookies of its own, then [`NbdClient::recv_reply`] in whatever order the server answers. `read_at` and its
-//!   siblings do one request and wait.
+//! - Load and verify volumes in demos and tests. One thread can keep many requests in flight:
+//!   `send_*` with cookies of its own, then [`NbdClient::recv_reply`] in whatever order the server
+//!   answers. `read_at` and its siblings do one request and wait.
 //!
 //! Invariants
-//! - Sends are collected and go out when [`SEND_BYTES_KEPT`] have come together, when a reply is awaited, or
-//!   with [`NbdClient::submit`].
-//! - What the server sends is checked: answers only to what was asked, data only inside what was asked for, no
-//!   structure longer than it can be. A server that breaks the protocol ends the connection, not the program.
+//! - Sends are collected and go out when [`SEND_BYTES_KEPT`] have come together, when a reply is
+//!   awaited, or with [`NbdClient::submit`].
+//! - What the server sends is checked: answers only to what was asked, data only inside what was
+//!   asked for, no structure longer than it can be. A server that breaks the protocol ends the
+//!   connection, not the program.
 //! - After an I/O or protocol error nothing more is sent or received.
 //!
-//! A caller that sends much more than the sockets hold without receiving can stand still against a server that
-//! does the same; keep the bytes in flight bounded.
+//! A caller that sends much more than the sockets hold without receiving can stand still against a
+//! server that does the same; keep the bytes in flight bounded.
 
 mod connect;
 mod greet;
@@ -31,8 +32,8 @@ pub use greet::{Wishes, list_exports};
 /// Sends above this many bytes are not collected any longer.
 pub const SEND_BYTES_KEPT: usize = 64 << 10;
 
-/// Lengths of trims and zeroes are cut into pieces of this size: the largest a 32-bit length can say that
-/// keeps pieces aligned.
+/// Lengths of trims and zeroes are cut into pieces of this size: the largest a 32-bit length can
+/// say that keeps pieces aligned.
 const RANGE_BYTES_MAX: u64 = 1 << 31;
 
 /// A request that the server refused or could not do.
@@ -324,8 +325,8 @@ impl<S: Read + Write> NbdClient<S> {
         result
     }
 
-    /// Waits for the next answer. If it is that of a read which succeeded, `data` holds what was read; else
-    /// `data` is empty.
+    /// Waits for the next answer. If it is that of a read which succeeded, `data` holds what was
+    /// read; else `data` is empty.
     pub fn recv_reply(&mut self, data: &mut Vec<u8>) -> Result<Reply, ClientError> {
         if self.pending.is_empty() {
             return Err(ClientError::Misuse("no request is in flight"));

@@ -1,8 +1,8 @@
 //! Receiving: a read buffer, and the answers taken out of it.
 //!
 //! Invariants
-//! - No length from the server is believed: it is compared with what was asked for, or with a limit, before
-//!   memory is taken.
+//! - No length from the server is believed: it is compared with what was asked for, or with a
+//!   limit, before memory is taken.
 
 use std::io::{self, Read, Write};
 
