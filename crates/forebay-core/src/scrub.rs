@@ -184,7 +184,7 @@ impl Engine {
         scrub.wake_at = None;
         let ends = scrub.cancelled || self.cx.fenced || self.cx.stopping;
         if ends {
-            scrub.under_way -= self.forget_asked_repairs();
+            scrub.under_way -= self.cx.forget_asked_repairs();
         }
         let through = !ends && self.scrub_on(&mut scrub);
         if scrub.under_way == 0 && (ends || through) {
@@ -232,19 +232,20 @@ impl Engine {
     /// Both members have this segment, and count.
     fn has_two_copies(&self, segment: u32) -> bool {
         let whole = self.cx.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
-        whole && self.is_pair(segment)
+        whole && self.cx.is_pair(segment)
     }
 
     /// The member of a pair that this copy is read from: the one that counts, if only one does.
     fn scrubbed_member(&self, slot: u32, copy: u8) -> Option<u8> {
-        let mirror = self.cx.mirror.as_ref().filter(|_| self.is_pair(self.cx.map.place(slot).0))?;
+        let mirror = self.cx.mirror.as_ref().filter(|_| self.cx.is_pair(self.cx.map.place(slot).0))?;
         Some(mirror.failed().map_or(copy, |failed| 1 - failed))
     }
 
     /// True if a slot counts, is not known to be lost, and was not on a member that is.
     fn is_worth_scrubbing(&self, slot: u32) -> bool {
         let state = self.cx.map.state(slot);
-        if state == BlockState::Void || self.cx.mirror.is_some() && self.is_gone(self.cx.map.place(slot).0) {
+        if state == BlockState::Void || self.cx.mirror.is_some() && self.cx.is_gone(self.cx.map.place(slot).0)
+        {
             return false;
         }
         let overlooked = fault::planted(PlantedBug::ScrubOverlooksDirty) && state == BlockState::Dirty;
@@ -299,13 +300,14 @@ impl Engine {
         self.cx.map.pin(slot);
         let offset = self.copy_offset(slot, from.member);
         let read = self.scrub_reads.insert(ScrubRead { slot, pages, from });
-        self.cx.read(Device::Cache, offset, &spans, true, OpKind::ScrubRead { read });
+        let op = self.cx.read(Device::Cache, offset, &spans, true, OpKind::ScrubRead { read });
+        self.cx.ops.get_mut(op).slot = Some(slot);
     }
 
     /// Byte of the cache where a slot lies, on this member if it is of a pair.
     fn copy_offset(&self, slot: u32, member: Option<u8>) -> u64 {
         let (segment, index) = self.cx.map.place(slot);
-        member.map_or_else(|| self.cx.map.offset(slot), |member| self.half_offset(segment, member, index))
+        member.map_or_else(|| self.cx.map.offset(slot), |member| self.cx.half_offset(segment, member, index))
     }
 
     pub(crate) fn scrub_read(&mut self, read: u32, ok: bool, crcs: &[u32]) {
@@ -349,7 +351,7 @@ impl Engine {
             return;
         }
         if paired {
-            let waits = self.ask_repair(slot);
+            let waits = self.cx.ask_repair(slot);
             self.scrub_does(|scrub| scrub.under_way += usize::from(waits));
         } else {
             self.condemn(slot, found == Found::Wrong);
@@ -365,7 +367,7 @@ impl Engine {
         }
         self.scrub_does(|scrub| scrub.report.damaged_blocks += 1);
         let (key, pinned) = (self.cx.map.key(slot), self.cx.map.is_pinned(slot));
-        match self.give_up(slot) {
+        match self.cx.give_up(slot) {
             Damage::Lost => self.scrub_does(|scrub| scrub.report.lost_blocks += 1),
             Damage::Dropped => self.fetch_again(key, pinned),
             Damage::Kept => {}

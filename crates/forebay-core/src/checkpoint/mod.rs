@@ -202,13 +202,18 @@ impl Engine {
         self.hold_and_snapshot();
     }
 
+    #[inline]
     pub(crate) fn step_checkpoint(&mut self) {
         match self.checkpoint.step {
             CheckpointStep::Idle if self.may_checkpoint() && self.checkpoint_is_due() => {
                 self.hold();
                 self.hold_and_snapshot();
+                self.dispatch();
             }
-            CheckpointStep::Holding => self.hold_and_snapshot(),
+            CheckpointStep::Holding => {
+                self.hold_and_snapshot();
+                self.dispatch();
+            }
             _ => {}
         }
     }
@@ -232,14 +237,14 @@ impl Engine {
             self.cx.cover(CoverageMark::CheckpointOfFullLog);
         }
         self.apply_pool_job();
-        self.apply_rebuild();
+        self.cx.apply_rebuild();
         let snapshot = self.snapshot();
         self.cx.map.look_at(self.cx.map.geometry.slot_count().into());
         let segments = &self.cx.map.segments;
         self.checkpoint.bytes = Arc::new(snapshot.encode_with(|number, to| segments[number].pack_states(to)));
         self.checkpoint.step = CheckpointStep::Flushing;
         self.cx.log.on_hold = false;
-        self.flush(Device::Cache, Waiter::Checkpoint);
+        self.cx.flush(Device::Cache, Waiter::Checkpoint);
     }
 
     /// The map as it is now, but for the states of slots. Nothing is in flight, so it is what the log says.
@@ -319,7 +324,7 @@ impl Engine {
                 self.checkpoint_in_effect()
             }
             CheckpointStep::FlushA => self.write_superblock(1),
-            CheckpointStep::FlushB if self.joining_member().is_some() && !self.checkpoint.second => {
+            CheckpointStep::FlushB if self.cx.joining_member().is_some() && !self.checkpoint.second => {
                 self.checkpoint.second = true;
                 self.write_superblock(0);
             }
@@ -331,8 +336,9 @@ impl Engine {
     fn mend_superblock(&mut self) {
         if self.cx.mirror.is_some() {
             let mut stale = core::mem::take(&mut self.checkpoint.stale_superblocks);
-            stale
-                .retain(|(offset, _)| self.meta_members().contains(&usize::from(self.cx.member_at(*offset))));
+            stale.retain(|(offset, _)| {
+                self.cx.meta_members().contains(&usize::from(self.cx.member_at(*offset)))
+            });
             self.checkpoint.stale_superblocks = stale;
         }
         let Some((offset, bytes)) = self.checkpoint.stale_superblocks.first().cloned() else {
@@ -347,7 +353,7 @@ impl Engine {
 
     fn write_copies(&mut self) {
         self.checkpoint.step = CheckpointStep::Writing;
-        let members = self.meta_members();
+        let members = self.cx.meta_members();
         self.checkpoint.pending = 2 * members.len() as u32;
         self.checkpoint.failed = false;
         let (generation, geometry) = (self.cx.superblock.checkpoint_generation, self.cx.map.geometry);
@@ -361,7 +367,7 @@ impl Engine {
     fn write_superblock(&mut self, copy: usize) {
         self.checkpoint.step = [CheckpointStep::SuperA, CheckpointStep::SuperB][copy];
         let second = self.checkpoint.second;
-        let members = self.superblock_members(second);
+        let members = self.cx.superblock_members(second);
         self.checkpoint.pending = members.len() as u32;
         self.checkpoint.failed = false;
         if copy == 0 && self.checkpoint.tries == 0 && !second {
@@ -381,7 +387,7 @@ impl Engine {
 
     pub(crate) fn checkpoint_written(&mut self, member: u8, ok: bool) {
         self.cx.flushes.cache.unflushed = true;
-        let ok = ok || self.goes_on_without(member);
+        let ok = ok || self.cx.goes_on_without(member);
         let state = &mut self.checkpoint;
         state.failed |= !ok;
         state.pending -= 1;
@@ -408,15 +414,15 @@ impl Engine {
             CheckpointStep::SuperA => CheckpointStep::FlushA,
             _ => CheckpointStep::FlushB,
         };
-        self.flush(Device::Cache, Waiter::Checkpoint);
+        self.cx.flush(Device::Cache, Waiter::Checkpoint);
     }
 
     /// The cache device does not take a checkpoint: stop promising anything.
     fn abandon_checkpoint(&mut self) {
         self.checkpoint.step = CheckpointStep::Idle;
-        self.fence();
+        self.cx.fence();
         for item in core::mem::take(&mut self.checkpoint.settled) {
-            self.item_done(item, None);
+            self.cx.item_done(item, None);
         }
         match self.checkpoint.purpose {
             Purpose::Opening => self.fail_opening(crate::recovery::OpenError::CacheWrite),
@@ -431,7 +437,7 @@ impl Engine {
         self.checkpoint.bytes = Arc::default();
         for number in core::mem::take(&mut self.checkpoint.joining) {
             self.cx.map.end_segment(number, SegmentPhase::Free);
-            self.column_is_free(number);
+            self.cx.column_is_free(number);
             if !self.cx.keep_retired(number) {
                 self.cx.free.window.push_back(number);
             }
@@ -442,12 +448,12 @@ impl Engine {
             }
         }
         self.cx.orders_checkpointed();
-        self.rebuild_checkpointed();
+        self.cx.rebuild_checkpointed();
         if self.checkpoint.mark != self.cx.superblock.mirror {
             self.cx.want_checkpoint(); // A member was put out meanwhile.
         }
         for item in core::mem::take(&mut self.checkpoint.settled) {
-            self.item_done(item, Some(0));
+            self.cx.item_done(item, Some(0));
         }
         self.checkpoint.in_effect = self.cx.superblock.checkpoint_generation;
         self.checkpoint.super_generation = self.cx.superblock.generation;

@@ -194,7 +194,7 @@ impl Engine {
             VolumeStats {
                 cached_blocks: map.cached,
                 dirty_blocks: map.dirty,
-                lost_blocks: self.lost_blocks(volume),
+                lost_blocks: self.cx.lost_blocks(volume),
                 lost_bytes: self.lost_bytes(volume),
                 pinned_blocks: map.pinned,
                 ..self.cx.counters.0[usize::from(volume.0)]

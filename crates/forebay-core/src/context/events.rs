@@ -6,7 +6,8 @@
 use crate::api::Device;
 use crate::context::LockOwner;
 use crate::log::ledger::Waiter;
-use crate::log::streams::Item;
+use crate::log::streams::ItemOwner;
+use crate::map::segment::Key;
 use crate::mirror::state::Outcome;
 use crate::recovery::OpenError;
 use forebay_format::VolumeId;
@@ -14,8 +15,8 @@ use forebay_format::VolumeId;
 /// See the top of the file.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// An item was appended to the slot (any number, if it has no payload), or (`None`) will not be.
-    Appended(Item, Option<u32>),
+    /// What this one has queued for the log was appended to the slot (any number, if it has no payload), or (`None`) will not be.
+    Appended(ItemOwner, Key, Option<u32>),
     /// A flush that somebody waits for has ended.
     Flushed { waiter: Waiter, device: Device, ok: bool },
     /// A flush of a backing store has ended; before those who wait for it are told.
@@ -32,6 +33,8 @@ pub(crate) enum Event {
     Redo(u32),
     /// One that waited for the owner's answer has failed.
     Refused(u32),
+    /// The engine goes on without its cache.
+    WithoutCache,
     /// A member of a mirrored cache was put out.
     MemberOut,
     /// What became of a copy that a scrub asked about.

@@ -240,6 +240,8 @@ impl Context {
             started_at: self.now,
             backing: None,
             member: 0,
+            slot: None,
+            attempt: None,
             asked: 0,
             action: None,
             ended: 0,
@@ -267,6 +269,7 @@ impl Context {
             started_at: done.started_at,
             backing: done.backing,
             member: done.member,
+            slot: done.slot,
             len: done.len,
         }
     }
@@ -330,7 +333,14 @@ impl Context {
     }
 
     /// Reads from a device into the spans that `fill` gives.
-    pub(crate) fn read(&mut self, device: Device, offset: u64, spans: &[Span], crc: bool, kind: OpKind) {
+    pub(crate) fn read(
+        &mut self,
+        device: Device,
+        offset: u64,
+        spans: &[Span],
+        crc: bool,
+        kind: OpKind,
+    ) -> u32 {
         let op = self.new_op(kind);
         let len = spans.iter().map(|span| span.len).sum();
         let member = self.member_at(offset);
@@ -344,8 +354,21 @@ impl Context {
         }
         self.stats.count_read(device, len);
         self.actions.push_back(Action::Read { op: OpId(op), device, offset, len, crc });
+        op
     }
 
+    /// Reads `count` cached blocks from `slot` on, at the so-many-th attempt ([`Context::slot_offset`]).
+    pub(crate) fn read_slots(
+        &mut self,
+        (slot, count): (u32, u32),
+        attempt: u32,
+        spans: &[Span],
+        kind: OpKind,
+    ) {
+        let op = self.read(Device::Cache, self.slot_offset(slot, attempt), spans, true, kind);
+        let state = self.ops.get_mut(op);
+        (state.slot, state.attempt) = (Some(slot), (count == 1).then_some(attempt));
+    }
     /// Writes metadata to the cache device.
     pub(crate) fn write_meta(&mut self, offset: u64, meta: Arc<Vec<u8>>, kind: OpKind) {
         let op = self.new_op(kind);
@@ -362,6 +385,7 @@ impl Context {
         if self.superblock.mirror.is_none() { 0 } else { self.map.geometry.mirror_place(offset).0 as u8 }
     }
 
+    #[inline]
     pub(crate) fn tell(&mut self, event: Event) {
         self.events.push_back(event);
     }
@@ -374,14 +398,18 @@ impl Context {
     pub(crate) fn release_blocks(&mut self, range: BlockRange) {
         let mut granted = Vec::new();
         self.locks.release(range, &mut granted);
-        self.events.extend(granted.into_iter().map(Event::BlockLock));
+        if !granted.is_empty() {
+            self.events.extend(granted.into_iter().map(Event::BlockLock));
+        }
     }
 
     /// Gives a lock of blocks of a backing store back; whoever waited for it is told.
     pub(crate) fn release_backing(&mut self, range: BlockRange) {
         let mut granted = Vec::new();
         self.backing_locks.release(range, &mut granted);
-        self.events.extend(granted.into_iter().map(Event::BackingLock));
+        if !granted.is_empty() {
+            self.events.extend(granted.into_iter().map(Event::BackingLock));
+        }
     }
 
     /// Segments that the pool has, or will have when a shrink has ended.

@@ -130,6 +130,10 @@ pub(crate) struct Op {
     pub(crate) backing: Option<VolumeId>,
     /// The member of a mirrored cache that it is for.
     pub(crate) member: u8,
+    /// The first of the cached blocks that it reads.
+    pub(crate) slot: Option<u32>,
+    /// It reads one cached block, and this is the so-many-th attempt.
+    pub(crate) attempt: Option<u32>,
     /// How often it was asked for again.
     pub(crate) asked: u8,
     /// How it was asked for, if it is one of the cache device, and how often it was asked for again because that had ended.
@@ -149,6 +153,7 @@ pub(crate) struct DoneOp {
     pub(crate) started_at: Nanos,
     pub(crate) backing: Option<VolumeId>,
     pub(crate) member: u8,
+    pub(crate) slot: Option<u32>,
     pub(crate) len: u32,
 }
 

@@ -5,7 +5,6 @@ use crate::api::config::Attachment;
 use crate::api::settings::{Admission, Treatment, VolumeSettings};
 use crate::context::Context;
 use crate::destage::Destage;
-use crate::engine::Engine;
 use crate::failure::state::Promised;
 use crate::log::ledger::Flusher;
 use crate::request::direct::Intents;
@@ -131,17 +130,15 @@ impl Context {
         volume.losses_found = u64::from(self.map.volumes[number].lost > 0);
         self.volumes[number] = Some(volume);
     }
-}
 
-impl Engine {
     /// When something is due for a volume though nothing happens.
     pub(crate) fn volume_deadline(&self, volume: &Volume) -> Option<Nanos> {
         let destage = &volume.destage;
-        let waiting = self.cx.map.volumes[usize::from(volume.id.0)].waiting.len() > 0
-            && (!self.cx.fenced || self.runs_without_cache());
+        let waiting = self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0
+            && (!self.fenced || self.runs_without_cache());
         let wake = destage.rate.wake().filter(|_| waiting);
         let flush = destage.flush_deadline().filter(|_| !volume.flusher.is_running());
         let destage = wake.into_iter().chain(flush).min();
-        [destage, self.cx.intents_deadline(volume)].into_iter().flatten().min()
+        [destage, self.intents_deadline(volume)].into_iter().flatten().min()
     }
 }

@@ -194,7 +194,7 @@ impl Engine {
         self.cx
             .map
             .slot_to_destage(key)
-            .filter(|slot| self.cx.map.mask(*slot) == MASK_FULL && self.is_destageable(*slot))
+            .filter(|slot| self.cx.map.mask(*slot) == MASK_FULL && self.cx.is_destageable(*slot))
             .filter(|slot| self.cx.map.is_discarded(*slot) == is_discard)
     }
 
@@ -206,7 +206,7 @@ impl Engine {
         let explores = volume.destage.started % EXPLORE_EVERY < EXPLORE;
         if widest == 0
             || explores
-            || self.runs_without_cache()
+            || self.cx.runs_without_cache()
             || volume.destage.fill_pause_until > self.cx.now
         {
             return;

@@ -125,6 +125,12 @@ impl Context {
         let volume = self.volume(id);
         volume.flusher.is_running() && volume.destage.written_blocks >= FLUSH_WORTH_BLOCKS
     }
+
+    pub(crate) fn is_destageable(&self, slot: u32) -> bool {
+        self.map.is_durable(slot)
+            || self.runs_without_cache()
+            || fault::planted(PlantedBug::DestageBeforeDurable)
+    }
 }
 
 impl Engine {
@@ -188,11 +194,11 @@ impl Engine {
     fn pick(&mut self, id: VolumeId, block: u64, most: Most) -> Pick {
         self.cx.volume_mut(id).destage.cursor = block + 1;
         let slot = self.cx.map.slot_to_destage(Key::new(id, block)).expect("a waiting block is in the map");
-        if !self.is_destageable(slot) {
+        if !self.cx.is_destageable(slot) {
             if (self.cx.flushes.cache.unflushed || self.cx.flushes.cache.is_running())
                 && !self.cx.flushes.cache.waits(Waiter::Nobody)
             {
-                self.flush(Device::Cache, Waiter::Nobody);
+                self.cx.flush(Device::Cache, Waiter::Nobody);
             }
             return Pick::Wait(Limit::CacheFlush);
         }
@@ -211,12 +217,6 @@ impl Engine {
         self.cx.volume_mut(id).destage.cursor = end;
         self.start_extent(extent);
         Pick::Started
-    }
-
-    pub(crate) fn is_destageable(&self, slot: u32) -> bool {
-        self.cx.map.is_durable(slot)
-            || self.runs_without_cache()
-            || fault::planted(PlantedBug::DestageBeforeDurable)
     }
 
     /// Takes pages for an extent and reads what is not in the cache, else what is.
@@ -312,7 +312,7 @@ impl Engine {
         }
         let (at, count) = (at as u32, count as u32);
         let kind = OpKind::DestageRead { extent: number, at, count, tries };
-        self.cx.read(Device::Cache, self.slot_offset(slot, tries), &spans, true, kind);
+        self.cx.read_slots((slot, count), tries, &spans, kind);
     }
 
     pub(crate) fn destage_read(
@@ -333,7 +333,7 @@ impl Engine {
             if ok && (trust || crcs.get(index as usize) == Some(&self.cx.map.crc(slot))) {
                 continue;
             }
-            if tries < self.slot_tries(slot) {
+            if tries < self.cx.slot_tries(slot) {
                 self.read_extent_part(number, at, 1, tries + 1);
                 continue;
             }
@@ -343,7 +343,7 @@ impl Engine {
                 _ => self.cx.map.state(slot) == BlockState::Clean,
             };
             if counts {
-                self.give_up(slot);
+                self.cx.give_up(slot);
             }
         }
         self.extent_part_read(number, fine);
@@ -474,7 +474,7 @@ impl Engine {
         if let Some(retry_in) = paused {
             self.cx.notice(Notice::DestageFailed { volume: id, retry_in });
         }
-        if self.runs_without_cache() && self.cx.volume(id).destage.rate.failures() >= RESCUE_TRIES {
+        if self.cx.runs_without_cache() && self.cx.volume(id).destage.rate.failures() >= RESCUE_TRIES {
             let stopping = self.cx.stopping;
             let volume = self.cx.volume_mut(id);
             (volume.rescue_failed, volume.rescue_given_up) = (true, stopping);
@@ -494,7 +494,7 @@ impl Engine {
         let resting = destage.rate.is_backing_off(self.cx.now);
         if !destage.written.is_empty() && due && !volume.flusher.is_running() && !resting {
             self.cx.volume_mut(id).destage.written_blocks = 0;
-            self.flush(Device::Backing(id), Waiter::Nobody);
+            self.cx.flush(Device::Backing(id), Waiter::Nobody);
         }
     }
 
@@ -516,16 +516,16 @@ impl Engine {
         for number in extents {
             let extent = self.extents.remove(number);
             for slot in extent.slots {
-                if self.cx.map.state(slot) == BlockState::Dirty && self.runs_without_cache() {
-                    self.rescued(slot);
+                if self.cx.map.state(slot) == BlockState::Dirty && self.cx.runs_without_cache() {
+                    self.cx.rescued(slot);
                     blocks += 1;
                 } else if self.cx.map.state(slot) == BlockState::Dirty {
                     // A shadow is an older version: of its block a newer one is at risk.
                     if self.cx.fenced && !self.cx.map.is_shadow(slot) {
-                        self.note_safer(self.cx.map.key(slot), self.cx.map.mask(slot));
+                        self.cx.note_safer(self.cx.map.key(slot), self.cx.map.mask(slot));
                     }
                     self.cx.map.set_state(slot, BlockState::Destaged);
-                    self.add_mark(slot);
+                    self.cx.add_mark(slot);
                     blocks += 1;
                 }
                 self.cx.map.unpin(slot);
@@ -579,7 +579,7 @@ impl Engine {
                 busy = true;
             } else if volume.flusher.unflushed && !volume.gave_up {
                 self.cx.volume_mut(id).gave_up = true;
-                self.flush(Device::Backing(id), Waiter::Nobody);
+                self.cx.flush(Device::Backing(id), Waiter::Nobody);
                 busy = true;
             }
         }

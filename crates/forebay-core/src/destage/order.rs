@@ -104,7 +104,7 @@ impl Context {
 impl Engine {
     /// The block to write back next, if any waits.
     pub(crate) fn next_to_destage(&mut self, id: VolumeId) -> Option<u64> {
-        if self.runs_without_cache()
+        if self.cx.runs_without_cache()
             && let Some(urgent) = self.cx.next_urgent(id, self.cx.volume(id).destage.cursor)
         {
             return Some(urgent);

@@ -145,6 +145,71 @@ impl Context {
             }
         }
     }
+
+    /// True if the guarantee of [`DestageOrder::Ordered`] is in force: the backing store alone, whatever happens to the
+    /// cache device, is a crash-consistent, older image of the volume (but for blocks reported as lost). A volume that is
+    /// kept in the cache without being attached keeps the guarantee that it had, see [`Notice::OrderYielded`].
+    pub(crate) fn is_ordered(&self, volume: VolumeId) -> bool {
+        let wanted = self.volume_settings(volume).map(|settings| settings.destage_order);
+        let phase = self.order(volume).map(|order| order.phase);
+        wanted.is_none_or(|wanted| wanted == DestageOrder::Ordered) && phase == Some(OrderPhase::InForce)
+    }
+
+    /// A FLUSH was taken in, or the data of a FUA write was logged: what comes from now on is later.
+    pub(crate) fn end_flush_epoch(&mut self, volume: VolumeId, kind: RequestKind) {
+        let barrier = self.log.streams[StreamKind::Write.index()].next_sequence;
+        if kind != RequestKind::Flush && fault::planted(PlantedBug::FuaKeepsEpoch) {
+            return;
+        }
+        if let Some(order) = self.order_mut(volume).filter(|order| order.used) {
+            order.advance();
+            order.barrier = barrier;
+        }
+    }
+
+    /// The clean mark of a slot was appended.
+    pub(crate) fn note_marked(&mut self, slot: u32) {
+        let ticket = self.flushes.cache.ticket();
+        if let Some(order) = self.order_mut(self.map.key(slot).volume()) {
+            order.marks_ticket = ticket;
+        }
+    }
+
+    /// Nobody writes back what a volume that is not attached has dirty, and its place in the order keeps it from being
+    /// moved: its order gives way to whoever needs the room. True if it was attached, or has no order.
+    fn yield_order(&mut self, volume: VolumeId) -> bool {
+        if self.is_attached(volume) {
+            return true;
+        }
+        let Some(order) = self.order_mut(volume) else { return true };
+        match order.phase {
+            OrderPhase::Entering => self.map.dissolve_order(usize::from(volume.0)),
+            OrderPhase::Confirming | OrderPhase::InForce => {
+                order.phase = OrderPhase::Leaving;
+                self.want_checkpoint();
+                self.cover(CoverageMark::OrderYielded);
+                self.notice(Notice::OrderYielded { volume });
+            }
+            OrderPhase::Leaving => {}
+        }
+        false
+    }
+
+    /// This block is in the way.
+    pub(crate) fn yield_order_of(&mut self, slot: u32) {
+        if self.map.is_fixed(slot) {
+            self.yield_order(self.map.key(slot).volume());
+        }
+    }
+
+    /// The version of a block that must reach the backing store is lost.
+    pub(crate) fn break_order(&mut self, key: Key) {
+        let Some(order) = self.order_mut(key.volume()).filter(|order| order.is_promised()) else { return };
+        order.phase = OrderPhase::Leaving;
+        self.want_checkpoint();
+        self.cover(CoverageMark::OrderBroken);
+        self.notice(Notice::OrderBroken { volume: key.volume(), block: key.block() });
+    }
 }
 
 impl Engine {
@@ -153,11 +218,8 @@ impl Engine {
     /// kept in the cache without being attached keeps the guarantee that it had, see [`Notice::OrderYielded`].
     #[must_use]
     pub fn is_ordered(&self, volume: VolumeId) -> bool {
-        let wanted = self.cx.volume_settings(volume).map(|settings| settings.destage_order);
-        let phase = self.cx.order(volume).map(|order| order.phase);
-        wanted.is_none_or(|wanted| wanted == DestageOrder::Ordered) && phase == Some(OrderPhase::InForce)
+        self.cx.is_ordered(volume)
     }
-
     /// Older versions of blocks that ordered destage still has to write; they are among [`Engine::dirty_blocks`].
     #[must_use]
     pub fn shadow_blocks(&self, volume: VolumeId) -> u64 {
@@ -165,26 +227,6 @@ impl Engine {
     }
 
     // --- epochs
-
-    /// A FLUSH was taken in, or the data of a FUA write was logged: what comes from now on is later.
-    pub(crate) fn end_flush_epoch(&mut self, volume: VolumeId, kind: RequestKind) {
-        let barrier = self.cx.log.streams[StreamKind::Write.index()].next_sequence;
-        if kind != RequestKind::Flush && fault::planted(PlantedBug::FuaKeepsEpoch) {
-            return;
-        }
-        if let Some(order) = self.cx.order_mut(volume).filter(|order| order.used) {
-            order.advance();
-            order.barrier = barrier;
-        }
-    }
-
-    /// The clean mark of a slot was appended.
-    pub(crate) fn note_marked(&mut self, slot: u32) {
-        let ticket = self.cx.flushes.cache.ticket();
-        if let Some(order) = self.cx.order_mut(self.cx.map.key(slot).volume()) {
-            order.marks_ticket = ticket;
-        }
-    }
 
     /// Begins and ends orders as the settings say, and lets epochs become active.
     pub(crate) fn step_ordered(&mut self) {
@@ -202,7 +244,9 @@ impl Engine {
             self.advance_epoch(id);
             self.step_order_phase(id, wanted);
         }
-        self.wake_order_waiters();
+        if !self.order_waiters.is_empty() {
+            self.wake_order_waiters();
+        }
     }
 
     /// Makes the next epoch active once the earlier ones are complete.
@@ -236,7 +280,7 @@ impl Engine {
             }
             if !durable && !fault::planted(PlantedBug::EpochBeforeMarks) {
                 if urgent && !self.cx.flushes.cache.waits(Waiter::Nobody) {
-                    self.flush(Device::Cache, Waiter::Nobody);
+                    self.cx.flush(Device::Cache, Waiter::Nobody);
                 }
                 return;
             }
@@ -265,33 +309,6 @@ impl Engine {
         }
     }
 
-    /// Nobody writes back what a volume that is not attached has dirty, and its place in the order keeps it from being
-    /// moved: its order gives way to whoever needs the room. True if it was attached, or has no order.
-    fn yield_order(&mut self, volume: VolumeId) -> bool {
-        if self.cx.is_attached(volume) {
-            return true;
-        }
-        let Some(order) = self.cx.order_mut(volume) else { return true };
-        match order.phase {
-            OrderPhase::Entering => self.cx.map.dissolve_order(usize::from(volume.0)),
-            OrderPhase::Confirming | OrderPhase::InForce => {
-                order.phase = OrderPhase::Leaving;
-                self.cx.want_checkpoint();
-                self.cx.cover(CoverageMark::OrderYielded);
-                self.cx.notice(Notice::OrderYielded { volume });
-            }
-            OrderPhase::Leaving => {}
-        }
-        false
-    }
-
-    /// This block is in the way.
-    pub(crate) fn yield_order_of(&mut self, slot: u32) {
-        if self.cx.map.is_fixed(slot) {
-            self.yield_order(self.cx.map.key(slot).volume());
-        }
-    }
-
     /// Reclaim has found no segment to empty. If somebody needs one and nothing else can make room, volumes that are not
     /// attached give up their order. (After a start nobody needs any: whoever is attached then finds its order as it was.)
     pub(crate) fn yield_kept_orders(&mut self) {
@@ -309,19 +326,10 @@ impl Engine {
             return;
         }
         for index in 0..self.cx.map.volumes.len() as u16 {
-            if !self.yield_order(VolumeId(index)) {
+            if !self.cx.yield_order(VolumeId(index)) {
                 return; // One after the other: it may be enough.
             }
         }
-    }
-
-    /// The version of a block that must reach the backing store is lost.
-    pub(crate) fn break_order(&mut self, key: Key) {
-        let Some(order) = self.cx.order_mut(key.volume()).filter(|order| order.is_promised()) else { return };
-        order.phase = OrderPhase::Leaving;
-        self.cx.want_checkpoint();
-        self.cx.cover(CoverageMark::OrderBroken);
-        self.cx.notice(Notice::OrderBroken { volume: key.volume(), block: key.block() });
     }
 
     // --- writes past the cache

@@ -490,7 +490,7 @@ impl Engine {
         if self.cx.map.volumes[usize::from(id.0)].waiting.len() == 0 {
             return DestagePlan::shut(Limit::NothingToDo);
         }
-        let failed = self.runs_without_cache();
+        let failed = self.cx.runs_without_cache();
         if !failed && (self.cx.fenced || self.cx.is_winding_down()) {
             return DestagePlan::shut(Limit::Stopped);
         }

@@ -4,11 +4,19 @@ use crate::context::events::Event;
 use crate::context::pages::PageUse;
 use crate::engine::Engine;
 use crate::log::ledger::Waiter;
-use crate::log::streams::{Item, ItemOwner};
+use crate::log::streams::ItemOwner;
+use crate::map::segment::Key;
 
 impl Engine {
     /// Hands on what parts have told each other, until nothing is left. What comes of it may be work for any step of settling.
+    #[inline(always)] // it is asked often, and there is hardly ever anything
     pub(crate) fn dispatch(&mut self) {
+        if !self.cx.events.is_empty() {
+            self.hand_on_all();
+        }
+    }
+
+    fn hand_on_all(&mut self) {
         while let Some(event) = self.cx.events.pop_front() {
             self.cx.settle_again();
             self.hand_on(event);
@@ -17,11 +25,11 @@ impl Engine {
 
     fn hand_on(&mut self, event: Event) {
         match event {
-            Event::Appended(item, slot) => self.appended(item, slot),
+            Event::Appended(owner, key, slot) => self.appended(owner, key, slot),
             Event::StoreFlushed { volume, ok } => self.extents_flushed(volume, ok),
-            Event::FlushDue(device) => self.flush_is_due(device),
+            Event::FlushDue(device) => self.cx.flush_is_due(device),
             Event::Flushed { waiter: Waiter::Request(req), device, ok } => {
-                self.request_part_done(req, device, ok);
+                self.cx.request_part_done(req, device, ok);
             }
             Event::Flushed { waiter: Waiter::Intent(direct), ok, .. } => self.intent_durable(direct, ok),
             Event::Flushed { waiter: Waiter::Direct(direct), ok, .. } => self.direct_flushed(direct, ok),
@@ -44,6 +52,7 @@ impl Engine {
             Event::OrderReached(direct) => self.lock_backing(direct),
             Event::Redo(req) => self.mutation_locked(req),
             Event::Refused(req) => self.mutation_part_done(req, false),
+            Event::WithoutCache => self.end_reclaim(),
             Event::MemberOut => self.forget_lost_copies(),
             Event::Repaired(slot, outcome) => self.scrub_repaired(slot, outcome),
             Event::OpeningFailed(error) => self.fail_opening(error),
@@ -51,19 +60,19 @@ impl Engine {
     }
 
     /// Tells whoever waits that an item was written to `slot`, or (`None`) will not be.
-    fn appended(&mut self, item: Item, slot: Option<u32>) {
+    fn appended(&mut self, owner: ItemOwner, key: Key, slot: Option<u32>) {
         let ok = slot.is_some();
-        match item.done {
+        match owner {
             ItemOwner::Request(req) => self.logged(req, ok),
             ItemOwner::Merge(req, page) => {
                 self.cx.pages.give(PageUse::Merge, page);
                 self.logged(req, ok);
             }
             ItemOwner::Copy(direct) => self.copy_appended(direct, slot),
-            ItemOwner::Fill(page, token) => self.fill_done(item.key, page, token, slot),
+            ItemOwner::Fill(page, token) => self.fill_done(key, page, token, slot),
             ItemOwner::Survivor(relocation) => self.relocated(relocation, slot),
             ItemOwner::Intent(direct) => self.intent_appended(direct, ok),
-            ItemOwner::Drop(direct) => self.drop_appended(direct, item.kind, ok),
+            ItemOwner::Drop(direct) => self.direct_part_done(direct, ok),
         }
     }
 }

@@ -68,6 +68,66 @@ pub struct Engine {
     quiesced: bool,
 }
 
+impl Context {
+    /// Ends a request: the client gets its answer, the record is free.
+    pub(crate) fn reply(&mut self, req: u32) {
+        let path = self.path(req);
+        let mut done = self.reqs.remove(req);
+        if done.kind == RequestKind::Flush {
+            done.failed = self.flush_fails(done.volume, done.losses_reported, done.failed);
+        }
+        let result = if done.failed { Err(RequestError::Io) } else { Ok(()) };
+        if done.kind == RequestKind::Flush {
+            self.flush_answered(req, &done);
+        }
+        let took = self.now - done.started_at;
+        self.counters.reply(done.volume, path, done.failed, took);
+        if path == RequestOutcome::WritePast {
+            self.count_write_past(&done);
+        }
+        self.stats.count_reply(done.kind, done.failed, took);
+        self.volume_mut(done.volume).last_active = self.now;
+        done.crcs.clear();
+        self.spare_crcs.push(done.crcs);
+        self.actions.push_back(Action::Reply {
+            request: done.id,
+            result,
+            path,
+            took,
+            volume: done.volume,
+            bytes: done.len,
+        });
+    }
+
+    /// Which way a request went.
+    fn path(&self, req: u32) -> RequestOutcome {
+        let request = self.reqs.get(req);
+        match request.kind {
+            RequestKind::Read if !request.missed => RequestOutcome::ReadHit,
+            RequestKind::Read if self.may_fill(req) => RequestOutcome::ReadMiss,
+            RequestKind::Read => RequestOutcome::ReadBypass,
+            RequestKind::Write { .. } if request.write_back => RequestOutcome::Write,
+            RequestKind::Write { .. } if request.copies => RequestOutcome::WriteThrough,
+            RequestKind::Write { .. } => RequestOutcome::WritePast,
+            RequestKind::Flush => RequestOutcome::Flush,
+            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => RequestOutcome::Zero,
+            RequestKind::Prefetch => RequestOutcome::Prefetch,
+        }
+    }
+
+    /// Blocks of a volume that the backing store does not hold durably, older versions that ordered destage still has to
+    /// write included. Lost blocks are not counted.
+    pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> u64 {
+        self.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.dirty)
+    }
+
+    pub(crate) fn data_capacity(&self) -> u64 {
+        let geometry = &self.map.geometry;
+        debug_assert!(self.segments_staying() <= geometry.segment_count);
+        self.capacity_of(self.segments_counted(self.segments_staying()))
+    }
+}
+
 impl Engine {
     /// Starts opening the cache device of `device_bytes`. Perform its actions until `status` is not `Opening`.
     #[must_use]
@@ -123,8 +183,8 @@ impl Engine {
         stats.dirty_blocks = self.cx.map.volumes.iter().map(|volume| volume.dirty).sum();
         stats.lost_blocks = self.cx.map.lost.len() as u64 + self.cx.failure.lost_blocks();
         stats.lost_bytes = self.loss_totals().iter().map(|total| total.bytes).sum();
-        stats.free_segments = self.free_segments() as u64;
-        stats.segments = u64::from(self.segments_counted(self.cx.map.segments.len() as u32));
+        stats.free_segments = self.cx.free_segments() as u64;
+        stats.segments = u64::from(self.cx.segments_counted(self.cx.map.segments.len() as u32));
         stats.pinned_blocks = self.cx.map.pinned_blocks();
         stats.index_memory_bytes = (self.cx.map.memory_bytes() + self.memory.bytes()) as u64;
         stats.requests_in_flight = self.cx.reqs.len() as u64;
@@ -138,13 +198,14 @@ impl Engine {
         self.dispatch();
     }
 
+    #[inline(always)]
     fn take_request(&mut self, request: Request<'_>) {
         let refusal =
             if self.cx.status != Status::Ready || self.cx.stopping || self.is_leaving(request.volume) {
                 Some(RequestError::Shutdown)
             } else if !self.cx.is_valid(&request) {
                 Some(RequestError::Invalid)
-            } else if self.refuses_changes()
+            } else if self.cx.refuses_changes()
                 && !matches!(request.kind, RequestKind::Read | RequestKind::Prefetch)
             {
                 Some(RequestError::Io)
@@ -172,7 +233,7 @@ impl Engine {
         let req = self.take_in(request);
         match self.cx.reqs.get(req).kind {
             RequestKind::Read | RequestKind::Prefetch => self.start_read(req),
-            RequestKind::Flush => self.start_flush(req),
+            RequestKind::Flush => self.cx.start_flush(req),
             RequestKind::Write { .. } | RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => {
                 self.admit_mutation(req);
             }
@@ -189,7 +250,7 @@ impl Engine {
         volume.last_active = now;
         let losses_reported = volume.losses_reported;
         let (mut write_back, mut copies) = volume.writes(treatment);
-        if self.runs_without_cache() {
+        if self.cx.runs_without_cache() {
             (write_back, copies) = (false, false);
         }
         self.cx.stats.count_request(&request);
@@ -220,52 +281,6 @@ impl Engine {
         })
     }
 
-    /// Ends a request: the client gets its answer, the record is free.
-    pub(crate) fn reply(&mut self, req: u32) {
-        let path = self.path(req);
-        let mut done = self.cx.reqs.remove(req);
-        if done.kind == RequestKind::Flush {
-            done.failed = self.cx.flush_fails(done.volume, done.losses_reported, done.failed);
-        }
-        let result = if done.failed { Err(RequestError::Io) } else { Ok(()) };
-        if done.kind == RequestKind::Flush {
-            self.cx.flush_answered(req, &done);
-        }
-        let took = self.cx.now - done.started_at;
-        self.cx.counters.reply(done.volume, path, done.failed, took);
-        if path == RequestOutcome::WritePast {
-            self.cx.count_write_past(&done);
-        }
-        self.cx.stats.count_reply(done.kind, done.failed, took);
-        self.cx.volume_mut(done.volume).last_active = self.cx.now;
-        done.crcs.clear();
-        self.cx.spare_crcs.push(done.crcs);
-        self.cx.actions.push_back(Action::Reply {
-            request: done.id,
-            result,
-            path,
-            took,
-            volume: done.volume,
-            bytes: done.len,
-        });
-    }
-
-    /// Which way a request went.
-    fn path(&self, req: u32) -> RequestOutcome {
-        let request = self.cx.reqs.get(req);
-        match request.kind {
-            RequestKind::Read if !request.missed => RequestOutcome::ReadHit,
-            RequestKind::Read if self.may_fill(req) => RequestOutcome::ReadMiss,
-            RequestKind::Read => RequestOutcome::ReadBypass,
-            RequestKind::Write { .. } if request.write_back => RequestOutcome::Write,
-            RequestKind::Write { .. } if request.copies => RequestOutcome::WriteThrough,
-            RequestKind::Write { .. } => RequestOutcome::WritePast,
-            RequestKind::Flush => RequestOutcome::Flush,
-            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => RequestOutcome::Zero,
-            RequestKind::Prefetch => RequestOutcome::Prefetch,
-        }
-    }
-
     /// A device operation, or `Crc`, has completed. `crcs` holds one checksum per block if they were asked for.
     pub fn complete(&mut self, now: Nanos, op: OpId, result: Result<(), DeviceFailure>, crcs: &[u32]) {
         self.cx.advance(now);
@@ -273,32 +288,33 @@ impl Engine {
         self.dispatch();
     }
 
+    #[inline(always)]
     fn take_completion(&mut self, op: OpId, result: Result<(), DeviceFailure>, crcs: &[u32]) {
         let ok = result.is_ok();
         if result == Err(DeviceFailure::Ended) {
-            if self.awaits_device(op) {
+            if self.cx.awaits_device(op) {
                 return;
             }
-        } else if (!ok || self.cx.mirror.is_some()) && self.is_asked_again(op, ok, crcs) {
+        } else if (!ok || self.cx.mirror.is_some()) && self.cx.is_asked_again(op, ok, crcs) {
             return;
         }
         let op = self.cx.take_op(op);
         self.cx.note_latency(&op, ok);
-        let slot = self.cached_slot(&op.kind);
-        self.note_cache_read(slot, op.member, ok);
+        let slot = op.slot;
+        self.cx.note_cache_read(slot, op.member, ok);
         if let Some(slot) =
             slot.filter(|_| self.cx.mirror.is_some() && !matches!(op.kind, OpKind::ScrubRead { .. }))
         {
-            self.suspect_first_copy(op.member, slot);
+            self.cx.suspect_first_copy(op.member, slot);
         }
         if !ok {
             self.count_failure(&op.kind);
         }
         match op.kind {
             OpKind::Batch(stream) if self.cx.mirror.is_some() => {
-                self.half_written(stream, op.batch_id(), op.member, ok);
+                self.cx.half_written(stream, op.batch_id(), op.member, ok);
             }
-            OpKind::Batch(stream) => self.batch_written(stream, op.batch_id(), ok),
+            OpKind::Batch(stream) => self.cx.batch_written(stream, op.batch_id(), ok),
             OpKind::ReadHit { req, slot, count, tries } => self.hit_read(req, slot, count, tries, ok, crcs),
             OpKind::ReadMiss { req, block, count, miss } => self.miss_read(req, block, count, miss, ok, crcs),
             OpKind::MergeBacking { merge } => self.merge_part_read(merge, ok),
@@ -313,15 +329,15 @@ impl Engine {
             OpKind::RelocateRead { relocation } => self.relocation_read(relocation, ok, crcs),
             OpKind::ScrubRead { read } => self.scrub_read(read, ok, crcs),
             OpKind::ScrubFetch { key, page, token } => self.scrub_fetched(key, page, token, ok, crcs),
-            OpKind::Flush(Device::Cache) if self.cx.mirror.is_some() => self.member_flushed(op.member, ok),
-            OpKind::Flush(device) => self.flushed(device, ok),
+            OpKind::Flush(Device::Cache) if self.cx.mirror.is_some() => self.cx.member_flushed(op.member, ok),
+            OpKind::Flush(device) => self.cx.flushed(device, ok),
             OpKind::Checkpoint => self.checkpoint_written(op.member, ok),
-            OpKind::CopyRead => self.copy_read(ok, crcs),
-            OpKind::CopyWrite => self.copy_written(op.member, ok),
+            OpKind::CopyRead => self.cx.copy_read(ok, crcs),
+            OpKind::CopyWrite => self.cx.copy_written(op.member, ok),
             OpKind::Mend => self.mended(op.member, ok),
             OpKind::RewriteUnflushed => self.rewritten(op.member, ok),
-            OpKind::RepairRead => self.repair_read(ok, crcs),
-            OpKind::RepairWrite => self.repair_written(op.member, ok),
+            OpKind::RepairRead => self.cx.repair_read(ok, crcs),
+            OpKind::RepairWrite => self.cx.repair_written(op.member, ok),
             OpKind::Recovery(read) => {
                 self.recovery_completed(read, result.map(|()| &[][..]));
             }
@@ -368,23 +384,23 @@ impl Engine {
             Status::Stopping => return self.cx.read_retry.deadline(),
             Status::Opening | Status::Failed(_) => return None,
         }
-        let volumes = self.cx.volumes.iter().flatten().filter_map(|volume| self.volume_deadline(volume));
+        let volumes = self.cx.volumes.iter().flatten().filter_map(|volume| self.cx.volume_deadline(volume));
         // Most caches have neither.
         let rare = if self.scrub.is_some() || self.cx.mirror.is_some() {
-            self.scrub_deadline().into_iter().chain(self.mirror_deadline()).min()
+            self.scrub_deadline().into_iter().chain(self.cx.mirror_deadline()).min()
         } else {
             None
         };
         [
             self.throttle.deadline(self.cx.now),
-            self.marks_deadline(),
+            self.cx.marks_deadline(),
             self.checkpoint_deadline(),
             self.lifecycle_deadline(),
             self.sweeps_deadline(),
-            self.failure_deadline(),
+            self.cx.failure_deadline(),
             self.cx.read_retry.deadline(),
             rare,
-            self.batch_delay_deadline(),
+            self.cx.batch_delay_deadline(),
             self.cx.map.is_unsettled().then_some(self.cx.now),
         ]
         .into_iter()
@@ -478,9 +494,8 @@ impl Engine {
     /// write included. Lost blocks are not counted.
     #[must_use]
     pub fn dirty_blocks(&self, volume: VolumeId) -> u64 {
-        self.cx.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.dirty)
+        self.cx.dirty_blocks(volume)
     }
-
     /// What is cached of a range: calls `f(blocks, cached, dirty)` for runs of equal blocks in order, until it returns
     /// false.
     pub fn block_status(
@@ -493,7 +508,7 @@ impl Engine {
         use crate::map::segment::BlockState;
         let worth = |slot: u32| match self.cx.map.state(slot) {
             BlockState::Void => (false, false),
-            BlockState::Clean | BlockState::Destaged => (!self.runs_without_cache(), false),
+            BlockState::Clean | BlockState::Destaged => (!self.cx.runs_without_cache(), false),
             BlockState::Dirty => (true, true),
         };
         let end = first_block + blocks;
@@ -538,8 +553,8 @@ impl Engine {
             || self.extents.len() > 0
             || self.relocations.len() > 0
             || !self.checkpoint.is_idle()
-            || self.is_mirror_busy()
-            || self.is_rescue_busy();
+            || self.cx.is_mirror_busy()
+            || self.cx.is_rescue_busy();
         if busy {
             return;
         }
@@ -574,7 +589,7 @@ impl Engine {
     /// Checks all invariants that can be checked by looking; panics if one does not hold. Slow.
     pub fn check_invariants(&self) {
         self.cx.map.check();
-        self.check_mirror();
+        self.cx.check_mirror();
         if self.quiesced {
             assert!(self.cx.pages.all_free(), "no page is lost");
         }
@@ -615,10 +630,4 @@ impl Engine {
     }
 
     // --- shared by the paths
-
-    pub(crate) fn data_capacity(&self) -> u64 {
-        let geometry = &self.cx.map.geometry;
-        debug_assert!(self.cx.segments_staying() <= geometry.segment_count);
-        self.cx.capacity_of(self.segments_counted(self.cx.segments_staying()))
-    }
 }

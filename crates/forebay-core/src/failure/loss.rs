@@ -53,22 +53,135 @@ impl Context {
         }
         fails
     }
-}
 
-impl Engine {
     pub(super) fn note_loss(&mut self, volume: VolumeId, loss: &Loss) {
         let end = loss.offset + loss.bytes;
-        let written_at = (self.cx.now as i64).saturating_sub_unsigned(loss.age);
+        let written_at = (self.now as i64).saturating_sub_unsigned(loss.age);
         for block in loss.offset / BLOCK..end.div_ceil(BLOCK) {
             let (from, to) = (loss.offset.max(block * BLOCK), end.min((block + 1) * BLOCK));
             let mask = sector_mask(from - block * BLOCK, to - block * BLOCK);
             let gone =
-                self.cx.failure.gone.entry(Key::new(volume, block)).or_insert(Gone { mask: 0, written_at });
+                self.failure.gone.entry(Key::new(volume, block)).or_insert(Gone { mask: 0, written_at });
             gone.mask |= mask;
             gone.written_at = gone.written_at.min(written_at);
         }
     }
 
+    /// A record that knows of so many changes is durable.
+    pub(super) fn note_recorded(&mut self, changes: u64) {
+        self.failure.recorded = changes;
+        self.failure.safe.retain(|_, safe| safe.change > changes);
+    }
+
+    /// The last change of what is at risk in this range that the record does not know yet, 0 if it knows them all.
+    pub(super) fn unrecorded_in(&self, range: BlockRange) -> u64 {
+        if self.failure.forgotten > self.failure.recorded {
+            return self.failure.forgotten;
+        }
+        let safe = self.failure.safe.range(range.first..=range.last);
+        safe.map(|(_, safe)| safe.change).max().unwrap_or(0)
+    }
+
+    /// Blocks of a volume of which something is lost.
+    pub(crate) fn lost_blocks(&self, volume: VolumeId) -> u64 {
+        let all = whole_volume(volume);
+        let gone = self.failure.gone.range(all.first..=all.last).count() as u64;
+        self.map.volumes[usize::from(volume.0)].lost + gone
+    }
+
+    fn gone_parts(&self) -> Vec<(Key, u8, Nanos)> {
+        let age = |gone: &Gone| (self.now as i64).saturating_sub(gone.written_at).max(0) as Nanos;
+        self.failure.gone.iter().map(|(key, gone)| (*key, gone.mask, age(gone))).collect()
+    }
+
+    /// Of some sectors, those that lie inside the volume: nothing else can be asked for.
+    fn valid_mask(&self, key: Key, mask: u8) -> u8 {
+        let attached = self.volumes.get(usize::from(key.volume().0)).and_then(Option::as_ref);
+        let in_table = self.table_entry(key.volume()).map(|entry| entry.size_bytes);
+        let size = attached.map(|volume| volume.size_bytes).or(in_table).unwrap_or(0);
+        let left = size.saturating_sub(key.block() * BLOCK).min(BLOCK);
+        if left == 0 { 0 } else { mask & sector_mask(0, left) }
+    }
+
+    /// Sectors of a block that are lost.
+    pub(crate) fn lost_sectors(&self, key: Key) -> u8 {
+        if self.failure.gone.is_empty() {
+            return 0;
+        }
+        self.failure.gone.get(&key).map_or(0, |gone| gone.mask)
+    }
+
+    pub(crate) fn is_any_lost_in(&self, range: BlockRange) -> bool {
+        self.failure.gone.range(range.first..=range.last).next().is_some()
+    }
+
+    /// The only copy of a block cannot be read.
+    pub(crate) fn lose(&mut self, slot: u32) {
+        let key = self.map.key(slot);
+        let mask = self.valid_mask(key, self.map.mask(slot));
+        let written_at = (self.now as i64).saturating_sub_unsigned(self.map.born(slot).age(self.now));
+        let known = self.map.is_lost(slot);
+        self.map.remove(key);
+        if mask == 0 {
+            return;
+        }
+        self.failure.gone.insert(key, Gone { mask, written_at });
+        if !known {
+            self.note_lost(key.volume());
+        }
+        self.settle_again();
+    }
+
+    /// The backing store holds a block durably: the copy in the cache is no more.
+    pub(crate) fn rescued(&mut self, slot: u32) {
+        let (key, mask) = (self.map.key(slot), self.map.mask(slot));
+        self.map.remove(key);
+        self.note_safer(key, mask);
+    }
+
+    /// Sectors of a block are not at risk any more: a record that lists them is out of date.
+    pub(crate) fn note_safer(&mut self, key: Key, mask: u8) {
+        self.failure.changes += 1;
+        let change = self.failure.changes;
+        self.volume_mut(key.volume()).safer_at = change;
+        let mask = self.valid_mask(key, mask);
+        let safe = self.failure.safe.entry(key).or_insert(Safe { mask: 0, change });
+        (safe.mask, safe.change) = (safe.mask | mask, change);
+        if self.failure.safe.len() > SAFE_BLOCKS_MAX {
+            self.failure.safe.clear();
+            self.failure.forgotten = change;
+        }
+        self.settle_again();
+    }
+
+    /// The backing store holds durably what a write past the cache brought, from byte `from` to `to` of the volume: what the
+    /// cache has of these blocks is void, and sectors that were written wholly are not lost any more. (I55)
+    pub(crate) fn supersede(&mut self, range: BlockRange, from: u64, to: u64) {
+        let volume = range.first.volume();
+        let mut slots = Vec::new();
+        self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| slots.push(slot));
+        if !fault::planted(PlantedBug::RescueSuperseded) {
+            for slot in slots {
+                // Of a block of which only a part was written the rest was written with it.
+                self.rescued(slot);
+            }
+        }
+        let lost: Vec<Key> = self.failure.gone.range(range.first..=range.last).map(|(key, _)| *key).collect();
+        for key in lost {
+            let start = key.block() * BLOCK;
+            let written = sector_mask_inside(from.max(start) - start, to.min(start + BLOCK) - start);
+            let Some(gone) = self.failure.gone.get_mut(&key) else { continue };
+            let healed = gone.mask & written;
+            gone.mask &= !written;
+            if gone.mask == 0 {
+                self.failure.gone.remove(&key);
+            }
+            self.note_safer(key, healed);
+        }
+    }
+}
+
+impl Engine {
     /// What only the cache has, or had, of each volume: dirty blocks and lost ones, by address. This is what the record must
     /// list. It becomes less while the engine is fenced, never more. Looks at all slots.
     #[must_use]
@@ -91,7 +204,7 @@ impl Engine {
             for index in 0..self.cx.map.geometry.segment_blocks {
                 if segment.state(index) == BlockState::Dirty && !segment.is_shadow(index) {
                     let slot = self.cx.map.slot(number, index);
-                    let mask = self.valid_mask(segment.key(index), self.cx.map.mask(slot));
+                    let mask = self.cx.valid_mask(segment.key(index), self.cx.map.mask(slot));
                     parts.push((segment.key(index), mask, self.cx.map.born(slot).age(self.cx.now)));
                 }
             }
@@ -101,7 +214,7 @@ impl Engine {
             return None;
         }
         // At the end: what was dirty when its segment had not been looked at may be lost by now, and is found here.
-        parts.extend(self.gone_parts());
+        parts.extend(self.cx.gone_parts());
         Some(AtRisk(core::mem::take(parts)))
     }
 
@@ -116,30 +229,15 @@ impl Engine {
         Some(losses_of(self.cx.failure.safe.iter().map(|(key, safe)| (*key, safe.mask, 0)).collect()))
     }
 
-    /// A record that knows of so many changes is durable.
-    pub(super) fn note_recorded(&mut self, changes: u64) {
-        self.cx.failure.recorded = changes;
-        self.cx.failure.safe.retain(|_, safe| safe.change > changes);
-    }
-
-    /// The last change of what is at risk in this range that the record does not know yet, 0 if it knows them all.
-    pub(super) fn unrecorded_in(&self, range: BlockRange) -> u64 {
-        if self.cx.failure.forgotten > self.cx.failure.recorded {
-            return self.cx.failure.forgotten;
-        }
-        let safe = self.cx.failure.safe.range(range.first..=range.last);
-        safe.map(|(_, safe)| safe.change).max().unwrap_or(0)
-    }
-
     /// What is lost of each volume, by address: it answers with errors until it is written again. Lost with a cache device
     /// that failed, or because the only copy of a dirty block was damaged.
     #[must_use]
     pub fn losses(&self) -> Vec<(VolumeId, Vec<Loss>)> {
-        let mut parts = self.gone_parts();
+        let mut parts = self.cx.gone_parts();
         let damaged =
             self.cx.map.lost.iter().filter_map(|key| self.cx.map.lookup(*key).map(|slot| (*key, slot)));
         parts.extend(damaged.map(|(key, slot)| {
-            (key, self.valid_mask(key, self.cx.map.mask(slot)), self.cx.map.born(slot).age(self.cx.now))
+            (key, self.cx.valid_mask(key, self.cx.map.mask(slot)), self.cx.map.born(slot).age(self.cx.now))
         }));
         losses_of(parts)
     }
@@ -162,13 +260,6 @@ impl Engine {
         self.cx.map.lost.is_empty() && self.cx.failure.gone.is_empty()
     }
 
-    /// Blocks of a volume of which something is lost.
-    pub(crate) fn lost_blocks(&self, volume: VolumeId) -> u64 {
-        let all = whole_volume(volume);
-        let gone = self.cx.failure.gone.range(all.first..=all.last).count() as u64;
-        self.cx.map.volumes[usize::from(volume.0)].lost + gone
-    }
-
     /// Something of a volume was lost, and no FLUSH has been answered with an error since. An engine that is opened later does
     /// not know that (I54): whoever goes on with this volume's clients there must tell them in another way.
     #[must_use]
@@ -189,103 +280,11 @@ impl Engine {
         let damaged = self.cx.map.lost.range(all.first..=all.last).filter_map(|key| self.cx.map.lookup(*key));
         let damaged: u64 = damaged
             .map(|slot| {
-                u64::from(self.valid_mask(self.cx.map.key(slot), self.cx.map.mask(slot)).count_ones()) * 512
+                u64::from(self.cx.valid_mask(self.cx.map.key(slot), self.cx.map.mask(slot)).count_ones())
+                    * 512
             })
             .sum();
         gone + damaged
-    }
-
-    fn gone_parts(&self) -> Vec<(Key, u8, Nanos)> {
-        let age = |gone: &Gone| (self.cx.now as i64).saturating_sub(gone.written_at).max(0) as Nanos;
-        self.cx.failure.gone.iter().map(|(key, gone)| (*key, gone.mask, age(gone))).collect()
-    }
-
-    /// Of some sectors, those that lie inside the volume: nothing else can be asked for.
-    fn valid_mask(&self, key: Key, mask: u8) -> u8 {
-        let attached = self.cx.volumes.get(usize::from(key.volume().0)).and_then(Option::as_ref);
-        let in_table = self.table_entry(key.volume()).map(|entry| entry.size_bytes);
-        let size = attached.map(|volume| volume.size_bytes).or(in_table).unwrap_or(0);
-        let left = size.saturating_sub(key.block() * BLOCK).min(BLOCK);
-        if left == 0 { 0 } else { mask & sector_mask(0, left) }
-    }
-
-    /// Sectors of a block that are lost.
-    pub(crate) fn lost_sectors(&self, key: Key) -> u8 {
-        if self.cx.failure.gone.is_empty() {
-            return 0;
-        }
-        self.cx.failure.gone.get(&key).map_or(0, |gone| gone.mask)
-    }
-
-    pub(crate) fn is_any_lost_in(&self, range: BlockRange) -> bool {
-        self.cx.failure.gone.range(range.first..=range.last).next().is_some()
-    }
-
-    /// The only copy of a block cannot be read.
-    pub(crate) fn lose(&mut self, slot: u32) {
-        let key = self.cx.map.key(slot);
-        let mask = self.valid_mask(key, self.cx.map.mask(slot));
-        let written_at =
-            (self.cx.now as i64).saturating_sub_unsigned(self.cx.map.born(slot).age(self.cx.now));
-        let known = self.cx.map.is_lost(slot);
-        self.cx.map.remove(key);
-        if mask == 0 {
-            return;
-        }
-        self.cx.failure.gone.insert(key, Gone { mask, written_at });
-        if !known {
-            self.cx.note_lost(key.volume());
-        }
-        self.cx.settle_again();
-    }
-
-    /// The backing store holds a block durably: the copy in the cache is no more.
-    pub(crate) fn rescued(&mut self, slot: u32) {
-        let (key, mask) = (self.cx.map.key(slot), self.cx.map.mask(slot));
-        self.cx.map.remove(key);
-        self.note_safer(key, mask);
-    }
-
-    /// Sectors of a block are not at risk any more: a record that lists them is out of date.
-    pub(crate) fn note_safer(&mut self, key: Key, mask: u8) {
-        self.cx.failure.changes += 1;
-        let change = self.cx.failure.changes;
-        self.cx.volume_mut(key.volume()).safer_at = change;
-        let mask = self.valid_mask(key, mask);
-        let safe = self.cx.failure.safe.entry(key).or_insert(Safe { mask: 0, change });
-        (safe.mask, safe.change) = (safe.mask | mask, change);
-        if self.cx.failure.safe.len() > SAFE_BLOCKS_MAX {
-            self.cx.failure.safe.clear();
-            self.cx.failure.forgotten = change;
-        }
-        self.cx.settle_again();
-    }
-
-    /// The backing store holds durably what a write past the cache brought, from byte `from` to `to` of the volume: what the
-    /// cache has of these blocks is void, and sectors that were written wholly are not lost any more. (I55)
-    pub(crate) fn supersede(&mut self, range: BlockRange, from: u64, to: u64) {
-        let volume = range.first.volume();
-        let mut slots = Vec::new();
-        self.cx.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| slots.push(slot));
-        if !fault::planted(PlantedBug::RescueSuperseded) {
-            for slot in slots {
-                // Of a block of which only a part was written the rest was written with it.
-                self.rescued(slot);
-            }
-        }
-        let lost: Vec<Key> =
-            self.cx.failure.gone.range(range.first..=range.last).map(|(key, _)| *key).collect();
-        for key in lost {
-            let start = key.block() * BLOCK;
-            let written = sector_mask_inside(from.max(start) - start, to.min(start + BLOCK) - start);
-            let Some(gone) = self.cx.failure.gone.get_mut(&key) else { continue };
-            let healed = gone.mask & written;
-            gone.mask &= !written;
-            if gone.mask == 0 {
-                self.cx.failure.gone.remove(&key);
-            }
-            self.note_safer(key, healed);
-        }
     }
 }
 

@@ -38,7 +38,6 @@ use crate::api::{Action, Loss, Nanos, Notice};
 use crate::context::Context;
 use crate::context::Status;
 use crate::context::events::Event;
-use crate::context::operations::OpKind;
 use crate::context::requests::Req;
 use crate::context::sectors::{BLOCK, sector_mask};
 use crate::engine::Engine;
@@ -73,6 +72,195 @@ impl Context {
         let volume = self.volume_mut(attachment.volume);
         (volume.direct_unflushed, volume.flusher.unflushed) = (true, true);
     }
+
+    /// The cache device failed, and the engine serves its volumes without it.
+    pub(crate) fn runs_without_cache(&self) -> bool {
+        self.failure.stage == FailureStage::WithoutCache
+    }
+
+    /// A read of the cache device has ended, of this slot.
+    pub(crate) fn note_cache_read(&mut self, slot: Option<u32>, member: u8, ok: bool) {
+        let Some(slot) = slot else { return };
+        if ok {
+            self.read_retry.restart();
+        }
+        if self.mirror.is_some() {
+            self.note_member_read(member, slot, ok);
+            return;
+        }
+        if ok {
+            self.failure.unreadable.clear();
+            return;
+        }
+        let segment = self.map.place(slot).0;
+        if !self.fenced && !self.failure.unreadable.contains(&segment) {
+            self.failure.unreadable.push(segment);
+            if self.failure.unreadable.len() >= READS_FAILED_MAX {
+                self.fence();
+            }
+        }
+    }
+
+    /// The cache was fenced just now: the owner is asked to give it up.
+    pub(crate) fn ask_to_go_on(&mut self) {
+        if self.status == Status::Ready && self.failure.stage == FailureStage::Sound {
+            self.failure.stage = FailureStage::Asking;
+            self.ask_record();
+            if fault::planted(PlantedBug::PassBeforeRecord) {
+                self.go_on_without_cache();
+            }
+        }
+    }
+
+    fn ask_record(&mut self) {
+        if self.failure.pending.is_some() {
+            return;
+        }
+        self.failure.last_ticket += 1;
+        self.failure.pending = Some((self.failure.last_ticket, self.failure.changes));
+        self.actions.push_back(Action::RecordLoss { ticket: self.failure.last_ticket });
+    }
+
+    fn record_ended(&mut self, changes: u64, ok: bool) {
+        if ok {
+            self.note_recorded(changes);
+        }
+        let all = core::mem::take(&mut self.failure.recording);
+        let (served, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|(needed, _)| *needed <= changes);
+        self.failure.recording = left;
+        if !self.failure.recording.is_empty() {
+            self.ask_record();
+        }
+        for (_, req) in served {
+            self.safe_part_done(req, ok);
+        }
+    }
+
+    /// The record is durable: from here on the cache is no more than a place from which dirty blocks are rescued.
+    fn go_on_without_cache(&mut self) {
+        self.failure.stage = FailureStage::WithoutCache;
+        self.notice(Notice::RunsWithoutCache);
+        for index in 0..self.map.volumes.len() {
+            let volume = VolumeId(index as u16);
+            if self.order(volume).is_some() {
+                if self.is_ordered(volume) && self.is_attached(volume) {
+                    self.notice(Notice::OrderEnded { volume });
+                }
+                self.map.dissolve_order(index);
+            }
+        }
+        self.log.marks.clear();
+        self.tell(Event::WithoutCache);
+        self.move_lost();
+        self.find_urgent();
+        self.release_held();
+        self.settle_again();
+    }
+
+    /// What was found to be lost before is kept with what will be.
+    fn move_lost(&mut self) {
+        let lost = |map: &crate::map::CacheMap, number: u32, index: u32| {
+            let segment = &map.segments[number as usize];
+            segment.state(index) == BlockState::Dirty && segment.is_lost(index)
+        };
+        for number in 0..self.map.segments.len() as u32 {
+            if self.map.segments[number as usize].unclean == 0 {
+                continue;
+            }
+            for index in 0..self.map.geometry.segment_blocks {
+                if lost(&self.map, number, index) {
+                    self.lose(self.map.slot(number, index));
+                }
+            }
+        }
+    }
+
+    /// True if a request that changes something cannot succeed.
+    pub(crate) fn refuses_changes(&self) -> bool {
+        self.fenced && matches!(self.failure.stage, FailureStage::Sound | FailureStage::Refused)
+    }
+
+    /// True if what fails now because of the cache may succeed without it.
+    fn may_redo(&self, req: u32) -> bool {
+        let undecided = matches!(self.failure.stage, FailureStage::Asking | FailureStage::WithoutCache);
+        undecided && !self.reqs.get(req).redone
+    }
+
+    /// A write, zero or discard has got its block lock. True if it waits for the owner's answer.
+    pub(crate) fn hold_mutation(&mut self, req: u32) -> bool {
+        match self.failure.stage {
+            FailureStage::Sound | FailureStage::Refused => false,
+            FailureStage::Asking => {
+                self.reqs.get_mut(req).pending = 1;
+                self.failure.held.push_back(Held::Redo(req));
+                true
+            }
+            FailureStage::WithoutCache => {
+                let request = self.reqs.get_mut(req);
+                (request.redone, request.write_back, request.copies) = (true, false, false);
+                false
+            }
+        }
+    }
+
+    /// All parts of a mutation have ended, and one of them failed. True if it is to be done over.
+    pub(crate) fn may_redo_mutation(&mut self, req: u32) -> bool {
+        if !self.may_redo(req) {
+            return false;
+        }
+        self.reqs.get_mut(req).failed = false;
+        true
+    }
+
+    /// A FLUSH or FUA while the cache is fenced: waits for the owner's answer, or for what makes it durable without the cache.
+    pub(crate) fn flush_fenced(&mut self, req: u32) {
+        match self.failure.stage {
+            FailureStage::Sound | FailureStage::Refused => self.reqs.get_mut(req).failed = true,
+            FailureStage::Asking => {
+                self.reqs.get_mut(req).pending += 1;
+                self.failure.held.push_back(Held::Durable(req));
+            }
+            FailureStage::WithoutCache => self.make_safe(req),
+        }
+    }
+
+    /// The device flushes for a FLUSH or FUA have ended while the cache is fenced. True if it goes on.
+    pub(crate) fn flush_again(&mut self, req: u32) -> bool {
+        if self.reqs.get(req).failed || !self.may_redo(req) {
+            return false;
+        }
+        self.flush_fenced(req);
+        self.reqs.get(req).pending > 0
+    }
+
+    /// The owner has answered.
+    fn release_held(&mut self) {
+        let refused = self.failure.stage == FailureStage::Refused;
+        for held in core::mem::take(&mut self.failure.held) {
+            match held {
+                Held::Redo(req) if refused => self.tell(Event::Refused(req)),
+                Held::Redo(req) => self.tell(Event::Redo(req)),
+                Held::Durable(req) => {
+                    self.reqs.get_mut(req).pending -= 1;
+                    self.flush_fenced(req);
+                    if self.reqs.get(req).pending == 0 {
+                        self.reply(req);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Attaches a volume to an engine that has no cache: there is nothing to make durable.
+    pub(crate) fn attach_without_cache(&mut self, entry: VolumeEntry, attachment: &Attachment) {
+        let id = entry.id;
+        self.volume_table.retain(|other| other.id != id);
+        self.volume_table.push(entry);
+        self.serve_without_cache(attachment);
+        // Clients that come now were told of nothing that was lost before.
+        self.volume_mut(id).losses_found = u64::from(self.lost_blocks(id) > 0);
+        self.notice(Notice::Attached { volume: id });
+    }
 }
 
 impl Engine {
@@ -99,7 +287,7 @@ impl Engine {
             engine.cx.serve_without_cache(&attachment);
         }
         for (volume, loss) in losses {
-            engine.note_loss(*volume, loss);
+            engine.cx.note_loss(*volume, loss);
         }
         engine
     }
@@ -107,81 +295,25 @@ impl Engine {
     /// The cache device failed, and the engine serves its volumes without it.
     #[must_use]
     pub fn runs_without_cache(&self) -> bool {
-        self.cx.failure.stage == FailureStage::WithoutCache
+        self.cx.runs_without_cache()
     }
-
     /// The owner knows that the cache device is gone: it need not be found out one error after the other.
     pub fn cache_gone(&mut self, now: Nanos) {
         self.cx.advance(now);
         if self.cx.status == Status::Ready {
             self.cx.read_retry.end_for_good();
-            self.fence();
+            self.cx.fence();
             self.dispatch();
         }
     }
 
     // --- detection, and the owner's part
 
-    /// The slot, or the first one, that an operation reads.
-    pub(crate) fn cached_slot(&self, kind: &OpKind) -> Option<u32> {
-        match kind {
-            OpKind::ReadHit { slot, .. } => Some(*slot),
-            OpKind::MergeCached { merge, .. } => self.merges.get(*merge).cached_slot(),
-            OpKind::DestageRead { extent, at, .. } => self.extents.get(*extent).parts[*at as usize].slot(),
-            OpKind::RelocateRead { relocation } => Some(self.relocations.get(*relocation).from()),
-            OpKind::ScrubRead { read } => Some(self.scrub_reads.get(*read).slot()),
-            _ => None,
-        }
-    }
-
-    /// A read of the cache device has ended, of this slot.
-    pub(crate) fn note_cache_read(&mut self, slot: Option<u32>, member: u8, ok: bool) {
-        let Some(slot) = slot else { return };
-        if ok {
-            self.cx.read_retry.restart();
-        }
-        if self.cx.mirror.is_some() {
-            self.note_member_read(member, slot, ok);
-            return;
-        }
-        if ok {
-            self.cx.failure.unreadable.clear();
-            return;
-        }
-        let segment = self.cx.map.place(slot).0;
-        if !self.cx.fenced && !self.cx.failure.unreadable.contains(&segment) {
-            self.cx.failure.unreadable.push(segment);
-            if self.cx.failure.unreadable.len() >= READS_FAILED_MAX {
-                self.fence();
-            }
-        }
-    }
-
-    /// The cache was fenced just now: the owner is asked to give it up.
-    pub(crate) fn ask_to_go_on(&mut self) {
-        if self.cx.status == Status::Ready && self.cx.failure.stage == FailureStage::Sound {
-            self.cx.failure.stage = FailureStage::Asking;
-            self.ask_record();
-            if fault::planted(PlantedBug::PassBeforeRecord) {
-                self.go_on_without_cache();
-            }
-        }
-    }
-
-    fn ask_record(&mut self) {
-        if self.cx.failure.pending.is_some() {
-            return;
-        }
-        self.cx.failure.last_ticket += 1;
-        self.cx.failure.pending = Some((self.cx.failure.last_ticket, self.cx.failure.changes));
-        self.cx.actions.push_back(Action::RecordLoss { ticket: self.cx.failure.last_ticket });
-    }
-
     /// Asks for the record once more, after the owner could not make it.
     pub fn record_again(&mut self, now: Nanos) {
         self.cx.advance(now);
         if self.cx.failure.stage == FailureStage::Refused {
-            self.ask_record();
+            self.cx.ask_record();
         }
     }
 
@@ -195,161 +327,17 @@ impl Engine {
         match self.cx.failure.stage {
             FailureStage::Sound => {}
             FailureStage::Asking | FailureStage::Refused if ok => {
-                self.note_recorded(changes);
-                self.go_on_without_cache();
+                self.cx.note_recorded(changes);
+                self.cx.go_on_without_cache();
             }
             FailureStage::Asking | FailureStage::Refused => {
                 self.cx.failure.stage = FailureStage::Refused;
-                self.release_held();
+                self.cx.release_held();
             }
-            FailureStage::WithoutCache => self.record_ended(changes, ok),
+            FailureStage::WithoutCache => self.cx.record_ended(changes, ok),
         }
         self.cx.failure.recorded_at = self.cx.now;
     }
 
-    fn record_ended(&mut self, changes: u64, ok: bool) {
-        if ok {
-            self.note_recorded(changes);
-        }
-        let all = core::mem::take(&mut self.cx.failure.recording);
-        let (served, left): (Vec<_>, Vec<_>) = all.into_iter().partition(|(needed, _)| *needed <= changes);
-        self.cx.failure.recording = left;
-        if !self.cx.failure.recording.is_empty() {
-            self.ask_record();
-        }
-        for (_, req) in served {
-            self.safe_part_done(req, ok);
-        }
-    }
-
-    /// The record is durable: from here on the cache is no more than a place from which dirty blocks are rescued.
-    fn go_on_without_cache(&mut self) {
-        self.cx.failure.stage = FailureStage::WithoutCache;
-        self.cx.notice(Notice::RunsWithoutCache);
-        for index in 0..self.cx.map.volumes.len() {
-            let volume = VolumeId(index as u16);
-            if self.cx.order(volume).is_some() {
-                if self.is_ordered(volume) && self.cx.is_attached(volume) {
-                    self.cx.notice(Notice::OrderEnded { volume });
-                }
-                self.cx.map.dissolve_order(index);
-            }
-            if self.cx.map.volumes[index].cached > 0 {
-                self.forget_clean(self.cx.now, volume);
-            }
-        }
-        self.cx.log.marks.clear();
-        self.reclaim = None;
-        self.move_lost();
-        self.cx.find_urgent();
-        self.release_held();
-        self.cx.settle_again();
-    }
-
-    /// What was found to be lost before is kept with what will be.
-    fn move_lost(&mut self) {
-        let lost = |map: &crate::map::CacheMap, number: u32, index: u32| {
-            let segment = &map.segments[number as usize];
-            segment.state(index) == BlockState::Dirty && segment.is_lost(index)
-        };
-        for number in 0..self.cx.map.segments.len() as u32 {
-            if self.cx.map.segments[number as usize].unclean == 0 {
-                continue;
-            }
-            for index in 0..self.cx.map.geometry.segment_blocks {
-                if lost(&self.cx.map, number, index) {
-                    self.lose(self.cx.map.slot(number, index));
-                }
-            }
-        }
-    }
-
     // --- requests that wait
-
-    /// True if a request that changes something cannot succeed.
-    pub(crate) fn refuses_changes(&self) -> bool {
-        self.cx.fenced && matches!(self.cx.failure.stage, FailureStage::Sound | FailureStage::Refused)
-    }
-
-    /// True if what fails now because of the cache may succeed without it.
-    fn may_redo(&self, req: u32) -> bool {
-        let undecided = matches!(self.cx.failure.stage, FailureStage::Asking | FailureStage::WithoutCache);
-        undecided && !self.cx.reqs.get(req).redone
-    }
-
-    /// A write, zero or discard has got its block lock. True if it waits for the owner's answer.
-    pub(crate) fn hold_mutation(&mut self, req: u32) -> bool {
-        match self.cx.failure.stage {
-            FailureStage::Sound | FailureStage::Refused => false,
-            FailureStage::Asking => {
-                self.cx.reqs.get_mut(req).pending = 1;
-                self.cx.failure.held.push_back(Held::Redo(req));
-                true
-            }
-            FailureStage::WithoutCache => {
-                let request = self.cx.reqs.get_mut(req);
-                (request.redone, request.write_back, request.copies) = (true, false, false);
-                false
-            }
-        }
-    }
-
-    /// All parts of a mutation have ended, and one of them failed. True if it is to be done over.
-    pub(crate) fn may_redo_mutation(&mut self, req: u32) -> bool {
-        if !self.may_redo(req) {
-            return false;
-        }
-        self.cx.reqs.get_mut(req).failed = false;
-        true
-    }
-
-    /// A FLUSH or FUA while the cache is fenced: waits for the owner's answer, or for what makes it durable without the cache.
-    pub(crate) fn flush_fenced(&mut self, req: u32) {
-        match self.cx.failure.stage {
-            FailureStage::Sound | FailureStage::Refused => self.cx.reqs.get_mut(req).failed = true,
-            FailureStage::Asking => {
-                self.cx.reqs.get_mut(req).pending += 1;
-                self.cx.failure.held.push_back(Held::Durable(req));
-            }
-            FailureStage::WithoutCache => self.make_safe(req),
-        }
-    }
-
-    /// The device flushes for a FLUSH or FUA have ended while the cache is fenced. True if it goes on.
-    pub(crate) fn flush_again(&mut self, req: u32) -> bool {
-        if self.cx.reqs.get(req).failed || !self.may_redo(req) {
-            return false;
-        }
-        self.flush_fenced(req);
-        self.cx.reqs.get(req).pending > 0
-    }
-
-    /// The owner has answered.
-    fn release_held(&mut self) {
-        let refused = self.cx.failure.stage == FailureStage::Refused;
-        for held in core::mem::take(&mut self.cx.failure.held) {
-            match held {
-                Held::Redo(req) if refused => self.cx.tell(Event::Refused(req)),
-                Held::Redo(req) => self.cx.tell(Event::Redo(req)),
-                Held::Durable(req) => {
-                    self.cx.reqs.get_mut(req).pending -= 1;
-                    self.flush_fenced(req);
-                    if self.cx.reqs.get(req).pending == 0 {
-                        self.reply(req);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Attaches a volume to an engine that has no cache: there is nothing to make durable.
-    pub(crate) fn attach_without_cache(&mut self, entry: VolumeEntry, attachment: &Attachment) {
-        let id = entry.id;
-        self.cx.volume_table.retain(|other| other.id != id);
-        self.cx.volume_table.push(entry);
-        self.cx.serve_without_cache(attachment);
-        // Clients that come now were told of nothing that was lost before.
-        self.cx.volume_mut(id).losses_found = u64::from(self.lost_blocks(id) > 0);
-        self.cx.notice(Notice::Attached { volume: id });
-    }
 }

@@ -9,7 +9,6 @@
 use crate::context::Context;
 use crate::context::locks::BlockRange;
 use crate::context::requests::Req;
-use crate::engine::Engine;
 use crate::failure::state::Place;
 use crate::lifecycle::whole_volume;
 use crate::map::segment::{BlockState, Key};
@@ -103,23 +102,21 @@ impl Context {
         };
         from(cursor).or_else(|| from(0))
     }
-}
 
-impl Engine {
     /// A FLUSH is taken in.
     pub(crate) fn follow_flush(&mut self, req: u32) {
-        let volume = self.cx.reqs.get(req).volume;
-        if self.cx.volume(volume).promised.following.is_some() {
+        let volume = self.reqs.get(req).volume;
+        if self.volume(volume).promised.following.is_some() {
             return;
         }
         let open = StreamKind::ALL.map(|kind| {
-            let segment = self.cx.log.streams[kind.index()].open_segment()?;
-            Some((segment, self.cx.map.segments[segment as usize].completed))
+            let segment = self.log.streams[kind.index()].open_segment()?;
+            Some((segment, self.map.segments[segment as usize].completed))
         });
-        let mut busy = core::mem::take(&mut self.cx.volume_mut(volume).promised.spare);
+        let mut busy = core::mem::take(&mut self.volume_mut(volume).promised.spare);
         busy.clear();
-        busy.extend_from_slice(self.cx.locks.held_inside(whole_volume(volume)));
-        let place = Place { next_sequence: self.cx.log.next_sequence, open, busy };
-        self.cx.volume_mut(volume).promised.following = Some((req, place));
+        busy.extend_from_slice(self.locks.held_inside(whole_volume(volume)));
+        let place = Place { next_sequence: self.log.next_sequence, open, busy };
+        self.volume_mut(volume).promised.following = Some((req, place));
     }
 }

@@ -19,8 +19,7 @@ use crate::api::{Action, Device, Nanos, OpId};
 use crate::context::Context;
 use crate::context::Status;
 use crate::context::coverage::CoverageMark;
-use crate::context::operations::OpKind;
-use crate::engine::Engine;
+use crate::context::operations::{Op, OpKind};
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::BlockState;
 use crate::request::read::CACHE_READ_TRIES;
@@ -34,115 +33,98 @@ impl Context {
     fn is_only_copy(&self, slot: u32) -> bool {
         self.map.state(slot) == BlockState::Dirty && !self.map.is_lost(slot)
     }
-}
 
-impl Engine {
     /// An operation has ended. True if it is a last attempt to read a dirty block, has not brought it, and will be asked for again.
     pub(crate) fn is_asked_again(&mut self, op: OpId, ok: bool, crcs: &[u32]) -> bool {
-        let state = self.cx.ops.get(op.0);
+        let state = self.ops.get(op.0);
         let (asked, member) = (state.asked, state.member);
-        let Some((slot, offset)) = self.last_attempt(&state.kind, u32::from(asked) + 1) else { return false };
+        let Some((slot, offset)) = self.last_attempt(state, u32::from(asked) + 1) else { return false };
         let copies = if self.slot_tries(slot) > CACHE_READ_TRIES { 2 } else { 1 };
-        if ok && (copies == 1 || crcs.first() == Some(&self.cx.map.crc(slot))) {
+        if ok && (copies == 1 || crcs.first() == Some(&self.map.crc(slot))) {
             return false;
         }
-        let (now, failed) = (self.cx.now, self.runs_without_cache());
-        if self.cx.read_retry.gives_up(asked, copies * PAUSES, now, failed)
+        let (now, failed) = (self.now, self.runs_without_cache());
+        if self.read_retry.gives_up(asked, copies * PAUSES, now, failed)
             || fault::planted(PlantedBug::GiveUpAtOnce)
         {
             return false;
         }
         self.note_cache_read(Some(slot), member, ok);
-        self.cx.ops.get_mut(op.0).asked += 1;
+        self.ops.get_mut(op.0).asked += 1;
         // The other copy is read at once.
         let pause = if asked % copies == 0 { FIRST_PAUSE_NS << (asked / copies) } else { 0 };
-        self.cx.read_retry.waiting.insert((self.cx.now + pause, op.0), offset);
+        self.read_retry.waiting.insert((self.now + pause, op.0), offset);
         true
     }
 
     /// An operation has found its device ended. True if it is the cache device, and the operation will be asked for again.
     pub(crate) fn awaits_device(&mut self, op: OpId) -> bool {
-        let state = self.cx.ops.get(op.0);
+        let state = self.ops.get(op.0);
         let (asked, member) = (state.ended, state.member);
         if !state.kind.is_of_cache() {
             return false;
         }
         // The last steps of a stop wait too. A mirrored cache does not: its other member would have to be noted to be alone.
-        let waits =
-            self.cx.status == Status::Ready || self.cx.status == Status::Stopping && self.cx.mirror.is_none();
-        if self.cx.fenced || !waits {
-            return !self.cx.read_retry.ended_for_good && self.is_asked_again(op, false, &[]);
+        let waits = self.status == Status::Ready || self.status == Status::Stopping && self.mirror.is_none();
+        if self.fenced || !waits {
+            return !self.read_retry.ended_for_good && self.is_asked_again(op, false, &[]);
         }
         if fault::planted(PlantedBug::FailAtEnd) {
             return self.is_asked_again(op, false, &[]);
         }
-        if self.cx.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none_or(|failed| failed == member))
-        {
-            self.cx.cover(CoverageMark::MemberEnded);
+        if self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none_or(|failed| failed == member)) {
+            self.cover(CoverageMark::MemberEnded);
             self.member_failed(member);
             return false;
         }
         if asked >= PAUSES {
-            self.cx.cover(CoverageMark::EndedForGood);
-            self.cx.read_retry.end_for_good();
+            self.cover(CoverageMark::EndedForGood);
+            self.read_retry.end_for_good();
             self.fence();
             return false;
         }
-        self.cx.ops.get_mut(op.0).ended += 1;
-        self.cx.read_retry.ended.insert((self.cx.now + (FIRST_PAUSE_NS << asked), op.0));
+        self.ops.get_mut(op.0).ended += 1;
+        self.read_retry.ended.insert((self.now + (FIRST_PAUSE_NS << asked), op.0));
         true
     }
 
     /// Asks again for what a device that had ended was asked for, when it is time; for all of it once the cache is fenced: nobody waits
     /// any more.
     fn ask_ended(&mut self) {
-        let (now, fenced) = (self.cx.now, self.cx.fenced);
+        let (now, fenced) = (self.now, self.fenced);
         while let Some((_, op)) =
-            self.cx.read_retry.ended.first().copied().filter(|(at, _)| fenced || *at <= now)
+            self.read_retry.ended.first().copied().filter(|(at, _)| fenced || *at <= now)
         {
-            self.cx.read_retry.ended.pop_first();
-            self.cx.cover(CoverageMark::EndedLater);
-            self.cx.actions.extend(self.cx.ops.get(op).action);
+            self.read_retry.ended.pop_first();
+            self.cover(CoverageMark::EndedLater);
+            self.actions.extend(self.ops.get(op).action);
         }
     }
 
     /// The slot of a read of one dirty block after which nothing else would be tried, and where to read it for the so-many-th time
     /// after that.
-    fn last_attempt(&self, kind: &OpKind, again: u32) -> Option<(u32, u64)> {
-        let (slot, tries) = match *kind {
-            OpKind::ReadHit { slot, count: 1, tries, .. } => (slot, tries),
-            OpKind::MergeCached { merge, tries } => (self.merges.get(merge).cached_slot()?, tries),
-            OpKind::DestageRead { extent, at, count: 1, tries } => {
-                (self.extents.get(extent).parts[at as usize].slot()?, tries)
-            }
-            OpKind::RelocateRead { relocation } => {
-                let relocation = self.relocations.get(relocation);
-                (relocation.from(), relocation.tries())
-            }
-            OpKind::CopyRead => {
-                let copy = self.last_copy_read()?;
-                return self.cx.is_only_copy(copy.0).then_some(copy);
-            }
-            _ => return None,
-        };
-        let is_last = self.cx.is_only_copy(slot) && tries >= self.slot_tries(slot);
+    fn last_attempt(&self, state: &Op, again: u32) -> Option<(u32, u64)> {
+        if matches!(state.kind, OpKind::CopyRead) {
+            return self.last_copy_read().filter(|copy| self.is_only_copy(copy.0));
+        }
+        let (slot, tries) = state.slot.zip(state.attempt)?;
+        let is_last = self.is_only_copy(slot) && tries >= self.slot_tries(slot);
         is_last.then(|| (slot, self.slot_offset(slot, tries + again)))
     }
 
     /// Asks again for what has waited long enough.
     pub(crate) fn step_read_retry(&mut self) {
         self.ask_ended();
-        while let Some(due) =
-            self.cx.read_retry.waiting.first_entry().filter(|entry| entry.key().0 <= self.cx.now)
+        while let Some(due) = self.read_retry.waiting.first_entry().filter(|entry| entry.key().0 <= self.now)
         {
             let ((_, op), offset) = due.remove_entry();
-            self.cx.cover(CoverageMark::DirtyReadLater);
-            let member = self.cx.member_at(offset);
-            let state = self.cx.ops.get_mut(op);
+            self.cover(CoverageMark::DirtyReadLater);
+            let member = self.member_at(offset);
+            let state = self.ops.get_mut(op);
             state.member = member;
             let len = state.len;
-            self.cx.stats.count_read(Device::Cache, len);
-            self.cx.actions.push_back(Action::Read {
+            self.stats.count_read(Device::Cache, len);
+            self.actions.push_back(Action::Read {
                 op: OpId(op),
                 device: Device::Cache,
                 offset,

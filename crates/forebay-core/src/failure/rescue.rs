@@ -2,6 +2,7 @@
 
 use super::RECORD_PAUSE_NS;
 use crate::api::{Device, Nanos, Notice, RequestKind};
+use crate::context::Context;
 use crate::context::volume::Volume;
 use crate::engine::Engine;
 use crate::failure::state::FailureStage;
@@ -10,16 +11,16 @@ use crate::log::ledger::Waiter;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
-impl Engine {
+impl Context {
     pub(super) fn make_safe(&mut self, req: u32) {
-        let request = self.cx.reqs.get_mut(req);
+        let request = self.reqs.get_mut(req);
         request.redone = true;
         let (volume, range) = (request.volume, request.range());
         // A FUA covers what the cache has of its blocks, also if a later write, not answered yet, brought that there.
-        let covers_dirty = request.kind == RequestKind::Flush || self.cx.hasten(range);
-        if covers_dirty && self.cx.has_urgent(volume) && !fault::planted(PlantedBug::FlushBeforeRescue) {
-            self.cx.reqs.get_mut(req).pending += 1;
-            self.cx.failure.waiting.push(req);
+        let covers_dirty = request.kind == RequestKind::Flush || self.hasten(range);
+        if covers_dirty && self.has_urgent(volume) && !fault::planted(PlantedBug::FlushBeforeRescue) {
+            self.reqs.get_mut(req).pending += 1;
+            self.failure.waiting.push(req);
             return;
         }
         self.make_safe_parts(req);
@@ -27,16 +28,16 @@ impl Engine {
 
     /// Nothing that the request promises newly is in the cache alone any more.
     fn make_safe_parts(&mut self, req: u32) {
-        let request = self.cx.reqs.get(req);
+        let request = self.reqs.get(req);
         let (volume, range) = (request.volume, request.range());
         let is_flush = request.kind == RequestKind::Flush;
         if !is_flush && self.is_any_lost(req) {
-            self.cx.reqs.get_mut(req).failed = true;
+            self.reqs.get_mut(req).failed = true;
         }
-        let state = self.cx.volume(volume);
+        let state = self.volume(volume);
         let needed = if is_flush { state.safer_at } else { self.unrecorded_in(range) };
         if state.direct_unflushed || state.direct_flushing {
-            self.cx.reqs.get_mut(req).pending += 1;
+            self.reqs.get_mut(req).pending += 1;
             self.flush(Device::Backing(volume), Waiter::Request(req));
         }
         if !fault::planted(PlantedBug::FlushBeforeRecord) {
@@ -46,22 +47,22 @@ impl Engine {
 
     /// A write, zero or discard has ended without the cache: the record must not list what it wrote.
     pub(crate) fn make_readable(&mut self, req: u32) {
-        let needed = self.unrecorded_in(self.cx.reqs.get(req).range());
+        let needed = self.unrecorded_in(self.reqs.get(req).range());
         if !fault::planted(PlantedBug::AcknowledgeUnrecorded) {
             self.wait_for_record(req, needed);
         }
     }
 
     fn wait_for_record(&mut self, req: u32, needed: u64) {
-        if needed > self.cx.failure.recorded {
-            self.cx.reqs.get_mut(req).pending += 1;
-            self.cx.failure.recording.push((needed, req));
+        if needed > self.failure.recorded {
+            self.reqs.get_mut(req).pending += 1;
+            self.failure.recording.push((needed, req));
             self.ask_record();
         }
     }
 
     pub(super) fn safe_part_done(&mut self, req: u32, ok: bool) {
-        let request = self.cx.reqs.get_mut(req);
+        let request = self.reqs.get_mut(req);
         request.pending -= 1;
         request.failed |= !ok;
         if request.pending == 0 {
@@ -71,90 +72,92 @@ impl Engine {
 
     /// True if something that the request wrote is lost.
     fn is_any_lost(&self, req: u32) -> bool {
-        let request = self.cx.reqs.get(req);
+        let request = self.reqs.get(req);
         let range = request.range();
-        let mut gone = self.cx.failure.gone.range(range.first..=range.last);
+        let mut gone = self.failure.gone.range(range.first..=range.last);
         gone.any(|(key, gone)| gone.mask & request.sectors_of(key.block()) != 0)
     }
 
     /// Serves those who wait for what is urgent of their volume, and tells when it has ended.
     pub(crate) fn step_failure(&mut self) {
-        if self.cx.failure.stage != FailureStage::WithoutCache {
+        if self.failure.stage != FailureStage::WithoutCache {
             return;
         }
-        self.step_sweeps();
-        for index in 0..self.cx.volumes.len() {
-            let Some(volume) = &mut self.cx.volumes[index] else { continue };
+        for index in 0..self.volumes.len() {
+            let Some(volume) = &mut self.volumes[index] else { continue };
             let failed = core::mem::take(&mut volume.rescue_failed);
             let id = volume.id;
-            if !self.cx.failure.waiting.is_empty() && (failed || !self.cx.has_urgent(id)) {
+            if !self.failure.waiting.is_empty() && (failed || !self.has_urgent(id)) {
                 self.serve_waiting(id, failed);
             }
         }
-        if !self.cx.failure.told && self.is_rescue_over() {
-            self.cx.failure.told = true;
-            let lost_blocks = self.cx.failure.lost_blocks();
-            self.cx.notice(Notice::RescueEnded { lost_blocks });
+        if !self.failure.told && self.is_rescue_over() {
+            self.failure.told = true;
+            let lost_blocks = self.failure.lost_blocks();
+            self.notice(Notice::RescueEnded { lost_blocks });
         }
-        let due = self.cx.failure.told && !self.cx.failure.record_failed
-            || self.cx.now >= self.cx.failure.recorded_at.saturating_add(RECORD_PAUSE_NS);
-        if self.cx.failure.changes > self.cx.failure.recorded && due && !self.cx.stopping {
+        let due = self.failure.told && !self.failure.record_failed
+            || self.now >= self.failure.recorded_at.saturating_add(RECORD_PAUSE_NS);
+        if self.failure.changes > self.failure.recorded && due && !self.stopping {
             self.ask_record();
         }
     }
 
     /// True if nothing can be rescued any more: every dirty block of an attached volume is safe or lost.
-    #[must_use]
-    pub fn is_rescue_over(&self) -> bool {
+    pub(crate) fn is_rescue_over(&self) -> bool {
         self.runs_without_cache()
-            && self.cx.volumes.iter().flatten().all(|volume| self.dirty_blocks(volume.id) == 0)
+            && self.volumes.iter().flatten().all(|volume| self.dirty_blocks(volume.id) == 0)
     }
 
     fn serve_waiting(&mut self, id: VolumeId, failed: bool) {
-        let all = core::mem::take(&mut self.cx.failure.waiting);
+        let all = core::mem::take(&mut self.failure.waiting);
         let (served, left): (Vec<u32>, Vec<u32>) =
-            all.into_iter().partition(|req| self.cx.reqs.get(*req).volume == id);
-        self.cx.failure.waiting = left;
+            all.into_iter().partition(|req| self.reqs.get(*req).volume == id);
+        self.failure.waiting = left;
         for req in served {
-            let request = self.cx.reqs.get_mut(req);
+            let request = self.reqs.get_mut(req);
             request.pending -= 1;
             request.failed |= failed;
             if !failed {
                 self.make_safe_parts(req);
             }
-            if self.cx.reqs.get(req).pending == 0 {
+            if self.reqs.get(req).pending == 0 {
                 self.reply(req);
             }
         }
     }
 
     pub(crate) fn failure_deadline(&self) -> Option<Nanos> {
-        let failure = &self.cx.failure;
+        let failure = &self.failure;
         let waits = failure.stage == FailureStage::WithoutCache
             && failure.changes > failure.recorded
             && failure.pending.is_none()
-            && !self.cx.stopping;
+            && !self.stopping;
         waits.then(|| failure.recorded_at.saturating_add(RECORD_PAUSE_NS))
     }
 
     /// True while a shutdown has to wait: for the owner, for the rescue, for the last record.
     pub(crate) fn is_rescue_busy(&mut self) -> bool {
-        if self.cx.failure.pending.is_some() {
+        if self.failure.pending.is_some() {
             return true;
         }
-        if self.cx.failure.stage != FailureStage::WithoutCache {
+        if self.failure.stage != FailureStage::WithoutCache {
             return false;
         }
         let gives_up = |volume: &Volume| volume.rescue_given_up;
-        let rescues = self
-            .cx
-            .volumes
-            .iter()
-            .flatten()
-            .any(|volume| self.dirty_blocks(volume.id) > 0 && !gives_up(volume));
-        if !rescues && self.cx.failure.changes > self.cx.failure.recorded && !self.cx.failure.record_failed {
+        let rescues =
+            self.volumes.iter().flatten().any(|volume| self.dirty_blocks(volume.id) > 0 && !gives_up(volume));
+        if !rescues && self.failure.changes > self.failure.recorded && !self.failure.record_failed {
             self.ask_record();
         }
-        rescues || self.cx.failure.pending.is_some()
+        rescues || self.failure.pending.is_some()
+    }
+}
+
+impl Engine {
+    /// True if nothing can be rescued any more: every dirty block of an attached volume is safe or lost.
+    #[must_use]
+    pub fn is_rescue_over(&self) -> bool {
+        self.cx.is_rescue_over()
     }
 }

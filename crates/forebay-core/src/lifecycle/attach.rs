@@ -66,7 +66,7 @@ impl Engine {
     ) -> Result<(), LifecycleError> {
         self.cx.advance(now);
         let id = entry.id;
-        let without_cache = self.runs_without_cache() && !self.cx.stopping && !self.has_job(id);
+        let without_cache = self.cx.runs_without_cache() && !self.cx.stopping && !self.has_job(id);
         if !without_cache {
             self.may_change(id)?;
         }
@@ -74,7 +74,7 @@ impl Engine {
         if self.cx.is_attached(id) {
             return Err(LifecycleError::Attached);
         }
-        let known = self.table_entry(id).cloned();
+        let known = self.cx.table_entry(id).cloned();
         let new = known.is_none();
         if let Some(known) = &known {
             if known.uuid != entry.uuid {
@@ -87,10 +87,10 @@ impl Engine {
         }
         if without_cache {
             // What only the cache has of it cannot be compared with a backing store any more.
-            if self.dirty_blocks(id) > 0 {
+            if self.cx.dirty_blocks(id) > 0 {
                 return Err(LifecycleError::Fenced);
             }
-            self.attach_without_cache(known.unwrap_or(entry), &attachment);
+            self.cx.attach_without_cache(known.unwrap_or(entry), &attachment);
             return Ok(());
         }
         let entry = known.unwrap_or(entry);
@@ -206,7 +206,7 @@ impl Engine {
         if !job.changed {
             return self.enter_table(id, job);
         }
-        let dirty_blocks = self.dirty_blocks(id);
+        let dirty_blocks = self.cx.dirty_blocks(id);
         let policy = job.attachment.on_change;
         if policy == OnBackingChange::Refuse && dirty_blocks > 0 {
             return self.attach_failed(id, &job, LifecycleError::BackingChanged { dirty_blocks });

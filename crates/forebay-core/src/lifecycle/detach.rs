@@ -127,7 +127,7 @@ impl Engine {
         self.cx.advance(now);
         self.may_change(volume)?;
         let attached = self.cx.is_attached(volume);
-        if !attached && (how != DetachHow::Discard || self.table_entry(volume).is_none()) {
+        if !attached && (how != DetachHow::Discard || self.cx.table_entry(volume).is_none()) {
             return Err(LifecycleError::NotAttached);
         }
         let map = &self.cx.map.volumes[usize::from(volume.0)];
@@ -146,7 +146,7 @@ impl Engine {
     }
 
     fn may_keep(&self, unclean: u64) -> Result<(), LifecycleError> {
-        let (blocks, most) = (self.cx.kept_dirty() + unclean, Self::kept_dirty_max(self.data_capacity()));
+        let (blocks, most) = (self.cx.kept_dirty() + unclean, Self::kept_dirty_max(self.cx.data_capacity()));
         if blocks > most { Err(LifecycleError::TooDirty { blocks, most }) } else { Ok(()) }
     }
 
@@ -206,7 +206,7 @@ impl Engine {
         match &mut job.stage {
             DetachStage::Quieting => {
                 let dirty = job.how == DetachHow::Drained
-                    && self.dirty_blocks(id) > 0
+                    && self.cx.dirty_blocks(id) > 0
                     && !fault::planted(PlantedBug::ForgetDirtyAtDetach);
                 let lost = self.cx.map.volumes[usize::from(id.0)].lost;
                 if job.how == DetachHow::Drained && lost > 0 {

@@ -244,17 +244,19 @@ impl Context {
         };
         self.map.known_volumes().iter().enumerate().map(kept).sum()
     }
+
+    pub(crate) fn table_entry(&self, id: VolumeId) -> Option<&VolumeEntry> {
+        self.volume_table.iter().find(|entry| entry.id == id)
+    }
 }
 
 impl Engine {
     /// The smallest number that a new volume may have, if there is any left.
     #[must_use]
     pub fn free_volume_id(&self) -> Option<VolumeId> {
-        (0..VOLUMES_MAX as u16).map(VolumeId).find(|id| self.table_entry(*id).is_none() && !self.has_job(*id))
-    }
-
-    pub(crate) fn table_entry(&self, id: VolumeId) -> Option<&VolumeEntry> {
-        self.cx.volume_table.iter().find(|entry| entry.id == id)
+        (0..VOLUMES_MAX as u16)
+            .map(VolumeId)
+            .find(|id| self.cx.table_entry(*id).is_none() && !self.has_job(*id))
     }
 
     pub(crate) fn has_job(&self, id: VolumeId) -> bool {
@@ -295,6 +297,7 @@ impl Engine {
     }
 
     /// Lets every job move on as far as it can.
+    #[inline]
     pub(crate) fn step_lifecycle(&mut self) {
         if self.lifecycle.jobs.is_empty() {
             return;
@@ -318,6 +321,7 @@ impl Engine {
                 }
             }
         }
+        self.dispatch();
     }
 
     pub(crate) fn lifecycle_deadline(&self) -> Option<Nanos> {
@@ -401,7 +405,7 @@ impl Engine {
 
     pub(crate) fn lifecycle_flush(&mut self, id: VolumeId) {
         self.lifecycle.flushed.retain(|(volume, _)| *volume != id);
-        self.flush(crate::api::Device::Backing(id), Waiter::Lifecycle(id));
+        self.cx.flush(crate::api::Device::Backing(id), Waiter::Lifecycle(id));
     }
 
     pub(crate) fn lifecycle_flush_ended(&mut self, id: VolumeId, ok: bool) {

@@ -195,6 +195,7 @@ impl Engine {
             }
             self.cx.want_checkpoint();
         }
+        self.dispatch();
     }
 
     /// Empties retired segments; true once they all are.
@@ -202,7 +203,7 @@ impl Engine {
         let count = self.cx.segments_staying();
         let retired = self.cx.map.geometry.segment_count - count;
         for kind in StreamKind::ALL {
-            self.close_from(kind, count);
+            self.cx.close_from(kind, count);
         }
         let Some(job) = &self.pool_job else { return false };
         if self.cx.free.retired.len() == retired as usize || fault::planted(PlantedBug::AppendToRetired) {
@@ -260,7 +261,7 @@ impl Engine {
                 false
             }
             BlockState::Dirty | BlockState::Destaged => {
-                self.yield_order_of(slot);
+                self.cx.yield_order_of(slot);
                 self.cx.cover(CoverageMark::Evacuated);
                 self.relocate(slot)
             }
@@ -270,7 +271,7 @@ impl Engine {
     /// A pinned block moves with the dirty ones, if it can, and as far as half of what stays may be pinned (I26). True if it
     /// does, or may later.
     fn moves_pinned(&mut self, slot: u32) -> bool {
-        self.cx.map.pinned_blocks() * 2 <= self.data_capacity()
+        self.cx.map.pinned_blocks() * 2 <= self.cx.data_capacity()
             && (self.relocate(slot) || self.relocations.len() > 0)
     }
 

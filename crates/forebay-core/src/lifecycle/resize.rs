@@ -129,8 +129,8 @@ impl Engine {
                 job.stage = ResizeStage::Checkpoint(self.force_checkpoint());
             }
             ResizeStage::Checkpoint(ticket) => {
-                if !self.is_checkpointed(*ticket) && !self.runs_without_cache() {
-                    if self.refuses_changes() {
+                if !self.is_checkpointed(*ticket) && !self.cx.runs_without_cache() {
+                    if self.cx.refuses_changes() {
                         // The checkpoint may never come, and nothing is written back: whoever waits for the locks gets his answer.
                         self.unlock(id);
                     }
@@ -158,7 +158,7 @@ impl Engine {
             return false;
         }
         // A fill that was read when the volume was larger may still be on its way.
-        self.cancel_fills(range);
+        self.cx.cancel_fills(range);
         let mask = self.cx.block_mask(id, key.block());
         if self.cx.map.shadows_reach_beyond(key, mask) {
             // They cannot be moved. What lies beyond is not written back as long as the volume ends here.

@@ -18,7 +18,7 @@ use crate::context::operations::OpKind;
 use crate::context::sectors::push_span;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::log::streams::{Batch, Item, ItemOwner};
+use crate::log::streams::{Batch, Item, ItemKind, ItemOwner};
 use crate::map::segment::{BlockState, SegmentPhase};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -49,15 +49,14 @@ impl Context {
         segment.phase = SegmentPhase::Sealed;
         self.map.sealed(number);
     }
-}
 
-impl Engine {
+    #[inline]
     pub(crate) fn enqueue(&mut self, stream: StreamKind, item: Item) {
-        if self.cx.fenced {
+        if self.fenced {
             self.item_done(item, None);
             return;
         }
-        let (now, stream) = (self.cx.now, &mut self.cx.log.streams[stream.index()]);
+        let (now, stream) = (self.now, &mut self.log.streams[stream.index()]);
         if stream.queue.is_empty() {
             stream.queued_since = now;
         }
@@ -68,13 +67,13 @@ impl Engine {
     pub(crate) fn step_append(&mut self, kind: StreamKind) {
         loop {
             let marks = kind == StreamKind::Write && self.marks_are_due();
-            let limit = self.cx.config.pool.batches_in_flight.max(1) as usize;
-            let stream = &self.cx.log.streams[kind.index()];
+            let limit = self.config.pool.batches_in_flight.max(1) as usize;
+            let stream = &self.log.streams[kind.index()];
             if !(stream.is_worth_a_batch() || marks)
                 || stream.broken
                 || stream.in_flight.len() >= limit
-                || self.cx.fenced
-                || self.cx.log.on_hold
+                || self.fenced
+                || self.log.on_hold
                 || self.delays_batch(kind)
                 || self.mirror_asks()
             {
@@ -92,8 +91,8 @@ impl Engine {
         if !self.leave_lost(kind) {
             return false;
         }
-        let room_end = self.cx.batch_blocks();
-        let stream = &mut self.cx.log.streams[kind.index()];
+        let room_end = self.batch_blocks();
+        let stream = &mut self.log.streams[kind.index()];
         if let Some((segment, next)) = stream.open {
             let needs = 1 + u32::from(stream.queue.front().is_some_and(|item| item.span.is_some()));
             if next + needs <= room_end && !stream.closing {
@@ -113,39 +112,39 @@ impl Engine {
             }
             return false;
         };
-        let first = (self.cx.log.streams[kind.index()].next_sequence, self.cx.log.next_sequence);
-        self.cx.map.begin_segment(segment, SegmentPhase::Open, kind, first);
-        self.cx.log.streams[kind.index()].open = Some((segment, 0));
+        let first = (self.log.streams[kind.index()].next_sequence, self.log.next_sequence);
+        self.map.begin_segment(segment, SegmentPhase::Open, kind, first);
+        self.log.streams[kind.index()].open = Some((segment, 0));
         true
     }
 
     /// Closes the open segment of a stream if it was on a lost member only. False while batches to it are in flight.
     pub(crate) fn leave_lost(&mut self, kind: StreamKind) -> bool {
-        let stream = &self.cx.log.streams[kind.index()];
+        let stream = &self.log.streams[kind.index()];
         let still = stream.in_flight.is_empty() && !stream.broken;
         let Some((segment, next)) = stream.open.filter(|(segment, _)| self.is_gone(*segment)) else {
             return true;
         };
         if still {
-            let stream = &mut self.cx.log.streams[kind.index()];
+            let stream = &mut self.log.streams[kind.index()];
             (stream.open, stream.closing) = (None, false);
-            self.cx.close_segment(segment, next);
+            self.close_segment(segment, next);
         }
         still
     }
 
     /// Closes the open segment of a stream if it is one of those from `first` on.
     pub(crate) fn close_from(&mut self, kind: StreamKind, first: u32) {
-        let stream = &mut self.cx.log.streams[kind.index()];
+        let stream = &mut self.log.streams[kind.index()];
         let Some((segment, next)) = stream.open.filter(|(segment, _)| *segment >= first) else { return };
         stream.closing = true;
-        if stream.broken || !stream.in_flight.is_empty() || self.cx.log.on_hold {
+        if stream.broken || !stream.in_flight.is_empty() || self.log.on_hold {
             return;
         }
         stream.open = None;
         stream.closing = false;
         if next == 0 {
-            self.cx.close_segment(segment, 0);
+            self.close_segment(segment, 0);
         } else {
             self.write_summary(kind, segment, next);
         }
@@ -159,93 +158,93 @@ impl Engine {
             ItemOwner::Survivor(_) => kind == StreamKind::Fill,
             _ => false,
         };
-        if !self.cx.log.streams[kind.index()].queue.iter().any(is_fill) {
+        if !self.log.streams[kind.index()].queue.iter().any(is_fill) {
             return;
         }
-        self.cx.cover(CoverageMark::FillsForgotten);
-        let queue = core::mem::take(&mut self.cx.log.streams[kind.index()].queue);
+        self.cover(CoverageMark::FillsForgotten);
+        let queue = core::mem::take(&mut self.log.streams[kind.index()].queue);
         let (fills, others): (VecDeque<Item>, VecDeque<Item>) = queue.into_iter().partition(is_fill);
-        self.cx.log.streams[kind.index()].queue = others;
+        self.log.streams[kind.index()].queue = others;
         for item in fills {
             self.item_done(item, None);
         }
     }
 
     fn write_batch(&mut self, kind: StreamKind) {
-        let mut batch = self.cx.log.spare_batches.pop().unwrap_or_default();
-        let mut entries = core::mem::take(&mut self.cx.log.spare_entries);
+        let mut batch = self.log.spare_batches.pop().unwrap_or_default();
+        let mut entries = core::mem::take(&mut self.log.spare_entries);
         if kind == StreamKind::Write {
             self.take_marks(&mut batch.marks, &mut entries);
         }
-        let (segment, start) = self.cx.log.streams[kind.index()].open.expect("a segment was prepared");
-        let room = self.cx.batch_blocks() - start - 1;
-        let op = self.cx.new_op(OpKind::Batch(kind));
+        let (segment, start) = self.log.streams[kind.index()].open.expect("a segment was prepared");
+        let room = self.batch_blocks() - start - 1;
+        let op = self.new_op(OpKind::Batch(kind));
         let mut payload = 0;
         while entries.len() < ENTRIES_MAX {
             let Some(item) = self.next_item(kind, payload < room) else { break };
-            let flush_epoch = self.cx.flush_epoch(kind, &item);
+            let flush_epoch = self.flush_epoch(kind, &item);
             if let Some(span) = item.span {
                 payload += 1;
-                let slot = self.cx.map.slot(segment, start + payload);
-                self.cx.map.describe(slot, item.key, item.crc, item.mask());
-                self.cx.map.set_epoch(slot, flush_epoch);
-                push_span(&mut self.cx.ops.get_mut(op).spans, span);
+                let slot = self.map.slot(segment, start + payload);
+                self.map.describe(slot, item.key, item.crc, item.mask());
+                self.map.set_epoch(slot, flush_epoch);
+                push_span(&mut self.ops.get_mut(op).spans, span);
             }
             entries.push(item.entry(flush_epoch));
             batch.items.push(item);
         }
         if entries.is_empty() {
-            self.cx.ops.remove(op);
-            self.cx.log.spare_batches.push(batch);
-            self.cx.log.spare_entries = entries;
+            self.ops.remove(op);
+            self.log.spare_batches.push(batch);
+            self.log.spare_entries = entries;
             return;
         }
         if entries.len() == ENTRIES_MAX {
-            self.cx.cover(CoverageMark::FullBatch);
+            self.cover(CoverageMark::FullBatch);
         }
         (batch.op, batch.segment, batch.start, batch.blocks) = (op, segment, start, payload + 1);
         batch.is_summary = false;
         let header = self.batch_header(kind, BatchKind::Records, segment, start, payload);
         batch.stream_sequence = header.stream_sequence;
-        let mut bytes = self.cx.spare_header();
+        let mut bytes = self.spare_header();
         header.encode(&entries, &mut bytes[..]);
         entries.clear();
-        self.cx.log.spare_entries = entries;
+        self.log.spare_entries = entries;
         if fault::planted(PlantedBug::ShareHeader)
-            && let Some(last) = self.cx.log.streams[kind.index()].in_flight.back()
+            && let Some(last) = self.log.streams[kind.index()].in_flight.back()
             && last.completed.is_none()
-            && self.cx.ops.get(last.op).action.is_some()
+            && self.ops.get(last.op).action.is_some()
             && !last.is_summary
         {
-            self.cx.ops.get_mut(last.op).header = Some(bytes.clone());
+            self.ops.get_mut(last.op).header = Some(bytes.clone());
         }
-        self.cx.ops.get_mut(op).header = Some(bytes);
-        let stream = &mut self.cx.log.streams[kind.index()];
+        self.ops.get_mut(op).header = Some(bytes);
+        let stream = &mut self.log.streams[kind.index()];
         stream.next_sequence += 1;
         stream.open = Some((segment, start + payload + 1));
-        self.cx.stats.batches += 1;
+        self.stats.batches += 1;
         self.submit_batch(kind, batch);
     }
 
     fn submit_batch(&mut self, kind: StreamKind, mut batch: Batch) {
         batch.completed = None;
-        self.cx.stats.cache_metadata_writes += u64::from(batch.is_summary || batch.blocks == 1);
-        self.cx.map.segments[batch.segment as usize].pins += 1;
-        if self.cx.mirror.is_some() {
+        self.stats.cache_metadata_writes += u64::from(batch.is_summary || batch.blocks == 1);
+        self.map.segments[batch.segment as usize].pins += 1;
+        if self.mirror.is_some() {
             self.submit_to_members(kind, &mut batch);
-            self.cx.log.streams[kind.index()].in_flight.push_back(batch);
+            self.log.streams[kind.index()].in_flight.push_back(batch);
             return;
         }
-        let offset = self.cx.map.geometry.segment_offset(batch.segment, batch.start);
+        let offset = self.map.geometry.segment_offset(batch.segment, batch.start);
         let len = batch.blocks * BLOCK_BYTES as u32;
-        self.cx.stats.count_write(Device::Cache, len);
+        self.stats.count_write(Device::Cache, len);
         let op = OpId(batch.op);
-        self.cx.actions.push_back(if batch.is_summary {
+        self.actions.push_back(if batch.is_summary {
             Action::WriteMeta { op, offset }
         } else {
             Action::Write { op, device: Device::Cache, offset, len }
         });
-        self.cx.log.streams[kind.index()].in_flight.push_back(batch);
+        self.log.streams[kind.index()].in_flight.push_back(batch);
     }
 
     fn batch_header(
@@ -256,14 +255,14 @@ impl Engine {
         block: u32,
         payload: u32,
     ) -> BatchHeader {
-        let sequence = self.cx.log.next_sequence;
-        self.cx.log.next_sequence += 1;
-        let state = &self.cx.log.streams[stream.index()];
+        let sequence = self.log.next_sequence;
+        self.log.next_sequence += 1;
+        let state = &self.log.streams[stream.index()];
         BatchHeader {
             kind,
             stream,
-            uuid_tag: self.cx.superblock.uuid.tag(),
-            epoch: self.cx.superblock.epoch,
+            uuid_tag: self.superblock.uuid.tag(),
+            epoch: self.superblock.epoch,
             sequence,
             stream_sequence: state.next_sequence,
             flushed_stream_sequence: state.flushed_sequence,
@@ -276,13 +275,13 @@ impl Engine {
     /// The next item of a queue, if it fits. Fills that were overtaken while they waited are left out.
     fn next_item(&mut self, kind: StreamKind, payload_fits: bool) -> Option<Item> {
         loop {
-            let item = *self.cx.log.streams[kind.index()].queue.front()?;
+            let item = *self.log.streams[kind.index()].queue.front()?;
             if item.span.is_some() && !payload_fits {
                 return None;
             }
-            self.cx.log.streams[kind.index()].queue.pop_front();
+            self.log.streams[kind.index()].queue.pop_front();
             match item.done {
-                ItemOwner::Fill(_, token) if !self.cx.fills.is_valid(item.key, token) => {
+                ItemOwner::Fill(_, token) if !self.fills.is_valid(item.key, token) => {
                     self.item_done(item, None)
                 }
                 _ => return Some(item),
@@ -296,19 +295,19 @@ impl Engine {
     /// A segment whose epochs were forgotten has none: until a checkpoint says that the order has ended, a crash brings the
     /// order back, and then what counts is what the batches say.
     fn write_summary(&mut self, kind: StreamKind, segment: u32, at: u32) {
-        let still = self.cx.log.streams[kind.index()].nothing_in_flight();
+        let still = self.log.streams[kind.index()].nothing_in_flight();
         assert!(still, "I2: a segment is closed when all its batches have completed");
-        let table = &self.cx.map.segments[segment as usize];
+        let table = &self.map.segments[segment as usize];
         if table.forgot_epochs {
-            self.cx.cover(CoverageMark::SummaryLeftOut);
-            self.cx.close_segment(segment, at);
+            self.cover(CoverageMark::SummaryLeftOut);
+            self.close_segment(segment, at);
             return;
         }
         let payload = summary::encode((0..at).map(|index| {
             table.has_data(index).then(|| SummaryItem {
                 volume: table.key(index).volume(),
                 block: table.key(index).block(),
-                sector_mask: self.cx.map.mask(self.cx.map.slot(segment, index)),
+                sector_mask: self.map.mask(self.map.slot(segment, index)),
                 crc32c: table.crc(index),
                 flush_epoch: table.epoch(index),
             })
@@ -319,8 +318,8 @@ impl Engine {
         let mut meta = alloc::vec![0; BLOCK_BYTES];
         header.encode(&[entry], &mut meta);
         meta.extend_from_slice(&payload);
-        let op = self.cx.new_op(OpKind::Batch(kind));
-        self.cx.ops.get_mut(op).meta = Some(Arc::new(meta));
+        let op = self.new_op(OpKind::Batch(kind));
+        self.ops.get_mut(op).meta = Some(Arc::new(meta));
         let batch = Batch {
             op,
             segment,
@@ -328,16 +327,16 @@ impl Engine {
             blocks: blocks + 1,
             stream_sequence: header.stream_sequence,
             is_summary: true,
-            ..self.cx.log.spare_batches.pop().unwrap_or_default()
+            ..self.log.spare_batches.pop().unwrap_or_default()
         };
         self.submit_batch(kind, batch);
     }
 
     pub(crate) fn batch_written(&mut self, kind: StreamKind, op: u32, ok: bool) {
-        let stream = &mut self.cx.log.streams[kind.index()];
+        let stream = &mut self.log.streams[kind.index()];
         let batch = stream.in_flight.iter_mut().find(|batch| batch.op == op && batch.completed.is_none());
         batch.expect("a batch completes once").completed = Some(ok);
-        self.cx.flushes.cache.unflushed = true;
+        self.flushes.cache.unflushed = true;
         if fault::planted(PlantedBug::AcknowledgeOutOfOrder) && ok {
             self.apply_out_of_order(kind, op);
         }
@@ -349,8 +348,8 @@ impl Engine {
         loop {
             // Nothing counts after the fence, also if it had completed before: nothing may become dirty after what is at risk was
             // recorded (I52).
-            let counts = !self.cx.fenced || fault::planted(PlantedBug::CountAfterFence);
-            let stream = &mut self.cx.log.streams[kind.index()];
+            let counts = !self.fenced || fault::planted(PlantedBug::CountAfterFence);
+            let stream = &mut self.log.streams[kind.index()];
             match stream.in_flight.front().and_then(|batch| batch.completed) {
                 None => break,
                 Some(true) if counts => {
@@ -370,7 +369,7 @@ impl Engine {
 
     /// The planted bug: promises before the earlier batches are there.
     fn apply_out_of_order(&mut self, kind: StreamKind, op: u32) {
-        let in_flight = &mut self.cx.log.streams[kind.index()].in_flight;
+        let in_flight = &mut self.log.streams[kind.index()].in_flight;
         let at = in_flight.iter().position(|batch| batch.op == op).expect("it is in flight");
         if let Some(batch) = in_flight.remove(at) {
             self.apply_batch(kind, batch);
@@ -380,84 +379,84 @@ impl Engine {
     /// A batch counts now: its blocks enter the map and whoever waits is told.
     fn apply_batch(&mut self, kind: StreamKind, mut batch: Batch) {
         // A flush started since the write completed did not know of this batch: it was not applied yet.
-        self.cx.flushes.cache.unflushed = true;
-        let segment = &mut self.cx.map.segments[batch.segment as usize];
+        self.flushes.cache.unflushed = true;
+        let segment = &mut self.map.segments[batch.segment as usize];
         segment.pins -= 1;
         segment.completed = segment.completed.max(batch.start + batch.blocks);
-        if !self.cx.flushes.undurable.contains(&batch.segment) {
-            self.cx.flushes.undurable.push(batch.segment);
+        if !self.flushes.undurable.contains(&batch.segment) {
+            self.flushes.undurable.push(batch.segment);
         }
         if batch.is_summary {
-            let segment = &mut self.cx.map.segments[batch.segment as usize];
+            let segment = &mut self.map.segments[batch.segment as usize];
             segment.summary_block = batch.start;
             segment.phase = SegmentPhase::Sealed;
-            self.cx.map.sealed(batch.segment);
+            self.map.sealed(batch.segment);
         } else {
-            let stream = &mut self.cx.log.streams[kind.index()];
+            let stream = &mut self.log.streams[kind.index()];
             stream.completed_sequence = stream.completed_sequence.max(batch.stream_sequence + 1);
             stream.tries = 0;
         }
         if !batch.marks.is_empty() {
-            self.cx.log.marks_ticket = self.cx.flushes.cache.ticket();
+            self.log.marks_ticket = self.flushes.cache.ticket();
         }
         for slot in batch.marks.drain(..) {
-            if self.cx.map.state(slot) == BlockState::Destaged {
+            if self.map.state(slot) == BlockState::Destaged {
                 self.note_marked(slot);
-                self.cx.map.mark_clean(slot);
+                self.map.mark_clean(slot);
             }
         }
-        let mut slot = self.cx.map.slot(batch.segment, batch.start);
+        let mut slot = self.map.slot(batch.segment, batch.start);
         for item in batch.items.drain(..) {
             if item.span.is_some() {
                 slot += 1;
             }
             self.item_done(item, Some(slot));
         }
-        self.cx.log.spare_batches.push(batch);
+        self.log.spare_batches.push(batch);
     }
 
     /// The first batch in flight failed, and all after it have ended: their items go back to the queue and the
     /// segment is closed before the first of them.
     fn rewrite_batches(&mut self, kind: StreamKind) {
-        let failed: Vec<Batch> = self.cx.log.streams[kind.index()].in_flight.drain(..).collect();
+        let failed: Vec<Batch> = self.log.streams[kind.index()].in_flight.drain(..).collect();
         let first = failed.first().expect("a batch failed");
         let (number, start) = (first.segment, first.start);
         let (sequence, was_summary) = (first.stream_sequence, first.is_summary);
-        self.cx.notice(Notice::CacheWriteFailed { segment: number });
-        let stream = &mut self.cx.log.streams[kind.index()];
+        self.notice(Notice::CacheWriteFailed { segment: number });
+        let stream = &mut self.log.streams[kind.index()];
         stream.broken = false;
         if was_summary {
-            self.cx.coverage.add(CoverageMark::SummaryFailed);
+            self.coverage.add(CoverageMark::SummaryFailed);
             // The segment is whole, it only has no summary; batches after it are in another segment.
             let mut rest = failed.into_iter();
             let summary = rest.next().expect("a batch failed");
             stream.in_flight.extend(rest);
-            self.cx.map.segments[number as usize].pins -= 1;
-            self.cx.close_segment(number, start);
-            self.cx.log.spare_batches.push(summary);
+            self.map.segments[number as usize].pins -= 1;
+            self.close_segment(number, start);
+            self.log.spare_batches.push(summary);
             return;
         }
-        self.cx.coverage.add(CoverageMark::BatchMoved);
+        self.coverage.add(CoverageMark::BatchMoved);
         stream.tries += 1;
         stream.next_sequence = sequence;
         stream.open = None;
         stream.closing = false;
-        let give_up = stream.tries >= BATCH_TRIES || self.cx.fenced;
+        let give_up = stream.tries >= BATCH_TRIES || self.fenced;
         for mut batch in failed.into_iter().rev() {
-            self.cx.map.segments[batch.segment as usize].pins -= 1;
-            self.cx.log.marks.append(&mut batch.marks);
+            self.map.segments[batch.segment as usize].pins -= 1;
+            self.log.marks.append(&mut batch.marks);
             while let Some(item) = batch.items.pop() {
-                self.cx.log.streams[kind.index()].queue.push_front(item);
+                self.log.streams[kind.index()].queue.push_front(item);
             }
-            self.cx.log.spare_batches.push(batch);
+            self.log.spare_batches.push(batch);
         }
-        self.cx.close_segment(number, start);
+        self.close_segment(number, start);
         if give_up {
-            self.cx.cover(CoverageMark::BatchGivenUp);
+            self.cover(CoverageMark::BatchGivenUp);
             // So many segments cannot all be bad: it is the device.
             self.fence();
-            self.cx.log.streams[kind.index()].tries = 0;
-            while let Some(item) = self.cx.log.streams[kind.index()].queue.pop_front() {
+            self.log.streams[kind.index()].tries = 0;
+            while let Some(item) = self.log.streams[kind.index()].queue.pop_front() {
                 self.item_done(item, None);
             }
         }
@@ -466,7 +465,7 @@ impl Engine {
     /// Everything queued fails: the cache device is fenced.
     pub(crate) fn fail_queued_items(&mut self) {
         for kind in StreamKind::ALL {
-            while let Some(item) = self.cx.log.streams[kind.index()].queue.pop_front() {
+            while let Some(item) = self.log.streams[kind.index()].queue.pop_front() {
                 self.item_done(item, None);
             }
         }
@@ -476,55 +475,56 @@ impl Engine {
     /// be.
     pub(crate) fn item_done(&mut self, item: Item, slot: Option<u32>) {
         if let (ItemOwner::Request(req) | ItemOwner::Merge(req, _), Some(slot)) = (item.done, slot) {
-            let old = self.cx.map.insert(slot, BlockState::Dirty);
-            self.cx.counters.logged(item.key.volume(), old);
-            self.cx.stats.dirtied_blocks += u64::from(old != Some(BlockState::Dirty));
-            if matches!(item.done, ItemOwner::Request(_)) && self.cx.reqs.get(req).kind.may_unmap() {
-                self.cx.map.note_discard(item.key);
+            let old = self.map.insert(slot, BlockState::Dirty);
+            self.counters.logged(item.key.volume(), old);
+            self.stats.dirtied_blocks += u64::from(old != Some(BlockState::Dirty));
+            if matches!(item.done, ItemOwner::Request(_)) && self.reqs.get(req).kind.may_unmap() {
+                self.map.note_discard(item.key);
             }
-            self.pin_for(self.cx.reqs.get(req).treatment, slot);
+            self.pin_for(self.reqs.get(req).treatment, slot);
         }
-        self.cx.tell(Event::Appended(item, slot));
+        if slot.is_some() && matches!(item.kind, ItemKind::Drop { .. }) {
+            self.apply_drop(item.kind);
+        }
+        self.tell(Event::Appended(item.done, item.key, slot));
     }
-
-    // --- clean marks
 
     /// Slots that have just become durable on the backing store: to be marked clean in the log.
     pub(crate) fn add_mark(&mut self, slot: u32) {
-        if self.cx.log.marks.is_empty() {
-            self.cx.log.marks_since = self.cx.now;
+        if self.log.marks.is_empty() {
+            self.log.marks_since = self.now;
         }
-        self.cx.log.marks.push(slot);
+        self.log.marks.push(slot);
     }
 
     /// True if marks should be written now, with or without payload.
     fn marks_are_due(&self) -> bool {
-        !self.cx.log.marks.is_empty()
-            && (self.cx.log.marks.len() >= MARKS_WORTH_A_BATCH
-                || self.cx.now >= self.cx.log.marks_since + MARKS_DELAY_NS
-                || self.cx.log.order_waits_for_marks
+        !self.log.marks.is_empty()
+            && (self.log.marks.len() >= MARKS_WORTH_A_BATCH
+                || self.now >= self.log.marks_since + MARKS_DELAY_NS
+                || self.log.order_waits_for_marks
                 || self.is_short_of_segments()
-                || self.cx.log.writers_wait_for_marks)
+                || self.log.writers_wait_for_marks)
     }
 
     pub(crate) fn marks_deadline(&self) -> Option<u64> {
-        let due = self.cx.log.marks_since + MARKS_DELAY_NS;
-        (!self.cx.log.marks.is_empty() && due > self.cx.now).then_some(due)
+        let due = self.log.marks_since + MARKS_DELAY_NS;
+        (!self.log.marks.is_empty() && due > self.now).then_some(due)
     }
 
     /// Takes marks into a batch, neighbours as one entry. Slots that changed meanwhile are left out.
     fn take_marks(&mut self, slots: &mut Vec<u32>, entries: &mut Vec<Entry>) {
-        if self.cx.log.marks.is_empty() {
+        if self.log.marks.is_empty() {
             return;
         }
-        self.cx.log.marks.sort_unstable();
-        self.cx.log.marks.dedup();
+        self.log.marks.sort_unstable();
+        self.log.marks.dedup();
         // Half of the header stays free for data, so that marks never hold up writers.
         let twice = fault::planted(PlantedBug::OverfillHeader);
         let most = if twice { 2 * ENTRIES_MAX } else { ENTRIES_MAX / 2 };
         while entries.len() < most {
-            let Some(slot) = self.cx.log.marks.pop() else { break };
-            if self.cx.map.state(slot) != BlockState::Destaged {
+            let Some(slot) = self.log.marks.pop() else { break };
+            if self.map.state(slot) != BlockState::Destaged {
                 continue;
             }
             slots.push(slot);
@@ -536,6 +536,10 @@ impl Engine {
                 _ => entries.push(Entry::CleanMark { slot: Slot(slot), count: 1 }),
             }
         }
-        self.cx.log.marks_since = self.cx.now;
+        self.log.marks_since = self.now;
     }
+}
+
+impl Engine {
+    // --- clean marks
 }

@@ -12,8 +12,8 @@
 //! of what waits, so a crash loses nothing.
 
 use crate::api::Nanos;
+use crate::context::Context;
 use crate::context::pages::PageUse;
-use crate::engine::Engine;
 use crate::log::streams::ItemOwner;
 use forebay_format::StreamKind;
 
@@ -22,19 +22,17 @@ const WORTH_BLOCKS: usize = 31;
 /// Longest time that a fill waits for others.
 const DELAY_NS: Nanos = 250_000_000;
 
-impl Engine {
+impl Context {
     /// True if what is queued in a stream should wait for more.
     pub(crate) fn delays_batch(&self, kind: StreamKind) -> bool {
-        let stream = &self.cx.log.streams[kind.index()];
-        if kind == StreamKind::Write || stream.queue.len() >= WORTH_BLOCKS || self.cx.stopping {
+        let stream = &self.log.streams[kind.index()];
+        if kind == StreamKind::Write || stream.queue.len() >= WORTH_BLOCKS || self.stopping {
             return false;
         }
-        let late = self.cx.now >= stream.queued_since + DELAY_NS;
+        let late = self.now >= stream.queued_since + DELAY_NS;
         stream.queue.iter().all(|item| match item.done {
-            ItemOwner::Survivor(_) => self.cx.log.survivor_reads > 0,
-            ItemOwner::Fill(..) => {
-                !late && self.cx.pages.available(PageUse::Fill) > self.cx.fills.len() as u32
-            }
+            ItemOwner::Survivor(_) => self.log.survivor_reads > 0,
+            ItemOwner::Fill(..) => !late && self.pages.available(PageUse::Fill) > self.fills.len() as u32,
             _ => false,
         })
     }
@@ -42,9 +40,9 @@ impl Engine {
     /// When a batch that delays_batch goes though nothing happens.
     pub(crate) fn batch_delay_deadline(&self) -> Option<Nanos> {
         let due = |kind: &StreamKind| {
-            let stream = &self.cx.log.streams[kind.index()];
+            let stream = &self.log.streams[kind.index()];
             let at = stream.queued_since + DELAY_NS;
-            (!stream.is_idle() && at > self.cx.now).then_some(at)
+            (!stream.is_idle() && at > self.now).then_some(at)
         };
         [StreamKind::Fill, StreamKind::Survivor].iter().filter_map(due).min()
     }

@@ -9,18 +9,18 @@
 //! - the backing store is flushed too if a write past the cache completed since its last flush was started.
 
 use crate::api::{Action, Device, Notice, OpId, RequestKind};
+use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
 use crate::context::operations::OpKind;
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::log::ledger::{Flusher, Waiter};
 
-impl Engine {
+impl Context {
     fn flusher(&mut self, device: Device) -> &mut Flusher {
         match device {
-            Device::Cache => &mut self.cx.flushes.cache,
-            Device::Backing(volume) => &mut self.cx.volume_mut(volume).flusher,
+            Device::Cache => &mut self.flushes.cache,
+            Device::Backing(volume) => &mut self.volume_mut(volume).flusher,
         }
     }
 
@@ -44,34 +44,34 @@ impl Engine {
         flusher.unflushed = false;
         match device {
             Device::Cache => {
-                self.cx.stats.cache_flushes += 1;
-                self.cx.flushes.flushing.clear();
-                for number in self.cx.flushes.undurable.drain(..) {
-                    self.cx.flushes.flushing.push((number, self.cx.map.segments[number as usize].completed));
+                self.stats.cache_flushes += 1;
+                self.flushes.flushing.clear();
+                for number in self.flushes.undurable.drain(..) {
+                    self.flushes.flushing.push((number, self.map.segments[number as usize].completed));
                 }
-                for stream in &mut self.cx.log.streams {
+                for stream in &mut self.log.streams {
                     stream.flushing = stream.completed_sequence;
                 }
             }
             Device::Backing(volume) => {
-                self.cx.stats.backing_flushes += 1;
-                let volume = self.cx.volume_mut(volume);
+                self.stats.backing_flushes += 1;
+                let volume = self.volume_mut(volume);
                 volume.direct_flushing = core::mem::take(&mut volume.direct_unflushed);
                 volume.destage.flushing = core::mem::take(&mut volume.destage.written);
             }
         }
-        if device == Device::Cache && self.cx.mirror.is_some() {
+        if device == Device::Cache && self.mirror.is_some() {
             self.flush_members();
             return;
         }
-        let op = self.cx.new_op(OpKind::Flush(device));
-        self.cx.actions.push_back(Action::Flush { op: OpId(op), device });
+        let op = self.new_op(OpKind::Flush(device));
+        self.actions.push_back(Action::Flush { op: OpId(op), device });
     }
 
     pub(crate) fn flushed(&mut self, device: Device, ok: bool) {
         // A flush that failed may have dropped what it did not write: no later one makes that durable (I14).
         let trusts = fault::planted(PlantedBug::TrustFlushAfterFailure);
-        let ok = ok && (device != Device::Cache || !self.cx.fenced || trusts);
+        let ok = ok && (device != Device::Cache || !self.fenced || trusts);
         let flusher = self.flusher(device);
         flusher.running = false;
         flusher.ended += 1;
@@ -81,7 +81,7 @@ impl Engine {
         } else {
             flusher.unflushed = true;
         }
-        let mut served = core::mem::take(&mut self.cx.flushes.served);
+        let mut served = core::mem::take(&mut self.flushes.served);
         let flusher = self.flusher(device);
         flusher.waiters.retain(|(ticket, waiter)| {
             let due = *ticket <= ended;
@@ -95,41 +95,41 @@ impl Engine {
             Device::Cache if ok => self.cache_is_durable(),
             Device::Cache => self.fence(),
             Device::Backing(id) => {
-                let volume = self.cx.volume_mut(id);
+                let volume = self.volume_mut(id);
                 volume.direct_unflushed |= volume.direct_flushing && !ok;
                 volume.direct_flushing = false;
                 volume.intents.flushed(volume.flusher.succeeded);
-                self.cx.tell(Event::StoreFlushed { volume: id, ok });
+                self.tell(Event::StoreFlushed { volume: id, ok });
             }
         }
         if more {
-            self.cx.tell(Event::FlushDue(device));
+            self.tell(Event::FlushDue(device));
         }
         for waiter in served.drain(..) {
-            self.cx.tell(Event::Flushed { waiter, device, ok });
+            self.tell(Event::Flushed { waiter, device, ok });
         }
-        self.cx.flushes.served = served;
+        self.flushes.served = served;
     }
 
     fn cache_is_durable(&mut self) {
-        for (number, blocks) in self.cx.flushes.flushing.drain(..) {
-            let segment = &mut self.cx.map.segments[number as usize];
+        for (number, blocks) in self.flushes.flushing.drain(..) {
+            let segment = &mut self.map.segments[number as usize];
             // A segment that was freed meanwhile has nothing left to be durable.
             if segment.has_table() && blocks <= segment.completed {
                 segment.durable = segment.durable.max(blocks);
             }
         }
-        for stream in &mut self.cx.log.streams {
+        for stream in &mut self.log.streams {
             stream.flushed_sequence = stream.flushing;
         }
     }
 
     /// After a failed flush nothing that was written can be promised any more: fail-stop for writes.
     pub(crate) fn fence(&mut self) {
-        if !self.cx.fenced {
-            self.cx.fenced = true;
-            self.cx.cover(CoverageMark::Fenced);
-            self.cx.notice(Notice::CacheFenced);
+        if !self.fenced {
+            self.fenced = true;
+            self.cover(CoverageMark::Fenced);
+            self.notice(Notice::CacheFenced);
             self.ask_to_go_on();
             self.fail_queued_items();
             self.end_mirroring();
@@ -140,27 +140,27 @@ impl Engine {
     pub(crate) fn start_flush(&mut self, req: u32) {
         self.follow_flush(req);
         self.flush_for(req);
-        if self.cx.reqs.get(req).pending == 0 {
+        if self.reqs.get(req).pending == 0 {
             self.reply(req);
         }
     }
 
     /// Adds the device flushes that a FLUSH or FUA of this volume needs to the parts of a request.
     pub(crate) fn flush_for(&mut self, req: u32) {
-        let volume = self.cx.reqs.get(req).volume;
-        self.end_flush_epoch(volume, self.cx.reqs.get(req).kind);
-        if self.cx.fenced {
+        let volume = self.reqs.get(req).volume;
+        self.end_flush_epoch(volume, self.reqs.get(req).kind);
+        if self.fenced {
             self.flush_fenced(req);
             return;
         }
-        let cache = self.cx.flushes.cache.unflushed || self.cx.flushes.cache.is_running();
+        let cache = self.flushes.cache.unflushed || self.flushes.cache.is_running();
         if cache && !fault::planted(PlantedBug::SkipDeviceFlush) {
-            self.cx.reqs.get_mut(req).pending += 1;
+            self.reqs.get_mut(req).pending += 1;
             self.flush(Device::Cache, Waiter::Request(req));
         }
-        let state = self.cx.volume(volume);
+        let state = self.volume(volume);
         if state.direct_unflushed || state.direct_flushing {
-            self.cx.reqs.get_mut(req).pending += 1;
+            self.reqs.get_mut(req).pending += 1;
             self.flush(Device::Backing(volume), Waiter::Request(req));
         }
     }
@@ -168,17 +168,17 @@ impl Engine {
     /// A part of a FLUSH or of the flush after a FUA write has ended.
     pub(crate) fn request_part_done(&mut self, req: u32, device: Device, ok: bool) {
         let of_cache = device == Device::Cache;
-        let request = self.cx.reqs.get_mut(req);
+        let request = self.reqs.get_mut(req);
         request.pending -= 1;
         request.failed |= !ok && !of_cache;
         request.cache_failed |= !ok && of_cache;
         debug_assert!(request.kind == RequestKind::Flush || !request.locked);
         let (pending, failed) = (request.pending, request.cache_failed);
-        let again = self.cx.fenced && (failed || !fault::planted(PlantedBug::TrustFlushAfterFailure));
+        let again = self.fenced && (failed || !fault::planted(PlantedBug::TrustFlushAfterFailure));
         if pending > 0 || again && self.flush_again(req) {
             return;
         }
-        let request = self.cx.reqs.get_mut(req);
+        let request = self.reqs.get_mut(req);
         request.failed |= request.cache_failed && !request.redone;
         self.reply(req);
     }

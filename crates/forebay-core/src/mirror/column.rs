@@ -1,5 +1,6 @@
 //! Columns: which segments the streams of a mirrored cache take, and when they are free again.
 
+use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::engine::Engine;
 use crate::lifecycle::sweep_slots;
@@ -10,26 +11,26 @@ use crate::reclaim::policy::Choice;
 use alloc::vec::Vec;
 use forebay_format::StreamKind;
 
-impl Engine {
+impl Context {
     /// Segments of which windows and limits are made: columns, in a mirrored cache.
     pub(crate) fn segments_counted(&self, all: u32) -> u32 {
-        if self.cx.mirror.is_some() { all / 2 } else { all }
+        if self.mirror.is_some() { all / 2 } else { all }
     }
 
     /// Takes a column out of the window for a pair, or half of one for the fill stream.
     pub(crate) fn take_half(&mut self, stream: StreamKind, reserve: usize) -> Option<u32> {
-        let mirror = self.cx.mirror.as_mut()?;
+        let mirror = self.mirror.as_mut()?;
         if stream == StreamKind::Fill
             && let Some(spare) = mirror.spare.take()
         {
             return Some(spare);
         }
-        if self.cx.free.window.len() <= reserve {
+        if self.free.window.len() <= reserve {
             return None;
         }
-        let (first, twin) = mirror.halves(self.cx.free.window.pop_front()?);
+        let (first, twin) = mirror.halves(self.free.window.pop_front()?);
         if stream != StreamKind::Fill {
-            self.cx.map.segments[twin as usize].phase = SegmentPhase::Twin;
+            self.map.segments[twin as usize].phase = SegmentPhase::Twin;
             return Some(first);
         }
         match mirror.standing {
@@ -45,55 +46,95 @@ impl Engine {
 
     /// A segment of a mirrored cache has become empty, and is freed: its column is free if the other half is.
     pub(crate) fn half_freed(&mut self, number: u32) {
-        let Some(mirror) = &mut self.cx.mirror else { return };
+        let Some(mirror) = &mut self.mirror else { return };
         let (first, twin) = mirror.halves(number);
-        if self.cx.map.segments[twin as usize].phase == SegmentPhase::Twin {
+        if self.map.segments[twin as usize].phase == SegmentPhase::Twin {
             mirror.pair_ended(first);
-            self.cx.map.end_segment(twin, SegmentPhase::Freed);
+            self.map.end_segment(twin, SegmentPhase::Freed);
         } else {
             let other = first + twin - number;
-            if matches!(self.cx.map.segments[other as usize].phase, SegmentPhase::Open | SegmentPhase::Sealed)
-            {
+            if matches!(self.map.segments[other as usize].phase, SegmentPhase::Open | SegmentPhase::Sealed) {
                 mirror.wanted = Some(other);
                 return;
             }
             mirror.spare = mirror.spare.filter(|spare| *spare != other);
         }
-        self.cx.free.pool.push_back(first);
+        self.free.pool.push_back(first);
     }
 
     /// A checkpoint calls a column free.
     pub(crate) fn column_is_free(&mut self, first: u32) {
-        if let Some(mirror) = &self.cx.mirror {
+        if let Some(mirror) = &self.mirror {
             let (_, twin) = mirror.halves(first);
-            self.cx.map.end_segment(twin, SegmentPhase::Free);
+            self.map.end_segment(twin, SegmentPhase::Free);
         }
     }
 
     /// The columns of which both halves hold nothing, after a recovery.
     pub(crate) fn free_columns(&mut self) {
-        let Some(mirror) = &self.cx.mirror else { return };
+        let Some(mirror) = &self.mirror else { return };
         let columns = mirror.columns;
         for first in 0..columns {
-            let is_free = |number: u32| self.cx.map.segments[number as usize].phase == SegmentPhase::Free;
+            let is_free = |number: u32| self.map.segments[number as usize].phase == SegmentPhase::Free;
             if is_free(first) && is_free(first + columns) {
-                self.cx.free.pool.push_back(first);
+                self.free.pool.push_back(first);
             }
         }
     }
 
     /// A victim that makes a column whole, if there is one.
     pub(crate) fn half_victim(&mut self, skipped: &[u32]) -> Option<Choice> {
-        let mirror = self.cx.mirror.as_mut()?;
+        let mirror = self.mirror.as_mut()?;
         let segment = mirror.wanted.take()?;
         let held = {
-            let segment = &self.cx.map.segments[segment as usize];
+            let segment = &self.map.segments[segment as usize];
             segment.phase != SegmentPhase::Sealed || segment.live == 0 || segment.leaving > 0
         };
         let fits = !held && !skipped.contains(&segment);
         fits.then_some(Choice { segment, sparse: false, forced: false })
     }
 
+    /// Forgets, some slots at a time, the clean blocks that only the lost member had (I62).
+    pub(super) fn sweep_lost(&mut self) {
+        let Some(mirror) = &mut self.mirror else { return };
+        let Some((mut number, mut index)) = mirror.sweep.take() else { return };
+        self.close_lost();
+        let mut left = sweep_slots(self.map.geometry.slot_count());
+        while left > 0 && (number as usize) < self.map.segments.len() {
+            let segment = &self.map.segments[number as usize];
+            let skip = !segment.has_table() || segment.live == 0 || !self.is_gone(number);
+            if skip || index >= self.map.geometry.segment_blocks {
+                (number, index) = (number + 1, 0);
+                left -= 1;
+                continue;
+            }
+            let slot = self.map.slot(number, index);
+            if self.map.state(slot) == BlockState::Clean {
+                let key = self.map.key(slot);
+                self.map.remove(key);
+                self.stats.evicted_blocks += 1;
+                self.counters.of(key.volume()).evicted_blocks += 1;
+            }
+            index += 1;
+            left -= 1;
+        }
+        if let Some(mirror) = self.mirror.as_mut().filter(|_| (number as usize) < self.map.segments.len()) {
+            mirror.sweep = Some((number, index));
+        } else {
+            self.cover(CoverageMark::LostSwept);
+        }
+    }
+
+    /// The segment that the fill stream was filling is on the lost member.
+    fn close_lost(&mut self) {
+        let kinds: Vec<StreamKind> = StreamKind::ALL.into();
+        for kind in kinds {
+            self.leave_lost(kind);
+        }
+    }
+}
+
+impl Engine {
     /// In a mirrored cache: room for one more clean block in the fill stream, where it would go.
     pub(crate) fn has_room_for_single(&self, slot: u32) -> bool {
         let Some(mirror) = self.cx.mirror.as_ref().filter(|_| self.cx.map.state(slot) == BlockState::Clean)
@@ -105,46 +146,5 @@ impl Engine {
         let room = stream.room(blocks) + (halves + u32::from(mirror.spare.is_some())) * blocks;
         let waiting = self.relocations.len() + stream.queue.len();
         (waiting as u32 + 2) * 2 < room
-    }
-
-    /// Forgets, some slots at a time, the clean blocks that only the lost member had (I62).
-    pub(super) fn sweep_lost(&mut self) {
-        let Some(mirror) = &mut self.cx.mirror else { return };
-        let Some((mut number, mut index)) = mirror.sweep.take() else { return };
-        self.close_lost();
-        let mut left = sweep_slots(self.cx.map.geometry.slot_count());
-        while left > 0 && (number as usize) < self.cx.map.segments.len() {
-            let segment = &self.cx.map.segments[number as usize];
-            let skip = !segment.has_table() || segment.live == 0 || !self.is_gone(number);
-            if skip || index >= self.cx.map.geometry.segment_blocks {
-                (number, index) = (number + 1, 0);
-                left -= 1;
-                continue;
-            }
-            let slot = self.cx.map.slot(number, index);
-            if self.cx.map.state(slot) == BlockState::Clean {
-                let key = self.cx.map.key(slot);
-                self.cx.map.remove(key);
-                self.cx.stats.evicted_blocks += 1;
-                self.cx.counters.of(key.volume()).evicted_blocks += 1;
-            }
-            index += 1;
-            left -= 1;
-        }
-        if let Some(mirror) =
-            self.cx.mirror.as_mut().filter(|_| (number as usize) < self.cx.map.segments.len())
-        {
-            mirror.sweep = Some((number, index));
-        } else {
-            self.cx.cover(CoverageMark::LostSwept);
-        }
-    }
-
-    /// The segment that the fill stream was filling is on the lost member.
-    fn close_lost(&mut self) {
-        let kinds: Vec<StreamKind> = StreamKind::ALL.into();
-        for kind in kinds {
-            self.leave_lost(kind);
-        }
     }
 }

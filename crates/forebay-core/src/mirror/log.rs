@@ -64,12 +64,10 @@ impl Context {
         let mirror = mark.map(|mark| MirrorMark { member: member as u8, ..mark });
         Superblock { mirror, ..self.superblock.clone() }
     }
-}
 
-impl Engine {
     /// Submits a batch of a mirrored cache: to both members if it belongs to a pair, as far as they take it.
     pub(crate) fn submit_to_members(&mut self, kind: StreamKind, batch: &mut Batch) {
-        let Some(mirror) = &self.cx.mirror else { return };
+        let Some(mirror) = &self.mirror else { return };
         (batch.twin, batch.kept, batch.missing) = (NO_OP, 0, 0);
         let (segment, start) = (batch.segment, batch.start);
         if !self.is_pair(segment) {
@@ -79,7 +77,7 @@ impl Engine {
         let twin = segment + mirror.columns;
         match (mirror.takes(0), mirror.takes(1)) {
             (true, true) => {
-                batch.twin = self.cx.copy_op(batch.op, kind);
+                batch.twin = self.copy_op(batch.op, kind);
                 self.write_half(batch.op, batch, segment, start);
                 self.write_half(batch.twin, batch, twin, start);
             }
@@ -89,11 +87,11 @@ impl Engine {
     }
 
     fn write_half(&mut self, op: u32, batch: &Batch, segment: u32, start: u32) {
-        let offset = self.cx.map.geometry.segment_offset(segment, start);
+        let offset = self.map.geometry.segment_offset(segment, start);
         let len = batch.blocks * BLOCK_BYTES as u32;
-        self.cx.stats.count_write(Device::Cache, len);
-        self.cx.ops.get_mut(op).member = self.cx.member_at(offset);
-        self.cx.actions.push_back(if batch.is_summary {
+        self.stats.count_write(Device::Cache, len);
+        self.ops.get_mut(op).member = self.member_at(offset);
+        self.actions.push_back(if batch.is_summary {
             Action::WriteMeta { op: OpId(op), offset }
         } else {
             Action::Write { op: OpId(op), device: Device::Cache, offset, len }
@@ -102,7 +100,7 @@ impl Engine {
 
     /// A write of a batch to a member has ended.
     pub(crate) fn half_written(&mut self, kind: StreamKind, op: u32, member: u8, ok: bool) {
-        let in_flight = self.cx.log.streams[kind.index()].in_flight.iter_mut();
+        let in_flight = self.log.streams[kind.index()].in_flight.iter_mut();
         let mut open = in_flight.filter(|batch| batch.completed.is_none());
         let batch = open.find(|batch| batch.op == op || batch.twin == op);
         if batch.is_none() && fault::planted(PlantedBug::CountHalfBatches) {
@@ -116,7 +114,7 @@ impl Engine {
         }
         batch.kept |= u8::from(ok) << member;
         batch.missing |= u8::from(!ok) << member;
-        self.cx.flushes.cache.unflushed = true;
+        self.flushes.cache.unflushed = true;
         if !ok {
             self.member_failed(member);
         }
@@ -127,15 +125,15 @@ impl Engine {
     /// Which batches that have ended count: those that every member has which counts. One that is not taken in yet does not, if it
     /// was on a member that has been put out meanwhile.
     fn decide_batches(&mut self, kind: StreamKind) {
-        let fenced = self.cx.fenced && !fault::planted(PlantedBug::CountAfterFence);
+        let fenced = self.fenced && !fault::planted(PlantedBug::CountAfterFence);
         let early = fault::planted(PlantedBug::CountHalfBatches);
         let loose = early || fault::planted(PlantedBug::CountAnywhere);
         let keeps = fault::planted(PlantedBug::KeepLostFill);
-        let Some(mirror) = &self.cx.mirror else { return };
+        let Some(mirror) = &self.mirror else { return };
         let mut half = false;
-        for batch in &mut self.cx.log.streams[kind.index()].in_flight {
+        for batch in &mut self.log.streams[kind.index()].in_flight {
             let ended = batch.op == NO_OP && batch.twin == NO_OP;
-            let pair = self.cx.map.segments.get((batch.segment + mirror.columns) as usize);
+            let pair = self.map.segments.get((batch.segment + mirror.columns) as usize);
             let pair = pair.is_some_and(|twin| twin.phase == SegmentPhase::Twin);
             if batch.completed == Some(true) && !pair && !keeps {
                 batch.completed = mirror.verdict(batch, pair);
@@ -151,13 +149,13 @@ impl Engine {
             half |= !fenced && pair && batch.kept != 0 && batch.completed == Some(false);
         }
         if half {
-            self.cx.cover(CoverageMark::HalfRewritten);
+            self.cover(CoverageMark::HalfRewritten);
         }
     }
 
     /// The owner has answered, or the cache was fenced: batches that waited for it count, or never will.
     pub(crate) fn settle_all_batches(&mut self) {
-        if self.cx.mirror.is_none() {
+        if self.mirror.is_none() {
             return;
         }
         for kind in StreamKind::ALL {
@@ -165,8 +163,6 @@ impl Engine {
             self.settle_batches(kind);
         }
     }
-
-    // --- metadata
 
     /// Members that checkpoints are written to: one that is being filled gets only the one that lists it. Until then its beginning stays
     /// empty, so that a start after a crash finds an empty device, and begins to fill it again.
@@ -177,7 +173,7 @@ impl Engine {
 
     /// The members of which this is true; one at least.
     fn members_that(&self, which: impl Fn(&Mirror, u8) -> bool) -> core::ops::Range<usize> {
-        match &self.cx.mirror {
+        match &self.mirror {
             None => 0..1,
             Some(mirror) => match (which(mirror, 0), which(mirror, 1)) {
                 (true, true) => 0..2,
@@ -203,48 +199,52 @@ impl Engine {
     /// Metadata could not be written to a member. True if that does not matter, because the other one counts alone.
     pub(crate) fn goes_on_without(&mut self, member: u8) -> bool {
         self.member_failed(member);
-        !self.cx.fenced && self.cx.mirror.as_ref().is_some_and(|mirror| !mirror.counts(member))
+        !self.fenced && self.mirror.as_ref().is_some_and(|mirror| !mirror.counts(member))
     }
-
-    // --- flushes
 
     /// Flushes the members for a flush of the cache.
     pub(crate) fn flush_members(&mut self) {
-        let Some(mirror) = &mut self.cx.mirror else { return };
+        let Some(mirror) = &mut self.mirror else { return };
         mirror.flushed = [false; 2];
         let one = mirror.failed().is_none() && fault::planted(PlantedBug::FlushOneMember);
         let members = [0, 1].map(|member: u8| mirror.takes(member) && !(one && member == 1));
         mirror.flushes = members.iter().filter(|takes| **takes).count() as u32;
         for member in (0..2).filter(|member| members[usize::from(*member)]) {
-            let op = self.cx.new_op(OpKind::Flush(Device::Cache));
-            self.cx.ops.get_mut(op).member = member;
-            self.cx.actions.push_back(Action::FlushMember { op: OpId(op), member });
+            let op = self.new_op(OpKind::Flush(Device::Cache));
+            self.ops.get_mut(op).member = member;
+            self.actions.push_back(Action::FlushMember { op: OpId(op), member });
         }
     }
 
     pub(crate) fn member_flushed(&mut self, member: u8, ok: bool) {
-        let Some(mirror) = &mut self.cx.mirror else { return };
+        let Some(mirror) = &mut self.mirror else { return };
         mirror.flushes -= 1;
         mirror.flushed[usize::from(member)] = ok;
         if !ok {
             self.member_failed(member);
         }
-        let Some(mirror) = self.cx.mirror.as_mut().filter(|mirror| mirror.flushes == 0) else { return };
+        let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.flushes == 0) else { return };
         mirror.flush_waits = true;
         self.end_waiting_flush();
     }
 
     /// Ends a flush of the cache, unless it waits for the owner's answer.
     pub(crate) fn end_waiting_flush(&mut self) {
-        let fenced = self.cx.fenced;
+        let fenced = self.fenced;
         let asks = self.mirror_asks();
-        let Some(mirror) = self.cx.mirror.as_mut().filter(|mirror| mirror.flush_waits) else { return };
+        let Some(mirror) = self.mirror.as_mut().filter(|mirror| mirror.flush_waits) else { return };
         let good = (0..2).any(|member| mirror.flushed[usize::from(member)] && mirror.counts(member));
         if asks && good && !fenced {
-            self.cx.cover(CoverageMark::FlushWaitsForNote);
+            self.cover(CoverageMark::FlushWaitsForNote);
             return;
         }
         mirror.flush_waits = false;
         self.flushed(Device::Cache, good);
     }
+}
+
+impl Engine {
+    // --- metadata
+
+    // --- flushes
 }

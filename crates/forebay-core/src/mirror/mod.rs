@@ -37,6 +37,7 @@ pub use recover::MirrorDevices;
 pub(crate) use recover::Pairs;
 
 use crate::api::{Action, Nanos, Notice};
+use crate::context::Context;
 use crate::context::Status;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
@@ -70,31 +71,31 @@ pub struct MirrorState {
     pub mended_blocks: u64,
 }
 
-impl Engine {
+impl Context {
     /// The cache is mirrored, and this is the first segment of a pair.
     pub(crate) fn is_pair(&self, segment: u32) -> bool {
-        let Some(mirror) = &self.cx.mirror else { return false };
+        let Some(mirror) = &self.mirror else { return false };
         let twin = (segment + mirror.columns) as usize;
-        segment < mirror.columns && self.cx.map.segments[twin].phase == SegmentPhase::Twin
+        segment < mirror.columns && self.map.segments[twin].phase == SegmentPhase::Twin
     }
 
     /// Batches may not begin: the owner is asked for a note.
     pub(crate) fn mirror_asks(&self) -> bool {
-        self.cx.mirror.as_ref().is_some_and(|mirror| mirror.asks())
+        self.mirror.as_ref().is_some_and(|mirror| mirror.asks())
             && !fault::planted(PlantedBug::CountBeforeNote)
     }
 
     /// The segment was only on the member that is lost.
     pub(crate) fn is_gone(&self, segment: u32) -> bool {
-        let Some(mirror) = &self.cx.mirror else { return false };
+        let Some(mirror) = &self.mirror else { return false };
         !mirror.counts(mirror.member_of(segment)) && !self.is_pair(segment)
     }
 
     /// Byte of the cache where a slot is read at this attempt: the two members of a pair take turns; one that is out comes last.
     pub(crate) fn slot_offset(&self, slot: u32, tries: u32) -> u64 {
-        let (segment, index) = self.cx.map.place(slot);
-        let Some(mirror) = self.cx.mirror.as_ref().filter(|_| self.is_pair(segment)) else {
-            return self.cx.map.offset(slot);
+        let (segment, index) = self.map.place(slot);
+        let Some(mirror) = self.mirror.as_ref().filter(|_| self.is_pair(segment)) else {
+            return self.map.offset(slot);
         };
         let member = match mirror.failed() {
             // What is on the other one may be all that is left.
@@ -103,21 +104,19 @@ impl Engine {
             None if fault::planted(PlantedBug::ReadOneCopy) => segment % 2,
             None => (segment + tries - 1) % 2,
         };
-        self.cx.map.geometry.segment_offset(segment + member * mirror.columns, index)
+        self.map.geometry.segment_offset(segment + member * mirror.columns, index)
     }
 
     /// Attempts to read a slot before it is given up.
     pub(crate) fn slot_tries(&self, slot: u32) -> u32 {
-        let pair = self.cx.mirror.is_some() && self.is_pair(self.cx.map.place(slot).0);
+        let pair = self.mirror.is_some() && self.is_pair(self.map.place(slot).0);
         CACHE_READ_TRIES + u32::from(pair)
     }
 
-    // --- failure
-
     /// Something that was asked of a member failed: it is put out, unless it is the last one.
     pub(crate) fn member_failed(&mut self, member: u8) {
-        let Some(mirror) = &mut self.cx.mirror else { return };
-        if self.cx.fenced {
+        let Some(mirror) = &mut self.mirror else { return };
+        if self.fenced {
             return;
         }
         if mirror.failed() == Some(member) && mirror.rebuild.is_some() {
@@ -127,10 +126,10 @@ impl Engine {
         } else if mirror.failed().is_some() {
             return;
         }
-        let Some(mirror) = &mut self.cx.mirror else { return };
+        let Some(mirror) = &mut self.mirror else { return };
         mirror.standing = Standing::Asking(member);
-        self.cx.cover(CoverageMark::MemberFailed);
-        self.cx.notice(Notice::MemberFailed { member });
+        self.cover(CoverageMark::MemberFailed);
+        self.notice(Notice::MemberFailed { member });
         self.ask_out();
         if fault::planted(PlantedBug::CountBeforeNote) {
             self.put_out(member);
@@ -138,13 +137,136 @@ impl Engine {
     }
 
     fn ask_out(&mut self) {
-        let Some(mirror) = &mut self.cx.mirror else { return };
+        let Some(mirror) = &mut self.mirror else { return };
         let Standing::Asking(member) = mirror.standing else { return };
         mirror.last_ticket += 1;
         mirror.asked += 1;
         (mirror.ticket, mirror.ask_again_at) = (Some(mirror.last_ticket), None);
-        self.cx.actions.push_back(Action::RecordOut { ticket: mirror.last_ticket, member });
+        self.actions.push_back(Action::RecordOut { ticket: mirror.last_ticket, member });
     }
+
+    /// The note is durable: the cache goes on with the other member.
+    fn put_out(&mut self, member: u8) {
+        let Some(mirror) = &mut self.mirror else { return };
+        mirror.standing = Standing::Out(member);
+        mirror.asked = 0;
+        mirror.sweep = Some((0, 0));
+        mirror.spare = mirror.spare.filter(|spare| u8::from(*spare >= mirror.columns) != member);
+        self.mark_superblock();
+        self.notice(Notice::MemberOut { member });
+        if !fault::planted(PlantedBug::KeepLostFill) {
+            self.tell(Event::MemberOut);
+        }
+        self.settle_all_batches();
+        self.end_waiting_flush();
+        if self.status != Status::Opening {
+            self.want_checkpoint(); // The checkpoint that ends an opening comes by itself, and not before its time.
+        }
+        self.settle_again();
+    }
+
+    /// What the superblock says of the members from the next checkpoint on.
+    pub(crate) fn mark_superblock(&mut self) {
+        let Some(mirror) = &self.mirror else { return };
+        let out = if let Standing::Out(member) = mirror.standing { Some(member) } else { None };
+        if let Some(mark) = &mut self.superblock.mirror {
+            *mark = MirrorMark { out, ..*mark };
+        }
+    }
+
+    /// Somebody who wanted the block has read a slot from this member: if it is not the one that is read first, that one's copy is
+    /// not as it should be.
+    pub(crate) fn suspect_first_copy(&mut self, member: u8, slot: u32) {
+        let segment = self.map.place(slot).0;
+        let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
+        if whole && u32::from(member) != segment % 2 && self.is_pair(segment) {
+            self.suspect_copy(slot);
+        }
+    }
+
+    /// A read of a slot from a member has ended.
+    pub(crate) fn note_member_read(&mut self, member: u8, slot: u32, ok: bool) {
+        let segment = self.map.place(slot).0;
+        let Some(mirror) = &self.mirror else { return };
+        let failed = mirror.failed();
+        let Some(mirror) = &mut self.mirror else { return };
+        let unreadable = &mut mirror.unreadable[usize::from(member)];
+        if ok {
+            unreadable.clear();
+            return;
+        }
+        if failed == Some(member) || unreadable.contains(&segment) {
+            return;
+        }
+        unreadable.push(segment);
+        if unreadable.len() >= READS_FAILED_MAX {
+            if failed.is_some() && !self.fenced {
+                self.fence();
+            } else {
+                self.member_failed(member);
+            }
+        }
+    }
+
+    pub(crate) fn step_mirror(&mut self) {
+        let (now, stopping) = (self.now, self.stopping);
+        let Some(mirror) = &mut self.mirror else { return };
+        if self.fenced {
+            return;
+        }
+        if mirror.ask_again_at.is_some_and(|at| stopping || now >= at) {
+            self.ask_out();
+        }
+        self.sweep_lost();
+        self.step_rebuild();
+        self.step_repair();
+    }
+
+    pub(crate) fn mirror_deadline(&self) -> Option<Nanos> {
+        let mirror = self.mirror.as_ref().filter(|_| !self.fenced)?;
+        let sweep = mirror.sweep.map(|_| self.now);
+        let copy = mirror.rebuild.as_ref().and_then(|rebuild| rebuild.deadline(self.now));
+        let repair = self.repair_deadline();
+        [mirror.ask_again_at, sweep, copy, repair].into_iter().flatten().min()
+    }
+
+    /// The cache was fenced: what waited for an answer, or goes to a new member, ends.
+    pub(crate) fn end_mirroring(&mut self) {
+        if self.mirror.is_some() {
+            self.abandon_rebuild();
+            self.settle_all_batches();
+            self.end_waiting_flush();
+        }
+    }
+
+    /// Panics if an invariant does not hold. Slow.
+    pub(crate) fn check_mirror(&self) {
+        let Some(mirror) = &self.mirror else { return };
+        for (number, segment) in (0..).zip(&self.map.segments) {
+            let paired = self.is_pair(number);
+            assert!(paired || segment.unclean == 0, "I60: what is not clean is on both members");
+            let forgotten = matches!(mirror.standing, Standing::Out(_)) && mirror.sweep.is_none();
+            let lost = forgotten && self.is_gone(number) && segment.has_table();
+            assert!(
+                !lost || segment.live == 0,
+                "I62: nothing counts that only the lost member has: segment {number}"
+            );
+            if segment.phase == SegmentPhase::Twin {
+                let first = &self.map.segments[(number - mirror.columns) as usize];
+                let used = matches!(first.phase, SegmentPhase::Open | SegmentPhase::Sealed);
+                assert!(used, "a twin belongs to a pair that is in use");
+            }
+        }
+    }
+
+    /// A shutdown has to wait.
+    pub(crate) fn is_mirror_busy(&self) -> bool {
+        !self.fenced && self.mirror_asks()
+    }
+}
+
+impl Engine {
+    // --- failure
 
     /// Answers [`Action::RecordOut`]: the note is durable, or could not be made so.
     pub fn member_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
@@ -157,45 +279,16 @@ impl Engine {
         }
         let Standing::Asking(member) = mirror.standing else { return };
         if ok {
-            self.put_out(member);
+            self.cx.put_out(member);
         } else if opening {
             self.cx.cover(CoverageMark::NoteRefused);
             self.cx.tell(Event::OpeningFailed(OpenError::NoNote));
         } else if mirror.asked >= ASK_TRIES || stopping {
             // Nothing can be promised any more, with one member or two.
             self.cx.cover(CoverageMark::NoteRefused);
-            self.fence();
+            self.cx.fence();
         } else {
             mirror.ask_again_at = Some(now + ASK_PAUSE_NS);
-        }
-    }
-
-    /// The note is durable: the cache goes on with the other member.
-    fn put_out(&mut self, member: u8) {
-        let Some(mirror) = &mut self.cx.mirror else { return };
-        mirror.standing = Standing::Out(member);
-        mirror.asked = 0;
-        mirror.sweep = Some((0, 0));
-        mirror.spare = mirror.spare.filter(|spare| u8::from(*spare >= mirror.columns) != member);
-        self.mark_superblock();
-        self.cx.notice(Notice::MemberOut { member });
-        if !fault::planted(PlantedBug::KeepLostFill) {
-            self.cx.tell(Event::MemberOut);
-        }
-        self.settle_all_batches();
-        self.end_waiting_flush();
-        if self.cx.status != Status::Opening {
-            self.cx.want_checkpoint(); // The checkpoint that ends an opening comes by itself, and not before its time.
-        }
-        self.cx.settle_again();
-    }
-
-    /// What the superblock says of the members from the next checkpoint on.
-    pub(crate) fn mark_superblock(&mut self) {
-        let Some(mirror) = &self.cx.mirror else { return };
-        let out = if let Standing::Out(member) = mirror.standing { Some(member) } else { None };
-        if let Some(mark) = &mut self.cx.superblock.mirror {
-            *mark = MirrorMark { out, ..*mark };
         }
     }
 
@@ -207,9 +300,9 @@ impl Engine {
             return;
         }
         if mirror.failed().is_some_and(|failed| failed != member) {
-            self.fence();
+            self.cx.fence();
         } else {
-            self.member_failed(member);
+            self.cx.member_failed(member);
         }
     }
 
@@ -226,95 +319,5 @@ impl Engine {
         })
     }
 
-    /// Somebody who wanted the block has read a slot from this member: if it is not the one that is read first, that one's copy is
-    /// not as it should be.
-    pub(crate) fn suspect_first_copy(&mut self, member: u8, slot: u32) {
-        let segment = self.cx.map.place(slot).0;
-        let whole = self.cx.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
-        if whole && u32::from(member) != segment % 2 && self.is_pair(segment) {
-            self.suspect_copy(slot);
-        }
-    }
-
-    /// A read of a slot from a member has ended.
-    pub(crate) fn note_member_read(&mut self, member: u8, slot: u32, ok: bool) {
-        let segment = self.cx.map.place(slot).0;
-        let Some(mirror) = &self.cx.mirror else { return };
-        let failed = mirror.failed();
-        let Some(mirror) = &mut self.cx.mirror else { return };
-        let unreadable = &mut mirror.unreadable[usize::from(member)];
-        if ok {
-            unreadable.clear();
-            return;
-        }
-        if failed == Some(member) || unreadable.contains(&segment) {
-            return;
-        }
-        unreadable.push(segment);
-        if unreadable.len() >= READS_FAILED_MAX {
-            if failed.is_some() && !self.cx.fenced {
-                self.fence();
-            } else {
-                self.member_failed(member);
-            }
-        }
-    }
-
     // --- from time to time
-
-    pub(crate) fn step_mirror(&mut self) {
-        let (now, stopping) = (self.cx.now, self.cx.stopping);
-        let Some(mirror) = &mut self.cx.mirror else { return };
-        if self.cx.fenced {
-            return;
-        }
-        if mirror.ask_again_at.is_some_and(|at| stopping || now >= at) {
-            self.ask_out();
-        }
-        self.sweep_lost();
-        self.step_rebuild();
-        self.step_repair();
-    }
-
-    pub(crate) fn mirror_deadline(&self) -> Option<Nanos> {
-        let mirror = self.cx.mirror.as_ref().filter(|_| !self.cx.fenced)?;
-        let sweep = mirror.sweep.map(|_| self.cx.now);
-        let copy = mirror.rebuild.as_ref().and_then(|rebuild| rebuild.deadline(self.cx.now));
-        let repair = self.repair_deadline();
-        [mirror.ask_again_at, sweep, copy, repair].into_iter().flatten().min()
-    }
-
-    /// The cache was fenced: what waited for an answer, or goes to a new member, ends.
-    pub(crate) fn end_mirroring(&mut self) {
-        if self.cx.mirror.is_some() {
-            self.abandon_rebuild();
-            self.settle_all_batches();
-            self.end_waiting_flush();
-        }
-    }
-
-    /// Panics if an invariant does not hold. Slow.
-    pub(crate) fn check_mirror(&self) {
-        let Some(mirror) = &self.cx.mirror else { return };
-        for (number, segment) in (0..).zip(&self.cx.map.segments) {
-            let paired = self.is_pair(number);
-            assert!(paired || segment.unclean == 0, "I60: what is not clean is on both members");
-            let forgotten = matches!(mirror.standing, Standing::Out(_)) && mirror.sweep.is_none();
-            let lost = forgotten && self.is_gone(number) && segment.has_table();
-            assert!(
-                !lost || segment.live == 0,
-                "I62: nothing counts that only the lost member has: segment {number}"
-            );
-            if segment.phase == SegmentPhase::Twin {
-                let first = &self.cx.map.segments[(number - mirror.columns) as usize];
-                let used = matches!(first.phase, SegmentPhase::Open | SegmentPhase::Sealed);
-                assert!(used, "a twin belongs to a pair that is in use");
-            }
-        }
-    }
-
-    /// A shutdown has to wait.
-    pub(crate) fn is_mirror_busy(&self) -> bool {
-        !self.cx.fenced && self.mirror_asks()
-    }
 }

@@ -40,6 +40,260 @@ impl Context {
         let slot = self.map.slot(copying.segment, 0);
         self.map.unpin(slot);
     }
+
+    /// The new member has failed. True if it may be listed already, and must be put out.
+    pub(super) fn abandon_rebuild(&mut self) -> bool {
+        let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
+            return false;
+        };
+        if rebuild.abandoned {
+            return false;
+        }
+        rebuild.abandoned = true;
+        let listed = rebuild.ticket.is_some();
+        self.cover(CoverageMark::RebuildFailed);
+        self.notice(Notice::RebuildFailed);
+        self.drop_abandoned();
+        listed
+    }
+
+    fn drop_abandoned(&mut self) {
+        let Some(mirror) = &mut self.mirror else { return };
+        let idle = |rebuild: &mut Rebuild| {
+            rebuild.abandoned && rebuild.copying.as_ref().is_none_or(|copying| !copying.busy)
+        };
+        if let Some(rebuild) = mirror.rebuild.take_if(idle)
+            && let Some(copying) = rebuild.copying
+        {
+            self.end_copying(copying);
+        }
+    }
+
+    pub(super) fn step_rebuild(&mut self) {
+        let (now, stopping) = (self.now, self.stopping);
+        let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
+            return;
+        };
+        let busy = rebuild.copying.as_ref().is_some_and(|copying| copying.busy);
+        if rebuild.abandoned || busy || rebuild.ticket.is_some() || rebuild.wanted || now < rebuild.next_at {
+            return;
+        }
+        if stopping {
+            self.abandon_rebuild();
+            return;
+        }
+        if rebuild.copying.is_some() {
+            self.read_copy();
+        } else if !self.begin_copy() {
+            let swept = self.mirror.as_ref().is_some_and(|mirror| mirror.sweep.is_none());
+            let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
+                return;
+            };
+            if rebuild.pending.is_empty() && swept {
+                rebuild.wanted = true;
+                self.want_checkpoint();
+            } else {
+                rebuild.next_at = now + RETRY_NS;
+            }
+        }
+    }
+
+    /// Begins to copy a pair; false if none can be copied now.
+    fn begin_copy(&mut self) -> bool {
+        let Some(rebuild) = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref()) else {
+            return false;
+        };
+        let sealed = |first: &&u32| self.map.segments[**first as usize].phase == SegmentPhase::Sealed;
+        let Some(segment) = rebuild.pending.iter().find(sealed).copied() else {
+            // What is left is open: closed, it can be copied. Those that were begun since are on both members.
+            for kind in [StreamKind::Write, StreamKind::Survivor] {
+                let open = self.log.streams[kind.index()].open_segment();
+                let waits = |segment: &u32| self.is_pending(*segment);
+                if let Some(segment) = open.filter(waits) {
+                    self.close_from(kind, segment);
+                }
+            }
+            return false;
+        };
+        let slot = self.map.slot(segment, 0);
+        self.map.pin(slot);
+        let copying =
+            Copying { segment, at: 0, blocks: 0, careful_until: 0, tries: 0, pages: Vec::new(), busy: false };
+        if let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) {
+            rebuild.copying = Some(copying);
+        }
+        self.read_copy();
+        true
+    }
+
+    /// The pair has no second copy yet.
+    fn is_pending(&self, segment: u32) -> bool {
+        let rebuild = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref());
+        rebuild.is_some_and(|rebuild| rebuild.pending.contains(&segment))
+    }
+
+    /// The checkpoint under way lists a new member.
+    pub(crate) fn is_listing(&self) -> bool {
+        let rebuild = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref());
+        rebuild.is_some_and(|rebuild| rebuild.ticket.is_some() && !rebuild.abandoned)
+    }
+
+    /// The new member, if the checkpoint under way lists it.
+    pub(crate) fn joining_member(&self) -> Option<usize> {
+        let rebuild = self.mirror.as_ref()?.rebuild.as_ref()?;
+        let joins = self.is_listing() && !fault::planted(PlantedBug::ListAtOnce);
+        joins.then_some(usize::from(rebuild.member))
+    }
+
+    /// Reads what is copied next from the member that has it.
+    fn read_copy(&mut self) {
+        let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
+            return;
+        };
+        let Some(mut copying) = rebuild.copying.take() else { return };
+        let forgets = fault::planted(PlantedBug::ForgetInRebuild);
+        let end = self.map.segments[copying.segment as usize].completed;
+        if copying.at >= end || forgets && copying.segment % 4 == 1 {
+            rebuild.pending.remove(&copying.segment);
+            self.end_copying(copying);
+            self.settle_again();
+            return;
+        }
+        let most = if copying.at < copying.careful_until { 1 } else { COPY_BLOCKS };
+        copying.blocks = most.min(end - copying.at);
+        while (copying.pages.len() as u32) < copying.blocks {
+            let Some(page) = self.pages.take(PageUse::Survivor) else { break };
+            copying.pages.push(page);
+        }
+        copying.blocks = copying.blocks.min(copying.pages.len() as u32);
+        if copying.blocks == 0 {
+            rebuild.next_at = self.now + RETRY_NS;
+            rebuild.copying = Some(copying);
+            return;
+        }
+        copying.busy = true;
+        let spans = copying.spans();
+        let (segment, at, from) = (copying.segment, copying.at, 1 - rebuild.member);
+        rebuild.next_at = self.now + copying.bytes() * 1_000_000_000 / COPY_BYTES_PER_S;
+        rebuild.copying = Some(copying);
+        let offset = self.half_offset(segment, from, at);
+        self.read(Device::Cache, offset, &spans, true, OpKind::CopyRead);
+    }
+
+    /// Byte of the cache where a block of a pair lies on a member.
+    pub(crate) fn half_offset(&self, segment: u32, member: u8, block: u32) -> u64 {
+        let columns = self.mirror.as_ref().map_or(0, |mirror| mirror.columns);
+        self.map.geometry.segment_offset(segment + u32::from(member) * columns, block)
+    }
+
+    pub(crate) fn copy_read(&mut self, ok: bool, crcs: &[u32]) {
+        let Some(mut copying) = self.take_copy() else { return };
+        copying.tries += 1;
+        let first = self.map.slot(copying.segment, copying.at);
+        let wrong = |slot: u32, crc: Option<&u32>| {
+            self.map.state(slot) != BlockState::Void && crc != Some(&self.map.crc(slot))
+        };
+        let damaged = !ok || (0..copying.blocks).any(|at| wrong(first + at, crcs.get(at as usize)));
+        if !damaged {
+            self.write_copy(copying);
+            return;
+        }
+        if copying.blocks > 1 {
+            (copying.careful_until, copying.tries) = (copying.at + copying.blocks, 0);
+        } else if copying.tries >= CACHE_READ_TRIES {
+            // The new member does not get what nobody can read.
+            let counts = self.map.state(first) != BlockState::Void;
+            if counts && !self.map.is_lost(first) {
+                self.give_up(first);
+            }
+            (copying.at, copying.tries) = (copying.at + 1, 0);
+        }
+        self.put_copy(copying);
+    }
+
+    /// The slot, and the byte of the cache, of a read for the new member that is the last attempt at one block.
+    pub(crate) fn last_copy_read(&self) -> Option<(u32, u64)> {
+        let rebuild = self.mirror.as_ref()?.rebuild.as_ref()?;
+        let copying = rebuild.copying.as_ref()?;
+        let is_last = copying.busy && copying.blocks == 1 && copying.tries + 1 >= CACHE_READ_TRIES;
+        let offset = self.half_offset(copying.segment, 1 - rebuild.member, copying.at);
+        is_last.then(|| (self.map.slot(copying.segment, copying.at), offset))
+    }
+
+    /// The copy whose operation has ended, if the rebuild goes on.
+    fn take_copy(&mut self) -> Option<Copying> {
+        let rebuild = self.mirror.as_mut()?.rebuild.as_mut()?;
+        let copying = rebuild.copying.as_mut()?;
+        copying.busy = false;
+        if rebuild.abandoned {
+            self.drop_abandoned();
+            return None;
+        }
+        rebuild.copying.take()
+    }
+
+    fn put_copy(&mut self, copying: Copying) {
+        if let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) {
+            rebuild.copying = Some(copying);
+        }
+        self.settle_again();
+    }
+
+    fn write_copy(&mut self, mut copying: Copying) {
+        copying.busy = true;
+        let Some(rebuild) = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref()) else {
+            return;
+        };
+        let member = rebuild.member;
+        let offset = self.half_offset(copying.segment, member, copying.at);
+        let len = copying.bytes() as u32;
+        let op = self.new_op(OpKind::CopyWrite);
+        let state = self.ops.get_mut(op);
+        state.spans.extend_from_slice(&copying.spans());
+        state.member = member;
+        self.stats.count_write(Device::Cache, len);
+        self.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
+        self.put_copy(copying);
+    }
+
+    pub(crate) fn copy_written(&mut self, member: u8, ok: bool) {
+        self.flushes.cache.unflushed = true;
+        let Some(mut copying) = self.take_copy() else { return };
+        copying.at += copying.blocks;
+        copying.tries = 0;
+        self.put_copy(copying);
+        if !ok {
+            self.member_failed(member);
+        }
+    }
+
+    /// Called with every snapshot, before it is taken: the new member is listed in this checkpoint or not.
+    pub(crate) fn apply_rebuild(&mut self) {
+        let generation = self.superblock.checkpoint_generation + 1;
+        let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
+            return;
+        };
+        if !rebuild.wanted || rebuild.abandoned || rebuild.ticket.is_some() {
+            return;
+        }
+        rebuild.ticket = Some(generation);
+        if let Some(mark) = &mut self.superblock.mirror {
+            mark.out = None;
+            mark.tags[usize::from(rebuild.member)] = rebuild.tag;
+        }
+    }
+
+    /// A checkpoint is in effect: if it lists the new member, both count from here on.
+    pub(crate) fn rebuild_checkpointed(&mut self) {
+        let generation = self.superblock.checkpoint_generation;
+        let Some(mirror) = &mut self.mirror else { return };
+        let ended = |rebuild: &mut Rebuild| rebuild.ticket == Some(generation) && !rebuild.abandoned;
+        if mirror.rebuild.take_if(ended).is_some() {
+            mirror.standing = Standing::Whole;
+            self.cover(CoverageMark::RebuildEnded);
+            self.notice(Notice::MirrorWhole);
+        }
+    }
 }
 
 impl Engine {
@@ -86,259 +340,5 @@ impl Engine {
             wanted: false,
         });
         Ok(())
-    }
-
-    /// The new member has failed. True if it may be listed already, and must be put out.
-    pub(super) fn abandon_rebuild(&mut self) -> bool {
-        let Some(rebuild) = self.cx.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
-            return false;
-        };
-        if rebuild.abandoned {
-            return false;
-        }
-        rebuild.abandoned = true;
-        let listed = rebuild.ticket.is_some();
-        self.cx.cover(CoverageMark::RebuildFailed);
-        self.cx.notice(Notice::RebuildFailed);
-        self.drop_abandoned();
-        listed
-    }
-
-    fn drop_abandoned(&mut self) {
-        let Some(mirror) = &mut self.cx.mirror else { return };
-        let idle = |rebuild: &mut Rebuild| {
-            rebuild.abandoned && rebuild.copying.as_ref().is_none_or(|copying| !copying.busy)
-        };
-        if let Some(rebuild) = mirror.rebuild.take_if(idle)
-            && let Some(copying) = rebuild.copying
-        {
-            self.cx.end_copying(copying);
-        }
-    }
-
-    pub(super) fn step_rebuild(&mut self) {
-        let (now, stopping) = (self.cx.now, self.cx.stopping);
-        let Some(rebuild) = self.cx.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
-            return;
-        };
-        let busy = rebuild.copying.as_ref().is_some_and(|copying| copying.busy);
-        if rebuild.abandoned || busy || rebuild.ticket.is_some() || rebuild.wanted || now < rebuild.next_at {
-            return;
-        }
-        if stopping {
-            self.abandon_rebuild();
-            return;
-        }
-        if rebuild.copying.is_some() {
-            self.read_copy();
-        } else if !self.begin_copy() {
-            let swept = self.cx.mirror.as_ref().is_some_and(|mirror| mirror.sweep.is_none());
-            let Some(rebuild) = self.cx.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
-                return;
-            };
-            if rebuild.pending.is_empty() && swept {
-                rebuild.wanted = true;
-                self.cx.want_checkpoint();
-            } else {
-                rebuild.next_at = now + RETRY_NS;
-            }
-        }
-    }
-
-    /// Begins to copy a pair; false if none can be copied now.
-    fn begin_copy(&mut self) -> bool {
-        let Some(rebuild) = self.cx.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref()) else {
-            return false;
-        };
-        let sealed = |first: &&u32| self.cx.map.segments[**first as usize].phase == SegmentPhase::Sealed;
-        let Some(segment) = rebuild.pending.iter().find(sealed).copied() else {
-            // What is left is open: closed, it can be copied. Those that were begun since are on both members.
-            for kind in [StreamKind::Write, StreamKind::Survivor] {
-                let open = self.cx.log.streams[kind.index()].open_segment();
-                let waits = |segment: &u32| self.is_pending(*segment);
-                if let Some(segment) = open.filter(waits) {
-                    self.close_from(kind, segment);
-                }
-            }
-            return false;
-        };
-        let slot = self.cx.map.slot(segment, 0);
-        self.cx.map.pin(slot);
-        let copying =
-            Copying { segment, at: 0, blocks: 0, careful_until: 0, tries: 0, pages: Vec::new(), busy: false };
-        if let Some(rebuild) = self.cx.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) {
-            rebuild.copying = Some(copying);
-        }
-        self.read_copy();
-        true
-    }
-
-    /// The pair has no second copy yet.
-    fn is_pending(&self, segment: u32) -> bool {
-        let rebuild = self.cx.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref());
-        rebuild.is_some_and(|rebuild| rebuild.pending.contains(&segment))
-    }
-
-    /// The checkpoint under way lists a new member.
-    pub(crate) fn is_listing(&self) -> bool {
-        let rebuild = self.cx.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref());
-        rebuild.is_some_and(|rebuild| rebuild.ticket.is_some() && !rebuild.abandoned)
-    }
-
-    /// The new member, if the checkpoint under way lists it.
-    pub(crate) fn joining_member(&self) -> Option<usize> {
-        let rebuild = self.cx.mirror.as_ref()?.rebuild.as_ref()?;
-        let joins = self.is_listing() && !fault::planted(PlantedBug::ListAtOnce);
-        joins.then_some(usize::from(rebuild.member))
-    }
-
-    /// Reads what is copied next from the member that has it.
-    fn read_copy(&mut self) {
-        let Some(rebuild) = self.cx.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
-            return;
-        };
-        let Some(mut copying) = rebuild.copying.take() else { return };
-        let forgets = fault::planted(PlantedBug::ForgetInRebuild);
-        let end = self.cx.map.segments[copying.segment as usize].completed;
-        if copying.at >= end || forgets && copying.segment % 4 == 1 {
-            rebuild.pending.remove(&copying.segment);
-            self.cx.end_copying(copying);
-            self.cx.settle_again();
-            return;
-        }
-        let most = if copying.at < copying.careful_until { 1 } else { COPY_BLOCKS };
-        copying.blocks = most.min(end - copying.at);
-        while (copying.pages.len() as u32) < copying.blocks {
-            let Some(page) = self.cx.pages.take(PageUse::Survivor) else { break };
-            copying.pages.push(page);
-        }
-        copying.blocks = copying.blocks.min(copying.pages.len() as u32);
-        if copying.blocks == 0 {
-            rebuild.next_at = self.cx.now + RETRY_NS;
-            rebuild.copying = Some(copying);
-            return;
-        }
-        copying.busy = true;
-        let spans = copying.spans();
-        let (segment, at, from) = (copying.segment, copying.at, 1 - rebuild.member);
-        rebuild.next_at = self.cx.now + copying.bytes() * 1_000_000_000 / COPY_BYTES_PER_S;
-        rebuild.copying = Some(copying);
-        let offset = self.half_offset(segment, from, at);
-        self.cx.read(Device::Cache, offset, &spans, true, OpKind::CopyRead);
-    }
-
-    /// Byte of the cache where a block of a pair lies on a member.
-    pub(crate) fn half_offset(&self, segment: u32, member: u8, block: u32) -> u64 {
-        let columns = self.cx.mirror.as_ref().map_or(0, |mirror| mirror.columns);
-        self.cx.map.geometry.segment_offset(segment + u32::from(member) * columns, block)
-    }
-
-    pub(crate) fn copy_read(&mut self, ok: bool, crcs: &[u32]) {
-        let Some(mut copying) = self.take_copy() else { return };
-        copying.tries += 1;
-        let first = self.cx.map.slot(copying.segment, copying.at);
-        let wrong = |slot: u32, crc: Option<&u32>| {
-            self.cx.map.state(slot) != BlockState::Void && crc != Some(&self.cx.map.crc(slot))
-        };
-        let damaged = !ok || (0..copying.blocks).any(|at| wrong(first + at, crcs.get(at as usize)));
-        if !damaged {
-            self.write_copy(copying);
-            return;
-        }
-        if copying.blocks > 1 {
-            (copying.careful_until, copying.tries) = (copying.at + copying.blocks, 0);
-        } else if copying.tries >= CACHE_READ_TRIES {
-            // The new member does not get what nobody can read.
-            let counts = self.cx.map.state(first) != BlockState::Void;
-            if counts && !self.cx.map.is_lost(first) {
-                self.give_up(first);
-            }
-            (copying.at, copying.tries) = (copying.at + 1, 0);
-        }
-        self.put_copy(copying);
-    }
-
-    /// The slot, and the byte of the cache, of a read for the new member that is the last attempt at one block.
-    pub(crate) fn last_copy_read(&self) -> Option<(u32, u64)> {
-        let rebuild = self.cx.mirror.as_ref()?.rebuild.as_ref()?;
-        let copying = rebuild.copying.as_ref()?;
-        let is_last = copying.busy && copying.blocks == 1 && copying.tries + 1 >= CACHE_READ_TRIES;
-        let offset = self.half_offset(copying.segment, 1 - rebuild.member, copying.at);
-        is_last.then(|| (self.cx.map.slot(copying.segment, copying.at), offset))
-    }
-
-    /// The copy whose operation has ended, if the rebuild goes on.
-    fn take_copy(&mut self) -> Option<Copying> {
-        let rebuild = self.cx.mirror.as_mut()?.rebuild.as_mut()?;
-        let copying = rebuild.copying.as_mut()?;
-        copying.busy = false;
-        if rebuild.abandoned {
-            self.drop_abandoned();
-            return None;
-        }
-        rebuild.copying.take()
-    }
-
-    fn put_copy(&mut self, copying: Copying) {
-        if let Some(rebuild) = self.cx.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) {
-            rebuild.copying = Some(copying);
-        }
-        self.cx.settle_again();
-    }
-
-    fn write_copy(&mut self, mut copying: Copying) {
-        copying.busy = true;
-        let Some(rebuild) = self.cx.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref()) else {
-            return;
-        };
-        let member = rebuild.member;
-        let offset = self.half_offset(copying.segment, member, copying.at);
-        let len = copying.bytes() as u32;
-        let op = self.cx.new_op(OpKind::CopyWrite);
-        let state = self.cx.ops.get_mut(op);
-        state.spans.extend_from_slice(&copying.spans());
-        state.member = member;
-        self.cx.stats.count_write(Device::Cache, len);
-        self.cx.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
-        self.put_copy(copying);
-    }
-
-    pub(crate) fn copy_written(&mut self, member: u8, ok: bool) {
-        self.cx.flushes.cache.unflushed = true;
-        let Some(mut copying) = self.take_copy() else { return };
-        copying.at += copying.blocks;
-        copying.tries = 0;
-        self.put_copy(copying);
-        if !ok {
-            self.member_failed(member);
-        }
-    }
-
-    /// Called with every snapshot, before it is taken: the new member is listed in this checkpoint or not.
-    pub(crate) fn apply_rebuild(&mut self) {
-        let generation = self.cx.superblock.checkpoint_generation + 1;
-        let Some(rebuild) = self.cx.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
-            return;
-        };
-        if !rebuild.wanted || rebuild.abandoned || rebuild.ticket.is_some() {
-            return;
-        }
-        rebuild.ticket = Some(generation);
-        if let Some(mark) = &mut self.cx.superblock.mirror {
-            mark.out = None;
-            mark.tags[usize::from(rebuild.member)] = rebuild.tag;
-        }
-    }
-
-    /// A checkpoint is in effect: if it lists the new member, both count from here on.
-    pub(crate) fn rebuild_checkpointed(&mut self) {
-        let generation = self.cx.superblock.checkpoint_generation;
-        let Some(mirror) = &mut self.cx.mirror else { return };
-        let ended = |rebuild: &mut Rebuild| rebuild.ticket == Some(generation) && !rebuild.abandoned;
-        if mirror.rebuild.take_if(ended).is_some() {
-            mirror.standing = Standing::Whole;
-            self.cx.cover(CoverageMark::RebuildEnded);
-            self.cx.notice(Notice::MirrorWhole);
-        }
     }
 }

@@ -164,7 +164,7 @@ impl Engine {
         all: &[(CopyOf, Result<Superblock, FormatError>)],
     ) {
         let geometry = superblock.geometry;
-        let members: Vec<usize> = self.meta_members().collect();
+        let members: Vec<usize> = self.cx.meta_members().collect();
         self.cx.begin_map_of(superblock);
         let mut again = Vec::new();
         for ((member, copy), found) in all {
@@ -222,8 +222,9 @@ impl Engine {
             return;
         }
         let jobs = core::mem::take(&mut self.recovering().jobs);
-        let (whole, others): (Vec<What>, Vec<What>) =
-            jobs.into_iter().partition(|what| matches!(what, What::Whole(number) if self.is_pair(*number)));
+        let (whole, others): (Vec<What>, Vec<What>) = jobs
+            .into_iter()
+            .partition(|what| matches!(what, What::Whole(number) if self.cx.is_pair(*number)));
         self.recovering().jobs = others;
         for what in whole {
             if let What::Whole(number) = what {
@@ -234,7 +235,7 @@ impl Engine {
 
     /// Has a segment read whole; a pair from both members.
     pub(crate) fn read_whole(&mut self, number: u32) {
-        if self.is_pair(number) {
+        if self.cx.is_pair(number) {
             self.read_halves(number, false);
         } else {
             self.recovering().jobs.push(What::Whole(number));
@@ -270,7 +271,7 @@ impl Engine {
     /// The half of a pair that metadata is read from.
     pub(crate) fn readable_half(&self, number: u32) -> u32 {
         match &self.cx.mirror {
-            Some(mirror) if self.is_pair(number) && !mirror.counts(0) => number + mirror.columns,
+            Some(mirror) if self.cx.is_pair(number) && !mirror.counts(0) => number + mirror.columns,
             _ => number,
         }
     }
@@ -329,7 +330,7 @@ impl Engine {
     pub(crate) fn may_hold(&self, number: u32, stream: StreamKind) -> bool {
         let Some(mirror) = &self.cx.mirror else { return true };
         let (first, twin) = mirror.halves(number);
-        stream == StreamKind::Fill && !self.is_pair(first)
+        stream == StreamKind::Fill && !self.cx.is_pair(first)
             || number == first
                 && stream != StreamKind::Fill
                 && matches!(
@@ -368,7 +369,7 @@ impl Engine {
     /// An empty segment is free, with its twin if it has one.
     pub(crate) fn end_with_twin(&mut self, number: u32) {
         let twin =
-            self.cx.mirror.as_ref().filter(|_| self.is_pair(number)).map(|mirror| number + mirror.columns);
+            self.cx.mirror.as_ref().filter(|_| self.cx.is_pair(number)).map(|mirror| number + mirror.columns);
         self.cx.map.end_segment(number, SegmentPhase::Free);
         if let Some(twin) = twin {
             self.cx.map.end_segment(twin, SegmentPhase::Free);
@@ -393,7 +394,7 @@ impl Engine {
             && let Standing::Out(member) = mirror.standing
         {
             (mirror.unnoted, mirror.standing) = (false, Standing::Whole);
-            self.member_failed(member);
+            self.cx.member_failed(member);
         }
         true
     }
@@ -403,7 +404,7 @@ impl Engine {
             return; // Opening failed already.
         }
         if !ok {
-            self.member_failed(member);
+            self.cx.member_failed(member);
             let counts = self.cx.mirror.as_ref().is_some_and(|mirror| mirror.counts(member));
             if counts && !fault::planted(PlantedBug::MendInVain) {
                 self.fail_opening(OpenError::CacheWrite);

@@ -8,11 +8,11 @@
 //! Only as long as both members count. What fails on the way is a failure of its member like any other.
 
 use crate::api::{Action, Device, Nanos, OpId};
+use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
 use crate::context::operations::OpKind;
 use crate::context::pages::PageUse;
-use crate::engine::Engine;
 use crate::map::segment::BlockState;
 use crate::mirror::state::{Outcome, Repair, Standing};
 use crate::request::read::CACHE_READ_TRIES;
@@ -23,10 +23,10 @@ const SUSPECTS_MAX: usize = 1024;
 /// Time until another look, if there is no memory.
 const RETRY_NS: Nanos = 100_000_000;
 
-impl Engine {
+impl Context {
     /// A copy of this slot, which has two, is not as it should be.
     pub(super) fn suspect_copy(&mut self, slot: u32) {
-        let Some(mirror) = self.cx.mirror.as_mut() else { return };
+        let Some(mirror) = self.mirror.as_mut() else { return };
         if mirror.standing == Standing::Whole && mirror.repairs.suspects.len() < SUSPECTS_MAX {
             mirror.repairs.suspects.insert(slot);
         }
@@ -35,39 +35,39 @@ impl Engine {
     /// A scrub has found a copy of this slot that is not right, and waits to be told by [`Engine::scrub_repaired`]. False if it waits
     /// for that already.
     pub(crate) fn ask_repair(&mut self, slot: u32) -> bool {
-        let Some(mirror) = self.cx.mirror.as_mut() else { return false };
+        let Some(mirror) = self.mirror.as_mut() else { return false };
         mirror.repairs.suspects.insert(slot);
-        self.cx.settle_again();
-        self.cx.mirror.as_mut().is_some_and(|mirror| mirror.repairs.asked.insert(slot))
+        self.settle_again();
+        self.mirror.as_mut().is_some_and(|mirror| mirror.repairs.asked.insert(slot))
     }
 
     /// A scrub that ends does not wait any more. Returns for how many suspects it has waited.
     pub(crate) fn forget_asked_repairs(&mut self) -> usize {
-        self.cx.mirror.as_mut().map_or(0, |mirror| core::mem::take(&mut mirror.repairs.asked).len())
+        self.mirror.as_mut().map_or(0, |mirror| core::mem::take(&mut mirror.repairs.asked).len())
     }
 
     /// Tells the scrub, if it waits for this.
     fn tell_outcome(&mut self, slot: u32, outcome: Outcome) {
-        if self.cx.mirror.as_mut().is_some_and(|mirror| mirror.repairs.asked.remove(&slot)) {
-            self.cx.tell(Event::Repaired(slot, outcome));
+        if self.mirror.as_mut().is_some_and(|mirror| mirror.repairs.asked.remove(&slot)) {
+            self.tell(Event::Repaired(slot, outcome));
         }
     }
 
     /// Both members count, and nothing speaks against writing to them.
     fn may_repair(&self) -> bool {
-        let whole = self.cx.mirror.as_ref().is_some_and(|mirror| mirror.standing == Standing::Whole);
-        whole && !self.cx.fenced && !self.cx.stopping
+        let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.standing == Standing::Whole);
+        whole && !self.fenced && !self.stopping
     }
 
     pub(super) fn repair_deadline(&self) -> Option<Nanos> {
-        let repairs = &self.cx.mirror.as_ref()?.repairs;
+        let repairs = &self.mirror.as_ref()?.repairs;
         let waits = !repairs.suspects.is_empty() && repairs.current.is_none() && self.may_repair();
-        waits.then(|| repairs.next_at.max(self.cx.now))
+        waits.then(|| repairs.next_at.max(self.now))
     }
 
     pub(super) fn step_repair(&mut self) {
-        let (now, may) = (self.cx.now, self.may_repair());
-        let Some(mirror) = &mut self.cx.mirror else { return };
+        let (now, may) = (self.now, self.may_repair());
+        let Some(mirror) = &mut self.mirror else { return };
         let repairs = &mut mirror.repairs;
         if !may {
             for slot in core::mem::take(&mut repairs.suspects) {
@@ -78,10 +78,9 @@ impl Engine {
         if repairs.current.is_some() || now < repairs.next_at {
             return;
         }
-        while let Some(slot) = self.cx.mirror.as_mut().and_then(|mirror| mirror.repairs.suspects.pop_first())
-        {
+        while let Some(slot) = self.mirror.as_mut().and_then(|mirror| mirror.repairs.suspects.pop_first()) {
             // It may have been overwritten, or moved, since.
-            if self.cx.map.state(slot) != BlockState::Void && self.is_pair(self.cx.map.place(slot).0) {
+            if self.map.state(slot) != BlockState::Void && self.is_pair(self.map.place(slot).0) {
                 self.begin_repair(slot);
                 return;
             }
@@ -90,40 +89,39 @@ impl Engine {
     }
 
     fn begin_repair(&mut self, slot: u32) {
-        let page = self.cx.pages.take(PageUse::Survivor);
-        let Some(mirror) = &mut self.cx.mirror else { return };
+        let page = self.pages.take(PageUse::Survivor);
+        let Some(mirror) = &mut self.mirror else { return };
         let Some(page) = page else {
             mirror.repairs.suspects.insert(slot);
-            mirror.repairs.next_at = self.cx.now + RETRY_NS;
+            mirror.repairs.next_at = self.now + RETRY_NS;
             return;
         };
-        self.cx.map.pin(slot);
+        self.map.pin(slot);
         self.read_copy_of(Repair { slot, page, reads: 0, bad: None, looks: 1, unread: false });
     }
 
     fn read_copy_of(&mut self, repair: Repair) {
-        let (segment, index) = self.cx.map.place(repair.slot);
+        let (segment, index) = self.map.place(repair.slot);
         let (offset, span) = (self.half_offset(segment, repair.reads, index), repair.page.span());
-        if let Some(mirror) = &mut self.cx.mirror {
+        if let Some(mirror) = &mut self.mirror {
             mirror.repairs.current = Some(repair);
         }
-        self.cx.read(Device::Cache, offset, &[span], true, OpKind::RepairRead);
+        self.read(Device::Cache, offset, &[span], true, OpKind::RepairRead);
     }
 
     fn end_repair(&mut self, repair: Repair, outcome: Outcome) {
-        self.cx.pages.give(PageUse::Survivor, repair.page);
+        self.pages.give(PageUse::Survivor, repair.page);
         self.tell_outcome(repair.slot, outcome);
-        self.cx.map.unpin(repair.slot);
-        self.cx.settle_again();
+        self.map.unpin(repair.slot);
+        self.settle_again();
     }
 
     /// A copy has been read.
     pub(crate) fn repair_read(&mut self, ok: bool, crcs: &[u32]) {
-        let Some(mut repair) = self.cx.mirror.as_mut().and_then(|mirror| mirror.repairs.current.take())
-        else {
+        let Some(mut repair) = self.mirror.as_mut().and_then(|mirror| mirror.repairs.current.take()) else {
             return;
         };
-        if self.cx.map.state(repair.slot) == BlockState::Void {
+        if self.map.state(repair.slot) == BlockState::Void {
             self.end_repair(repair, Outcome::Sound);
             return;
         }
@@ -131,7 +129,7 @@ impl Engine {
             self.end_repair(repair, Outcome::Alone);
             return;
         }
-        let right = ok && crcs.first() == Some(&self.cx.map.crc(repair.slot));
+        let right = ok && crcs.first() == Some(&self.map.crc(repair.slot));
         repair.unread |= !ok || right;
         match (repair.bad, repair.reads, right) {
             (None, 0, true) => self.read_copy_of(Repair { reads: 1, ..repair }),
@@ -152,30 +150,30 @@ impl Engine {
     }
 
     fn write_copy_of(&mut self, repair: Repair, bad: u8) {
-        let (segment, index) = self.cx.map.place(repair.slot);
+        let (segment, index) = self.map.place(repair.slot);
         let (offset, span) = (self.half_offset(segment, bad, index), repair.page.span());
-        let op = self.cx.new_op(OpKind::RepairWrite);
-        let state = self.cx.ops.get_mut(op);
+        let op = self.new_op(OpKind::RepairWrite);
+        let state = self.ops.get_mut(op);
         state.spans.push(span);
         state.member = bad;
         let len = BLOCK_BYTES as u32;
-        self.cx.stats.count_write(Device::Cache, len);
-        self.cx.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
-        if let Some(mirror) = &mut self.cx.mirror {
+        self.stats.count_write(Device::Cache, len);
+        self.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
+        if let Some(mirror) = &mut self.mirror {
             mirror.repairs.current = Some(repair);
         }
     }
 
     /// The good copy has been written over the bad one.
     pub(crate) fn repair_written(&mut self, member: u8, ok: bool) {
-        self.cx.flushes.cache.unflushed = true;
-        let Some(mirror) = &mut self.cx.mirror else { return };
+        self.flushes.cache.unflushed = true;
+        let Some(mirror) = &mut self.mirror else { return };
         mirror.repairs.mended += u64::from(ok);
         if let Some(repair) = mirror.repairs.current.take() {
             self.end_repair(repair, if ok { Outcome::Mended } else { Outcome::Alone });
         }
         if ok {
-            self.cx.cover(CoverageMark::CopyMended);
+            self.cover(CoverageMark::CopyMended);
         } else {
             self.member_failed(member);
         }

@@ -12,7 +12,6 @@
 pub(crate) mod policy;
 pub(crate) mod shares;
 
-use crate::api::Device;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::locks::BlockRange;
@@ -74,16 +73,6 @@ impl Relocation {
     pub(crate) fn volume(&self) -> VolumeId {
         self.key.volume()
     }
-
-    /// The slot that it is moved from.
-    pub(crate) fn from(&self) -> u32 {
-        self.from
-    }
-
-    /// Number of the attempt to read it that is under way.
-    pub(crate) fn tries(&self) -> u32 {
-        self.tries
-    }
 }
 
 /// A segment as reclaim sees it, if it may be a victim.
@@ -119,19 +108,36 @@ impl Context {
             self.stats.survivor_share_blocks += 1;
         }
     }
-}
 
-impl Engine {
     /// Segments that hold nothing, usable now or after the next checkpoint.
     pub(crate) fn free_segments(&self) -> usize {
-        self.cx.free.window.len() + self.cx.free.pool.len()
+        self.free.window.len() + self.free.pool.len()
     }
 
     /// True if reclaim is behind: then marks and checkpoints should not dawdle.
     pub(crate) fn is_short_of_segments(&self) -> bool {
-        self.free_segments() < self.cx.free.window_size as usize / 2
+        self.free_segments() < self.free.window_size as usize / 2
     }
 
+    /// Takes a segment for a stream out of the append window. The last ones are kept for the survivors, so that
+    /// reclaim can always go on, and fills go without before writes do.
+    pub(crate) fn take_segment(&mut self, stream: StreamKind) -> Option<u32> {
+        let reserve = match stream {
+            StreamKind::Survivor => 0,
+            StreamKind::Write => 1,
+            StreamKind::Fill => FILL_RESERVE,
+        };
+        if self.mirror.is_some() {
+            return self.take_half(stream, reserve);
+        }
+        if self.free.window.len() <= reserve {
+            return None;
+        }
+        self.free.window.pop_front()
+    }
+}
+
+impl Engine {
     /// Frees segments that have become empty.
     pub(crate) fn collect_emptied(&mut self) {
         while let Some(number) = self.cx.map.take_emptied() {
@@ -140,7 +146,7 @@ impl Engine {
             }
             self.cx.map.end_segment(number, SegmentPhase::Freed);
             if self.cx.mirror.is_some() {
-                self.half_freed(number);
+                self.cx.half_freed(number);
                 continue;
             }
             if fault::planted(PlantedBug::ReuseSegmentEarly) {
@@ -157,12 +163,12 @@ impl Engine {
         if self.cx.is_winding_down() {
             return;
         }
-        if self.free_segments() >= self.cx.free.window_size as usize {
+        if self.cx.free_segments() >= self.cx.free.window_size as usize {
             self.memory.victims_since_enough = 0;
         }
         // Each pass either frees a segment, leaves moves under way, or finds that this victim has to wait.
         let mut skipped = Vec::new();
-        while self.free_segments() < self.cx.free.window_size as usize {
+        while self.cx.free_segments() < self.cx.free.window_size as usize {
             if self.reclaim.is_none() {
                 if self.is_busy_relocating() {
                     return; // What is under way makes room; a victim chosen now would lose what deserves to stay.
@@ -213,7 +219,7 @@ impl Engine {
     }
 
     fn choose_victim(&mut self, skipped: &[u32]) -> Option<Choice> {
-        if let Some(choice) = self.half_victim(skipped) {
+        if let Some(choice) = self.cx.half_victim(skipped) {
             return Some(choice);
         }
         let view = self.view();
@@ -251,7 +257,7 @@ impl Engine {
         // A bit for each volume; there are at most 64.
         let mut within = 0_u64;
         for volume in self.cx.volumes.iter().flatten() {
-            within |= u64::from(self.held(volume.id) <= self.share(volume.id).minimum) << volume.id.0;
+            within |= u64::from(self.cx.held(volume.id) <= self.share(volume.id).minimum) << volume.id.0;
         }
         if within == 0 {
             return false;
@@ -329,7 +335,7 @@ impl Engine {
             return Keep::No;
         }
         let volume = self.cx.map.key(slot).volume();
-        let (share, held) = (self.share(volume), self.held(volume));
+        let (share, held) = (self.share(volume), self.cx.held(volume));
         let block = Block {
             hit: self.cx.map.is_hit(slot),
             pinned,
@@ -418,12 +424,11 @@ impl Engine {
 
     fn read_for_relocation(&mut self, number: u32) {
         let relocation = self.relocations.get(number);
-        let (slot, page) = (relocation.from, relocation.page);
+        let (slot, page, tries) = (relocation.from, relocation.page, relocation.tries);
         self.cx.map.pin(slot);
         self.cx.log.survivor_reads += 1;
         let kind = OpKind::RelocateRead { relocation: number };
-        let offset = self.slot_offset(slot, relocation.tries);
-        self.cx.read(Device::Cache, offset, &[page.span()], true, kind);
+        self.cx.read_slots((slot, 1), tries, &[page.span()], kind);
     }
 
     pub(crate) fn relocation_read(&mut self, number: u32, ok: bool, crcs: &[u32]) {
@@ -453,12 +458,22 @@ impl Engine {
             self.cx.map.pin(slot);
             // A record that says something of dirty data, be it that it is clean now, belongs on both members.
             let single = self.cx.mirror.is_some() && self.cx.map.state(slot) == BlockState::Clean;
-            self.enqueue(if single { StreamKind::Fill } else { StreamKind::Survivor }, item);
-        } else if tries <= self.slot_tries(slot) {
+            self.cx.enqueue(if single { StreamKind::Fill } else { StreamKind::Survivor }, item);
+        } else if tries <= self.cx.slot_tries(slot) {
             self.read_for_relocation(number);
         } else {
-            self.give_up(slot);
+            self.cx.give_up(slot);
             self.end_relocation(number);
+        }
+    }
+
+    /// The cache is given up: nothing is reclaimed any more, and clean copies do not count.
+    pub(crate) fn end_reclaim(&mut self) {
+        self.reclaim = None;
+        for index in 0..self.cx.map.volumes.len() {
+            if self.cx.map.volumes[index].cached > 0 {
+                self.forget_clean(self.cx.now, VolumeId(index as u16));
+            }
         }
     }
 
@@ -489,7 +504,7 @@ impl Engine {
             }
             self.cx.stats.relocated_blocks += 1;
             if state == BlockState::Destaged {
-                self.add_mark(slot);
+                self.cx.add_mark(slot);
             }
             // The record of a clean survivor is a clean mark as well, if that of the original says dirty.
             self.cx.log.marks_ticket = self.cx.flushes.cache.ticket();
@@ -509,22 +524,5 @@ impl Engine {
         }
         let range = BlockRange { first: relocation.key, last: relocation.key };
         self.cx.release_blocks(range);
-    }
-
-    /// Takes a segment for a stream out of the append window. The last ones are kept for the survivors, so that
-    /// reclaim can always go on, and fills go without before writes do.
-    pub(crate) fn take_segment(&mut self, stream: StreamKind) -> Option<u32> {
-        let reserve = match stream {
-            StreamKind::Survivor => 0,
-            StreamKind::Write => 1,
-            StreamKind::Fill => FILL_RESERVE,
-        };
-        if self.cx.mirror.is_some() {
-            return self.take_half(stream, reserve);
-        }
-        if self.cx.free.window.len() <= reserve {
-            return None;
-        }
-        self.cx.free.window.pop_front()
     }
 }

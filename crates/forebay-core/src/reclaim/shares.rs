@@ -96,37 +96,20 @@ impl Context {
         self.stats.trimmed_blocks += 1;
         true
     }
-}
-
-impl Engine {
-    /// The share of a volume; all of the pool if it is not attached.
-    pub(crate) fn share(&self, volume: VolumeId) -> Share {
-        let attached = || self.cx.volumes.iter().flatten();
-        let capacity = self.space();
-        let Some(Some(volume)) = self.cx.volumes.get(usize::from(volume.0)) else {
-            return Share { minimum: 0, maximum: capacity, priority: Priority::Normal };
-        };
-        let minima = attached().map(|volume| u64::from(volume.settings.min_share_pct)).sum();
-        let mut share = Share::new(&volume.settings, capacity, minima);
-        if attached().all(|other| other.settings.priority == share.priority) {
-            share.priority = Priority::Normal;
-        }
-        share
-    }
 
     /// Blocks that all segments can hold, one copy of each.
     pub(crate) fn space(&self) -> u64 {
-        self.cx.capacity_of(self.cx.segments_staying())
+        self.capacity_of(self.segments_staying())
     }
 
     /// Room that the blocks of a volume take of [`Engine::space`].
     pub(crate) fn held(&self, volume: VolumeId) -> u64 {
-        let map = &self.cx.map.volumes[usize::from(volume.0)];
-        map.cached + if self.cx.mirror.is_some() { map.dirty + map.destaged } else { 0 }
+        let map = &self.map.volumes[usize::from(volume.0)];
+        map.cached + if self.mirror.is_some() { map.dirty + map.destaged } else { 0 }
     }
 
     fn maximum(&self, volume: VolumeId) -> u64 {
-        let settings = self.cx.volumes.get(usize::from(volume.0)).and_then(|volume| volume.as_ref());
+        let settings = self.volumes.get(usize::from(volume.0)).and_then(|volume| volume.as_ref());
         let pct = settings.map_or(100, |volume| volume.settings.max_share_pct);
         self.space() * u64::from(pct) / 100
     }
@@ -138,8 +121,25 @@ impl Engine {
     /// So far above its largest share that nothing may be filled until it has less: trims do not keep up.
     pub(crate) fn is_far_above_maximum(&self, volume: VolumeId) -> bool {
         let maximum = self.maximum(volume);
-        let slack = maximum / 16 + u64::from(self.cx.map.geometry.segment_blocks);
+        let slack = maximum / 16 + u64::from(self.map.geometry.segment_blocks);
         self.held(volume) > maximum + slack
+    }
+}
+
+impl Engine {
+    /// The share of a volume; all of the pool if it is not attached.
+    pub(crate) fn share(&self, volume: VolumeId) -> Share {
+        let attached = || self.cx.volumes.iter().flatten();
+        let capacity = self.cx.space();
+        let Some(Some(volume)) = self.cx.volumes.get(usize::from(volume.0)) else {
+            return Share { minimum: 0, maximum: capacity, priority: Priority::Normal };
+        };
+        let minima = attached().map(|volume| u64::from(volume.settings.min_share_pct)).sum();
+        let mut share = Share::new(&volume.settings, capacity, minima);
+        if attached().all(|other| other.settings.priority == share.priority) {
+            share.priority = Priority::Normal;
+        }
+        share
     }
 
     /// Takes clean blocks of volumes that have more than their largest share out of the map.
@@ -149,7 +149,7 @@ impl Engine {
             let Some(volume) = &self.cx.volumes[number] else { continue };
             let id = volume.id;
             if volume.settings.max_share_pct < 100
-                && self.is_above_maximum(id)
+                && self.cx.is_above_maximum(id)
                 && self.cx.now >= self.memory.trims[number].paused_until
             {
                 self.trim(id, &mut steps);
@@ -162,7 +162,7 @@ impl Engine {
         let number = usize::from(id.0);
         let mut trim = self.memory.trims[number];
         let segments = self.cx.map.segments.len() as u32;
-        while *steps > 0 && self.is_above_maximum(id) {
+        while *steps > 0 && self.cx.is_above_maximum(id) {
             *steps -= 1;
             let closed = self.cx.map.segments.get(trim.segment as usize);
             let useful =
@@ -241,7 +241,7 @@ impl Engine {
                 SweepTask::Unpin => self.cx.map.clear_pinned(slot),
                 SweepTask::DropClean
                     if state == BlockState::Clean
-                        || state == BlockState::Destaged && self.runs_without_cache() =>
+                        || state == BlockState::Destaged && self.cx.runs_without_cache() =>
                 {
                     self.cx.map.remove(self.cx.map.key(slot));
                     self.cx.stats.evicted_blocks += 1;

@@ -264,7 +264,7 @@ impl Engine {
             if !verdict.is_changed() {
                 continue;
             }
-            let dirty_blocks = self.dirty_blocks(*id);
+            let dirty_blocks = self.cx.dirty_blocks(*id);
             let mut discarded = 0;
             match policy {
                 OnBackingChange::Refuse if dirty_blocks > 0 => {

@@ -340,7 +340,7 @@ impl Engine {
             pending_flushes: 0,
             flush_failed: false,
         }));
-        let members = self.meta_members();
+        let members = self.cx.meta_members();
         self.recovering().expected = 2 * members.len();
         for (member, copy) in members.flat_map(|member| [(member, 0), (member, 1)]) {
             let offset = self.cx.map.geometry.mirror_meta(member, Geometry::superblock_offset(copy));
@@ -950,9 +950,9 @@ impl Engine {
             return;
         }
         self.recovering().pending_flushes = 1 + volumes.len() as u32;
-        self.flush(Device::Cache, Waiter::Recovery);
+        self.cx.flush(Device::Cache, Waiter::Recovery);
         for volume in volumes {
-            self.flush(Device::Backing(*volume), Waiter::Recovery);
+            self.cx.flush(Device::Backing(*volume), Waiter::Recovery);
         }
     }
 
@@ -969,7 +969,7 @@ impl Engine {
             return;
         }
         self.cx.resume_orders();
-        let counted = self.segments_counted(self.cx.map.geometry.segment_count);
+        let counted = self.cx.segments_counted(self.cx.map.geometry.segment_count);
         self.cx.free.window_size = crate::checkpoint::window_size(counted);
         while self.cx.map.take_emptied().is_some() {}
         for number in 0..self.cx.map.segments.len() as u32 {
@@ -981,7 +981,7 @@ impl Engine {
                 }
             }
         }
-        self.free_columns();
+        self.cx.free_columns();
         self.begin_opening_checkpoint();
     }
 }

@@ -90,8 +90,12 @@ impl Engine {
     /// Where the copies of a block of a segment of dirty data are: on each member that counts.
     fn copies_at(&self, segment: u32, index: u32) -> impl Iterator<Item = u64> + use<> {
         let geometry = self.cx.map.geometry;
-        let twin =
-            self.cx.mirror.as_ref().filter(|_| self.is_pair(segment)).map(|mirror| segment + mirror.columns);
+        let twin = self
+            .cx
+            .mirror
+            .as_ref()
+            .filter(|_| self.cx.is_pair(segment))
+            .map(|mirror| segment + mirror.columns);
         let counts =
             |half: &u32| self.cx.mirror.as_ref().is_none_or(|mirror| mirror.counts(mirror.member_of(*half)));
         let halves: Vec<u32> = [Some(segment), twin].into_iter().flatten().filter(counts).collect();
@@ -129,7 +133,7 @@ impl Engine {
             Ok(bytes) => self.cx.write_meta(offset, Arc::new(bytes.to_vec()), OpKind::RewriteUnflushed),
             Err(_) => {
                 let member = self.cx.member_at(offset);
-                if !self.goes_on_without(member) {
+                if !self.cx.goes_on_without(member) {
                     self.fail_opening(OpenError::TailUnreadable { segment });
                     return;
                 }
@@ -143,7 +147,7 @@ impl Engine {
         if self.recovery.is_none() {
             return; // Opening failed already.
         }
-        if !ok && !self.goes_on_without(member) {
+        if !ok && !self.cx.goes_on_without(member) {
             self.fail_opening(OpenError::CacheWrite);
             return;
         }

@@ -105,6 +105,24 @@ impl Context {
             slot.is_some_and(|slot| self.map.state(slot) != BlockState::Clean)
         })
     }
+
+    /// Pins a slot that counts, or treats it as hit if enough is pinned.
+    pub(crate) fn pin_block(&mut self, slot: u32) {
+        let volume = self.map.key(slot).volume();
+        let room = self.map.pinned_blocks() * 2 < self.data_capacity() && !self.is_above_maximum(volume);
+        if room || fault::planted(PlantedBug::KeepWithoutBound) {
+            self.map.set_pinned(slot);
+        } else {
+            self.map.set_hit(slot);
+        }
+    }
+
+    /// A slot has come to count for this request: pins it if the request says so.
+    pub(crate) fn pin_for(&mut self, treatment: Treatment, slot: u32) {
+        if treatment == Treatment::Pin {
+            self.pin_block(slot);
+        }
+    }
 }
 
 impl Engine {
@@ -151,7 +169,7 @@ impl Engine {
         let request = self.cx.reqs.get(req);
         let wanted = matches!(request.treatment, Treatment::Pin | Treatment::WriteThrough)
             || request.kind == RequestKind::Prefetch;
-        if self.is_far_above_maximum(key.volume()) {
+        if self.cx.is_far_above_maximum(key.volume()) {
             return false;
         }
         match self.cx.volume(key.volume()).settings.admission {
@@ -159,7 +177,7 @@ impl Engine {
             Admission::Always => true,
             Admission::Never => false,
             Admission::SecondAccess => {
-                let (capacity, key) = (self.space(), self.memory.remembered(key));
+                let (capacity, key) = (self.cx.space(), self.memory.remembered(key));
                 let known = self.memory.ghosts.as_ref().is_some_and(|ghosts| ghosts.contains(key));
                 let missed = Recent::sized(&mut self.memory.missed, capacity);
                 let known = missed.take(key) || known;
@@ -176,7 +194,7 @@ impl Engine {
         let request = self.cx.reqs.get(req);
         let wanted = matches!(request.treatment, Treatment::Pin | Treatment::WriteThrough)
             || request.kind == RequestKind::Prefetch;
-        if self.is_far_above_maximum(key.volume()) {
+        if self.cx.is_far_above_maximum(key.volume()) {
             return false;
         }
         match self.cx.volume(key.volume()).settings.admission {
@@ -194,7 +212,7 @@ impl Engine {
     /// A clean copy is about to be replaced by a write past the cache: its successor is not asked twice.
     pub(crate) fn note_replaced(&mut self, key: Key) {
         if self.cx.volume(key.volume()).settings.admission == Admission::SecondAccess {
-            let (capacity, key) = (self.space(), self.memory.remembered(key));
+            let (capacity, key) = (self.cx.space(), self.memory.remembered(key));
             Recent::sized(&mut self.memory.missed, capacity).note(key);
         }
     }
@@ -202,7 +220,7 @@ impl Engine {
     /// A clean block leaves the cache unused; under `S3Fifo` it is remembered for a while.
     pub(crate) fn note_evicted(&mut self, key: Key, probation: bool) {
         if probation && self.cx.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo {
-            let (capacity, key) = (self.space(), self.memory.remembered(key));
+            let (capacity, key) = (self.cx.space(), self.memory.remembered(key));
             Recent::sized(&mut self.memory.ghosts, capacity).note(key);
         }
     }
@@ -219,24 +237,6 @@ impl Engine {
             StreamKind::Survivor
         } else {
             StreamKind::Fill
-        }
-    }
-
-    /// Pins a slot that counts, or treats it as hit if enough is pinned.
-    pub(crate) fn pin_block(&mut self, slot: u32) {
-        let volume = self.cx.map.key(slot).volume();
-        let room = self.cx.map.pinned_blocks() * 2 < self.data_capacity() && !self.is_above_maximum(volume);
-        if room || fault::planted(PlantedBug::KeepWithoutBound) {
-            self.cx.map.set_pinned(slot);
-        } else {
-            self.cx.map.set_hit(slot);
-        }
-    }
-
-    /// A slot has come to count for this request: pins it if the request says so.
-    pub(crate) fn pin_for(&mut self, treatment: Treatment, slot: u32) {
-        if treatment == Treatment::Pin {
-            self.pin_block(slot);
         }
     }
 

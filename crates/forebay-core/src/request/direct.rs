@@ -236,7 +236,7 @@ impl Engine {
         for region in regions.clone() {
             durable &= state.intents.enter(region, state.flusher.succeeded).durable;
         }
-        if durable || self.runs_without_cache() || fault::planted(PlantedBug::SkipIntent) {
+        if durable || self.cx.runs_without_cache() || fault::planted(PlantedBug::SkipIntent) {
             self.await_turn(direct, volume);
             return;
         }
@@ -249,12 +249,12 @@ impl Engine {
             span: None,
             done: ItemOwner::Intent(direct),
         };
-        self.enqueue(StreamKind::Write, item);
+        self.cx.enqueue(StreamKind::Write, item);
     }
 
     pub(crate) fn intent_appended(&mut self, direct: u32, ok: bool) {
         if ok {
-            self.flush(Device::Cache, Waiter::Intent(direct));
+            self.cx.flush(Device::Cache, Waiter::Intent(direct));
         } else {
             self.directs.get_mut(direct).failed = true;
             self.end_direct(direct);
@@ -296,7 +296,7 @@ impl Engine {
         d.locked = true;
         let (volume, range) = (d.volume, d.blocks());
         let trusts = fault::planted(PlantedBug::TrustUnflushedMarks);
-        if self.runs_without_cache() || self.cx.fenced || trusts {
+        if self.cx.runs_without_cache() || self.cx.fenced || trusts {
             self.direct_settled(direct);
             return;
         }
@@ -316,12 +316,12 @@ impl Engine {
         let d = self.directs.get_mut(direct);
         d.stage = DirectStage::Settling;
         d.pending = 1;
-        self.flush(Device::Cache, Waiter::Direct(direct));
+        self.cx.flush(Device::Cache, Waiter::Direct(direct));
     }
 
     /// All marks for these blocks are durable.
     fn direct_settled(&mut self, direct: u32) {
-        if self.cx.fenced && !self.runs_without_cache() {
+        if self.cx.fenced && !self.cx.runs_without_cache() {
             // Drop marks that were appended before may not be durable, and cannot be made so any more.
             self.directs.get_mut(direct).failed = true;
             self.end_direct(direct);
@@ -339,7 +339,7 @@ impl Engine {
         let (mut clean, mut unclean) = (Vec::new(), Vec::new());
         self.cx.map.for_each_in(volume, first, last, |slot| match self.cx.map.state(slot) {
             BlockState::Clean => clean.push(self.cx.map.key(slot)),
-            BlockState::Destaged if self.runs_without_cache() => clean.push(self.cx.map.key(slot)),
+            BlockState::Destaged if self.cx.runs_without_cache() => clean.push(self.cx.map.key(slot)),
             _ => unclean.push(slot),
         });
         let forgets = fault::planted(PlantedBug::ForgetInvalidation)
@@ -352,7 +352,7 @@ impl Engine {
             }
         }
         unclean.sort_unstable();
-        let lost = self.is_any_lost_in(self.directs.get(direct).blocks());
+        let lost = self.cx.is_any_lost_in(self.directs.get(direct).blocks());
         self.directs.get_mut(direct).over_dirty = !unclean.is_empty() || lost;
         self.undo_destage(volume, &unclean);
         // Shadows, of an order that begins, stay until the dirty blocks are dropped: the order waits for them, and so for this write.
@@ -376,8 +376,8 @@ impl Engine {
     }
 
     /// A part of the present stage has ended; when all have, the next stage begins.
-    fn direct_part_done(&mut self, direct: u32, ok: bool) {
-        let (failed, chases) = (self.runs_without_cache(), fault::planted(PlantedBug::ChaseMarks));
+    pub(crate) fn direct_part_done(&mut self, direct: u32, ok: bool) {
+        let (failed, chases) = (self.cx.runs_without_cache(), fault::planted(PlantedBug::ChaseMarks));
         let d = self.directs.get_mut(direct);
         d.failed |= !ok;
         d.pending -= 1;
@@ -397,14 +397,14 @@ impl Engine {
                 d.stage = DirectStage::Flushing;
                 d.pending = 1;
                 let volume = d.volume;
-                self.flush(Device::Backing(volume), Waiter::Direct(direct));
+                self.cx.flush(Device::Backing(volume), Waiter::Direct(direct));
             }
             DirectStage::Flushing if failed => self.supersede_direct(direct),
             DirectStage::Flushing => self.drop_dirty(direct),
             DirectStage::Dropping => {
                 d.stage = DirectStage::Sealing;
                 d.pending = 1;
-                self.flush(Device::Cache, Waiter::Direct(direct));
+                self.cx.flush(Device::Cache, Waiter::Direct(direct));
             }
             DirectStage::Sealing => {
                 d.stage = DirectStage::Copying;
@@ -481,7 +481,7 @@ impl Engine {
     fn supersede_direct(&mut self, direct: u32) {
         let d = self.directs.get(direct);
         let (blocks, from, to) = (d.blocks(), d.from, d.to);
-        self.supersede(blocks, from, to);
+        self.cx.supersede(blocks, from, to);
         self.end_direct(direct);
     }
 
@@ -521,17 +521,10 @@ impl Engine {
                 span: None,
                 done: ItemOwner::Drop(direct),
             };
-            self.enqueue(StreamKind::Write, item);
+            self.cx.enqueue(StreamKind::Write, item);
             at = end;
         }
         self.direct_part_done(direct, true);
-    }
-
-    pub(crate) fn drop_appended(&mut self, direct: u32, kind: ItemKind, ok: bool) {
-        if ok {
-            self.cx.apply_drop(kind);
-        }
-        self.direct_part_done(direct, ok);
     }
 
     /// Write-through: whole blocks are appended as clean too.
@@ -556,7 +549,7 @@ impl Engine {
                 done: ItemOwner::Copy(direct),
             };
             self.directs.get_mut(direct).pending += 1;
-            self.enqueue(StreamKind::Fill, item);
+            self.cx.enqueue(StreamKind::Fill, item);
         }
     }
 
@@ -572,7 +565,7 @@ impl Engine {
     /// Copies that wait for their backing store were appended on a member of a mirrored cache that is lost: they are left out.
     pub(crate) fn forget_lost_copies(&mut self) {
         let copies = self.directs.iter().flat_map(|direct| &direct.copies);
-        let gone = |slot: &u32| self.is_gone(self.cx.map.place(*slot).0);
+        let gone = |slot: &u32| self.cx.is_gone(self.cx.map.place(*slot).0);
         let lost: Vec<u32> = copies.copied().filter(gone).collect();
         for direct in self.directs.iter_mut() {
             direct.copies.retain(|slot| !lost.contains(slot));
@@ -585,9 +578,9 @@ impl Engine {
     fn end_direct(&mut self, direct: u32) {
         let d = self.directs.remove(direct);
         for slot in &d.copies {
-            if !d.failed && !self.runs_without_cache() {
+            if !d.failed && !self.cx.runs_without_cache() {
                 self.cx.map.insert(*slot, BlockState::Clean);
-                self.pin_for(self.cx.reqs.get(d.req).treatment, *slot);
+                self.cx.pin_for(self.cx.reqs.get(d.req).treatment, *slot);
             }
             self.cx.map.unpin(*slot);
         }
@@ -619,7 +612,7 @@ impl Engine {
             if due {
                 volume.intents.last_write = self.cx.now;
                 let id = volume.id;
-                self.flush(Device::Backing(id), Waiter::Nobody);
+                self.cx.flush(Device::Backing(id), Waiter::Nobody);
             }
         }
     }

@@ -61,11 +61,6 @@ impl Merge {
     pub(crate) fn volume(&self) -> VolumeId {
         self.volume
     }
-
-    /// The slot of which it reads.
-    pub(crate) fn cached_slot(&self) -> Option<u32> {
-        self.cached.map(|(slot, _)| slot)
-    }
 }
 
 impl Context {
@@ -118,7 +113,7 @@ impl Engine {
         let (from, to) = (u64::from(m.part.0), u64::from(m.part.1));
         let all = self.cx.block_mask(volume, block);
         let key = Key::new(volume, block);
-        let failed = self.runs_without_cache();
+        let failed = self.cx.runs_without_cache();
         let counts = |slot: &u32| !failed || self.cx.map.state(*slot) == BlockState::Dirty;
         let slot = self.cx.map.lookup(key).filter(|_| !m.without_cached).filter(counts);
         let have = slot.map_or(0, |slot| self.cx.map.mask(slot)) & all;
@@ -130,7 +125,7 @@ impl Engine {
         let ragged = written & !covered;
         let asked =
             if purpose == MergeFor::Read { self.cx.reqs.get(m.req).sectors_of(block) & all } else { 0 };
-        if (ragged | asked) & self.lost_sectors(key) != 0 {
+        if (ragged | asked) & self.cx.lost_sectors(key) != 0 {
             // What is asked for is lost, perhaps since the request came; or the rest of a sector of which a part is written.
             self.merges.get_mut(merge).failed = true;
             self.end_merge(merge, None);
@@ -169,7 +164,7 @@ impl Engine {
         let (req, first) = (m.req, !core::mem::replace(&mut m.counted, true));
         self.cx.reqs.get_mut(req).missed |= backing;
         match (first, backing) {
-            (true, true) => self.count_misses(req, 1),
+            (true, true) => self.cx.count_misses(req, 1),
             (true, false) => self.cx.count_hits(req, 1),
             (false, _) => {}
         }
@@ -193,7 +188,7 @@ impl Engine {
         self.cx.map.pin(slot);
         let page = self.merge_pages(merge).1;
         let kind = OpKind::MergeCached { merge, tries };
-        self.cx.read(Device::Cache, self.slot_offset(slot, tries), &[page.span()], true, kind);
+        self.cx.read_slots((slot, 1), tries, &[page.span()], kind);
     }
 
     fn merge_pages(&self, merge: u32) -> (Page, Page) {
@@ -230,16 +225,16 @@ impl Engine {
         }
         let m = self.merges.get(merge);
         let still_there = self.cx.map.lookup(Key::new(m.volume, m.block)) == Some(slot);
-        if still_there && tries < self.slot_tries(slot) {
+        if still_there && tries < self.cx.slot_tries(slot) {
             self.read_merge_cached(merge, slot, tries + 1);
             return;
         }
-        let damage = if still_there { self.give_up(slot) } else { Damage::Dropped };
+        let damage = if still_there { self.cx.give_up(slot) } else { Damage::Dropped };
         let m = self.merges.get_mut(merge);
         m.again = true;
         m.without_cached = damage == Damage::Kept;
         // Without the cache, what a write covers heals, and only the rest stays lost.
-        let heals = matches!(m.purpose, MergeFor::Direct(_)) && self.runs_without_cache();
+        let heals = matches!(m.purpose, MergeFor::Direct(_)) && self.cx.runs_without_cache();
         self.merge_part_done(merge, damage != Damage::Lost || heals);
     }
 
@@ -303,7 +298,7 @@ impl Engine {
         match (m.purpose, crc) {
             (MergeFor::Read, _) => {
                 self.cx.pages.give(PageUse::Merge, base);
-                self.read_part_done(m.req, !m.failed);
+                self.cx.read_part_done(m.req, !m.failed);
             }
             (MergeFor::Log, Some(crc)) => {
                 // The last block of an odd volume is never called whole: should the volume grow, what lies behind its
@@ -315,7 +310,7 @@ impl Engine {
                     span: Some(base.span()),
                     done: ItemOwner::Merge(m.req, base),
                 };
-                self.enqueue(StreamKind::Write, item);
+                self.cx.enqueue(StreamKind::Write, item);
             }
             (MergeFor::Log, None) => {
                 self.cx.pages.give(PageUse::Merge, base);

@@ -72,6 +72,88 @@ impl Context {
         self.stats.read_hit_blocks += blocks;
         self.counters.of(volume).read_hit_blocks += blocks;
     }
+
+    /// A cached block is damaged for good.
+    pub(crate) fn give_up(&mut self, slot: u32) -> Damage {
+        let key = self.map.key(slot);
+        let damage = match self.map.state(slot) {
+            BlockState::Dirty if self.map.is_shadow(slot) => {
+                self.break_order(key);
+                self.map.end_shadow(slot);
+                Damage::Dropped
+            }
+            BlockState::Dirty if self.runs_without_cache() => {
+                self.lose(slot);
+                Damage::Lost
+            }
+            BlockState::Dirty if self.map.is_lost(slot) => return Damage::Lost,
+            BlockState::Dirty => {
+                self.break_order(key);
+                self.map.set_lost(slot);
+                self.note_lost(key.volume());
+                Damage::Lost
+            }
+            BlockState::Destaged => Damage::Kept,
+            BlockState::Clean | BlockState::Void => {
+                self.map.remove(key);
+                self.stats.read_invalidated_blocks += 1;
+                self.counters.of(key.volume()).read_invalidated_blocks += 1;
+                Damage::Dropped
+            }
+        };
+        self.stats.damaged_blocks += 1;
+        self.counters.of(key.volume()).damaged_blocks += 1;
+        let lost = damage == Damage::Lost;
+        self.cover(if lost { CoverageMark::DirtyLost } else { CoverageMark::CleanDamaged });
+        self.notice(Notice::BlockDamaged { volume: key.volume(), block: key.block(), lost });
+        damage
+    }
+
+    /// True if what this request misses may be cached.
+    pub(crate) fn may_fill(&self, req: u32) -> bool {
+        let request = self.reqs.get(req);
+        let volume = self.volume(request.volume);
+        let wanted = request.treatment == Treatment::Pin || request.kind == RequestKind::Prefetch;
+        let refused = volume.settings.admission == Admission::Never && !wanted;
+        request.treatment != Treatment::Bypass && volume.fills() && !refused && !self.runs_without_cache()
+    }
+
+    pub(crate) fn count_misses(&mut self, req: u32, blocks: u64) {
+        let (volume, sequential) = (self.reqs.get(req).volume, self.reqs.get(req).sequential);
+        let may_fill = self.may_fill(req);
+        let (all, one) = (&mut self.stats, self.counters.of(volume));
+        if may_fill {
+            all.read_miss_blocks += blocks;
+            one.read_miss_blocks += blocks;
+            return;
+        }
+        all.read_bypass_blocks += blocks;
+        one.read_bypass_blocks += blocks;
+        if sequential {
+            all.read_sequential_blocks += blocks;
+            one.read_sequential_blocks += blocks;
+        }
+    }
+
+    /// Somebody is about to change these blocks.
+    pub(crate) fn cancel_fills(&mut self, range: BlockRange) {
+        if fault::planted(PlantedBug::KeepOvertakenFill) {
+            return;
+        }
+        for (_, registered) in self.fills.blocks.range_mut(range.first..=range.last) {
+            registered.valid = false;
+        }
+    }
+
+    pub(crate) fn read_part_done(&mut self, req: u32, ok: bool) {
+        let request = self.reqs.get_mut(req);
+        request.failed |= !ok;
+        request.pending -= 1;
+        debug_assert!(matches!(request.kind, RequestKind::Read | RequestKind::Prefetch));
+        if request.pending == 0 {
+            self.reply(req);
+        }
+    }
 }
 
 impl Engine {
@@ -80,7 +162,7 @@ impl Engine {
         request.pending = 1;
         let (first, last) = (request.first_block, request.last_block);
         self.read_blocks(req, first, last);
-        self.read_part_done(req, true);
+        self.cx.read_part_done(req, true);
     }
 
     /// Reads blocks `first..=last` of a request from where they are.
@@ -105,7 +187,7 @@ impl Engine {
                 Found::Lost => self.cx.reqs.get_mut(req).failed = true,
                 Found::Incomplete(slot) => {
                     let token = self.begin_heal(req, slot);
-                    self.count_misses(req, 1);
+                    self.cx.count_misses(req, 1);
                     self.read_misses(req, block, 1, Miss { token, tries: 1 });
                 }
                 Found::Partial => {
@@ -118,7 +200,7 @@ impl Engine {
                     {
                         count += 1;
                     }
-                    self.count_misses(req, u64::from(count));
+                    self.cx.count_misses(req, u64::from(count));
                     let token = self.register_fills(req, block, count);
                     self.read_misses(req, block, count, Miss { token, tries: 1 });
                 }
@@ -129,11 +211,11 @@ impl Engine {
 
     fn find(&self, req: u32, block: u64) -> Found {
         let volume = self.cx.reqs.get(req).volume;
-        if self.runs_without_cache() {
+        if self.cx.runs_without_cache() {
             return self.find_without_cache(req, Key::new(volume, block));
         }
         let Some(slot) = self.cx.map.lookup(Key::new(volume, block)) else { return Found::Miss };
-        if self.cx.mirror.is_some() && self.is_gone(self.cx.map.place(slot).0) {
+        if self.cx.mirror.is_some() && self.cx.is_gone(self.cx.map.place(slot).0) {
             return Found::Miss;
         }
         if self.cx.map.state(slot) == BlockState::Clean
@@ -163,10 +245,10 @@ impl Engine {
             && idle
             && room
             && whole
-            && self.may_fill(req)
+            && self.cx.may_fill(req)
             && !self.cx.fenced
             && !self.cx.stopping
-            && !self.is_far_above_maximum(key.volume())
+            && !self.cx.is_far_above_maximum(key.volume())
             && !self.cx.fills.blocks.contains_key(&key)
     }
 
@@ -182,7 +264,7 @@ impl Engine {
     /// Without the cache, only what is dirty in it counts, and of that the sectors that are asked for.
     fn find_without_cache(&self, req: u32, key: Key) -> Found {
         let wanted = self.cx.reqs.get(req).sectors_of(key.block());
-        if self.lost_sectors(key) & wanted != 0 && !fault::planted(PlantedBug::ReadLostFromBacking) {
+        if self.cx.lost_sectors(key) & wanted != 0 && !fault::planted(PlantedBug::ReadLostFromBacking) {
             return Found::Lost;
         }
         let dirty = self.cx.map.lookup(key).filter(|slot| self.cx.map.state(*slot) == BlockState::Dirty);
@@ -197,14 +279,14 @@ impl Engine {
         let treatment = self.cx.reqs.get(req).treatment;
         for slot in slot..slot + count {
             self.cx.map.set_hit(slot);
-            self.pin_for(treatment, slot);
+            self.cx.pin_for(treatment, slot);
         }
         self.cx.map.pin(slot);
         let request = self.cx.reqs.get_mut(req);
         request.pending += 1;
         let span = request.block_span(block, u64::from(count));
         let kind = OpKind::ReadHit { req, slot, count, tries };
-        self.cx.read(Device::Cache, self.slot_offset(slot, tries), &[span], true, kind);
+        self.cx.read_slots((slot, count), tries, &[span], kind);
     }
 
     pub(crate) fn hit_read(&mut self, req: u32, slot: u32, count: u32, tries: u32, ok: bool, crcs: &[u32]) {
@@ -214,7 +296,7 @@ impl Engine {
             ok && (trust || crcs.get(index as usize) == Some(&engine.cx.map.crc(slot + index)))
         };
         if (0..count).all(|index| right(self, index)) {
-            self.read_part_done(req, true);
+            self.cx.read_part_done(req, true);
             return;
         }
         // Block by block from here on. The segment may have been given up since: then the keys are gone, but what
@@ -223,7 +305,7 @@ impl Engine {
         for index in (0..count).filter(|index| !right(self, *index)).collect::<Vec<_>>() {
             self.reread(req, block + u64::from(index), slot + index, tries);
         }
-        self.read_part_done(req, true);
+        self.cx.read_part_done(req, true);
     }
 
     /// A cached block could not be read, or not as it should be.
@@ -234,76 +316,14 @@ impl Engine {
             // Overwritten or evicted meanwhile: the new place answers.
             self.cx.cover(CoverageMark::HitMoved);
             self.read_blocks(req, block, block);
-        } else if tries < self.slot_tries(slot) {
+        } else if tries < self.cx.slot_tries(slot) {
             self.read_hits(req, block, slot, 1, tries + 1);
         } else {
-            match self.give_up(slot) {
+            match self.cx.give_up(slot) {
                 Damage::Lost => self.cx.reqs.get_mut(req).failed = true,
                 Damage::Dropped => self.read_blocks(req, block, block),
                 Damage::Kept => self.read_misses(req, block, 1, Miss { token: 0, tries: 1 }),
             }
-        }
-    }
-
-    /// A cached block is damaged for good.
-    pub(crate) fn give_up(&mut self, slot: u32) -> Damage {
-        let key = self.cx.map.key(slot);
-        let damage = match self.cx.map.state(slot) {
-            BlockState::Dirty if self.cx.map.is_shadow(slot) => {
-                self.break_order(key);
-                self.cx.map.end_shadow(slot);
-                Damage::Dropped
-            }
-            BlockState::Dirty if self.runs_without_cache() => {
-                self.lose(slot);
-                Damage::Lost
-            }
-            BlockState::Dirty if self.cx.map.is_lost(slot) => return Damage::Lost,
-            BlockState::Dirty => {
-                self.break_order(key);
-                self.cx.map.set_lost(slot);
-                self.cx.note_lost(key.volume());
-                Damage::Lost
-            }
-            BlockState::Destaged => Damage::Kept,
-            BlockState::Clean | BlockState::Void => {
-                self.cx.map.remove(key);
-                self.cx.stats.read_invalidated_blocks += 1;
-                self.cx.counters.of(key.volume()).read_invalidated_blocks += 1;
-                Damage::Dropped
-            }
-        };
-        self.cx.stats.damaged_blocks += 1;
-        self.cx.counters.of(key.volume()).damaged_blocks += 1;
-        let lost = damage == Damage::Lost;
-        self.cx.cover(if lost { CoverageMark::DirtyLost } else { CoverageMark::CleanDamaged });
-        self.cx.notice(Notice::BlockDamaged { volume: key.volume(), block: key.block(), lost });
-        damage
-    }
-
-    /// True if what this request misses may be cached.
-    pub(crate) fn may_fill(&self, req: u32) -> bool {
-        let request = self.cx.reqs.get(req);
-        let volume = self.cx.volume(request.volume);
-        let wanted = request.treatment == Treatment::Pin || request.kind == RequestKind::Prefetch;
-        let refused = volume.settings.admission == Admission::Never && !wanted;
-        request.treatment != Treatment::Bypass && volume.fills() && !refused && !self.runs_without_cache()
-    }
-
-    pub(crate) fn count_misses(&mut self, req: u32, blocks: u64) {
-        let (volume, sequential) = (self.cx.reqs.get(req).volume, self.cx.reqs.get(req).sequential);
-        let may_fill = self.may_fill(req);
-        let (all, one) = (&mut self.cx.stats, self.cx.counters.of(volume));
-        if may_fill {
-            all.read_miss_blocks += blocks;
-            one.read_miss_blocks += blocks;
-            return;
-        }
-        all.read_bypass_blocks += blocks;
-        one.read_bypass_blocks += blocks;
-        if sequential {
-            all.read_sequential_blocks += blocks;
-            one.read_sequential_blocks += blocks;
         }
     }
 
@@ -328,7 +348,7 @@ impl Engine {
         } else {
             self.fill(req, block, count, miss.token, if ok { crcs } else { &[] });
         }
-        self.read_part_done(req, ok || again);
+        self.cx.read_part_done(req, ok || again);
     }
 
     fn register_fills(&mut self, req: u32, block: u64, count: u32) -> u64 {
@@ -336,7 +356,7 @@ impl Engine {
         let (volume, pinned) = (request.volume, request.treatment == Treatment::Pin);
         self.cx.fills.last_token += 1;
         let token = self.cx.fills.last_token;
-        if !self.may_fill(req) || self.cx.fenced || self.cx.stopping {
+        if !self.cx.may_fill(req) || self.cx.fenced || self.cx.stopping {
             return token;
         }
         let room = self.cx.pages.available(PageUse::Fill).saturating_sub(self.cx.fills.len() as u32);
@@ -358,16 +378,6 @@ impl Engine {
             }
         }
         token
-    }
-
-    /// Somebody is about to change these blocks.
-    pub(crate) fn cancel_fills(&mut self, range: BlockRange) {
-        if fault::planted(PlantedBug::KeepOvertakenFill) {
-            return;
-        }
-        for (_, registered) in self.cx.fills.blocks.range_mut(range.first..=range.last) {
-            registered.valid = false;
-        }
     }
 
     /// Blocks have come from the backing store (no checksums: they have not): what this read registered and is still
@@ -402,7 +412,7 @@ impl Engine {
             done: ItemOwner::Fill(page, token),
         };
         let stream = self.stream_of_fill(key);
-        self.enqueue(stream, item);
+        self.cx.enqueue(stream, item);
     }
 
     /// A fill has been appended to `slot`, or was given up.
@@ -425,18 +435,8 @@ impl Engine {
             self.cx.stats.filled_blocks += 1;
             self.cx.counters.of(key.volume()).filled_blocks += 1;
             if pinned {
-                self.pin_block(slot);
+                self.cx.pin_block(slot);
             }
-        }
-    }
-
-    pub(crate) fn read_part_done(&mut self, req: u32, ok: bool) {
-        let request = self.cx.reqs.get_mut(req);
-        request.failed |= !ok;
-        request.pending -= 1;
-        debug_assert!(matches!(request.kind, RequestKind::Read | RequestKind::Prefetch));
-        if request.pending == 0 {
-            self.reply(req);
         }
     }
 }

@@ -259,7 +259,7 @@ impl Engine {
 
     /// Where a volume and the pool are between their limits.
     pub(crate) fn levels(&self, id: VolumeId) -> Levels {
-        let (kept, capacity) = (self.cx.kept_dirty(), self.data_capacity());
+        let (kept, capacity) = (self.cx.kept_dirty(), self.cx.data_capacity());
         let (shared, throttle) = (capacity.saturating_sub(kept), &self.throttle);
         let map = &self.cx.map.volumes[usize::from(id.0)];
         let dirty = map.dirty + map.destaged + throttle.queues[usize::from(id.0)].in_flight_blocks;

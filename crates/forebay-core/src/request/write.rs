@@ -57,7 +57,7 @@ impl Engine {
     pub(crate) fn mutation_locked(&mut self, req: u32) {
         let request = self.cx.reqs.get_mut(req);
         request.locked = true;
-        if self.cx.fenced && self.hold_mutation(req) {
+        if self.cx.fenced && self.cx.hold_mutation(req) {
             return;
         }
         let request = self.cx.reqs.get_mut(req);
@@ -65,7 +65,7 @@ impl Engine {
         request.pending = 1;
         let (range, kind, write_back) = (request.range(), request.kind, request.write_back);
         let (from, to) = (request.offset, request.end());
-        self.cancel_fills(range);
+        self.cx.cancel_fills(range);
         match kind {
             RequestKind::Write { .. } if write_back => self.log_range(req, from, to),
             RequestKind::Write { .. } => self.start_direct(req, from, to, false),
@@ -132,7 +132,7 @@ impl Engine {
                 span: Some(span),
                 done: ItemOwner::Request(req),
             };
-            self.enqueue(StreamKind::Write, item);
+            self.cx.enqueue(StreamKind::Write, item);
         }
     }
 
@@ -152,7 +152,7 @@ impl Engine {
         }
         let failed = request.failed;
         // What went well in part through the log, before the cache failed, is at risk there: all of it is done over as well.
-        if (failed && self.cx.fenced || self.runs_without_cache()) && self.may_redo_mutation(req) {
+        if (failed && self.cx.fenced || self.cx.runs_without_cache()) && self.cx.may_redo_mutation(req) {
             self.mutation_locked(req);
             return;
         }
@@ -170,12 +170,12 @@ impl Engine {
         self.throttle.blocks_leave(volume, unused);
         self.cx.release_blocks(range);
         if fua && !failed {
-            self.flush_for(req);
-        } else if !failed && self.runs_without_cache() {
-            self.make_readable(req);
+            self.cx.flush_for(req);
+        } else if !failed && self.cx.runs_without_cache() {
+            self.cx.make_readable(req);
         }
         if self.cx.reqs.get(req).pending == 0 {
-            self.reply(req);
+            self.cx.reply(req);
         }
     }
 }
