@@ -117,7 +117,7 @@ impl Engine {
     /// # Errors
     /// A scrub is under way, or the engine does not serve.
     pub fn begin_scrub(&mut self, now: Nanos, bytes_per_s: u64) -> Result<(), LifecycleError> {
-        self.cx.advance(now);
+        self.begin(now);
         self.cx.may_change_pool()?;
         if self.scrub.as_ref().is_some_and(|scrub| !scrub.dirty_only) {
             return Err(LifecycleError::Busy);
@@ -136,7 +136,7 @@ impl Engine {
     /// though nobody reads it. Nobody is told when it ends; a scrub that is begun takes its place, and nothing happens if one is
     /// under way.
     pub fn check_dirty(&mut self, now: Nanos, bytes_per_s: u64) {
-        self.cx.advance(now);
+        self.begin(now);
         if self.cx.may_change_pool().is_ok() && self.scrub.is_none() {
             self.start_scrub(bytes_per_s, true, ScrubReport::default());
         }
@@ -163,7 +163,7 @@ impl Engine {
 
     /// Ends a scrub early; [`Notice::ScrubEnded`] follows. Nothing happens if there is none.
     pub fn cancel_scrub(&mut self, now: Nanos) {
-        self.cx.advance(now);
+        self.begin(now);
         if let Some(scrub) = self.scrub.as_mut().filter(|scrub| !scrub.dirty_only) {
             scrub.cancelled = true;
         }

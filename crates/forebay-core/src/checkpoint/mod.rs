@@ -136,7 +136,7 @@ impl Context {
 impl Engine {
     /// Has a checkpoint taken as soon as that is possible; [`Notice::Checkpointed`] tells when it is in effect.
     pub fn take_checkpoint(&mut self, now: Nanos) {
-        self.cx.advance(now);
+        self.begin(now);
         self.cx.want_checkpoint();
     }
 

@@ -130,7 +130,7 @@ impl Context {
 impl Engine {
     /// Starts or ends a drain, see [`Drain`]. It does not end by itself: what becomes dirty later is drained as well.
     pub fn set_drain(&mut self, now: Nanos, volume: VolumeId, drain: Drain) {
-        self.cx.advance(now);
+        self.begin(now);
         if let Some(Some(volume)) = self.cx.volumes.get_mut(usize::from(volume.0)) {
             volume.destage.rate.drain = drain;
         }

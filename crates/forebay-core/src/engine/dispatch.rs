@@ -1,5 +1,6 @@
 //! Completions, and what parts tell each other, are handed to the part that they concern.
 
+use crate::api::Nanos;
 use crate::context::events::Event;
 use crate::context::pages::PageUse;
 use crate::engine::Engine;
@@ -8,6 +9,12 @@ use crate::log::streams::ItemOwner;
 use crate::map::segment::Key;
 
 impl Engine {
+    /// A call of the owner begins: what came of the last one is handed on first.
+    pub(crate) fn begin(&mut self, now: Nanos) {
+        self.dispatch();
+        self.cx.advance(now);
+    }
+
     /// Hands on what parts have told each other, until nothing is left. What comes of it may be work for any step of settling.
     #[inline(always)] // it is asked often, and there is hardly ever anything
     pub(crate) fn dispatch(&mut self) {

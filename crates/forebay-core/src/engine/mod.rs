@@ -193,7 +193,7 @@ impl Engine {
 
     /// Takes a request. The reply comes as an action, possibly at once.
     pub fn submit(&mut self, now: Nanos, request: Request<'_>) {
-        self.cx.advance(now);
+        self.begin(now);
         self.take_request(request);
         self.dispatch();
     }
@@ -283,7 +283,7 @@ impl Engine {
 
     /// A device operation, or `Crc`, has completed. `crcs` holds one checksum per block if they were asked for.
     pub fn complete(&mut self, now: Nanos, op: OpId, result: Result<(), DeviceFailure>, crcs: &[u32]) {
-        self.cx.advance(now);
+        self.begin(now);
         self.take_completion(op, result, crcs);
         self.dispatch();
     }
@@ -348,7 +348,7 @@ impl Engine {
 
     /// A `ReadMeta` has completed.
     pub fn complete_meta(&mut self, now: Nanos, op: OpId, result: Result<&[u8], DeviceFailure>) {
-        self.cx.advance(now);
+        self.begin(now);
         let op = self.cx.take_op(op);
         match op.kind {
             OpKind::Recovery(read) => self.recovery_completed(read, result),
@@ -359,7 +359,7 @@ impl Engine {
 
     /// Lets time pass; call at or after [`Engine::next_deadline`].
     pub fn tick(&mut self, now: Nanos) {
-        self.cx.advance(now);
+        self.begin(now);
     }
 
     /// The next thing to do, if there is any. Settles everything that can be put together first.
@@ -439,7 +439,7 @@ impl Engine {
         settings: VolumeSettings,
     ) -> Result<(), SettingsError> {
         settings.check()?;
-        self.cx.advance(now);
+        self.begin(now);
         if let Some(Some(volume)) = self.cx.volumes.get_mut(usize::from(id.0)) {
             let was = core::mem::replace(&mut volume.settings, settings);
             if !fault::planted(PlantedBug::ChargeUnlimited) {
@@ -467,7 +467,7 @@ impl Engine {
     /// The settings are out of range; nothing was changed.
     pub fn configure_pool(&mut self, now: Nanos, settings: PoolSettings) -> Result<(), SettingsError> {
         settings.check()?;
-        self.cx.advance(now);
+        self.begin(now);
         self.cx.config.pool = settings;
         Ok(())
     }
@@ -540,7 +540,7 @@ impl Engine {
 
     /// Refuses new requests and lets the ones in flight end; [`Action::Quiesced`] follows.
     pub fn begin_shutdown(&mut self, now: Nanos) {
-        self.cx.advance(now);
+        self.begin(now);
         self.cx.stopping = true;
     }
 
@@ -571,7 +571,7 @@ impl Engine {
     /// # Panics
     /// If the engine is not quiesced: a bug of the owner.
     pub fn finish_shutdown(&mut self, now: Nanos, backings: &[(VolumeId, BackingRecord)]) {
-        self.cx.advance(now);
+        self.begin(now);
         assert!(self.quiesced, "finish_shutdown follows Quiesced");
         for (volume, backing) in backings {
             if let Some(Some(volume)) = self.cx.volumes.get_mut(usize::from(volume.0)) {

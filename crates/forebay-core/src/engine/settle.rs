@@ -9,12 +9,13 @@ use forebay_format::StreamKind;
 
 impl Engine {
     pub(super) fn settle(&mut self) {
+        self.dispatch(); // what came of the owner's last call
         if self.cx.status == Status::Opening || matches!(self.cx.status, Status::Failed(_)) {
             // Only the checkpoint that ends recovery goes on in this state.
             self.step_checkpoint();
             return;
         }
-        self.lifecycle_wakes(); // first: it only notes that the time of a job has come
+        self.lifecycle_wakes(); // it only notes that the time of a job has come
         self.cx.step_read_retry(); // reads whose pause has ended begin before new ones
         self.resume_merges(); // pages that were given back go to merges before writers take more
         self.step_throttle(); // writers pass before their batches are made

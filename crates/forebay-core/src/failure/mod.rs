@@ -299,7 +299,7 @@ impl Engine {
     }
     /// The owner knows that the cache device is gone: it need not be found out one error after the other.
     pub fn cache_gone(&mut self, now: Nanos) {
-        self.cx.advance(now);
+        self.begin(now);
         if self.cx.status == Status::Ready {
             self.cx.read_retry.end_for_good();
             self.cx.fence();
@@ -311,7 +311,7 @@ impl Engine {
 
     /// Asks for the record once more, after the owner could not make it.
     pub fn record_again(&mut self, now: Nanos) {
-        self.cx.advance(now);
+        self.begin(now);
         if self.cx.failure.stage == FailureStage::Refused {
             self.cx.ask_record();
         }
@@ -319,7 +319,7 @@ impl Engine {
 
     /// Answers [`Action::RecordLoss`]: the record is durable, or could not be made so.
     pub fn loss_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
-        self.cx.advance(now);
+        self.begin(now);
         let Some((_, changes)) = self.cx.failure.pending.take_if(|(pending, _)| *pending == ticket) else {
             return;
         };

@@ -64,7 +64,7 @@ impl Engine {
         entry: VolumeEntry,
         attachment: Attachment,
     ) -> Result<(), LifecycleError> {
-        self.cx.advance(now);
+        self.begin(now);
         let id = entry.id;
         let without_cache = self.cx.runs_without_cache() && !self.cx.stopping && !self.has_job(id);
         if !without_cache {

@@ -79,7 +79,7 @@ impl Engine {
     /// # Errors
     /// The volume is not attached, or something else is under way.
     pub fn begin_detach(&mut self, now: Nanos, volume: VolumeId) -> Result<(), LifecycleError> {
-        self.cx.advance(now);
+        self.begin(now);
         self.may_change(volume)?;
         if !self.cx.is_attached(volume) {
             return Err(LifecycleError::NotAttached);
@@ -96,7 +96,7 @@ impl Engine {
     /// # Errors
     /// It is too late, or there is nothing to cancel.
     pub fn cancel_detach(&mut self, now: Nanos, volume: VolumeId) -> Result<(), LifecycleError> {
-        self.cx.advance(now);
+        self.begin(now);
         let attached = self.cx.is_attached(volume);
         match self.job_mut(volume) {
             Some(Job::Detach(job)) if job.can_be_cancelled() => job.cancelled = true,
@@ -124,7 +124,7 @@ impl Engine {
         volume: VolumeId,
         how: DetachHow,
     ) -> Result<(), LifecycleError> {
-        self.cx.advance(now);
+        self.begin(now);
         self.may_change(volume)?;
         let attached = self.cx.is_attached(volume);
         if !attached && (how != DetachHow::Discard || self.cx.table_entry(volume).is_none()) {
@@ -162,7 +162,7 @@ impl Engine {
         volume: VolumeId,
         backing: BackingRecord,
     ) -> Result<(), LifecycleError> {
-        self.cx.advance(now);
+        self.begin(now);
         match self.job_mut(volume) {
             Some(Job::Detach(Detaching { stage: DetachStage::Asking(answer), .. })) => {
                 *answer = Some(backing);

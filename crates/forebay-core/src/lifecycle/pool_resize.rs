@@ -71,7 +71,7 @@ impl Engine {
         device_bytes: u64,
         members: Members,
     ) -> Result<(), LifecycleError> {
-        self.cx.advance(now);
+        self.begin(now);
         self.cx.may_change_pool()?;
         if self.pool_job.is_some() {
             return Err(LifecycleError::Busy);
@@ -119,7 +119,7 @@ impl Engine {
     /// # Errors
     /// It is too late, or nothing is under way.
     pub fn cancel_pool_resize(&mut self, now: Nanos) -> Result<(), LifecycleError> {
-        self.cx.advance(now);
+        self.begin(now);
         match &self.pool_job {
             Some(job) if job.ticket.is_none() => {
                 self.end_pool_job(LifecycleError::Cancelled);

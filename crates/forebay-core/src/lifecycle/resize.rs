@@ -76,7 +76,7 @@ impl Engine {
     /// The volume is not attached, something else is under way, or the size is not a multiple of the backing
     /// store's sectors.
     pub fn resize_volume(&mut self, now: Nanos, volume: VolumeId, bytes: u64) -> Result<(), LifecycleError> {
-        self.cx.advance(now);
+        self.begin(now);
         self.may_change(volume)?;
         if !self.cx.is_attached(volume) {
             return Err(LifecycleError::NotAttached);

@@ -270,7 +270,7 @@ impl Engine {
 
     /// Answers [`Action::RecordOut`]: the note is durable, or could not be made so.
     pub fn member_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
-        self.cx.advance(now);
+        self.begin(now);
         let (stopping, opening) = (self.cx.stopping, self.cx.status == Status::Opening);
         let failed = matches!(self.cx.status, Status::Failed(_));
         let Some(mirror) = &mut self.cx.mirror else { return };
@@ -294,7 +294,7 @@ impl Engine {
 
     /// The owner knows that a member is gone: it need not be found out by an error.
     pub fn member_gone(&mut self, now: Nanos, member: u8) {
-        self.cx.advance(now);
+        self.begin(now);
         let Some(mirror) = &self.cx.mirror else { return };
         if self.cx.status != Status::Ready {
             return;

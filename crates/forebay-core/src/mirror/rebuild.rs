@@ -304,7 +304,7 @@ impl Engine {
     /// No member is out; the tag is not a new one; or ([`LifecycleError::Busy`]: try again soon) something else, or an operation of the old device, is
     /// under way.
     pub fn begin_rebuild(&mut self, now: Nanos, tag: u64) -> Result<(), LifecycleError> {
-        self.cx.advance(now);
+        self.begin(now);
         if self.cx.status != Status::Ready || self.cx.stopping {
             return Err(LifecycleError::NotServing);
         }

@@ -191,14 +191,14 @@ impl Engine {
     /// Releases all pins of a volume, as when the rule that made them is gone. Takes effect bit by bit; pins made
     /// meanwhile may be released too.
     pub fn unpin_all(&mut self, now: u64, volume: VolumeId) {
-        self.cx.advance(now);
+        self.begin(now);
         self.sweep(volume, SweepTask::Unpin);
     }
 
     /// Forgets the clean blocks of a volume, pinned ones included. Takes effect bit by bit; what is filled meanwhile may
     /// stay. Blocks that only the cache has are not touched.
     pub fn forget_clean(&mut self, now: u64, volume: VolumeId) {
-        self.cx.advance(now);
+        self.begin(now);
         self.sweep(volume, SweepTask::DropClean);
     }
 
