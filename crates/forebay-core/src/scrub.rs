@@ -14,12 +14,14 @@
 
 use crate::api::{Device, Nanos, Notice};
 use crate::base::bucket::Bucket;
+use crate::base::slab::Slab;
+use crate::context::Context;
 use crate::context::coverage::CoverageMark;
+use crate::context::events::Event;
 use crate::context::locks::BlockRange;
 use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse};
 use crate::context::sectors::BLOCK;
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::{LifecycleError, sweep_slots};
 use crate::map::segment::{BlockState, Key};
@@ -53,7 +55,7 @@ pub struct ScrubReport {
 
 /// A scrub under way.
 #[derive(Debug)]
-pub(crate) struct Scrub {
+struct Scrub {
     bytes_per_s: u64,
     /// Only what is dirty is looked at, and nobody is told when it ends.
     dirty_only: bool,
@@ -79,9 +81,26 @@ impl Scrub {
     }
 }
 
+/// The scrub of an engine, if one is under way, and its reads.
+#[derive(Debug)]
+pub(crate) struct Scrubber {
+    scrub: Option<Box<Scrub>>,
+    reads: Slab<ScrubRead>,
+}
+
+impl Scrubber {
+    pub(crate) fn new() -> Self {
+        Self { scrub: None, reads: Slab::new() }
+    }
+
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.scrub.is_some()
+    }
+}
+
 /// Consecutive slots that are being read.
 #[derive(Debug)]
-pub(crate) struct ScrubRead {
+struct ScrubRead {
     slot: u32,
     pages: Vec<Page>,
     from: From,
@@ -104,45 +123,36 @@ enum Found {
     Nothing,
 }
 
-impl ScrubRead {
-    pub(crate) fn slot(&self) -> u32 {
-        self.slot
-    }
-}
-
-impl Engine {
+impl Scrubber {
     /// Begins to compare everything in the cache with its checksums, reading at most `bytes_per_s`.
     /// [`Notice::ScrubEnded`] follows.
     ///
     /// # Errors
     /// A scrub is under way, or the engine does not serve.
-    pub fn begin_scrub(&mut self, now: Nanos, bytes_per_s: u64) -> Result<(), LifecycleError> {
-        self.begin(now);
-        self.cx.may_change_pool()?;
+    pub(crate) fn begin(&mut self, cx: &Context, bytes_per_s: u64) -> Result<(), LifecycleError> {
+        cx.may_change_pool()?;
         if self.scrub.as_ref().is_some_and(|scrub| !scrub.dirty_only) {
             return Err(LifecycleError::Busy);
         }
-        let copies = |number: u32| 1 + u64::from(self.has_two_copies(number));
-        let live = (0..)
-            .zip(&self.cx.map.segments)
-            .map(|(number, segment)| u64::from(segment.live) * copies(number));
+        let copies = |number: u32| 1 + u64::from(self.has_two_copies(cx, number));
+        let live =
+            (0..).zip(&cx.map.segments).map(|(number, segment)| u64::from(segment.live) * copies(number));
         let total_blocks = live.sum();
         let report = ScrubReport { total_blocks, ..ScrubReport::default() };
-        self.start_scrub(bytes_per_s, false, report);
+        self.start(bytes_per_s, false, report);
         Ok(())
     }
 
     /// Compares everything dirty with its checksums, reading at most `bytes_per_s`: what was lost before this start is found again,
     /// though nobody reads it. Nobody is told when it ends; a scrub that is begun takes its place, and nothing happens if one is
     /// under way.
-    pub fn check_dirty(&mut self, now: Nanos, bytes_per_s: u64) {
-        self.begin(now);
-        if self.cx.may_change_pool().is_ok() && self.scrub.is_none() {
-            self.start_scrub(bytes_per_s, true, ScrubReport::default());
+    pub(crate) fn check_dirty(&mut self, cx: &Context, bytes_per_s: u64) {
+        if cx.may_change_pool().is_ok() && self.scrub.is_none() {
+            self.start(bytes_per_s, true, ScrubReport::default());
         }
     }
 
-    fn start_scrub(&mut self, bytes_per_s: u64, dirty_only: bool, report: ScrubReport) {
+    fn start(&mut self, bytes_per_s: u64, dirty_only: bool, report: ScrubReport) {
         // What a check of the dirty blocks has begun ends in the scrub that takes its place.
         let before = self.scrub.take().map(|scrub| (scrub.under_way, scrub.again));
         let (under_way, again) = before.unwrap_or_default();
@@ -162,34 +172,32 @@ impl Engine {
     }
 
     /// Ends a scrub early; [`Notice::ScrubEnded`] follows. Nothing happens if there is none.
-    pub fn cancel_scrub(&mut self, now: Nanos) {
-        self.begin(now);
+    pub(crate) fn cancel(&mut self) {
         if let Some(scrub) = self.scrub.as_mut().filter(|scrub| !scrub.dirty_only) {
             scrub.cancelled = true;
         }
     }
 
     /// What the scrub under way has done so far.
-    #[must_use]
-    pub fn scrub_progress(&self) -> Option<ScrubReport> {
+    pub(crate) fn progress(&self) -> Option<ScrubReport> {
         self.scrub.as_ref().filter(|scrub| !scrub.dirty_only).map(|scrub| scrub.report)
     }
 
-    pub(crate) fn scrub_deadline(&self) -> Option<Nanos> {
+    pub(crate) fn deadline(&self) -> Option<Nanos> {
         self.scrub.as_ref().and_then(|scrub| scrub.wake_at)
     }
 
-    pub(crate) fn step_scrub(&mut self) {
+    pub(crate) fn step(&mut self, cx: &mut Context) {
         let Some(mut scrub) = self.scrub.take() else { return };
         scrub.wake_at = None;
-        let ends = scrub.cancelled || self.cx.fenced || self.cx.stopping;
+        let ends = scrub.cancelled || cx.fenced || cx.stopping;
         if ends {
-            scrub.under_way -= self.cx.forget_asked_repairs();
+            scrub.under_way -= cx.forget_asked_repairs();
         }
-        let through = !ends && self.scrub_on(&mut scrub);
+        let through = !ends && self.scrub_on(cx, &mut scrub);
         if scrub.under_way == 0 && (ends || through) {
             if !scrub.dirty_only {
-                self.cx.notice(Notice::ScrubEnded { report: scrub.report, complete: through });
+                cx.notice(Notice::ScrubEnded { report: scrub.report, complete: through });
             }
         } else {
             self.scrub = Some(scrub);
@@ -197,30 +205,30 @@ impl Engine {
     }
 
     /// Begins what may be read now. True if there is nothing more to be read.
-    fn scrub_on(&mut self, scrub: &mut Scrub) -> bool {
-        scrub.bucket.settle(self.cx.now, scrub.bytes_per_s);
-        let mut looks = sweep_slots(self.cx.map.geometry.slot_count());
-        while scrub.under_way < READS_MAX && self.cx.pages.available(PageUse::Scrub) > 0 {
+    fn scrub_on(&mut self, cx: &mut Context, scrub: &mut Scrub) -> bool {
+        scrub.bucket.settle(cx.now, scrub.bytes_per_s);
+        let mut looks = sweep_slots(cx.map.geometry.slot_count());
+        while scrub.under_way < READS_MAX && cx.pages.available(PageUse::Scrub) > 0 {
             if !scrub.bucket.is_open(scrub.bytes_per_s) {
                 scrub.wake_at = scrub.bucket.opens_at(scrub.bytes_per_s);
                 return false;
             }
             if let Some(slot) = scrub.again.pop() {
-                if self.is_worth_scrubbing(slot) {
+                if self.is_worth_scrubbing(cx, slot) {
                     scrub.begins(1);
-                    let member = self.scrubbed_member(slot, 0);
-                    self.read_for_scrub(slot, 1, From { member, tries: 1 });
+                    let member = self.scrubbed_member(cx, slot, 0);
+                    self.read_for_scrub(cx, slot, 1, From { member, tries: 1 });
                 }
                 continue;
             }
-            match self.next_run(scrub, &mut looks) {
+            match self.next_run(cx, scrub, &mut looks) {
                 Some((slot, count, copy)) => {
                     scrub.begins(count);
-                    let member = self.scrubbed_member(slot, copy);
-                    self.read_for_scrub(slot, count, From { member, tries: 1 });
+                    let member = self.scrubbed_member(cx, slot, copy);
+                    self.read_for_scrub(cx, slot, count, From { member, tries: 1 });
                 }
                 None if looks == 0 => {
-                    scrub.wake_at = Some(self.cx.now + 1);
+                    scrub.wake_at = Some(cx.now + 1);
                     return false;
                 }
                 None => return scrub.under_way == 0,
@@ -230,44 +238,43 @@ impl Engine {
     }
 
     /// Both members have this segment, and count.
-    fn has_two_copies(&self, segment: u32) -> bool {
-        let whole = self.cx.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
-        whole && self.cx.is_pair(segment)
+    fn has_two_copies(&self, cx: &Context, segment: u32) -> bool {
+        let whole = cx.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
+        whole && cx.is_pair(segment)
     }
 
     /// The member of a pair that this copy is read from: the one that counts, if only one does.
-    fn scrubbed_member(&self, slot: u32, copy: u8) -> Option<u8> {
-        let mirror = self.cx.mirror.as_ref().filter(|_| self.cx.is_pair(self.cx.map.place(slot).0))?;
+    fn scrubbed_member(&self, cx: &Context, slot: u32, copy: u8) -> Option<u8> {
+        let mirror = cx.mirror.as_ref().filter(|_| cx.is_pair(cx.map.place(slot).0))?;
         Some(mirror.failed().map_or(copy, |failed| 1 - failed))
     }
 
     /// True if a slot counts, is not known to be lost, and was not on a member that is.
-    fn is_worth_scrubbing(&self, slot: u32) -> bool {
-        let state = self.cx.map.state(slot);
-        if state == BlockState::Void || self.cx.mirror.is_some() && self.cx.is_gone(self.cx.map.place(slot).0)
-        {
+    fn is_worth_scrubbing(&self, cx: &Context, slot: u32) -> bool {
+        let state = cx.map.state(slot);
+        if state == BlockState::Void || cx.mirror.is_some() && cx.is_gone(cx.map.place(slot).0) {
             return false;
         }
         let overlooked = fault::planted(PlantedBug::ScrubOverlooksDirty) && state == BlockState::Dirty;
-        let lost = state == BlockState::Dirty && self.cx.map.is_lost(slot);
+        let lost = state == BlockState::Dirty && cx.map.is_lost(slot);
         !overlooked && !lost
     }
 
     /// The same for one that was read: it may have been overwritten meanwhile.
-    fn is_worth_judging(&self, slot: u32) -> bool {
-        self.is_worth_scrubbing(slot) || fault::planted(PlantedBug::ScrubJudgesVoid)
+    fn is_worth_judging(&self, cx: &Context, slot: u32) -> bool {
+        self.is_worth_scrubbing(cx, slot) || fault::planted(PlantedBug::ScrubJudgesVoid)
     }
 
     /// The next slots that count and follow one another on the device, and which copy of them.
-    fn next_run(&self, scrub: &mut Scrub, looks: &mut u32) -> Option<(u32, u32, u8)> {
-        let blocks = self.cx.map.geometry.segment_blocks;
-        let most = RUN_BLOCKS.min(self.cx.pages.available(PageUse::Scrub));
+    fn next_run(&self, cx: &Context, scrub: &mut Scrub, looks: &mut u32) -> Option<(u32, u32, u8)> {
+        let blocks = cx.map.geometry.segment_blocks;
+        let most = RUN_BLOCKS.min(cx.pages.available(PageUse::Scrub));
         let mut run: Option<(u32, u32, u8)> = None;
-        while (scrub.segment as usize) < self.cx.map.segments.len() && *looks > 0 {
-            let empty = self.cx.map.segments[scrub.segment as usize].live == 0;
+        while (scrub.segment as usize) < cx.map.segments.len() && *looks > 0 {
+            let empty = cx.map.segments[scrub.segment as usize].live == 0;
             if empty || scrub.index >= blocks {
                 let second = scrub.copy == 0 && !fault::planted(PlantedBug::ScrubOneCopy);
-                let again = !empty && second && self.has_two_copies(scrub.segment);
+                let again = !empty && second && self.has_two_copies(cx, scrub.segment);
                 (scrub.segment, scrub.copy) = if again { (scrub.segment, 1) } else { (scrub.segment + 1, 0) };
                 scrub.index = 0;
                 *looks -= 1;
@@ -276,9 +283,9 @@ impl Engine {
                     None => continue,
                 }
             }
-            let slot = self.cx.map.slot(scrub.segment, scrub.index);
-            let wanted = !scrub.dirty_only || self.cx.map.state(slot) == BlockState::Dirty;
-            let counts = wanted && self.is_worth_scrubbing(slot);
+            let slot = cx.map.slot(scrub.segment, scrub.index);
+            let wanted = !scrub.dirty_only || cx.map.state(slot) == BlockState::Dirty;
+            let counts = wanted && self.is_worth_scrubbing(cx, slot);
             if !counts && run.is_some() {
                 return run;
             }
@@ -294,45 +301,45 @@ impl Engine {
         run
     }
 
-    fn read_for_scrub(&mut self, slot: u32, count: u32, from: From) {
-        let pages: Vec<Page> = (0..count).filter_map(|_| self.cx.pages.take(PageUse::Scrub)).collect();
+    fn read_for_scrub(&mut self, cx: &mut Context, slot: u32, count: u32, from: From) {
+        let pages: Vec<Page> = (0..count).filter_map(|_| cx.pages.take(PageUse::Scrub)).collect();
         let spans: Vec<_> = pages.iter().map(|page| page.span()).collect();
-        self.cx.map.pin(slot);
-        let offset = self.copy_offset(slot, from.member);
-        let read = self.scrub_reads.insert(ScrubRead { slot, pages, from });
-        let op = self.cx.read(Device::Cache, offset, &spans, true, OpKind::ScrubRead { read });
-        self.cx.ops.get_mut(op).slot = Some(slot);
+        cx.map.pin(slot);
+        let offset = self.copy_offset(cx, slot, from.member);
+        let read = self.reads.insert(ScrubRead { slot, pages, from });
+        let op = cx.read(Device::Cache, offset, &spans, true, OpKind::ScrubRead { read });
+        cx.ops.get_mut(op).slot = Some(slot);
     }
 
     /// Byte of the cache where a slot lies, on this member if it is of a pair.
-    fn copy_offset(&self, slot: u32, member: Option<u8>) -> u64 {
-        let (segment, index) = self.cx.map.place(slot);
-        member.map_or_else(|| self.cx.map.offset(slot), |member| self.cx.half_offset(segment, member, index))
+    fn copy_offset(&self, cx: &Context, slot: u32, member: Option<u8>) -> u64 {
+        let (segment, index) = cx.map.place(slot);
+        member.map_or_else(|| cx.map.offset(slot), |member| cx.half_offset(segment, member, index))
     }
 
-    pub(crate) fn scrub_read(&mut self, read: u32, ok: bool, crcs: &[u32]) {
-        let ScrubRead { slot: first, pages, from } = self.scrub_reads.remove(read);
+    pub(crate) fn slots_read(&mut self, cx: &mut Context, read: u32, ok: bool, crcs: &[u32]) {
+        let ScrubRead { slot: first, pages, from } = self.reads.remove(read);
         for ((slot, page), index) in (first..).zip(pages).zip(0..) {
-            self.cx.pages.give(PageUse::Scrub, page);
+            cx.pages.give(PageUse::Scrub, page);
             let found = match crcs.get(index) {
                 _ if !ok => Found::Nothing,
-                Some(crc) if *crc == self.cx.map.crc(slot) => Found::Right,
+                Some(crc) if *crc == cx.map.crc(slot) => Found::Right,
                 _ => Found::Wrong,
             };
-            self.scrubbed(slot, found, from);
+            self.scrubbed(cx, slot, found, from);
         }
-        self.cx.map.unpin(first);
+        cx.map.unpin(first);
         if let Some(scrub) = &mut self.scrub {
             scrub.under_way -= 1;
         }
     }
 
     /// A slot was read; its segment is still pinned.
-    fn scrubbed(&mut self, slot: u32, found: Found, from: From) {
-        let stale = !self.is_worth_judging(slot);
-        let paired = self.has_two_copies(self.cx.map.place(slot).0);
+    fn scrubbed(&mut self, cx: &mut Context, slot: u32, found: Found, from: From) {
+        let stale = !self.is_worth_judging(cx, slot);
+        let paired = self.has_two_copies(cx, cx.map.place(slot).0);
         let elsewhere =
-            self.cx.mirror.as_ref().zip(from.member).is_some_and(|(mirror, member)| !mirror.counts(member));
+            cx.mirror.as_ref().zip(from.member).is_some_and(|(mirror, member)| !mirror.counts(member));
         let elsewhere = elsewhere && !fault::planted(PlantedBug::JudgeFailedCopy);
         let Some(scrub) = &mut self.scrub else { return };
         let right = found == Found::Right;
@@ -343,53 +350,53 @@ impl Engine {
         }
         if !right && !stale && from.tries < CACHE_READ_TRIES {
             scrub.begins(1);
-            self.read_for_scrub(slot, 1, From { tries: from.tries + 1, ..from });
+            self.read_for_scrub(cx, slot, 1, From { tries: from.tries + 1, ..from });
             return;
         }
         scrub.report.checked_blocks += 1;
-        if right || stale || self.cx.fenced {
+        if right || stale || cx.fenced {
             return;
         }
         if paired {
-            let waits = self.cx.ask_repair(slot);
-            self.scrub_does(|scrub| scrub.under_way += usize::from(waits));
+            let waits = cx.ask_repair(slot);
+            self.note(|scrub| scrub.under_way += usize::from(waits));
         } else {
-            self.condemn(slot, found == Found::Wrong);
+            self.condemn(cx, slot, found == Found::Wrong);
         }
     }
 
     /// No copy of a slot is right; `certain`: it was read, and is wrong.
-    fn condemn(&mut self, slot: u32, certain: bool) {
-        if !certain && self.cx.map.state(slot) != BlockState::Clean {
+    fn condemn(&mut self, cx: &mut Context, slot: u32, certain: bool) {
+        if !certain && cx.map.state(slot) != BlockState::Clean {
             // A path that fails over takes seconds, and this is the only copy: whoever needs it decides.
-            self.scrub_does(|scrub| scrub.report.unreadable_blocks += 1);
+            self.note(|scrub| scrub.report.unreadable_blocks += 1);
             return;
         }
-        self.scrub_does(|scrub| scrub.report.damaged_blocks += 1);
-        let (key, pinned) = (self.cx.map.key(slot), self.cx.map.is_pinned(slot));
-        match self.cx.give_up(slot) {
-            Damage::Lost => self.scrub_does(|scrub| scrub.report.lost_blocks += 1),
-            Damage::Dropped => self.fetch_again(key, pinned),
+        self.note(|scrub| scrub.report.damaged_blocks += 1);
+        let (key, pinned) = (cx.map.key(slot), cx.map.is_pinned(slot));
+        match cx.give_up(slot) {
+            Damage::Lost => self.note(|scrub| scrub.report.lost_blocks += 1),
+            Damage::Dropped => self.fetch_again(cx, key, pinned),
             Damage::Kept => {}
         }
     }
 
     /// What was found out about a slot with two copies, of which one was not right.
-    pub(crate) fn scrub_repaired(&mut self, slot: u32, outcome: Outcome) {
-        self.scrub_does(|scrub| scrub.under_way -= 1);
-        self.cx.settle_again();
-        if !self.is_worth_judging(slot) || self.cx.fenced {
+    pub(crate) fn repaired(&mut self, cx: &mut Context, slot: u32, outcome: Outcome) {
+        self.note(|scrub| scrub.under_way -= 1);
+        cx.settle_again();
+        if !self.is_worth_judging(cx, slot) || cx.fenced {
             return;
         }
         match outcome {
             Outcome::Sound => {}
-            Outcome::Mended => self.scrub_does(|scrub| {
+            Outcome::Mended => self.note(|scrub| {
                 scrub.report.damaged_blocks += 1;
                 scrub.report.repaired_blocks += 1;
             }),
-            Outcome::Wrong => self.condemn(slot, true),
-            Outcome::Unread => self.condemn(slot, false),
-            Outcome::Alone => self.scrub_does(|scrub| {
+            Outcome::Wrong => self.condemn(cx, slot, true),
+            Outcome::Unread => self.condemn(cx, slot, false),
+            Outcome::Alone => self.note(|scrub| {
                 scrub.report.checked_blocks -= 1;
                 scrub.again.push(slot);
             }),
@@ -397,56 +404,64 @@ impl Engine {
     }
 
     /// Where the copies of each block lie that both members have, with its checksum: for oracles. Slow.
-    pub fn pair_copies(&self) -> impl Iterator<Item = ([u64; 2], u32)> + '_ {
-        let slots = (0..self.cx.map.geometry.slot_count()).filter(|slot| {
-            let (segment, index) = self.cx.map.place(*slot);
-            let table = &self.cx.map.segments[segment as usize];
-            self.has_two_copies(segment) && table.live > 0 && table.state(index) != BlockState::Void
+    pub(crate) fn pair_copies<'a>(&'a self, cx: &'a Context) -> impl Iterator<Item = ([u64; 2], u32)> + 'a {
+        let slots = (0..cx.map.geometry.slot_count()).filter(|slot| {
+            let (segment, index) = cx.map.place(*slot);
+            let table = &cx.map.segments[segment as usize];
+            self.has_two_copies(cx, segment) && table.live > 0 && table.state(index) != BlockState::Void
         });
-        let place = |slot, member| self.copy_offset(slot, Some(member));
-        slots.map(move |slot| ([place(slot, 0), place(slot, 1)], self.cx.map.crc(slot)))
+        let place = |slot, member| self.copy_offset(cx, slot, Some(member));
+        slots.map(move |slot| ([place(slot, 0), place(slot, 1)], cx.map.crc(slot)))
     }
 
-    fn scrub_does(&mut self, change: impl FnOnce(&mut Scrub)) {
+    fn note(&mut self, change: impl FnOnce(&mut Scrub)) {
         if let Some(scrub) = &mut self.scrub {
             change(scrub);
         }
     }
 
     /// A damaged clean block was dropped: what the backing store has takes its place, as a fill.
-    fn fetch_again(&mut self, key: Key, pinned: bool) {
+    fn fetch_again(&mut self, cx: &mut Context, key: Key, pinned: bool) {
         let range = BlockRange { first: key, last: key };
         let volume = key.volume();
-        let serves = self.cx.is_attached(volume) && {
-            let volume = self.cx.volume(volume);
+        let serves = cx.is_attached(volume) && {
+            let volume = cx.volume(volume);
             volume.fills() && (key.block() + 1) * BLOCK <= volume.limit_bytes
         };
-        let idle = serves && !self.cx.locks.is_held(range) && !self.cx.fills.any_in(range);
-        if !idle || self.cx.map.lookup(key).is_some() || self.cx.stopping {
+        let idle = serves && !cx.locks.is_held(range) && !cx.fills.any_in(range);
+        if !idle || cx.map.lookup(key).is_some() || cx.stopping {
             return;
         }
-        let Some(page) = self.cx.pages.take(PageUse::Fill) else { return };
-        let token = self.cx.fills.register(key, pinned);
+        let Some(page) = cx.pages.take(PageUse::Fill) else { return };
+        let token = cx.fills.register(key, pinned);
         if let Some(scrub) = &mut self.scrub {
             scrub.under_way += 1;
         }
         let kind = OpKind::ScrubFetch { key, page, token };
-        self.cx.read(Device::Backing(volume), key.block() * BLOCK, &[page.span()], true, kind);
+        cx.read(Device::Backing(volume), key.block() * BLOCK, &[page.span()], true, kind);
     }
 
-    pub(crate) fn scrub_fetched(&mut self, key: Key, page: Page, token: u64, ok: bool, crcs: &[u32]) {
+    pub(crate) fn fetched(
+        &mut self,
+        cx: &mut Context,
+        key: Key,
+        page: Page,
+        token: u64,
+        ok: bool,
+        crcs: &[u32],
+    ) {
         if let Some(scrub) = &mut self.scrub {
             scrub.under_way -= 1;
         }
-        let crc = crcs.first().filter(|_| ok && self.cx.fills.is_valid(key, token) && !self.cx.fenced);
+        let crc = crcs.first().filter(|_| ok && cx.fills.is_valid(key, token) && !cx.fenced);
         let Some(crc) = crc else {
-            self.cx.fills.end(key, token);
-            self.cx.pages.give(PageUse::Fill, page);
-            self.cx.settle_again();
+            cx.fills.end(key, token);
+            cx.pages.give(PageUse::Fill, page);
+            cx.settle_again();
             return;
         };
-        self.scrub_does(|scrub| scrub.report.repaired_blocks += 1);
-        self.cx.cover(CoverageMark::ScrubRepaired);
-        self.append_fill(key, *crc, page, token);
+        self.note(|scrub| scrub.report.repaired_blocks += 1);
+        cx.cover(CoverageMark::ScrubRepaired);
+        cx.tell(Event::Fetched { key, crc: *crc, page, token });
     }
 }

@@ -1,9 +1,9 @@
 //! Counters and gauges of single volumes, next to the pool-wide [`crate::Stats`]. An array by volume number: counting is an
 //! addition.
 
-use crate::api::{Nanos, Request, RequestKind, RequestOutcome};
+use crate::api::{Device, Nanos, Request, RequestKind, RequestOutcome};
 use crate::context::Context;
-use crate::context::operations::OpKind;
+use crate::context::operations::{DoneOp, OpKind};
 use crate::engine::Engine;
 use crate::map::segment::BlockState;
 use alloc::vec::Vec;
@@ -172,6 +172,32 @@ impl Counters {
 }
 
 impl Context {
+    /// An operation has failed.
+    pub(crate) fn count_failure(&mut self, op: &DoneOp) {
+        match (&op.kind, op.backing, op.slot) {
+            (OpKind::Sample { .. }, ..) => {}
+            (OpKind::Flush(Device::Backing(id)), ..) => self.counters.of(*id).backing_flush_errors += 1,
+            (OpKind::DirectWrite { .. } | OpKind::DestageWrite { .. }, Some(id), _) => {
+                self.counters.of(id).backing_write_errors += 1;
+            }
+            (_, Some(id), _) => self.counters.of(id).backing_read_errors += 1,
+            (_, None, Some(slot)) => self.counters.of(self.map.key(slot).volume()).cache_read_errors += 1,
+            (
+                OpKind::Batch(_)
+                | OpKind::Flush(Device::Cache)
+                | OpKind::Checkpoint
+                | OpKind::CopyWrite
+                | OpKind::Mend
+                | OpKind::RewriteUnflushed
+                | OpKind::RepairWrite,
+                ..,
+            ) => self.stats.cache_write_errors += 1,
+            _ => {}
+        }
+    }
+}
+
+impl Context {
     /// What a fill came to that was not kept.
     pub(crate) fn count_fill_given_up(&mut self, volume: VolumeId, changed: bool) {
         let (all, one) = (&mut self.stats, self.counters.of(volume));
@@ -200,54 +226,5 @@ impl Engine {
                 ..self.cx.counters.0[usize::from(volume.0)]
             }
         })
-    }
-
-    /// An operation has failed.
-    pub(crate) fn count_failure(&mut self, kind: &OpKind) {
-        use crate::api::Device;
-        match *kind {
-            OpKind::ReadMiss { req, .. } => {
-                self.cx.counters.of(self.cx.reqs.get(req).volume).backing_read_errors += 1;
-            }
-            OpKind::MergeBacking { merge } => {
-                self.cx.counters.of(self.merges.get(merge).volume()).backing_read_errors += 1;
-            }
-            OpKind::DirectWrite { direct } => {
-                self.cx.counters.of(self.directs.get(direct).volume()).backing_write_errors += 1;
-            }
-            OpKind::GapRead { extent } => {
-                self.cx.counters.of(self.extents.get(extent).volume()).backing_read_errors += 1;
-            }
-            OpKind::DestageRead { extent, .. } => {
-                self.cx.counters.of(self.extents.get(extent).volume()).cache_read_errors += 1;
-            }
-            OpKind::DestageWrite { extent } => {
-                self.cx.counters.of(self.extents.get(extent).volume()).backing_write_errors += 1;
-            }
-            OpKind::Flush(Device::Backing(id)) => self.cx.counters.of(id).backing_flush_errors += 1,
-            OpKind::ReadHit { slot, .. } => {
-                self.cx.counters.of(self.cx.map.key(slot).volume()).cache_read_errors += 1;
-            }
-            OpKind::MergeCached { merge, .. } => {
-                self.cx.counters.of(self.merges.get(merge).volume()).cache_read_errors += 1;
-            }
-            OpKind::RelocateRead { relocation } => {
-                let volume = self.relocations.get(relocation).volume();
-                self.cx.counters.of(volume).cache_read_errors += 1;
-            }
-            OpKind::ScrubRead { read } => {
-                let volume = self.cx.map.key(self.scrub_reads.get(read).slot()).volume();
-                self.cx.counters.of(volume).cache_read_errors += 1;
-            }
-            OpKind::ScrubFetch { key, .. } => self.cx.counters.of(key.volume()).backing_read_errors += 1,
-            OpKind::Batch(_)
-            | OpKind::Flush(Device::Cache)
-            | OpKind::Checkpoint
-            | OpKind::CopyWrite
-            | OpKind::Mend
-            | OpKind::RewriteUnflushed
-            | OpKind::RepairWrite => self.cx.stats.cache_write_errors += 1,
-            _ => {}
-        }
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::api::Device;
 use crate::context::LockOwner;
+use crate::context::pages::Page;
 use crate::log::ledger::Waiter;
 use crate::log::streams::ItemOwner;
 use crate::map::segment::Key;
@@ -39,6 +40,8 @@ pub(crate) enum Event {
     MemberOut,
     /// What became of a copy that a scrub asked about.
     Repaired(u32, Outcome),
+    /// A block that was damaged has been read again from its backing store, to a page; it may be appended as a fill.
+    Fetched { key: Key, crc: u32, page: Page, token: u64 },
     /// The cache cannot be opened.
     OpeningFailed(OpenError),
 }

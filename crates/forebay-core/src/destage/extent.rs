@@ -90,10 +90,6 @@ impl Extent {
         Self { volume, first, is_discard: false, parts, slots, pages: Vec::new(), pending: 1, failed: false }
     }
 
-    pub(crate) fn volume(&self) -> VolumeId {
-        self.volume
-    }
-
     pub(crate) fn blocks(&self) -> BlockRange {
         let last = self.first + self.parts.len() as u64 - 1;
         BlockRange { first: Key::new(self.volume, self.first), last: Key::new(self.volume, last) }

@@ -61,7 +61,8 @@ impl Engine {
             Event::Refused(req) => self.mutation_part_done(req, false),
             Event::WithoutCache => self.end_reclaim(),
             Event::MemberOut => self.forget_lost_copies(),
-            Event::Repaired(slot, outcome) => self.scrub_repaired(slot, outcome),
+            Event::Repaired(slot, outcome) => self.scrub.repaired(&mut self.cx, slot, outcome),
+            Event::Fetched { key, crc, page, token } => self.append_fill(key, crc, page, token),
             Event::OpeningFailed(error) => self.fail_opening(error),
         }
     }

@@ -8,6 +8,7 @@
 //! `throttle`, `checkpoint`, `recovery`. What they share is here.
 
 mod dispatch;
+mod scrubbing;
 mod settle;
 
 use crate::api::config::{Attachment, EngineConfig};
@@ -35,7 +36,7 @@ use crate::request::admission::Memory;
 use crate::request::direct::Direct;
 use crate::request::merge::Merge;
 use crate::request::throttle::Throttle;
-use crate::scrub::{Scrub, ScrubRead};
+use crate::scrub::Scrubber;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -52,8 +53,7 @@ pub struct Engine {
     pub(crate) directs: Slab<Direct>,
     pub(crate) extents: Slab<Extent>,
     pub(crate) relocations: Slab<Relocation>,
-    pub(crate) scrub: Option<Box<Scrub>>,
-    pub(crate) scrub_reads: Slab<ScrubRead>,
+    scrub: Scrubber,
     /// Writes past the cache that wait until a flush epoch of their volume is active.
     pub(crate) order_waiters: Vec<OrderWaiter>,
     pub(crate) throttle: Throttle,
@@ -146,8 +146,7 @@ impl Engine {
             directs: Slab::new(),
             extents: Slab::new(),
             relocations: Slab::new(),
-            scrub: None,
-            scrub_reads: Slab::new(),
+            scrub: Scrubber::new(),
             order_waiters: Vec::new(),
             throttle: Throttle::new(),
             memory: Memory::new(),
@@ -308,7 +307,7 @@ impl Engine {
             self.cx.suspect_first_copy(op.member, slot);
         }
         if !ok {
-            self.count_failure(&op.kind);
+            self.cx.count_failure(&op);
         }
         match op.kind {
             OpKind::Batch(stream) if self.cx.mirror.is_some() => {
@@ -327,8 +326,10 @@ impl Engine {
             }
             OpKind::DestageWrite { extent } => self.destage_written(extent, ok),
             OpKind::RelocateRead { relocation } => self.relocation_read(relocation, ok, crcs),
-            OpKind::ScrubRead { read } => self.scrub_read(read, ok, crcs),
-            OpKind::ScrubFetch { key, page, token } => self.scrub_fetched(key, page, token, ok, crcs),
+            OpKind::ScrubRead { read } => self.scrub.slots_read(&mut self.cx, read, ok, crcs),
+            OpKind::ScrubFetch { key, page, token } => {
+                self.scrub.fetched(&mut self.cx, key, page, token, ok, crcs)
+            }
             OpKind::Flush(Device::Cache) if self.cx.mirror.is_some() => self.cx.member_flushed(op.member, ok),
             OpKind::Flush(device) => self.cx.flushed(device, ok),
             OpKind::Checkpoint => self.checkpoint_written(op.member, ok),
@@ -386,8 +387,8 @@ impl Engine {
         }
         let volumes = self.cx.volumes.iter().flatten().filter_map(|volume| self.cx.volume_deadline(volume));
         // Most caches have neither.
-        let rare = if self.scrub.is_some() || self.cx.mirror.is_some() {
-            self.scrub_deadline().into_iter().chain(self.cx.mirror_deadline()).min()
+        let rare = if self.scrub.is_under_way() || self.cx.mirror.is_some() {
+            self.scrub.deadline().into_iter().chain(self.cx.mirror_deadline()).min()
         } else {
             None
         };

@@ -68,16 +68,16 @@ impl Engine {
         if self.reclaim_wants_destage && !asked {
             self.cx.settle_again();
         }
-        if self.scrub.is_some() {
-            self.step_scrub();
+        if self.scrub.is_under_way() {
+            self.scrub.step(&mut self.cx);
         }
     }
 
     fn step_rescue(&mut self) {
         if self.cx.index_settles() {
             self.step_destage();
-            if self.scrub.is_some() {
-                self.step_scrub();
+            if self.scrub.is_under_way() {
+                self.scrub.step(&mut self.cx);
             }
         }
         self.step_sweeps();

@@ -125,10 +125,6 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
-    pub(crate) fn volume(&self) -> VolumeId {
-        self.volume
-    }
-
     fn blocks(&self) -> BlockRange {
         BlockRange {
             first: Key::new(self.volume, self.from / BLOCK),

@@ -57,12 +57,6 @@ pub(crate) struct Merge {
     counted: bool,
 }
 
-impl Merge {
-    pub(crate) fn volume(&self) -> VolumeId {
-        self.volume
-    }
-}
-
 impl Context {
     /// True if the cached copy of a block, if any, is one that a write past the cache may simply drop.
     pub(crate) fn is_droppable(&self, key: Key) -> bool {
