@@ -1,8 +1,10 @@
-//! Two copies of a segment of a mirrored cache as one.
+//! Merges the two copies of a segment of a mirrored cache.
 //!
-//! A batch is whole if of each of its blocks one copy is right: its header stands in one of them, its payload is where the checksums say. Where
-//! different batches stand at one place the later one counts, by epoch and then by sequence, whole or not: the device that has the other one
-//! lost a write, or was put out. So nothing that was replaced comes back, and the log is as long as both together have it.
+//! A batch is whole if, of each of its blocks, one copy is right. Its header has to be in one of
+//! the copies, and its payload has to match the checksums. Different batches at one place mean that
+//! one device lost a write or was put out. Then the later one counts, by epoch and then by
+//! sequence, even if it is not whole. So nothing that was replaced comes back, and the log is as
+//! long as both copies together.
 
 use forebay_format::batch::Entry;
 use forebay_format::{BLOCK_BYTES, CacheUuid};

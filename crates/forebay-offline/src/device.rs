@@ -25,14 +25,15 @@ pub enum Found {
     Cache(Box<Superblock>),
     /// Its beginning is zero.
     Blank,
-    /// A cache was being made on it, or it was being filled as one of a mirrored cache: nothing on it counts.
+    /// A cache was being made on it, or it was being filled as one of a mirrored cache: nothing on
+    /// it counts.
     Begun,
     /// Something else, and why it cannot be used.
     Foreign(String),
 }
 
-/// Opens a device. One that is in use is tried again for a while: when a daemon was killed, the kernel still finishes the
-/// operations that it had in flight, and holds its locks until then.
+/// Opens a device. One that is in use is tried again for a while: when a daemon was killed, the
+/// kernel still finishes the operations that it had in flight, and holds its locks until then.
 ///
 /// # Errors
 /// The last one of `open`.

@@ -1,4 +1,4 @@
-//! A cache opened for reading: superblocks and checkpoints.
+//! A cache opened for reading: its superblocks and checkpoints.
 
 use std::borrow::Cow;
 
@@ -71,7 +71,8 @@ impl Image {
         self.space.mirror()
     }
 
-    /// Batches of this stream may be missing: of a mirrored cache, clean blocks that one device has, and can lose.
+    /// Batches of this stream may be missing: of a mirrored cache, clean blocks that one device
+    /// has, and can lose.
     pub fn may_lack(&self, stream: StreamKind) -> bool {
         stream == StreamKind::Fill && self.mirror().is_some()
     }
@@ -93,7 +94,8 @@ impl Image {
         Ok(())
     }
 
-    /// The checkpoint as it is to be followed here: of a mirrored cache, without what lay on a device that does not count.
+    /// The checkpoint as it is to be followed here: of a mirrored cache, without what lay on a
+    /// device that does not count.
     pub fn localized<'a>(&self, checkpoint: &'a Checkpoint) -> Cow<'a, Checkpoint> {
         self.mirror().map_or(Cow::Borrowed(checkpoint), |mirror| Cow::Owned(mirror.localized(checkpoint)))
     }
@@ -128,7 +130,8 @@ impl Image {
         self.checkpoints.iter().find_map(|copy| copy.as_ref().ok())
     }
 
-    /// One copy of a checkpoint, checked to be of this cache and of this generation; of a mirrored cache, as either device has it.
+    /// One copy of a checkpoint, checked to be of this cache and of this generation; of a mirrored
+    /// cache, as either device has it.
     pub fn checkpoint_copy(&self, generation: u64, copy: u64) -> Result<Checkpoint, FormatError> {
         let found = self.checkpoint_by(generation, copy, |at, bytes| self.space.read(at, bytes));
         let Some((mirror, other)) = self.mirror().and_then(|mirror| Some((mirror, mirror.other()?))) else {
@@ -192,7 +195,8 @@ impl Image {
         read_blocks(len, |at, bytes| self.space.read(offset + at, bytes))
     }
 
-    /// Learns from the heads of all columns which of them are pairs: the checkpoint in effect is lost.
+    /// Learns from the heads of all columns which of them are pairs: the checkpoint in effect is
+    /// lost.
     pub(crate) fn learn_by_heads(&mut self, base: &Checkpoint) {
         if let Some(mirror) = self.space.mirror_mut() {
             mirror.learn_by_heads(base);

@@ -1,8 +1,10 @@
-//! The key of an encrypted cache, and whether it is the right one. Where a key comes from is not known here.
+//! The key of an encrypted cache, and whether it is the right one. Where a key comes from is not
+//! known here.
 //!
 //! Invariants
 //! - What is in a key is in no error and no debug format.
-//! - A cache that is encrypted is opened only with its key. One that is not encrypted is refused if a key is given.
+//! - A cache that is encrypted is opened only with its key. One that is not encrypted is refused if
+//!   a key is given.
 
 use crate::Refusal;
 use forebay_crypt::{CacheCipher, FileKey};

@@ -1,8 +1,9 @@
-//! Reads the devices of a cache while no daemon has them open, and judges what belongs to it.
+//! Reads the devices of a cache while no daemon has them open, and judges which devices belong to
+//! it.
 //!
-//! `forebay check`, `inspect` and `salvage` are this library with words around it. The daemon asks it which devices belong to a cache
-//! before it opens one. Behind the superblocks it is a second reader of the format, written from `docs/internals/on-disk-format.md` and
-//! independent of the engine: if the two disagree, one of them has a bug.
+//! `forebay check`, `inspect` and `salvage` print what this library finds. The daemon asks it which
+//! devices belong to a cache before it opens one. It reads the format independently of the engine,
+//! after `docs/internals/on-disk-format.md`: if the two disagree, one of them has a bug.
 //!
 //! Which devices belong to a cache, for the daemon too:
 //! - [`device`]: what is on a device;
@@ -10,20 +11,23 @@
 //! - [`mirror_members`]: the two devices of a mirrored cache;
 //! - [`key`]: the key of an encrypted cache.
 //!
-//! What is on them:
+//! What the devices hold, for the offline commands:
 //! - `space`: the devices, and which part of the cache lies on which;
-//! - [`mirror`]: the two devices of a mirrored cache, together or each for itself; `copies`: a segment that both have;
+//! - [`mirror`]: the two devices of a mirrored cache, together or each alone; `copies` merges a
+//!   segment that both have;
 //! - [`image`]: superblocks and checkpoints;
-//! - [`log`]: batches of a segment, and which of them count after a checkpoint;
-//! - [`verdict`]: the state of every slot after all that, and whether its bytes are right;
-//! - [`salvage`]: what of it is dirty and provably current, also if the engine would refuse the cache. `rebuild` finds the
-//!   layout of a cache without superblocks; `scan` reads the log of one whose checkpoint or log is damaged.
+//! - [`log`]: the batches of a segment, and which of them count after a checkpoint;
+//! - [`verdict`]: the state of every slot, and whether its bytes are right;
+//! - [`salvage`]: what is dirty and provably current, also if the engine would refuse the cache;
+//! - `rebuild`: the layout of a cache without superblocks;
+//! - `scan`: the log of a cache whose checkpoint or log is damaged.
 //!
 //! Invariants
 //! - No device is written to.
-//! - Any bytes may be on the device; what cannot be believed becomes a [`Finding`] or a [`Refusal`].
-//! - Memory is bounded by a segment (of a mirrored cache two), the checkpoint, and what was logged after it, not by the size of
-//!   the cache. Only salvage of a cache without a checkpoint holds an entry for every block in it.
+//! - Any bytes may be on the device. What is not valid becomes a [`Finding`] or a [`Refusal`].
+//! - Memory is bounded by a segment (two of a mirrored cache), the checkpoint, and what was logged
+//!   after it. It does not grow with the cache. Only salvage without a checkpoint has an entry for
+//!   every block.
 #![forbid(unsafe_code)]
 
 mod copies;
@@ -53,7 +57,8 @@ mod tests;
 pub enum Severity {
     /// As it should be, worth knowing.
     Note,
-    /// Damaged, and Forebay can do without: another copy says the same, or the backing store has the data.
+    /// Damaged, and Forebay can do without: another copy says the same, or the backing store has
+    /// the data.
     Damaged,
     /// The only copy of something is damaged, or the cache will be refused.
     Lost,

@@ -1,8 +1,11 @@
-//! The log: batches of a segment, and which of those behind the checkpoint count.
+//! The log: the batches of a segment, and which of those behind the checkpoint count.
 //!
-//! A batch counts if header and payload are intact, it belongs to this cache and this place, its epoch is that of the
-//! superblock, its sequence not below that of the checkpoint, and no batch of its stream is missing between the checkpoint and it. A later batch that says that the
-//! missing one had been flushed proves that the device lost what it had promised.
+//! A batch behind the checkpoint counts if all of this holds:
+//! - Its header and its payload are intact, and it belongs to this cache and this place.
+//! - Its epoch is that of the superblock, and its sequence is not below that of the checkpoint.
+//! - No batch of its stream is missing between the checkpoint and it.
+//!
+//! A later batch may say that a missing one had been flushed. Then the device lost a durable write.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +42,8 @@ impl Batch {
     }
 }
 
-/// The batch whose header stands at block `start`, if it is intact and in its place. Its payload is not looked at.
+/// The batch whose header stands at block `start`, if it is intact and in its place. Its payload is
+/// not looked at.
 pub fn batch_at(bytes: &Bytes, uuid: CacheUuid, segment: u32, start: u32) -> Result<Batch, String> {
     let block = bytes.block(start).ok_or("the segment ends here")?;
     if bytes.unreadable.contains(&start) {
@@ -55,8 +59,8 @@ pub fn batch_at(bytes: &Bytes, uuid: CacheUuid, segment: u32, start: u32) -> Res
     Ok(batch)
 }
 
-/// True if every payload block of a batch matches its checksum. One that cannot be read does not speak against it: a torn
-/// write leaves old bytes, not unreadable ones.
+/// True if every payload block of a batch matches its checksum. One that cannot be read does not
+/// speak against it: a torn write leaves old bytes, not unreadable ones.
 pub fn is_whole(bytes: &Bytes, batch: &Batch) -> bool {
     let matches = |index, crc| {
         bytes.unreadable.contains(&index)
@@ -74,8 +78,9 @@ pub fn is_whole(bytes: &Bytes, batch: &Batch) -> bool {
     }
 }
 
-/// What a checkpoint says of the batches in a segment. A write that the device lost leaves in its place what an earlier use of the
-/// segment had there: intact, of this cache and of this place, but not of this use.
+/// What a checkpoint says of the batches in a segment. A write that the device lost leaves in its
+/// place what an earlier use of the segment had there: intact, of this cache and of this place, but
+/// not of this use.
 #[derive(Clone, Copy, Debug)]
 pub struct Use {
     uuid: CacheUuid,
@@ -103,7 +108,8 @@ impl Use {
     }
 
     fn holds(&self, header: &BatchHeader) -> bool {
-        // The summary that a killed start wrote last: the next start went on with its number, for no batch had it.
+        // The summary that a killed start wrote last: the next start went on with its number, for
+        // no batch had it.
         let ends_log = header.kind == BatchKind::Summary && header.epoch < self.epoch;
         header.stream as u8 == self.stream
             && header.sequence >= self.first.0
@@ -120,18 +126,20 @@ impl Use {
 
 const STALE: &str = "it was written before the segment was last taken into use: the device lost a write";
 
-/// What [`accounted`] finds: batches, and where and why the first header that does not count does not.
+/// What [`accounted`] finds: batches, and where and why the first header that does not count does
+/// not.
 type Accounted = (Vec<Batch>, Option<(u32, String)>);
 
-/// The batches of this use of a segment, from its start up to block `used`. Behind a header that is not intact the next one is
-/// looked for: headers say themselves where they belong.
+/// The batches of this use of a segment, from its start up to block `used`. Behind a header that is
+/// not intact the next one is looked for: headers say themselves where they belong.
 pub fn accounted(bytes: &Bytes, of: &Use, used: u32) -> Accounted {
     let found = accounted_from(bytes, of, used, 0);
     let latest = found.0.iter().map(|batch| batch.header.epoch).max().unwrap_or(0);
     if found.0.iter().all(|batch| batch.header.epoch == latest) {
         return found;
     }
-    // One start writes a segment. What an earlier one left behind the end of its log has numbers that were given again.
+    // One start writes a segment. What an earlier one left behind the end of its log has numbers
+    // that were given again.
     accounted_from(bytes, of, used, latest)
 }
 
@@ -159,7 +167,8 @@ fn accounted_from(bytes: &Bytes, of: &Use, used: u32, epoch: u64) -> Accounted {
     (batches, damaged)
 }
 
-/// The payload of the summary of this use of a segment, whose header stands at block `at`, if all of it is intact.
+/// The payload of the summary of this use of a segment, whose header stands at block `at`, if all
+/// of it is intact.
 pub fn summary_payload<'a>(bytes: &'a Bytes, of: &Use, at: u32) -> Result<&'a [u8], String> {
     let batch = of.batch_at(bytes, at)?;
     match batch.entries[..] {
@@ -256,9 +265,10 @@ fn candidates(image: &Image, checkpoint: &Checkpoint) -> Vec<(u32, u32)> {
     candidates
 }
 
-/// The batches of a segment from block `from` on that were written by this start, and not before the checkpoint: a segment
-/// of the window may still hold what the same start wrote to it when it was last in use. And whether the block cannot be read
-/// where the next batch would stand: then nobody knows what else there was.
+/// The batches of a segment from block `from` on that were written by this start, and not before
+/// the checkpoint: a segment of the window may still hold what the same start wrote to it when it
+/// was last in use. And whether the block cannot be read where the next batch would stand: then
+/// nobody knows what else there was.
 fn tail(image: &Image, segment: u32, from: u32, first_sequence: u64) -> (Option<Tail>, bool) {
     let (uuid, epoch) = (image.superblock.uuid, image.superblock.epoch);
     let bytes = image.segment(segment);
@@ -293,7 +303,8 @@ fn tail(image: &Image, segment: u32, from: u32, first_sequence: u64) -> (Option<
     (Some(Tail { stream, batches, flushed }), unreadable)
 }
 
-/// Follows a stream to its end; returns the first batch that is missing although it had been flushed.
+/// Follows a stream to its end; returns the first batch that is missing although it had been
+/// flushed.
 fn follow(mut tails: Vec<Tail>, mut expected: u64, counting: &mut Vec<Batch>) -> Option<u64> {
     tails.sort_by_key(Tail::first);
     let flushed = tails.iter().map(|tail| tail.flushed).max().unwrap_or(0);

@@ -1,6 +1,8 @@
-//! The further devices of a cache on several devices: whether they belong to it, and what lies on each.
+//! The further devices of a cache on several devices: whether they belong to it, and what lies on
+//! each.
 //!
-//! Headers are read here and not written. What they say of their lengths is not believed where there is a superblock.
+//! Headers are read here and not written. What they say of their lengths is not believed where
+//! there is a superblock.
 
 use crate::Refusal;
 use forebay_format::member::{DATA_START_BLOCK, HEADER_BLOCKS, MemberHeader, divide};
@@ -10,12 +12,12 @@ use forebay_io::Device;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Reads and checks the headers of all members but the first, whose superblock is given. They say what lies on each member
-/// now, whatever is on the devices.
+/// Reads and checks the headers of all members but the first, whose superblock is given. They say
+/// what lies on each member now, whatever is on the devices.
 ///
 /// # Errors
-/// A member is missing, too short, in the wrong place, of another cache, or left over from before it was taken out of the
-/// pool.
+/// A member is missing, too short, in the wrong place, of another cache, or left over from before
+/// it was taken out of the pool.
 pub fn open_members(
     superblock: &Superblock,
     first: &Device,
@@ -63,7 +65,8 @@ pub fn read_copies(device: &Device) -> [Result<MemberHeader, FormatError>; 2] {
 
 fn choose(copies: [Result<MemberHeader, FormatError>; 2]) -> Result<MemberHeader, FormatError> {
     match copies {
-        // A crash between the two: there was never more used of the device than the larger one says.
+        // A crash between the two: there was never more used of the device than the larger one
+        // says.
         [Ok(a), Ok(b)] if a == (MemberHeader { blocks: a.blocks, ..b }) => {
             Ok(MemberHeader { blocks: a.blocks.max(b.blocks), ..a })
         }
@@ -129,8 +132,8 @@ fn belongs(superblock: &Superblock, device: &Found) -> Result<MemberHeader, Refu
     Ok(header)
 }
 
-/// The members follow one another, meet where segments begin, and are as long as the superblock says. Where a member begins
-/// never changes; what headers say of their lengths is put right.
+/// The members follow one another, meet where segments begin, and are as long as the superblock
+/// says. Where a member begins never changes; what headers say of their lengths is put right.
 fn check_space(
     superblock: &Superblock,
     found: &[Found],

@@ -1,12 +1,15 @@
-//! A mirrored cache, seen through its two devices or through one of them.
+//! A mirrored cache, read through both of its devices or through one of them.
 //!
-//! Whoever wants the data takes what both have together, as recovery does: of checkpoints, and of what both have (*pairs*), whichever copy is
-//! right (`copies`). Whoever wants to know whether either device would do without the other looks through each alone. What only
-//! one of them has (clean blocks) is read where it is. Which segments are pairs the checkpoint says, by the twins; of a
-//! column that was free then, the first header of a batch says it, if it was written since. What is no pair holds nothing but fills.
+//! Salvage reads what both devices have together, as recovery does: checkpoints and *pairs*
+//! (segments that both devices have) are taken from whichever copy is right. Check reads through
+//! each device alone, because either must do without the other. Clean blocks that one device has
+//! are read there.
 //!
-//! A device counts if the superblock with the highest generation lists it. That one of them was put out may be known only to the
-//! notes of its daemon; who knows where those are asks them.
+//! The checkpoint says which segments are pairs, by their twins. A column that was free then is a
+//! pair if the first batch header in it was written since and is not one of fills. All other
+//! segments hold fills only.
+//!
+//! Which devices count is decided by [`crate::mirror_members`] and by the notes of the daemon.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +25,8 @@ use crate::{Findings, Severity};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Says whether the notes of a daemon call a device out, by its tag; `None` if there are no notes of this cache.
+/// Says whether the notes of a daemon call a device out, by its tag; `None` if there are no notes
+/// of this cache.
 pub type Noted<'a> = &'a dyn Fn(CacheUuid, u64) -> Result<Option<bool>, Refusal>;
 
 /// One of the two devices.
@@ -40,7 +44,8 @@ struct Given {
 pub struct Mirror {
     mirror: [Option<Given>; 2],
     geometry: Geometry,
-    /// The device that it is seen through: superblocks come from it, and what it has right of all else.
+    /// The device that it is seen through: superblocks come from it, and what it has right of all
+    /// else.
     view: usize,
     /// Nothing is taken from the other one that both should have.
     alone: bool,
@@ -194,7 +199,8 @@ impl Mirror {
         }
     }
 
-    /// Whether a column that the checkpoint calls free was used for a pair since. What is left of an earlier use does not say so.
+    /// Whether a column that the checkpoint calls free was used for a pair since. What is left of
+    /// an earlier use does not say so.
     fn holds_pair(&self, first: u32, checkpoint: &Checkpoint) -> bool {
         let epoch = self.superblock().map(|superblock| superblock.epoch);
         let since =
@@ -218,7 +224,8 @@ impl Mirror {
         Ok(header.filter(|header| uuid.is_some_and(|uuid| header.check_place(uuid, segment, 0).is_ok())))
     }
 
-    /// Learns which columns are pairs without the checkpoint in effect: the latest head says it, else an older checkpoint.
+    /// Learns which columns are pairs without the checkpoint in effect: the latest head says it,
+    /// else an older checkpoint.
     pub(crate) fn learn_by_heads(&mut self, base: &Checkpoint) {
         let columns = self.geometry.columns();
         let is_pair = |first: &u32| {
@@ -231,7 +238,8 @@ impl Mirror {
         self.pairs = (0..columns).filter(is_pair).collect();
     }
 
-    /// The checkpoint without what lay on a device that does not count, and with both halves of free columns in its window.
+    /// The checkpoint without what lay on a device that does not count, and with both halves of
+    /// free columns in its window.
     pub(crate) fn localized(&self, checkpoint: &Checkpoint) -> Checkpoint {
         let columns = self.geometry.columns();
         let there = |number: u32| {

@@ -1,6 +1,7 @@
-//! The two devices of a mirrored cache: whether they belong together, and which of them counts, as their superblocks tell.
+//! The two devices of a mirrored cache: whether they belong together, and which of them counts.
 //!
-//! That one of them was put out may be known only to the notes of its daemon. Whoever has those asks them first.
+//! Their superblocks are judged here. That one of them was put out may be known only to the notes
+//! of the daemon. Callers that have the notes ask them first.
 
 use crate::Refusal;
 use forebay_format::MirrorMark;
@@ -67,8 +68,9 @@ pub fn check_both(one: &MirrorMember, other: &MirrorMember) -> Result<(), Refusa
     Ok(())
 }
 
-/// The tag of the device that does not count any more. It is the older one, if the other one says that it is out, does not know
-/// it, or has gone on for longer without it than a crash explains: the engine judges in the same way (I65).
+/// The tag of the device that does not count any more. It is the older one, if the other one says
+/// that it is out, does not know it, or has gone on for longer without it than a crash explains:
+/// the engine judges in the same way (I65).
 ///
 /// # Errors
 /// Each went on without the other one.

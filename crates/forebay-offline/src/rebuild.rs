@@ -1,11 +1,12 @@
-//! A cache without superblocks: its layout, found by its checkpoints.
+//! The layout of a cache without superblocks, found by its checkpoints.
 //!
-//! Checkpoints say of themselves what the superblock would say, but for where they lie: four slots of the same length, from
-//! block 32 on. Two headers with the same generation are the two copies of one checkpoint, neighbours: the distance between
-//! them is the length of a slot. Which of them is in effect follows from what may be overwritten: a checkpoint is written over the
-//! one before the last only when the last is in effect. So if two successive generations are intact, nothing was written over
-//! since the newer one was complete, and together with everything logged after it that one is the truth. Otherwise a newer
-//! one may have been there, and nothing is certain.
+//! A checkpoint has everything that a superblock says, except where the checkpoints lie. There are
+//! four slots of one length, from block 32 on. Two headers of one generation are the two
+//! neighbouring copies of one checkpoint, so the distance between them is the length of a slot.
+//!
+//! A checkpoint is overwritten only when the next one is in effect. So two intact successive
+//! generations prove that the newer one is the latest. With everything logged after it, it is the
+//! state of the cache. Otherwise a newer one may have existed, and nothing is certain.
 
 use forebay_format::checkpoint::{Checkpoint, MAGIC, SegmentState, slot_blocks_for};
 use forebay_format::geometry::{CHECKPOINT_SLOTS, CHECKPOINT_START_BLOCK};
@@ -29,8 +30,9 @@ pub(crate) struct Rebuilt {
     pub(crate) certain: bool,
 }
 
-/// As [`rebuild`], for a cache that was encrypted with this key. Its keys depend on its identity, which checkpoints say only to whoever
-/// has them: so everything is tried that may be it: what is left of superblocks, headers of members, and what the user knows.
+/// As [`rebuild`], for a cache that was encrypted with this key. Its keys depend on its identity,
+/// which checkpoints say only to whoever has them: so everything is tried that may be it: what is
+/// left of superblocks, headers of members, and what the user knows.
 pub(crate) fn rebuild_encrypted(space: &mut Space, key: &Key, known: Option<CacheUuid>) -> Option<Rebuilt> {
     let mut candidates: Vec<CacheUuid> = known.into_iter().collect();
     candidates.extend(space.headers().map(|header| header.uuid));
@@ -72,7 +74,8 @@ pub(crate) fn rebuild(space: &Space) -> Option<Rebuilt> {
     let tags: Vec<u64> =
         space.headers().filter(|header| header.uuid == newest.uuid).map(|header| header.tag).collect();
     let members = Members::new(&tags)?;
-    // What lies on members that are not there, or were taken out, is not known without the superblock's list.
+    // What lies on members that are not there, or were taken out, is not known without the
+    // superblock's list.
     let ends = segments_start_block + unit * newest.segments.len() as u64;
     let complete = space.headers().last().is_none_or(|last| last.first_block + last.blocks >= ends);
     Some(Rebuilt {
@@ -140,7 +143,8 @@ fn checkpoint_at(space: &Space, block: u64, header: &[u8]) -> Option<Checkpoint>
     Checkpoint::decode(&bytes).ok()
 }
 
-/// Length of a slot, from the places of two checkpoints; from the size of the device if there is only one.
+/// Length of a slot, from the places of two checkpoints; from the size of the device if there is
+/// only one.
 fn slot_blocks(found: &[(u64, Checkpoint)], newest: &Checkpoint, space: &Space) -> Option<u64> {
     // Every copy of a generation lies in one of its two slots.
     let fits = |len: &u64| {

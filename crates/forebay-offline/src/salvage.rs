@@ -1,7 +1,7 @@
-//! What of a cache is dirty and current, also if the engine would refuse it.
+//! Finds what of a cache is dirty and current, also if the engine would refuse the cache.
 //!
-//! An undamaged cache is read as recovery reads it: checkpoint in effect, and the log after it. Where something is damaged,
-//! the best that is left is taken, and what it proves is kept apart from what it does not prove:
+//! An undamaged cache is read as recovery reads it: the checkpoint in effect, and the log after it.
+//! Of a damaged one the best that is left is read:
 //!
 //! | damaged | read instead | what is certain |
 //! | --- | --- | --- |
@@ -15,13 +15,15 @@
 //! | headers and summary disagree | the summary | all slots on which they agree |
 //! | a dirty block | - | all other blocks |
 //!
-//! *Certain* means: this is the newest version of the sector that was acknowledged, and the backing store has nothing newer.
-//! *Uncertain* means that the bytes are right for what they say, but something that cannot be read any more may have
-//! replaced them, or the backing store may have got them and newer ones since (a clean mark or a drop mark that is known
-//! only to a lost checkpoint). Uncertain blocks are never mixed with certain ones unless somebody asks for it.
+//! *Certain* data is the newest acknowledged version of its sector, and the backing store has
+//! nothing newer. *Uncertain* data has the right checksum, but something that cannot be read any
+//! more may have replaced it. Or the backing store got it and newer data since, and the clean mark
+//! or drop mark that says so is lost. Uncertain blocks are mixed with certain ones only if somebody
+//! asks for it.
 //!
-//! If a daemon gave the cache up and went on without it ([`OnlyCopies`]), only what its record lists can be current, and all of that is
-//! uncertain: the record is brought up to date some seconds after a range was rescued or written past the cache.
+//! A daemon may have given the cache up and gone on without it ([`OnlyCopies`]). Then only the
+//! ranges in its record can be current. All of them are uncertain, because the record is some
+//! seconds late.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -39,7 +41,8 @@ use crate::space::{Given, Space};
 use crate::verdict::{self, Block, Verdict, Watcher};
 use crate::{Findings, Severity, rebuild, scan};
 
-/// Of a mirrored cache one device was given, and nothing says that it is the one that was used last.
+/// Of a mirrored cache one device was given, and nothing says that it is the one that was used
+/// last.
 const ALONE: &str = "only one device of the mirrored cache was given, and no notes of its daemon say that the other one did not go on \
     without it (--state-dir names their folder)";
 /// The superblock says that the cache failed.
@@ -86,8 +89,8 @@ pub struct Piece<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What only a failed cache has, as the record of its daemon says. Everything else on it is older than its
-/// backing stores (I52).
+/// What only a failed cache has, as the record of its daemon says. Everything else on it is older
+/// than its backing stores (I52).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OnlyCopies {
     /// The record.
@@ -110,18 +113,19 @@ pub struct Salvage {
     certain_from: u64,
     /// Why not everything is certain.
     pub doubts: Vec<String>,
-    /// The volume table in effect could be read. That of a checkpoint that may be an older one names volumes, but may lack some, or have
-    /// old sizes.
+    /// The volume table in effect could be read. That of a checkpoint that may be an older one
+    /// names volumes, but may lack some, or have old sizes.
     pub knows_volumes: bool,
     only: Option<OnlyCopies>,
 }
 
 impl Salvage {
-    /// Opens a cache and finds out what there is to go by. `note` hears how many bytes of memory it may take, if that is
-    /// a lot; `progress` how many segments of how many were looked at.
+    /// Opens a cache and finds out what there is to go by. `note` hears how many bytes of memory it
+    /// may take, if that is a lot; `progress` how many segments of how many were looked at.
     ///
     /// # Errors
-    /// The devices cannot be read, do not belong together, or nothing on them tells where anything lies.
+    /// The devices cannot be read, do not belong together, or nothing on them tells where anything
+    /// lies.
     pub fn open<'a>(
         given: impl Into<Given<'a>>,
         identity: Option<CacheUuid>,
@@ -180,7 +184,8 @@ impl Salvage {
         self.only = Some(only);
     }
 
-    /// It is known from elsewhere that this is not the latest state of the cache, or that another one took its place: nothing is certain.
+    /// It is known from elsewhere that this is not the latest state of the cache, or that another
+    /// one took its place: nothing is certain.
     pub fn doubt_all(&mut self, why: String) {
         self.doubts.push(why);
         (self.base_certain, self.certain_from) = (false, u64::MAX);
@@ -230,7 +235,8 @@ impl Salvage {
         };
         self.doubts.push(format!("checkpoint {lost} is lost in both copies; {instead}"));
         let log = scan::everything(&self.image, &self.base, false, progress);
-        // What the older checkpoint says of segments that were written anew since is not true any more.
+        // What the older checkpoint says of segments that were written anew since is not true any
+        // more.
         for batch in &log.batches {
             let entry = &mut self.base.segments[batch.segment as usize];
             if batch.start < entry.used_blocks {
@@ -262,7 +268,8 @@ impl Salvage {
         self.batches = log.batches;
     }
 
-    /// Reads everything that is dirty and gives it to `take` piece by piece, in no particular order.
+    /// Reads everything that is dirty and gives it to `take` piece by piece, in no particular
+    /// order.
     pub fn extract(
         &self,
         findings: &mut Findings,
@@ -276,7 +283,8 @@ impl Salvage {
                 return; // A shadow: the newest version is elsewhere.
             }
             let volume = block.key.0.0;
-            // Blocks of volumes that the table does not list, or beyond their end, were being removed.
+            // Blocks of volumes that the table does not list, or beyond their end, were being
+            // removed.
             let end = match self.knows_volumes {
                 true => sizes.get(&volume).copied().unwrap_or(0),
                 false => u64::MAX,
@@ -379,7 +387,8 @@ fn open_image(
     Ok((Image::with(space, superblocks, superblock), rebuilt))
 }
 
-/// Why a cache without superblocks is not read: no checkpoint was found, with the key if one was given.
+/// Why a cache without superblocks is not read: no checkpoint was found, with the key if one was
+/// given.
 fn nothing_to_rebuild(space: &mut Space, error: &FormatError, with_key: bool) -> Refusal {
     space.read_plainly();
     let (what, hint) = match with_key {
@@ -400,7 +409,8 @@ fn nothing_to_rebuild(space: &mut Space, error: &FormatError, with_key: bool) ->
     Refusal::new(format!("{}: {error}, and {what}", space.shown())).hint(hint)
 }
 
-/// The checkpoint to go by, and whether it is the one in effect: else the one before it, else an empty one.
+/// The checkpoint to go by, and whether it is the one in effect: else the one before it, else an
+/// empty one.
 fn base(image: &mut Image) -> (Checkpoint, bool) {
     if let Some(checkpoint) = image.checkpoint() {
         return (image.localized(checkpoint).into_owned(), true);

@@ -1,9 +1,9 @@
 //! The log of a cache that the engine refuses: every batch that can be found, in all segments.
 //!
-//! What makes a batch count when the log has holes: the holes are only those that are proven by a later batch that says that the
-//! missing one had been flushed. What lies behind a stream's end without such a proof was never promised, as in recovery.
-//! Behind a hole nobody knows what the missing batch said. It may have superseded, cleaned or dropped anything older; what was
-//! logged *after* the hole was not touched by it. So [`Log::certain_from`] is the sequence from which on everything is known.
+//! A hole is a missing batch of which a later batch says that it had been flushed. Without such a
+//! proof the stream ends there, as in recovery, and what follows was never promised. A missing
+//! batch may have replaced, cleaned or dropped anything older. It did not touch what was logged
+//! after it. So everything is known from the sequence [`Log::certain_from`] on.
 
 use std::collections::BTreeMap;
 
@@ -31,8 +31,9 @@ struct Candidate {
     whole: bool,
 }
 
-/// Reads all segments. `progress` hears how many of how many. With `latest` only batches of the start that the superblock
-/// names count; without, those of later starts than the checkpoint's too (it is an older one then).
+/// Reads all segments. `progress` hears how many of how many. With `latest` only batches of the
+/// start that the superblock names count; without, those of later starts than the checkpoint's too
+/// (it is an older one then).
 pub(crate) fn everything(
     image: &Image,
     base: &Checkpoint,
@@ -88,8 +89,8 @@ fn may_follow(base: &Checkpoint, segment: u32, at: u32) -> bool {
     })
 }
 
-/// Takes start by start what counts: what an earlier start left behind its end has numbers that the next one gave again.
-/// Of streams that may lack batches, holes take nothing from what is certain.
+/// Takes start by start what counts: what an earlier start left behind its end has numbers that the
+/// next one gave again. Of streams that may lack batches, holes take nothing from what is certain.
 fn follow_epochs(
     candidates: Vec<Candidate>,
     base: &Checkpoint,

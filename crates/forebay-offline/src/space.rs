@@ -1,13 +1,13 @@
-//! The devices of a cache, seen as the one row of blocks that the format speaks of.
+//! The devices of a cache as one row of blocks, as the format numbers them.
 //!
-//! The devices may be given in any order: their headers say which is which. [`Space::open`] finds the first one, which has
-//! the superblocks; [`Space::arrange`] puts the others behind it, and [`Space::arrange_what_is_there`] does so with holes
-//! where devices are missing, for salvage.
+//! The devices may be given in any order: their headers say which is which. [`Space::open`] finds
+//! the first one, which has the superblocks. [`Space::arrange`] puts the others behind it.
+//! [`Space::arrange_what_is_there`] leaves holes where devices are missing, for salvage.
 //!
 //! Invariants
-//! - Every device is opened for reading only and locked, so a cache that a daemon has open is refused.
-//! - What lies on no device cannot be read; it never reads as zeroes.
-//! - A mirrored cache is seen through both of its devices or through one ([`Mirror`]).
+//! - Every device is opened for reading only and locked. A cache that a daemon has open is refused.
+//! - A read of what lies on no device fails; it never returns zeroes.
+//! - A mirrored cache is read through both of its devices or through one ([`Mirror`]).
 
 use std::path::{Path, PathBuf};
 
@@ -58,7 +58,8 @@ enum Layout {
 }
 
 impl Space {
-    /// Opens devices that nobody else has open; `noted` says which of a mirrored cache are known to be out.
+    /// Opens devices that nobody else has open; `noted` says which of a mirrored cache are known to
+    /// be out.
     pub(crate) fn open(paths: &[PathBuf], noted: Noted<'_>) -> Result<Self, Refusal> {
         if paths.len() > MEMBERS_MAX {
             return Err(Refusal::usage(format!("a cache lies on {MEMBERS_MAX} devices at most")));
@@ -141,7 +142,8 @@ impl Space {
         Ok(())
     }
 
-    /// Reads as if the cache, whose superblocks are lost, were this one and encrypted with this key.
+    /// Reads as if the cache, whose superblocks are lost, were this one and encrypted with this
+    /// key.
     pub(crate) fn unlock_as(&mut self, uuid: CacheUuid, key: &Key) {
         self.cipher = Some(key.of_cache(uuid));
     }
@@ -201,7 +203,8 @@ impl Space {
         Ok(())
     }
 
-    /// Keeps the devices that certainly belong to the cache, and says what is wrong with the others and which are missing.
+    /// Keeps the devices that certainly belong to the cache, and says what is wrong with the others
+    /// and which are missing.
     pub(crate) fn arrange_what_is_there(&mut self, superblock: &Superblock) -> Vec<String> {
         let tags = superblock.members.tags();
         let mut problems = Vec::new();

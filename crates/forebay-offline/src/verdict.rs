@@ -1,9 +1,9 @@
-//! The verdict on a cache: what every slot is worth, and whether its bytes are right.
+//! The verdict on a cache: the state of every slot, and whether its bytes are right.
 //!
-//! The checkpoint says what each slot was worth; what was logged after it is laid over that (`Overlay`); then each
-//! segment in use is read once, its headers and summary are compared, and every block that counts is compared with its
-//! checksum. Where headers and summary do not say the same the summary counts, as in recovery; a slot about which they do not
-//! agree is *disputed*.
+//! The checkpoint has the state of each slot. What was logged after it is applied to that
+//! (`Overlay`). Then each segment in use is read once: its headers are compared with its summary,
+//! and every block that counts with its checksum. Where headers and summary differ the summary
+//! counts, as in recovery. A slot on which they differ is *disputed*.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -39,10 +39,11 @@ pub struct Held {
     pub dirty_bad: u64,
     /// Clean blocks whose bytes are wrong.
     pub clean_bad: u64,
-    /// Clean blocks that the next start drops, because writes past the cache may have overtaken them.
+    /// Clean blocks that the next start drops, because writes past the cache may have overtaken
+    /// them.
     pub dropped: u64,
-    /// Older versions of dirty blocks that the checkpoint keeps for the order of destage. (Those that came to be after it
-    /// are not counted: nothing is lost with them.)
+    /// Older versions of dirty blocks that the checkpoint keeps for the order of destage. (Those
+    /// that came to be after it are not counted: nothing is lost with them.)
     pub shadows: u64,
 }
 
@@ -209,7 +210,8 @@ pub fn verify(
     walk(image, checkpoint, &replay.batches, findings, watcher)
 }
 
-/// Reads every segment that holds something that counts, given the batches logged after the checkpoint.
+/// Reads every segment that holds something that counts, given the batches logged after the
+/// checkpoint.
 pub fn walk(
     image: &Image,
     checkpoint: &Checkpoint,
@@ -296,7 +298,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Finds out which block each slot holds, from the headers and from the summary, and compares the two.
+    /// Finds out which block each slot holds, from the headers and from the summary, and compares
+    /// the two.
     fn described(
         &mut self,
         entry: &SegmentEntry,

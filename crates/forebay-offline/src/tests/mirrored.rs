@@ -123,7 +123,8 @@ impl Pair {
         (held[0], findings)
     }
 
-    /// What salvage finds on these devices: for each dirty block its number, what it is worth and what is in it, in order.
+    /// What salvage finds on these devices: for each dirty block its number, what it is worth and
+    /// what is in it, in order.
     fn salvaged(&self, members: &[usize], note: Option<bool>) -> Result<Vec<(u64, Worth, u8)>, String> {
         let paths: Vec<PathBuf> = members.iter().map(|member| self.paths[*member].clone()).collect();
         // The second device is the one that may have been noted.
@@ -326,7 +327,8 @@ fn each_copy_is_compared_with_a_summary_whatever_the_headers_say() {
     }
 }
 
-/// Clean blocks were logged in halves of columns of which the devices still have what was there before.
+/// Clean blocks were logged in halves of columns of which the devices still have what was there
+/// before.
 #[test]
 fn fills_where_a_pair_was_before_are_no_damage_and_neither_is_the_lack_of_them() {
     let fills = |pair: &Pair, first: bool| {

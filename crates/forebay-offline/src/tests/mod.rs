@@ -72,7 +72,8 @@ impl Cache {
         self.put(&BatchHeader { kind: BatchKind::Summary, ..header }, &[entry], payload);
     }
 
-    /// Puts a checkpoint into effect that says so of a segment, and that these of its slots are dirty.
+    /// Puts a checkpoint into effect that says so of a segment, and that these of its slots are
+    /// dirty.
     fn checkpoint(&self, segment: u32, entry: SegmentEntry, dirty: &[u32]) {
         let image = Image::open(std::slice::from_ref(&self.path)).unwrap();
         let mut checkpoint = image.checkpoint().unwrap().clone();
@@ -324,7 +325,8 @@ fn no_byte_anywhere_makes_it_panic() {
     }
 }
 
-/// What crashes left in the simulator, salvaged onto the backing stores: nothing may be missing and nothing may be old.
+/// What crashes left in the simulator, salvaged onto the backing stores: nothing may be missing and
+/// nothing may be old.
 #[test]
 fn backing_stores_with_what_was_salvaged_hold_what_was_promised() {
     let (mut dirty, mut images) = (0, 0);
@@ -347,7 +349,8 @@ fn backing_stores_with_what_was_salvaged_hold_what_was_promised() {
     assert!(images > 100 && dirty > 3_000, "{images} images, {dirty} pieces");
 }
 
-/// The same with both superblocks lost, or damaged in both copies of the checkpoint: what is called dirty is still right.
+/// The same with both superblocks lost, or damaged in both copies of the checkpoint: what is called
+/// dirty is still right.
 #[test]
 fn what_is_called_dirty_is_right_whatever_is_damaged() {
     let (mut certain, mut uncertain) = (0, 0);
@@ -385,7 +388,8 @@ fn what_is_called_dirty_is_right_whatever_is_damaged() {
     assert!(certain > 100 && uncertain > 100, "{certain} certain, {uncertain} uncertain");
 }
 
-/// A segment that was taken into use a second time, and the write of its second batch was lost: the batch of its first use is there.
+/// A segment that was taken into use a second time, and the write of its second batch was lost: the
+/// batch of its first use is there.
 fn lost_write(summary: bool) -> Cache {
     let mut cache = Cache::new();
     let (entries, bytes) = dirty(&[90]);
@@ -553,7 +557,8 @@ fn without_any_checkpoint_it_is_said_beforehand_how_much_memory_that_takes() {
     assert!(matches!(notes(&cache)[..], [memory_bytes] if memory_bytes > 0));
 }
 
-/// The table of volumes may be that of an older checkpoint: volumes may have been made or have grown since.
+/// The table of volumes may be that of an older checkpoint: volumes may have been made or have
+/// grown since.
 #[test]
 fn without_superblocks_dirty_data_of_volumes_that_the_table_does_not_have_is_not_left_out() {
     let mut cache = Cache::new();
