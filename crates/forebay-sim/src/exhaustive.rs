@@ -20,7 +20,7 @@
 //! Invariant: the same options give the same report, and a sequence gives the same whatever else is
 //! run.
 
-use crate::device::{Left, SimDevice};
+use crate::device::{SimDevice, WriteRemains};
 use crate::explore::{backing_alone, crash_name, damage_one_copy, first_state};
 use crate::order::check_images;
 use crate::panic_message;
@@ -490,7 +490,7 @@ impl<'a> Run<'a> {
             let devices = &moment.disks.devices;
             let sizes: Vec<Vec<usize>> = devices.iter().map(|device| device.undecided(power)).collect();
             let all: Vec<usize> = sizes.iter().flatten().copied().collect();
-            let mut known: Vec<HashMap<Vec<Left>, u64>> = vec![HashMap::new(); devices.len()];
+            let mut known: Vec<HashMap<Vec<WriteRemains>, u64>> = vec![HashMap::new(); devices.len()];
             for fates in fates(&all, detail) {
                 self.report.states += 1;
                 let mut rest = &fates[..];
@@ -521,7 +521,7 @@ impl<'a> Run<'a> {
     }
 
     /// Opens what a crash left, and judges it.
-    fn judge(&mut self, mut snapshot: Snapshot, depth: u32, fates: &[Left]) -> Result<(), String> {
+    fn judge(&mut self, mut snapshot: Snapshot, depth: u32, fates: &[WriteRemains]) -> Result<(), String> {
         self.report.judged += 1;
         let before = self.trail.clone();
         let (name, now) = (crash_name(&snapshot), snapshot.now);
@@ -564,10 +564,10 @@ enum Detail {
 }
 
 /// What becomes of so many undecided writes.
-fn fates(sectors: &[usize], detail: Detail) -> Vec<Vec<Left>> {
+fn fates(sectors: &[usize], detail: Detail) -> Vec<Vec<WriteRemains>> {
     let count = sectors.len();
-    let pick = |keep: &dyn Fn(usize) -> bool| -> Vec<Left> {
-        (0..count).map(|index| if keep(index) { Left::All } else { Left::Nothing }).collect()
+    let pick = |keep: &dyn Fn(usize) -> bool| -> Vec<WriteRemains> {
+        (0..count).map(|index| if keep(index) { WriteRemains::All } else { WriteRemains::Nothing }).collect()
     };
     let mut all = Vec::new();
     if count <= SUBSETS_OF && detail != Detail::Single {
@@ -592,7 +592,7 @@ fn fates(sectors: &[usize], detail: Detail) -> Vec<Vec<Left>> {
             break;
         }
         let head = if *sectors > 8 { 8 } else { sectors / 2 };
-        for torn in [Left::Head(head), Left::Tail(head), Left::Comb] {
+        for torn in [WriteRemains::Head(head), WriteRemains::Tail(head), WriteRemains::Comb] {
             for others in [true, false].into_iter().filter(|others| *others || detail == Detail::Full) {
                 let mut fate = pick(&|_| others);
                 fate[index] = torn;
@@ -689,7 +689,7 @@ mod tests {
         let found = fates(&[1, 1, 1], Detail::Full);
         assert_eq!(found.len(), 8);
         let torn = fates(&[16], Detail::Full);
-        assert!(torn.contains(&vec![Left::Head(8)]) && torn.contains(&vec![Left::Nothing]));
+        assert!(torn.contains(&vec![WriteRemains::Head(8)]) && torn.contains(&vec![WriteRemains::Nothing]));
         assert_eq!(fates(&[1; 10], Detail::Full).len(), 1 << SUBSETS_OF);
     }
 }

@@ -270,7 +270,7 @@ pub(crate) fn run_with(plan: &Rc<Plan>, ignores_flushes: bool, history: bool) ->
     let mut states = States { moments: Vec::new(), stops: Vec::new() };
     let mut first = first_state(plan)?;
     if history {
-        first.oracle = crate::left::with_history(plan, &first.disks.devices);
+        first.oracle = crate::crashed::with_history(plan, &first.disks.devices);
     }
     let mut world = World::open(plan, first, OnBackingChange::Refuse);
     ensure!(world.wait_open()?, "a new cache does not open: {:?}", world.engine.status());

@@ -14,40 +14,53 @@
 //! Invariant: same options, same report (but for the time it took), on every machine.
 #![forbid(unsafe_code)]
 
-pub mod actions;
+// What is drawn, and what devices hold.
+pub mod content;
+pub mod image;
+pub mod rng;
+pub mod zipf;
+
+// Devices.
 pub mod arm;
 pub mod cards;
+pub mod device;
+pub mod ftl;
+
+// The plan of a run.
+pub mod plan;
+pub mod scale;
+
+// The world around one engine: its owner, its clients, its operator, and what happens to them.
+pub mod actions;
 pub mod cipher;
 pub mod client;
-pub mod content;
-mod counter_check;
-pub mod device;
-pub mod exhaustive;
-pub mod explore;
-pub mod ftl;
-pub mod hostile;
-pub mod image;
 pub mod late_starts;
-pub mod layout;
-pub mod left;
 pub mod lifecycle;
-pub mod machine;
 pub mod memory;
 pub mod mirror;
-pub mod oracle;
-pub mod order;
 pub mod owner;
-pub(crate) mod pace;
 pub mod places;
-pub mod plan;
-pub mod rng;
-pub mod scale;
 mod scrub;
-pub mod shrink;
 pub mod truncation;
 pub mod workload;
 pub mod world;
-pub mod zipf;
+
+// Judges.
+mod counter_check;
+pub mod oracle;
+pub mod order;
+pub(crate) mod pace;
+
+// Runs: where the crashes are, and what is made of them.
+pub mod crashed;
+pub mod exhaustive;
+pub mod explore;
+pub mod hostile;
+pub mod shrink;
+
+// Figures, without faults.
+pub mod layout;
+pub mod machine;
 
 pub use forebay_core::{PlantedBug, fault};
 pub use world::{Counters, CoverageCounts};

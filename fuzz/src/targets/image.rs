@@ -10,7 +10,7 @@ use std::cell::RefCell;
 
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry, checksum};
-use forebay_sim::left::Left;
+use forebay_sim::crashed::CrashedState;
 
 use crate::Target;
 
@@ -29,14 +29,14 @@ pub const TARGET: Target = Target {
 const SEEDS: std::ops::Range<u64> = 100..103;
 
 thread_local! {
-    static IMAGES: RefCell<Vec<(Left, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
+    static IMAGES: RefCell<Vec<(CrashedState, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
 }
 
 fn run(input: &[u8]) {
     let [image, flags, edits @ ..] = input else { return };
     IMAGES.with_borrow_mut(|images| {
         if images.is_empty() {
-            let left = SEEDS.filter_map(|seed| Left::after_crashes(seed, true).ok()).flatten();
+            let left = SEEDS.filter_map(|seed| CrashedState::after_crashes(seed, true).ok()).flatten();
             images.extend(left.map(|left| {
                 let cache = left.cache();
                 (left, cache)

@@ -331,7 +331,7 @@ fn no_byte_anywhere_makes_it_panic() {
 fn backing_stores_with_what_was_salvaged_hold_what_was_promised() {
     let (mut dirty, mut images) = (0, 0);
     for seed in 1..25 {
-        for left in forebay_sim::left::Left::after_crashes(seed, false).unwrap() {
+        for left in forebay_sim::crashed::CrashedState::after_crashes(seed, false).unwrap() {
             let found = salvaged(&left.cache(), |_| {});
             images += 1;
             dirty += found.iter().filter(|(_, _, worth, _)| *worth == Worth::Dirty).count();
@@ -355,7 +355,9 @@ fn backing_stores_with_what_was_salvaged_hold_what_was_promised() {
 fn what_is_called_dirty_is_right_whatever_is_damaged() {
     let (mut certain, mut uncertain) = (0, 0);
     for seed in 40..50 {
-        for (at, left) in forebay_sim::left::Left::after_crashes(seed, false).unwrap().iter().enumerate() {
+        for (at, left) in
+            forebay_sim::crashed::CrashedState::after_crashes(seed, false).unwrap().iter().enumerate()
+        {
             let whole = salvaged(&left.cache(), |_| {});
             let found = salvaged(&left.cache(), |cache| damage_metadata(cache, at % 2 == 0));
             for (volume, offset, worth, bytes) in &found {

@@ -94,7 +94,7 @@ impl Sectors {
 
 /// What a crash leaves of one write, for those who decide it instead of drawing it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Left {
+pub enum WriteRemains {
     /// Everything.
     All,
     /// Nothing.
@@ -107,7 +107,7 @@ pub enum Left {
     Comb,
 }
 
-impl Left {
+impl WriteRemains {
     fn sectors(self, count: usize) -> Option<Sectors> {
         match self {
             Self::All => Some(Sectors::All),
@@ -601,9 +601,9 @@ impl SimDevice {
     /// The device after a crash of which `left` says what remains of each write of
     /// [`SimDevice::undecided`]. Those in flight land in the order of their submission.
     #[must_use]
-    pub fn crash_to(&self, power: bool, mut left: impl Iterator<Item = Left>) -> Self {
+    pub fn crash_to(&self, power: bool, mut left: impl Iterator<Item = WriteRemains>) -> Self {
         let mut next =
-            |data: &Rc<Vec<u8>>| left.next().unwrap_or(Left::All).sectors(data.len() / SECTOR_BYTES);
+            |data: &Rc<Vec<u8>>| left.next().unwrap_or(WriteRemains::All).sectors(data.len() / SECTOR_BYTES);
         if !power {
             let mut device =
                 self.restarted(self.durable.clone(), self.visible.clone(), self.fragments.clone());

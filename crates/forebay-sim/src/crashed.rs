@@ -20,7 +20,7 @@ use forebay_core::{OnBackingChange, Status};
 use std::rc::Rc;
 
 /// Devices after a crash, and what may be on them.
-pub struct Left {
+pub struct CrashedState {
     plan: Rc<Plan>,
     snapshot: Snapshot,
 }
@@ -34,7 +34,7 @@ pub enum Recovered {
     Served,
 }
 
-impl Left {
+impl CrashedState {
     /// What is left by the crashes of a seed. With `history` the oracles know every version that
     /// there ever was.
     ///
