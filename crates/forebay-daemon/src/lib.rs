@@ -1,10 +1,11 @@
-//! The Forebay daemon: names, settings and lifetimes around one engine.
+//! The Forebay daemon: pools and volumes by name, over their whole life.
 //!
-//! [`serve`](fn@serve) is the way in; [`run`](fn@run) is the same with a configuration that is made from options. `service` is the operator's side: it implements [`forebay_admin::Admin`] over pools,
-//! configuration, `jobs` and `events`. Each `pool` is a thread that owns one engine and everything that it needs:
-//! `engine_io` carries out its actions, `server` and `fuse_server` bring requests, `rules` say which of them are cached,
-//! `meter` counts and times. [`host`] is the export path of a pool in front of something that is no engine. `open` opens devices and decides whether there is a cache to open or one to make. [`api`]
-//! is HTTP in front of `control`, [`control_files`] the same as plain files. Nothing here knows on-disk bytes beyond asking `forebay-format` who a cache belongs to.
+//! - [`serve`](fn@serve): the way in; [`run`](fn@run): the same with a configuration that is made from options.
+//! - `main_thread`: log lines, signals and upgrade requests.
+//! - `service`: the operator's side. It implements [`forebay_admin::Admin`] over pools, configuration, jobs and events.
+//! - [`api`]: HTTP in front of it; [`control_files`]: the same as plain files.
+//! - `upgrade`: a successor takes over.
+//! - `limits`: descriptors and locked memory of the process.
 #![forbid(unsafe_code)]
 
 pub mod api;

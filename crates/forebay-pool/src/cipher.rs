@@ -98,7 +98,7 @@ impl CipherStage {
         }
     }
 
-    /// As [`CipherStage::open`], for metadata.
+    /// As [`CipherStage::decrypt`], for metadata.
     pub(crate) fn decrypt_bytes(&self, offset: u64, bytes: &mut [u8]) {
         self.cipher.decrypt(offset, bytes);
     }

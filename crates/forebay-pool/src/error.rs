@@ -4,7 +4,7 @@ use forebay_admin::{AdminError, ErrorKind};
 use forebay_offline::Refusal;
 use thiserror::Error;
 
-/// Why [`crate::run`] failed.
+/// Why a daemon did not start, or ended.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum RunError {
     /// The options make no sense (exit code 2).

@@ -6,7 +6,7 @@
 //!
 //! Beside it lies `CACHE-UUID.safe`: ranges of it that came to be safe since, one line for each time that the record was brought up
 //! to date, so that a write need not wait for a file as long as the list. What is safe stays safe, so lines that belong to an
-//! older record take nothing away that counts. See [`safe`].
+//! older record take nothing away that counts. See `safe`.
 //!
 //! A record that cannot be read is an error of its own: whoever does not know what was lost must not serve the volume.
 

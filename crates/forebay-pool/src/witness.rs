@@ -8,7 +8,7 @@
 //!   (`recorder`), which also looks at the store: that may hang.
 //!
 //! Here is the judgement. It is exact after a kill unless a write of ours was under way at that instant; then times within
-//! [`SLACK_NS`] of it are nobody's. What that means for clean and dirty blocks is the engine's to decide ([`Suspicion`]).
+//! `SLACK_NS` of it are nobody's. What that means for clean and dirty blocks is the engine's to decide ([`Suspicion`]).
 
 mod memory;
 mod recorder;

@@ -2,12 +2,12 @@
 //! file system.
 //!
 //! Reading order: [`wire`] (constants), [`request`] and [`reply`] (bytes), [`tree`] (what is
-//! shown), [`session`] (a connection), [`control`] (a tree of text files), [`prepared`] (the same,
+//! shown), [`session`] (a connection), [`control_files`] (a tree of text files), [`prepared`] (the same,
 //! where making a text takes time). `docs/use/fuse.md` says what is supported.
 //!
 //! Nothing here does I/O. `forebay-io` has the mount and the descriptor.
 
-pub mod control;
+pub mod control_files;
 pub mod prepared;
 pub mod reply;
 pub mod request;
@@ -15,7 +15,7 @@ pub mod session;
 pub mod tree;
 pub mod wire;
 
-pub use control::{ControlTree, NodeKind, Provider};
+pub use control_files::{ControlTree, NodeKind, Provider};
 pub use prepared::{Found, Need, Prepared};
 pub use reply::{Attributes, DirectoryEntry, Errno};
 pub use session::{Agreed, Answer, Caller, FuseStep, Limits, PAYLOAD_BYTES_MAX, Session, VolumeRequest};

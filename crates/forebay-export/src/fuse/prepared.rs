@@ -14,7 +14,7 @@
 //! kernel does not forget a node that it asks about. Should it do so, the request fails with
 //! [`Errno::NotFound`].
 
-use super::control::{ControlTree, NodeKind, Provider, join};
+use super::control_files::{ControlTree, NodeKind, Provider, join};
 use super::reply::Errno;
 use super::request::{Body, Header, Malformed};
 use super::session::{FuseStep, Session};

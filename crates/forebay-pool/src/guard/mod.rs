@@ -83,7 +83,7 @@ impl GuardBook {
     }
 
     /// Reads the files of sections that these exports name and that nobody has used so far. What is wrong is said by
-    /// [`GuardBook::tls`].
+    /// `GuardBook::tls`.
     pub fn prepare(&self, config: &Config, exports: &[ExportUri]) {
         let mut entries = self.lock();
         for uri in exports {

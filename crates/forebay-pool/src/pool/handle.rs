@@ -131,7 +131,7 @@ impl PoolHandle {
     /// Starts a thread that opens the pool and serves it. Returns when recovery is done.
     ///
     /// # Errors
-    /// As [`Pool::open`].
+    /// As `Pool::open`.
     pub fn start(
         start: PoolStart,
         parts: PoolParts,

@@ -8,14 +8,14 @@
 //!   straight from the buffer that the device read into;
 //! - a write whose payload has not arrived yet is received straight into its own buffer.
 //!
-//! Back-pressure, so that no client can take memory without bound: a connection that has [`REQUESTS_MAX`] requests or
-//! [`UNSENT_BYTES_MAX`] of unsent replies is not read from until some have ended, and when the pool has no memory left
-//! a request waits in its session until it has. The last eighth of the memory is not for requests ([`FOR_REPLIES`]), for headers
-//! of replies cannot wait; and the last sixteenth is for the engine alone ([`FOR_ENGINE`]), whose writes would fail. No connection
-//! has more than a quarter of it ([`CONNECTION_PART`]), and who keeps it without taking answers while others wait for memory is
-//! disconnected ([`STALLED_AFTER`]; who has more than its share of it waits for those who have less): clients that do not read can slow others down for some seconds, not for ever.
-//! So is who keeps it for a write whose payload does not come ([`Pace`]); payloads that are still coming have a quarter of the memory, those of
-//! a volume together, and half of it for all volumes ([`ARRIVING_PART`]), so that clients of other volumes do not wait for them.
+//! Back-pressure, so that no client can take memory without bound: a connection that has `REQUESTS_MAX` requests or
+//! `UNSENT_BYTES_MAX` of unsent replies is not read from until some have ended, and when the pool has no memory left
+//! a request waits in its session until it has. The last eighth of the memory is not for requests (`FOR_REPLIES`), for headers
+//! of replies cannot wait; and the last sixteenth is for the engine alone (`FOR_ENGINE`), whose writes would fail. No connection
+//! has more than a quarter of it (`CONNECTION_PART`), and who keeps it without taking answers while others wait for memory is
+//! disconnected (`STALLED_AFTER`; who has more than its share of it waits for those who have less): clients that do not read can slow others down for some seconds, not for ever.
+//! So is who keeps it for a write whose payload does not come (`Pace`); payloads that are still coming have a quarter of the memory, those of
+//! a volume together, and half of it for all volumes (`ARRIVING_PART`), so that clients of other volumes do not wait for them.
 //!
 //! One buffer for a request of the longest kind is put by ([`put_memory_by`]). If the rest is in use, it goes to the one who has waited longest
 //! among those who have nothing, first of volumes that have no payload coming: so every request finds memory one day.
@@ -272,7 +272,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// No client yet. If the listener store is parked nothing is read or accepted before [`Server::go_on`].
+    /// No client yet. If the listener store is parked nothing is read or accepted before `Server::go_on`.
     pub fn new(
         tokens: fn(ServerToken) -> u64,
         listener_store: Arc<ListenerStore>,
