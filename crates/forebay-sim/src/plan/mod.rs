@@ -18,6 +18,7 @@ use crate::mirror::MirrorPlan;
 use crate::rng::{Rng, mix};
 use crate::scale::Scale;
 use crate::truncation::TruncationPlan;
+use bugs::Situation;
 use draw::{backing_latency, cache_latency, engine, faults, modes, orders, requests, volume};
 use forebay_core::{DestageOrder, EngineConfig, PlantedBug, VolumeSettings};
 use forebay_format::checkpoint::Mode;
@@ -194,11 +195,30 @@ impl Plan {
         self.cache_bytes + u64::from(self.geometry.segment_count) * self.geometry.segment_bytes()
     }
 
-    /// The plan for a seed.
+    /// The plan for a seed. Each of its later parts has numbers of its own, so that the others stay
+    /// what they are when one of them changes.
     #[must_use]
     pub fn new(seed: u64, bug: Option<PlantedBug>) -> Self {
-        let mut rng = Rng::new(mix(seed) ^ 0x504c_414e);
-        let rng = &mut rng;
+        let row = bug.map(bugs::row);
+        let needs = row.map(|(needs, _)| needs);
+        let own = |salt: u64| Rng::new(mix(seed) ^ salt);
+        let rng = &mut own(0x504c_414e);
+        let mut plan = Self::draw(seed, rng);
+        plan.draw_failures(rng);
+        plan.lead(row, rng);
+        plan.draw_scale(needs, &mut own(0x53_4341_4c45));
+        plan.draw_mirror(row, &mut own(0x4d49_5252_4f52));
+        plan.draw_outage(needs, &mut own(0x4f55_5441_4745));
+        plan.draw_truncations(needs, &mut own(0x454e_4453));
+        plan.draw_late_starts(needs, &mut own(0x4255_5359));
+        plan.draw_cipher(needs, &mut own(0x4349_5048_4552));
+        if bug.is_none() && plan.mirror.is_none() && plan.faults.cache.flush_error > 0 {
+            plan.faults.cache.flush_drops = own(0x4452_4f50_5045).chance(1, 2);
+        }
+        plan
+    }
+
+    fn draw(seed: u64, rng: &mut Rng) -> Self {
         let segment_blocks = rng.pick(&[16, 16, 16, 32, 32, 64]);
         let geometry = geometry(segment_blocks, rng.pick(&[16, 18, 20, 24, 24, 32, 40]));
         let modes = modes(rng);
@@ -209,7 +229,7 @@ impl Plan {
         uuid[8..].copy_from_slice(&rng.word().to_le_bytes());
         let style = if rng.chance(1, 4) { Style::InLine } else { Style::Fork };
         let sample = rng.pick(&[1, 3, 5, 10]);
-        let mut plan = Self {
+        Self {
             seed,
             style,
             scale: Scale::Small,
@@ -236,74 +256,80 @@ impl Plan {
             depth: rng.pick(&[1, 2, 4, 8, 8, 16, 16]),
             sample,
             mix: requests(rng),
-        };
-        if rng.chance(1, 5) && !plan.faults.damages() {
-            plan.die(rng);
+        }
+    }
+
+    /// A cache device that dies, and flushes of backing stores that drop what they should have made
+    /// durable.
+    fn draw_failures(&mut self, rng: &mut Rng) {
+        if rng.chance(1, 5) && !self.faults.damages() {
+            self.die(rng);
         }
         // Whoever writes past the cache is told that the flush failed, and must write again;
         // destage must know itself.
-        let destage_only = plan.modes.iter().all(|mode| matches!(mode, Mode::Writeback | Mode::Writeonly));
+        let destage_only = self.modes.iter().all(|mode| matches!(mode, Mode::Writeback | Mode::Writeonly));
         // Without the cache everything is written past it.
-        let sound = plan.death.is_none() && plan.faults.cache == Faults::default();
-        plan.faults.backing.flush_drops =
-            sound && destage_only && plan.mix.zero == 0 && plan.mix.rule_pct == 0 && rng.chance(1, 2);
-        if plan.faults.backing.flush_drops {
-            plan.settings.skip_sequential_bytes = 0;
+        let sound = self.death.is_none() && self.faults.cache == Faults::default();
+        self.faults.backing.flush_drops =
+            sound && destage_only && self.mix.zero == 0 && self.mix.rule_pct == 0 && rng.chance(1, 2);
+        if self.faults.backing.flush_drops {
+            self.settings.skip_sequential_bytes = 0;
         }
-        // Without a bug some seeds still go where one would show: what is looked for must not be
-        // there.
+    }
+
+    /// Leads the plan to the situation of a planted bug. Without a bug some seeds still go where one
+    /// would show: what is looked for must not be there.
+    fn lead(&mut self, row: Option<(Needs, Situation)>, rng: &mut Rng) {
         let aimed = rng.chance(1, 4);
         let aim = rng.pick(&bugs::situations_of_all());
-        let row = bug.map(bugs::row);
         match row {
             // Its situation is made with the members.
             Some((Needs::Mirror, _)) => {}
-            Some((_, situation)) => situation(&mut plan, rng),
-            None if aimed => aim(&mut plan, rng),
+            Some((_, situation)) => situation(self, rng),
+            None if aimed => aim(self, rng),
             None => {}
         }
-        if bug.is_none() && rng.chance(1, 6) {
-            rng.pick(&situations::RARE)(&mut plan, rng);
+        if row.is_none() && rng.chance(1, 6) {
+            rng.pick(&situations::RARE)(self, rng);
         }
-        // Drawn apart, so that the other runs stay what they are.
-        let needs = row.map(|(needs, _)| needs);
-        plan.draw_scale(needs, &mut Rng::new(mix(seed) ^ 0x53_4341_4c45));
-        let own = &mut Rng::new(mix(seed) ^ 0x4d49_5252_4f52);
-        if needs == Some(Needs::Mirror) || bug.is_none() && own.chance(1, 5) {
-            let mirror = plan.mirror(own);
-            match row {
-                Some((_, situation)) => {
-                    plan.calm_mirror(mirror, own);
-                    situation(&mut plan, own);
-                }
-                None => plan.mirror = Some(mirror),
+    }
+
+    fn draw_mirror(&mut self, row: Option<(Needs, Situation)>, rng: &mut Rng) {
+        match row {
+            Some((Needs::Mirror, situation)) => {
+                let mirror = self.mirror(rng);
+                self.calm_mirror(mirror, rng);
+                situation(self, rng);
             }
+            None if rng.chance(1, 5) => self.mirror = Some(self.mirror(rng)),
+            _ => {}
         }
-        let own = &mut Rng::new(mix(seed) ^ 0x4f55_5441_4745);
-        if needs == Some(Needs::Outage) || bug.is_none() && own.chance(1, 8) {
-            plan.fail_over(own);
+    }
+
+    fn draw_outage(&mut self, needs: Option<Needs>, rng: &mut Rng) {
+        if needs == Some(Needs::Outage) || needs.is_none() && rng.chance(1, 8) {
+            self.fail_over(rng);
         }
-        let own = &mut Rng::new(mix(seed) ^ 0x454e_4453);
-        let ends = matches!(needs, Some(Needs::ShortBacking | Needs::ShortCache));
-        let ends = ends || bug.is_none() && own.chance(1, 5);
-        plan.truncations = if ends { TruncationPlan::draw(&plan, needs, own) } else { Vec::new() };
-        if let Some(mirror) =
-            plan.mirror.as_mut().filter(|_| plan.truncations.iter().any(TruncationPlan::is_of_member))
-        {
+    }
+
+    fn draw_truncations(&mut self, needs: Option<Needs>, rng: &mut Rng) {
+        let wanted = matches!(needs, Some(Needs::ShortBacking | Needs::ShortCache));
+        if !wanted && (needs.is_some() || !rng.chance(1, 5)) {
+            return;
+        }
+        self.truncations = TruncationPlan::draw(self, needs, rng);
+        let of_member = self.truncations.iter().any(TruncationPlan::is_of_member);
+        if let Some(mirror) = self.mirror.as_mut().filter(|_| of_member) {
             // The other member must not fail while one has ended.
             mirror.only_truncations();
         }
-        plan.draw_late_starts(needs, &mut Rng::new(mix(seed) ^ 0x4255_5359));
-        let own = &mut Rng::new(mix(seed) ^ 0x4349_5048_4552);
-        let encrypted = needs == Some(Needs::Cipher) || bug.is_none() && own.chance(1, 5);
-        if encrypted && plan.mirror.is_none() {
-            plan.cipher = Some(CipherPlan::draw(seed, plan.uuid));
+    }
+
+    fn draw_cipher(&mut self, needs: Option<Needs>, rng: &mut Rng) {
+        let encrypted = needs == Some(Needs::Cipher) || needs.is_none() && rng.chance(1, 5);
+        if encrypted && self.mirror.is_none() {
+            self.cipher = Some(CipherPlan::draw(self.seed, self.uuid));
         }
-        let own = &mut Rng::new(mix(seed) ^ 0x4452_4f50_5045);
-        if bug.is_none() && plan.mirror.is_none() && plan.faults.cache.flush_error > 0 {
-            plan.faults.cache.flush_drops = own.chance(1, 2);
-        }
-        plan
     }
 
     /// The cache device answers no read for some seconds. Nothing else is wrong with it, so no
