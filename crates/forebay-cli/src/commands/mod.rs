@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod alarms;
+mod answers;
 mod check;
 mod completions;
 mod config;

@@ -7,8 +7,8 @@ use forebay_admin::{
     DeviceRequest, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
 };
 use forebay_config::CacheSpec;
-use serde_json::Value;
 
+use super::answers::{list, print};
 use super::settings::pair;
 use crate::client::{self, Admin, escaped};
 use crate::failure::Failure;
@@ -29,7 +29,7 @@ enum Command {
     /// Open a pool that could not be opened, or that has stopped by itself
     Open(Open),
     /// List the pools
-    List(List_),
+    List(Admin),
     /// Show a pool
     Show(Show),
     /// Make a pool larger while it is used
@@ -78,12 +78,6 @@ struct Open {
     /// Take a device that is there and begins with zeroes, and fill a file system
     #[arg(long)]
     force: bool,
-    #[command(flatten)]
-    admin: Admin,
-}
-
-#[derive(Debug, clap::Args)]
-struct List_ {
     #[command(flatten)]
     admin: Admin,
 }
@@ -195,7 +189,7 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
     match options.command {
         Command::Create(options) => create(options),
         Command::Open(options) => open(&options),
-        Command::List(options) => list(&options.admin),
+        Command::List(admin) => list(&admin, "pools", "`forebay pool create` makes one", table),
         Command::Show(options) => {
             let pool = options.admin.client().get(&path(&options.name, ""))?;
             print(&options.admin, &pool, show)
@@ -203,7 +197,7 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
         Command::Grow(Grow { name, device, size, force, admin }) => {
             let pool =
                 admin.client().post(&path(&name, "/grow"), Some(&GrowRequest { device, size, force }))?;
-            print(&admin, &pool, |pool| {
+            print(&admin, &pool, |pool: &PoolInfo| {
                 format!("pool {}: {} now\n", harmless(&pool.name), bytes(pool.capacity_bytes))
             })
         }
@@ -236,10 +230,6 @@ fn path(name: &str, rest: &str) -> String {
     format!("/v1/pools/{}{rest}", escaped(name))
 }
 
-fn print(admin: &Admin, pool: &Value, words: impl Fn(&PoolInfo) -> String) -> Result<(), Failure> {
-    if admin.json { screen::print_json(pool) } else { screen::print(&words(&client::read(pool)?)) }
-}
-
 fn replace(
     Replace { name, devices, discard_lost, force, background, admin }: Replace,
 ) -> Result<(), Failure> {
@@ -255,7 +245,7 @@ fn replace(
         let job = client.get(&format!("/v1/jobs/{}", escaped(&job)))?;
         return job::attend(&client, &job, Wish { background, json: admin.json });
     }
-    print(&admin, &pool, |pool| {
+    print(&admin, &pool, |pool: &PoolInfo| {
         format!("pool {}: a new cache of {}\n", harmless(&pool.name), bytes(pool.capacity_bytes))
     })
 }
@@ -267,7 +257,7 @@ fn create(Create { name, devices, mirror, settings, force, admin }: Create) -> R
     }
     let request = PoolRequest { name, devices, settings, force };
     let pool = admin.client().post("/v1/pools", Some(&request))?;
-    print(&admin, &pool, |pool| {
+    print(&admin, &pool, |pool: &PoolInfo| {
         let cached = if pool.cached_bytes > 0 {
             format!(", {} cached", bytes(pool.cached_bytes))
         } else {
@@ -284,21 +274,9 @@ fn open(options: &Open) -> Result<(), Failure> {
         (new_cache, force) => format!("/open?new_cache={new_cache}&force={force}"),
     };
     let pool = options.admin.client().post_nothing(&path(&options.name, &allowed))?;
-    print(&options.admin, &pool, |pool| {
+    print(&options.admin, &pool, |pool: &PoolInfo| {
         format!("pool {}: {} volumes\n", harmless(&pool.name), pool.volumes.len())
     })
-}
-
-fn list(admin: &Admin) -> Result<(), Failure> {
-    let answer = admin.client().get("/v1/pools")?;
-    if admin.json {
-        return screen::print_json(&answer);
-    }
-    let pools: Vec<PoolInfo> = client::list(&answer, "pools")?;
-    if pools.is_empty() {
-        return screen::print("there are no pools; `forebay pool create` makes one\n");
-    }
-    screen::print(&format!("{}\n", table(&pools)))
 }
 
 /// One line for each pool.

@@ -3,6 +3,7 @@
 use forebay_admin::{LossInfo, VolumeInfo, VolumeRequest, VolumeState};
 use serde_json::{Value, json};
 
+use super::answers::{list, print};
 use super::settings::pair;
 use crate::client::{self, Admin, escaped};
 use crate::failure::Failure;
@@ -26,7 +27,7 @@ enum Command {
     /// Stop serving a volume; by default everything is written back first
     Detach(Detach),
     /// List the volumes
-    List(List_),
+    List(Admin),
     /// Show a volume
     Show(Show),
     /// Give a volume another size
@@ -82,12 +83,6 @@ struct Detach {
 }
 
 #[derive(Debug, clap::Args)]
-struct List_ {
-    #[command(flatten)]
-    admin: Admin,
-}
-
-#[derive(Debug, clap::Args)]
 struct Show {
     /// Name of the volume
     name: String,
@@ -116,7 +111,7 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
     match options.command {
         Command::Attach(options) => attach(options),
         Command::Detach(options) => detach(&options),
-        Command::List(options) => list(&options.admin),
+        Command::List(admin) => list(&admin, "volumes", "`forebay volume attach` makes one", table),
         Command::Show(options) => {
             let client = options.admin.client();
             let volume = client.get(&path(&options.name, ""))?;
@@ -127,7 +122,7 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
             if options.admin.json && !losses.is_empty() {
                 volume["losses"] = json!(losses);
             }
-            print(&options.admin, &volume, |volume| show(volume, &losses))
+            print(&options.admin, &volume, |volume: &VolumeInfo| show(volume, &losses))
         }
         Command::Resize(Resize { name, size, force, background, admin }) => {
             let client = admin.client();
@@ -143,14 +138,10 @@ pub(super) fn path(name: &str, rest: &str) -> String {
     format!("/v1/volumes/{}{rest}", escaped(name))
 }
 
-fn print(admin: &Admin, volume: &Value, words: impl Fn(&VolumeInfo) -> String) -> Result<(), Failure> {
-    if admin.json { screen::print_json(volume) } else { screen::print(&words(&client::read(volume)?)) }
-}
-
 fn attach(Attach { name, backing, pool, exports, settings, admin }: Attach) -> Result<(), Failure> {
     let request = VolumeRequest { name, pool, backing, exports, settings: settings.into_iter().collect() };
     let volume = admin.client().post("/v1/volumes", Some(&request))?;
-    print(&admin, &volume, |volume| {
+    print(&admin, &volume, |volume: &VolumeInfo| {
         let (name, pool) = (harmless(&volume.name), harmless(&volume.pool));
         let mut text =
             format!("volume {name}: {} in pool {pool}, {}\n", bytes(volume.size_bytes), volume.mode);
@@ -171,18 +162,6 @@ fn detach(options: &Detach) -> Result<(), Failure> {
     let force = if options.force { "&force=true" } else { "" };
     let job = client.delete(&path(&options.name, &format!("?how={how}{force}")))?;
     job::attend(&client, &job, Wish { background: options.background, json: options.admin.json })
-}
-
-fn list(admin: &Admin) -> Result<(), Failure> {
-    let answer = admin.client().get("/v1/volumes")?;
-    if admin.json {
-        return screen::print_json(&answer);
-    }
-    let volumes: Vec<VolumeInfo> = client::list(&answer, "volumes")?;
-    if volumes.is_empty() {
-        return screen::print("there are no volumes; `forebay volume attach` makes one\n");
-    }
-    screen::print(&format!("{}\n", table(&volumes)))
 }
 
 /// One line for each volume.
