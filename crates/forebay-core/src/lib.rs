@@ -45,6 +45,7 @@ mod request;
 mod scrub;
 
 pub use api::config::*;
+pub use api::open_error::OpenError;
 pub use api::settings::*;
 pub use api::stats::Stats;
 pub use api::*;
@@ -58,6 +59,6 @@ pub use failure::{AtRisk, RiskWalk};
 pub use fault::PlantedBug;
 pub use lifecycle::LifecycleError;
 pub use lifecycle::detach::DetachHow;
-pub use mirror::{MirrorDevices, MirrorState};
-pub use recovery::OpenError;
+pub use mirror::MirrorState;
+pub use recovery::mirrored::MirrorDevices;
 pub use scrub::ScrubReport;

@@ -2,7 +2,7 @@
 //!
 //! Damage shows when a block is read, and a block that nobody reads may stay damaged for long: until it is the only copy that
 //! is left of something, or until a second copy of it is damaged too. A scrub goes through all segments once. What it finds is
-//! treated as if a client had read it ([`Engine::give_up`]): a clean block is dropped, and fetched again from the backing store; a
+//! treated as if a client had read it (`Engine::give_up`): a clean block is dropped, and fetched again from the backing store; a
 //! dirty one is lost, and reported. An error is no damage: a dirty block that cannot be read is counted and left alone.
 //!
 //! Of a pair of a mirrored cache both copies are read, the segment of one member after that of the other, if both count. A block with a copy that is damaged

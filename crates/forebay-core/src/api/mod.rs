@@ -6,6 +6,7 @@
 //! translates.
 
 pub mod config;
+pub(crate) mod open_error;
 pub mod settings;
 pub(crate) mod stats;
 

@@ -4,13 +4,13 @@
 //! was told, before the engine takes the next call and between two steps of settling.
 
 use crate::api::Device;
+use crate::api::open_error::OpenError;
 use crate::context::LockOwner;
 use crate::context::pages::Page;
 use crate::log::ledger::Waiter;
 use crate::log::streams::ItemOwner;
 use crate::map::segment::Key;
 use crate::mirror::state::Outcome;
-use crate::recovery::OpenError;
 use forebay_format::VolumeId;
 
 /// See the top of the file.
@@ -44,4 +44,10 @@ pub(crate) enum Event {
     Fetched { key: Key, crc: u32, page: Page, token: u64 },
     /// The cache cannot be opened.
     OpeningFailed(OpenError),
+    /// The checkpoint that ends the opening is in effect.
+    Opened,
+    /// The final checkpoint is in effect.
+    Closing,
+    /// Recovery has done what comes before its checkpoint.
+    Recovered,
 }

@@ -3,6 +3,7 @@
 //!
 //! A part of the engine owns its own state and is handed the context. Nothing here calls a part.
 
+pub(crate) mod blank;
 pub(crate) mod counters;
 pub(crate) mod coverage;
 pub(crate) mod events;
@@ -14,6 +15,7 @@ pub(crate) mod sectors;
 pub(crate) mod volume;
 
 use crate::api::config::EngineConfig;
+use crate::api::open_error::OpenError;
 use crate::api::settings::VolumeSettings;
 use crate::api::stats::Stats;
 use crate::api::{Action, Device, Nanos, Notice, OpId, REQUEST_BYTES_MAX, Request, RequestKind, Span};
@@ -37,7 +39,7 @@ use crate::map::ages::Born;
 use crate::map::segment::Key;
 use crate::map::{CacheMap, UNSETTLED_LOOKUPS_MAX};
 use crate::mirror::state::Mirror;
-use crate::recovery::{OpenError, RecoveryRead};
+use crate::recovery::reads::RecoveryRead;
 use crate::request::fills::Fills;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -84,6 +86,8 @@ pub(crate) struct Context {
     pub(crate) pages: Pages,
     pub(crate) log: Log,
     pub(crate) fills: Fills,
+    /// Where superblock copies lie that differ from the one in effect, and what belongs there, in the order in which they are mended.
+    pub(crate) stale_superblocks: Vec<(u64, Vec<u8>)>,
     /// A checkpoint is to be taken soon.
     pub(crate) checkpoint_wanted: bool,
     pub(crate) free: FreeSegments,
@@ -115,8 +119,8 @@ impl Context {
         Self {
             status: Status::Opening,
             now,
-            superblock: crate::recovery::blank_superblock(),
-            map: CacheMap::new(crate::recovery::blank_geometry()),
+            superblock: crate::context::blank::blank_superblock(),
+            map: CacheMap::new(crate::context::blank::blank_geometry()),
             volumes: Vec::new(),
             actions: VecDeque::new(),
             events: VecDeque::new(),
@@ -128,6 +132,7 @@ impl Context {
             pages,
             log: Log::new(),
             fills: Fills::default(),
+            stale_superblocks: Vec::new(),
             checkpoint_wanted: false,
             free: FreeSegments::default(),
             volume_table: Vec::new(),

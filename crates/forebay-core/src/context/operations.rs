@@ -3,7 +3,7 @@
 use crate::api::{Action, Device, Nanos, Span};
 use crate::context::pages::Page;
 use crate::map::segment::Key;
-use crate::recovery::RecoveryRead;
+use crate::recovery::reads::RecoveryRead;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;

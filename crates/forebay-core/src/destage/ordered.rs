@@ -318,7 +318,7 @@ impl Engine {
             let map = &self.cx.map.volumes[usize::from(volume.id.0)];
             map.dirty + map.destaged > 0
         };
-        let hope = self.relocations.len() > 0
+        let hope = self.cx.log.moves > 0
             || !self.checkpoint.is_idle()
             || !self.cx.free.pool.is_empty()
             || self.cx.volumes.iter().flatten().any(unclean);

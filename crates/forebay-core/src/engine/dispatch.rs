@@ -40,11 +40,15 @@ impl Engine {
             }
             Event::Flushed { waiter: Waiter::Intent(direct), ok, .. } => self.intent_durable(direct, ok),
             Event::Flushed { waiter: Waiter::Direct(direct), ok, .. } => self.direct_flushed(direct, ok),
-            Event::Flushed { waiter: Waiter::Checkpoint, ok, .. } => self.checkpoint_flushed(ok),
+            Event::Flushed { waiter: Waiter::Checkpoint, ok, .. } => {
+                self.checkpoint.flushed(&mut self.cx, ok)
+            }
             Event::Flushed { waiter: Waiter::Lifecycle(volume), ok, .. } => {
                 self.lifecycle_flush_ended(volume, ok);
             }
-            Event::Flushed { waiter: Waiter::Recovery, ok, .. } => self.recovery_flushed(ok),
+            Event::Flushed { waiter: Waiter::Recovery, ok, .. } => {
+                self.recover(|recovery, cx| recovery.flushed(cx, ok));
+            }
             Event::Flushed { waiter: Waiter::Nobody, .. } => {}
             Event::BlockLock(owner) => {
                 if !self.lifecycle_lock_granted(owner) {
@@ -63,7 +67,10 @@ impl Engine {
             Event::MemberOut => self.forget_lost_copies(),
             Event::Repaired(slot, outcome) => self.scrub.repaired(&mut self.cx, slot, outcome),
             Event::Fetched { key, crc, page, token } => self.append_fill(key, crc, page, token),
-            Event::OpeningFailed(error) => self.fail_opening(error),
+            Event::Recovered => self.checkpoint.begin_opening(&mut self.cx),
+            Event::Opened => self.opened(),
+            Event::Closing => self.close(),
+            Event::OpeningFailed(error) => self.opening_failed(error),
         }
     }
 

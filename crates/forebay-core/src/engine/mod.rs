@@ -8,17 +8,18 @@
 //! `throttle`, `checkpoint`, `recovery`. What they share is here.
 
 mod dispatch;
+mod opening;
 mod scrubbing;
 mod settle;
 
-use crate::api::config::{Attachment, EngineConfig};
+use crate::api::config::EngineConfig;
 use crate::api::settings::{PoolSettings, SettingsError, VolumeSettings};
 use crate::api::stats::Stats;
 use crate::api::{
     Action, Device, DeviceFailure, Nanos, OpId, Request, RequestError, RequestKind, RequestOutcome, Span,
 };
 use crate::base::slab::Slab;
-use crate::checkpoint::CheckpointState;
+use crate::checkpoint::Checkpoints;
 use crate::context::operations::OpKind;
 use crate::context::requests::Req;
 use crate::context::sectors::BLOCK;
@@ -42,7 +43,7 @@ use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
-use forebay_format::checkpoint::BackingRecord;
+use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 
 /// The engine of one cache: `(now, event) -> actions`.
 #[derive(Debug)]
@@ -61,7 +62,7 @@ pub struct Engine {
     pub(crate) memory: Memory,
     pub(crate) reclaim: Option<Reclaim>,
     pub(crate) reclaim_wants_destage: bool,
-    pub(crate) checkpoint: CheckpointState,
+    pub(crate) checkpoint: Checkpoints,
     pub(crate) recovery: Option<Box<Recovery>>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) pool_job: Option<PoolJob>,
@@ -129,14 +130,6 @@ impl Context {
 }
 
 impl Engine {
-    /// Starts opening the cache device of `device_bytes`. Perform its actions until `status` is not `Opening`.
-    #[must_use]
-    pub fn open(config: EngineConfig, device_bytes: u64, attachments: Vec<Attachment>, now: Nanos) -> Self {
-        let mut engine = Self::blank(config, now);
-        engine.begin_recovery(device_bytes, attachments);
-        engine
-    }
-
     /// An engine that knows nothing yet.
     pub(crate) fn blank(config: EngineConfig, now: Nanos) -> Self {
         Self {
@@ -152,7 +145,7 @@ impl Engine {
             memory: Memory::new(),
             reclaim: None,
             reclaim_wants_destage: false,
-            checkpoint: CheckpointState::default(),
+            checkpoint: Checkpoints::default(),
             recovery: None,
             lifecycle: Lifecycle::default(),
             pool_job: None,
@@ -332,18 +325,21 @@ impl Engine {
             }
             OpKind::Flush(Device::Cache) if self.cx.mirror.is_some() => self.cx.member_flushed(op.member, ok),
             OpKind::Flush(device) => self.cx.flushed(device, ok),
-            OpKind::Checkpoint => self.checkpoint_written(op.member, ok),
+            OpKind::Checkpoint => self.checkpoint.written(&mut self.cx, op.member, ok),
             OpKind::CopyRead => self.cx.copy_read(ok, crcs),
             OpKind::CopyWrite => self.cx.copy_written(op.member, ok),
-            OpKind::Mend => self.mended(op.member, ok),
-            OpKind::RewriteUnflushed => self.rewritten(op.member, ok),
+            OpKind::Mend => self.recover(|recovery, cx| recovery.mended(cx, op.member, ok)),
+            OpKind::RewriteUnflushed => self.recover(|recovery, cx| recovery.rewritten(cx, op.member, ok)),
             OpKind::RepairRead => self.cx.repair_read(ok, crcs),
             OpKind::RepairWrite => self.cx.repair_written(op.member, ok),
             OpKind::Recovery(read) => {
-                self.recovery_completed(read, result.map(|()| &[][..]));
+                self.recover(|recovery, cx| recovery.completed(cx, read, result.map(|()| &[][..])));
             }
             OpKind::LifecycleFlush(volume) => self.lifecycle_flushed(volume, ok),
-            OpKind::Sample { volume, index } => self.sample_read(volume, index, ok, crcs),
+            OpKind::Sample { index, .. } if self.recovery.is_some() => {
+                self.recover(|recovery, cx| recovery.sample_read(cx, index, ok, crcs));
+            }
+            OpKind::Sample { volume, .. } => self.lifecycle_sample_read(volume, ok, crcs),
         }
     }
 
@@ -352,7 +348,7 @@ impl Engine {
         self.begin(now);
         let op = self.cx.take_op(op);
         match op.kind {
-            OpKind::Recovery(read) => self.recovery_completed(read, result),
+            OpKind::Recovery(read) => self.recover(|recovery, cx| recovery.completed(cx, read, result)),
             _ => unreachable!("only recovery reads metadata"),
         }
         self.dispatch();
@@ -395,7 +391,7 @@ impl Engine {
         [
             self.throttle.deadline(self.cx.now),
             self.cx.marks_deadline(),
-            self.checkpoint_deadline(),
+            self.checkpoint.deadline(&self.cx),
             self.lifecycle_deadline(),
             self.sweeps_deadline(),
             self.cx.failure_deadline(),
@@ -485,7 +481,7 @@ impl Engine {
         self.cx.config.pool
     }
 
-    /// Size of an attached volume in bytes; may be less than that of its backing store, see [`Attachment`].
+    /// Size of an attached volume in bytes; may be less than that of its backing store, see `Attachment`.
     #[must_use]
     pub fn volume_size_bytes(&self, volume: VolumeId) -> Option<u64> {
         self.cx.volumes.get(usize::from(volume.0))?.as_ref().map(|volume| volume.limit_bytes)
@@ -552,7 +548,7 @@ impl Engine {
         let busy = self.cx.reqs.len() > 0
             || self.cx.ops.len() > 0
             || self.extents.len() > 0
-            || self.relocations.len() > 0
+            || self.cx.log.moves > 0
             || !self.checkpoint.is_idle()
             || self.cx.is_mirror_busy()
             || self.cx.is_rescue_busy();
@@ -564,6 +560,26 @@ impl Engine {
         }
         self.quiesced = true;
         self.cx.actions.push_back(Action::Quiesced);
+    }
+
+    /// The final checkpoint is in effect: what only waited for it has it now.
+    fn close(&mut self) {
+        self.step_lifecycle();
+        self.step_pool();
+        self.cx.actions.push_back(Action::Closed);
+    }
+
+    /// The volume table as the next checkpoint will have it: volumes that are not attached included.
+    #[must_use]
+    pub fn volume_table(&self) -> Vec<VolumeEntry> {
+        self.checkpoint.table_to_write(&self.cx)
+    }
+
+    /// Has a checkpoint taken as soon as that is possible; [`Notice::Checkpointed`](crate::Notice::Checkpointed) tells when it is in
+    /// effect.
+    pub fn take_checkpoint(&mut self, now: Nanos) {
+        self.begin(now);
+        self.cx.want_checkpoint();
     }
 
     /// After [`Action::Quiesced`]: takes the final checkpoint with what the backing stores look like now;
@@ -584,7 +600,8 @@ impl Engine {
             }
         }
         self.cx.status = Status::Stopping;
-        self.begin_final_checkpoint();
+        self.checkpoint.begin_final(&mut self.cx);
+        self.step_checkpoint();
     }
 
     /// Checks all invariants that can be checked by looking; panics if one does not hold. Slow.
@@ -610,7 +627,7 @@ impl Engine {
             self.merge_queue.len(),
             self.directs.len(),
             self.extents.len(),
-            self.relocations.len(),
+            self.cx.log.moves,
             self.throttle.waiting_len(),
             self.cx.log.marks.len(),
             self.reclaim,

@@ -83,6 +83,16 @@ impl Engine {
         self.step_sweeps();
     }
 
+    /// What changes with a checkpoint changes at the instant of its snapshot.
+    pub(super) fn step_checkpoint(&mut self) {
+        if self.checkpoint.is_ready_for_snapshot(&mut self.cx) {
+            self.apply_pool_job();
+            self.cx.apply_rebuild();
+            self.checkpoint.take_snapshot(&mut self.cx);
+            self.dispatch();
+        }
+    }
+
     fn step_logs(&mut self) {
         self.cx.log.writers_wait_for_marks = self.throttle.waiting_len() > 0 && self.writers_wait_for_marks();
         for stream in [StreamKind::Survivor, StreamKind::Write, StreamKind::Fill] {

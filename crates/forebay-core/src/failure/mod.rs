@@ -276,7 +276,7 @@ impl Engine {
     ) -> Self {
         let mut engine = Self::blank(config, now);
         // No segment; the size of one is only there to be divided by.
-        let geometry = Geometry { segment_blocks: 16, ..crate::recovery::blank_geometry() };
+        let geometry = Geometry { segment_blocks: 16, ..crate::context::blank::blank_geometry() };
         engine.cx.map = crate::map::CacheMap::new(geometry);
         engine.cx.superblock.geometry = geometry;
         engine.cx.volume_table = entries;

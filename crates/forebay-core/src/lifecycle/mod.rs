@@ -449,7 +449,7 @@ impl Engine {
     }
 
     pub(crate) fn is_checkpointed(&self, ticket: u64) -> bool {
-        self.checkpoint.in_effect >= ticket
+        self.checkpoint.is_in_effect(ticket)
     }
 
     /// Most dirty blocks of volumes that are not attached: nobody can write them back, and reclaim must still find room.

@@ -139,11 +139,11 @@ impl Engine {
     /// How far the cache has come, for a record outside of its device ([`EngineConfig::known`](crate::EngineConfig)).
     #[must_use]
     pub fn mark(&self) -> CacheMark {
-        if self.checkpoint.super_generation == 0 {
+        if self.checkpoint.super_generation() == 0 {
             return self.cx.config.known; // Not open yet.
         }
         let flushed = core::array::from_fn(|stream| self.cx.log.streams[stream].flushed_sequence);
-        CacheMark { generation: self.checkpoint.super_generation, flushed }
+        CacheMark { generation: self.checkpoint.super_generation(), flushed }
     }
 
     /// How the device is divided now.
@@ -234,7 +234,7 @@ impl Engine {
         let Some(job) = &mut self.pool_job else { return false };
         (job.segment, job.index) = if ended { (count, 0) } else { (segment, index) };
         self.reclaim_wants_destage |= blocked;
-        let moving = self.relocations.len() > 0;
+        let moving = self.cx.log.moves > 0;
         self.wake_in(match ended || blocked {
             true if moving => RETRY_NS,
             true => DESTAGE_NS,
@@ -272,7 +272,7 @@ impl Engine {
     /// does, or may later.
     fn moves_pinned(&mut self, slot: u32) -> bool {
         self.cx.map.pinned_blocks() * 2 <= self.cx.data_capacity()
-            && (self.relocate(slot) || self.relocations.len() > 0)
+            && (self.relocate(slot) || self.cx.log.moves > 0)
     }
 
     /// Called with every snapshot, before it is taken: the geometry changes now or not in this checkpoint.

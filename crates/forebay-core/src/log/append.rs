@@ -2,7 +2,7 @@
 //!
 //! Every stream has an open segment and a queue of items. When a batch may be written, everything in the queue that
 //! fits goes into it: header block, then payload, one device write (group commit that never waits when the device has
-//! little to do, see [`Stream::is_worth_a_batch`]). Some batches per
+//! little to do, see `Stream::is_worth_a_batch`). Some batches per
 //! stream are in flight at once; a batch *counts* only when it and all batches before it in its stream have completed
 //! (I2): so after a crash the part of a stream that is readable from its start is all that anyone was promised.
 //!

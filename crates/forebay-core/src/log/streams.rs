@@ -212,7 +212,9 @@ pub(crate) struct Log {
     pub(crate) writers_wait_for_marks: bool,
     /// A snapshot is about to be taken: no batch may be started.
     pub(crate) on_hold: bool,
-    /// Blocks of survivors that are being read.
+    /// Blocks that reclaim is moving.
+    pub(crate) moves: usize,
+    /// Of those, blocks that are being read.
     pub(crate) survivor_reads: u32,
 }
 
@@ -229,6 +231,7 @@ impl Log {
             order_waits_for_marks: false,
             writers_wait_for_marks: false,
             on_hold: false,
+            moves: 0,
             survivor_reads: 0,
         }
     }

@@ -144,7 +144,7 @@ impl Engine {
         let (stream, blocks) = (&self.cx.log.streams[StreamKind::Fill.index()], self.cx.batch_blocks());
         let halves = 2 * self.cx.free.window.len().saturating_sub(FILL_RESERVE) as u32;
         let room = stream.room(blocks) + (halves + u32::from(mirror.spare.is_some())) * blocks;
-        let waiting = self.relocations.len() + stream.queue.len();
+        let waiting = self.cx.log.moves + stream.queue.len();
         (waiting as u32 + 2) * 2 < room
     }
 }

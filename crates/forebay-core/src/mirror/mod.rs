@@ -27,15 +27,11 @@
 
 mod column;
 mod log;
-mod overlay;
 mod rebuild;
-mod recover;
 mod repair;
 pub(crate) mod state;
 
-pub use recover::MirrorDevices;
-pub(crate) use recover::Pairs;
-
+use crate::api::open_error::OpenError;
 use crate::api::{Action, Nanos, Notice};
 use crate::context::Context;
 use crate::context::Status;
@@ -45,7 +41,6 @@ use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::SegmentPhase;
 use crate::mirror::state::{Rebuild, Standing};
-use crate::recovery::OpenError;
 use crate::request::read::CACHE_READ_TRIES;
 use forebay_format::MirrorMark;
 

@@ -32,7 +32,7 @@ impl Context {
         }
     }
 
-    /// A scrub has found a copy of this slot that is not right, and waits to be told by [`Engine::scrub_repaired`]. False if it waits
+    /// A scrub has found a copy of this slot that is not right, and waits to be told by an event. False if it waits
     /// for that already.
     pub(crate) fn ask_repair(&mut self, slot: u32) -> bool {
         let Some(mirror) = self.mirror.as_mut() else { return false };

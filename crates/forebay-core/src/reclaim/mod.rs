@@ -365,7 +365,7 @@ impl Engine {
     /// block is being changed or there is no room: another victim may do.
     fn wait_with_victim(&mut self, victim: Reclaim) -> Emptying {
         self.cx.cover(CoverageMark::VictimWaits);
-        if self.relocations.len() == 0 {
+        if self.cx.log.moves == 0 {
             self.reclaim_wants_destage = true;
             return Emptying::Stuck(victim.segment);
         }
@@ -380,12 +380,12 @@ impl Engine {
         let drains = !self.cx.free.window.is_empty() || stream.room(self.cx.batch_blocks()) > 1;
         !self.cx.fenced
             && !self.can_relocate()
-            && (self.relocations.len() > 0 && drains || self.is_room_coming())
+            && (self.cx.log.moves > 0 && drains || self.checkpoint.is_room_coming(&self.cx))
     }
 
     fn can_relocate(&self) -> bool {
         !self.cx.fenced
-            && self.relocations.len() < RELOCATIONS_MAX
+            && self.cx.log.moves < RELOCATIONS_MAX
             && self.cx.pages.available(PageUse::Survivor) > 0
             && self.has_room_to_relocate()
     }
@@ -395,7 +395,7 @@ impl Engine {
         let stream = &self.cx.log.streams[StreamKind::Survivor.index()];
         let segments = self.cx.free.window.len() as u32;
         let room = stream.room(self.cx.batch_blocks()) + segments * self.cx.batch_blocks();
-        let waiting = self.relocations.len() + stream.queue.len();
+        let waiting = self.cx.log.moves + stream.queue.len();
         (waiting as u32 + 2) * 2 < room
     }
 
@@ -404,7 +404,7 @@ impl Engine {
         self.relocate_masked(slot, None)
     }
 
-    /// As [`Engine::relocate`]; the copy has no sectors but those of `mask`.
+    /// As `relocate`; the copy has no sectors but those of `mask`.
     pub(crate) fn relocate_masked(&mut self, slot: u32, mask: Option<u8>) -> bool {
         let key = self.cx.map.key(slot);
         let range = BlockRange { first: key, last: key };
@@ -417,6 +417,7 @@ impl Engine {
         let page = self.cx.pages.take(PageUse::Survivor).expect("a page is available");
         let relocation = Relocation { key, from: slot, mask, page, tries: 1, recorded_dirty: false };
         let relocation = self.relocations.insert(relocation);
+        self.cx.log.moves += 1;
         self.cx.map.leaves(slot, true);
         self.read_for_relocation(relocation);
         true
@@ -517,6 +518,7 @@ impl Engine {
 
     fn end_relocation(&mut self, number: u32) {
         let relocation = self.relocations.remove(number);
+        self.cx.log.moves -= 1;
         self.cx.map.leaves(relocation.from, false);
         self.cx.pages.give(PageUse::Survivor, relocation.page);
         if fault::planted(PlantedBug::RelocateWithoutLock) {

@@ -102,7 +102,7 @@ impl Context {
         self.capacity_of(self.segments_staying())
     }
 
-    /// Room that the blocks of a volume take of [`Engine::space`].
+    /// Room that the blocks of a volume take of `Context::space`.
     pub(crate) fn held(&self, volume: VolumeId) -> u64 {
         let map = &self.map.volumes[usize::from(volume.0)];
         map.cached + if self.mirror.is_some() { map.dirty + map.destaged } else { 0 }

@@ -6,18 +6,18 @@
 //! ([`Suspicion`]): after an unclean stop only the owner can tell its own last writes from those of others.
 
 use crate::api::config::{Attachment, OnBackingChange, Suspicion};
+use crate::api::open_error::OpenError;
 use crate::api::{Device, Notice};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::operations::OpKind;
 use crate::context::pages::PageUse;
 use crate::context::sectors::{BLOCK, sector_mask};
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::BLOCK_LAST;
 use crate::map::MASK_FULL;
 use crate::map::segment::{BlockState, Key};
-use crate::recovery::OpenError;
+use crate::recovery::Recovery;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::VolumeEntry;
@@ -118,7 +118,7 @@ impl Context {
         verdict
     }
 
-    /// As [`Engine::suspect`], looking at a bounded part of the map.
+    /// As `suspect`, looking at a bounded part of the map.
     pub(crate) fn suspect_online(&self, attachment: &Attachment, entry: &VolumeEntry) -> Verdict {
         let noted = entry.backing.stamp_ns.is_some() || !entry.backing.samples.is_empty();
         if noted {
@@ -191,13 +191,13 @@ impl Context {
     }
 }
 
-impl Engine {
-    pub(crate) fn attach(&mut self) -> Result<(), OpenError> {
-        let table = core::mem::take(&mut self.recovering().checkpoint.volumes);
-        self.cx.volume_table = table;
-        for attachment in self.recovering().attachments.clone() {
+impl Recovery {
+    pub(crate) fn attach(&mut self, cx: &mut Context) -> Result<(), OpenError> {
+        let table = core::mem::take(&mut self.checkpoint.volumes);
+        cx.volume_table = table;
+        for attachment in self.attachments.clone() {
             let id = attachment.volume;
-            let entry = self.cx.volume_table.iter().find(|entry| entry.id == id).cloned();
+            let entry = cx.volume_table.iter().find(|entry| entry.id == id).cloned();
             let entry = entry.ok_or(OpenError::UnknownVolume(id))?;
             if attachment.size_bytes < entry.size_bytes {
                 return Err(OpenError::BackingShrunk {
@@ -205,52 +205,48 @@ impl Engine {
                     now: attachment.size_bytes,
                 });
             }
-            let verdict = self.cx.suspect(&attachment, &entry);
-            self.recovering().verdicts.push(verdict);
-            let size_bytes = self.cx.size_to_serve(&attachment, &entry);
+            let verdict = cx.suspect(&attachment, &entry);
+            self.verdicts.push(verdict);
+            let size_bytes = cx.size_to_serve(&attachment, &entry);
             let attachment = Attachment { size_bytes, ..attachment };
-            self.cx.enter_volume(&attachment);
+            cx.enter_volume(&attachment);
         }
-        self.next_sample();
+        self.next_sample(cx);
         Ok(())
     }
 
     /// Reads the next sample, one at a time; when there is none left, judges.
-    fn next_sample(&mut self) {
-        let recovery = self.recovering();
+    fn next_sample(&mut self, cx: &mut Context) {
+        let recovery = &mut *self;
         let next =
             recovery.verdicts.iter().position(|verdict| !verdict.samples.is_empty() && !verdict.changed);
         let Some(index) = next else {
-            if let Err(error) = self.judge() {
-                self.fail_opening(error);
+            if let Err(error) = self.judge(cx) {
+                cx.fail_opening(error);
             }
             return;
         };
         let sample = recovery.verdicts[index].samples[recovery.verdicts[index].samples.len() - 1];
         let volume = recovery.attachments[index].volume;
-        let page = self.cx.pages.take(PageUse::Destage).expect("nothing else takes pages yet");
+        let page = cx.pages.take(PageUse::Destage).expect("nothing else takes pages yet");
         let kind = OpKind::Sample { volume, index: index as u32 };
-        self.cx.read(Device::Backing(volume), sample.block * BLOCK, &[page.span()], true, kind);
-        self.cx.pages.give(PageUse::Destage, page);
+        cx.read(Device::Backing(volume), sample.block * BLOCK, &[page.span()], true, kind);
+        cx.pages.give(PageUse::Destage, page);
     }
 
-    pub(crate) fn sample_read(&mut self, volume: VolumeId, index: u32, ok: bool, crcs: &[u32]) {
-        if self.recovery.is_none() {
-            self.lifecycle_sample_read(volume, ok, crcs);
-            return;
-        }
+    pub(crate) fn sample_read(&mut self, cx: &mut Context, index: u32, ok: bool, crcs: &[u32]) {
         if !ok {
-            self.fail_opening(OpenError::BackingUnreadable);
+            cx.fail_opening(OpenError::BackingUnreadable);
             return;
         }
-        self.recovering().verdicts[index as usize].compare(crcs.first().copied());
-        self.next_sample();
+        self.verdicts[index as usize].compare(crcs.first().copied());
+        self.next_sample(cx);
     }
 
     /// Decides, volume by volume, what of the cache can be trusted: a backing store has changed if its modification
     /// stamp did, if a sample differs, or if it is another one by its identity and nothing speaks for it.
-    fn judge(&mut self) -> Result<(), OpenError> {
-        let recovery = self.recovering();
+    fn judge(&mut self, cx: &mut Context) -> Result<(), OpenError> {
+        let recovery = &mut *self;
         let verdicts = core::mem::take(&mut recovery.verdicts);
         let volumes: Vec<VolumeId> =
             recovery.attachments.iter().map(|attachment| attachment.volume).collect();
@@ -258,27 +254,27 @@ impl Engine {
             recovery.attachments.iter().map(|attachment| attachment.on_change).collect();
         for ((id, policy), verdict) in volumes.iter().zip(policies).zip(verdicts) {
             if verdict.is_uncertain() {
-                let dropped = self.cx.drop_clean(*id, 0, BLOCK_LAST);
-                self.cx.notice(Notice::BackingUncertain { volume: *id, dropped });
+                let dropped = cx.drop_clean(*id, 0, BLOCK_LAST);
+                cx.notice(Notice::BackingUncertain { volume: *id, dropped });
             }
             if !verdict.is_changed() {
                 continue;
             }
-            let dirty_blocks = self.cx.dirty_blocks(*id);
+            let dirty_blocks = cx.dirty_blocks(*id);
             let mut discarded = 0;
             match policy {
                 OnBackingChange::Refuse if dirty_blocks > 0 => {
                     return Err(OpenError::BackingChanged { volume: *id, dirty_blocks });
                 }
-                OnBackingChange::DiscardDirty => discarded = self.cx.discard_dirty(*id),
+                OnBackingChange::DiscardDirty => discarded = cx.discard_dirty(*id),
                 OnBackingChange::Refuse | OnBackingChange::KeepDirty => {}
             }
-            self.cx.cover(CoverageMark::BackingChanged);
-            self.cx.forget_order(*id);
-            let dropped = self.cx.drop_clean(*id, 0, BLOCK_LAST);
-            self.cx.notice(Notice::BackingChanged { volume: *id, dropped, discarded });
+            cx.cover(CoverageMark::BackingChanged);
+            cx.forget_order(*id);
+            let dropped = cx.drop_clean(*id, 0, BLOCK_LAST);
+            cx.notice(Notice::BackingChanged { volume: *id, dropped, discarded });
         }
-        self.settle_devices(&volumes);
+        self.settle_devices(cx, &volumes);
         Ok(())
     }
 }

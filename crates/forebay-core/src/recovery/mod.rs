@@ -18,14 +18,19 @@
 //! Up to step 8 nothing is written, so a crash in the middle, or a refusal, leaves everything as it was.
 
 pub(crate) mod attach;
+pub(crate) mod mirrored;
+mod overlay;
+pub(crate) mod reads;
 pub(crate) mod rewrite;
 pub(crate) mod scan;
 
 use crate::api::config::Attachment;
+use crate::api::open_error::OpenError;
 use crate::api::{Device, DeviceFailure};
 use crate::context::Context;
 use crate::context::Status;
 use crate::context::coverage::CoverageMark;
+use crate::context::events::Event;
 use crate::context::sectors::{BLOCK, sector_mask};
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
@@ -34,20 +39,19 @@ use crate::log::ledger::Waiter;
 use crate::map::CacheMap;
 use crate::map::load::FoundSlot;
 use crate::map::segment::{BlockState, Key, SegmentPhase};
-use crate::mirror::Pairs;
 use crate::recovery::attach::Verdict;
+use crate::recovery::mirrored::Pairs;
+use crate::recovery::reads::{CopyOf, RecoveryRead, What};
 use crate::recovery::rewrite::Rewrite;
 use crate::recovery::scan::{After, Bytes, Found, Place, Tail};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use alloc::string::String;
 use alloc::vec::Vec;
 use forebay_format::batch::{BatchHeader, BatchKind, Entry};
 use forebay_format::checkpoint::{Checkpoint, INTENT_REGION_BLOCKS, Intent, SegmentState, SlotState};
 use forebay_format::geometry::VOLUMES_MAX;
 use forebay_format::superblock::{CacheState, Superblock};
-use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, Geometry, StreamKind, VolumeId, summary};
-use thiserror::Error;
+use forebay_format::{BLOCK_BYTES, FormatError, Geometry, StreamKind, VolumeId, summary};
 
 /// Attempts at each read.
 const READ_TRIES: u32 = 3;
@@ -56,151 +60,6 @@ const READS_IN_FLIGHT: usize = 32;
 /// Reads of whole segments under way: each takes the memory of a segment.
 const WHOLE_READS_IN_FLIGHT: usize = 8;
 
-/// Why a cache could not be opened. Nothing was changed on it.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// No usable superblock.
-    #[error("{0}")]
-    Superblock(FormatError),
-    /// Neither superblock could be read.
-    #[error("the superblocks cannot be read: the cache device fails")]
-    Unreadable,
-    /// The checkpoint in effect is damaged in both copies.
-    #[error(
-        "checkpoint {generation} is damaged in both copies ({error}); extract what is left with `forebay \
-         salvage CACHE --to FOLDER`"
-    )]
-    CheckpointLost {
-        /// Generation that the superblock names.
-        generation: u64,
-        /// What is wrong with the second copy.
-        error: FormatError,
-    },
-    /// It is not known any more which blocks some dirty slots hold.
-    #[error(
-        "segment {segment}: {dirty_blocks} dirty blocks whose addresses cannot be read; extract what is left with `forebay \
-         salvage CACHE --to FOLDER`"
-    )]
-    SegmentLost {
-        /// The segment.
-        segment: u32,
-        /// Dirty blocks concerned.
-        dirty_blocks: u32,
-    },
-    /// Behind the end of what could be replayed the device cannot be read.
-    #[error(
-        "segment {segment} cannot be read where the log may go on: it is not known what was written last; extract what is left \
-         with `forebay salvage CACHE --to FOLDER`"
-    )]
-    TailUnreadable {
-        /// The segment.
-        segment: u32,
-    },
-    /// The device acknowledged a flush and lost what it covered.
-    #[error(
-        "the cache device lost writes that it had flushed (stream {stream}: batch {lost} is gone): do not use this device; \
-         extract what is left with `forebay salvage CACHE --to FOLDER`"
-    )]
-    LostFlushedBatch {
-        /// Stream number.
-        stream: u8,
-        /// Stream sequence of the first batch that is missing.
-        lost: u64,
-    },
-    /// It is known to have come further than this.
-    #[error(
-        "it has less than what it is known to have had: it is an older copy, or its device lost what it had flushed"
-    )]
-    Older,
-    /// Its superblock says that it was given up.
-    #[error("it failed, and its volumes went on without it: what is on it is older than what they have")]
-    GivenUp,
-    /// The cache does not know the volume.
-    #[error("the cache has no volume {}", .0.0)]
-    UnknownVolume(VolumeId),
-    /// The backing store has become smaller.
-    #[error(
-        "the backing store has {now} bytes, but the volume has {recorded}: restore its full size, or discard this cache"
-    )]
-    BackingShrunk {
-        /// Volume size in bytes.
-        recorded: u64,
-        /// Size of the backing store now.
-        now: u64,
-    },
-    /// The backing store is not as the cache left it, and the cache holds newer data for it.
-    #[error(
-        "the backing store was changed while the cache was away, or is another one, and the cache holds {dirty_blocks} dirty \
-         blocks for it"
-    )]
-    BackingChanged {
-        /// Volume.
-        volume: VolumeId,
-        /// Dirty blocks.
-        dirty_blocks: u64,
-    },
-    /// The backing store cannot be read.
-    #[error("the backing store cannot be read")]
-    BackingUnreadable,
-    /// It is one of the two devices of a mirrored cache.
-    #[error("the device is one half of a mirrored cache: open it as such")]
-    Mirrored,
-    /// Neither member of a mirrored cache can be believed.
-    #[error("no device of the mirrored cache has a superblock that can be believed")]
-    NoMember,
-    /// The two devices of a mirrored cache are of different caches.
-    #[error("the two devices are of different mirrored caches: name the one that belongs to it")]
-    OtherCache,
-    /// Each of the two devices of a mirrored cache has gone on without the other.
-    #[error(
-        "the two devices of the mirrored cache contradict each other: each was used without the other; name only the one that is right"
-    )]
-    SplitMirror,
-    /// It could not be noted that a member of a mirrored cache does not count any more.
-    #[error(
-        "one device of the mirrored cache cannot be used, and that could not be recorded: make the state folder writable"
-    )]
-    NoNote,
-    /// A backing store cannot be flushed.
-    #[error("the backing store cannot be flushed")]
-    BackingFlush,
-    /// The cache device cannot be written or flushed.
-    #[error("the cache device cannot be written")]
-    CacheWrite,
-    /// The cache device became shorter while it was opened.
-    #[error(
-        "the cache device ends before the end that it had: it was cut, or is gone; bring it back as long as it was"
-    )]
-    CacheEnded,
-}
-
-/// A metadata read under way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct RecoveryRead {
-    pub(crate) what: What,
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
-    pub(crate) tries: u32,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum What {
-    Superblock(CopyOf),
-    /// The so-many-th of the copies in [`Recovery::checkpoints`].
-    Checkpoint(usize),
-    /// The summary of a segment.
-    Summary(u32),
-    /// All batches of a segment.
-    Whole(u32),
-    /// The first block of a segment of the window.
-    Head(u32),
-    /// One block of a segment that cannot be read as a whole.
-    Block(u32, u32),
-    /// A part of a segment that is written again.
-    Rewritten(u32),
-}
-
 /// A segment that is read block by block.
 #[derive(Debug)]
 struct Pieces {
@@ -208,9 +67,6 @@ struct Pieces {
     bad: Vec<bool>,
     left: u32,
 }
-
-/// Where a superblock copy lies: on which member of a mirrored cache (else 0), and which copy it is.
-pub(crate) type CopyOf = (usize, usize);
 
 #[derive(Debug)]
 pub(crate) struct Recovery {
@@ -239,34 +95,6 @@ pub(crate) struct Recovery {
     flush_failed: bool,
 }
 
-pub(crate) fn blank_geometry() -> Geometry {
-    Geometry {
-        device_blocks: 0,
-        segment_blocks: 1,
-        segment_count: 0,
-        checkpoint_slot_blocks: 0,
-        segments_start_block: 0,
-    }
-}
-
-pub(crate) fn blank_superblock() -> Superblock {
-    Superblock {
-        uuid: CacheUuid::default(),
-        generation: 0,
-        epoch: 0,
-        checkpoint_generation: 0,
-        state: CacheState::Open,
-        geometry: blank_geometry(),
-        members: forebay_format::Members::default(),
-        mirror: None,
-        encryption: None,
-        shard_index: 0,
-        shard_count: 1,
-        created_unix_s: 0,
-        written_by: String::new(),
-    }
-}
-
 impl Recovery {
     /// The next thing to read, if it may be read now.
     fn next_job(&mut self) -> Option<What> {
@@ -278,6 +106,10 @@ impl Recovery {
 }
 
 impl Context {
+    fn fail_opening(&mut self, error: OpenError) {
+        self.status = Status::Failed(error);
+    }
+
     /// I75: a superblock below the generation that is known to be durable is not that of this cache any more. Nor is one believed that
     /// says that the cache has failed.
     pub(crate) fn check_generation(&self, superblock: &Superblock) -> Result<(), OpenError> {
@@ -317,13 +149,15 @@ impl Context {
     }
 }
 
-impl Engine {
-    pub(crate) fn begin_recovery(&mut self, device_bytes: u64, attachments: Vec<Attachment>) {
-        self.recovery = Some(Box::new(Recovery {
+impl Recovery {
+    /// Begins to open the cache device of `device_bytes`.
+    pub(crate) fn begin(cx: &mut Context, device_bytes: u64, attachments: Vec<Attachment>) -> Box<Self> {
+        let members = cx.meta_members();
+        let mut recovery = Box::new(Self {
             device_bytes,
             attachments,
             superblocks: Vec::new(),
-            expected: 0,
+            expected: 2 * members.len(),
             unreadable: 0,
             checkpoints: Vec::new(),
             pairs: Pairs::default(),
@@ -339,74 +173,65 @@ impl Engine {
             settling: Vec::new(),
             pending_flushes: 0,
             flush_failed: false,
-        }));
-        let members = self.cx.meta_members();
-        self.recovering().expected = 2 * members.len();
+        });
         for (member, copy) in members.flat_map(|member| [(member, 0), (member, 1)]) {
-            let offset = self.cx.map.geometry.mirror_meta(member, Geometry::superblock_offset(copy));
-            self.recovery_read(What::Superblock((member, copy)), offset, BLOCK);
+            let offset = cx.map.geometry.mirror_meta(member, Geometry::superblock_offset(copy));
+            recovery.read(cx, What::Superblock((member, copy)), offset, BLOCK);
         }
+        recovery
     }
 
-    pub(crate) fn fail_opening(&mut self, error: OpenError) {
-        self.recovery = None;
-        self.cx.status = Status::Failed(error);
-    }
-
-    pub(crate) fn recovering(&mut self) -> &mut Recovery {
-        self.recovery.as_mut().expect("recovery is under way")
-    }
-
-    pub(crate) fn recovery_read(&mut self, what: What, offset: u64, len: u64) {
-        let recovery = self.recovering();
+    pub(crate) fn read(&mut self, cx: &mut Context, what: What, offset: u64, len: u64) {
+        let recovery = &mut *self;
         recovery.in_flight += 1;
         recovery.whole_in_flight += usize::from(matches!(what, What::Whole(_)));
-        self.cx.read_meta(RecoveryRead { what, offset, len, tries: 1 });
+        cx.read_meta(RecoveryRead { what, offset, len, tries: 1 });
     }
 
-    pub(crate) fn recovery_completed(&mut self, read: RecoveryRead, result: Result<&[u8], DeviceFailure>) {
-        if self.recovery.is_none() {
-            return; // Opening failed already.
-        }
-        if result == Err(DeviceFailure::Ended) && self.cx.mirror.is_none() {
+    pub(crate) fn completed(
+        &mut self,
+        cx: &mut Context,
+        read: RecoveryRead,
+        result: Result<&[u8], DeviceFailure>,
+    ) {
+        if result == Err(DeviceFailure::Ended) && cx.mirror.is_none() {
             // What is missing is no damage: nothing is to be concluded from it.
-            return self.fail_opening(OpenError::CacheEnded);
+            return cx.fail_opening(OpenError::CacheEnded);
         }
         if result.is_err() && read.tries < READ_TRIES {
-            self.cx.cover(CoverageMark::RecoveryRetried);
-            self.cx.read_meta(RecoveryRead { tries: read.tries + 1, ..read });
+            cx.cover(CoverageMark::RecoveryRetried);
+            cx.read_meta(RecoveryRead { tries: read.tries + 1, ..read });
             return;
         }
         if let What::Rewritten(number) = read.what {
-            self.rewrite_read(number, read.offset, result);
+            self.rewrite_read(cx, number, read.offset, result);
             return;
         }
-        let recovery = self.recovering();
+        let recovery = &mut *self;
         recovery.in_flight -= 1;
         recovery.whole_in_flight -= usize::from(matches!(read.what, What::Whole(_)));
         let next = match read.what {
-            What::Superblock(copy) => self.superblock_read(copy, result),
-            What::Checkpoint(at) => self.checkpoint_read(at, result),
-            What::Summary(number) => self.summary_read(number, result),
-            What::Whole(number) => self.segment_read(number, result),
-            What::Head(number) => self.head_read(number, result),
-            What::Block(number, index) => self.block_read(number, index, result),
+            What::Superblock(copy) => self.superblock_read(cx, copy, result),
+            What::Checkpoint(at) => self.checkpoint_read(cx, at, result),
+            What::Summary(number) => self.summary_read(cx, number, result),
+            What::Whole(number) => self.segment_read(cx, number, result),
+            What::Head(number) => self.head_read(cx, number, result),
+            What::Block(number, index) => self.block_read(cx, number, index, result),
             What::Rewritten(_) => unreachable!("it does not come here"),
         };
-        if let Err(error) = next.and_then(|()| self.next_jobs()) {
-            self.fail_opening(error);
+        if let Err(error) = next.and_then(|()| self.next_jobs(cx)) {
+            cx.fail_opening(error);
         }
     }
 
-    // --- superblock and checkpoint
-
     fn superblock_read(
         &mut self,
+        cx: &mut Context,
         copy: CopyOf,
         result: Result<&[u8], DeviceFailure>,
     ) -> Result<(), OpenError> {
         let only_first = fault::planted(PlantedBug::DropSecondSuperblock);
-        let recovery = self.recovering();
+        let recovery = &mut *self;
         let missing = FormatError::TooShort { structure: "superblock", needed: BLOCK_BYTES, found: 0 };
         recovery.unreadable += usize::from(result.is_err());
         recovery.superblocks.push((copy, result.map_or(Err(missing), Superblock::decode)));
@@ -418,61 +243,67 @@ impl Engine {
         }
         let mut all = core::mem::take(&mut recovery.superblocks);
         all.sort_by_key(|(copy, _)| *copy);
-        if self.cx.mirror.is_some() {
-            return self.choose_member(all);
+        if cx.mirror.is_some() {
+            return self.choose_member(cx, all);
         }
         let copies: [_; 2] = core::array::from_fn(|copy| all[copy].1.clone());
-        let recovery = self.recovering();
+        let recovery = &mut *self;
         let chosen = if only_first { copies[0].clone() } else { Superblock::choose(copies.clone()) };
         let superblock = chosen.map_err(OpenError::Superblock)?;
         let device_bytes = recovery.device_bytes;
         let right = [0, 1].map(|copy: usize| copies[copy].as_ref() == Ok(&superblock));
         if !right[0] {
-            self.cx.cover(CoverageMark::SecondSuperblock);
+            cx.cover(CoverageMark::SecondSuperblock);
         }
         // First the one that is stale; the other one may not be durable.
         let mut again = Vec::from([0, 1]);
         again.sort_by_key(|copy| right[*copy]);
         self.plan_superblocks(
+            cx,
             again
                 .into_iter()
                 .map(|copy| (right[copy], (Geometry::superblock_offset(copy), superblock.encode())))
                 .filter(|_| !only_first),
         );
         superblock.geometry.validate(device_bytes).map_err(OpenError::Superblock)?;
-        self.cx.check_generation(&superblock)?;
+        cx.check_generation(&superblock)?;
         if superblock.mirror.is_some() {
             return Err(OpenError::Mirrored);
         }
-        self.recovering().checkpoints = [(0, 0), (0, 1)].into();
-        self.cx.begin_map_of(superblock);
-        self.read_checkpoint(0);
+        self.checkpoints = [(0, 0), (0, 1)].into();
+        cx.begin_map_of(superblock);
+        self.read_checkpoint(cx, 0);
         Ok(())
     }
 
-    pub(crate) fn read_checkpoint(&mut self, at: usize) {
-        let (member, copy) = self.recovering().checkpoints[at];
-        let geometry = self.cx.map.geometry;
-        let offset = geometry.checkpoint_offset(self.cx.superblock.checkpoint_generation, copy);
+    pub(crate) fn read_checkpoint(&mut self, cx: &mut Context, at: usize) {
+        let (member, copy) = self.checkpoints[at];
+        let geometry = cx.map.geometry;
+        let offset = geometry.checkpoint_offset(cx.superblock.checkpoint_generation, copy);
         let len = geometry.checkpoint_blocks() * BLOCK;
-        self.recovery_read(What::Checkpoint(at), geometry.mirror_meta(member, offset), len);
+        self.read(cx, What::Checkpoint(at), geometry.mirror_meta(member, offset), len);
     }
 
-    fn checkpoint_read(&mut self, at: usize, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
-        let generation = self.cx.superblock.checkpoint_generation;
+    fn checkpoint_read(
+        &mut self,
+        cx: &mut Context,
+        at: usize,
+        result: Result<&[u8], DeviceFailure>,
+    ) -> Result<(), OpenError> {
+        let generation = cx.superblock.checkpoint_generation;
         let missing = FormatError::TooShort { structure: "checkpoint header", needed: BLOCK_BYTES, found: 0 };
         let decoded = result.map_or(Err(missing), Checkpoint::decode);
-        match decoded.and_then(|checkpoint| self.fits(checkpoint)) {
+        match decoded.and_then(|checkpoint| self.fits(cx, checkpoint)) {
             Ok(checkpoint) => {
                 if at > 0 {
-                    self.cx.cover(CoverageMark::SecondCheckpoint);
+                    cx.cover(CoverageMark::SecondCheckpoint);
                 }
-                self.recovering().checkpoint = checkpoint;
-                self.plan_segments();
+                self.checkpoint = checkpoint;
+                self.plan_segments(cx);
                 Ok(())
             }
-            Err(_) if at + 1 < self.recovering().checkpoints.len() => {
-                self.read_checkpoint(at + 1);
+            Err(_) if at + 1 < self.checkpoints.len() => {
+                self.read_checkpoint(cx, at + 1);
                 Ok(())
             }
             Err(error) => Err(OpenError::CheckpointLost { generation, error }),
@@ -480,23 +311,19 @@ impl Engine {
     }
 
     /// Checks that a checkpoint is the one that the superblock means.
-    fn fits(&self, checkpoint: Checkpoint) -> Result<Checkpoint, FormatError> {
+    fn fits(&self, cx: &Context, checkpoint: Checkpoint) -> Result<Checkpoint, FormatError> {
         let check = |field, expected: u64, found: u64| {
             if expected == found {
                 return Ok(());
             }
             Err(FormatError::Misplaced { structure: "checkpoint header", field, expected, found })
         };
-        check("uuid", self.cx.superblock.uuid.tag(), checkpoint.uuid.tag())?;
-        check("generation", self.cx.superblock.checkpoint_generation, checkpoint.generation)?;
-        check(
-            "segment_count",
-            u64::from(self.cx.map.geometry.segment_count),
-            checkpoint.segments.len() as u64,
-        )?;
+        check("uuid", cx.superblock.uuid.tag(), checkpoint.uuid.tag())?;
+        check("generation", cx.superblock.checkpoint_generation, checkpoint.generation)?;
+        check("segment_count", u64::from(cx.map.geometry.segment_count), checkpoint.segments.len() as u64)?;
         check(
             "segment_blocks",
-            u64::from(self.cx.map.geometry.segment_blocks),
+            u64::from(cx.map.geometry.segment_blocks),
             u64::from(checkpoint.segment_blocks),
         )?;
         let bad = |field, value| FormatError::Field { structure: "checkpoint body", field, value };
@@ -513,7 +340,7 @@ impl Engine {
                 return Err(bad("window", u64::from(*number)));
             }
         }
-        if let Some(number) = self.wrong_twin(&checkpoint) {
+        if let Some(number) = self.wrong_twin(cx, &checkpoint) {
             return Err(bad("state", number));
         }
         for volume in &checkpoint.volumes {
@@ -524,17 +351,15 @@ impl Engine {
         Ok(checkpoint)
     }
 
-    // --- segments
-
     /// Notes which segments must be read, and how.
-    fn plan_segments(&mut self) {
-        let unclean = self.cx.superblock.state == CacheState::Open;
-        let checkpoint = core::mem::take(&mut self.recovering().checkpoint);
-        self.cx.recover_orders(&checkpoint.volumes);
+    fn plan_segments(&mut self, cx: &mut Context) {
+        let unclean = cx.superblock.state == CacheState::Open;
+        let checkpoint = core::mem::take(&mut self.checkpoint);
+        cx.recover_orders(&checkpoint.volumes);
         let mut jobs = Vec::new();
         let mut blocks = 0;
         for (number, entry) in (0..).zip(&checkpoint.segments) {
-            if entry.state.has_slots() && self.is_on_lost_member(number, &checkpoint.segments) {
+            if entry.state.has_slots() && self.is_on_lost_member(cx, number, &checkpoint.segments) {
                 continue;
             }
             let live = entry.slots.live();
@@ -543,7 +368,7 @@ impl Engine {
             match entry.state {
                 SegmentState::Free => continue,
                 SegmentState::Twin => {
-                    self.cx.map.segments[number as usize].phase = SegmentPhase::Twin;
+                    cx.map.segments[number as usize].phase = SegmentPhase::Twin;
                     continue;
                 }
                 SegmentState::Open if unclean => jobs.push(What::Whole(number)),
@@ -553,45 +378,45 @@ impl Engine {
             }
             let stream = StreamKind::from_u8(entry.stream).expect("the decoder checked it");
             let first = (entry.first_stream_sequence, entry.first_sequence);
-            self.cx.map.begin_segment(number, SegmentPhase::Sealed, stream, first);
-            let segment = &mut self.cx.map.segments[number as usize];
+            cx.map.begin_segment(number, SegmentPhase::Sealed, stream, first);
+            let segment = &mut cx.map.segments[number as usize];
             segment.completed = entry.used_blocks;
             segment.durable = entry.used_blocks;
             segment.summary_block = entry.summary_block;
         }
         if checkpoint.volumes.iter().all(|volume| volume.flush_epoch == 0) {
-            self.cx.map.begin_loading(blocks);
+            cx.map.begin_loading(blocks);
         }
-        if unclean && self.cx.mirror.is_some() {
-            self.plan_heads(&checkpoint, &mut jobs);
+        if unclean && cx.mirror.is_some() {
+            self.plan_heads(cx, &checkpoint, &mut jobs);
         } else if unclean {
             jobs.extend(checkpoint.window.iter().map(|number| What::Head(*number)));
         }
         jobs.reverse();
-        self.cx.log.next_sequence = checkpoint.next_sequence;
-        for (stream, next) in self.cx.log.streams.iter_mut().zip(checkpoint.next_stream_sequence) {
+        cx.log.next_sequence = checkpoint.next_sequence;
+        for (stream, next) in cx.log.streams.iter_mut().zip(checkpoint.next_stream_sequence) {
             stream.start_at(next);
         }
         let mut ends = alloc::vec![0; VOLUMES_MAX as usize];
         for volume in &checkpoint.volumes {
             ends[usize::from(volume.id.0)] = volume.size_bytes;
         }
-        let recovery = self.recovering();
+        let recovery = &mut *self;
         (recovery.checkpoint, recovery.jobs, recovery.ends) = (checkpoint, jobs, ends);
-        self.read_pairs_whole();
+        self.read_pairs_whole(cx);
     }
 
     /// Starts the reads that are left; goes on to the next step when there are none.
-    fn next_jobs(&mut self) -> Result<(), OpenError> {
-        if self.recovering().checkpoint.segments.is_empty() {
+    fn next_jobs(&mut self, cx: &mut Context) -> Result<(), OpenError> {
+        if self.checkpoint.segments.is_empty() {
             return Ok(()); // Still at superblocks or checkpoint.
         }
-        while let Some(what) = self.recovering().next_job() {
-            let geometry = self.cx.map.geometry;
+        while let Some(what) = self.next_job() {
+            let geometry = cx.map.geometry;
             let (number, from, blocks) = match what {
                 What::Summary(number) => {
-                    let half = self.readable_half(number);
-                    let at = self.cx.map.segments[number as usize].summary_block;
+                    let half = self.readable_half(cx, number);
+                    let at = cx.map.segments[number as usize].summary_block;
                     let blocks = 1 + summary::payload_blocks(at);
                     (half, at, blocks.min(geometry.segment_blocks - at))
                 }
@@ -602,42 +427,50 @@ impl Engine {
                     unreachable!("they are read before or later")
                 }
             };
-            self.recovery_read(what, geometry.segment_offset(number, from), u64::from(blocks) * BLOCK);
+            self.read(cx, what, geometry.segment_offset(number, from), u64::from(blocks) * BLOCK);
         }
-        if self.recovering().in_flight > 0 {
+        if self.in_flight > 0 {
             return Ok(());
         }
-        if self.cx.superblock.state == CacheState::Open {
+        if cx.superblock.state == CacheState::Open {
             // What is replayed next looks at blocks all over the cache.
-            while self.cx.map.settle_some() {}
+            while cx.map.settle_some() {}
         }
-        self.replay()?;
-        self.drop_intended();
-        self.attach()
+        self.replay(cx)?;
+        self.drop_intended(cx);
+        self.attach(cx)
     }
 
     /// Makes a slot count as the checkpoint says, now that its key is known.
-    fn restore(&mut self, number: u32, index: u32, key: Key, crc: u32, (mask, epoch): (u8, u32)) {
-        let found = self.recovering().checkpoint.segments[number as usize].slots.get(index);
+    fn restore(
+        &mut self,
+        cx: &mut Context,
+        number: u32,
+        index: u32,
+        key: Key,
+        crc: u32,
+        (mask, epoch): (u8, u32),
+    ) {
+        let found = self.checkpoint.segments[number as usize].slots.get(index);
         let state = match found {
             SlotState::Void => return,
             SlotState::Clean => BlockState::Clean,
             SlotState::Dirty | SlotState::Shadow => BlockState::Dirty,
         };
-        if self.cx.map.state(self.cx.map.slot(number, index)) != BlockState::Void {
+        if cx.map.state(cx.map.slot(number, index)) != BlockState::Void {
             return;
         }
-        let slot = self.cx.map.slot(number, index);
-        self.cx.map.describe(slot, key, crc, mask);
+        let slot = cx.map.slot(number, index);
+        cx.map.describe(slot, key, crc, mask);
         if !self.belongs(key, mask) {
             return;
         }
-        let ordered = state == BlockState::Dirty && self.cx.recover_epoch(slot, epoch);
+        let ordered = state == BlockState::Dirty && cx.recover_epoch(slot, epoch);
         match found {
-            SlotState::Shadow if ordered => self.cx.map.insert_shadow(slot),
+            SlotState::Shadow if ordered => cx.map.insert_shadow(slot),
             SlotState::Shadow => {}
             _ => {
-                self.cx.map.insert(slot, state);
+                cx.map.insert(slot, state);
             }
         }
     }
@@ -645,42 +478,47 @@ impl Engine {
     /// True if a block belongs to a volume of the table. Others were being swept away when the cache was left.
     fn belongs(&self, key: Key, mask: u8) -> bool {
         let keep = fault::planted(PlantedBug::KeepBeyondShrink);
-        self.recovery.as_ref().is_some_and(|recovery| belongs(&recovery.ends, key, mask, keep))
+        belongs(&self.ends, key, mask, keep)
     }
 
-    fn summary_read(&mut self, number: u32, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
-        let at = self.cx.map.segments[number as usize].summary_block;
-        let Some(payload) = result.ok().and_then(|bytes| summary_payload(bytes, self.cx.place(number), at))
-        else {
+    fn summary_read(
+        &mut self,
+        cx: &mut Context,
+        number: u32,
+        result: Result<&[u8], DeviceFailure>,
+    ) -> Result<(), OpenError> {
+        let at = cx.map.segments[number as usize].summary_block;
+        let Some(payload) = result.ok().and_then(|bytes| summary_payload(bytes, cx.place(number), at)) else {
             // The batch headers say the same.
-            self.cx.cover(CoverageMark::SummaryDamaged);
-            self.cx.map.segments[number as usize].summary_block = 0;
-            self.read_whole(number);
+            cx.cover(CoverageMark::SummaryDamaged);
+            cx.map.segments[number as usize].summary_block = 0;
+            self.read_whole(cx, number);
             return Ok(());
         };
         if payload.len() > BLOCK_BYTES {
-            self.cx.cover(CoverageMark::LongSummary);
+            cx.cover(CoverageMark::LongSummary);
         }
         let items = (0..).zip(summary::decode(payload, at));
         let items = items.filter_map(|(index, item)| Some((index, item?)));
-        if self.cx.map.is_unsettled() {
-            return self.load_summary(number, items);
+        if cx.map.is_unsettled() {
+            return self.load_summary(cx, number, items);
         }
         for (index, item) in items {
             let rest = (item.sector_mask, item.flush_epoch);
-            self.restore(number, index, Key::new(item.volume, item.block), item.crc32c, rest);
+            self.restore(cx, number, index, Key::new(item.volume, item.block), item.crc32c, rest);
         }
-        self.account(number)
+        self.account(cx, number)
     }
 
-    /// As [`Engine::restore`], for a whole segment of a cache without ordered volumes.
+    /// As `restore`, for a whole segment of a cache without ordered volumes.
     fn load_summary(
         &mut self,
+        cx: &mut Context,
         number: u32,
         items: impl Iterator<Item = (u32, summary::SummaryItem)>,
     ) -> Result<(), OpenError> {
         let keep = fault::planted(PlantedBug::KeepBeyondShrink);
-        let recovery = self.recovery.as_ref().expect("recovery is under way");
+        let recovery = &*self;
         let counted = &recovery.checkpoint.segments[number as usize].slots;
         let mut found = 0;
         let slots = items.filter_map(|(index, item)| {
@@ -695,23 +533,28 @@ impl Engine {
             found += 1;
             Some(FoundSlot { index, key, crc: item.crc32c, mask, state })
         });
-        self.cx.map.load_segment(number, slots);
-        if found == counted.live() { Ok(()) } else { self.account(number) }
+        cx.map.load_segment(number, slots);
+        if found == counted.live() { Ok(()) } else { self.account(cx, number) }
     }
 
-    fn segment_read(&mut self, number: u32, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
+    fn segment_read(
+        &mut self,
+        cx: &mut Context,
+        number: u32,
+        result: Result<&[u8], DeviceFailure>,
+    ) -> Result<(), OpenError> {
         if let Ok(all) = result {
-            return self.segment_bytes(number, Bytes { all, bad: &[] });
+            return self.segment_bytes(cx, number, Bytes { all, bad: &[] });
         }
-        self.cx.cover(CoverageMark::SegmentInPieces);
+        cx.cover(CoverageMark::SegmentInPieces);
         // One bad sector fails the whole read: read block by block and lose only what is really gone.
-        let blocks = self.cx.map.geometry.segment_blocks;
+        let blocks = cx.map.geometry.segment_blocks;
         let pieces = Pieces {
             bytes: alloc::vec![0; blocks as usize * BLOCK_BYTES],
             bad: alloc::vec![true; blocks as usize],
             left: blocks,
         };
-        let recovery = self.recovering();
+        let recovery = &mut *self;
         recovery.pieces.insert(number, pieces);
         recovery.jobs.extend((0..blocks).map(|index| What::Block(number, index)));
         Ok(())
@@ -719,11 +562,12 @@ impl Engine {
 
     fn block_read(
         &mut self,
+        cx: &mut Context,
         number: u32,
         index: u32,
         result: Result<&[u8], DeviceFailure>,
     ) -> Result<(), OpenError> {
-        let recovery = self.recovering();
+        let recovery = &mut *self;
         let pieces = recovery.pieces.get_mut(&number).expect("its blocks are being read");
         if let Ok(bytes) = result {
             pieces.bytes[index as usize * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(bytes);
@@ -734,88 +578,103 @@ impl Engine {
             return Ok(());
         }
         let Pieces { bytes, bad, .. } = recovery.pieces.remove(&number).expect("it was found just now");
-        self.segment_bytes(number, Bytes { all: &bytes, bad: &bad })
+        self.segment_bytes(cx, number, Bytes { all: &bytes, bad: &bad })
     }
 
-    pub(crate) fn scan_segment(&mut self, number: u32, bytes: Bytes<'_>) -> Result<(), OpenError> {
-        let used = self.cx.map.segments[number as usize].completed;
-        let batches = scan::accounted(bytes, self.cx.place(number), used);
-        let state = self.recovering().checkpoint.segments[number as usize].state;
+    pub(crate) fn scan_segment(
+        &mut self,
+        cx: &mut Context,
+        number: u32,
+        bytes: Bytes<'_>,
+    ) -> Result<(), OpenError> {
+        let used = cx.map.segments[number as usize].completed;
+        let batches = scan::accounted(bytes, cx.place(number), used);
+        let state = self.checkpoint.segments[number as usize].state;
         for batch in &batches {
             for (index, entry) in batch.data() {
                 if let Entry::Data { volume, block, crc32c, sector_mask, flush_epoch, .. } = entry {
-                    self.restore(number, index, Key::new(volume, block), crc32c, (sector_mask, flush_epoch));
+                    self.restore(
+                        cx,
+                        number,
+                        index,
+                        Key::new(volume, block),
+                        crc32c,
+                        (sector_mask, flush_epoch),
+                    );
                 }
             }
         }
         if state != SegmentState::Free {
-            self.account(number)?;
+            self.account(cx, number)?;
         }
-        if state != SegmentState::Sealed && self.cx.superblock.state == CacheState::Open {
+        if state != SegmentState::Sealed && cx.superblock.state == CacheState::Open {
             let trust = fault::planted(PlantedBug::AcceptTornHeader);
-            let sequence = self.recovering().checkpoint.next_sequence;
-            let after = After { epoch: self.cx.superblock.epoch, sequence };
-            let scan = scan::tail(bytes, self.cx.place(number), used, after, trust);
+            let sequence = self.checkpoint.next_sequence;
+            let after = After { epoch: cx.superblock.epoch, sequence };
+            let scan = scan::tail(bytes, cx.place(number), used, after, trust);
             if scan.torn {
-                self.cx.cover(CoverageMark::TornBatch);
+                cx.cover(CoverageMark::TornBatch);
             }
-            if scan.unreadable && !self.has_fills_only(number) {
+            if scan.unreadable && !self.has_fills_only(cx, number) {
                 return Err(OpenError::TailUnreadable { segment: number });
             }
-            let tail = scan.tail.filter(|tail| self.may_hold(number, tail.stream));
-            self.recovering().tails.extend(tail);
+            let tail = scan.tail.filter(|tail| self.may_hold(cx, number, tail.stream));
+            self.tails.extend(tail);
         }
         Ok(())
     }
 
     /// Every slot that the checkpoint counts must have been found. Missing clean ones are merely forgotten.
-    fn account(&mut self, number: u32) -> Result<(), OpenError> {
+    fn account(&mut self, cx: &mut Context, number: u32) -> Result<(), OpenError> {
         let (mut lost, mut shadows) = (0, 0);
-        for index in 0..self.cx.map.geometry.segment_blocks {
-            let counts = self.recovering().checkpoint.segments[number as usize].slots.get(index);
-            let known = self.cx.map.segments[number as usize].has_data(index);
+        for index in 0..cx.map.geometry.segment_blocks {
+            let counts = self.checkpoint.segments[number as usize].slots.get(index);
+            let known = cx.map.segments[number as usize].has_data(index);
             lost += u32::from(counts == SlotState::Dirty && !known);
             shadows += u32::from(counts == SlotState::Shadow && !known);
         }
         if shadows > 0 {
             // The newest versions are there; but nobody knows in which volume the order has a gap.
             for volume in 0..VOLUMES_MAX as u16 {
-                self.cx.forget_order(VolumeId(volume));
+                cx.forget_order(VolumeId(volume));
             }
         }
         if lost > 0 {
-            self.cx.cover(CoverageMark::SegmentLost);
+            cx.cover(CoverageMark::SegmentLost);
             return Err(OpenError::SegmentLost { segment: number, dirty_blocks: lost });
         }
         Ok(())
     }
 
     /// The first block of a window segment tells whether the segment was written since the checkpoint.
-    fn head_read(&mut self, number: u32, result: Result<&[u8], DeviceFailure>) -> Result<(), OpenError> {
+    fn head_read(
+        &mut self,
+        cx: &mut Context,
+        number: u32,
+        result: Result<&[u8], DeviceFailure>,
+    ) -> Result<(), OpenError> {
         let mut entries = Vec::new();
         let written = match result {
             Err(_) => true, // Look closer: the rest may be readable, and must not be overlooked.
             Ok(bytes) => BatchHeader::decode(bytes, &mut entries)
-                .is_ok_and(|header| header.epoch == self.cx.superblock.epoch),
+                .is_ok_and(|header| header.epoch == cx.superblock.epoch),
         };
-        if written && self.cx.mirror.is_some() {
-            self.read_column(number);
+        if written && cx.mirror.is_some() {
+            self.read_column(cx, number);
         } else if written {
-            self.recovering().jobs.push(What::Whole(number));
+            self.jobs.push(What::Whole(number));
         }
         Ok(())
     }
 
-    // --- replay
-
     /// Finds out which batches after the checkpoint count, and applies them.
-    fn replay(&mut self) -> Result<(), OpenError> {
-        let mut tails = core::mem::take(&mut self.recovering().tails);
+    fn replay(&mut self, cx: &mut Context) -> Result<(), OpenError> {
+        let mut tails = core::mem::take(&mut self.tails);
         tails.sort_by_key(Tail::first);
         let mut counting: Vec<(u32, Found)> = Vec::new();
         for stream in StreamKind::ALL {
             let of_stream = tails.extract_if(.., |tail| tail.stream == stream).collect();
-            self.follow(stream, of_stream, &mut counting)?;
+            self.follow(cx, stream, of_stream, &mut counting)?;
         }
         if fault::planted(PlantedBug::IgnoreSequence) {
             counting.sort_by_key(|(segment, batch)| (*segment, batch.start));
@@ -823,7 +682,7 @@ impl Engine {
             counting.sort_by_key(|(_, batch)| batch.header.sequence);
         }
         for (segment, batch) in counting {
-            self.apply(segment, &batch);
+            self.apply(cx, segment, &batch);
         }
         Ok(())
     }
@@ -831,159 +690,168 @@ impl Engine {
     /// Follows one stream from the checkpoint to its end.
     fn follow(
         &mut self,
+        cx: &mut Context,
         stream: StreamKind,
         tails: Vec<Tail>,
         counting: &mut Vec<(u32, Found)>,
     ) -> Result<(), OpenError> {
-        let mut expected = self.cx.log.streams[stream.index()].next_sequence;
+        let mut expected = cx.log.streams[stream.index()].next_sequence;
         let flushed = tails.iter().map(|tail| tail.flushed).max().unwrap_or(0);
         // A segment's claim ends where that of the next one begins: after a failed write batches are written again.
         let limits: Vec<u64> = tails.iter().skip(1).map(|tail| tail.first().0).chain([u64::MAX]).collect();
         for (tail, limit) in tails.into_iter().zip(limits) {
             if tail.first().0 != expected {
-                self.cx.cover(CoverageMark::BatchesBehindGap);
+                cx.cover(CoverageMark::BatchesBehindGap);
                 break;
             }
             let whole = tail.batches.len();
             let batches: Vec<Found> =
                 tail.batches.into_iter().take_while(|batch| batch.header.stream_sequence < limit).collect();
             if batches.len() < whole {
-                self.cx.cover(CoverageMark::BatchesWrittenTwice);
+                cx.cover(CoverageMark::BatchesWrittenTwice);
             }
             let Some(last) = batches.last() else { continue };
             expected = last.header.stream_sequence + 1;
             let (end, all) = (last.end(), batches.len() == whole);
             let first = (batches[0].header.stream_sequence, batches[0].header.sequence);
-            if !self.cx.map.segments[tail.segment as usize].has_table() {
-                self.cx.map.begin_segment(tail.segment, SegmentPhase::Sealed, stream, first);
-                self.begin_twin(tail.segment, stream);
+            if !cx.map.segments[tail.segment as usize].has_table() {
+                cx.map.begin_segment(tail.segment, SegmentPhase::Sealed, stream, first);
+                self.begin_twin(cx, tail.segment, stream);
             }
-            let segment = &mut self.cx.map.segments[tail.segment as usize];
+            let segment = &mut cx.map.segments[tail.segment as usize];
             segment.completed = end;
             segment.durable = end;
             if let (Some(at), true) = (tail.summary, all) {
                 segment.summary_block = at;
                 segment.completed = at + 1 + summary::payload_blocks(at);
             }
-            if self.cx.rewrites(stream) {
+            if cx.rewrites(stream) {
                 let unflushed = batches.iter().filter(|batch| batch.header.stream_sequence >= flushed);
-                unflushed.for_each(|batch| self.recovering().rewrite.add(tail.segment, batch));
+                unflushed.for_each(|batch| self.rewrite.add(tail.segment, batch));
             }
             counting.extend(batches.into_iter().map(|batch| (tail.segment, batch)));
         }
-        if flushed > expected && !self.may_lack(stream) {
-            self.cx.cover(CoverageMark::LostFlushFound);
+        if flushed > expected && !self.may_lack(cx, stream) {
+            cx.cover(CoverageMark::LostFlushFound);
             return Err(OpenError::LostFlushedBatch { stream: stream as u8, lost: expected });
         }
         // I75. Fills are clean: a copy of them that cannot be read any more is no reason to refuse everything else.
-        let known = self.cx.config.known.flushed[stream.index()];
+        let known = cx.config.known.flushed[stream.index()];
         if known > expected && stream != StreamKind::Fill && !fault::planted(PlantedBug::BelieveOlderCopy) {
             return Err(OpenError::Older);
         }
-        self.cx.log.streams[stream.index()].start_at(expected);
+        cx.log.streams[stream.index()].start_at(expected);
         Ok(())
     }
 
-    fn apply(&mut self, number: u32, batch: &Found) {
-        self.cx.log.next_sequence = self.cx.log.next_sequence.max(batch.header.sequence + 1);
+    fn apply(&mut self, cx: &mut Context, number: u32, batch: &Found) {
+        cx.log.next_sequence = cx.log.next_sequence.max(batch.header.sequence + 1);
         for (index, entry) in batch.data() {
             if let (Entry::Data { crc32c, sector_mask, dirty, flush_epoch, .. }, Some(key)) =
                 (entry, scan::key_of(entry))
             {
-                let slot = self.cx.map.slot(number, index);
-                self.cx.map.describe(slot, key, crc32c, sector_mask);
+                let slot = cx.map.slot(number, index);
+                cx.map.describe(slot, key, crc32c, sector_mask);
                 if !self.belongs(key, sector_mask) {
                     continue;
                 }
                 if dirty {
-                    self.cx.replay_epoch(slot, flush_epoch);
+                    cx.replay_epoch(slot, flush_epoch);
                 }
                 let state = if dirty { BlockState::Dirty } else { BlockState::Clean };
-                self.cx.map.insert(slot, state);
+                cx.map.insert(slot, state);
             }
         }
         for entry in &batch.entries {
             match *entry {
-                Entry::CleanMark { slot, count } => self.for_marked(slot.0, count, |engine, slot| {
-                    if engine.cx.map.state(slot) == BlockState::Dirty {
-                        engine.cx.map.mark_clean(slot);
+                Entry::CleanMark { slot, count } => self.for_marked(cx, slot.0, count, |cx, slot| {
+                    if cx.map.state(slot) == BlockState::Dirty {
+                        cx.map.mark_clean(slot);
                     }
                 }),
-                Entry::DropMark { slot, count } => self.for_marked(slot.0, count, |engine, slot| {
-                    if engine.cx.map.is_shadow(slot) {
-                        engine.cx.map.end_shadow(slot);
-                    } else if engine.cx.map.state(slot) != BlockState::Void {
-                        engine.cx.map.remove(engine.cx.map.key(slot));
+                Entry::DropMark { slot, count } => self.for_marked(cx, slot.0, count, |cx, slot| {
+                    if cx.map.is_shadow(slot) {
+                        cx.map.end_shadow(slot);
+                    } else if cx.map.state(slot) != BlockState::Void {
+                        cx.map.remove(cx.map.key(slot));
                     }
                 }),
                 Entry::Intent { volume, region, count } => {
-                    self.recovering().checkpoint.intents.push(Intent { volume, region, count });
+                    self.checkpoint.intents.push(Intent { volume, region, count });
                 }
                 Entry::Data { .. } | Entry::Summary { .. } => {}
             }
         }
     }
 
-    fn for_marked(&mut self, slot: u32, count: u32, mut f: impl FnMut(&mut Self, u32)) {
-        let end = slot.saturating_add(count).min(self.cx.map.geometry.slot_count());
+    fn for_marked(&mut self, cx: &mut Context, slot: u32, count: u32, mut f: impl FnMut(&mut Context, u32)) {
+        let end = slot.saturating_add(count).min(cx.map.geometry.slot_count());
         for slot in slot..end {
-            f(self, slot);
+            f(cx, slot);
         }
     }
 
     /// Clean blocks where writes past the cache may have happened cannot be trusted.
-    fn drop_intended(&mut self) {
-        for Intent { volume, region, count } in core::mem::take(&mut self.recovering().checkpoint.intents) {
+    fn drop_intended(&mut self, cx: &mut Context) {
+        for Intent { volume, region, count } in core::mem::take(&mut self.checkpoint.intents) {
             let first = region.saturating_mul(INTENT_REGION_BLOCKS).min(BLOCK_LAST);
             let blocks = u64::from(count).max(1).saturating_mul(INTENT_REGION_BLOCKS);
             let last = first.saturating_add(blocks - 1).min(BLOCK_LAST);
-            if self.cx.drop_clean(volume, first, last) > 0 {
-                self.cx.cover(CoverageMark::IntentDropsClean);
+            if cx.drop_clean(volume, first, last) > 0 {
+                cx.cover(CoverageMark::IntentDropsClean);
             }
         }
     }
 
-    // --- the end
-
-    pub(crate) fn settle_devices(&mut self, volumes: &[VolumeId]) {
-        if self.cx.mirror.is_some() && !self.mend_members(volumes) || !self.rewrite_unflushed(volumes) {
+    pub(crate) fn settle_devices(&mut self, cx: &mut Context, volumes: &[VolumeId]) {
+        if cx.mirror.is_some() && !self.mend_members(cx, volumes) || !self.rewrite_unflushed(cx, volumes) {
             return;
         }
-        self.recovering().pending_flushes = 1 + volumes.len() as u32;
-        self.cx.flush(Device::Cache, Waiter::Recovery);
+        self.pending_flushes = 1 + volumes.len() as u32;
+        cx.flush(Device::Cache, Waiter::Recovery);
         for volume in volumes {
-            self.cx.flush(Device::Backing(*volume), Waiter::Recovery);
+            cx.flush(Device::Backing(*volume), Waiter::Recovery);
         }
     }
 
-    pub(crate) fn recovery_flushed(&mut self, ok: bool) {
-        let Some(recovery) = &mut self.recovery else { return };
+    pub(crate) fn flushed(&mut self, cx: &mut Context, ok: bool) {
+        let recovery = &mut *self;
         recovery.flush_failed |= !ok;
         recovery.pending_flushes -= 1;
         if recovery.pending_flushes > 0 {
             return;
         }
         if recovery.flush_failed {
-            let error = if self.cx.fenced { OpenError::CacheWrite } else { OpenError::BackingFlush };
-            self.fail_opening(error);
+            let error = if cx.fenced { OpenError::CacheWrite } else { OpenError::BackingFlush };
+            cx.fail_opening(error);
             return;
         }
-        self.cx.resume_orders();
-        let counted = self.cx.segments_counted(self.cx.map.geometry.segment_count);
-        self.cx.free.window_size = crate::checkpoint::window_size(counted);
-        while self.cx.map.take_emptied().is_some() {}
-        for number in 0..self.cx.map.segments.len() as u32 {
-            let segment = &self.cx.map.segments[number as usize];
+        cx.resume_orders();
+        let counted = cx.segments_counted(cx.map.geometry.segment_count);
+        cx.free.window_size = crate::checkpoint::window_size(counted);
+        while cx.map.take_emptied().is_some() {}
+        for number in 0..cx.map.segments.len() as u32 {
+            let segment = &cx.map.segments[number as usize];
             if segment.live == 0 && segment.phase != SegmentPhase::Twin {
-                self.end_with_twin(number);
-                if self.cx.mirror.is_none() {
-                    self.cx.free.pool.push_back(number);
+                self.end_with_twin(cx, number);
+                if cx.mirror.is_none() {
+                    cx.free.pool.push_back(number);
                 }
             }
         }
-        self.cx.free_columns();
-        self.begin_opening_checkpoint();
+        cx.free_columns();
+        cx.tell(Event::Recovered);
     }
+}
+
+impl Engine {
+    // --- superblock and checkpoint
+
+    // --- segments
+
+    // --- replay
+
+    // --- the end
 }
 
 /// True if a block has sectors inside its volume; `ends` has the sizes of the volumes. `keep` is a planted bug.

@@ -10,14 +10,15 @@
 //! given its own copy again.
 
 use crate::api::DeviceFailure;
+use crate::api::open_error::OpenError;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::operations::OpKind;
 use crate::context::sectors::BLOCK;
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
+use crate::recovery::Recovery;
+use crate::recovery::reads::{RecoveryRead, What};
 use crate::recovery::scan::Found;
-use crate::recovery::{OpenError, RecoveryRead, What};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use forebay_format::{StreamKind, VolumeId};
@@ -54,104 +55,106 @@ impl Context {
     }
 }
 
-impl Engine {
+impl Recovery {
     /// Superblocks are written again before the first checkpoint, one after the other: those that are not right, and those that may not
     /// be durable.
-    pub(crate) fn plan_superblocks(&mut self, copies: impl Iterator<Item = (bool, (u64, Vec<u8>))>) {
+    pub(crate) fn plan_superblocks(
+        &mut self,
+        cx: &mut Context,
+        copies: impl Iterator<Item = (bool, (u64, Vec<u8>))>,
+    ) {
         let trusts = fault::planted(PlantedBug::TrustWhatIsRead);
         let again: Vec<_> = copies.filter(|(right, _)| !(*right && trusts)).collect();
         if again.iter().any(|(right, _)| !right) {
-            self.cx.cover(CoverageMark::SuperblockMended);
+            cx.cover(CoverageMark::SuperblockMended);
         }
-        self.checkpoint.stale_superblocks = again.into_iter().map(|(_, copy)| copy).collect();
+        cx.stale_superblocks = again.into_iter().map(|(_, copy)| copy).collect();
     }
 
     /// Writes again what may not be durable; false while that is under way.
-    pub(crate) fn rewrite_unflushed(&mut self, volumes: &[VolumeId]) -> bool {
-        let ranges = core::mem::take(&mut self.recovering().rewrite.ranges);
+    pub(crate) fn rewrite_unflushed(&mut self, cx: &mut Context, volumes: &[VolumeId]) -> bool {
+        let ranges = core::mem::take(&mut self.rewrite.ranges);
         if ranges.is_empty() {
             return true;
         }
-        self.cx.cover(CoverageMark::Rewritten);
+        cx.cover(CoverageMark::Rewritten);
         let mut pieces = Vec::new();
         for (segment, from, to) in ranges {
             for start in (from..to).step_by(PIECE_BLOCKS as usize) {
                 let bytes = u64::from((to - start).min(PIECE_BLOCKS)) * BLOCK;
-                pieces.extend(self.copies_at(segment, start).map(|offset| (segment, offset, bytes)));
+                pieces.extend(self.copies_at(cx, segment, start).map(|offset| (segment, offset, bytes)));
             }
         }
         pieces.reverse();
-        let rewrite = &mut self.recovering().rewrite;
+        let rewrite = &mut self.rewrite;
         (rewrite.pieces, rewrite.volumes) = (pieces, volumes.to_vec());
-        self.rewrite_more();
+        self.rewrite_more(cx);
         false
     }
 
     /// Where the copies of a block of a segment of dirty data are: on each member that counts.
-    fn copies_at(&self, segment: u32, index: u32) -> impl Iterator<Item = u64> + use<> {
-        let geometry = self.cx.map.geometry;
-        let twin = self
-            .cx
-            .mirror
-            .as_ref()
-            .filter(|_| self.cx.is_pair(segment))
-            .map(|mirror| segment + mirror.columns);
+    fn copies_at(&self, cx: &Context, segment: u32, index: u32) -> impl Iterator<Item = u64> + use<> {
+        let geometry = cx.map.geometry;
+        let twin = cx.mirror.as_ref().filter(|_| cx.is_pair(segment)).map(|mirror| segment + mirror.columns);
         let counts =
-            |half: &u32| self.cx.mirror.as_ref().is_none_or(|mirror| mirror.counts(mirror.member_of(*half)));
+            |half: &u32| cx.mirror.as_ref().is_none_or(|mirror| mirror.counts(mirror.member_of(*half)));
         let halves: Vec<u32> = [Some(segment), twin].into_iter().flatten().filter(counts).collect();
         halves.into_iter().map(move |half| geometry.segment_offset(half, index))
     }
 
     /// The member that has this byte still counts.
-    fn is_rewritten(&self, offset: u64) -> bool {
-        self.cx.mirror.as_ref().is_none_or(|mirror| mirror.counts(self.cx.member_at(offset)))
+    fn is_rewritten(&self, cx: &Context, offset: u64) -> bool {
+        cx.mirror.as_ref().is_none_or(|mirror| mirror.counts(cx.member_at(offset)))
     }
 
-    fn rewrite_more(&mut self) {
+    fn rewrite_more(&mut self, cx: &mut Context) {
         loop {
-            let rewrite = &mut self.recovering().rewrite;
+            let rewrite = &mut self.rewrite;
             if rewrite.in_flight == IN_FLIGHT {
                 return;
             }
             let Some((segment, offset, len)) = rewrite.pieces.pop() else { break };
-            if !self.is_rewritten(offset) {
+            if !self.is_rewritten(cx, offset) {
                 continue;
             }
-            self.recovering().rewrite.in_flight += 1;
-            self.cx.read_meta(RecoveryRead { what: What::Rewritten(segment), offset, len, tries: 1 });
+            self.rewrite.in_flight += 1;
+            cx.read_meta(RecoveryRead { what: What::Rewritten(segment), offset, len, tries: 1 });
         }
-        if self.recovering().rewrite.in_flight == 0 {
-            let volumes = core::mem::take(&mut self.recovering().rewrite.volumes);
-            self.settle_devices(&volumes);
+        if self.rewrite.in_flight == 0 {
+            let volumes = core::mem::take(&mut self.rewrite.volumes);
+            self.settle_devices(cx, &volumes);
         }
     }
 
     /// A piece was read again.
-    pub(crate) fn rewrite_read(&mut self, segment: u32, offset: u64, result: Result<&[u8], DeviceFailure>) {
+    pub(crate) fn rewrite_read(
+        &mut self,
+        cx: &mut Context,
+        segment: u32,
+        offset: u64,
+        result: Result<&[u8], DeviceFailure>,
+    ) {
         match result {
-            _ if !self.is_rewritten(offset) => self.rewritten(self.cx.member_at(offset), false),
-            Ok(bytes) => self.cx.write_meta(offset, Arc::new(bytes.to_vec()), OpKind::RewriteUnflushed),
+            _ if !self.is_rewritten(cx, offset) => self.rewritten(cx, cx.member_at(offset), false),
+            Ok(bytes) => cx.write_meta(offset, Arc::new(bytes.to_vec()), OpKind::RewriteUnflushed),
             Err(_) => {
-                let member = self.cx.member_at(offset);
-                if !self.cx.goes_on_without(member) {
-                    self.fail_opening(OpenError::TailUnreadable { segment });
+                let member = cx.member_at(offset);
+                if !cx.goes_on_without(member) {
+                    cx.fail_opening(OpenError::TailUnreadable { segment });
                     return;
                 }
-                self.rewritten(member, false);
+                self.rewritten(cx, member, false);
             }
         }
     }
 
     /// A piece was written again, or cannot be.
-    pub(crate) fn rewritten(&mut self, member: u8, ok: bool) {
-        if self.recovery.is_none() {
-            return; // Opening failed already.
-        }
-        if !ok && !self.cx.goes_on_without(member) {
-            self.fail_opening(OpenError::CacheWrite);
+    pub(crate) fn rewritten(&mut self, cx: &mut Context, member: u8, ok: bool) {
+        if !ok && !cx.goes_on_without(member) {
+            cx.fail_opening(OpenError::CacheWrite);
             return;
         }
-        self.recovering().rewrite.in_flight -= 1;
-        self.rewrite_more();
+        self.rewrite.in_flight -= 1;
+        self.rewrite_more(cx);
     }
 }

@@ -9,17 +9,17 @@
 //! other has lost it. Before the cache is used, each member gets what it lacks of what counts (I63), or is put out, or the cache does not
 //! open. So that later the loss of one of them takes nothing.
 
-use crate::api::Nanos;
-use crate::api::config::{Attachment, EngineConfig};
+use crate::api::open_error::OpenError;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::operations::OpKind;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::SegmentPhase;
-use crate::mirror::state::{Mirror, Standing};
+use crate::mirror::state::Standing;
+use crate::recovery::Recovery;
+use crate::recovery::reads::{CopyOf, What};
 use crate::recovery::scan::{After, Bytes};
-use crate::recovery::{CopyOf, OpenError, What};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -78,47 +78,14 @@ impl Context {
     }
 }
 
-impl Engine {
-    /// Starts opening a mirrored cache, see [`Engine::open`].
-    #[must_use]
-    pub fn open_mirrored(
-        config: EngineConfig,
-        devices: MirrorDevices,
-        attachments: Vec<Attachment>,
-        now: Nanos,
-    ) -> Self {
-        let mut engine = Self::blank(config, now);
-        let sound = devices.geometry.validate(2 * devices.geometry.member_bytes());
-        if let Err(error) = sound.and_then(|()| devices.geometry.validate_mirrored()) {
-            engine.fail_opening(OpenError::Superblock(error));
-            return engine;
-        }
-        let mut mirror = Mirror::new(&devices.geometry);
-        let trusts = fault::planted(PlantedBug::TrustStaleMember);
-        match devices.there {
-            [true, true] => {}
-            [false, false] => {
-                engine.fail_opening(OpenError::NoMember);
-                return engine;
-            }
-            [here, _] => {
-                mirror.standing = Standing::Out(u8::from(here));
-                mirror.unnoted = !trusts;
-            }
-        }
-        engine.cx.mirror = Some(mirror);
-        // The superblocks are where this says, whatever is in them; the map follows when they have been read.
-        engine.cx.map.geometry = devices.geometry;
-        engine.begin_recovery(2 * devices.geometry.member_bytes(), attachments);
-        engine
-    }
-
+impl Recovery {
     /// All superblocks have been read: which members count?
     pub(crate) fn choose_member(
         &mut self,
+        cx: &mut Context,
         all: Vec<(CopyOf, Result<Superblock, FormatError>)>,
     ) -> Result<(), OpenError> {
-        let geometry = self.cx.map.geometry;
+        let geometry = cx.map.geometry;
         let mut best: [Option<Superblock>; 2] = [None, None];
         let mut refusal = None;
         for ((member, _), copy) in &all {
@@ -146,29 +113,30 @@ impl Engine {
         if let Some(found) = &best[other] {
             check_together(&superblock, found)?;
         }
-        self.cx.check_generation(&superblock)?;
-        let believed = best[other].as_ref().is_some_and(|found| self.cx.believes(&superblock, found));
-        if let Some(mirror) = self.cx.mirror.as_mut().filter(|_| !believed) {
+        cx.check_generation(&superblock)?;
+        let believed = best[other].as_ref().is_some_and(|found| cx.believes(&superblock, found));
+        if let Some(mirror) = cx.mirror.as_mut().filter(|_| !believed) {
             mirror.standing = Standing::Out(other as u8);
             // Even if a superblock says so already: the owner may have lost its notes, and gives the other one alone some day.
             mirror.unnoted = !fault::planted(PlantedBug::TrustStaleMember);
-            self.cx.cover(CoverageMark::MemberMissing);
+            cx.cover(CoverageMark::MemberMissing);
         }
-        self.begin_mirrored_map(superblock, &all);
+        self.begin_mirrored_map(cx, superblock, &all);
         Ok(())
     }
 
     fn begin_mirrored_map(
         &mut self,
+        cx: &mut Context,
         superblock: Superblock,
         all: &[(CopyOf, Result<Superblock, FormatError>)],
     ) {
         let geometry = superblock.geometry;
-        let members: Vec<usize> = self.cx.meta_members().collect();
-        self.cx.begin_map_of(superblock);
+        let members: Vec<usize> = cx.meta_members().collect();
+        cx.begin_map_of(superblock);
         let mut again = Vec::new();
         for ((member, copy), found) in all {
-            let right = self.cx.superblock_of(*member, self.cx.superblock.mirror);
+            let right = cx.superblock_of(*member, cx.superblock.mirror);
             if members.contains(member) {
                 let offset = geometry.mirror_meta(*member, Geometry::superblock_offset(*copy));
                 let says = (found.as_ref() == Ok(&right), found.as_ref().map_or(0, |found| found.generation));
@@ -177,31 +145,29 @@ impl Engine {
         }
         // Copies that say the least are the first: of each member one that can be believed is there at any instant.
         again.sort_by_key(|(says, _)| *says);
-        self.plan_superblocks(again.into_iter().map(|((right, _), copy)| (right, copy)));
+        self.plan_superblocks(cx, again.into_iter().map(|((right, _), copy)| (right, copy)));
         let copies = members.into_iter().flat_map(|member| [(member, 0), (member, 1)]);
-        self.recovering().checkpoints = copies.collect();
-        self.read_checkpoint(0);
+        self.checkpoints = copies.collect();
+        self.read_checkpoint(cx, 0);
     }
 
-    // --- what a checkpoint says
-
     /// The number of an entry that speaks of twins where none can be, or of none where one must be.
-    pub(crate) fn wrong_twin(&self, checkpoint: &Checkpoint) -> Option<u64> {
-        let columns = self.cx.mirror.as_ref().map(|mirror| mirror.columns as usize);
+    pub(crate) fn wrong_twin(&self, cx: &Context, checkpoint: &Checkpoint) -> Option<u64> {
+        let columns = cx.mirror.as_ref().map(|mirror| mirror.columns as usize);
         wrong_twin(&checkpoint.segments, columns)
     }
 
     /// A segment that was on the member that is out only: a clean one, which does not count any more.
-    pub(crate) fn is_on_lost_member(&self, number: u32, entries: &[SegmentEntry]) -> bool {
-        let Some(mirror) = &self.cx.mirror else { return false };
+    pub(crate) fn is_on_lost_member(&self, cx: &Context, number: u32, entries: &[SegmentEntry]) -> bool {
+        let Some(mirror) = &cx.mirror else { return false };
         let twin = entries.get((number + mirror.columns) as usize).map(|entry| entry.state);
         let single = number >= mirror.columns || twin != Some(SegmentState::Twin);
         single && !mirror.counts(mirror.member_of(number))
     }
 
     /// Which heads of the segments of the window are read: those of both halves of each column.
-    pub(crate) fn plan_heads(&self, checkpoint: &Checkpoint, jobs: &mut Vec<What>) {
-        let Some(mirror) = &self.cx.mirror else { return };
+    pub(crate) fn plan_heads(&self, cx: &Context, checkpoint: &Checkpoint, jobs: &mut Vec<What>) {
+        let Some(mirror) = &cx.mirror else { return };
         let is_free = |number: u32| {
             checkpoint.segments.get(number as usize).is_some_and(|entry| entry.state == SegmentState::Free)
         };
@@ -217,49 +183,48 @@ impl Engine {
     }
 
     /// Of the segments that are to be read whole, both halves of the pairs.
-    pub(crate) fn read_pairs_whole(&mut self) {
-        if self.cx.mirror.is_none() {
+    pub(crate) fn read_pairs_whole(&mut self, cx: &mut Context) {
+        if cx.mirror.is_none() {
             return;
         }
-        let jobs = core::mem::take(&mut self.recovering().jobs);
-        let (whole, others): (Vec<What>, Vec<What>) = jobs
-            .into_iter()
-            .partition(|what| matches!(what, What::Whole(number) if self.cx.is_pair(*number)));
-        self.recovering().jobs = others;
+        let jobs = core::mem::take(&mut self.jobs);
+        let (whole, others): (Vec<What>, Vec<What>) =
+            jobs.into_iter().partition(|what| matches!(what, What::Whole(number) if cx.is_pair(*number)));
+        self.jobs = others;
         for what in whole {
             if let What::Whole(number) = what {
-                self.read_whole(number);
+                self.read_whole(cx, number);
             }
         }
     }
 
     /// Has a segment read whole; a pair from both members.
-    pub(crate) fn read_whole(&mut self, number: u32) {
-        if self.cx.is_pair(number) {
-            self.read_halves(number, false);
+    pub(crate) fn read_whole(&mut self, cx: &mut Context, number: u32) {
+        if cx.is_pair(number) {
+            self.read_halves(cx, number, false);
         } else {
-            self.recovering().jobs.push(What::Whole(number));
+            self.jobs.push(What::Whole(number));
         }
     }
 
     /// A segment of the window was written, this half or the pair that it belongs to.
-    pub(crate) fn read_column(&mut self, number: u32) {
-        let Some(mirror) = &self.cx.mirror else { return };
+    pub(crate) fn read_column(&mut self, cx: &mut Context, number: u32) {
+        let Some(mirror) = &cx.mirror else { return };
         let (first, twin) = mirror.halves(number);
-        let segments = &self.recovering().checkpoint.segments;
+        let segments = &self.checkpoint.segments;
         let is_free = |number: u32| segments[number as usize].state == SegmentState::Free;
         if is_free(first) && is_free(twin) {
-            self.read_halves(first, true);
+            self.read_halves(cx, first, true);
         } else {
-            self.recovering().jobs.push(What::Whole(number));
+            self.jobs.push(What::Whole(number));
         }
     }
 
-    fn read_halves(&mut self, first: u32, single: bool) {
-        let Some(mirror) = &self.cx.mirror else { return };
+    fn read_halves(&mut self, cx: &mut Context, first: u32, single: bool) {
+        let Some(mirror) = &cx.mirror else { return };
         let expected = [mirror.counts(0), mirror.counts(1)];
         let (_, twin) = mirror.halves(first);
-        let recovery = self.recovering();
+        let recovery = &mut *self;
         if !recovery.pairs.begun.insert(first) {
             return;
         }
@@ -269,20 +234,25 @@ impl Engine {
     }
 
     /// The half of a pair that metadata is read from.
-    pub(crate) fn readable_half(&self, number: u32) -> u32 {
-        match &self.cx.mirror {
-            Some(mirror) if self.cx.is_pair(number) && !mirror.counts(0) => number + mirror.columns,
+    pub(crate) fn readable_half(&self, cx: &Context, number: u32) -> u32 {
+        match &cx.mirror {
+            Some(mirror) if cx.is_pair(number) && !mirror.counts(0) => number + mirror.columns,
             _ => number,
         }
     }
 
     /// A segment was read, as far as it can be: the halves of a pair are looked at together.
-    pub(crate) fn segment_bytes(&mut self, number: u32, bytes: Bytes<'_>) -> Result<(), OpenError> {
-        let Some(mirror) = &self.cx.mirror else { return self.scan_segment(number, bytes) };
+    pub(crate) fn segment_bytes(
+        &mut self,
+        cx: &mut Context,
+        number: u32,
+        bytes: Bytes<'_>,
+    ) -> Result<(), OpenError> {
+        let Some(mirror) = &cx.mirror else { return self.scan_segment(cx, number, bytes) };
         let (first, twin) = mirror.halves(number);
         let half = usize::from(number != first);
-        let Some(read) = self.recovering().pairs.reads.get_mut(&first) else {
-            return self.scan_segment(number, bytes);
+        let Some(read) = self.pairs.reads.get_mut(&first) else {
+            return self.scan_segment(cx, number, bytes);
         };
         let mut bad = bytes.bad.to_vec();
         bad.resize(bytes.all.len() / BLOCK_BYTES, false);
@@ -290,134 +260,131 @@ impl Engine {
         if (0..2).any(|half| read.expected[half] && read.found[half].is_none()) {
             return Ok(());
         }
-        let Some(read) = self.recovering().pairs.reads.remove(&first) else { return Ok(()) };
+        let Some(read) = self.pairs.reads.remove(&first) else { return Ok(()) };
         let second = read.found[1].as_ref().map(|half| (half.bytes.clone(), half.bad.clone()));
-        let whole = self.put_together(first, read.found);
-        self.scan_segment(first, Bytes { all: &whole.bytes, bad: &whole.bad })?;
+        let whole = self.put_together(cx, first, read.found);
+        self.scan_segment(cx, first, Bytes { all: &whole.bytes, bad: &whole.bad })?;
         match second.filter(|_| read.single) {
-            Some((all, bad)) => self.scan_segment(twin, Bytes { all: &all, bad: &bad }),
+            Some((all, bad)) => self.scan_segment(cx, twin, Bytes { all: &all, bad: &bad }),
             None => Ok(()),
         }
     }
 
     /// What both halves of a pair have together; notes what one of them lacks.
-    fn put_together(&mut self, first: u32, found: [Option<Half>; 2]) -> Half {
+    fn put_together(&mut self, cx: &mut Context, first: u32, found: [Option<Half>; 2]) -> Half {
         let (mut a, mut b) = match found {
             [Some(a), Some(b)] => (a, b),
             [Some(one), None] | [None, Some(one)] => return one,
             [None, None] => return Half { bytes: Vec::new(), bad: Vec::new() },
         };
-        let place = self.cx.place(first);
-        let used = self.cx.map.segments[first as usize].completed;
-        let sequence = self.recovering().checkpoint.next_sequence;
-        let after = After { epoch: self.cx.superblock.epoch, sequence };
+        let place = cx.place(first);
+        let used = cx.map.segments[first as usize].completed;
+        let sequence = self.checkpoint.next_sequence;
+        let after = After { epoch: cx.superblock.epoch, sequence };
         let (to, other) = ((&mut a.bytes[..], &mut a.bad[..]), (&mut b.bytes[..], &mut b.bad[..]));
-        let lacks = super::overlay::overlay(to, other, place, used, after);
+        let lacks = crate::recovery::overlay::overlay(to, other, place, used, after);
         if fault::planted(PlantedBug::LeaveUnmended) {
             return a;
         }
-        let columns = self.cx.mirror.as_ref().map_or(0, |mirror| mirror.columns);
+        let columns = cx.mirror.as_ref().map_or(0, |mirror| mirror.columns);
         for (member, start, end) in lacks {
-            self.cx.cover(CoverageMark::MemberMended);
-            let offset = self.cx.map.geometry.segment_offset(first + member * columns, start);
+            cx.cover(CoverageMark::MemberMended);
+            let offset = cx.map.geometry.segment_offset(first + member * columns, start);
             let bytes = a.bytes[start as usize * BLOCK_BYTES..end as usize * BLOCK_BYTES].to_vec();
-            self.recovering().pairs.mends.push((offset, bytes));
+            self.pairs.mends.push((offset, bytes));
         }
         a
     }
 
     /// True if what was found after the checkpoint can be in this segment: only fills are in one that is not a pair.
-    pub(crate) fn may_hold(&self, number: u32, stream: StreamKind) -> bool {
-        let Some(mirror) = &self.cx.mirror else { return true };
+    pub(crate) fn may_hold(&self, cx: &Context, number: u32, stream: StreamKind) -> bool {
+        let Some(mirror) = &cx.mirror else { return true };
         let (first, twin) = mirror.halves(number);
-        stream == StreamKind::Fill && !self.cx.is_pair(first)
+        stream == StreamKind::Fill && !cx.is_pair(first)
             || number == first
                 && stream != StreamKind::Fill
-                && matches!(
-                    self.cx.map.segments[twin as usize].phase,
-                    SegmentPhase::Free | SegmentPhase::Twin
-                )
+                && matches!(cx.map.segments[twin as usize].phase, SegmentPhase::Free | SegmentPhase::Twin)
     }
 
     /// A segment was written since the checkpoint: if it is a pair, it has a twin.
-    pub(crate) fn begin_twin(&mut self, number: u32, stream: StreamKind) {
-        let Some(mirror) = &self.cx.mirror else { return };
+    pub(crate) fn begin_twin(&mut self, cx: &mut Context, number: u32, stream: StreamKind) {
+        let Some(mirror) = &cx.mirror else { return };
         if stream != StreamKind::Fill {
             let (_, twin) = mirror.halves(number);
-            self.cx.map.segments[twin as usize].phase = SegmentPhase::Twin;
+            cx.map.segments[twin as usize].phase = SegmentPhase::Twin;
         }
     }
 
     /// Batches of the fill stream may be missing: they were on one member, and are no reason to refuse the cache.
-    pub(crate) fn may_lack(&self, stream: StreamKind) -> bool {
-        stream == StreamKind::Fill && self.cx.mirror.is_some()
+    pub(crate) fn may_lack(&self, cx: &Context, stream: StreamKind) -> bool {
+        stream == StreamKind::Fill && cx.mirror.is_some()
     }
 
     /// Nothing but fills can be in this segment.
-    pub(crate) fn has_fills_only(&self, number: u32) -> bool {
-        let entries = self.recovery.as_ref().map(|recovery| &recovery.checkpoint.segments);
-        let Some(entry) = entries.and_then(|entries| entries.get(number as usize)) else { return false };
+    pub(crate) fn has_fills_only(&self, cx: &Context, number: u32) -> bool {
+        let entries = &self.checkpoint.segments;
+        let Some(entry) = entries.get(number as usize) else { return false };
         let fills = entry.state.has_slots() && entry.stream == StreamKind::Fill as u8;
-        self.cx.mirror.as_ref().is_some_and(|mirror| {
+        cx.mirror.as_ref().is_some_and(|mirror| {
             // The spare half of a column: the other half is a segment of its own.
-            let twin = entries.and_then(|entries| entries.get((number + mirror.columns) as usize));
+            let twin = entries.get((number + mirror.columns) as usize);
             let spare = entry.state == SegmentState::Free && twin.is_some_and(|twin| twin.state.has_slots());
             number >= mirror.columns || fills || spare
         })
     }
 
     /// An empty segment is free, with its twin if it has one.
-    pub(crate) fn end_with_twin(&mut self, number: u32) {
-        let twin =
-            self.cx.mirror.as_ref().filter(|_| self.cx.is_pair(number)).map(|mirror| number + mirror.columns);
-        self.cx.map.end_segment(number, SegmentPhase::Free);
+    pub(crate) fn end_with_twin(&mut self, cx: &mut Context, number: u32) {
+        let twin = cx.mirror.as_ref().filter(|_| cx.is_pair(number)).map(|mirror| number + mirror.columns);
+        cx.map.end_segment(number, SegmentPhase::Free);
         if let Some(twin) = twin {
-            self.cx.map.end_segment(twin, SegmentPhase::Free);
+            cx.map.end_segment(twin, SegmentPhase::Free);
         }
     }
 
-    // --- before the cache is used
-
     /// Writes to each member what it lacks, and asks for the note that one is left out; false while that is under way.
-    pub(crate) fn mend_members(&mut self, volumes: &[VolumeId]) -> bool {
-        let recovery = self.recovering();
+    pub(crate) fn mend_members(&mut self, cx: &mut Context, volumes: &[VolumeId]) -> bool {
+        let recovery = &mut *self;
         let mends = core::mem::take(&mut recovery.pairs.mends);
         if !mends.is_empty() {
             recovery.settling = volumes.to_vec();
             recovery.pairs.mending = mends.len() as u32;
             for (offset, bytes) in mends {
-                self.cx.write_meta(offset, Arc::new(bytes), OpKind::Mend);
+                cx.write_meta(offset, Arc::new(bytes), OpKind::Mend);
             }
             return false;
         }
-        if let Some(mirror) = self.cx.mirror.as_mut().filter(|mirror| mirror.unnoted)
+        if let Some(mirror) = cx.mirror.as_mut().filter(|mirror| mirror.unnoted)
             && let Standing::Out(member) = mirror.standing
         {
             (mirror.unnoted, mirror.standing) = (false, Standing::Whole);
-            self.cx.member_failed(member);
+            cx.member_failed(member);
         }
         true
     }
 
-    pub(crate) fn mended(&mut self, member: u8, ok: bool) {
-        if self.recovery.is_none() {
-            return; // Opening failed already.
-        }
+    pub(crate) fn mended(&mut self, cx: &mut Context, member: u8, ok: bool) {
         if !ok {
-            self.cx.member_failed(member);
-            let counts = self.cx.mirror.as_ref().is_some_and(|mirror| mirror.counts(member));
+            cx.member_failed(member);
+            let counts = cx.mirror.as_ref().is_some_and(|mirror| mirror.counts(member));
             if counts && !fault::planted(PlantedBug::MendInVain) {
-                self.fail_opening(OpenError::CacheWrite);
+                cx.fail_opening(OpenError::CacheWrite);
                 return;
             }
         }
-        let Some(recovery) = &mut self.recovery else { return };
+        let recovery = &mut *self;
         recovery.pairs.mending -= 1;
         if recovery.pairs.mending == 0 {
             let volumes = core::mem::take(&mut recovery.settling);
-            self.settle_devices(&volumes);
+            self.settle_devices(cx, &volumes);
         }
     }
+}
+
+impl Engine {
+    // --- what a checkpoint says
+
+    // --- before the cache is used
 }
 
 /// Checks that two members can be of one cache: `newer` has the superblock that counts.
@@ -458,7 +425,7 @@ mod tests {
 
     fn member(member: u8, generation: u64, out: Option<u8>, tags: [u64; 2]) -> Superblock {
         let mirror = Some(MirrorMark { member, out, tags });
-        Superblock { generation, mirror, ..crate::recovery::blank_superblock() }
+        Superblock { generation, mirror, ..crate::context::blank::blank_superblock() }
     }
 
     #[test]

@@ -1,0 +1,123 @@
+//! Why a cache cannot be opened.
+
+use forebay_format::{FormatError, VolumeId};
+use thiserror::Error;
+
+/// Why a cache could not be opened. Nothing was changed on it.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No usable superblock.
+    #[error("{0}")]
+    Superblock(FormatError),
+    /// Neither superblock could be read.
+    #[error("the superblocks cannot be read: the cache device fails")]
+    Unreadable,
+    /// The checkpoint in effect is damaged in both copies.
+    #[error(
+        "checkpoint {generation} is damaged in both copies ({error}); extract what is left with `forebay \
+         salvage CACHE --to FOLDER`"
+    )]
+    CheckpointLost {
+        /// Generation that the superblock names.
+        generation: u64,
+        /// What is wrong with the second copy.
+        error: FormatError,
+    },
+    /// It is not known any more which blocks some dirty slots hold.
+    #[error(
+        "segment {segment}: {dirty_blocks} dirty blocks whose addresses cannot be read; extract what is left with `forebay \
+         salvage CACHE --to FOLDER`"
+    )]
+    SegmentLost {
+        /// The segment.
+        segment: u32,
+        /// Dirty blocks concerned.
+        dirty_blocks: u32,
+    },
+    /// Behind the end of what could be replayed the device cannot be read.
+    #[error(
+        "segment {segment} cannot be read where the log may go on: it is not known what was written last; extract what is left \
+         with `forebay salvage CACHE --to FOLDER`"
+    )]
+    TailUnreadable {
+        /// The segment.
+        segment: u32,
+    },
+    /// The device acknowledged a flush and lost what it covered.
+    #[error(
+        "the cache device lost writes that it had flushed (stream {stream}: batch {lost} is gone): do not use this device; \
+         extract what is left with `forebay salvage CACHE --to FOLDER`"
+    )]
+    LostFlushedBatch {
+        /// Stream number.
+        stream: u8,
+        /// Stream sequence of the first batch that is missing.
+        lost: u64,
+    },
+    /// It is known to have come further than this.
+    #[error(
+        "it has less than what it is known to have had: it is an older copy, or its device lost what it had flushed"
+    )]
+    Older,
+    /// Its superblock says that it was given up.
+    #[error("it failed, and its volumes went on without it: what is on it is older than what they have")]
+    GivenUp,
+    /// The cache does not know the volume.
+    #[error("the cache has no volume {}", .0.0)]
+    UnknownVolume(VolumeId),
+    /// The backing store has become smaller.
+    #[error(
+        "the backing store has {now} bytes, but the volume has {recorded}: restore its full size, or discard this cache"
+    )]
+    BackingShrunk {
+        /// Volume size in bytes.
+        recorded: u64,
+        /// Size of the backing store now.
+        now: u64,
+    },
+    /// The backing store is not as the cache left it, and the cache holds newer data for it.
+    #[error(
+        "the backing store was changed while the cache was away, or is another one, and the cache holds {dirty_blocks} dirty \
+         blocks for it"
+    )]
+    BackingChanged {
+        /// Volume.
+        volume: VolumeId,
+        /// Dirty blocks.
+        dirty_blocks: u64,
+    },
+    /// The backing store cannot be read.
+    #[error("the backing store cannot be read")]
+    BackingUnreadable,
+    /// It is one of the two devices of a mirrored cache.
+    #[error("the device is one half of a mirrored cache: open it as such")]
+    Mirrored,
+    /// Neither member of a mirrored cache can be believed.
+    #[error("no device of the mirrored cache has a superblock that can be believed")]
+    NoMember,
+    /// The two devices of a mirrored cache are of different caches.
+    #[error("the two devices are of different mirrored caches: name the one that belongs to it")]
+    OtherCache,
+    /// Each of the two devices of a mirrored cache has gone on without the other.
+    #[error(
+        "the two devices of the mirrored cache contradict each other: each was used without the other; name only the one that is right"
+    )]
+    SplitMirror,
+    /// It could not be noted that a member of a mirrored cache does not count any more.
+    #[error(
+        "one device of the mirrored cache cannot be used, and that could not be recorded: make the state folder writable"
+    )]
+    NoNote,
+    /// A backing store cannot be flushed.
+    #[error("the backing store cannot be flushed")]
+    BackingFlush,
+    /// The cache device cannot be written or flushed.
+    #[error("the cache device cannot be written")]
+    CacheWrite,
+    /// The cache device became shorter while it was opened.
+    #[error(
+        "the cache device ends before the end that it had: it was cut, or is gone; bring it back as long as it was"
+    )]
+    CacheEnded,
+}

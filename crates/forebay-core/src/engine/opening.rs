@@ -1,0 +1,77 @@
+//! Opening a cache: the recovery is there until it has failed, or its checkpoint is in effect.
+
+use crate::api::Nanos;
+use crate::api::config::{Attachment, EngineConfig};
+use crate::api::open_error::OpenError;
+use crate::context::{Context, Status};
+use crate::engine::Engine;
+use crate::fault::{self, PlantedBug};
+use crate::mirror::state::{Mirror, Standing};
+use crate::recovery::Recovery;
+use crate::recovery::mirrored::MirrorDevices;
+use alloc::vec::Vec;
+
+impl Engine {
+    /// Starts opening the cache device of `device_bytes`. Perform its actions until `status` is not `Opening`.
+    #[must_use]
+    pub fn open(config: EngineConfig, device_bytes: u64, attachments: Vec<Attachment>, now: Nanos) -> Self {
+        let mut engine = Self::blank(config, now);
+        engine.recovery = Some(Recovery::begin(&mut engine.cx, device_bytes, attachments));
+        engine
+    }
+
+    /// Starts opening a mirrored cache, see [`Engine::open`].
+    #[must_use]
+    pub fn open_mirrored(
+        config: EngineConfig,
+        devices: MirrorDevices,
+        attachments: Vec<Attachment>,
+        now: Nanos,
+    ) -> Self {
+        let mut engine = Self::blank(config, now);
+        let sound = devices.geometry.validate(2 * devices.geometry.member_bytes());
+        if let Err(error) = sound.and_then(|()| devices.geometry.validate_mirrored()) {
+            engine.cx.status = Status::Failed(OpenError::Superblock(error));
+            return engine;
+        }
+        let mut mirror = Mirror::new(&devices.geometry);
+        let trusts = fault::planted(PlantedBug::TrustStaleMember);
+        match devices.there {
+            [true, true] => {}
+            [false, false] => {
+                engine.cx.status = Status::Failed(OpenError::NoMember);
+                return engine;
+            }
+            [here, _] => {
+                mirror.standing = Standing::Out(u8::from(here));
+                mirror.unnoted = !trusts;
+            }
+        }
+        engine.cx.mirror = Some(mirror);
+        // The superblocks are where this says, whatever is in them; the map follows when they have been read.
+        engine.cx.map.geometry = devices.geometry;
+        let bytes = 2 * devices.geometry.member_bytes();
+        engine.recovery = Some(Recovery::begin(&mut engine.cx, bytes, attachments));
+        engine
+    }
+
+    /// Something that recovery waits for has happened. Nothing, if opening has failed already.
+    pub(super) fn recover(&mut self, step: impl FnOnce(&mut Recovery, &mut Context)) {
+        if let Some(recovery) = &mut self.recovery {
+            step(recovery, &mut self.cx);
+        }
+        if matches!(self.cx.status, Status::Failed(_)) {
+            self.recovery = None;
+        }
+    }
+
+    pub(super) fn opened(&mut self) {
+        self.recovery = None;
+        self.cx.status = Status::Ready;
+    }
+
+    pub(super) fn opening_failed(&mut self, error: OpenError) {
+        self.cx.status = Status::Failed(error);
+        self.recovery = None;
+    }
+}

@@ -1,0 +1,30 @@
+//! Reads of metadata while a cache is opened.
+
+/// Where a superblock copy lies: on which member of a mirrored cache (else 0), and which copy it is.
+pub(crate) type CopyOf = (usize, usize);
+
+/// A metadata read under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RecoveryRead {
+    pub(crate) what: What,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) tries: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum What {
+    Superblock(CopyOf),
+    /// The so-many-th of the copies in `Recovery::checkpoints`.
+    Checkpoint(usize),
+    /// The summary of a segment.
+    Summary(u32),
+    /// All batches of a segment.
+    Whole(u32),
+    /// The first block of a segment of the window.
+    Head(u32),
+    /// One block of a segment that cannot be read as a whole.
+    Block(u32, u32),
+    /// A part of a segment that is written again.
+    Rewritten(u32),
+}
