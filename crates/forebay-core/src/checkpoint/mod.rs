@@ -32,6 +32,7 @@ use crate::fault::{self, PlantedBug};
 use crate::log::ledger::Waiter;
 use crate::log::streams::Item;
 use crate::map::segment::{BlockState, SegmentPhase};
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState, SlotStates, VolumeEntry};
@@ -143,8 +144,8 @@ impl Context {
 }
 
 impl Checkpoints {
+    #[inline]
     fn is_due(&self, cx: &Context) -> bool {
-        let state = self;
         match cx.status {
             Status::Opening => return cx.checkpoint_wanted, // There is no map yet to judge by.
             Status::Failed(_) => return false,              // There may be no geometry either.
@@ -156,13 +157,12 @@ impl Checkpoints {
             || window <= low && pool >= (cx.free.window_size as usize / 4).max(1)
             || window <= 2 && pool > 0
             || self.wants_marks_by_checkpoint(cx)
-            || cx.has_ended_intents() && cx.now >= state.last_at + INTENTS_PAUSE_NS
+            || cx.has_ended_intents() && cx.now >= self.last_at + INTENTS_PAUSE_NS
     }
 
     /// Segments that hold nothing are about to join the window: a checkpoint that lists them is under way, or due.
     pub(crate) fn is_room_coming(&self, cx: &Context) -> bool {
-        let state = self;
-        !cx.fenced && (!state.joining.is_empty() || !cx.free.pool.is_empty() && self.is_due(cx))
+        !cx.fenced && (!self.joining.is_empty() || !cx.free.pool.is_empty() && self.is_due(cx))
     }
 
     /// There is no space in the log even for marks and intents: a checkpoint says the same without it.
@@ -179,6 +179,7 @@ impl Checkpoints {
     }
 
     /// A checkpoint may begin. Not when the final one is near, unless moves are under way that may need segments to end.
+    #[inline]
     fn may_checkpoint(&self, cx: &Context) -> bool {
         let is_closing = cx.is_winding_down() && cx.log.moves == 0 && self.purpose != Purpose::Opening;
         !cx.fenced && !is_closing
@@ -202,7 +203,7 @@ impl Checkpoints {
     }
 
     /// Holds the log if a checkpoint is due. True if nothing is in flight any more: a snapshot can be taken.
-    #[inline]
+    #[inline(always)] // asked in every settling
     pub(crate) fn is_ready_for_snapshot(&mut self, cx: &mut Context) -> bool {
         match self.step {
             CheckpointStep::Idle if self.may_checkpoint(cx) && self.is_due(cx) => self.hold(cx),
@@ -412,7 +413,7 @@ impl Checkpoints {
             cx.item_done(item, None);
         }
         match self.purpose {
-            Purpose::Opening => cx.tell(Event::OpeningFailed(OpenError::CacheWrite)),
+            Purpose::Opening => cx.tell(Event::OpeningFailed(Box::new(OpenError::CacheWrite))),
             Purpose::Closing => cx.actions.push_back(crate::api::Action::Closed),
             Purpose::Running => {}
         }

@@ -156,8 +156,6 @@ coverage! {
     MarksSettled = "marks-settled",
     /// A write past the cache voided dirty blocks.
     DirtyDropped = "dirty-dropped",
-    /// A dirty block became clean while a write past the cache was over it.
-    CleanUnderDirect = "clean-under-direct",
     /// A dirty block was overwritten in a later flush epoch and stays as a shadow.
     Shadow = "shadow",
     /// A flush epoch waited until clean marks were durable.

@@ -11,6 +11,7 @@ use crate::log::ledger::Waiter;
 use crate::log::streams::ItemOwner;
 use crate::map::segment::Key;
 use crate::mirror::state::Outcome;
+use alloc::boxed::Box;
 use forebay_format::VolumeId;
 
 /// See the top of the file.
@@ -34,6 +35,8 @@ pub(crate) enum Event {
     Redo(u32),
     /// One that waited for the owner's answer has failed.
     Refused(u32),
+    /// So many blocks of a volume were destaged; `saturated`: it could not have gone faster since the last time.
+    Destaged { volume: VolumeId, blocks: u64, saturated: bool },
     /// The engine goes on without its cache.
     WithoutCache,
     /// A member of a mirrored cache was put out.
@@ -43,7 +46,7 @@ pub(crate) enum Event {
     /// A block that was damaged has been read again from its backing store, to a page; it may be appended as a fill.
     Fetched { key: Key, crc: u32, page: Page, token: u64 },
     /// The cache cannot be opened.
-    OpeningFailed(OpenError),
+    OpeningFailed(Box<OpenError>),
     /// The checkpoint that ends the opening is in effect.
     Opened,
     /// The final checkpoint is in effect.

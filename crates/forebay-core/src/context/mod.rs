@@ -37,6 +37,7 @@ use crate::log::ledger::FlushLedger;
 use crate::log::streams::Log;
 use crate::map::ages::Born;
 use crate::map::segment::Key;
+use crate::map::waiting::OrderWaiter;
 use crate::map::{CacheMap, UNSETTLED_LOOKUPS_MAX};
 use crate::mirror::state::Mirror;
 use crate::recovery::reads::RecoveryRead;
@@ -88,6 +89,10 @@ pub(crate) struct Context {
     pub(crate) fills: Fills,
     /// Where superblock copies lie that differ from the one in effect, and what belongs there, in the order in which they are mended.
     pub(crate) stale_superblocks: Vec<(u64, Vec<u8>)>,
+    /// Writes past the cache that wait until a flush epoch of their volume is active.
+    pub(crate) order_waiters: Vec<OrderWaiter>,
+    /// Reclaim has found nothing that it may take: destage hurries.
+    pub(crate) reclaim_wants_destage: bool,
     /// A checkpoint is to be taken soon.
     pub(crate) checkpoint_wanted: bool,
     pub(crate) free: FreeSegments,
@@ -133,6 +138,8 @@ impl Context {
             log: Log::new(),
             fills: Fills::default(),
             stale_superblocks: Vec::new(),
+            order_waiters: Vec::new(),
+            reclaim_wants_destage: false,
             checkpoint_wanted: false,
             free: FreeSegments::default(),
             volume_table: Vec::new(),
@@ -429,5 +436,17 @@ impl Context {
             self.free.retired.push(number);
         }
         retired
+    }
+
+    /// Blocks of a volume are on their way to the log.
+    pub(crate) fn blocks_enter(&mut self, id: VolumeId, blocks: u64) {
+        self.volume_mut(id).logging_blocks += blocks;
+        self.log.logging_blocks += blocks;
+    }
+
+    /// They are in the map, or will never be.
+    pub(crate) fn blocks_leave(&mut self, id: VolumeId, blocks: u64) {
+        self.volume_mut(id).logging_blocks -= blocks;
+        self.log.logging_blocks -= blocks;
     }
 }

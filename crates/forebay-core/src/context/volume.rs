@@ -24,6 +24,14 @@ pub(crate) struct Volume {
     pub(crate) table_bytes: u64,
     /// It is being drained to its end: nothing becomes dirty any more.
     pub(crate) ending: bool,
+    /// It shrinks, and has given up blocks that a crash would bring back.
+    pub(crate) shrinking: bool,
+    /// It leaves as soon as nothing of it is dirty.
+    pub(crate) drains_to_leave: bool,
+    /// Writers wait at a dirty limit.
+    pub(crate) writers_wait: usize,
+    /// Blocks on their way to the log and not in the map yet.
+    pub(crate) logging_blocks: u64,
     /// Smallest unit that the backing store writes: 512 or 4096.
     pub(crate) sector_bytes: u32,
     pub(crate) flusher: Flusher,
@@ -63,6 +71,10 @@ impl Volume {
             limit_bytes: attachment.size_bytes,
             table_bytes: attachment.size_bytes,
             ending: false,
+            shrinking: false,
+            drains_to_leave: false,
+            writers_wait: 0,
+            logging_blocks: 0,
             sector_bytes: attachment.backing_sector_bytes,
             flusher: Flusher::default(),
             direct_unflushed: false,

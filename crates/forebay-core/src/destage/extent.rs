@@ -20,7 +20,6 @@ use crate::context::Context;
 use crate::context::locks::BlockRange;
 use crate::context::pages::Page;
 use crate::destage::cost::Cost;
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::MASK_FULL;
 use crate::map::segment::{BlockState, Key};
@@ -139,29 +138,27 @@ impl Context {
         });
         slot.map_or(Part::Gap, Part::Cached)
     }
-}
 
-impl Engine {
     /// The extent to write around `block`.
     pub(crate) fn plan_extent(&mut self, id: VolumeId, block: u64, slot: u32, most: Most) -> Extent {
         let (mut parts, mut first) = (alloc::vec![Part::Dirty(slot)], block);
-        if self.cx.map.mask(slot) != MASK_FULL {
+        if self.map.mask(slot) != MASK_FULL {
             return Extent::new(id, first, parts);
         }
         let run_most = most.blocks.min(most.dirty);
-        let is_discard = self.cx.map.is_discarded(slot);
+        let is_discard = self.map.is_discarded(slot);
         while (parts.len() as u32) < run_most {
             let Some(next) = self.joins(id, block + parts.len() as u64, is_discard) else { break };
             parts.push(Part::Dirty(next));
         }
-        self.cx.stats.back_merged_blocks += parts.len() as u64 - 1;
+        self.stats.back_merged_blocks += parts.len() as u64 - 1;
         let mut before = Vec::new();
         while first > 0 && ((parts.len() + before.len()) as u32) < run_most {
             let Some(previous) = self.joins(id, first - 1, is_discard) else { break };
             before.push(Part::Dirty(previous));
             first -= 1;
         }
-        self.cx.stats.front_merged_blocks += before.len() as u64;
+        self.stats.front_merged_blocks += before.len() as u64;
         if !before.is_empty() {
             before.reverse();
             before.append(&mut parts);
@@ -173,7 +170,7 @@ impl Engine {
         let run = parts.len();
         self.bridge_gaps(id, first, &mut parts, most);
         let extent = Extent::new(id, first, parts);
-        if extent.parts.len() == run || self.cx.backing_locks.is_idle(extent.blocks()) {
+        if extent.parts.len() == run || self.backing_locks.is_idle(extent.blocks()) {
             return extent;
         }
         Extent::new(id, first, extent.parts[..run].to_vec())
@@ -182,33 +179,29 @@ impl Engine {
     /// The slot of a block that can be added to an extent of discards, or of data.
     fn joins(&self, id: VolumeId, block: u64, is_discard: bool) -> Option<u32> {
         let key = Key::new(id, block);
-        if !self.cx.map.volumes[usize::from(id.0)].waiting.contains(block)
-            || !self.cx.backing_locks.is_idle(BlockRange { first: key, last: key })
+        if !self.map.volumes[usize::from(id.0)].waiting.contains(block)
+            || !self.backing_locks.is_idle(BlockRange { first: key, last: key })
         {
             return None;
         }
-        self.cx
-            .map
+        self.map
             .slot_to_destage(key)
-            .filter(|slot| self.cx.map.mask(*slot) == MASK_FULL && self.cx.is_destageable(*slot))
-            .filter(|slot| self.cx.map.is_discarded(*slot) == is_discard)
+            .filter(|slot| self.map.mask(*slot) == MASK_FULL && self.is_destageable(*slot))
+            .filter(|slot| self.map.is_discarded(*slot) == is_discard)
     }
 
     /// Adds the runs behind the end of an extent, and the gaps before them, as far as that pays.
     fn bridge_gaps(&self, id: VolumeId, first: u64, parts: &mut Vec<Part>, most: Most) {
-        let volume = self.cx.volume(id);
+        let volume = self.volume(id);
         let cost = &volume.destage.cost;
         let widest = volume.settings.destage_gap_bytes / crate::context::sectors::BLOCK;
         let explores = volume.destage.started % EXPLORE_EVERY < EXPLORE;
-        if widest == 0
-            || explores
-            || self.cx.runs_without_cache()
-            || volume.destage.fill_pause_until > self.cx.now
+        if widest == 0 || explores || self.runs_without_cache() || volume.destage.fill_pause_until > self.now
         {
             return;
         }
         let widest = widest.min(cost.blocks_per_op());
-        let waiting = &self.cx.map.volumes[usize::from(id.0)].waiting;
+        let waiting = &self.map.volumes[usize::from(id.0)].waiting;
         let run = parts.len() as u64;
         let mut tally = Tally { runs: 1, dirty: run, blocks: run, read: None };
         let mut best = (tally.apart(cost), run, parts.len());
@@ -224,7 +217,7 @@ impl Engine {
                 continue;
             };
             for block in end..next {
-                parts.push(self.cx.gap(id, block));
+                parts.push(self.gap(id, block));
                 if parts.last() == Some(&Part::Gap) {
                     let at = block - first;
                     tally.read = Some((tally.read.map_or(at, |(first, _)| first), at));

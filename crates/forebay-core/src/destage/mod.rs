@@ -22,8 +22,10 @@ pub(crate) mod rate_controller;
 pub(crate) mod report;
 
 use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
+use crate::base::slab::Slab;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
+use crate::context::events::Event;
 use crate::context::operations::OpKind;
 use crate::context::pages::PageUse;
 use crate::context::sectors::{BLOCK, push_span, sector_runs};
@@ -32,7 +34,6 @@ use crate::destage::extent::{Extent, Most, Part};
 use crate::destage::order::DestageWalk;
 use crate::destage::rate_controller::{DestagePlan, RateController};
 use crate::destage::report::Limit;
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::log::ledger::Waiter;
 use crate::map::MASK_FULL;
@@ -99,6 +100,22 @@ impl Destage {
     }
 }
 
+/// Extents that are being read or written, or wait for a flush of their backing store.
+#[derive(Debug)]
+pub(crate) struct Destager {
+    extents: Slab<Extent>,
+}
+
+impl Destager {
+    pub(crate) fn new() -> Self {
+        Self { extents: Slab::new() }
+    }
+
+    pub(crate) fn extents_len(&self) -> usize {
+        self.extents.len()
+    }
+}
+
 /// What a candidate for destage turned out to be.
 enum Pick {
     /// An extent was started.
@@ -131,57 +148,110 @@ impl Context {
             || self.runs_without_cache()
             || fault::planted(PlantedBug::DestageBeforeDurable)
     }
+
+    fn back_off(&mut self, id: VolumeId) {
+        let now = self.now;
+        self.stats.destage_failures += 1;
+        let paused = self.volume_mut(id).destage.rate.failed(now);
+        if let Some(retry_in) = paused {
+            self.notice(Notice::DestageFailed { volume: id, retry_in });
+        }
+        if self.runs_without_cache() && self.volume(id).destage.rate.failures() >= RESCUE_TRIES {
+            let stopping = self.stopping;
+            let volume = self.volume_mut(id);
+            (volume.rescue_failed, volume.rescue_given_up) = (true, stopping);
+        }
+    }
+
+    /// Flushes the backing store if that is worth it, if somebody waits for it, or if there is nothing else to do for it.
+    fn flush_extents(&mut self, id: VolumeId, pressed: bool) {
+        let volume = self.volume(id);
+        let destage = &volume.destage;
+        // What waits for a later flush epoch waits for this flush.
+        let may_go = self.map.volumes[usize::from(id.0)].waiting.next_from(0).is_some();
+        let nothing_else = !may_go || pressed || self.stopping;
+        let due = destage.in_flight == 0 && nothing_else
+            || destage.written_blocks >= FLUSH_WORTH_BLOCKS
+            || self.now >= destage.written_since + FLUSH_DELAY_NS;
+        let resting = destage.rate.is_backing_off(self.now);
+        if !destage.written.is_empty() && due && !volume.flusher.is_running() && !resting {
+            self.volume_mut(id).destage.written_blocks = 0;
+            self.flush(Device::Backing(id), Waiter::Nobody);
+        }
+    }
+
+    /// Flushes the backing stores before a shutdown; returns true while that is under way.
+    pub(crate) fn flush_backings_for_shutdown(&mut self) -> bool {
+        let mut busy = false;
+        for index in 0..self.volumes.len() {
+            let Some(volume) = &self.volumes[index] else { continue };
+            let id = volume.id;
+            if volume.flusher.is_running() {
+                busy = true;
+            } else if volume.flusher.unflushed && !volume.gave_up {
+                self.volume_mut(id).gave_up = true;
+                self.flush(Device::Backing(id), Waiter::Nobody);
+                busy = true;
+            }
+        }
+        busy
+    }
 }
 
-impl Engine {
-    pub(crate) fn step_destage(&mut self) {
-        for index in 0..self.cx.volumes.len() {
-            let Some(volume) = &self.cx.volumes[index] else { continue };
+impl Destager {
+    pub(crate) fn step(&mut self, cx: &mut Context) {
+        for index in 0..cx.volumes.len() {
+            let Some(volume) = &cx.volumes[index] else { continue };
             let id = volume.id;
-            let plan = self.destage_plan(id);
-            let limit = self.start_extents(id, &plan);
+            let plan = cx.destage_plan(id);
+            let limit = self.start_extents(cx, id, &plan);
             let wake = match limit {
                 (_, Some(at)) => Some(at),
-                (limit, None) => self.cx.wake_for(id, limit),
+                (limit, None) => cx.wake_for(id, limit),
             };
-            self.cx.volume_mut(id).destage.rate.rest(&plan, limit.0, wake);
-            self.flush_extents(id, plan.pressed);
+            cx.volume_mut(id).destage.rate.rest(&plan, limit.0, wake);
+            cx.flush_extents(id, plan.pressed);
         }
     }
 
     /// Starts what the plan allows. Returns what keeps it from more, and until when if that is known.
-    fn start_extents(&mut self, id: VolumeId, plan: &DestagePlan) -> (Limit, Option<Nanos>) {
+    fn start_extents(
+        &mut self,
+        cx: &mut Context,
+        id: VolumeId,
+        plan: &DestagePlan,
+    ) -> (Limit, Option<Nanos>) {
         if plan.depth == 0 {
             return (plan.why, None);
         }
-        let quota = self.cx.page_quota(id, self.cx.pages.limit(PageUse::Destage));
-        let settings = self.cx.volume(id).settings;
+        let quota = cx.page_quota(id, cx.pages.limit(PageUse::Destage));
+        let settings = cx.volume(id).settings;
         let mut busy = 0;
         while busy < BUSY_MAX {
-            if self.cx.volume(id).destage.in_flight >= plan.depth {
+            if cx.volume(id).destage.in_flight >= plan.depth {
                 let yields = plan.why == Limit::ForegroundLatency;
                 return (if yields { plan.why } else { Limit::BackingStore }, None);
             }
-            if self.cx.flush_is_behind(id) {
+            if cx.flush_is_behind(id) {
                 return (Limit::BackingStore, None);
             }
-            let now = self.cx.now;
-            if let Some((limit, at)) = self.cx.volume_mut(id).destage.rate.gate(now, plan, &settings)
+            let now = cx.now;
+            if let Some((limit, at)) = cx.volume_mut(id).destage.rate.gate(now, plan, &settings)
                 && !(limit_is_of_operator(limit) && fault::planted(PlantedBug::ExceedLimits))
             {
                 return (limit, Some(at));
             }
-            let Some(block) = self.next_to_destage(id) else {
+            let Some(block) = cx.next_to_destage(id) else {
                 return (if busy > 0 { Limit::BusyBlocks } else { Limit::BackingStore }, None);
             };
-            let held = self.cx.volume(id).destage.pages_held;
-            let room = quota.saturating_sub(held).min(self.cx.pages.available(PageUse::Destage));
+            let held = cx.volume(id).destage.pages_held;
+            let room = quota.saturating_sub(held).min(cx.pages.available(PageUse::Destage));
             if held > 0 && room < plan.extent_blocks.min(quota) / 2 {
                 // Better a long extent soon than a short one now.
                 return (Limit::Scratch, None);
             }
             let most = Most { blocks: room.min(plan.extent_blocks), dirty: plan.extent_dirty };
-            match self.pick(id, block, most) {
+            match self.pick(cx, id, block, most) {
                 Pick::Started => busy = 0,
                 Pick::Busy => busy += 1,
                 Pick::Wait(limit) => return (limit, None),
@@ -191,96 +261,96 @@ impl Engine {
     }
 
     /// Tries to start an extent of at most `most` blocks around `block`: it grows forwards, then backwards.
-    fn pick(&mut self, id: VolumeId, block: u64, most: Most) -> Pick {
-        self.cx.volume_mut(id).destage.cursor = block + 1;
-        let slot = self.cx.map.slot_to_destage(Key::new(id, block)).expect("a waiting block is in the map");
-        if !self.cx.is_destageable(slot) {
-            if (self.cx.flushes.cache.unflushed || self.cx.flushes.cache.is_running())
-                && !self.cx.flushes.cache.waits(Waiter::Nobody)
+    fn pick(&mut self, cx: &mut Context, id: VolumeId, block: u64, most: Most) -> Pick {
+        cx.volume_mut(id).destage.cursor = block + 1;
+        let slot = cx.map.slot_to_destage(Key::new(id, block)).expect("a waiting block is in the map");
+        if !cx.is_destageable(slot) {
+            if (cx.flushes.cache.unflushed || cx.flushes.cache.is_running())
+                && !cx.flushes.cache.waits(Waiter::Nobody)
             {
-                self.cx.flush(Device::Cache, Waiter::Nobody);
+                cx.flush(Device::Cache, Waiter::Nobody);
             }
             return Pick::Wait(Limit::CacheFlush);
         }
         if most.blocks == 0 {
             return Pick::Wait(Limit::Scratch);
         }
-        if self.cx.order(id).is_some() && self.cx.map.is_shadow(slot) {
-            self.cx.cover(CoverageMark::Shadow);
+        if cx.order(id).is_some() && cx.map.is_shadow(slot) {
+            cx.cover(CoverageMark::Shadow);
         }
-        let extent = self.plan_extent(id, block, slot, most);
+        let extent = cx.plan_extent(id, block, slot, most);
         let end = extent.first + extent.parts.len() as u64;
         let locked = extent.locked(fault::planted(PlantedBug::FillGapsUnlocked));
-        if !self.cx.backing_locks.try_acquire(locked) {
+        if !cx.backing_locks.try_acquire(locked) {
             return Pick::Busy;
         }
-        self.cx.volume_mut(id).destage.cursor = end;
-        self.start_extent(extent);
+        cx.volume_mut(id).destage.cursor = end;
+        self.start_extent(cx, extent);
         Pick::Started
     }
 
     /// Takes pages for an extent and reads what is not in the cache, else what is.
-    fn start_extent(&mut self, extent: Extent) {
+    fn start_extent(&mut self, cx: &mut Context, extent: Extent) {
         let id = extent.volume;
         let (blocks, dirty) = (extent.parts.len() as u32, extent.slots.len() as u32);
-        let mask = self.cx.map.mask(extent.slots[0]);
+        let mask = cx.map.mask(extent.slots[0]);
         let writes = if mask == MASK_FULL { 1 } else { sector_runs(mask).count() as u64 };
         let read = extent.to_read();
-        let destage = &mut self.cx.volume_mut(id).destage;
+        let destage = &mut cx.volume_mut(id).destage;
         let reads = read.map_or(0, |(first, last)| (last - first + 1) as u64);
         let time = destage.cost.of_extent(writes, blocks.into(), reads);
         destage.in_flight += 1;
         destage.started += 1;
         destage.pages_held += blocks;
         destage.rate.charge(dirty.into(), blocks.into(), writes, time);
-        self.cx.stats.gap_filled_blocks += u64::from(blocks - dirty);
+        cx.stats.gap_filled_blocks += u64::from(blocks - dirty);
         if blocks > dirty {
-            self.cx.cover(if reads > 0 { CoverageMark::GapFromBacking } else { CoverageMark::GapFromCache });
+            cx.cover(if reads > 0 { CoverageMark::GapFromBacking } else { CoverageMark::GapFromCache });
         }
         let (first, number) = (extent.first, self.extents.insert(extent));
         for at in 0..blocks as usize {
-            let page = self.cx.pages.take(PageUse::Destage).expect("pages were counted");
+            let page = cx.pages.take(PageUse::Destage).expect("pages were counted");
             let extent = self.extents.get_mut(number);
             extent.pages.push(page);
             let part = extent.parts[at];
             if let Part::Dirty(_) = part {
-                self.cx.map.volumes[usize::from(id.0)].waiting.remove(first + at as u64);
+                cx.map.volumes[usize::from(id.0)].waiting.remove(first + at as u64);
             }
             if let Some(slot) = part.slot() {
-                self.cx.map.pin(slot);
+                cx.map.pin(slot);
             }
         }
         match read {
-            Some((from, to)) => self.read_gaps(number, from, to),
-            None => self.read_extent(number),
+            Some((from, to)) => self.read_gaps(cx, number, from, to),
+            None => self.read_extent(cx, number),
         }
     }
 
     /// Reads a stretch of the backing store to the pages of an extent, under its lock.
-    fn read_gaps(&mut self, number: u32, from: usize, to: usize) {
+    fn read_gaps(&mut self, cx: &mut Context, number: u32, from: usize, to: usize) {
         let extent = self.extents.get(number);
         let (id, offset) = (extent.volume, (extent.first + from as u64) * BLOCK);
         let mut spans: Vec<Span> = Vec::new();
         extent.pages[from..=to].iter().for_each(|page| push_span(&mut spans, page.span()));
-        self.cx.read(Device::Backing(id), offset, &spans, false, OpKind::GapRead { extent: number });
+        cx.read(Device::Backing(id), offset, &spans, false, OpKind::GapRead { extent: number });
     }
 
-    pub(crate) fn gaps_read(&mut self, number: u32, ok: bool) {
+    pub(crate) fn gaps_read(&mut self, cx: &mut Context, number: u32, ok: bool) {
         if ok {
-            self.read_extent(number);
+            self.read_extent(cx, number);
             return;
         }
-        self.cx.cover(CoverageMark::GapUnreadable);
+        cx.cover(CoverageMark::GapUnreadable);
         // Perhaps a sector between dirty blocks cannot be read: they are written without it.
         let id = self.extents.get(number).volume;
-        let until = self.cx.now + FILL_PAUSE_NS;
-        self.cx.volume_mut(id).destage.fill_pause_until = until;
-        self.end_extent_io(number);
-        self.retry_extent(number);
+        let until = cx.now + FILL_PAUSE_NS;
+        cx.volume_mut(id).destage.fill_pause_until = until;
+        self.end_extent_io(cx, number);
+        self.retry_extent(cx, number);
     }
 
     /// Reads what an extent has in the cache.
-    fn read_extent(&mut self, number: u32) {
+    fn read_extent(&mut self, cx: &mut Context, number: u32) {
         let mut at = 0;
         while at < self.extents.get(number).parts.len() {
             let parts = &self.extents.get(number).parts;
@@ -288,7 +358,7 @@ impl Engine {
                 at += 1;
                 continue;
             };
-            let room = (self.cx.map.geometry.segment_blocks - self.cx.map.place(slot).1) as usize;
+            let room = (cx.map.geometry.segment_blocks - cx.map.place(slot).1) as usize;
             let follows = |count: usize| {
                 parts.get(at + count).is_some_and(|part| part.slot() == Some(slot + count as u32))
             };
@@ -296,13 +366,13 @@ impl Engine {
             while count < room && follows(count) {
                 count += 1;
             }
-            self.read_extent_part(number, at, count, 1);
+            self.read_extent_part(cx, number, at, count, 1);
             at += count;
         }
-        self.extent_part_read(number, true);
+        self.extent_part_read(cx, number, true);
     }
 
-    fn read_extent_part(&mut self, number: u32, at: usize, count: usize, tries: u32) {
+    fn read_extent_part(&mut self, cx: &mut Context, number: u32, at: usize, count: usize, tries: u32) {
         let extent = self.extents.get_mut(number);
         extent.pending += 1;
         let slot = extent.parts[at].slot().expect("what is read from the cache has a slot");
@@ -312,15 +382,14 @@ impl Engine {
         }
         let (at, count) = (at as u32, count as u32);
         let kind = OpKind::DestageRead { extent: number, at, count, tries };
-        self.cx.read_slots((slot, count), tries, &spans, kind);
+        cx.read_slots((slot, count), tries, &spans, kind);
     }
 
-    pub(crate) fn destage_read(
+    pub(crate) fn part_read(
         &mut self,
+        cx: &mut Context,
         number: u32,
-        at: u32,
-        count: u32,
-        tries: u32,
+        (at, count, tries): (u32, u32, u32),
         ok: bool,
         crcs: &[u32],
     ) {
@@ -330,26 +399,26 @@ impl Engine {
             let at = (at + index) as usize;
             let part = self.extents.get(number).parts[at];
             let slot = part.slot().expect("what was read from the cache has a slot");
-            if ok && (trust || crcs.get(index as usize) == Some(&self.cx.map.crc(slot))) {
+            if ok && (trust || crcs.get(index as usize) == Some(&cx.map.crc(slot))) {
                 continue;
             }
-            if tries < self.cx.slot_tries(slot) {
-                self.read_extent_part(number, at, 1, tries + 1);
+            if tries < cx.slot_tries(slot) {
+                self.read_extent_part(cx, number, at, 1, tries + 1);
                 continue;
             }
             fine = false;
             let counts = match part {
-                Part::Dirty(_) => self.cx.map.state(slot) == BlockState::Dirty,
-                _ => self.cx.map.state(slot) == BlockState::Clean,
+                Part::Dirty(_) => cx.map.state(slot) == BlockState::Dirty,
+                _ => cx.map.state(slot) == BlockState::Clean,
             };
             if counts {
-                self.cx.give_up(slot);
+                cx.give_up(slot);
             }
         }
-        self.extent_part_read(number, fine);
+        self.extent_part_read(cx, number, fine);
     }
 
-    fn extent_part_read(&mut self, number: u32, ok: bool) {
+    fn extent_part_read(&mut self, cx: &mut Context, number: u32, ok: bool) {
         let extent = self.extents.get_mut(number);
         extent.failed |= !ok;
         extent.pending -= 1;
@@ -357,37 +426,37 @@ impl Engine {
             return;
         }
         if extent.failed {
-            self.end_extent_io(number);
-            self.retry_extent(number);
+            self.end_extent_io(cx, number);
+            self.retry_extent(cx, number);
         } else {
-            self.write_extent(number);
+            self.write_extent(cx, number);
         }
     }
 
-    fn write_extent(&mut self, number: u32) {
+    fn write_extent(&mut self, cx: &mut Context, number: u32) {
         let extent = self.extents.get(number);
         let (id, first) = (extent.volume, extent.first);
-        let mask = if extent.parts.len() == 1 { self.cx.map.mask(extent.slots[0]) } else { MASK_FULL };
+        let mask = if extent.parts.len() == 1 { cx.map.mask(extent.slots[0]) } else { MASK_FULL };
         if mask != MASK_FULL {
-            let mask = self.cx.block_mask(id, first) & mask;
+            let mask = cx.block_mask(id, first) & mask;
             let page = extent.pages[0];
             let runs: Vec<(u32, u32)> = sector_runs(mask).collect();
             self.extents.get_mut(number).pending = runs.len() as u32;
             for (from, to) in runs {
                 let offset = first * BLOCK + u64::from(from);
                 let kind = OpKind::DestageWrite { extent: number };
-                self.cx.count_destage_write(id);
-                self.cx.write_backing(id, offset, &[page.part(from, to)], kind);
+                cx.count_destage_write(id);
+                cx.write_backing(id, offset, &[page.part(from, to)], kind);
             }
             return;
         }
         if extent.is_discard {
             let last = first + extent.parts.len() as u64 - 1;
-            let len = (last - first) * BLOCK + self.cx.block_len(id, last);
+            let len = (last - first) * BLOCK + cx.block_len(id, last);
             self.extents.get_mut(number).pending = 1;
-            self.cx.count_destage_write(id);
-            let op = OpId(self.cx.new_op(OpKind::DestageWrite { extent: number }));
-            self.cx.actions.push_back(Action::Zero {
+            cx.count_destage_write(id);
+            let op = OpId(cx.new_op(OpKind::DestageWrite { extent: number }));
+            cx.actions.push_back(Action::Zero {
                 op,
                 volume: id,
                 offset: first * BLOCK,
@@ -398,15 +467,15 @@ impl Engine {
         }
         let mut spans: Vec<Span> = Vec::new();
         for (at, page) in extent.pages.iter().enumerate() {
-            let len = self.cx.block_len(id, first + at as u64) as u32;
+            let len = cx.block_len(id, first + at as u64) as u32;
             push_span(&mut spans, page.part(0, len));
         }
         self.extents.get_mut(number).pending = 1;
-        self.cx.count_destage_write(id);
-        self.cx.write_backing(id, first * BLOCK, &spans, OpKind::DestageWrite { extent: number });
+        cx.count_destage_write(id);
+        cx.write_backing(id, first * BLOCK, &spans, OpKind::DestageWrite { extent: number });
     }
 
-    pub(crate) fn destage_written(&mut self, number: u32, ok: bool) {
+    pub(crate) fn written(&mut self, cx: &mut Context, number: u32, ok: bool) {
         let extent = self.extents.get_mut(number);
         extent.failed |= !ok;
         extent.pending -= 1;
@@ -414,15 +483,15 @@ impl Engine {
             return;
         }
         let (id, failed, blocks) = (extent.volume, extent.failed, extent.slots.len() as u64);
-        self.end_extent_io(number);
-        self.cx.volume_mut(id).flusher.unflushed = true;
+        self.end_extent_io(cx, number);
+        cx.volume_mut(id).flusher.unflushed = true;
         if failed {
-            self.back_off(id);
-            self.retry_extent(number);
+            cx.back_off(id);
+            self.retry_extent(cx, number);
             return;
         }
-        let now = self.cx.now;
-        let destage = &mut self.cx.volume_mut(id).destage;
+        let now = cx.now;
+        let destage = &mut cx.volume_mut(id).destage;
         destage.rate.succeeded();
         if destage.written.is_empty() {
             destage.written_since = now;
@@ -430,85 +499,54 @@ impl Engine {
         destage.written.push(number);
         destage.written_blocks += blocks;
         if fault::planted(PlantedBug::CleanBeforeBackingFlush) {
-            let early = core::mem::take(&mut self.cx.volume_mut(id).destage.written);
-            self.cx.volume_mut(id).destage.flushing.extend(early);
-            self.extents_flushed(id, true);
+            let early = core::mem::take(&mut cx.volume_mut(id).destage.written);
+            cx.volume_mut(id).destage.flushing.extend(early);
+            self.flushed(cx, id, true);
         }
     }
 
     /// Device work for an extent is over: others may write these blocks of the backing store.
-    fn end_extent_io(&mut self, number: u32) {
+    fn end_extent_io(&mut self, cx: &mut Context, number: u32) {
         let forgets_gaps = fault::planted(PlantedBug::FillGapsUnlocked);
         let extent = self.extents.get_mut(number);
         let (id, range) = (extent.volume, extent.locked(forgets_gaps));
         let pages = core::mem::take(&mut extent.pages);
         let parts = core::mem::take(&mut extent.parts);
-        let destage = &mut self.cx.volume_mut(id).destage;
+        let destage = &mut cx.volume_mut(id).destage;
         destage.in_flight -= 1;
         destage.pages_held -= pages.len() as u32;
         for page in pages {
-            self.cx.pages.give(PageUse::Destage, page);
+            cx.pages.give(PageUse::Destage, page);
         }
         for part in parts {
             if let Part::Cached(slot) = part {
-                self.cx.map.unpin(slot);
+                cx.map.unpin(slot);
             }
         }
-        self.cx.release_backing(range);
+        cx.release_backing(range);
     }
 
     /// An extent could not be written: its blocks wait again.
-    fn retry_extent(&mut self, number: u32) {
+    fn retry_extent(&mut self, cx: &mut Context, number: u32) {
         let extent = self.extents.remove(number);
         for slot in extent.slots {
-            self.cx.map.wait_again(slot);
-            self.cx.rewind_walk(extent.volume, slot);
-            self.cx.map.unpin(slot);
-        }
-    }
-
-    fn back_off(&mut self, id: VolumeId) {
-        let now = self.cx.now;
-        self.cx.stats.destage_failures += 1;
-        let paused = self.cx.volume_mut(id).destage.rate.failed(now);
-        if let Some(retry_in) = paused {
-            self.cx.notice(Notice::DestageFailed { volume: id, retry_in });
-        }
-        if self.cx.runs_without_cache() && self.cx.volume(id).destage.rate.failures() >= RESCUE_TRIES {
-            let stopping = self.cx.stopping;
-            let volume = self.cx.volume_mut(id);
-            (volume.rescue_failed, volume.rescue_given_up) = (true, stopping);
-        }
-    }
-
-    /// Flushes the backing store if that is worth it, if somebody waits for it, or if there is nothing else to do for it.
-    fn flush_extents(&mut self, id: VolumeId, pressed: bool) {
-        let volume = self.cx.volume(id);
-        let destage = &volume.destage;
-        // What waits for a later flush epoch waits for this flush.
-        let may_go = self.cx.map.volumes[usize::from(id.0)].waiting.next_from(0).is_some();
-        let nothing_else = !may_go || pressed || self.cx.stopping;
-        let due = destage.in_flight == 0 && nothing_else
-            || destage.written_blocks >= FLUSH_WORTH_BLOCKS
-            || self.cx.now >= destage.written_since + FLUSH_DELAY_NS;
-        let resting = destage.rate.is_backing_off(self.cx.now);
-        if !destage.written.is_empty() && due && !volume.flusher.is_running() && !resting {
-            self.cx.volume_mut(id).destage.written_blocks = 0;
-            self.cx.flush(Device::Backing(id), Waiter::Nobody);
+            cx.map.wait_again(slot);
+            cx.rewind_walk(extent.volume, slot);
+            cx.map.unpin(slot);
         }
     }
 
     /// A backing flush has ended: the extents that it covers are destaged, or wait again.
-    pub(crate) fn extents_flushed(&mut self, id: VolumeId, ok: bool) {
-        let extents = core::mem::take(&mut self.cx.volume_mut(id).destage.flushing);
+    pub(crate) fn flushed(&mut self, cx: &mut Context, id: VolumeId, ok: bool) {
+        let extents = core::mem::take(&mut cx.volume_mut(id).destage.flushing);
         if extents.is_empty() {
             return;
         }
         if !ok {
-            self.cx.cover(CoverageMark::DestageFlushFailed);
-            self.back_off(id);
+            cx.cover(CoverageMark::DestageFlushFailed);
+            cx.back_off(id);
             for number in extents {
-                self.retry_extent(number);
+                self.retry_extent(cx, number);
             }
             return;
         }
@@ -516,37 +554,37 @@ impl Engine {
         for number in extents {
             let extent = self.extents.remove(number);
             for slot in extent.slots {
-                if self.cx.map.state(slot) == BlockState::Dirty && self.cx.runs_without_cache() {
-                    self.cx.rescued(slot);
+                if cx.map.state(slot) == BlockState::Dirty && cx.runs_without_cache() {
+                    cx.rescued(slot);
                     blocks += 1;
-                } else if self.cx.map.state(slot) == BlockState::Dirty {
+                } else if cx.map.state(slot) == BlockState::Dirty {
                     // A shadow is an older version: of its block a newer one is at risk.
-                    if self.cx.fenced && !self.cx.map.is_shadow(slot) {
-                        self.cx.note_safer(self.cx.map.key(slot), self.cx.map.mask(slot));
+                    if cx.fenced && !cx.map.is_shadow(slot) {
+                        cx.note_safer(cx.map.key(slot), cx.map.mask(slot));
                     }
-                    self.cx.map.set_state(slot, BlockState::Destaged);
-                    self.cx.add_mark(slot);
+                    cx.map.set_state(slot, BlockState::Destaged);
+                    cx.add_mark(slot);
                     blocks += 1;
                 }
-                self.cx.map.unpin(slot);
+                cx.map.unpin(slot);
             }
         }
-        self.cx.stats.destaged_blocks += blocks;
-        self.cx.counters.of(id).destaged_blocks += blocks;
-        let control = &mut self.cx.volume_mut(id).destage.rate;
+        cx.stats.destaged_blocks += blocks;
+        cx.counters.of(id).destaged_blocks += blocks;
+        let control = &mut cx.volume_mut(id).destage.rate;
         control.succeeded();
         control.note_destaged(blocks);
         let saturated = !core::mem::take(&mut control.paced);
-        self.throttle.note_destaged(self.cx.now, id, blocks, saturated);
+        cx.tell(Event::Destaged { volume: id, blocks, saturated });
     }
 
     /// What was written back of these blocks is about to be written over: whatever a flush makes durable, it is not
     /// their content (`slots` is sorted). They are dirty, until the write past the cache drops them, and stay it if that write fails.
-    pub(crate) fn undo_destage(&mut self, id: VolumeId, slots: &[u32]) {
+    pub(crate) fn undo(&mut self, cx: &mut Context, id: VolumeId, slots: &[u32]) {
         if slots.is_empty() {
             return;
         }
-        let destage = &self.cx.volume(id).destage;
+        let destage = &cx.volume(id).destage;
         let extents: Vec<u32> = destage.written.iter().chain(&destage.flushing).copied().collect();
         for number in extents {
             let all = core::mem::take(&mut self.extents.get_mut(number).slots);
@@ -554,35 +592,18 @@ impl Engine {
             self.extents.get_mut(number).slots = kept;
             let undone: Vec<u32> = undone;
             if !undone.is_empty() {
-                self.cx.cover(CoverageMark::DestageUndone);
+                cx.cover(CoverageMark::DestageUndone);
             }
             for slot in undone {
-                self.cx.map.unpin(slot);
+                cx.map.unpin(slot);
             }
         }
         for slot in slots {
-            match self.cx.map.state(*slot) {
-                BlockState::Destaged => self.cx.map.set_state(*slot, BlockState::Dirty),
-                _ => self.cx.map.wait_again(*slot),
+            match cx.map.state(*slot) {
+                BlockState::Destaged => cx.map.set_state(*slot, BlockState::Dirty),
+                _ => cx.map.wait_again(*slot),
             }
-            self.cx.rewind_walk(id, *slot);
+            cx.rewind_walk(id, *slot);
         }
-    }
-
-    /// Flushes the backing stores before a shutdown; returns true while that is under way.
-    pub(crate) fn flush_backings_for_shutdown(&mut self) -> bool {
-        let mut busy = false;
-        for index in 0..self.cx.volumes.len() {
-            let Some(volume) = &self.cx.volumes[index] else { continue };
-            let id = volume.id;
-            if volume.flusher.is_running() {
-                busy = true;
-            } else if volume.flusher.unflushed && !volume.gave_up {
-                self.cx.volume_mut(id).gave_up = true;
-                self.cx.flush(Device::Backing(id), Waiter::Nobody);
-                busy = true;
-            }
-        }
-        busy
     }
 }

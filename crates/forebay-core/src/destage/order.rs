@@ -13,7 +13,6 @@
 
 use crate::api::settings::DestageOrder;
 use crate::context::Context;
-use crate::engine::Engine;
 use crate::map::segment::BlockState;
 use forebay_format::VolumeId;
 
@@ -99,21 +98,19 @@ impl Context {
             (walk.segment, walk.slot) = (segment, index);
         }
     }
-}
 
-impl Engine {
     /// The block to write back next, if any waits.
     pub(crate) fn next_to_destage(&mut self, id: VolumeId) -> Option<u64> {
-        if self.cx.runs_without_cache()
-            && let Some(urgent) = self.cx.next_urgent(id, self.cx.volume(id).destage.cursor)
+        if self.runs_without_cache()
+            && let Some(urgent) = self.next_urgent(id, self.volume(id).destage.cursor)
         {
             return Some(urgent);
         }
-        let by_age = match self.cx.volume(id).settings.destage_order {
+        let by_age = match self.volume(id).settings.destage_order {
             DestageOrder::Elevator | DestageOrder::Ordered => None,
-            DestageOrder::Fifo => self.cx.next_by_age(id, false),
-            DestageOrder::Lru => self.cx.next_by_age(id, true),
+            DestageOrder::Fifo => self.next_by_age(id, false),
+            DestageOrder::Lru => self.next_by_age(id, true),
         };
-        by_age.or_else(|| self.cx.next_in_sweep(id))
+        by_age.or_else(|| self.next_in_sweep(id))
     }
 }

@@ -29,19 +29,11 @@ use crate::fault::{self, PlantedBug};
 use crate::log::ledger::Waiter;
 use crate::log::streams::{Item, ItemKind};
 use crate::map::segment::Key;
-use crate::map::waiting::{Order, OrderPhase};
+use crate::map::waiting::{Order, OrderPhase, OrderWaiter};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::{StreamKind, VolumeId};
-
-/// A write past the cache that waits for its epoch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct OrderWaiter {
-    direct: u32,
-    volume: VolumeId,
-    epoch: u64,
-}
 
 impl Context {
     pub(crate) fn order(&self, volume: VolumeId) -> Option<&Order> {
@@ -210,6 +202,85 @@ impl Context {
         self.cover(CoverageMark::OrderBroken);
         self.notice(Notice::OrderBroken { volume: key.volume(), block: key.block() });
     }
+
+    /// Makes the next epoch active once the earlier ones are complete.
+    fn advance_epoch(&mut self, id: VolumeId) {
+        let map = &self.map.volumes[usize::from(id.0)];
+        let Some(order) = &map.waiting.order else { return };
+        let next = order.first().unwrap_or(order.current);
+        if order.phase == OrderPhase::Leaving || next <= order.active || map.waiting.next_from(0).is_some() {
+            return;
+        }
+        if self.volume(id).shrinking && !fault::planted(PlantedBug::AdvanceInShrink) {
+            return; // A crash may bring back blocks beyond the new end, and they belong to this epoch.
+        }
+        let stream = &self.log.streams[StreamKind::Write.index()];
+        let all_applied = stream.nothing_in_flight() || stream.completed_sequence >= order.barrier;
+        if order.first().is_none() && !all_applied {
+            return; // Something of an earlier epoch is on its way to the log.
+        }
+        let urgent =
+            order.first().is_some() || order.phase == OrderPhase::Entering || self.writes_wait_for_order(id);
+        let marked = map.destaged == 0;
+        let durable = self.flushes.cache.succeeded >= order.marks_ticket;
+        if !fault::planted(PlantedBug::MixFlushEpochs) {
+            if self.volume(id).destage.is_under_way() {
+                return;
+            }
+            if !marked {
+                self.cover(CoverageMark::EpochWaitsForMarks);
+                self.log.order_waits_for_marks |= urgent;
+                return;
+            }
+            if !durable && !fault::planted(PlantedBug::EpochBeforeMarks) {
+                if urgent && !self.flushes.cache.waits(Waiter::Nobody) {
+                    self.flush(Device::Cache, Waiter::Nobody);
+                }
+                return;
+            }
+        }
+        if let Some(order) = self.order_mut(id) {
+            order.active = next;
+        }
+    }
+
+    /// Lets a write past the cache go on when its epoch is active.
+    pub(crate) fn await_turn(&mut self, direct: u32, volume: VolumeId) {
+        let overtakes = fault::planted(PlantedBug::OvertakeEpochs);
+        let Some(order) = self.order_mut(volume).filter(|_| !overtakes) else {
+            self.tell(Event::OrderReached(direct));
+            return;
+        };
+        let epoch = order.current;
+        if order.phase == OrderPhase::Entering && order.active == 0 {
+            // What was dirty before may take hours. The guarantee begins only when it holds for this write too.
+            order.until = order.until.max(epoch);
+            self.tell(Event::OrderReached(direct));
+            return;
+        }
+        self.order_waiters.push(OrderWaiter { direct, volume, epoch });
+        self.wake_order_waiters();
+    }
+
+    /// True if a write past the cache waits for destage of a volume.
+    pub(crate) fn writes_wait_for_order(&self, volume: VolumeId) -> bool {
+        self.order_waiters.iter().any(|waiter| waiter.volume == volume)
+    }
+
+    fn wake_order_waiters(&mut self) {
+        let mut at = 0;
+        while let Some(OrderWaiter { direct, volume, epoch }) = self.order_waiters.get(at).copied() {
+            let passes = self
+                .order(volume)
+                .is_none_or(|order| order.phase != OrderPhase::Leaving && order.active >= epoch);
+            if passes || self.fenced {
+                self.order_waiters.remove(at);
+                self.tell(Event::OrderReached(direct));
+            } else {
+                at += 1;
+            }
+        }
+    }
 }
 
 impl Engine {
@@ -241,52 +312,11 @@ impl Engine {
                 let barrier = self.cx.log.streams[StreamKind::Write.index()].next_sequence;
                 self.cx.map.volumes[index].waiting.begin(barrier);
             }
-            self.advance_epoch(id);
+            self.cx.advance_epoch(id);
             self.step_order_phase(id, wanted);
         }
-        if !self.order_waiters.is_empty() {
-            self.wake_order_waiters();
-        }
-    }
-
-    /// Makes the next epoch active once the earlier ones are complete.
-    fn advance_epoch(&mut self, id: VolumeId) {
-        let map = &self.cx.map.volumes[usize::from(id.0)];
-        let Some(order) = &map.waiting.order else { return };
-        let next = order.first().unwrap_or(order.current);
-        if order.phase == OrderPhase::Leaving || next <= order.active || map.waiting.next_from(0).is_some() {
-            return;
-        }
-        if self.is_shrinking(id) && !fault::planted(PlantedBug::AdvanceInShrink) {
-            return; // A crash may bring back blocks beyond the new end, and they belong to this epoch.
-        }
-        let stream = &self.cx.log.streams[StreamKind::Write.index()];
-        let all_applied = stream.nothing_in_flight() || stream.completed_sequence >= order.barrier;
-        if order.first().is_none() && !all_applied {
-            return; // Something of an earlier epoch is on its way to the log.
-        }
-        let urgent =
-            order.first().is_some() || order.phase == OrderPhase::Entering || self.writes_wait_for_order(id);
-        let marked = map.destaged == 0;
-        let durable = self.cx.flushes.cache.succeeded >= order.marks_ticket;
-        if !fault::planted(PlantedBug::MixFlushEpochs) {
-            if self.cx.volume(id).destage.is_under_way() {
-                return;
-            }
-            if !marked {
-                self.cx.cover(CoverageMark::EpochWaitsForMarks);
-                self.cx.log.order_waits_for_marks |= urgent;
-                return;
-            }
-            if !durable && !fault::planted(PlantedBug::EpochBeforeMarks) {
-                if urgent && !self.cx.flushes.cache.waits(Waiter::Nobody) {
-                    self.cx.flush(Device::Cache, Waiter::Nobody);
-                }
-                return;
-            }
-        }
-        if let Some(order) = self.cx.order_mut(id) {
-            order.active = next;
+        if !self.cx.order_waiters.is_empty() {
+            self.cx.wake_order_waiters();
         }
     }
 
@@ -333,45 +363,6 @@ impl Engine {
     }
 
     // --- writes past the cache
-
-    /// Lets a write past the cache go on when its epoch is active.
-    pub(crate) fn await_turn(&mut self, direct: u32, volume: VolumeId) {
-        let overtakes = fault::planted(PlantedBug::OvertakeEpochs);
-        let Some(order) = self.cx.order_mut(volume).filter(|_| !overtakes) else {
-            self.cx.tell(Event::OrderReached(direct));
-            return;
-        };
-        let epoch = order.current;
-        if order.phase == OrderPhase::Entering && order.active == 0 {
-            // What was dirty before may take hours. The guarantee begins only when it holds for this write too.
-            order.until = order.until.max(epoch);
-            self.cx.tell(Event::OrderReached(direct));
-            return;
-        }
-        self.order_waiters.push(OrderWaiter { direct, volume, epoch });
-        self.wake_order_waiters();
-    }
-
-    /// True if a write past the cache waits for destage of a volume.
-    pub(crate) fn writes_wait_for_order(&self, volume: VolumeId) -> bool {
-        self.order_waiters.iter().any(|waiter| waiter.volume == volume)
-    }
-
-    fn wake_order_waiters(&mut self) {
-        let mut at = 0;
-        while let Some(OrderWaiter { direct, volume, epoch }) = self.order_waiters.get(at).copied() {
-            let passes = self
-                .cx
-                .order(volume)
-                .is_none_or(|order| order.phase != OrderPhase::Leaving && order.active >= epoch);
-            if passes || self.cx.fenced {
-                self.order_waiters.remove(at);
-                self.cx.tell(Event::OrderReached(direct));
-            } else {
-                at += 1;
-            }
-        }
-    }
 
     // --- checkpoints and recovery
 }

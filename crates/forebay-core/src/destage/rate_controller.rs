@@ -37,7 +37,6 @@ use crate::base::bucket::{Bucket, Meter};
 use crate::context::Context;
 use crate::context::sectors::BLOCK;
 use crate::destage::report::{Drain, Limit};
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::request::throttle::{Level, Levels};
 use forebay_format::VolumeId;
@@ -468,18 +467,16 @@ impl Context {
         let total: u32 = busy.map(|volume| weight(volume.settings.priority)).sum();
         (all * weight(self.volume(id).settings.priority) / total.max(1)).max(1)
     }
-}
 
-impl Engine {
     /// What destage of a volume may do now.
     pub(crate) fn destage_plan(&mut self, id: VolumeId) -> DestagePlan {
-        let (now, settings) = (self.cx.now, self.cx.volume(id).settings);
-        let dirty = self.cx.map.volumes[usize::from(id.0)].dirty;
+        let (now, settings) = (self.now, self.volume(id).settings);
+        let dirty = self.map.volumes[usize::from(id.0)].dirty;
         let starved = fault::planted(PlantedBug::StarveLimiter);
         let levels = self.levels(id);
-        let low = self.cx.low_level(id, &levels);
+        let low = self.low_level(id, &levels);
         let share = least_share(&levels, low);
-        let control = &mut self.cx.volume_mut(id).destage.rate;
+        let control = &mut self.volume_mut(id).destage.rate;
         if !starved {
             control.settle(now, dirty, share, &settings);
         }
@@ -487,18 +484,18 @@ impl Engine {
             return DestagePlan::shut(Limit::RetryAfterFailure);
         }
         let probing = control.failures > 0;
-        if self.cx.map.volumes[usize::from(id.0)].waiting.len() == 0 {
+        if self.map.volumes[usize::from(id.0)].waiting.len() == 0 {
             return DestagePlan::shut(Limit::NothingToDo);
         }
-        let failed = self.cx.runs_without_cache();
-        if !failed && (self.cx.fenced || self.cx.is_winding_down()) {
+        let failed = self.runs_without_cache();
+        if !failed && (self.fenced || self.is_winding_down()) {
             return DestagePlan::shut(Limit::Stopped);
         }
         let rescue =
             failed.then(|| DestagePlan::full(settings.destage_depth_max.max(1), Limit::BackingStore));
         let mut plan = rescue
             .or_else(|| self.pressed_plan(id, &levels))
-            .unwrap_or_else(|| self.cx.paced_plan(id, levels.volume, low, share));
+            .unwrap_or_else(|| self.paced_plan(id, levels.volume, low, share));
         if probing {
             plan.depth = plan.depth.min(1);
         }
@@ -512,15 +509,15 @@ impl Engine {
 
     /// As fast as it goes, if something asks for it.
     fn pressed_plan(&self, id: VolumeId, levels: &Levels) -> Option<DestagePlan> {
-        let volume = self.cx.volume(id);
+        let volume = self.volume(id);
         let depth = volume.settings.destage_depth_max.max(1);
-        let awaited = self.throttle.is_waiting(id) || self.writes_wait_for_order(id);
+        let awaited = (volume.writers_wait > 0) || self.writes_wait_for_order(id);
         let crowded = awaited || !levels.are_free();
-        let drains = volume.destage.rate.drain == Drain::Full || self.drains_to_leave(id);
+        let drains = volume.destage.rate.drain == Drain::Full || volume.drains_to_leave;
         if drains || self.reclaim_wants_destage || crowded {
             return Some(DestagePlan::full(depth, Limit::BackingStore));
         }
-        let late = self.cx.age_rate(id).is_some_and(|rate| rate == u64::MAX);
+        let late = self.age_rate(id).is_some_and(|rate| rate == u64::MAX);
         late.then(|| DestagePlan::full(depth, Limit::AgeDeadline))
     }
 }

@@ -33,7 +33,7 @@ impl Engine {
     fn hand_on(&mut self, event: Event) {
         match event {
             Event::Appended(owner, key, slot) => self.appended(owner, key, slot),
-            Event::StoreFlushed { volume, ok } => self.extents_flushed(volume, ok),
+            Event::StoreFlushed { volume, ok } => self.destager.flushed(&mut self.cx, volume, ok),
             Event::FlushDue(device) => self.cx.flush_is_due(device),
             Event::Flushed { waiter: Waiter::Request(req), device, ok } => {
                 self.cx.request_part_done(req, device, ok);
@@ -63,6 +63,9 @@ impl Engine {
             Event::OrderReached(direct) => self.lock_backing(direct),
             Event::Redo(req) => self.mutation_locked(req),
             Event::Refused(req) => self.mutation_part_done(req, false),
+            Event::Destaged { volume, blocks, saturated } => {
+                self.throttle.note_destaged(self.cx.now, volume, blocks, saturated);
+            }
             Event::WithoutCache => self.end_reclaim(),
             Event::MemberOut => self.forget_lost_copies(),
             Event::Repaired(slot, outcome) => self.scrub.repaired(&mut self.cx, slot, outcome),
@@ -70,7 +73,7 @@ impl Engine {
             Event::Recovered => self.checkpoint.begin_opening(&mut self.cx),
             Event::Opened => self.opened(),
             Event::Closing => self.close(),
-            Event::OpeningFailed(error) => self.opening_failed(error),
+            Event::OpeningFailed(error) => self.opening_failed(*error),
         }
     }
 

@@ -24,8 +24,7 @@ use crate::context::operations::OpKind;
 use crate::context::requests::Req;
 use crate::context::sectors::BLOCK;
 use crate::context::{Context, Status};
-use crate::destage::extent::Extent;
-use crate::destage::ordered::OrderWaiter;
+use crate::destage::Destager;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::pool_resize::PoolJob;
@@ -52,16 +51,13 @@ pub struct Engine {
     pub(crate) merges: Slab<Merge>,
     pub(crate) merge_queue: VecDeque<u32>,
     pub(crate) directs: Slab<Direct>,
-    pub(crate) extents: Slab<Extent>,
+    pub(crate) destager: Destager,
     pub(crate) relocations: Slab<Relocation>,
     scrub: Scrubber,
-    /// Writes past the cache that wait until a flush epoch of their volume is active.
-    pub(crate) order_waiters: Vec<OrderWaiter>,
     pub(crate) throttle: Throttle,
     /// What policies remember.
     pub(crate) memory: Memory,
     pub(crate) reclaim: Option<Reclaim>,
-    pub(crate) reclaim_wants_destage: bool,
     pub(crate) checkpoint: Checkpoints,
     pub(crate) recovery: Option<Box<Recovery>>,
     pub(crate) lifecycle: Lifecycle,
@@ -137,14 +133,12 @@ impl Engine {
             merges: Slab::new(),
             merge_queue: VecDeque::new(),
             directs: Slab::new(),
-            extents: Slab::new(),
+            destager: Destager::new(),
             relocations: Slab::new(),
             scrub: Scrubber::new(),
-            order_waiters: Vec::new(),
             throttle: Throttle::new(),
             memory: Memory::new(),
             reclaim: None,
-            reclaim_wants_destage: false,
             checkpoint: Checkpoints::default(),
             recovery: None,
             lifecycle: Lifecycle::default(),
@@ -313,11 +307,11 @@ impl Engine {
             OpKind::MergeCached { merge, tries } => self.merge_cached_read(merge, tries, ok, crcs),
             OpKind::MergeCrc { merge } => self.merge_summed(merge, crcs),
             OpKind::DirectWrite { direct } => self.direct_written(direct, ok),
-            OpKind::GapRead { extent } => self.gaps_read(extent, ok),
+            OpKind::GapRead { extent } => self.destager.gaps_read(&mut self.cx, extent, ok),
             OpKind::DestageRead { extent, at, count, tries } => {
-                self.destage_read(extent, at, count, tries, ok, crcs);
+                self.destager.part_read(&mut self.cx, extent, (at, count, tries), ok, crcs);
             }
-            OpKind::DestageWrite { extent } => self.destage_written(extent, ok),
+            OpKind::DestageWrite { extent } => self.destager.written(&mut self.cx, extent, ok),
             OpKind::RelocateRead { relocation } => self.relocation_read(relocation, ok, crcs),
             OpKind::ScrubRead { read } => self.scrub.slots_read(&mut self.cx, read, ok, crcs),
             OpKind::ScrubFetch { key, page, token } => {
@@ -547,7 +541,7 @@ impl Engine {
         }
         let busy = self.cx.reqs.len() > 0
             || self.cx.ops.len() > 0
-            || self.extents.len() > 0
+            || self.destager.extents_len() > 0
             || self.cx.log.moves > 0
             || !self.checkpoint.is_idle()
             || self.cx.is_mirror_busy()
@@ -555,7 +549,7 @@ impl Engine {
         if busy {
             return;
         }
-        if self.flush_backings_for_shutdown() {
+        if self.cx.flush_backings_for_shutdown() {
             return;
         }
         self.quiesced = true;
@@ -626,7 +620,7 @@ impl Engine {
             self.merges.len(),
             self.merge_queue.len(),
             self.directs.len(),
-            self.extents.len(),
+            self.destager.extents_len(),
             self.cx.log.moves,
             self.throttle.waiting_len(),
             self.cx.log.marks.len(),
@@ -636,9 +630,9 @@ impl Engine {
             self.lifecycle,
             self.checkpoint.describe(),
             self.cx.map.unclean_blocks(),
-            self.cx.volumes.iter().flatten().map(|volume| self.levels(volume.id).pool).next(),
+            self.cx.volumes.iter().flatten().map(|volume| self.cx.levels(volume.id).pool).next(),
         ) + &self.cx.volumes.iter().flatten().fold(String::new(), |text, volume| {
-            let (report, levels) = (self.destage_report(volume.id), self.levels(volume.id).volume);
+            let (report, levels) = (self.destage_report(volume.id), self.cx.levels(volume.id).volume);
             let order = self
                 .cx
                 .order(volume.id)

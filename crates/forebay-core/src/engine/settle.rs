@@ -61,11 +61,11 @@ impl Engine {
         if !self.cx.index_settles() {
             return;
         }
-        self.step_destage();
+        self.destager.step(&mut self.cx);
         self.step_shares();
-        let asked = self.reclaim_wants_destage;
+        let asked = self.cx.reclaim_wants_destage;
         self.step_reclaim();
-        if self.reclaim_wants_destage && !asked {
+        if self.cx.reclaim_wants_destage && !asked {
             self.cx.settle_again();
         }
         if self.scrub.is_under_way() {
@@ -75,7 +75,7 @@ impl Engine {
 
     fn step_rescue(&mut self) {
         if self.cx.index_settles() {
-            self.step_destage();
+            self.destager.step(&mut self.cx);
             if self.scrub.is_under_way() {
                 self.scrub.step(&mut self.cx);
             }
@@ -84,6 +84,7 @@ impl Engine {
     }
 
     /// What changes with a checkpoint changes at the instant of its snapshot.
+    #[inline]
     pub(super) fn step_checkpoint(&mut self) {
         if self.checkpoint.is_ready_for_snapshot(&mut self.cx) {
             self.apply_pool_job();

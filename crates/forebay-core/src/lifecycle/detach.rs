@@ -72,6 +72,13 @@ impl Context {
     }
 }
 
+impl Detaching {
+    /// The volume leaves as soon as nothing of it is dirty: what requests under way have made dirty since must not wait for its time.
+    pub(super) fn drains_to_leave(&self) -> bool {
+        self.how == DetachHow::Drained && !self.cancelled
+    }
+}
+
 impl Engine {
     /// Begins to drain a volume to the end: writes go to the backing store at once from now on, beside being cached, so
     /// nothing becomes dirty and the drain ends however much is written. [`Engine::cancel_detach`] undoes it.
@@ -99,7 +106,10 @@ impl Engine {
         self.begin(now);
         let attached = self.cx.is_attached(volume);
         match self.job_mut(volume) {
-            Some(Job::Detach(job)) if job.can_be_cancelled() => job.cancelled = true,
+            Some(Job::Detach(job)) if job.can_be_cancelled() => {
+                job.cancelled = true;
+                self.publish_jobs();
+            }
             Some(_) => return Err(LifecycleError::Busy),
             None if !attached => return Err(LifecycleError::NotAttached),
             None => {}
@@ -176,14 +186,6 @@ impl Engine {
     pub(crate) fn is_leaving(&self, id: VolumeId) -> bool {
         self.has_lifecycle_jobs()
             && self.jobs_of(id).any(|job| matches!(job, Job::Detach(job) if job.refuses_requests()))
-    }
-
-    /// True if the volume leaves as soon as nothing of it is dirty: what requests under way have made dirty since must not
-    /// wait for its time.
-    pub(crate) fn drains_to_leave(&self, id: VolumeId) -> bool {
-        let waits =
-            |job: &Job| matches!(job, Job::Detach(job) if job.how == DetachHow::Drained && !job.cancelled);
-        self.has_lifecycle_jobs() && self.jobs_of(id).any(waits)
     }
 
     pub(crate) fn step_detach(&mut self, id: VolumeId, mut job: Detaching) -> Progress {

@@ -283,6 +283,22 @@ impl Engine {
 
     pub(crate) fn begin_job(&mut self, id: VolumeId, job: Job) {
         self.lifecycle.jobs.push((id, job));
+        self.publish_jobs();
+    }
+
+    /// What destage must know of jobs, in the volumes that they are about.
+    pub(crate) fn publish_jobs(&mut self) {
+        for volume in self.cx.volumes.iter_mut().flatten() {
+            (volume.shrinking, volume.drains_to_leave) = (false, false);
+        }
+        for (id, job) in &self.lifecycle.jobs {
+            let Some(Some(volume)) = self.cx.volumes.get_mut(usize::from(id.0)) else { continue };
+            match job {
+                Job::Resize(job) => volume.shrinking = job.is_cut(),
+                Job::Detach(job) => volume.drains_to_leave = job.drains_to_leave(),
+                Job::Attach(_) => {}
+            }
+        }
     }
 
     /// Checks that an entry can be stored in the volume table.
@@ -299,9 +315,12 @@ impl Engine {
     /// Lets every job move on as far as it can.
     #[inline]
     pub(crate) fn step_lifecycle(&mut self) {
-        if self.lifecycle.jobs.is_empty() {
-            return;
+        if !self.lifecycle.jobs.is_empty() {
+            self.step_jobs();
         }
+    }
+
+    fn step_jobs(&mut self) {
         for (id, job) in core::mem::take(&mut self.lifecycle.jobs) {
             let mut job = Some(job);
             while let Some(now) = job.take() {
@@ -321,6 +340,7 @@ impl Engine {
                 }
             }
         }
+        self.publish_jobs();
         self.dispatch();
     }
 

@@ -233,7 +233,7 @@ impl Engine {
         let ended = segment as usize >= self.cx.map.segments.len();
         let Some(job) = &mut self.pool_job else { return false };
         (job.segment, job.index) = if ended { (count, 0) } else { (segment, index) };
-        self.reclaim_wants_destage |= blocked;
+        self.cx.reclaim_wants_destage |= blocked;
         let moving = self.cx.log.moves > 0;
         self.wake_in(match ended || blocked {
             true if moving => RETRY_NS,

@@ -67,6 +67,13 @@ impl Context {
     }
 }
 
+impl Resizing {
+    /// Blocks were given up, and the smaller size is not durable yet.
+    pub(super) fn is_cut(&self) -> bool {
+        matches!(self.stage, ResizeStage::Sweeping(_) | ResizeStage::Checkpoint(_))
+    }
+}
+
 impl Engine {
     /// Changes the size of a volume. A larger backing store must be there before, and a smaller one may be cut only
     /// after [`Notice::VolumeResized`]. Requests beyond a smaller end are refused from now on, and what the cache has of it
@@ -163,7 +170,7 @@ impl Engine {
         if self.cx.map.shadows_reach_beyond(key, mask) {
             // They cannot be moved. What lies beyond is not written back as long as the volume ends here.
             self.unlock(id);
-            self.reclaim_wants_destage = true;
+            self.cx.reclaim_wants_destage = true;
             self.wake_in(DESTAGE_NS);
             return false;
         }
@@ -182,7 +189,7 @@ impl Engine {
                 self.unlock(id);
                 let fixed = self.cx.map.is_fixed(slot);
                 if !self.relocate_masked(slot, Some(mask)) {
-                    self.reclaim_wants_destage = true;
+                    self.cx.reclaim_wants_destage = true;
                     self.wake_in(if fixed { DESTAGE_NS } else { RETRY_NS });
                 }
                 false
@@ -200,14 +207,5 @@ impl Engine {
         }
         // The block that the new end cuts belongs to it: nobody may be at work with its old length.
         self.lock_for_lifecycle(id, BlockRange { first: Key::new(id, bytes / BLOCK), last })
-    }
-
-    /// A volume has lost blocks beyond its new end, and a crash would bring them back.
-    pub(crate) fn is_shrinking(&self, id: VolumeId) -> bool {
-        let cut = |job: &Job| match job {
-            Job::Resize(job) => matches!(job.stage, ResizeStage::Sweeping(_) | ResizeStage::Checkpoint(_)),
-            _ => false,
-        };
-        self.has_lifecycle_jobs() && self.jobs_of(id).any(cut)
     }
 }

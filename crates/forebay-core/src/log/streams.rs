@@ -212,6 +212,8 @@ pub(crate) struct Log {
     pub(crate) writers_wait_for_marks: bool,
     /// A snapshot is about to be taken: no batch may be started.
     pub(crate) on_hold: bool,
+    /// Blocks of writes on their way to the log and not in the map yet.
+    pub(crate) logging_blocks: u64,
     /// Blocks that reclaim is moving.
     pub(crate) moves: usize,
     /// Of those, blocks that are being read.
@@ -231,6 +233,7 @@ impl Log {
             order_waits_for_marks: false,
             writers_wait_for_marks: false,
             on_hold: false,
+            logging_blocks: 0,
             moves: 0,
             survivor_reads: 0,
         }

@@ -18,6 +18,7 @@ use crate::base::bitset::BlockSet;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use forebay_format::VolumeId;
 
 /// How far the guarantee of an ordered volume is. It begins and ends with a checkpoint that says so, for recovery must
 /// know what it may rely on.
@@ -274,6 +275,14 @@ impl Waiting {
             assert!(order.active <= order.current, "I23: an epoch is active that has not begun");
         }
     }
+}
+
+/// A write past the cache that waits for its epoch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OrderWaiter {
+    pub(crate) direct: u32,
+    pub(crate) volume: VolumeId,
+    pub(crate) epoch: u64,
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
-use crate::engine::Engine;
 use crate::lifecycle::sweep_slots;
 use crate::map::segment::{BlockState, SegmentPhase};
 use crate::mirror::state::Standing;
@@ -132,19 +131,16 @@ impl Context {
             self.leave_lost(kind);
         }
     }
-}
 
-impl Engine {
     /// In a mirrored cache: room for one more clean block in the fill stream, where it would go.
     pub(crate) fn has_room_for_single(&self, slot: u32) -> bool {
-        let Some(mirror) = self.cx.mirror.as_ref().filter(|_| self.cx.map.state(slot) == BlockState::Clean)
-        else {
+        let Some(mirror) = self.mirror.as_ref().filter(|_| self.map.state(slot) == BlockState::Clean) else {
             return true;
         };
-        let (stream, blocks) = (&self.cx.log.streams[StreamKind::Fill.index()], self.cx.batch_blocks());
-        let halves = 2 * self.cx.free.window.len().saturating_sub(FILL_RESERVE) as u32;
+        let (stream, blocks) = (&self.log.streams[StreamKind::Fill.index()], self.batch_blocks());
+        let halves = 2 * self.free.window.len().saturating_sub(FILL_RESERVE) as u32;
         let room = stream.room(blocks) + (halves + u32::from(mirror.spare.is_some())) * blocks;
-        let waiting = self.cx.log.moves + stream.queue.len();
+        let waiting = self.log.moves + stream.queue.len();
         (waiting as u32 + 2) * 2 < room
     }
 }

@@ -42,6 +42,7 @@ use crate::fault::{self, PlantedBug};
 use crate::map::segment::SegmentPhase;
 use crate::mirror::state::{Rebuild, Standing};
 use crate::request::read::CACHE_READ_TRIES;
+use alloc::boxed::Box;
 use forebay_format::MirrorMark;
 
 /// Failed reads of so many different segments of a member, without one that succeeded between them, mean that it has failed.
@@ -277,7 +278,7 @@ impl Engine {
             self.cx.put_out(member);
         } else if opening {
             self.cx.cover(CoverageMark::NoteRefused);
-            self.cx.tell(Event::OpeningFailed(OpenError::NoNote));
+            self.cx.tell(Event::OpeningFailed(Box::new(OpenError::NoNote)));
         } else if mirror.asked >= ASK_TRIES || stopping {
             // Nothing can be promised any more, with one member or two.
             self.cx.cover(CoverageMark::NoteRefused);

@@ -159,7 +159,7 @@ impl Engine {
     }
 
     pub(crate) fn step_reclaim(&mut self) {
-        self.reclaim_wants_destage = false;
+        self.cx.reclaim_wants_destage = false;
         if self.cx.is_winding_down() {
             return;
         }
@@ -174,7 +174,7 @@ impl Engine {
                     return; // What is under way makes room; a victim chosen now would lose what deserves to stay.
                 }
                 let Some(choice) = self.choose_victim(&skipped) else {
-                    self.reclaim_wants_destage = true;
+                    self.cx.reclaim_wants_destage = true;
                     self.cx.cover(CoverageMark::ReclaimWantsDestage);
                     self.yield_kept_orders();
                     return;
@@ -257,7 +257,7 @@ impl Engine {
         // A bit for each volume; there are at most 64.
         let mut within = 0_u64;
         for volume in self.cx.volumes.iter().flatten() {
-            within |= u64::from(self.cx.held(volume.id) <= self.share(volume.id).minimum) << volume.id.0;
+            within |= u64::from(self.cx.held(volume.id) <= self.cx.share(volume.id).minimum) << volume.id.0;
         }
         if within == 0 {
             return false;
@@ -335,7 +335,7 @@ impl Engine {
             return Keep::No;
         }
         let volume = self.cx.map.key(slot).volume();
-        let (share, held) = (self.share(volume), self.cx.held(volume));
+        let (share, held) = (self.cx.share(volume), self.cx.held(volume));
         let block = Block {
             hit: self.cx.map.is_hit(slot),
             pinned,
@@ -366,7 +366,7 @@ impl Engine {
     fn wait_with_victim(&mut self, victim: Reclaim) -> Emptying {
         self.cx.cover(CoverageMark::VictimWaits);
         if self.cx.log.moves == 0 {
-            self.reclaim_wants_destage = true;
+            self.cx.reclaim_wants_destage = true;
             return Emptying::Stuck(victim.segment);
         }
         self.reclaim = Some(victim);
@@ -408,7 +408,7 @@ impl Engine {
     pub(crate) fn relocate_masked(&mut self, slot: u32, mask: Option<u8>) -> bool {
         let key = self.cx.map.key(slot);
         let range = BlockRange { first: key, last: key };
-        if !self.can_relocate() || self.cx.map.is_fixed(slot) || !self.has_room_for_single(slot) {
+        if !self.can_relocate() || self.cx.map.is_fixed(slot) || !self.cx.has_room_for_single(slot) {
             return false;
         }
         if !fault::planted(PlantedBug::RelocateWithoutLock) && !self.cx.locks.try_acquire(range) {

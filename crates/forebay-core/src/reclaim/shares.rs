@@ -124,14 +124,12 @@ impl Context {
         let slack = maximum / 16 + u64::from(self.map.geometry.segment_blocks);
         self.held(volume) > maximum + slack
     }
-}
 
-impl Engine {
     /// The share of a volume; all of the pool if it is not attached.
     pub(crate) fn share(&self, volume: VolumeId) -> Share {
-        let attached = || self.cx.volumes.iter().flatten();
-        let capacity = self.cx.space();
-        let Some(Some(volume)) = self.cx.volumes.get(usize::from(volume.0)) else {
+        let attached = || self.volumes.iter().flatten();
+        let capacity = self.space();
+        let Some(Some(volume)) = self.volumes.get(usize::from(volume.0)) else {
             return Share { minimum: 0, maximum: capacity, priority: Priority::Normal };
         };
         let minima = attached().map(|volume| u64::from(volume.settings.min_share_pct)).sum();
@@ -141,7 +139,9 @@ impl Engine {
         }
         share
     }
+}
 
+impl Engine {
     /// Takes clean blocks of volumes that have more than their largest share out of the map.
     pub(crate) fn step_shares(&mut self) {
         let mut steps = TRIM_STEPS;

@@ -233,7 +233,7 @@ impl Engine {
             durable &= state.intents.enter(region, state.flusher.succeeded).durable;
         }
         if durable || self.cx.runs_without_cache() || fault::planted(PlantedBug::SkipIntent) {
-            self.await_turn(direct, volume);
+            self.cx.await_turn(direct, volume);
             return;
         }
         let one = fault::planted(PlantedBug::IntentOfOneRegion);
@@ -268,7 +268,7 @@ impl Engine {
         for (_, region) in self.cx.volume_mut(volume).intents.regions.range_mut(regions) {
             region.durable = true;
         }
-        self.await_turn(direct, volume);
+        self.cx.await_turn(direct, volume);
     }
 
     pub(crate) fn lock_backing(&mut self, direct: u32) {
@@ -303,7 +303,7 @@ impl Engine {
             }
         });
         unclean.sort_unstable();
-        self.undo_destage(volume, &unclean);
+        self.destager.undo(&mut self.cx, volume, &unclean);
         if self.cx.flushes.cache.succeeded >= self.cx.log.marks_ticket {
             self.direct_settled(direct);
             return;
@@ -350,7 +350,7 @@ impl Engine {
         unclean.sort_unstable();
         let lost = self.cx.is_any_lost_in(self.directs.get(direct).blocks());
         self.directs.get_mut(direct).over_dirty = !unclean.is_empty() || lost;
-        self.undo_destage(volume, &unclean);
+        self.destager.undo(&mut self.cx, volume, &unclean);
         // Shadows, of an order that begins, stay until the dirty blocks are dropped: the order waits for them, and so for this write.
         if !zero {
             for block in if first == last { alloc::vec![first] } else { alloc::vec![first, last] } {
@@ -487,18 +487,13 @@ impl Engine {
         d.stage = DirectStage::Dropping;
         d.pending = 1;
         let (volume, range) = (d.volume, d.blocks());
-        let (mut slots, mut clean) = (Vec::new(), Vec::new());
+        let mut slots = Vec::new();
         self.cx.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| {
-            match self.cx.map.state(slot) {
-                BlockState::Clean => clean.push(self.cx.map.key(slot)),
-                _ => slots.push(slot),
-            }
+            // What was clean has left the map, and what was written back of these blocks has been undone.
+            let clean = self.cx.map.state(slot) == BlockState::Clean;
+            assert!(!clean, "I5: nothing becomes clean while it is written past the cache");
+            slots.push(slot);
         });
-        // Destaged blocks may have become clean meanwhile. What they hold is no less stale for that.
-        for key in clean {
-            self.cx.cover(CoverageMark::CleanUnderDirect);
-            self.cx.map.remove(key);
-        }
         slots.sort_unstable();
         if !slots.is_empty() {
             self.cx.cover(CoverageMark::DirtyDropped);

@@ -84,15 +84,12 @@ struct Queue {
     /// Estimated time that destage needs for a block, exponentially averaged.
     block_time: Nanos,
     last_progress: Nanos,
-    /// Blocks on their way to the log and not in the map yet.
-    in_flight_blocks: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Throttle {
     queues: Vec<Queue>,
     waiting: usize,
-    in_flight_blocks: u64,
     /// The volume that is asked first: so that none is always first at the limit of the pool.
     first: usize,
 }
@@ -104,11 +101,10 @@ impl Throttle {
             free_at: 0,
             block_time: BLOCK_TIME_INITIAL_NS,
             last_progress: 0,
-            in_flight_blocks: 0,
         };
         let mut queues = Vec::new();
         queues.resize_with(VOLUMES_MAX as usize, queue);
-        Self { queues, waiting: 0, in_flight_blocks: 0, first: 0 }
+        Self { queues, waiting: 0, first: 0 }
     }
 
     fn queue(&mut self, id: VolumeId) -> &mut Queue {
@@ -141,18 +137,6 @@ impl Throttle {
         self.waiting > 0 && self.queues.iter().any(|queue| !queue.waiting.is_empty() && queue.free_at <= now)
     }
 
-    /// Blocks of a volume are on their way to the log.
-    pub(crate) fn blocks_enter(&mut self, id: VolumeId, blocks: u64) {
-        self.queue(id).in_flight_blocks += blocks;
-        self.in_flight_blocks += blocks;
-    }
-
-    /// They are in the map, or will never be.
-    pub(crate) fn blocks_leave(&mut self, id: VolumeId, blocks: u64) {
-        self.queue(id).in_flight_blocks -= blocks;
-        self.in_flight_blocks -= blocks;
-    }
-
     /// Destage made `blocks` durable; `saturated`: it could not have gone faster since the last time.
     pub(crate) fn note_destaged(&mut self, now: Nanos, id: VolumeId, blocks: u64, saturated: bool) {
         let queue = self.queue(id);
@@ -177,6 +161,20 @@ impl Context {
         };
         if through_log && request.write_back { blocks } else { 0 }
     }
+
+    /// Where a volume and the pool are between their limits.
+    pub(crate) fn levels(&self, id: VolumeId) -> Levels {
+        let (kept, capacity) = (self.kept_dirty(), self.data_capacity());
+        let shared = capacity.saturating_sub(kept);
+        let map = &self.map.volumes[usize::from(id.0)];
+        let dirty = map.dirty + map.destaged + self.volume(id).logging_blocks;
+        let all = self.map.unclean_blocks().saturating_sub(kept) + self.log.logging_blocks;
+        Levels {
+            capacity,
+            volume: level(dirty, shared, self.volume(id).settings.dirty_high_pct),
+            pool: level(all, shared, self.config.pool.dirty_limit_pct),
+        }
+    }
 }
 
 impl Engine {
@@ -191,6 +189,7 @@ impl Engine {
             self.cx.counters.of(id).throttled_writes += 1;
             self.throttle.queue(id).waiting.push_back(req);
             self.throttle.waiting += 1;
+            self.cx.volume_mut(id).writers_wait += 1;
         }
     }
 
@@ -212,6 +211,7 @@ impl Engine {
                 if let Some(toll) = toll {
                     self.throttle.queues[index].waiting.pop_front();
                     self.throttle.waiting -= 1;
+                    self.cx.volume_mut(VolumeId(index as u16)).writers_wait -= 1;
                     self.pass(req, toll);
                     passed = true;
                 }
@@ -233,7 +233,7 @@ impl Engine {
             let pause = blocks.saturating_mul(queue.block_time) / TOLL_UNIT * toll.share;
             queue.free_at = queue.free_at.max(now) + pause;
             // Counted from here on: a request that waits for a block lock has passed, too.
-            self.throttle.blocks_enter(id, blocks);
+            self.cx.blocks_enter(id, blocks);
             self.cx.reqs.get_mut(req).reserved = blocks;
         }
         self.lock_mutation(req);
@@ -246,7 +246,7 @@ impl Engine {
             return Some(Toll::default());
         }
         let id = self.cx.reqs.get(req).volume;
-        let levels = self.levels(id);
+        let levels = self.cx.levels(id);
         if levels.are_free() {
             return Some(Toll::default());
         }
@@ -255,20 +255,6 @@ impl Engine {
         let fits = (unlimited || volume.fits(blocks)) && pool.fits(blocks);
         let paid = self.cx.now >= self.throttle.queues[usize::from(id.0)].free_at;
         (fits && paid).then(|| Toll { share: volume.risen().max(pool.risen()) })
-    }
-
-    /// Where a volume and the pool are between their limits.
-    pub(crate) fn levels(&self, id: VolumeId) -> Levels {
-        let (kept, capacity) = (self.cx.kept_dirty(), self.cx.data_capacity());
-        let (shared, throttle) = (capacity.saturating_sub(kept), &self.throttle);
-        let map = &self.cx.map.volumes[usize::from(id.0)];
-        let dirty = map.dirty + map.destaged + throttle.queues[usize::from(id.0)].in_flight_blocks;
-        let all = self.cx.map.unclean_blocks().saturating_sub(kept) + throttle.in_flight_blocks;
-        Levels {
-            capacity,
-            volume: level(dirty, shared, self.cx.volume(id).settings.dirty_high_pct),
-            pool: level(all, shared, self.cx.config.pool.dirty_limit_pct),
-        }
     }
 }
 

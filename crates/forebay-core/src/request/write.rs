@@ -112,7 +112,7 @@ impl Engine {
                 request.reserved -= 1;
             } else {
                 let volume = request.volume;
-                self.throttle.blocks_enter(volume, 1);
+                self.cx.blocks_enter(volume, 1);
             }
             if end - start < BLOCK {
                 self.start_merge(req, block, (start as u32, end as u32), MergeFor::Log);
@@ -138,7 +138,7 @@ impl Engine {
 
     /// A block that went through the log has ended.
     pub(crate) fn logged(&mut self, req: u32, ok: bool) {
-        self.throttle.blocks_leave(self.cx.reqs.get(req).volume, 1);
+        self.cx.blocks_leave(self.cx.reqs.get(req).volume, 1);
         self.mutation_part_done(req, ok);
     }
 
@@ -167,7 +167,7 @@ impl Engine {
         request.locked = false;
         // It may have been taken for one that goes through the log, and settings changed while it waited for its lock.
         let (volume, unused) = (request.volume, core::mem::take(&mut request.reserved));
-        self.throttle.blocks_leave(volume, unused);
+        self.cx.blocks_leave(volume, unused);
         self.cx.release_blocks(range);
         if fua && !failed {
             self.cx.flush_for(req);
