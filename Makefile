@@ -26,9 +26,10 @@ lint:
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	target/venv/bin/ruff check --no-cache bench
 	target/venv/bin/ruff format --no-cache --check bench
-	target/venv/bin/ruff check --no-cache --config bench/ruff.toml scripts/check-docs scripts/mutants scripts/structure tests/golden-caches/golden.py
-	target/venv/bin/ruff format --no-cache --config bench/ruff.toml --check scripts/check-docs scripts/mutants scripts/structure tests/golden-caches/golden.py
+	target/venv/bin/ruff check --no-cache --config bench/ruff.toml scripts/check-docs scripts/mutants scripts/structure scripts/wrap-comments tests/golden-caches/golden.py
+	target/venv/bin/ruff format --no-cache --config bench/ruff.toml --check scripts/check-docs scripts/mutants scripts/structure scripts/wrap-comments tests/golden-caches/golden.py
 	scripts/check-docs
+	scripts/wrap-comments --check
 	lab/check style
 
 doc:

@@ -1,13 +1,15 @@
 //! Fuzz targets: everything that reads bytes from outside, as plain functions over bytes.
 //!
-//! A target takes any input and must not panic; most check more than that (see each). The same functions run in three ways:
+//! A target takes any input and must not panic; most check more than that (see each). The same
+//! functions run in three ways:
 //!
-//! - `cargo test -p forebay-fuzz`: the kept corpus and a short run of [`mutate`] from fixed seeds, on every change;
+//! - `cargo test -p forebay-fuzz`: the kept corpus and a short run of [`mutate`] from fixed seeds,
+//!   on every change;
 //! - `forebay-fuzz run TARGET`: the same for as long as wanted, without coverage, on any toolchain;
 //! - `scripts/fuzz TARGET --minutes N`: libFuzzer, guided by coverage.
 //!
-//! `corpus/TARGET/` has inputs that once failed, or that reach something; [`Target::seeds`] makes good ones to begin with.
-//! What was run is in `docs/internals/fuzzing.md`.
+//! `corpus/TARGET/` has inputs that once failed, or that reach something; [`Target::seeds`] makes
+//! good ones to begin with. What was run is in `docs/internals/fuzzing.md`.
 //!
 //! Invariant: a target is deterministic, apart from [`targets::api`] (sockets, jobs).
 

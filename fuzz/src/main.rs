@@ -1,5 +1,6 @@
-//! `forebay-fuzz`: runs a target. Built with the feature `libfuzzer` it is a libFuzzer program for the target that
-//! `FOREBAY_FUZZ_TARGET` names (`scripts/fuzz` does that); without, it has a small mutator of its own and no coverage.
+//! `forebay-fuzz`: runs a target. Built with the feature `libfuzzer` it is a libFuzzer program for
+//! the target that `FOREBAY_FUZZ_TARGET` names (`scripts/fuzz` does that); without, it has a small
+//! mutator of its own and no coverage.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 #[cfg(feature = "libfuzzer")]

@@ -1,11 +1,14 @@
-//! What an operator can ask of the daemon, whichever way the question comes: HTTP, the control files, or the process itself.
+//! What an operator can ask of the daemon, whichever way the question comes: HTTP, the control
+//! files, or the process itself.
 //!
-//! [`Admin`] is the one interface. The structures are what the HTTP API speaks, so their names and fields are part of its contract
-//! (see `docs/operate/api.md`). Sizes are bytes, times are seconds since 1970 or durations in nanoseconds, and names say so.
+//! [`Admin`] is the one interface. The structures are what the HTTP API speaks, so their names and
+//! fields are part of its contract (see `docs/operate/api.md`). Sizes are bytes, times are seconds
+//! since 1970 or durations in nanoseconds, and names say so.
 //!
 //! Invariants
 //! - A call that fails has changed nothing.
-//! - What takes longer than a moment (drains, and what needs one) is a job; the call returns it at once.
+//! - What takes longer than a moment (drains, and what needs one) is a job; the call returns it at
+//!   once.
 
 use crate::error::{AdminError, ErrorKind};
 use crate::info::{
@@ -27,7 +30,8 @@ pub enum Target<'a> {
     Volume(&'a str),
 }
 
-/// Everything an operator can ask for. Calls may block for some seconds; they are made from threads that may.
+/// Everything an operator can ask for. Calls may block for some seconds; they are made from threads
+/// that may.
 pub trait Admin: Send + Sync + 'static {
     /// About the daemon itself.
     fn daemon(&self) -> DaemonInfo;
@@ -37,8 +41,8 @@ pub trait Admin: Send + Sync + 'static {
     fn pool(&self, name: &str) -> Result<PoolInfo, AdminError>;
     /// Creates a pool, or opens one that is on these devices already.
     fn create_pool(&self, request: PoolRequest) -> Result<PoolInfo, AdminError>;
-    /// Opens a pool that is configured and not open, because that failed or because it has stopped by itself, and attaches its
-    /// volumes.
+    /// Opens a pool that is configured and not open, because that failed or because it has stopped
+    /// by itself, and attaches its volumes.
     fn open_pool(&self, name: &str, how: OpenHow) -> Result<PoolInfo, AdminError> {
         let _ = how;
         Err(AdminError::new(ErrorKind::Conflict, format!("pool {name} is open"), ""))
@@ -49,11 +53,13 @@ pub trait Admin: Send + Sync + 'static {
     fn shrink_pool(&self, name: &str, request: ShrinkRequest) -> Result<JobInfo, AdminError>;
     /// Compares everything in the cache of a pool with its checksums, while it is used: a job.
     fn scrub_pool(&self, name: &str, request: ScrubRequest) -> Result<JobInfo, AdminError>;
-    /// Gives a pool whose cache has failed a new, empty one: its clients are disconnected for a moment. Gives a mirrored pool another
-    /// device in place of one that failed, while it is used: a job fills it.
+    /// Gives a pool whose cache has failed a new, empty one: its clients are disconnected for a
+    /// moment. Gives a mirrored pool another device in place of one that failed, while it is used:
+    /// a job fills it.
     fn replace_cache(&self, name: &str, request: ReplaceRequest) -> Result<PoolInfo, AdminError>;
-    /// Closes a pool that has no volumes, and forgets it: a job. What is cached stays on its devices unless `erase`. One that cannot be
-    /// opened is forgotten with its volumes with `force`, whatever only its cache has.
+    /// Closes a pool that has no volumes, and forgets it: a job. What is cached stays on its
+    /// devices unless `erase`. One that cannot be opened is forgotten with its volumes with
+    /// `force`, whatever only its cache has.
     fn remove_pool(&self, name: &str, erase: bool, force: bool) -> Result<JobInfo, AdminError>;
 
     /// All volumes.
@@ -64,10 +70,11 @@ pub trait Admin: Send + Sync + 'static {
     fn losses(&self, name: &str) -> Result<Vec<LossInfo>, AdminError>;
     /// Attaches a volume to its backing store and serves it.
     fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, AdminError>;
-    /// Detaches a volume: a job. One that is in use (by a connection, or because its file is open) is refused unless `force`.
+    /// Detaches a volume: a job. One that is in use (by a connection, or because its file is open)
+    /// is refused unless `force`.
     fn detach_volume(&self, name: &str, how: DetachHow, force: bool) -> Result<JobInfo, AdminError>;
-    /// Gives a volume another size (`size` as text, or `max` for all of the backing store): a job, short if it grows. One that is in
-    /// use gets smaller only with `force`.
+    /// Gives a volume another size (`size` as text, or `max` for all of the backing store): a job,
+    /// short if it grows. One that is in use gets smaller only with `force`.
     fn resize_volume(&self, name: &str, size: &str, force: bool) -> Result<JobInfo, AdminError>;
 
     /// All tunables of a pool or volume.
@@ -103,8 +110,8 @@ pub trait Admin: Send + Sync + 'static {
     /// Reads the configuration file again and does what has changed in it.
     fn reload(&self) -> Result<ReloadDone, AdminError>;
 
-    /// Starts a successor (the program that lies where this one was started from), and passes everything to it once it has read
-    /// the configuration. Returns when that begins.
+    /// Starts a successor (the program that lies where this one was started from), and passes
+    /// everything to it once it has read the configuration. Returns when that begins.
     fn upgrade(&self) -> Result<UpgradeBegun, AdminError> {
         Err(AdminError::new(ErrorKind::Conflict, "this daemon cannot be followed by another", "restart it"))
     }

@@ -1,6 +1,7 @@
 //! Time as events and jobs see it: two readings from one place, so that tests can hold the clock.
 //!
-//! Ages, rates and deadlines are taken from the monotonic reading only; the wall clock is for people and may jump.
+//! Ages, rates and deadlines are taken from the monotonic reading only; the wall clock is for
+//! people and may jump.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

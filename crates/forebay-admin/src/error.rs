@@ -22,7 +22,8 @@ pub struct AdminError {
 pub enum ErrorKind {
     /// No pool, volume, job, rule or alarm of that name.
     NotFound,
-    /// The request makes no sense whatever the state: unknown key, value out of range, contradiction.
+    /// The request makes no sense whatever the state: unknown key, value out of range,
+    /// contradiction.
     Invalid,
     /// Not in this state: the name is taken, the volume is being detached, the pool is in use.
     Conflict,

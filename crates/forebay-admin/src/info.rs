@@ -26,7 +26,8 @@ pub struct DaemonInfo {
     pub upgrade: Option<UpgradeInfo>,
 }
 
-/// How an upgrade ended: in the successor that took over, or in the daemon that goes on because it could not.
+/// How an upgrade ended: in the successor that took over, or in the daemon that goes on because it
+/// could not.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct UpgradeInfo {
     /// Process that was to be followed.
@@ -59,7 +60,8 @@ pub struct DeviceInfo {
     pub path: String,
     /// Bytes that the pool uses.
     pub size_bytes: u64,
-    /// Of a mirrored cache: `ok`, `filling` (it takes the place of one that failed), or `out` (what is on it does not count); else empty.
+    /// Of a mirrored cache: `ok`, `filling` (it takes the place of one that failed), or `out` (what
+    /// is on it does not count); else empty.
     #[serde(default)]
     pub state: String,
 }
@@ -79,15 +81,18 @@ pub struct PoolInfo {
     pub dirty_bytes: u64,
     /// Largest size that it can be grown to.
     pub growable_to_bytes: u64,
-    /// The cache device failed: writes wait until that is recorded, or, with `cache_failed`, go past it.
+    /// The cache device failed: writes wait until that is recorded, or, with `cache_failed`, go
+    /// past it.
     pub fenced: bool,
     /// The cache device failed, and the volumes are served without it.
     #[serde(default)]
     pub cache_failed: bool,
-    /// A mirrored cache: `whole`, `degraded` (one device does not count), or `rebuilding N of M segments`; empty if it is not mirrored.
+    /// A mirrored cache: `whole`, `degraded` (one device does not count), or `rebuilding N of M
+    /// segments`; empty if it is not mirrored.
     #[serde(default)]
     pub mirror: String,
-    /// Bytes that only the cache had, and that it cannot give back: they answer with errors until they are written.
+    /// Bytes that only the cache had, and that it cannot give back: they answer with errors until
+    /// they are written.
     #[serde(default)]
     pub lost_bytes: u64,
     /// Ranges that they are in.
@@ -102,7 +107,8 @@ pub struct PoolInfo {
     pub volumes: Vec<String>,
     /// Volumes that it holds data of but that are not attached, with the bytes of dirty data.
     pub absent: BTreeMap<String, u64>,
-    /// It is configured, and could not be opened or has stopped by itself: of its cache only what is recorded is known.
+    /// It is configured, and could not be opened or has stopped by itself: of its cache only what
+    /// is recorded is known.
     #[serde(default)]
     pub not_open: bool,
     /// What is recorded of its cache outside of its devices, in the state directory.
@@ -165,7 +171,8 @@ pub enum VolumeState {
     Draining,
     /// Being detached; no longer served.
     Detaching,
-    /// Not served: it is configured and could not be attached, or the cache has dirty data of it from an earlier time.
+    /// Not served: it is configured and could not be attached, or the cache has dirty data of it
+    /// from an earlier time.
     Absent,
 }
 
@@ -207,13 +214,15 @@ pub struct VolumeInfo {
     pub oldest_dirty_age_ns: u64,
     /// What holds destage back just now, in words.
     pub destage_limited_by: String,
-    /// The backing store alone is a crash-consistent older image (`destage_order = ordered`, in force).
+    /// The backing store alone is a crash-consistent older image (`destage_order = ordered`, in
+    /// force).
     pub ordered: bool,
     /// Who uses it: clients that are connected, and open handles of its file.
     pub connections: u64,
     /// Job that is at work on it.
     pub job: Option<String>,
-    /// Bytes that only the cache had, and that it cannot give back: they answer with errors until they are written.
+    /// Bytes that only the cache had, and that it cannot give back: they answer with errors until
+    /// they are written.
     #[serde(default)]
     pub lost_bytes: u64,
     /// Ranges that they are in; `/losses` lists them.
@@ -274,7 +283,8 @@ pub struct JobInfo {
     pub id: String,
     /// `flush`, `detach`, `mode-change`, `resize`, `shrink`, `scrub`, `rebuild`, `remove`.
     pub kind: String,
-    /// What was asked for besides the kind: the new `mode`, the new `size_bytes`, `bytes_per_s`, `how` to detach, `erase`; or null.
+    /// What was asked for besides the kind: the new `mode`, the new `size_bytes`, `bytes_per_s`,
+    /// `how` to detach, `erase`; or null.
     pub parameters: serde_json::Value,
     /// Pool.
     pub pool: String,

@@ -1,4 +1,5 @@
-//! The operator's contract: what can be asked of the daemon, as types and one trait. Everything that asks or answers is built on it.
+//! The operator's contract: what can be asked of the daemon, as types and one trait. Everything
+//! that asks or answers is built on it.
 //!
 //! - `admin`: [`Admin`], the one interface.
 //! - `request`: what is asked for.

@@ -19,7 +19,8 @@ pub struct ReplaceRequest {
     /// The second one, if both devices of a mirrored pool have failed.
     #[serde(default)]
     pub other: Option<DeviceRequest>,
-    /// What is lost is given up: the volumes have there what their backing stores have, which is older.
+    /// What is lost is given up: the volumes have there what their backing stores have, which is
+    /// older.
     #[serde(default)]
     pub discard_lost: bool,
     /// Take a device that is there and begins with zeroes, and fill a file system.
@@ -49,8 +50,8 @@ pub struct PoolRequest {
     /// Tunables, as text.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
-    /// Take a device that is there and begins with zeroes, fill a file system, and give up a recorded cache of this name or on these
-    /// devices that may hold dirty data.
+    /// Take a device that is there and begins with zeroes, fill a file system, and give up a
+    /// recorded cache of this name or on these devices that may hold dirty data.
     #[serde(default, skip_serializing_if = "is_false")]
     pub force: bool,
 }
@@ -59,7 +60,8 @@ pub struct PoolRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OpenHow {
-    /// Make a new cache where the recorded one is not there, and give that one up: it is refused should it come back.
+    /// Make a new cache where the recorded one is not there, and give that one up: it is refused
+    /// should it come back.
     #[serde(default)]
     pub new_cache: bool,
     /// Take a device that is there and begins with zeroes, and fill a file system.
@@ -129,7 +131,8 @@ pub enum DetachHow {
     /// It is written back first; the backing store is whole afterwards.
     #[default]
     Drain,
-    /// It stays in the cache, and the backing store is not to be used without it; attaching again is warm.
+    /// It stays in the cache, and the backing store is not to be used without it; attaching again
+    /// is warm.
     Keep,
     /// It is thrown away.
     Discard,

@@ -1,8 +1,8 @@
 //! Jobs of the daemon: how one stands, in words, and following it to its end.
 //!
 //! Invariants
-//! - Ctrl-C ends the following, never the job: what was asked of the daemon goes on there, and the message says how to
-//!   follow it again and how to cancel it.
+//! - Ctrl-C ends the following, never the job: what was asked of the daemon goes on there, and the
+//!   message says how to follow it again and how to cancel it.
 //! - Success is said only of a job that completed.
 
 use std::time::{Duration, Instant};

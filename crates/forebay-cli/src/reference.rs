@@ -1,4 +1,5 @@
-//! `docs/use/commands.md` is made from the definition of the command line: a test compares it with the file.
+//! `docs/use/commands.md` is made from the definition of the command line: a test compares it with
+//! the file.
 
 use clap::CommandFactory;
 use std::fmt::Write;

@@ -1,5 +1,5 @@
-//! The real program: a volume is served, killed, damaged and looked at. No root, no network, one private folder per
-//! test.
+//! The real program: a volume is served, killed, damaged and looked at. No root, no network, one
+//! private folder per test.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 use forebay_export::nbd::client::{NbdClient, Transport};

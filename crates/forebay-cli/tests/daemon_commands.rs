@@ -1,5 +1,6 @@
-//! Every command that asks the daemon, as a process, against a daemon that only answers: what is asked for, what is
-//! printed (golden files; `UPDATE_GOLDEN=1` writes them anew), exit codes, Ctrl-C.
+//! Every command that asks the daemon, as a process, against a daemon that only answers: what is
+//! asked for, what is printed (golden files; `UPDATE_GOLDEN=1` writes them anew), exit codes,
+//! Ctrl-C.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 mod fake;

@@ -1,7 +1,8 @@
 //! `[access.NAME]`: who may use an export.
 //!
-//! Every kind of condition that a list has must be met: an address of `addresses`, a name of `clients`, and a user of `uids`
-//! or a group of `gids` (a user has groups, so those two are one kind).
+//! Every kind of condition that a list has must be met: an address of `addresses`, a name of
+//! `clients`, and a user of `uids` or a group of `gids` (a user has groups, so those two are one
+//! kind).
 
 use super::address_range::AddressRange;
 use super::client_name::ClientName;

@@ -20,7 +20,8 @@ fn number(address: IpAddr) -> (u128, u8) {
 }
 
 impl AddressRange {
-    /// Whether an address lies in the range. An IPv4 address that came as IPv6 counts as what it is.
+    /// Whether an address lies in the range. An IPv4 address that came as IPv6 counts as what it
+    /// is.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let ((first, bits), (number, its_bits)) = (number(self.first), number(address.to_canonical()));

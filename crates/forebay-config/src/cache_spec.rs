@@ -13,7 +13,8 @@ pub struct CacheSpec {
     pub size_bytes: Option<u64>,
 }
 
-/// `PATH[:SIZE]`. A path with colons is taken as it is if it exists, or if nothing like a size follows the last colon.
+/// `PATH[:SIZE]`. A path with colons is taken as it is if it exists, or if nothing like a size
+/// follows the last colon.
 impl FromStr for CacheSpec {
     type Err = String;
 

@@ -1,5 +1,5 @@
-//! The words that tunables with a choice take, as types. Each list is the only one: parsers, help texts, schema and
-//! documents come from it.
+//! The words that tunables with a choice take, as types. Each list is the only one: parsers, help
+//! texts, schema and documents come from it.
 
 use super::value::{Choice, Value};
 

@@ -1,4 +1,5 @@
-//! The name of a client in its certificate, as an allow list has it. What is compared is the whole name: there are no patterns.
+//! The name of a client in its certificate, as an allow list has it. What is compared is the whole
+//! name: there are no patterns.
 //!
 //! Invariants
 //! - Names of different kinds never match each other.

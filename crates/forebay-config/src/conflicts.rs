@@ -1,5 +1,5 @@
-//! Settings that contradict each other. Pure functions over tunables: used for the file, for a live change, and for
-//! `forebay run`.
+//! Settings that contradict each other. Pure functions over tunables: used for the file, for a live
+//! change, and for `forebay run`.
 
 use super::choices::Mirror;
 use super::tunables::{PoolTunables, VolumeTunables};

@@ -1,4 +1,5 @@
-//! What is wrong with a configuration file: where, the line itself with a mark under it, and what to do.
+//! What is wrong with a configuration file: where, the line itself with a mark under it, and what
+//! to do.
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use std::fmt;
@@ -125,7 +126,8 @@ impl Report {
         })
     }
 
-    /// The whole report with the lines of the file; with colours if the caller knows that they are wanted.
+    /// The whole report with the lines of the file; with colours if the caller knows that they are
+    /// wanted.
     #[must_use]
     pub fn render(&self, colour: bool) -> String {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };

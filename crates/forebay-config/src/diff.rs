@@ -1,8 +1,9 @@
-//! What has to happen to get from one configuration to another, for SIGHUP and a reload over the API.
+//! What has to happen to get from one configuration to another, for SIGHUP and a reload over the
+//! API.
 //!
-//! Changes come in an order in which they can be done: volumes go before their pools, pools come before their volumes.
-//! What cannot be changed while things run is refused with the reason and what to do; the caller decides whether to apply
-//! the rest.
+//! Changes come in an order in which they can be done: volumes go before their pools, pools come
+//! before their volumes. What cannot be changed while things run is refused with the reason and
+//! what to do; the caller decides whether to apply the rest.
 
 use super::model::{Config, DaemonConfig, PoolConfig, VolumeConfig};
 use super::settings::Settings;
@@ -167,7 +168,8 @@ fn daemon(diff: &mut Diff, old: &DaemonConfig, new: &DaemonConfig) {
     }
 }
 
-/// How a volume gets what cannot be changed while it is attached. A detach by command would take it out of the file.
+/// How a volume gets what cannot be changed while it is attached. A detach by command would take it
+/// out of the file.
 const REATTACH: &str =
     "restart the daemon; or take the volume out of the file, reload, put it back, and reload";
 

@@ -1,12 +1,13 @@
-//! Documents made from the registry: the annotated example, and the tables of docs/use/settings.md. Golden tests keep the
-//! files under docs equal to what is made here.
+//! Documents made from the registry: the annotated example, and the tables of docs/use/settings.md.
+//! Golden tests keep the files under docs equal to what is made here.
 
 use super::keys::{self, Key, Shape};
 use super::tunables::{Scope, Tunable};
 use super::value::{Kind, Value};
 use std::fmt::Write;
 
-/// `forebay.example.toml`: a file that can be used as it is, with every key and its default as a comment.
+/// `forebay.example.toml`: a file that can be used as it is, with every key and its default as a
+/// comment.
 #[must_use]
 pub fn example() -> String {
     let mut out = String::from(

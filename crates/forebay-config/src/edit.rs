@@ -1,7 +1,7 @@
 //! Changes to the text of forebay.toml that keep its comments, its order and the way it is written.
 //!
-//! An [`Edit`] changes the text and nothing else; whether the result makes sense is for [`super::parse`] to say, which
-//! [`super::store`] asks before anything is written.
+//! An [`Edit`] changes the text and nothing else; whether the result makes sense is for
+//! [`super::parse`] to say, which [`super::store`] asks before anything is written.
 
 use super::rule_table::{RuleTable, RuleValue};
 use super::tunables::{self, Scope, Tunable};
@@ -98,7 +98,8 @@ impl Edit {
     /// Makes the change.
     ///
     /// # Errors
-    /// If it cannot be made. The document may have been changed in part then, and is to be thrown away.
+    /// If it cannot be made. The document may have been changed in part then, and is to be thrown
+    /// away.
     pub fn apply(&self, document: &mut DocumentMut) -> Result<(), EditError> {
         match self {
             Edit::Set { scope, name, key, value } => {
@@ -287,7 +288,8 @@ fn export_list(exports: &[ExportUri]) -> Array {
     exports.iter().map(ToString::to_string).collect()
 }
 
-/// The rules of a volume as tables with headers of their own, made so if they were written in another way.
+/// The rules of a volume as tables with headers of their own, made so if they were written in
+/// another way.
 fn rules_of<'a>(document: &'a mut DocumentMut, volume: &str) -> Result<&'a mut ArrayOfTables, EditError> {
     let shape = || EditError::Shape(format!("volume.{volume}.rule"));
     let table = section(document, "volume", volume)?;

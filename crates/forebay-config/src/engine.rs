@@ -98,7 +98,8 @@ impl From<choices::IoEngine> for EnginePreference {
 }
 
 impl From<&VolumeTunables> for VolumeSettings {
-    /// All but what concerns attaching (`on_backing_change`, `emulate`) and rules (`default_action`).
+    /// All but what concerns attaching (`on_backing_change`, `emulate`) and rules
+    /// (`default_action`).
     fn from(volume: &VolumeTunables) -> Self {
         Self {
             mode: volume.mode.into(),

@@ -1,8 +1,9 @@
 //! forebay.toml: reading and checking it as a whole, before anything starts.
 //!
-//! First the syntax, then each section by itself, then what the sections say about each other. A place that the parser
-//! of TOML complained about gets no second complaint; and what sections say about each other is only looked at when the
-//! syntax is right, for else half of the file may be missing.
+//! First the syntax, then each section by itself, then what the sections say about each other. A
+//! place that the parser of TOML complained about gets no second complaint; and what sections say
+//! about each other is only looked at when the syntax is right, for else half of the file may be
+//! missing.
 
 mod check;
 mod daemon;
@@ -71,9 +72,9 @@ pub fn parse_with(path: &Path, text: &str, rules: &RuleCheck<'_>) -> Result<Chec
     if failed { Err(report) } else { Ok(Checked { config, warnings: report }) }
 }
 
-/// What the parser complains about, and from where on the rest means nothing: a bracket that is not closed swallows what
-/// follows. Of the complaints about that only the first, where the closing one should be, and the one about the bracket
-/// help anybody.
+/// What the parser complains about, and from where on the rest means nothing: a bracket that is not
+/// closed swallows what follows. Of the complaints about that only the first, where the closing one
+/// should be, and the one about the bracket help anybody.
 fn syntax_errors(errors: &[toml::de::Error], text: &str) -> (Vec<Diagnostic>, usize) {
     let unclosed = |error: &&toml::de::Error| error.message().starts_with("unclosed");
     let swallowed = errors.iter().any(|error| unclosed(&error));

@@ -1,5 +1,5 @@
-//! The keys of forebay.toml that are not tunables: one table for each section, from which the reader's suggestions, the
-//! JSON schema and the example are made.
+//! The keys of forebay.toml that are not tunables: one table for each section, from which the
+//! reader's suggestions, the JSON schema and the example are made.
 
 use super::choices::{ClientCertificates, LockMemory, LogLevel};
 use super::value::Choice;

@@ -1,20 +1,23 @@
-//! The configuration of `forebay serve`: text in, a checked model out, and changes back into the text. No device is
-//! opened and no socket is made here. What is read is used by the pool and by the daemon.
+//! The configuration of `forebay serve`: text in, a checked model out, and changes back into the
+//! text. No device is opened and no socket is made here. What is read is used by the pool and by
+//! the daemon.
 //!
 //! - [`tunables`]: the registry. Everything that lists settings is made from it.
-//! - [`file`](mod@file): forebay.toml, checked as a whole; a [`Report`] of everything that is wrong.
+//! - [`file`](mod@file): forebay.toml, checked as a whole; a [`Report`] of everything that is
+//!   wrong.
 //! - [`model`]: what was read.
 //! - [`edit`], [`store`]: live changes, written into the file itself.
 //! - [`diff`](mod@diff): what has to happen to get from one model to another.
 //! - `engine`: tunables as `forebay-core` takes them.
 //! - [`rules`]: which requests of which clients are cached; `rule_table`: rules in the file.
-//! - `cache_spec`, `key_source`, `access_list`, `address_range`, `client_name`: values that several sections have.
+//! - `cache_spec`, `key_source`, `access_list`, `address_range`, `client_name`: values that several
+//!   sections have.
 //! - `mounts`, `mount_memory`: what FUSE files hide, and the memory that they need.
 //! - [`schema`], [`docs`]: JSON schema, example and tables, for people and editors.
 //!
 //! Invariants
-//! - A [`Config`] that [`parse`] gave contradicts itself nowhere: each name refers to something, each value is within its
-//!   limits, nothing is used twice.
+//! - A [`Config`] that [`parse`] gave contradicts itself nowhere: each name refers to something,
+//!   each value is within its limits, nothing is used twice.
 //! - All errors of a file are reported at once, each with its place.
 //! - A change that would make the file wrong is refused, and the file stays as it was.
 

@@ -49,7 +49,8 @@ pub struct DaemonConfig {
     pub admin_mode: u32,
     /// The admin API over TCP.
     pub admin_tcp: Option<AdminTcp>,
-    /// Who may do what over the admin socket; whoever can open it may do everything if nothing is said.
+    /// Who may do what over the admin socket; whoever can open it may do everything if nothing is
+    /// said.
     pub admin_users: Option<AdminUsers>,
     /// Mount point of the control file system.
     pub control_fs: Option<PathBuf>,
@@ -76,7 +77,8 @@ impl Default for DaemonConfig {
     }
 }
 
-/// Who may do what over the admin socket, besides root and the daemon's own user, who may do everything.
+/// Who may do what over the admin socket, besides root and the daemon's own user, who may do
+/// everything.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AdminUsers {
     /// Who may change things.
@@ -171,8 +173,8 @@ impl VolumeConfig {
     }
 }
 
-/// Whether a text can be the name of a pool or volume, and if not, why. Names become names of files, parts of addresses
-/// and entries on the cache device.
+/// Whether a text can be the name of a pool or volume, and if not, why. Names become names of
+/// files, parts of addresses and entries on the cache device.
 ///
 /// # Errors
 /// What is wrong with it.

@@ -1,8 +1,9 @@
-//! What the FUSE files of a configuration hide, what would wait for itself because it lies on one, and whether there is memory for
-//! all of them.
+//! What the FUSE files of a configuration hide, what would wait for itself because it lies on one,
+//! and whether there is memory for all of them.
 //!
-//! Paths are compared as the kernel sees them: without symbolic links, through loop devices and mounts. Nobody is asked who may not
-//! answer, so this can be done while the files are served, also by this process.
+//! Paths are compared as the kernel sees them: without symbolic links, through loop devices and
+//! mounts. Nobody is asked who may not answer, so this can be done while the files are served, also
+//! by this process.
 
 use super::model::{Config, TlsFiles, VolumeConfig};
 use super::mount_memory::{MOUNTS_MAX, memory_for, mounts_max};
@@ -47,7 +48,8 @@ struct Place<'a> {
     claim: PathBuf,
 }
 
-/// Looks at everything; `volumes` are those of the configuration, and of two that contradict each other the later one is blamed.
+/// Looks at everything; `volumes` are those of the configuration, and of two that contradict each
+/// other the later one is blamed.
 pub fn problems<'a>(
     config: &'a Config,
     volumes: impl Iterator<Item = (&'a String, &'a VolumeConfig)> + Clone,

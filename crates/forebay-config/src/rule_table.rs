@@ -1,5 +1,5 @@
-//! Rules as they stand in the file: keys and values with their places. What they mean is known to [`crate::rules`], which
-//! is asked while the file is checked.
+//! Rules as they stand in the file: keys and values with their places. What they mean is known to
+//! [`crate::rules`], which is asked while the file is checked.
 
 use super::diagnostic::{Diagnostic, Span};
 use crate::rules::{Rule, RuleError};
@@ -91,8 +91,8 @@ impl PartialEq for RuleTable {
 
 impl Eq for RuleTable {}
 
-/// What is wrong with the rules of a volume, each by itself. What needs the volume's size or the processes that run is
-/// known only when it is attached.
+/// What is wrong with the rules of a volume, each by itself. What needs the volume's size or the
+/// processes that run is known only when it is attached.
 #[must_use]
 pub fn check(_volume: &str, rules: &[RuleTable]) -> Vec<Diagnostic> {
     let wrong = |table: &RuleTable| {

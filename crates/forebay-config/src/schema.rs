@@ -1,5 +1,6 @@
-//! The JSON schema (draft 2020-12) of forebay.toml, for editors that complete and check as one types. Made from the
-//! registry and the tables of keys; what only the daemon can check (references, duplicates, sums) is not in it.
+//! The JSON schema (draft 2020-12) of forebay.toml, for editors that complete and check as one
+//! types. Made from the registry and the tables of keys; what only the daemon can check
+//! (references, duplicates, sums) is not in it.
 
 use super::keys::{self, Key, Shape};
 use super::model::NAME_BYTES_MAX;

@@ -24,7 +24,8 @@ impl Settings {
         self.scope
     }
 
-    /// Sets a tunable, given by its name or an alias, to a value as people write it. Gives the tunable.
+    /// Sets a tunable, given by its name or an alias, to a value as people write it. Gives the
+    /// tunable.
     ///
     /// # Errors
     /// If there is no such tunable, or it does not take the value; nothing was changed.
@@ -35,7 +36,8 @@ impl Settings {
         Ok(tunable)
     }
 
-    /// Takes out what was set for a tunable, given by its name or an alias: the default holds again. Gives the tunable.
+    /// Takes out what was set for a tunable, given by its name or an alias: the default holds
+    /// again. Gives the tunable.
     ///
     /// # Errors
     /// If there is no such tunable.
@@ -53,8 +55,8 @@ impl Settings {
         })
     }
 
-    /// Sets a value that was read already. False, and nothing is changed, if the tunable is set already or is of
-    /// another scope.
+    /// Sets a value that was read already. False, and nothing is changed, if the tunable is set
+    /// already or is of another scope.
     pub(crate) fn put(&mut self, tunable: &'static Tunable, value: Value) -> bool {
         let vacant = tunable.scope == self.scope && !self.values.contains_key(tunable.name);
         if vacant {

@@ -1,14 +1,16 @@
 //! The file itself: reading it, and writing live changes into it.
 //!
 //! Order of a change
-//! 1. Read the newest text. It may have been changed by somebody else since; it must be right as it is.
+//! 1. Read the newest text. It may have been changed by somebody else since; it must be right as it
+//!    is.
 //! 2. Make the edits, and check the result as a whole. If it is wrong, nothing is changed.
 //! 3. Write a new file beside it, with the same owner and permissions, and make it durable (fsync).
 //! 4. Look once more whether somebody wrote meanwhile; if so, start again.
 //! 5. Rename it over the old one, and make the folder durable.
 //!
-//! So a crash at any instant leaves the old file or the new one, and an editor that saves at the same time loses nothing
-//! but in the instant between 4 and 5, which no file system lets us close. Extended attributes are not kept.
+//! So a crash at any instant leaves the old file or the new one, and an editor that saves at the
+//! same time loses nothing but in the instant between 4 and 5, which no file system lets us close.
+//! Extended attributes are not kept.
 
 use super::diagnostic::Report;
 use super::edit::{Edit, EditError};
@@ -131,8 +133,8 @@ impl ConfigFile {
     /// Writes changes into the file: all of them or none.
     ///
     /// # Errors
-    /// If the file or the result would be wrong, or something could not be written. Nothing was changed then, unless the
-    /// message says that it is not durable.
+    /// If the file or the result would be wrong, or something could not be written. Nothing was
+    /// changed then, unless the message says that it is not durable.
     pub fn edit(&mut self, edits: &[Edit], rules: &RuleCheck<'_>) -> Result<Edited, StoreError> {
         for _ in 0..ATTEMPTS {
             let newest = read(&self.path, &self.shown)?;
@@ -177,7 +179,8 @@ impl ConfigFile {
         Ok((text, checked))
     }
 
-    /// Writes a new file beside the old one and renames it over it. False if the old one is not `newest` any more.
+    /// Writes a new file beside the old one and renames it over it. False if the old one is not
+    /// `newest` any more.
     fn replace(&self, newest: &str, text: &str) -> Result<bool, StoreError> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         let beside = self.path.with_file_name(format!(".{name}.{}.new", std::process::id()));

@@ -1,9 +1,10 @@
-//! The registry of tunables: the one table from which configuration keys, `forebay get` and `set`, the API, control
-//! files, documents, the JSON schema and completions are made.
+//! The registry of tunables: the one table from which configuration keys, `forebay get` and `set`,
+//! the API, control files, documents, the JSON schema and completions are made.
 //!
-//! A tunable is one line in [`VolumeTunables`] or [`PoolTunables`]: its name, its type, its default as people write it,
-//! what it takes, when a change applies, and a line of help. The line makes the entry of `TABLE` and the typed field,
-//! so that they cannot differ. Names carry the unit where the type does not.
+//! A tunable is one line in [`VolumeTunables`] or [`PoolTunables`]: its name, its type, its default
+//! as people write it, what it takes, when a change applies, and a line of help. The line makes the
+//! entry of `TABLE` and the typed field, so that they cannot differ. Names carry the unit where the
+//! type does not.
 
 use super::choices::*;
 use super::settings::Settings;
@@ -155,7 +156,8 @@ pub fn find(scope: Scope, name: &str) -> Option<&'static Tunable> {
     by_name.or_else(|| table.iter().find(|tunable| tunable.aliases.iter().any(|alias| alias.name == name)))
 }
 
-/// What to say about a name that is no tunable of this scope and none of `others`: what was probably meant.
+/// What to say about a name that is no tunable of this scope and none of `others`: what was
+/// probably meant.
 #[must_use]
 pub fn hint(scope: Scope, name: &str, others: &[&'static str]) -> Option<String> {
     if let Some((_, instead)) = FLASHCACHE_OTHERWISE.iter().find(|(theirs, _)| *theirs == name) {

@@ -3,7 +3,8 @@
 //! Invariants
 //! - A [`Value`] that [`Kind::parse`] or [`Kind::read`] gave is within the limits of its kind.
 //! - What is printed reads back as the same value (tested for arbitrary values of every tunable).
-//! - Errors say what is right; they do not repeat the name of the tunable or the place, which the caller knows.
+//! - Errors say what is right; they do not repeat the name of the tunable or the place, which the
+//!   caller knows.
 
 use crate::KeySource;
 use forebay_export::size::{ByteSize, parse_duration};
@@ -157,7 +158,8 @@ impl Kind {
         }
     }
 
-    /// Reads a value of a configuration file, where numbers are not in quotes and everything else is.
+    /// Reads a value of a configuration file, where numbers are not in quotes and everything else
+    /// is.
     ///
     /// # Errors
     /// If it is of the wrong type, no such value, or out of range.

@@ -1,6 +1,8 @@
-//! forebay.toml from outside: diagnostics of wrong files, generated documents, and the way from one file to another.
+//! forebay.toml from outside: diagnostics of wrong files, generated documents, and the way from one
+//! file to another.
 //!
-//! `UPDATE_GOLDEN=1 cargo test -p forebay-config --test config` writes the expected texts anew: read the difference.
+//! `UPDATE_GOLDEN=1 cargo test -p forebay-config --test config` writes the expected texts anew:
+//! read the difference.
 
 use forebay_config::{
     Change, Checked, Config, Report, Scope, Severity, Value, diff, docs, keys, parse, schema,

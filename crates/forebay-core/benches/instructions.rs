@@ -5,8 +5,9 @@
 //! instructions NAME       runs one; prints how many operations were counted, and the bytes that they moved
 //! ```
 //!
-//! Only what the engine does between [`Rig::count`]`(true)` and `(false)` is counted: not the setup, and not the owner
-//! of the engine, which completes everything at once. Every scenario is the same on every run, to the instruction.
+//! Only what the engine does between [`Rig::count`]`(true)` and `(false)` is counted: not the
+//! setup, and not the owner of the engine, which completes everything at once. Every scenario is
+//! the same on every run, to the instruction.
 
 #[path = "../tests/rig/mod.rs"]
 mod rig;
@@ -27,7 +28,8 @@ const OPERATIONS: u64 = 20_000;
 const HALF: u64 = 30_000;
 const WRITE: RequestKind = RequestKind::Write { fua: false };
 
-/// A scenario: its name, what one operation is, and how it is run. It returns the number of operations.
+/// A scenario: its name, what one operation is, and how it is run. It returns the number of
+/// operations.
 struct Scenario(&'static str, &'static str, fn() -> (Rig, u64));
 
 const SCENARIOS: &[Scenario] = &[
@@ -89,12 +91,14 @@ fn rig(mode: Mode) -> Rig {
     rig
 }
 
-/// The `at`-th block of a walk over the volume that meets each block once, and neighbours far apart.
+/// The `at`-th block of a walk over the volume that meets each block once, and neighbours far
+/// apart.
 fn scattered(at: u64) -> u64 {
     at.wrapping_mul(0x9e37_79b1) % VOLUME_BLOCKS
 }
 
-/// Writes so many blocks, as [`scattered`] has them; many at a time, or half of the log would be headers.
+/// Writes so many blocks, as [`scattered`] has them; many at a time, or half of the log would be
+/// headers.
 fn fill(rig: &mut Rig, blocks: u64) {
     let depth = std::mem::replace(&mut rig.depth, 32);
     (0..blocks).for_each(|at| rig.write(0, scattered(at)));

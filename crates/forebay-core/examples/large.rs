@@ -1,13 +1,15 @@
-//! Very large caches on little disk: fills a sparse cache file with metadata only, and opens it again, both with the
-//! real engine and a clock. `bench/restart` uses it to make caches that the daemon is then started on.
+//! Very large caches on little disk: fills a sparse cache file with metadata only, and opens it
+//! again, both with the real engine and a clock. `bench/restart` uses it to make caches that the
+//! daemon is then started on.
 //!
 //! ```text
 //! large fill FILE GIB [clean] [random] [stop] [blocks=N] [request=N]    until it is full, or so many blocks; stop: orderly
 //! large open FILE                                                       times recovery and a checkpoint
 //! ```
 //!
-//! Payload is not written: a hole reads as zeroes, and every block is said to hold zeroes. All I/O is one `pread` or
-//! `pwrite` after the other, so times are those of the engine and of the page cache; the daemon reads in parallel.
+//! Payload is not written: a hole reads as zeroes, and every block is said to hold zeroes. All I/O
+//! is one `pread` or `pwrite` after the other, so times are those of the engine and of the page
+//! cache; the daemon reads in parallel.
 
 use forebay_core::{
     Action, Attachment, BufId, Device, Engine, EngineConfig, FormatParams, OnBackingChange, OpId,

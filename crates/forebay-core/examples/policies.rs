@@ -1,5 +1,6 @@
-//! Compares the reclaim policies on synthetic traces, and says what a choice costs on a cache of many segments:
-//! `policies [REQUESTS [SURVIVORS_MAX_PCT]]`. The table is in `docs/use/policies.md`; it is the same on every machine, the times are not.
+//! Compares the reclaim policies on synthetic traces, and says what a choice costs on a cache of
+//! many segments: `policies [REQUESTS [SURVIVORS_MAX_PCT]]`. The table is in
+//! `docs/use/policies.md`; it is the same on every machine, the times are not.
 
 #[path = "../tests/rig/mod.rs"]
 mod rig;
@@ -110,7 +111,8 @@ fn traces(volume: u64, requests: usize) -> Vec<(&'static str, Vec<Step>)> {
     let mut scan = 0;
     let mut with_scan = |dice: &mut Dice| -> Vec<Step> {
         let mut step = |at: usize| {
-            // Runs of 1,000 out of 3,000 requests read on, one block after another, over the whole volume.
+            // Runs of 1,000 out of 3,000 requests read on, one block after another, over the whole
+            // volume.
             if at % 3000 < 1000 {
                 scan = (scan + 1) % volume;
                 (scan, false)

@@ -1,14 +1,16 @@
 //! Planted bugs: ways to be wrong that the simulator must find.
 //!
-//! A checker that never found anything proves nothing. So each [`PlantedBug`] breaks one decision of the engine, at a place that asks
-//! [`planted`]. The feature `planted-bugs` compiles these places in; only tests turn it on. Without the feature `planted` is a
-//! constant `false`, and the compiler removes what depends on it. The bug that is planted belongs to the thread ([`plant`]), so that
-//! no structure of the engine has a field for it.
+//! A checker that never found anything proves nothing. So each [`PlantedBug`] breaks one decision
+//! of the engine, at a place that asks [`planted`]. The feature `planted-bugs` compiles these
+//! places in; only tests turn it on. Without the feature `planted` is a constant `false`, and the
+//! compiler removes what depends on it. The bug that is planted belongs to the thread ([`plant`]),
+//! so that no structure of the engine has a field for it.
 
 /// The table below as [`PlantedBug`] and its names.
 macro_rules! planted_bugs {
     ($($(#[$what:meta])* $bug:ident = $name:literal,)*) => {
-        /// A bug that can be planted in the engine, or in its owner, to show that the simulator finds it.
+        /// A bug that can be planted in the engine, or in its owner, to show that the simulator
+        /// finds it.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum PlantedBug {
             $($(#[$what])* $bug,)*
@@ -56,8 +58,8 @@ planted_bugs! {
     DawdleWithMarks = "dawdle-with-marks",
     /// Every victim of reclaim is searched for among all segments.
     PassForEachVictim = "pass-for-each-victim",
-    /// The batches of a stream share the memory of their header, though the owner may not have started the write of one when the next
-    /// one is made.
+    /// The batches of a stream share the memory of their header, though the owner may not have
+    /// started the write of one when the next one is made.
     ShareHeader = "share-header",
     /// Blocks may get older than `flush_period`.
     IgnoreFlushPeriod = "ignore-flush-period",
@@ -89,9 +91,11 @@ planted_bugs! {
     TrimDirty = "trim-dirty",
     /// Reclaim keeps pinned blocks even if nothing is left to be gained.
     KeepWithoutBound = "keep-without-bound",
-    /// Ordered destage begins a flush epoch before the one before it is durable on the backing store.
+    /// Ordered destage begins a flush epoch before the one before it is durable on the backing
+    /// store.
     MixFlushEpochs = "mix-flush-epochs",
-    /// Ordered destage begins a flush epoch before the clean marks of the one before it are durable.
+    /// Ordered destage begins a flush epoch before the clean marks of the one before it are
+    /// durable.
     EpochBeforeMarks = "epoch-before-marks",
     /// A dirty block that is overwritten in a later flush epoch leaves no shadow.
     CoalesceEpochs = "coalesce-epochs",
@@ -103,17 +107,21 @@ planted_bugs! {
     FuaKeepsEpoch = "fua-keeps-epoch",
     /// A volume that is attached to an open cache does not go on with its flush epochs.
     ForgetOrderAtAttach = "forget-order-at-attach",
-    /// Flush epochs go on while a shrinking volume has given up blocks that a crash would bring back.
+    /// Flush epochs go on while a shrinking volume has given up blocks that a crash would bring
+    /// back.
     AdvanceInShrink = "advance-in-shrink",
-    /// Gaps between dirty blocks are written along with them without keeping others from writing there.
+    /// Gaps between dirty blocks are written along with them without keeping others from writing
+    /// there.
     FillGapsUnlocked = "fill-gaps-unlocked",
     /// Gaps are filled with what the cache has, even if that is dirty.
     FillGapsFromDirty = "fill-gaps-from-dirty",
     /// Gaps are filled from the cache even if it does not have all sectors.
     FillGapsFromPartial = "fill-gaps-from-partial",
-    /// Requests go past a failed cache before a durable record says that it must not be opened again.
+    /// Requests go past a failed cache before a durable record says that it must not be opened
+    /// again.
     PassBeforeRecord = "pass-before-record",
-    /// A FLUSH without the cache does not wait until what the failed cache had is on the backing store.
+    /// A FLUSH without the cache does not wait until what the failed cache had is on the backing
+    /// store.
     FlushBeforeRescue = "flush-before-rescue",
     /// A FLUSH without the cache does not wait for a record that says what is safe.
     FlushBeforeRecord = "flush-before-record",
@@ -141,7 +149,8 @@ planted_bugs! {
     CountHalfBatches = "count-half-batches",
     /// A flush of a mirrored cache flushes one member.
     FlushOneMember = "flush-one-member",
-    /// What only one member of a mirrored cache has counts before it is noted that the other has failed.
+    /// What only one member of a mirrored cache has counts before it is noted that the other has
+    /// failed.
     CountBeforeNote = "count-before-note",
     /// A member of a mirrored cache that was put out is believed at the next start.
     TrustStaleMember = "trust-stale-member",
@@ -151,7 +160,8 @@ planted_bugs! {
     LeaveUnmended = "leave-unmended",
     /// A new member does not get everything.
     ForgetInRebuild = "forget-in-rebuild",
-    /// What an earlier use of a segment left where a write was lost is taken for what the checkpoint means.
+    /// What an earlier use of a segment left where a write was lost is taken for what the
+    /// checkpoint means.
     BelieveEarlierUse = "believe-earlier-use",
     /// What is known of the cache from outside of its device is not compared with it.
     BelieveOlderCopy = "believe-older-copy",
@@ -169,23 +179,29 @@ planted_bugs! {
     MendInVain = "mend-in-vain",
     /// What is filled on a member of a mirrored cache that is out stays in the map.
     KeepLostFill = "keep-lost-fill",
-    /// What is found at a start is called durable after a flush, though the flush before may have failed.
+    /// What is found at a start is called durable after a flush, though the flush before may have
+    /// failed.
     TrustWhatIsRead = "trust-what-is-read",
-    /// A block that was written after it was discarded is given back on the backing store all the same.
+    /// A block that was written after it was discarded is given back on the backing store all the
+    /// same.
     KeepDiscard = "keep-discard",
     /// The owner of an encrypted cache writes metadata without encrypting it.
     WriteMetaInClear = "write-meta-in-clear",
-    /// What the owner says of a backing store that somebody else wrote to after a crash is not heard.
+    /// What the owner says of a backing store that somebody else wrote to after a crash is not
+    /// heard.
     TrustAfterCrash = "trust-after-crash",
-    /// The owner of an encrypted cache encrypts a batch that could not be written, and is written elsewhere, for its first place.
+    /// The owner of an encrypted cache encrypts a batch that could not be written, and is written
+    /// elsewhere, for its first place.
     TweakOfFailedWrite = "tweak-of-failed-write",
     /// A batch takes twice as many marks as its header has room for.
     OverfillHeader = "overfill-header",
     /// The intent of a write past the cache names the first of its regions only.
     IntentOfOneRegion = "intent-of-one-region",
-    /// A FLUSH succeeds though something that was written before it is lost, and nobody has been told.
+    /// A FLUSH succeeds though something that was written before it is lost, and nobody has been
+    /// told.
     FlushOverLoss = "flush-over-loss",
-    /// A read is answered by a partly cached block though it has not all sectors that are asked for.
+    /// A read is answered by a partly cached block though it has not all sectors that are asked
+    /// for.
     ServeInvalidSectors = "serve-invalid-sectors",
     /// A partly cached block is dropped and read as a whole although it is dirty.
     HealDirty = "heal-dirty",

@@ -1,8 +1,9 @@
 //! The Forebay cache engine: a deterministic state machine, `(now, event) -> actions`.
 //!
-//! It makes no system call, reads no clock, draws no random number and sees no payload byte. The daemon's runner and
-//! the simulator drive the same engine by the same rules, which are in [`api`]. What the engine promises, and the
-//! numbered invariants (I1, I2, …) that the code refers to, are in `ARCHITECTURE.md`.
+//! It makes no system call, reads no clock, draws no random number and sees no payload byte. The
+//! daemon's runner and the simulator drive the same engine by the same rules, which are in [`api`].
+//! What the engine promises, and the numbered invariants (I1, I2, …) that the code refers to, are
+//! in `ARCHITECTURE.md`.
 //!
 //! The rooms, in the order of their imports: a room uses those above it.
 //!

@@ -1,16 +1,21 @@
-//! Scrub: everything that the cache holds is read and compared with its checksum, at a bounded rate.
+//! Scrub: everything that the cache holds is read and compared with its checksum, at a bounded
+//! rate.
 //!
-//! Damage shows when a block is read, and a block that nobody reads may stay damaged for long: until it is the only copy that
-//! is left of something, or until a second copy of it is damaged too. A scrub goes through all segments once. What it finds is
-//! treated as if a client had read it (`Engine::give_up`): a clean block is dropped, and fetched again from the backing store; a
-//! dirty one is lost, and reported. An error is no damage: a dirty block that cannot be read is counted and left alone.
+//! Damage shows when a block is read, and a block that nobody reads may stay damaged for long:
+//! until it is the only copy that is left of something, or until a second copy of it is damaged
+//! too. A scrub goes through all segments once. What it finds is treated as if a client had read it
+//! (`Engine::give_up`): a clean block is dropped, and fetched again from the backing store; a dirty
+//! one is lost, and reported. An error is no damage: a dirty block that cannot be read is counted
+//! and left alone.
 //!
-//! Of a pair of a mirrored cache both copies are read, the segment of one member after that of the other, if both count. A block with a copy that is damaged
-//! or cannot be read is handed to `mirror::repair`, which writes it again from the other one, or says what is the matter.
+//! Of a pair of a mirrored cache both copies are read, the segment of one member after that of the
+//! other, if both count. A block with a copy that is damaged or cannot be read is handed to
+//! `mirror::repair`, which writes it again from the other one, or says what is the matter.
 //!
-//! It takes no lock: a slot is judged after it was read only if it is still the one that counts, and is never written again
-//! while its segment is pinned. It yields to everybody by its rate alone. What is written while it is under way need not be
-//! checked, and is checked only where the scrub has not been.
+//! It takes no lock: a slot is judged after it was read only if it is still the one that counts,
+//! and is never written again while its segment is pinned. It yields to everybody by its rate
+//! alone. What is written while it is under way need not be checked, and is checked only where the
+//! scrub has not been.
 
 use crate::api::{Device, Nanos, Notice};
 use crate::base::bucket::Bucket;
@@ -30,7 +35,8 @@ use crate::request::read::{CACHE_READ_TRIES, Damage};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Most blocks of one read. Longer ones would not be cheaper, and clients would wait longer behind them.
+/// Most blocks of one read. Longer ones would not be cheaper, and clients would wait longer behind
+/// them.
 const RUN_BLOCKS: u32 = 16;
 /// Most reads under way.
 const READS_MAX: usize = 4;
@@ -44,8 +50,8 @@ pub struct ScrubReport {
     pub total_blocks: u64,
     /// Blocks, or copies, that were not what was written.
     pub damaged_blocks: u64,
-    /// Of those, clean ones that were fetched again from the backing store (the others are fetched when somebody reads them), and
-    /// copies that were written again from the other one.
+    /// Of those, clean ones that were fetched again from the backing store (the others are fetched
+    /// when somebody reads them), and copies that were written again from the other one.
     pub repaired_blocks: u64,
     /// Of those, dirty ones: nobody else has them.
     pub lost_blocks: u64,
@@ -143,9 +149,9 @@ impl Scrubber {
         Ok(())
     }
 
-    /// Compares everything dirty with its checksums, reading at most `bytes_per_s`: what was lost before this start is found again,
-    /// though nobody reads it. Nobody is told when it ends; a scrub that is begun takes its place, and nothing happens if one is
-    /// under way.
+    /// Compares everything dirty with its checksums, reading at most `bytes_per_s`: what was lost
+    /// before this start is found again, though nobody reads it. Nobody is told when it ends; a
+    /// scrub that is begun takes its place, and nothing happens if one is under way.
     pub(crate) fn check_dirty(&mut self, cx: &Context, bytes_per_s: u64) {
         if cx.may_change_pool().is_ok() && self.scrub.is_none() {
             self.start(bytes_per_s, true, ScrubReport::default());
@@ -368,7 +374,8 @@ impl Scrubber {
     /// No copy of a slot is right; `certain`: it was read, and is wrong.
     fn condemn(&mut self, cx: &mut Context, slot: u32, certain: bool) {
         if !certain && cx.map.state(slot) != BlockState::Clean {
-            // A path that fails over takes seconds, and this is the only copy: whoever needs it decides.
+            // A path that fails over takes seconds, and this is the only copy: whoever needs it
+            // decides.
             self.note(|scrub| scrub.report.unreadable_blocks += 1);
             return;
         }
@@ -403,7 +410,8 @@ impl Scrubber {
         }
     }
 
-    /// Where the copies of each block lie that both members have, with its checksum: for oracles. Slow.
+    /// Where the copies of each block lie that both members have, with its checksum: for oracles.
+    /// Slow.
     pub(crate) fn pair_copies<'a>(&'a self, cx: &'a Context) -> impl Iterator<Item = ([u64; 2], u32)> + 'a {
         let slots = (0..cx.map.geometry.slot_count()).filter(|slot| {
             let (segment, index) = cx.map.place(*slot);

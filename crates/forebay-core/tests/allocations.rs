@@ -1,4 +1,5 @@
-//! What the engine allocates for a request: nothing, once its tables have their size, unless the backing store is needed.
+//! What the engine allocates for a request: nothing, once its tables have their size, unless the
+//! backing store is needed.
 
 mod rig;
 

@@ -14,7 +14,8 @@ fn superblock(rig: &Rig, copy: usize) -> Option<Superblock> {
     Superblock::decode(&rig.load(Geometry::superblock_offset(copy), BLOCK_BYTES as u32)).ok()
 }
 
-/// I13: whichever copy of the superblock survives, it names the checkpoint in effect, of which both copies are there.
+/// I13: whichever copy of the superblock survives, it names the checkpoint in effect, of which both
+/// copies are there.
 fn check_named(rig: &Rig, when: &str) {
     let geometry = rig.engine.geometry();
     let named = [0, 1].map(|copy| superblock(rig, copy).map(|found| found.checkpoint_generation));

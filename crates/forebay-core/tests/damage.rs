@@ -1,4 +1,5 @@
-//! What becomes of blocks that the cache device brings back wrong, or not at all: found by a scrub, by reads, by writes of a part.
+//! What becomes of blocks that the cache device brings back wrong, or not at all: found by a scrub,
+//! by reads, by writes of a part.
 
 #[path = "rig/mod.rs"]
 mod rig;

@@ -1,6 +1,8 @@
-//! Discards that are too small to go to the backing store at once are given back there by destage, gathered as data is.
+//! Discards that are too small to go to the backing store at once are given back there by destage,
+//! gathered as data is.
 //!
-//! All data of the rig is zeroes, with their checksum: what is given back follows from what was asked, not from contents.
+//! All data of the rig is zeroes, with their checksum: what is given back follows from what was
+//! asked, not from contents.
 
 #[path = "rig/mod.rs"]
 mod rig;
@@ -11,7 +13,8 @@ use rig::Rig;
 const BLOCK: u64 = 4096;
 const DISCARD: RequestKind = RequestKind::Discard { fua: false };
 
-/// What the backing store was given back, and what was written to it, after `work` and the destage that follows.
+/// What the backing store was given back, and what was written to it, after `work` and the destage
+/// that follows.
 fn destaged(work: impl FnOnce(&mut Rig)) -> (u64, u64) {
     let settings =
         VolumeSettings { dirty_low_pct: 0, idle_delay: 1_000_000_000, ..VolumeSettings::default() };

@@ -1,5 +1,5 @@
-//! A cache device that ends while it is opened: nothing is concluded from what is missing, and nothing is written. One that ends during the last
-//! steps of a stop is waited for.
+//! A cache device that ends while it is opened: nothing is concluded from what is missing, and
+//! nothing is written. One that ends during the last steps of a stop is waited for.
 
 use forebay_core::{
     Action, DeviceFailure, Engine, EngineConfig, FormatParams, OpenError, Status, format_cache,
@@ -49,7 +49,8 @@ fn a_cache_that_ends_while_it_is_opened_is_refused_and_not_judged() {
     assert_eq!(reads, Some(3), "both superblocks and the checkpoint are read");
 }
 
-/// Stops a cache whose device has ended once the last steps have begun, for so long. True if it was closed in an orderly way, and when.
+/// Stops a cache whose device has ended once the last steps have begun, for so long. True if it was
+/// closed in an orderly way, and when.
 fn stop(away_ns: u64) -> (bool, u64) {
     let mut engine = open(usize::MAX);
     let mut now = 1_000;

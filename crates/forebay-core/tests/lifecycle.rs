@@ -111,7 +111,8 @@ fn a_kept_volume_is_refused_with_another_backing_store() {
     assert_eq!(rig.engine.dirty_blocks(VOLUME), 20);
 }
 
-/// Cuts the volume, and looks whether it has that size from now on, for those who ask and for the table.
+/// Cuts the volume, and looks whether it has that size from now on, for those who ask and for the
+/// table.
 fn cut(rig: &mut Rig, bytes: u64) {
     rig.notices.clear();
     rig.engine.resize_volume(rig.now(), VOLUME, bytes).expect("it can be cut");

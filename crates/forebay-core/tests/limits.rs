@@ -9,8 +9,8 @@ use rig::Rig;
 
 const BLOCK: u64 = 4096;
 
-/// Dirty blocks of the pool, and of the first volume, after writes of so many blocks each to both volumes, twice as much as the cache
-/// holds, while next to nothing is written back.
+/// Dirty blocks of the pool, and of the first volume, after writes of so many blocks each to both
+/// volumes, twice as much as the cache holds, while next to nothing is written back.
 fn dirty(blocks: u64, volume_pct: u32, pool_pct: u32) -> (u64, u64, u64) {
     let slow = VolumeSettings {
         dirty_low_pct: 1,
@@ -28,7 +28,8 @@ fn dirty(blocks: u64, volume_pct: u32, pool_pct: u32) -> (u64, u64, u64) {
         rig.request(0, write, at * blocks, blocks, Treatment::Cache);
         rig.request(1, write, at * blocks, blocks, Treatment::Cache);
     }
-    // Below a limit a write waits for as long as destage needs for its blocks, and here that is a second for each.
+    // Below a limit a write waits for as long as destage needs for its blocks, and here that is a
+    // second for each.
     rig.rest(20_000_000_000);
     let stats = rig.engine.stats();
     assert!(stats.throttled_writes > 0 && stats.requests_in_flight > 0, "the others wait");

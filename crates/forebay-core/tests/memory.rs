@@ -25,7 +25,8 @@ fn rig(segments: (u32, u32), volume: VolumeSettings) -> Rig {
     rig
 }
 
-/// Bytes that some work has made the engine allocate for good, and how many more it says that it has.
+/// Bytes that some work has made the engine allocate for good, and how many more it says that it
+/// has.
 fn grows(mut rig: Rig, work: impl FnOnce(&mut Rig)) -> (i64, i64) {
     let said = |rig: &Rig| rig.engine.stats().index_memory_bytes as i64;
     let before = said(&rig);

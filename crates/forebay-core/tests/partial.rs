@@ -1,5 +1,5 @@
-//! Blocks of which only some sectors are cached: what answers a read, what it counts as, and how they become whole. And fills for which
-//! there is no room.
+//! Blocks of which only some sectors are cached: what answers a read, what it counts as, and how
+//! they become whole. And fills for which there is no room.
 
 #[path = "rig/mod.rs"]
 mod rig;

@@ -1,4 +1,5 @@
-//! Policies and the life cycle: what is remembered of a volume goes with it, and pins outlive a smaller pool.
+//! Policies and the life cycle: what is remembered of a volume goes with it, and pins outlive a
+//! smaller pool.
 
 #[path = "rig/mod.rs"]
 mod rig;

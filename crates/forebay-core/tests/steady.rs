@@ -1,6 +1,8 @@
-//! What a long load does to log, checkpoints and reclaim: how often, and that it does not come to a standstill.
+//! What a long load does to log, checkpoints and reclaim: how often, and that it does not come to a
+//! standstill.
 //!
-//! These are the consequences of decisions that are right or wrong only in number, which no crash shows.
+//! These are the consequences of decisions that are right or wrong only in number, which no crash
+//! shows.
 
 #[path = "rig/mod.rs"]
 mod rig;
@@ -87,7 +89,8 @@ fn a_checkpoint_makes_room_for_many_segments() {
     }
     rig.rest(10 * SECOND_NS);
     let stats = rig.engine.stats();
-    // A window has 20 segments of at most 15 batches; the next one is opened when half of it is left.
+    // A window has 20 segments of at most 15 batches; the next one is opened when half of it is
+    // left.
     let (batches, taken) = (stats.batches - before.batches, stats.checkpoints - before.checkpoints);
     let segments = (stats.cache_written_bytes - before.cache_written_bytes) / (16 * 4096);
     println!("{taken} checkpoints, {batches} batches, {segments} segments");
@@ -98,7 +101,8 @@ fn a_checkpoint_makes_room_for_many_segments() {
 
 #[test]
 fn a_log_full_of_ordered_writes_comes_free_again() {
-    // A lone write takes a header and a block: the log is full long before destage begins by itself.
+    // A lone write takes a header and a block: the log is full long before destage begins by
+    // itself.
     let ordered = VolumeSettings {
         destage_order: DestageOrder::Ordered,
         dirty_low_pct: 85,
@@ -146,7 +150,8 @@ fn flush_epochs_are_drained_one_after_the_other_without_pauses() {
 
 #[test]
 fn a_log_that_filled_up_while_nothing_could_be_written_back_comes_free_again() {
-    // A lone write takes a header and a block. When the backing store takes writes again there is no room even for marks.
+    // A lone write takes a header and a block. When the backing store takes writes again there is
+    // no room even for marks.
     let mut rig = rig((16, 16), VolumeSettings { dirty_low_pct: 85, idle_delay: 0, ..writeback() });
     rig.depth = 1;
     rig.failing_backing_writes = u32::MAX;

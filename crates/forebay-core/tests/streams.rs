@@ -10,7 +10,8 @@ use rig::{GATHERED_NS, Rig};
 const BLOCKS: u64 = 8;
 const REQUESTS: u64 = 40;
 
-/// Writes of a stream that went past the cache, and for how many blocks, after these blocks had become dirty.
+/// Writes of a stream that went past the cache, and for how many blocks, after these blocks had
+/// become dirty.
 fn past(dirty: &[u64]) -> (u64, u64) {
     let held = VolumeSettings {
         dirty_low_pct: 90,

@@ -1,4 +1,5 @@
-//! Going on without the cache, after its device has failed: what is dirty is rescued, and what is promised is durable on the backing store.
+//! Going on without the cache, after its device has failed: what is dirty is rescued, and what is
+//! promised is durable on the backing store.
 
 #[path = "rig/mod.rs"]
 mod rig;

@@ -1,4 +1,5 @@
-//! How much one call of the engine looks at: a call is a time in which nothing else of the pool goes on.
+//! How much one call of the engine looks at: a call is a time in which nothing else of the pool
+//! goes on.
 
 #[path = "rig/mod.rs"]
 mod rig;
@@ -13,7 +14,8 @@ const SLOTS: u64 = SEGMENTS * CACHE.1 as u64;
 const VOLUME_BLOCKS: u64 = 1 << 20;
 const REQUESTS: u64 = 20_000;
 
-/// What a full cache looks at under reads and writes: at most in one call, and in all for a segment that is written.
+/// What a full cache looks at under reads and writes: at most in one call, and in all for a segment
+/// that is written.
 fn under_load(policy: ReclaimPolicy, min_share_pct: u32) -> (u64, u64) {
     let volume = |min_share_pct| VolumeSettings { min_share_pct, ..VolumeSettings::default() };
     let pool = PoolSettings { reclaim_policy: policy, ..PoolSettings::default() };
@@ -49,7 +51,8 @@ fn a_pass_over_all_segments_serves_many_victims() {
     }
 }
 
-/// `cargo test --workspace` has the feature; `cargo test -p forebay-core` needs `--features planted-bugs`. Benchmarks must not have it.
+/// `cargo test --workspace` has the feature; `cargo test -p forebay-core` needs `--features
+/// planted-bugs`. Benchmarks must not have it.
 #[cfg(feature = "planted-bugs")]
 #[test]
 fn a_pass_for_each_victim_is_seen() {

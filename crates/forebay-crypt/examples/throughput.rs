@@ -1,6 +1,7 @@
 //! What the cipher costs on one core: `cargo run --release -p forebay-crypt --example throughput`.
 //!
-//! Ours and `xts-mode` by turns, in processor time of the thread, which a busy machine does not change much (Linux).
+//! Ours and `xts-mode` by turns, in processor time of the thread, which a busy machine does not
+//! change much (Linux).
 
 use std::hint::black_box;
 

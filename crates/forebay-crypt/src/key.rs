@@ -1,7 +1,8 @@
 //! The key that an operator gives, and what is derived from it for one cache.
 //!
-//! One key file may serve several pools: the UUID of a cache goes into the derivation, so no two caches have a key of the
-//! data in common, and a cache that is made anew on the same device has another one.
+//! One key file may serve several pools: the UUID of a cache goes into the derivation, so no two
+//! caches have a key of the data in common, and a cache that is made anew on the same device has
+//! another one.
 
 use crate::CacheCipher;
 use crate::xts::Xts;
@@ -46,7 +47,8 @@ impl std::fmt::Debug for FileKey {
 }
 
 impl FileKey {
-    /// Reads what is in a key file: 64 bytes, or 128 hexadecimal digits and perhaps the end of a line.
+    /// Reads what is in a key file: 64 bytes, or 128 hexadecimal digits and perhaps the end of a
+    /// line.
     ///
     /// # Errors
     /// It is neither, or certainly no random key.
@@ -78,7 +80,8 @@ impl FileKey {
         CacheCipher { xts: Xts::new(&keys) }
     }
 
-    /// What a superblock says of a cache that is encrypted with this key: enough to recognise the key, and of no use to find it.
+    /// What a superblock says of a cache that is encrypted with this key: enough to recognise the
+    /// key, and of no use to find it.
     #[must_use]
     pub fn mark(&self, cache: CacheUuid) -> Encryption {
         let mut key_check = [0; 16];
@@ -150,7 +153,8 @@ mod tests {
             bytes
         };
         assert_ne!(encrypted(a), encrypted(b));
-        // Computed once with another implementation (HKDF and AES-XTS of OpenSSL): caches that exist must stay readable.
+        // Computed once with another implementation (HKDF and AES-XTS of OpenSSL): caches that
+        // exist must stay readable.
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(hex(&key.mark(a).key_check), "d605f1498ede18c1fd4cbd818622f300");
         assert_eq!(hex(&encrypted(a)[..16]), "3ac04f6edb435048a1898d1081437491");

@@ -5,15 +5,18 @@
 //!                                                            └──▶ key check, in the superblock
 //! ```
 //!
-//! Whoever reads and writes cache devices calls [`CacheCipher::encrypt`] on everything before it is written and
-//! [`CacheCipher::decrypt`] on everything that was read, with its place in the pool's space; the engine never knows.
-//! Why XTS, and what it does not do: docs/decisions/0023-encryption-at-rest.md and docs/operate/security.md.
+//! Whoever reads and writes cache devices calls [`CacheCipher::encrypt`] on everything before it is
+//! written and [`CacheCipher::decrypt`] on everything that was read, with its place in the pool's
+//! space; the engine never knows. Why XTS, and what it does not do:
+//! docs/decisions/0023-encryption-at-rest.md and docs/operate/security.md.
 //!
 //! Invariants:
-//! - The unit is a block of 4096 bytes, its tweak the number of the block in the pool's space. Each 16 bytes of a unit are
-//!   encrypted by themselves: a write that was torn between sectors decrypts to a mixture of the sectors before and after.
-//! - Blocks below [`CHECKPOINT_START_BLOCK`] (the superblocks) stay as they are, everything else is encrypted: batch
-//!   headers, payload, summaries, checkpoints. Headers of members do not lie in the pool's space.
+//! - The unit is a block of 4096 bytes, its tweak the number of the block in the pool's space. Each
+//!   16 bytes of a unit are encrypted by themselves: a write that was torn between sectors decrypts
+//!   to a mixture of the sectors before and after.
+//! - Blocks below [`CHECKPOINT_START_BLOCK`] (the superblocks) stay as they are, everything else is
+//!   encrypted: batch headers, payload, summaries, checkpoints. Headers of members do not lie in
+//!   the pool's space.
 //! - Checksums are those of the plaintext.
 //! - Keys have no `Debug`, are in no error, and are overwritten when they are dropped.
 //!
@@ -43,8 +46,8 @@ impl std::fmt::Debug for CacheCipher {
 }
 
 impl CacheCipher {
-    /// Encrypts bytes in place that are to be written at byte `offset` of the pool's space. A write that is repeated
-    /// elsewhere starts from the plaintext again.
+    /// Encrypts bytes in place that are to be written at byte `offset` of the pool's space. A write
+    /// that is repeated elsewhere starts from the plaintext again.
     ///
     /// # Panics
     /// If `offset` or the length is not a multiple of 512: a bug of the caller.
@@ -60,7 +63,8 @@ impl CacheCipher {
         self.each_unit(offset, bytes, Xts::decrypt);
     }
 
-    /// Calls `apply` for each unit of the range, or part of one, with its number, first byte in it, and bytes.
+    /// Calls `apply` for each unit of the range, or part of one, with its number, first byte in it,
+    /// and bytes.
     fn each_unit(&self, mut offset: u64, mut bytes: &mut [u8], apply: impl Fn(&Xts, u64, usize, &mut [u8])) {
         let sector = SECTOR_BYTES as u64;
         let whole = offset.is_multiple_of(sector) && (bytes.len() as u64).is_multiple_of(sector);

@@ -1,15 +1,16 @@
 //! XTS (IEEE 1619) over AES-256, for units of whole cipher blocks.
 //!
-//! Written here because what there is (`xts-mode`) hands the cipher one block of 16 bytes at a time, which leaves the
-//! processor's AES unit idle most of the time; it takes 32 blocks here. Compared with the vectors of the standard, and
-//! with that crate, by the tests.
+//! Written here because what there is (`xts-mode`) hands the cipher one block of 16 bytes at a
+//! time, which leaves the processor's AES unit idle most of the time; it takes 32 blocks here.
+//! Compared with the vectors of the standard, and with that crate, by the tests.
 
 use aes::cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use aes::{Aes256, Aes256Enc};
 
 /// Bytes of a block of the cipher.
 const CELL: usize = 16;
-/// Blocks that are given to the cipher at once: all registers of any processor are busy, and the tweaks fit the stack.
+/// Blocks that are given to the cipher at once: all registers of any processor are busy, and the
+/// tweaks fit the stack.
 const CELLS: usize = 32;
 
 /// The two ciphers of XTS.
@@ -74,7 +75,8 @@ fn mask(cell: &mut Array<u8, aes::cipher::consts::U16>, tweak: u128) {
     cell.0 = (u128::from_le_bytes(cell.0) ^ tweak).to_le_bytes();
 }
 
-/// The tweak of the next cell: multiplication by the primitive element of the field of 2^128 elements.
+/// The tweak of the next cell: multiplication by the primitive element of the field of 2^128
+/// elements.
 fn times_alpha(tweak: u128) -> u128 {
     // Without a branch on a bit that follows from the key.
     (tweak << 1) ^ ((tweak >> 127) * 0x87)

@@ -3,7 +3,8 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Keys and plaintext of vectors 10 to 14 of IEEE 1619-2007, annex B: XTS-AES-256, units of 512 bytes.
+/// Keys and plaintext of vectors 10 to 14 of IEEE 1619-2007, annex B: XTS-AES-256, units of 512
+/// bytes.
 const KEYS: &str = "2718281828459045235360287471352662497757247093699959574966967627\
                     3141592653589793238462643383279502884197169399375105820974944592";
 /// Number of the unit, and the first and last 16 bytes of the ciphertext.

@@ -1,8 +1,10 @@
-//! The admin API of a daemon that has no devices, to try clients against and for the fuzzer (`tests/e2e/api-fuzz.sh`).
+//! The admin API of a daemon that has no devices, to try clients against and for the fuzzer
+//! (`tests/e2e/api-fuzz.sh`).
 //!
-//! `cargo run -p forebay-daemon --example fake-daemon -- SOCKET [TOKEN_FILE]` serves on a unix socket and, with a token,
-//! on a free TCP port of 127.0.0.1, prints `ready: ADDRESS`, and ends when its standard input does. There always are a
-//! pool `fast` and a volume `db`: whoever removes them finds them again.
+//! `cargo run -p forebay-daemon --example fake-daemon -- SOCKET [TOKEN_FILE]` serves on a unix
+//! socket and, with a token, on a free TCP port of 127.0.0.1, prints `ready: ADDRESS`, and ends
+//! when its standard input does. There always are a pool `fast` and a volume `db`: whoever removes
+//! them finds them again.
 
 #[path = "../tests/api/fake.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the tests use more of it")]

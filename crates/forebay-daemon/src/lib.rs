@@ -1,8 +1,10 @@
 //! The Forebay daemon: pools and volumes by name, over their whole life.
 //!
-//! - [`serve`](fn@serve): the way in; [`run`](fn@run): the same with a configuration that is made from options.
+//! - [`serve`](fn@serve): the way in; [`run`](fn@run): the same with a configuration that is made
+//!   from options.
 //! - `main_thread`: log lines, signals and upgrade requests.
-//! - `service`: the operator's side. It implements [`forebay_admin::Admin`] over pools, configuration, jobs and events.
+//! - `service`: the operator's side. It implements [`forebay_admin::Admin`] over pools,
+//!   configuration, jobs and events.
 //! - [`api`]: HTTP in front of it; [`control_files`]: the same as plain files.
 //! - `upgrade`: a successor takes over.
 //! - `limits`: descriptors and locked memory of the process.
@@ -90,6 +92,7 @@ pub struct ServeOptions {
     pub config: PathBuf,
     /// Pools for which a new cache is made where the recorded one is not there.
     pub new_cache: Vec<String>,
-    /// A running daemon has started this one to take over from it, and speaks through the standard input.
+    /// A running daemon has started this one to take over from it, and speaks through the standard
+    /// input.
     pub successor: bool,
 }

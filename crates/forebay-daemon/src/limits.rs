@@ -5,7 +5,8 @@ use forebay_pool::RunError;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Takes all descriptors that it may have (the soft limit is small for the sake of programs that use `select`).
+/// Takes all descriptors that it may have (the soft limit is small for the sake of programs that
+/// use `select`).
 pub(crate) fn raise_descriptors() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
@@ -17,7 +18,8 @@ pub(crate) fn raise_descriptors() {
 /// Keeps memory from being swapped out, if that is asked for: what is used now, and what will be.
 ///
 /// # Errors
-/// The limit is too small: an allocation beyond it would fail in the middle of everything, so there must be none.
+/// The limit is too small: an allocation beyond it would fail in the middle of everything, so there
+/// must be none.
 pub(crate) fn lock_memory(wanted: LockMemory) -> Result<(), RunError> {
     if wanted == LockMemory::No {
         return Ok(());

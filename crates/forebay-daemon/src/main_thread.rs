@@ -1,4 +1,5 @@
-//! The main thread of the daemon: it receives log lines, signals and upgrade requests, and stops the service.
+//! The main thread of the daemon: it receives log lines, signals and upgrade requests, and stops
+//! the service.
 
 use crate::RunEvent;
 use crate::service::{Service, ServiceEvent, ServiceStart, UpgradeAnswer};
@@ -43,7 +44,8 @@ pub(crate) fn start_service(
     service.map_err(RunError::from)
 }
 
-/// Signals reach the main thread; a second SIGINT or SIGTERM ends the process at once (the next start recovers).
+/// Signals reach the main thread; a second SIGINT or SIGTERM ends the process at once (the next
+/// start recovers).
 pub(crate) fn watch_signals(messages: &mpsc::Sender<Message>, signals: &[i32]) -> Result<(), RunError> {
     let fail = |error| RunError::failed(format!("cannot watch signals: {error}"), "");
     let asked = Arc::new(AtomicBool::new(false));
@@ -93,7 +95,8 @@ pub(crate) fn stop(
     received: &mpsc::Receiver<Message>,
     report: &mut dyn FnMut(RunEvent),
 ) -> Result<(), RunError> {
-    // What is told meanwhile is passed on at once: a stop that waits for a device must not be silent.
+    // What is told meanwhile is passed on at once: a stop that waits for a device must not be
+    // silent.
     let mut errors = std::thread::scope(|scope| {
         let stops = scope.spawn(|| service.stop());
         while !stops.is_finished() {

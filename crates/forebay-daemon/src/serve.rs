@@ -2,9 +2,10 @@
 //!
 //! `forebay run` serves in the same way, with a configuration that has no file (`run`).
 //!
-//! An upgrade is carried out here: a successor is started while everything goes on. Then the API and the control files end, the
-//! service quiesces and gives everything away (`service::handover`). If the successor serves, this process ends. If it does not,
-//! a new service takes everything back. See `handover` for what must hold.
+//! An upgrade is carried out here: a successor is started while everything goes on. Then the API
+//! and the control files end, the service quiesces and gives everything away (`service::handover`).
+//! If the successor serves, this process ends. If it does not, a new service takes everything back.
+//! See `handover` for what must hold.
 
 use crate::api::{ApiError, ApiOptions, ApiServer, ReadyApi};
 use crate::control_files::{self, AlarmSource, ControlFiles};
@@ -28,12 +29,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 type Report<'a> = &'a mut dyn FnMut(RunEvent);
 
-/// Serves what a configuration file says, until SIGINT or SIGTERM; SIGHUP reads the file again, SIGUSR2 starts a successor.
+/// Serves what a configuration file says, until SIGINT or SIGTERM; SIGHUP reads the file again,
+/// SIGUSR2 starts a successor.
 ///
 /// # Errors
-/// The file is wrong (every error is in the message), or the admin API cannot be served. What one pool or volume lacks
-/// does not keep the others from being served: it is told, and raises an alarm. A successor ends with an error if it cannot
-/// serve what its predecessor has served; that goes on then.
+/// The file is wrong (every error is in the message), or the admin API cannot be served. What one
+/// pool or volume lacks does not keep the others from being served: it is told, and raises an
+/// alarm. A successor ends with an error if it cannot serve what its predecessor has served; that
+/// goes on then.
 pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), RunError> {
     // Asked now: later its name may belong to a newer program, or another name to this one.
     let program = std::env::current_exe().map_err(|error| {
@@ -59,7 +62,8 @@ pub(crate) struct Origin<'a> {
     pub(crate) file: Option<ServedFile<'a>>,
     /// Pools for which a new cache may be made where one is recorded.
     pub(crate) new_cache: &'a [String],
-    /// Cache devices that are there may be taken if they begin with zeroes, and file systems filled.
+    /// Cache devices that are there may be taken if they begin with zeroes, and file systems
+    /// filled.
     pub(crate) force: bool,
     /// The admin API is served.
     pub(crate) has_api: bool,
@@ -295,7 +299,8 @@ impl Daemon {
         stop(&self.service, received, report)
     }
 
-    /// Passes everything to a successor; true if it serves, and this process is to end. Otherwise everything goes on.
+    /// Passes everything to a successor; true if it serves, and this process is to end. Otherwise
+    /// everything goes on.
     ///
     /// # Errors
     /// There is no successor, and what was given away cannot be taken back either.

@@ -1,8 +1,8 @@
 //! What goes into the model and what comes out: requests and completions in, actions out.
 //!
-//! The model makes no system call and never sees a payload byte. Its owner carries out every [`Action`] in the order in which
-//! it was handed out, and reports each one that has an [`OpId`] with exactly one completion; device operations may
-//! complete in any order.
+//! The model makes no system call and never sees a payload byte. Its owner carries out every
+//! [`Action`] in the order in which it was handed out, and reports each one that has an [`OpId`]
+//! with exactly one completion; device operations may complete in any order.
 
 /// Nanoseconds since an origin of the owner's choice; never goes back.
 pub type Nanos = u64;
@@ -30,8 +30,9 @@ pub enum Device {
 pub enum Memory {
     /// The buffer of a request.
     Request(u32),
-    /// A block that a copy from the flash to the disk goes through, by the number of its slot. The owner makes it for the read
-    /// and may forget it after the write, or after the read if that fails.
+    /// A block that a copy from the flash to the disk goes through, by the number of its slot. The
+    /// owner makes it for the read and may forget it after the write, or after the read if that
+    /// fails.
     Copy(u32),
 }
 
@@ -67,8 +68,8 @@ pub enum Kind {
     Flush,
 }
 
-/// A request. Byte `i` of its buffer stands for byte `offset - offset % 4096 + i` of the volume. The owner keeps the buffer
-/// until the reply.
+/// A request. Byte `i` of its buffer stands for byte `offset - offset % 4096 + i` of the volume.
+/// The owner keeps the buffer until the reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// Echoed in the reply.
@@ -108,7 +109,8 @@ pub enum Action {
         /// Where the bytes come from.
         span: Span,
     },
-    /// Write what [`crate::Model::render_meta`] gives for a metadata block *at this moment* to the flash.
+    /// Write what [`crate::Model::render_meta`] gives for a metadata block *at this moment* to the
+    /// flash.
     WriteMeta {
         /// Operation.
         op: OpId,

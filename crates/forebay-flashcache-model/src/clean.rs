@@ -1,14 +1,17 @@
 //! Cleaning: what is dirty is written to the disk, set by set.
 //!
-//! - A set is looked at when a write meets it, when a read misses in it, and when one of its blocks has been cleaned.
-//! - Once in `fallow_delay` such a look sweeps the set: dirty blocks that two sweeps have found unused are cleaned first, one
-//!   batch of a set each 1 / `fallow_clean_speed` s.
-//! - Then, if more than `dirty_thresh_pct` of the set are dirty, victims are chosen from a pointer that goes round (FIFO), or
-//!   the coldest first (LRU), as many as there are too many.
-//! - Victims are chosen only while fewer than `max_clean_ios_set` blocks of the set, and `max_clean_ios_total` of all sets, are
-//!   under cleaning. Dirty neighbours of a victim on the disk, if they are in the same set, go with it *whatever the limits
-//!   say*, and count against them while they do; all are written in the order of the disk.
-//! - If nothing can be begun although there is too much, all sets are looked at again a second later.
+//! - A set is looked at when a write meets it, when a read misses in it, and when one of its blocks
+//!   has been cleaned.
+//! - Once in `fallow_delay` such a look sweeps the set: dirty blocks that two sweeps have found
+//!   unused are cleaned first, one batch of a set each 1 / `fallow_clean_speed` s.
+//! - Then, if more than `dirty_thresh_pct` of the set are dirty, victims are chosen from a pointer
+//!   that goes round (FIFO), or the coldest first (LRU), as many as there are too many.
+//! - Victims are chosen only while fewer than `max_clean_ios_set` blocks of the set, and
+//!   `max_clean_ios_total` of all sets, are under cleaning. Dirty neighbours of a victim on the
+//!   disk, if they are in the same set, go with it *whatever the limits say*, and count against
+//!   them while they do; all are written in the order of the disk.
+//! - If nothing can be begun although there is too much, all sets are looked at again a second
+//!   later.
 //! - `do_sync` cleans everything, slot by slot, within `max_clean_ios_total`.
 
 use crate::api::{Action, Device, Failed, Memory, Nanos, OpId, SECOND, Span};
@@ -142,7 +145,8 @@ impl Model {
         victims.push(slot);
     }
 
-    /// Adds the dirty neighbours on the disk that lie in the same set, and sorts by place on the disk.
+    /// Adds the dirty neighbours on the disk that lie in the same set, and sorts by place on the
+    /// disk.
     fn add_neighbours(&mut self, set: u32, victims: &mut Vec<u32>) {
         for at in 0..victims.len() {
             let block = self.table.slot(victims[at]).block;
@@ -223,7 +227,8 @@ impl Model {
         self.settle(now, slot, result);
         match result {
             Ok(()) => self.clean_set(now, set),
-            // FlashCache tries again at once, for ever; a pause makes no difference to a disk that fails.
+            // FlashCache tries again at once, for ever; a pause makes no difference to a disk that
+            // fails.
             Err(Failed) => self.clean_later(now),
         }
         self.walk_on(now);
@@ -237,7 +242,8 @@ impl Model {
         }
     }
 
-    /// Begins an orderly stop: what is under way comes to its end, then everything is cleaned. Requests are refused from now on.
+    /// Begins an orderly stop: what is under way comes to its end, then everything is cleaned.
+    /// Requests are refused from now on.
     pub fn stop(&mut self, now: Nanos) {
         self.stopping = true;
         self.walk = None;

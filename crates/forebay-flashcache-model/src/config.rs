@@ -60,7 +60,8 @@ impl Reclaim {
 /// What a FLUSH, and a write with FUA, does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flush {
-    /// It is answered and nothing is flushed: durability rests on a flash without volatile cache, as with FlashCache.
+    /// It is answered and nothing is flushed: durability rests on a flash without volatile cache,
+    /// as with FlashCache.
     Ignore,
     /// The flash is flushed, and the disk if clients have written to it since its last flush.
     Device,
@@ -161,7 +162,8 @@ impl Config {
     }
 }
 
-/// How the cache device is divided: a superblock, metadata blocks, data. All in blocks of 4096 bytes.
+/// How the cache device is divided: a superblock, metadata blocks, data. All in blocks of 4096
+/// bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// Blocks of a set.
@@ -214,8 +216,8 @@ impl Layout {
         (1 + u64::from(meta_block)) * BLOCK
     }
 
-    /// The set of a block of the disk: consecutive `assoc` blocks share one (placement of on-SSD versions before 3, and of
-    /// later ones with `disk_assoc` 0, which is the default of the tool).
+    /// The set of a block of the disk: consecutive `assoc` blocks share one (placement of on-SSD
+    /// versions before 3, and of later ones with `disk_assoc` 0, which is the default of the tool).
     #[must_use]
     pub fn set_of(&self, block: u64) -> u32 {
         (block / u64::from(self.assoc) % u64::from(self.sets)) as u32

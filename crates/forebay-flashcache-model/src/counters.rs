@@ -3,7 +3,8 @@
 /// Defines the counters once: the structure, and their names in order.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counts since the start. Blocks are counted, as FlashCache counts requests after the kernel split them.
+        /// Counts since the start. Blocks are counted, as FlashCache counts requests after the
+        /// kernel split them.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
@@ -80,7 +81,7 @@ counters! {
     ssd_read_errors,
     /// Failed writes of the flash.
     ssd_write_errors,
-    /// Not FlashCache's: parts that waited for an uncached operation on the same block, which FlashCache would have started at
-    /// once and done again where they met.
+    /// Not FlashCache's: parts that waited for an uncached operation on the same block, which
+    /// FlashCache would have started at once and done again where they met.
     uncached_waits,
 }

@@ -1,8 +1,8 @@
 //! The two lists of a set under `reclaim_policy` LRU: warm and hot.
 //!
-//! Every slot is in one of them, and half of the slots in the hot one (`lru_hot_pct` is 50 when the lists are made). A slot
-//! that is used goes to the most recently used end of its list; a warm one that has been used `PROMOTE_THRESH` times changes
-//! places with the least recently used hot one.
+//! Every slot is in one of them, and half of the slots in the hot one (`lru_hot_pct` is 50 when the
+//! lists are made). A slot that is used goes to the most recently used end of its list; a warm one
+//! that has been used `PROMOTE_THRESH` times changes places with the least recently used hot one.
 
 /// Uses after which a warm slot becomes hot (`lru_promote_thresh`).
 const PROMOTE_THRESH: u8 = 2;
@@ -58,7 +58,8 @@ impl Lru {
         }
     }
 
-    /// A slot gives its place to another block, which begins at the most recently used end of the warm list.
+    /// A slot gives its place to another block, which begins at the most recently used end of the
+    /// warm list.
     pub(crate) fn renew(&mut self, at: u16) {
         if self.links[usize::from(at)].hot && self.ends[0].least != NONE {
             let warm = self.ends[0].least;
@@ -87,8 +88,8 @@ impl Lru {
         }
     }
 
-    /// A hot and a warm slot change places: the hot one becomes the most recently used warm one, the warm one the least
-    /// recently used hot one.
+    /// A hot and a warm slot change places: the hot one becomes the most recently used warm one,
+    /// the warm one the least recently used hot one.
     fn swap(&mut self, hot: u16, warm: u16) {
         self.take(hot);
         self.take(warm);

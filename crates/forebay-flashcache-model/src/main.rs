@@ -1,7 +1,7 @@
 //! `flashcache-model`: serves a volume behind the FlashCache model.
 //!
-//! Contract with scripts, as with `forebay run`: `ready: URI` on stdout says that clients can connect, everything else is on
-//! stderr; exit code 0 done, 1 failed, 2 wrong usage.
+//! Contract with scripts, as with `forebay run`: `ready: URI` on stdout says that clients can
+//! connect, everything else is on stderr; exit code 0 done, 1 failed, 2 wrong usage.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -33,10 +33,12 @@ struct Options {
     /// The slow device: a file (file:/srv/disk.img) or a block device (/dev/sdb)
     #[arg(long, value_name = "URI")]
     backing: BackingUri,
-    /// The fast device: a file or a block device, and the size to make a new file with (flash.img:10GiB)
+    /// The fast device: a file or a block device, and the size to make a new file with
+    /// (flash.img:10GiB)
     #[arg(long, value_name = "PATH[:SIZE]")]
     cache: CacheSpec,
-    /// Where clients find the volume: nbd+unix:///name?socket=/path, nbd://host:port/name or fuse:/path/file; may be repeated
+    /// Where clients find the volume: nbd+unix:///name?socket=/path, nbd://host:port/name or
+    /// fuse:/path/file; may be repeated
     #[arg(long = "export", value_name = "URI", required = true)]
     exports: Vec<ExportUri>,
     /// Make the backing store as slow as this disk: hdd-7200
@@ -66,7 +68,8 @@ struct Options {
     /// Batches of idle blocks that a set may clean in a second, 1 to 100
     #[arg(long, value_name = "N", default_value_t = Config::default().fallow_clean_speed)]
     fallow_clean_speed: u32,
-    /// What a FLUSH does: ignore (as FlashCache does; it is answered at once) or device (the devices are flushed)
+    /// What a FLUSH does: ignore (as FlashCache does; it is answered at once) or device (the
+    /// devices are flushed)
     #[arg(long, value_name = "WHAT", default_value = "ignore", value_parser = flush)]
     flush: Flush,
     /// Write settings, state and counters to this file as JSON, each second and at the end

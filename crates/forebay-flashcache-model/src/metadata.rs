@@ -1,10 +1,12 @@
-//! Metadata blocks: 256 slots of 16 bytes each, written when a slot becomes dirty, and when it becomes clean.
+//! Metadata blocks: 256 slots of 16 bytes each, written when a slot becomes dirty, and when it
+//! becomes clean.
 //!
 //! Invariants
-//! - A metadata block is written by one operation at a time. Marks that come meanwhile wait, and the next write has all of
-//!   them (`metadata_batch` counts those that shared a write with another one).
-//! - Marks of one turn of the owner share a write as well: the write begins when actions are asked for, as FlashCache leaves
-//!   the beginning to a worker.
+//! - A metadata block is written by one operation at a time. Marks that come meanwhile wait, and
+//!   the next write has all of them (`metadata_batch` counts those that shared a write with another
+//!   one).
+//! - Marks of one turn of the owner share a write as well: the write begins when actions are asked
+//!   for, as FlashCache leaves the beginning to a worker.
 //! - A slot has one mark under way at most: it is busy until its mark is written.
 
 use crate::config::SLOTS_PER_META_BLOCK;
@@ -12,7 +14,8 @@ use crate::table::Slot;
 
 /// Bytes of a metadata block.
 pub const META_BYTES: usize = 4096;
-/// Bytes that describe a slot: the sector (64 bits), the state (32 bits), nothing (32 bits), little-endian.
+/// Bytes that describe a slot: the sector (64 bits), the state (32 bits), nothing (32 bits),
+/// little-endian.
 const SLOT_BYTES: usize = META_BYTES / SLOTS_PER_META_BLOCK as usize;
 const SECTORS_PER_BLOCK: u64 = 8;
 

@@ -1,10 +1,12 @@
 //! The way of a request: split into blocks, through the cache or past it, and what waits for what.
 //!
 //! Invariants
-//! - At most one operation on a cached block is under way. What comes meanwhile waits in the block's lane (`pending_enqueues`).
-//!   When the operation ends and something waits, the block is cleaned if it is dirty, dropped, and everything that waited goes
-//!   to the disk past the cache: FlashCache's rule, costly for blocks that are hot.
-//! - While something goes past the cache the block is not cached. Reads past the cache share the lane; anything else has it alone.
+//! - At most one operation on a cached block is under way. What comes meanwhile waits in the
+//!   block's lane (`pending_enqueues`). When the operation ends and something waits, the block is
+//!   cleaned if it is dirty, dropped, and everything that waited goes to the disk past the cache:
+//!   FlashCache's rule, costly for blocks that are hot.
+//! - While something goes past the cache the block is not cached. Reads past the cache share the
+//!   lane; anything else has it alone.
 //! - A block becomes dirty with the end of its metadata write; only then the write is answered.
 //! - A request is answered when all of its parts have ended.
 
@@ -201,7 +203,8 @@ impl Model {
         self.table.find(block).map_or((false, false), |slot| (true, self.table.slot(slot).dirty))
     }
 
-    /// The bytes that an [`Action::WriteMeta`] writes; to be asked for when the action is carried out.
+    /// The bytes that an [`Action::WriteMeta`] writes; to be asked for when the action is carried
+    /// out.
     pub fn render_meta(&self, meta_block: u32, bytes: &mut [u8; META_BYTES]) {
         let first = meta_block * SLOTS_PER_META_BLOCK;
         let slots: Vec<_> =
@@ -384,7 +387,8 @@ impl Model {
         self.lane(block).active = Active::Cached;
     }
 
-    /// A part goes past the cache; what is cached of its block is dropped first, after it was cleaned if it is dirty.
+    /// A part goes past the cache; what is cached of its block is dropped first, after it was
+    /// cleaned if it is dirty.
     fn pass(&mut self, part: u32) {
         let Part { block, direction, .. } = *self.parts.get(part);
         if let (Some(slot), false) = (self.table.find(block), self.bypass) {
@@ -550,8 +554,9 @@ impl Model {
         }
     }
 
-    /// The operation of a part on its slot has ended. If the flash failed, and nothing is dirty because the mode is not
-    /// write-back, the part goes to the disk, and so does everything from now on.
+    /// The operation of a part on its slot has ended. If the flash failed, and nothing is dirty
+    /// because the mode is not write-back, the part goes to the disk, and so does everything from
+    /// now on.
     fn end_on_slot(&mut self, now: Nanos, part: u32, slot: u32, result: Result<(), Failed>) {
         if result.is_err() && self.config.mode != Mode::Back {
             self.bypass = true;
@@ -600,7 +605,8 @@ impl Model {
         self.advance(now, block);
     }
 
-    /// The operation on a cached block has ended; see the head of this file for what becomes of those that wait.
+    /// The operation on a cached block has ended; see the head of this file for what becomes of
+    /// those that wait.
     pub(crate) fn settle(&mut self, now: Nanos, slot: u32, result: Result<(), Failed>) {
         self.table.set_busy(slot, false);
         let (block, dirty) = (self.table.slot(slot).block, self.table.slot(slot).dirty);
@@ -655,7 +661,8 @@ impl Model {
         self.job_part_done(now, job, result);
     }
 
-    /// Something that a request waits for has ended; the last one of them answers it, or flushes before.
+    /// Something that a request waits for has ended; the last one of them answers it, or flushes
+    /// before.
     pub(crate) fn job_part_done(&mut self, now: Nanos, job: u32, result: Result<(), Failed>) {
         let state = self.jobs.get_mut(job);
         state.failed |= result.is_err();

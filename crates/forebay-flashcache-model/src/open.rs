@@ -1,8 +1,8 @@
 //! The cache device: made if it is a new file, and marked, so that nobody's data is written over.
 //!
-//! The first block says that the device belongs to the model, and whether it is in use. A device that holds anything else is
-//! refused. One that is still marked as in use was not stopped in an orderly way: what was dirty in it is lost, and that is
-//! said, for the model does not recover.
+//! The first block says that the device belongs to the model, and whether it is in use. A device
+//! that holds anything else is refused. One that is still marked as in use was not stopped in an
+//! orderly way: what was dirty in it is lost, and that is said, for the model does not recover.
 
 use forebay_config::CacheSpec;
 use forebay_io::{Device, DeviceError, DeviceOptions, create_cache_file};

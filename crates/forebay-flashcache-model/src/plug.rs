@@ -1,10 +1,12 @@
-//! Joins adjacent transfers that are begun together, as the kernel's block layer does below FlashCache: the device mapper gives
-//! it blocks of 4 KiB, and what is adjacent on a device and submitted in one go reaches the device as one request.
+//! Joins adjacent transfers that are begun together, as the kernel's block layer does below
+//! FlashCache: the device mapper gives it blocks of 4 KiB, and what is adjacent on a device and
+//! submitted in one go reaches the device as one request.
 
 use crate::api::{Action, Device, OpId, Span};
 use std::collections::HashMap;
 
-/// Longest joined transfer in bytes: what Linux allows on most disks by default was 512 KiB in FlashCache's days.
+/// Longest joined transfer in bytes: what Linux allows on most disks by default was 512 KiB in
+/// FlashCache's days.
 pub const TRANSFER_BYTES_MAX: u64 = 512 << 10;
 
 /// One or more adjacent reads, or writes, of a device.

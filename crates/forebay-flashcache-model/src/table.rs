@@ -1,8 +1,11 @@
-//! Which block of the disk lies in which slot of the flash, and in what state: sets, placement, and which slot gives way.
+//! Which block of the disk lies in which slot of the flash, and in what state: sets, placement, and
+//! which slot gives way.
 //!
 //! Invariants
-//! - A valid slot lies in the set of its block, and the index finds it; an invalid slot is in its set's list of those.
-//! - Counts of dirty, idle and cached slots are those of the slots. Only valid slots are dirty, busy or marked idle.
+//! - A valid slot lies in the set of its block, and the index finds it; an invalid slot is in its
+//!   set's list of those.
+//! - Counts of dirty, idle and cached slots are those of the slots. Only valid slots are dirty,
+//!   busy or marked idle.
 //! - A slot that is dirty or busy never gives way.
 
 use crate::api::Nanos;
@@ -124,8 +127,8 @@ impl Table {
         }
     }
 
-    /// Finds a slot for a block that is not cached, and gives it to it; tells also whether a clean block gave way. `None` if no
-    /// slot of the set is invalid, or clean and idle.
+    /// Finds a slot for a block that is not cached, and gives it to it; tells also whether a clean
+    /// block gave way. `None` if no slot of the set is invalid, or clean and idle.
     pub(crate) fn claim(&mut self, block: u64) -> Option<(u32, bool)> {
         let set = self.layout.set_of(block);
         let invalid = self.sets[set as usize].invalid.pop();
@@ -211,7 +214,8 @@ impl Table {
         self.sets[(slot / self.layout.assoc) as usize].fallow -= u32::from(marks >= FALLOW_MARKS);
     }
 
-    /// Slots of a set in the order in which victims of cleaning are looked for: from its pointer on, or the coldest first.
+    /// Slots of a set in the order in which victims of cleaning are looked for: from its pointer
+    /// on, or the coldest first.
     pub(crate) fn victims(&self, set: u32) -> Box<dyn Iterator<Item = u32> + '_> {
         let range = self.slots_of(set);
         if let Some(lru) = &self.sets[set as usize].lru {

@@ -1,4 +1,5 @@
-//! The model on a reactor: actions become operations, completions go back, and counters go to a file.
+//! The model on a reactor: actions become operations, completions go back, and counters go to a
+//! file.
 
 use crate::api::{Action, Device, Failed, Kind, Memory, Nanos, OpId, Request, SECOND, Span};
 use crate::metadata::META_BYTES;
@@ -273,7 +274,8 @@ pub fn json(model: &Model) -> String {
     text + "\n}\n"
 }
 
-/// A file that is replaced again and again, by a thread of its own: a file system that is busy must not hold up requests.
+/// A file that is replaced again and again, by a thread of its own: a file system that is busy must
+/// not hold up requests.
 #[derive(Debug)]
 pub struct StatsFile {
     sender: mpsc::SyncSender<String>,

@@ -1,8 +1,9 @@
-//! Zeroing and discard. FlashCache handles neither; here they are correct and as cheap as they can be, in its favour.
+//! Zeroing and discard. FlashCache handles neither; here they are correct and as cheap as they can
+//! be, in its favour.
 //!
-//! Blocks that are covered in part become parts past the cache like small writes. All whole blocks become one operation on the disk:
-//! it begins when nothing is under way on them, drops what is cached of them without cleaning it, and what comes meanwhile
-//! waits behind it.
+//! Blocks that are covered in part become parts past the cache like small writes. All whole blocks
+//! become one operation on the disk: it begins when nothing is under way on them, drops what is
+//! cached of them without cleaning it, and what comes meanwhile waits behind it.
 
 use crate::api::{Action, BLOCK_BYTES, Failed, Nanos};
 use crate::model::{Direction, Model, Op};
@@ -41,7 +42,8 @@ impl Model {
         self.zeroings.iter().any(|(_, zeroing)| zeroing.blocks.contains(&block))
     }
 
-    /// Starts zeroings that nothing is in the way of: no operation on their blocks, and no earlier zeroing.
+    /// Starts zeroings that nothing is in the way of: no operation on their blocks, and no earlier
+    /// zeroing.
     pub(crate) fn start_zeroings(&mut self, _now: Nanos) {
         for at in 0..self.zeroings.len() {
             let (number, Zeroing { job, blocks, started }) = self.zeroings[at].clone();

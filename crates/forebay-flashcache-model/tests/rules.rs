@@ -318,7 +318,8 @@ fn what_could_not_be_begun_is_begun_a_second_later() {
     rig.wait(SECOND);
     assert_eq!(rig.cleaning(), 2, "{:?}", rig.seen());
     rig.finish();
-    // What is under cleaning still counts as dirty when the last victim is chosen, so one more may be.
+    // What is under cleaning still counts as dirty when the last victim is chosen, so one more may
+    // be.
     assert!((50..=51).contains(&rig.model.dirty_blocks_of(2)));
 }
 

@@ -1,11 +1,13 @@
-//! Random requests on simulated devices against an oracle of every sector, in virtual time; operations end in any order.
+//! Random requests on simulated devices against an oracle of every sector, in virtual time;
+//! operations end in any order.
 //!
-//! The oracle knows for each sector which writes its contents may come from: the last one that was answered, those that were
-//! under way at the same time as it, and those that are not answered (or failed, and may have done anything). A read must find
-//! one of those that were possible at any time during it. After the stop, so must the disk.
+//! The oracle knows for each sector which writes its contents may come from: the last one that was
+//! answered, those that were under way at the same time as it, and those that are not answered (or
+//! failed, and may have done anything). A read must find one of those that were possible at any
+//! time during it. After the stop, so must the disk.
 //!
-//! The devices check that the model never has two operations under way on the same bytes of a device of which one writes, and
-//! that it writes metadata only where metadata is.
+//! The devices check that the model never has two operations under way on the same bytes of a
+//! device of which one writes, and that it writes metadata only where metadata is.
 
 use forebay_flashcache_model::api::{Action, Device, Failed, Kind, Memory, OpId, Request, SECOND, Span};
 use forebay_flashcache_model::config::{Config, Flush, Mode, Reclaim};

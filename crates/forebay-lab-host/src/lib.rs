@@ -1,12 +1,15 @@
-//! Serving one volume that has no engine of Forebay behind it: the export path of a pool, and something else.
+//! Serving one volume that has no engine of Forebay behind it: the export path of a pool, and
+//! something else.
 //!
-//! Connections, mounts, protocols, buffers, checksums and system calls are those of a pool, in the same kind of loop on one
-//! thread; only the engine is missing. In its place there is a [`RequestHandler`]: nothing at all ([`crate::null`]), or another
-//! cache that is to be compared with Forebay under the same conditions.
+//! Connections, mounts, protocols, buffers, checksums and system calls are those of a pool, in the
+//! same kind of loop on one thread; only the engine is missing. In its place there is a
+//! [`RequestHandler`]: nothing at all ([`crate::null`]), or another cache that is to be compared
+//! with Forebay under the same conditions.
 //!
 //! Invariants
 //! - Every request is answered once, by [`RequestHandler::act`], also while it stops.
-//! - A stop takes away mounts and listeners first, then lets the volume come to its end, then waits for the last answers.
+//! - A stop takes away mounts and listeners first, then lets the volume come to its end, then waits
+//!   for the last answers.
 #![forbid(unsafe_code)]
 
 pub mod null;
@@ -49,16 +52,19 @@ const END_LOOK: Duration = Duration::from_millis(10);
 /// The answer to a request.
 pub type Answer = (RequestId, Result<(), RequestError>);
 
-/// What answers the requests of clients in place of a pool's engine. `now` is in nanoseconds since the start.
+/// What answers the requests of clients in place of a pool's engine. `now` is in nanoseconds since
+/// the start.
 pub trait RequestHandler {
-    /// Takes a request; its answer comes out of [`RequestHandler::act`]. Its range lies inside the volume. See [`Request`] for what lies
-    /// where in its buffer.
+    /// Takes a request; its answer comes out of [`RequestHandler::act`]. Its range lies inside the
+    /// volume. See [`Request`] for what lies where in its buffer.
     fn submit(&mut self, now: Nanos, request: Request<'_>);
 
-    /// Calls `f(blocks, cached, dirty)` for runs of equal blocks of 4096 bytes of a range, until it returns false.
+    /// Calls `f(blocks, cached, dirty)` for runs of equal blocks of 4096 bytes of a range, until it
+    /// returns false.
     fn block_status(&self, first_block: u64, blocks: u64, f: &mut dyn FnMut(u64, bool, bool) -> bool);
 
-    /// Starts what is to be started, under tokens of [`token`], and appends answers. True if it did anything.
+    /// Starts what is to be started, under tokens of [`token`], and appends answers. True if it did
+    /// anything.
     fn act(&mut self, now: Nanos, reactor: &mut Reactor, answers: &mut Vec<Answer>) -> bool;
 
     /// What was submitted to the reactor under [`token`]`(number)` is done.
@@ -118,10 +124,12 @@ pub enum HostEvent {
     Note(String),
 }
 
-/// Serves a volume until SIGINT or SIGTERM, and returns it. `make` makes it, and gives its devices to the reactor.
+/// Serves a volume until SIGINT or SIGTERM, and returns it. `make` makes it, and gives its devices
+/// to the reactor.
 ///
 /// # Errors
-/// An export cannot be made, the kernel allows no I/O, `make` fails, or a second signal came before the volume had stopped.
+/// An export cannot be made, the kernel allows no I/O, `make` fails, or a second signal came before
+/// the volume had stopped.
 pub fn serve<V: RequestHandler>(
     options: &HostOptions<'_>,
     make: impl FnOnce(&mut Reactor) -> Result<V, RunError>,

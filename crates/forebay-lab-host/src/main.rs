@@ -1,7 +1,7 @@
 //! `forebay-null`: a volume without storage, for measuring the export path.
 //!
-//! Contract with scripts, as with `forebay run`: `ready: URI` on stdout says that clients can connect, everything else is on
-//! stderr; exit code 0 done, 1 failed, 2 wrong usage.
+//! Contract with scripts, as with `forebay run`: `ready: URI` on stdout says that clients can
+//! connect, everything else is on stderr; exit code 0 done, 1 failed, 2 wrong usage.
 #![forbid(unsafe_code)]
 
 use clap::Parser;

@@ -1,7 +1,7 @@
 //! A volume without storage behind it, for measuring what the export path alone can do.
 //!
-//! Connections, protocol, buffers, checksums and system calls are those of a pool ([`crate`]); only the engine and its
-//! devices are missing. Reads answer zeroes, what is written is forgotten.
+//! Connections, protocol, buffers, checksums and system calls are those of a pool ([`crate`]); only
+//! the engine and its devices are missing. Reads answer zeroes, what is written is forgotten.
 
 use crate::{Answer, HostEvent, HostOptions, Nanos, Request, RequestHandler, RequestId, RequestKind};
 use forebay_export::uri::ExportUri;
@@ -41,7 +41,8 @@ impl RequestHandler for NullVolume {
     }
 }
 
-/// Serves a volume of `size_bytes` under `uri` until SIGINT or SIGTERM; `ready` is called with the URI that clients use.
+/// Serves a volume of `size_bytes` under `uri` until SIGINT or SIGTERM; `ready` is called with the
+/// URI that clients use.
 ///
 /// # Errors
 /// The export is not one of NBD or cannot be listened on, or the kernel allows no I/O.

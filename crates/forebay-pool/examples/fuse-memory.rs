@@ -1,5 +1,6 @@
-//! A volume in memory, or a small control file system, behind the real FUSE server: what the tests in `tests/fuse` mount and
-//! kill. What it serves is said by the environment variables in `tests/fuse/names.rs`.
+//! A volume in memory, or a small control file system, behind the real FUSE server: what the tests
+//! in `tests/fuse` mount and kill. What it serves is said by the environment variables in
+//! `tests/fuse/names.rs`.
 //!
 //! It says `ready` (or why not), and unmounts when its standard input ends.
 #![allow(clippy::unwrap_used, reason = "what fails here is a failed test")]
@@ -46,7 +47,8 @@ impl Backend for Memory {
         self.requests.push((request.id, request.kind, request.offset, request.len, request.buf));
     }
 
-    /// The control file `wait` never gets done by itself; `fail` fails; the others are done after the delay.
+    /// The control file `wait` never gets done by itself; `fail` fails; the others are done after
+    /// the delay.
     fn store(&mut self, id: RequestId, _node: u64, text: Vec<u8>) {
         let (delay, result) = match text.trim_ascii() {
             b"wait" => (Duration::from_secs(3600), Ok(())),

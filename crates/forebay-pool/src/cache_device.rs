@@ -1,4 +1,5 @@
-//! A single cache device: taking it, erasing it, and what is drawn for a new cache. What is on it: `forebay_offline::device`.
+//! A single cache device: taking it, erasing it, and what is drawn for a new cache. What is on it:
+//! `forebay_offline::device`.
 
 use crate::error::RunError;
 use crate::may_wait::MayWait;
@@ -31,7 +32,8 @@ pub(crate) fn same_device(a: &Path, b: &Path) -> RunError {
     )
 }
 
-/// A file that was being made when its daemon was killed, and has not got its size yet. There is nothing in it.
+/// A file that was being made when its daemon was killed, and has not got its size yet. There is
+/// nothing in it.
 pub(crate) fn is_cut_off(spec: &CacheSpec) -> bool {
     let (Ok(file), Some(size)) = (std::fs::symlink_metadata(&spec.path), spec.size_bytes) else {
         return false;
@@ -44,7 +46,8 @@ pub(crate) fn is_cut_off(spec: &CacheSpec) -> bool {
     file.is_file() && file.len() < size && file.len() <= BLOCK_BYTES as u64 && begun()
 }
 
-/// Says on an empty device that it is going to be a cache: whoever finds it after a crash need not be asked for it again.
+/// Says on an empty device that it is going to be a cache: whoever finds it after a crash need not
+/// be asked for it again.
 ///
 /// # Errors
 /// It cannot be written.

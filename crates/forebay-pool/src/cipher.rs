@@ -1,14 +1,17 @@
-//! Encryption of what goes to the cache devices of a pool and comes from them, at the last place where the daemon sees it.
+//! Encryption of what goes to the cache devices of a pool and comes from them, at the last place
+//! where the daemon sees it.
 //!
-//! What is read is decrypted where it lies, before its checksums are computed. What is written is copied and encrypted in the
-//! copy (the *bounce*), because the engine and its clients go on using the original, and a batch that could not be written is
-//! encrypted anew for another place.
+//! What is read is decrypted where it lies, before its checksums are computed. What is written is
+//! copied and encrypted in the copy (the *bounce*), because the engine and its clients go on using
+//! the original, and a batch that could not be written is encrypted anew for another place.
 //!
 //! Invariants
-//! - The memory for bounces comes from the pool's and never touches its last sixteenth, which metadata needs. One bounce that is
-//!   long enough for any batch is put by when the pool is opened: a write waits only while that one is in use, so it never waits
-//!   for anything but a device, and never fails for want of memory.
-//! - Writes that wait get it in the order in which they came. (The engine relies on no order between writes.)
+//! - The memory for bounces comes from the pool's and never touches its last sixteenth, which
+//!   metadata needs. One bounce that is long enough for any batch is put by when the pool is
+//!   opened: a write waits only while that one is in use, so it never waits for anything but a
+//!   device, and never fails for want of memory.
+//! - Writes that wait get it in the order in which they came. (The engine relies on no order
+//!   between writes.)
 
 use forebay_core::OpId;
 use forebay_crypt::CacheCipher;
@@ -49,7 +52,8 @@ impl CipherStage {
         Some(Self { cipher, reserve, lent_to: None, waiting: VecDeque::new() })
     }
 
-    /// Memory for the encrypted copy of a write, and whether it is to be freed when the write has ended.
+    /// Memory for the encrypted copy of a write, and whether it is to be freed when the write has
+    /// ended.
     fn bounce(&mut self, pool: &mut BufPool, op: OpId, len: usize) -> Option<(BufId, bool)> {
         if let Some(buffer) = pool.alloc_leaving(LEAVING, len) {
             return Some((buffer, true));
@@ -61,8 +65,8 @@ impl CipherStage {
         Some((self.reserve, false))
     }
 
-    /// The encrypted copy of a batch: where it is, and whether it is to be freed when the write has ended. `None` if there is no
-    /// memory now; then the write waits for [`CipherStage::next`].
+    /// The encrypted copy of a batch: where it is, and whether it is to be freed when the write has
+    /// ended. `None` if there is no memory now; then the write waits for [`CipherStage::next`].
     pub(crate) fn batch(
         &mut self,
         pool: &mut BufPool,
@@ -110,7 +114,8 @@ impl CipherStage {
         }
     }
 
-    /// An operation has ended. The next of those that wait, if the reserve is free now; it is to be tried again.
+    /// An operation has ended. The next of those that wait, if the reserve is free now; it is to be
+    /// tried again.
     pub(crate) fn next(&mut self, ended: OpId) -> Option<Waiting> {
         self.give_back(ended);
         if self.lent_to.is_none() { self.waiting.pop_front() } else { None }

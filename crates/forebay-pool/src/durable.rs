@@ -1,12 +1,14 @@
-//! Small files in the state directory that must survive a loss of power: each is replaced as a whole.
+//! Small files in the state directory that must survive a loss of power: each is replaced as a
+//! whole.
 
 use serde::Serialize;
 use std::fs::{self, File};
 use std::io::{self, BufWriter};
 use std::path::Path;
 
-/// Replaces the file `path`, in a folder of the state directory, as a whole: a new file, its name, and every name on the way to it are durable
-/// when this returns. Folders are made. Only one caller at a time for each path.
+/// Replaces the file `path`, in a folder of the state directory, as a whole: a new file, its name,
+/// and every name on the way to it are durable when this returns. Folders are made. Only one caller
+/// at a time for each path.
 ///
 /// # Errors
 /// Any step fails. The file is then what it was, or already the new one.

@@ -1,7 +1,9 @@
-//! The key of an encrypted pool: where it is, and how it is read. Whether it is the right one: `forebay_offline::key`.
+//! The key of an encrypted pool: where it is, and how it is read. Whether it is the right one:
+//! `forebay_offline::key`.
 //!
-//! A key is read when a pool is opened, and by a successor before its predecessor gives anything away; it is not kept
-//! beyond the cipher that is made from it. Nothing is written to a device before its superblock was compared with the key.
+//! A key is read when a pool is opened, and by a successor before its predecessor gives anything
+//! away; it is not kept beyond the cipher that is made from it. Nothing is written to a device
+//! before its superblock was compared with the key.
 //!
 //! Invariants
 //! - What is in a key file is in no log, error, event or debug format.

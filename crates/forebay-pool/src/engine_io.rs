@@ -1,7 +1,8 @@
 //! Carrying out the engine's actions on the reactor, and handing completions back.
 //!
-//! Only translation: buffers, headers and checksums. Whatever needs a decision is the engine's. Memory is no decision: an operation
-//! that finds none waits here until there is some ([`crate::engine_memory`]); metadata goes in pieces.
+//! Only translation: buffers, headers and checksums. Whatever needs a decision is the engine's.
+//! Memory is no decision: an operation that finds none waits here until there is some
+//! ([`crate::engine_memory`]); metadata goes in pieces.
 
 use crate::cipher::{CipherStage, Waiting};
 use crate::engine_memory::{PIECE_BYTES, Part, Reserve};
@@ -91,7 +92,8 @@ pub(crate) struct EngineIo {
     watches: Vec<Option<Watch>>,
     scratch: forebay_io::BufId,
     reserve: Reserve,
-    /// Metadata of which a piece waits for memory, and writes that wait for memory for their header.
+    /// Metadata of which a piece waits for memory, and writes that wait for memory for their
+    /// header.
     meta_waiting: VecDeque<Meta>,
     headers_waiting: VecDeque<(OpId, (Device, u64, u64))>,
     /// The cache is encrypted.
@@ -135,7 +137,8 @@ impl EngineIo {
         }
     }
 
-    /// Everything that goes to the cache and comes from it is encrypted; said before the first operation.
+    /// Everything that goes to the cache and comes from it is encrypted; said before the first
+    /// operation.
     pub(crate) fn set_cipher(&mut self, cipher: CipherStage) {
         self.cipher = Some(cipher);
     }
@@ -145,7 +148,8 @@ impl EngineIo {
         self.now
     }
 
-    /// Reads the clock: once for everything that one step of the loop does, for a request costs little more than that.
+    /// Reads the clock: once for everything that one step of the loop does, for a request costs
+    /// little more than that.
     pub(crate) fn read_clock(&mut self) -> Nanos {
         self.now = self.origin.elapsed().as_nanos() as Nanos;
         self.now
@@ -160,7 +164,8 @@ impl EngineIo {
         self.backings[index] = device;
     }
 
-    /// Counts what is written to the backing store of a volume from now on, or no more; returns what did.
+    /// Counts what is written to the backing store of a volume from now on, or no more; returns
+    /// what did.
     pub(crate) fn set_watch(&mut self, volume: VolumeId, watch: Option<Watch>) -> Option<Watch> {
         let index = usize::from(volume.0);
         if index >= self.watches.len() {
@@ -219,7 +224,8 @@ impl EngineIo {
         }
     }
 
-    /// Submits a read or write of bytes that lie on one device, as everything that the engine asks for does.
+    /// Submits a read or write of bytes that lie on one device, as everything that the engine asks
+    /// for does.
     fn submit(
         &mut self,
         reactor: &mut Reactor,
@@ -320,7 +326,8 @@ impl EngineIo {
         }
     }
 
-    /// Starts an action of the engine. Replies, notices and the like are not its business: they come back.
+    /// Starts an action of the engine. Replies, notices and the like are not its business: they
+    /// come back.
     pub(crate) fn perform(
         &mut self,
         engine: &mut Engine,
@@ -536,7 +543,8 @@ impl EngineIo {
         }
     }
 
-    /// Hands the completions of operations that were never submitted to the engine; true if there were any.
+    /// Hands the completions of operations that were never submitted to the engine; true if there
+    /// were any.
     pub(crate) fn complete_ready(&mut self, engine: &mut Engine) -> bool {
         let ready = std::mem::take(&mut self.ready);
         for (op, result) in &ready {
@@ -552,7 +560,8 @@ impl EngineIo {
         !ready.is_empty()
     }
 
-    /// Hands the completion of a submitted operation to the engine; tells what it was, and how it failed.
+    /// Hands the completion of a submitted operation to the engine; tells what it was, and how it
+    /// failed.
     pub(crate) fn complete(
         &mut self,
         engine: &mut Engine,

@@ -1,8 +1,10 @@
-//! Memory that the engine always has, however much of the rest clients use: headers of batches, and metadata in pieces.
+//! Memory that the engine always has, however much of the rest clients use: headers of batches, and
+//! metadata in pieces.
 //!
-//! It is put by when a pool opens and never given away, so no operation of the engine fails for want of memory. What finds none
-//! waits until an operation before it has ended: there always is one, since only they hold any. Pages of destage and of merges are
-//! the engine's scratch memory, which is put by as well.
+//! It is put by when a pool opens and never given away, so no operation of the engine fails for
+//! want of memory. What finds none waits until an operation before it has ended: there always is
+//! one, since only they hold any. Pages of destage and of merges are the engine's scratch memory,
+//! which is put by as well.
 
 use forebay_format::BLOCK_BYTES;
 use forebay_io::{BufId, BufPool, Span};

@@ -1,12 +1,15 @@
-//! The mark of a cache that has failed, on its own device: its superblocks say so, where they can still be written.
+//! The mark of a cache that has failed, on its own device: its superblocks say so, where they can
+//! still be written.
 //!
-//! What keeps a failed cache from being opened is its record in the state directory ([`crate::loss_record`]). The mark is for those who do not
-//! have that: another host, or this one after its state directory is lost. It is written by a thread, as the device may hang: when the cache
-//! is put aside, when the rescue ends, and at each start without the cache. Nothing is written unless the device still has a superblock of this
-//! cache.
+//! What keeps a failed cache from being opened is its record in the state directory
+//! ([`crate::loss_record`]). The mark is for those who do not have that: another host, or this one
+//! after its state directory is lost. It is written by a thread, as the device may hang: when the
+//! cache is put aside, when the rescue ends, and at each start without the cache. Nothing is
+//! written unless the device still has a superblock of this cache.
 //!
-//! Of a mirrored cache only the device is marked that counts while the other one is noted to be out. A mark makes a superblock the newest: on a
-//! device that is stale, while the other one does not take it, it would make `forebay salvage` believe the stale one.
+//! Of a mirrored cache only the device is marked that counts while the other one is noted to be
+//! out. A mark makes a superblock the newest: on a device that is stale, while the other one does
+//! not take it, it would make `forebay salvage` believe the stale one.
 
 use crate::error::RunError;
 use crate::loss_record::hex;
@@ -44,7 +47,8 @@ pub(crate) fn refused(superblock: &Superblock, path: &Path) -> RunError {
     )
 }
 
-/// Marks the superblocks of a cache on one of its devices as those of a failed one; true if one of them is, durably.
+/// Marks the superblocks of a cache on one of its devices as those of a failed one; true if one of
+/// them is, durably.
 ///
 /// # Errors
 /// Neither could be written; false if the device has none of this cache.
@@ -70,8 +74,8 @@ pub(crate) fn mark(_: &MayWait, device: &Device, cache: CacheUuid) -> Result<boo
     refused.filter(|_| !done).map_or(Ok(done), Err)
 }
 
-/// The same for the first device of a cache that is not mirrored, which nobody has open, in a thread. One that cannot be opened or written
-/// stays as it is.
+/// The same for the first device of a cache that is not mirrored, which nobody has open, in a
+/// thread. One that cannot be opened or written stays as it is.
 pub fn mark_again(device: PathBuf, cache: CacheUuid) {
     let work = move |may_wait: &MayWait| {
         if let Ok(device) = Device::open_cache(&device, DeviceOptions::default()) {

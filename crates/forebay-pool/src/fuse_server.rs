@@ -1,23 +1,27 @@
 //! One FUSE mount on the reactor.
 //!
-//! Life of a request: it is received into a header buffer and a payload buffer of the pool, the protocol session says
-//! what it is, and either the answer goes out at once, or it becomes a request of the engine (or a text for the owner of
-//! a control file), whose answer is sent when it is done. Requests are answered in any order.
+//! Life of a request: it is received into a header buffer and a payload buffer of the pool, the
+//! protocol session says what it is, and either the answer goes out at once, or it becomes a
+//! request of the engine (or a text for the owner of a control file), whose answer is sent when it
+//! is done. Requests are answered in any order.
 //!
-//! - At least [`RECEIVES_MIN`] receives are posted at once, and more as requests come in crowds, up to [`RECEIVES_MAX`]: so a crowd
-//!   is taken in one turn of the loop.
-//! - The payload of a write that begins at a block boundary already lies where the engine wants it: its buffer is
-//!   handed over as it is. Others are copied, as are those beyond what [`FuseOptions::buffer_bytes`] allows
-//!   (each such buffer has room for the longest write, however short this one is).
+//! - At least [`RECEIVES_MIN`] receives are posted at once, and more as requests come in crowds, up
+//!   to [`RECEIVES_MAX`]: so a crowd is taken in one turn of the loop.
+//! - The payload of a write that begins at a block boundary already lies where the engine wants it:
+//!   its buffer is handed over as it is. Others are copied, as are those beyond what
+//!   [`FuseOptions::buffer_bytes`] allows (each such buffer has room for the longest write, however
+//!   short this one is).
 //!
-//! Memory: each receive needs room for the longest write, so the kernel wants it. What the fewest receives need, and one buffer for a
-//! request, is the mount's own from before it is made until it is gone ([`FuseMemory`]): however little there is besides, and whoever
-//! has it, a request is received, and one at a time is worked on. Everything beyond that is taken as NBD connections take it, and
-//! leaves the engine its part.
+//! Memory: each receive needs room for the longest write, so the kernel wants it. What the fewest
+//! receives need, and one buffer for a request, is the mount's own from before it is made until it
+//! is gone ([`FuseMemory`]): however little there is besides, and whoever has it, a request is
+//! received, and one at a time is worked on. Everything beyond that is taken as NBD connections
+//! take it, and leaves the engine its part.
 //!
-//! Back-pressure: at most `REQUESTS_MAX` requests are under way, and what they hold comes from the pool. A request that
-//! finds no memory stays in its receive, which is not posted again before; so does everything while an answer waits for
-//! memory. The kernel, in turn, has a bound for asynchronous requests, and makes their users wait.
+//! Back-pressure: at most `REQUESTS_MAX` requests are under way, and what they hold comes from the
+//! pool. A request that finds no memory stays in its receive, which is not posted again before; so
+//! does everything while an answer waits for memory. The kernel, in turn, has a bound for
+//! asynchronous requests, and makes their users wait.
 
 use forebay_config::mount_memory::MOUNT_BYTES;
 use forebay_core::{Request, RequestError, RequestId, RequestKind, Treatment};
@@ -61,7 +65,8 @@ const _: () = assert!(Answer::BYTES_MAX <= ANSWER_STRIDE && WRITE_HEAD_BYTES <= 
 
 /// Who serves what the session cannot answer by itself.
 pub trait Backend {
-    /// A request for the volume; answer with [`FuseServer::replied`]. A read's data then lies in the request's buffer.
+    /// A request for the volume; answer with [`FuseServer::replied`]. A read's data then lies in
+    /// the request's buffer.
     fn submit(&mut self, request: Request<'_>);
 
     /// What the rules say of a request of this caller; asked just before it is submitted.
@@ -70,10 +75,12 @@ pub trait Backend {
         Treatment::Cache
     }
 
-    /// A text was written to a control file; answer with [`FuseServer::stored`], whenever it is done.
+    /// A text was written to a control file; answer with [`FuseServer::stored`], whenever it is
+    /// done.
     fn store(&mut self, id: RequestId, node: u64, text: Vec<u8>);
 
-    /// Whoever wrote this text does not want to wait any longer. It may be answered with [`Errno::Interrupted`].
+    /// Whoever wrote this text does not want to wait any longer. It may be answered with
+    /// [`Errno::Interrupted`].
     fn interrupted(&mut self, id: RequestId);
 }
 
@@ -86,14 +93,16 @@ pub struct FuseOptions {
     pub token_base: u64,
     /// Numbers of its requests are this with something in the lower 32 bits, which are zero here.
     pub request_base: u64,
-    /// Most memory for receives and for payloads that stay where they were received; half of it for either.
+    /// Most memory for receives and for payloads that stay where they were received; half of it for
+    /// either.
     pub buffer_bytes: usize,
 }
 
 /// Room for the longest request, wherever it begins within a block.
 const SPARE_BYTES: usize = PAYLOAD_BYTES_MAX as usize + BLOCK_BYTES;
 
-/// What a mount has of its own, in bytes, as long as it is there (pages that were never used cost nothing).
+/// What a mount has of its own, in bytes, as long as it is there (pages that were never used cost
+/// nothing).
 pub const RESERVED_BYTES: usize = MOUNT_BYTES;
 
 const _: () = assert!(
@@ -114,7 +123,8 @@ pub struct FuseMemory {
 }
 
 impl FuseMemory {
-    /// Takes it from the pool: [`RESERVED_BYTES`]. `None` if there is not so much now, the engine's part left out.
+    /// Takes it from the pool: [`RESERVED_BYTES`]. `None` if there is not so much now, the engine's
+    /// part left out.
     pub fn reserve(pool: &mut BufPool) -> Option<Self> {
         let payload = PAYLOAD_BYTES_MAX as usize;
         let lengths =
@@ -352,7 +362,8 @@ impl<T: Tree> FuseServer<T> {
         receive.state = match result {
             Ok(bytes) => ReceiveState::Arrived(bytes),
             Err(failure) => {
-                // Withdrawn, interrupted, or too large (which the kernel has answered itself): the next one, please.
+                // Withdrawn, interrupted, or too large (which the kernel has answered itself): the
+                // next one, please.
                 let goes_on = [Errno::NotFound, Errno::Interrupted, Errno::TryAgain, Errno::Io];
                 if !goes_on.iter().any(|errno| *errno as i32 == failure.errno) {
                     self.ended.get_or_insert(failure);
@@ -401,7 +412,8 @@ impl<T: Tree> FuseServer<T> {
 
     fn answered(&mut self, reactor: &mut Reactor, index: usize, result: Result<u32, IoFailure>) {
         let Some(Some(pending)) = self.pending.get_mut(index) else { return };
-        // ENOENT: its user was killed. ENODEV: unmounted. Anything else leaves the user waiting: say at least that.
+        // ENOENT: its user was killed. ENODEV: unmounted. Anything else leaves the user waiting:
+        // say at least that.
         let unheard = result
             .is_err_and(|failure| ![Errno::NotFound as i32, Errno::NoDevice as i32].contains(&failure.errno));
         if unheard && pending.phase == Phase::Answering && self.ended.is_none() {
@@ -462,7 +474,8 @@ impl<T: Tree> FuseServer<T> {
         started
     }
 
-    /// A crowd that fills all receives gets twice as many the next time; where few are needed for long there are soon fewer.
+    /// A crowd that fills all receives gets twice as many the next time; where few are needed for
+    /// long there are soon fewer.
     fn learn(&mut self) {
         let arrived = |receive: &Receive| matches!(receive.state, ReceiveState::Arrived(_));
         let arrived = self.receives.iter().filter(|receive| arrived(receive)).count();
@@ -576,7 +589,8 @@ impl<T: Tree> FuseServer<T> {
                 }
             }
             None => {
-                // It may be in a receive that comes later in this turn. (If it is done, the kernel does not ask again.)
+                // It may be in a receive that comes later in this turn. (If it is done, the kernel
+                // does not ask again.)
                 let mut answer = Vec::new();
                 reply::failed(&mut answer, unique, Errno::TryAgain);
                 self.send_plain(reactor, answer);
@@ -588,7 +602,8 @@ impl<T: Tree> FuseServer<T> {
         RequestId(self.options.request_base | u64::from(index))
     }
 
-    /// Notes a request that the backend gets. There is always room: a receive is posted only with a place in reserve.
+    /// Notes a request that the backend gets. There is always room: a receive is posted only with a
+    /// place in reserve.
     fn begin(
         &mut self,
         answer: Answer,
@@ -603,7 +618,8 @@ impl<T: Tree> FuseServer<T> {
         self.id(index)
     }
 
-    /// Gives a request its buffer and hands it over; without memory it stays in the receive. True if it was handed over.
+    /// Gives a request its buffer and hands it over; without memory it stays in the receive. True
+    /// if it was handed over.
     fn start(
         &mut self,
         backend: &mut dyn Backend,

@@ -1,15 +1,20 @@
 //! A pool: one thread that owns a cache's engine, its devices, sockets and mounts.
 //!
 //! - [`pool`]: the thread, and how others ask it.
-//! - [`server`]: NBD connections; [`fuse_server`]: volumes as files; [`mounting`]: mounts and their memory.
-//! - [`engine_io`]: actions of the engine as operations; [`engine_memory`]: its buffers; [`cipher`]: encryption on the way.
-//! - [`open`]: cache devices and backing stores; [`cache_device`]: one device; [`members`]: several; [`encryption`]: keys.
-//! - [`register`], [`loss_record`], [`mirror_notes`], [`witness`], [`failed_mark`]: what is known of a cache outside of its log.
+//! - [`server`]: NBD connections; [`fuse_server`]: volumes as files; [`mounting`]: mounts and their
+//!   memory.
+//! - [`engine_io`]: actions of the engine as operations; [`engine_memory`]: its buffers;
+//!   [`cipher`]: encryption on the way.
+//! - [`open`]: cache devices and backing stores; [`cache_device`]: one device; [`members`]:
+//!   several; [`encryption`]: keys.
+//! - [`register`], [`loss_record`], [`mirror_notes`], [`witness`], [`failed_mark`]: what is known
+//!   of a cache outside of its log.
 //! - [`guard`]: who may use an export; [`secret_file`]: files with secrets.
 //! - [`handover`]: sockets that outlive a process.
 //! - [`meter`]: what is counted and timed.
 //! - [`may_wait`]: which threads may wait; the pool's may not.
-//! - [`durable`], [`time_limit`], [`thread_priority`]: files replaced as a whole, work that may hang, priorities.
+//! - [`durable`], [`time_limit`], [`thread_priority`]: files replaced as a whole, work that may
+//!   hang, priorities.
 //! - [`error`]: why something could not be opened.
 #![forbid(unsafe_code)]
 

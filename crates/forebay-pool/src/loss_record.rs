@@ -1,14 +1,18 @@
-//! The record of a cache that failed: what makes sure, outside of its device, that it is never opened again.
+//! The record of a cache that failed: what makes sure, outside of its device, that it is never
+//! opened again.
 //!
-//! One file for each such cache, `STATE_DIR/failed-caches/CACHE-UUID.json`, replaced as a whole and durable with its folder
-//! before anything is written past the cache (I51). It lists what only that cache had: those ranges answer with errors until
-//! they are written. It is made for people too: offsets and lengths in bytes, times in seconds since 1970.
+//! One file for each such cache, `STATE_DIR/failed-caches/CACHE-UUID.json`, replaced as a whole and
+//! durable with its folder before anything is written past the cache (I51). It lists what only that
+//! cache had: those ranges answer with errors until they are written. It is made for people too:
+//! offsets and lengths in bytes, times in seconds since 1970.
 //!
-//! Beside it lies `CACHE-UUID.safe`: ranges of it that came to be safe since, one line for each time that the record was brought up
-//! to date, so that a write need not wait for a file as long as the list. What is safe stays safe, so lines that belong to an
-//! older record take nothing away that counts. See `safe`.
+//! Beside it lies `CACHE-UUID.safe`: ranges of it that came to be safe since, one line for each
+//! time that the record was brought up to date, so that a write need not wait for a file as long as
+//! the list. What is safe stays safe, so lines that belong to an older record take nothing away
+//! that counts. See `safe`.
 //!
-//! A record that cannot be read is an error of its own: whoever does not know what was lost must not serve the volume.
+//! A record that cannot be read is an error of its own: whoever does not know what was lost must
+//! not serve the volume.
 
 use crate::error::RunError;
 use crate::may_wait::MayWait;
@@ -216,7 +220,8 @@ impl LossRecord {
         Ok(())
     }
 
-    /// Makes durable that ranges of the record in this file are safe now. Returns how many bytes were added to it since it was written.
+    /// Makes durable that ranges of the record in this file are safe now. Returns how many bytes
+    /// were added to it since it was written.
     ///
     /// # Errors
     /// Any step fails; then the record is what it was, or already what it should become.
@@ -290,8 +295,8 @@ impl LossRecord {
     }
 }
 
-/// The record of a failed cache, for offline tools: everything else on that cache is older than its backing stores (I52).
-/// `None` if the state directory has no record of it.
+/// The record of a failed cache, for offline tools: everything else on that cache is older than its
+/// backing stores (I52). `None` if the state directory has no record of it.
 ///
 /// # Errors
 /// A record cannot be read.
@@ -308,7 +313,8 @@ fn only_copies_of(record: &LossRecord, path: PathBuf) -> OnlyCopies {
     OnlyCopies { record: path, failed_unix_s: record.failed_unix_s, volumes }
 }
 
-/// Reads the bytes of a record as a start does, and as what lies beside it, for fuzzing; true if they are a record.
+/// Reads the bytes of a record as a start does, and as what lies beside it, for fuzzing; true if
+/// they are a record.
 #[doc(hidden)]
 #[must_use]
 pub fn reads_as_loss_record(bytes: &[u8]) -> bool {
@@ -348,7 +354,8 @@ impl Range {
     }
 }
 
-/// Looks whether a record could be made, before it is needed. Makes nothing: most caches never fail.
+/// Looks whether a record could be made, before it is needed. Makes nothing: most caches never
+/// fail.
 ///
 /// # Errors
 /// A sentence for people, if the folder, or what there is of the way to it, may not be written to.
@@ -365,9 +372,10 @@ pub(crate) fn is_possible(state_dir: &Path) -> Result<(), String> {
     })
 }
 
-/// Judges a pool by the records, and by what is on those of its devices that can tell which cache they are of. `recorded` is the failed cache
-/// that the register has as that of the pool: no other one has taken its place yet, whatever devices are configured. So it is while it is
-/// replaced, until the new one is whole.
+/// Judges a pool by the records, and by what is on those of its devices that can tell which cache
+/// they are of. `recorded` is the failed cache that the register has as that of the pool: no other
+/// one has taken its place yet, whatever devices are configured. So it is while it is replaced,
+/// until the new one is whole.
 pub fn judge(
     records: &[LossRecord],
     pool: &str,
@@ -528,7 +536,8 @@ mod tests {
         assert!(matches!(both(Seen::Unusable, seen(1)), Verdict::WithoutCache(_)));
         assert!(matches!(both(Seen::Unusable, Seen::Unusable), Verdict::WithoutCache(_)));
         assert!(matches!(both(Seen::Blank, Seen::Blank), Verdict::Refuse(_)));
-        // One of a newer cache is dead: what the other one has dirty is not given up for an old record.
+        // One of a newer cache is dead: what the other one has dirty is not given up for an old
+        // record.
         assert_eq!(both(Seen::Unusable, seen(2)), Verdict::Open);
     }
 

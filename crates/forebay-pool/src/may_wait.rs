@@ -1,8 +1,10 @@
 //! The right to wait for a device, a file system or a name.
 //!
 //! Invariants
-//! - The thread of a pool makes no call that may block. Each function that may block takes a [`MayWait`].
-//! - A [`MayWait`] is not `Send`, so no task that is sent to a pool's thread can bring one. Making one on that thread panics.
+//! - The thread of a pool makes no call that may block. Each function that may block takes a
+//!   [`MayWait`].
+//! - A [`MayWait`] is not `Send`, so no task that is sent to a pool's thread can bring one. Making
+//!   one on that thread panics.
 
 use std::cell::Cell;
 use std::io;

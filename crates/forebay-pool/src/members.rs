@@ -1,12 +1,14 @@
-//! A cache on several devices: which of them has a block of the pool's space, and the headers of the further ones. Whether
-//! they belong together is judged by `forebay_offline::members`.
+//! A cache on several devices: which of them has a block of the pool's space, and the headers of
+//! the further ones. Whether they belong together is judged by `forebay_offline::members`.
 //!
-//! The engine sees one device. Members meet at the beginning of a segment, and superblocks, checkpoint slots and headers
-//! lie on the first: so no operation of the engine ever straddles two members. Only a flush concerns all of them.
+//! The engine sees one device. Members meet at the beginning of a segment, and superblocks,
+//! checkpoint slots and headers lie on the first: so no operation of the engine ever straddles two
+//! members. Only a flush concerns all of them.
 //!
-//! A header is written when its member joins, and again when the size of the last member changes: one copy durably before
-//! the other, before the superblock when the pool grows and after it, before a file is cut, when it shrinks. What it says
-//! of the size is not believed where there is a superblock, so whatever a crash leaves opens; `mend_headers` puts it right.
+//! A header is written when its member joins, and again when the size of the last member changes:
+//! one copy durably before the other, before the superblock when the pool grows and after it,
+//! before a file is cut, when it shrinks. What it says of the size is not believed where there is a
+//! superblock, so whatever a crash leaves opens; `mend_headers` puts it right.
 
 use crate::may_wait::MayWait;
 use forebay_format::member::{DATA_START_BLOCK, HEADER_BLOCKS, MemberHeader};
@@ -89,7 +91,8 @@ impl MemberMap {
         self.starts.truncate(self.starts.len().saturating_sub(1).max(1));
     }
 
-    /// The member that has these bytes of the pool's space, and where on it they begin; `None` if they lie on two.
+    /// The member that has these bytes of the pool's space, and where on it they begin; `None` if
+    /// they lie on two.
     pub(crate) fn place(&self, offset: u64, len: u64) -> Option<(usize, u64)> {
         if let Some((geometry, places)) = &self.mirror {
             let (member, offset) = geometry.mirror_place(offset);
@@ -122,7 +125,8 @@ pub(crate) fn mend_headers(others: &[Device], headers: &[MemberHeader]) -> Vec<S
     notes
 }
 
-/// Writes the header of a member, durably, one copy after the other: one of them is intact at any time.
+/// Writes the header of a member, durably, one copy after the other: one of them is intact at any
+/// time.
 ///
 /// # Errors
 /// The device failed.

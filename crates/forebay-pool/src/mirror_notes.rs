@@ -1,10 +1,11 @@
 //! The notes of a mirrored cache: which of its devices do not count any more.
 //!
-//! The notes of a cache are one file, `STATE_DIR/mirrors/CACHE-UUID.json`: the tags of devices that failed while the other one went
-//! on. It is made with the cache, replaced as a whole, and durable before anything counts that only one device has (I61). It never
-//! forgets a tag: a device that was put out must not be opened, alone or with the other, however much later it is found again.
-//! Where both devices are there, what they tell that the file lacks is put into it first: the file may be lost, and the next start may
-//! find the stale device only.
+//! The notes of a cache are one file, `STATE_DIR/mirrors/CACHE-UUID.json`: the tags of devices that
+//! failed while the other one went on. It is made with the cache, replaced as a whole, and durable
+//! before anything counts that only one device has (I61). It never forgets a tag: a device that was
+//! put out must not be opened, alone or with the other, however much later it is found again. Where
+//! both devices are there, what they tell that the file lacks is put into it first: the file may be
+//! lost, and the next start may find the stale device only.
 
 use crate::error::RunError;
 use crate::loss_record::hex;
@@ -96,7 +97,8 @@ impl Notes {
     /// # Errors
     /// Any step fails. The file has all of it then, or is what it was.
     pub(crate) fn keep(mut self, _: &MayWait, state_dir: &Path) -> Result<Self, String> {
-        // A thread that was given up on may end late: it must not put an older file in the place of a newer one.
+        // A thread that was given up on may end late: it must not put an older file in the place of
+        // a newer one.
         static WRITERS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
         let path = Self::path(state_dir, &self.cache_uuid);
         let writer = {
@@ -136,7 +138,8 @@ impl Notes {
     }
 }
 
-/// What the notes of a mirrored cache say of a device with this tag, for offline tools: `None` if there are no notes.
+/// What the notes of a mirrored cache say of a device with this tag, for offline tools: `None` if
+/// there are no notes.
 ///
 /// # Errors
 /// The notes cannot be read.

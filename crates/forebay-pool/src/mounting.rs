@@ -1,7 +1,8 @@
 //! Mounting a volume as a file, for whoever has a reactor: a pool, or what stands in for one.
 //!
-//! In three steps, because only the second may wait for others: [`reserve`] takes the memory, [`Made::at`] asks the file systems
-//! and the kernel (and belongs on a thread that may wait), [`Made::serve`] begins to answer.
+//! In three steps, because only the second may wait for others: [`reserve`] takes the memory,
+//! [`Made::at`] asks the file systems and the kernel (and belongs on a thread that may wait),
+//! [`Made::serve`] begins to answer.
 
 use crate::fuse_server::{FuseMemory, FuseOptions, FuseServer, RESERVED_BYTES};
 use crate::may_wait::MayWait;
@@ -59,7 +60,8 @@ impl Made {
     /// Begins to answer.
     ///
     /// # Errors
-    /// The kernel's descriptor cannot be used, in words; it is unmounted and the memory given back then.
+    /// The kernel's descriptor cannot be used, in words; it is unmounted and the memory given back
+    /// then.
     pub fn serve(
         self,
         reactor: &mut Reactor,

@@ -1,15 +1,20 @@
-//! The register: what is known of each cache outside of its devices, so that one that is missing is not made anew, and an older copy of one
-//! is not taken for it.
+//! The register: what is known of each cache outside of its devices, so that one that is missing is
+//! not made anew, and an older copy of one is not taken for it.
 //!
-//! One file for each cache, `STATE_DIR/caches/CACHE-UUID.json`, replaced as a whole. It is durable before the pool serves anything, after
-//! each attach and with each orderly stop; between these it follows the cache every few seconds while something changes. What it says of
-//! how far the cache has come is durable on the cache first: whatever crashes when, a good cache is never below its record (I75).
+//! One file for each cache, `STATE_DIR/caches/CACHE-UUID.json`, replaced as a whole. It is durable
+//! before the pool serves anything, after each attach and with each orderly stop; between these it
+//! follows the cache every few seconds while something changes. What it says of how far the cache
+//! has come is durable on the cache first: whatever crashes when, a good cache is never below its
+//! record (I75).
 //!
-//! - A pool whose cache is recorded is not made anew, unless the operator says so: then the recorded one is *given up*, and refused should
-//!   it come back.
-//! - A cache below its record is an older copy, or its device lost what it had flushed: it is not opened.
-//! - A cache that is not recorded here is opened: it may come from another host, or the state directory was lost.
-//! - Two copies of one cache are not in use at once: who has it open holds a lock on `CACHE-UUID.lock`.
+//! - A pool whose cache is recorded is not made anew, unless the operator says so: then the
+//!   recorded one is *given up*, and refused should it come back.
+//! - A cache below its record is an older copy, or its device lost what it had flushed: it is not
+//!   opened.
+//! - A cache that is not recorded here is opened: it may come from another host, or the state
+//!   directory was lost.
+//! - Two copies of one cache are not in use at once: who has it open holds a lock on
+//!   `CACHE-UUID.lock`.
 
 use crate::cache_device::is_same;
 use crate::durable;
@@ -112,7 +117,8 @@ impl CacheRecord {
         durable::replace_json(state_dir, &self.path(state_dir), self)
     }
 
-    /// It says already that this cache is in use, on the same devices, by the same pool: nothing may be acknowledged before it does.
+    /// It says already that this cache is in use, on the same devices, by the same pool: nothing
+    /// may be acknowledged before it does.
     fn is_in_use_as(&self, wanted: &Self) -> bool {
         let current = self.standing == Standing::Current && self.in_use;
         current && self.pool == wanted.pool && self.devices == wanted.devices
@@ -126,7 +132,8 @@ impl CacheRecord {
         CacheMark { generation: self.generation, flushed: self.flushed }
     }
 
-    /// Its pool is taken out of the configuration while nobody has it open: it may be opened again, by any pool.
+    /// Its pool is taken out of the configuration while nobody has it open: it may be opened again,
+    /// by any pool.
     ///
     /// # Errors
     /// A sentence for people.
@@ -341,8 +348,9 @@ impl Permit<'_> {
         Ok(own.map_or_else(CacheMark::default, |own| own.mark()))
     }
 
-    /// Caches that failed, and of which nothing is lost (any more): their volumes went on without them, so another one may take their place.
-    /// So it is when a daemon was killed while it replaced one, between the making of the new one and its record.
+    /// Caches that failed, and of which nothing is lost (any more): their volumes went on without
+    /// them, so another one may take their place. So it is when a daemon was killed while it
+    /// replaced one, between the making of the new one and its record.
     fn spent(&self) -> Vec<String> {
         // One whose record cannot be read is no such cache; whoever opens a pool is told.
         let failed = LossRecord::all(self.state_dir).unwrap_or_default();
@@ -369,7 +377,8 @@ impl Permit<'_> {
             .into_iter()
     }
 
-    /// Recorded caches whose place another one takes: of this pool, or, if `own` is not known to be elsewhere, on these devices.
+    /// Recorded caches whose place another one takes: of this pool, or, if `own` is not known to be
+    /// elsewhere, on these devices.
     fn others<'r>(
         &self,
         records: &'r [CacheRecord],
@@ -421,7 +430,8 @@ impl Permit<'_> {
         }
     }
 
-    /// Takes the place of the recorded caches that are in it, and records this one, durably. Before anything is acknowledged.
+    /// Takes the place of the recorded caches that are in it, and records this one, durably. Before
+    /// anything is acknowledged.
     ///
     /// # Errors
     /// It cannot be recorded, or somebody has a copy of the same cache open.
@@ -630,7 +640,8 @@ impl Entry {
         Ok(())
     }
 
-    /// Its pool is removed, after it was closed: the cache may be opened again, by any pool, or, if it was erased, is forgotten.
+    /// Its pool is removed, after it was closed: the cache may be opened again, by any pool, or, if
+    /// it was erased, is forgotten.
     ///
     /// # Errors
     /// A sentence for people.

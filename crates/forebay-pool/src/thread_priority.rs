@@ -1,18 +1,20 @@
 //! Priority of the threads that carry requests.
 //!
-//! Whoever waits for a block waits for its server too. A Linux scheduler that finds client and server on one processor lets
-//! the client go on until it has sent all it has, then the server, then the device: each waits for the others, and a
-//! processor beside them stays idle. A server that may interrupt its clients starts the first operation while the second is
-//! still being sent. Measured on two processors, 32 reads in flight: 55 to 85 thousand a second without, 100 with.
+//! Whoever waits for a block waits for its server too. A Linux scheduler that finds client and
+//! server on one processor lets the client go on until it has sent all it has, then the server,
+//! then the device: each waits for the others, and a processor beside them stays idle. A server
+//! that may interrupt its clients starts the first operation while the second is still being sent.
+//! Measured on two processors, 32 reads in flight: 55 to 85 thousand a second without, 100 with.
 
 use rustix::io::Errno;
 use rustix::process::{getpriority_process, setpriority_process};
 
-/// Puts the calling thread, and what the kernel does in its name, so many steps of niceness above where it is; not if it
-/// was put above others already, by whoever started it.
+/// Puts the calling thread, and what the kernel does in its name, so many steps of niceness above
+/// where it is; not if it was put above others already, by whoever started it.
 ///
 /// # Errors
-/// The process may not do that (it needs `CAP_SYS_NICE` or a limit such as `LimitNICE=-10`): the thread stays where it is.
+/// The process may not do that (it needs `CAP_SYS_NICE` or a limit such as `LimitNICE=-10`): the
+/// thread stays where it is.
 pub fn boost(steps: u32) -> Result<(), Errno> {
     if steps == 0 {
         return Ok(());

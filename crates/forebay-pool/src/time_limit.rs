@@ -1,5 +1,5 @@
-//! What may have to wait for somebody else's file system or device, and for ever: a thread of its own does it, and is waited for only so
-//! long.
+//! What may have to wait for somebody else's file system or device, and for ever: a thread of its
+//! own does it, and is waited for only so long.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::may_wait::MayWait;
 
-/// Does `work` on a thread of its own and gives its result; `None` if it takes longer. What it comes to later is dropped there.
+/// Does `work` on a thread of its own and gives its result; `None` if it takes longer. What it
+/// comes to later is dropped there.
 pub fn within<T: Send + 'static>(
     timeout: Duration,
     name: &str,
@@ -21,7 +22,8 @@ pub fn within<T: Send + 'static>(
     wait.recv_timeout(timeout).ok()
 }
 
-/// Places that threads wait for. As long as one hangs the same place is not asked again: so there is one thread for each.
+/// Places that threads wait for. As long as one hangs the same place is not asked again: so there
+/// is one thread for each.
 #[derive(Clone, Debug, Default)]
 pub struct Places(Arc<Mutex<BTreeSet<PathBuf>>>);
 

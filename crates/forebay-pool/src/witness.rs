@@ -1,14 +1,16 @@
-//! What is known of a backing store while the pool writes to it, so that the start after a crash can tell whether somebody else has
-//! written to it since.
+//! What is known of a backing store while the pool writes to it, so that the start after a crash
+//! can tell whether somebody else has written to it since.
 //!
 //! Our own writes change the times of a store too. So two things are kept of each volume:
-//! - a page of memory that outlives the process (`memory`): how many of our writes have begun and ended, when the last one did,
-//!   and how the store looked when none was under way. The pool's thread counts there without a system call.
-//! - a record in `STATE_DIR/stores/VOLUME-UUID.json`, durable, for the start after a loss of power. It is made by a thread of its own
-//!   (`recorder`), which also looks at the store: that may hang.
+//! - a page of memory that outlives the process (`memory`): how many of our writes have begun and
+//!   ended, when the last one did, and how the store looked when none was under way. The pool's
+//!   thread counts there without a system call.
+//! - a record in `STATE_DIR/stores/VOLUME-UUID.json`, durable, for the start after a loss of power.
+//!   It is made by a thread of its own (`recorder`), which also looks at the store: that may hang.
 //!
-//! Here is the judgement. It is exact after a kill unless a write of ours was under way at that instant; then times within
-//! `SLACK_NS` of it are nobody's. What that means for clean and dirty blocks is the engine's to decide ([`Suspicion`]).
+//! Here is the judgement. It is exact after a kill unless a write of ours was under way at that
+//! instant; then times within `SLACK_NS` of it are nobody's. What that means for clean and dirty
+//! blocks is the engine's to decide ([`Suspicion`]).
 
 mod memory;
 mod recorder;
@@ -25,8 +27,8 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Blocks at the start of a store whose checksums are kept: file systems, volume managers and partition tables have there what
-/// changes whenever they are used.
+/// Blocks at the start of a store whose checksums are kept: file systems, volume managers and
+/// partition tables have there what changes whenever they are used.
 const HEADS: usize = 32;
 /// A write that was under way when the daemon died may have got its time so much later.
 const SLACK_NS: i64 = 100_000_000;
@@ -247,7 +249,8 @@ impl Record {
         state_dir.join(FOLDER).join(format!("{}.json", crate::loss_record::hex(&uuid)))
     }
 
-    /// The record, if there is one that can be understood. It only ever makes the judgement sharper.
+    /// The record, if there is one that can be understood. It only ever makes the judgement
+    /// sharper.
     fn read(path: &Path) -> Option<Self> {
         let record: Self = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
         Some(record).filter(|record| record.version == VERSION)

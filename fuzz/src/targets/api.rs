@@ -1,4 +1,5 @@
-//! The operator's side: requests to the admin API over its socket, and writes to control files, on a daemon without devices.
+//! The operator's side: requests to the admin API over its socket, and writes to control files, on
+//! a daemon without devices.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -39,7 +40,8 @@ pub const CONTROL_FILES: Target = Target {
     short_run: 15_000,
 };
 
-/// Method, space, path, a line feed, and the body. Every request gets an answer, and none is an internal error.
+/// Method, space, path, a line feed, and the body. Every request gets an answer, and none is an
+/// internal error.
 pub const HTTP: Target = Target {
     name: "api",
     about: "paths, queries and bodies of the admin API, over its socket",

@@ -1,4 +1,5 @@
-//! forebay.toml. A file that is accepted is accepted again as it is; one that is refused says where.
+//! forebay.toml. A file that is accepted is accepted again as it is; one that is refused says
+//! where.
 
 use std::path::Path;
 

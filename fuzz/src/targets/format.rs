@@ -1,6 +1,7 @@
 //! Every structure on a cache device, with the checksums made right or left as they are.
 //!
-//! What decodes must encode to bytes that decode to the same: whatever is believed can be written again.
+//! What decodes must encode to bytes that decode to the same: whatever is believed can be written
+//! again.
 
 use forebay_format::batch::{BatchHeader, Entry};
 use forebay_format::checkpoint::Checkpoint;
@@ -115,7 +116,8 @@ fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Bytes of a golden file, which is a dump as `hexdump -C` makes it: `*` repeats the line before it.
+/// Bytes of a golden file, which is a dump as `hexdump -C` makes it: `*` repeats the line before
+/// it.
 fn unhex(text: &str) -> Vec<u8> {
     let mut bytes: Vec<u8> = Vec::new();
     let number = |word: &str| u64::from_str_radix(word, 16).unwrap_or(0) as usize;

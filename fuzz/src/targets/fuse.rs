@@ -1,4 +1,5 @@
-//! What the kernel, or whoever holds the descriptor, sends over FUSE: a volume as a file, and a tree of text files.
+//! What the kernel, or whoever holds the descriptor, sends over FUSE: a volume as a file, and a
+//! tree of text files.
 
 use std::ffi::OsStr;
 
@@ -9,7 +10,8 @@ use forebay_export::fuse::{
 
 use crate::Target;
 
-/// The first byte: 1 for the tree of text files. Then requests, each behind its length of two bytes.
+/// The first byte: 1 for the tree of text files. Then requests, each behind its length of two
+/// bytes.
 pub const TARGET: Target = Target {
     name: "fuse",
     about: "requests of the kernel, one after the other, to a volume's file and to control files",

@@ -1,10 +1,13 @@
-//! A whole cache, as a crash of the simulated engine left it, edited, and then opened by the engine.
+//! A whole cache, as a crash of the simulated engine left it, edited, and then opened by the
+//! engine.
 //!
-//! Without corrected checksums nothing wrong may be served: every content that is read was written there some time, or
-//! is refused. With corrected checksums the device lies, and may lie about anything; but nobody panics, and opening ends.
+//! Without corrected checksums nothing wrong may be served: every content that is read was written
+//! there some time, or is refused. With corrected checksums the device lies, and may lie about
+//! anything; but nobody panics, and opening ends.
 //!
-//! Input: number of the image, flags (1: make the checksums of edited blocks right), then edits of six bytes each: where
-//! (structure or any block; 2 bytes), offset in the block (2), value (1), how (1).
+//! Input: number of the image, flags (1: make the checksums of edited blocks right), then edits of
+//! six bytes each: where (structure or any block; 2 bytes), offset in the block (2), value (1), how
+//! (1).
 
 use std::cell::RefCell;
 

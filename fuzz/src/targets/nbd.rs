@@ -1,4 +1,5 @@
-//! Both ends of NBD: a server session fed in pieces, before and after STARTTLS, and the client fed with what a server says.
+//! Both ends of NBD: a server session fed in pieces, before and after STARTTLS, and the client fed
+//! with what a server says.
 
 use std::io::{self, Cursor, Read, Write};
 

@@ -1,4 +1,5 @@
-//! Small languages: addresses, sizes, durations, rules. What is understood is printed so that it is understood again.
+//! Small languages: addresses, sizes, durations, rules. What is understood is printed so that it is
+//! understood again.
 
 use std::path::Path;
 

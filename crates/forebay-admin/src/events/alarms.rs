@@ -1,10 +1,13 @@
-//! Alarms: conditions that last. An event says that something happened; an alarm says that something *is* so.
+//! Alarms: conditions that last. An event says that something happened; an alarm says that
+//! something *is* so.
 //!
 //! Invariants
-//! - There is one alarm for each condition of each volume or pool. It is raised once; repeats are counted on it. Only if
-//!   it gets worse is it raised again, and then needs a new acknowledgement.
-//! - Acknowledging holds for everybody, makes one event, and does not end the alarm: only the end of the condition does.
-//! - Every change that readers can see makes exactly one event, in the same critical section (see `hub`).
+//! - There is one alarm for each condition of each volume or pool. It is raised once; repeats are
+//!   counted on it. Only if it gets worse is it raised again, and then needs a new acknowledgement.
+//! - Acknowledging holds for everybody, makes one event, and does not end the alarm: only the end
+//!   of the condition does.
+//! - Every change that readers can see makes exactly one event, in the same critical section (see
+//!   `hub`).
 
 use super::event::{NewEvent, rfc3339};
 use super::kind::{Kind, Severity};
@@ -204,7 +207,8 @@ impl Alarms {
             return Some(alarm.event(Kind::AlarmRaised, alarm.message.clone()).severity(severity));
         }
         if self.active.len() >= self.alarms_max {
-            // Not tracked, hence no id; still told, for an alarm that nobody hears is worse than one told twice.
+            // Not tracked, hence no id; still told, for an alarm that nobody hears is worse than
+            // one told twice.
             let details =
                 json!({ "condition": key.condition.name(), "not_tracked": "too many active alarms" });
             return Some(key.event(Kind::AlarmRaised, message).severity(severity).details(details));

@@ -1,7 +1,9 @@
-//! One event: what happened, when, to what. Immutable once it is published; shared by all who read it.
+//! One event: what happened, when, to what. Immutable once it is published; shared by all who read
+//! it.
 //!
-//! Whatever comes in has a bound: names and messages are cut, details that are too large are left out, so an event
-//! never takes more than [`EVENT_BYTES_MAX`] and the bounds of history and queues hold in bytes.
+//! Whatever comes in has a bound: names and messages are cut, details that are too large are left
+//! out, so an event never takes more than [`EVENT_BYTES_MAX`] and the bounds of history and queues
+//! hold in bytes.
 
 use super::kind::{Kind, Severity};
 use crate::clock::saturating_ns;
@@ -18,13 +20,15 @@ pub const MESSAGE_BYTES_MAX: usize = 1024;
 pub const NAME_BYTES_MAX: usize = 256;
 /// Largest details kept, in bytes of JSON text.
 pub const DETAILS_BYTES_MAX: usize = 8 * 1024;
-/// What an event takes besides its texts: the structure, map nodes, allocator. An estimate, rounded up.
+/// What an event takes besides its texts: the structure, map nodes, allocator. An estimate, rounded
+/// up.
 const OVERHEAD_BYTES: usize = 512;
 /// What one event takes at most.
 pub const EVENT_BYTES_MAX: usize =
     OVERHEAD_BYTES + MESSAGE_BYTES_MAX + 4 * NAME_BYTES_MAX + DETAILS_BYTES_MAX;
 
-/// Which event, of which run of the daemon. Text form: `RUN-SEQ`, run in hexadecimal, for instance `18fa3c-42`.
+/// Which event, of which run of the daemon. Text form: `RUN-SEQ`, run in hexadecimal, for instance
+/// `18fa3c-42`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EventId {
     /// The run of the daemon: its start in nanoseconds of Unix time.
@@ -119,7 +123,8 @@ impl NewEvent {
         self
     }
 
-    /// With details for programs. More than [`DETAILS_BYTES_MAX`] are left out, and the event says so.
+    /// With details for programs. More than [`DETAILS_BYTES_MAX`] are left out, and the event says
+    /// so.
     pub fn details(mut self, details: Value) -> Self {
         let bytes = text_bytes(&details);
         self.details = if bytes <= DETAILS_BYTES_MAX { details } else { json!({ "left_out_bytes": bytes }) };
@@ -223,7 +228,8 @@ pub(crate) fn rfc3339(unix_ns: u64) -> String {
     humantime::format_rfc3339_nanos(UNIX_EPOCH + Duration::from_nanos(unix_ns)).to_string()
 }
 
-/// Length of a value as JSON text, near enough: an escaped character counts once. (Counting costs no allocation.)
+/// Length of a value as JSON text, near enough: an escaped character counts once. (Counting costs
+/// no allocation.)
 fn text_bytes(value: &Value) -> usize {
     match value {
         Value::Null => 4,

@@ -7,7 +7,8 @@ use thiserror::Error;
 /// Most kinds that one filter may name.
 pub const FILTER_KINDS_MAX: usize = 16;
 
-/// Which events a reader wants: those that meet all conditions. The default wants all but [`Severity::Debug`].
+/// Which events a reader wants: those that meet all conditions. The default wants all but
+/// [`Severity::Debug`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Filter {
     kinds: Vec<String>,
@@ -38,7 +39,8 @@ impl Default for Filter {
 }
 
 impl Filter {
-    /// Also wants kinds of this name or group: `job` and `job.` mean all of `job.*`. Without any, all kinds pass.
+    /// Also wants kinds of this name or group: `job` and `job.` mean all of `job.*`. Without any,
+    /// all kinds pass.
     ///
     /// # Errors
     /// No kind is meant by it, or the filter names too many.

@@ -1,17 +1,22 @@
-//! The hub: takes events from all threads, gives them to all readers, keeps a history and the alarms.
+//! The hub: takes events from all threads, gives them to all readers, keeps a history and the
+//! alarms.
 //!
 //! # One lock, and why
-//! Publishing is called from the thread that does the I/O, so it must never wait for a reader. Events, history, queues
-//! and alarms are behind one mutex, and every critical section is short and bounded: no system call, no formatting of
-//! events, no foreign code; a publication inserts one shared pointer into the history and into at most
-//! [`HubLimits::readers_max`] queues, a reader takes one event or looks at a bounded part of the history. Wakers run
-//! after the lock is released. A channel to a hub thread would cost a wake-up of that thread for each event, and ids would be
-//! known only later; a lock-free ring cannot replace an older event by a newer one. What remains: the system may take the
-//! processor from a thread that holds the lock. Events are rare (tens in a second, not thousands), so that is accepted.
+//! Publishing is called from the thread that does the I/O, so it must never wait for a reader.
+//! Events, history, queues and alarms are behind one mutex, and every critical section is short and
+//! bounded: no system call, no formatting of events, no foreign code; a publication inserts one
+//! shared pointer into the history and into at most [`HubLimits::readers_max`] queues, a reader
+//! takes one event or looks at a bounded part of the history. Wakers run after the lock is
+//! released. A channel to a hub thread would cost a wake-up of that thread for each event, and ids
+//! would be known only later; a lock-free ring cannot replace an older event by a newer one. What
+//! remains: the system may take the processor from a thread that holds the lock. Events are rare
+//! (tens in a second, not thousands), so that is accepted.
 //!
 //! # Invariants
-//! - Ids of a run are 1, 2, 3 ... in the order of publication, times in the same order as far as the wall clock goes.
-//! - Memory is bounded by [`HubLimits`]: history and queues in events and in bytes, readers and alarms in number.
+//! - Ids of a run are 1, 2, 3 ... in the order of publication, times in the same order as far as
+//!   the wall clock goes.
+//! - Memory is bounded by [`HubLimits`]: history and queues in events and in bytes, readers and
+//!   alarms in number.
 //! - After [`Hub::close`] every reader gets what waits for it, and then the end.
 
 use super::alarms::{Alarm, AlarmError, AlarmKey, Alarms};
@@ -182,7 +187,8 @@ impl Hub {
         Ok(Subscription::new(self.clone(), number))
     }
 
-    /// Notes that a condition is there. The first time, and whenever it got worse, that is an event.
+    /// Notes that a condition is there. The first time, and whenever it got worse, that is an
+    /// event.
     pub fn raise(&self, key: AlarmKey, severity: Severity, message: &str) {
         self.change(|state, shared, wakers| {
             let event = state.alarms.raise(key, severity, message.into(), shared.clock.unix_ns());
@@ -238,7 +244,8 @@ impl Hub {
         }
     }
 
-    /// One step of a reader: its next delivery, `None` at the end; or keeps `waker` until there may be one.
+    /// One step of a reader: its next delivery, `None` at the end; or keeps `waker` until there may
+    /// be one.
     pub(super) fn poll(&self, reader: u64, waker: &Waker) -> Poll<Option<super::Delivery>> {
         loop {
             match self.poll_once(reader, waker) {
@@ -291,7 +298,8 @@ impl Hub {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic of another holder is its own failure; the state is whole between any two calls on it.
+        // A panic of another holder is its own failure; the state is whole between any two calls on
+        // it.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -326,7 +334,8 @@ impl State {
         true
     }
 
-    /// Drops events that are too old from the history: a bounded number, the rest follows with the next calls.
+    /// Drops events that are too old from the history: a bounded number, the rest follows with the
+    /// next calls.
     fn drop_aged(&mut self, shared: &Shared) {
         let age_ns = saturating_ns(shared.limits.history_age);
         let now_ns = shared.clock.monotonic_ns();

@@ -1,4 +1,5 @@
-//! The kinds of events. Their names are part of the interface: scripts filter by them, so they are never renamed.
+//! The kinds of events. Their names are part of the interface: scripts filter by them, so they are
+//! never renamed.
 
 use std::fmt;
 

@@ -1,6 +1,8 @@
-//! Events in the order of their ids, with collapse keys and a bound. The history is one, and each reader's queue.
+//! Events in the order of their ids, with collapse keys and a bound. The history is one, and each
+//! reader's queue.
 //!
-//! Invariant: an entry of `keys` names an event that is present and has that key; so of one key there is one event.
+//! Invariant: an entry of `keys` names an event that is present and has that key; so of one key
+//! there is one event.
 
 use super::event::Event;
 use std::collections::{BTreeMap, HashMap};
@@ -15,7 +17,8 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Adds the newest event. An older one with the same collapse key gives way, which loses nothing.
+    /// Adds the newest event. An older one with the same collapse key gives way, which loses
+    /// nothing.
     pub(super) fn push(&mut self, event: Arc<Event>) {
         debug_assert!(self.events.last_key_value().is_none_or(|(newest, _)| *newest < event.id.seq));
         if let Some(key) = &event.collapse_key

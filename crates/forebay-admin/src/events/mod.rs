@@ -1,11 +1,13 @@
 //! What happens in the daemon, told to whoever follows: events, their history, and alarms.
 //!
-//! [`Hub`] takes events from all threads without waiting and gives them to every [`Subscription`], which has a bounded
-//! queue of its own; a reader that is too slow loses the oldest and is told so. A reader that was away resumes after
-//! the last [`EventId`] it saw. For users: `docs/operate/events.md`.
+//! [`Hub`] takes events from all threads without waiting and gives them to every [`Subscription`],
+//! which has a bounded queue of its own; a reader that is too slow loses the oldest and is told so.
+//! A reader that was away resumes after the last [`EventId`] it saw. For users:
+//! `docs/operate/events.md`.
 //!
-//! `kind` names, `event` one event, `filter` a reader's wishes, `ledger` ordered events with a bound, `reader` the state
-//! of one reader, `alarms` conditions that last, `hub` all of it behind one lock.
+//! `kind` names, `event` one event, `filter` a reader's wishes, `ledger` ordered events with a
+//! bound, `reader` the state of one reader, `alarms` conditions that last, `hub` all of it behind
+//! one lock.
 
 mod alarms;
 mod event;

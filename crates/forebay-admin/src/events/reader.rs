@@ -1,12 +1,14 @@
 //! What the hub keeps for one reader: where it is, what waits for it, what it missed.
 //!
-//! A reader is in one of two states. *Catching up*: it reads the history at its own speed and nothing is queued for it;
-//! it misses something only if the history drops it first. *Live*: events are put into its queue as they are published;
-//! when the queue is full the oldest give way and are counted. It turns live once it has seen the newest event, under
-//! the lock of the hub, so that nothing falls between.
+//! A reader is in one of two states. *Catching up*: it reads the history at its own speed and
+//! nothing is queued for it; it misses something only if the history drops it first. *Live*: events
+//! are put into its queue as they are published; when the queue is full the oldest give way and are
+//! counted. It turns live once it has seen the newest event, under the lock of the hub, so that
+//! nothing falls between.
 //!
-//! Invariant: what a reader gets has increasing ids, and whatever it does not get is told by a [`Gap`] before the next
-//! event, except what its filter rejects, what a collapse key replaced, and what outlived its time to live.
+//! Invariant: what a reader gets has increasing ids, and whatever it does not get is told by a
+//! [`Gap`] before the next event, except what its filter rejects, what a collapse key replaced, and
+//! what outlived its time to live.
 
 use super::event::{Event, EventId};
 use super::filter::Filter;
@@ -33,7 +35,8 @@ pub enum Delivery {
 pub enum GapReason {
     /// The reader was too slow for its queue. `lost_max` is exact.
     TooSlow,
-    /// The history does not reach back that far. `lost_max` counts also what the filter would have rejected.
+    /// The history does not reach back that far. `lost_max` counts also what the filter would have
+    /// rejected.
     TooOld,
     /// The id is of another run of the daemon; what happened between is not known.
     OtherRun,
@@ -232,7 +235,8 @@ impl Reader {
         Step::Delivery(Delivery::Gap(gap))
     }
 
-    /// The last event that the reader needs not see again. Of another run as long as it was not told of the gap.
+    /// The last event that the reader needs not see again. Of another run as long as it was not
+    /// told of the gap.
     pub(super) fn position(&self, run: u64) -> EventId {
         self.start_gap.as_ref().map_or(EventId { run, seq: self.seen }, |gap| gap.after)
     }

@@ -1,4 +1,5 @@
-//! A reader's end of the hub. Polled by asynchronous code, or blocking with a time limit; dropped, it is gone.
+//! A reader's end of the hub. Polled by asynchronous code, or blocking with a time limit; dropped,
+//! it is gone.
 
 use super::event::EventId;
 use super::hub::Hub;

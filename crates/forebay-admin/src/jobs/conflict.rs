@@ -8,10 +8,10 @@
 //! | scrub, rebuild | beside it | beside it | beside it | beside it | refused | beside it | beside it; another one of its kind: refused |
 //! | remove | after it | refused | refused | refused | refused | refused | refused |
 //!
-//! A flush promises that what was dirty when it was asked for is on the backing store. A detach that drains does that
-//! too, and a flush that has not begun will cover more, so the new flush rides on those. A flush that runs has begun too
-//! early for it. A detach that keeps or discards dirty data never keeps the promise, and a pool that is removed has no
-//! volumes.
+//! A flush promises that what was dirty when it was asked for is on the backing store. A detach
+//! that drains does that too, and a flush that has not begun will cover more, so the new flush
+//! rides on those. A flush that runs has begun too early for it. A detach that keeps or discards
+//! dirty data never keeps the promise, and a pool that is removed has no volumes.
 
 use super::job::{JobKind, JobSpec};
 use crate::DetachHow;

@@ -10,7 +10,8 @@ pub enum Outlook {
     Working(Report),
     /// Done as asked, durably.
     Done,
-    /// It cannot be done: why, and what to do, for people. What it changed is undone as far as it can be.
+    /// It cannot be done: why, and what to do, for people. What it changed is undone as far as it
+    /// can be.
     Failed(String),
 }
 
@@ -25,7 +26,8 @@ pub enum Abort {
     TooLate,
 }
 
-/// Does the work of jobs. No method may block: they are called some ten times in a second, for each job in turn.
+/// Does the work of jobs. No method may block: they are called some ten times in a second, for each
+/// job in turn.
 pub trait JobDriver {
     /// Begins the work. Called once for each job; then `poll` or `abort` until it ended.
     ///

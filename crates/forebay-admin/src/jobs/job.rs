@@ -48,11 +48,13 @@ pub enum JobKind {
     Resize(u64),
     /// Pool: it shrinks to this size in bytes.
     Shrink(u64),
-    /// Pool: everything in its cache is compared with its checksums, so many bytes a second at most.
+    /// Pool: everything in its cache is compared with its checksums, so many bytes a second at
+    /// most.
     Scrub(u64),
     /// Pool: a new device of its mirrored cache gets what it must have.
     Rebuild,
-    /// Pool: it has no volumes, and is given up. What is cached stays on its devices unless `erase`.
+    /// Pool: it has no volumes, and is given up. What is cached stays on its devices unless
+    /// `erase`.
     Remove {
         /// Wipe its devices.
         erase: bool,
@@ -164,8 +166,8 @@ impl fmt::Display for JobSpec {
     }
 }
 
-/// Where a job is in its life: queued, running, then one of the others for ever. (One way back: a job that rides on
-/// another is queued again when the other fails or is cancelled.)
+/// Where a job is in its life: queued, running, then one of the others for ever. (One way back: a
+/// job that rides on another is queued again when the other fails or is cancelled.)
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum JobState {
     /// Waits for its turn.

@@ -1,6 +1,7 @@
 //! The jobs behind a lock: asked by the admin API, worked on by the runner, waited for by anybody.
 //!
-//! Lock order: jobs before events. A driver is called without the lock. Nothing here blocks but [`Jobs::wait`].
+//! Lock order: jobs before events. A driver is called without the lock. Nothing here blocks but
+//! [`Jobs::wait`].
 
 use super::driver::{Abort, JobDriver, Outlook};
 use super::job::{JobId, JobSpec, JobState, JobView};
@@ -46,7 +47,8 @@ struct Shared {
 }
 
 impl Jobs {
-    /// No jobs. Events go to `hub`. The first is `first`: 1, or what [`Jobs::next_id`] said when the state was kept.
+    /// No jobs. Events go to `hub`. The first is `first`: 1, or what [`Jobs::next_id`] said when
+    /// the state was kept.
     #[must_use]
     pub fn new(hub: Hub, clock: Arc<dyn Clock>, limits: JobsLimits, first: JobId) -> Self {
         let table = Mutex::new(Table::new(hub, clock, limits, first));
@@ -68,7 +70,8 @@ impl Jobs {
         self.lock().start(spec)
     }
 
-    /// Asks for the end of a job. Asking twice is the same as once. What rides on it goes on by itself.
+    /// Asks for the end of a job. Asking twice is the same as once. What rides on it goes on by
+    /// itself.
     ///
     /// # Errors
     /// There is no such job; it completed or failed; it is past the point of no return.
@@ -136,14 +139,16 @@ impl Jobs {
         }
     }
 
-    /// Jobs that may begin now, the oldest first. Also looks after deadlines: to be called a few times in a second.
+    /// Jobs that may begin now, the oldest first. Also looks after deadlines: to be called a few
+    /// times in a second.
     #[must_use]
     pub fn runnable(&self) -> Vec<(JobId, JobSpec)> {
         let tasks = self.tasks().into_iter();
         tasks.filter(|(_, _, task)| *task == Task::Begin).map(|(id, spec, _)| (id, spec)).collect()
     }
 
-    /// Notes that work on a job begins. False if it may not: it was cancelled meanwhile, or is not its turn.
+    /// Notes that work on a job begins. False if it may not: it was cancelled meanwhile, or is not
+    /// its turn.
     #[must_use]
     pub fn begin(&self, id: JobId) -> bool {
         self.lock().begin(id)
@@ -155,8 +160,8 @@ impl Jobs {
         self.wake_waiters(); // a deadline may have ended what rides on it
     }
 
-    /// Whether work on a job is to end early: it was cancelled, or failed its deadline. Then undo, and call
-    /// [`Jobs::stopped`], or [`Jobs::too_late`] if it will be done anyway.
+    /// Whether work on a job is to end early: it was cancelled, or failed its deadline. Then undo,
+    /// and call [`Jobs::stopped`], or [`Jobs::too_late`] if it will be done anyway.
     #[must_use]
     pub fn should_stop(&self, id: JobId) -> bool {
         self.lock().should_stop(id)
@@ -231,7 +236,8 @@ impl Jobs {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        // A panic of another holder is its own failure; the table is whole between any two calls on it.
+        // A panic of another holder is its own failure; the table is whole between any two calls on
+        // it.
         self.shared.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

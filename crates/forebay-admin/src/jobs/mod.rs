@@ -1,14 +1,16 @@
-//! What takes long in the daemon: flushes, detaches, changes of mode and size, as jobs that can be watched, waited for
-//! and cancelled.
+//! What takes long in the daemon: flushes, detaches, changes of mode and size, as jobs that can be
+//! watched, waited for and cancelled.
 //!
 //! [`Jobs`] keeps the jobs and decides which may run. Whoever does the work has two ways in:
-//! - a control thread implements [`JobDriver`] and calls [`Jobs::step`] some ten times in a second, or
-//! - a loop of its own calls [`Jobs::runnable`], [`Jobs::begin`], [`Jobs::report`], [`Jobs::finish`], [`Jobs::fail`] and
-//!   asks [`Jobs::should_stop`]. `step` is written with nothing else.
+//! - a control thread implements [`JobDriver`] and calls [`Jobs::step`] some ten times in a second,
+//!   or
+//! - a loop of its own calls [`Jobs::runnable`], [`Jobs::begin`], [`Jobs::report`],
+//!   [`Jobs::finish`], [`Jobs::fail`] and asks [`Jobs::should_stop`]. `step` is written with
+//!   nothing else.
 //!
-//! `job` says what a job is, `progress` how fast and how long, `conflict` which jobs go together, `request` what can be
-//! asked, `table` keeps them (no lock, no thread), `manager` is the table behind a lock, with waiting; `driver` is the
-//! side of the runner.
+//! `job` says what a job is, `progress` how fast and how long, `conflict` which jobs go together,
+//! `request` what can be asked, `table` keeps them (no lock, no thread), `manager` is the table
+//! behind a lock, with waiting; `driver` is the side of the runner.
 
 mod conflict;
 mod driver;

@@ -1,11 +1,13 @@
 //! How far a job is, how fast it goes and how long it will take, from readings of what is left.
 //!
-//! The rate is an exponentially weighted mean: bytes done and time passed are both summed with weights that fall by 1/e
-//! in [`MEMORY`], and divided. It needs no start value, and readings may come at any distance. Destage makes blocks clean
-//! in bursts (after a flush of the backing store), so the memory is several bursts long. While no reading comes the rate
-//! falls, for nothing was seen to be done.
+//! The rate is an exponentially weighted mean: bytes done and time passed are both summed with
+//! weights that fall by 1/e in [`MEMORY`], and divided. It needs no start value, and readings may
+//! come at any distance. Destage makes blocks clean in bursts (after a flush of the backing store),
+//! so the memory is several bursts long. While no reading comes the rate falls, for nothing was
+//! seen to be done.
 //!
-//! Invariants: what is not known is `None`; the time left is never negative and never invented from a rate of zero.
+//! Invariants: what is not known is `None`; the time left is never negative and never invented from
+//! a rate of zero.
 
 use super::job::Phase;
 use std::time::Duration;
@@ -20,12 +22,14 @@ const ETA_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// How many bytes are left, and of what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
-    /// Bytes that were dirty when the job began and still are. What is written meanwhile does not count, so this never
-    /// grows: a greater reading (say, the engine counts by log position, and blocks moved) is taken as no change.
+    /// Bytes that were dirty when the job began and still are. What is written meanwhile does not
+    /// count, so this never grows: a greater reading (say, the engine counts by log position, and
+    /// blocks moved) is taken as no change.
     OfStart(u64),
-    /// All bytes that are dirty now, written meanwhile or not. If the engine cannot tell them apart, or the job needs
-    /// all of it. When it grows beyond the total, the total grows; the percentage may fall, and while writers are as
-    /// fast as destage there is no time left to be told.
+    /// All bytes that are dirty now, written meanwhile or not. If the engine cannot tell them
+    /// apart, or the job needs all of it. When it grows beyond the total, the total grows; the
+    /// percentage may fall, and while writers are as fast as destage there is no time left to be
+    /// told.
     All(u64),
     /// Not known, or not a matter of bytes.
     Unknown,

@@ -1,4 +1,5 @@
-//! All jobs: which may run, what became of them, and the events that tell of it. No lock, no thread, no clock of its own.
+//! All jobs: which may run, what became of them, and the events that tell of it. No lock, no
+//! thread, no clock of its own.
 //!
 //! Invariants
 //! - A job waits only for jobs with smaller numbers, so no two wait for each other.
@@ -145,7 +146,8 @@ impl Table {
         Ok((after, rides_on))
     }
 
-    /// What is to be done now, oldest job first. Also ends what missed its deadline and forgets what is old.
+    /// What is to be done now, oldest job first. Also ends what missed its deadline and forgets
+    /// what is old.
     pub(super) fn tasks(&mut self) -> Vec<(JobId, JobSpec, Task)> {
         self.forget();
         let active: Vec<JobId> =
@@ -170,7 +172,8 @@ impl Table {
         !job.after.iter().any(|other| self.jobs.get(other).is_some_and(|other| !other.state.is_final()))
     }
 
-    /// Notes that the work began. Whether it may: not if the job was cancelled, or waits, or has begun.
+    /// Notes that the work began. Whether it may: not if the job was cancelled, or waits, or has
+    /// begun.
     pub(super) fn begin(&mut self, id: JobId) -> bool {
         let ready = |job: &Job| job.state == JobState::Queued && job.rides_on.is_none() && self.is_ready(job);
         if !self.jobs.get(&id).is_some_and(ready) {
@@ -421,8 +424,9 @@ impl Table {
     }
 }
 
-/// Whether a job misses its deadline if it goes on like this. One that is at risk is so until there is a tenth to
-/// spare, so that a rate that swings does not make a flood of warnings. Without a rate, half of the time is the limit.
+/// Whether a job misses its deadline if it goes on like this. One that is at risk is so until there
+/// is a tenth to spare, so that a rate that swings does not make a flood of warnings. Without a
+/// rate, half of the time is the limit.
 fn at_risk(view: &JobView, deadline: Deadline) -> bool {
     let left = deadline.within.saturating_sub(view.elapsed);
     let limit = if view.deadline_at_risk { left - left / 10 } else { left };

@@ -1,12 +1,14 @@
 //! One request of HTTP over a unix socket, and the answer to it.
 //!
-//! The request is HTTP/1.0: the answer then ends where the connection ends, without chunks, and a stream of events is
-//! plain bytes. Blocking, with a bound on everything.
+//! The request is HTTP/1.0: the answer then ends where the connection ends, without chunks, and a
+//! stream of events is plain bytes. Blocking, with a bound on everything.
 //!
 //! Invariants
-//! - Nothing waits for ever: connecting and sending have [`CONNECT_WITHIN`], the answer has the time that the caller
-//!   gives, and a Ctrl-C that the caller wants to hear is heard within [`GLANCE`].
-//! - An answer that was cut off is an error, never half an answer: its length is compared with what its head says.
+//! - Nothing waits for ever: connecting and sending have [`CONNECT_WITHIN`], the answer has the
+//!   time that the caller gives, and a Ctrl-C that the caller wants to hear is heard within
+//!   [`GLANCE`].
+//! - An answer that was cut off is an error, never half an answer: its length is compared with what
+//!   its head says.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -87,7 +89,8 @@ pub(crate) fn ask(
 ) -> Result<Answer, Error> {
     let mut stream = connect(socket).map_err(Error::Connect)?;
     stream.set_write_timeout(Some(CONNECT_WITHIN))?;
-    // A server that answers before it has read everything closes early; its answer counts, not the broken pipe.
+    // A server that answers before it has read everything closes early; its answer counts, not the
+    // broken pipe.
     let sent = stream.write_all(&head_and_body(request));
     match read_head(stream, Instant::now() + patience, stop) {
         Err(Error::Io(_)) if sent.is_err() => Err(Error::Io(sent.err().unwrap_or(ErrorKind::Other.into()))),

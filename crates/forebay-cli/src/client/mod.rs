@@ -1,7 +1,7 @@
 //! The admin API as commands use it: one client for all of them.
 //!
-//! `http` is one request, `sse` a stream of events; here are addresses, answers as JSON, and failures in words: what did
-//! not answer, where it was looked for, and what to do.
+//! `http` is one request, `sse` a stream of events; here are addresses, answers as JSON, and
+//! failures in words: what did not answer, where it was looked for, and what to do.
 
 mod http;
 mod sse;

@@ -1,10 +1,11 @@
-//! Events as the daemon sends them (`text/event-stream`), across interruptions: after a break it connects again and
-//! resumes after the last event that it knows of.
+//! Events as the daemon sends them (`text/event-stream`), across interruptions: after a break it
+//! connects again and resumes after the last event that it knows of.
 //!
 //! Invariants
 //! - Nothing is left out in silence: what the daemon says about gaps is handed on as it is.
 //! - A stream that is silent for longer than several heartbeats is taken for broken.
-//! - It connects again after a pause that doubles from [`PAUSE_MIN`] to [`PAUSE_MAX`], until Ctrl-C.
+//! - It connects again after a pause that doubles from [`PAUSE_MIN`] to [`PAUSE_MAX`], until
+//!   Ctrl-C.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -72,7 +73,8 @@ impl Events {
     /// Waits for what comes next until `until` or Ctrl-C.
     ///
     /// # Errors
-    /// The first connection fails, or the daemon refuses the request: that would not get better by itself.
+    /// The first connection fails, or the daemon refuses the request: that would not get better by
+    /// itself.
     pub(crate) fn next(&mut self, until: Instant) -> Result<Received, Failure> {
         loop {
             if let Some(frame) = self.ready.pop_front() {

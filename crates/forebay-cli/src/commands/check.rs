@@ -27,12 +27,14 @@ Examples:
   forebay check /dev/nvme0n1p4
   forebay check flash0.img flash1.img        # a pool of two devices; of a mirrored one each must be right")]
 pub(crate) struct Options {
-    /// Files or block devices of the cache: all of its pool, in any order; no daemon may have it open
+    /// Files or block devices of the cache: all of its pool, in any order; no daemon may have it
+    /// open
     #[arg(required = true)]
     cache: Vec<PathBuf>,
     #[command(flatten)]
     key: KeyOption,
-    /// State directory of the daemon: what is recorded there tells whether this is an older copy of the cache
+    /// State directory of the daemon: what is recorded there tells whether this is an older copy of
+    /// the cache
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// Print the result as JSON
@@ -68,7 +70,8 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     Err(Failure::new(what).hint(if refused { NOT_THE_ONE } else { advice(&findings) }))
 }
 
-/// Compares a cache with what a daemon has recorded of it; true if a daemon would refuse it for that.
+/// Compares a cache with what a daemon has recorded of it; true if a daemon would refuse it for
+/// that.
 fn compare(image: &Image, options: &Options, findings: &mut Findings) -> Result<bool, Failure> {
     let superblock = &image.superblock;
     let failed = image.is_failed();
@@ -85,7 +88,8 @@ fn compare(image: &Image, options: &Options, findings: &mut Findings) -> Result<
     Ok(failed || !against.is_empty())
 }
 
-/// Verifies a cache; a mirrored one through each of its devices that count, for either must do alone.
+/// Verifies a cache; a mirrored one through each of its devices that count, for either must do
+/// alone.
 fn look(image: &mut Image, findings: &mut Findings) -> Result<Verdict, Failure> {
     let views = image.mirror().map(Mirror::views).unwrap_or_default();
     let [first, second] = views[..] else { return Ok(look_once(image, findings)) };

@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! - An event is printed once: after a break the stream is resumed behind the last one.
-//! - If events were lost, that is said where they are missing: on stderr for people, as a line of its own with `--json`.
+//! - If events were lost, that is said where they are missing: on stderr for people, as a line of
+//!   its own with `--json`.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +51,8 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let interrupt = Interrupt::listen()?;
     let client = options.admin.client().interruptible(&interrupt);
     let after = options.after.clone().or_else(|| (!options.follow).then(|| "oldest".to_owned()));
-    // `oldest` is a place to begin, not the id of an event: it goes into the address, and ids take its place later.
+    // `oldest` is a place to begin, not the id of an event: it goes into the address, and ids take
+    // its place later.
     let oldest = after.as_deref() == Some("oldest");
     let query = query(options, oldest);
     let mut events = client.events(query, after.filter(|_| !oldest));

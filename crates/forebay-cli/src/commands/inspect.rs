@@ -1,4 +1,5 @@
-//! `forebay inspect CACHE`: the structures of a cache device as they lie there, for people who look for something.
+//! `forebay inspect CACHE`: the structures of a cache device as they lie there, for people who look
+//! for something.
 
 mod show;
 
@@ -25,7 +26,8 @@ Examples:
   forebay inspect flash0.img flash1.img      # a pool of two devices
   forebay inspect flash.img --segment 17 --batches --json")]
 pub(crate) struct Options {
-    /// Files or block devices of the cache: all of its pool, in any order; no daemon may have it open
+    /// Files or block devices of the cache: all of its pool, in any order; no daemon may have it
+    /// open
     #[arg(required = true)]
     cache: Vec<PathBuf>,
     /// A line for every segment in use
@@ -84,7 +86,8 @@ fn chosen(options: &Options, checkpoint: &Checkpoint) -> Vec<u32> {
     }
 }
 
-/// Every batch of a segment whose header is intact and in its place, leftovers of earlier uses included.
+/// Every batch of a segment whose header is intact and in its place, leftovers of earlier uses
+/// included.
 fn batches_of(image: &Image, number: u32) -> Vec<(Batch, bool)> {
     let bytes = image.segment(number);
     let mut batches = Vec::new();

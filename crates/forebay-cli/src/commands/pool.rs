@@ -38,7 +38,8 @@ enum Command {
     Shrink(Shrink),
     /// Compare everything in the cache with its checksums while it is used
     Scrub(Scrub),
-    /// Give a pool whose cache has failed a new one, or a mirrored pool another device for one that failed
+    /// Give a pool whose cache has failed a new one, or a mirrored pool another device for one that
+    /// failed
     Replace(Replace),
     /// Close a pool that has no volumes, and forget it
     Remove(Remove),
@@ -61,7 +62,8 @@ struct Create {
     /// Set a tunable; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair)]
     settings: Vec<(String, String)>,
-    /// Take a device that is there and begins with zeroes, fill a file system, and give up a recorded cache that may hold dirty data
+    /// Take a device that is there and begins with zeroes, fill a file system, and give up a
+    /// recorded cache that may hold dirty data
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -72,7 +74,8 @@ struct Create {
 struct Open {
     /// Name of the pool
     name: String,
-    /// Make a new cache where the recorded one is not there, and give that one up: it is refused should it come back
+    /// Make a new cache where the recorded one is not there, and give that one up: it is refused
+    /// should it come back
     #[arg(long)]
     new_cache: bool,
     /// Take a device that is there and begins with zeroes, and fill a file system
@@ -151,7 +154,8 @@ Example: forebay pool replace fast --device /dev/nvme1n1")]
 struct Replace {
     /// Name of the pool
     name: String,
-    /// New cache device: an empty one, or a file and the size to make it with. Two if both of a mirrored pool have failed
+    /// New cache device: an empty one, or a file and the size to make it with. Two if both of a
+    /// mirrored pool have failed
     #[arg(long = "device", value_name = "PATH[:SIZE]", required = true, value_parser = device)]
     devices: Vec<DeviceRequest>,
     /// Give up what was lost with the old cache: older data stands in its place
@@ -174,7 +178,8 @@ struct Remove {
     /// Wipe its devices, so that nothing of what is cached can be read again
     #[arg(long)]
     erase: bool,
-    /// Forget a pool that cannot be opened, with its volumes, whatever only its cache has; its devices stay as they are
+    /// Forget a pool that cannot be opened, with its volumes, whatever only its cache has; its
+    /// devices stay as they are
     #[arg(long)]
     force: bool,
     /// Print the id of the job and do not wait
@@ -356,7 +361,8 @@ fn show(pool: &PoolInfo) -> String {
     list.to_string()
 }
 
-/// `PATH[:SIZE]`, by the rules of `forebay run --cache`. The size goes to the daemon as it was typed.
+/// `PATH[:SIZE]`, by the rules of `forebay run --cache`. The size goes to the daemon as it was
+/// typed.
 fn device(text: &str) -> Result<DeviceRequest, String> {
     let spec = text.parse::<CacheSpec>()?;
     let size = spec.size_bytes.and_then(|_| Some(text.rsplit_once(':')?.1.to_owned()));

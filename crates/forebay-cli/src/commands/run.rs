@@ -25,10 +25,12 @@ pub(crate) struct Options {
     /// The slow device: a file (file:/srv/disk.img) or a block device (/dev/sdb)
     #[arg(long, value_name = "URI")]
     backing: BackingUri,
-    /// The fast device: a file or a block device, and the size to make a new file with (flash.img:10GiB). Give two with --set mirror=on
+    /// The fast device: a file or a block device, and the size to make a new file with
+    /// (flash.img:10GiB). Give two with --set mirror=on
     #[arg(long = "cache", value_name = "PATH[:SIZE]", required = true)]
     caches: Vec<CacheSpec>,
-    /// Where clients find the volume: nbd+unix:///name?socket=/path or nbd://host:port/name; may be repeated
+    /// Where clients find the volume: nbd+unix:///name?socket=/path or nbd://host:port/name; may be
+    /// repeated
     #[arg(long = "export", value_name = "URI", required = true)]
     exports: Vec<ExportUri>,
     /// How the cache is used: writeback, writethrough, writearound, writeonly or passthrough
@@ -46,7 +48,8 @@ pub(crate) struct Options {
     /// How operations reach the kernel: auto, uring or psync
     #[arg(long, value_name = "ENGINE", default_value = "auto", value_parser = io_engine)]
     io: EnginePreference,
-    /// Make a new cache where the recorded one is not there, and give that one up: it is refused should it come back
+    /// Make a new cache where the recorded one is not there, and give that one up: it is refused
+    /// should it come back
     #[arg(long)]
     new_cache: bool,
     /// Take a cache device that is there and begins with zeroes, and fill a file system

@@ -1,8 +1,9 @@
 //! `forebay salvage CACHE... --to FOLDER`: the dirty data of a cache, without a daemon.
 //!
-//! What is dirty and how sure that is comes from [`forebay_offline::salvage`]; where it goes is in [`output`]. Nothing is written
-//! to the cache. Three kinds of sectors are kept apart: *dirty* (current, and only the cache has them), *uncertain* (something
-//! newer may exist) and *lost* (their bytes are wrong; never written anywhere).
+//! What is dirty and how sure that is comes from [`forebay_offline::salvage`]; where it goes is in
+//! [`output`]. Nothing is written to the cache. Three kinds of sectors are kept apart: *dirty*
+//! (current, and only the cache has them), *uncertain* (something newer may exist) and *lost*
+//! (their bytes are wrong; never written anywhere).
 
 mod output;
 mod ranges;
@@ -41,7 +42,8 @@ Examples:
   forebay salvage flash.img --volume db --onto copy-of-disk.img   # bring a copy of the backing store up to date")]
 #[command(group = clap::ArgGroup::new("where").required(true).args(["to", "onto"]))]
 pub(crate) struct Options {
-    /// Files or block devices of the cache: all of its pool that there are, in any order; no daemon may have it open
+    /// Files or block devices of the cache: all of its pool that there are, in any order; no daemon
+    /// may have it open
     #[arg(required = true)]
     cache: Vec<PathBuf>,
     /// Folder for the dirty data of every volume; made if it does not exist
@@ -59,15 +61,18 @@ pub(crate) struct Options {
     /// Replace files that an earlier salvage left in the folder
     #[arg(long)]
     overwrite: bool,
-    /// Configuration of the daemon that had the cache: names its state directory, where it notes that it gave up a cache
+    /// Configuration of the daemon that had the cache: names its state directory, where it notes
+    /// that it gave up a cache
     #[arg(long, value_name = "FILE", conflicts_with = "state_dir")]
     config: Option<PathBuf>,
-    /// That state directory itself [default: those of `forebay run` and of /etc/forebay/forebay.toml]
+    /// That state directory itself [default: those of `forebay run` and of
+    /// /etc/forebay/forebay.toml]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     #[command(flatten)]
     key: KeyOption,
-    /// Identity of the cache (`forebay check` shows it), if it is encrypted and nothing is left of its superblocks
+    /// Identity of the cache (`forebay check` shows it), if it is encrypted and nothing is left of
+    /// its superblocks
     #[arg(long, value_name = "UUID", requires = "key_file", value_parser = identity)]
     uuid: Option<CacheUuid>,
     /// Print the result as JSON

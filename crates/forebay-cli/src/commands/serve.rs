@@ -21,7 +21,8 @@ pub(crate) struct Options {
     /// Only say whether the file can be used
     #[arg(long)]
     check: bool,
-    /// Make a new cache for this pool where the recorded one is not there, and give that one up; may be repeated
+    /// Make a new cache for this pool where the recorded one is not there, and give that one up;
+    /// may be repeated
     #[arg(long, value_name = "POOL")]
     new_cache: Vec<String>,
     /// Take over from the daemon that has started this one; it speaks through standard input

@@ -40,11 +40,12 @@ pub(crate) struct Options {
     /// Reduce the first violation to the shortest script that still shows it
     #[arg(long, conflicts_with = "exhaustive")]
     shrink: bool,
-    /// Open wrong cache devices (older, swapped, half-formatted, damaged, with lost flushes), over so many seeds
+    /// Open wrong cache devices (older, swapped, half-formatted, damaged, with lost flushes), over
+    /// so many seeds
     #[arg(long, value_name = "SEEDS", conflicts_with_all = ["exhaustive", "shrink", "crashes"])]
     hostile: Option<u64>,
-    /// Instead of drawing: every sequence of up to `--length` operations, every instant of it, every state that a crash
-    /// could leave there
+    /// Instead of drawing: every sequence of up to `--length` operations, every instant of it,
+    /// every state that a crash could leave there
     #[arg(long, conflicts_with_all = ["seed", "crashes"])]
     exhaustive: bool,
     /// Longest sequence of `--exhaustive`
@@ -54,7 +55,8 @@ pub(crate) struct Options {
     /// Longest sequence of `--exhaustive` whose recoveries are crashed as well
     #[arg(long, value_name = "N", default_value_t = 2, requires = "exhaustive")]
     twice: u8,
-    /// Of the sequences of `--exhaustive` with more than one operation take every N-th one, from the I-th on
+    /// Of the sequences of `--exhaustive` with more than one operation take every N-th one, from
+    /// the I-th on
     #[arg(long, value_name = "I/N", requires = "exhaustive", value_parser = part)]
     part: Option<(usize, usize)>,
     /// The one sequence of `--exhaustive` with this name
@@ -71,7 +73,8 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// Runs the simulator. Violations are a failure, with a planted bug as well: the exit code says what was found.
+/// Runs the simulator. Violations are a failure, with a planted bug as well: the exit code says
+/// what was found.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     if options.bug.is_some() && !fault::AVAILABLE {
         return Err(Failure::usage("--break: this build has no planted bugs").hint(

@@ -1,7 +1,7 @@
 //! `forebay stats`: what a running volume has done and how it is, from its admin socket.
 //!
-//! The daemon gives JSON, Prometheus' and FlashCache's text; what people read is made here of the JSON: `table` shows
-//! everything once, `rows` one line for each interval.
+//! The daemon gives JSON, Prometheus' and FlashCache's text; what people read is made here of the
+//! JSON: `table` shows everything once, `rows` one line for each interval.
 
 mod rows;
 mod table;

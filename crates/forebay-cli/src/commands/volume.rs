@@ -40,13 +40,15 @@ Example: forebay volume attach db --backing /dev/sdb --export 'nbd+unix:///db?so
 struct Attach {
     /// Name of the volume
     name: String,
-    /// The slow device: a file (file:/srv/disk.img) or a block device (/dev/sdb); may be left out if the volume is configured
+    /// The slow device: a file (file:/srv/disk.img) or a block device (/dev/sdb); may be left out
+    /// if the volume is configured
     #[arg(long, value_name = "URI", default_value = "", hide_default_value = true)]
     backing: String,
     /// Pool that caches it; may be left out if there is only one
     #[arg(long)]
     pool: Option<String>,
-    /// Where clients find it: nbd+unix:///name?socket=/path, nbd://host:port/name or fuse:/path; may be repeated
+    /// Where clients find it: nbd+unix:///name?socket=/path, nbd://host:port/name or fuse:/path;
+    /// may be repeated
     #[arg(long = "export", value_name = "URI")]
     exports: Vec<String>,
     /// Set a tunable; may be repeated
@@ -66,7 +68,8 @@ Ctrl-C ends the waiting, not the detach.")]
 struct Detach {
     /// Name of the volume
     name: String,
-    /// Leave dirty data in the cache: quick, and the next attach is warm, but do not use the backing store without it
+    /// Leave dirty data in the cache: quick, and the next attach is warm, but do not use the
+    /// backing store without it
     #[arg(long, conflicts_with = "discard")]
     keep: bool,
     /// Throw dirty data away: what only the cache has is lost

@@ -1,5 +1,6 @@
-//! A daemon that only answers: the routes of the admin API over a unix socket, with one pool, two volumes, and jobs
-//! that go on with every look until they are done or cancelled. It remembers every request that changes something.
+//! A daemon that only answers: the routes of the admin API over a unix socket, with one pool, two
+//! volumes, and jobs that go on with every look until they are done or cancelled. It remembers
+//! every request that changes something.
 
 use axum::body::Body;
 use axum::extract::State;
@@ -130,7 +131,8 @@ fn rest(method: &str, path: &str) -> Response {
     (StatusCode::from_u16(status).unwrap(), [(header::CONTENT_TYPE, kind)], value.to_string()).into_response()
 }
 
-/// Two events; then the stream ends, as if the daemon had been restarted. The next stream goes on with a gap.
+/// Two events; then the stream ends, as if the daemon had been restarted. The next stream goes on
+/// with a gap.
 fn events(memory: &Mutex<Memory>, last_id: Option<String>) -> Response {
     let mut memory = memory.lock().unwrap();
     memory.resumed.push(last_id);

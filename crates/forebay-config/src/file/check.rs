@@ -1,5 +1,5 @@
-//! What the sections say about each other: names that refer to something, things that can be used only once, settings
-//! that contradict each other.
+//! What the sections say about each other: names that refer to something, things that can be used
+//! only once, settings that contradict each other.
 
 use super::reader::{Reader, Taken, lexical};
 use crate::CacheSpec;
@@ -205,7 +205,8 @@ fn mounts(reader: &mut Reader, config: &Config) {
     }
 }
 
-/// What exports say about who may use them: sections that are there, and conditions that can be met.
+/// What exports say about who may use them: sections that are there, and conditions that can be
+/// met.
 fn guards(reader: &mut Reader, config: &Config) {
     let mut modes: BTreeMap<String, (Option<String>, Span)> = BTreeMap::new();
     for (volume, section) in in_file_order(reader, config) {
@@ -245,8 +246,8 @@ fn guards(reader: &mut Reader, config: &Config) {
     }
 }
 
-/// A list must have conditions of the kind that clients of this export can meet: one that nobody meets is no use, and one
-/// that is not looked at is dangerous.
+/// A list must have conditions of the kind that clients of this export can meet: one that nobody
+/// meets is no use, and one that is not looked at is dangerous.
 fn access_fits(
     reader: &mut Reader,
     config: &Config,
@@ -325,7 +326,8 @@ fn volumes_max(reader: &mut Reader, config: &Config) {
     }
 }
 
-/// Settings of a volume that contradict each other or those of its pool, or that look like a mistake.
+/// Settings of a volume that contradict each other or those of its pool, or that look like a
+/// mistake.
 fn settings(reader: &mut Reader, config: &Config, name: &str, volume: &VolumeConfig) {
     let tunables = volume.tunables();
     let mut found = conflicts::of_volume(&tunables);
@@ -354,8 +356,8 @@ fn settings(reader: &mut Reader, config: &Config, name: &str, volume: &VolumeCon
     }
 }
 
-/// The place of the first setting of a conflict that the file has; else, both defaults are overruled by the pool, the
-/// section of the volume or what names its pool.
+/// The place of the first setting of a conflict that the file has; else, both defaults are
+/// overruled by the pool, the section of the volume or what names its pool.
 fn blame(reader: &Reader, conflict: &Conflict, name: &str, volume: &VolumeConfig) -> Span {
     let own = conflict.keys.iter().find_map(|key| reader.place(&format!("volume.{name}.{key}")));
     let of_pool = || reader.place(&format!("pool.{}.dirty_limit_pct", volume.pool));

@@ -38,7 +38,8 @@ impl Reader {
         self.places.get(what).cloned()
     }
 
-    /// Drops complaints about places that the parser has already complained about, and about things missing or swallowed.
+    /// Drops complaints about places that the parser has already complained about, and about things
+    /// missing or swallowed.
     pub(super) fn keep_only_what_does_not_touch(&mut self, syntax: &[Diagnostic], swallowed_from: usize) {
         let touches = |a: &Span, b: &Span| a.start <= b.end && b.start <= a.end;
         self.diagnostics.retain(|diagnostic| {
@@ -213,8 +214,8 @@ pub(super) fn near_key(name: &str, keys: &'static [Key]) -> Option<String> {
     nearest(name, keys::names(keys)).map(|near| format!("did you mean `{near}`?"))
 }
 
-/// A path without `.` and doubled slashes, and with `..` resolved by its text: two spellings of one path become the same.
-/// Links are not followed, for nothing is opened here.
+/// A path without `.` and doubled slashes, and with `..` resolved by its text: two spellings of one
+/// path become the same. Links are not followed, for nothing is opened here.
 pub(super) fn lexical(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for part in path.components() {

@@ -12,7 +12,8 @@ use crate::value::Raw;
 use forebay_export::uri::{BackingUri, ExportUri, UriError};
 use toml::de::DeValue;
 
-/// Reads the section; nothing if the pool or the backing store is not known, which was complained about.
+/// Reads the section; nothing if the pool or the backing store is not known, which was complained
+/// about.
 pub(super) fn read(reader: &mut Reader, name: &str, table: &Table<'_>, span: Span) -> Option<VolumeConfig> {
     let section = format!("volume.{name}");
     reader.require(&section, table, keys::VOLUME, &span);
@@ -36,7 +37,8 @@ pub(super) fn read(reader: &mut Reader, name: &str, table: &Table<'_>, span: Spa
     Some(VolumeConfig { pool: pool?, backing: backing?, exports, size_bytes, settings, rules })
 }
 
-/// A complaint about a URI, with the mark where in the text the problem is if the text has no escapes.
+/// A complaint about a URI, with the mark where in the text the problem is if the text has no
+/// escapes.
 fn uri_error(key: &str, value: &Value<'_>, error: &UriError) -> Diagnostic {
     let span = value.span();
     let plain = span.len() == error.text.len() + 2;

@@ -1,4 +1,5 @@
-//! Rules that can match nothing are refused, and rules on processes are tied to the process that is meant now.
+//! Rules that can match nothing are refused, and rules on processes are tied to the process that is
+//! meant now.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -10,7 +11,8 @@ use super::identity::Task;
 use super::proc::ProcFs;
 use super::rule::{Conditions, Rule};
 
-/// The processes that a rule names, as of when it was added: a later process with the same number is another one.
+/// The processes that a rule names, as of when it was added: a later process with the same number
+/// is another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Bound {
     pub(super) pid: Option<Task>,
@@ -20,7 +22,8 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Whether a process that the rule needs has ended. What cannot be read is not taken for an end.
+    /// Whether a process that the rule needs has ended. What cannot be read is not taken for an
+    /// end.
     pub(super) fn has_ended(&self, proc: &ProcFs) -> bool {
         let ended = |task: Task| match proc.stat(task.id) {
             Ok(Some(stat)) => stat.has_ended() || Some(stat.start_ticks) != task.start_ticks,

@@ -1,5 +1,5 @@
-//! Clients as the serving thread holds them: one for each connection, or a bounded cache of them where the client comes
-//! with each request (FUSE).
+//! Clients as the serving thread holds them: one for each connection, or a bounded cache of them
+//! where the client comes with each request (FUSE).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,10 +10,11 @@ use super::identity::Identity;
 use super::rule::{Action, Direction, RuleId};
 use super::set::RuleSet;
 
-/// Clients that are remembered at once: more threads than that seldom do I/O to one volume in a second.
+/// Clients that are remembered at once: more threads than that seldom do I/O to one volume in a
+/// second.
 pub const CLIENTS_MAX: usize = 1024;
-/// How long what `/proc` said about a client is believed. In that time a process may start another executable, move to
-/// another control group, or end and leave its number to another one.
+/// How long what `/proc` said about a client is believed. In that time a process may start another
+/// executable, move to another control group, or end and leave its number to another one.
 pub const CLIENT_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// One client at one export: who it is, and the rules as it meets them.
@@ -62,8 +63,8 @@ impl Client {
 
 /// Clients that come with each request as a number of a process and a user.
 ///
-/// A request of a client that is remembered reads nothing from `/proc`. Beyond [`CLIENTS_MAX`], the one whose last
-/// request is the longest ago is forgotten.
+/// A request of a client that is remembered reads nothing from `/proc`. Beyond [`CLIENTS_MAX`], the
+/// one whose last request is the longest ago is forgotten.
 #[derive(Debug)]
 pub struct ClientCache {
     rules: Arc<RuleSet>,

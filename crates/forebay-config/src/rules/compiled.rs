@@ -1,12 +1,15 @@
 //! The rules of a volume as one client meets them.
 //!
-//! What does not change between requests of a client (process, user, executable, control group, export) is decided once.
-//! What remains are rules on offset, length and direction: two comparisons of ranges and a bit each, in one array.
+//! What does not change between requests of a client (process, user, executable, control group,
+//! export) is decided once. What remains are rules on offset, length and direction: two comparisons
+//! of ranges and a bit each, in one array.
 //!
 //! Invariants
 //! - `decide` allocates nothing, takes no lock, makes no system call.
-//! - Its answer is that of going through all rules with all conditions (a property test holds it to that).
-//! - It takes time linear in the rules that are left; the list ends at the first that matches every request.
+//! - Its answer is that of going through all rules with all conditions (a property test holds it to
+//!   that).
+//! - It takes time linear in the rules that are left; the list ends at the first that matches every
+//!   request.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -92,8 +95,9 @@ impl Compiled {
         self.generation
     }
 
-    /// What to do with a request, and which rule said so (`None`: none matched, it is the volume's default action).
-    /// The rule counts it. `now` may be the time at which the caller's loop woke up.
+    /// What to do with a request, and which rule said so (`None`: none matched, it is the volume's
+    /// default action). The rule counts it. `now` may be the time at which the caller's loop woke
+    /// up.
     #[inline]
     pub fn decide(
         &self,

@@ -1,7 +1,7 @@
 //! A rule in force: the rule, what it was bound to when it was added, and what it has done.
 //!
-//! Counters are written by the thread that serves requests and read by the one that answers questions. Each is exact by
-//! itself; a reader may see one of them before the other.
+//! Counters are written by the thread that serves requests and read by the one that answers
+//! questions. Each is exact by itself; a reader may see one of them before the other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -9,8 +9,9 @@
 //!
 //! Invariants
 //! - What is not known matches no condition on it.
-//! - If the number of a process was given to another one while it was looked up, only what the kernel itself said
-//!   is kept. (If that happened before, nobody can tell; it takes a client that connects and ends at once.)
+//! - If the number of a process was given to another one while it was looked up, only what the
+//!   kernel itself said is kept. (If that happened before, nobody can tell; it takes a client that
+//!   connects and ends at once.)
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -42,7 +43,8 @@ pub struct Identity {
     pub gid: Option<u32>,
     /// Path of the executable.
     pub exe: Option<PathBuf>,
-    /// The name that the process gave itself, at most 15 bytes. Stands in where `exe` may not be read.
+    /// The name that the process gave itself, at most 15 bytes. Stands in where `exe` may not be
+    /// read.
     pub comm: Option<OsString>,
     /// Path of the control group, from the root of the hierarchy that the daemon sees.
     pub cgroup: Option<OsString>,
@@ -92,7 +94,8 @@ impl Identity {
         }
     }
 
-    /// The name of the executable without its folder; the process's own name for itself if the path is not known.
+    /// The name of the executable without its folder; the process's own name for itself if the path
+    /// is not known.
     pub fn exe_name(&self) -> Option<&OsStr> {
         let of_path = self.exe.as_deref().and_then(Path::file_name);
         of_path.or(self.comm.as_deref()).filter(|name| !name.as_bytes().is_empty())

@@ -1,7 +1,7 @@
 //! Rules as words: `bypass exe=rsync direction=read`.
 //!
-//! Command line, API and configuration all come through [`Draft`], so a key means the same everywhere, and a mistake
-//! gets the same answer.
+//! Command line, API and configuration all come through [`Draft`], so a key means the same
+//! everywhere, and a mistake gets the same answer.
 
 use std::num::NonZeroU32;
 use std::str::FromStr;

@@ -1,8 +1,8 @@
 //! Patterns on names that come from clients: executables, control groups, exports.
 //!
 //! Invariants
-//! - A pattern of an operator meets a name that a client chose, so matching takes time linear in the name: globs are
-//!   compiled to automata (`globset`), never tried by backtracking.
+//! - A pattern of an operator meets a name that a client chose, so matching takes time linear in
+//!   the name: globs are compiled to automata (`globset`), never tried by backtracking.
 //! - Two patterns are equal if their texts are.
 
 use std::ffi::OsStr;
@@ -33,8 +33,8 @@ enum Matcher {
 }
 
 impl Pattern {
-    /// A pattern for paths: wildcards stop at `/`, only `**` crosses it. With `subtree`, a final `/` means the path
-    /// and everything below it.
+    /// A pattern for paths: wildcards stop at `/`, only `**` crosses it. With `subtree`, a final
+    /// `/` means the path and everything below it.
     pub(super) fn path(text: &str, subtree: bool) -> Result<Self, String> {
         Self::new(text, true, subtree)
     }
@@ -168,7 +168,8 @@ mod tests {
         let name = format!("{}b", "a".repeat(4000));
         let begin = Instant::now();
         assert!(!pattern.matches(OsStr::new(&name)));
-        // Backtracking would take longer than the age of the universe; the bound is for slow machines.
+        // Backtracking would take longer than the age of the universe; the bound is for slow
+        // machines.
         assert!(begin.elapsed() < Duration::from_secs(5));
     }
 

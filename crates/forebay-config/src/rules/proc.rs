@@ -1,8 +1,8 @@
 //! What `/proc` says about a process, read with bounds.
 //!
 //! Invariants
-//! - Nothing in these files is trusted: a process chooses its own name, and that name stands in `stat` unescaped. The
-//!   parsers take any bytes and answer with a value or with nothing.
+//! - Nothing in these files is trusted: a process chooses its own name, and that name stands in
+//!   `stat` unescaped. The parsers take any bytes and answer with a value or with nothing.
 //! - No read takes more than [`READ_BYTES_MAX`].
 //!
 //! The formats are those of proc_pid_stat(5), proc_pid_status(5) and proc_pid_cgroup(5).
@@ -13,7 +13,8 @@ use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// The most that is read of one file: a line of `cgroup` for each old hierarchy, each with a long path.
+/// The most that is read of one file: a line of `cgroup` for each old hierarchy, each with a long
+/// path.
 const READ_BYTES_MAX: u64 = 64 << 10;
 /// `ESRCH`: how reads of `/proc` files answer when the process ended after the file was opened.
 const NO_SUCH_PROCESS: i32 = 3;
@@ -25,13 +26,14 @@ pub(super) struct Stat {
     pub(super) state: u8,
     /// Threads in the process.
     pub(super) threads: u64,
-    /// When it started, in clock ticks since boot. With the number it names a process for as long as the machine runs.
+    /// When it started, in clock ticks since boot. With the number it names a process for as long
+    /// as the machine runs.
     pub(super) start_ticks: u64,
 }
 
 impl Stat {
-    /// Whether it will never run again. A zombie with more than one thread is a process whose first thread has
-    /// ended while the others go on.
+    /// Whether it will never run again. A zombie with more than one thread is a process whose first
+    /// thread has ended while the others go on.
     pub(super) fn has_ended(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x') && self.threads <= 1
     }
@@ -101,7 +103,8 @@ impl ProcFs {
     }
 }
 
-/// Reads `PID (NAME) STATE ...`. The name may hold anything, also `) Z 0`, but nothing behind it holds a `)`.
+/// Reads `PID (NAME) STATE ...`. The name may hold anything, also `) Z 0`, but nothing behind it
+/// holds a `)`.
 fn parse_stat(text: &[u8]) -> Option<Stat> {
     let name_end = text.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&text[name_end + 1..]).ok()?;
@@ -119,8 +122,8 @@ fn parse_tgid(text: &[u8]) -> Option<u32> {
     std::str::from_utf8(line).ok()?.trim().parse().ok()
 }
 
-/// The group of the unified hierarchy, else of systemd's, else of the first there is. The kernel allows no line feed
-/// in the name of a group, so lines are what they seem.
+/// The group of the unified hierarchy, else of systemd's, else of the first there is. The kernel
+/// allows no line feed in the name of a group, so lines are what they seem.
 fn parse_cgroup(text: &[u8]) -> Option<&[u8]> {
     // A last line without its end was cut off.
     let whole = &text[..text.iter().rposition(|byte| *byte == b'\n')?];
@@ -137,7 +140,8 @@ fn parse_cgroup(text: &[u8]) -> Option<&[u8]> {
     groups.min_by_key(|(rank, _)| *rank).map(|(_, path)| path)
 }
 
-/// The kernel marks an executable that was replaced or removed since it was started; it is still the same program.
+/// The kernel marks an executable that was replaced or removed since it was started; it is still
+/// the same program.
 fn without_deleted(path: PathBuf) -> PathBuf {
     match path.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
         Some(kept) => Path::new(std::ffi::OsStr::from_bytes(kept)).to_owned(),

@@ -1,7 +1,7 @@
 //! Words of a line, some of them quoted: the written form of values with spaces.
 //!
-//! A part in double quotes may hold anything; `""` within it is one quote. No other character is special, so that
-//! paths and globs with backslashes need no second escape.
+//! A part in double quotes may hold anything; `""` within it is one quote. No other character is
+//! special, so that paths and globs with backslashes need no second escape.
 
 /// Splits a line into words; `None` if a quote is not closed.
 pub(super) fn split(line: &str) -> Option<Vec<String>> {

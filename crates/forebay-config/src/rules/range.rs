@@ -6,7 +6,8 @@ use std::fmt;
 
 use forebay_export::size::ByteSize;
 
-/// Sizes that are multiples of this read best as they are, so they are preferred when a range is printed.
+/// Sizes that are multiples of this read best as they are, so they are preferred when a range is
+/// printed.
 const ROUND_BYTES: u64 = 512;
 
 /// A range of byte offsets or of lengths, never empty.

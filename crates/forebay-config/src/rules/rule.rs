@@ -1,4 +1,5 @@
-//! What a rule says, as a value. How it is written is in `text`, what it must hold against in `check`.
+//! What a rule says, as a value. How it is written is in `text`, what it must hold against in
+//! `check`.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -38,8 +39,8 @@ impl FromStr for RuleId {
 pub enum Action {
     /// As the mode of the volume says.
     Cache,
-    /// Reads are not cached, writes go past the cache. What is cached already is still answered from there, and the
-    /// copy of what is written over is void: this changes speed, never content.
+    /// Reads are not cached, writes go past the cache. What is cached already is still answered
+    /// from there, and the copy of what is written over is void: this changes speed, never content.
     Bypass,
     /// Cached, and kept as long as possible.
     Pin,
@@ -210,8 +211,8 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Whether the rule makes sense only for now: it ends by itself, or names a process. Such a rule does not belong
-    /// into a configuration file.
+    /// Whether the rule makes sense only for now: it ends by itself, or names a process. Such a
+    /// rule does not belong into a configuration file.
     pub fn is_transient(&self) -> bool {
         self.expires.is_some() || self.conditions.pid.is_some() || self.conditions.tgid.is_some()
     }

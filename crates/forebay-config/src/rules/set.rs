@@ -1,8 +1,8 @@
 //! The rules of one volume: changed by whoever administers it, read by whoever serves it.
 //!
-//! - A change makes a new list and publishes it under a new generation; lists in use are never changed. So a serving
-//!   thread pays one atomic load for each request to know that nothing changed, and when something did, a lock that is
-//!   held only to copy one pointer.
+//! - A change makes a new list and publishes it under a new generation; lists in use are never
+//!   changed. So a serving thread pays one atomic load for each request to know that nothing
+//!   changed, and when something did, a lock that is held only to copy one pointer.
 //! - `/proc` is read before the lock is taken, never under it.
 //! - At most [`RULES_MAX`] rules; a number is never given to a second rule.
 
@@ -19,7 +19,8 @@ use super::proc::ProcFs;
 use super::rule::{DefaultAction, Rule, RuleId};
 use super::shadow::{self, Shadowed};
 
-/// Most rules of a volume: ten times FlashCache's lists. A request costs time linear in those that concern its client.
+/// Most rules of a volume: ten times FlashCache's lists. A request costs time linear in those that
+/// concern its client.
 pub const RULES_MAX: usize = 1000;
 
 /// Where a new rule goes. Earlier rules win.
@@ -126,7 +127,8 @@ impl RuleSet {
     /// Adds a rule.
     ///
     /// # Errors
-    /// [`RuleError`] if it can match nothing, its name is taken, there are too many, or `position` names no rule.
+    /// [`RuleError`] if it can match nothing, its name is taken, there are too many, or `position`
+    /// names no rule.
     pub fn add(&self, rule: Rule, position: Position, now: Instant) -> Result<Added, RuleError> {
         let bound = check::bind(&rule, &self.proc)?;
         self.change(|table| {
@@ -155,8 +157,8 @@ impl RuleSet {
         removed.map(|(entry, _)| entry.report(now))
     }
 
-    /// Makes these the rules, all or none. A rule that is there already stays the same rule: it keeps its number, its
-    /// figures and its time of expiry.
+    /// Makes these the rules, all or none. A rule that is there already stays the same rule: it
+    /// keeps its number, its figures and its time of expiry.
     ///
     /// # Errors
     /// As [`RuleSet::add`], wrapped in [`RuleError::InList`].
@@ -209,13 +211,15 @@ impl RuleSet {
         self.set(|table| table.default = default);
     }
 
-    /// The volume was resized. Rules that lie behind its end now are kept; they match nothing until it grows again.
+    /// The volume was resized. Rules that lie behind its end now are kept; they match nothing until
+    /// it grows again.
     pub fn set_volume_bytes(&self, volume_bytes: u64) {
         self.set(|table| table.volume_bytes = volume_bytes);
     }
 
-    /// Drops rules whose time is over, or whose process has ended. To be called about once a second from a thread that
-    /// serves no requests: it reads a file of `/proc` for each rule on a process, and nothing if there is none.
+    /// Drops rules whose time is over, or whose process has ended. To be called about once a second
+    /// from a thread that serves no requests: it reads a file of `/proc` for each rule on a
+    /// process, and nothing if there is none.
     pub fn expire(&self, now: Instant) -> Vec<Dropped> {
         let table = self.table();
         let reason = |entry: &Entry| {

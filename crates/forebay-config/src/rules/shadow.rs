@@ -1,9 +1,10 @@
 //! Rules that never apply because earlier ones take every request that they match.
 //!
-//! Method: a rule is a set of conditions on the client, and a box in the space of (offset, length, direction). Of the
-//! earlier rules, those that match every client of the later one have their boxes cut out of its box; if nothing is
-//! left, it is shadowed. The answer is sure when it is yes. It may miss some: globs are compared by their text, and a
-//! box that was cut into more than [`PIECES_MAX`] pieces is given up.
+//! Method: a rule is a set of conditions on the client, and a box in the space of (offset, length,
+//! direction). Of the earlier rules, those that match every client of the later one have their
+//! boxes cut out of its box; if nothing is left, it is shadowed. The answer is sure when it is yes.
+//! It may miss some: globs are compared by their text, and a box that was cut into more than
+//! [`PIECES_MAX`] pieces is given up.
 
 use std::fmt;
 
@@ -89,7 +90,8 @@ fn around(whole: ByteRange, inner: ByteRange) -> impl Iterator<Item = ByteRange>
     before.into_iter().chain(after)
 }
 
-/// Whether every client that `later` matches is matched by `earlier`, for as long as `later` is there.
+/// Whether every client that `later` matches is matched by `earlier`, for as long as `later` is
+/// there.
 fn takes_clients_of(earlier: &Entry, later: &Entry) -> bool {
     let (a, b) = (&earlier.rule.conditions, &later.rule.conditions);
     let outlives = match (earlier.expires_at, later.expires_at) {

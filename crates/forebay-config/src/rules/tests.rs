@@ -1,5 +1,5 @@
-//! The rules as a whole: against an evaluation that is written down plainly, and with several threads. Processes that end
-//! are in `processes`.
+//! The rules as a whole: against an evaluation that is written down plainly, and with several
+//! threads. Processes that end are in `processes`.
 
 mod processes;
 
@@ -16,7 +16,8 @@ use super::*;
 
 const VOLUME_BYTES: u64 = 1 << 30;
 
-/// A process file system with process 10 (threads 10 and 11; rsync in /a/x) and 20 (executable not readable, in /b).
+/// A process file system with process 10 (threads 10 and 11; rsync in /a/x) and 20 (executable not
+/// readable, in /b).
 static WORLD: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
     for (pid, tgid, exe, comm, cgroup) in [
@@ -142,7 +143,8 @@ fn requests() -> impl Iterator<Item = Request> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Compiled for a client, cached by process, and plainly gone through: one answer, and figures that agree with it.
+    /// Compiled for a client, cached by process, and plainly gone through: one answer, and figures
+    /// that agree with it.
     #[test]
     fn compiled_is_what_the_rules_say(rules in prop::collection::vec(small_rule(), 0..12)) {
         let now = Instant::now();
@@ -170,7 +172,8 @@ proptest! {
         prop_assert_eq!(reported, counts);
     }
 
-    /// Whatever a rule that is warned about matches, one of the rules that the warning names matches too, and is earlier.
+    /// Whatever a rule that is warned about matches, one of the rules that the warning names
+    /// matches too, and is earlier.
     #[test]
     fn shadowed_rules_decide_nothing(rules in prop::collection::vec(small_rule(), 2..16)) {
         let (_, listed, warnings) = small_set(rules);

@@ -1,7 +1,8 @@
 //! Rules as they are printed, and as JSON.
 //!
-//! Both forms read back as the same rule. In JSON (and any other format of serde) a rule is one object with the keys
-//! of [`KEYS`](super::KEYS); numbers may be given as numbers or as text, `null` means not given.
+//! Both forms read back as the same rule. In JSON (and any other format of serde) a rule is one
+//! object with the keys of [`KEYS`](super::KEYS); numbers may be given as numbers or as text,
+//! `null` means not given.
 
 use std::fmt;
 use std::time::Duration;

@@ -9,11 +9,13 @@ use forebay_format::checkpoint::BackingRecord;
 /// Settings that belong to the whole cache.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Blocks in the [`crate::api::SCRATCH`] buffer: bounds destage, fills, merges and relocation in flight.
+    /// Blocks in the [`crate::api::SCRATCH`] buffer: bounds destage, fills, merges and relocation
+    /// in flight.
     pub scratch_blocks: u32,
     /// What can be changed while the engine runs.
     pub pool: PoolSettings,
-    /// What the cache is known to hold durably, from a record outside of its device: one that holds less is not opened (I75).
+    /// What the cache is known to hold durably, from a record outside of its device: one that holds
+    /// less is not opened (I75).
     pub known: CacheMark,
 }
 
@@ -23,8 +25,9 @@ impl Default for EngineConfig {
     }
 }
 
-/// How far a cache has come, as its device holds it durably. It only ever rises: whoever finds a cache below a mark that was taken of it
-/// has an older copy, or a device that lost what it had flushed.
+/// How far a cache has come, as its device holds it durably. It only ever rises: whoever finds a
+/// cache below a mark that was taken of it has an older copy, or a device that lost what it had
+/// flushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheMark {
     /// Generation of the superblock in effect.
@@ -45,13 +48,15 @@ pub enum OnBackingChange {
     DiscardDirty,
 }
 
-/// What the owner knows of a backing store beyond what the cache noted of it: has somebody else written to it since the cache did?
+/// What the owner knows of a backing store beyond what the cache noted of it: has somebody else
+/// written to it since the cache did?
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Suspicion {
     /// Nothing says so.
     #[default]
     None,
-    /// It cannot be told: the last run ended in the middle of its own writes. After an unclean stop clean blocks are dropped, dirty ones stay.
+    /// It cannot be told: the last run ended in the middle of its own writes. After an unclean stop
+    /// clean blocks are dropped, dirty ones stay.
     Uncertain,
     /// Somebody has: what becomes of dirty blocks is said by [`OnBackingChange`].
     Changed,
@@ -64,8 +69,9 @@ pub struct Attachment {
     pub volume: VolumeId,
     /// How to use the cache, and everything else that can be changed while the volume is served.
     pub settings: VolumeSettings,
-    /// Size now, in bytes, a multiple of 512; not below what the volume table says. (A volume whose backing store has
-    /// grown keeps its old size for one more run if its last block is not whole and dirty.)
+    /// Size now, in bytes, a multiple of 512; not below what the volume table says. (A volume whose
+    /// backing store has grown keeps its old size for one more run if its last block is not whole
+    /// and dirty.)
     pub size_bytes: u64,
     /// What the backing store looks like now. `samples` is not used.
     pub backing: BackingRecord,

@@ -1,9 +1,9 @@
 //! What goes into the engine and what comes out: requests and completions in, actions out.
 //!
-//! The engine makes no system call and never sees a payload byte. Its owner (the daemon's runner, or the simulator)
-//! performs every [`Action`] in the order in which it was handed out and reports each one that carries an [`OpId`]
-//! with exactly one completion. Retry, splitting, ordering and batching are decided here, so that the owner only
-//! translates.
+//! The engine makes no system call and never sees a payload byte. Its owner (the daemon's runner,
+//! or the simulator) performs every [`Action`] in the order in which it was handed out and reports
+//! each one that carries an [`OpId`] with exactly one completion. Retry, splitting, ordering and
+//! batching are decided here, so that the owner only translates.
 
 pub mod config;
 pub(crate) mod open_error;
@@ -31,8 +31,9 @@ pub struct OpId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BufId(pub u32);
 
-/// The buffer of `EngineConfig::scratch_blocks` blocks, aligned to a block, that the owner keeps for the engine for
-/// its whole life. The engine divides it up by itself. The owner fills it with zeroes once, before the first action.
+/// The buffer of `EngineConfig::scratch_blocks` blocks, aligned to a block, that the owner keeps
+/// for the engine for its whole life. The engine divides it up by itself. The owner fills it with
+/// zeroes once, before the first action.
 pub const SCRATCH: BufId = BufId(u32::MAX);
 
 /// A range of bytes in a buffer.
@@ -84,9 +85,10 @@ impl RequestKind {
 
 /// One request. The range must lie inside the volume and must not be empty (except for `Flush`).
 ///
-/// **Buffers.** Byte `i` of the buffer stands for byte `offset - offset % 4096 + i` of the volume: the data of an
-/// unaligned request starts `offset % 4096` bytes into its buffer, and the buffer covers whole blocks. The padding
-/// belongs to the engine while the request lasts. The owner keeps the buffer until the reply.
+/// **Buffers.** Byte `i` of the buffer stands for byte `offset - offset % 4096 + i` of the volume:
+/// the data of an unaligned request starts `offset % 4096` bytes into its buffer, and the buffer
+/// covers whole blocks. The padding belongs to the engine while the request lasts. The owner keeps
+/// the buffer until the reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Echoed in the reply.
@@ -103,8 +105,8 @@ pub struct Request<'a> {
     pub buf: Option<BufId>,
     /// What the owner's rules say of this request.
     pub treatment: Treatment,
-    /// For a write: CRC32C of every block that the request touches, in order; only the values of blocks that it
-    /// covers wholly are looked at.
+    /// For a write: CRC32C of every block that the request touches, in order; only the values of
+    /// blocks that it covers wholly are looked at.
     pub block_crcs: &'a [u32],
 }
 
@@ -134,14 +136,15 @@ pub enum Device {
     Backing(VolumeId),
 }
 
-/// Something for the owner to do. `Copy`, `FillZero` and `Crc` must be *finished* before the next action is taken. Device operations may
-/// be started later than others that were handed out after them, if the owner cannot start them at once, and may
-/// complete in any order: until one has completed its spans, header and metadata stay what they are.
+/// Something for the owner to do. `Copy`, `FillZero` and `Crc` must be *finished* before the next
+/// action is taken. Device operations may be started later than others that were handed out after
+/// them, if the owner cannot start them at once, and may complete in any order: until one has
+/// completed its spans, header and metadata stay what they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Read `len` bytes at `offset` into the spans of [`crate::Engine::spans`]`(op)`; complete with
-    /// [`crate::Engine::complete`]. If `crc` is set, the completion brings the CRC32C of each block read (the last may be
-    /// shorter than a block).
+    /// [`crate::Engine::complete`]. If `crc` is set, the completion brings the CRC32C of each block
+    /// read (the last may be shorter than a block).
     Read {
         /// Operation.
         op: OpId,
@@ -154,8 +157,9 @@ pub enum Action {
         /// Checksums wanted.
         crc: bool,
     },
-    /// Write `len` bytes at `offset`: first the block [`crate::Engine::header`]`(op)` if there is one, then the spans of
-    /// [`crate::Engine::spans`]`(op)`; complete with [`crate::Engine::complete`]. One device write, sequential.
+    /// Write `len` bytes at `offset`: first the block [`crate::Engine::header`]`(op)` if there is
+    /// one, then the spans of [`crate::Engine::spans`]`(op)`; complete with
+    /// [`crate::Engine::complete`]. One device write, sequential.
     Write {
         /// Operation.
         op: OpId,
@@ -175,7 +179,8 @@ pub enum Action {
         /// Bytes, a multiple of 4096; at most a segment or a checkpoint slot.
         len: u32,
     },
-    /// Write the bytes of [`crate::Engine::meta`]`(op)` to the cache device; complete with [`crate::Engine::complete`].
+    /// Write the bytes of [`crate::Engine::meta`]`(op)` to the cache device; complete with
+    /// [`crate::Engine::complete`].
     WriteMeta {
         /// Operation.
         op: OpId,
@@ -245,7 +250,8 @@ pub enum Action {
     },
     /// Something that an operator or a test wants to know.
     Notice(Notice),
-    /// A volume that is being detached and kept has come to rest: call [`crate::Engine::finish_detach`].
+    /// A volume that is being detached and kept has come to rest: call
+    /// [`crate::Engine::finish_detach`].
     VolumeQuiet {
         /// The volume.
         volume: VolumeId,
@@ -255,17 +261,20 @@ pub enum Action {
     Quiesced,
     /// The engine has closed the cache in an orderly way. Nothing follows.
     Closed,
-    /// The cache device has failed. Make durable, **outside of it**, that this cache (its identity) must never be opened
-    /// again as if it were current, and what is at risk ([`crate::Engine::at_risk`], asked when this is handed out or later).
-    /// Then answer with [`crate::Engine::loss_recorded`]. Until the first such record is durable nothing goes past the
-    /// cache: after a restart its old contents would come back. Later ones bring the record up to date.
+    /// The cache device has failed. Make durable, **outside of it**, that this cache (its identity)
+    /// must never be opened again as if it were current, and what is at risk
+    /// ([`crate::Engine::at_risk`], asked when this is handed out or later). Then answer with
+    /// [`crate::Engine::loss_recorded`]. Until the first such record is durable nothing goes past
+    /// the cache: after a restart its old contents would come back. Later ones bring the record up
+    /// to date.
     RecordLoss {
         /// Echoed in the answer.
         ticket: u64,
     },
-    /// A member of a mirrored cache has failed. Make durable, **outside of the cache**, that the device with its tag
-    /// ([`crate::Engine::mirror_state`]) must never be believed again; then answer with [`crate::Engine::member_recorded`]. Until then
-    /// nothing counts that only the other member has.
+    /// A member of a mirrored cache has failed. Make durable, **outside of the cache**, that the
+    /// device with its tag ([`crate::Engine::mirror_state`]) must never be believed again; then
+    /// answer with [`crate::Engine::member_recorded`]. Until then nothing counts that only the
+    /// other member has.
     RecordOut {
         /// Echoed in the answer.
         ticket: u64,
@@ -341,8 +350,8 @@ pub enum DeviceFailure {
     /// In some way.
     #[error("device operation failed")]
     Failed,
-    /// The device ends before the end that it had: it was cut, or is gone, perhaps for a moment. Nothing was done, and what was read
-    /// is not to be used. Says nothing of the data.
+    /// The device ends before the end that it had: it was cut, or is gone, perhaps for a moment.
+    /// Nothing was done, and what was read is not to be used. Says nothing of the data.
     #[error("the device has ended")]
     Ended,
 }
@@ -350,8 +359,9 @@ pub enum DeviceFailure {
 /// Something worth telling; never needed for correctness.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
-    /// A cached block did not match its checksum (or could not be read). A clean one is refetched; a dirty one is
-    /// lost, its valid sectors answer with an I/O error until they are written again.
+    /// A cached block did not match its checksum (or could not be read). A clean one is refetched;
+    /// a dirty one is lost, its valid sectors answer with an I/O error until they are written
+    /// again.
     BlockDamaged {
         /// Volume.
         volume: VolumeId,
@@ -372,7 +382,8 @@ pub enum Notice {
         /// Segment that was being written.
         segment: u32,
     },
-    /// The cache device failed: it takes nothing any more. Requests wait until [`Action::RecordLoss`] is answered.
+    /// The cache device failed: it takes nothing any more. Requests wait until
+    /// [`Action::RecordLoss`] is answered.
     CacheFenced,
     /// A member of a mirrored cache failed. Writes wait until [`Action::RecordOut`] is answered.
     MemberFailed {
@@ -388,14 +399,17 @@ pub enum Notice {
     MirrorWhole,
     /// A new member of a mirrored cache failed before it had everything.
     RebuildFailed,
-    /// The cache is given up: the engine goes on without it, and writes to the backing stores what only the cache has.
+    /// The cache is given up: the engine goes on without it, and writes to the backing stores what
+    /// only the cache has.
     RunsWithoutCache,
-    /// Everything that a cache that was given up had of attached volumes is on their backing stores, or lost.
+    /// Everything that a cache that was given up had of attached volumes is on their backing
+    /// stores, or lost.
     RescueEnded {
         /// Blocks of which something is lost.
         lost_blocks: u64,
     },
-    /// The cache was given up, and with it the guarantee of ordered destage: what is rescued is written in any order.
+    /// The cache was given up, and with it the guarantee of ordered destage: what is rescued is
+    /// written in any order.
     OrderEnded {
         /// Volume.
         volume: VolumeId,
@@ -405,31 +419,34 @@ pub enum Notice {
         /// Its generation.
         generation: u64,
     },
-    /// A version of a block was lost before ordered destage could write it: the backing store alone is no
-    /// crash-consistent image any more, until what is dirty now has been written back.
+    /// A version of a block was lost before ordered destage could write it: the backing store alone
+    /// is no crash-consistent image any more, until what is dirty now has been written back.
     OrderBroken {
         /// Volume.
         volume: VolumeId,
         /// Block of the volume.
         block: u64,
     },
-    /// A volume that is not attached has lost the guarantee of ordered destage, because what it has dirty had to be moved to
-    /// make room: when it is attached again its backing store alone is no crash-consistent image until what is dirty
-    /// now has been written back.
+    /// A volume that is not attached has lost the guarantee of ordered destage, because what it has
+    /// dirty had to be moved to make room: when it is attached again its backing store alone is no
+    /// crash-consistent image until what is dirty now has been written back.
     OrderYielded {
         /// Volume.
         volume: VolumeId,
     },
-    /// The backing store changed while the cache was away: clean blocks were dropped, and dirty ones if that was asked for.
+    /// The backing store changed while the cache was away: clean blocks were dropped, and dirty
+    /// ones if that was asked for.
     BackingChanged {
         /// Volume.
         volume: VolumeId,
         /// Clean blocks dropped.
         dropped: u64,
-        /// Dirty blocks thrown away, because the operator wanted that (`OnBackingChange::DiscardDirty`).
+        /// Dirty blocks thrown away, because the operator wanted that
+        /// (`OnBackingChange::DiscardDirty`).
         discarded: u64,
     },
-    /// Nobody can tell whether the backing store changed after a crash: clean blocks were dropped, to be sure.
+    /// Nobody can tell whether the backing store changed after a crash: clean blocks were dropped,
+    /// to be sure.
     BackingUncertain {
         /// Volume.
         volume: VolumeId,
@@ -453,8 +470,9 @@ pub enum Notice {
         /// Volume.
         volume: VolumeId,
     },
-    /// A volume was not detached and is served as before; or the cache is fenced, and it is open whether the volume is
-    /// there at the next start ([`crate::Engine::volume_size_bytes`] tells whether it is served until then).
+    /// A volume was not detached and is served as before; or the cache is fenced, and it is open
+    /// whether the volume is there at the next start ([`crate::Engine::volume_size_bytes`] tells
+    /// whether it is served until then).
     DetachFailed {
         /// Volume.
         volume: VolumeId,
@@ -468,7 +486,8 @@ pub enum Notice {
         /// Size in bytes.
         bytes: u64,
     },
-    /// A volume keeps its size, or the cache is fenced and it is open which size it has at the next start.
+    /// A volume keeps its size, or the cache is fenced and it is open which size it has at the next
+    /// start.
     ResizeFailed {
         /// Volume.
         volume: VolumeId,
@@ -479,7 +498,8 @@ pub enum Notice {
     ScrubEnded {
         /// What it has done.
         report: ScrubReport,
-        /// It went through everything; else it was cancelled, or the engine stops or goes on without its cache.
+        /// It went through everything; else it was cancelled, or the engine stops or goes on
+        /// without its cache.
         complete: bool,
     },
     /// The pool has its new size, durably; what was left out of the device can be taken away.
@@ -487,7 +507,8 @@ pub enum Notice {
         /// Segments now.
         segments: u32,
     },
-    /// The pool keeps its size, or the cache is fenced and it is open which size it has at the next start.
+    /// The pool keeps its size, or the cache is fenced and it is open which size it has at the next
+    /// start.
     PoolResizeFailed {
         /// Why.
         error: LifecycleError,

@@ -1,8 +1,8 @@
 //! What an operator can change while the engine runs: per volume, and for the whole pool.
 //!
-//! A change takes effect with the next decision that looks at it; requests already under way end as they began. Any
-//! combination of values in range is legal at any instant: what contradicts itself (a low limit above the high one)
-//! is refused by [`VolumeSettings::check`] before it gets here.
+//! A change takes effect with the next decision that looks at it; requests already under way end as
+//! they began. Any combination of values in range is legal at any instant: what contradicts itself
+//! (a low limit above the high one) is refused by [`VolumeSettings::check`] before it gets here.
 
 use crate::api::Nanos;
 use forebay_format::checkpoint::Mode;
@@ -18,8 +18,8 @@ pub enum DestageOrder {
     Fifo,
     /// The one that has not been used for longest first.
     Lru,
-    /// Flush epoch by flush epoch: the backing store alone is always a crash-consistent, older image of the volume. In
-    /// force once [`crate::Engine::is_ordered`] says so.
+    /// Flush epoch by flush epoch: the backing store alone is always a crash-consistent, older
+    /// image of the volume. In force once [`crate::Engine::is_ordered`] says so.
     Ordered,
 }
 
@@ -40,7 +40,8 @@ pub enum Admission {
 pub enum ReclaimPolicy {
     /// The oldest segment; nothing is kept for having been used.
     Fifo,
-    /// What has not been used for longest: cost and benefit by segment, with a second chance for blocks that were hit.
+    /// What has not been used for longest: cost and benefit by segment, with a second chance for
+    /// blocks that were hit.
     Lru,
     /// A small probationary queue in front of a main one: what is used once leaves early.
     #[default]
@@ -80,29 +81,33 @@ pub struct VolumeSettings {
     pub mode: Mode,
     /// Order of destage.
     pub destage_order: DestageOrder,
-    /// Longest time that a block may stay dirty since its bytes were written; destage is paced evenly to keep it. 0: no
-    /// limit; less than a second counts as a second. What is dirty when it is set counts from then.
+    /// Longest time that a block may stay dirty since its bytes were written; destage is paced
+    /// evenly to keep it. 0: no limit; less than a second counts as a second. What is dirty when it
+    /// is set counts from then.
     pub flush_period: Nanos,
     /// A volume without requests for this long is drained completely. 0: never for that reason.
     pub idle_delay: Nanos,
     /// Destage starts above this share of the pool being dirty with blocks of this volume, percent.
     pub dirty_low_pct: u32,
-    /// Writers of the volume are slowed to the speed of the backing store at this share of the pool, percent.
+    /// Writers of the volume are slowed to the speed of the backing store at this share of the
+    /// pool, percent.
     pub dirty_high_pct: u32,
     /// Most destage writes a second, also in a drain and when writers wait. 0: no limit.
     pub max_destage_iops: u32,
     /// Most bytes destaged a second, also in a drain and when writers wait. 0: no limit.
     pub max_destage_bytes_per_s: u64,
-    /// Latency of foreground operations on the backing store (95th percentile) that destage yields to, unless data is due
-    /// or writers wait. 0: it does not yield.
+    /// Latency of foreground operations on the backing store (95th percentile) that destage yields
+    /// to, unless data is due or writers wait. 0: it does not yield.
     pub latency_target: Nanos,
     /// Destage operations in flight under pressure, at least 1.
     pub destage_depth_max: u32,
-    /// Widest gap between dirty blocks, in bytes, that is written along with them where that is faster. 0: none is.
+    /// Widest gap between dirty blocks, in bytes, that is written along with them where that is
+    /// faster. 0: none is.
     pub destage_gap_bytes: u64,
     /// Which missed blocks are cached.
     pub admission: Admission,
-    /// A stream of consecutive requests longer than this goes past the cache. 0: nothing does for that reason.
+    /// A stream of consecutive requests longer than this goes past the cache. 0: nothing does for
+    /// that reason.
     pub skip_sequential_bytes: u64,
     /// Share of the pool that the volume's clean blocks are not evicted below, percent.
     pub min_share_pct: u32,
@@ -110,7 +115,8 @@ pub struct VolumeSettings {
     pub max_share_pct: u32,
     /// Weight against the other volumes.
     pub priority: Priority,
-    /// Zeroes and discards of at least this many bytes go to the backing store at once instead of through the log.
+    /// Zeroes and discards of at least this many bytes go to the backing store at once instead of
+    /// through the log.
     pub zero_direct_min_bytes: u64,
 }
 
@@ -143,7 +149,8 @@ impl Default for VolumeSettings {
 pub struct PoolSettings {
     /// Which segment gives way.
     pub reclaim_policy: ReclaimPolicy,
-    /// Share of a reclaimed segment that may be kept because it was hit, percent: the endurance budget.
+    /// Share of a reclaimed segment that may be kept because it was hit, percent: the endurance
+    /// budget.
     pub survivors_max_pct: u32,
     /// Dirty share of the pool beyond which no volume may push it, percent.
     pub dirty_limit_pct: u32,

@@ -66,13 +66,15 @@ pub struct Stats {
     pub destage_writes: u64,
     /// Destage writes, and flushes after them, that failed.
     pub destage_failures: u64,
-    /// Blocks written back together with a block behind them: added in front of the one that was picked.
+    /// Blocks written back together with a block behind them: added in front of the one that was
+    /// picked.
     pub front_merged_blocks: u64,
     /// Blocks written back together with a block before them: added behind the one that was picked.
     pub back_merged_blocks: u64,
     /// Blocks between dirty ones that were written along with them, with what they held.
     pub gap_filled_blocks: u64,
-    /// Clean blocks dropped because what the cache device returned had a wrong checksum, or was an error.
+    /// Clean blocks dropped because what the cache device returned had a wrong checksum, or was an
+    /// error.
     pub read_invalidated_blocks: u64,
     /// Fills given up because the block was changed meanwhile.
     pub fill_cancelled_blocks: u64,
@@ -84,8 +86,8 @@ pub struct Stats {
     pub direct_waits: u64,
     /// Blocks that became dirty, having been clean or not in the cache.
     pub dirtied_blocks: u64,
-    /// Writes to the cache device without any block of data: batches of marks or intents alone, summaries, checkpoints and
-    /// superblocks.
+    /// Writes to the cache device without any block of data: batches of marks or intents alone,
+    /// summaries, checkpoints and superblocks.
     pub cache_metadata_writes: u64,
     /// Writes and flushes of the cache device that failed.
     pub cache_write_errors: u64,
@@ -93,7 +95,8 @@ pub struct Stats {
     pub evicted_blocks: u64,
     /// Blocks that reclaim moved to the survivor stream.
     pub relocated_blocks: u64,
-    /// Of those asked to be moved, clean blocks kept because they were hit: what the endurance budget limits.
+    /// Of those asked to be moved, clean blocks kept because they were hit: what the endurance
+    /// budget limits.
     pub survivor_hit_blocks: u64,
     /// The same, kept because they were pinned.
     pub survivor_pinned_blocks: u64,
@@ -101,7 +104,8 @@ pub struct Stats {
     pub survivor_share_blocks: u64,
     /// The same, dirty or destaged blocks, that had to be moved.
     pub survivor_unclean_blocks: u64,
-    /// Clean blocks dropped because their volume had more than its largest share; evicted blocks, too.
+    /// Clean blocks dropped because their volume had more than its largest share; evicted blocks,
+    /// too.
     pub trimmed_blocks: u64,
     /// Fills that went straight to the survivors because the block had been evicted not long ago.
     pub readmitted_blocks: u64,
@@ -140,8 +144,8 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Bytes written to the cache device for 1000 bytes that clients wrote or that were filled: the price of headers,
-    /// metadata and survivors.
+    /// Bytes written to the cache device for 1000 bytes that clients wrote or that were filled: the
+    /// price of headers, metadata and survivors.
     #[must_use]
     pub fn write_amplification_permille(&self) -> u64 {
         let asked = self.written_bytes + self.filled_blocks * 4096;

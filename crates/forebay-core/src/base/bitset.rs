@@ -1,7 +1,8 @@
 //! A sparse set of block numbers that can be walked in order: which blocks wait to be destaged.
 //!
-//! Two levels: leaves of 4096 bits that exist only where a bit is set, and a bit per leaf above them. A completely
-//! random set costs at most one bit per block of the volume plus the leaf pointers.
+//! Two levels: leaves of 4096 bits that exist only where a bit is set, and a bit per leaf above
+//! them. A completely random set costs at most one bit per block of the volume plus the leaf
+//! pointers.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -1,12 +1,14 @@
-//! A token bucket that is emptied into a debt: what was taken is worked off at a rate, and more may be taken only once
-//! (nearly) nothing is owed. Unlike a bucket that fills up, it saves nothing while nobody asks, so there are no bursts
-//! after a pause; and a rate that changes acts at once on what is owed.
+//! A token bucket that is emptied into a debt: what was taken is worked off at a rate, and more may
+//! be taken only once (nearly) nothing is owed. Unlike a bucket that fills up, it saves nothing
+//! while nobody asks, so there are no bursts after a pause; and a rate that changes acts at once on
+//! what is owed.
 //!
 //! In any window of length `T` at most `rate * (T + BURST)` and one helping are taken.
 
 use crate::api::Nanos;
 
-/// Debt, as time at the present rate, up to which more may be taken: hides the granularity of events.
+/// Debt, as time at the present rate, up to which more may be taken: hides the granularity of
+/// events.
 pub(crate) const BURST_NS: Nanos = 10_000_000;
 
 const NANO: u128 = 1_000_000_000;

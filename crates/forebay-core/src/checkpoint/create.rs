@@ -10,10 +10,11 @@ use forebay_format::geometry::VOLUMES_MAX;
 use forebay_format::superblock::{CacheState, Superblock, being_made};
 use forebay_format::{BLOCK_BYTES, FormatError, Geometry, MirrorMark};
 
-/// Writes that make a device an empty cache: `(offset, bytes)`, to be done in this order, with a device flush after each.
+/// Writes that make a device an empty cache: `(offset, bytes)`, to be done in this order, with a
+/// device flush after each.
 ///
-/// The superblocks are wiped first and written last, so a device is never half a cache: a crash in between leaves one
-/// that is not recognised.
+/// The superblocks are wiped first and written last, so a device is never half a cache: a crash in
+/// between leaves one that is not recognised.
 ///
 /// # Errors
 /// [`FormatError::Geometry`] if the geometry or the volumes cannot be described.
@@ -21,8 +22,8 @@ pub fn format_cache(params: &FormatParams) -> Result<Vec<(u64, Vec<u8>)>, Format
     format(params, None)
 }
 
-/// As [`format_cache`], for a cache that is mirrored over two devices ([`Geometry::mirrored`]) with these tags: offsets are of
-/// the pool's space, and a flush is one of both.
+/// As [`format_cache`], for a cache that is mirrored over two devices ([`Geometry::mirrored`]) with
+/// these tags: offsets are of the pool's space, and a flush is one of both.
 ///
 /// # Errors
 /// As [`format_cache`].

@@ -6,18 +6,23 @@
 //!                        +- Mending +   (only when a cache is opened)
 //! ```
 //!
-//! - *Holding*: no new batch is started until those in flight have completed. Then the map is exactly what the log up
-//!   to here says, and the snapshot is taken: a fraction of a millisecond without appends.
-//! - *Flushing*: the cache device is flushed, so that everything that the snapshot speaks of is durable.
-//! - *Mending*: after a crash between the superblock copies, or damage to one, the other copy still names an older
-//!   checkpoint, whose slots are about to be written over. It is brought up to date first, one copy after the other: whichever
-//!   survives must name a checkpoint that is there (I13).
-//! - *Writing*, *Settling*: both copies are written to the slots that the checkpoint in effect does not use; flush.
-//! - *Super…*: superblock copy A, flush, copy B, flush. From the first of them on the new checkpoint is in effect. At the end of a
-//!   rebuild (`mirror::rebuild`) once more, for the new member.
+//! - *Holding*: no new batch is started until those in flight have completed. Then the map is
+//!   exactly what the log up to here says, and the snapshot is taken: a fraction of a millisecond
+//!   without appends.
+//! - *Flushing*: the cache device is flushed, so that everything that the snapshot speaks of is
+//!   durable.
+//! - *Mending*: after a crash between the superblock copies, or damage to one, the other copy still
+//!   names an older checkpoint, whose slots are about to be written over. It is brought up to date
+//!   first, one copy after the other: whichever survives must name a checkpoint that is there
+//!   (I13).
+//! - *Writing*, *Settling*: both copies are written to the slots that the checkpoint in effect does
+//!   not use; flush.
+//! - *Super…*: superblock copy A, flush, copy B, flush. From the first of them on the new
+//!   checkpoint is in effect. At the end of a rebuild (`mirror::rebuild`) once more, for the new
+//!   member.
 //!
-//! Only at the end may the segments that the new checkpoint calls free be written (I7): a crash before that finds the
-//! old checkpoint, and everything that it points at, untouched.
+//! Only at the end may the segments that the new checkpoint calls free be written (I7): a crash
+//! before that finds the old checkpoint, and everything that it points at, untouched.
 
 pub(crate) mod create;
 
@@ -83,7 +88,8 @@ pub(crate) struct Checkpoints {
     absorbed: Vec<u32>,
     /// Drop marks and intents that this checkpoint makes durable: they need not be appended.
     settled: Vec<Item>,
-    /// What the superblock under way says of the members of a mirrored cache: it stays the same in all copies, whatever happens to them.
+    /// What the superblock under way says of the members of a mirrored cache: it stays the same in
+    /// all copies, whatever happens to them.
     mark: Option<MirrorMark>,
     /// The superblock of a new member is written, after that of the other one.
     second: bool,
@@ -95,7 +101,8 @@ pub(crate) struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Generation of the superblock of the last checkpoint, durable in both copies; 0 before there was one since the start.
+    /// Generation of the superblock of the last checkpoint, durable in both copies; 0 before there
+    /// was one since the start.
     pub(crate) fn super_generation(&self) -> u64 {
         self.super_generation
     }
@@ -114,8 +121,9 @@ impl Checkpoints {
     }
 }
 
-/// Segments in an append window: enough that checkpoints are rare (their cost is some percent of what the window
-/// takes), few enough that a restart reads little, never so many that they cost the cache much of its space.
+/// Segments in an append window: enough that checkpoints are rare (their cost is some percent of
+/// what the window takes), few enough that a restart reads little, never so many that they cost the
+/// cache much of its space.
 pub(crate) fn window_size(segments: u32) -> u32 {
     (segments / 16).clamp(4, 256)
 }
@@ -160,12 +168,14 @@ impl Checkpoints {
             || cx.has_ended_intents() && cx.now >= self.last_at + INTENTS_PAUSE_NS
     }
 
-    /// Segments that hold nothing are about to join the window: a checkpoint that lists them is under way, or due.
+    /// Segments that hold nothing are about to join the window: a checkpoint that lists them is
+    /// under way, or due.
     pub(crate) fn is_room_coming(&self, cx: &Context) -> bool {
         !cx.fenced && (!self.joining.is_empty() || !cx.free.pool.is_empty() && self.is_due(cx))
     }
 
-    /// There is no space in the log even for marks and intents: a checkpoint says the same without it.
+    /// There is no space in the log even for marks and intents: a checkpoint says the same without
+    /// it.
     fn wants_marks_by_checkpoint(&self, cx: &Context) -> bool {
         let stream = &cx.log.streams[StreamKind::Write.index()];
         cx.free.window.len() <= 1
@@ -178,7 +188,8 @@ impl Checkpoints {
         (self.is_idle() && self.may_checkpoint(cx) && cx.has_ended_intents()).then_some(due)
     }
 
-    /// A checkpoint may begin. Not when the final one is near, unless moves are under way that may need segments to end.
+    /// A checkpoint may begin. Not when the final one is near, unless moves are under way that may
+    /// need segments to end.
     #[inline]
     fn may_checkpoint(&self, cx: &Context) -> bool {
         let is_closing = cx.is_winding_down() && cx.log.moves == 0 && self.purpose != Purpose::Opening;
@@ -195,14 +206,16 @@ impl Checkpoints {
     pub(crate) fn begin_final(&mut self, cx: &mut Context) {
         self.purpose = Purpose::Closing;
         if cx.fenced {
-            // No promise can be made; the cache stays marked as open and is recovered at the next start.
+            // No promise can be made; the cache stays marked as open and is recovered at the next
+            // start.
             cx.actions.push_back(crate::api::Action::Closed);
             return;
         }
         self.hold(cx);
     }
 
-    /// Holds the log if a checkpoint is due. True if nothing is in flight any more: a snapshot can be taken.
+    /// Holds the log if a checkpoint is due. True if nothing is in flight any more: a snapshot can
+    /// be taken.
     #[inline(always)] // asked in every settling
     pub(crate) fn is_ready_for_snapshot(&mut self, cx: &mut Context) -> bool {
         match self.step {
@@ -239,7 +252,8 @@ impl Checkpoints {
         cx.log.on_hold = true;
     }
 
-    /// The map as it is now, but for the states of slots. Nothing is in flight, so it is what the log says.
+    /// The map as it is now, but for the states of slots. Nothing is in flight, so it is what the
+    /// log says.
     fn snapshot(&mut self, cx: &mut Context) -> Checkpoint {
         self.absorbed = core::mem::take(&mut cx.log.marks);
         self.settled = cx.log.streams[StreamKind::Write.index()].take_without_payload();
@@ -279,7 +293,8 @@ impl Checkpoints {
         }
     }
 
-    /// The volume table as the next checkpoint will have it: volumes that are not attached included.
+    /// The volume table as the next checkpoint will have it: volumes that are not attached
+    /// included.
     pub(crate) fn table_to_write(&self, cx: &Context) -> Vec<VolumeEntry> {
         let closing = self.purpose == Purpose::Closing;
         let mut table = cx.volume_table.clone();
@@ -360,7 +375,8 @@ impl Checkpoints {
         self.failed = false;
         if copy == 0 && self.tries == 0 && !second {
             self.mark = cx.superblock.mirror;
-            // A member that goes on alone counts by two: then its superblock is newer than any that the other one was left with.
+            // A member that goes on alone counts by two: then its superblock is newer than any that
+            // the other one was left with.
             let alone = self.mark.is_some_and(|mark| mark.out.is_some());
             cx.superblock.generation += 1 + u64::from(alone);
         }

@@ -1,5 +1,5 @@
-//! Counters and gauges of single volumes, next to the pool-wide [`crate::Stats`]. An array by volume number: counting is an
-//! addition.
+//! Counters and gauges of single volumes, next to the pool-wide [`crate::Stats`]. An array by
+//! volume number: counting is an addition.
 
 use crate::api::{Device, Nanos, Request, RequestKind, RequestOutcome};
 use crate::context::Context;
@@ -56,7 +56,8 @@ pub struct VolumeStats {
     pub dirty_write_hit_blocks: u64,
     /// Blocks read from the backing store and added to the cache.
     pub filled_blocks: u64,
-    /// Clean blocks dropped because what the cache device returned had a wrong checksum, or was an error.
+    /// Clean blocks dropped because what the cache device returned had a wrong checksum, or was an
+    /// error.
     pub read_invalidated_blocks: u64,
     /// Fills given up because the block was changed meanwhile.
     pub fill_cancelled_blocks: u64,

@@ -1,8 +1,9 @@
 //! CoverageMarks: rare paths of the engine that a run has come by.
 //!
-//! A test that never comes where a bug would be proves nothing. Each coverage mark is one bit, set where the path is taken: nothing on
-//! the paths of ordinary requests, one instruction elsewhere. The simulator counts the engines that reached each and
-//! demands that none is left out (`forebay sim`, `docs/internals/simulation.md`).
+//! A test that never comes where a bug would be proves nothing. Each coverage mark is one bit, set
+//! where the path is taken: nothing on the paths of ordinary requests, one instruction elsewhere.
+//! The simulator counts the engines that reached each and demands that none is left out (`forebay
+//! sim`, `docs/internals/simulation.md`).
 
 use crate::context::Context;
 use crate::engine::Engine;
@@ -52,11 +53,13 @@ coverage! {
     LostSwept = "lost-swept",
     /// Recovery began with one member of a mirrored cache, because the other was missing or stale.
     MemberMissing = "member-missing",
-    /// Recovery found something on one member of a mirrored cache that the other lacked, and mended it.
+    /// Recovery found something on one member of a mirrored cache that the other lacked, and mended
+    /// it.
     MemberMended = "member-mended",
     /// A bad copy on one member of a mirrored cache was written again from the other.
     CopyMended = "copy-mended",
-    /// A batch of a mirrored cache failed on a member that counts, and was written again though the other one had it.
+    /// A batch of a mirrored cache failed on a member that counts, and was written again though the
+    /// other one had it.
     HalfRewritten = "half-rewritten",
     /// A new member of a mirrored cache was filled.
     RebuildEnded = "rebuild-ended",

@@ -1,7 +1,8 @@
 //! What one part of the engine tells another.
 //!
-//! A part calls the parts below it. What it tells those above it is queued here, and handed to them by the engine in the order in which it
-//! was told, before the engine takes the next call and between two steps of settling.
+//! A part calls the parts below it. What it tells those above it is queued here, and handed to them
+//! by the engine in the order in which it was told, before the engine takes the next call and
+//! between two steps of settling.
 
 use crate::api::Device;
 use crate::api::open_error::OpenError;
@@ -17,7 +18,8 @@ use forebay_format::VolumeId;
 /// See the top of the file.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// What this one has queued for the log was appended to the slot (any number, if it has no payload), or (`None`) will not be.
+    /// What this one has queued for the log was appended to the slot (any number, if it has no
+    /// payload), or (`None`) will not be.
     Appended(ItemOwner, Key, Option<u32>),
     /// A flush that somebody waits for has ended.
     Flushed { waiter: Waiter, device: Device, ok: bool },
@@ -35,7 +37,8 @@ pub(crate) enum Event {
     Redo(u32),
     /// One that waited for the owner's answer has failed.
     Refused(u32),
-    /// So many blocks of a volume were destaged; `saturated`: it could not have gone faster since the last time.
+    /// So many blocks of a volume were destaged; `saturated`: it could not have gone faster since
+    /// the last time.
     Destaged { volume: VolumeId, blocks: u64, saturated: bool },
     /// The engine goes on without its cache.
     WithoutCache,
@@ -43,7 +46,8 @@ pub(crate) enum Event {
     MemberOut,
     /// What became of a copy that a scrub asked about.
     Repaired(u32, Outcome),
-    /// A block that was damaged has been read again from its backing store, to a page; it may be appended as a fill.
+    /// A block that was damaged has been read again from its backing store, to a page; it may be
+    /// appended as a fill.
     Fetched { key: Key, crc: u32, page: Page, token: u64 },
     /// The cache cannot be opened.
     OpeningFailed(Box<OpenError>),

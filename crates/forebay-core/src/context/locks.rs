@@ -1,8 +1,9 @@
 //! Exclusive locks on ranges of blocks, granted in the order in which they were asked for.
 //!
-//! Two such tables exist: one that serialises everything that changes a block's content (client writes, zeroes,
-//! relocation), and one that serialises writes to the backing store (destage, writes past the cache). A holder of the
-//! first may wait for the second, never the other way round, so there is no cycle.
+//! Two such tables exist: one that serialises everything that changes a block's content (client
+//! writes, zeroes, relocation), and one that serialises writes to the backing store (destage,
+//! writes past the cache). A holder of the first may wait for the second, never the other way
+//! round, so there is no cycle.
 
 use crate::map::segment::Key;
 use alloc::collections::VecDeque;

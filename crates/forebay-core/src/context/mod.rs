@@ -1,5 +1,5 @@
-//! What all parts of the engine share: clock, configuration, map, volumes, requests, operations and their buffers, locks, pages, the
-//! queue of actions, counters.
+//! What all parts of the engine share: clock, configuration, map, volumes, requests, operations and
+//! their buffers, locks, pages, the queue of actions, counters.
 //!
 //! A part of the engine owns its own state and is handed the context. Nothing here calls a part.
 
@@ -87,7 +87,8 @@ pub(crate) struct Context {
     pub(crate) pages: Pages,
     pub(crate) log: Log,
     pub(crate) fills: Fills,
-    /// Where superblock copies lie that differ from the one in effect, and what belongs there, in the order in which they are mended.
+    /// Where superblock copies lie that differ from the one in effect, and what belongs there, in
+    /// the order in which they are mended.
     pub(crate) stale_superblocks: Vec<(u64, Vec<u8>)>,
     /// Writes past the cache that wait until a flush epoch of their volume is active.
     pub(crate) order_waiters: Vec<OrderWaiter>,
@@ -159,7 +160,8 @@ impl Context {
         }
     }
 
-    /// Prepares the index for requests on a range, unless it is so long that looking at all slots is faster.
+    /// Prepares the index for requests on a range, unless it is so long that looking at all slots
+    /// is faster.
     pub(crate) fn settle_range(&mut self, volume: VolumeId, first: u64, blocks: u64) {
         if self.map.is_unsettled()
             && !fault::planted(PlantedBug::OverlookListed)
@@ -207,7 +209,8 @@ impl Context {
         self.unsettled = true;
     }
 
-    /// A late step of settling has changed what an earlier one decides by, and there may be no event after it.
+    /// A late step of settling has changed what an earlier one decides by, and there may be no
+    /// event after it.
     pub(crate) fn settle_again(&mut self) {
         self.unsettled = true;
     }
@@ -368,7 +371,8 @@ impl Context {
         op
     }
 
-    /// Reads `count` cached blocks from `slot` on, at the so-many-th attempt ([`Context::slot_offset`]).
+    /// Reads `count` cached blocks from `slot` on, at the so-many-th attempt
+    /// ([`Context::slot_offset`]).
     pub(crate) fn read_slots(
         &mut self,
         (slot, count): (u32, u32),

@@ -136,7 +136,8 @@ pub(crate) struct Op {
     pub(crate) attempt: Option<u32>,
     /// How often it was asked for again.
     pub(crate) asked: u8,
-    /// How it was asked for, if it is one of the cache device, and how often it was asked for again because that had ended.
+    /// How it was asked for, if it is one of the cache device, and how often it was asked for again
+    /// because that had ended.
     pub(crate) action: Option<Action>,
     pub(crate) ended: u8,
     pub(crate) len: u32,

@@ -1,4 +1,5 @@
-//! The scratch buffer, divided into blocks. Each kind of use has a limit, so that none can starve another.
+//! The scratch buffer, divided into blocks. Each kind of use has a limit, so that none can starve
+//! another.
 
 use crate::api::{SCRATCH, Span};
 use alloc::vec::Vec;

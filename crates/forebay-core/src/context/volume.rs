@@ -104,7 +104,8 @@ impl Volume {
         (delay > 0).then(|| self.last_active.saturating_add(delay))
     }
 
-    /// Whether a write with this treatment goes through the log, and whether it is cached if it does not.
+    /// Whether a write with this treatment goes through the log, and whether it is cached if it
+    /// does not.
     pub(crate) fn writes(&self, treatment: Treatment) -> (bool, bool) {
         if self.ending && self.is_write_back() {
             let unwanted = treatment == Treatment::Cache && self.settings.admission == Admission::Never;
@@ -130,8 +131,8 @@ impl Volume {
 }
 
 impl Context {
-    /// Attaches a volume. The table is only as long as the highest number that was attached needs it: every settling
-    /// walks it from end to end.
+    /// Attaches a volume. The table is only as long as the highest number that was attached needs
+    /// it: every settling walks it from end to end.
     pub(crate) fn enter_volume(&mut self, attachment: &Attachment) {
         let number = usize::from(attachment.volume.0);
         if self.volumes.len() <= number {

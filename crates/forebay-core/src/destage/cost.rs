@@ -1,13 +1,14 @@
 //! What a backing store takes for an operation, learnt while it works.
 //!
-//! The model is `busy time = operations * R + blocks * B`: on a disk `R` is the time to get there and `B` that of the
-//! transfer; on flash or a network `R` is small, because operations overlap. It is fitted to the time during which operations were
-//! under way (not to their latencies, which are mostly waiting), in windows of some operations, by least squares with older
-//! windows counting less (recursive least squares with exponential forgetting). As long as all operations are of one
+//! The model is `busy time = operations * R + blocks * B`: on a disk `R` is the time to get there
+//! and `B` that of the transfer; on flash or a network `R` is small, because operations overlap. It
+//! is fitted to the time during which operations were under way (not to their latencies, which are
+//! mostly waiting), in windows of some operations, by least squares with older windows counting
+//! less (recursive least squares with exponential forgetting). As long as all operations are of one
 //! size, nothing tells `R` from `B`: two weak observations of a usual disk decide then.
 //!
-//! `destage` asks it whether one long operation is cheaper than several short ones. A wrong answer costs time, nothing
-//! else.
+//! `destage` asks it whether one long operation is cheaper than several short ones. A wrong answer
+//! costs time, nothing else.
 
 use crate::api::Nanos;
 
@@ -36,7 +37,8 @@ struct Sums {
 impl Sums {
     const NONE: Self = Self { ops2: 0.0, ops_blocks: 0.0, blocks2: 0.0, ops_time: 0.0, blocks_time: 0.0 };
 
-    /// Adds an observation. What counts is its relative error: a slow window says no more than a fast one.
+    /// Adds an observation. What counts is its relative error: a slow window says no more than a
+    /// fast one.
     fn add(&mut self, ops: f64, blocks: f64, time: f64, weight: f64) {
         let weight = weight / (time * time).max(1.0);
         self.ops2 += weight * ops * ops;
@@ -142,8 +144,8 @@ impl Cost {
         ops * self.op_ns + blocks * self.block_ns
     }
 
-    /// Time of so many writes of an extent of `blocks` blocks, and of the one read before them that its gaps need, of `reads`
-    /// blocks, if that is not 0.
+    /// Time of so many writes of an extent of `blocks` blocks, and of the one read before them that
+    /// its gaps need, of `reads` blocks, if that is not 0.
     pub(crate) fn of_extent(&self, writes: u64, blocks: u64, reads: u64) -> Nanos {
         self.of(writes + u64::from(reads > 0), blocks + reads)
     }

@@ -1,20 +1,26 @@
-//! What is written back with one device write: a run of adjacent dirty blocks, or several of them with what lies between.
+//! What is written back with one device write: a run of adjacent dirty blocks, or several of them
+//! with what lies between.
 //!
-//! Scattered dirty blocks cost a disk a move each. If the gaps are small, it is cheaper to write them too: with what the
-//! backing store has there already. Whether it is cheaper, [`crate::destage::cost`] says; how wide a gap may be, `destage_gap_bytes`.
+//! Scattered dirty blocks cost a disk a move each. If the gaps are small, it is cheaper to write
+//! them too: with what the backing store has there already. Whether it is cheaper,
+//! [`crate::destage::cost`] says; how wide a gap may be, `destage_gap_bytes`.
 //!
-//! **A gap is written with what it holds** (I40). Its content comes from the backing store itself, read under the
-//! backing lock of the whole extent, which is held until the write has ended: nobody else writes these blocks of the backing
-//! store meanwhile. Or, if all gaps of an extent are cached, from clean whole blocks, which hold the same, checked by their
-//! checksums. Never from anything dirty: that may be newer than what the cache device holds durably (I11), or belong to a later flush
-//! epoch (I23). So
+//! **A gap is written with what it holds** (I40). Its content comes from the backing store itself,
+//! read under the backing lock of the whole extent, which is held until the write has ended: nobody
+//! else writes these blocks of the backing store meanwhile. Or, if all gaps of an extent are
+//! cached, from clean whole blocks, which hold the same, checked by their checksums. Never from
+//! anything dirty: that may be newer than what the cache device holds durably (I11), or belong to a
+//! later flush epoch (I23). So
 //!
-//! - a client that writes a block of a gap through the log does not meet it: its data is in the cache and newer, and is written
-//!   back later, by an extent that needs the same lock. One that writes past the cache waits for the lock;
-//! - a crash in the middle changes nothing in a gap: whichever sectors were written have what they had. (A sector is
-//!   written wholly or not at all; that is asked of every device, see `forebay_sim::device`.) What was visible there and not
-//!   durable yet stays so until the next flush;
-//! - an extent that cannot be read or written leaves the gaps alone, and its dirty blocks wait again.
+//! - a client that writes a block of a gap through the log does not meet it: its data is in the
+//!   cache and newer, and is written back later, by an extent that needs the same lock. One that
+//!   writes past the cache waits for the lock;
+//! - a crash in the middle changes nothing in a gap: whichever sectors were written have what they
+//!   had. (A sector is written wholly or not at all; that is asked of every device, see
+//!   `forebay_sim::device`.) What was visible there and not durable yet stays so until the next
+//!   flush;
+//! - an extent that cannot be read or written leaves the gaps alone, and its dirty blocks wait
+//!   again.
 
 use crate::context::Context;
 use crate::context::locks::BlockRange;
@@ -30,8 +36,8 @@ use forebay_format::VolumeId;
 const GAIN: u64 = 8;
 /// Of so many extents
 const EXPLORE_EVERY: u64 = 128;
-/// so many in a row are not filled: else the cost of short operations would never be seen again, and a store that became
-/// faster would be taken for what it was.
+/// so many in a row are not filled: else the cost of short operations would never be seen again,
+/// and a store that became faster would be taken for what it was.
 const EXPLORE: u64 = 8;
 
 /// How large an extent may be.

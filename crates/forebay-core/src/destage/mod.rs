@@ -1,16 +1,18 @@
 //! Writing dirty blocks back.
 //!
-//! An *extent* is what is written back with one device write: adjacent dirty blocks, and perhaps the gaps between them
-//! (`extent`):
+//! An *extent* is what is written back with one device write: adjacent dirty blocks, and perhaps
+//! the gaps between them (`extent`):
 //!
-//! 1. picked by the destage order among the blocks that wait; only blocks that the cache device holds durably (I11:
-//!    else a power cut could leave the backing store newer than the cache, and a clean copy of the older content would
-//!    be believed);
+//! 1. picked by the destage order among the blocks that wait; only blocks that the cache device
+//!    holds durably (I11: else a power cut could leave the backing store newer than the cache, and
+//!    a clean copy of the older content would be believed);
 //! 2. under the backing lock: what lies in gaps is read from the backing store; then the rest
 //!    from the cache, and compared with its checksums;
-//! 3. written to the backing store; an extent of discards is zeroed there instead, and its space given back;
-//! 4. when the backing store has been flushed: those of its blocks that were not overwritten meanwhile become
-//!    *destaged*, and a clean mark for them is queued for the log. When the mark has been appended they are clean (I5).
+//! 3. written to the backing store; an extent of discards is zeroed there instead, and its space
+//!    given back;
+//! 4. when the backing store has been flushed: those of its blocks that were not overwritten
+//!    meanwhile become *destaged*, and a clean mark for them is queued for the log. When the mark
+//!    has been appended they are clean (I5).
 //!
 //! Which block is next is decided in `order`, how fast and how many at once in `control`.
 
@@ -43,7 +45,8 @@ use forebay_format::VolumeId;
 
 /// Blocks written since the last backing flush that are worth a flush.
 const FLUSH_WORTH_BLOCKS: u64 = 1024;
-/// What was written is made durable after this time at the latest, if nothing else calls for a flush.
+/// What was written is made durable after this time at the latest, if nothing else calls for a
+/// flush.
 const FLUSH_DELAY_NS: Nanos = 1_000_000_000;
 /// Gaps are left alone for so long after one could not be read.
 const FILL_PAUSE_NS: Nanos = 10_000_000_000;
@@ -136,8 +139,8 @@ impl Context {
         self.volume_mut(id).destage.rate.count_write();
     }
 
-    /// A flush is under way, and enough for the next one has been written since. Some stores let new writes overtake a
-    /// flush: it would never end.
+    /// A flush is under way, and enough for the next one has been written since. Some stores let
+    /// new writes overtake a flush: it would never end.
     fn flush_is_behind(&self, id: VolumeId) -> bool {
         let volume = self.volume(id);
         volume.flusher.is_running() && volume.destage.written_blocks >= FLUSH_WORTH_BLOCKS
@@ -163,7 +166,8 @@ impl Context {
         }
     }
 
-    /// Flushes the backing store if that is worth it, if somebody waits for it, or if there is nothing else to do for it.
+    /// Flushes the backing store if that is worth it, if somebody waits for it, or if there is
+    /// nothing else to do for it.
     fn flush_extents(&mut self, id: VolumeId, pressed: bool) {
         let volume = self.volume(id);
         let destage = &volume.destage;
@@ -214,7 +218,8 @@ impl Destager {
         }
     }
 
-    /// Starts what the plan allows. Returns what keeps it from more, and until when if that is known.
+    /// Starts what the plan allows. Returns what keeps it from more, and until when if that is
+    /// known.
     fn start_extents(
         &mut self,
         cx: &mut Context,
@@ -260,7 +265,8 @@ impl Destager {
         (Limit::BusyBlocks, None)
     }
 
-    /// Tries to start an extent of at most `most` blocks around `block`: it grows forwards, then backwards.
+    /// Tries to start an extent of at most `most` blocks around `block`: it grows forwards, then
+    /// backwards.
     fn pick(&mut self, cx: &mut Context, id: VolumeId, block: u64, most: Most) -> Pick {
         cx.volume_mut(id).destage.cursor = block + 1;
         let slot = cx.map.slot_to_destage(Key::new(id, block)).expect("a waiting block is in the map");
@@ -578,8 +584,9 @@ impl Destager {
         cx.tell(Event::Destaged { volume: id, blocks, saturated });
     }
 
-    /// What was written back of these blocks is about to be written over: whatever a flush makes durable, it is not
-    /// their content (`slots` is sorted). They are dirty, until the write past the cache drops them, and stay it if that write fails.
+    /// What was written back of these blocks is about to be written over: whatever a flush makes
+    /// durable, it is not their content (`slots` is sorted). They are dirty, until the write past
+    /// the cache drops them, and stay it if that write fails.
     pub(crate) fn undo(&mut self, cx: &mut Context, id: VolumeId, slots: &[u32]) {
         if slots.is_empty() {
             return;

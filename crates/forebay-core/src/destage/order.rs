@@ -2,14 +2,16 @@
 //!
 //! - **elevator**: the next one by address behind the last one written, round and round.
 //! - **fifo**: the one whose bytes were written first: segments by age, slots in their order.
-//! - **lru**: as fifo, but a block that was read since it was written is spared once: passes that spare such blocks
-//!   alternate with passes that take everything (an overwrite moves a block to the youngest segment, so writes count by
-//!   themselves). An approximation: within a segment, and among blocks that were read, age decides.
+//! - **lru**: as fifo, but a block that was read since it was written is spared once: passes that
+//!   spare such blocks alternate with passes that take everything (an overwrite moves a block to
+//!   the youngest segment, so writes count by themselves). An approximation: within a segment, and
+//!   among blocks that were read, age decides.
 //! - **ordered**: see `ordered`; swept like elevator as long as nothing better is known.
 //!
-//! Every order may be chosen at any instant: what waits is in one set ([`crate::base::bitset::BlockSet`]) that does not know
-//! of orders, and the walk by age ends in the sweep, so no block can be left behind. A block that reclaim moved is as
-//! young as its copy for fifo and lru (not for `flush_period`).
+//! Every order may be chosen at any instant: what waits is in one set
+//! ([`crate::base::bitset::BlockSet`]) that does not know of orders, and the walk by age ends in
+//! the sweep, so no block can be left behind. A block that reclaim moved is as young as its copy
+//! for fifo and lru (not for `flush_period`).
 
 use crate::api::settings::DestageOrder;
 use crate::context::Context;
@@ -89,7 +91,8 @@ impl Context {
         None
     }
 
-    /// A block has come to wait again: the walk goes back to it, so that an old block does not wait for a whole turn.
+    /// A block has come to wait again: the walk goes back to it, so that an old block does not wait
+    /// for a whole turn.
     pub(crate) fn rewind_walk(&mut self, id: VolumeId, slot: u32) {
         let (number, index) = self.map.place(slot);
         let segment = (self.map.segments[number as usize].born, number);

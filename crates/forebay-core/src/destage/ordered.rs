@@ -1,22 +1,25 @@
-//! Ordered destage: flush epoch by flush epoch, so that the backing store alone is at every instant a crash-consistent,
-//! older image of the volume, even if the cache device is lost (decision 0011, I23, I24).
+//! Ordered destage: flush epoch by flush epoch, so that the backing store alone is at every instant
+//! a crash-consistent, older image of the volume, even if the cache device is lost (decision 0011,
+//! I23, I24).
 //!
-//! What is logged belongs to the open **flush epoch** of its volume. A FLUSH that is taken in ends the epoch, and so does a FUA write
-//! once its data is logged, if anything was logged in it. So whoever wrote after such a request was answered
-//! wrote in a later epoch. An epoch becomes *active*, and may be destaged, in any order, when of all earlier ones
+//! What is logged belongs to the open **flush epoch** of its volume. A FLUSH that is taken in ends
+//! the epoch, and so does a FUA write once its data is logged, if anything was logged in it. So
+//! whoever wrote after such a request was answered wrote in a later epoch. An epoch becomes
+//! *active*, and may be destaged, in any order, when of all earlier ones
 //!
 //! - nothing waits, is being written, or waits for the flush of the backing store, and
-//! - the clean marks are durable: else a crash would bring old blocks back, to be written over newer ones.
+//! - the clean marks are durable: else a crash would bring old blocks back, to be written over
+//!   newer ones.
 //!
-//! A write past the cache belongs to the epoch that is open when it holds its block lock, and waits until that epoch is
-//! active: a fixed goal, so it ends, whatever other clients write meanwhile.
+//! A write past the cache belongs to the epoch that is open when it holds its block lock, and waits
+//! until that epoch is active: a fixed goal, so it ends, whatever other clients write meanwhile.
 //!
-//! The guarantee begins and ends with a checkpoint ([`OrderPhase`]): recovery relies on what it says. When it begins, what was
-//! dirty before has been drained as epoch 0; when it ends, nothing is destaged until the checkpoint is in effect, and then
-//! shadows are void.
+//! The guarantee begins and ends with a checkpoint ([`OrderPhase`]): recovery relies on what it
+//! says. When it begins, what was dirty before has been drained as epoch 0; when it ends, nothing
+//! is destaged until the checkpoint is in effect, and then shadows are void.
 //!
-//! A lost block breaks the order: the epoch cannot become complete. It is reported, the guarantee ends, and begins
-//! again when what is dirty has been drained.
+//! A lost block breaks the order: the epoch cannot become complete. It is reported, the guarantee
+//! ends, and begins again when what is dirty has been drained.
 
 use crate::api::settings::DestageOrder;
 use crate::api::{Device, Notice, RequestKind};
@@ -90,7 +93,8 @@ impl Context {
         }
     }
 
-    /// Recovery found out the epoch of a slot that it has described. False if the volume has no order.
+    /// Recovery found out the epoch of a slot that it has described. False if the volume has no
+    /// order.
     pub(crate) fn recover_epoch(&mut self, slot: u32, low: u32) -> bool {
         let low = if fault::planted(PlantedBug::ForgetEpochs) { 1 } else { low };
         let Some(order) = self.order_mut(self.map.key(slot).volume()) else { return false };
@@ -108,15 +112,16 @@ impl Context {
         }
     }
 
-    /// The volume has left the table, a shadow cannot be found any more, or nobody knows what is on the backing store: no
-    /// guarantee. If the checkpoint in effect says otherwise the next one must be in effect before anything of the
-    /// volume is destaged or logged.
+    /// The volume has left the table, a shadow cannot be found any more, or nobody knows what is on
+    /// the backing store: no guarantee. If the checkpoint in effect says otherwise the next one
+    /// must be in effect before anything of the volume is destaged or logged.
     pub(crate) fn forget_order(&mut self, volume: VolumeId) {
         self.map.dissolve_order(usize::from(volume.0));
     }
 
-    /// Recovery has ended: what comes now is later than all that was found. Volumes that are to be destaged in another
-    /// order from now on lose their guarantee; those that are not attached keep it.
+    /// Recovery has ended: what comes now is later than all that was found. Volumes that are to be
+    /// destaged in another order from now on lose their guarantee; those that are not attached keep
+    /// it.
     pub(crate) fn resume_orders(&mut self) {
         let leaving: Vec<VolumeId> = self
             .volumes
@@ -138,16 +143,18 @@ impl Context {
         }
     }
 
-    /// True if the guarantee of [`DestageOrder::Ordered`] is in force: the backing store alone, whatever happens to the
-    /// cache device, is a crash-consistent, older image of the volume (but for blocks reported as lost). A volume that is
-    /// kept in the cache without being attached keeps the guarantee that it had, see [`Notice::OrderYielded`].
+    /// True if the guarantee of [`DestageOrder::Ordered`] is in force: the backing store alone,
+    /// whatever happens to the cache device, is a crash-consistent, older image of the volume (but
+    /// for blocks reported as lost). A volume that is kept in the cache without being attached
+    /// keeps the guarantee that it had, see [`Notice::OrderYielded`].
     pub(crate) fn is_ordered(&self, volume: VolumeId) -> bool {
         let wanted = self.volume_settings(volume).map(|settings| settings.destage_order);
         let phase = self.order(volume).map(|order| order.phase);
         wanted.is_none_or(|wanted| wanted == DestageOrder::Ordered) && phase == Some(OrderPhase::InForce)
     }
 
-    /// A FLUSH was taken in, or the data of a FUA write was logged: what comes from now on is later.
+    /// A FLUSH was taken in, or the data of a FUA write was logged: what comes from now on is
+    /// later.
     pub(crate) fn end_flush_epoch(&mut self, volume: VolumeId, kind: RequestKind) {
         let barrier = self.log.streams[StreamKind::Write.index()].next_sequence;
         if kind != RequestKind::Flush && fault::planted(PlantedBug::FuaKeepsEpoch) {
@@ -167,8 +174,9 @@ impl Context {
         }
     }
 
-    /// Nobody writes back what a volume that is not attached has dirty, and its place in the order keeps it from being
-    /// moved: its order gives way to whoever needs the room. True if it was attached, or has no order.
+    /// Nobody writes back what a volume that is not attached has dirty, and its place in the order
+    /// keeps it from being moved: its order gives way to whoever needs the room. True if it was
+    /// attached, or has no order.
     fn yield_order(&mut self, volume: VolumeId) -> bool {
         if self.is_attached(volume) {
             return true;
@@ -253,7 +261,8 @@ impl Context {
         };
         let epoch = order.current;
         if order.phase == OrderPhase::Entering && order.active == 0 {
-            // What was dirty before may take hours. The guarantee begins only when it holds for this write too.
+            // What was dirty before may take hours. The guarantee begins only when it holds for
+            // this write too.
             order.until = order.until.max(epoch);
             self.tell(Event::OrderReached(direct));
             return;
@@ -284,14 +293,16 @@ impl Context {
 }
 
 impl Engine {
-    /// True if the guarantee of [`DestageOrder::Ordered`] is in force: the backing store alone, whatever happens to the
-    /// cache device, is a crash-consistent, older image of the volume (but for blocks reported as lost). A volume that is
-    /// kept in the cache without being attached keeps the guarantee that it had, see [`Notice::OrderYielded`].
+    /// True if the guarantee of [`DestageOrder::Ordered`] is in force: the backing store alone,
+    /// whatever happens to the cache device, is a crash-consistent, older image of the volume (but
+    /// for blocks reported as lost). A volume that is kept in the cache without being attached
+    /// keeps the guarantee that it had, see [`Notice::OrderYielded`].
     #[must_use]
     pub fn is_ordered(&self, volume: VolumeId) -> bool {
         self.cx.is_ordered(volume)
     }
-    /// Older versions of blocks that ordered destage still has to write; they are among [`Engine::dirty_blocks`].
+    /// Older versions of blocks that ordered destage still has to write; they are among
+    /// [`Engine::dirty_blocks`].
     #[must_use]
     pub fn shadow_blocks(&self, volume: VolumeId) -> u64 {
         self.cx.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.waiting.shadows() as u64)
@@ -339,8 +350,9 @@ impl Engine {
         }
     }
 
-    /// Reclaim has found no segment to empty. If somebody needs one and nothing else can make room, volumes that are not
-    /// attached give up their order. (After a start nobody needs any: whoever is attached then finds its order as it was.)
+    /// Reclaim has found no segment to empty. If somebody needs one and nothing else can make room,
+    /// volumes that are not attached give up their order. (After a start nobody needs any: whoever
+    /// is attached then finds its order as it was.)
     pub(crate) fn yield_kept_orders(&mut self) {
         let stream = &self.cx.log.streams[StreamKind::Write.index()];
         let needed = stream.room(self.cx.batch_blocks()) == 0 && !stream.is_idle();

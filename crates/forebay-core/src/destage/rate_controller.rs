@@ -1,35 +1,44 @@
 //! The rate controller: how fast dirty data is written back, decided in one place.
 //!
-//! Whenever something happens, a [`DestagePlan`] is made for each volume that has dirty blocks waiting: a rate in blocks per
-//! second (or none: as fast as the backing store goes), operations in flight, blocks per operation, and the reason. A
-//! token bucket ([`crate::base::bucket`]) spends the rate evenly. In order of precedence:
+//! Whenever something happens, a [`DestagePlan`] is made for each volume that has dirty blocks
+//! waiting: a rate in blocks per second (or none: as fast as the backing store goes), operations in
+//! flight, blocks per operation, and the reason. A token bucket ([`crate::base::bucket`]) spends
+//! the rate evenly. In order of precedence:
 //!
-//! 1. **The operator's limits** (`max_destage_iops`, `max_destage_bytes_per_s`) hold always, also in a drain and when
-//!    writers wait: two more buckets. A limit counts from when it is set: what was written before is not owed.
-//! 2. **A failing backing store** is left alone, twice as long after each failure (0.1 s to 10 s), then tried with one
-//!    operation; the first success ends it.
-//! 3. **Pressure**, as fast as it goes: a full drain, a volume that leaves when it is drained, writers that wait (for room, or
-//!    for their flush epoch), reclaim that found nothing to free, volume or
-//!    pool above its soft limit (see `throttle`), data about to be older than `flush_period`.
-//! 4. **Age**: `rate = D / (P' - a)`, with `D` blocks waiting, `a` the age of the oldest and `P' = 15/16 flush_period`
-//!    (the rest is for what is under way). Whatever the order of destage, all that is dirty now is written before the
-//!    oldest is due. Under a steady load of `w` blocks a second it settles where `rate = w`: swept by address, `D = w a / 2`,
-//!    so at `a = 2/3 P'`; oldest first, `D = w a`, so at `a = P' / 2`. It has no thresholds, so there is nothing that
-//!    could switch on and off: the backing store sees an even, submaximal rate. (Time-based flushing as in vCache.)
-//! 5. **Level**: above `dirty_low_pct`, `rate = 2 f w + (L - low) / 60 s`, with `L` dirty blocks, `w` the measured rate at
-//!    which blocks become dirty (low pass, 4 s) and `f` the way of `L` from low to soft limit. It settles half-way,
-//!    where `rate = w`; if nothing comes in the second term goes on gently down to the low limit.
-//! 6. **Idle** (no request for `idle_delay`), and **background drain**: everything, with half or all of the operations.
+//! 1. **The operator's limits** (`max_destage_iops`, `max_destage_bytes_per_s`) hold always, also
+//!    in a drain and when writers wait: two more buckets. A limit counts from when it is set: what
+//!    was written before is not owed.
+//! 2. **A failing backing store** is left alone, twice as long after each failure (0.1 s to 10 s),
+//!    then tried with one operation; the first success ends it.
+//! 3. **Pressure**, as fast as it goes: a full drain, a volume that leaves when it is drained,
+//!    writers that wait (for room, or for their flush epoch), reclaim that found nothing to free,
+//!    volume or pool above its soft limit (see `throttle`), data about to be older than
+//!    `flush_period`.
+//! 4. **Age**: `rate = D / (P' - a)`, with `D` blocks waiting, `a` the age of the oldest and `P' =
+//!    15/16 flush_period` (the rest is for what is under way). Whatever the order of destage, all
+//!    that is dirty now is written before the oldest is due. Under a steady load of `w` blocks a
+//!    second it settles where `rate = w`: swept by address, `D = w a / 2`, so at `a = 2/3 P'`;
+//!    oldest first, `D = w a`, so at `a = P' / 2`. It has no thresholds, so there is nothing that
+//!    could switch on and off: the backing store sees an even, submaximal rate. (Time-based
+//!    flushing as in vCache.)
+//! 5. **Level**: above `dirty_low_pct`, `rate = 2 f w + (L - low) / 60 s`, with `L` dirty blocks,
+//!    `w` the measured rate at which blocks become dirty (low pass, 4 s) and `f` the way of `L`
+//!    from low to soft limit. It settles half-way, where `rate = w`; if nothing comes in the second
+//!    term goes on gently down to the low limit.
+//! 6. **Idle** (no request for `idle_delay`), and **background drain**: everything, with half or
+//!    all of the operations.
 //!
-//! What 5 and 6 ask for **yields to the foreground**: while clients' operations wait for the backing store, destage has
-//! one operation of at most 1 MiB in flight, at a rate that is found by feedback: 1/8 more each half second while the 95th percentile
-//! of their latency is below `latency_target`, a quarter less while it is above (additive-increase/multiplicative-
-//! decrease in its multiplicative form). The floor is a twentieth of the time of the backing store, or one operation for fifty of
-//! the clients' if that is more, so a drain ends: few enough that a 95th percentile does not see them. From half-way between low and soft
-//! limit on the floor rises, up to nearly all, for what comes in must go out before writers have to wait. The
-//! percentile is estimated with one number: up by 0.95 s after a sample above it, down by 0.05 s after one below, where
-//! s is 1/16 of it (stochastic approximation, Robbins and Monro 1951; as in "Frugal streaming", Ma, Muthukrishnan and
-//! Sandler 2013). Pressure and age do not yield.
+//! What 5 and 6 ask for **yields to the foreground**: while clients' operations wait for the
+//! backing store, destage has one operation of at most 1 MiB in flight, at a rate that is found by
+//! feedback: 1/8 more each half second while the 95th percentile of their latency is below
+//! `latency_target`, a quarter less while it is above (additive-increase/multiplicative- decrease
+//! in its multiplicative form). The floor is a twentieth of the time of the backing store, or one
+//! operation for fifty of the clients' if that is more, so a drain ends: few enough that a 95th
+//! percentile does not see them. From half-way between low and soft limit on the floor rises, up to
+//! nearly all, for what comes in must go out before writers have to wait. The percentile is
+//! estimated with one number: up by 0.95 s after a sample above it, down by 0.05 s after one below,
+//! where s is 1/16 of it (stochastic approximation, Robbins and Monro 1951; as in "Frugal
+//! streaming", Ma, Muthukrishnan and Sandler 2013). Pressure and age do not yield.
 
 use crate::api::Nanos;
 use crate::api::settings::{Priority, VolumeSettings};
@@ -60,10 +69,11 @@ const ADJUST_NS: Nanos = 500_000_000;
 const ADJUST_SAMPLES: u32 = 8;
 /// Yielding destage keeps one part in so many of the operations on the backing store,
 const FLOOR_ONE_IN: u64 = 50;
-/// or this share of its time, in thousandths: the first while little is dirty, the second when writers are about to be
-/// slowed.
+/// or this share of its time, in thousandths: the first while little is dirty, the second when
+/// writers are about to be slowed.
 const FLOOR_SHARES: (u64, u64) = (50, 950);
-/// The first up to here, in thousandths of the way of the level from the low to the soft limit; from there on it rises.
+/// The first up to here, in thousandths of the way of the level from the low to the soft limit;
+/// from there on it rises.
 const FLOOR_UPTO: u64 = 500;
 /// Operations in flight while it yields, if all of the time were its own.
 const DEPTH_YIELDING: u64 = 8;
@@ -159,7 +169,8 @@ pub(crate) struct RateController {
     outgoing: Meter,
     dirty_seen: u64,
     foreground: Foreground,
-    /// Time of the backing store that a dirty block takes, and the dirty blocks of a write-back (times 16): moving averages.
+    /// Time of the backing store that a dirty block takes, and the dirty blocks of a write-back
+    /// (times 16): moving averages.
     block_time: Nanos,
     blocks_x16: u64,
     /// Destage writes since the start.
@@ -215,7 +226,8 @@ impl RateController {
         }
     }
 
-    /// A write-back of `dirty` blocks, `blocks` with the gaps, was started. It is expected to take `time`.
+    /// A write-back of `dirty` blocks, `blocks` with the gaps, was started. It is expected to take
+    /// `time`.
     pub(crate) fn charge(&mut self, dirty: u64, blocks: u64, writes: u64, time: Nanos) {
         self.pace.take(dirty * 1000);
         self.iops.take(writes);
@@ -299,8 +311,8 @@ impl RateController {
         self.dirty_seen = self.dirty_seen.saturating_sub(blocks);
     }
 
-    /// What yielding destage may do at least, in thousandths of blocks per second: a share (in thousandths) of the time of
-    /// the backing store.
+    /// What yielding destage may do at least, in thousandths of blocks per second: a share (in
+    /// thousandths) of the time of the backing store.
     fn floor(&self, share: u64) -> u64 {
         let of_time = share * SECOND_NS / self.block_time.max(1000);
         let beside = self.foreground.rate.milli_per_s() / FLOOR_ONE_IN * self.blocks_x16 / 16;
@@ -364,7 +376,8 @@ impl Context {
         levels.capacity * u64::from(self.volume(id).settings.dirty_low_pct) / 100
     }
 
-    /// Thousandths of blocks per second that keep `flush_period`: `u64::MAX` if it is nearly over, `None` without one.
+    /// Thousandths of blocks per second that keep `flush_period`: `u64::MAX` if it is nearly over,
+    /// `None` without one.
     fn age_rate(&self, id: VolumeId) -> Option<u64> {
         let volume = self.volume(id);
         let period = volume.settings.flush_period;
@@ -454,7 +467,8 @@ impl Context {
         }
     }
 
-    /// Pages that destage of a volume may hold: shared out by priority among the volumes that have something to write.
+    /// Pages that destage of a volume may hold: shared out by priority among the volumes that have
+    /// something to write.
     pub(crate) fn page_quota(&self, id: VolumeId, all: u32) -> u32 {
         let weight = |priority| match priority {
             Priority::Low => 1,
@@ -522,17 +536,19 @@ impl Context {
     }
 }
 
-/// Share of the time of the backing store (in thousandths) that destage keeps though clients wait for it: more and
-/// more while the level rises from half-way between the low and the soft limit on. So it finds the share that it needs before writers
-/// have to wait, and clients see no jump.
+/// Share of the time of the backing store (in thousandths) that destage keeps though clients wait
+/// for it: more and more while the level rises from half-way between the low and the soft limit on.
+/// So it finds the share that it needs before writers have to wait, and clients see no jump.
 fn least_share(levels: &Levels, low: u64) -> u64 {
     let way = |level: Level, low: u64| {
         let above = level.dirty.saturating_sub(low).min(level.soft);
         above * 1000 / level.soft.saturating_sub(low).max(1)
     };
-    // What is about to reach the limit of the pool counts like what is about to reach the volume's own.
+    // What is about to reach the limit of the pool counts like what is about to reach the volume's
+    // own.
     let risen = way(levels.volume, low).max(way(levels.pool, low.max(levels.pool.soft / 2))).min(1000);
-    // In the lower half only the floor: more would show in the percentile that clients were promised.
+    // In the lower half only the floor: more would show in the percentile that clients were
+    // promised.
     let risen = risen.saturating_sub(FLOOR_UPTO) * 1000 / (1000 - FLOOR_UPTO);
     FLOOR_SHARES.0 + (FLOOR_SHARES.1 - FLOOR_SHARES.0) * risen * risen / 1_000_000
 }

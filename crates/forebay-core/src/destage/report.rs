@@ -1,4 +1,5 @@
-//! What an operator can ask of destage, and what it tells: drains, rates, ages, and why it is not faster.
+//! What an operator can ask of destage, and what it tells: drains, rates, ages, and why it is not
+//! faster.
 
 use crate::api::Nanos;
 use crate::api::RequestKind;
@@ -87,7 +88,8 @@ pub struct DestageReport {
     pub rate_blocks_per_s: u64,
     /// The rate aimed at; `None`: as fast as the backing store goes.
     pub target_blocks_per_s: Option<u64>,
-    /// Blocks that become dirty per second, of the last seconds; overwrites of dirty blocks are not counted.
+    /// Blocks that become dirty per second, of the last seconds; overwrites of dirty blocks are not
+    /// counted.
     pub incoming_blocks_per_s: u64,
     /// What keeps it from going faster.
     pub limited_by: Limit,
@@ -97,14 +99,15 @@ pub struct DestageReport {
     pub in_flight: u32,
     /// Blocks that only the cache has.
     pub dirty_blocks: u64,
-    /// Writes, zeroes and discards under way that were taken while the volume was in a write-back mode: what they write may be dirty
-    /// once they end, whatever the mode is by now.
+    /// Writes, zeroes and discards under way that were taken while the volume was in a write-back
+    /// mode: what they write may be dirty once they end, whatever the mode is by now.
     pub write_back_requests: u64,
     /// Blocks that count against the limits: dirty, or not yet marked clean in the log.
     pub unclean_blocks: u64,
     /// Write operations on the backing store for destage since the start.
     pub destage_writes: u64,
-    /// Mean latency of clients' operations on the backing store, recent ones counting most; 0 if there were none.
+    /// Mean latency of clients' operations on the backing store, recent ones counting most; 0 if
+    /// there were none.
     pub foreground_mean: Nanos,
     /// Estimate of the 95th percentile of the same.
     pub foreground_p95: Nanos,
@@ -128,7 +131,8 @@ impl Context {
 }
 
 impl Engine {
-    /// Starts or ends a drain, see [`Drain`]. It does not end by itself: what becomes dirty later is drained as well.
+    /// Starts or ends a drain, see [`Drain`]. It does not end by itself: what becomes dirty later
+    /// is drained as well.
     pub fn set_drain(&mut self, now: Nanos, volume: VolumeId, drain: Drain) {
         self.begin(now);
         if let Some(Some(volume)) = self.cx.volumes.get_mut(usize::from(volume.0)) {
@@ -160,9 +164,9 @@ impl Engine {
         })
     }
 
-    /// Dirty blocks of a volume by the time since their present bytes were written: below 1 s, 10 s, 1 min, 5 min, 15
-    /// min, 1 h, and more. Precise to a quarter of a second or 3 %, never too young; counted from the opening of the cache
-    /// for what was dirty then.
+    /// Dirty blocks of a volume by the time since their present bytes were written: below 1 s, 10
+    /// s, 1 min, 5 min, 15 min, 1 h, and more. Precise to a quarter of a second or 3 %, never too
+    /// young; counted from the opening of the cache for what was dirty then.
     #[must_use]
     pub fn dirty_ages(&self, volume: VolumeId) -> [u64; 7] {
         let map = self.cx.map.volumes.get(usize::from(volume.0));

@@ -15,7 +15,8 @@ impl Engine {
         self.cx.advance(now);
     }
 
-    /// Hands on what parts have told each other, until nothing is left. What comes of it may be work for any step of settling.
+    /// Hands on what parts have told each other, until nothing is left. What comes of it may be
+    /// work for any step of settling.
     #[inline(always)] // it is asked often, and there is hardly ever anything
     pub(crate) fn dispatch(&mut self) {
         if !self.cx.events.is_empty() {

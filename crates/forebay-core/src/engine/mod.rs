@@ -1,11 +1,11 @@
 //! The engine: one owner of all state, one event at a time.
 //!
-//! Every public method takes an event, changes state and leaves actions in a queue. Work that can be put together
-//! (batches, destage, reclaim, checkpoints) is done in [`Engine::next_action`] once the queue is empty, so that all
-//! requests of one turn of the owner's loop share a batch.
+//! Every public method takes an event, changes state and leaves actions in a queue. Work that can
+//! be put together (batches, destage, reclaim, checkpoints) is done in [`Engine::next_action`] once
+//! the queue is empty, so that all requests of one turn of the owner's loop share a batch.
 //!
-//! The paths are in files of their own: `read`, `write`, `merge`, `direct`, `append`, `flush`, `destage`, `reclaim`,
-//! `throttle`, `checkpoint`, `recovery`. What they share is here.
+//! The paths are in files of their own: `read`, `write`, `merge`, `direct`, `append`, `flush`,
+//! `destage`, `reclaim`, `throttle`, `checkpoint`, `recovery`. What they share is here.
 
 mod dispatch;
 mod opening;
@@ -112,8 +112,8 @@ impl Context {
         }
     }
 
-    /// Blocks of a volume that the backing store does not hold durably, older versions that ordered destage still has to
-    /// write included. Lost blocks are not counted.
+    /// Blocks of a volume that the backing store does not hold durably, older versions that ordered
+    /// destage still has to write included. Lost blocks are not counted.
     pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> u64 {
         self.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.dirty)
     }
@@ -153,8 +153,9 @@ impl Engine {
         self.cx.status.clone()
     }
 
-    /// Slots and segments that were looked at since the start where many are: for a range of blocks, for a victim of reclaim and
-    /// in it, for a checkpoint, for what is at risk. For tests: what one call looks at is the time that it takes.
+    /// Slots and segments that were looked at since the start where many are: for a range of
+    /// blocks, for a victim of reclaim and in it, for a checkpoint, for what is at risk. For tests:
+    /// what one call looks at is the time that it takes.
     #[must_use]
     pub fn looked_at(&self) -> u64 {
         self.cx.map.looked_at.get()
@@ -267,7 +268,8 @@ impl Engine {
         })
     }
 
-    /// A device operation, or `Crc`, has completed. `crcs` holds one checksum per block if they were asked for.
+    /// A device operation, or `Crc`, has completed. `crcs` holds one checksum per block if they
+    /// were asked for.
     pub fn complete(&mut self, now: Nanos, op: OpId, result: Result<(), DeviceFailure>, crcs: &[u32]) {
         self.begin(now);
         self.take_completion(op, result, crcs);
@@ -475,20 +477,21 @@ impl Engine {
         self.cx.config.pool
     }
 
-    /// Size of an attached volume in bytes; may be less than that of its backing store, see `Attachment`.
+    /// Size of an attached volume in bytes; may be less than that of its backing store, see
+    /// `Attachment`.
     #[must_use]
     pub fn volume_size_bytes(&self, volume: VolumeId) -> Option<u64> {
         self.cx.volumes.get(usize::from(volume.0))?.as_ref().map(|volume| volume.limit_bytes)
     }
 
-    /// Blocks of a volume that the backing store does not hold durably, older versions that ordered destage still has to
-    /// write included. Lost blocks are not counted.
+    /// Blocks of a volume that the backing store does not hold durably, older versions that ordered
+    /// destage still has to write included. Lost blocks are not counted.
     #[must_use]
     pub fn dirty_blocks(&self, volume: VolumeId) -> u64 {
         self.cx.dirty_blocks(volume)
     }
-    /// What is cached of a range: calls `f(blocks, cached, dirty)` for runs of equal blocks in order, until it returns
-    /// false.
+    /// What is cached of a range: calls `f(blocks, cached, dirty)` for runs of equal blocks in
+    /// order, until it returns false.
     pub fn block_status(
         &self,
         volume: VolumeId,
@@ -563,21 +566,22 @@ impl Engine {
         self.cx.actions.push_back(Action::Closed);
     }
 
-    /// The volume table as the next checkpoint will have it: volumes that are not attached included.
+    /// The volume table as the next checkpoint will have it: volumes that are not attached
+    /// included.
     #[must_use]
     pub fn volume_table(&self) -> Vec<VolumeEntry> {
         self.checkpoint.table_to_write(&self.cx)
     }
 
-    /// Has a checkpoint taken as soon as that is possible; [`Notice::Checkpointed`](crate::Notice::Checkpointed) tells when it is in
-    /// effect.
+    /// Has a checkpoint taken as soon as that is possible;
+    /// [`Notice::Checkpointed`](crate::Notice::Checkpointed) tells when it is in effect.
     pub fn take_checkpoint(&mut self, now: Nanos) {
         self.begin(now);
         self.cx.want_checkpoint();
     }
 
-    /// After [`Action::Quiesced`]: takes the final checkpoint with what the backing stores look like now;
-    /// [`Action::Closed`] follows.
+    /// After [`Action::Quiesced`]: takes the final checkpoint with what the backing stores look
+    /// like now; [`Action::Closed`] follows.
     ///
     /// # Panics
     /// If the engine is not quiesced: a bug of the owner.
@@ -588,7 +592,8 @@ impl Engine {
             if let Some(Some(volume)) = self.cx.volumes.get_mut(usize::from(volume.0)) {
                 volume.backing = backing.clone();
                 if volume.flusher.unflushed {
-                    // Its flush failed: its blocks need not look after a power cut as they look now.
+                    // Its flush failed: its blocks need not look after a power cut as they look
+                    // now.
                     volume.backing.samples.clear();
                 }
             }

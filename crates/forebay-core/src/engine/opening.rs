@@ -12,7 +12,8 @@ use crate::recovery::mirrored::MirrorDevices;
 use alloc::vec::Vec;
 
 impl Engine {
-    /// Starts opening the cache device of `device_bytes`. Perform its actions until `status` is not `Opening`.
+    /// Starts opening the cache device of `device_bytes`. Perform its actions until `status` is not
+    /// `Opening`.
     #[must_use]
     pub fn open(config: EngineConfig, device_bytes: u64, attachments: Vec<Attachment>, now: Nanos) -> Self {
         let mut engine = Self::blank(config, now);
@@ -48,7 +49,8 @@ impl Engine {
             }
         }
         engine.cx.mirror = Some(mirror);
-        // The superblocks are where this says, whatever is in them; the map follows when they have been read.
+        // The superblocks are where this says, whatever is in them; the map follows when they have
+        // been read.
         engine.cx.map.geometry = devices.geometry;
         let bytes = 2 * devices.geometry.member_bytes();
         engine.recovery = Some(Recovery::begin(&mut engine.cx, bytes, attachments));

@@ -1,7 +1,8 @@
 //! Settling: after the owner's calls, everything that can be put together is.
 //!
-//! Each step is one part's look at what there is to do. What parts tell each other is handed on before a step that depends on it. A late
-//! step that changes what an early one decides by asks for another round (`Context::settle_again`), and so does what is handed on.
+//! Each step is one part's look at what there is to do. What parts tell each other is handed on
+//! before a step that depends on it. A late step that changes what an early one decides by asks for
+//! another round (`Context::settle_again`), and so does what is handed on.
 
 use crate::context::Status;
 use crate::engine::Engine;
@@ -42,7 +43,8 @@ impl Engine {
         self.step_shutdown(); // last: everything has had its chance
     }
 
-    /// The rest of the steps of an engine that goes on without its cache: there is no log, no order and no reclaim.
+    /// The rest of the steps of an engine that goes on without its cache: there is no log, no order
+    /// and no reclaim.
     #[cold]
     fn settle_without_cache(&mut self) {
         self.step_rescue(); // destage is the rescue, a scrub looks at what is left

@@ -41,9 +41,9 @@ impl Context {
         }
     }
 
-    /// Whether a FLUSH ends with an error, and keeps in mind that it does: every one that had not ended when something was lost
-    /// fails, or else the next one, and those after it do not. That is what `fsync` does. `told`: losses that had been told when
-    /// it was made.
+    /// Whether a FLUSH ends with an error, and keeps in mind that it does: every one that had not
+    /// ended when something was lost fails, or else the next one, and those after it do not. That
+    /// is what `fsync` does. `told`: losses that had been told when it was made.
     pub(crate) fn flush_fails(&mut self, id: VolumeId, told: u64, failed: bool) -> bool {
         let silent = fault::planted(PlantedBug::FlushOverLoss);
         let volume = self.volume_mut(id);
@@ -73,7 +73,8 @@ impl Context {
         self.failure.safe.retain(|_, safe| safe.change > changes);
     }
 
-    /// The last change of what is at risk in this range that the record does not know yet, 0 if it knows them all.
+    /// The last change of what is at risk in this range that the record does not know yet, 0 if it
+    /// knows them all.
     pub(super) fn unrecorded_in(&self, range: BlockRange) -> u64 {
         if self.failure.forgotten > self.failure.recorded {
             return self.failure.forgotten;
@@ -154,8 +155,9 @@ impl Context {
         self.settle_again();
     }
 
-    /// The backing store holds durably what a write past the cache brought, from byte `from` to `to` of the volume: what the
-    /// cache has of these blocks is void, and sectors that were written wholly are not lost any more. (I55)
+    /// The backing store holds durably what a write past the cache brought, from byte `from` to
+    /// `to` of the volume: what the cache has of these blocks is void, and sectors that were
+    /// written wholly are not lost any more. (I55)
     pub(crate) fn supersede(&mut self, range: BlockRange, from: u64, to: u64) {
         let volume = range.first.volume();
         let mut slots = Vec::new();
@@ -182,15 +184,17 @@ impl Context {
 }
 
 impl Engine {
-    /// What only the cache has, or had, of each volume: dirty blocks and lost ones, by address. This is what the record must
-    /// list. It becomes less while the engine is fenced, never more. Looks at all slots.
+    /// What only the cache has, or had, of each volume: dirty blocks and lost ones, by address.
+    /// This is what the record must list. It becomes less while the engine is fenced, never more.
+    /// Looks at all slots.
     #[must_use]
     pub fn at_risk(&self) -> Vec<(VolumeId, Vec<Loss>)> {
         self.walk_risk(&mut RiskWalk::default(), u32::MAX).map_or_else(Vec::new, AtRisk::losses)
     }
 
-    /// Goes on with a walk over what is at risk, by so many segments at most; gives what it is when all have been looked at. What comes to be
-    /// safe meanwhile may be listed all the same ([`Engine::made_safe`] has it), what comes to be lost is.
+    /// Goes on with a walk over what is at risk, by so many segments at most; gives what it is when
+    /// all have been looked at. What comes to be safe meanwhile may be listed all the same
+    /// ([`Engine::made_safe`] has it), what comes to be lost is.
     pub fn walk_risk(&self, walk: &mut RiskWalk, segments_max: u32) -> Option<AtRisk> {
         let all = self.cx.map.segments.len() as u32;
         let end = walk.next.saturating_add(segments_max).min(all);
@@ -213,14 +217,16 @@ impl Engine {
         if end < all {
             return None;
         }
-        // At the end: what was dirty when its segment had not been looked at may be lost by now, and is found here.
+        // At the end: what was dirty when its segment had not been looked at may be lost by now,
+        // and is found here.
         parts.extend(self.cx.gone_parts());
         Some(AtRisk(core::mem::take(parts)))
     }
 
-    /// What of [`Engine::at_risk`] came to be safe since the last record that was made, by address: taken away from that one it gives
-    /// the record that is asked for now. What is safe stays so, so taking it away twice changes nothing. `None`: it
-    /// was too much to be remembered, and a whole record is needed.
+    /// What of [`Engine::at_risk`] came to be safe since the last record that was made, by address:
+    /// taken away from that one it gives the record that is asked for now. What is safe stays so,
+    /// so taking it away twice changes nothing. `None`: it was too much to be remembered, and a
+    /// whole record is needed.
     #[must_use]
     pub fn made_safe(&self) -> Option<Vec<(VolumeId, Vec<Loss>)>> {
         if self.cx.failure.forgotten > self.cx.failure.recorded {
@@ -229,8 +235,8 @@ impl Engine {
         Some(losses_of(self.cx.failure.safe.iter().map(|(key, safe)| (*key, safe.mask, 0)).collect()))
     }
 
-    /// What is lost of each volume, by address: it answers with errors until it is written again. Lost with a cache device
-    /// that failed, or because the only copy of a dirty block was damaged.
+    /// What is lost of each volume, by address: it answers with errors until it is written again.
+    /// Lost with a cache device that failed, or because the only copy of a dirty block was damaged.
     #[must_use]
     pub fn losses(&self) -> Vec<(VolumeId, Vec<Loss>)> {
         let mut parts = self.cx.gone_parts();
@@ -260,8 +266,9 @@ impl Engine {
         self.cx.map.lost.is_empty() && self.cx.failure.gone.is_empty()
     }
 
-    /// Something of a volume was lost, and no FLUSH has been answered with an error since. An engine that is opened later does
-    /// not know that (I54): whoever goes on with this volume's clients there must tell them in another way.
+    /// Something of a volume was lost, and no FLUSH has been answered with an error since. An
+    /// engine that is opened later does not know that (I54): whoever goes on with this volume's
+    /// clients there must tell them in another way.
     #[must_use]
     pub fn is_loss_unreported(&self, volume: VolumeId) -> bool {
         self.cx

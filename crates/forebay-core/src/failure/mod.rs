@@ -1,6 +1,7 @@
 //! Going on without the cache device (decision 0019).
 //!
-//! A cache device that fails takes nothing more that could be promised: the engine is *fenced* (I14). From there
+//! A cache device that fails takes nothing more that could be promised: the engine is *fenced*
+//! (I14). From there
 //!
 //! ```text
 //! Sound -> Asking -> WithoutCache   the owner has made durable that this cache must never be opened again
@@ -9,21 +10,27 @@
 //!          Refused ----+            it could not: changes answer with an error, until it can
 //! ```
 //!
-//! - *Asking*: [`Action::RecordLoss`] asks the owner. What would fail now waits (I50). Nothing enters the map any more, not
-//!   even batches that were under way: what the record says is at risk can only become less (I52).
-//! - *WithoutCache*: recovery from this cache will never happen, so there are no intents, marks, batches, checkpoints and flush
-//!   epochs any more. Clean copies do not count. Every dirty block that can still be read is written to its backing store
-//!   at once (the *rescue*), durable on the cache or not: I11 was there for recovery. One that cannot be read is lost: exactly
-//!   its sectors answer with an error until they are written again (I53). Requests go past the cache; those that the failure
-//!   interrupted are done over (their data is still in the client's buffer), so no client sees an error.
-//! - A FLUSH waits until what it promises newly is rescued, and for a record that says so (I54): that is readable after
-//!   a crash too. What earlier ones had promised is rescued after that. A write waits for such a record if the last one lists something of it. If something was lost, every FLUSH that was waiting when that was found answers with an error, or else the
-//!   next one, and those after it do not: as `fsync` does.
+//! - *Asking*: [`Action::RecordLoss`] asks the owner. What would fail now waits (I50). Nothing
+//!   enters the map any more, not even batches that were under way: what the record says is at risk
+//!   can only become less (I52).
+//! - *WithoutCache*: recovery from this cache will never happen, so there are no intents, marks,
+//!   batches, checkpoints and flush epochs any more. Clean copies do not count. Every dirty block
+//!   that can still be read is written to its backing store at once (the *rescue*), durable on the
+//!   cache or not: I11 was there for recovery. One that cannot be read is lost: exactly its sectors
+//!   answer with an error until they are written again (I53). Requests go past the cache; those
+//!   that the failure interrupted are done over (their data is still in the client's buffer), so no
+//!   client sees an error.
+//! - A FLUSH waits until what it promises newly is rescued, and for a record that says so (I54):
+//!   that is readable after a crash too. What earlier ones had promised is rescued after that. A
+//!   write waits for such a record if the last one lists something of it. If something was lost,
+//!   every FLUSH that was waiting when that was found answers with an error, or else the next one,
+//!   and those after it do not: as `fsync` does.
 //!
-//! An engine can also begin like this ([`Engine::open_without_cache`]): after a crash, with what the record says.
+//! An engine can also begin like this ([`Engine::open_without_cache`]): after a crash, with what
+//! the record says.
 //!
-//! Here: detection, the owner's answer, and requests that wait for it. `loss`: what is at risk, safe, or lost. `promise`: what FLUSHes had
-//! promised before. `rescue`: what a FLUSH waits for.
+//! Here: detection, the owner's answer, and requests that wait for it. `loss`: what is at risk,
+//! safe, or lost. `promise`: what FLUSHes had promised before. `rescue`: what a FLUSH waits for.
 
 mod loss;
 mod promise;
@@ -48,8 +55,8 @@ use alloc::vec::Vec;
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::{Geometry, VolumeId};
 
-/// Failed reads of so many different segments, without one that succeeded between them, mean that the device has failed, not
-/// some of its sectors.
+/// Failed reads of so many different segments, without one that succeeded between them, mean that
+/// the device has failed, not some of its sectors.
 const READS_FAILED_MAX: usize = 8;
 /// The record is brought up to date at most this often if nobody waits for that.
 const RECORD_PAUSE_NS: Nanos = 1_000_000_000;
@@ -68,7 +75,8 @@ impl Context {
     fn serve_without_cache(&mut self, attachment: &Attachment) {
         self.enter_volume(attachment);
         self.counters.begin(attachment.volume);
-        // What was written before this engine began may still be volatile: the first FLUSH covers it too.
+        // What was written before this engine began may still be volatile: the first FLUSH covers
+        // it too.
         let volume = self.volume_mut(attachment.volume);
         (volume.direct_unflushed, volume.flusher.unflushed) = (true, true);
     }
@@ -136,7 +144,8 @@ impl Context {
         }
     }
 
-    /// The record is durable: from here on the cache is no more than a place from which dirty blocks are rescued.
+    /// The record is durable: from here on the cache is no more than a place from which dirty
+    /// blocks are rescued.
     fn go_on_without_cache(&mut self) {
         self.failure.stage = FailureStage::WithoutCache;
         self.notice(Notice::RunsWithoutCache);
@@ -212,7 +221,8 @@ impl Context {
         true
     }
 
-    /// A FLUSH or FUA while the cache is fenced: waits for the owner's answer, or for what makes it durable without the cache.
+    /// A FLUSH or FUA while the cache is fenced: waits for the owner's answer, or for what makes it
+    /// durable without the cache.
     pub(crate) fn flush_fenced(&mut self, req: u32) {
         match self.failure.stage {
             FailureStage::Sound | FailureStage::Refused => self.reqs.get_mut(req).failed = true,
@@ -224,7 +234,8 @@ impl Context {
         }
     }
 
-    /// The device flushes for a FLUSH or FUA have ended while the cache is fenced. True if it goes on.
+    /// The device flushes for a FLUSH or FUA have ended while the cache is fenced. True if it goes
+    /// on.
     pub(crate) fn flush_again(&mut self, req: u32) -> bool {
         if self.reqs.get(req).failed || !self.may_redo(req) {
             return false;
@@ -264,8 +275,9 @@ impl Context {
 }
 
 impl Engine {
-    /// An engine that serves its volumes without a cache, because theirs was given up before and must not be opened again.
-    /// `losses`: what the record says; those sectors answer with an error until they are written. Their ages are as of now.
+    /// An engine that serves its volumes without a cache, because theirs was given up before and
+    /// must not be opened again. `losses`: what the record says; those sectors answer with an error
+    /// until they are written. Their ages are as of now.
     #[must_use]
     pub fn open_without_cache(
         config: EngineConfig,
@@ -297,7 +309,8 @@ impl Engine {
     pub fn runs_without_cache(&self) -> bool {
         self.cx.runs_without_cache()
     }
-    /// The owner knows that the cache device is gone: it need not be found out one error after the other.
+    /// The owner knows that the cache device is gone: it need not be found out one error after the
+    /// other.
     pub fn cache_gone(&mut self, now: Nanos) {
         self.begin(now);
         if self.cx.status == Status::Ready {

@@ -1,9 +1,11 @@
-//! What the FLUSHes of a volume have promised before its cache failed, and so what the first one after that promises newly.
+//! What the FLUSHes of a volume have promised before its cache failed, and so what the first one
+//! after that promises newly.
 //!
-//! A FLUSH that succeeded promised all that was acknowledged when it was taken in. Where that ends in the log is noted when it is
-//! taken in, and counts once it has succeeded, but not for what lies before it of requests that were under way then: that was acknowledged
-//! later. Of the dirty blocks of a failed cache those that lie behind it are *urgent*: they
-//! are rescued first, and a FLUSH waits for them (I54). One FLUSH of a volume is followed at a time: with several under way, and
+//! A FLUSH that succeeded promised all that was acknowledged when it was taken in. Where that ends
+//! in the log is noted when it is taken in, and counts once it has succeeded, but not for what lies
+//! before it of requests that were under way then: that was acknowledged later. Of the dirty blocks
+//! of a failed cache those that lie behind it are *urgent*: they are rescued first, and a FLUSH
+//! waits for them (I54). One FLUSH of a volume is followed at a time: with several under way, and
 //! for blocks that were moved since, too many are called urgent, never too few.
 
 use crate::context::Context;
@@ -62,7 +64,8 @@ impl Context {
         }
     }
 
-    /// What the cache has of these blocks is rescued first, for a FUA of what was written to them. True if it has anything.
+    /// What the cache has of these blocks is rescued first, for a FUA of what was written to them.
+    /// True if it has anything.
     pub(super) fn hasten(&mut self, range: BlockRange) -> bool {
         let volume = range.first.volume();
         let mut dirty = Vec::new();
@@ -89,7 +92,8 @@ impl Context {
         false
     }
 
-    /// The next urgent block that waits to be rescued, from `cursor` on and then from the beginning.
+    /// The next urgent block that waits to be rescued, from `cursor` on and then from the
+    /// beginning.
     pub(crate) fn next_urgent(&self, id: VolumeId, cursor: u64) -> Option<u64> {
         let urgent = &self.volume(id).promised.urgent;
         let waiting = &self.map.volumes[usize::from(id.0)].waiting;

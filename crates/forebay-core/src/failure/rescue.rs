@@ -16,7 +16,8 @@ impl Context {
         let request = self.reqs.get_mut(req);
         request.redone = true;
         let (volume, range) = (request.volume, request.range());
-        // A FUA covers what the cache has of its blocks, also if a later write, not answered yet, brought that there.
+        // A FUA covers what the cache has of its blocks, also if a later write, not answered yet,
+        // brought that there.
         let covers_dirty = request.kind == RequestKind::Flush || self.hasten(range);
         if covers_dirty && self.has_urgent(volume) && !fault::planted(PlantedBug::FlushBeforeRescue) {
             self.reqs.get_mut(req).pending += 1;
@@ -45,7 +46,8 @@ impl Context {
         }
     }
 
-    /// A write, zero or discard has ended without the cache: the record must not list what it wrote.
+    /// A write, zero or discard has ended without the cache: the record must not list what it
+    /// wrote.
     pub(crate) fn make_readable(&mut self, req: u32) {
         let needed = self.unrecorded_in(self.reqs.get(req).range());
         if !fault::planted(PlantedBug::AcknowledgeUnrecorded) {
@@ -103,7 +105,8 @@ impl Context {
         }
     }
 
-    /// True if nothing can be rescued any more: every dirty block of an attached volume is safe or lost.
+    /// True if nothing can be rescued any more: every dirty block of an attached volume is safe or
+    /// lost.
     pub(crate) fn is_rescue_over(&self) -> bool {
         self.runs_without_cache()
             && self.volumes.iter().flatten().all(|volume| self.dirty_blocks(volume.id) == 0)
@@ -155,7 +158,8 @@ impl Context {
 }
 
 impl Engine {
-    /// True if nothing can be rescued any more: every dirty block of an attached volume is safe or lost.
+    /// True if nothing can be rescued any more: every dirty block of an attached volume is safe or
+    /// lost.
     #[must_use]
     pub fn is_rescue_over(&self) -> bool {
         self.cx.is_rescue_over()

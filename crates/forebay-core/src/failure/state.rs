@@ -1,5 +1,5 @@
-//! State of the failure of a cache device: how far its owner is, what is lost or at risk, what FLUSHes have promised, and reads
-//! that are tried again.
+//! State of the failure of a cache device: how far its owner is, what is lost or at risk, what
+//! FLUSHes have promised, and reads that are tried again.
 
 use crate::api::Nanos;
 use crate::base::bitset::BlockSet;
@@ -9,7 +9,8 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use forebay_format::StreamKind;
 
-/// How long a cache in use is not waited for after a block was given up. As long as the pauses, and then some.
+/// How long a cache in use is not waited for after a block was given up. As long as the pauses, and
+/// then some.
 const GIVEN_UP_NS: Nanos = 10_000_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -59,7 +60,8 @@ pub(crate) struct CacheFailure {
     pub(super) changes: u64,
     /// Of those, changes that the last record knows.
     pub(super) recorded: u64,
-    /// Sectors that came to be safe and that the last record still lists, with the number of the change.
+    /// Sectors that came to be safe and that the last record still lists, with the number of the
+    /// change.
     pub(super) safe: BTreeMap<Key, Safe>,
     /// There were more of those than can be remembered, up to this change.
     pub(super) forgotten: u64,
@@ -88,7 +90,8 @@ pub(super) struct Place {
     pub(super) next_sequence: u64,
     /// Of the segments that were open then: number, and blocks that had been applied.
     pub(super) open: [Option<(u32, u32)>; StreamKind::ALL.len()],
-    /// Blocks that were being changed: what had been applied of them need not have been acknowledged. By address.
+    /// Blocks that were being changed: what had been applied of them need not have been
+    /// acknowledged. By address.
     pub(super) busy: Vec<BlockRange>,
 }
 
@@ -141,7 +144,8 @@ impl ReadRetry {
         (self.given_up_at, self.gone) = (None, false);
     }
 
-    /// An operation that was asked for again `asked` times, of `most`, has failed once more: is it given up?
+    /// An operation that was asked for again `asked` times, of `most`, has failed once more: is it
+    /// given up?
     pub(super) fn gives_up(&mut self, asked: u8, most: u8, now: Nanos, failed: bool) -> bool {
         let since = self.given_up_at.map(|at| now - at);
         let hopeless = since.is_some_and(|since| failed || since < GIVEN_UP_NS);

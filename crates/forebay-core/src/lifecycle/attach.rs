@@ -1,9 +1,11 @@
-//! Attaching a volume to a running cache: a new one, or one of the table that nobody has attached since the start.
+//! Attaching a volume to a running cache: a new one, or one of the table that nobody has attached
+//! since the start.
 //!
-//! A volume of the table is judged as at the end of recovery (`attach`): its backing store must be what the cache left
-//! behind. Its flush epochs were recovered with everything else, or have been here since it was detached: they go on, unless
-//! the backing store has changed (`ordered`). Until a checkpoint with its entry is in effect it takes no request: a write that was acknowledged before would
-//! belong to a volume that recovery does not know.
+//! A volume of the table is judged as at the end of recovery (`attach`): its backing store must be
+//! what the cache left behind. Its flush epochs were recovered with everything else, or have been
+//! here since it was detached: they go on, unless the backing store has changed (`ordered`). Until
+//! a checkpoint with its entry is in effect it takes no request: a write that was acknowledged
+//! before would belong to a volume that recovery does not know.
 
 use crate::api::config::{Attachment, OnBackingChange};
 use crate::api::{Action, Device, Notice, OpId};
@@ -52,9 +54,10 @@ pub(crate) struct Attaching {
 }
 
 impl Engine {
-    /// Attaches a volume while the cache is in use. `entry.id` is a number of the table, and then `entry.uuid` must be the
-    /// one there, or a free one ([`Engine::free_volume_id`]). [`Notice::Attached`] or [`Notice::AttachFailed`] follows;
-    /// requests are taken from the former on.
+    /// Attaches a volume while the cache is in use. `entry.id` is a number of the table, and then
+    /// `entry.uuid` must be the one there, or a free one ([`Engine::free_volume_id`]).
+    /// [`Notice::Attached`] or [`Notice::AttachFailed`] follows; requests are taken from the former
+    /// on.
     ///
     /// # Errors
     /// It cannot be attached now; nothing was changed.
@@ -239,7 +242,8 @@ impl Engine {
 
     fn attach_failed(&mut self, id: VolumeId, job: &Attaching, error: LifecycleError) -> Progress {
         if matches!(job.stage, AttachStage::Checkpoint(_)) {
-            // No checkpoint can be taken any more, so what the table in memory says does not matter.
+            // No checkpoint can be taken any more, so what the table in memory says does not
+            // matter.
             self.cx.volume_table.retain(|other| other.id != id || !job.new);
         }
         self.cx.job_failed(Notice::AttachFailed { volume: id, error })

@@ -1,11 +1,13 @@
 //! Detaching a volume from a running cache.
 //!
-//! [`Engine::begin_detach`] is for a drain under load: from then on nothing becomes dirty, so the drain ends.
-//! [`Engine::detach_volume`] ends the service and takes the volume away:
+//! [`Engine::begin_detach`] is for a drain under load: from then on nothing becomes dirty, so the
+//! drain ends. [`Engine::detach_volume`] ends the service and takes the volume away:
 //!
-//! - *Drained*: nothing of it is dirty, its backing store is flushed and stands for itself. The table forgets it.
-//! - *Keep*: its blocks stay, dirty ones too, and so does its entry, with what its backing store looked like when it was
-//!   let go, so that it can be attached again with a warm cache. Its flush epochs stay as well: they go on when it comes back.
+//! - *Drained*: nothing of it is dirty, its backing store is flushed and stands for itself. The
+//!   table forgets it.
+//! - *Keep*: its blocks stay, dirty ones too, and so does its entry, with what its backing store
+//!   looked like when it was let go, so that it can be attached again with a warm cache. Its flush
+//!   epochs stay as well: they go on when it comes back.
 //! - *Discard*: the table forgets it, and its dirty data is gone.
 
 use crate::api::{Action, Nanos, Notice};
@@ -73,15 +75,17 @@ impl Context {
 }
 
 impl Detaching {
-    /// The volume leaves as soon as nothing of it is dirty: what requests under way have made dirty since must not wait for its time.
+    /// The volume leaves as soon as nothing of it is dirty: what requests under way have made dirty
+    /// since must not wait for its time.
     pub(super) fn drains_to_leave(&self) -> bool {
         self.how == DetachHow::Drained && !self.cancelled
     }
 }
 
 impl Engine {
-    /// Begins to drain a volume to the end: writes go to the backing store at once from now on, beside being cached, so
-    /// nothing becomes dirty and the drain ends however much is written. [`Engine::cancel_detach`] undoes it.
+    /// Begins to drain a volume to the end: writes go to the backing store at once from now on,
+    /// beside being cached, so nothing becomes dirty and the drain ends however much is written.
+    /// [`Engine::cancel_detach`] undoes it.
     ///
     /// # Errors
     /// The volume is not attached, or something else is under way.
@@ -96,9 +100,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Goes back to serving: after [`Engine::begin_detach`], or after [`Engine::detach_volume`] as long as that has
-    /// not passed the point of no return. In the latter case [`Notice::DetachFailed`] with [`LifecycleError::Cancelled`]
-    /// follows, and requests are taken again at once.
+    /// Goes back to serving: after [`Engine::begin_detach`], or after [`Engine::detach_volume`] as
+    /// long as that has not passed the point of no return. In the latter case
+    /// [`Notice::DetachFailed`] with [`LifecycleError::Cancelled`] follows, and requests are taken
+    /// again at once.
     ///
     /// # Errors
     /// It is too late, or there is nothing to cancel.
@@ -121,13 +126,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a volume away. Its requests under way end; later ones get `RequestError::Shutdown`. To keep it,
-    /// [`Action::VolumeQuiet`] follows, to be answered by [`Engine::finish_detach`]. Then [`Notice::Detached`] or
-    /// [`Notice::DetachFailed`] follows; after the latter the volume is served as before. A volume of the table that
-    /// is not attached can be discarded.
+    /// Takes a volume away. Its requests under way end; later ones get `RequestError::Shutdown`. To
+    /// keep it, [`Action::VolumeQuiet`] follows, to be answered by [`Engine::finish_detach`]. Then
+    /// [`Notice::Detached`] or [`Notice::DetachFailed`] follows; after the latter the volume is
+    /// served as before. A volume of the table that is not attached can be discarded.
     ///
     /// # Errors
-    /// Something else is under way, or the volume has blocks that the chosen way does not allow for.
+    /// Something else is under way, or the volume has blocks that the chosen way does not allow
+    /// for.
     pub fn detach_volume(
         &mut self,
         now: Nanos,
@@ -160,9 +166,9 @@ impl Engine {
         if blocks > most { Err(LifecycleError::TooDirty { blocks, most }) } else { Ok(()) }
     }
 
-    /// Answers [`Action::VolumeQuiet`]: what the backing store looks like now that nothing writes to it. Samples must
-    /// be of blocks that are not dirty ([`Engine::block_status`]). Nobody may write to it until `Detached` or
-    /// `DetachFailed` has come.
+    /// Answers [`Action::VolumeQuiet`]: what the backing store looks like now that nothing writes
+    /// to it. Samples must be of blocks that are not dirty ([`Engine::block_status`]). Nobody may
+    /// write to it until `Detached` or `DetachFailed` has come.
     ///
     /// # Errors
     /// Nobody asked, or it was cancelled meanwhile: there is nothing to do.
@@ -282,7 +288,8 @@ impl Engine {
         self.unlock(id);
     }
 
-    /// The point of no return: whoever reads a checkpoint that is taken from now on does not know the volume.
+    /// The point of no return: whoever reads a checkpoint that is taken from now on does not know
+    /// the volume.
     fn leave_table(&mut self, id: VolumeId, mut job: Detaching) -> Progress {
         if let Some(volume) = self.cx.volumes.get_mut(usize::from(id.0)) {
             *volume = None;

@@ -1,20 +1,24 @@
 //! The life cycle of volumes: they come, change their size and go, while the others are served.
 //!
-//! Each volume has at most one *job* at a time. A job moves on in [`Engine::step_lifecycle`], once per settling, and never does
-//! more than a bounded amount of work at once. The jobs themselves are in `life_attach`, `life_detach` and
-//! `life_resize`; the pool's own changes are in `pool`.
+//! Each volume has at most one *job* at a time. A job moves on in [`Engine::step_lifecycle`], once
+//! per settling, and never does more than a bounded amount of work at once. The jobs themselves are
+//! in `life_attach`, `life_detach` and `life_resize`; the pool's own changes are in `pool`.
 //!
 //! All jobs follow one pattern:
 //!
 //! 1. *Refuse*: requests that contradict the change are refused from now on.
-//! 2. *Wait*: requests, fills, and with the block locks and the backing locks of the range everything else that is under way
-//!    there, end. Until here a job can be cancelled, and a failure leaves everything as it was.
-//! 3. *Point of no return*: the volume table in memory changes. Any checkpoint taken from now on says so, and recovery
-//!    counts nothing that does not belong to a volume of the table: so the change is atomic.
-//! 4. *Sweep*: what does not belong to a volume any more leaves the map, some slots at a time, under the locks, so that
-//!    reclaim does not move it from where the sweep will come to where it has been.
-//! 5. *Checkpoint*, forced; when it is in effect the owner is told. Only now may the number of the volume, or the range, be
-//!    used again (I20): what the checkpoint in effect and the log behind it know of it is nothing.
+//! 2. *Wait*: requests, fills, and with the block locks and the backing locks of the range
+//!    everything else that is under way there, end. Until here a job can be cancelled, and a
+//!    failure leaves everything as it was.
+//! 3. *Point of no return*: the volume table in memory changes. Any checkpoint taken from now on
+//!    says so, and recovery counts nothing that does not belong to a volume of the table: so the
+//!    change is atomic.
+//! 4. *Sweep*: what does not belong to a volume any more leaves the map, some slots at a time,
+//!    under the locks, so that reclaim does not move it from where the sweep will come to where it
+//!    has been.
+//! 5. *Checkpoint*, forced; when it is in effect the owner is told. Only now may the number of the
+//!    volume, or the range, be used again (I20): what the checkpoint in effect and the log behind
+//!    it know of it is nothing.
 
 pub(crate) mod attach;
 pub(crate) mod detach;
@@ -275,7 +279,8 @@ impl Engine {
         !self.lifecycle.jobs.is_empty()
     }
 
-    /// What every change of a volume needs: a cache that can make it durable, and nothing else under way for it.
+    /// What every change of a volume needs: a cache that can make it durable, and nothing else
+    /// under way for it.
     pub(crate) fn may_change(&self, id: VolumeId) -> Result<(), LifecycleError> {
         self.cx.may_change_pool()?;
         if self.has_job(id) { Err(LifecycleError::Busy) } else { Ok(()) }
@@ -334,7 +339,8 @@ impl Engine {
                     Progress::Waits(next) => self.lifecycle.jobs.push((id, next)),
                     Progress::Done => {
                         self.unlock(id);
-                        // Destage and reclaim, which come before this step, may have found what the job held back.
+                        // Destage and reclaim, which come before this step, may have found what the
+                        // job held back.
                         self.cx.settle_again();
                     }
                 }
@@ -361,7 +367,8 @@ impl Engine {
 
     // --- waiting
 
-    /// True if no request of the volume is under way, and no block of it is on its way into the cache.
+    /// True if no request of the volume is under way, and no block of it is on its way into the
+    /// cache.
     pub(crate) fn is_quiet(&self, id: VolumeId) -> bool {
         self.cx.reqs.iter().all(|req| req.volume != id) && !self.cx.fills.any_in(whole_volume(id))
     }
@@ -401,7 +408,8 @@ impl Engine {
         true
     }
 
-    /// Gives the locks of a job back. Only whole pairs are ever given back: a job that waits for one is not over.
+    /// Gives the locks of a job back. Only whole pairs are ever given back: a job that waits for
+    /// one is not over.
     pub(crate) fn unlock(&mut self, id: VolumeId) {
         let Some(at) = self.lifecycle.locks.iter().position(|(volume, ..)| *volume == id) else { return };
         let (_, range, locks) = self.lifecycle.locks.swap_remove(at);
@@ -440,7 +448,8 @@ impl Engine {
 
     // --- sweeping and checkpoint
 
-    /// Goes on with a sweep, by a bounded number of slots; true when it is at its end. The range is locked.
+    /// Goes on with a sweep, by a bounded number of slots; true when it is at its end. The range is
+    /// locked.
     pub(crate) fn step_sweep(&mut self, id: VolumeId, sweep: &mut Sweep) -> bool {
         let blocks = self.cx.map.geometry.segment_blocks;
         let mut left = sweep_slots(self.cx.map.geometry.slot_count());
@@ -472,7 +481,8 @@ impl Engine {
         self.checkpoint.is_in_effect(ticket)
     }
 
-    /// Most dirty blocks of volumes that are not attached: nobody can write them back, and reclaim must still find room.
+    /// Most dirty blocks of volumes that are not attached: nobody can write them back, and reclaim
+    /// must still find room.
     pub(crate) fn kept_dirty_max(capacity: u64) -> u64 {
         capacity / 4
     }
@@ -488,8 +498,8 @@ fn lifecycle_owner(id: VolumeId) -> LockOwner {
     LockOwner(u32::MAX - u32::from(id.0))
 }
 
-/// Slots that one step of a sweep looks at: some microseconds of work; in a small cache so few that other events come in
-/// between as they do in a large one.
+/// Slots that one step of a sweep looks at: some microseconds of work; in a small cache so few that
+/// other events come in between as they do in a large one.
 pub(crate) fn sweep_slots(slot_count: u32) -> u32 {
     (slot_count / 64).clamp(16, 4096)
 }

@@ -1,14 +1,14 @@
 //! The pool becomes larger or smaller while it is in use.
 //!
-//! Segments are added, or left out, at the end. The geometry changes in one instant, that of a checkpoint's snapshot: this
-//! checkpoint has as many segment entries as the superblock that names it says, so that whichever superblock copy a
-//! crash leaves, it fits the checkpoint that it names (I22). New segments are free like any others, and join a window
-//! by the same checkpoint.
+//! Segments are added, or left out, at the end. The geometry changes in one instant, that of a
+//! checkpoint's snapshot: this checkpoint has as many segment entries as the superblock that names
+//! it says, so that whichever superblock copy a crash leaves, it fits the checkpoint that it names
+//! (I22). New segments are free like any others, and join a window by the same checkpoint.
 //!
-//! Before that, segments at the end are *retired*: none of them is taken any more, open ones are closed, clean blocks are
-//! dropped, pinned and dirty ones move to the survivor stream; dirty ones are written back if there is no room for them or if
-//! they must keep their place in the order of destage. Until the snapshot a
-//! shrink can be cancelled.
+//! Before that, segments at the end are *retired*: none of them is taken any more, open ones are
+//! closed, clean blocks are dropped, pinned and dirty ones move to the survivor stream; dirty ones
+//! are written back if there is no room for them or if they must keep their place in the order of
+//! destage. Until the snapshot a shrink can be cancelled.
 
 use crate::api::config::CacheMark;
 use crate::api::{Nanos, Notice};
@@ -51,17 +51,19 @@ impl Engine {
         self.resize_pool(now, device_bytes, members)
     }
 
-    /// The cache device is to become shorter: empties its end. It may be cut only after [`Notice::PoolResized`];
-    /// [`Notice::PoolResizeFailed`] says that it cannot be, and that everything is as it was.
+    /// The cache device is to become shorter: empties its end. It may be cut only after
+    /// [`Notice::PoolResized`]; [`Notice::PoolResizeFailed`] says that it cannot be, and that
+    /// everything is as it was.
     ///
     /// # Errors
-    /// Something else is under way, too few segments would be left, or too few for what must stay in the cache.
+    /// Something else is under way, too few segments would be left, or too few for what must stay
+    /// in the cache.
     pub fn shrink_pool(&mut self, now: Nanos, device_bytes: u64) -> Result<(), LifecycleError> {
         self.grow_pool(now, device_bytes)
     }
 
-    /// As [`Engine::grow_pool`] and [`Engine::shrink_pool`], with other members: the superblock lists them from the
-    /// same checkpoint on. The headers of new members must be durable before.
+    /// As [`Engine::grow_pool`] and [`Engine::shrink_pool`], with other members: the superblock
+    /// lists them from the same checkpoint on. The headers of new members must be durable before.
     ///
     /// # Errors
     /// As there.
@@ -102,7 +104,8 @@ impl Engine {
         Ok(())
     }
 
-    /// What stays must hold the dirty data that nobody can write back, and blocks that are lost cannot be moved.
+    /// What stays must hold the dirty data that nobody can write back, and blocks that are lost
+    /// cannot be moved.
     fn may_shrink(&self, count: u32) -> Result<(), LifecycleError> {
         let most = Self::kept_dirty_max(self.cx.capacity_of(count));
         let blocks = self.cx.kept_dirty();
@@ -136,7 +139,8 @@ impl Engine {
         self.cx.superblock.uuid
     }
 
-    /// How far the cache has come, for a record outside of its device ([`EngineConfig::known`](crate::EngineConfig)).
+    /// How far the cache has come, for a record outside of its device
+    /// ([`EngineConfig::known`](crate::EngineConfig)).
     #[must_use]
     pub fn mark(&self) -> CacheMark {
         if self.checkpoint.super_generation() == 0 {
@@ -229,7 +233,8 @@ impl Engine {
             blocked |= !self.evacuate_slot(segment, index);
             index += 1;
         }
-        // Round and round: what could not be moved this time may have been written back the next time.
+        // Round and round: what could not be moved this time may have been written back the next
+        // time.
         let ended = segment as usize >= self.cx.map.segments.len();
         let Some(job) = &mut self.pool_job else { return false };
         (job.segment, job.index) = if ended { (count, 0) } else { (segment, index) };
@@ -268,14 +273,15 @@ impl Engine {
         }
     }
 
-    /// A pinned block moves with the dirty ones, if it can, and as far as half of what stays may be pinned (I26). True if it
-    /// does, or may later.
+    /// A pinned block moves with the dirty ones, if it can, and as far as half of what stays may be
+    /// pinned (I26). True if it does, or may later.
     fn moves_pinned(&mut self, slot: u32) -> bool {
         self.cx.map.pinned_blocks() * 2 <= self.cx.data_capacity()
             && (self.relocate(slot) || self.cx.log.moves > 0)
     }
 
-    /// Called with every snapshot, before it is taken: the geometry changes now or not in this checkpoint.
+    /// Called with every snapshot, before it is taken: the geometry changes now or not in this
+    /// checkpoint.
     pub(crate) fn apply_pool_job(&mut self) {
         let generation = self.cx.superblock.checkpoint_generation + 1;
         let Some(job) = &mut self.pool_job else { return };

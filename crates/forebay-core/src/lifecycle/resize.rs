@@ -1,16 +1,17 @@
 //! Changing the size of a volume that is being served.
 //!
-//! **Growing.** The new blocks are served once a checkpoint with the new size is in effect: before that a crash would
-//! forget what was written there. If the old end lies inside a block, a cached copy of that block may hold more than the
-//! volume had (if it was larger once): a clean copy is dropped, a dirty one is moved with a mask of only those sectors
-//! that belong to the volume.
+//! **Growing.** The new blocks are served once a checkpoint with the new size is in effect: before
+//! that a crash would forget what was written there. If the old end lies inside a block, a cached
+//! copy of that block may hold more than the volume had (if it was larger once): a clean copy is
+//! dropped, a dirty one is moved with a mask of only those sectors that belong to the volume.
 //!
-//! **Shrinking.** Requests beyond the new end are refused at once; when those under way have ended the table has the new
-//! size, and the blocks beyond it are swept away, dirty ones with them. Only when a checkpoint is in effect that does not know
-//! them is the owner told; so a later growth finds nothing of them (I21).
+//! **Shrinking.** Requests beyond the new end are refused at once; when those under way have ended
+//! the table has the new size, and the blocks beyond it are swept away, dirty ones with them. Only
+//! when a checkpoint is in effect that does not know them is the owner told; so a later growth
+//! finds nothing of them (I21).
 //!
-//! If the cache fails once the table has the new size, the record that the owner makes of it takes the place of the
-//! checkpoint: its table is this one.
+//! If the cache fails once the table has the new size, the record that the owner makes of it takes
+//! the place of the checkpoint: its table is this one.
 
 use crate::api::{Nanos, Notice};
 use crate::context::Context;
@@ -51,13 +52,15 @@ impl Context {
         (volume.size_bytes, volume.limit_bytes) = (bytes, bytes);
     }
 
-    /// The point of no return: the volume has its new size. What lies beyond stays locked until a checkpoint says so, and
-    /// so does the block that the new end cuts: if it were written back now, only as far as the new end, and a crash
-    /// brought the old size back, it would be called clean with sectors that the backing store does not have.
+    /// The point of no return: the volume has its new size. What lies beyond stays locked until a
+    /// checkpoint says so, and so does the block that the new end cuts: if it were written back
+    /// now, only as far as the new end, and a crash brought the old size back, it would be called
+    /// clean with sectors that the backing store does not have.
     fn cut(&mut self, id: VolumeId, bytes: u64) {
         let volume = self.volume_mut(id);
         (volume.table_bytes, volume.size_bytes, volume.limit_bytes) = (bytes, bytes, bytes);
-        // A copy of the block at the end that has nothing of the volume any more: there is nothing to write back.
+        // A copy of the block at the end that has nothing of the volume any more: there is nothing
+        // to write back.
         let key = Key::new(id, bytes / BLOCK);
         let kept = if bytes.is_multiple_of(BLOCK) { 0xff } else { self.block_mask(id, key.block()) };
         if self.map.lookup(key).is_some_and(|slot| self.map.mask(slot) & kept == 0) {
@@ -75,13 +78,13 @@ impl Resizing {
 }
 
 impl Engine {
-    /// Changes the size of a volume. A larger backing store must be there before, and a smaller one may be cut only
-    /// after [`Notice::VolumeResized`]. Requests beyond a smaller end are refused from now on, and what the cache has of it
-    /// is given up.
+    /// Changes the size of a volume. A larger backing store must be there before, and a smaller one
+    /// may be cut only after [`Notice::VolumeResized`]. Requests beyond a smaller end are refused
+    /// from now on, and what the cache has of it is given up.
     ///
     /// # Errors
-    /// The volume is not attached, something else is under way, or the size is not a multiple of the backing
-    /// store's sectors.
+    /// The volume is not attached, something else is under way, or the size is not a multiple of
+    /// the backing store's sectors.
     pub fn resize_volume(&mut self, now: Nanos, volume: VolumeId, bytes: u64) -> Result<(), LifecycleError> {
         self.begin(now);
         self.may_change(volume)?;
@@ -138,7 +141,8 @@ impl Engine {
             ResizeStage::Checkpoint(ticket) => {
                 if !self.is_checkpointed(*ticket) && !self.cx.runs_without_cache() {
                     if self.cx.refuses_changes() {
-                        // The checkpoint may never come, and nothing is written back: whoever waits for the locks gets his answer.
+                        // The checkpoint may never come, and nothing is written back: whoever waits
+                        // for the locks gets his answer.
                         self.unlock(id);
                     }
                     return Progress::Waits(Job::Resize(job));
@@ -152,8 +156,8 @@ impl Engine {
         Progress::Goes(Job::Resize(job))
     }
 
-    /// Makes sure that the cached copy of the block at an odd end has nothing beyond it (older versions of it have then
-    /// been written back). Returns true once it has not.
+    /// Makes sure that the cached copy of the block at an odd end has nothing beyond it (older
+    /// versions of it have then been written back). Returns true once it has not.
     fn trim_end(&mut self, id: VolumeId) -> bool {
         let size = self.cx.volume(id).size_bytes;
         if size.is_multiple_of(BLOCK) {
@@ -168,7 +172,8 @@ impl Engine {
         self.cx.cancel_fills(range);
         let mask = self.cx.block_mask(id, key.block());
         if self.cx.map.shadows_reach_beyond(key, mask) {
-            // They cannot be moved. What lies beyond is not written back as long as the volume ends here.
+            // They cannot be moved. What lies beyond is not written back as long as the volume ends
+            // here.
             self.unlock(id);
             self.cx.reclaim_wants_destage = true;
             self.wake_in(DESTAGE_NS);
@@ -197,7 +202,8 @@ impl Engine {
         }
     }
 
-    /// True once nothing is under way beyond the new end, and nothing can begin: the locks are held.
+    /// True once nothing is under way beyond the new end, and nothing can begin: the locks are
+    /// held.
     fn quiet_beyond(&mut self, id: VolumeId, bytes: u64) -> bool {
         let busy = self.cx.reqs.iter().any(|req| req.volume == id && req.end() > bytes);
         let first = Key::new(id, bytes.div_ceil(BLOCK));

@@ -1,14 +1,16 @@
 //! The log: three append streams, batches, and the order in which they count.
 //!
-//! Every stream has an open segment and a queue of items. When a batch may be written, everything in the queue that
-//! fits goes into it: header block, then payload, one device write (group commit that never waits when the device has
-//! little to do, see `Stream::is_worth_a_batch`). Some batches per
-//! stream are in flight at once; a batch *counts* only when it and all batches before it in its stream have completed
-//! (I2): so after a crash the part of a stream that is readable from its start is all that anyone was promised.
+//! Every stream has an open segment and a queue of items. When a batch may be written, everything
+//! in the queue that fits goes into it: header block, then payload, one device write (group commit
+//! that never waits when the device has little to do, see `Stream::is_worth_a_batch`). Some batches
+//! per stream are in flight at once; a batch *counts* only when it and all batches before it in its
+//! stream have completed (I2): so after a crash the part of a stream that is readable from its
+//! start is all that anyone was promised.
 //!
-//! A segment is closed with a summary when no batch fits any more. The next one is opened only after the batches of the
-//! former have completed, so a failed write never concerns two segments: its items, and those of the batches after
-//! it, are written again, to a fresh segment, with the same stream sequence.
+//! A segment is closed with a summary when no batch fits any more. The next one is opened only
+//! after the batches of the former have completed, so a failed write never concerns two segments:
+//! its items, and those of the batches after it, are written again, to a fresh segment, with the
+//! same stream sequence.
 
 use crate::api::{Action, Device, Notice, OpId};
 use crate::context::Context;
@@ -118,7 +120,8 @@ impl Context {
         true
     }
 
-    /// Closes the open segment of a stream if it was on a lost member only. False while batches to it are in flight.
+    /// Closes the open segment of a stream if it was on a lost member only. False while batches to
+    /// it are in flight.
     pub(crate) fn leave_lost(&mut self, kind: StreamKind) -> bool {
         let stream = &self.log.streams[kind.index()];
         let still = stream.in_flight.is_empty() && !stream.broken;
@@ -272,7 +275,8 @@ impl Context {
         }
     }
 
-    /// The next item of a queue, if it fits. Fills that were overtaken while they waited are left out.
+    /// The next item of a queue, if it fits. Fills that were overtaken while they waited are left
+    /// out.
     fn next_item(&mut self, kind: StreamKind, payload_fits: bool) -> Option<Item> {
         loop {
             let item = *self.log.streams[kind.index()].queue.front()?;
@@ -289,11 +293,11 @@ impl Context {
         }
     }
 
-    /// Closes a segment with a summary of what was written to it. It does not take a number of the stream: if it is
-    /// lost nothing else is.
+    /// Closes a segment with a summary of what was written to it. It does not take a number of the
+    /// stream: if it is lost nothing else is.
     ///
-    /// A segment whose epochs were forgotten has none: until a checkpoint says that the order has ended, a crash brings the
-    /// order back, and then what counts is what the batches say.
+    /// A segment whose epochs were forgotten has none: until a checkpoint says that the order has
+    /// ended, a crash brings the order back, and then what counts is what the batches say.
     fn write_summary(&mut self, kind: StreamKind, segment: u32, at: u32) {
         let still = self.log.streams[kind.index()].nothing_in_flight();
         assert!(still, "I2: a segment is closed when all its batches have completed");
@@ -346,8 +350,8 @@ impl Context {
     /// Takes in what has completed, up to the first batch that has not.
     pub(crate) fn settle_batches(&mut self, kind: StreamKind) {
         loop {
-            // Nothing counts after the fence, also if it had completed before: nothing may become dirty after what is at risk was
-            // recorded (I52).
+            // Nothing counts after the fence, also if it had completed before: nothing may become
+            // dirty after what is at risk was recorded (I52).
             let counts = !self.fenced || fault::planted(PlantedBug::CountAfterFence);
             let stream = &mut self.log.streams[kind.index()];
             match stream.in_flight.front().and_then(|batch| batch.completed) {
@@ -378,7 +382,8 @@ impl Context {
 
     /// A batch counts now: its blocks enter the map and whoever waits is told.
     fn apply_batch(&mut self, kind: StreamKind, mut batch: Batch) {
-        // A flush started since the write completed did not know of this batch: it was not applied yet.
+        // A flush started since the write completed did not know of this batch: it was not applied
+        // yet.
         self.flushes.cache.unflushed = true;
         let segment = &mut self.map.segments[batch.segment as usize];
         segment.pins -= 1;
@@ -415,8 +420,8 @@ impl Context {
         self.log.spare_batches.push(batch);
     }
 
-    /// The first batch in flight failed, and all after it have ended: their items go back to the queue and the
-    /// segment is closed before the first of them.
+    /// The first batch in flight failed, and all after it have ended: their items go back to the
+    /// queue and the segment is closed before the first of them.
     fn rewrite_batches(&mut self, kind: StreamKind) {
         let failed: Vec<Batch> = self.log.streams[kind.index()].in_flight.drain(..).collect();
         let first = failed.first().expect("a batch failed");
@@ -427,7 +432,8 @@ impl Context {
         stream.broken = false;
         if was_summary {
             self.coverage.add(CoverageMark::SummaryFailed);
-            // The segment is whole, it only has no summary; batches after it are in another segment.
+            // The segment is whole, it only has no summary; batches after it are in another
+            // segment.
             let mut rest = failed.into_iter();
             let summary = rest.next().expect("a batch failed");
             stream.in_flight.extend(rest);
@@ -471,8 +477,8 @@ impl Context {
         }
     }
 
-    /// Tells whoever waits that an item was written to `slot` (any number, if it has no payload), or (`None`) will not
-    /// be.
+    /// Tells whoever waits that an item was written to `slot` (any number, if it has no payload),
+    /// or (`None`) will not be.
     pub(crate) fn item_done(&mut self, item: Item, slot: Option<u32>) {
         if let (ItemOwner::Request(req) | ItemOwner::Merge(req, _), Some(slot)) = (item.done, slot) {
             let old = self.map.insert(slot, BlockState::Dirty);
@@ -512,7 +518,8 @@ impl Context {
         (!self.log.marks.is_empty() && due > self.now).then_some(due)
     }
 
-    /// Takes marks into a batch, neighbours as one entry. Slots that changed meanwhile are left out.
+    /// Takes marks into a batch, neighbours as one entry. Slots that changed meanwhile are left
+    /// out.
     fn take_marks(&mut self, slots: &mut Vec<u32>, entries: &mut Vec<Entry>) {
         if self.log.marks.is_empty() {
             return;

@@ -1,15 +1,15 @@
 //! Batch delay: batches of fills and survivors wait until one header serves more blocks.
 //!
-//! A batch costs a header block. Clients wait for batches of writes, so those go as soon as the device takes them; nobody
-//! waits for a read fill or a survivor. If each of those went alone, half of the cache would be headers. So they wait: until
-//! [`WORTH_BLOCKS`] are together, and
+//! A batch costs a header block. Clients wait for batches of writes, so those go as soon as the
+//! device takes them; nobody waits for a read fill or a survivor. If each of those went alone, half
+//! of the cache would be headers. So they wait: until [`WORTH_BLOCKS`] are together, and
 //!
 //! - **survivors** no longer than others are still being read (they come soon, or never);
-//! - **fills** no longer than [`DELAY_NS`], nor while pages for fills are short. A block that waits is not in the cache
-//!   yet: who reads it meanwhile reads it from the backing store again.
+//! - **fills** no longer than [`DELAY_NS`], nor while pages for fills are short. A block that waits
+//!   is not in the cache yet: who reads it meanwhile reads it from the backing store again.
 //!
-//! What a client waits for (the clean copies of write-through) takes along everything in its queue. Nothing is promised
-//! of what waits, so a crash loses nothing.
+//! What a client waits for (the clean copies of write-through) takes along everything in its queue.
+//! Nothing is promised of what waits, so a crash loses nothing.
 
 use crate::api::Nanos;
 use crate::context::Context;

@@ -1,12 +1,13 @@
 //! The flush ledger: what was promised durable, and which device flush makes it so.
 //!
-//! A flush covers the writes that had completed when it was started. So whoever needs durability takes a ticket: the
-//! number of the next flush to be *started*. One flush of a device runs at a time; everybody who comes while it runs
-//! shares the next one. This file and the module docs of `direct` and `destage` are the only definition of what a
-//! client's FLUSH and FUA mean:
+//! A flush covers the writes that had completed when it was started. So whoever needs durability
+//! takes a ticket: the number of the next flush to be *started*. One flush of a device runs at a
+//! time; everybody who comes while it runs shares the next one. This file and the module docs of
+//! `direct` and `destage` are the only definition of what a client's FLUSH and FUA mean:
 //!
 //! - the cache device is flushed if any cache write completed since its last flush was started;
-//! - the backing store is flushed too if a write past the cache completed since its last flush was started.
+//! - the backing store is flushed too if a write past the cache completed since its last flush was
+//!   started.
 
 use crate::api::{Action, Device, Notice, OpId, RequestKind};
 use crate::context::Context;
@@ -31,7 +32,8 @@ impl Context {
         }
     }
 
-    /// Starts the flush that somebody has waited for while one was running, unless it has been started since.
+    /// Starts the flush that somebody has waited for while one was running, unless it has been
+    /// started since.
     pub(crate) fn flush_is_due(&mut self, device: Device) {
         if !self.flusher(device).is_running() {
             self.start_device_flush(device);
@@ -69,7 +71,8 @@ impl Context {
     }
 
     pub(crate) fn flushed(&mut self, device: Device, ok: bool) {
-        // A flush that failed may have dropped what it did not write: no later one makes that durable (I14).
+        // A flush that failed may have dropped what it did not write: no later one makes that
+        // durable (I14).
         let trusts = fault::planted(PlantedBug::TrustFlushAfterFailure);
         let ok = ok && (device != Device::Cache || !self.fenced || trusts);
         let flusher = self.flusher(device);
@@ -124,7 +127,8 @@ impl Context {
         }
     }
 
-    /// After a failed flush nothing that was written can be promised any more: fail-stop for writes.
+    /// After a failed flush nothing that was written can be promised any more: fail-stop for
+    /// writes.
     pub(crate) fn fence(&mut self) {
         if !self.fenced {
             self.fenced = true;

@@ -3,7 +3,8 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// Segments that hold nothing: those that may be written now, and those that wait for a checkpoint that says so (I7).
+/// Segments that hold nothing: those that may be written now, and those that wait for a checkpoint
+/// that says so (I7).
 #[derive(Debug, Default)]
 pub(crate) struct FreeSegments {
     /// Segments that may be written now.

@@ -1,4 +1,5 @@
-//! State of the flush ledger: which flush runs, who waits for which, and what the cache device does not hold durably yet.
+//! State of the flush ledger: which flush runs, who waits for which, and what the cache device does
+//! not hold durably yet.
 
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
@@ -36,8 +37,8 @@ pub(crate) struct Flusher {
 }
 
 impl Flusher {
-    /// Number of the flush that covers everything completed up to now: the running one if nothing completed since it
-    /// was started, else the next one to be started.
+    /// Number of the flush that covers everything completed up to now: the running one if nothing
+    /// completed since it was started, else the next one to be started.
     pub(crate) fn ticket(&self) -> u64 {
         self.ended + 1 + u64::from(self.running && self.unflushed)
     }

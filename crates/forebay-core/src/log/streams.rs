@@ -1,4 +1,5 @@
-//! State of the log: three append streams with their queues and batches in flight, and clean marks that wait for a batch.
+//! State of the log: three append streams with their queues and batches in flight, and clean marks
+//! that wait for a batch.
 
 use crate::api::{Nanos, Span};
 use crate::context::pages::Page;
@@ -66,7 +67,8 @@ pub(crate) struct Batch {
     pub(super) marks: Vec<u32>,
     pub(crate) is_summary: bool,
     pub(crate) completed: Option<bool>,
-    /// In a mirrored cache: members that have it, and members to which it could not be written; a bit for each.
+    /// In a mirrored cache: members that have it, and members to which it could not be written; a
+    /// bit for each.
     pub(crate) kept: u8,
     pub(crate) missing: u8,
 }
@@ -121,10 +123,10 @@ impl Stream {
         self.open.filter(|_| !self.closing).map_or(0, |(_, next)| end - next)
     }
 
-    /// True if a batch of what waits should be written now, should one more be allowed. Group commit that adapts: with
-    /// nothing in flight nothing waits for more items; beside one batch goes another that is as large, so that a few
-    /// clients get two equal ones in turn; a device that is kept busy anyway gets large ones, so that headers and device
-    /// writes do not multiply.
+    /// True if a batch of what waits should be written now, should one more be allowed. Group
+    /// commit that adapts: with nothing in flight nothing waits for more items; beside one batch
+    /// goes another that is as large, so that a few clients get two equal ones in turn; a device
+    /// that is kept busy anyway gets large ones, so that headers and device writes do not multiply.
     pub(super) fn is_worth_a_batch(&self) -> bool {
         let enough = match self.in_flight.len() {
             0 => 1,

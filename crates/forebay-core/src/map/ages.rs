@@ -1,17 +1,19 @@
 //! How long blocks have been dirty, cheaply.
 //!
-//! A segment is filled front to back, so the time at which a slot was written follows from a few marks: "from this
-//! slot on, blocks were written at this time". A mark is added when time has moved on by a quantum (a quarter of a
-//! second), or by 1/32 of the time that the segment has been filled for, whichever is more: so a segment that is
-//! filled for a week has some 300 marks and no age is wrong by more than 3 %. A slot between two marks counts as old
-//! as the earlier one: ages are never told too low.
+//! A segment is filled front to back, so the time at which a slot was written follows from a few
+//! marks: "from this slot on, blocks were written at this time". A mark is added when time has
+//! moved on by a quantum (a quarter of a second), or by 1/32 of the time that the segment has been
+//! filled for, whichever is more: so a segment that is filled for a week has some 300 marks and no
+//! age is wrong by more than 3 %. A slot between two marks counts as old as the earlier one: ages
+//! are never told too low.
 //!
-//! The age of a dirty block is the time since its present bytes were written. A block that is overwritten is young
-//! again; one that reclaim moves keeps its age; what is dirty when a cache is opened counts from the opening, since the
-//! log does not tell time.
+//! The age of a dirty block is the time since its present bytes were written. A block that is
+//! overwritten is young again; one that reclaim moves keeps its age; what is dirty when a cache is
+//! opened counts from the opening, since the log does not tell time.
 //!
-//! [`Births`] counts the dirty blocks of a volume by the quantum of their birth. What a slot was counted under can be
-//! found again from its segment's marks, because no mark ever changes what it says of a slot that is in use.
+//! [`Births`] counts the dirty blocks of a volume by the quantum of their birth. What a slot was
+//! counted under can be found again from its segment's marks, because no mark ever changes what it
+//! says of a slot that is in use.
 
 use crate::api::Nanos;
 use alloc::collections::BTreeMap;

@@ -1,15 +1,17 @@
 //! The hash index: key to slot.
 //!
-//! An entry is one cell of 32 bits: the slot, and in the bits that slots do not need a tag of the hash, so that most other
-//! keys are told apart without looking. The key itself is in the slot table, where it is stored once. The table is split
-//! into many small shards, each of which grows by an eighth of its final size: no growth step moves more than some thousand
-//! entries, and a full cache has a load of 0.8, that is 5 bytes an entry. Collisions are resolved by linear probing;
+//! An entry is one cell of 32 bits: the slot, and in the bits that slots do not need a tag of the
+//! hash, so that most other keys are told apart without looking. The key itself is in the slot
+//! table, where it is stored once. The table is split into many small shards, each of which grows
+//! by an eighth of its final size: no growth step moves more than some thousand entries, and a full
+//! cache has a load of 0.8, that is 5 bytes an entry. Collisions are resolved by linear probing;
 //! removal shifts entries back, so there are no tombstones.
 //!
-//! **Loading.** Putting an entry into its cell costs a cache miss, and a cache that is opened has many millions of them. So
-//! recovery only notes the slots, in lists, one for each *group* of a few shards; a group gets its cells when one of its
-//! keys is wanted ([`Index::expand`]), or when there is nothing else to do. Until then its list is all there is of it:
-//! [`Index::get`] searches it, slowly, and [`Index::insert`] and [`Index::remove`] must not be called for its keys (I46).
+//! **Loading.** Putting an entry into its cell costs a cache miss, and a cache that is opened has
+//! many millions of them. So recovery only notes the slots, in lists, one for each *group* of a few
+//! shards; a group gets its cells when one of its keys is wanted ([`Index::expand`]), or when there
+//! is nothing else to do. Until then its list is all there is of it: [`Index::get`] searches it,
+//! slowly, and [`Index::insert`] and [`Index::remove`] must not be called for its keys (I46).
 
 use crate::map::segment::Key;
 use alloc::boxed::Box;
@@ -20,14 +22,15 @@ use alloc::vec::Vec;
 const EMPTY: u32 = 0;
 /// Entries that one shard is meant to hold when the cache is full.
 const SHARD_ENTRIES: u32 = 4096;
-/// The fewest shards of a cache that has slots for them: also a small cache is loaded group by group, as a large one is.
+/// The fewest shards of a cache that has slots for them: also a small cache is loaded group by
+/// group, as a large one is.
 const SHARDS_MIN: u32 = 64;
 /// Entries that shards of a small cache have at least.
 const SMALL_SHARD_ENTRIES: u32 = 16;
 /// Growth steps from nothing to the final size.
 const STEPS: usize = 8;
-/// Shards in a group, if there are not more groups than [`GROUPS_MAX`] then: some 16,000 entries get their cells at once,
-/// in a fraction of a millisecond.
+/// Shards in a group, if there are not more groups than [`GROUPS_MAX`] then: some 16,000 entries
+/// get their cells at once, in a fraction of a millisecond.
 const GROUP_SHARDS_BITS: u32 = 2;
 /// As many lists can be appended to in turn from the second-level cache of a processor.
 const GROUPS_MAX: usize = 4096;
@@ -57,7 +60,8 @@ pub(crate) struct Index {
     listed: usize,
 }
 
-/// Finaliser of SplitMix64 (Steele, Lea, Flood 2014): every bit of the key reaches every bit of the hash.
+/// Finaliser of SplitMix64 (Steele, Lea, Flood 2014): every bit of the key reaches every bit of the
+/// hash.
 pub(crate) fn hash(key: Key) -> u64 {
     let mut x = key.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -66,7 +70,8 @@ pub(crate) fn hash(key: Key) -> u64 {
 }
 
 fn home(hash: u64, capacity: usize) -> usize {
-    // Multiply-shift range reduction (Lemire 2019) on the low half; tag and shard have bits of the high half.
+    // Multiply-shift range reduction (Lemire 2019) on the low half; tag and shard have bits of the
+    // high half.
     (((hash & 0xffff_ffff) * capacity as u64) >> 32) as usize
 }
 
@@ -184,12 +189,14 @@ impl Index {
 
     // --- loading
 
-    /// Everything that is loaded from now on goes into lists, of about `entries` entries in all. The index is empty.
+    /// Everything that is loaded from now on goes into lists, of about `entries` entries in all.
+    /// The index is empty.
     pub(crate) fn begin_loading(&mut self, entries: usize) {
         assert!(self.len == 0, "only an empty index is loaded");
         let groups = (self.shards.len() >> GROUP_SHARDS_BITS).clamp(1, GROUPS_MAX);
         let share = entries / groups;
-        // Keys spread evenly over the groups: six standard deviations more keep nearly every list from growing.
+        // Keys spread evenly over the groups: six standard deviations more keep nearly every list
+        // from growing.
         let room = share + 6 * share.isqrt() + 8;
         self.lists.resize_with(groups, || Some(Vec::with_capacity(room)));
         self.group_shift = 64 - groups.trailing_zeros();
@@ -229,8 +236,9 @@ impl Index {
         high_bits(hash(key), self.group_shift)
     }
 
-    /// Gives the entries of a group their cells. Returns slots that are not in the index any more, because another was
-    /// loaded later for their key: damage, which no engine leaves behind, but a device can.
+    /// Gives the entries of a group their cells. Returns slots that are not in the index any more,
+    /// because another was loaded later for their key: damage, which no engine leaves behind, but a
+    /// device can.
     pub(crate) fn expand(&mut self, group: usize, key_of: impl Fn(u32) -> Key) -> Vec<u32> {
         let Some(list) = self.lists.get_mut(group).and_then(Option::take) else { return Vec::new() };
         self.listed -= 1;
@@ -334,7 +342,8 @@ impl Shard {
             }
             let home = home(hash(key_of((cell & mask) - 1)), capacity);
             let distance = |from: usize| (at + capacity - from) % capacity;
-            // The entry may fill the hole only if the hole lies between its home and where it is now.
+            // The entry may fill the hole only if the hole lies between its home and where it is
+            // now.
             if distance(home) >= distance(hole) {
                 self.cells[hole] = cell;
                 hole = at;

@@ -1,6 +1,7 @@
-//! Loading a cache map from what recovery has read: the same that inserting block by block would make of it, but without
-//! a look at what else is cached, since every block of a checkpoint has one slot. (What a device that lost writes makes of
-//! that is found when the slots get their cells, see [`CacheMap::settle_key`].)
+//! Loading a cache map from what recovery has read: the same that inserting block by block would
+//! make of it, but without a look at what else is cached, since every block of a checkpoint has one
+//! slot. (What a device that lost writes makes of that is found when the slots get their cells, see
+//! [`CacheMap::settle_key`].)
 
 use crate::map::ages::Born;
 use crate::map::segment::{BlockState, Key};
@@ -107,7 +108,8 @@ impl CacheMap {
     fn expand(&mut self, group: usize) {
         let (segments, blocks) = (&self.segments, self.geometry.segment_blocks);
         for slot in self.index.expand(group, |slot| key_of(segments, blocks, slot)) {
-            // Two slots for one block: only a device that lost what it had flushed can make recovery find that.
+            // Two slots for one block: only a device that lost what it had flushed can make
+            // recovery find that.
             let key = self.key(slot);
             let waits = self.volumes[usize::from(key.volume().0)].waiting.has(key.block());
             self.volumes[usize::from(key.volume().0)].cached -= 1;

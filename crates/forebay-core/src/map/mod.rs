@@ -1,9 +1,11 @@
-//! The cache map: which block is where, and what it is worth. Index, slot tables and counts in one place, so that
-//! they cannot disagree.
+//! The cache map: which block is where, and what it is worth. Index, slot tables and counts in one
+//! place, so that they cannot disagree.
 //!
 //! Invariants (asserted by [`CacheMap::check`]):
-//! - a slot that is neither void nor a shadow is the one that the index gives for its key, and the other way round (I6);
-//! - a shadow is an unclean slot of an ordered volume, older than the one that the index gives (I24);
+//! - a slot that is neither void nor a shadow is the one that the index gives for its key, and the
+//!   other way round (I6);
+//! - a shadow is an unclean slot of an ordered volume, older than the one that the index gives
+//!   (I24);
 //! - a block waits for destage only if its slot is dirty;
 //! - counts of live, unclean, dirty and cached equal what a walk over all slots finds.
 
@@ -30,7 +32,8 @@ use forebay_format::{Geometry, SECTORS_PER_BLOCK, StreamKind, VolumeId};
 /// Sector mask of a whole block.
 pub(crate) const MASK_FULL: u8 = 0xff;
 const _: () = assert!(SECTORS_PER_BLOCK == 8);
-/// While the index is not ready, more blocks than this are found by looking at all slots. The longest request with a buffer.
+/// While the index is not ready, more blocks than this are found by looking at all slots. The
+/// longest request with a buffer.
 pub(crate) const UNSETTLED_LOOKUPS_MAX: u64 = 8192;
 /// The same, where the keys of the range were not prepared before.
 pub(crate) const UNSETTLED_STATUS_MAX: u64 = 64;
@@ -40,7 +43,8 @@ pub(crate) const UNSETTLED_STATUS_MAX: u64 = 64;
 pub(crate) struct VolumeMap {
     /// Dirty blocks not yet picked for destage.
     pub(crate) waiting: Waiting,
-    /// Blocks whose newest content is a discard that waits for destage. A set in memory only: after a restart they are zeroes.
+    /// Blocks whose newest content is a discard that waits for destage. A set in memory only: after
+    /// a restart they are zeroes.
     discarded: BlockSet,
     pub(crate) dirty: u64,
     pub(crate) destaged: u64,
@@ -71,7 +75,8 @@ pub(crate) struct CacheMap {
     pub(crate) clock: Born,
     /// Slots and segments that were looked at in walks over many, see [`crate::Engine::looked_at`].
     pub(crate) looked_at: Cell<u64>,
-    /// Counts what may make a segment reclaimable that was not: it was sealed, or has fewer unclean blocks.
+    /// Counts what may make a segment reclaimable that was not: it was sealed, or has fewer unclean
+    /// blocks.
     pub(crate) relief: u64,
 }
 
@@ -223,8 +228,8 @@ impl CacheMap {
         self.note_if_empty(number);
     }
 
-    /// Notes what was written to a slot: it counts only once it is inserted, but what it holds does not change until
-    /// its segment is used again.
+    /// Notes what was written to a slot: it counts only once it is inserted, but what it holds does
+    /// not change until its segment is used again.
     pub(crate) fn describe(&mut self, slot: u32, key: Key, crc: u32, mask: u8) {
         debug_assert!(mask != 0);
         let (segment, index) = self.segment_of_mut(slot);
@@ -250,7 +255,8 @@ impl CacheMap {
         self.by_age.insert((segment.born, number));
     }
 
-    /// The segment in use that is not older than `from` (sequence of its first batch, number) and next to it.
+    /// The segment in use that is not older than `from` (sequence of its first batch, number) and
+    /// next to it.
     pub(crate) fn next_by_age(&self, from: (u64, u32)) -> Option<(u64, u32)> {
         self.by_age.range(from..).next().copied()
     }
@@ -275,13 +281,15 @@ impl CacheMap {
         segment.end(phase);
     }
 
-    /// Makes `slot`, described before, the place of its key. The former place becomes void; its state is returned.
+    /// Makes `slot`, described before, the place of its key. The former place becomes void; its
+    /// state is returned.
     pub(crate) fn insert(&mut self, slot: u32, state: BlockState) -> Option<BlockState> {
         self.forget_discard(self.key(slot));
         self.insert_born(slot, state, self.clock)
     }
 
-    /// A whole block that was inserted just now is a discard: its zeroes may become a hole of the backing store.
+    /// A whole block that was inserted just now is a discard: its zeroes may become a hole of the
+    /// backing store.
     pub(crate) fn note_discard(&mut self, key: Key) {
         self.volumes[usize::from(key.volume().0)].discarded.insert(key.block());
     }
@@ -292,7 +300,8 @@ impl CacheMap {
         }
     }
 
-    /// True if destage may make a hole of what a slot holds. The checksum is asked as well: nothing but zeroes becomes one.
+    /// True if destage may make a hole of what a slot holds. The checksum is asked as well: nothing
+    /// but zeroes becomes one.
     pub(crate) fn is_discarded(&self, slot: u32) -> bool {
         let key = self.key(slot);
         self.volumes[usize::from(key.volume().0)].discarded.contains(key.block())
@@ -403,7 +412,8 @@ impl CacheMap {
         }
     }
 
-    /// The only copy of a dirty block turned out to be damaged: it is not destaged and answers with errors.
+    /// The only copy of a dirty block turned out to be damaged: it is not destaged and answers with
+    /// errors.
     pub(crate) fn set_lost(&mut self, slot: u32) {
         let key = self.key(slot);
         let (segment, index) = self.segment_of_mut(slot);
@@ -458,7 +468,8 @@ impl CacheMap {
 
     /// Calls `f` with the slot of every cached block of `volume` in `first..=last`.
     pub(crate) fn for_each_in(&self, volume: VolumeId, first: u64, last: u64, mut f: impl FnMut(u32)) {
-        // Where the index is not ready, looking up many blocks takes longer than looking at all slots.
+        // Where the index is not ready, looking up many blocks takes longer than looking at all
+        // slots.
         let few = if self.is_unsettled() { UNSETTLED_LOOKUPS_MAX } else { self.index.len() as u64 };
         if last - first < few {
             self.look_at(last - first + 1);
@@ -500,7 +511,8 @@ impl CacheMap {
         self.index.len() as u64
     }
 
-    /// Blocks that cannot be evicted until something more was written: dirty or destaged. Lost blocks wait for nothing.
+    /// Blocks that cannot be evicted until something more was written: dirty or destaged. Lost
+    /// blocks wait for nothing.
     pub(crate) fn unclean_blocks(&self) -> u64 {
         self.known_volumes().iter().map(|volume| volume.dirty + volume.destaged).sum()
     }
@@ -519,7 +531,8 @@ impl CacheMap {
             + (self.partial.len() + self.lost.len()) * 16
     }
 
-    /// Walks everything and panics if an invariant does not hold. Slow: for tests and the simulator.
+    /// Walks everything and panics if an invariant does not hold. Slow: for tests and the
+    /// simulator.
     pub(crate) fn check(&self) {
         let (mut cached, mut shadows) = (0, 0);
         let mut counts: Vec<[u64; 5]> = Vec::new();

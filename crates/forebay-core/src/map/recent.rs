@@ -1,9 +1,10 @@
-//! Which blocks were seen not long ago, in two bytes a block: what was missed, and what was evicted.
+//! Which blocks were seen not long ago, in two bytes a block: what was missed, and what was
+//! evicted.
 //!
-//! A table of buckets of eight 16-bit fingerprints. A new one enters at the front of its bucket and pushes out the
-//! last: so a bucket is a small queue, and the table as a whole forgets roughly in order of age. It answers wrongly
-//! for one key in 8,000 that it never saw, which costs a block that is cached too early and nothing else: what is in
-//! the cache never depends on it.
+//! A table of buckets of eight 16-bit fingerprints. A new one enters at the front of its bucket and
+//! pushes out the last: so a bucket is a small queue, and the table as a whole forgets roughly in
+//! order of age. It answers wrongly for one key in 8,000 that it never saw, which costs a block
+//! that is cached too early and nothing else: what is in the cache never depends on it.
 
 use crate::map::index::hash;
 use crate::map::segment::Key;

@@ -1,9 +1,10 @@
 //! Segments and their slot tables: what lies where on the cache device.
 //!
-//! A slot table has one row per block of its segment, kept as columns so that a row costs 9 bytes: the low half of the key,
-//! a checksum and a state byte. The upper half, volume and the number of 16 TiB, is the same in all rows of most segments
-//! and kept once; with some of them it costs one byte a row ([`Uppers`]). Segments that hold blocks of a volume that is
-//! destaged in order have 4 bytes of flush epoch more. Tables exist only for segments in use.
+//! A slot table has one row per block of its segment, kept as columns so that a row costs 9 bytes:
+//! the low half of the key, a checksum and a state byte. The upper half, volume and the number of
+//! 16 TiB, is the same in all rows of most segments and kept once; with some of them it costs one
+//! byte a row ([`Uppers`]). Segments that hold blocks of a volume that is destaged in order have 4
+//! bytes of flush epoch more. Tables exist only for segments in use.
 
 use crate::map::ages::Marks;
 use alloc::boxed::Box;
@@ -40,7 +41,8 @@ pub(crate) enum BlockState {
     Clean = 1,
     /// Only the cache has it.
     Dirty = 2,
-    /// The backing store has it durably, but the log does not say so yet: a crash makes it dirty again.
+    /// The backing store has it durably, but the log does not say so yet: a crash makes it dirty
+    /// again.
     Destaged = 3,
 }
 
@@ -109,10 +111,11 @@ impl Uppers {
     }
 }
 
-/// Eight state bytes as a checkpoint has them. All eight at once: this is what writers wait for at a checkpoint, for every
-/// slot of the cache.
+/// Eight state bytes as a checkpoint has them. All eight at once: this is what writers wait for at
+/// a checkpoint, for every slot of the cache.
 ///
-/// Clean and destaged slots are clean, or void if they are shadows; dirty ones are dirty, or shadows.
+/// Clean and destaged slots are clean, or void if they are shadows; dirty ones are dirty, or
+/// shadows.
 fn packed_word(states: [u8; 8]) -> u16 {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let word = u64::from_le_bytes(states);
@@ -215,7 +218,8 @@ impl Segment {
         }
     }
 
-    /// Takes the segment into use; `first` is the stream sequence and the sequence of its first batch.
+    /// Takes the segment into use; `first` is the stream sequence and the sequence of its first
+    /// batch.
     pub(crate) fn begin(&mut self, phase: SegmentPhase, stream: StreamKind, first: (u64, u64), blocks: u32) {
         let blocks = blocks as usize;
         *self = Self {
@@ -298,7 +302,8 @@ impl Segment {
         }
     }
 
-    /// Appends what a checkpoint says of the slots: two bits each, as [`forebay_format::checkpoint::SlotState`] numbers them.
+    /// Appends what a checkpoint says of the slots: two bits each, as
+    /// [`forebay_format::checkpoint::SlotState`] numbers them.
     pub(crate) fn pack_states(&self, packed: &mut Vec<u8>) {
         let (words, rest) = self.table().state.as_chunks::<8>();
         for word in words {
@@ -318,7 +323,8 @@ impl Segment {
         let byte = &mut self.table_mut().state[index as usize];
         *byte = *byte & !STATE_MASK | state as u8;
         if state != BlockState::Dirty {
-            // Only the one copy of a block can be lost: it may have reached the backing store before it was damaged.
+            // Only the one copy of a block can be lost: it may have reached the backing store
+            // before it was damaged.
             *byte &= !FLAG_LOST;
         }
         if state == BlockState::Void {

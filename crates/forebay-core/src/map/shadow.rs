@@ -1,5 +1,6 @@
-//! Shadows: older versions of dirty blocks that stay until they are destaged, because their volume is destaged flush
-//! epoch by flush epoch (I24). This file is the part of [`CacheMap`] that knows of them.
+//! Shadows: older versions of dirty blocks that stay until they are destaged, because their volume
+//! is destaged flush epoch by flush epoch (I24). This file is the part of [`CacheMap`] that knows
+//! of them.
 
 use crate::fault::{self, PlantedBug};
 use crate::map::CacheMap;
@@ -34,7 +35,8 @@ impl CacheMap {
         self.segments[segment as usize].set_epoch(index, epoch);
     }
 
-    /// The slot of a block that may be destaged: the one in the index, or a shadow whose turn it is.
+    /// The slot of a block that may be destaged: the one in the index, or a shadow whose turn it
+    /// is.
     pub(crate) fn slot_to_destage(&self, key: Key) -> Option<u32> {
         let waiting = &self.volumes[usize::from(key.volume().0)].waiting;
         waiting.queued(key.block()).or_else(|| self.lookup(key))
@@ -52,8 +54,8 @@ impl CacheMap {
         self.volumes[usize::from(key.volume().0)].waiting.leave(slot, key.block(), epoch, shadow);
     }
 
-    /// `slot` takes the place of `old` in the index, with this state. What it holds is older, and stays as a shadow if it
-    /// must reach the backing store first; otherwise it is void.
+    /// `slot` takes the place of `old` in the index, with this state. What it holds is older, and
+    /// stays as a shadow if it must reach the backing store first; otherwise it is void.
     pub(crate) fn succeed(&mut self, old: u32, slot: u32, state: BlockState) {
         let key = self.key(slot);
         if self.volumes[usize::from(key.volume().0)].waiting.order.is_none() {
@@ -107,7 +109,8 @@ impl CacheMap {
         }
     }
 
-    /// The backing store has the block of this slot, and the log says so. Nothing older of it counts any more.
+    /// The backing store has the block of this slot, and the log says so. Nothing older of it
+    /// counts any more.
     pub(crate) fn mark_clean(&mut self, slot: u32) {
         if self.is_shadow(slot) {
             self.end_shadow(slot);
@@ -134,7 +137,8 @@ impl CacheMap {
         waiting.shadows_of(key.block()).any(|slot| self.mask(slot) & !mask != 0)
     }
 
-    /// Ends the order of a volume: shadows are void, everything else waits as a set, and may be moved.
+    /// Ends the order of a volume: shadows are void, everything else waits as a set, and may be
+    /// moved.
     pub(crate) fn dissolve_order(&mut self, volume: usize) {
         while let Some(slot) = self.volumes[volume].waiting.shadow_in(0, u64::MAX, 0) {
             self.end_shadow(slot);
@@ -146,8 +150,8 @@ impl CacheMap {
         self.relief += 1; // What could not be moved can be now.
     }
 
-    /// True if every shadow of a volume is older than a dirty slot of its block. Only a cache device that lost what it
-    /// had flushed can make recovery find something else.
+    /// True if every shadow of a volume is older than a dirty slot of its block. Only a cache
+    /// device that lost what it had flushed can make recovery find something else.
     pub(crate) fn shadows_are_sound(&self, volume: VolumeId) -> bool {
         let waiting = &self.volumes[usize::from(volume.0)].waiting;
         waiting.each_shadow().all(|(block, slot)| {

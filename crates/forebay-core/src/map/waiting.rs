@@ -1,18 +1,20 @@
 //! Which dirty blocks of a volume wait for destage, and which of them may go now.
 //!
-//! Without an order this is a set of blocks, and each of them may go. With one ([`Order`], decision 0011) blocks are
-//! queued by **flush epoch**: the number of the client's FLUSH (or FUA write) that was taken in last when they were
-//! logged. Only those of the *active* epoch may go; `ordered` decides when the next one becomes active. A block that is overwritten in
-//! a later epoch stays behind as a **shadow**: dirty, not in the index, waiting for its turn.
+//! Without an order this is a set of blocks, and each of them may go. With one ([`Order`], decision
+//! 0011) blocks are queued by **flush epoch**: the number of the client's FLUSH (or FUA write) that
+//! was taken in last when they were logged. Only those of the *active* epoch may go; `ordered`
+//! decides when the next one becomes active. A block that is overwritten in a later epoch stays
+//! behind as a **shadow**: dirty, not in the index, waiting for its turn.
 //!
 //! Epoch 0 is what was dirty before the order began: it goes first, in any order.
 //!
 //! Invariants (I23, I24, asserted by `CacheMap::check`):
 //! - no block waits in an epoch before the active one;
-//! - the shadows of a block have ascending epochs, all below that of its slot in the index, which is dirty.
+//! - the shadows of a block have ascending epochs, all below that of its slot in the index, which
+//!   is dirty.
 //!
-//! Memory: about 30 bytes for each waiting block of an ordered volume and 60 for each shadow, and 4 bytes per slot of
-//! segments that hold some (see `segment`).
+//! Memory: about 30 bytes for each waiting block of an ordered volume and 60 for each shadow, and 4
+//! bytes per slot of segments that hold some (see `segment`).
 
 use crate::base::bitset::BlockSet;
 use alloc::boxed::Box;
@@ -20,8 +22,8 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
-/// How far the guarantee of an ordered volume is. It begins and ends with a checkpoint that says so, for recovery must
-/// know what it may rely on.
+/// How far the guarantee of an ordered volume is. It begins and ends with a checkpoint that says
+/// so, for recovery must know what it may rely on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OrderPhase {
     /// What was dirty before is being drained.
@@ -46,7 +48,8 @@ pub(crate) struct Order {
     pub(crate) base: u64,
     /// The epoch being destaged.
     pub(crate) active: u64,
-    /// While entering: the guarantee does not begin before this epoch is active, because of a write past the cache.
+    /// While entering: the guarantee does not begin before this epoch is active, because of a write
+    /// past the cache.
     pub(crate) until: u64,
     /// Stream sequence of the first write batch that can belong to the open epoch.
     pub(crate) barrier: u64,
@@ -88,8 +91,9 @@ impl Order {
         self.used = false;
     }
 
-    /// The epoch that an entry means: of those that end in these 32 bits the nearest to the open one. Live epochs lie
-    /// closer together than 2^31, because each but the open one has a dirty slot of its own.
+    /// The epoch that an entry means: of those that end in these 32 bits the nearest to the open
+    /// one. Live epochs lie closer together than 2^31, because each but the open one has a dirty
+    /// slot of its own.
     pub(crate) fn widen(&self, low: u32) -> u64 {
         if low == 0 {
             return 0;
@@ -124,7 +128,8 @@ pub(crate) struct Waiting {
     /// Blocks whose slot in the index waits: all of them, or with an order those of epoch 0.
     blocks: BlockSet,
     pub(crate) order: Option<Box<Order>>,
-    /// Last epoch of the order before this one: epochs are not used twice while slots remember them.
+    /// Last epoch of the order before this one: epochs are not used twice while slots remember
+    /// them.
     last_epoch: u64,
 }
 
@@ -253,7 +258,8 @@ impl Waiting {
         shadows.flat_map(move |shadows| shadows.range((block, 0)..=(block, u64::MAX)).map(|(_, slot)| *slot))
     }
 
-    /// Ends the order. There must be no shadows; what waits goes on waiting. Returns the slots that had an epoch.
+    /// Ends the order. There must be no shadows; what waits goes on waiting. Returns the slots that
+    /// had an epoch.
     pub(crate) fn dissolve(&mut self) -> Vec<u32> {
         let Some(order) = self.order.take() else { return Vec::new() };
         assert!(order.shadows.is_empty(), "I24: shadows end before their order");

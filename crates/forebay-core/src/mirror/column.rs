@@ -43,7 +43,8 @@ impl Context {
         }
     }
 
-    /// A segment of a mirrored cache has become empty, and is freed: its column is free if the other half is.
+    /// A segment of a mirrored cache has become empty, and is freed: its column is free if the
+    /// other half is.
     pub(crate) fn half_freed(&mut self, number: u32) {
         let Some(mirror) = &mut self.mirror else { return };
         let (first, twin) = mirror.halves(number);

@@ -1,8 +1,10 @@
-//! Batches, flushes and metadata of a mirrored cache: what goes to which member, and when it counts (I60).
+//! Batches, flushes and metadata of a mirrored cache: what goes to which member, and when it counts
+//! (I60).
 //!
-//! A batch that failed on a member that counts is written again, as in a cache that is not mirrored, unless the note that puts this member out is
-//! on its way: then it waits for that. What a member has that does not count, a new one or one that is about to be put out, never
-//! makes a batch count.
+//! A batch that failed on a member that counts is written again, as in a cache that is not
+//! mirrored, unless the note that puts this member out is on its way: then it waits for that. What
+//! a member has that does not count, a new one or one that is about to be put out, never makes a
+//! batch count.
 
 use crate::api::{Action, Device, OpId};
 use crate::context::Context;
@@ -65,7 +67,8 @@ impl Context {
         Superblock { mirror, ..self.superblock.clone() }
     }
 
-    /// Submits a batch of a mirrored cache: to both members if it belongs to a pair, as far as they take it.
+    /// Submits a batch of a mirrored cache: to both members if it belongs to a pair, as far as they
+    /// take it.
     pub(crate) fn submit_to_members(&mut self, kind: StreamKind, batch: &mut Batch) {
         let Some(mirror) = &self.mirror else { return };
         (batch.twin, batch.kept, batch.missing) = (NO_OP, 0, 0);
@@ -122,8 +125,8 @@ impl Context {
         self.settle_batches(kind);
     }
 
-    /// Which batches that have ended count: those that every member has which counts. One that is not taken in yet does not, if it
-    /// was on a member that has been put out meanwhile.
+    /// Which batches that have ended count: those that every member has which counts. One that is
+    /// not taken in yet does not, if it was on a member that has been put out meanwhile.
     fn decide_batches(&mut self, kind: StreamKind) {
         let fenced = self.fenced && !fault::planted(PlantedBug::CountAfterFence);
         let early = fault::planted(PlantedBug::CountHalfBatches);
@@ -153,7 +156,8 @@ impl Context {
         }
     }
 
-    /// The owner has answered, or the cache was fenced: batches that waited for it count, or never will.
+    /// The owner has answered, or the cache was fenced: batches that waited for it count, or never
+    /// will.
     pub(crate) fn settle_all_batches(&mut self) {
         if self.mirror.is_none() {
             return;
@@ -164,8 +168,9 @@ impl Context {
         }
     }
 
-    /// Members that checkpoints are written to: one that is being filled gets only the one that lists it. Until then its beginning stays
-    /// empty, so that a start after a crash finds an empty device, and begins to fill it again.
+    /// Members that checkpoints are written to: one that is being filled gets only the one that
+    /// lists it. Until then its beginning stays empty, so that a start after a crash finds an empty
+    /// device, and begins to fill it again.
     pub(crate) fn meta_members(&self) -> core::ops::Range<usize> {
         let listing = self.is_listing();
         self.members_that(|mirror, member| mirror.counts(member) || listing && mirror.takes(member))
@@ -183,9 +188,10 @@ impl Context {
         }
     }
 
-    /// Members whose superblocks are written now. At the end of a rebuild that is first the one that counts, and only when both of its copies
-    /// are durable the new one: whoever finds the new member alone must know that the other one knows of it (I64). Until then the new
-    /// one gets none: a superblock that calls its own device out is none.
+    /// Members whose superblocks are written now. At the end of a rebuild that is first the one
+    /// that counts, and only when both of its copies are durable the new one: whoever finds the new
+    /// member alone must know that the other one knows of it (I64). Until then the new one gets
+    /// none: a superblock that calls its own device out is none.
     pub(crate) fn superblock_members(&self, second: bool) -> core::ops::Range<usize> {
         match self.joining_member() {
             Some(new) if second => new..new + 1,
@@ -196,7 +202,8 @@ impl Context {
         }
     }
 
-    /// Metadata could not be written to a member. True if that does not matter, because the other one counts alone.
+    /// Metadata could not be written to a member. True if that does not matter, because the other
+    /// one counts alone.
     pub(crate) fn goes_on_without(&mut self, member: u8) -> bool {
         self.member_failed(member);
         !self.fenced && self.mirror.as_ref().is_some_and(|mirror| !mirror.counts(member))

@@ -1,27 +1,31 @@
 //! Dirty data on two devices (decision 0020).
 //!
-//! A mirrored cache has two *members*, laid out alike ([`forebay_format::mirror`]). What only the cache has is written to both:
-//! the write stream, the survivor stream (in a mirrored cache: dirty and destaged blocks that move), superblocks and
-//! checkpoints. Read fills, and clean blocks that move, go to one member.
+//! A mirrored cache has two *members*, laid out alike ([`forebay_format::mirror`]). What only the
+//! cache has is written to both: the write stream, the survivor stream (in a mirrored cache: dirty
+//! and destaged blocks that move), superblocks and checkpoints. Read fills, and clean blocks that
+//! move, go to one member.
 //!
-//! Segments `i` and `i + n` are a *column*. Columns are what is free, in the window, or taken. The write and the survivor
-//! stream use a column for a *pair*: segment `i`, with the same bytes on both members; `i + n` is its *twin* and has no life of
-//! its own. The fill stream uses the two halves of a column one after the other, each as a segment of its own. So a slot never
-//! changes its number, whichever member it is read from.
+//! Segments `i` and `i + n` are a *column*. Columns are what is free, in the window, or taken. The
+//! write and the survivor stream use a column for a *pair*: segment `i`, with the same bytes on
+//! both members; `i + n` is its *twin* and has no life of its own. The fill stream uses the two
+//! halves of a column one after the other, each as a segment of its own. So a slot never changes
+//! its number, whichever member it is read from.
 //!
 //! ```text
 //! Whole -> Asking(k) -> Out(k) -> Whole      the last by a rebuild
 //! ```
 //!
-//! A member that fails a write or a flush, whose reads fail everywhere, that its owner calls gone or that is missing at a start is *put out*: the owner
-//! is asked to note durably, outside of it, that what it holds does not count any more (I61). Until then nothing is promised that only the other
-//! member has: no batch counts that is not on both, no flush of the cache ends (I60), and no batch begins. Then clean blocks that only it had are
-//! forgotten (I62), and everything goes on with the other member.
-//! If that one fails as well, the cache has failed (`failure`).
+//! A member that fails a write or a flush, whose reads fail everywhere, that its owner calls gone
+//! or that is missing at a start is *put out*: the owner is asked to note durably, outside of it,
+//! that what it holds does not count any more (I61). Until then nothing is promised that only the
+//! other member has: no batch counts that is not on both, no flush of the cache ends (I60), and no
+//! batch begins. Then clean blocks that only it had are forgotten (I62), and everything goes on
+//! with the other member. If that one fails as well, the cache has failed (`failure`).
 //!
 //! A copy that turns out to be bad while the other one is good is written again (`repair`).
 //!
-//! A member that hangs holds up the writes until its operations end; it is for its owner to make them fail.
+//! A member that hangs holds up the writes until its operations end; it is for its owner to make
+//! them fail.
 //!
 //! Invariants: I60 to I65.
 
@@ -45,7 +49,8 @@ use crate::request::read::CACHE_READ_TRIES;
 use alloc::boxed::Box;
 use forebay_format::MirrorMark;
 
-/// Failed reads of so many different segments of a member, without one that succeeded between them, mean that it has failed.
+/// Failed reads of so many different segments of a member, without one that succeeded between them,
+/// mean that it has failed.
 const READS_FAILED_MAX: usize = 8;
 /// The owner is asked so often for a note before the cache counts as failed.
 const ASK_TRIES: u32 = 3;
@@ -87,7 +92,8 @@ impl Context {
         !mirror.counts(mirror.member_of(segment)) && !self.is_pair(segment)
     }
 
-    /// Byte of the cache where a slot is read at this attempt: the two members of a pair take turns; one that is out comes last.
+    /// Byte of the cache where a slot is read at this attempt: the two members of a pair take
+    /// turns; one that is out comes last.
     pub(crate) fn slot_offset(&self, slot: u32, tries: u32) -> u64 {
         let (segment, index) = self.map.place(slot);
         let Some(mirror) = self.mirror.as_ref().filter(|_| self.is_pair(segment)) else {
@@ -170,8 +176,8 @@ impl Context {
         }
     }
 
-    /// Somebody who wanted the block has read a slot from this member: if it is not the one that is read first, that one's copy is
-    /// not as it should be.
+    /// Somebody who wanted the block has read a slot from this member: if it is not the one that is
+    /// read first, that one's copy is not as it should be.
     pub(crate) fn suspect_first_copy(&mut self, member: u8, slot: u32) {
         let segment = self.map.place(slot).0;
         let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());

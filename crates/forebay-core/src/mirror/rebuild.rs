@@ -1,13 +1,15 @@
 //! A new member is filled: what only the other one has gets its second copy.
 //!
-//! From the beginning of a rebuild on, every batch of a pair goes to both members. What was written before is copied, pair by pair:
-//! only sealed ones, so an open segment that the new member has not seen from its start is closed. Blocks that count are
-//! compared with their checksums on the way. One copy is under way at a time, at a bounded rate.
+//! From the beginning of a rebuild on, every batch of a pair goes to both members. What was written
+//! before is copied, pair by pair: only sealed ones, so an open segment that the new member has not
+//! seen from its start is closed. Blocks that count are compared with their checksums on the way.
+//! One copy is under way at a time, at a bounded rate.
 //!
-//! Until the end the new member does not count: a crash finds the cache with one member, and the rebuild begins again. The end is
-//! a checkpoint: its flush makes what was copied durable, and its superblocks list both members (I64). The one of the member that counts is durable
-//! before the new one gets its own: if it were not, this member could go on alone without putting the new one out. If the new
-//! member fails once such a superblock may be on a device, it is put out like any other.
+//! Until the end the new member does not count: a crash finds the cache with one member, and the
+//! rebuild begins again. The end is a checkpoint: its flush makes what was copied durable, and its
+//! superblocks list both members (I64). The one of the member that counts is durable before the new
+//! one gets its own: if it were not, this member could go on alone without putting the new one out.
+//! If the new member fails once such a superblock may be on a device, it is put out like any other.
 
 use crate::api::{Action, Device, Nanos, Notice, OpId};
 use crate::context::Context;
@@ -105,7 +107,8 @@ impl Context {
         };
         let sealed = |first: &&u32| self.map.segments[**first as usize].phase == SegmentPhase::Sealed;
         let Some(segment) = rebuild.pending.iter().find(sealed).copied() else {
-            // What is left is open: closed, it can be copied. Those that were begun since are on both members.
+            // What is left is open: closed, it can be copied. Those that were begun since are on
+            // both members.
             for kind in [StreamKind::Write, StreamKind::Survivor] {
                 let open = self.log.streams[kind.index()].open_segment();
                 let waits = |segment: &u32| self.is_pending(*segment);
@@ -211,7 +214,8 @@ impl Context {
         self.put_copy(copying);
     }
 
-    /// The slot, and the byte of the cache, of a read for the new member that is the last attempt at one block.
+    /// The slot, and the byte of the cache, of a read for the new member that is the last attempt
+    /// at one block.
     pub(crate) fn last_copy_read(&self) -> Option<(u32, u64)> {
         let rebuild = self.mirror.as_ref()?.rebuild.as_ref()?;
         let copying = rebuild.copying.as_ref()?;
@@ -267,7 +271,8 @@ impl Context {
         }
     }
 
-    /// Called with every snapshot, before it is taken: the new member is listed in this checkpoint or not.
+    /// Called with every snapshot, before it is taken: the new member is listed in this checkpoint
+    /// or not.
     pub(crate) fn apply_rebuild(&mut self) {
         let generation = self.superblock.checkpoint_generation + 1;
         let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
@@ -297,12 +302,13 @@ impl Context {
 }
 
 impl Engine {
-    /// An empty device takes the place of the member that is out: fills it. Its owner has put it where the old one was, and has drawn a new
-    /// `tag`. [`Notice::MirrorWhole`] or [`Notice::RebuildFailed`] follows.
+    /// An empty device takes the place of the member that is out: fills it. Its owner has put it
+    /// where the old one was, and has drawn a new `tag`. [`Notice::MirrorWhole`] or
+    /// [`Notice::RebuildFailed`] follows.
     ///
     /// # Errors
-    /// No member is out; the tag is not a new one; or ([`LifecycleError::Busy`]: try again soon) something else, or an operation of the old device, is
-    /// under way.
+    /// No member is out; the tag is not a new one; or ([`LifecycleError::Busy`]: try again soon)
+    /// something else, or an operation of the old device, is under way.
     pub fn begin_rebuild(&mut self, now: Nanos, tag: u64) -> Result<(), LifecycleError> {
         self.begin(now);
         if self.cx.status != Status::Ready || self.cx.stopping {
@@ -316,7 +322,8 @@ impl Engine {
         if tag == 0 || self.cx.superblock.mirror.is_some_and(|mark| mark.tags.contains(&tag)) {
             return Err(LifecycleError::TagInUse);
         }
-        // What the old device says of an operation says nothing of the new one. Reads that wait for better times are not under way.
+        // What the old device says of an operation says nothing of the new one. Reads that wait for
+        // better times are not under way.
         let old = |op: &&Op| op.member == member && op.kind.is_of_cache();
         let waiting = self.cx.read_retry.operations().map(|op| self.cx.ops.get(op)).filter(old).count();
         if mirror.rebuild.is_some() || self.cx.ops.iter().filter(old).count() > waiting {

@@ -1,11 +1,15 @@
-//! A copy on one member that could not be read, or not as it should be, while the other one is good, is written again.
+//! A copy on one member that could not be read, or not as it should be, while the other one is
+//! good, is written again.
 //!
-//! A slot of a pair that had to be read from the member that does not come first is a *suspect*, and so is one of which a scrub has found a copy that is
-//! not right. Suspects are looked at one after the other: first one copy, then the other one is read and compared with the checksum. If exactly one of them is
-//! right, it is written over the other. Where both are right an error has passed; where neither is, those who want the block find out by themselves, and a
-//! scrub is told whether that is certain ([`Outcome`]).
+//! A slot of a pair that had to be read from the member that does not come first is a *suspect*,
+//! and so is one of which a scrub has found a copy that is not right. Suspects are looked at one
+//! after the other: first one copy, then the other one is read and compared with the checksum. If
+//! exactly one of them is right, it is written over the other. Where both are right an error has
+//! passed; where neither is, those who want the block find out by themselves, and a scrub is told
+//! whether that is certain ([`Outcome`]).
 //!
-//! Only as long as both members count. What fails on the way is a failure of its member like any other.
+//! Only as long as both members count. What fails on the way is a failure of its member like any
+//! other.
 
 use crate::api::{Action, Device, Nanos, OpId};
 use crate::context::Context;
@@ -32,8 +36,8 @@ impl Context {
         }
     }
 
-    /// A scrub has found a copy of this slot that is not right, and waits to be told by an event. False if it waits
-    /// for that already.
+    /// A scrub has found a copy of this slot that is not right, and waits to be told by an event.
+    /// False if it waits for that already.
     pub(crate) fn ask_repair(&mut self, slot: u32) -> bool {
         let Some(mirror) = self.mirror.as_mut() else { return false };
         mirror.repairs.suspects.insert(slot);

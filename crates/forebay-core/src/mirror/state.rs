@@ -1,4 +1,5 @@
-//! State of a mirrored cache: how its members stand, the rebuild of a new one, and repairs of single copies.
+//! State of a mirrored cache: how its members stand, the rebuild of a new one, and repairs of
+//! single copies.
 
 use crate::api::{Nanos, Span};
 use crate::context::pages::Page;
@@ -177,7 +178,8 @@ pub(super) struct Repair {
     pub(super) bad: Option<u8>,
     /// How often both copies have been looked at.
     pub(super) looks: u32,
-    /// A read has failed, or a copy was right before: what the last reads brought says nothing certain.
+    /// A read has failed, or a copy was right before: what the last reads brought says nothing
+    /// certain.
     pub(super) unread: bool,
 }
 
@@ -192,7 +194,8 @@ pub(crate) enum Outcome {
     Wrong,
     /// Neither is right, and at least one could not be read: that may pass.
     Unread,
-    /// One member does not count any more: it is to be asked again, in the way of a block with one copy.
+    /// One member does not count any more: it is to be asked again, in the way of a block with one
+    /// copy.
     Alone,
 }
 

@@ -1,13 +1,16 @@
 //! Reclaim: emptying segments so that they can be written again.
 //!
-//! One victim at a time, chosen by `policy`: of the clean blocks some are kept (hit, pinned, within the smallest share of
-//! their volume), the rest is dropped from the map. What is kept, and what is dirty, moves to the survivor stream. Moving a block takes its block lock, so that the copy, which carries a newer
-//! sequence than anything written before, can never overtake a newer write (I8). If there is no room to move dirty
-//! blocks, destage is asked to hurry instead; reclaim never needs space to make progress. Dirty blocks of a volume that is
-//! destaged in order are never moved: they would lose their place (I23). If nothing else helps, volumes that are not attached
+//! One victim at a time, chosen by `policy`: of the clean blocks some are kept (hit, pinned, within
+//! the smallest share of their volume), the rest is dropped from the map. What is kept, and what is
+//! dirty, moves to the survivor stream. Moving a block takes its block lock, so that the copy,
+//! which carries a newer sequence than anything written before, can never overtake a newer write
+//! (I8). If there is no room to move dirty blocks, destage is asked to hurry instead; reclaim never
+//! needs space to make progress. Dirty blocks of a volume that is destaged in order are never
+//! moved: they would lose their place (I23). If nothing else helps, volumes that are not attached
 //! give up their order (`ordered`).
 //!
-//! An empty segment is *freed*; it is written again only after a checkpoint that says so is in effect (I7).
+//! An empty segment is *freed*; it is written again only after a checkpoint that says so is in
+//! effect (I7).
 
 pub(crate) mod policy;
 pub(crate) mod shares;
@@ -78,7 +81,8 @@ impl Relocation {
 /// A segment as reclaim sees it, if it may be a victim.
 fn candidate(map: &CacheMap, number: u32, round: u64) -> Option<Candidate> {
     let segment = map.segments.get(number as usize)?;
-    // What is on its way out of a victim would look like something that cannot be moved, and be evicted.
+    // What is on its way out of a victim would look like something that cannot be moved, and be
+    // evicted.
     let held = segment.leaving > 0 || segment.fixed > 0 || segment.unreclaimable;
     let offered = segment.phase == SegmentPhase::Sealed && segment.live > 0 && !held;
     offered.then_some(Candidate {
@@ -119,8 +123,8 @@ impl Context {
         self.free_segments() < self.free.window_size as usize / 2
     }
 
-    /// Takes a segment for a stream out of the append window. The last ones are kept for the survivors, so that
-    /// reclaim can always go on, and fills go without before writes do.
+    /// Takes a segment for a stream out of the append window. The last ones are kept for the
+    /// survivors, so that reclaim can always go on, and fills go without before writes do.
     pub(crate) fn take_segment(&mut self, stream: StreamKind) -> Option<u32> {
         let reserve = match stream {
             StreamKind::Survivor => 0,
@@ -166,7 +170,8 @@ impl Engine {
         if self.cx.free_segments() >= self.cx.free.window_size as usize {
             self.memory.victims_since_enough = 0;
         }
-        // Each pass either frees a segment, leaves moves under way, or finds that this victim has to wait.
+        // Each pass either frees a segment, leaves moves under way, or finds that this victim has
+        // to wait.
         let mut skipped = Vec::new();
         while self.cx.free_segments() < self.cx.free.window_size as usize {
             if self.reclaim.is_none() {
@@ -198,9 +203,10 @@ impl Engine {
         }
     }
 
-    /// So many victims were emptied without ever having enough free segments that what is kept of them must take all
-    /// the room that they give. From here on nothing is kept and nothing dirty is moved, until there is enough: what is
-    /// clean goes, and destage makes clean what is not, so reclaim ends whatever the policies want (I25).
+    /// So many victims were emptied without ever having enough free segments that what is kept of
+    /// them must take all the room that they give. From here on nothing is kept and nothing dirty
+    /// is moved, until there is enough: what is clean goes, and destage makes clean what is not, so
+    /// reclaim ends whatever the policies want (I25).
     fn is_moving_in_vain(&self) -> bool {
         self.memory.victims_since_enough > 2 * self.cx.map.segments.len() as u64
     }
@@ -208,7 +214,8 @@ impl Engine {
     /// What the choice of a victim depends on.
     fn view(&self) -> View {
         let blocks = self.cx.map.geometry.segment_blocks;
-        // A segment full of dirty blocks gains nothing when it is moved; without room, nothing can be moved at all.
+        // A segment full of dirty blocks gains nothing when it is moved; without room, nothing can
+        // be moved at all.
         let most = blocks - summary::reserved_blocks(blocks);
         View {
             policy: self.cx.config.pool.reclaim_policy,
@@ -246,8 +253,8 @@ impl Engine {
         choice
     }
 
-    /// Spares a victim for the rest of the round if most of it would be kept for the smallest share of its volume:
-    /// moving it would gain nothing.
+    /// Spares a victim for the rest of the round if most of it would be kept for the smallest share
+    /// of its volume: moving it would gain nothing.
     fn spares(&mut self, number: u32) -> bool {
         self.memory.taken += 1;
         if self.memory.taken as usize >= self.cx.map.segments.len() {
@@ -361,8 +368,8 @@ impl Engine {
         self.note_evicted(key, probation);
     }
 
-    /// A block of the victim cannot be moved now. If moves are under way, they will make it possible; if not, the
-    /// block is being changed or there is no room: another victim may do.
+    /// A block of the victim cannot be moved now. If moves are under way, they will make it
+    /// possible; if not, the block is being changed or there is no room: another victim may do.
     fn wait_with_victim(&mut self, victim: Reclaim) -> Emptying {
         self.cx.cover(CoverageMark::VictimWaits);
         if self.cx.log.moves == 0 {
@@ -373,8 +380,8 @@ impl Engine {
         Emptying::Moving
     }
 
-    /// Nothing can be moved now, but it is only a matter of time: moves that are under way will end, or segments will
-    /// join the window. Who evicted now would lose what deserves to stay.
+    /// Nothing can be moved now, but it is only a matter of time: moves that are under way will
+    /// end, or segments will join the window. Who evicted now would lose what deserves to stay.
     fn is_busy_relocating(&self) -> bool {
         let stream = &self.cx.log.streams[StreamKind::Survivor.index()];
         let drains = !self.cx.free.window.is_empty() || stream.room(self.cx.batch_blocks()) > 1;
@@ -457,7 +464,8 @@ impl Engine {
                 done: ItemOwner::Survivor(number),
             };
             self.cx.map.pin(slot);
-            // A record that says something of dirty data, be it that it is clean now, belongs on both members.
+            // A record that says something of dirty data, be it that it is clean now, belongs on
+            // both members.
             let single = self.cx.mirror.is_some() && self.cx.map.state(slot) == BlockState::Clean;
             self.cx.enqueue(if single { StreamKind::Fill } else { StreamKind::Survivor }, item);
         } else if tries <= self.cx.slot_tries(slot) {
@@ -485,7 +493,8 @@ impl Engine {
         let current =
             self.cx.map.lookup(key) == Some(from) || fault::planted(PlantedBug::RelocateWithoutLock);
         if let (Some(slot), true) = (slot, current) {
-            // The block may have been destaged on the way. If its record says dirty, a mark must follow.
+            // The block may have been destaged on the way. If its record says dirty, a mark must
+            // follow.
             let state = self.cx.map.state(from);
             let state = match state {
                 BlockState::Void => BlockState::Dirty,
@@ -507,7 +516,8 @@ impl Engine {
             if state == BlockState::Destaged {
                 self.cx.add_mark(slot);
             }
-            // The record of a clean survivor is a clean mark as well, if that of the original says dirty.
+            // The record of a clean survivor is a clean mark as well, if that of the original says
+            // dirty.
             self.cx.log.marks_ticket = self.cx.flushes.cache.ticket();
         } else {
             self.cx.cover(CoverageMark::RelocationLost);

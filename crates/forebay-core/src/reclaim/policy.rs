@@ -1,22 +1,25 @@
 //! Which segment to reclaim, and what of it to keep: decisions without effects.
 //!
-//! **Victims.** Looking at all segments for every choice would cost more than the rest of reclaim on a large cache. So
-//! one pass ranks them all and keeps a short list of the best (one in 64, at most 64) of each queue; the next choices
-//! are served from it, each looked at again. A pass over n segments is paid for by n/64 choices.
+//! **Victims.** Looking at all segments for every choice would cost more than the rest of reclaim
+//! on a large cache. So one pass ranks them all and keeps a short list of the best (one in 64, at
+//! most 64) of each queue; the next choices are served from it, each looked at again. A pass over n
+//! segments is paid for by n/64 choices.
 //!
-//! **Policies.** `Fifo`: the oldest. `Lru`: cost and benefit, `(1 - u) * age / (1 + u)`, the rule of log-structured file
-//! systems (Rosenblum and Ousterhout, 1991), where `u` is the share of blocks that still count; unclean blocks weigh
-//! twice, since they must be moved. `S3Fifo`: two queues by age (Yang and others, 2023): what was filled or written is
-//! on *probation*, survivors are *main*; probation gives way while it holds more than its tenth. All but `Fifo` keep
-//! blocks that were hit, within the endurance budget.
+//! **Policies.** `Fifo`: the oldest. `Lru`: cost and benefit, `(1 - u) * age / (1 + u)`, the rule
+//! of log-structured file systems (Rosenblum and Ousterhout, 1991), where `u` is the share of
+//! blocks that still count; unclean blocks weigh twice, since they must be moved. `S3Fifo`: two
+//! queues by age (Yang and others, 2023): what was filled or written is on *probation*, survivors
+//! are *main*; probation gives way while it holds more than its tenth. All but `Fifo` keep blocks
+//! that were hit, within the endurance budget.
 //!
-//! **Sparse segments** go first under every policy, the emptiest before the others, and what counts in them is kept: headers of small
-//! batches and blocks that were overwritten leave holes, and as long as room can be made by putting together what is left, nothing
-//! needs to be evicted. At 3/8 two moved blocks make room for more than three.
+//! **Sparse segments** go first under every policy, the emptiest before the others, and what counts
+//! in them is kept: headers of small batches and blocks that were overwritten leave holes, and as
+//! long as room can be made by putting together what is left, nothing needs to be evicted. At 3/8
+//! two moved blocks make room for more than three.
 //!
-//! **Progress** (I25). No victim keeps more than 7/8 of its blocks, pinned ones and those within a minimum share
-//! included; segments that hold too many pinned blocks are taken only if there is no other, and give up what cannot be
-//! moved then.
+//! **Progress** (I25). No victim keeps more than 7/8 of its blocks, pinned ones and those within a
+//! minimum share included; segments that hold too many pinned blocks are taken only if there is no
+//! other, and give up what cannot be moved then.
 
 use crate::api::settings::{Priority, ReclaimPolicy};
 use alloc::vec::Vec;
@@ -167,8 +170,8 @@ impl Victims {
         sparse.unwrap_or(usize::from(self.sizes[0] <= (all / PROBATION_ONE_IN).max(1)))
     }
 
-    /// Ranks all segments anew and chooses. `relief` is the state of the map, `None` if what was left out now may be on
-    /// offer at any time.
+    /// Ranks all segments anew and chooses. `relief` is the state of the map, `None` if what was
+    /// left out now may be on offer at any time.
     pub(crate) fn pass(
         &mut self,
         view: &View,
@@ -260,7 +263,8 @@ pub(crate) struct Keeping {
 }
 
 impl Keeping {
-    /// Most blocks of a segment that are moved instead of evicted: the rest is what reclaim gains (I25).
+    /// Most blocks of a segment that are moved instead of evicted: the rest is what reclaim gains
+    /// (I25).
     pub(crate) fn kept_max(&self) -> u32 {
         if self.segment_blocks < 64 {
             return self.segment_blocks / 2; // Headers of batches take much of so small a segment.

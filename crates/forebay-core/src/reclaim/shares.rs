@@ -1,16 +1,20 @@
-//! How volumes share the pool: smallest and largest share, priority, and walks over all blocks of a volume.
+//! How volumes share the pool: smallest and largest share, priority, and walks over all blocks of a
+//! volume.
 //!
-//! **Largest share.** Blocks of a volume that has more are never kept by reclaim, and a *trim* takes its clean blocks
-//! out of the map like the hand of a clock: hit ones get off once, pinned ones stay. So its content is rewritten by its own
-//! fills and at its own cost. Segments that are left nearly empty are reclaimed before others, and what they hold of
-//! other volumes is moved, not evicted. Dirty blocks count, but only destage can make them go: while they alone
-//! exceed the share, nothing of the volume is filled. The tolerance is one trim: what is filled between two turns.
+//! **Largest share.** Blocks of a volume that has more are never kept by reclaim, and a *trim*
+//! takes its clean blocks out of the map like the hand of a clock: hit ones get off once, pinned
+//! ones stay. So its content is rewritten by its own fills and at its own cost. Segments that are
+//! left nearly empty are reclaimed before others, and what they hold of other volumes is moved, not
+//! evicted. Dirty blocks count, but only destage can make them go: while they alone exceed the
+//! share, nothing of the volume is filled. The tolerance is one trim: what is filled between two
+//! turns.
 //!
-//! **Smallest share.** Clean blocks of a volume that has no more are moved by reclaim instead of evicted, as far as that
-//! leaves room (I25). Together the smallest shares hold at most [`MINIMA_MAX_PCT`] of the pool; beyond it they shrink in
-//! proportion.
+//! **Smallest share.** Clean blocks of a volume that has no more are moved by reclaim instead of
+//! evicted, as far as that leaves room (I25). Together the smallest shares hold at most
+//! [`MINIMA_MAX_PCT`] of the pool; beyond it they shrink in proportion.
 //!
-//! In a mirrored cache a block that has two copies takes the room of two, as far as that is known: those that are not clean.
+//! In a mirrored cache a block that has two copies takes the room of two, as far as that is known:
+//! those that are not clean.
 //!
 //! **Priority** counts next to the other volumes: where all have the same it means nothing.
 //!
@@ -78,7 +82,8 @@ impl Share {
 }
 
 impl Context {
-    /// Takes a block out if it is one of the volume's, clean, and was not used since the hand passed.
+    /// Takes a block out if it is one of the volume's, clean, and was not used since the hand
+    /// passed.
     fn trim_slot(&mut self, id: VolumeId, slot: u32) -> bool {
         let state = self.map.state(slot);
         let droppable = state == BlockState::Clean
@@ -118,7 +123,8 @@ impl Context {
         self.held(volume) > self.maximum(volume)
     }
 
-    /// So far above its largest share that nothing may be filled until it has less: trims do not keep up.
+    /// So far above its largest share that nothing may be filled until it has less: trims do not
+    /// keep up.
     pub(crate) fn is_far_above_maximum(&self, volume: VolumeId) -> bool {
         let maximum = self.maximum(volume);
         let slack = maximum / 16 + u64::from(self.map.geometry.segment_blocks);
@@ -188,21 +194,22 @@ impl Engine {
 
     // --- walks
 
-    /// Releases all pins of a volume, as when the rule that made them is gone. Takes effect bit by bit; pins made
-    /// meanwhile may be released too.
+    /// Releases all pins of a volume, as when the rule that made them is gone. Takes effect bit by
+    /// bit; pins made meanwhile may be released too.
     pub fn unpin_all(&mut self, now: u64, volume: VolumeId) {
         self.begin(now);
         self.sweep(volume, SweepTask::Unpin);
     }
 
-    /// Forgets the clean blocks of a volume, pinned ones included. Takes effect bit by bit; what is filled meanwhile may
-    /// stay. Blocks that only the cache has are not touched.
+    /// Forgets the clean blocks of a volume, pinned ones included. Takes effect bit by bit; what is
+    /// filled meanwhile may stay. Blocks that only the cache has are not touched.
     pub fn forget_clean(&mut self, now: u64, volume: VolumeId) {
         self.begin(now);
         self.sweep(volume, SweepTask::DropClean);
     }
 
-    /// True while a walk of [`Engine::unpin_all`] or [`Engine::forget_clean`] is under way for a volume.
+    /// True while a walk of [`Engine::unpin_all`] or [`Engine::forget_clean`] is under way for a
+    /// volume.
     #[must_use]
     pub fn is_sweeping(&self, volume: VolumeId) -> bool {
         self.memory.sweeps.iter().any(|sweep| sweep.volume == volume)

@@ -1,9 +1,10 @@
 //! Attaching volumes at the end of recovery: is the backing store still what the cache left behind?
 //!
-//! A backing store that was changed while the cache was away makes clean blocks stale, and dirty ones dangerous. It is
-//! recognised by its modification stamp (after an orderly stop), by checksums of some of its blocks (those noted at an
-//! orderly stop, or else clean cached blocks), by its identity if nothing else speaks for it, and by what the owner has found out
-//! ([`Suspicion`]): after an unclean stop only the owner can tell its own last writes from those of others.
+//! A backing store that was changed while the cache was away makes clean blocks stale, and dirty
+//! ones dangerous. It is recognised by its modification stamp (after an orderly stop), by checksums
+//! of some of its blocks (those noted at an orderly stop, or else clean cached blocks), by its
+//! identity if nothing else speaks for it, and by what the owner has found out ([`Suspicion`]):
+//! after an unclean stop only the owner can tell its own last writes from those of others.
 
 use crate::api::config::{Attachment, OnBackingChange, Suspicion};
 use crate::api::open_error::OpenError;
@@ -58,8 +59,8 @@ impl Verdict {
         }
     }
 
-    /// A backing store has changed if its modification stamp did, if a sample differs, or if it is another one by its
-    /// identity and nothing speaks for it.
+    /// A backing store has changed if its modification stamp did, if a sample differs, or if it is
+    /// another one by its identity and nothing speaks for it.
     pub(crate) fn is_changed(&self) -> bool {
         self.changed || self.unsure && self.matched == 0
     }
@@ -71,8 +72,9 @@ impl Verdict {
 }
 
 impl Context {
-    /// The size to serve. A volume that has grown keeps its old size as long as its last block is odd and dirty and has
-    /// (or an older version of it has) more than the volume had: it was larger once, and what lies behind the old end in that block is long gone.
+    /// The size to serve. A volume that has grown keeps its old size as long as its last block is
+    /// odd and dirty and has (or an older version of it has) more than the volume had: it was
+    /// larger once, and what lies behind the old end in that block is long gone.
     pub(crate) fn size_to_serve(&mut self, attachment: &Attachment, entry: &VolumeEntry) -> u64 {
         let grown = attachment.size_bytes > entry.size_bytes;
         if !grown || entry.size_bytes.is_multiple_of(BLOCK) {
@@ -96,7 +98,8 @@ impl Context {
     /// What speaks for a changed backing store, and what must be looked at to know.
     fn suspect(&self, attachment: &Attachment, entry: &VolumeEntry) -> Verdict {
         let (now, then) = (&attachment.backing, &entry.backing);
-        // While a volume is in use nothing is noted of its backing store; a volume that was let go has what it was then.
+        // While a volume is in use nothing is noted of its backing store; a volume that was let go
+        // has what it was then.
         let noted = then.stamp_ns.is_some() || !then.samples.is_empty();
         let unsure = then.kind != 0 && now.unique != then.unique;
         let mut verdict = Verdict { unsure, ..self.suspicion(attachment, noted) };
@@ -243,8 +246,9 @@ impl Recovery {
         self.next_sample(cx);
     }
 
-    /// Decides, volume by volume, what of the cache can be trusted: a backing store has changed if its modification
-    /// stamp did, if a sample differs, or if it is another one by its identity and nothing speaks for it.
+    /// Decides, volume by volume, what of the cache can be trusted: a backing store has changed if
+    /// its modification stamp did, if a sample differs, or if it is another one by its identity and
+    /// nothing speaks for it.
     fn judge(&mut self, cx: &mut Context) -> Result<(), OpenError> {
         let recovery = &mut *self;
         let verdicts = core::mem::take(&mut recovery.verdicts);

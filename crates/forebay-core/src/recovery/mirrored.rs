@@ -1,12 +1,14 @@
 //! Opening a mirrored cache: which members can be believed, and what both of them say together.
 //!
-//! The intact superblock with the highest generation counts. A member is believed if it has the tag that this one lists, is not called out by it, and is not
-//! older than a crash between two writes of superblocks explains. The owner leaves out what it has noted (I61). Is a member left out without a note, the
-//! note is asked for before anything is promised. Two devices that cannot both be right are refused: of different caches, or each gone on
-//! without the other (I65).
+//! The intact superblock with the highest generation counts. A member is believed if it has the tag
+//! that this one lists, is not called out by it, and is not older than a crash between two writes
+//! of superblocks explains. The owner leaves out what it has noted (I61). Is a member left out
+//! without a note, the note is asked for before anything is promised. Two devices that cannot both
+//! be right are refused: of different caches, or each gone on without the other (I65).
 //!
-//! A batch of a pair counts if both members together have it whole: what was flushed is on both, so one that is on one member only was not promised, or the
-//! other has lost it. Before the cache is used, each member gets what it lacks of what counts (I63), or is put out, or the cache does not
+//! A batch of a pair counts if both members together have it whole: what was flushed is on both, so
+//! one that is on one member only was not promised, or the other has lost it. Before the cache is
+//! used, each member gets what it lacks of what counts (I63), or is put out, or the cache does not
 //! open. So that later the loss of one of them takes nothing.
 
 use crate::api::open_error::OpenError;
@@ -117,7 +119,8 @@ impl Recovery {
         let believed = best[other].as_ref().is_some_and(|found| cx.believes(&superblock, found));
         if let Some(mirror) = cx.mirror.as_mut().filter(|_| !believed) {
             mirror.standing = Standing::Out(other as u8);
-            // Even if a superblock says so already: the owner may have lost its notes, and gives the other one alone some day.
+            // Even if a superblock says so already: the owner may have lost its notes, and gives
+            // the other one alone some day.
             mirror.unnoted = !fault::planted(PlantedBug::TrustStaleMember);
             cx.cover(CoverageMark::MemberMissing);
         }
@@ -143,7 +146,8 @@ impl Recovery {
                 again.push((says, (offset, right.encode())));
             }
         }
-        // Copies that say the least are the first: of each member one that can be believed is there at any instant.
+        // Copies that say the least are the first: of each member one that can be believed is there
+        // at any instant.
         again.sort_by_key(|(says, _)| *says);
         self.plan_superblocks(cx, again.into_iter().map(|((right, _), copy)| (right, copy)));
         let copies = members.into_iter().flat_map(|member| [(member, 0), (member, 1)]);
@@ -157,7 +161,8 @@ impl Recovery {
         wrong_twin(&checkpoint.segments, columns)
     }
 
-    /// A segment that was on the member that is out only: a clean one, which does not count any more.
+    /// A segment that was on the member that is out only: a clean one, which does not count any
+    /// more.
     pub(crate) fn is_on_lost_member(&self, cx: &Context, number: u32, entries: &[SegmentEntry]) -> bool {
         let Some(mirror) = &cx.mirror else { return false };
         let twin = entries.get((number + mirror.columns) as usize).map(|entry| entry.state);
@@ -296,7 +301,8 @@ impl Recovery {
         a
     }
 
-    /// True if what was found after the checkpoint can be in this segment: only fills are in one that is not a pair.
+    /// True if what was found after the checkpoint can be in this segment: only fills are in one
+    /// that is not a pair.
     pub(crate) fn may_hold(&self, cx: &Context, number: u32, stream: StreamKind) -> bool {
         let Some(mirror) = &cx.mirror else { return true };
         let (first, twin) = mirror.halves(number);
@@ -315,7 +321,8 @@ impl Recovery {
         }
     }
 
-    /// Batches of the fill stream may be missing: they were on one member, and are no reason to refuse the cache.
+    /// Batches of the fill stream may be missing: they were on one member, and are no reason to
+    /// refuse the cache.
     pub(crate) fn may_lack(&self, cx: &Context, stream: StreamKind) -> bool {
         stream == StreamKind::Fill && cx.mirror.is_some()
     }
@@ -342,7 +349,8 @@ impl Recovery {
         }
     }
 
-    /// Writes to each member what it lacks, and asks for the note that one is left out; false while that is under way.
+    /// Writes to each member what it lacks, and asks for the note that one is left out; false while
+    /// that is under way.
     pub(crate) fn mend_members(&mut self, cx: &mut Context, volumes: &[VolumeId]) -> bool {
         let recovery = &mut *self;
         let mends = core::mem::take(&mut recovery.pairs.mends);

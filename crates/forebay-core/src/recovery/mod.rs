@@ -1,21 +1,23 @@
 //! Opening a cache: from bytes on a device to a map that can be trusted.
 //!
 //! 1. Both superblocks; the intact one with the higher generation counts.
-//! 2. The checkpoint that it names (two copies; no other generation will do: an older one may point at segments that
-//!    have been written over since).
-//! 3. For every segment in use its summary, or else its batch headers, to know which block each slot holds. The
-//!    checkpoint says which slots count.
-//! 4. If the cache was not closed in an orderly way: the segments of the append window and the rest of the open ones.
-//!    Of every stream, the batches from the checkpoint on count up to the first one that is torn or missing. A batch
-//!    that says that a later one than the last found had been flushed proves that the device lost a flushed write:
-//!    then the cache is not opened.
+//! 2. The checkpoint that it names (two copies; no other generation will do: an older one may point
+//!    at segments that have been written over since).
+//! 3. For every segment in use its summary, or else its batch headers, to know which block each
+//!    slot holds. The checkpoint says which slots count.
+//! 4. If the cache was not closed in an orderly way: the segments of the append window and the rest
+//!    of the open ones. Of every stream, the batches from the checkpoint on count up to the first
+//!    one that is torn or missing. A batch that says that a later one than the last found had been
+//!    flushed proves that the device lost a flushed write: then the cache is not opened.
 //! 5. The records of all streams are applied in the order of their sequence.
 //! 6. Clean blocks in regions with write intent are dropped (I10).
 //! 7. The backing stores are compared with what was noted of them; see `attach`.
-//! 8. What may not be durable is written again where it is, see `rewrite`. Cache device and backing stores are flushed. A checkpoint
-//!    with the next epoch is taken; from then on nothing that an earlier run left behind can be mistaken for new.
+//! 8. What may not be durable is written again where it is, see `rewrite`. Cache device and backing
+//!    stores are flushed. A checkpoint with the next epoch is taken; from then on nothing that an
+//!    earlier run left behind can be mistaken for new.
 //!
-//! Up to step 8 nothing is written, so a crash in the middle, or a refusal, leaves everything as it was.
+//! Up to step 8 nothing is written, so a crash in the middle, or a refusal, leaves everything as it
+//! was.
 
 pub(crate) mod attach;
 pub(crate) mod mirrored;
@@ -55,7 +57,8 @@ use forebay_format::{BLOCK_BYTES, FormatError, Geometry, StreamKind, VolumeId, s
 
 /// Attempts at each read.
 const READ_TRIES: u32 = 3;
-/// Small reads under way: enough to keep a fast device busy, of which a large cache has as many to do as it has segments.
+/// Small reads under way: enough to keep a fast device busy, of which a large cache has as many to
+/// do as it has segments.
 const READS_IN_FLIGHT: usize = 32;
 /// Reads of whole segments under way: each takes the memory of a segment.
 const WHOLE_READS_IN_FLIGHT: usize = 8;
@@ -76,7 +79,8 @@ pub(crate) struct Recovery {
     /// Copies that are read.
     expected: usize,
     unreadable: usize,
-    /// Members (of a mirrored cache, else 0) and copies of the checkpoint in effect, in the order in which they are tried.
+    /// Members (of a mirrored cache, else 0) and copies of the checkpoint in effect, in the order
+    /// in which they are tried.
     pub(crate) checkpoints: Vec<(usize, u64)>,
     /// A mirrored cache: pairs of which both halves are read.
     pub(crate) pairs: Pairs,
@@ -110,8 +114,8 @@ impl Context {
         self.status = Status::Failed(error);
     }
 
-    /// I75: a superblock below the generation that is known to be durable is not that of this cache any more. Nor is one believed that
-    /// says that the cache has failed.
+    /// I75: a superblock below the generation that is known to be durable is not that of this cache
+    /// any more. Nor is one believed that says that the cache has failed.
     pub(crate) fn check_generation(&self, superblock: &Superblock) -> Result<(), OpenError> {
         if superblock.state == CacheState::Failed {
             return Err(OpenError::GivenUp);
@@ -475,7 +479,8 @@ impl Recovery {
         }
     }
 
-    /// True if a block belongs to a volume of the table. Others were being swept away when the cache was left.
+    /// True if a block belongs to a volume of the table. Others were being swept away when the
+    /// cache was left.
     fn belongs(&self, key: Key, mask: u8) -> bool {
         let keep = fault::planted(PlantedBug::KeepBeyondShrink);
         belongs(&self.ends, key, mask, keep)
@@ -547,7 +552,8 @@ impl Recovery {
             return self.segment_bytes(cx, number, Bytes { all, bad: &[] });
         }
         cx.cover(CoverageMark::SegmentInPieces);
-        // One bad sector fails the whole read: read block by block and lose only what is really gone.
+        // One bad sector fails the whole read: read block by block and lose only what is really
+        // gone.
         let blocks = cx.map.geometry.segment_blocks;
         let pieces = Pieces {
             bytes: alloc::vec![0; blocks as usize * BLOCK_BYTES],
@@ -624,7 +630,8 @@ impl Recovery {
         Ok(())
     }
 
-    /// Every slot that the checkpoint counts must have been found. Missing clean ones are merely forgotten.
+    /// Every slot that the checkpoint counts must have been found. Missing clean ones are merely
+    /// forgotten.
     fn account(&mut self, cx: &mut Context, number: u32) -> Result<(), OpenError> {
         let (mut lost, mut shadows) = (0, 0);
         for index in 0..cx.map.geometry.segment_blocks {
@@ -646,7 +653,8 @@ impl Recovery {
         Ok(())
     }
 
-    /// The first block of a window segment tells whether the segment was written since the checkpoint.
+    /// The first block of a window segment tells whether the segment was written since the
+    /// checkpoint.
     fn head_read(
         &mut self,
         cx: &mut Context,
@@ -697,7 +705,8 @@ impl Recovery {
     ) -> Result<(), OpenError> {
         let mut expected = cx.log.streams[stream.index()].next_sequence;
         let flushed = tails.iter().map(|tail| tail.flushed).max().unwrap_or(0);
-        // A segment's claim ends where that of the next one begins: after a failed write batches are written again.
+        // A segment's claim ends where that of the next one begins: after a failed write batches
+        // are written again.
         let limits: Vec<u64> = tails.iter().skip(1).map(|tail| tail.first().0).chain([u64::MAX]).collect();
         for (tail, limit) in tails.into_iter().zip(limits) {
             if tail.first().0 != expected {
@@ -735,7 +744,8 @@ impl Recovery {
             cx.cover(CoverageMark::LostFlushFound);
             return Err(OpenError::LostFlushedBatch { stream: stream as u8, lost: expected });
         }
-        // I75. Fills are clean: a copy of them that cannot be read any more is no reason to refuse everything else.
+        // I75. Fills are clean: a copy of them that cannot be read any more is no reason to refuse
+        // everything else.
         let known = cx.config.known.flushed[stream.index()];
         if known > expected && stream != StreamKind::Fill && !fault::planted(PlantedBug::BelieveOlderCopy) {
             return Err(OpenError::Older);
@@ -854,7 +864,8 @@ impl Engine {
     // --- the end
 }
 
-/// True if a block has sectors inside its volume; `ends` has the sizes of the volumes. `keep` is a planted bug.
+/// True if a block has sectors inside its volume; `ends` has the sizes of the volumes. `keep` is a
+/// planted bug.
 fn belongs(ends: &[u64], key: Key, mask: u8, keep: bool) -> bool {
     let end = ends.get(usize::from(key.volume().0)).copied().unwrap_or(0);
     let start = key.block() * BLOCK;

@@ -1,11 +1,12 @@
 //! What the two copies of a pair say together.
 //!
-//! A batch is put together block by block: its header from the one copy or the other, its payload where the checksums say. So it is whole as
-//! long as of each of its blocks one copy is.
+//! A batch is put together block by block: its header from the one copy or the other, its payload
+//! where the checksums say. So it is whole as long as of each of its blocks one copy is.
 //!
-//! Where different batches stand at one place, the newer one counts, whole or not: a member that has an older one has lost a write. After a
-//! checkpoint the log ends there if the newer one is not whole: what it replaced does not come back. Sequences of what did not count
-//! are used again after a crash, in another epoch; so epochs come first.
+//! Where different batches stand at one place, the newer one counts, whole or not: a member that
+//! has an older one has lost a write. After a checkpoint the log ends there if the newer one is not
+//! whole: what it replaced does not come back. Sequences of what did not count are used again after
+//! a crash, in another epoch; so epochs come first.
 
 use crate::recovery::scan::{After, Bytes, Found, Place, batch_at, is_whole};
 use alloc::vec::Vec;
@@ -15,8 +16,9 @@ use forebay_format::{BLOCK_BYTES, StreamKind};
 /// A copy of a segment, and which of its blocks could not be read.
 type Copy<'a> = (&'a mut [u8], &'a mut [bool]);
 
-/// Puts together what two copies of one segment have: afterwards the first has every batch that both together have whole. Returns what
-/// the copies lacked of the batches after a checkpoint: which copy, first block, end.
+/// Puts together what two copies of one segment have: afterwards the first has every batch that
+/// both together have whole. Returns what the copies lacked of the batches after a checkpoint:
+/// which copy, first block, end.
 pub(super) fn overlay(
     (a, a_bad): Copy<'_>,
     (b, b_bad): Copy<'_>,
@@ -70,7 +72,8 @@ pub(super) fn overlay(
     lacks
 }
 
-/// Makes a batch as whole as two copies of it are together: its header is from the one or the other, its payload where the checksums say.
+/// Makes a batch as whole as two copies of it are together: its header is from the one or the
+/// other, its payload where the checksums say.
 fn complete((a, a_bad): Copy<'_>, (b, b_bad): (&[u8], &[bool]), found: &Found, from_there: bool) {
     let (start, end) = (found.start as usize, found.end() as usize);
     let mut take = |index: usize| {
@@ -214,7 +217,8 @@ mod tests {
 
     #[test]
     fn of_what_a_checkpoint_accounts_for_the_later_start_counts() {
-        // A crash left the batch of sequence 108; the next start gave the number 103 at the same place.
+        // A crash left the batch of sequence 108; the next start gave the number 103 at the same
+        // place.
         let (mut a, mut b) = (blank(), blank());
         put(&mut a.0, 0, (4, 108), 1);
         put(&mut b.0, 0, (5, 103), 2);

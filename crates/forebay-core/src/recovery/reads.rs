@@ -1,6 +1,7 @@
 //! Reads of metadata while a cache is opened.
 
-/// Where a superblock copy lies: on which member of a mirrored cache (else 0), and which copy it is.
+/// Where a superblock copy lies: on which member of a mirrored cache (else 0), and which copy it
+/// is.
 pub(crate) type CopyOf = (usize, usize);
 
 /// A metadata read under way.

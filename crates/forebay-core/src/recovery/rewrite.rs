@@ -1,13 +1,15 @@
 //! At a start, what an earlier run may not have made durable is written again.
 //!
-//! A flush that failed is told once. Whoever opens the device afterwards reads what it did not make durable as if nothing had happened
-//! (the page cache has it, or the device's own cache), and the next flush succeeds without it. Nobody at a start knows whether there
-//! was one: the daemon may have been killed, or could record nothing. So batches that no later one knows to be flushed are read once more and
-//! written where they are, with the same bytes, before the flush that the opening checkpoint relies on (I72). A crash in between
-//! leaves of every sector what was durable or what was read, as before.
+//! A flush that failed is told once. Whoever opens the device afterwards reads what it did not make
+//! durable as if nothing had happened (the page cache has it, or the device's own cache), and the
+//! next flush succeeds without it. Nobody at a start knows whether there was one: the daemon may
+//! have been killed, or could record nothing. So batches that no later one knows to be flushed are
+//! read once more and written where they are, with the same bytes, before the flush that the
+//! opening checkpoint relies on (I72). A crash in between leaves of every sector what was durable
+//! or what was read, as before.
 //!
-//! Batches of fills are left out: what a crash takes of them is cached no more, that is all. Of a mirrored cache each member that counts is
-//! given its own copy again.
+//! Batches of fills are left out: what a crash takes of them is cached no more, that is all. Of a
+//! mirrored cache each member that counts is given its own copy again.
 
 use crate::api::DeviceFailure;
 use crate::api::open_error::OpenError;
@@ -56,8 +58,8 @@ impl Context {
 }
 
 impl Recovery {
-    /// Superblocks are written again before the first checkpoint, one after the other: those that are not right, and those that may not
-    /// be durable.
+    /// Superblocks are written again before the first checkpoint, one after the other: those that
+    /// are not right, and those that may not be durable.
     pub(crate) fn plan_superblocks(
         &mut self,
         cx: &mut Context,

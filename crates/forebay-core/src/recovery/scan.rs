@@ -31,8 +31,9 @@ impl Found {
 pub(crate) struct Place {
     pub(crate) uuid: CacheUuid,
     pub(crate) segment: u32,
-    /// Sequence that the log had reached when the segment was taken into use, 0 if it is not. Where the device lost a write
-    /// there stands what an earlier use of the segment left: intact, in its place, and with a lower sequence (I70).
+    /// Sequence that the log had reached when the segment was taken into use, 0 if it is not. Where
+    /// the device lost a write there stands what an earlier use of the segment left: intact, in its
+    /// place, and with a lower sequence (I70).
     pub(crate) since: u64,
 }
 
@@ -56,7 +57,8 @@ impl Tail {
     }
 }
 
-/// A segment as it was read: blocks that the device could not read are `true` in `bad` (empty: all were read).
+/// A segment as it was read: blocks that the device could not read are `true` in `bad` (empty: all
+/// were read).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes<'a> {
     pub(crate) all: &'a [u8],
@@ -78,8 +80,8 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// The batch whose header stands at `start`, if it is intact, of this cache, and written for this place. Its payload is
-/// not looked at.
+/// The batch whose header stands at `start`, if it is intact, of this cache, and written for this
+/// place. Its payload is not looked at.
 pub(crate) fn batch_at(bytes: Bytes<'_>, place: Place, start: u32) -> Option<Found> {
     let mut entries = Vec::new();
     let header = BatchHeader::decode(bytes.block(start)?, &mut entries).ok()?;
@@ -89,8 +91,9 @@ pub(crate) fn batch_at(bytes: Bytes<'_>, place: Place, start: u32) -> Option<Fou
     counts.then_some(found)
 }
 
-/// True if every payload block of a batch matches its checksum: the batch was written whole. A block that cannot be read
-/// does not speak against it: a torn write leaves old bytes, not unreadable ones. Its loss is found when it is wanted.
+/// True if every payload block of a batch matches its checksum: the batch was written whole. A
+/// block that cannot be read does not speak against it: a torn write leaves old bytes, not
+/// unreadable ones. Its loss is found when it is wanted.
 pub(crate) fn is_whole(bytes: Bytes<'_>, found: &Found) -> bool {
     let matches = |index, crc| {
         bytes.is_bad(index) || bytes.block(index).is_some_and(|bytes| forebay_format::checksum(bytes) == crc)
@@ -106,11 +109,13 @@ pub(crate) fn is_whole(bytes: Bytes<'_>, found: &Found) -> bool {
     })
 }
 
-/// The batches that a checkpoint accounts for: headers from the start of the segment up to block `used`. Where one cannot
-/// be read the next one is looked for: headers say themselves where they belong.
+/// The batches that a checkpoint accounts for: headers from the start of the segment up to block
+/// `used`. Where one cannot be read the next one is looked for: headers say themselves where they
+/// belong.
 pub(crate) fn accounted(bytes: Bytes<'_>, place: Place, used: u32) -> Vec<Found> {
     let found = accounted_from(bytes, place, used, 0);
-    // One start writes a segment. What an earlier one left behind the end of its log has sequences that were given again.
+    // One start writes a segment. What an earlier one left behind the end of its log has sequences
+    // that were given again.
     let latest = found.iter().map(|found| found.header.epoch).max().unwrap_or(0);
     if found.iter().all(|found| found.header.epoch == latest) {
         return found;
@@ -138,7 +143,8 @@ fn accounted_from(bytes: Bytes<'_>, place: Place, used: u32, epoch: u64) -> Vec<
 pub(crate) struct TailScan {
     /// The batches, if there are any.
     pub(crate) tail: Option<Tail>,
-    /// Where the next batch would stand the device cannot be read: nobody knows what else there was.
+    /// Where the next batch would stand the device cannot be read: nobody knows what else there
+    /// was.
     pub(crate) unreadable: bool,
     /// There stands a header whose payload is not whole, or whose batch does not follow.
     pub(crate) torn: bool,
@@ -149,8 +155,9 @@ pub(crate) struct TailScan {
 pub(crate) struct After {
     /// Start of the daemon that took the checkpoint.
     pub(crate) epoch: u64,
-    /// First sequence that the checkpoint does not account for. A segment of the window may still hold what the same
-    /// daemon wrote to it before the checkpoint, when it was in use for the last time.
+    /// First sequence that the checkpoint does not account for. A segment of the window may still
+    /// hold what the same daemon wrote to it before the checkpoint, when it was in use for the last
+    /// time.
     pub(crate) sequence: u64,
 }
 
@@ -160,8 +167,8 @@ impl After {
     }
 }
 
-/// The batches from block `from` on that were written after a checkpoint. With `trust` payloads are not compared with
-/// their checksums (a planted bug).
+/// The batches from block `from` on that were written after a checkpoint. With `trust` payloads are
+/// not compared with their checksums (a planted bug).
 pub(crate) fn tail(bytes: Bytes<'_>, place: Place, from: u32, after: After, trust: bool) -> TailScan {
     let mut batches: Vec<Found> = Vec::new();
     let mut summary = None;

@@ -1,20 +1,22 @@
 //! What enters the cache: admission of misses, sequential bypass, and pins.
 //!
-//! **Admission** concerns clean copies: read fills, and the copies that write-through makes. What is written in a
-//! write-back mode enters in any case. With `SecondAccess` a block enters if it was missed, or evicted, not long ago; a
-//! write-through copy also if it replaces one. `Treatment::Pin`, `Treatment::WriteThrough` (for its copy) and a prefetch
-//! say that the block is wanted and are not asked twice.
+//! **Admission** concerns clean copies: read fills, and the copies that write-through makes. What
+//! is written in a write-back mode enters in any case. With `SecondAccess` a block enters if it was
+//! missed, or evicted, not long ago; a write-through copy also if it replaces one.
+//! `Treatment::Pin`, `Treatment::WriteThrough` (for its copy) and a prefetch say that the block is
+//! wanted and are not asked twice.
 //!
-//! **Sequential bypass.** The request of a stream that has passed the threshold (`sequential`) is treated as
-//! `Treatment::Bypass`: reads are answered from the cache where it has the data and do not fill it, writes go to the
-//! backing store at once. FlashCache and bcache do the same in write-back mode too: a long stream is what a disk does
-//! well. A write over dirty blocks stays on the normal path: past the cache it would have to wait for a flush of the
-//! backing store and a drop mark. So does a write to a volume that is destaged in order, as long as something of it is
+//! **Sequential bypass.** The request of a stream that has passed the threshold (`sequential`) is
+//! treated as `Treatment::Bypass`: reads are answered from the cache where it has the data and do
+//! not fill it, writes go to the backing store at once. FlashCache and bcache do the same in
+//! write-back mode too: a long stream is what a disk does well. A write over dirty blocks stays on
+//! the normal path: past the cache it would have to wait for a flush of the backing store and a
+//! drop mark. So does a write to a volume that is destaged in order, as long as something of it is
 //! unclean: past the cache it would have to wait for that.
 //!
-//! **Pins** are a flag of a slot: they go where reclaim moves the block and end with its content (I26). At most half of the
-//! pool is pinned; beyond that, or above the volume's largest share, a pin counts as a hit. A restart forgets them; the
-//! next access under the rule pins again.
+//! **Pins** are a flag of a slot: they go where reclaim moves the block and end with its content
+//! (I26). At most half of the pool is pinned; beyond that, or above the volume's largest share, a
+//! pin counts as a hit. A restart forgets them; the next access under the rule pins again.
 
 use crate::api::settings::{Admission, ReclaimPolicy, Treatment};
 use crate::api::{Request, RequestKind};
@@ -34,7 +36,8 @@ use alloc::vec::Vec;
 use forebay_format::geometry::VOLUMES_MAX;
 use forebay_format::{StreamKind, VolumeId};
 
-/// What policies remember. Lost with the process: nothing here decides what is right, only what is cached.
+/// What policies remember. Lost with the process: nothing here decides what is right, only what is
+/// cached.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) victims: Victims,
@@ -53,7 +56,8 @@ pub(crate) struct Memory {
     pub(crate) trims: Vec<Trim>,
     /// Walks over all blocks that an operator asked for.
     pub(crate) sweeps: VecDeque<Sweep>,
-    /// How often the number of a volume has become free: what is remembered of the one that had it is of no other.
+    /// How often the number of a volume has become free: what is remembered of the one that had it
+    /// is of no other.
     owners: Vec<u64>,
 }
 
@@ -91,7 +95,8 @@ impl Memory {
 }
 
 impl Context {
-    /// True if a write past the cache would have to wait until earlier flush epochs are written back.
+    /// True if a write past the cache would have to wait until earlier flush epochs are written
+    /// back.
     fn waits_for_order(&self, volume: VolumeId) -> bool {
         let map = &self.map.volumes[usize::from(volume.0)];
         map.waiting.order.is_some() && map.dirty + map.destaged > 0
@@ -209,7 +214,8 @@ impl Engine {
         }
     }
 
-    /// A clean copy is about to be replaced by a write past the cache: its successor is not asked twice.
+    /// A clean copy is about to be replaced by a write past the cache: its successor is not asked
+    /// twice.
     pub(crate) fn note_replaced(&mut self, key: Key) {
         if self.cx.volume(key.volume()).settings.admission == Admission::SecondAccess {
             let (capacity, key) = (self.cx.space(), self.memory.remembered(key));
@@ -225,8 +231,8 @@ impl Engine {
         }
     }
 
-    /// The stream for a fill: straight to the survivors if the block left not long ago, and there is plenty of room (the
-    /// last segments of the window belong to reclaim).
+    /// The stream for a fill: straight to the survivors if the block left not long ago, and there
+    /// is plenty of room (the last segments of the window belong to reclaim).
     pub(crate) fn stream_of_fill(&mut self, key: Key) -> StreamKind {
         let key = self.memory.remembered(key);
         let returns = self.cx.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo
@@ -240,8 +246,9 @@ impl Engine {
         }
     }
 
-    /// A volume was detached: its streams, and walks over its blocks, are forgotten. If it stays in the cache its pins are
-    /// released, since nobody could do it; if it goes, they go with its blocks, and nothing is remembered of those.
+    /// A volume was detached: its streams, and walks over its blocks, are forgotten. If it stays in
+    /// the cache its pins are released, since nobody could do it; if it goes, they go with its
+    /// blocks, and nothing is remembered of those.
     pub(crate) fn forget_policies(&mut self, id: VolumeId, goes: bool) {
         let number = usize::from(id.0);
         self.memory.sequential[number] = None;

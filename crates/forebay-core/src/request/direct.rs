@@ -1,23 +1,26 @@
-//! Life of a write past the cache: every write in write-through, write-around and passthrough, and large zeroes and
-//! discards in every mode.
+//! Life of a write past the cache: every write in write-through, write-around and passthrough, and
+//! large zeroes and discards in every mode.
 //!
-//! Its danger is the stale copy: a cached block that is older than what the backing store now has. The order that
-//! keeps it away:
+//! Its danger is the stale copy: a cached block that is older than what the backing store now has.
+//! The order that keeps it away:
 //!
-//! 1. The block lock (taken by `write`), and the **intent** of the regions, durable on the cache device. After an
-//!    unclean stop no clean block in a region with intent counts (I10), so whatever the crash interrupts, no clean
-//!    copy can be stale. An intent stays until a checkpoint is taken after the writes ended and the backing store was
-//!    flushed.
-//!    In a volume that is destaged in order it waits for its turn (`ordered`).
-//! 2. The backing lock, so that no destage of the same blocks is under way; what was written back of them and is not
-//!    marked clean counts no longer; and clean marks that are in the log but not durable are made so, by one flush.
-//! 3. Clean copies leave the map. Ragged ends that cannot be written as they are are merged to whole blocks.
+//! 1. The block lock (taken by `write`), and the **intent** of the regions, durable on the cache
+//!    device. After an unclean stop no clean block in a region with intent counts (I10), so
+//!    whatever the crash interrupts, no clean copy can be stale. An intent stays until a checkpoint
+//!    is taken after the writes ended and the backing store was flushed. In a volume that is
+//!    destaged in order it waits for its turn (`ordered`).
+//! 2. The backing lock, so that no destage of the same blocks is under way; what was written back
+//!    of them and is not marked clean counts no longer; and clean marks that are in the log but not
+//!    durable are made so, by one flush.
+//! 3. Clean copies leave the map. Ragged ends that cannot be written as they are are merged to
+//!    whole blocks.
 //! 4. The write to the backing store.
-//! 5. If dirty blocks were in the range they still count, and after a crash they would be written over what was just
-//!    written: legal until the write is promised, not after. So the backing store is flushed, and only then **drop
-//!    marks** void them, durably (I5: dirty data gives way only to newer dirty data or to a durable backing store).
-//! 6. Write-through: the blocks are appended as clean (beside step 4 if nothing in the range was dirty, else now) and
-//!    enter the map when everything has ended.
+//! 5. If dirty blocks were in the range they still count, and after a crash they would be written
+//!    over what was just written: legal until the write is promised, not after. So the backing
+//!    store is flushed, and only then **drop marks** void them, durably (I5: dirty data gives way
+//!    only to newer dirty data or to a durable backing store).
+//! 6. Write-through: the blocks are appended as clean (beside step 4 if nothing in the range was
+//!    dirty, else now) and enter the map when everything has ended.
 //! 7. Locks are given back, the part of the request ends.
 
 use crate::api::{Action, Device, Nanos, OpId, RequestKind, Span};
@@ -41,7 +44,8 @@ use alloc::vec::Vec;
 use forebay_format::checkpoint::{INTENT_REGION_BLOCKS, Intent};
 use forebay_format::{StreamKind, VolumeId};
 
-/// The backing store is flushed this long after the last write past the cache, so that intents can end.
+/// The backing store is flushed this long after the last write past the cache, so that intents can
+/// end.
 const QUIET_NS: Nanos = 1_000_000_000;
 
 /// Write intents of a volume, by region.
@@ -85,7 +89,8 @@ struct Region {
 }
 
 impl Region {
-    /// Nothing is under way, and the backing store was flushed since: a checkpoint can leave the intent out.
+    /// Nothing is under way, and the backing store was flushed since: a checkpoint can leave the
+    /// intent out.
     fn has_ended(&self, succeeded: u64) -> bool {
         self.active == 0 && self.covered_by <= succeeded
     }
@@ -139,8 +144,8 @@ impl Direct {
 }
 
 impl Context {
-    /// A part of a block must be merged if the backing store cannot write it alone, or if the rest of the block is
-    /// dirty in the cache (and would be dropped with it).
+    /// A part of a block must be merged if the backing store cannot write it alone, or if the rest
+    /// of the block is dirty in the cache (and would be dropped with it).
     fn needs_merge(&self, volume: VolumeId, block: u64, part: (u64, u64)) -> bool {
         let end = self.block_len(volume, block);
         let unit = u64::from(self.volume(volume).sector_bytes);
@@ -149,7 +154,8 @@ impl Context {
         !whole && (!aligned || !self.is_droppable(Key::new(volume, block)))
     }
 
-    /// Forgets the slots of a drop mark. The block lock is held, so nothing else can have come to stand in them.
+    /// Forgets the slots of a drop mark. The block lock is held, so nothing else can have come to
+    /// stand in them.
     pub(crate) fn apply_drop(&mut self, kind: ItemKind) {
         let ItemKind::Drop { slot, count } = kind else { return };
         for slot in slot..slot + count {
@@ -159,8 +165,8 @@ impl Context {
         }
     }
 
-    /// Ends the intents that are no longer needed, as part of a checkpoint: no write is under way in the region and
-    /// the backing store was flushed since the last one. Returns those that stay.
+    /// Ends the intents that are no longer needed, as part of a checkpoint: no write is under way
+    /// in the region and the backing store was flushed since the last one. Returns those that stay.
     pub(crate) fn settle_intents(&mut self) -> Vec<Intent> {
         let mut left: Vec<Intent> = Vec::new();
         for volume in self.volumes.iter_mut().flatten() {
@@ -178,7 +184,8 @@ impl Context {
                     _ => left.push(Intent { volume: volume.id, region: *number, count: 1 }),
                 }
             }
-            // Too many ranges for the table: one range over all of them says more than is true, which is safe.
+            // Too many ranges for the table: one range over all of them says more than is true,
+            // which is safe.
             let limit =
                 (forebay_format::geometry::INTENTS_MAX / forebay_format::geometry::VOLUMES_MAX) as usize;
             if left.len() - first_of_volume > limit {
@@ -283,10 +290,11 @@ impl Engine {
 
     /// Nobody else writes these blocks of the backing store now.
     ///
-    /// A power cut would make a block dirty again that is clean now (or was, and is evicted) by a mark that is not durable,
-    /// and what is about to be written would be overwritten with it: such marks are made durable first. With both locks held,
-    /// and what was written back of these blocks undone, no mark for them can be added: one flush is enough, however many
-    /// marks of other blocks follow.
+    /// A power cut would make a block dirty again that is clean now (or was, and is evicted) by a
+    /// mark that is not durable, and what is about to be written would be overwritten with it: such
+    /// marks are made durable first. With both locks held, and what was written back of these
+    /// blocks undone, no mark for them can be added: one flush is enough, however many marks of
+    /// other blocks follow.
     pub(crate) fn direct_locked(&mut self, direct: u32) {
         let d = self.directs.get_mut(direct);
         d.locked = true;
@@ -318,7 +326,8 @@ impl Engine {
     /// All marks for these blocks are durable.
     fn direct_settled(&mut self, direct: u32) {
         if self.cx.fenced && !self.cx.runs_without_cache() {
-            // Drop marks that were appended before may not be durable, and cannot be made so any more.
+            // Drop marks that were appended before may not be durable, and cannot be made so any
+            // more.
             self.directs.get_mut(direct).failed = true;
             self.end_direct(direct);
             return;
@@ -351,7 +360,8 @@ impl Engine {
         let lost = self.cx.is_any_lost_in(self.directs.get(direct).blocks());
         self.directs.get_mut(direct).over_dirty = !unclean.is_empty() || lost;
         self.destager.undo(&mut self.cx, volume, &unclean);
-        // Shadows, of an order that begins, stay until the dirty blocks are dropped: the order waits for them, and so for this write.
+        // Shadows, of an order that begins, stay until the dirty blocks are dropped: the order
+        // waits for them, and so for this write.
         if !zero {
             for block in if first == last { alloc::vec![first] } else { alloc::vec![first, last] } {
                 let part =
@@ -489,7 +499,8 @@ impl Engine {
         let (volume, range) = (d.volume, d.blocks());
         let mut slots = Vec::new();
         self.cx.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| {
-            // What was clean has left the map, and what was written back of these blocks has been undone.
+            // What was clean has left the map, and what was written back of these blocks has been
+            // undone.
             let clean = self.cx.map.state(slot) == BlockState::Clean;
             assert!(!clean, "I5: nothing becomes clean while it is written past the cache");
             slots.push(slot);
@@ -553,7 +564,8 @@ impl Engine {
         self.direct_part_done(direct, true);
     }
 
-    /// Copies that wait for their backing store were appended on a member of a mirrored cache that is lost: they are left out.
+    /// Copies that wait for their backing store were appended on a member of a mirrored cache that
+    /// is lost: they are left out.
     pub(crate) fn forget_lost_copies(&mut self) {
         let copies = self.directs.iter().flat_map(|direct| &direct.copies);
         let gone = |slot: &u32| self.cx.is_gone(self.cx.map.place(*slot).0);

@@ -4,8 +4,8 @@ use crate::context::locks::BlockRange;
 use crate::map::segment::Key;
 use alloc::collections::BTreeMap;
 
-/// Fills under way, by block. Only the read that registered a block may fill it: another one may have been started
-/// before the block changed.
+/// Fills under way, by block. Only the read that registered a block may fill it: another one may
+/// have been started before the block changed.
 #[derive(Debug, Default)]
 pub(crate) struct Fills {
     pub(super) blocks: BTreeMap<Key, Registration>,

@@ -1,12 +1,14 @@
 //! Blocks that must be put together from parts.
 //!
-//! A write of a part of a block is merged with what is cached of it, sector by sector, so that a block has one place in
-//! the cache at any time. The backing store is read only if that cannot be avoided: if the write ends inside a sector
-//! that is not cached, or if the backing store cannot write single sectors. Otherwise the block is stored with a mask
-//! of its valid sectors. A read of a block of which only some sectors are cached is the same merge without the write; it needs
-//! the backing store only if it asks for others.
+//! A write of a part of a block is merged with what is cached of it, sector by sector, so that a
+//! block has one place in the cache at any time. The backing store is read only if that cannot be
+//! avoided: if the write ends inside a sector that is not cached, or if the backing store cannot
+//! write single sectors. Otherwise the block is stored with a mask of its valid sectors. A read of
+//! a block of which only some sectors are cached is the same merge without the write; it needs the
+//! backing store only if it asks for others.
 //!
-//! The merges of writes run under the block lock of their request, so the block does not change meanwhile.
+//! The merges of writes run under the block lock of their request, so the block does not change
+//! meanwhile.
 
 use crate::api::{Action, Device, OpId, RequestKind, Span};
 use crate::context::Context;
@@ -58,7 +60,8 @@ pub(crate) struct Merge {
 }
 
 impl Context {
-    /// True if the cached copy of a block, if any, is one that a write past the cache may simply drop.
+    /// True if the cached copy of a block, if any, is one that a write past the cache may simply
+    /// drop.
     pub(crate) fn is_droppable(&self, key: Key) -> bool {
         self.map.lookup(key).is_none_or(|slot| self.map.state(slot) == BlockState::Clean)
     }
@@ -120,7 +123,8 @@ impl Engine {
         let asked =
             if purpose == MergeFor::Read { self.cx.reqs.get(m.req).sectors_of(block) & all } else { 0 };
         if (ragged | asked) & self.cx.lost_sectors(key) != 0 {
-            // What is asked for is lost, perhaps since the request came; or the rest of a sector of which a part is written.
+            // What is asked for is lost, perhaps since the request came; or the rest of a sector of
+            // which a part is written.
             self.merges.get_mut(merge).failed = true;
             self.end_merge(merge, None);
             return;
@@ -295,8 +299,8 @@ impl Engine {
                 self.cx.read_part_done(m.req, !m.failed);
             }
             (MergeFor::Log, Some(crc)) => {
-                // The last block of an odd volume is never called whole: should the volume grow, what lies behind its
-                // former end is not in the cache.
+                // The last block of an odd volume is never called whole: should the volume grow,
+                // what lies behind its former end is not in the cache.
                 let item = Item {
                     key: Key::new(m.volume, m.block),
                     crc,

@@ -1,4 +1,5 @@
-//! Life of a request: it is admitted or throttled, then read, written through the log, merged, or written past the cache.
+//! Life of a request: it is admitted or throttled, then read, written through the log, merged, or
+//! written past the cache.
 
 pub(crate) mod admission;
 pub(crate) mod direct;

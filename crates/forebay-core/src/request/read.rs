@@ -1,17 +1,19 @@
 //! Life of a read.
 //!
-//! The range is cut into runs: blocks that lie in consecutive slots of one segment become one read of the cache
-//! device, missing blocks one read of the backing store, both straight into the client's buffer. A block of which only
-//! some sectors are cached answers alone if it has all that are asked for; else, if it is clean, it gives way to a fill of the whole
-//! block, and if it is dirty it is merged with what the backing store has of the others (`merge`). Every block from the cache is compared with its checksum (I4): a clean
-//! one that does not match is dropped and read from the backing store, a dirty one is lost and answers with an error.
+//! The range is cut into runs: blocks that lie in consecutive slots of one segment become one read
+//! of the cache device, missing blocks one read of the backing store, both straight into the
+//! client's buffer. A block of which only some sectors are cached answers alone if it has all that
+//! are asked for; else, if it is clean, it gives way to a fill of the whole block, and if it is
+//! dirty it is merged with what the backing store has of the others (`merge`). Every block from the
+//! cache is compared with its checksum (I4): a clean one that does not match is dropped and read
+//! from the backing store, a dirty one is lost and answers with an error.
 //!
-//! A read takes no lock. It looks up its blocks when it starts, and pins the segments that it reads from: a write
-//! that completes meanwhile is concurrent with it, so either content is right.
+//! A read takes no lock. It looks up its blocks when it starts, and pins the segments that it reads
+//! from: a write that completes meanwhile is concurrent with it, so either content is right.
 //!
-//! Fills: a missing block is registered when its read of the backing store starts, unless somebody is changing it;
-//! whoever changes it later cancels the registration (I9). What is still valid when the data is there is copied to a
-//! page and appended as clean.
+//! Fills: a missing block is registered when its read of the backing store starts, unless somebody
+//! is changing it; whoever changes it later cancels the registration (I9). What is still valid when
+//! the data is there is copied to a page and appended as clean.
 
 use crate::api::settings::{Admission, Treatment};
 use crate::api::{Action, Device, Notice, RequestKind};
@@ -43,7 +45,8 @@ pub(crate) enum Damage {
     Lost,
     /// The backing store has it; the cache has forgotten it.
     Dropped,
-    /// The backing store has it, but the log does not say so yet, so the cache must not forget it (I5).
+    /// The backing store has it, but the log does not say so yet, so the cache must not forget it
+    /// (I5).
     Kept,
 }
 
@@ -173,7 +176,8 @@ impl Engine {
             let mut count = 1;
             match found {
                 Found::Hit(slot) => {
-                    // A run may not cross into the next segment: its slots are not what follows on the device.
+                    // A run may not cross into the next segment: its slots are not what follows on
+                    // the device.
                     let room = self.cx.map.geometry.segment_blocks - self.cx.map.place(slot).1;
                     while block + u64::from(count) <= last
                         && count < room
@@ -232,8 +236,9 @@ impl Engine {
         }
     }
 
-    /// True if a partly cached block can be replaced by all of it, as any block that is missed is filled: it is clean, so it may be
-    /// dropped, and nobody is changing it. Of a dirty one only what it lacks is read, until it has been written back.
+    /// True if a partly cached block can be replaced by all of it, as any block that is missed is
+    /// filled: it is clean, so it may be dropped, and nobody is changing it. Of a dirty one only
+    /// what it lacks is read, until it has been written back.
     fn may_heal(&self, req: u32, slot: u32) -> bool {
         let key = self.cx.map.key(slot);
         let idle = !self.cx.locks.is_held(BlockRange { first: key, last: key });
@@ -261,7 +266,8 @@ impl Engine {
         self.cx.fills.register(key, pinned)
     }
 
-    /// Without the cache, only what is dirty in it counts, and of that the sectors that are asked for.
+    /// Without the cache, only what is dirty in it counts, and of that the sectors that are asked
+    /// for.
     fn find_without_cache(&self, req: u32, key: Key) -> Found {
         let wanted = self.cx.reqs.get(req).sectors_of(key.block());
         if self.cx.lost_sectors(key) & wanted != 0 && !fault::planted(PlantedBug::ReadLostFromBacking) {
@@ -299,8 +305,8 @@ impl Engine {
             self.cx.read_part_done(req, true);
             return;
         }
-        // Block by block from here on. The segment may have been given up since: then the keys are gone, but what
-        // the request asked for is not, so start these blocks over from the map.
+        // Block by block from here on. The segment may have been given up since: then the keys are
+        // gone, but what the request asked for is not, so start these blocks over from the map.
         let block = self.cx.block_of_hit(req, slot);
         for index in (0..count).filter(|index| !right(self, *index)).collect::<Vec<_>>() {
             self.reread(req, block + u64::from(index), slot + index, tries);
@@ -369,7 +375,8 @@ impl Engine {
                 continue;
             }
             if index >= room {
-                // Nothing is remembered of it: it is not asked twice for a place that it did not get.
+                // Nothing is remembered of it: it is not asked twice for a place that it did not
+                // get.
                 if self.would_admit(req, key) {
                     self.cx.count_fill_given_up(volume, false);
                 }
@@ -380,8 +387,8 @@ impl Engine {
         token
     }
 
-    /// Blocks have come from the backing store (no checksums: they have not): what this read registered and is still
-    /// valid goes to the fill stream.
+    /// Blocks have come from the backing store (no checksums: they have not): what this read
+    /// registered and is still valid goes to the fill stream.
     fn fill(&mut self, req: u32, block: u64, count: u32, token: u64, crcs: &[u32]) {
         let volume = self.cx.reqs.get(req).volume;
         for index in 0..u64::from(count) {

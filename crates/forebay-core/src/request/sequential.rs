@@ -1,13 +1,14 @@
 //! Finding streams of consecutive requests among many that run at the same time.
 //!
-//! Each direction of a volume has a table of the streams seen last: where the next request of each is expected, where
-//! it began and how many bytes it brought. A request belongs to the stream whose expected place is nearest, if that is
-//! within four times its own length (at most [`SLACK_BYTES_MAX`]) before or behind: clients with many requests in
-//! flight swap neighbours. A request that belongs to none begins a stream in place of the one unused for longest.
+//! Each direction of a volume has a table of the streams seen last: where the next request of each
+//! is expected, where it began and how many bytes it brought. A request belongs to the stream whose
+//! expected place is nearest, if that is within four times its own length (at most
+//! [`SLACK_BYTES_MAX`]) before or behind: clients with many requests in flight swap neighbours. A
+//! request that belongs to none begins a stream in place of the one unused for longest.
 //!
-//! A stream has *passed* a threshold once it spans that many bytes and at least half of them were asked for: reading one
-//! place again and again, or skipping through a region, is none. Random requests push each other out of the table before
-//! they line up. A look costs one pass over 1 KiB.
+//! A stream has *passed* a threshold once it spans that many bytes and at least half of them were
+//! asked for: reading one place again and again, or skipping through a region, is none. Random
+//! requests push each other out of the table before they line up. A look costs one pass over 1 KiB.
 
 /// Streams of one direction that are told apart.
 pub(crate) const STREAMS_MAX: usize = 128;
@@ -33,7 +34,8 @@ impl SequentialDetector {
         Self { next: [u64::MAX / 2; STREAMS_MAX], first: none, bytes: none, used: none, clock: 0 }
     }
 
-    /// Takes note of a request; true if the stream that it belongs to had passed `threshold` bytes before.
+    /// Takes note of a request; true if the stream that it belongs to had passed `threshold` bytes
+    /// before.
     pub(crate) fn note(&mut self, offset: u64, len: u64, threshold: u64) -> bool {
         self.clock += 1;
         let slack = len.saturating_mul(4).min(SLACK_BYTES_MAX);

@@ -1,12 +1,14 @@
 //! Slowing writers down smoothly when too much of the cache is dirty.
 //!
-//! There are two levels, each with a soft and a high limit: that of a volume (`dirty_high_pct` of the pool, its own dirty
-//! blocks) and that of the pool (`dirty_limit_pct`). The soft limit lies below the high one by a tenth of the pool, or by
-//! a quarter of the high limit if that is less. Below both soft limits writers pass freely. Between soft and high each
-//! write pays for its blocks: the time that destage of its volume needs for a block, multiplied by how far the level
-//! has risen from soft to high (that of the two which has risen further). So at the high limit writers go exactly as
-//! fast as destage, and on the way there the slope is even. At the high limit a write passes only if its blocks fit;
-//! below the soft one it passes whatever its size (a request may be larger than the limit).
+//! There are two levels, each with a soft and a high limit: that of a volume (`dirty_high_pct` of
+//! the pool, its own dirty blocks) and that of the pool (`dirty_limit_pct`). The soft limit lies
+//! below the high one by a tenth of the pool, or by a quarter of the high limit if that is less.
+//! Below both soft limits writers pass freely. Between soft and high each write pays for its
+//! blocks: the time that destage of its volume needs for a block, multiplied by how far the level
+//! has risen from soft to high (that of the two which has risen further). So at the high limit
+//! writers go exactly as fast as destage, and on the way there the slope is even. At the high limit
+//! a write passes only if its blocks fit; below the soft one it passes whatever its size (a request
+//! may be larger than the limit).
 //!
 //! Each volume has a queue and a clock of its own: a volume at its limit holds up nobody else.
 
@@ -137,7 +139,8 @@ impl Throttle {
         self.waiting > 0 && self.queues.iter().any(|queue| !queue.waiting.is_empty() && queue.free_at <= now)
     }
 
-    /// Destage made `blocks` durable; `saturated`: it could not have gone faster since the last time.
+    /// Destage made `blocks` durable; `saturated`: it could not have gone faster since the last
+    /// time.
     pub(crate) fn note_destaged(&mut self, now: Nanos, id: VolumeId, blocks: u64, saturated: bool) {
         let queue = self.queue(id);
         if blocks > 0 && saturated {
@@ -219,7 +222,8 @@ impl Engine {
         }
     }
 
-    /// Writes wait at a limit, and what is written back counts as dirty until its clean marks are in the log.
+    /// Writes wait at a limit, and what is written back counts as dirty until its clean marks are
+    /// in the log.
     pub(crate) fn writers_wait_for_marks(&self) -> bool {
         self.throttle.waits_for_room(self.cx.now) && !fault::planted(PlantedBug::DawdleWithMarks)
     }
@@ -258,7 +262,8 @@ impl Engine {
     }
 }
 
-/// What volumes that are not attached have dirty cannot be written back: the others share `capacity`, which is what is left.
+/// What volumes that are not attached have dirty cannot be written back: the others share
+/// `capacity`, which is what is left.
 fn level(dirty: u64, capacity: u64, high_pct: u32) -> Level {
     let high = capacity * u64::from(high_pct) / 100;
     let slope = (capacity * SLOPE_PCT / 100).min(high / 4);

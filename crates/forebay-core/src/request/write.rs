@@ -3,9 +3,10 @@
 //! 1. `throttle` lets it pass.
 //! 2. The block lock: nothing else changes these blocks until the request ends (I8).
 //! 3. Read fills of these blocks that are under way are cancelled.
-//! 4. Whole blocks go to the write stream's queue as they are; partial ones are merged first (`merge`).
-//! 5. `append` writes batches; when a batch and all before it in the stream have completed, its blocks enter the map
-//!    and the parts of the request end (I1).
+//! 4. Whole blocks go to the write stream's queue as they are; partial ones are merged first
+//!    (`merge`).
+//! 5. `append` writes batches; when a batch and all before it in the stream have completed, its
+//!    blocks enter the map and the parts of the request end (I1).
 //! 6. The lock is given back; with FUA the devices are flushed; the client gets its answer.
 //!
 //! In the other modes step 4 is `direct`.
@@ -26,7 +27,8 @@ use forebay_format::StreamKind;
 pub(crate) const ZERO_BLOCK_CRC: u32 = 0x98f9_4189;
 
 impl Context {
-    /// Blocks `first..end` that a request covers wholly (the last block of the volume may be short), if any.
+    /// Blocks `first..end` that a request covers wholly (the last block of the volume may be
+    /// short), if any.
     fn whole_blocks(&self, req: u32) -> Option<(u64, u64)> {
         let request = self.reqs.get(req);
         let first = request.offset.div_ceil(BLOCK);
@@ -35,7 +37,8 @@ impl Context {
         (first < end).then_some((first, end))
     }
 
-    /// True if a zero or discard is large enough, or the mode is such, that its whole blocks go to the backing store.
+    /// True if a zero or discard is large enough, or the mode is such, that its whole blocks go to
+    /// the backing store.
     pub(crate) fn zeroes_go_direct(&self, req: u32) -> bool {
         let request = self.reqs.get(req);
         request.len >= self.volume(request.volume).settings.zero_direct_min_bytes || !request.write_back
@@ -61,7 +64,8 @@ impl Engine {
             return;
         }
         let request = self.cx.reqs.get_mut(req);
-        // One part stands for "still being started", so that parts that end at once do not end the request.
+        // One part stands for "still being started", so that parts that end at once do not end the
+        // request.
         request.pending = 1;
         let (range, kind, write_back) = (request.range(), request.kind, request.write_back);
         let (from, to) = (request.offset, request.end());
@@ -74,7 +78,8 @@ impl Engine {
         self.mutation_part_done(req, true);
     }
 
-    /// Zeroes: whole blocks either through the log or directly; ragged ends as small writes of zeroes.
+    /// Zeroes: whole blocks either through the log or directly; ragged ends as small writes of
+    /// zeroes.
     fn start_zeroes(&mut self, req: u32, write_back: bool) {
         let request = self.cx.reqs.get(req);
         let (from, to) = (request.offset, request.end());
@@ -151,7 +156,8 @@ impl Engine {
             return;
         }
         let failed = request.failed;
-        // What went well in part through the log, before the cache failed, is at risk there: all of it is done over as well.
+        // What went well in part through the log, before the cache failed, is at risk there: all of
+        // it is done over as well.
         if (failed && self.cx.fenced || self.cx.runs_without_cache()) && self.cx.may_redo_mutation(req) {
             self.mutation_locked(req);
             return;
@@ -165,7 +171,8 @@ impl Engine {
         };
         let range = request.range();
         request.locked = false;
-        // It may have been taken for one that goes through the log, and settings changed while it waited for its lock.
+        // It may have been taken for one that goes through the log, and settings changed while it
+        // waited for its lock.
         let (volume, unused) = (request.volume, core::mem::take(&mut request.reserved));
         self.cx.blocks_leave(volume, unused);
         self.cx.release_blocks(range);

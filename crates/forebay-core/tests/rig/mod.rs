@@ -1,11 +1,14 @@
-//! An engine on devices that take no time and hold nothing but zeroes: for looking at what policies do to a trace.
+//! An engine on devices that take no time and hold nothing but zeroes: for looking at what policies
+//! do to a trace.
 //!
-//! Everything completes in the order in which it was started. There is no payload, so a trace of millions of requests
-//! takes seconds; what is right or wrong is the simulator's business, not this one's.
+//! Everything completes in the order in which it was started. There is no payload, so a trace of
+//! millions of requests takes seconds; what is right or wrong is the simulator's business, not this
+//! one's.
 //!
-//! It can also tell what the engine costs. All calls of the engine go through [`Rig::ask`]; while [`Rig::count`] is on
-//! they are made inside of [`counted_by_callgrind`], and the bytes that the engine has moved are summed. The owner
-//! itself allocates nothing for a request, so that what is allocated is the engine's.
+//! It can also tell what the engine costs. All calls of the engine go through [`Rig::ask`]; while
+//! [`Rig::count`] is on they are made inside of [`counted_by_callgrind`], and the bytes that the
+//! engine has moved are summed. The owner itself allocates nothing for a request, so that what is
+//! allocated is the engine's.
 #![allow(dead_code, reason = "the examples, the benchmark and each test use a part")]
 
 use forebay_core::{
@@ -53,10 +56,12 @@ pub(crate) struct Moved {
     pub(crate) backing_unmapped: u64,
 }
 
-/// `bench/instructions` has callgrind count what is done in here, and nothing else: it knows this function by its name.
+/// `bench/instructions` has callgrind count what is done in here, and nothing else: it knows this
+/// function by its name.
 #[inline(never)]
 fn counted_by_callgrind<T>(work: impl FnOnce() -> T) -> T {
-    // What follows the work keeps the call from becoming a jump, which would end the counting too early.
+    // What follows the work keeps the call from becoming a jump, which would end the counting too
+    // early.
     std::hint::black_box(work())
 }
 
@@ -114,8 +119,8 @@ pub(crate) struct Rig {
     pub(crate) failed: u64,
     /// Requests that were answered with an error; `None`: none may be.
     pub(crate) errors: Option<u64>,
-    /// The most slots and segments that one call of the engine looked at, see [`Engine::looked_at`], without the snapshot of a
-    /// checkpoint, which looks at every slot once.
+    /// The most slots and segments that one call of the engine looked at, see
+    /// [`Engine::looked_at`], without the snapshot of a checkpoint, which looks at every slot once.
     pub(crate) longest: u64,
     config: EngineConfig,
     attachments: Vec<Attachment>,
@@ -239,7 +244,8 @@ impl Rig {
         assert!(self.closed, "it closes within {ns} ns: {}", self.engine.describe());
     }
 
-    /// Opens the cache as it was left, which is a kill if it was not stopped. Needs [`Rig::keeps`] from the start.
+    /// Opens the cache as it was left, which is a kill if it was not stopped. Needs [`Rig::keeps`]
+    /// from the start.
     pub(crate) fn reopen(&mut self) {
         assert!(self.keeps, "there is something to open");
         self.done.clear();
@@ -266,7 +272,8 @@ impl Rig {
         outcome
     }
 
-    /// Makes one request of whole blocks; every 64th time lets everything come to rest that follows from them.
+    /// Makes one request of whole blocks; every 64th time lets everything come to rest that follows
+    /// from them.
     pub(crate) fn request(
         &mut self,
         volume: u16,
@@ -644,7 +651,8 @@ impl Dice {
     }
 }
 
-/// Numbers below a bound, the small ones more often: the k-th in proportion to `1 / (k + 1)^exponent`, and scattered.
+/// Numbers below a bound, the small ones more often: the k-th in proportion to `1 / (k +
+/// 1)^exponent`, and scattered.
 pub(crate) struct Zipf {
     sums: Vec<f64>,
 }
@@ -665,7 +673,8 @@ impl Zipf {
         let all = *self.sums.last().expect("a distribution over something");
         let at = (dice.word() >> 11) as f64 / (1_u64 << 53) as f64 * all;
         let rank = self.sums.partition_point(|sum| *sum < at) as u64;
-        // An odd factor permutes the numbers below a power of two: neighbours in rank are no neighbours on the volume.
+        // An odd factor permutes the numbers below a power of two: neighbours in rank are no
+        // neighbours on the volume.
         rank.wrapping_mul(0x9e37_79b1) % (self.sums.len() as u64).next_power_of_two()
     }
 }

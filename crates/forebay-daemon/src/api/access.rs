@@ -1,8 +1,10 @@
 //! Who may do what over the API: over TCP by token, over the unix socket by user and group.
 //!
 //! Invariants
-//! - How long a comparison takes does not depend on how much of a token is right, nor on which token it is.
-//! - What a request may do is decided by its method alone, before any handler sees it: whatever is added later is safe.
+//! - How long a comparison takes does not depend on how much of a token is right, nor on which
+//!   token it is.
+//! - What a request may do is decided by its method alone, before any handler sees it: whatever is
+//!   added later is safe.
 //! - A token is in no debug format and in no error.
 
 use std::path::Path;
@@ -51,8 +53,8 @@ impl Level {
     }
 }
 
-/// The level of somebody on the unix socket; none for who is not listed. Root and the daemon's own user may do everything:
-/// they could anyway.
+/// The level of somebody on the unix socket; none for who is not listed. Root and the daemon's own
+/// user may do everything: they could anyway.
 pub(super) fn level_of_user(users: &AdminUsers, peer: PeerCred, groups: &[u32]) -> Option<Level> {
     let is_in = |list: &UserList| {
         list.uids.contains(&peer.uid)

@@ -1,9 +1,10 @@
 //! Calls into [`Admin`](forebay_admin::Admin), which may block, from the event loop, which may not.
 //!
 //! Invariants
-//! - A call runs on a thread of its own kind: those that look never wait for those that change something.
-//! - There are never more of a kind than its number: a call that outlives its client's patience keeps its place until
-//!   it returns, so a control that hangs costs a fixed number of threads.
+//! - A call runs on a thread of its own kind: those that look never wait for those that change
+//!   something.
+//! - There are never more of a kind than its number: a call that outlives its client's patience
+//!   keeps its place until it returns, so a control that hangs costs a fixed number of threads.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! What comes in with a request: names in the path, parameters of the query, a JSON body. Each is checked as a whole,
-//! within bounds, and refused in the one form of [`Problem`].
+//! What comes in with a request: names in the path, parameters of the query, a JSON body. Each is
+//! checked as a whole, within bounds, and refused in the one form of [`Problem`].
 
 use axum::body::Body as HttpBody;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
@@ -78,8 +78,8 @@ impl<S: Send + Sync, T: DeserializeOwned + Serialize> FromRequest<S> for Body<T>
     }
 }
 
-/// Whether objects stand where objects belong. The library that reads structures takes lists of their fields as well, in
-/// an order that is nobody's business.
+/// Whether objects stand where objects belong. The library that reads structures takes lists of
+/// their fields as well, in an order that is nobody's business.
 fn has_shape_of(sent: &Value, meant: &Value) -> bool {
     match (sent, meant) {
         (Value::Object(sent), Value::Object(meant)) => {

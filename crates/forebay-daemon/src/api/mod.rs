@@ -1,18 +1,22 @@
-//! The admin API of the daemon: HTTP/JSON over a unix socket, and over TCP for who has the token. What it can do is
-//! [`Admin`]; this module is what lies between a socket and that trait. For users: `docs/operate/api.md`.
+//! The admin API of the daemon: HTTP/JSON over a unix socket, and over TCP for who has the token.
+//! What it can do is [`Admin`]; this module is what lies between a socket and that trait. For
+//! users: `docs/operate/api.md`.
 //!
-//! `server` accepts connections and limits them, `access` and `tls` decide who may come in over TCP, `write_timeout` ends
-//! connections whose peer takes nothing, `extract` checks what comes in, `calls` makes calls that block away from the
-//! event loop, `routes` has a handler for each path, `openapi` describes them all, `problem` is the form of an error.
+//! `server` accepts connections and limits them, `access` and `tls` decide who may come in over
+//! TCP, `write_timeout` ends connections whose peer takes nothing, `extract` checks what comes in,
+//! `calls` makes calls that block away from the event loop, `routes` has a handler for each path,
+//! `openapi` describes them all, `problem` is the form of an error.
 //!
 //! Invariants
-//! - It has a thread and an event loop of its own, which never block: no request can hold up another, or the engine.
-//! - Everything has a bound: connections, headers, bodies, names, waiting, threads. [`Limits`] has the ones that can be set.
-//! - Every error that a handler or a router gives is a [`Problem`]. (What is not HTTP at all is refused by the HTTP
-//!   library with a bare status.)
-//! - Over TCP nothing is done before the token was seen, `/metrics` excepted if so configured; without TLS it listens
-//!   on loopback only. Whoever can open the unix socket needs no token: the file's mode and its folder decide, and lists of
-//!   users if there are any.
+//! - It has a thread and an event loop of its own, which never block: no request can hold up
+//!   another, or the engine.
+//! - Everything has a bound: connections, headers, bodies, names, waiting, threads. [`Limits`] has
+//!   the ones that can be set.
+//! - Every error that a handler or a router gives is a [`Problem`]. (What is not HTTP at all is
+//!   refused by the HTTP library with a bare status.)
+//! - Over TCP nothing is done before the token was seen, `/metrics` excepted if so configured;
+//!   without TLS it listens on loopback only. Whoever can open the unix socket needs no token: the
+//!   file's mode and its folder decide, and lists of users if there are any.
 //! - Who may only look changes nothing: that is decided by the method of a request.
 
 mod access;
@@ -97,7 +101,8 @@ pub struct TcpOptions {
 /// Bounds of the API.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Most connections at a time on each of the unix socket and TCP; one more is answered 503 and closed.
+    /// Most connections at a time on each of the unix socket and TCP; one more is answered 503 and
+    /// closed.
     pub connections_max: usize,
     /// Time for the headers of a request, for a TLS handshake, and of silence between two requests.
     pub headers_within: Duration,

@@ -1,4 +1,5 @@
-//! The OpenAPI document: the routes describe themselves, and what is the same for all of them is added here.
+//! The OpenAPI document: the routes describe themselves, and what is the same for all of them is
+//! added here.
 
 use serde_json::{Value, json};
 

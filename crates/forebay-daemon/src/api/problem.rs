@@ -1,7 +1,8 @@
-//! What a client gets instead of an answer: an RFC 9457 problem, in one form for every error of the API.
+//! What a client gets instead of an answer: an RFC 9457 problem, in one form for every error of the
+//! API.
 //!
-//! `status` and `title` are those of HTTP, `detail` says what was wrong for people who know nothing of Forebay; `kind`,
-//! `what` and `hint` are a [`AdminError`] as it is.
+//! `status` and `title` are those of HTTP, `detail` says what was wrong for people who know nothing
+//! of Forebay; `kind`, `what` and `hint` are a [`AdminError`] as it is.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};

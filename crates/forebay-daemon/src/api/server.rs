@@ -1,8 +1,10 @@
 //! Sockets of the API: who may connect, how many, for how long.
 //!
 //! Invariants
-//! - A client that says nothing, says it slowly, or does not read loses its connection within a bounded time.
-//! - Connections over TCP and over the unix socket are counted apart: strangers cannot lock out the operator.
+//! - A client that says nothing, says it slowly, or does not read loses its connection within a
+//!   bounded time.
+//! - Connections over TCP and over the unix socket are counted apart: strangers cannot lock out the
+//!   operator.
 //! - [`ApiServer`] stops within [`STOP_WITHIN`] and removes its socket when it is dropped.
 
 use std::net::{SocketAddr, TcpListener as StdTcpListener, ToSocketAddrs};
@@ -102,8 +104,9 @@ impl Drop for ApiServer {
 /// Serves the API until the result is dropped.
 ///
 /// # Errors
-/// The socket or address is in use or cannot be had; the token, certificate or key cannot be used, or others may read
-/// it; plaintext beyond loopback was asked for; the system refuses a thread. Nothing is served then.
+/// The socket or address is in use or cannot be had; the token, certificate or key cannot be used,
+/// or others may read it; plaintext beyond loopback was asked for; the system refuses a thread.
+/// Nothing is served then.
 pub fn serve(options: &ApiOptions, services: Services) -> Result<ApiServer, ApiError> {
     ReadyApi::open(options, services, Arc::default())?.serve()
 }

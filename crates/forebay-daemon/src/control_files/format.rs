@@ -47,7 +47,8 @@ pub(super) fn oldest_age(age_ns: u64) -> String {
     format!("{}.{:03}", age_ns / 1_000_000_000, age_ns / 1_000_000 % 1_000)
 }
 
-/// A JSON object as `key=value` lines; keys of nested objects are joined by dots, and what is `null` is left out.
+/// A JSON object as `key=value` lines; keys of nested objects are joined by dots, and what is
+/// `null` is left out.
 pub(super) fn key_values(value: &Value) -> String {
     let mut text = String::new();
     flatten("", value, &mut text);
@@ -76,14 +77,15 @@ fn word(value: &Value) -> String {
     }
 }
 
-/// Ranges that are lost: a line for each, with first byte, bytes, and when the oldest of them was written.
+/// Ranges that are lost: a line for each, with first byte, bytes, and when the oldest of them was
+/// written.
 pub(super) fn losses(losses: &[LossInfo]) -> String {
     let line = |loss: &LossInfo| format!("{} {} {}\n", loss.offset_bytes, loss.bytes, loss.written_unix_s);
     losses.iter().map(line).collect()
 }
 
-/// Rules as [`forebay_admin::Admin::rules`] has them (a list, or an object with the list and the default action):
-/// `ID requests=N bytes=N ... RULE`, in order.
+/// Rules as [`forebay_admin::Admin::rules`] has them (a list, or an object with the list and the
+/// default action): `ID requests=N bytes=N ... RULE`, in order.
 pub(super) fn rules(value: &Value) -> String {
     let list = value.as_array().or_else(|| value.get("rules")?.as_array());
     let mut text: String = list.into_iter().flatten().map(rule).collect();
@@ -132,7 +134,8 @@ pub(super) fn alarm(value: &Value) -> String {
     text + ": " + &shown("message") + "\n"
 }
 
-/// Statistics under FlashCache's names, split into its two files: those of errors are the last line.
+/// Statistics under FlashCache's names, split into its two files: those of errors are the last
+/// line.
 pub(super) fn flashcache_parts(text: &str) -> (&str, &str) {
     let text = text.trim_end_matches('\n');
     let at = text.rfind('\n').map_or(0, |newline| newline + 1);

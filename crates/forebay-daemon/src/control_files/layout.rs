@@ -1,7 +1,8 @@
-//! Which files there are: paths to what they mean, and the tables of plain values. `docs/operate/control-fs.md` is for people.
+//! Which files there are: paths to what they mean, and the tables of plain values.
+//! `docs/operate/control-fs.md` is for people.
 //!
-//! Invariant: a path that [`parse`] understands may still name a pool, volume, job or tunable that is not there;
-//! whether it is, is for `content` to ask.
+//! Invariant: a path that [`parse`] understands may still name a pool, volume, job or tunable that
+//! is not there; whether it is, is for `content` to ask.
 
 use super::format::{lines, oldest_age, optional, seconds};
 use forebay_admin::{DaemonInfo, JobInfo, PoolInfo, Target, VolumeInfo};
@@ -63,7 +64,8 @@ pub(super) enum File<'a> {
 }
 
 impl File<'_> {
-    /// Permission bits; those of a tunable depend on whether it can be changed, and are not decided here.
+    /// Permission bits; those of a tunable depend on whether it can be changed, and are not decided
+    /// here.
     pub(super) fn permissions(&self) -> u16 {
         match self {
             File::Flush(_) | File::Rules(_) | File::Setting(..) => READ_WRITE,

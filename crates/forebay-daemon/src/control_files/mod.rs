@@ -1,14 +1,17 @@
 //! The control file system: statistics and tunables of the daemon as plain files, one value a file.
 //!
-//! `cat volumes/db/stats`, `echo 30 > volumes/db/config/dirty_high_pct`, `echo 1 > volumes/db/flush`. What the files
-//! are is in `docs/operate/control-fs.md`. It is one more door to [`Admin`], with the same checks and effects as the others.
+//! `cat volumes/db/stats`, `echo 30 > volumes/db/config/dirty_high_pct`, `echo 1 >
+//! volumes/db/flush`. What the files are is in `docs/operate/control-fs.md`. It is one more door to
+//! [`Admin`], with the same checks and effects as the others.
 //!
 //! - [`mount`] mounts and starts the threads; dropping the [`ControlFiles`] unmounts and ends them.
-//! - Threads of its own ask the daemon, so they may block. A writer that waits for a flush holds none of them.
+//! - Threads of its own ask the daemon, so they may block. A writer that waits for a flush holds
+//!   none of them.
 //! - Nothing here is on the I/O path.
 //!
-//! Reading order: `layout` (which files), `content` and `write` (what is in them, what a write does), `server` and
-//! `under_way` (requests and threads). The protocol is that of `forebay_export::fuse`.
+//! Reading order: `layout` (which files), `content` and `write` (what is in them, what a write
+//! does), `server` and `under_way` (requests and threads). The protocol is that of
+//! `forebay_export::fuse`.
 
 mod content;
 mod format;
@@ -69,13 +72,15 @@ impl fmt::Debug for Options {
     }
 }
 
-/// A mounted control file system. Dropping it unmounts: files that are open give errors from then on, writers that
-/// wait get `ESHUTDOWN`, jobs go on. A drop may take as long as the slowest question that is under way, at most 5 s.
+/// A mounted control file system. Dropping it unmounts: files that are open give errors from then
+/// on, writers that wait get `ESHUTDOWN`, jobs go on. A drop may take as long as the slowest
+/// question that is under way, at most 5 s.
 pub struct ControlFiles {
     server: Arc<Server>,
     /// Taken when it is dropped.
     mount: Option<FuseMount>,
-    /// Disconnected once all threads have ended; nothing is ever sent. (The lock makes it usable from any thread.)
+    /// Disconnected once all threads have ended; nothing is ever sent. (The lock makes it usable
+    /// from any thread.)
     ended: Mutex<Receiver<()>>,
     path: PathBuf,
 }
@@ -96,8 +101,8 @@ pub fn write_text(admin: Arc<dyn Admin>, path: &str, text: &[u8]) -> Result<(), 
     content.write(path, text, true).map(drop)
 }
 
-/// Mounts the control file system at `path`: an empty directory, one that is made now (its parent must be there), or
-/// what a killed daemon left there.
+/// Mounts the control file system at `path`: an empty directory, one that is made now (its parent
+/// must be there), or what a killed daemon left there.
 ///
 /// # Errors
 /// [`enum@Error`]; nothing is mounted then. The daemon can go on without.
@@ -147,7 +152,8 @@ impl ControlFiles {
         let (server, running) = (Arc::clone(&self.server), running.clone());
         let thread = move || {
             work(&server);
-            // The connection is closed with the last reference, so that goes before the word that all is over.
+            // The connection is closed with the last reference, so that goes before the word that
+            // all is over.
             drop(server);
             drop(running);
         };
@@ -161,7 +167,8 @@ impl Drop for ControlFiles {
         drop(self.mount.take());
         self.server.stop();
         let ended = self.ended.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // A thread that hangs in the daemon ends by itself later, and the connection is closed only then.
+        // A thread that hangs in the daemon ends by itself later, and the connection is closed only
+        // then.
         let _ = ended.recv_timeout(STOP_WITHIN);
     }
 }

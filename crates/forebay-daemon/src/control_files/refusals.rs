@@ -1,15 +1,15 @@
 //! Why the last write that was refused was refused: the text behind `last_error`.
 //!
-//! An error number is all that `echo` can show; the reason is kept here, by directory, until the same file is written
-//! with success or another write in that directory is refused.
+//! An error number is all that `echo` can show; the reason is kept here, by directory, until the
+//! same file is written with success or another write in that directory is refused.
 
 use super::format::line;
 use forebay_admin::Target;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Directories remembered. Only those of pools and volumes that are there come up, so it is hardly ever reached; then
-/// all are forgotten.
+/// Directories remembered. Only those of pools and volumes that are there come up, so it is hardly
+/// ever reached; then all are forgotten.
 const DIRECTORIES_MAX: usize = 1024;
 
 /// Path of a file and the reason.

@@ -2,9 +2,10 @@
 //!
 //! Invariants
 //! - The session is locked for moments only, never while [`forebay_admin::Admin`] is asked.
-//! - Whatever happens to a request, it is answered: who waits for an answer that never comes cannot be killed.
-//! - A request is in the table of [`UnderWay`] from when it is received to when it is answered, so that an interrupt
-//!   finds it.
+//! - Whatever happens to a request, it is answered: who waits for an answer that never comes cannot
+//!   be killed.
+//! - A request is in the table of [`UnderWay`] from when it is received to when it is answered, so
+//!   that an interrupt finds it.
 
 use super::content::Content;
 use super::under_way::{Met, NoWait, UnderWay, Wait};
@@ -19,10 +20,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Threads that take requests: so many questions to the daemon may be slow at once without a `cat` noticing.
+/// Threads that take requests: so many questions to the daemon may be slow at once without a `cat`
+/// noticing.
 pub(super) const THREADS: usize = 8;
 
-/// A write of more than the text allowed must arrive as one request, so that it is refused as a whole.
+/// A write of more than the text allowed must arrive as one request, so that it is refused as a
+/// whole.
 pub(super) const LIMITS: Limits = Limits {
     payload_bytes_max: 128 << 10,
     background_max: 64,
@@ -124,8 +127,8 @@ impl Server {
         match self.under_way.interrupt(request) {
             Met::Waiting(wait) => wait.answer.failed(out, Errno::Interrupted),
             Met::Working => {}
-            // It may have been read by another thread that has not noted it yet: the kernel asks again, unless it has
-            // been answered.
+            // It may have been read by another thread that has not noted it yet: the kernel asks
+            // again, unless it has been answered.
             Met::Nothing => reply::failed(out, unique, Errno::TryAgain),
         }
     }

@@ -1,8 +1,11 @@
-//! Requests that were received and not yet answered, and the writers among them that wait for a job.
+//! Requests that were received and not yet answered, and the writers among them that wait for a
+//! job.
 //!
 //! Invariants
-//! - A writer that waits holds no thread: one thread looks after all of them, however many there are.
-//! - Each is answered once: whoever takes it out of the table (end of the job, interrupt, stop) answers it.
+//! - A writer that waits holds no thread: one thread looks after all of them, however many there
+//!   are.
+//! - Each is answered once: whoever takes it out of the table (end of the job, interrupt, stop)
+//!   answers it.
 //! - At most [`WAITING_MAX`] wait, and [`super::server::THREADS`] more when several arrive at once.
 
 use forebay_export::fuse::Answer;
@@ -119,7 +122,8 @@ impl UnderWay {
         taken.pop().map_or(Met::Nothing, Met::Waiting)
     }
 
-    /// Blocks until somebody waits; returns the jobs that are waited for, or `None` when it is time to stop.
+    /// Blocks until somebody waits; returns the jobs that are waited for, or `None` when it is time
+    /// to stop.
     pub(super) fn jobs(&self) -> Option<Vec<String>> {
         let table = self.lock();
         let idle = |table: &mut Table| table.waiting == 0 && !table.stopping;

@@ -26,7 +26,8 @@ impl Written {
 }
 
 impl Content {
-    /// Does what is written to a file. `may_wait`: whether there is room for one more who waits for a job.
+    /// Does what is written to a file. `may_wait`: whether there is room for one more who waits for
+    /// a job.
     pub(super) fn write(&self, path: &str, text: &[u8], may_wait: bool) -> Result<Written, Errno> {
         let done = self.carry_out(path, text, may_wait);
         match &done {

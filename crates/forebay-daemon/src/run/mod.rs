@@ -1,4 +1,5 @@
-//! `forebay run`: `serve` with a configuration that is made from options. It has one pool with one volume, and no file.
+//! `forebay run`: `serve` with a configuration that is made from options. It has one pool with one
+//! volume, and no file.
 
 mod settings;
 
@@ -19,8 +20,8 @@ const UNNAMED: &str = "volume";
 /// Serves one volume until SIGINT or SIGTERM.
 ///
 /// # Errors
-/// [`RunError::Usage`] if the options make no sense; [`RunError::Failed`] if a device, the cache or a socket cannot be
-/// used. Nothing was changed on the devices then, unless the message says so.
+/// [`RunError::Usage`] if the options make no sense; [`RunError::Failed`] if a device, the cache or
+/// a socket cannot be used. Nothing was changed on the devices then, unless the message says so.
 pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), RunError> {
     let Plan { settings, pool_settings, drain } = settings::plan(&options)?;
     for CacheSpec { path, .. } in &options.caches {
@@ -60,7 +61,8 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
     serve_config(&origin, config, report)
 }
 
-/// Where `forebay run` records that a cache failed: what systemd gives, else the usual place of the user.
+/// Where `forebay run` records that a cache failed: what systemd gives, else the usual place of the
+/// user.
 #[must_use]
 pub fn state_dir() -> std::path::PathBuf {
     let given =

@@ -1,6 +1,8 @@
-//! `forebay run --set key=value`: the registry of tunables, applied to one volume in a pool of its own.
+//! `forebay run --set key=value`: the registry of tunables, applied to one volume in a pool of its
+//! own.
 //!
-//! There is no list here. What `run` has an option for, and what needs rules, is refused with the way to say it.
+//! There is no list here. What `run` has an option for, and what needs rules, is refused with the
+//! way to say it.
 
 use crate::RunOptions;
 use forebay_config::conflicts;
@@ -120,7 +122,8 @@ impl Given {
         settings.set(key, text).map(|_| ())
     }
 
-    /// The pool serves this volume alone, so unless its limit was given, it is not below that of the volume.
+    /// The pool serves this volume alone, so unless its limit was given, it is not below that of
+    /// the volume.
     fn raise_limit(&mut self) -> Result<(), ValueError> {
         let high = VolumeTunables::new(&self.volume).dirty_high_pct;
         if self.pool.explicit("dirty_limit_pct").is_none()

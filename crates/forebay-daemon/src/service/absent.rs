@@ -1,5 +1,5 @@
-//! Volumes that a pool has data of but does not serve: they are shown, they have an alarm, and nothing is done that would lose
-//! what only the cache has of them.
+//! Volumes that a pool has data of but does not serve: they are shown, they have an alarm, and
+//! nothing is done that would lose what only the cache has of them.
 
 use super::Service;
 use forebay_admin::events::{AlarmKey, Kind, Severity};
@@ -26,7 +26,8 @@ fn way_out(volume: &AbsentVolume, pool: &str, backing: &str, is_configured: bool
 }
 
 impl Service {
-    /// Volumes that pools do not serve: those that are configured, and those that have dirty data. With what is configured of them.
+    /// Volumes that pools do not serve: those that are configured, and those that have dirty data.
+    /// With what is configured of them.
     pub(super) fn absent_infos(&self) -> Result<Vec<VolumeInfo>, AdminError> {
         let pools: Vec<(String, Arc<PoolHandle>)> =
             self.running().pools.iter().map(|(name, handle)| (name.clone(), Arc::clone(handle))).collect();
@@ -89,8 +90,8 @@ impl Service {
         }
     }
 
-    /// Checks that a backing store is not that of another volume, which is not attached and of which a cache has dirty data: they would be written
-    /// over what is written now, or never.
+    /// Checks that a backing store is not that of another volume, which is not attached and of
+    /// which a cache has dirty data: they would be written over what is written now, or never.
     pub(super) fn check_not_of_absent(
         &self,
         name: &str,

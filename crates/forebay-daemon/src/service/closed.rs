@@ -1,4 +1,5 @@
-//! Pools that are configured and not open: what is known of their caches, and the way to take them out.
+//! Pools that are configured and not open: what is known of their caches, and the way to take them
+//! out.
 
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::{AdminError, DeviceInfo, ErrorKind, PoolInfo, RecordedInfo};
@@ -54,7 +55,8 @@ impl Service {
         ours.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Checks that a pool that is not open can be taken out of the configuration without losing sight of dirty data.
+    /// Checks that a pool that is not open can be taken out of the configuration without losing
+    /// sight of dirty data.
     pub(super) fn check_closed_removable(&self, name: &str) -> Result<(), AdminError> {
         let (state_dir, devices) = {
             let running = self.running();
@@ -86,8 +88,9 @@ impl Service {
         ))
     }
 
-    /// Takes a pool that is not open out of the configuration, with its volumes. Its devices stay as they are, and so does what is recorded of
-    /// its cache, but for its place: it may be opened again, by any pool.
+    /// Takes a pool that is not open out of the configuration, with its volumes. Its devices stay
+    /// as they are, and so does what is recorded of its cache, but for its place: it may be opened
+    /// again, by any pool.
     pub(super) fn forget_closed(&self, name: &str, file: Option<&mut ConfigFile>) -> Result<(), AdminError> {
         let volumes = self.configured_volumes(name);
         if let Some(file) = file {

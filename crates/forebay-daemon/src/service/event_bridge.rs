@@ -30,7 +30,8 @@ impl Service {
             PoolEvent::LossEnded { volume } => {
                 self.hub.clear(&AlarmKey::volume(Kind::BlockLost, volume));
             }
-            // Nobody looks after these alarms any more. Whoever opens the cache again raises them again.
+            // Nobody looks after these alarms any more. Whoever opens the cache again raises them
+            // again.
             PoolEvent::Stopped { losers, .. } => {
                 for volume in losers {
                     self.hub.clear(&AlarmKey::volume(Kind::BlockLost, volume));

@@ -1,6 +1,7 @@
 //! Passing pools and clients to a successor, and what the operator is told of it.
 //!
-//! Until [`Service::hand_over`] has closed the pools everything can go on as if nothing had been: [`Service::go_on`].
+//! Until [`Service::hand_over`] has closed the pools everything can go on as if nothing had been:
+//! [`Service::go_on`].
 
 use super::{Service, lock};
 use crate::upgrade::Duties;
@@ -15,13 +16,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Clients that have not chosen an export yet have so long to do it: they cannot be passed on, and all others wait for them.
+/// Clients that have not chosen an export yet have so long to do it: they cannot be passed on, and
+/// all others wait for them.
 const GREET_WITHIN: Duration = Duration::from_secs(1);
 /// Clients that are in the middle of something have so long to get through with it.
 const QUIESCE_WITHIN: Duration = Duration::from_secs(10);
 /// After clients that kept themselves from quiescing were disconnected.
 const CUT_WITHIN: Duration = Duration::from_secs(1);
-/// Time for closing the pools, once all clients are at rest: a pool that takes longer is left behind, and there is no upgrade.
+/// Time for closing the pools, once all clients are at rest: a pool that takes longer is left
+/// behind, and there is no upgrade.
 const CLOSE_WITHIN: Duration = Duration::from_secs(60);
 /// Time for a successor to start and to read the configuration, as the asker sees it.
 const BEGIN_WITHIN: Duration = Duration::from_secs(40);
@@ -75,8 +78,9 @@ impl Service {
         for (name, pool) in self.pool_handles() {
             let snapshot = Self::ask(&pool, |pool| pool.snapshot())?;
             if snapshot.fenced {
-                // Closing it would wait for the end of the rescue, and clients with it; and where something is lost and the device
-                // is not known again nobody could open it, this process neither.
+                // Closing it would wait for the end of the rescue, and clients with it; and where
+                // something is lost and the device is not known again nobody could open it, this
+                // process neither.
                 return Err(conflict(
                     format!("the cache of pool {name} has failed"),
                     "give it another first: forebay pool replace; or stop the daemon and start it again",
@@ -117,7 +121,8 @@ impl Service {
         };
         let mut inheritance = Inheritance::default();
         for (_, pool) in &pools {
-            // However long it takes: sockets that nobody waits for would be closed. A pool that has ended has no clients.
+            // However long it takes: sockets that nobody waits for would be closed. A pool that has
+            // ended has no clients.
             inheritance.append(pool.ask_and_wait(Pool::hand_over).unwrap_or_default());
         }
         let config = self.running().config.clone();

@@ -1,8 +1,11 @@
-//! Pools and volumes whose devices somebody else has, at the start: they are tried again until the devices are free.
+//! Pools and volumes whose devices somebody else has, at the start: they are tried again until the
+//! devices are free.
 //!
-//! A process that was killed holds its locks until the kernel has ended what it had in flight; a device that hangs makes that long.
-//! A daemon that gave up meanwhile would serve nothing, for good, though the devices become free a moment later. What waits so has
-//! an alarm, which says whom it waits for. A pool whose cache cannot be recorded waits in the same way until it can. `forebay run` fails instead, as somebody looks at it.
+//! A process that was killed holds its locks until the kernel has ended what it had in flight; a
+//! device that hangs makes that long. A daemon that gave up meanwhile would serve nothing, for
+//! good, though the devices become free a moment later. What waits so has an alarm, which says whom
+//! it waits for. A pool whose cache cannot be recorded waits in the same way until it can. `forebay
+//! run` fails instead, as somebody looks at it.
 
 use super::{Service, lock};
 use forebay_admin::events::{AlarmKey, Kind, Severity};
@@ -42,11 +45,12 @@ impl Place {
 pub(super) type Locked = BTreeSet<Place>;
 
 impl Service {
-    /// Has what could not be opened tried again, if that is because somebody else has a device of it, or it cannot be recorded; the error for
-    /// the alarm.
+    /// Has what could not be opened tried again, if that is because somebody else has a device of
+    /// it, or it cannot be recorded; the error for the alarm.
     pub(super) fn try_again_if_locked(&self, place: Place, error: AdminError) -> AdminError {
         let awaits = match &place {
-            // A volume that is refused, for what its store has: nobody else has that, though it may not be closed yet.
+            // A volume that is refused, for what its store has: nobody else has that, though it may
+            // not be closed yet.
             _ if error.kind == ErrorKind::Conflict => return error,
             _ if self.is_locked(&place) => HINT,
             _ if self.is_unrecordable(&place) => UNRECORDED,

@@ -1,7 +1,7 @@
 //! Mirrored pools: what they refuse, and another device in place of one that failed.
 //!
-//! The configuration names the new device before it is written to: after a crash the next start finds it there, empty, and
-//! begins the rebuild again.
+//! The configuration names the new device before it is written to: after a crash the next start
+//! finds it there, empty, and begins the rebuild again.
 
 use super::records::Allowed;
 use super::settings::{invalid, stored};
@@ -53,7 +53,8 @@ impl Service {
         }
     }
 
-    /// Gives a mirrored pool another device in place of the one that is out, while it goes on; a job watches how it is filled.
+    /// Gives a mirrored pool another device in place of the one that is out, while it goes on; a
+    /// job watches how it is filled.
     pub(super) fn replace_member(
         &self,
         name: &str,
@@ -154,8 +155,9 @@ fn too_small(spec: &CacheSpec, bytes: u64) -> AdminError {
     )
 }
 
-/// The devices in the order of the configuration, with a new one in place of the one that is not the survivor. Without
-/// sizes: a device that is there is used as it is, and one that has vanished must not be made again as if there had been nothing.
+/// The devices in the order of the configuration, with a new one in place of the one that is not
+/// the survivor. Without sizes: a device that is there is used as it is, and one that has vanished
+/// must not be made again as if there had been nothing.
 fn devices_after(old: &[CacheSpec], survivor: Option<&str>, new: &CacheSpec) -> Vec<CacheSpec> {
     let bare = |path: &Path| CacheSpec { path: path.to_owned(), size_bytes: None };
     let survives = |spec: &CacheSpec| {

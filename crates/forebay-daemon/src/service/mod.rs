@@ -1,13 +1,18 @@
 //! The operator's side of the daemon: [`Admin`] over pools, configuration, jobs and events.
 //!
-//! - One change at a time: whoever changes anything holds [`Service::changing`]. Looking does not wait for it.
-//! - A change is done in an order in which a failure can still be undone: checked as a whole, then written into the
-//!   configuration file (where there is one), then done. If the last step fails the file gets its old text back.
-//! - What takes long is a job with a thread of its own (`work`); it holds [`Service::changing`] only for the steps that
-//!   change something, not while it drains.
+//! - One change at a time: whoever changes anything holds [`Service::changing`]. Looking does not
+//!   wait for it.
+//! - A change is done in an order in which a failure can still be undone: checked as a whole, then
+//!   written into the configuration file (where there is one), then done. If the last step fails
+//!   the file gets its old text back.
+//! - What takes long is a job with a thread of its own (`work`); it holds [`Service::changing`]
+//!   only for the steps that change something, not while it drains.
 //!
-//! Files: `start` (opening everything at the start, stopping it), `pools`, `mirror` (mirrored ones), `volumes`, `settings`, `reload`, `work`,
-//! `absent` (volumes that are not attached), `closed` (pools that are not open), `opening` (cache devices, which may hang), `locked` (devices that somebody else has), `handover` (passing everything to a successor), `info` (how things are), `event_bridge` (what pools report becomes events and alarms).
+//! Files: `start` (opening everything at the start, stopping it), `pools`, `mirror` (mirrored
+//! ones), `volumes`, `settings`, `reload`, `work`, `absent` (volumes that are not attached),
+//! `closed` (pools that are not open), `opening` (cache devices, which may hang), `locked` (devices
+//! that somebody else has), `handover` (passing everything to a successor), `info` (how things
+//! are), `event_bridge` (what pools report becomes events and alarms).
 
 mod absent;
 mod closed;
@@ -46,7 +51,8 @@ use std::time::Duration;
 pub(crate) use handover::{Estate, UpgradeAnswer, Upgrader};
 pub(crate) use start::{ServiceEvent, ServiceStart, load};
 
-/// A lock that a panicked thread held is taken all the same: what it guards is changed in single steps.
+/// A lock that a panicked thread held is taken all the same: what it guards is changed in single
+/// steps.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -107,7 +113,8 @@ impl Service {
     }
 
     /// # Errors
-    /// Another process has the pools, or is about to have them: a change here would be lost, or open a pool that is not ours.
+    /// Another process has the pools, or is about to have them: a change here would be lost, or
+    /// open a pool that is not ours.
     fn changing(&self) -> Result<MutexGuard<'_, Option<ConfigFile>>, AdminError> {
         let file = lock(&self.changing);
         lock(&self.work).check_not_passed_on()?;

@@ -1,7 +1,8 @@
 //! Opening cache devices, which may hang: threads do it, and are waited for only so long.
 //!
-//! First each device is asked whether it answers, so that what is said names the one that does not; then all of them are opened. What
-//! comes too late is closed again, and files that were made for it are removed.
+//! First each device is asked whether it answers, so that what is said names the one that does not;
+//! then all of them are opened. What comes too late is closed again, and files that were made for
+//! it are removed.
 
 use super::records::{Allowed, unmake};
 use super::{Service, pools};
@@ -36,7 +37,8 @@ pub(super) struct Opening {
     pub(super) is_named: bool,
 }
 
-/// The parts of a pool, and the record of its cache if that has failed. Files that were made for it are removed with this.
+/// The parts of a pool, and the record of its cache if that has failed. Files that were made for it
+/// are removed with this.
 #[derive(Default)]
 pub(super) struct Opened(Option<(PoolParts, Option<LossRecord>)>);
 

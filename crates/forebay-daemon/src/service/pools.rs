@@ -29,7 +29,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How fast a cache is scrubbed if nobody says: far below what a flash device gives, and 1 TB takes four hours.
+/// How fast a cache is scrubbed if nobody says: far below what a flash device gives, and 1 TB takes
+/// four hours.
 const SCRUB_BYTES_PER_S: u64 = 64 << 20;
 const SCRUB_BYTES_PER_S_MIN: u64 = 64 << 10;
 /// A cache file has so long to be made longer.
@@ -76,7 +77,8 @@ impl Service {
             let entry = Self::enter(&handle, self.permit(name, &state_dir, allowed), &config.devices)?;
             for spec in &joining {
                 match self.join(&handle, spec, self.opening(name, config, allowed)) {
-                    // What is in the cache is all there without it. It may be half of a grow, or of a shrink, that was killed.
+                    // What is in the cache is all there without it. It may be half of a grow, or of
+                    // a shrink, that was killed.
                     Err(NotJoined { error, .. }) if self.config_path.is_some() => {
                         let (path, why, hint) = (spec.path.display(), error.what, error.hint);
                         self.emit(ServiceEvent::Problem(format!(
@@ -181,7 +183,8 @@ impl Service {
     // --- size
 
     pub(super) fn grow(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, AdminError> {
-        // Held until the file knows: a successor that does not know of a device could not open the pool.
+        // Held until the file knows: a successor that does not know of a device could not open the
+        // pool.
         let mut file = self.changing()?;
         let handle = self.handle(name)?;
         if self.pool_snapshot(name)?.cache_failed {
@@ -207,7 +210,8 @@ impl Service {
         Ok(info)
     }
 
-    /// Has a pool take a further device. The file names it before: a cache on more devices than are configured could not be opened.
+    /// Has a pool take a further device. The file names it before: a cache on more devices than are
+    /// configured could not be opened.
     fn grow_onto(
         &self,
         name: &str,
@@ -217,7 +221,8 @@ impl Service {
         mut file: Option<&mut ConfigFile>,
     ) -> Result<(), AdminError> {
         let (config, _) = self.with_volumes(name)?;
-        // By a grow that was killed, or by who has edited the file and asked for a reload: that stays as it is.
+        // By a grow that was killed, or by who has edited the file and asked for a reload: that
+        // stays as it is.
         let quoted = format!("\"{}\"", spec.path.display());
         let is_listed = file.as_ref().is_some_and(|file| file.text().contains(&quoted));
         let mut list = |devices: Vec<CacheSpec>| match file.as_deref_mut().filter(|_| !is_listed) {
@@ -375,8 +380,9 @@ impl Service {
         if let Some(file) = file.as_mut() {
             file.edit(&[edit(devices)], &check_rules).map_err(|error| stored(&error))?;
         }
-        // Nothing was given up until here. Whatever ends the daemon from now on: until the new cache is whole the next start serves without
-        // the failed one (`failed_before`), and opens the new one then, as nothing of the failed one is lost that was not given up before.
+        // Nothing was given up until here. Whatever ends the daemon from now on: until the new
+        // cache is whole the next start serves without the failed one (`failed_before`), and opens
+        // the new one then, as nothing of the failed one is lost that was not given up before.
         let ended = handle.stop().map_err(AdminError::from);
         let ended = ended.and_then(|()| self.give_up(&record));
         if let Err(error) = ended {
@@ -575,7 +581,8 @@ fn header_bytes(member: usize) -> u64 {
     if member == 0 { 0 } else { DATA_START_BLOCK * BLOCK_BYTES as u64 }
 }
 
-/// The length of a cache file: what it is given with is compared with that at the next start, not with what the pool uses of it.
+/// The length of a cache file: what it is given with is compared with that at the next start, not
+/// with what the pool uses of it.
 fn length_of_file(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len())
 }

@@ -1,4 +1,5 @@
-//! What is recorded of the caches of pools outside of their devices (`register`), and who keeps it up to date.
+//! What is recorded of the caches of pools outside of their devices (`register`), and who keeps it
+//! up to date.
 
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, Kind, Severity};
@@ -10,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Records follow their caches this often while something changes. What happens in between is not told from an older copy after a crash.
+/// Records follow their caches this often while something changes. What happens in between is not
+/// told from an older copy after a crash.
 const FOLLOW_EVERY: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(500);
 /// A trial has so long: a state directory that hangs must not hold up what asks.
@@ -36,7 +38,8 @@ impl Service {
         Permit { state_dir, pool, consent: allowed.consent, force: allowed.force }
     }
 
-    /// Records the cache of a pool that was just opened; none is recorded for one that is served without its cache.
+    /// Records the cache of a pool that was just opened; none is recorded for one that is served
+    /// without its cache.
     pub(super) fn enter(
         handle: &PoolHandle,
         permit: Permit<'_>,
@@ -49,8 +52,8 @@ impl Service {
         Ok(Some(entry))
     }
 
-    /// Brings the record of a pool's cache up to date. That it cannot be, or that of a backing store, is told, with an alarm as long as it
-    /// lasts; the pool goes on.
+    /// Brings the record of a pool's cache up to date. That it cannot be, or that of a backing
+    /// store, is told, with an alarm as long as it lasts; the pool goes on.
     pub(super) fn raise_record(&self, name: &str) {
         let entry = self.running().entries.get(name).cloned();
         let Ok(handle) = self.handle(name) else { return };
@@ -99,8 +102,8 @@ impl Service {
         }
     }
 
-    /// Whether what is known of caches can be recorded. Asked before anything is given up that needs it: an upgrade that fails must
-    /// be able to take everything back.
+    /// Whether what is known of caches can be recorded. Asked before anything is given up that
+    /// needs it: an upgrade that fails must be able to take everything back.
     ///
     /// # Errors
     /// It cannot.
@@ -132,7 +135,8 @@ impl Service {
         }
     }
 
-    /// A start has failed as a whole: caches that were made for it are not left in the way of the next attempt.
+    /// A start has failed as a whole: caches that were made for it are not left in the way of the
+    /// next attempt.
     pub(super) fn unmake(&self) {
         let (made, entries) = {
             let mut running = self.running_mut();

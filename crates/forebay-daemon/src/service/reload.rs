@@ -47,8 +47,8 @@ impl Service {
         Ok(done)
     }
 
-    /// Certificates are read again, also if the file says the same as before; allow lists hold at once, for those who are
-    /// connected too.
+    /// Certificates are read again, also if the file says the same as before; allow lists hold at
+    /// once, for those who are connected too.
     fn update_guards(&self, new: &Config, done: &mut ReloadDone) {
         let updated = self.guards.update(new);
         done.changed.extend(updated.changed);
@@ -77,7 +77,8 @@ impl Service {
             Change::LogLevel => self.running_mut().config.daemon.log_level = new.daemon.log_level,
             Change::PoolAdded { pool } => {
                 let config = &new.pools[pool];
-                // It is configured, open or not, as at a start: `forebay pool open` is the way then.
+                // It is configured, open or not, as at a start: `forebay pool open` is the way
+                // then.
                 self.running_mut().config.pools.insert(pool.clone(), config.clone());
                 self.open_pool(pool, config, Allowed::default()).inspect_err(|error| {
                     self.hub.raise(AlarmKey::pool(Kind::PoolFailed, pool), Severity::Error, &error.what);
@@ -130,7 +131,8 @@ impl Service {
         Ok(describe(change))
     }
 
-    /// A volume that is in the file no more is drained and detached, as if the operator had asked for it.
+    /// A volume that is in the file no more is drained and detached, as if the operator had asked
+    /// for it.
     fn remove_by_reload(&self, volume: &str) -> Result<(), AdminError> {
         let pool = self.running().config.volumes.get(volume).map(|volume| volume.pool.clone());
         let pool = pool.unwrap_or_default();
@@ -148,7 +150,8 @@ impl Service {
         }
     }
 
-    /// Only this one: others that are different in the file may be refused, and then are what they were.
+    /// Only this one: others that are different in the file may be refused, and then are what they
+    /// were.
     fn setting_by_reload(&self, scope: Scope, name: &str, key: &str, new: &Config) -> Result<(), AdminError> {
         let (target, wanted) = match scope {
             Scope::Pool => (Target::Pool(name), &new.pools[name].settings),

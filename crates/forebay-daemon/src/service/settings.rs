@@ -32,7 +32,8 @@ pub(super) fn stored(error: &StoreError) -> AdminError {
     AdminError::new(kind, error, "")
 }
 
-/// Takes pools and volumes out of the file. One that is not in it (somebody has edited it, and asked for a reload) is out already.
+/// Takes pools and volumes out of the file. One that is not in it (somebody has edited it, and
+/// asked for a reload) is out already.
 pub(super) fn take_out(
     file: &mut ConfigFile,
     edits: impl IntoIterator<Item = Edit>,
@@ -106,7 +107,8 @@ impl Service {
         }
         if let Err(error) = self.apply_settings(target, &new) {
             if let Some(file) = persist {
-                // It was written a moment ago; if it cannot be now, the error of the change is what matters.
+                // It was written a moment ago; if it cannot be now, the error of the change is what
+                // matters.
                 let _ = file.edit(&edits(target, &old, &changed), &check_rules);
             }
             return Err(error);
@@ -205,7 +207,8 @@ impl Service {
         }
     }
 
-    /// Begins the job that writes everything back when a volume has left write-back, if that is wanted.
+    /// Begins the job that writes everything back when a volume has left write-back, if that is
+    /// wanted.
     fn drain_after_change(
         &self,
         name: &str,
@@ -229,7 +232,8 @@ impl Service {
     }
 }
 
-/// The settings with the changes made, and what is different then. Of a volume that is not attached, what is looked at then can be changed too.
+/// The settings with the changes made, and what is different then. Of a volume that is not
+/// attached, what is looked at then can be changed too.
 fn with_changes(
     old: &Settings,
     wanted: &BTreeMap<String, Option<String>>,

@@ -18,7 +18,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const RULES_EVERY: Duration = Duration::from_secs(1);
 /// Devices that somebody else has are looked at this often.
 const LOCKED_EVERY: Duration = Duration::from_secs(1);
-/// A pool gives up waiting for its devices by itself; one whose thread hangs in a system call is given up after so long.
+/// A pool gives up waiting for its devices by itself; one whose thread hangs in a system call is
+/// given up after so long.
 const STOP_WITHIN: Duration = Duration::from_secs(40);
 /// Jobs look every tenth of a second whether they are to end.
 const JOBS_WITHIN: Duration = Duration::from_secs(2);
@@ -49,7 +50,8 @@ pub(crate) struct ServiceStart {
     pub(crate) strict: bool,
     /// Pools for which a new cache may be made where one is recorded.
     pub(crate) new_cache: Vec<String>,
-    /// Cache devices that are there may be taken if they begin with zeroes, and file systems filled.
+    /// Cache devices that are there may be taken if they begin with zeroes, and file systems
+    /// filled.
     pub(crate) force: bool,
     /// Lines for the log.
     pub(crate) on_event: Box<dyn FnMut(ServiceEvent) + Send>,
@@ -207,7 +209,8 @@ impl Service {
         self.running().pools.values().any(|pool| pool.has_ended())
     }
 
-    /// A pool that has ended by itself is taken off the table: its clients were disconnected with it, the others go on.
+    /// A pool that has ended by itself is taken off the table: its clients were disconnected with
+    /// it, the others go on.
     pub(crate) fn look_for_ended_pools(&self) {
         if !self.ended() {
             return;
@@ -235,10 +238,12 @@ impl Service {
         }
     }
 
-    /// Stops everything in an orderly way, within [`STOP_WITHIN`] whatever hangs; again and again is fine.
+    /// Stops everything in an orderly way, within [`STOP_WITHIN`] whatever hangs; again and again
+    /// is fine.
     ///
     /// # Errors
-    /// What ended a pool before, if that was not an orderly stop, and pools that could not be closed.
+    /// What ended a pool before, if that was not an orderly stop, and pools that could not be
+    /// closed.
     pub(crate) fn stop(&self) -> Vec<forebay_pool::RunError> {
         let pools = self.begin_stop();
         let until = Instant::now() + STOP_WITHIN;
@@ -259,7 +264,8 @@ impl Service {
         errors
     }
 
-    /// Tells jobs and pools to stop, and waits for nothing. All begin at once; each takes as long as its devices take.
+    /// Tells jobs and pools to stop, and waits for nothing. All begin at once; each takes as long
+    /// as its devices take.
     pub(crate) fn tell_to_stop(&self) {
         self.stop_jobs();
         for pool in self.running().pools.values() {

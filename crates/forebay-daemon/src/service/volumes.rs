@@ -67,8 +67,8 @@ impl Service {
         if new && let Some(file) = file.as_mut() {
             file.edit(&[added(&name, &config)], &check_rules).map_err(|error| stored(&error))?;
         }
-        // A store that hangs must not hold up other changes. Nobody takes the name, the store or the pool meanwhile, and there is no
-        // upgrade.
+        // A store that hangs must not hold up other changes. Nobody takes the name, the store or
+        // the pool meanwhile, and there is no upgrade.
         lock(&self.attaching).insert(name.clone(), config.clone());
         drop(file);
         let done = self.attach_configured(&name, &config);
@@ -96,7 +96,8 @@ impl Service {
         Err(AdminError::new(ErrorKind::Conflict, what, "wait: its backing store may be slow"))
     }
 
-    /// What is configured of a volume that is not attached: the request may repeat it, or leave it out.
+    /// What is configured of a volume that is not attached: the request may repeat it, or leave it
+    /// out.
     fn as_configured(
         &self,
         request: &VolumeRequest,
@@ -249,7 +250,8 @@ impl Service {
         Ok((pool, handle, bytes.0))
     }
 
-    /// Bytes that the backing store of a volume has now, in whole sectors. It is asked by a thread: it may not answer.
+    /// Bytes that the backing store of a volume has now, in whole sectors. It is asked by a thread:
+    /// it may not answer.
     pub(super) fn store_bytes(&self, handle: &PoolHandle, name: &str) -> Result<u64, AdminError> {
         let volume = name.to_owned();
         let mut store = Self::ask(handle, move |pool| pool.store_of(&volume))??;
@@ -352,7 +354,8 @@ impl Service {
         Ok(())
     }
 
-    /// Rules whose time is over, or whose process has ended, are dropped; called about once in a second.
+    /// Rules whose time is over, or whose process has ended, are dropped; called about once in a
+    /// second.
     pub(super) fn expire_rules(&self) {
         let all: Vec<(String, Arc<RuleSet>)> =
             self.running().rules.iter().map(|(name, rules)| (name.clone(), Arc::clone(rules))).collect();

@@ -1,8 +1,8 @@
 //! Doing jobs: each has a thread of its own while it runs.
 //!
-//! One thread begins jobs when their turn has come. The work itself is written as it is done, step after step; between the
-//! steps it looks whether it should stop. What is dirty is written back by the engine; a job only asks for it and
-//! watches.
+//! One thread begins jobs when their turn has come. The work itself is written as it is done, step
+//! after step; between the steps it looks whether it should stop. What is dirty is written back by
+//! the engine; a job only asks for it and watches.
 
 use super::{Service, lock};
 use forebay_admin::events::{AlarmKey, Kind, NewEvent};
@@ -77,7 +77,8 @@ impl Service {
                 if work.stopping {
                     return;
                 }
-                // Deadlines pass without anybody's doing, so jobs that are open are looked after; else nothing is done.
+                // Deadlines pass without anybody's doing, so jobs that are open are looked after;
+                // else nothing is done.
                 let timeout = if open { LOOK } else { Duration::from_secs(3600) };
                 let waited = self.work_changed.wait_timeout(work, timeout);
                 drop(waited);
@@ -117,7 +118,8 @@ impl Service {
         }
     }
 
-    /// Waits for the answer of a pool to a change of a volume; `undo` is asked of it if the job is cancelled.
+    /// Waits for the answer of a pool to a change of a volume; `undo` is asked of it if the job is
+    /// cancelled.
     fn await_change(
         &self,
         id: JobId,
@@ -206,7 +208,8 @@ impl Service {
                 },
             );
             let done = match until {
-                // What was taken in write-back before the mode changed may still become dirty, and be acknowledged so.
+                // What was taken in write-back before the mode changed may still become dirty, and
+                // be acknowledged so.
                 Until::Empty => report.dirty_blocks == 0 && report.write_back_requests == 0,
                 Until::Since(start) => {
                     let oldest = Duration::from_nanos(report.oldest_dirty_age);
@@ -220,8 +223,8 @@ impl Service {
         }
     }
 
-    /// Waits a moment for those who are about to go: a client that has just closed its connection or file is gone only when that
-    /// has been received here.
+    /// Waits a moment for those who are about to go: a client that has just closed its connection
+    /// or file is gone only when that has been received here.
     ///
     /// # Errors
     /// Who still uses the volume.
@@ -285,7 +288,8 @@ impl Service {
         }
         self.phase(id, Phase::Applying);
         if !force {
-            // Somebody may have come while it was drained, and who is about to go gets a moment more; the pool has the last look.
+            // Somebody may have come while it was drained, and who is about to go gets a moment
+            // more; the pool has the last look.
             let _ = Self::await_unused(&handle, volume);
         }
         let promise = Self::ask(&handle, {

@@ -1,4 +1,5 @@
-//! The side of the daemon that runs: it starts its successor, passes everything to it, and takes it back if that fails.
+//! The side of the daemon that runs: it starts its successor, passes everything to it, and takes it
+//! back if that fails.
 
 use super::Duties;
 use super::wire::{Message, PROTOCOL, Wire, WireError};
@@ -32,7 +33,8 @@ pub(crate) enum Failed {
     GaveUp(String),
 }
 
-/// A successor that has been started. Dropped before it has taken over, it is killed and waited for.
+/// A successor that has been started. Dropped before it has taken over, it is killed and waited
+/// for.
 #[derive(Debug)]
 pub(crate) struct Successor {
     child: Child,
@@ -98,7 +100,8 @@ impl Successor {
         }
     }
 
-    /// Clients are the successor's from now on. Should it have ended just now, they are nobody's: that is a crash like any other.
+    /// Clients are the successor's from now on. Should it have ended just now, they are nobody's:
+    /// that is a crash like any other.
     pub(crate) fn let_go(mut self) {
         self.took_over = true;
         let _ = self.wire.send_message(&Message::GoOn); // our end tells it as well

@@ -1,4 +1,5 @@
-//! The side of the daemon that takes over: it hears from its predecessor what there is, opens it, and goes on once it may.
+//! The side of the daemon that takes over: it hears from its predecessor what there is, opens it,
+//! and goes on once it may.
 
 use super::Duties;
 use super::wire::{Message, PROTOCOL, Socket, Wire, WireError};
@@ -47,7 +48,8 @@ impl Predecessor {
         }
     }
 
-    /// Everything is served. Returns once clients may be answered: when the predecessor says so, or has ended.
+    /// Everything is served. Returns once clients may be answered: when the predecessor says so, or
+    /// has ended.
     ///
     /// # Errors
     /// The predecessor is there, and does not say so: it may go on by itself.
@@ -59,7 +61,8 @@ impl Predecessor {
         }
         match self.wire.receive(GO_ON_WITHIN) {
             Ok(received) if matches!(received.message, Message::GoOn) => Ok(()),
-            // It kills this process before it takes anything back, so its end means that it is gone.
+            // It kills this process before it takes anything back, so its end means that it is
+            // gone.
             Err(WireError::Ended) => Ok(()),
             Ok(received) => Err(WireError::Unclear(format!("{:?} was not due", received.message))),
             Err(error) => Err(error),

@@ -1,7 +1,9 @@
-//! What a daemon and its successor say to each other: one message after the other over a socket that keeps them apart.
+//! What a daemon and its successor say to each other: one message after the other over a socket
+//! that keeps them apart.
 //!
-//! A message is JSON, which later versions may add to, then a line feed and, for a connection, the bytes that nobody has read yet.
-//! Sockets travel with the message that speaks of them, one with each.
+//! A message is JSON, which later versions may add to, then a line feed and, for a connection, the
+//! bytes that nobody has read yet. Sockets travel with the message that speaks of them, one with
+//! each.
 
 use super::Duties;
 use forebay_export::nbd::handshake::Contexts;

@@ -1,8 +1,9 @@
-//! A daemon without devices: keeps pools, volumes, tunables and rules in memory, with the real jobs, events and rules.
-//! Complete and strict enough that a client, or a fuzzer, can be tested against it.
+//! A daemon without devices: keeps pools, volumes, tunables and rules in memory, with the real
+//! jobs, events and rules. Complete and strict enough that a client, or a fuzzer, can be tested
+//! against it.
 //!
-//! A job takes [`JOB_TAKES`]. Paths and URIs that contain `broken` fail as a broken device would; a volume whose name
-//! begins with `slow` never ends its jobs by itself.
+//! A job takes [`JOB_TAKES`]. Paths and URIs that contain `broken` fail as a broken device would; a
+//! volume whose name begins with `slow` never ends its jobs by itself.
 
 use forebay_admin::clock::SystemClock;
 use forebay_admin::events::{Hub, HubLimits, Kind, NewEvent};

@@ -1,4 +1,5 @@
-//! The admin API over real sockets, on a control without devices: every route, every form of error, token, TLS, limits.
+//! The admin API over real sockets, on a control without devices: every route, every form of error,
+//! token, TLS, limits.
 #![allow(clippy::unwrap_used, reason = "tests and what they share")]
 
 #[allow(unreachable_pub, reason = "shared with an example")]

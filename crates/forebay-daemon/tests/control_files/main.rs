@@ -1,5 +1,5 @@
-//! The control file system against the real kernel, with a daemon that is made up. Skipped, with a line on stdout, where
-//! `/dev/fuse` cannot be opened.
+//! The control file system against the real kernel, with a daemon that is made up. Skipped, with a
+//! line on stdout, where `/dev/fuse` cannot be opened.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -207,7 +207,8 @@ fn a_flush_blocks_its_writer_and_nobody_else() {
 #[test]
 fn an_interrupt_ends_the_wait_and_not_the_job() {
     let Some(m) = mounted() else { return };
-    // Not SIGINT: a shell lets what it starts in the background ignore that, and so do its children.
+    // Not SIGINT: a shell lets what it starts in the background ignore that, and so do its
+    // children.
     for signal in ["TERM", "KILL"] {
         let (child, job) = m.flushing();
         std::thread::sleep(Duration::from_millis(50));

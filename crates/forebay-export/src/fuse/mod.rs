@@ -2,8 +2,8 @@
 //! file system.
 //!
 //! Reading order: [`wire`] (constants), [`request`] and [`reply`] (bytes), [`tree`] (what is
-//! shown), [`session`] (a connection), [`control_files`] (a tree of text files), [`prepared`] (the same,
-//! where making a text takes time). `docs/use/fuse.md` says what is supported.
+//! shown), [`session`] (a connection), [`control_files`] (a tree of text files), [`prepared`] (the
+//! same, where making a text takes time). `docs/use/fuse.md` says what is supported.
 //!
 //! Nothing here does I/O. `forebay-io` has the mount and the descriptor.
 

@@ -1,4 +1,5 @@
-//! A client as far as it is known, and the allow lists in use. What is not known meets no condition.
+//! A client as far as it is known, and the allow lists in use. What is not known meets no
+//! condition.
 
 use super::names;
 use forebay_config::{AccessList, ClientName};
@@ -77,7 +78,8 @@ impl AccessEntry {
         self.with(|list| peer.is_allowed_by(list))
     }
 
-    /// Whether the client may be let in, as far as its address tells: what can be said before it has said a word.
+    /// Whether the client may be let in, as far as its address tells: what can be said before it
+    /// has said a word.
     pub(crate) fn allows_address(&self, peer: &Peer) -> bool {
         self.with(|list| peer.has_address_of(list))
     }

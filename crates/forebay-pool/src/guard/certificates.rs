@@ -29,8 +29,8 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, FileErr
     Ok(chain)
 }
 
-/// The private key of a file that only owner and group may use. What is wrong with its text is not told: the parser's
-/// error may quote a line of it.
+/// The private key of a file that only owner and group may use. What is wrong with its text is not
+/// told: the parser's error may quote a line of it.
 pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, FileError> {
     PrivateKeyDer::from_pem_slice(&read_key(path)?)
         .map_err(|_| wrong(path, "no private key in PEM, or a damaged one"))

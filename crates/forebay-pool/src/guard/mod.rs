@@ -1,16 +1,18 @@
-//! Who may use an export, and how they prove who they are: TLS by `[tls.NAME]`, allow lists by `[access.NAME]`.
+//! Who may use an export, and how they prove who they are: TLS by `[tls.NAME]`, allow lists by
+//! `[access.NAME]`.
 //!
 //! - `names`: names that a certificate gives a client.
 //! - `access`: a client as far as it is known, and the allow lists in use.
 //! - `certificates`: certificates and keys from files.
 //! - `tls`: those of a section, as a configuration of rustls.
-//! - here: `GuardBook`, all of them by name. Exports hold on to one entry; a reload changes what is in it, so that nobody
-//!   has to be told.
+//! - here: `GuardBook`, all of them by name. Exports hold on to one entry; a reload changes what is
+//!   in it, so that nobody has to be told.
 //!
 //! Invariants
-//! - What cannot be read keeps what was there: a reload with a broken certificate does not end TLS, and never goes on
-//!   without it.
-//! - A list that is gone from the configuration lets nobody in any more; so does one that is not known.
+//! - What cannot be read keeps what was there: a reload with a broken certificate does not end TLS,
+//!   and never goes on without it.
+//! - A list that is gone from the configuration lets nobody in any more; so does one that is not
+//!   known.
 //! - No key is in the text of an error or in a debug format.
 
 mod access;
@@ -82,8 +84,8 @@ impl GuardBook {
         updated
     }
 
-    /// Reads the files of sections that these exports name and that nobody has used so far. What is wrong is said by
-    /// `GuardBook::tls`.
+    /// Reads the files of sections that these exports name and that nobody has used so far. What is
+    /// wrong is said by `GuardBook::tls`.
     pub fn prepare(&self, config: &Config, exports: &[ExportUri]) {
         let mut entries = self.lock();
         for uri in exports {

@@ -1,10 +1,11 @@
 //! Names that a certificate gives to its holder.
 //!
-//! A name is believed because the authority that the operator chose has signed it. The certificate was verified before it is
-//! looked at here.
+//! A name is believed because the authority that the operator chose has signed it. The certificate
+//! was verified before it is looked at here.
 //!
 //! Invariants
-//! - A certificate with more than one common name has none: which of them the authority meant nobody can tell.
+//! - A certificate with more than one common name has none: which of them the authority meant
+//!   nobody can tell.
 
 use forebay_config::ClientName;
 use x509_parser::extensions::GeneralName;

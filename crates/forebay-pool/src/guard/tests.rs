@@ -123,7 +123,8 @@ fn a_reload_takes_what_is_new_and_keeps_what_was_if_that_is_broken() {
     let renewed = entry.current().unwrap();
     assert!(!Arc::ptr_eq(&running, &renewed), "who holds the entry has the new one");
 
-    // The key of another certificate, and of nobody; one that everybody may read; an authority that is none.
+    // The key of another certificate, and of nobody; one that everybody may read; an authority that
+    // is none.
     write(&tls.files.key_file, &first.key_pem, 0o600);
     for (file, text, mode, problem) in [
         (&tls.files.key_file, first.key_pem.as_str(), 0o600, "does not go with"),

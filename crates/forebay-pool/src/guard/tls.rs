@@ -1,6 +1,7 @@
 //! `[tls.NAME]`: certificates and a key from files, as rustls takes them.
 //!
-//! Sessions are not resumed: NBD connections live long, and what is not kept cannot outlive a change of the authority.
+//! Sessions are not resumed: NBD connections live long, and what is not kept cannot outlive a
+//! change of the authority.
 
 use super::certificates::{certificates, private_key, provider, wrong};
 use crate::secret_file::FileError;
@@ -15,7 +16,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Default)]
 struct Loaded {
     config: Option<Arc<ServerConfig>>,
-    /// Certificates as they were read, to tell whether a reload found others: the chain, then the authority.
+    /// Certificates as they were read, to tell whether a reload found others: the chain, then the
+    /// authority.
     seen: Option<(TlsConfig, Vec<Vec<u8>>)>,
     problem: String,
 }
@@ -40,8 +42,8 @@ impl TlsEntry {
         self.lock().problem.clone()
     }
 
-    /// Reads the files again; true if there is something new in them. (A key that is new alone would not go with the
-    /// certificate.)
+    /// Reads the files again; true if there is something new in them. (A key that is new alone
+    /// would not go with the certificate.)
     pub(super) fn load(&self, wanted: &TlsConfig) -> Result<bool, String> {
         let read = server_config(wanted);
         let mut loaded = self.lock();

@@ -1,7 +1,7 @@
 //! Sockets that were there before this process, and those that are to be there after it.
 //!
-//! Whoever is to listen somewhere asks here first ([`ListenerStore::take`]). A socket is taken only by who wants to listen where it is
-//! bound, and only if clients still find it there.
+//! Whoever is to listen somewhere asks here first ([`ListenerStore::take`]). A socket is taken only
+//! by who wants to listen where it is bound, and only if clients still find it there.
 
 use super::{Guest, Inheritance, Listener, Manager};
 use forebay_export::uri::Endpoint;
@@ -20,9 +20,11 @@ pub struct ListenerStore {
     manager: Option<Manager>,
     /// Sockets came from the service manager: it has them too.
     passed: bool,
-    /// Nothing may be read or accepted yet: everything is the predecessor's, files and what the manager knows included.
+    /// Nothing may be read or accepted yet: everything is the predecessor's, files and what the
+    /// manager knows included.
     parked: AtomicBool,
-    /// Sockets that the manager is to keep once this process is the daemon: before, it does not listen to it.
+    /// Sockets that the manager is to keep once this process is the daemon: before, it does not
+    /// listen to it.
     waiting: Mutex<Vec<Listener>>,
 }
 
@@ -36,8 +38,8 @@ impl ListenerStore {
         Self { inherited: Mutex::new(inherited), manager, passed, ..Self::default() }
     }
 
-    /// With what a predecessor has passed. Nothing of it moves before [`ListenerStore::go_on`]. `passed`: its sockets came from
-    /// the service manager.
+    /// With what a predecessor has passed. Nothing of it moves before [`ListenerStore::go_on`].
+    /// `passed`: its sockets came from the service manager.
     pub fn parked(inherited: Inheritance, manager: Option<Manager>, passed: bool) -> Self {
         let parked = AtomicBool::new(true);
         Self { inherited: Mutex::new(inherited), manager, passed, parked, ..Self::default() }
@@ -112,7 +114,8 @@ impl ListenerStore {
             self.waiting().extend(copy);
             return;
         }
-        // One that nobody has taken because no client finds it has the same name: removed later, it would take this one along.
+        // One that nobody has taken because no client finds it has the same name: removed later, it
+        // would take this one along.
         let mut inherited = self.lock();
         let before = inherited.listeners.len();
         inherited.listeners.retain(|listener| listener.endpoint != *endpoint);

@@ -1,8 +1,8 @@
 //! The service manager: systemd, or whoever speaks its protocol of datagrams (sd_notify(3)).
 //!
-//! It is told when the daemon serves and which process is the daemon, and it keeps listening sockets open while there is none
-//! (`FDSTORE=1`; `FileDescriptorStoreMax=` of the unit says how many). Whatever cannot be told is not told: no notice is worth
-//! failing for.
+//! It is told when the daemon serves and which process is the daemon, and it keeps listening
+//! sockets open while there is none (`FDSTORE=1`; `FileDescriptorStoreMax=` of the unit says how
+//! many). Whatever cannot be told is not told: no notice is worth failing for.
 
 use forebay_export::uri::Endpoint;
 use rustix::net::{

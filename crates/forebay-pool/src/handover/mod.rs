@@ -1,6 +1,7 @@
 //! Sockets and connections that outlive a process.
 //!
-//! - `listener_store`: listening sockets that were there before this process, and those that are to be there after it.
+//! - `listener_store`: listening sockets that were there before this process, and those that are to
+//!   be there after it.
 //! - `manager`: the service manager, which keeps listening sockets over a crash.
 //! - here: a connection between two requests, as it changes hands.
 
@@ -30,7 +31,8 @@ pub struct Guest {
     pub endpoint: Endpoint,
     /// The name of the export that it has chosen.
     pub export: String,
-    /// What it found there ([`crate::server::Offer::mark`]), and of which size: the same name can belong to another volume.
+    /// What it found there ([`crate::server::Offer::mark`]), and of which size: the same name can
+    /// belong to another volume.
     pub volume: String,
     /// Size of that volume in bytes.
     pub size_bytes: u64,

@@ -1,8 +1,9 @@
 //! What came to be safe of what a record lists: a file that grows by one line each time.
 //!
-//! A line is the CRC-32C of the rest in eight hexadecimal digits, a space, and a JSON list of ranges. A line that is torn, or of
-//! which a bit has flipped, does not count, and costs no other line: each begins on a line of its own, whatever the one
-//! before it has left. A line that does not count makes the record list too much, never too little.
+//! A line is the CRC-32C of the rest in eight hexadecimal digits, a space, and a JSON list of
+//! ranges. A line that is torn, or of which a bit has flipped, does not count, and costs no other
+//! line: each begins on a line of its own, whatever the one before it has left. A line that does
+//! not count makes the record list too much, never too little.
 
 use super::Range;
 use serde::{Deserialize, Serialize};
@@ -23,7 +24,8 @@ pub(crate) struct SafeRange {
     pub(crate) bytes: u64,
 }
 
-/// Appends a line and makes it durable, with the name of the file. Returns the length of the file in bytes.
+/// Appends a line and makes it durable, with the name of the file. Returns the length of the file
+/// in bytes.
 pub(super) fn append(path: &Path, ranges: &[SafeRange]) -> io::Result<u64> {
     let text = serde_json::to_string(ranges).map_err(io::Error::other)?;
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
@@ -67,7 +69,8 @@ pub(super) fn without(lost: &[Range], safe: &[SafeRange], number: u16) -> Vec<Ra
     let (mut left, mut next) = (Vec::new(), 0);
     for range in lost {
         let (mut from, end) = (range.offset_bytes, range.offset_bytes.saturating_add(range.bytes));
-        // Ranges of the record do not overlap, so what ends before this one concerns none that follows.
+        // Ranges of the record do not overlap, so what ends before this one concerns none that
+        // follows.
         while next < safe.len() && safe[next].1 <= from {
             next += 1;
         }

@@ -1,10 +1,12 @@
-//! How long data has been dirty: the measure of what would be missing from the backing store if the cache were lost.
+//! How long data has been dirty: the measure of what would be missing from the backing store if the
+//! cache were lost.
 
 use forebay_core::Nanos;
 
 const SECOND: Nanos = 1_000_000_000;
 
-/// Names of the classes of age with their upper bounds, youngest first. A class begins where the one before it ends.
+/// Names of the classes of age with their upper bounds, youngest first. A class begins where the
+/// one before it ends.
 pub const AGE_BOUNDS: [(&str, Nanos); 7] = [
     ("under_1s", SECOND),
     ("under_10s", 10 * SECOND),
@@ -30,8 +32,8 @@ impl DirtyAge {
         Self { blocks, oldest_ns }
     }
 
-    /// From the engine's own classes, `(upper bound of the age, blocks)` in any order. A class that lies across a bound
-    /// counts as older: nothing is called younger than it may be.
+    /// From the engine's own classes, `(upper bound of the age, blocks)` in any order. A class that
+    /// lies across a bound counts as older: nothing is called younger than it may be.
     pub fn new(classes: impl IntoIterator<Item = (Nanos, u64)>, oldest_ns: Option<Nanos>) -> Self {
         let mut blocks = [0; AGE_BOUNDS.len()];
         for (age, count) in classes {

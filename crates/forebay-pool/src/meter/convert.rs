@@ -1,7 +1,8 @@
-//! From the engine's statistics to [`Counters`], and from its paths to ours: the one place that knows both.
+//! From the engine's statistics to [`Counters`], and from its paths to ours: the one place that
+//! knows both.
 //!
-//! Invariant: every field of [`Stats`] is taken over, and there are no counters but those (a test compares): a number that
-//! nobody counts is not shown.
+//! Invariant: every field of [`Stats`] is taken over, and there are no counters but those (a test
+//! compares): a number that nobody counts is not shown.
 
 use super::{Counters, Path};
 use forebay_core::{Stats, VolumeStats};
@@ -37,13 +38,15 @@ macro_rules! of_volume {
         const TAKEN_OF_VOLUMES: &[(&str, &str)] = &[$((stringify!($name), stringify!($from)),)*];
 
         impl Counters {
-            /// The numbers of a volume. Those of devices, space and memory are the pool's, which all its volumes share.
+            /// The numbers of a volume. Those of devices, space and memory are the pool's, which
+            /// all its volumes share.
             pub fn of_volume(volume: &VolumeStats, pool: &Stats) -> Self {
                 let backing_write_errors = volume.backing_write_errors + volume.backing_flush_errors;
                 Self { backing_write_errors, $($name: volume.$from,)* ..Self::from(pool) }
             }
 
-            /// The numbers of a pool: the engine's own, and the sums over its volumes of those that only volumes have.
+            /// The numbers of a pool: the engine's own, and the sums over its volumes of those that
+            /// only volumes have.
             pub fn of_pool(pool: &Stats, volumes: impl IntoIterator<Item = VolumeStats>) -> Self {
                 let mut all = Self::from(pool);
                 for volume in volumes {
@@ -93,7 +96,8 @@ impl Counters {
 }
 
 impl Path {
-    /// The path that a request went; `None` if its duration says nothing: it was refused, or nobody waited for it.
+    /// The path that a request went; `None` if its duration says nothing: it was refused, or nobody
+    /// waited for it.
     pub fn of_request(path: forebay_core::RequestOutcome) -> Option<Self> {
         Some(match path {
             forebay_core::RequestOutcome::ReadHit => Self::ReadHit,

@@ -1,6 +1,8 @@
-//! Everything that is counted, in one list: JSON, Prometheus, the OpenAPI document and the rates are made from it.
+//! Everything that is counted, in one list: JSON, Prometheus, the OpenAPI document and the rates
+//! are made from it.
 //!
-//! The names are part of the contract with scripts. Units come last in them; without one, it is a number of things.
+//! The names are part of the contract with scripts. Units come last in them; without one, it is a
+//! number of things.
 
 macro_rules! counters {
     ($($kind:ident $name:ident = $help:literal;)*) => {

@@ -1,9 +1,10 @@
 //! What was counted in the last seconds and minutes.
 //!
-//! A sample is the counters as they were when a second began. **Nobody has to be woken for it**: counters change only in
-//! turns of the loop, and [`History::turn`] is called when the loop wakes, before anything is counted. So what it sees
-//! then is also what they were at every second that began since the turn before, and one sample, numbered by the first
-//! of these seconds, stands for all of them.
+//! A sample is the counters as they were when a second began. **Nobody has to be woken for it**:
+//! counters change only in turns of the loop, and [`History::turn`] is called when the loop wakes,
+//! before anything is counted. So what it sees then is also what they were at every second that
+//! began since the turn before, and one sample, numbered by the first of these seconds, stands for
+//! all of them.
 //!
 //! Memory: 11 samples a second apart and 31 ten seconds apart, some 20 KiB.
 
@@ -52,7 +53,8 @@ impl Ring {
         self.next = (self.next + 1) % self.samples_max;
     }
 
-    /// The counters when second (or ten) `number` began; `None` if that was before the first sample.
+    /// The counters when second (or ten) `number` began; `None` if that was before the first
+    /// sample.
     fn at(&self, number: u64) -> Option<&Counters> {
         let before = self.samples.iter().filter(|sample| sample.number <= number);
         before.max_by_key(|sample| sample.number).map(|sample| &sample.counters)
@@ -88,7 +90,8 @@ impl History {
         size_of::<Self>() + samples * size_of::<Sample>()
     }
 
-    /// The loop has slept, and nothing has been counted since: takes a sample if a second has begun since the last one.
+    /// The loop has slept, and nothing has been counted since: takes a sample if a second has begun
+    /// since the last one.
     #[inline]
     pub fn turn(&mut self, now: Nanos, counters: impl FnOnce() -> Counters) {
         if second_of(now) > self.second {

@@ -1,19 +1,22 @@
-//! Statistics: how long requests and device operations took, and what happened in the last seconds and minutes.
+//! Statistics: how long requests and device operations took, and what happened in the last seconds
+//! and minutes.
 //!
 //! Two parts, both owned by the thread that serves the volume, so neither has a lock:
 //!
-//! - [`Meter`] takes the duration of every request and device operation by [`Path`] and gives percentiles by [`Window`];
+//! - [`Meter`] takes the duration of every request and device operation by [`Path`] and gives
+//!   percentiles by [`Window`];
 //! - [`History`] keeps samples of the [`Counters`] and gives rates by [`Window`].
 //!
-//! A [`Report`] brings both together with what else is known of the volume; [`format`](mod@format) writes it for people's
-//! tools.
+//! A [`Report`] brings both together with what else is known of the volume; [`format`](mod@format)
+//! writes it for people's tools.
 //!
 //! Invariants
-//! - Recording takes no lock, makes no system call and allocates nothing: all memory is taken by [`Meter::new`]
-//!   and stays below [`METER_BYTES_MAX`].
-//! - Time is handed in and never goes back. Nobody has to be woken: windows are moved by whoever records or looks.
-//! - Counts, sums and maxima are exact. Percentiles are rounded up, by less than a hundredth as a rule; `series` says
-//!   when by more.
+//! - Recording takes no lock, makes no system call and allocates nothing: all memory is taken by
+//!   [`Meter::new`] and stays below [`METER_BYTES_MAX`].
+//! - Time is handed in and never goes back. Nobody has to be woken: windows are moved by whoever
+//!   records or looks.
+//! - Counts, sums and maxima are exact. Percentiles are rounded up, by less than a hundredth as a
+//!   rule; `series` says when by more.
 
 mod age;
 mod convert;
@@ -46,8 +49,8 @@ pub const METER_BYTES_MAX: usize = 4 << 20;
 
 macro_rules! paths {
     ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
-        /// What a duration is about: a kind of request, from its arrival to its reply, or a kind of device operation, from
-        /// its submission to its completion.
+        /// What a duration is about: a kind of request, from its arrival to its reply, or a kind of
+        /// device operation, from its submission to its completion.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Path { $($(#[$doc])* $name,)* }
 
@@ -66,7 +69,8 @@ macro_rules! paths {
 paths! {
     /// A read that the cache answered alone.
     ReadHit = "read_hit";
-    /// A read for which the backing store was asked, for at least a part, and that admission could fill from.
+    /// A read for which the backing store was asked, for at least a part, and that admission could
+    /// fill from.
     ReadMiss = "read_miss";
     /// A read that was not to be cached: by mode, by a rule, or because it was sequential.
     ReadBypass = "read_bypass";

@@ -1,13 +1,15 @@
 //! The durations of one path: what is being counted, and slots of what has been.
 //!
-//! Three dense HDR histograms are counted into: this second, these ten seconds, and everything. When a second is over,
-//! what it counted is added to the other two and *packed* into a slot of the ring of seconds; when ten seconds are
-//! over, they are packed into a slot of the ring of tens. Slots are numbered by their time, so a gap of any length costs
-//! nothing: slots that are too old are not looked at.
+//! Three dense HDR histograms are counted into: this second, these ten seconds, and everything.
+//! When a second is over, what it counted is added to the other two and *packed* into a slot of the
+//! ring of seconds; when ten seconds are over, they are packed into a slot of the ring of tens.
+//! Slots are numbered by their time, so a gap of any length costs nothing: slots that are too old
+//! are not looked at.
 //!
-//! A packed slot lists the buckets that are not empty and has room for [`BUCKETS_MAX`]. Real latencies are narrow and
-//! need fewer; if there are more, neighbours are merged, upwards, from 128 buckets for each power of two to 64, 32 or 16.
-//! So percentiles are too high by less than 1/128 as a rule, and by less than 1/16 in the worst case, and too low only beyond a minute.
+//! A packed slot lists the buckets that are not empty and has room for [`BUCKETS_MAX`]. Real
+//! latencies are narrow and need fewer; if there are more, neighbours are merged, upwards, from 128
+//! buckets for each power of two to 64, 32 or 16. So percentiles are too high by less than 1/128 as
+//! a rule, and by less than 1/16 in the worst case, and too low only beyond a minute.
 //!
 //! Memory: see [`Series::memory_bytes`] and the test `memory_is_bounded`.
 
@@ -24,7 +26,8 @@ const LONGEST_NS: u64 = 60_000_000_000;
 const DIGITS: u8 = 2;
 /// Significant bits that two digits take (HDR rounds 2 * 10^2 up to a power of two).
 const SIGNIFICANT_BITS: u32 = 8;
-/// The histograms' unit is the power of two below [`SHORTEST_NS`]: 512 ns. Packed values are counted in it.
+/// The histograms' unit is the power of two below [`SHORTEST_NS`]: 512 ns. Packed values are
+/// counted in it.
 const UNIT_BITS: u32 = SHORTEST_NS.ilog2();
 /// Buckets in a packed slot.
 const BUCKETS_MAX: usize = 512;

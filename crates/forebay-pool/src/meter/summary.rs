@@ -1,11 +1,13 @@
-//! From counted durations to what people look at. This runs on the thread that asks, not on the one that serves.
+//! From counted durations to what people look at. This runs on the thread that asks, not on the one
+//! that serves.
 
 use super::series::{Series, Sum, Totals};
 use super::window::{per_second, second_of};
 use super::{Path, Window};
 use forebay_core::Nanos;
 
-/// Upper bounds of the buckets for Prometheus, in nanoseconds: 1, 2 and 5 times each power of ten, from 10 us to 50 s.
+/// Upper bounds of the buckets for Prometheus, in nanoseconds: 1, 2 and 5 times each power of ten,
+/// from 10 us to 50 s.
 pub(super) const BUCKET_BOUNDS_NS: [u64; 21] = bounds();
 
 const fn bounds() -> [u64; 21] {
@@ -46,8 +48,8 @@ pub struct PathSnapshot {
     pub windows: [Summary; 4],
     /// Sum of all durations since the start, in nanoseconds.
     pub sum_ns: u64,
-    /// How many durations since the start were at most so many nanoseconds long, and longer than the bound before. The last
-    /// bound is `u64::MAX`.
+    /// How many durations since the start were at most so many nanoseconds long, and longer than
+    /// the bound before. The last bound is `u64::MAX`.
     pub buckets: Vec<(u64, u64)>,
 }
 
@@ -123,7 +125,8 @@ impl Summary {
     }
 }
 
-/// Durations by the bounds of Prometheus. A bucket of the histogram that a bound divides counts as above it.
+/// Durations by the bounds of Prometheus. A bucket of the histogram that a bound divides counts as
+/// above it.
 fn buckets(sum: &Sum) -> Vec<(u64, u64)> {
     let mut recorded = sum.counts.iter_recorded().peekable();
     let bounds = BUCKET_BOUNDS_NS.iter().chain([&u64::MAX]);

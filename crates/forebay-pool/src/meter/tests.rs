@@ -89,7 +89,8 @@ fn windows_roll_over_and_gaps_and_idle_times_empty_them() {
     assert_eq!(counts(&meter, 309 * SECOND_NS), [0, 0, 111, 111]);
     assert_eq!(counts(&meter, 310 * SECOND_NS), [0, 0, 100, 111]);
     assert_eq!(counts(&meter, 320 * SECOND_NS), [0, 0, 0, 111]);
-    // A gap as long as the rings: old slots have the places of new ones and must not be taken for them.
+    // A gap as long as the rings: old slots have the places of new ones and must not be taken for
+    // them.
     second(&mut meter, 609, 7);
     assert_eq!(counts(&meter, 610 * SECOND_NS), [7, 7, 7, 118]);
     second(&mut meter, 610, 5);
@@ -145,7 +146,8 @@ fn memory_is_bounded_and_recording_takes_none() {
     assert_eq!(history.memory_bytes(), before);
 }
 
-/// Not asserted: machines differ. `cargo test --release -p forebay-daemon -- --nocapture cost_of_recording`.
+/// Not asserted: machines differ. `cargo test --release -p forebay-daemon -- --nocapture
+/// cost_of_recording`.
 #[test]
 fn cost_of_recording_and_of_a_snapshot() {
     let (mut meter, mut random) = (Meter::new(0), Random(3));

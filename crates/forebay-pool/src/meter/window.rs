@@ -1,8 +1,9 @@
 //! The windows of time over which statistics are given.
 //!
-//! Windows end with the last whole second, for a second that has just begun has little to tell. So that they can be made of
-//! few slots, the longest one begins at a multiple of ten seconds: it covers 300 to 309 seconds. Rates are divided by
-//! the time that is really covered, which is less in a young daemon.
+//! Windows end with the last whole second, for a second that has just begun has little to tell. So
+//! that they can be made of few slots, the longest one begins at a multiple of ten seconds: it
+//! covers 300 to 309 seconds. Rates are divided by the time that is really covered, which is less
+//! in a young daemon.
 
 use forebay_core::Nanos;
 use std::ops::Range;
@@ -41,7 +42,8 @@ impl Window {
         }
     }
 
-    /// Whole seconds that belong to the window at `now`. Those of [`Window::Total`] are not looked at by anybody.
+    /// Whole seconds that belong to the window at `now`. Those of [`Window::Total`] are not looked
+    /// at by anybody.
     pub(super) fn seconds(self, now: Nanos) -> Range<u64> {
         let end = second_of(now);
         match self {

@@ -77,8 +77,8 @@ fn fnv(basis: u64, text: &str) -> u64 {
     text.bytes().fold(basis, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Blocks that speak for a backing store: the first ones, where file systems keep what changes with every mount, and some spread
-/// over the rest.
+/// Blocks that speak for a backing store: the first ones, where file systems keep what changes with
+/// every mount, and some spread over the rest.
 pub(crate) fn sample_blocks(size_bytes: u64) -> impl Iterator<Item = u64> {
     let blocks = size_bytes / BLOCK_BYTES as u64;
     let wanted = (0..SAMPLES_MAX as u64).map(move |index| {
@@ -87,8 +87,9 @@ pub(crate) fn sample_blocks(size_bytes: u64) -> impl Iterator<Item = u64> {
     wanted.filter(move |block| *block < blocks)
 }
 
-/// What the backing store looks like now that nothing writes to it any more: for an orderly stop. `blocks` are those of
-/// [`sample_blocks`] that hold what the cache believes: only those speak for it.
+/// What the backing store looks like now that nothing writes to it any more: for an orderly stop.
+/// `blocks` are those of [`sample_blocks`] that hold what the cache believes: only those speak for
+/// it.
 pub(crate) fn final_record(
     _: &MayWait,
     backing: &Device,

@@ -1,11 +1,13 @@
 //! Opening the two devices of a mirrored cache, or making one on them.
 //!
-//! - Where the notes (`mirror_notes`) cannot be read the pool is not opened: nobody knows which device is the one that counts.
-//! - Where there are none, and one device only, the pool is not opened either: the note may have been on a disk that is gone. Two
-//!   devices tell by themselves which of them counts.
+//! - Where the notes (`mirror_notes`) cannot be read the pool is not opened: nobody knows which
+//!   device is the one that counts.
+//! - Where there are none, and one device only, the pool is not opened either: the note may have
+//!   been on a disk that is gone. Two devices tell by themselves which of them counts.
 //! - A device that somebody else has open is no device that has failed: the pool is not opened.
 //!
-//! An empty device in the place of one that is out is filled at once: that is how a rebuild that was interrupted begins again.
+//! An empty device in the place of one that is out is filled at once: that is how a rebuild that
+//! was interrupted begins again.
 
 use super::making::{Making, create_file, mirrored_geometry};
 use super::parts::PoolParts;
@@ -44,8 +46,8 @@ enum Place {
 /// Opens the two devices of a mirrored cache, or makes one on them if both hold nothing.
 ///
 /// # Errors
-/// There are not two devices, neither can be used, they do not belong together, or notes cannot be made or read. Nothing on
-/// them was changed.
+/// There are not two devices, neither can be used, they do not belong together, or notes cannot be
+/// made or read. Nothing on them was changed.
 pub(crate) fn open_mirrored(
     specs: &[CacheSpec],
     making: Making,
@@ -135,8 +137,9 @@ fn use_both(one: MirrorMember, other: MirrorMember, state_dir: &Path) -> Result<
     Ok(PoolParts { mirror_notes: Some(notes), ..parts? })
 }
 
-/// The notes of a cache whose two devices are there. What the devices tell and the notes do not is noted before either is opened: the
-/// notes may be lost, or older than the devices, and the stale device may be the only one that is found at the next start.
+/// The notes of a cache whose two devices are there. What the devices tell and the notes do not is
+/// noted before either is opened: the notes may be lost, or older than the devices, and the stale
+/// device may be the only one that is found at the next start.
 fn notes_of_both(one: &MirrorMember, other: &MirrorMember, state_dir: &Path) -> Result<Notes, RunError> {
     let uuid = one.superblock.uuid;
     let notes = Notes::read(state_dir, &hex(&uuid.0))?;

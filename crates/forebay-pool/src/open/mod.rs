@@ -1,6 +1,7 @@
 //! Opening the devices of a pool, and deciding whether there is a cache to open or one to make.
 //!
-//! Files: `making` (a new cache), `parts` (what was opened), `mirrored` (a cache on two devices), `backing` (backing stores).
+//! Files: `making` (a new cache), `parts` (what was opened), `mirrored` (a cache on two devices),
+//! `backing` (backing stores).
 
 mod backing;
 mod making;
@@ -46,7 +47,8 @@ pub fn seen(_: &MayWait, spec: &CacheSpec) -> Seen {
     };
     match look(&device) {
         Found::Cache(superblock) => Seen::Cache(superblock.uuid),
-        // A device that has ended is what is left of the one that failed, not an empty one in its place.
+        // A device that has ended is what is left of the one that failed, not an empty one in its
+        // place.
         Found::Blank | Found::Begun
             if device.size_bytes() < spec.size_bytes.unwrap_or(0).max(BLANK_BYTES as u64) =>
         {
@@ -57,7 +59,8 @@ pub fn seen(_: &MayWait, spec: &CacheSpec) -> Seen {
     }
 }
 
-/// Asks a cache device whether it answers, in whatever way; gives the bytes of the file that is to be made if nothing is there.
+/// Asks a cache device whether it answers, in whatever way; gives the bytes of the file that is to
+/// be made if nothing is there.
 pub fn bytes_to_make(_: &MayWait, spec: &CacheSpec) -> u64 {
     if !spec.path.exists() {
         return spec.size_bytes.unwrap_or(0);
@@ -82,10 +85,12 @@ pub fn check_key(_: &MayWait, spec: &CacheSpec, key: Option<&Key>) -> Result<(),
     }
 }
 
-/// Opens the cache devices of a pool, or makes a cache on the first of them, which the others are to join.
+/// Opens the cache devices of a pool, or makes a cache on the first of them, which the others are
+/// to join.
 ///
 /// # Errors
-/// A device cannot be used; nothing on it was changed, and a file that was made for it is gone again.
+/// A device cannot be used; nothing on it was changed, and a file that was made for it is gone
+/// again.
 pub fn open_caches(
     _: &MayWait,
     specs: &[CacheSpec],
@@ -147,7 +152,8 @@ pub fn open_caches(
     }
 }
 
-/// The first device is a cache: the others are its members, and what is configured beyond them is to join it.
+/// The first device is a cache: the others are its members, and what is configured beyond them is
+/// to join it.
 fn open_existing(
     spec: &CacheSpec,
     others: &[CacheSpec],
@@ -183,10 +189,12 @@ fn open_existing(
     Ok(PoolParts { devices, map, pool_bytes, joining, notes, ..PoolParts::none() })
 }
 
-/// Opens a device that is to join a pool: a new file, a device that holds nothing, or one of the pool's own that its cache does not lie on.
+/// Opens a device that is to join a pool: a new file, a device that holds nothing, or one of the
+/// pool's own that its cache does not lie on.
 ///
 /// # Errors
-/// It holds something, or cannot be used; nothing on it was changed, and a file that was made for it is gone again.
+/// It holds something, or cannot be used; nothing on it was changed, and a file that was made for
+/// it is gone again.
 pub fn open_joining(_: &MayWait, spec: &CacheSpec, permit: Permit<'_>) -> Result<Device, RunError> {
     let making = Making { preallocate: true, permit: Some(permit), ..Making::default() };
     // A join that was killed may have left another header in each of its two places.
@@ -195,8 +203,9 @@ pub fn open_joining(_: &MayWait, spec: &CacheSpec, permit: Permit<'_>) -> Result
     open_unused(spec, making, &is_own)
 }
 
-/// Checks that a new cache can be made on these devices, all of them held open at once, while an older cache is still in use: before anything
-/// is given up for it. Files that are not there are made.
+/// Checks that a new cache can be made on these devices, all of them held open at once, while an
+/// older cache is still in use: before anything is given up for it. Files that are not there are
+/// made.
 ///
 /// # Errors
 /// It cannot; nothing on the devices was changed, and files that were made are gone again.
@@ -252,14 +261,15 @@ fn open_unused(
         Found::Blank => making.check_empty(&spec.path).map(|()| device),
         Found::Begun => Ok(device),
         Found::Cache(_) => Err(foreign(&spec.path, "it is a cache already")),
-        // Half of a grow, or of a shrink, that was killed: the cache does not lie on it, or it would be in use.
+        // Half of a grow, or of a shrink, that was killed: the cache does not lie on it, or it
+        // would be in use.
         Found::Foreign(_) if is_left_over(&device) => Ok(device),
         Found::Foreign(why) => Err(foreign(&spec.path, &why)),
     }
 }
 
-/// Checks that a cache is whole. Another size than was given is no reason to refuse it: a grow or a shrink may have been killed before the
-/// configuration had the new one.
+/// Checks that a cache is whole. Another size than was given is no reason to refuse it: a grow or a
+/// shrink may have been killed before the configuration had the new one.
 fn check_size(
     spec: &CacheSpec,
     cache: &Device,

@@ -1,4 +1,5 @@
-//! Volumes that the cache has data of but that are not attached: kept at a detach, refused, or not there at the start.
+//! Volumes that the cache has data of but that are not attached: kept at a detach, refused, or not
+//! there at the start.
 
 use super::handle::PromiseSender;
 use super::volumes::refused;
@@ -35,7 +36,8 @@ impl Pool {
         absent.map(volume).collect()
     }
 
-    /// The volume that is not attached, has dirty data, and had this backing store when it was in use.
+    /// The volume that is not attached, has dirty data, and had this backing store when it was in
+    /// use.
     pub fn absent_owner_of(&self, store: &BackingRecord) -> Option<AbsentVolume> {
         let table = self.engine.volume_table();
         let is_its = |entry: &&forebay_format::checkpoint::VolumeEntry| {

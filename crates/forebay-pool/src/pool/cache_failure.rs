@@ -1,13 +1,16 @@
-//! When the cache device fails: the record that the engine asks for is made, and brought up to date.
+//! When the cache device fails: the record that the engine asks for is made, and brought up to
+//! date.
 //!
-//! Making it durable may take long, or never end, so a thread does it, and only so long is waited for it. Requests wait
-//! meanwhile. If it fails they get errors, and it is tried again: the state directory may have room later. What ends after nobody
-//! waits for it any more counts all the same: what is at risk becomes less only (I52), so no more than what came to be safe since has to
-//! be added.
+//! Making it durable may take long, or never end, so a thread does it, and only so long is waited
+//! for it. Requests wait meanwhile. If it fails they get errors, and it is tried again: the state
+//! directory may have room later. What ends after nobody waits for it any more counts all the same:
+//! what is at risk becomes less only (I52), so no more than what came to be safe since has to be
+//! added.
 //!
-//! A whole record looks at every slot of the cache and may have a million ranges. So the walk over the slots is done in pieces, between which
-//! requests are served, and the thread that writes the file puts the ranges together. Writes wait for it to be brought up to date, so most times
-//! only what came to be safe is added to it ([`Pool::additions`]).
+//! A whole record looks at every slot of the cache and may have a million ranges. So the walk over
+//! the slots is done in pieces, between which requests are served, and the thread that writes the
+//! file puts the ranges together. Writes wait for it to be brought up to date, so most times only
+//! what came to be safe is added to it ([`Pool::additions`]).
 
 use super::{Pool, PoolEvent};
 use crate::failed_mark;
@@ -28,10 +31,12 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 const WALK_SLOTS: u32 = 1 << 16;
 /// Pause before another attempt.
 const PAUSE: Duration = Duration::from_secs(10);
-/// What may be added to a record, in bytes, before it is written anew; more for each of its ranges, so that this stays rare.
+/// What may be added to a record, in bytes, before it is written anew; more for each of its ranges,
+/// so that this stays rare.
 const ADDED_BYTES_MAX: u64 = 1 << 20;
 const ADDED_BYTES_PER_RANGE: u64 = 100;
-/// A record of so many ranges is written anew each time once the rescue has ended: people read it then.
+/// A record of so many ranges is written anew each time once the rescue has ended: people read it
+/// then.
 const SHORT_RANGES: u64 = 4096;
 
 /// What was written.
@@ -117,7 +122,8 @@ impl Pool {
         self.walk_on();
     }
 
-    /// A piece of the walk for a whole record; at its end that is written. True if there is more to do.
+    /// A piece of the walk for a whole record; at its end that is written. True if there is more to
+    /// do.
     fn walk_on(&mut self) -> bool {
         let Some((ticket, mut walk)) = self.cache_failure.walk.take() else { return false };
         let segments = WALK_SLOTS / self.engine.geometry().segment_blocks.max(1);
@@ -143,7 +149,8 @@ impl Pool {
         });
     }
 
-    /// What to add to the record that is there, and where. `None` if a whole one is better, or needed.
+    /// What to add to the record that is there, and where. `None` if a whole one is better, or
+    /// needed.
     fn additions(&self, table: &[VolumeEntry]) -> Option<(PathBuf, Vec<SafeRange>)> {
         let failure = &self.cache_failure;
         let record = failure.record.as_ref().filter(|_| !failure.is_doubtful)?;
@@ -236,7 +243,8 @@ impl Pool {
         self.emit(event);
     }
 
-    /// Gives up waiting, and tries again, when it is time; returns how long the loop may sleep because of that.
+    /// Gives up waiting, and tries again, when it is time; returns how long the loop may sleep
+    /// because of that.
     pub(super) fn look_after_record(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if let Some((ticket, _)) = self.cache_failure.under_way.filter(|(_, due)| *due <= now) {
@@ -263,7 +271,8 @@ impl Pool {
         self.mark_failed(false);
     }
 
-    /// Has a thread mark the superblocks of the cache as those of one that failed. `tells`: if this is not possible.
+    /// Has a thread mark the superblocks of the cache as those of one that failed. `tells`: if this
+    /// is not possible.
     fn mark_failed(&self, tells: bool) {
         let cache = self.io.cache();
         let at = match self.engine.mirror_state() {
@@ -331,7 +340,8 @@ mod tests {
         let pool = pool.unwrap();
         pool.ask(|pool| pool.device_gone(Some(1))).unwrap();
         waits_for(&told, "is on one device from now on");
-        // A pipe that nobody reads stands in the place of the new file: opening it to write takes for ever.
+        // A pipe that nobody reads stands in the place of the new file: opening it to write takes
+        // for ever.
         let records = folder.path().join("state/failed-caches");
         std::fs::create_dir_all(&records).unwrap();
         let uuid = pool.ask(|pool| crate::loss_record::hex(&pool.engine.uuid().0)).unwrap();
@@ -349,7 +359,8 @@ mod tests {
         pool.ask(move |pool| pool.cache_failure.under_way = Some((ticket, Instant::now()))).unwrap();
         waits_for(&told, "it takes longer than 20 s");
         assert!(!pool.ask(|pool| pool.engine.runs_without_cache()).unwrap());
-        // The attempt ends well after all. What is added then is no more than what came to be safe since.
+        // The attempt ends well after all. What is added then is no more than what came to be safe
+        // since.
         let ended = Instant::now();
         pool.ask(move |pool| {
             let table = pool.engine.volume_table();

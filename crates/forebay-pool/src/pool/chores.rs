@@ -1,5 +1,5 @@
-//! What a pool does with places that may not answer, without waiting itself: names are resolved and sockets made by threads, and mounts and
-//! socket files are taken away by them.
+//! What a pool does with places that may not answer, without waiting itself: names are resolved and
+//! sockets made by threads, and mounts and socket files are taken away by them.
 
 use super::Pool;
 use super::volumes::Done;

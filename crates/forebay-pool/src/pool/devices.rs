@@ -1,7 +1,9 @@
-//! What a pool knows of its devices beside the engine: where each must end, whether one has become shorter, and which operations failed.
+//! What a pool knows of its devices beside the engine: where each must end, whether one has become
+//! shorter, and which operations failed.
 //!
-//! A device that is shorter than what is used of it answers with [`forebay_io::IoFailureKind::Ended`]; the engine decides what that means
-//! for requests. Here it is told, also of a device of which nobody wants anything, and a cache device that stays so is
+//! A device that is shorter than what is used of it answers with
+//! [`forebay_io::IoFailureKind::Ended`]; the engine decides what that means for requests. Here it
+//! is told, also of a device of which nobody wants anything, and a cache device that stays so is
 //! called gone.
 
 use super::{Pool, PoolEvent};
@@ -16,7 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Time between two looks at the lengths of the devices.
 const LOOK: Duration = Duration::from_secs(1);
-/// Time until a cache device that is too short counts as gone: more than the engine waits for an operation on it (I71).
+/// Time until a cache device that is too short counts as gone: more than the engine waits for an
+/// operation on it (I71).
 const GONE_AFTER: Duration = Duration::from_secs(8);
 /// Of operations of one kind that fail on one device, one in this time is told.
 const TELL_EVERY: Duration = Duration::from_secs(10);
@@ -66,7 +69,8 @@ impl Pool {
         }
     }
 
-    /// Looks at the lengths of all devices when it is time; returns how long the loop may sleep because of that.
+    /// Looks at the lengths of all devices when it is time; returns how long the loop may sleep
+    /// because of that.
     pub(super) fn look_after_devices(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if let Some(left) = self.watch.next_look.and_then(|due| due.checked_duration_since(now)) {
@@ -111,7 +115,8 @@ impl Pool {
         self.emit(PoolEvent::DeviceEnded { device: name, volume, size_bytes, end_bytes });
     }
 
-    /// The cache failed, or one of its devices is shorter than what is used of it: that it cannot be read says nothing of its blocks.
+    /// The cache failed, or one of its devices is shorter than what is used of it: that it cannot
+    /// be read says nothing of its blocks.
     pub(super) fn is_cache_gone(&self) -> bool {
         let failed = self.engine.is_fenced() || self.engine.runs_without_cache();
         failed || self.watch.short.values().any(|short| short.volume.is_none())

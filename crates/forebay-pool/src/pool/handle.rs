@@ -12,7 +12,8 @@ use thiserror::Error;
 
 /// How long an asker waits for the pool's thread.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// What has begun by then gets so much more time. It takes no longer than a turn, unless a system call hangs.
+/// What has begun by then gets so much more time. It takes no longer than a turn, unless a system
+/// call hangs.
 const STUCK: Duration = Duration::from_secs(30);
 /// How often is looked whether a thread has ended.
 const LOOK: Duration = Duration::from_millis(1);
@@ -34,8 +35,8 @@ pub enum PoolGone {
     Stuck,
 }
 
-/// Taken once: by the pool, which begins what was asked for, or by the asker, who abandons it. What was called failed is not
-/// done later.
+/// Taken once: by the pool, which begins what was asked for, or by the asker, who abandons it. What
+/// was called failed is not done later.
 #[derive(Clone, Debug, Default)]
 struct Claim(Arc<AtomicBool>);
 
@@ -83,7 +84,8 @@ impl<T> Promise<T> {
         (PromiseSender { answer: keep, claim: claim.clone() }, Self { answer: receiver, claim })
     }
 
-    /// Waits for the answer so long: `None` if it has not come, `Some(None)` if the pool has ended without one.
+    /// Waits for the answer so long: `None` if it has not come, `Some(None)` if the pool has ended
+    /// without one.
     pub fn try_wait(&self, timeout: Duration) -> Option<Option<T>> {
         match self.answer.recv_timeout(timeout) {
             Ok(answer) => Some(Some(answer)),
@@ -92,7 +94,8 @@ impl<T> Promise<T> {
         }
     }
 
-    /// As [`Promise::try_wait`]; if the answer has not come the asker gives up, and whoever would have given it knows.
+    /// As [`Promise::try_wait`]; if the answer has not come the asker gives up, and whoever would
+    /// have given it knows.
     pub fn wait_or_give_up(self, timeout: Duration) -> Option<Option<T>> {
         match self.try_wait(timeout) {
             Some(answer) => Some(answer),
@@ -117,7 +120,8 @@ pub struct PoolHandle {
 /// The thread of a pool, and how it has ended.
 struct Thread {
     handle: JoinHandle<()>,
-    /// Said when everything of the pool was let go. The kernel may keep the thread after that, for operations that hang.
+    /// Said when everything of the pool was let go. The kernel may keep the thread after that, for
+    /// operations that hang.
     ended: mpsc::Receiver<Result<(), RunError>>,
 }
 
@@ -183,7 +187,8 @@ impl PoolHandle {
         let _ = self.begin(what); // one that has ended needs no orders
     }
 
-    /// As [`PoolHandle::ask`], however long it takes: for what must not be done without anybody who takes the result.
+    /// As [`PoolHandle::ask`], however long it takes: for what must not be done without anybody who
+    /// takes the result.
     ///
     /// # Errors
     /// The pool has stopped.

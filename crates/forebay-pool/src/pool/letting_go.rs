@@ -1,12 +1,14 @@
 //! Letting go of devices that may hang.
 //!
-//! What a backing store looks like when it is let go is read by a thread, and so are devices closed: either may wait for a store
-//! that does not answer, and this thread serves everybody else. A store that does not answer in time gets no record: the cache
-//! compares blocks when it comes back.
+//! What a backing store looks like when it is let go is read by a thread, and so are devices
+//! closed: either may wait for a store that does not answer, and this thread serves everybody else.
+//! A store that does not answer in time gets no record: the cache compares blocks when it comes
+//! back.
 //!
-//! A stop waits as long as operations come back, or clients of a failed cache are being rescued. If none has come back for
-//! [`STALL`], the pool is given up as it is: everything that was acknowledged is in the cache, and the next start recovers as after
-//! a crash. Devices on which nothing is under way are let go, so that this start need not wait for the end of this process.
+//! A stop waits as long as operations come back, or clients of a failed cache are being rescued. If
+//! none has come back for [`STALL`], the pool is given up as it is: everything that was
+//! acknowledged is in the cache, and the next start recovers as after a crash. Devices on which
+//! nothing is under way are let go, so that this start need not wait for the end of this process.
 
 use super::{Pool, PoolEvent};
 use crate::error::RunError;
@@ -19,7 +21,8 @@ use std::time::{Duration, Instant};
 
 /// So long is waited for what a backing store looks like.
 const RECORD_WITHIN: Duration = Duration::from_secs(5);
-/// An opening or a stop that waits for operations of devices is given up if none has come back for so long.
+/// An opening or a stop that waits for operations of devices is given up if none has come back for
+/// so long.
 pub(super) const STALL: Duration = Duration::from_secs(30);
 
 /// What is asked of backing stores, and what came of it.
@@ -31,7 +34,8 @@ pub(super) struct LettingGo {
     records: Vec<(VolumeId, BackingRecord)>,
     /// Nothing is in flight any more: the cache is closed once all stores were looked at.
     quiesced: bool,
-    /// Since when the pool opens its cache or stops, or when an operation of a device came back the last time since.
+    /// Since when the pool opens its cache or stops, or when an operation of a device came back the
+    /// last time since.
     waits_since: Option<Instant>,
 }
 
@@ -93,7 +97,8 @@ impl Pool {
             return self.close_cache();
         }
         let now = self.io.now();
-        // Without a record the cache will compare blocks when the volume comes back. An error says that the detach is over by now.
+        // Without a record the cache will compare blocks when the volume comes back. An error says
+        // that the detach is over by now.
         let _ = self.engine.finish_detach(now, id, record.unwrap_or_default());
     }
 
@@ -102,7 +107,8 @@ impl Pool {
         self.look_at_store(id);
     }
 
-    /// Nothing is in flight any more: notes what the backing stores look like, and closes the cache.
+    /// Nothing is in flight any more: notes what the backing stores look like, and closes the
+    /// cache.
     pub(super) fn quiesced(&mut self) {
         self.letting_go.quiesced = true;
         for number in 0..self.volumes.len() {
@@ -122,7 +128,8 @@ impl Pool {
         }
     }
 
-    /// Gives up waiting for stores that do not answer; returns how long the loop may sleep because of that.
+    /// Gives up waiting for stores that do not answer; returns how long the loop may sleep because
+    /// of that.
     pub(super) fn look_after_stores(&mut self) -> Option<Duration> {
         let now = Instant::now();
         while let Some((id, _)) = self.letting_go.looks.iter().find(|(_, due)| *due <= now) {
@@ -169,7 +176,8 @@ impl Pool {
         error
     }
 
-    /// Memory and descriptors that the kernel still uses are let go when it is done with them, or with the process.
+    /// Memory and descriptors that the kernel still uses are let go when it is done with them, or
+    /// with the process.
     pub(super) fn leave_reactor(self) {
         let Self { reactor, .. } = self;
         crate::time_limit::let_go(reactor);

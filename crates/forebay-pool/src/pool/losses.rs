@@ -1,7 +1,8 @@
-//! What was found damaged in the cache, and what is lost, gathered: a device that fails in many places says so in a few lines.
+//! What was found damaged in the cache, and what is lost, gathered: a device that fails in many
+//! places says so in a few lines.
 //!
-//! Once a second, as long as something is lost, what is lost now is compared with what was told last. So alarm, event and log
-//! are at most that much behind `volume show`, which asks the engine.
+//! Once a second, as long as something is lost, what is lost now is compared with what was told
+//! last. So alarm, event and log are at most that much behind `volume show`, which asks the engine.
 
 use super::{Pool, PoolEvent};
 use forebay_core::Loss;
@@ -11,8 +12,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How fast what is dirty is compared with its checksums after a start. An earlier start may have found that some of it is lost, and
-/// keeps no list: the checksums say it again.
+/// How fast what is dirty is compared with its checksums after a start. An earlier start may have
+/// found that some of it is lost, and keeps no list: the checksums say it again.
 pub(super) const CHECK_BYTES_PER_S: u64 = 64 << 20;
 /// Between two times that something is told.
 const PAUSE: Duration = Duration::from_secs(1);

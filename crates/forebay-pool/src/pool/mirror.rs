@@ -1,11 +1,14 @@
-//! When a device of a mirrored cache fails: the note that the engine asks for is made, and another device takes its place.
+//! When a device of a mirrored cache fails: the note that the engine asks for is made, and another
+//! device takes its place.
 //!
-//! Making the note durable may take long, or never end, so a thread does it, and only so long is waited for it: writes wait meanwhile. If it
-//! cannot be made the engine asks again some times, and then gives the cache up as a whole. A note that comes too late does no harm:
-//! it says that a device does not count that has failed.
+//! Making the note durable may take long, or never end, so a thread does it, and only so long is
+//! waited for it: writes wait meanwhile. If it cannot be made the engine asks again some times, and
+//! then gives the cache up as a whole. A note that comes too late does no harm: it says that a
+//! device does not count that has failed.
 //!
-//! A device that is out stays open until another one takes its place: nothing is asked of it any more, but operations from before may
-//! still be under way, and nothing is written to its successor before they have ended.
+//! A device that is out stays open until another one takes its place: nothing is asked of it any
+//! more, but operations from before may still be under way, and nothing is written to its successor
+//! before they have ended.
 
 use super::cache_failure::TIMEOUT;
 use super::{Pool, PoolEvent};
@@ -89,7 +92,8 @@ impl Pool {
         self.engine.member_recorded(now, ticket, result.is_ok());
     }
 
-    /// Gives up waiting for a note when it is time; returns how long the loop may sleep because of that.
+    /// Gives up waiting for a note when it is time; returns how long the loop may sleep because of
+    /// that.
     pub(super) fn look_after_note(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if let Some((ticket, _)) = self.mirror.under_way.filter(|(_, due)| *due <= now) {
@@ -208,7 +212,8 @@ impl Pool {
         Ok(())
     }
 
-    /// An empty device takes the place of the one that is out, which was let go of: it is filled from now on.
+    /// An empty device takes the place of the one that is out, which was let go of: it is filled
+    /// from now on.
     ///
     /// # Errors
     /// No device is out, or one is being filled.
@@ -234,7 +239,8 @@ impl Pool {
         Ok(())
     }
 
-    /// At a start: an empty device stands in the place of one that is out, so a rebuild was interrupted, or is wanted.
+    /// At a start: an empty device stands in the place of one that is out, so a rebuild was
+    /// interrupted, or is wanted.
     pub(super) fn take_fresh(&mut self, fresh: Option<Device>) {
         let Some(device) = fresh else { return };
         let taken = crate::cache_device::new_tag().map_err(AdminError::from);
@@ -312,7 +318,8 @@ pub(in crate::pool) mod tests {
         while !told.recv_timeout(left()).unwrap_or_else(|_| panic!("never told: {what}")).contains(what) {}
     }
 
-    /// Puts a pipe that nobody reads in the place of the new file: opening it to write takes for ever.
+    /// Puts a pipe that nobody reads in the place of the new file: opening it to write takes for
+    /// ever.
     fn never_noted(folder: &Path) -> PathBuf {
         let notes = std::fs::read_dir(folder.join("state/mirrors")).unwrap().next().unwrap().unwrap();
         let pipe = notes.path().with_extension("new");
@@ -337,7 +344,8 @@ pub(in crate::pool) mod tests {
         assert!(state.out == Some(1) && !state.noted);
         pool.ask(move |pool| pool.out_recorded(due.0, Ok(()))).unwrap();
         assert!(!pool.ask(|pool| pool.engine.mirror_state().unwrap().noted).unwrap());
-        // The first attempt ends: a pipe cannot be made durable. The next one, which a stop does not wait for long, succeeds.
+        // The first attempt ends: a pipe cannot be made durable. The next one, which a stop does
+        // not wait for long, succeeds.
         drop(std::fs::File::open(&pipe).unwrap());
         std::fs::remove_file(&pipe).unwrap();
         let hangs = |pool: &mut Pool| pool.mirror.noter.as_ref().is_some_and(|noter| !noter.is_finished());

@@ -1,14 +1,19 @@
 //! A pool at work: one thread that owns reactor, engine, connections and devices.
 //!
-//! Every turn of the loop takes all completions that there are, lets connections parse what came, carries out what the
-//! engine wants, and sends the replies; so requests that arrive together share log batches and system calls.
+//! Every turn of the loop takes all completions that there are, lets connections parse what came,
+//! carries out what the engine wants, and sends the replies; so requests that arrive together share
+//! log batches and system calls.
 //!
-//! Other threads never touch any of it: they [`PoolHandle::ask`], which runs a closure on this thread between two
-//! turns. What takes longer than a turn (attaching, detaching, resizing) is begun that way and answered by a
-//! [`Promise`] when the engine's notice has come.
+//! Other threads never touch any of it: they [`PoolHandle::ask`], which runs a closure on this
+//! thread between two turns. What takes longer than a turn (attaching, detaching, resizing) is
+//! begun that way and answered by a [`Promise`] when the engine's notice has come.
 //!
-//! Files: `chores` (what threads do), `absent` (volumes that are not attached), `cache_failure` (when the cache device fails), `mirror` (when a device of a mirrored cache fails), `handle` (asking), `letting_go` (of devices that may hang), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `quiesce` (pausing,
-//! for a successor), `size` (growing and shrinking the pool), `report` (what the operator is told), `losses` (what is lost), `snapshot` (how everything is just now), `users` (who uses a volume).
+//! Files: `chores` (what threads do), `absent` (volumes that are not attached), `cache_failure`
+//! (when the cache device fails), `mirror` (when a device of a mirrored cache fails), `handle`
+//! (asking), `letting_go` (of devices that may hang), `volumes` (attach, detach, resize, settings),
+//! `mounts` (volumes as files), `quiesce` (pausing, for a successor), `size` (growing and shrinking
+//! the pool), `report` (what the operator is told), `losses` (what is lost), `snapshot` (how
+//! everything is just now), `users` (who uses a volume).
 
 mod absent;
 mod cache_failure;
@@ -68,7 +73,8 @@ const KIND_SEND: u64 = 4;
 /// Mounts count up from here.
 const KIND_FUSE: u64 = 16;
 
-/// Completions for each connection that are worked on before what they lead to is handed to the kernel.
+/// Completions for each connection that are worked on before what they lead to is handed to the
+/// kernel.
 const PIECE: usize = 8;
 /// So long is waited until the end of the cache is recorded.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
@@ -168,8 +174,8 @@ impl Pool {
         (myself, tasks): (mpsc::Sender<Task>, mpsc::Receiver<Task>),
         make_report: impl FnOnce() -> Box<dyn FnMut(PoolEvent) + Send>,
     ) -> Result<Self, RunError> {
-        // Before the first operation: the kernel's workers take after the thread that they work for.
-        // That it may not is no failure: most who try Forebay are not root.
+        // Before the first operation: the kernel's workers take after the thread that they work
+        // for. That it may not is no failure: most who try Forebay are not root.
         let _ = crate::thread_priority::boost(start.nice_boost);
         let limits = Limits { buffer_bytes_max: start.buffer_bytes, spin: start.spin, ..Limits::default() };
         let (mut reactor, note) = Reactor::open(start.io, limits).map_err(|error| {
@@ -358,7 +364,8 @@ impl Pool {
         self.entry = Some(entry);
     }
 
-    /// The cache was closed: that is recorded, unless the state directory hangs. Then the record says less, and that is no harm.
+    /// The cache was closed: that is recorded, unless the state directory hangs. Then the record
+    /// says less, and that is no harm.
     fn record_end(&mut self) {
         let (Some(entry), Some((_, facts))) = (self.entry.take(), self.facts()) else { return };
         let (done, ended) = mpsc::sync_channel(1);
@@ -390,7 +397,8 @@ impl Pool {
         self.server.look_at_clients_again();
     }
 
-    /// Begins an orderly stop; the loop ends when the engine has closed the cache, or if devices do not answer.
+    /// Begins an orderly stop; the loop ends when the engine has closed the cache, or if devices do
+    /// not answer.
     pub fn stop(&mut self) {
         if !self.stopping {
             self.letting_go.waits(true);
@@ -398,7 +406,8 @@ impl Pool {
         }
     }
 
-    /// As [`Pool::stop`], however long devices take: for a process that goes on, and opens the pool again if it must.
+    /// As [`Pool::stop`], however long devices take: for a process that goes on, and opens the pool
+    /// again if it must.
     pub(super) fn stop_without_limit(&mut self) {
         if std::mem::replace(&mut self.stopping, true) {
             return;
@@ -442,7 +451,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Whatever one step starts may let another go on: repeats until nothing moves, and gathers what is to be sent.
+    /// Whatever one step starts may let another go on: repeats until nothing moves, and gathers
+    /// what is to be sent.
     fn work(&mut self) {
         loop {
             let now = self.io.read_clock();
@@ -457,9 +467,10 @@ impl Pool {
         self.io.read_clock();
     }
 
-    /// Takes the completions of a turn. If there are many they are worked on piece by piece, and what each piece leads
-    /// to is handed to the kernel before the next is begun: else client, this loop and the devices would take turns
-    /// instead of working at the same time. The more clients there are the less that is needed, and the more it costs.
+    /// Takes the completions of a turn. If there are many they are worked on piece by piece, and
+    /// what each piece leads to is handed to the kernel before the next is begun: else client, this
+    /// loop and the devices would take turns instead of working at the same time. The more clients
+    /// there are the less that is needed, and the more it costs.
     fn take_completions(&mut self) -> Result<(), RunError> {
         let mut completions = std::mem::take(&mut self.completions);
         let mut left = completions.len();

@@ -1,7 +1,8 @@
 //! Volumes as files: the FUSE mounts of a pool.
 //!
-//! A mount is made by a thread, which is waited for only so long: what lies at the place may be a file system whose server does not
-//! answer, and this pool would stop with it. The memory for it is reserved before.
+//! A mount is made by a thread, which is waited for only so long: what lies at the place may be a
+//! file system whose server does not answer, and this pool would stop with it. The memory for it is
+//! reserved before.
 
 use super::{KIND_FUSE, KIND_SHIFT, Pool};
 use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseMemory, FuseOptions, FuseServer};
@@ -86,7 +87,8 @@ impl Backend for MountBackend<'_> {
 }
 
 impl Pool {
-    /// Begins to mount a volume so that it appears as the file `path`; [`Pool::exported`] is told the end.
+    /// Begins to mount a volume so that it appears as the file `path`; [`Pool::exported`] is told
+    /// the end.
     pub(super) fn begin_mount(&mut self, volume: VolumeId, path: &Path) -> Result<(), String> {
         let there = self.mounts.iter().flatten().count() + self.mounting.len();
         if there >= usize::from(MOUNTS_MAX) {
@@ -178,7 +180,8 @@ impl Pool {
         Ok(export)
     }
 
-    /// Gives up mounts that have taken too long; returns how long the loop may sleep because of the others.
+    /// Gives up mounts that have taken too long; returns how long the loop may sleep because of the
+    /// others.
     pub(super) fn look_after_mounts(&mut self) -> Option<Duration> {
         let now = Instant::now();
         while let Some(at) = self.mounting.iter().position(|mounting| mounting.due <= now) {
@@ -194,7 +197,8 @@ impl Pool {
         due.map(|due| due.saturating_duration_since(now).max(Duration::from_millis(1)))
     }
 
-    /// Nobody waits for this mount any more. `None` if it was made just now: then a task says so, to nobody or to whom it concerns.
+    /// Nobody waits for this mount any more. `None` if it was made just now: then a task says so,
+    /// to nobody or to whom it concerns.
     fn give_up_mount(&mut self, at: usize) -> Option<(VolumeId, PathBuf)> {
         if self.mounting[at].decided.swap(true, Ordering::AcqRel) {
             self.mounting[at].due = Instant::now() + TIMEOUT;
@@ -244,7 +248,8 @@ impl Pool {
         }
     }
 
-    /// Takes the files of a volume (of all volumes if `None`) away. Who has one open meets errors from then on.
+    /// Takes the files of a volume (of all volumes if `None`) away. Who has one open meets errors
+    /// from then on.
     pub(super) fn unmount(&mut self, volume: Option<VolumeId>) {
         for at in (0..self.mounting.len()).rev() {
             if volume.is_none_or(|volume| volume == self.mounting[at].volume)
@@ -304,7 +309,8 @@ impl Pool {
         }
     }
 
-    /// Forgets mounts that are over: unmounted, by us or by somebody else, and with every request answered.
+    /// Forgets mounts that are over: unmounted, by us or by somebody else, and with every request
+    /// answered.
     pub(super) fn forget_mounts(&mut self) {
         for slot in &mut self.mounts {
             if let Some(mounted) = slot.take_if(|mounted| mounted.server.is_over()) {

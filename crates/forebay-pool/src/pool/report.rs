@@ -156,7 +156,8 @@ pub enum PoolEvent {
         /// Where that is recorded.
         record: PathBuf,
     },
-    /// The backing store alone is no crash-consistent image any more, until what is dirty now has been written back.
+    /// The backing store alone is no crash-consistent image any more, until what is dirty now has
+    /// been written back.
     OrderLost {
         /// Name of the volume.
         volume: String,

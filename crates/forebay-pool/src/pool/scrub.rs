@@ -13,7 +13,8 @@ pub(crate) type Scrubbed = (ScrubReport, bool);
 pub(super) type Done = PromiseSender<Result<Scrubbed, AdminError>>;
 
 impl Pool {
-    /// Begins to compare everything in the cache with its checksums; the promise is kept at its end.
+    /// Begins to compare everything in the cache with its checksums; the promise is kept at its
+    /// end.
     pub fn scrub(&mut self, bytes_per_s: u64) -> Promise<Result<Scrubbed, AdminError>> {
         let (done, promise) = Promise::pair();
         let now = self.io.now();

@@ -1,12 +1,12 @@
 //! Growing and shrinking a pool, while it is used.
 //!
-//! Growing: the device is made longer, or a further one is prepared, and then the engine takes the new end into use.
-//! Shrinking: the engine empties the end first; only when it says that it does not know it any more is a file cut
-//! short, or a device let go.
+//! Growing: the device is made longer, or a further one is prepared, and then the engine takes the
+//! new end into use. Shrinking: the engine empties the end first; only when it says that it does
+//! not know it any more is a file cut short, or a device let go.
 //!
-//! The header of a further device never says less than what is used of it: it is written before the engine takes more into
-//! use, and after it has given an end up, before the file is cut. A crash in between leaves it ahead of the superblock; it
-//! is mended at the next start.
+//! The header of a further device never says less than what is used of it: it is written before the
+//! engine takes more into use, and after it has given an end up, before the file is cut. A crash in
+//! between leaves it ahead of the superblock; it is mended at the next start.
 
 use super::handle::PromiseSender;
 use super::volumes::refused;
@@ -55,11 +55,12 @@ pub struct Growing {
 }
 
 impl Growing {
-    /// Makes the device longer if it is shorter than `bytes`, and has its header say so; gives the length that is wanted (all of
-    /// it, if nothing is said), and the one that it has.
+    /// Makes the device longer if it is shorter than `bytes`, and has its header say so; gives the
+    /// length that is wanted (all of it, if nothing is said), and the one that it has.
     ///
     /// # Errors
-    /// It cannot have that length, or its header cannot be written; the pool uses as much of it as before.
+    /// It cannot have that length, or its header cannot be written; the pool uses as much of it as
+    /// before.
     pub fn lengthen(
         &mut self,
         may_wait: &MayWait,
@@ -86,7 +87,8 @@ struct Part {
 }
 
 impl Part {
-    /// End of the pool's space if that much of the device is used: of a further one, whole segments.
+    /// End of the pool's space if that much of the device is used: of a further one, whole
+    /// segments.
     fn end_with(&self, bytes: u64) -> u64 {
         let Some(header) = self.header else { return bytes };
         self.whole_segments((header.first_block + (bytes / BLOCK).saturating_sub(DATA_START_BLOCK)) * BLOCK)
@@ -98,7 +100,8 @@ impl Part {
         (start + (end / BLOCK).saturating_sub(start) / unit * unit) * BLOCK
     }
 
-    /// The header that the device must have before more of it is used, if the engine can do that at all.
+    /// The header that the device must have before more of it is used, if the engine can do that at
+    /// all.
     fn longer(&self, bytes: u64) -> Option<MemberHeader> {
         let header = self.header?;
         let end = self.end_with(bytes);
@@ -195,8 +198,9 @@ impl Pool {
         Ok(Growing { device, resized: self.resized, part: self.last_part() })
     }
 
-    /// Takes more of the last cache device into use: up to `wanted` of the `there` bytes that it has. `resized` is what
-    /// [`Pool::device_to_grow`] gave: if it is something else, another change came in between, and the device may have been cut.
+    /// Takes more of the last cache device into use: up to `wanted` of the `there` bytes that it
+    /// has. `resized` is what [`Pool::device_to_grow`] gave: if it is something else, another
+    /// change came in between, and the device may have been cut.
     pub fn grow_last(&mut self, wanted: u64, there: u64, resized: u64) -> Answer {
         if self.resizing.is_some() || self.resized != resized {
             return Self::refuse(refused("grow pool", &self.name, &LifecycleError::Busy));
@@ -299,7 +303,8 @@ impl Pool {
         }
     }
 
-    /// Has a thread cut the last device, of which the pool uses less now. Until then its size is not changed again.
+    /// Has a thread cut the last device, of which the pool uses less now. Until then its size is
+    /// not changed again.
     fn cut(&mut self, bytes: u64, done: PromiseSender<Result<(), AdminError>>) {
         let (id, cache) = (self.last_device(), self.io.cache());
         let length = bytes - cache.map.last_start() + cache.map.header_bytes();

@@ -1,7 +1,8 @@
-//! Who uses a volume: what must not be taken away under them without their owner's word (`--force`).
+//! Who uses a volume: what must not be taken away under them without their owner's word
+//! (`--force`).
 //!
-//! An NBD client uses it as long as it is connected, idle or not; a file (FUSE) is used by whoever has it open. A loop device
-//! has the file open, so a file system that is mounted from it counts.
+//! An NBD client uses it as long as it is connected, idle or not; a file (FUSE) is used by whoever
+//! has it open. A loop device has the file open, so a file system that is mounted from it counts.
 
 use super::Pool;
 use forebay_admin::{AdminError, ErrorKind};

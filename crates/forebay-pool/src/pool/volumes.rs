@@ -1,8 +1,9 @@
 //! Volumes of a pool: attaching, serving, changing and detaching them.
 //!
-//! Attaching: device and engine first, exports when the engine's notice has come. Detaching the other way round: the
-//! exports go first, so that nobody asks any more, then the engine, then the device. In between the volume is in the
-//! table with its state, so that nothing else can take its place.
+//! Attaching: device and engine first, exports when the engine's notice has come. Detaching the
+//! other way round: the exports go first, so that nobody asks any more, then the engine, then the
+//! device. In between the volume is in the table with its state, so that nothing else can take its
+//! place.
 
 use super::handle::PromiseSender;
 use super::{Lost, Pool, PoolEvent, Promise};
@@ -216,7 +217,8 @@ impl Pool {
         let size_bytes = served_size(&spec, &backing)?;
         let entry = self.entry(&spec, &backing, size_bytes, prepared.uuid)?;
         let id = entry.id;
-        // Beyond its end when the cache failed nobody knows what the volume had: a shrink may have been under way.
+        // Beyond its end when the cache failed nobody knows what the volume had: a shrink may have
+        // been under way.
         let without_cache = self.engine.runs_without_cache();
         let size_bytes = if without_cache { size_bytes.min(entry.size_bytes) } else { size_bytes };
         let attachment = Attachment {
@@ -305,7 +307,8 @@ impl Pool {
         self.export_all(id, &uris, Then::Attached);
     }
 
-    /// Begins to make exports; what follows is done when the last of them is made, or could not be made.
+    /// Begins to make exports; what follows is done when the last of them is made, or could not be
+    /// made.
     fn export_all(&mut self, id: VolumeId, uris: &[ExportUri], then: Then) {
         let Some(served) = self.served_mut(id) else { return };
         // One more than there are, so that the end comes after the loop.
@@ -374,7 +377,8 @@ impl Pool {
         let waiting = served.waiting.take();
         served.state = VolumeState::Serving;
         let failed = result.is_err();
-        // Who has asked for it may have been told meanwhile that it failed, as it took too long: then it has.
+        // Who has asked for it may have been told meanwhile that it failed, as it took too long:
+        // then it has.
         let unwanted = waiting.is_some_and(|waiting| waiting.try_send(result).is_err());
         if failed || unwanted {
             // Nothing was written to it yet: what was cached before stays for the next attempt.
@@ -400,7 +404,8 @@ impl Pool {
         }
     }
 
-    /// Offers a volume to NBD clients, at an endpoint that is listened on or with a socket that was made for it, which is taken then.
+    /// Offers a volume to NBD clients, at an endpoint that is listened on or with a socket that was
+    /// made for it, which is taken then.
     pub(super) fn offer(
         &mut self,
         id: VolumeId,
@@ -417,7 +422,8 @@ impl Pool {
         self.server.export(&mut self.reactor, offer, socket)
     }
 
-    /// Why it cannot be told whether the backing store of a volume that is being attached was changed.
+    /// Why it cannot be told whether the backing store of a volume that is being attached was
+    /// changed.
     pub(super) fn doubt_about(&self, id: VolumeId) -> String {
         let prepared = self.served(id).and_then(|served| served.prepared.as_ref());
         prepared.map_or_else(String::new, |prepared| prepared.why.clone())
@@ -462,8 +468,9 @@ impl Pool {
 
     // --- detach
 
-    /// Everything that is written to the volume from now on reaches its backing store before it is acknowledged, and
-    /// what is dirty is written back as fast as that goes: for the job of a detach. Ended by [`Pool::end_draining`].
+    /// Everything that is written to the volume from now on reaches its backing store before it is
+    /// acknowledged, and what is dirty is written back as fast as that goes: for the job of a
+    /// detach. Ended by [`Pool::end_draining`].
     pub fn begin_draining(&mut self, name: &str) -> Result<(), AdminError> {
         let id = self.at_rest(name)?;
         let now = self.io.now();
@@ -489,8 +496,9 @@ impl Pool {
         }
     }
 
-    /// Detaches a volume; the promise is kept when the cache has forgotten it (or, if it is kept, when the cache has
-    /// noted how it was left). One that is in use is refused unless `force`: looked at here, where nobody can come in between.
+    /// Detaches a volume; the promise is kept when the cache has forgotten it (or, if it is kept,
+    /// when the cache has noted how it was left). One that is in use is refused unless `force`:
+    /// looked at here, where nobody can come in between.
     pub fn detach(&mut self, name: &str, how: DetachHow, force: bool) -> Promise<Result<(), AdminError>> {
         let (done, promise) = Promise::pair();
         let users = self.users(name);
@@ -542,7 +550,8 @@ impl Pool {
     pub(super) fn detach_failed(&mut self, id: VolumeId, error: &LifecycleError) {
         self.discarded(id, Err(*error));
         if self.engine.volume_size_bytes(id).is_none() {
-            // The cache was fenced in the middle of it: the volume is gone from it until the next start.
+            // The cache was fenced in the middle of it: the volume is gone from it until the next
+            // start.
             return self.attach_failed(id, error);
         }
         let Some(served) = self.served_mut(id) else { return };
@@ -553,7 +562,8 @@ impl Pool {
 
     // --- changing
 
-    /// Begins to change the size of a volume whose backing store has `there_bytes`. One that is in use gets smaller only with `force`.
+    /// Begins to change the size of a volume whose backing store has `there_bytes`. One that is in
+    /// use gets smaller only with `force`.
     pub fn resize(
         &mut self,
         name: &str,
@@ -699,8 +709,8 @@ impl Pool {
         Ok(self.lost_of(self.known(name)?))
     }
 
-    /// Adds exports to a volume and takes others away; its clients at the latter are disconnected. The promise is kept when they are
-    /// there.
+    /// Adds exports to a volume and takes others away; its clients at the latter are disconnected.
+    /// The promise is kept when they are there.
     pub fn change_exports(
         &mut self,
         name: &str,

@@ -1,7 +1,8 @@
 //! Who comes in: accepting connections, and what strangers may cost.
 //!
-//! A stranger, who has not chosen an export yet, has [`GREETING_WITHIN`] for it, and there are at most [`GREETINGS_MAX`] of them: the
-//! one that has taken longest goes first. Where accepting fails the listener rests a moment.
+//! A stranger, who has not chosen an export yet, has [`GREETING_WITHIN`] for it, and there are at
+//! most [`GREETINGS_MAX`] of them: the one that has taken longest goes first. Where accepting fails
+//! the listener rests a moment.
 
 use super::connection::Connection;
 use super::{
@@ -49,7 +50,8 @@ impl Server {
         self.accept(reactor, index);
     }
 
-    /// Accepts again where that failed a while ago; returns how long the loop may sleep because of it.
+    /// Accepts again where that failed a while ago; returns how long the loop may sleep because of
+    /// it.
     pub(super) fn resume_accepting(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         let left = self.resume_at?.saturating_duration_since(Instant::now());
         if !left.is_zero() {
@@ -84,7 +86,8 @@ impl Server {
         Some(GREETINGS_EVERY)
     }
 
-    /// Ends a connection that has not chosen an export yet, at once: also if the client takes nothing of what is sent.
+    /// Ends a connection that has not chosen an export yet, at once: also if the client takes
+    /// nothing of what is sent.
     pub(super) fn end_greeting(&mut self, reactor: &mut Reactor, index: u32, why: &str) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
         if connection.greeted_by.take().is_some() {
@@ -106,8 +109,9 @@ impl Server {
         }
     }
 
-    /// Ends connections whose clients have gone and that nothing is received from: they wait for memory, or have as much under way as
-    /// they may. A client over TCP that sends nothing more counts as gone while it waits for memory: closing looks the same.
+    /// Ends connections whose clients have gone and that nothing is received from: they wait for
+    /// memory, or have as much under way as they may. A client over TCP that sends nothing more
+    /// counts as gone while it waits for memory: closing looks the same.
     pub(super) fn notice_gone(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         let quiescing = self.quiescing;
         let is_deaf = |connection: &Connection| {
@@ -136,8 +140,8 @@ impl Server {
         Some(STALLED_EVERY)
     }
 
-    /// Ends a connection that keeps memory for answers that it does not take, or for a write that does not come, if others have waited
-    /// long enough for it.
+    /// Ends a connection that keeps memory for answers that it does not take, or for a write that
+    /// does not come, if others have waited long enough for it.
     pub(super) fn end_stalled(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         let waits = |connection: &Connection| connection.wants_memory && !connection.closing;
         let wants_memory = self.connections.iter().flatten().any(waits);

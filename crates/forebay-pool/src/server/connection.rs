@@ -61,7 +61,8 @@ pub(super) struct Connection {
     pub(super) stalled_since: Option<Instant>,
     /// What was left of its sends when that was looked at, and since when it is as much.
     pub(super) seen_left: Option<(u64, Instant)>,
-    /// Gathered for the next sends: headers and data; the buffers of data, in the order of their spans; buffers that are full of headers.
+    /// Gathered for the next sends: headers and data; the buffers of data, in the order of their
+    /// spans; buffers that are full of headers.
     pub(super) spans: Vec<Span>,
     pub(super) owned: VecDeque<BufId>,
     pub(super) headers: Vec<BufId>,
@@ -143,7 +144,8 @@ impl Connection {
         }
     }
 
-    /// A request of it finds no memory now; `crowded`: there may be some, but its volume has enough for payloads that are still coming.
+    /// A request of it finds no memory now; `crowded`: there may be some, but its volume has enough
+    /// for payloads that are still coming.
     pub(super) fn waits_for_memory(&mut self, now: Instant, crowded: bool) {
         (self.wants_memory, self.crowded) = (true, crowded);
         self.wants_memory_since.get_or_insert(now);
@@ -166,7 +168,8 @@ impl Connection {
         client.decide(direction, what.offset_bytes, what.length_bytes, now).0.into()
     }
 
-    /// Nothing was begun that is not done, as far as receiving is concerned: what comes next is the header of a request.
+    /// Nothing was begun that is not done, as far as receiving is concerned: what comes next is the
+    /// header of a request.
     pub(super) fn may_quiesce(&self) -> bool {
         self.volume.is_some()
             && self.session.is_between_requests()
@@ -180,7 +183,8 @@ impl Connection {
         idle && self.may_quiesce() && self.spans.is_empty()
     }
 
-    /// Closing a TCP socket in which something lies unread would take back the last answers (RST): what still comes must be taken.
+    /// Closing a TCP socket in which something lies unread would take back the last answers (RST):
+    /// what still comes must be taken.
     pub(super) fn must_linger(&self) -> bool {
         !self.deaf && self.peer.uid.is_none()
     }
@@ -204,9 +208,10 @@ impl Connection {
             || self.unsent_bytes + waiting >= UNSENT_BYTES_MAX
     }
 
-    /// Where to receive what is no awaited payload: a large buffer if there is memory for it, else a small one, which is
-    /// exchanged as soon as there is. Nothing is in the buffer just now. With TLS there is room behind what is received for
-    /// what was not complete the last time, as it comes out of it too.
+    /// Where to receive what is no awaited payload: a large buffer if there is memory for it, else
+    /// a small one, which is exchanged as soon as there is. Nothing is in the buffer just now. With
+    /// TLS there is room behind what is received for what was not complete the last time, as it
+    /// comes out of it too.
     pub(super) fn receive_buffer(&mut self, pool: &mut BufPool) -> Option<Span> {
         let (extra, small, leftover) = match &self.tls {
             None => (0, RECV_BYTES_SMALL, 0),
@@ -228,8 +233,8 @@ impl Connection {
         (room > 0).then_some(Span { buf: buffer, offset: 0, len: room as u32 })
     }
 
-    /// Copies bytes to the reply buffer and adds them to what is sent; false if there is a gap in the replies, after which
-    /// nothing more is sent.
+    /// Copies bytes to the reply buffer and adds them to what is sent; false if there is a gap in
+    /// the replies, after which nothing more is sent.
     pub(super) fn gather(&mut self, reactor: &mut Reactor, piece: &[u8]) -> bool {
         if self.gap {
             return false;
@@ -242,8 +247,8 @@ impl Connection {
         }
         if self.reply.is_none() {
             let Some(buffer) = reactor.pool_mut().alloc_leaving(FOR_ENGINE, REPLY_BYTES) else {
-                // Without memory for a reply the connection cannot go on; the client sees it closed, never a gap: it would
-                // take data for a header.
+                // Without memory for a reply the connection cannot go on; the client sees it
+                // closed, never a gap: it would take data for a header.
                 (self.closing, self.gap) = (true, true);
                 self.spans.clear();
                 return false;

@@ -1,11 +1,14 @@
-//! Connections with TLS: what comes is decrypted before the session sees it, what goes is encrypted when it is sent.
+//! Connections with TLS: what comes is decrypted before the session sees it, what goes is encrypted
+//! when it is sent.
 //!
-//! Ciphertext is received into the connection's buffer, decrypted in memory that all connections share, and its plaintext
-//! goes to the payload that is awaited, the rest of it back into the same buffer. Replies gather as they do without TLS, and
-//! are encrypted into buffers of their own, record by record, as far as there are buffers: a connection that is not read from
-//! keeps [`SENDS_MAX`] of them, and then its replies wait and count as unsent.
+//! Ciphertext is received into the connection's buffer, decrypted in memory that all connections
+//! share, and its plaintext goes to the payload that is awaited, the rest of it back into the same
+//! buffer. Replies gather as they do without TLS, and are encrypted into buffers of their own,
+//! record by record, as far as there are buffers: a connection that is not read from keeps
+//! [`SENDS_MAX`] of them, and then its replies wait and count as unsent.
 //!
-//! Memory: a connection has one buffer of its own to send from, so that it goes on when all else is in use by requests.
+//! Memory: a connection has one buffer of its own to send from, so that it goes on when all else is
+//! in use by requests.
 
 use super::tls::{RECORD_BYTES, RECORD_OVERHEAD_BYTES, TlsLink};
 use super::{BLOCK, FOR_REPLIES, Server, ServerToken};
@@ -186,7 +189,8 @@ fn free_taken(spans: &[Span], owned: &mut VecDeque<BufId>, owned_bytes: &mut u64
     bytes
 }
 
-/// A buffer to send from: a large one if there is much to send, else the connection's own, else what there is.
+/// A buffer to send from: a large one if there is much to send, else the connection's own, else
+/// what there is.
 fn buffer(tls: &mut TlsLink, pool: &mut BufPool, bytes: usize) -> Option<BufId> {
     if bytes > OWN_BYTES
         && let Some(large) = pool.alloc_leaving(FOR_REPLIES, LARGE_BYTES)
@@ -204,7 +208,8 @@ struct Taken {
 }
 
 impl Taken {
-    /// Copies at most `most` bytes of the spans to `plain`, which is emptied first. A span that is taken in part is cut.
+    /// Copies at most `most` bytes of the spans to `plain`, which is emptied first. A span that is
+    /// taken in part is cut.
     fn fill(&mut self, pool: &BufPool, spans: &mut [Span], most: usize, plain: &mut Vec<u8>) {
         plain.clear();
         while plain.len() < most

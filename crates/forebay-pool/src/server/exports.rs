@@ -1,8 +1,8 @@
 //! Which volume is found where: endpoints that are listened on, and the exports on each.
 //!
-//! An endpoint is listened on as long as a volume is exported there. Several volumes may share one endpoint: the name
-//! that the client asks for tells them apart. Numbers of endpoints are never used again, so that a late completion of
-//! an accept cannot be taken for one of another endpoint.
+//! An endpoint is listened on as long as a volume is exported there. Several volumes may share one
+//! endpoint: the name that the client asks for tells them apart. Numbers of endpoints are never
+//! used again, so that a late completion of an accept cannot be taken for one of another endpoint.
 
 use super::{Server, ServerToken};
 use crate::guard::{AccessEntry, Peer, TlsEntry};
@@ -23,8 +23,9 @@ use std::time::{Duration, Instant};
 
 /// Owner and group may connect, nobody else.
 const SOCKET_MODE: u32 = 0o660;
-/// A server that was killed still answers on its sockets for a moment, until the kernel has ended what it had in flight: a
-/// start waits so long for that, and looks so often. Later everybody who is served would wait along, and an error is better.
+/// A server that was killed still answers on its sockets for a moment, until the kernel has ended
+/// what it had in flight: a start waits so long for that, and looks so often. Later everybody who
+/// is served would wait along, and an error is better.
 const STALE_TIMEOUT: Duration = Duration::from_secs(2);
 const STALE_PAUSE: Duration = Duration::from_millis(10);
 const STARTING: Duration = Duration::from_secs(5);
@@ -104,7 +105,8 @@ struct Listening {
     file: Option<SocketFile>,
     /// An accept is under way.
     accepting: bool,
-    /// One thing for all exports here: before an export is chosen nothing tells which one it will be.
+    /// One thing for all exports here: before an export is chosen nothing tells which one it will
+    /// be.
     tls: Option<Arc<TlsEntry>>,
 }
 
@@ -123,7 +125,8 @@ pub(super) struct Directory {
     files: Vec<(SocketFile, PathBuf)>,
 }
 
-/// What one client sees that came through one endpoint: what is not for it is not there, by no option and no error.
+/// What one client sees that came through one endpoint: what is not for it is not there, by no
+/// option and no error.
 pub(super) struct Seen<'a> {
     directory: &'a Directory,
     endpoint: u32,
@@ -320,7 +323,8 @@ impl Directory {
         (!is_there).then_some(timeout)
     }
 
-    /// Finds the endpoint, or uses the socket that was made for it (or that somebody kept); tells whether it is new.
+    /// Finds the endpoint, or uses the socket that was made for it (or that somebody kept); tells
+    /// whether it is new.
     fn endpoint(
         &mut self,
         reactor: &mut Reactor,
@@ -363,7 +367,8 @@ impl Directory {
     }
 }
 
-/// Listens; may wait for whoever resolves names. A place where somebody else listens is waited for with `patience`.
+/// Listens; may wait for whoever resolves names. A place where somebody else listens is waited for
+/// with `patience`.
 ///
 /// # Errors
 /// Somebody else listens there, or it cannot be listened on, in words.
@@ -426,7 +431,8 @@ impl Server {
         self.rules[index] = Some(rules);
     }
 
-    /// If somebody must [`listen`] for an endpoint before something is exported there: with this patience.
+    /// If somebody must [`listen`] for an endpoint before something is exported there: with this
+    /// patience.
     pub fn must_listen(&self, endpoint: &Endpoint) -> Option<Duration> {
         self.directory.must_listen(endpoint)
     }
@@ -436,10 +442,12 @@ impl Server {
         std::mem::take(&mut self.directory.files)
     }
 
-    /// Serves a volume as an offer says, with this socket if nobody listens there yet; returns the URI that clients use (with the port, if the system chose it).
+    /// Serves a volume as an offer says, with this socket if nobody listens there yet; returns the
+    /// URI that clients use (with the port, if the system chose it).
     ///
     /// # Errors
-    /// The endpoint cannot be listened on, has other TLS settings, or another export of this name; nothing was changed.
+    /// The endpoint cannot be listened on, has other TLS settings, or another export of this name;
+    /// nothing was changed.
     pub fn export(
         &mut self,
         reactor: &mut Reactor,
@@ -462,8 +470,8 @@ impl Server {
         Ok(ExportUri::Nbd { endpoint, name, guards }.for_clients())
     }
 
-    /// Takes a volume away: new clients do not find it, and those that are there are disconnected once what they have
-    /// asked for is answered.
+    /// Takes a volume away: new clients do not find it, and those that are there are disconnected
+    /// once what they have asked for is answered.
     pub(crate) fn withdraw(&mut self, reactor: &mut Reactor, volume: VolumeId) {
         self.directory.exports.retain(|export| export.volume != volume);
         if let Some(rules) = self.rules.get_mut(usize::from(volume.0)) {
@@ -484,8 +492,8 @@ impl Server {
         }
     }
 
-    /// The volume has another size now. Clients that are there see more only when they connect again; a request beyond
-    /// a smaller end is refused.
+    /// The volume has another size now. Clients that are there see more only when they connect
+    /// again; a request beyond a smaller end is refused.
     pub(crate) fn resize(&mut self, volume: VolumeId, size_bytes: u64) {
         self.directory.resize(volume, size_bytes);
         for connection in self.connections.iter_mut().flatten().filter(|c| c.volume == Some(volume)) {
@@ -516,7 +524,8 @@ impl Server {
         self.directory.came(volume);
     }
 
-    /// Allow lists have changed: who is not let in any more is disconnected once what it has asked for is answered.
+    /// Allow lists have changed: who is not let in any more is disconnected once what it has asked
+    /// for is answered.
     pub(crate) fn look_at_clients_again(&mut self) {
         for index in 0..self.connections.len() as u32 {
             let Some(Some(connection)) = self.connections.get_mut(index as usize) else { continue };
@@ -564,7 +573,8 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// A server that lets go of its socket after a while, as the kernel does for one that was killed.
+    /// A server that lets go of its socket after a while, as the kernel does for one that was
+    /// killed.
     fn waits_for(wanted: &Endpoint, old: OwnedFd) {
         assert!(listen(&MayWait::here(), wanted, Duration::ZERO).is_err(), "{wanted:?} is taken");
         let (told, tell) = mpsc::channel::<()>();

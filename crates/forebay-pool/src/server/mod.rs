@@ -1,30 +1,37 @@
 //! NBD connections on the reactor.
 //!
-//! A connection is a protocol session, a receive buffer, and what it waits for. Life of a connection:
+//! A connection is a protocol session, a receive buffer, and what it waits for. Life of a
+//! connection:
 //!
-//! - receive into a pool buffer, step the session over what came, start every request in it (they share a batch of the
-//!   log), and only then receive again;
-//! - replies of one turn of the loop are gathered and sent with one system call: headers from a reply buffer, data
-//!   straight from the buffer that the device read into;
+//! - receive into a pool buffer, step the session over what came, start every request in it (they
+//!   share a batch of the log), and only then receive again;
+//! - replies of one turn of the loop are gathered and sent with one system call: headers from a
+//!   reply buffer, data straight from the buffer that the device read into;
 //! - a write whose payload has not arrived yet is received straight into its own buffer.
 //!
-//! Back-pressure, so that no client can take memory without bound: a connection that has `REQUESTS_MAX` requests or
-//! `UNSENT_BYTES_MAX` of unsent replies is not read from until some have ended, and when the pool has no memory left
-//! a request waits in its session until it has. The last eighth of the memory is not for requests (`FOR_REPLIES`), for headers
-//! of replies cannot wait; and the last sixteenth is for the engine alone (`FOR_ENGINE`), whose writes would fail. No connection
-//! has more than a quarter of it (`CONNECTION_PART`), and who keeps it without taking answers while others wait for memory is
-//! disconnected (`STALLED_AFTER`; who has more than its share of it waits for those who have less): clients that do not read can slow others down for some seconds, not for ever.
-//! So is who keeps it for a write whose payload does not come (`Pace`); payloads that are still coming have a quarter of the memory, those of
-//! a volume together, and half of it for all volumes (`ARRIVING_PART`), so that clients of other volumes do not wait for them.
+//! Back-pressure, so that no client can take memory without bound: a connection that has
+//! `REQUESTS_MAX` requests or `UNSENT_BYTES_MAX` of unsent replies is not read from until some have
+//! ended, and when the pool has no memory left a request waits in its session until it has. The
+//! last eighth of the memory is not for requests (`FOR_REPLIES`), for headers of replies cannot
+//! wait; and the last sixteenth is for the engine alone (`FOR_ENGINE`), whose writes would fail. No
+//! connection has more than a quarter of it (`CONNECTION_PART`), and who keeps it without taking
+//! answers while others wait for memory is disconnected (`STALLED_AFTER`; who has more than its
+//! share of it waits for those who have less): clients that do not read can slow others down for
+//! some seconds, not for ever. So is who keeps it for a write whose payload does not come (`Pace`);
+//! payloads that are still coming have a quarter of the memory, those of a volume together, and
+//! half of it for all volumes (`ARRIVING_PART`), so that clients of other volumes do not wait for
+//! them.
 //!
-//! One buffer for a request of the longest kind is put by ([`put_memory_by`]). If the rest is in use, it goes to the one who has waited longest
-//! among those who have nothing, first of volumes that have no payload coming: so every request finds memory one day.
+//! One buffer for a request of the longest kind is put by ([`put_memory_by`]). If the rest is in
+//! use, it goes to the one who has waited longest among those who have nothing, first of volumes
+//! that have no payload coming: so every request finds memory one day.
 //!
-//! With TLS (`encrypted`, `tls`) what is received is decrypted into the same buffer, and replies are encrypted when they are
-//! sent; the session sees no difference.
+//! With TLS (`encrypted`, `tls`) what is received is decrypted into the same buffer, and replies
+//! are encrypted when they are sent; the session sees no difference.
 //!
-//! Files: `accept` (who comes in), `exports` (what is found where), `connection` (the state of one), `receive`, `requests`, `send` (the
-//! way of a request), `quiesce` (quiescing, and changing hands), `encrypted` and `tls`, `refusals` (what the operator is told).
+//! Files: `accept` (who comes in), `exports` (what is found where), `connection` (the state of
+//! one), `receive`, `requests`, `send` (the way of a request), `quiesce` (quiescing, and changing
+//! hands), `encrypted` and `tls`, `refusals` (what the operator is told).
 
 use crate::handover::ListenerStore;
 use forebay_config::rules::RuleSet;
@@ -62,10 +69,12 @@ const REQUESTS_MAX: u32 = 512;
 const SEND_BYTES_MAX: u64 = 1 << 20;
 /// Replies of one connection that have not been sent.
 const UNSENT_BYTES_MAX: u64 = 64 << 20;
-/// Bytes received at once if there is no memory for more: everybody can be heard. With TLS, a record and what is left of one.
+/// Bytes received at once if there is no memory for more: everybody can be heard. With TLS, a
+/// record and what is left of one.
 const RECV_BYTES_SMALL: usize = 16 << 10;
 const RECV_BYTES_SMALL_TLS: usize = 64 << 10;
-/// Large receive buffers leave this part of the memory to others: clients that are only there must not take it from requests.
+/// Large receive buffers leave this part of the memory to others: clients that are only there must
+/// not take it from requests.
 const FOR_REQUESTS: usize = 2;
 /// Requests leave this part of the memory to others.
 const FOR_REPLIES: usize = 8;
@@ -73,11 +82,14 @@ const FOR_REPLIES: usize = 8;
 const FOR_ENGINE: usize = 16;
 /// Bytes of reply headers gathered in one buffer.
 const REPLY_BYTES: usize = 4 << 10;
-/// Payloads of writes that are still coming have at most this part of the memory, those of one volume together (and one request more).
+/// Payloads of writes that are still coming have at most this part of the memory, those of one
+/// volume together (and one request more).
 const ARRIVING_PART: u64 = 4;
-/// And those of all volumes together as much as so many volumes may have (and each that had none one request more).
+/// And those of all volumes together as much as so many volumes may have (and each that had none
+/// one request more).
 const ARRIVING_VOLUMES: u64 = 2;
-/// One connection has at most this part of the memory for its requests and their answers (and one request more).
+/// One connection has at most this part of the memory for its requests and their answers (and one
+/// request more).
 const CONNECTION_PART: u64 = 4;
 /// Who waits so long for memory ...
 const WANTS_MEMORY_AFTER: Duration = Duration::from_secs(1);
@@ -85,14 +97,17 @@ const WANTS_MEMORY_AFTER: Duration = Duration::from_secs(1);
 const STALLED_AFTER: Duration = Duration::from_secs(5);
 /// ... and of which so long was seen that it takes nothing, not a part of a send either.
 const STALLED_SEEN: Duration = Duration::from_secs(2);
-/// Looks ([`STALLED_EVERY`]) at a payload of which nothing comes while others wait for memory, before its client is disconnected: 5 s.
+/// Looks ([`STALLED_EVERY`]) at a payload of which nothing comes while others wait for memory,
+/// before its client is disconnected: 5 s.
 const SILENT_LOOKS: u32 = 20;
-/// And at one that comes so slowly that it is not complete: 60 s, and 10 s more for each MiB that has come.
+/// And at one that comes so slowly that it is not complete: 60 s, and 10 s more for each MiB that
+/// has come.
 const SLOW_LOOKS: u32 = 240;
 const SLOW_LOOKS_PER_MIB: u32 = 40;
 /// Once everything is answered, a client over TCP has so long to take it and to end the connection.
 const LINGER: Duration = Duration::from_secs(1);
-/// And so many bytes of a client are taken and dropped meanwhile: what it had under way, not what it goes on with.
+/// And so many bytes of a client are taken and dropped meanwhile: what it had under way, not what
+/// it goes on with.
 const LINGER_BYTES_MAX: u64 = 4 << 20;
 /// How often that is looked at.
 const STALLED_EVERY: Duration = Duration::from_millis(250);
@@ -140,8 +155,8 @@ struct Sending {
     held_bytes: u64,
 }
 
-/// Puts memory by for one request of the longest kind: whoever has waited longest gets it, so nobody waits for what never comes.
-/// False if there is none.
+/// Puts memory by for one request of the longest kind: whoever has waited longest gets it, so
+/// nobody waits for what never comes. False if there is none.
 pub fn put_memory_by(pool: &mut BufPool) -> bool {
     pool.put_by(LONGEST_BYTES)
 }
@@ -155,8 +170,8 @@ struct Arriving {
     pace: Pace,
 }
 
-/// How a payload comes, as seen by looks that are taken while others wait for memory. Counted in looks, not by the clock: a thread
-/// that was held up blames nobody.
+/// How a payload comes, as seen by looks that are taken while others wait for memory. Counted in
+/// looks, not by the clock: a thread that was held up blames nobody.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct Pace {
     /// Bytes that were there at the last look.
@@ -189,7 +204,8 @@ pub trait Volumes {
     /// Takes a request; the owner of both hands the answer to [`Server::replied`].
     fn submit(&mut self, now: u64, request: Request<'_>);
 
-    /// Calls `f(blocks, cached, dirty)` for runs of equal blocks of a range, until it returns false.
+    /// Calls `f(blocks, cached, dirty)` for runs of equal blocks of a range, until it returns
+    /// false.
     fn block_status(
         &self,
         volume: VolumeId,
@@ -248,21 +264,25 @@ pub struct Server {
     /// Where the next look at blocked connections begins.
     blocked_from: u32,
     resume_at: Option<Instant>,
-    /// Connections that have not chosen an export yet, and when to look for those that take too long.
+    /// Connections that have not chosen an export yet, and when to look for those that take too
+    /// long.
     greeting: usize,
     greetings_at: Option<Instant>,
     connections_max: u32,
     held_bytes_max: u64,
     /// Who has more memory than this gets none now, because others wait for some.
     share_bytes: u64,
-    /// Who gets the memory that is put by: of those who wait for memory and have none, who has waited longest.
+    /// Who gets the memory that is put by: of those who wait for memory and have none, who has
+    /// waited longest.
     favoured: Option<u32>,
-    /// Memory of payloads that are still coming, by volume number, and how much of it a volume may have.
+    /// Memory of payloads that are still coming, by volume number, and how much of it a volume may
+    /// have.
     arriving_bytes: Vec<u64>,
     arriving_bytes_max: u64,
     /// When to look whether clients have gone that nothing is received from.
     gone_at: Option<Instant>,
-    /// Since when somebody waits for memory, and when to look whether somebody keeps it for nothing.
+    /// Since when somebody waits for memory, and when to look whether somebody keeps it for
+    /// nothing.
     wants_memory_since: Option<Instant>,
     stalled_at: Option<Instant>,
     /// Connections that are being closed, and when to look whether they can be.
@@ -272,7 +292,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// No client yet. If the listener store is parked nothing is read or accepted before `Server::go_on`.
+    /// No client yet. If the listener store is parked nothing is read or accepted before
+    /// `Server::go_on`.
     pub fn new(
         tokens: fn(ServerToken) -> u64,
         listener_store: Arc<ListenerStore>,
@@ -323,7 +344,8 @@ impl Server {
         self.connections.iter().flatten().count() as u64
     }
 
-    /// No new connections, no new requests. Connections end once what they have asked for is answered.
+    /// No new connections, no new requests. Connections end once what they have asked for is
+    /// answered.
     pub fn close(&mut self, reactor: &mut Reactor) {
         self.closing = true;
         self.directory.close(reactor);
@@ -371,7 +393,8 @@ impl Server {
 mod tests {
     use super::*;
 
-    /// Looks at a payload that comes by so many bytes between two of them; how many it takes until that is too slow.
+    /// Looks at a payload that comes by so many bytes between two of them; how many it takes until
+    /// that is too slow.
     fn looks_until_too_slow(mut received: u32, more: impl Fn(u32) -> u32) -> (u32, &'static str) {
         let mut pace = Pace::default();
         for look in 1.. {

@@ -1,8 +1,9 @@
 //! Quiescing between two requests, and going on: in this process, or in another one.
 //!
-//! At rest, every request that was taken is answered and the answer is sent; what was received behind it lies unread. Then a
-//! connection is its socket, what was agreed on, and the unread bytes: it can change hands, and the client sees a pause. Who uses TLS
-//! cannot be passed on (its keys and record numbers are rustls's own), and is disconnected between two requests.
+//! At rest, every request that was taken is answered and the answer is sent; what was received
+//! behind it lies unread. Then a connection is its socket, what was agreed on, and the unread
+//! bytes: it can change hands, and the client sees a pause. Who uses TLS cannot be passed on (its
+//! keys and record numbers are rustls's own), and is disconnected between two requests.
 
 use super::Server;
 use super::connection::Connection;
@@ -40,8 +41,9 @@ impl Server {
         }
     }
 
-    /// Disconnects those who do not quiesce because of themselves: who sends half a request, or takes no answers. Nobody, if
-    /// others wait for a device: the pool does not quiesce then. Nor who waits for memory that others have.
+    /// Disconnects those who do not quiesce because of themselves: who sends half a request, or
+    /// takes no answers. Nobody, if others wait for a device: the pool does not quiesce then. Nor
+    /// who waits for memory that others have.
     pub(crate) fn cut_busy(&mut self, reactor: &mut Reactor) {
         if self.connections.iter().flatten().any(|connection| connection.requests > 0) {
             return;
@@ -71,8 +73,9 @@ impl Server {
         }
     }
 
-    /// Gives away all listeners, and all connections that can go on elsewhere; the others are closed. Every connection is quiesced.
-    /// `is_owed`: clients of the volume must be told of an error that only this process knows.
+    /// Gives away all listeners, and all connections that can go on elsewhere; the others are
+    /// closed. Every connection is quiesced. `is_owed`: clients of the volume must be told of an
+    /// error that only this process knows.
     pub(crate) fn hand_over(
         &mut self,
         reactor: &mut Reactor,

@@ -1,7 +1,8 @@
-//! What comes in on a connection: received bytes become steps of the session, and steps become requests.
+//! What comes in on a connection: received bytes become steps of the session, and steps become
+//! requests.
 //!
-//! All requests that one receive brought are started together, so that they share a batch of the log. What finds no memory stays in
-//! the session, and [`Server::wake_blocked`] tries again.
+//! All requests that one receive brought are started together, so that they share a batch of the
+//! log. What finds no memory stays in the session, and [`Server::wake_blocked`] tries again.
 
 use super::{ARRIVING_VOLUMES, Arriving, BLOCK, LINGER_BYTES_MAX, Pace, Server, Volumes};
 use forebay_export::nbd::CloseReason;
@@ -45,8 +46,8 @@ impl Server {
         self.enqueue(index);
     }
 
-    /// Parses what has come and sends what is ready, for every connection that has either. Returns true if requests were
-    /// given to the engine.
+    /// Parses what has come and sends what is ready, for every connection that has either. Returns
+    /// true if requests were given to the engine.
     pub fn turn(&mut self, volumes: &mut impl Volumes, reactor: &mut Reactor, now: u64) -> bool {
         if self.queue.is_empty() {
             return false;
@@ -82,9 +83,10 @@ impl Server {
         }
     }
 
-    /// Says how much memory a connection may have and still get more while others wait for some: what it gives back would else be its
-    /// own again at once, for it is the first to hear of it. Who has nothing goes first; then who has less than most. Whoever has
-    /// nothing gets what it needs for one request, so everybody goes on.
+    /// Says how much memory a connection may have and still get more while others wait for some:
+    /// what it gives back would else be its own again at once, for it is the first to hear of it.
+    /// Who has nothing goes first; then who has less than most. Whoever has nothing gets what it
+    /// needs for one request, so everybody goes on.
     fn divide_memory(&mut self) {
         let (mut waits, mut waits_with_nothing, mut users, mut held_bytes) = (false, false, 0, 0);
         let mut first = None;
@@ -205,7 +207,8 @@ impl Server {
         step
     }
 
-    /// Gives a write its buffer and the part of its payload that is there; false if there is no memory.
+    /// Gives a write its buffer and the part of its payload that is there; false if there is no
+    /// memory.
     pub(super) fn take_payload(&mut self, reactor: &mut Reactor, index: u32, request: NbdRequest) -> bool {
         let connection = self.connections[index as usize].as_mut().expect("it is stepped");
         let lead = (request.request.offset_bytes % BLOCK) as usize;
@@ -247,8 +250,8 @@ impl Server {
         volume.and_then(|volume| self.arriving_bytes.get(usize::from(volume.0))).copied().unwrap_or(0)
     }
 
-    /// May one more payload come for a volume now? Who has waited longest may have one beyond what its volume may, and if nothing
-    /// comes for its volume also beyond what all volumes may.
+    /// May one more payload come for a volume now? Who has waited longest may have one beyond what
+    /// its volume may, and if nothing comes for its volume also beyond what all volumes may.
     fn may_arrive(&self, index: u32, volume: VolumeId, bytes: u64) -> bool {
         let coming = self.arriving_bytes_of(Some(volume));
         let first = self.favoured == Some(index);

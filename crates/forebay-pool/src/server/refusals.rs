@@ -1,5 +1,5 @@
-//! What the operator is told of clients that were turned away: the newest, and how many more there were, a few times a
-//! minute at most, so that nobody can fill a log by knocking.
+//! What the operator is told of clients that were turned away: the newest, and how many more there
+//! were, a few times a minute at most, so that nobody can fill a log by knocking.
 
 use std::time::{Duration, Instant};
 

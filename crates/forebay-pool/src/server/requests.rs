@@ -70,8 +70,8 @@ impl Server {
         true
     }
 
-    /// Memory for a request of a connection: of the pool, as far as the connection may have more of it, or what is put by if it is its
-    /// turn. `None`: it waits.
+    /// Memory for a request of a connection: of the pool, as far as the connection may have more of
+    /// it, or what is put by if it is its turn. `None`: it waits.
     pub(super) fn memory_for(&mut self, reactor: &mut Reactor, index: u32, bytes: usize) -> Option<BufId> {
         let connection = self.connections[index as usize].as_mut().expect("it is stepped");
         let pool = reactor.pool_mut();

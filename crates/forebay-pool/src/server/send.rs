@@ -1,7 +1,8 @@
-//! What goes out on a connection: replies are gathered over a turn of the loop and sent together, in pieces of at most
-//! [`SEND_BYTES_MAX`]; then the connection receives again, or is closed.
+//! What goes out on a connection: replies are gathered over a turn of the loop and sent together,
+//! in pieces of at most [`SEND_BYTES_MAX`]; then the connection receives again, or is closed.
 //!
-//! The memory of a piece is free once it is sent, and a client that takes pieces is none that takes nothing, however much waits behind.
+//! The memory of a piece is free once it is sent, and a client that takes pieces is none that takes
+//! nothing, however much waits behind.
 
 use super::connection::Connection;
 use super::{BLOCK, LINGER, REPLY_BYTES, SEND_BYTES_MAX, STALLED_EVERY, Sending, Server, ServerToken};
@@ -87,8 +88,8 @@ impl Server {
         }
     }
 
-    /// Ends connections that are being closed and whose clients keep them from it: who takes no answers, and who does not close a
-    /// connection that has ended.
+    /// Ends connections that are being closed and whose clients keep them from it: who takes no
+    /// answers, and who does not close a connection that has ended.
     pub(super) fn end_leaving(&mut self, reactor: &mut Reactor) -> Option<Duration> {
         if self.leaving == 0 {
             self.leaving_at = None;
@@ -138,7 +139,8 @@ impl Server {
             }
             return;
         }
-        // A payload that has its memory comes in, however much else is under way: it would be kept for nothing.
+        // A payload that has its memory comes in, however much else is under way: it would be kept
+        // for nothing.
         let is_full = connection.is_full() && connection.arriving.is_none();
         if connection.receiving || self.closing || is_full || connection.blocked.is_some() {
             return;
@@ -158,7 +160,8 @@ impl Server {
         reactor.submit(token, Op::Recv { socket: connection.socket, span });
     }
 
-    /// Forgets a closing connection once nothing of it is under way: what was taken is answered, and the answers are sent.
+    /// Forgets a closing connection once nothing of it is under way: what was taken is answered,
+    /// and the answers are sent.
     pub(super) fn try_close(&mut self, reactor: &mut Reactor, index: u32) {
         let Some(slot) = self.connections.get_mut(index as usize) else { return };
         let Some(connection) = slot else { return };
@@ -207,8 +210,8 @@ impl Server {
 }
 
 impl Connection {
-    /// Takes what is sent together from `spans[*at..]` on to `piece`, with the buffers that are not needed afterwards. A span of which
-    /// only a part fits is cut.
+    /// Takes what is sent together from `spans[*at..]` on to `piece`, with the buffers that are not
+    /// needed afterwards. A span of which only a part fits is cut.
     fn next_piece(&mut self, at: &mut usize, pool: &BufPool, sending: &mut Sending, piece: &mut Vec<Span>) {
         piece.clear();
         sending.bytes = 0;

@@ -1,10 +1,14 @@
-//! TLS between a socket and the session of a connection: records in, plaintext out, and the other way round, without I/O.
+//! TLS between a socket and the session of a connection: records in, plaintext out, and the other
+//! way round, without I/O.
 //!
 //! Invariants
-//! - What is kept of what came is less than one record, or a handshake message that is not complete: at most
-//!   [`LEFTOVER_BYTES_MAX`]. What is kept to be sent is what the handshake wants said: at most [`SPEECH_BYTES_MAX`].
-//! - What the handshake (or a change of keys, or an alert) wants said goes out before anything that is encrypted later.
-//! - After an error nothing is decrypted or encrypted any more; the alert that says why can still be sent.
+//! - What is kept of what came is less than one record, or a handshake message that is not
+//!   complete: at most [`LEFTOVER_BYTES_MAX`]. What is kept to be sent is what the handshake wants
+//!   said: at most [`SPEECH_BYTES_MAX`].
+//! - What the handshake (or a change of keys, or an alert) wants said goes out before anything that
+//!   is encrypted later.
+//! - After an error nothing is decrypted or encrypted any more; the alert that says why can still
+//!   be sent.
 
 use forebay_io::BufId;
 use rustls::ServerConfig;
@@ -15,9 +19,11 @@ use std::sync::Arc;
 
 /// Bytes of plaintext in one record.
 pub(super) const RECORD_BYTES: usize = 16 << 10;
-/// What a record takes besides its plaintext, generously: header, type, nonce, tag; and a change of keys before it.
+/// What a record takes besides its plaintext, generously: header, type, nonce, tag; and a change of
+/// keys before it.
 pub(super) const RECORD_OVERHEAD_BYTES: usize = 512;
-/// Most bytes kept that came and mean nothing yet: rustls takes handshake messages of at most 64 KiB.
+/// Most bytes kept that came and mean nothing yet: rustls takes handshake messages of at most 64
+/// KiB.
 pub(super) const LEFTOVER_BYTES_MAX: usize = 96 << 10;
 /// Most bytes that wait to be said for the protocol's own sake.
 const SPEECH_BYTES_MAX: usize = 256 << 10;
@@ -57,8 +63,8 @@ pub(super) struct TlsLink {
     speech: Vec<u8>,
     state: State,
     said_goodbye: bool,
-    /// A buffer to send from that nobody can take away, and whether it is free just now: with it the connection goes on
-    /// even when all other memory is in use.
+    /// A buffer to send from that nobody can take away, and whether it is free just now: with it
+    /// the connection goes on even when all other memory is in use.
     own: Option<(BufId, bool)>,
     /// Bytes of replies that wait to be encrypted.
     pub(super) waiting_bytes: u64,
@@ -121,14 +127,15 @@ impl TlsLink {
         certificates.first().map(AsRef::as_ref)
     }
 
-    /// Begins `work`, to which what came is to be appended, with what came before and means nothing yet.
+    /// Begins `work`, to which what came is to be appended, with what came before and means nothing
+    /// yet.
     pub(super) fn begin(&self, work: &mut Vec<u8>) {
         work.clear();
         work.extend_from_slice(&self.leftover);
     }
 
-    /// Takes what came, behind what [`TlsLink::begin`] put before it; hands plaintext to `sink`, piece by piece, no more of
-    /// it than there is of `work`.
+    /// Takes what came, behind what [`TlsLink::begin`] put before it; hands plaintext to `sink`,
+    /// piece by piece, no more of it than there is of `work`.
     pub(super) fn received(
         &mut self,
         work: &mut [u8],
@@ -209,8 +216,8 @@ impl TlsLink {
         Ok(turn)
     }
 
-    /// Takes the alert that says what was wrong out of the library, which has it ready after an error. It is shown the same
-    /// bytes as before, as it keeps positions in them.
+    /// Takes the alert that says what was wrong out of the library, which has it ready after an
+    /// error. It is shown the same bytes as before, as it keeps positions in them.
     fn say_alert(&mut self, rest: &mut [u8]) {
         let status = self.connection.process_tls_records(rest);
         if let Ok(ConnectionState::EncodeTlsData(mut data)) = status.state {
@@ -234,7 +241,8 @@ impl TlsLink {
         count
     }
 
-    /// Encrypts at most [`RECORD_BYTES`] into `out`, which has room for them; returns how many bytes that are.
+    /// Encrypts at most [`RECORD_BYTES`] into `out`, which has room for them; returns how many
+    /// bytes that are.
     pub(super) fn encrypt(&mut self, plain: &[u8], out: &mut [u8]) -> Result<usize, TlsFailure> {
         self.write(out, |traffic, out| traffic.encrypt(plain, out))
     }

@@ -1,7 +1,8 @@
 //! The memory of a volume that outlives the process.
 //!
-//! A page of words under `/dev/shm`. The pool's thread counts its writes there; how the store looked lies in one of two slots, so that a
-//! kill finds the last one whole. Numbers of writes only grow, also from one process to the next one after a crash.
+//! A page of words under `/dev/shm`. The pool's thread counts its writes there; how the store
+//! looked lies in one of two slots, so that a kill finds the last one whole. Numbers of writes only
+//! grow, also from one process to the next one after a crash.
 
 use super::{Facts, HEADS};
 use forebay_io::SharedPage;
@@ -22,7 +23,8 @@ const AT_CACHED: usize = 7;
 const AT_SLOT: usize = 8;
 const AT_SLOTS: usize = 16;
 const AT_HEADS: usize = SharedPage::WORDS - HEADS;
-/// Words of a slot: number of the last write when the store was seen, and when its first blocks were read; length; bytes.
+/// Words of a slot: number of the last write when the store was seen, and when its first blocks
+/// were read; length; bytes.
 const SLOT_WORDS: usize = (AT_HEADS - AT_SLOTS) / 2;
 const SLOT_HEAD: usize = 3;
 
@@ -108,8 +110,8 @@ pub(super) fn begin(page: &SharedPage, boot_id: &str, run: u64, facts: &Facts) {
     set(AT_MAGIC, MAGIC);
 }
 
-/// Writes down how the store looks: after so many writes, and its first blocks after so many. False if the page is in use by another process,
-/// or has no room for it.
+/// Writes down how the store looks: after so many writes, and its first blocks after so many. False
+/// if the page is in use by another process, or has no room for it.
 pub(super) fn see(page: &SharedPage, run: u64, facts: &Facts, seen_at: u64, heads_at: u64) -> bool {
     let bytes = serde_json::to_vec(facts).unwrap_or_default();
     let there = page.word(AT_SLOT).load(Acquire);

@@ -1,4 +1,5 @@
-//! Keeps what is known of a store: the pool's side, which only counts, and the thread that looks and writes.
+//! Keeps what is known of a store: the pool's side, which only counts, and the thread that looks
+//! and writes.
 
 use super::{Clock, Facts, Record, judge, memory};
 use crate::error::RunError;
@@ -13,7 +14,8 @@ use std::time::{Duration, Instant};
 
 /// The store is looked at when nothing was written for so long.
 const QUIET: Duration = Duration::from_millis(100);
-/// The record is written, and first blocks are read again, at most so often; unless a first block is written that it still calls known.
+/// The record is written, and first blocks are read again, at most so often; unless a first block
+/// is written that it still calls known.
 const RECORD_PAUSE: Duration = Duration::from_secs(10);
 
 const RUNS: u8 = 0;
@@ -41,7 +43,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Looks at the store of the volume with this identity, and at what was known of it. May hang as long as the store does.
+    /// Looks at the store of the volume with this identity, and at what was known of it. May hang
+    /// as long as the store does.
     ///
     /// # Errors
     /// The store cannot be read, or there is no memory.
@@ -74,8 +77,8 @@ impl Prepared {
         })
     }
 
-    /// The volume is attached, and nothing has been written to its store yet: from now on it is kept in mind what is. Called on the pool's
-    /// thread; does not wait for anything.
+    /// The volume is attached, and nothing has been written to its store yet: from now on it is
+    /// kept in mind what is. Called on the pool's thread; does not wait for anything.
     pub(crate) fn begin(self, volume: &str) -> Watch {
         memory::begin(&self.page, &self.clock.boot_id, self.run, &self.facts);
         let shared = Arc::new(Shared {
@@ -188,7 +191,8 @@ struct Recorder {
 
 impl Recorder {
     fn run(mut self) {
-        // What an earlier daemon wrote may not be durable yet, and the record must not speak of bytes that a loss of power takes back.
+        // What an earlier daemon wrote may not be durable yet, and the record must not speak of
+        // bytes that a loss of power takes back.
         let _ = self.open().map(|device| device.flush());
         let mut last = None;
         let mut not_before = Instant::now();
@@ -250,7 +254,8 @@ impl Recorder {
         self.recorded.as_ref().is_some_and(|(there, _)| same(there)) && self.heads_written().is_empty()
     }
 
-    /// Nothing is written just now: how does the store look? `began` writes were made. False if it cannot be looked at.
+    /// Nothing is written just now: how does the store look? `began` writes were made. False if it
+    /// cannot be looked at.
     fn look(&mut self, began: u64) -> bool {
         let Some(device) = self.open() else { return false };
         let Ok(facts) = Facts::of(&device) else { return false };

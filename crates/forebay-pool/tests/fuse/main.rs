@@ -1,8 +1,9 @@
-//! The FUSE server against the real kernel: dd, fio, losetup, ext4, fallocate; kill -9 and restart; parallelism.
+//! The FUSE server against the real kernel: dd, fio, losetup, ext4, fallocate; kill -9 and restart;
+//! parallelism.
 //!
-//! Each test starts a server process of its own (`examples/fuse-memory.rs`), and cleans up mounts and loop devices
-//! also when it fails. Tests are skipped, with a line on stdout, where `/dev/fuse` cannot be opened; those that need root
-//! or a tool, where that is missing.
+//! Each test starts a server process of its own (`examples/fuse-memory.rs`), and cleans up mounts
+//! and loop devices also when it fails. Tests are skipped, with a line on stdout, where `/dev/fuse`
+//! cannot be opened; those that need root or a tool, where that is missing.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -372,7 +373,8 @@ fn thirty_two_slow_reads_run_at_once() {
             // Field 8 of terse output 3: read IOPS.
             let iops: f64 = line.split(';').nth(7).unwrap().parse().unwrap();
             println!("{engine}, {client}: {iops} reads per second of 6400 possible");
-            // Far above what ten requests at once would give, and low enough for a machine that does other work.
+            // Far above what ten requests at once would give, and low enough for a machine that
+            // does other work.
             assert!(iops > 3000.0, "{iops}: about {:.0} at once", iops * 0.005);
         }
         let (busiest, _) = served.stop();

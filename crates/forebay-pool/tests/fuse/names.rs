@@ -1,4 +1,5 @@
-//! Environment variables that say what `examples/fuse-memory.rs` is to serve: shared by it and by the tests that start it.
+//! Environment variables that say what `examples/fuse-memory.rs` is to serve: shared by it and by
+//! the tests that start it.
 
 /// Where to mount.
 pub(crate) const PATH: &str = "FOREBAY_TEST_FUSE_PATH";

@@ -277,8 +277,8 @@ impl Plan {
         }
     }
 
-    /// Leads the plan to the situation of a planted bug. Without a bug some seeds still go where one
-    /// would show: what is looked for must not be there.
+    /// Leads the plan to the situation of a planted bug. Without a bug some seeds still go where
+    /// one would show: what is looked for must not be there.
     fn lead(&mut self, row: Option<(Needs, Situation)>, rng: &mut Rng) {
         let aimed = rng.chance(1, 4);
         let aim = rng.pick(&bugs::situations_of_all());

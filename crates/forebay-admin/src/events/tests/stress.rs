@@ -1,4 +1,5 @@
-//! Many threads publish and follow at once: nothing is lost without a word, nothing grows, nothing hangs.
+//! Many threads publish and follow at once: nothing is lost without a word, nothing grows, nothing
+//! hangs.
 
 use super::*;
 use std::sync::atomic::{AtomicBool, Ordering};

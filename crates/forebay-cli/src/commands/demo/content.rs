@@ -1,7 +1,8 @@
 //! What the volume must hold: a version per block, and the bytes of every version.
 //!
-//! A block's bytes follow from seed, block number and version, and begin with the last two, so that wrong bytes can be
-//! explained: an older version (a lost write), another block (a misdirected one), or something else.
+//! A block's bytes follow from seed, block number and version, and begin with the last two, so that
+//! wrong bytes can be explained: an older version (a lost write), another block (a misdirected
+//! one), or something else.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -173,7 +174,8 @@ impl Ledger {
             } else if found == old {
                 continue;
             } else if sectors.all(|((found, old), new)| found == old || found == new) {
-                // Partly landed, which is allowed: write it once more, so that it is known what it holds.
+                // Partly landed, which is allowed: write it once more, so that it is known what it
+                // holds.
                 client.write_at(offset, &new, false).map_err(nbd)?;
                 self.acknowledge(block, version);
             } else {

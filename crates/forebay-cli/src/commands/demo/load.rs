@@ -1,4 +1,5 @@
-//! The workload: 4 KiB reads and writes on a hot set, at a constant depth, through one NBD connection.
+//! The workload: 4 KiB reads and writes on a hot set, at a constant depth, through one NBD
+//! connection.
 //!
 //! Invariant: no block has two requests in flight, so what a read must return is known exactly.
 
@@ -68,7 +69,8 @@ impl Random {
     }
 }
 
-/// The part of the volume that is used much: extents in random places, some of them much more used than others.
+/// The part of the volume that is used much: extents in random places, some of them much more used
+/// than others.
 #[derive(Debug)]
 pub(super) struct HotSet {
     /// First block of each extent, the most used first.
@@ -172,8 +174,8 @@ impl<'a> Load<'a> {
         Ok(measured)
     }
 
-    /// Writes for a while, then calls `kill` with requests in flight, and collects the answers that still come. Returns
-    /// the writes that were not answered and the number of those that were.
+    /// Writes for a while, then calls `kill` with requests in flight, and collects the answers that
+    /// still come. Returns the writes that were not answered and the number of those that were.
     pub(super) fn run_into(
         &mut self,
         kill: impl FnOnce() -> Result<(), Failure>,

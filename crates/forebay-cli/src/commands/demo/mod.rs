@@ -1,15 +1,19 @@
-//! `forebay demo`: the same workload on a slow disk without and with a cache in front of it, on any machine.
+//! `forebay demo`: the same workload on a slow disk without and with a cache in front of it, on any
+//! machine.
 //!
 //! The story, all of it in a temporary folder and over NBD on a unix socket:
 //! 1. make a disk full of known bytes;
-//! 2. serve it without a cache (pass-through, emulated 7200 rpm disk), run the workload, read everything back;
+//! 2. serve it without a cache (pass-through, emulated 7200 rpm disk), run the workload, read
+//!    everything back;
 //! 3. serve it with a cache (write-back), fill the cache, run the same workload;
-//! 4. kill the daemon in the middle of writing, start it again on the same cache, and read everything back.
+//! 4. kill the daemon in the middle of writing, start it again on the same cache, and read
+//!    everything back.
 //!
 //! Invariants
-//! - Every write is remembered ([`content::Ledger`]), every read is compared, and the command succeeds only if every byte
-//!   of the volume was right both times.
-//! - However it ends, Ctrl-C included, the daemon is stopped and the folder removed (unless `--keep`).
+//! - Every write is remembered ([`content::Ledger`]), every read is compared, and the command
+//!   succeeds only if every byte of the volume was right both times.
+//! - However it ends, Ctrl-C included, the daemon is stopped and the folder removed (unless
+//!   `--keep`).
 
 mod content;
 mod daemon;
@@ -71,7 +75,8 @@ struct Plan {
     hot_bytes: u64,
 }
 
-/// The workload is spread over pieces of this size: what is used much lies in places, as it does in a database.
+/// The workload is spread over pieces of this size: what is used much lies in places, as it does in
+/// a database.
 const EXTENT_BYTES: u64 = 1 << 20;
 /// Longest warm-up after the hot set was read once.
 const WARM_UP_MAX: Duration = Duration::from_secs(15);

@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! - A file that was there is neither replaced nor written to, unless that was asked for.
-//! - Only bytes that match their checksums get here, and lost sectors stay as the copy of the backing store has them.
+//! - Only bytes that match their checksums get here, and lost sectors stay as the copy of the
+//!   backing store has them.
 //! - Everything is durable before success is reported.
 
 use std::collections::BTreeMap;

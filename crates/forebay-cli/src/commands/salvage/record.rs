@@ -1,8 +1,9 @@
 //! Where the record is sought that says that a daemon gave the cache up and went on without it.
 //!
-//! Without the record everything that was dirty when the cache failed looks current, and is older than what the backing store has.
-//! So nothing is quiet here: the folders that were looked into are always named, and where there is no such folder at all nothing
-//! is written over a copy of the backing store, unless somebody has said that this is the folder.
+//! Without the record everything that was dirty when the cache failed looks current, and is older
+//! than what the backing store has. So nothing is quiet here: the folders that were looked into are
+//! always named, and where there is no such folder at all nothing is written over a copy of the
+//! backing store, unless somebody has said that this is the folder.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -62,7 +63,8 @@ fn unix_s() -> u64 {
 }
 
 impl Sought {
-    /// That of the options; else what `forebay run` and `forebay serve` have if nobody says anything else.
+    /// That of the options; else what `forebay run` and `forebay serve` have if nobody says
+    /// anything else.
     pub(super) fn new(options: &Options) -> Result<Self, Failure> {
         let config = options.config.as_deref();
         Self::of(options.state_dir.as_deref(), config, state_dir(), Path::new(config::DEFAULT_FILE))
@@ -94,7 +96,8 @@ impl Sought {
         Ok(Self { folders, named: false })
     }
 
-    /// Refuses if none of the folders exists and nobody has named one: then the record may be anywhere.
+    /// Refuses if none of the folders exists and nobody has named one: then the record may be
+    /// anywhere.
     pub(super) fn check_there(&self) -> Result<(), Failure> {
         if self.named || self.folders.iter().any(|folder| folder.is_dir()) {
             return Ok(());
@@ -137,7 +140,8 @@ impl Sought {
         Ok(known)
     }
 
-    /// Whether notes say that a device of a mirrored cache was put out; `None` if there are no notes of this cache.
+    /// Whether notes say that a device of a mirrored cache was put out; `None` if there are no
+    /// notes of this cache.
     pub(super) fn is_out(&self, cache: CacheUuid, tag: u64) -> Result<Option<bool>, Refusal> {
         let mut said = None;
         for folder in &self.folders {

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use crate::screen::{Paint, count};
 
-/// Every coverage mark with the number of engines that reached it; those that none has reached are red.
+/// Every coverage mark with the number of engines that reached it; those that none has reached are
+/// red.
 pub(super) fn table(coverage: &CoverageCounts, paint: Paint) -> String {
     let reached = coverage.iter().filter(|(.., engines)| *engines > 0).count();
     let mut text =

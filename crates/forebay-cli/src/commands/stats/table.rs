@@ -1,6 +1,7 @@
 //! Everything that matters about a volume on one screen or two, made of the daemon's JSON.
 //!
-//! A number that the daemon does not know is a dash, never a zero; a line of which nothing is known is left out.
+//! A number that the daemon does not know is a dash, never a zero; a line of which nothing is known
+//! is left out.
 
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! `forebay top`: volumes, jobs and alarms, live on a terminal.
 //!
-//! `feed` asks the daemon on a thread of its own, `state` is what is shown and what keys do to it (no terminal, no
-//! daemon), `view` draws it.
+//! `feed` asks the daemon on a thread of its own, `state` is what is shown and what keys do to it
+//! (no terminal, no daemon), `view` draws it.
 //!
 //! Invariants
 //! - Keys are answered at once, however slow the daemon is.

@@ -1,4 +1,5 @@
-//! The screen as text, against golden files, and keys against what they do. `UPDATE_GOLDEN=1` writes the files anew.
+//! The screen as text, against golden files, and keys against what they do. `UPDATE_GOLDEN=1`
+//! writes the files anew.
 
 use super::super::feed::Snapshot;
 use super::super::state::{Action, State};

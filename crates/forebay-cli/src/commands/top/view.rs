@@ -1,6 +1,8 @@
-//! The screen of `forebay top`: a line about everything, volumes, the selected one in detail, jobs, alarms, keys.
+//! The screen of `forebay top`: a line about everything, volumes, the selected one in detail, jobs,
+//! alarms, keys.
 //!
-//! What does not fit is cut from below, the least important first; nothing is drawn outside the screen, however small.
+//! What does not fit is cut from below, the least important first; nothing is drawn outside the
+//! screen, however small.
 
 use std::time::Instant;
 

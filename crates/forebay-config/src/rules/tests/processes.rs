@@ -1,4 +1,5 @@
-//! Rules and clients that come and go: processes that end, times that are over, identities that are refreshed.
+//! Rules and clients that come and go: processes that end, times that are over, identities that are
+//! refreshed.
 
 use std::path::Path;
 

@@ -20,7 +20,8 @@ pub(super) async fn reload(State(context): State<Context>) -> Answer<ReloadDone>
     context.change(|admin| admin.reload()).await.map(Json)
 }
 
-/// Starts a successor and passes pools and clients to it; its process answers `GET /v1/daemon` once it has taken over.
+/// Starts a successor and passes pools and clients to it; its process answers `GET /v1/daemon` once
+/// it has taken over.
 #[utoipa::path(post, path = "/v1/upgrade", tag = "daemon",
     responses((status = 200, description = "The successor, which has read the configuration", body = UpgradeBegun)))]
 pub(super) async fn upgrade(State(context): State<Context>) -> Answer<UpgradeBegun> {

@@ -6,9 +6,10 @@
 //! | `GET /v1/alarms` | the active alarms |
 //! | `POST /v1/alarms/{id}/acknowledge?by=NAME` | the alarm, known now to everybody |
 //!
-//! Conditions of `/v1/events`: `kind` (names or groups, with commas), `volume`, `pool`, `job`, `severity` (at least).
-//! `after=ID`, or the header `Last-Event-ID`, resumes; `after=oldest` begins with all of the history. The header counts
-//! more, for a client that connects again by itself sends it with the address it had at first.
+//! Conditions of `/v1/events`: `kind` (names or groups, with commas), `volume`, `pool`, `job`,
+//! `severity` (at least). `after=ID`, or the header `Last-Event-ID`, resumes; `after=oldest` begins
+//! with all of the history. The header counts more, for a client that connects again by itself
+//! sends it with the address it had at first.
 
 mod frames;
 #[cfg(test)]

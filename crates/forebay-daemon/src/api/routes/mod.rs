@@ -1,5 +1,5 @@
-//! Every path of the API: what it is, what it takes, what it answers. A handler checks nothing that `extract` can check
-//! and decides nothing: it calls [`Admin`] and gives the answer a status.
+//! Every path of the API: what it is, what it takes, what it answers. A handler checks nothing that
+//! `extract` can check and decides nothing: it calls [`Admin`] and gives the answer a status.
 
 mod daemon;
 pub(super) mod events;

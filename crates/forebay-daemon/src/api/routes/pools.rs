@@ -47,7 +47,8 @@ pub(super) struct Removal {
     #[serde(default)]
     #[param(required = false)]
     erase: bool,
-    /// Forget a pool that cannot be opened, with its volumes, whatever only its cache has. Its devices stay as they are.
+    /// Forget a pool that cannot be opened, with its volumes, whatever only its cache has. Its
+    /// devices stay as they are.
     #[serde(default)]
     #[param(required = false)]
     force: bool,
@@ -70,7 +71,8 @@ pub(super) async fn remove_pool(
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Allowed {
-    /// Make a new cache where the recorded one is not there, and give that one up: it is refused should it come back.
+    /// Make a new cache where the recorded one is not there, and give that one up: it is refused
+    /// should it come back.
     #[serde(default)]
     #[param(required = false)]
     new_cache: bool,

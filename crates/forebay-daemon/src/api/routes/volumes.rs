@@ -41,7 +41,8 @@ pub(super) async fn volume(
     context.look(move |admin| admin.volume(&volume)).await.map(Json)
 }
 
-/// What was lost of a volume with a cache that failed: ranges by address, which answer with errors until they are written.
+/// What was lost of a volume with a cache that failed: ranges by address, which answer with errors
+/// until they are written.
 #[utoipa::path(get, path = "/v1/volumes/{volume}/losses", tag = "volumes",
     params(("volume" = String, Path, description = "Name")),
     responses((status = 200, description = "The ranges; none if nothing is lost", body = [LossInfo])))]
@@ -61,7 +62,8 @@ pub(super) struct Detachment {
     #[serde(default)]
     #[param(required = false, inline)]
     how: DetachHow,
-    /// Also if it is in use. What was asked for is answered; then connections are closed, and files are gone.
+    /// Also if it is in use. What was asked for is answered; then connections are closed, and files
+    /// are gone.
     #[serde(default)]
     #[param(required = false)]
     force: bool,
@@ -92,7 +94,8 @@ pub(super) struct ResizeRequest {
     force: bool,
 }
 
-/// Gives a volume another size: a job, short if it grows. 409 if it is to get smaller and is in use.
+/// Gives a volume another size: a job, short if it grows. 409 if it is to get smaller and is in
+/// use.
 #[utoipa::path(post, path = "/v1/volumes/{volume}/resize", tag = "volumes", request_body = ResizeRequest,
     params(("volume" = String, Path, description = "Name")),
     responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]

@@ -1,7 +1,9 @@
-//! One JSON object: numbers since the start under their own names, and nested objects for windows, latencies and ages.
+//! One JSON object: numbers since the start under their own names, and nested objects for windows,
+//! latencies and ages.
 //!
 //! - `NAME`: counters since the start, gauges, and what is derived of them;
-//! - `windows.WINDOW`: `span_s`, `NAME_per_s` of every counter, and what is derived of the window's own counts;
+//! - `windows.WINDOW`: `span_s`, `NAME_per_s` of every counter, and what is derived of the window's
+//!   own counts;
 //! - `latency.PATH.WINDOW`: `count`, `per_s`, `bytes_per_s`, `mean_us`, `p50_us` ... `max_us`;
 //! - `dirty_age`: `oldest_s` and blocks by age.
 //!

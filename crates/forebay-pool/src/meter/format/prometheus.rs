@@ -1,9 +1,10 @@
 //! The statistics for Prometheus, as OpenMetrics text.
 //!
-//! Every metric is called `forebay_` and the name of the field (counters end in `_total`) and carries the labels `pool` and
-//! `volume`, as far as the report has them. Durations are histograms, `forebay_latency_seconds` with the label `path`, since the
-//! start. What follows from other numbers is left out: Prometheus computes rates, ratios and percentiles over the time
-//! that the question is about. So is what nobody counts.
+//! Every metric is called `forebay_` and the name of the field (counters end in `_total`) and
+//! carries the labels `pool` and `volume`, as far as the report has them. Durations are histograms,
+//! `forebay_latency_seconds` with the label `path`, since the start. What follows from other
+//! numbers is left out: Prometheus computes rates, ratios and percentiles over the time that the
+//! question is about. So is what nobody counts.
 
 use super::super::{AGE_BOUNDS, DirtyAge, FIELDS, Kind, MemberState, Report};
 use prometheus_client::collector::Collector;

@@ -7,7 +7,8 @@
 //! | gap | `event: gap`, `data`; with `id` unless resuming could still bring what is missing |
 //! | heartbeat | a comment and `id`: everything up to it was delivered or not wanted |
 //!
-//! The body is asked for more only when the socket takes more; meanwhile the bounded queue of the subscription fills.
+//! The body is asked for more only when the socket takes more; meanwhile the bounded queue of the
+//! subscription fills.
 
 use axum::response::sse::Event as Frame;
 use forebay_admin::events::{Delivery, EventId, GapReason, Subscription};

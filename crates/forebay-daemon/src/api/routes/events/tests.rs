@@ -70,7 +70,8 @@ impl Drop for Server {
     }
 }
 
-/// Sends a request; gives status and what follows the head. HTTP/1.0, so that the body comes without chunks.
+/// Sends a request; gives status and what follows the head. HTTP/1.0, so that the body comes
+/// without chunks.
 fn request(socket: &Path, line: &str, header: &str) -> (u16, BufReader<UnixStream>) {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -175,7 +176,8 @@ fn a_client_that_does_not_read_does_not_hold_up_anybody() {
     let server = Server::start(&stage.hub, HEARTBEAT);
     let (_, mut stream) = request(&server.socket, "GET /v1/events", "");
     frame(&mut stream);
-    // More than sockets and buffers take: at the end the queue stays full although the server has time to send.
+    // More than sockets and buffers take: at the end the queue stays full although the server has
+    // time to send.
     let details = serde_json::json!("x".repeat(8_000));
     let stays_full = || {
         (0..20).all(|_| {
