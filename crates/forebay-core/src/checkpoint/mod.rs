@@ -94,6 +94,8 @@ pub(crate) struct Checkpoints {
     /// The superblock of a new member is written, after that of the other one.
     second: bool,
     last_at: Nanos,
+    /// The cache flush that covers what has been written of it.
+    ticket: u64,
     /// Generation of the checkpoint in effect, once one was taken since the start.
     in_effect: u64,
     /// Generation of the superblock that says so, durable in both copies.
@@ -355,6 +357,8 @@ impl Checkpoints {
     }
 
     fn write_copies(&mut self, cx: &mut Context) {
+        let next = self.in_effect == 0 || cx.superblock.checkpoint_generation == self.in_effect + 1;
+        assert!(next, "I13: a checkpoint is written to the slots that are not in effect");
         self.step = CheckpointStep::Writing;
         let members = cx.meta_members();
         self.pending = 2 * members.len() as u32;
@@ -368,6 +372,8 @@ impl Checkpoints {
     }
 
     fn write_superblock(&mut self, cx: &mut Context, copy: usize) {
+        let flushed = cx.flushes.cache.succeeded >= self.ticket;
+        assert!(flushed, "I13: a superblock names only what was flushed");
         self.step = [CheckpointStep::SuperA, CheckpointStep::SuperB][copy];
         let second = self.second;
         let members = cx.superblock_members(second);
@@ -418,6 +424,7 @@ impl Checkpoints {
             CheckpointStep::SuperA => CheckpointStep::FlushA,
             _ => CheckpointStep::FlushB,
         };
+        self.ticket = cx.flushes.cache.ticket();
         cx.flush(Device::Cache, Waiter::Checkpoint);
     }
 

@@ -441,6 +441,8 @@ impl Destager {
 
     fn write_extent(&mut self, cx: &mut Context, number: u32) {
         let extent = self.extents.get(number);
+        let durable = |slot: &u32| cx.map.is_durable(*slot) || cx.runs_without_cache();
+        assert!(extent.slots.iter().all(durable), "I11: only what the cache holds durably is written back");
         let (id, first) = (extent.volume, extent.first);
         let mask = if extent.parts.len() == 1 { cx.map.mask(extent.slots[0]) } else { MASK_FULL };
         if mask != MASK_FULL {

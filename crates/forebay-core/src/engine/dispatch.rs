@@ -6,7 +6,7 @@ use crate::context::pages::PageUse;
 use crate::engine::Engine;
 use crate::log::ledger::Waiter;
 use crate::log::streams::ItemOwner;
-use crate::map::segment::Key;
+use crate::map::segment::{BlockState, Key};
 
 impl Engine {
     /// A call of the owner begins: what came of the last one is handed on first.
@@ -81,6 +81,9 @@ impl Engine {
     /// Tells whoever waits that an item was written to `slot`, or (`None`) will not be.
     fn appended(&mut self, owner: ItemOwner, key: Key, slot: Option<u32>) {
         let ok = slot.is_some();
+        if let (ItemOwner::Request(_) | ItemOwner::Merge(..), Some(slot)) = (owner, slot) {
+            assert!(self.cx.map.state(slot) == BlockState::Dirty, "I1: what was written is in the map");
+        }
         match owner {
             ItemOwner::Request(req) => self.logged(req, ok),
             ItemOwner::Merge(req, page) => {

@@ -70,6 +70,7 @@ impl Context {
     pub(crate) fn reply(&mut self, req: u32) {
         let path = self.path(req);
         let mut done = self.reqs.remove(req);
+        assert!(done.pending == 0, "I1: a request is answered when all its parts have ended");
         if done.kind == RequestKind::Flush {
             done.failed = self.flush_fails(done.volume, done.losses_reported, done.failed);
         }
@@ -289,6 +290,8 @@ impl Engine {
         let op = self.cx.take_op(op);
         self.cx.note_latency(&op, ok);
         let slot = op.slot;
+        let summed = crcs.len() as u64 == u64::from(op.len) / BLOCK;
+        assert!(slot.is_none() || !ok || summed, "I4: cached blocks are read with their checksums");
         self.cx.note_cache_read(slot, op.member, ok);
         if let Some(slot) =
             slot.filter(|_| self.cx.mirror.is_some() && !matches!(op.kind, OpKind::ScrubRead { .. }))

@@ -261,6 +261,8 @@ impl Context {
         let sequence = self.log.next_sequence;
         self.log.next_sequence += 1;
         let state = &self.log.streams[stream.index()];
+        let follows = state.in_flight.back().map_or(state.completed_sequence, Batch::next_sequence);
+        assert!(state.next_sequence == follows, "I12: the batches of a stream are numbered without gaps");
         BatchHeader {
             kind,
             stream,
@@ -382,6 +384,10 @@ impl Context {
 
     /// A batch counts now: its blocks enter the map and whoever waits is told.
     fn apply_batch(&mut self, kind: StreamKind, mut batch: Batch) {
+        let counted = self.log.streams[kind.index()].completed_sequence;
+        assert!(batch.completed == Some(true), "I1: a batch counts once it is written");
+        assert!(batch.stream_sequence == counted, "I2: a batch counts after all before it in its stream");
+        assert!(!self.fenced, "I52: nothing enters the map once the cache is fenced");
         // A flush started since the write completed did not know of this batch: it was not applied
         // yet.
         self.flushes.cache.unflushed = true;

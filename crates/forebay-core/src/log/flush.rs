@@ -115,6 +115,7 @@ impl Context {
     }
 
     fn cache_is_durable(&mut self) {
+        assert!(!self.fenced, "I14: no flush is trusted after one that failed");
         for (number, blocks) in self.flushes.flushing.drain(..) {
             let segment = &mut self.map.segments[number as usize];
             // A segment that was freed meanwhile has nothing left to be durable.
@@ -158,7 +159,9 @@ impl Context {
             return;
         }
         let cache = self.flushes.cache.unflushed || self.flushes.cache.is_running();
-        if cache && !fault::planted(PlantedBug::SkipDeviceFlush) {
+        let cache = cache && !fault::planted(PlantedBug::SkipDeviceFlush);
+        assert!(self.flushes.covers_all(cache), "I3: a FLUSH waits for a flush of all that was acknowledged");
+        if cache {
             self.reqs.get_mut(req).pending += 1;
             self.flush(Device::Cache, Waiter::Request(req));
         }

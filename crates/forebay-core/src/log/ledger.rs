@@ -69,3 +69,12 @@ pub(crate) struct FlushLedger {
     /// Memory for those whom a flush serves.
     pub(crate) served: Vec<Waiter>,
 }
+
+impl FlushLedger {
+    /// Everything complete is durable, or will be when the flush of the next ticket has ended
+    /// (`waits`: somebody waits for it).
+    pub(super) fn covers_all(&self, waits: bool) -> bool {
+        let starts_later = self.cache.ticket() > self.cache.ended + u64::from(self.cache.running);
+        self.undurable.is_empty() || waits && starts_later
+    }
+}

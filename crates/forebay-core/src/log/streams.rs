@@ -73,6 +73,13 @@ pub(crate) struct Batch {
     pub(crate) missing: u8,
 }
 
+impl Batch {
+    /// The number of the batch after it: a summary takes none.
+    pub(super) fn next_sequence(&self) -> u64 {
+        self.stream_sequence + u64::from(!self.is_summary)
+    }
+}
+
 /// One append stream.
 #[derive(Debug)]
 pub(crate) struct Stream {

@@ -67,6 +67,11 @@ impl Intents {
         self.regions.values().filter(|region| region.has_ended(succeeded)).count()
     }
 
+    /// The intent of each of these regions is durable on the cache.
+    fn are_durable(&self, mut regions: core::ops::RangeInclusive<u64>) -> bool {
+        regions.all(|number| self.regions.get(&number).is_some_and(|region| region.durable))
+    }
+
     /// A direct write begins in a region.
     fn enter(&mut self, number: u64, succeeded: u64) -> &mut Region {
         let region = self
@@ -423,6 +428,10 @@ impl Engine {
     }
 
     fn write_direct(&mut self, direct: u32) {
+        let d = self.directs.get(direct);
+        let durable =
+            self.cx.runs_without_cache() || self.cx.volume(d.volume).intents.are_durable(d.regions());
+        assert!(durable, "I10: a write goes past the cache once its intent is durable");
         let d = self.directs.get_mut(direct);
         d.stage = DirectStage::Writing;
         d.pending = 1;

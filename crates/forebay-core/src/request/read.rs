@@ -438,7 +438,8 @@ impl Engine {
             self.cx.count_fill_given_up(key.volume(), overtaken || !valid);
         }
         if let (Some(slot), true, false) = (slot, valid, overtaken) {
-            self.cx.map.insert(slot, BlockState::Clean);
+            let old = self.cx.map.insert(slot, BlockState::Clean);
+            assert!(old.is_none(), "I9: a fill replaces nothing that was written meanwhile");
             self.cx.stats.filled_blocks += 1;
             self.cx.counters.of(key.volume()).filled_blocks += 1;
             if pinned {
