@@ -73,7 +73,7 @@ impl<Owner: Copy> RangeLocks<Owner> {
     /// Gives a held range back and appends the owners that get theirs now to `granted`.
     pub(crate) fn release(&mut self, range: BlockRange, granted: &mut Vec<Owner>) {
         let at = self.held.partition_point(|held| held.first < range.first);
-        assert!(self.held.get(at) == Some(&range), "only a held range is released");
+        assert!(self.held.get(at) == Some(&range), "I8: a block lock is held until it is given back");
         self.held.remove(at);
         self.grant(range, granted);
     }

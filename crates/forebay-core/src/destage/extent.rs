@@ -81,6 +81,8 @@ pub(crate) struct Extent {
     /// Slots of its dirty blocks.
     pub(crate) slots: Vec<u32>,
     pub(crate) pages: Vec<Page>,
+    /// Blocks that were read from the cache and had the right checksum.
+    pub(crate) compared: usize,
     pub(crate) pending: u32,
     pub(crate) failed: bool,
 }
@@ -92,7 +94,8 @@ impl Extent {
             _ => None,
         });
         let slots = slots.collect();
-        Self { volume, first, is_discard: false, parts, slots, pages: Vec::new(), pending: 1, failed: false }
+        let (pages, compared, pending) = (Vec::new(), 0, 1);
+        Self { volume, first, is_discard: false, parts, slots, pages, compared, pending, failed: false }
     }
 
     pub(crate) fn blocks(&self) -> BlockRange {

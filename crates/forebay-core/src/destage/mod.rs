@@ -406,6 +406,7 @@ impl Destager {
             let part = self.extents.get(number).parts[at];
             let slot = part.slot().expect("what was read from the cache has a slot");
             if ok && (trust || crcs.get(index as usize) == Some(&cx.map.crc(slot))) {
+                self.extents.get_mut(number).compared += 1;
                 continue;
             }
             if tries < cx.slot_tries(slot) {
@@ -441,6 +442,8 @@ impl Destager {
 
     fn write_extent(&mut self, cx: &mut Context, number: u32) {
         let extent = self.extents.get(number);
+        let cached = extent.parts.iter().filter(|part| part.slot().is_some()).count();
+        assert!(extent.compared == cached, "I4: only what was compared with its checksum is written back");
         let durable = |slot: &u32| cx.map.is_durable(*slot) || cx.runs_without_cache();
         assert!(extent.slots.iter().all(durable), "I11: only what the cache holds durably is written back");
         let (id, first) = (extent.volume, extent.first);
