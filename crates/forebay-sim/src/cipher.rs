@@ -14,41 +14,15 @@
 
 use crate::content::Content;
 use crate::device::SimDevice;
+use crate::ensure::ensure;
 use crate::image::Image;
-use crate::plan::Plan;
-use crate::rng::{Rng, mix};
-use crate::world::ensure;
+use crate::plan::{CipherPlan, Plan};
 use forebay_core::{PlantedBug, fault};
-use forebay_crypt::{CacheCipher, FileKey, KEY_BYTES};
+use forebay_format::SECTOR_BYTES;
 use forebay_format::geometry::CHECKPOINT_START_BLOCK;
-use forebay_format::{CacheUuid, Encryption, SECTOR_BYTES};
-use std::sync::Arc;
 
 /// Beginnings of structures that lie behind the superblocks.
 const MAGICS: [&[u8]; 2] = [b"FBAT", b"FBAYCKPT"];
-
-/// The cipher of an encrypted cache, and what its superblock says of it.
-#[derive(Clone, Debug)]
-pub struct CipherPlan {
-    cipher: Arc<CacheCipher>,
-    mark: Encryption,
-}
-
-impl CipherPlan {
-    /// One with a key of this seed.
-    pub(crate) fn draw(seed: u64, uuid: CacheUuid) -> Self {
-        let mut rng = Rng::new(mix(seed ^ 0x6b65_7973));
-        let mut bytes = [0; KEY_BYTES];
-        bytes.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&rng.word().to_le_bytes()));
-        let key = FileKey::parse(&bytes).expect("64 bytes, drawn at random");
-        Self { cipher: Arc::new(key.cipher(uuid)), mark: key.mark(uuid) }
-    }
-
-    /// For the superblock.
-    pub(crate) fn mark(&self) -> Encryption {
-        self.mark
-    }
-}
 
 /// A write to a cache device, as its owner sees it.
 #[derive(Clone, Copy, Debug)]

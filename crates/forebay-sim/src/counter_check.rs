@@ -5,10 +5,10 @@
 //! compares it with [`forebay_core::Stats`] and, where those say more, with what the counters of
 //! the volumes add up to.
 
-use crate::client::Pending;
-use crate::world::{World, ensure};
-use forebay_core::{Action, Device, RequestKind, RequestOutcome, Stats, VolumeStats};
+use crate::ensure::ensure;
+use forebay_core::{Action, Device, Engine, RequestKind, RequestOutcome, Stats, VolumeStats};
 use forebay_format::VolumeId;
+use forebay_format::geometry::VOLUMES_MAX;
 
 /// What happened since the engine was opened.
 #[derive(Clone, Copy, Default, Debug)]
@@ -135,10 +135,13 @@ macro_rules! counted_twice {
     };
 }
 
-impl World {
+/// What a request asks for: what, of which volume and how much, and when it was made.
+pub(crate) type Asked = (RequestKind, (VolumeId, u64), u64);
+
+impl Books {
     /// The engine asks for something.
-    pub(crate) fn note_action(&mut self, action: &Action) {
-        let done = &mut self.books.seen.operations;
+    pub(crate) fn note_action(&mut self, action: &Action, engine: &Engine) {
+        let done = &mut self.seen.operations;
         match *action {
             Action::Read { device: Device::Cache, len, .. } => {
                 done.cache_reads += 1;
@@ -154,7 +157,7 @@ impl World {
             }
             Action::WriteMeta { op, .. } => {
                 done.cache_writes += 1;
-                done.cache_written_bytes += self.engine.meta(op).len() as u64;
+                done.cache_written_bytes += engine.meta(op).len() as u64;
             }
             Action::Write { device: Device::Backing(_), len, .. } => {
                 done.backing_writes += 1;
@@ -166,35 +169,35 @@ impl World {
     }
 
     /// A device had ended.
-    pub(crate) fn note_ended_operation(&mut self) {
-        self.books.ended = true;
+    pub(crate) fn note_ended(&mut self) {
+        self.ended = true;
     }
 
     /// A volume has come or gone.
     pub(crate) fn note_moved(&mut self) {
-        self.books.moved = true;
+        self.moved = true;
     }
 
     /// A damaged block was reported.
     pub(crate) fn note_damage(&mut self) {
-        self.books.seen.damaged_blocks += 1;
+        self.seen.damaged_blocks += 1;
     }
 
     /// A checkpoint is in effect.
     pub(crate) fn note_checkpoint(&mut self) {
-        self.books.seen.checkpoints += 1;
+        self.seen.checkpoints += 1;
     }
 
     /// The engine has answered a request: what it says of it is true.
-    pub(crate) fn note_reply(&mut self, pending: &Pending, reply: &Action) -> Result<(), String> {
+    pub(crate) fn note_reply(&mut self, asked: Asked, reply: &Action, now: u64) -> Result<(), String> {
         let Action::Reply { result, path, took, volume, bytes, .. } = *reply else { return Ok(()) };
-        let (kind, asked, since) = pending.asked();
+        let (kind, asked, since) = asked;
         ensure!(volume == asked.0 && bytes == asked.1, "{reply:?}, but {asked:?} was asked for");
         if path == RequestOutcome::Refused {
             ensure!(result.is_err() && took == 0, "{reply:?} of a request that was refused");
             return Ok(());
         }
-        ensure!(took == self.now - since, "{reply:?}, but it took {} ns", self.now - since);
+        ensure!(took == now - since, "{reply:?}, but it took {} ns", now - since);
         let fits = match kind {
             RequestKind::Read => matches!(
                 path,
@@ -209,7 +212,7 @@ impl World {
             RequestKind::Prefetch => path == RequestOutcome::Prefetch,
         };
         ensure!(fits, "{reply:?} of {kind:?}");
-        let seen = &mut self.books.seen;
+        let seen = &mut self.seen;
         seen.takes(kind, bytes);
         seen.failed_requests += u64::from(result.is_err());
         match kind {
@@ -221,32 +224,34 @@ impl World {
         Ok(())
     }
 
-    /// Compares the books with the counters of the engine.
+    /// Compares the books with the counters of the engine. `open`: the requests that are under way;
+    /// `volumes`: how many there are, if all of them were attached at the opening.
     ///
     /// # Errors
     /// They differ.
-    pub(crate) fn check_counters(&self) -> Result<(), String> {
-        let Books { mut seen, moved, ended } = self.books;
-        let stats = self.engine.stats();
+    pub(crate) fn check(
+        &self,
+        engine: &Engine,
+        open: &[Asked],
+        volumes: Option<usize>,
+    ) -> Result<(), String> {
+        let Self { mut seen, moved, ended } = *self;
+        let stats = engine.stats();
         // What was refused was answered at once.
-        self.requests.values().map(Pending::asked).for_each(|(kind, (_, len), _)| seen.takes(kind, len));
+        open.iter().for_each(|(kind, (_, len), _)| seen.takes(*kind, *len));
         let mut said = Seen::from(&stats);
         if ended {
             said.operations = seen.operations;
         }
         ensure!(said == seen, "the counters say {said:?}, and it was {seen:?}");
-        ensure!(
-            stats.requests_in_flight == self.requests.len() as u64,
-            "{} requests are under way, and it is {}",
-            stats.requests_in_flight,
-            self.requests.len()
-        );
-        let ids = (0..self.plan.volumes.len() as u16).map(VolumeId);
-        let volumes: Vec<VolumeStats> = ids.filter_map(|id| self.engine.volume_stats(id)).collect();
-        let always = !moved && volumes.len() == self.plan.volumes.len() && !self.late.contains(&true);
+        let (in_flight, open) = (stats.requests_in_flight, open.len());
+        ensure!(in_flight == open as u64, "{in_flight} requests are under way, and it is {open}");
+        let stats_of = |id| engine.volume_stats(VolumeId(id));
+        let known: Vec<VolumeStats> = (0..VOLUMES_MAX as u16).filter_map(stats_of).collect();
+        let always = !moved && volumes == Some(known.len());
         let all = counted_twice!(stats);
         let mut sums = all.map(|_| 0);
-        for volume in &volumes {
+        for volume in &known {
             sums.iter_mut().zip(counted_twice!(volume)).for_each(|(sum, one)| *sum += one);
         }
         let right = if always { sums == all } else { sums.iter().zip(all).all(|(sum, all)| *sum <= all) };

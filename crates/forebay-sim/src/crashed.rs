@@ -7,15 +7,15 @@
 //!
 //! Invariant: same seed, same bytes.
 
-use crate::content::Content;
 use crate::device::SimDevice;
+use crate::disks::{CACHE, Snapshot};
+use crate::ensure::ensure;
 use crate::hostile;
 use crate::image::Image;
-use crate::oracle::Oracle;
 use crate::plan::Plan;
 use crate::rng::{Rng, mix};
 use crate::workload::read_everything;
-use crate::world::{CACHE, Snapshot, World, ensure};
+use crate::world::World;
 use forebay_core::{OnBackingChange, Status};
 use std::rc::Rc;
 
@@ -113,16 +113,6 @@ impl CrashedState {
             other => other.map(|()| Recovered::Served),
         }
     }
-}
-
-/// An oracle that keeps every version, for backing stores as they are.
-pub(crate) fn with_history(plan: &Plan, devices: &[SimDevice]) -> Oracle {
-    let sectors: Vec<u64> = plan.volumes.iter().map(|volume| volume.bytes_max / 512).collect();
-    Oracle::new(&sectors, true, plan.may_order(), |volume, sector| {
-        let mut bytes = [0; 512];
-        devices[1 + volume].visible().read(sector * 512, &mut bytes);
-        Some(Content::of(&bytes))
-    })
 }
 
 fn bytes_of(image: &Image) -> Vec<u8> {

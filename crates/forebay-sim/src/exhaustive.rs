@@ -20,21 +20,23 @@
 //! Invariant: the same options give the same report, and a sequence gives the same whatever else is
 //! run.
 
+use crate::counters::Counters;
 use crate::device::{SimDevice, WriteRemains};
-use crate::explore::{backing_alone, crash_name, damage_one_copy, first_state};
-use crate::order::check_images;
-use crate::panic_message;
+use crate::disks::{Moment, Snapshot};
+use crate::ensure::ensure;
+use crate::explore::{backing_alone, crash_name, damage_one_copy};
 use crate::plan::Plan;
 use crate::rng::{Rng, mix};
+use crate::start::first_state;
+use crate::violation::{caught, planted_option};
 use crate::workload::{close_and_reopen, read_everything, settle};
-use crate::world::{ANSWER_LIMIT_NS, Counters, Moment, Snapshot, Trap, World, ensure};
+use crate::world::{ANSWER_LIMIT_NS, Trap, World, check_images};
 use forebay_core::{
     DestageOrder, Drain, OnBackingChange, PlantedBug, RequestKind, Treatment, VolumeSettings, fault,
 };
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::Mode;
 use std::collections::{HashMap, HashSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 /// Longest sequence.
@@ -345,12 +347,7 @@ pub fn run_exhaustive(
     let count = sequences.len() as u64;
     for sequence in sequences {
         let mut run = Run::new(&sequence, options);
-        let outcome = catch_unwind(AssertUnwindSafe(|| run.go()));
-        let what = match outcome {
-            Ok(Ok(())) => None,
-            Ok(Err(what)) => Some(what),
-            Err(panic) => Some(panic_message(panic.as_ref())),
-        };
+        let what = caught(|| run.go());
         run.add_to(&mut report);
         report.violations.extend(what.map(|what| violation(&sequence, options.bug, what)));
         progress((report.sequences, count, report.judged, report.violations.len()));
@@ -376,7 +373,7 @@ fn chosen(options: &ExhaustiveOptions) -> Vec<Sequence> {
 }
 
 fn violation(sequence: &Sequence, bug: Option<PlantedBug>, what: String) -> ExhaustiveViolation {
-    let planted = bug.map(|bug| format!(" --break {}", bug.name())).unwrap_or_default();
+    let planted = planted_option(bug);
     let name = sequence.name();
     let replay_command = format!("forebay sim --exhaustive --only {name}{planted}");
     ExhaustiveViolation { sequence: name, what, replay_command }

@@ -9,27 +9,23 @@
 //! Invariant: what a fork does never changes the main line, so a run with a smaller budget of crash
 //! points is a prefix of a run with a larger one.
 
-use crate::cipher::{encrypted, nothing_shows, read_at_rest};
-use crate::content::Content;
+use crate::cipher::{nothing_shows, read_at_rest};
+use crate::counters::Counters;
 use crate::device::{Faults, SimDevice};
-use crate::lifecycle::{Place, Tenant};
-use crate::mirror::{MemberNotes, device_of};
-use crate::oracle::Oracle;
-use crate::order::check_images;
-use crate::places::Places;
+use crate::disks::{Snapshot, device_of};
+use crate::ensure::ensure;
 use crate::plan::{Plan, Style};
-use crate::rng::{Digest, Rng, mix};
+use crate::rng::{Digest, Rng};
+use crate::start::first_state;
 use crate::workload::{
     Advance, Record, Replayed, Workload, changed_after_crash, close_and_reopen, read_everything, serves,
     settle,
 };
-use crate::world::{Counters, Disks, Snapshot, Trap, World, ensure};
-use forebay_core::{
-    CacheMark, FormatParams, OnBackingChange, PlantedBug, Suspicion, VolumeSettings, fault, format_cache,
-};
+use crate::world::{Trap, World, check_images};
+use forebay_core::{OnBackingChange, PlantedBug, fault};
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::Superblock;
-use forebay_format::{BLOCK_BYTES, Geometry, SECTORS_PER_BLOCK};
+use forebay_format::{BLOCK_BYTES, Geometry};
 use std::rc::Rc;
 
 /// Crashes in a row.
@@ -213,7 +209,7 @@ impl Run {
             world.trap = trap;
             set_faults(&mut world);
             if round > 0 {
-                quiet(&mut world);
+                world.stop_faults();
                 read_everything(&mut world)?;
                 set_faults(&mut world);
             }
@@ -221,7 +217,7 @@ impl Run {
                 self.work(&mut world)?;
             }
         } else if !world.stopped {
-            ensure!(relaxed || faulty(&world), "does not open: {:?}", world.engine.status());
+            ensure!(relaxed || world.had_errors(), "does not open: {:?}", world.engine.status());
         }
         nothing_shows(&self.plan, &world.disks.devices[0])?;
         self.close(&world)?;
@@ -268,7 +264,7 @@ impl Run {
         let trap = if deeper { Trap::After(snapshot.rng.range(1, 8)) } else { Trap::Off };
         let plan = if plain { 0 } else { snapshot.rng.below(12) };
         let mut world = self.open(snapshot, trap);
-        quiet(&mut world);
+        world.stop_faults();
         let serves = open_with_errors(&mut world)?;
         if !world.stopped {
             ensure!(serves || world.oracle.relaxed, "does not open: {:?}", world.engine.status());
@@ -352,7 +348,7 @@ pub(crate) fn backing_alone(plan: &Plan, snapshot: &Snapshot) -> Result<(), Stri
     }
     for volume in 0..plan.volumes.len() {
         // Of a volume that comes or goes it is judged when it is known whether it is there.
-        if !snapshot.disks.tenants[volume].is_attached() {
+        if !snapshot.disks.volumes[volume].is_attached() {
             continue;
         }
         let image = snapshot.disks.devices[1 + volume].visible();
@@ -363,16 +359,6 @@ pub(crate) fn backing_alone(plan: &Plan, snapshot: &Snapshot) -> Result<(), Stri
 
 pub(crate) fn crash_name(snapshot: &Snapshot) -> &'static str {
     if snapshot.power { "power cut" } else { "kill" }
-}
-
-fn faulty(world: &World) -> bool {
-    world.errors.iter().any(|errors| *errors > 0)
-}
-
-fn quiet(world: &mut World) {
-    for device in &mut world.disks.devices {
-        device.faults = Faults::default();
-    }
 }
 
 /// Waits until a cache is open whose members may make errors meanwhile. An opening that failed for
@@ -390,7 +376,7 @@ fn open_with_errors(world: &mut World) -> Result<bool, String> {
             Faults { write_error: rate, spares_metadata, ..Faults::default() };
     }
     let serves = world.wait_open()?;
-    quiet(world);
+    world.stop_faults();
     if serves || world.stopped {
         return Ok(serves);
     }
@@ -445,85 +431,4 @@ fn finish(world: &mut World) -> Result<(), String> {
         return Ok(());
     }
     close_and_reopen(world)
-}
-
-/// New devices: a formatted cache and backing stores with something on them.
-pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
-    let mut rng = Rng::new(mix(plan.seed ^ 0x46_4f52_4542_4159));
-    let params = format_params(plan, &tenants(plan));
-    let (cache, second) = if plan.mirror.is_some() {
-        let [cache, second] = crate::mirror::format_members(plan, &params)?;
-        (cache, Some(second))
-    } else {
-        let mut cache = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);
-        cache.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
-        for (offset, bytes) in format_cache(&params).map_err(|why| format!("format_cache: {why}"))? {
-            cache.preset(offset, &encrypted(plan, offset, &bytes));
-        }
-        (cache, None)
-    };
-    let sectors: Vec<u64> = plan.volumes.iter().map(|volume| volume.bytes_max / 512).collect();
-    let mut devices = vec![cache];
-    let latency = plan.backing_latency;
-    devices.extend(plan.volumes.iter().map(|volume| SimDevice::new(volume.bytes_max, latency)));
-    devices.extend(second);
-    let oracle = Oracle::new(&sectors, plan.faults.damages(), plan.may_order(), |volume, sector| {
-        if plan.volumes[volume].is_blank(sector / SECTORS_PER_BLOCK as u64) {
-            return None;
-        }
-        if rng.chance(1, 4) {
-            return Some(Content::Zero);
-        }
-        let content = Content::Tag(rng.word() | 1);
-        let mut bytes = [0; 512];
-        content.fill(&mut bytes);
-        devices[1 + volume].preset(sector * 512, &bytes);
-        Some(content)
-    });
-    let disks = Disks {
-        devices,
-        // Caches of different machines do not note the same stamps.
-        stamps: vec![1_000_000 * (plan.identity as i64 - 6); plan.volumes.len()],
-        sampled: vec![Vec::new(); plan.volumes.len()],
-        suspicions: vec![Suspicion::None; plan.volumes.len()],
-        settings: plan
-            .volumes
-            .iter()
-            .map(|volume| VolumeSettings { mode: volume.mode, ..plan.settings })
-            .collect(),
-        places: Places::new(&plan.geometry, plan.cache_bytes_max()),
-        damaged: false,
-        tenants: tenants(plan),
-        cache_bytes: plan.cache_bytes,
-        cache_pending: None,
-        record: None,
-        member_notes: plan.mirror.is_some().then(|| MemberNotes { next_tag: 2, ..MemberNotes::default() }),
-        known: CacheMark::default(),
-    };
-    let ordered = vec![false; plan.volumes.len()];
-    Ok(Snapshot { disks, oracle, now: 1_000_000, rng, power: true, ordered })
-}
-
-pub(crate) fn tenants(plan: &Plan) -> Vec<Tenant> {
-    let tenant = |volume: &crate::plan::VolumePlan| Tenant {
-        place: Place::Attached,
-        bytes: volume.bytes,
-        resizing: None,
-        ending: false,
-        incarnation: 0,
-    };
-    plan.volumes.iter().map(tenant).collect()
-}
-
-pub(crate) fn format_params(plan: &Plan, tenants: &[Tenant]) -> FormatParams {
-    let entry = |(index, tenant): (usize, &Tenant)| crate::lifecycle::entry(plan, tenant, index);
-    FormatParams {
-        geometry: plan.geometry,
-        members: forebay_format::Members::default(),
-        uuid: plan.uuid,
-        encryption: plan.cipher.as_ref().map(|cipher| cipher.mark()),
-        volumes: tenants.iter().enumerate().map(entry).collect(),
-        created_unix_s: 1_700_000_000,
-        written_by: "forebay-sim".into(),
-    }
 }

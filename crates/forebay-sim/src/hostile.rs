@@ -13,21 +13,22 @@
 
 use crate::content::Content;
 use crate::device::SimDevice;
-use crate::explore::first_state;
+use crate::disks::{CACHE, Moment, Snapshot};
+use crate::ensure::ensure;
 use crate::image::Image;
 use crate::oracle::Oracle;
-use crate::panic_message;
 use crate::plan::{FaultPlan, Plan, Style};
 use crate::rng::{Rng, mix};
+use crate::start::{first_state, first_volumes, format_params, superblock_in};
+use crate::violation::caught;
 use crate::workload::{Advance, Workload, read_everything, settle};
-use crate::world::{CACHE, Moment, Snapshot, World, ensure};
+use crate::world::World;
 use forebay_core::{OnBackingChange, PlantedBug, Status, fault, format_cache};
 use forebay_format::batch::BatchHeader;
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry};
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 /// What is wrong with the devices.
@@ -128,12 +129,7 @@ pub fn run_hostile(
     let _planting = fault::plant(bug);
     let mut report = HostileReport::default();
     for seed in seed..seed + seeds {
-        let outcome = catch_unwind(AssertUnwindSafe(|| one_seed(seed, &mut report)));
-        let what = match outcome {
-            Ok(Ok(())) => None,
-            Ok(Err(what)) => Some(what),
-            Err(panic) => Some(panic_message(panic.as_ref())),
-        };
+        let what = caught(|| one_seed(seed, &mut report));
         report.seeds += 1;
         report.violations.extend(what.map(|what| (seed, what)));
         progress(report.seeds);
@@ -270,7 +266,7 @@ pub(crate) fn run_with(plan: &Rc<Plan>, ignores_flushes: bool, history: bool) ->
     let mut states = States { moments: Vec::new(), stops: Vec::new() };
     let mut first = first_state(plan)?;
     if history {
-        first.oracle = crate::crashed::with_history(plan, &first.disks.devices);
+        first.oracle = as_they_are(plan, &first.disks.devices, true);
     }
     let mut world = World::open(plan, first, OnBackingChange::Refuse);
     ensure!(world.wait_open()?, "a new cache does not open: {:?}", world.engine.status());
@@ -357,12 +353,7 @@ fn lose_write(plan: &Plan, old: &Image, cache: &mut SimDevice, rng: &mut Rng) ->
 }
 
 fn newest_checkpoint(plan: &Plan, cache: &Image) -> Option<Checkpoint> {
-    let superblocks = [0, 1].map(|copy| {
-        let mut bytes = [0; BLOCK_BYTES];
-        cache.read(Geometry::superblock_offset(copy), &mut bytes);
-        Superblock::decode(&bytes)
-    });
-    let generation = Superblock::choose(superblocks).ok()?.checkpoint_generation;
+    let generation = superblock_in(cache)?.checkpoint_generation;
     [0, 1].into_iter().find_map(|copy| {
         let mut bytes = vec![0; plan.geometry.checkpoint_blocks() as usize * BLOCK_BYTES];
         cache.read(plan.geometry.checkpoint_offset(generation, copy), &mut bytes);
@@ -382,7 +373,7 @@ fn batch_header(plan: &Plan, image: &Image, segment: u32, at: u32) -> Option<Bat
 /// Formats a device, up to some write, which is torn. False if the first of them has not even
 /// begun.
 fn reformat(plan: &Plan, mut cache: SimDevice, rng: &mut Rng) -> Result<(SimDevice, bool), String> {
-    let params = crate::explore::format_params(plan, &crate::explore::tenants(plan));
+    let params = format_params(plan, &first_volumes(plan));
     let params = forebay_core::FormatParams { uuid: CacheUuid([0xC; 16]), ..params };
     let writes = format_cache(&params).map_err(|why| format!("format_cache: {why}"))?;
     let last = rng.below(writes.len() as u64) as usize;
@@ -406,12 +397,7 @@ fn open(plan: &Rc<Plan>, snapshot: Snapshot) -> Result<(Outcome, String), String
     }
     // What was promised is not there. If it is what the backing stores hold, nothing wrong came
     // from the cache.
-    let sectors: Vec<u64> = plan.volumes.iter().map(|volume| volume.bytes_max / 512).collect();
-    let oracle = Oracle::new(&sectors, false, plan.may_order(), |volume, sector| {
-        let mut bytes = [0; 512];
-        disks.devices[1 + volume].visible().read(sector * 512, &mut bytes);
-        Some(Content::of(&bytes))
-    });
+    let oracle = as_they_are(plan, &disks.devices, false);
     let ordered = vec![false; ordered.len()];
     let (outcome, _) = serve(plan, Snapshot { disks, oracle, now, rng, power: true, ordered })?;
     Ok(if outcome == Outcome::Right { (Outcome::Backing, String::new()) } else { first })
@@ -437,4 +423,14 @@ fn serve(plan: &Rc<Plan>, snapshot: Snapshot) -> Result<(Outcome, String), Strin
         Err(what) if what.contains("an I/O error without a cause") => Ok((Outcome::Refused, what)),
         Err(what) => Err(what),
     }
+}
+
+/// An oracle for backing stores as they are; with `history` it keeps every version.
+fn as_they_are(plan: &Plan, devices: &[SimDevice], history: bool) -> Oracle {
+    let sectors: Vec<u64> = plan.volumes.iter().map(|volume| volume.bytes_max / 512).collect();
+    Oracle::new(&sectors, history, plan.may_order(), |volume, sector| {
+        let mut bytes = [0; 512];
+        devices[1 + volume].visible().read(sector * 512, &mut bytes);
+        Some(Content::of(&bytes))
+    })
 }

@@ -6,7 +6,7 @@
 //! slow.
 //!
 //! Clients do not wait for each other: requests come in bursts, at a rate that a cache can keep up
-//! with, so that its destage sets no pace and each layout serves the same requests at the same
+//! with, so that its destage limits nothing and each layout serves the same requests at the same
 //! times.
 //!
 //! Invariant: a run is the same every time, on every machine.
@@ -74,14 +74,14 @@ pub const WORKLOADS: [Workload; 4] = [
 
 /// When requests come.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct ArrivalRate {
     /// Requests at a time, at least one.
     pub burst: u32,
     /// Blocks of 4 KiB in a second, at least one.
     pub blocks_per_s: u32,
 }
 
-impl Default for Pace {
+impl Default for ArrivalRate {
     fn default() -> Self {
         Self { burst: 16, blocks_per_s: 8_000 }
     }
@@ -91,8 +91,8 @@ impl Default for Pace {
 #[derive(Clone, Debug)]
 pub struct Load {
     workload: Workload,
-    pace: Pace,
-    places: u64,
+    arrivals: ArrivalRate,
+    positions: u64,
     zipf: Zipf,
     rng: Rng,
     /// Bytes that were written so far.
@@ -113,31 +113,34 @@ pub struct Ask {
 impl Load {
     /// Over a volume of so many bytes.
     #[must_use]
-    pub fn new(workload: Workload, volume_bytes: u64, pace: Pace, seed: u64) -> Self {
-        let places = volume_bytes / PAGE / u64::from(workload.blocks);
-        let zipf = Zipf::new(places, THETA);
-        Self { workload, pace, places, zipf, rng: Rng::new(seed), written_bytes: 0 }
+    pub fn new(workload: Workload, volume_bytes: u64, arrivals: ArrivalRate, seed: u64) -> Self {
+        let positions = volume_bytes / PAGE / u64::from(workload.blocks);
+        let zipf = Zipf::new(positions, THETA);
+        Self { workload, arrivals, positions, zipf, rng: Rng::new(seed), written_bytes: 0 }
     }
 
     /// Time between two bursts, in nanoseconds.
     #[must_use]
     pub fn interval_ns(&self) -> u64 {
-        let blocks = u64::from(self.pace.burst) * u64::from(self.workload.blocks);
-        blocks * 1_000_000_000 / u64::from(self.pace.blocks_per_s)
+        let blocks = u64::from(self.arrivals.burst) * u64::from(self.workload.blocks);
+        blocks * 1_000_000_000 / u64::from(self.arrivals.blocks_per_s)
     }
 
     /// The next burst.
     pub fn next_burst(&mut self) -> Vec<Ask> {
-        (0..self.pace.burst).map(|_| self.next_ask()).collect()
+        (0..self.arrivals.burst).map(|_| self.next_ask()).collect()
     }
 
     fn next_ask(&mut self) -> Ask {
         let is_read = self.rng.below(100) < self.workload.reads_pct;
-        let place =
-            if self.workload.skewed { self.zipf.block(&mut self.rng) } else { self.rng.below(self.places) };
+        let position = if self.workload.skewed {
+            self.zipf.block(&mut self.rng)
+        } else {
+            self.rng.below(self.positions)
+        };
         let blocks = self.workload.blocks;
         self.written_bytes += if is_read { 0 } else { u64::from(blocks) * PAGE };
-        Ask { is_read, block: place * u64::from(blocks), blocks }
+        Ask { is_read, block: position * u64::from(blocks), blocks }
     }
 }
 

@@ -11,12 +11,11 @@
 //! Invariant: no clock, no chance: the same seed shrinks to the same script.
 
 use crate::explore::{Run, Trial};
-use crate::panic_message;
 use crate::plan::{FaultPlan, Plan, Style};
+use crate::violation::caught;
 use crate::workload::{Record, Recorded, Replayed, Step};
 use forebay_core::{PlantedBug, PoolSettings, RequestKind, Treatment, VolumeSettings, fault};
 use std::cell::RefCell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 /// Trials after which the smallest run so far must do.
@@ -104,11 +103,7 @@ struct Failed {
 }
 
 fn outcome(run: &mut Run) -> Option<String> {
-    match catch_unwind(AssertUnwindSafe(|| run.go())) {
-        Ok(Ok(())) => None,
-        Ok(Err(what)) => Some(what),
-        Err(panic) => Some(panic_message(panic.as_ref())),
-    }
+    caught(|| run.go())
 }
 
 fn record(plan: Plan, crashes: u64) -> Option<Failed> {

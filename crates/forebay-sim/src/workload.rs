@@ -1,10 +1,13 @@
 //! The workload of clients and operators: random requests in the mixture of the plan.
 
+use crate::content::Content;
+use crate::counters::Counters;
 use crate::device::SimDevice;
-use crate::lifecycle::{Place, Tenant};
-use crate::plan::{Mix, Plan};
+use crate::disks::{AttachState, Disks, Snapshot, VolumeStatus};
+use crate::ensure::ensure;
+use crate::plan::{Mix, Plan, pool_settings, settings};
 use crate::rng::Rng;
-use crate::world::{ANSWER_LIMIT_NS, Counters, Disks, Snapshot, Trap, World, ensure};
+use crate::world::{ANSWER_LIMIT_NS, Trap, World};
 use forebay_core::{
     Drain, OnBackingChange, PoolSettings, RequestKind, Status, Suspicion, Treatment, VolumeSettings,
 };
@@ -311,12 +314,11 @@ impl Workload {
             Deed::Tune => {
                 let mode = world.disks.settings[volume].mode;
                 let destage_order = world.rng.pick(&world.plan.orders);
-                let mut settings =
-                    VolumeSettings { mode, destage_order, ..crate::plan::settings(&mut world.rng) };
+                let mut settings = VolumeSettings { mode, destage_order, ..settings(&mut world.rng) };
                 if world.plan.faults.backing.flush_drops {
                     settings.skip_sequential_bytes = 0;
                 }
-                let pool = Some(crate::plan::pool_settings(&mut world.rng));
+                let pool = Some(pool_settings(&mut world.rng));
                 Step::Configure { volume, settings, pool }
             }
             Deed::Drain => {
@@ -466,7 +468,7 @@ fn restart(world: &mut World) -> Result<(), String> {
     if serves || world.stopped {
         return Ok(());
     }
-    ensure!(faulty(world), "the cache does not open: {:?}", world.engine.status());
+    ensure!(world.had_errors(), "the cache does not open: {:?}", world.engine.status());
     open_quietly(world, OnBackingChange::Refuse)
 }
 
@@ -486,12 +488,12 @@ fn learn_of_change(
     dirty: &[bool],
 ) -> Result<(), String> {
     let opens = world.wait_open()?;
-    let serves = opens && world.disks.tenants[volume].place == Place::Attached;
+    let serves = opens && world.disks.volumes[volume].state == AttachState::Attached;
     let stays_dirty = dirty.iter().any(|dirty| *dirty);
     let uncertain = world.disks.suspicions[volume] == Suspicion::Uncertain;
     let refused = !(serves && stays_dirty) || uncertain;
     ensure!(refused, "opened although the backing store changed under dirty data");
-    ensure!(serves || stays_dirty || faulty(world), "does not open: {:?}", world.engine.status());
+    ensure!(serves || stays_dirty || world.had_errors(), "does not open: {:?}", world.engine.status());
     // Where the owner cannot tell, each opening compares blocks of its own, and one that finds
     // nothing keeps what is dirty.
     let keep = stays_dirty && (serves || uncertain || world.rng.chance(1, 2));
@@ -505,24 +507,21 @@ fn learn_of_change(
         // with another policy.
         world.quiesce()?;
         world.close()?;
-        world.disks.tenants[volume].place = Place::Attached;
+        world.disks.volumes[volume].state = AttachState::Attached;
     }
     open_quietly(world, if keep { OnBackingChange::KeepDirty } else { OnBackingChange::DiscardDirty })?;
-    let tenant = &world.disks.tenants[volume];
-    ensure!(tenant.place == Place::Attached || world.stopped || world.fenced, "not attached: {tenant:?}");
+    let status = &world.disks.volumes[volume];
+    ensure!(
+        status.state == AttachState::Attached || world.stopped || world.fenced,
+        "not attached: {status:?}"
+    );
     Ok(())
-}
-
-fn faulty(world: &World) -> bool {
-    world.errors.iter().any(|errors| *errors > 0)
 }
 
 /// Opens while no device makes errors: it must succeed.
 fn open_quietly(world: &mut World, policy: OnBackingChange) -> Result<(), String> {
     let faults: Vec<_> = world.disks.devices.iter().map(|device| device.faults).collect();
-    for device in &mut world.disks.devices {
-        device.faults = crate::device::Faults::default();
-    }
+    world.stop_faults();
     world.wait_flights()?;
     world.reopen(policy);
     let serves = world.wait_open()?;
@@ -544,7 +543,7 @@ pub fn changed_after_crash(
     rng: &mut Rng,
 ) -> Result<Counters, String> {
     let volume = rng.below(plan.volumes.len() as u64) as usize;
-    let here = snapshot.disks.tenants.iter().all(Tenant::is_attached);
+    let here = snapshot.disks.volumes.iter().all(VolumeStatus::is_attached);
     // What one member alone has of the last writes counts only at starts with this member.
     let varies = plan.mirror.as_ref().is_some_and(|mirror| mirror.misses_of > 0);
     if !here || varies || snapshot.disks.damaged || snapshot.oracle.relaxed || snapshot.disks.record.is_some()
@@ -595,28 +594,33 @@ fn dirty_after_crash(
 
 /// Somebody else writes to some sectors in a row of a backing store that nobody uses.
 fn write_by_others(disks: &mut Disks, volume: usize, rng: &mut Rng) -> Range<u64> {
-    let sectors = disks.tenants[volume].bytes / 512;
+    let sectors = disks.volumes[volume].bytes / 512;
     let first = rng.below(sectors);
     let end = first + rng.range(1, 64).min(sectors - first);
-    for sector in first..end {
-        let mut bytes = [0; 512];
-        crate::content::Content::Tag(rng.word() | 1).fill(&mut bytes);
-        disks.devices[1 + volume].preset(sector * 512, &bytes);
-    }
+    overwrite(disks, volume, first..end, rng);
     // A crash soon after a start may find the volume as it was noted at the stop before: then its
     // stamp tells.
     disks.stamps[volume] += 1_000;
     first..end
 }
 
+/// Gives sectors of a backing store new contents.
+fn overwrite(disks: &mut Disks, volume: usize, sectors: Range<u64>, rng: &mut Rng) {
+    for sector in sectors {
+        let mut bytes = [0; 512];
+        Content::Tag(rng.word() | 1).fill(&mut bytes);
+        disks.devices[1 + volume].preset(sector * 512, &bytes);
+    }
+}
+
 /// Somebody else writes to a backing store. That shows in its modification stamp, or at least in a
 /// sampled block.
 fn change_backing(world: &mut World) -> Option<(usize, Range<u64>)> {
     let volume = world.rng.below(world.plan.volumes.len() as u64) as usize;
-    if !world.disks.tenants[volume].is_attached() {
+    if !world.disks.volumes[volume].is_attached() {
         return None;
     }
-    let sectors = world.disks.tenants[volume].bytes / 512;
+    let sectors = world.disks.volumes[volume].bytes / 512;
     let sampled = &world.disks.sampled[volume];
     let secretly = !sampled.is_empty() && world.rng.chance(1, 3);
     let first = if secretly {
@@ -626,11 +630,7 @@ fn change_backing(world: &mut World) -> Option<(usize, Range<u64>)> {
         world.rng.below(sectors)
     };
     let count = world.rng.range(1, 64).min(sectors - first);
-    for sector in first..first + count {
-        let mut bytes = [0; 512];
-        crate::content::Content::Tag(world.rng.word() | 1).fill(&mut bytes);
-        world.disks.devices[1 + volume].preset(sector * 512, &bytes);
-    }
+    overwrite(&mut world.disks, volume, first..first + count, &mut world.rng);
     world.disks.stamps[volume] += if secretly { 0 } else { 1_000 };
     Some((volume, first..first + count))
 }
@@ -647,7 +647,7 @@ fn take_over(world: &mut World, volume: usize, changed: Range<u64>, keep: Option
         }
         image.read(sector * 512, &mut bytes);
         let or_old = keep == Some(true) && dirty[(sector / 8) as usize];
-        world.oracle.replace(volume, sector, crate::content::Content::of(&bytes), or_old);
+        world.oracle.replace(volume, sector, Content::of(&bytes), or_old);
     }
 }
 

@@ -7,7 +7,7 @@ mod flashcache;
 use flashcache::FlashCacheSets;
 use forebay_sim::cards::{CARDS, Card, FILLS, Rest, Sweep, error, mib_per_s};
 use forebay_sim::ftl::{Collection, Ftl, FtlConfig};
-use forebay_sim::layout::{ForebayLog, Layout, Load, Outcome, PAGE, Pace, Sizes, WORKLOADS, measure};
+use forebay_sim::layout::{ArrivalRate, ForebayLog, Layout, Load, Outcome, PAGE, Sizes, WORKLOADS, measure};
 
 const PAGES: u32 = 32_768;
 const SIZES: Sizes = Sizes { cache_bytes: 64 << 20, volume_bytes: 256 << 20, segment_blocks: None };
@@ -48,7 +48,7 @@ fn what_is_stale_is_no_room() {
 /// What a layout makes of a device with the spare area of card D, which collects greedily.
 fn on_card_d(layout: &mut dyn Layout, workload: &str) -> Outcome {
     let workload = WORKLOADS.iter().find(|one| one.name == workload).expect("it is one of them");
-    let mut load = Load::new(*workload, SIZES.volume_bytes, Pace::default(), 1);
+    let mut load = Load::new(*workload, SIZES.volume_bytes, ArrivalRate::default(), 1);
     let device = FtlConfig {
         logical_pages: (SIZES.cache_bytes / PAGE) as u32,
         block_pages: 64,

@@ -7,7 +7,7 @@ use forebay_format::Geometry;
 use forebay_sim::cards::{CARDS, Card};
 use forebay_sim::ftl::{Collection, Ftl, FtlConfig, FtlStats};
 use forebay_sim::layout::{
-    ForebayLog, Layout, Load, Outcome, PAGE, Pace, Sizes, WORKLOADS, Workload, measure,
+    ArrivalRate, ForebayLog, Layout, Load, Outcome, PAGE, Sizes, WORKLOADS, Workload, measure,
 };
 
 const COLLECTIONS: [(Collection, &str); 2] =
@@ -35,7 +35,7 @@ pub(crate) struct Comparison {
     /// Bytes of an erase block.
     block_bytes: u64,
     rounds: u64,
-    pace: Pace,
+    arrivals: ArrivalRate,
     pub(crate) seed: u64,
     workload: Option<String>,
     layout: Option<String>,
@@ -51,7 +51,7 @@ impl Default for Comparison {
             sizes: Sizes { cache_bytes: 1 << 30, volume_bytes: VOLUME_PER_CACHE << 30, segment_blocks: None },
             block_bytes: MIB,
             rounds: 4,
-            pace: Pace::default(),
+            arrivals: ArrivalRate::default(),
             seed: 1,
             workload: None,
             layout: None,
@@ -77,8 +77,8 @@ impl Comparison {
                 self.block_bytes = number(value, 64, 1 << 14).filter(|kib| kib.is_power_of_two())? << 10
             }
             "--rounds" => self.rounds = number(value, 1, 1000)?,
-            "--burst" => self.pace.burst = number(value, 1, 128)? as u32,
-            "--blocks-per-s" => self.pace.blocks_per_s = number(value, 1, 1 << 24)? as u32,
+            "--burst" => self.arrivals.burst = number(value, 1, 128)? as u32,
+            "--blocks-per-s" => self.arrivals.blocks_per_s = number(value, 1, 1 << 24)? as u32,
             "--seed" => self.seed = number(value, 0, u64::MAX)?,
             "--capacity-gb" => self.capacity_gb = number(value, 1, 1 << 30)? as f64,
             "--cycles" => self.cycles = number(value, 1, 1 << 30)? as f64,
@@ -104,7 +104,7 @@ impl Comparison {
         let wanted = |asked: &Option<String>, name: &str| asked.as_deref().is_none_or(|asked| asked == name);
         for workload in WORKLOADS.iter().filter(|one| wanted(&self.workload, one.name)) {
             for (name, make) in LAYOUTS.iter().filter(|one| wanted(&self.layout, one.0)) {
-                let mut load = Load::new(*workload, self.sizes.volume_bytes, self.pace, self.seed);
+                let mut load = Load::new(*workload, self.sizes.volume_bytes, self.arrivals, self.seed);
                 let mut devices: Vec<Ftl> =
                     self.devices().map(|(card, how)| self.device(card, how.0)).collect();
                 let cache_bytes = self.sizes.cache_bytes;

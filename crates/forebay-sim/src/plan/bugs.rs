@@ -3,37 +3,8 @@
 //!
 //! The simulator finds most of them without, only later. Situations are in `situations.rs`.
 
-use super::Plan;
-use crate::rng::Rng;
+use super::types::{Needs, Plan, Situation};
 use forebay_core::PlantedBug::{self, *};
-
-/// What a run has to have for a bug, beside the situation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Needs {
-    /// Nothing.
-    Nothing,
-    /// A cache on two members; the situation is made once they are drawn.
-    Mirror,
-    /// An encrypted cache.
-    Cipher,
-    /// An owner that starts operations late.
-    LateStarts,
-    /// A backing store that is too short for a while.
-    ShortBacking,
-    /// A cache device that is too short for a while.
-    ShortCache,
-    /// A cache device that cannot be read for a while.
-    Outage,
-    /// Segments of 1,024 blocks.
-    LongSegments,
-    /// Volumes of several intent regions.
-    Regions,
-    /// A test of another kind: no plan shows it.
-    OtherTest,
-}
-
-/// A change of a plan.
-pub(super) type Situation = fn(&mut Plan, &mut Rng);
 
 const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (SkipDeviceFlush, Needs::Nothing, Plan::only_writeback),

@@ -1,12 +1,13 @@
 //! Settings, times, faults and frequencies of requests, as they are drawn for a seed.
 
-use super::{FaultPlan, Mix, VolumePlan};
+use super::types::{FaultPlan, Mix, VolumePlan};
 use crate::device::{Faults, Latency};
 use crate::rng::Rng;
 use forebay_core::{
     Admission, DestageOrder, EngineConfig, PoolSettings, Priority, ReclaimPolicy, VolumeSettings,
 };
 use forebay_format::checkpoint::Mode;
+use forebay_format::{BLOCK_BYTES, Geometry};
 
 pub(super) fn modes(rng: &mut Rng) -> Vec<Mode> {
     match rng.below(6) {
@@ -163,5 +164,25 @@ pub(super) fn requests(rng: &mut Rng) -> Mix {
         large_pct: rng.pick(&[0, 2, 10, 30]),
         hot_pct: rng.pick(&[0, 20, 50, 80]),
         run_pct: rng.pick(&[0, 10, 40]),
+    }
+}
+
+pub(super) fn geometry(segment_blocks: u32, segments: u32) -> Geometry {
+    let mut blocks = u64::from(segment_blocks) * u64::from(segments);
+    loop {
+        match Geometry::for_device(blocks * BLOCK_BYTES as u64, Some(segment_blocks)) {
+            Ok(geometry) if geometry.segment_count >= segments => return geometry,
+            Ok(_) | Err(_) => blocks += u64::from(segment_blocks),
+        }
+    }
+}
+
+pub(super) fn mirrored_geometry(segment_blocks: u32, columns: u32) -> Geometry {
+    let mut blocks = u64::from(segment_blocks) * u64::from(columns);
+    loop {
+        match Geometry::mirrored(blocks * BLOCK_BYTES as u64, Some(segment_blocks)) {
+            Ok(geometry) if geometry.columns() >= columns => return geometry,
+            Ok(_) | Err(_) => blocks += u64::from(segment_blocks),
+        }
     }
 }

@@ -1,10 +1,9 @@
 //! Situations that plans are led to: those in which a planted bug shows (`bugs.rs`), and those of
 //! paths that are rarely taken.
 
-use super::bugs::Situation;
-use super::{FaultPlan, Mix, OwnerPlan, Plan, Style, geometry};
+use super::draw::geometry;
+use super::types::{FaultPlan, MirrorPlan, Mix, OwnerPlan, Plan, Situation, Style};
 use crate::device::{Death, Faults};
-use crate::mirror::MirrorPlan;
 use crate::rng::Rng;
 use forebay_core::{Admission, DestageOrder, VolumeSettings};
 use forebay_format::BLOCK_BYTES;
@@ -331,7 +330,7 @@ impl Plan {
     }
 }
 
-/// Destage: its pace, its limits, its orders, its gaps.
+/// Destage: its rate, its limits, its orders, its gaps.
 impl Plan {
     fn paced(&mut self, rng: &mut Rng) {
         self.only_writeback(rng);

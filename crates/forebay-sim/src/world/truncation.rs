@@ -13,93 +13,16 @@
 //!   as it can be read.
 //! - One member of a mirrored cache: it is put out as soon as it is noticed.
 
-use crate::mirror::device_of;
-use crate::plan::{Needs, Plan};
-use crate::rng::Rng;
-use crate::world::{CACHE, World, ensure};
+use super::World;
+use super::state::Short;
+use crate::disks::{CACHE, device_of};
+use crate::ensure::ensure;
+use crate::plan::{BRIEF_NS, TruncatedDevice};
 use forebay_core::{DeviceFailure, PlantedBug, Status, fault};
 
-/// A cache device that is back after so many nanoseconds must not be given up (I71: 6.35 s).
-const BRIEF_NS: u64 = 6_000_000_000;
 /// And only so long after that it may end again: an operation that began to wait for it the first
 /// time has been asked for again by then.
 const NEXT_NS: u64 = 6_500_000_000;
-
-/// Which device ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TruncatedDevice {
-    /// The cache device, which is not mirrored.
-    Cache,
-    /// The backing store of a volume.
-    Backing(usize),
-    /// A member of a mirrored cache.
-    Member(usize),
-}
-
-/// A device ends for a while.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TruncationPlan {
-    /// After so many requests of a main line.
-    pub at: u64,
-    /// Which one.
-    pub what: TruncatedDevice,
-    /// How much of it is left, in percent.
-    pub kept_pct: u64,
-    /// For so long.
-    pub ns: u64,
-}
-
-impl TruncationPlan {
-    /// Draws what ends in a run; `needs`: of the planted bug.
-    pub(crate) fn draw(plan: &Plan, needs: Option<Needs>, rng: &mut Rng) -> Vec<Self> {
-        let count = rng.range(1, 3);
-        let mut all: Vec<Self> = (0..count).map(|_| Self::draw_one(plan, needs, rng)).collect();
-        all.sort_by_key(|end| end.at);
-        all
-    }
-
-    /// A member of a mirrored cache ends.
-    pub(crate) fn is_of_member(&self) -> bool {
-        matches!(self.what, TruncatedDevice::Member(_))
-    }
-
-    fn draw_one(plan: &Plan, needs: Option<Needs>, rng: &mut Rng) -> Self {
-        let backing = TruncatedDevice::Backing(rng.below(plan.volumes.len() as u64) as usize);
-        let sound = plan.death.is_none() && !plan.faults.damages();
-        let what = match needs {
-            Some(Needs::ShortBacking) => backing,
-            Some(_) => TruncatedDevice::Cache,
-            None if plan.mirror.is_some() && rng.chance(2, 3) => {
-                TruncatedDevice::Member(rng.below(2) as usize)
-            }
-            None if plan.mirror.is_none() && sound && rng.chance(2, 3) => TruncatedDevice::Cache,
-            None => backing,
-        };
-        let brief = rng.range(20_000_000, BRIEF_NS);
-        let long = rng.range(10_000_000_000, 60_000_000_000);
-        let lasts = needs.is_none() && plan.outage.is_none() && rng.chance(1, 2);
-        // Often early: not every run goes on to its end.
-        let requests = u64::from(plan.requests);
-        let (first, last) =
-            if rng.chance(1, 2) { (1, requests / 10) } else { (requests / 10, requests * 9 / 10) };
-        Self {
-            at: rng.range(first, last.max(first + 1)),
-            what,
-            kept_pct: rng.pick(&[0, 0, 10, 50, 90]),
-            ns: if lasts { long } else { brief },
-        }
-    }
-}
-
-/// A device that is too short now.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Short {
-    device: usize,
-    bytes: u64,
-    until: u64,
-    /// It is a cache device, and back in time.
-    is_harmless: bool,
-}
 
 impl World {
     /// A device ends, if its time has come.
@@ -118,7 +41,7 @@ impl World {
         let (device, bytes) = match end.what {
             TruncatedDevice::Cache if self.fenced || self.without_cache => return,
             TruncatedDevice::Cache => (CACHE, self.disks.cache_bytes),
-            TruncatedDevice::Backing(volume) => (1 + volume, self.disks.tenants[volume].bytes),
+            TruncatedDevice::Backing(volume) => (1 + volume, self.disks.volumes[volume].bytes),
             TruncatedDevice::Member(member) => {
                 // The last one that counts never loses what it has.
                 let whole = self.engine.mirror_state().is_some_and(|state| state.out.is_none());
@@ -175,7 +98,7 @@ impl World {
     /// follow, but for the last steps of a stop of a mirrored cache, which do not wait for it: that
     /// stop ends as a crash does.
     pub(crate) fn note_ended(&mut self, device: usize, offset: u64, len: u64) {
-        self.note_ended_operation();
+        self.books.note_ended();
         let waits = match self.engine.status() {
             Status::Ready => true,
             Status::Stopping => self.engine.mirror_state().is_none(),

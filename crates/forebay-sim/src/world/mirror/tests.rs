@@ -1,9 +1,9 @@
 //! Mirrored caches without chance: what a run hardly shows by itself.
 
-use super::{MirrorPlan, device_of};
 use crate::device::Latency;
-use crate::explore::first_state;
-use crate::plan::{FaultPlan, Plan, VolumePlan};
+use crate::disks::{CACHE, device_of};
+use crate::plan::{FaultPlan, MirrorPlan, Plan, VolumePlan};
+use crate::start::first_state;
 use crate::world::{Trap, World};
 use forebay_core::{EngineConfig, OnBackingChange, RequestKind, Treatment, VolumeSettings};
 use forebay_format::BLOCK_BYTES;
@@ -75,7 +75,7 @@ fn spoil(world: &mut World, member: usize) {
     for at in (geometry.segments_start_block * BLOCK..geometry.member_bytes()).step_by(512) {
         world.disks.devices[device].spoil(at);
     }
-    world.errors[crate::world::CACHE] += 1;
+    world.errors[CACHE] += 1;
 }
 
 #[test]

@@ -4,42 +4,12 @@
 //! bytes of a write stay what they were, and nobody uses the memory of a read. What a flush covers
 //! is decided when it starts. A crash finds nothing of what was not started.
 
-use crate::actions::{Flight, FlightKind};
-use crate::plan::{Needs, Plan};
-use crate::rng::Rng;
-use crate::world::{World, ensure};
+use super::World;
+use super::state::{Flight, FlightKind, Held};
+use crate::ensure::ensure;
+use crate::plan::LateStartPlan;
 use forebay_core::{Action, Device, OpId};
 use std::cmp::Reverse;
-
-/// How often the owner cannot, and for how long.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LateStartPlan {
-    /// Percentage of operations.
-    pub pct: u64,
-    /// Longest time, in nanoseconds.
-    pub ns_max: u64,
-}
-
-impl LateStartPlan {
-    /// Draws one. Nothing waits for so long that an engine which waits for a device would give it
-    /// up because of that.
-    pub(crate) fn draw(rng: &mut Rng) -> Self {
-        Self { pct: rng.pick(&[2, 10, 30]), ns_max: rng.pick(&[200_000, 5_000_000, 50_000_000]) }
-    }
-}
-
-/// An operation that was not started yet.
-pub(crate) struct Held {
-    action: Action,
-    /// What a write will write.
-    bytes: Vec<u8>,
-}
-
-impl Held {
-    pub(crate) fn is_read(&self) -> bool {
-        matches!(self.action, Action::Read { .. })
-    }
-}
 
 /// The device operation that an action asks for.
 fn operation(action: &Action) -> Option<(OpId, Device)> {
@@ -95,18 +65,5 @@ impl World {
         self.queue.push(Reverse((due, self.pushed, op.0)));
         ensure!(self.flights.insert(op.0, flight).is_none(), "{op:?} is used for two operations at once");
         Ok(())
-    }
-}
-
-impl Plan {
-    /// The owner may be one that cannot always start what it is asked for; `needs`: of the planted
-    /// bug.
-    pub(crate) fn draw_late_starts(&mut self, needs: Option<Needs>, rng: &mut Rng) {
-        let drawn = LateStartPlan::draw(rng);
-        // Of a mirrored cache an operation is one of a member: that is for its own runs.
-        let late = needs == Some(Needs::LateStarts);
-        if late || needs.is_none() && self.mirror.is_none() && rng.chance(1, 6) {
-            self.late_starts = Some(drawn);
-        }
     }
 }

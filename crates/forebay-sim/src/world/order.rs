@@ -6,8 +6,9 @@
 //! must not lose the order. The cache device is not looked at. Runs in which bytes of the cache
 //! device were damaged are judged as long as the engine has not said that the order is broken.
 
-use crate::lifecycle::Place;
-use crate::world::{Snapshot, World, ensure};
+use super::World;
+use crate::disks::{AttachState, Snapshot};
+use crate::ensure::ensure;
 use forebay_core::{DestageOrder, Status};
 use forebay_format::VolumeId;
 
@@ -22,7 +23,7 @@ impl World {
             return if self.changed { vec![false; self.ordered.len()] } else { self.ordered.clone() };
         }
         let here = |volume: usize| {
-            !matches!(self.disks.tenants[volume].place, Place::Gone | Place::Coming { new: true })
+            !matches!(self.disks.volumes[volume].state, AttachState::Gone | AttachState::Coming { new: true })
         };
         // Of a volume that is to be attached, nobody knows yet what a changed backing store means.
         let known = |id| !self.changed || self.engine.volume_settings(id).is_some();
@@ -62,7 +63,7 @@ impl World {
             return Ok(());
         }
         for (volume, before) in self.ordered.iter().enumerate() {
-            if !matches!(self.disks.tenants[volume].place, Place::Attached | Place::Kept) {
+            if !matches!(self.disks.volumes[volume].state, AttachState::Attached | AttachState::Kept) {
                 continue;
             }
             let wanted = self.disks.settings[volume].destage_order == DestageOrder::Ordered;
@@ -88,7 +89,7 @@ pub(crate) fn check_images(snapshot: &mut Snapshot) -> Result<(), String> {
     for (volume, ordered) in snapshot.ordered.iter().enumerate().filter(|(_, ordered)| **ordered) {
         debug_assert!(ordered);
         let left = snapshot.disks.devices[1 + volume].power_cut(&mut snapshot.rng);
-        let bytes = snapshot.disks.tenants[volume].served_bytes();
+        let bytes = snapshot.disks.volumes[volume].served_bytes();
         let judged = snapshot.oracle.check_order(volume, bytes, left.visible());
         judged.map_err(|why| format!("the backing store alone is out of order after the crash: {why}"))?;
     }

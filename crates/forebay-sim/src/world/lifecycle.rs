@@ -10,85 +10,18 @@
 //! volume has given up: old blocks that come back show as wrong data. What a smaller pool gives up
 //! is overwritten with junk.
 
+use super::{ANSWER_LIMIT_NS, World};
 use crate::content::Content;
 use crate::device::SimDevice;
+use crate::disks::{AttachState, CACHE, VolumeStatus};
+use crate::ensure::ensure;
 use crate::memory::JUNK;
 use crate::oracle::Oracle;
-use crate::plan::Plan;
 use crate::rng::Rng;
-use crate::world::{ANSWER_LIMIT_NS, CACHE, World, backing_record, ensure};
+use crate::start::{attachment, backing_record, entry};
 use forebay_core::{Attachment, DetachHow, LifecycleError, Notice, Status};
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::{BLOCK_BYTES, VolumeId};
-
-/// Where a volume is, as the operator was told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
-    /// Served.
-    Attached,
-    /// Not known to the cache.
-    Gone,
-    /// In the cache, and not attached.
-    Kept,
-    /// On its way in: new, or kept before.
-    Coming {
-        /// The cache did not know it.
-        new: bool,
-    },
-    /// On its way out.
-    Leaving(DetachHow),
-}
-
-/// A volume as its operator sees it.
-#[derive(Clone, Debug)]
-pub struct Tenant {
-    /// Where it is.
-    pub place: Place,
-    /// Its size.
-    pub bytes: u64,
-    /// The size that it is to get.
-    pub resizing: Option<u64>,
-    /// It is being drained to its end.
-    pub ending: bool,
-    /// How often its number was used.
-    pub incarnation: u8,
-}
-
-impl Tenant {
-    /// Nothing is under way.
-    fn is_settled(&self) -> bool {
-        self.resizing.is_none() && matches!(self.place, Place::Attached | Place::Gone | Place::Kept)
-    }
-
-    /// Bytes that are surely served.
-    #[must_use]
-    pub fn served_bytes(&self) -> u64 {
-        self.bytes.min(self.resizing.unwrap_or(u64::MAX))
-    }
-
-    /// Served, for sure.
-    #[must_use]
-    pub fn is_attached(&self) -> bool {
-        self.place == Place::Attached && self.resizing.is_none()
-    }
-}
-
-/// The entry of a volume in the table.
-#[must_use]
-pub fn entry(plan: &Plan, tenant: &Tenant, volume: usize) -> VolumeEntry {
-    VolumeEntry {
-        id: VolumeId(volume as u16),
-        mode: plan.volumes[volume].mode,
-        name: format!("volume-{volume}"),
-        size_bytes: tenant.bytes,
-        flush_epoch: 0,
-        uuid: [tenant.incarnation.wrapping_mul(16).wrapping_add(volume as u8 + 1); 16],
-        backing: forebay_format::checkpoint::BackingRecord {
-            stamp_ns: None,
-            ..backing_record(plan, tenant.bytes, 0, volume)
-        },
-    }
-}
 
 /// Gives sectors of a backing store new contents, as if somebody else had written them.
 fn renew(
@@ -111,33 +44,34 @@ impl World {
     /// What the operator hands over to attach a volume.
     #[must_use]
     pub fn attachment(&self, volume: usize, bytes: u64) -> Attachment {
-        let attachment = crate::world::attachment(&self.plan, &self.disks, volume, bytes);
+        let attachment = attachment(&self.plan, &self.disks, volume, bytes);
         Attachment { on_change: self.policy, ..attachment }
     }
 
     /// Volumes that are served.
     #[must_use]
     pub fn attached(&self) -> Vec<usize> {
-        let serves = |tenant: &Tenant| matches!(tenant.place, Place::Attached | Place::Leaving(_));
-        (0..self.disks.tenants.len()).filter(|volume| serves(&self.disks.tenants[*volume])).collect()
+        let serves =
+            |status: &VolumeStatus| matches!(status.state, AttachState::Attached | AttachState::Leaving(_));
+        (0..self.disks.volumes.len()).filter(|volume| serves(&self.disks.volumes[*volume])).collect()
     }
 
     /// Volumes that are served and stay so.
     #[must_use]
     pub fn staying(&self) -> Vec<usize> {
-        (0..self.disks.tenants.len())
-            .filter(|volume| self.disks.tenants[*volume].place == Place::Attached)
+        (0..self.disks.volumes.len())
+            .filter(|volume| self.disks.volumes[*volume].state == AttachState::Attached)
             .collect()
     }
 
     /// Bytes of a volume that clients may ask for now.
     #[must_use]
     pub fn served_bytes(&self, volume: usize) -> u64 {
-        self.disks.tenants[volume].served_bytes()
+        self.disks.volumes[volume].served_bytes()
     }
 
     pub(crate) fn refused(&self, volume: usize, what: &str, error: LifecycleError) -> Result<(), String> {
-        let tenant = &self.disks.tenants[volume];
+        let status = &self.disks.volumes[volume];
         let fine = match error {
             LifecycleError::Fenced => self.fenced,
             LifecycleError::NotServing => self.stopping,
@@ -148,7 +82,7 @@ impl World {
             LifecycleError::Dirty { .. } => self.engine.dirty_blocks(VolumeId(volume as u16)) > 0,
             _ => false,
         };
-        ensure!(fine, "{what} of volume {volume} ({tenant:?}) is refused: {error}");
+        ensure!(fine, "{what} of volume {volume} ({status:?}) is refused: {error}");
         Ok(())
     }
 
@@ -157,14 +91,14 @@ impl World {
     /// # Errors
     /// Any violation.
     pub fn change_volume(&mut self, volume: usize) -> Result<(), String> {
-        let tenant = self.disks.tenants[volume].clone();
-        match tenant.place {
-            Place::Gone => self.attach_new(volume),
-            Place::Kept => self.attach_kept(volume),
-            Place::Leaving(_) if self.rng.chance(1, 3) => self.cancel(volume),
-            Place::Attached if tenant.resizing.is_none() => match self.rng.below(8) {
+        let status = self.disks.volumes[volume].clone();
+        match status.state {
+            AttachState::Gone => self.attach_new(volume),
+            AttachState::Kept => self.attach_kept(volume),
+            AttachState::Leaving(_) if self.rng.chance(1, 3) => self.cancel(volume),
+            AttachState::Attached if status.resizing.is_none() => match self.rng.below(8) {
                 0 => self.begin_detach(volume),
-                1 if tenant.ending => self.cancel(volume),
+                1 if status.ending => self.cancel(volume),
                 1 | 2 => self.detach(volume, DetachHow::Drained),
                 3 | 4 => self.detach(volume, DetachHow::Keep),
                 5 => self.detach(volume, DetachHow::Discard),
@@ -177,7 +111,7 @@ impl World {
 
     fn begin_detach(&mut self, volume: usize) -> Result<(), String> {
         match self.engine.begin_detach(self.now, VolumeId(volume as u16)) {
-            Ok(()) => self.disks.tenants[volume].ending = true,
+            Ok(()) => self.disks.volumes[volume].ending = true,
             Err(error) => self.refused(volume, "drain to the end", error)?,
         }
         Ok(())
@@ -186,8 +120,8 @@ impl World {
     fn cancel(&mut self, volume: usize) -> Result<(), String> {
         match self.engine.cancel_detach(self.now, VolumeId(volume as u16)) {
             Ok(()) => {
-                let tenant = &mut self.disks.tenants[volume];
-                (tenant.place, tenant.ending) = (Place::Attached, false);
+                let status = &mut self.disks.volumes[volume];
+                (status.state, status.ending) = (AttachState::Attached, false);
                 Ok(())
             }
             // It was past the point of no return when the cache was fenced.
@@ -199,7 +133,7 @@ impl World {
     fn detach(&mut self, volume: usize, how: DetachHow) -> Result<(), String> {
         match self.engine.detach_volume(self.now, VolumeId(volume as u16), how) {
             Ok(()) => {
-                self.disks.tenants[volume].place = Place::Leaving(how);
+                self.disks.volumes[volume].state = AttachState::Leaving(how);
                 Ok(())
             }
             Err(error) => self.refused(volume, "detaching", error),
@@ -210,25 +144,25 @@ impl World {
         let sectors = self.oracle.sectors(volume);
         renew(&mut self.disks.devices[1 + volume], &mut self.oracle, volume, 0..sectors, &mut self.rng);
         self.oracle.tainted.retain(|(other, _)| *other != volume);
-        self.disks.tenants[volume].incarnation += 1;
-        self.disks.tenants[volume].ending = false;
+        self.disks.volumes[volume].incarnation += 1;
+        self.disks.volumes[volume].ending = false;
         self.attach(volume, true)
     }
 
     fn attach_kept(&mut self, volume: usize) -> Result<(), String> {
-        self.disks.tenants[volume].ending = false;
+        self.disks.volumes[volume].ending = false;
         self.attach(volume, false)
     }
 
     fn attach(&mut self, volume: usize, new: bool) -> Result<(), String> {
-        let before = self.disks.tenants[volume].place;
-        let entry = entry(&self.plan, &self.disks.tenants[volume], volume);
-        let attachment = self.attachment(volume, self.disks.tenants[volume].bytes);
-        self.disks.tenants[volume].place = Place::Coming { new };
+        let before = self.disks.volumes[volume].state;
+        let entry = entry(&self.plan, &self.disks.volumes[volume], volume);
+        let attachment = self.attachment(volume, self.disks.volumes[volume].bytes);
+        self.disks.volumes[volume].state = AttachState::Coming { new };
         match self.engine.attach_volume(self.now, entry, attachment) {
             Ok(()) => Ok(()),
             Err(error) => {
-                self.disks.tenants[volume].place = before;
+                self.disks.volumes[volume].state = before;
                 self.refused(volume, "attaching", error)
             }
         }
@@ -237,7 +171,7 @@ impl World {
     fn resize(&mut self, volume: usize) -> Result<(), String> {
         let unit = u64::from(self.plan.volumes[volume].sector_bytes);
         let most = self.disks.devices[1 + volume].bytes();
-        let old = self.disks.tenants[volume].bytes;
+        let old = self.disks.volumes[volume].bytes;
         let new = match self.rng.below(4) {
             0 => most,
             // Cut inside a block, or grow from there.
@@ -248,11 +182,11 @@ impl World {
             let range = old / 512..new / 512;
             renew(&mut self.disks.devices[1 + volume], &mut self.oracle, volume, range, &mut self.rng);
         }
-        self.disks.tenants[volume].resizing = Some(new);
+        self.disks.volumes[volume].resizing = Some(new);
         match self.engine.resize_volume(self.now, VolumeId(volume as u16), new) {
             Ok(()) => Ok(()),
             Err(error) => {
-                self.disks.tenants[volume].resizing = None;
+                self.disks.volumes[volume].resizing = None;
                 self.refused(volume, "resizing", error)
             }
         }
@@ -285,7 +219,7 @@ impl World {
     pub(crate) fn volume_quiet(&mut self, volume: VolumeId) -> Result<(), String> {
         let index = usize::from(volume.0);
         ensure!(
-            self.disks.tenants[index].place == Place::Leaving(DetachHow::Keep),
+            self.disks.volumes[index].state == AttachState::Leaving(DetachHow::Keep),
             "{volume:?} is not leaving"
         );
         let busy = self.flights.values().any(|flight| flight.device == 1 + index);
@@ -294,7 +228,7 @@ impl World {
             return self.cancel(index);
         }
         let mut record =
-            backing_record(&self.plan, self.disks.tenants[index].bytes, self.disks.stamps[index], index);
+            backing_record(&self.plan, self.disks.volumes[index].bytes, self.disks.stamps[index], index);
         record.samples = self.samples(index);
         let taken = self.engine.finish_detach(self.now, volume, record);
         ensure!(taken.is_ok(), "the record of {volume:?} is refused: {taken:?}");
@@ -305,10 +239,10 @@ impl World {
     pub(crate) fn life_notice(&mut self, notice: Notice) -> Result<(), String> {
         match notice {
             Notice::Attached { volume } => {
-                self.note_moved();
-                let place = &mut self.disks.tenants[usize::from(volume.0)].place;
-                ensure!(matches!(place, Place::Coming { .. }), "{notice:?}, but it is {place:?}");
-                *place = Place::Attached;
+                self.books.note_moved();
+                let place = &mut self.disks.volumes[usize::from(volume.0)].state;
+                ensure!(matches!(place, AttachState::Coming { .. }), "{notice:?}, but it is {place:?}");
+                *place = AttachState::Attached;
                 // Its clients are told of what was lost before they came, and of nothing that
                 // another volume of this number lost.
                 let lost = (self.engine.lost_bytes(volume) > 0).then(|| self.oracle.begin());
@@ -317,9 +251,9 @@ impl World {
             Notice::AttachFailed { volume, error } => {
                 let index = usize::from(volume.0);
                 self.judge_failure_of_life(index, &notice, error)?;
-                let new = self.disks.tenants[index].place == Place::Coming { new: true };
+                let new = self.disks.volumes[index].state == AttachState::Coming { new: true };
                 if error != LifecycleError::Fenced {
-                    self.disks.tenants[index].place = if new { Place::Gone } else { Place::Kept };
+                    self.disks.volumes[index].state = if new { AttachState::Gone } else { AttachState::Kept };
                 }
             }
             Notice::Detached { volume } => self.detached(usize::from(volume.0))?,
@@ -327,17 +261,17 @@ impl World {
                 let index = usize::from(volume.0);
                 self.judge_failure_of_life(index, &notice, error)?;
                 if error != LifecycleError::Fenced && error != LifecycleError::Cancelled {
-                    self.disks.tenants[index].place = Place::Attached;
+                    self.disks.volumes[index].state = AttachState::Attached;
                 }
             }
             Notice::VolumeResized { volume, bytes } => {
-                let tenant = &self.disks.tenants[usize::from(volume.0)];
-                ensure!(tenant.resizing == Some(bytes), "{notice:?}, but {tenant:?}");
+                let status = &self.disks.volumes[usize::from(volume.0)];
+                ensure!(status.resizing == Some(bytes), "{notice:?}, but {status:?}");
                 self.resized(usize::from(volume.0), bytes);
             }
             Notice::ResizeFailed { volume, error } => {
                 self.judge_failure_of_life(usize::from(volume.0), &notice, error)?;
-                self.disks.tenants[usize::from(volume.0)].resizing = None;
+                self.disks.volumes[usize::from(volume.0)].resizing = None;
             }
             Notice::PoolResized { .. } => self.pool_resized(),
             Notice::PoolResizeFailed { error } => {
@@ -372,8 +306,8 @@ impl World {
     }
 
     fn detached(&mut self, volume: usize) -> Result<(), String> {
-        self.note_moved();
-        let Place::Leaving(how) = self.disks.tenants[volume].place else {
+        self.books.note_moved();
+        let AttachState::Leaving(how) = self.disks.volumes[volume].state else {
             return Err(format!("volume {volume} is detached, but nobody asked"));
         };
         let open = self.requests.values().any(|pending| pending.is_of(volume));
@@ -388,19 +322,20 @@ impl World {
                 "backing store of a volume that was drained and detached",
             )?;
         }
-        self.disks.tenants[volume].place = if how == DetachHow::Keep { Place::Kept } else { Place::Gone };
+        self.disks.volumes[volume].state =
+            if how == DetachHow::Keep { AttachState::Kept } else { AttachState::Gone };
         Ok(())
     }
 
     /// A volume has this size for sure: what is beyond it is somebody else's now.
     pub(crate) fn resized(&mut self, volume: usize, bytes: u64) {
-        let old = self.disks.tenants[volume].bytes;
+        let old = self.disks.volumes[volume].bytes;
         if bytes < old {
             let range = bytes / 512..old / 512;
             renew(&mut self.disks.devices[1 + volume], &mut self.oracle, volume, range, &mut self.rng);
         }
-        self.disks.tenants[volume].bytes = bytes;
-        self.disks.tenants[volume].resizing = None;
+        self.disks.volumes[volume].bytes = bytes;
+        self.disks.volumes[volume].resizing = None;
     }
 
     fn pool_resized(&mut self) {
@@ -427,7 +362,7 @@ impl World {
             self.pool_resized();
         }
         let table = self.engine.volume_table();
-        for volume in 0..self.disks.tenants.len() {
+        for volume in 0..self.disks.volumes.len() {
             let found = table.iter().find(|entry| usize::from(entry.id.0) == volume);
             self.resolve_volume(volume, found)?;
         }
@@ -436,13 +371,13 @@ impl World {
 
     /// Without a cache there is no table to look into: the other volumes are attached, too.
     fn attach_late(&mut self) -> Result<(), String> {
-        for volume in 0..self.disks.tenants.len() {
-            if self.disks.tenants[volume].place == Place::Attached && self.late[volume] {
+        for volume in 0..self.disks.volumes.len() {
+            if self.disks.volumes[volume].state == AttachState::Attached && self.late[volume] {
                 self.attach_kept(volume)?;
                 self.pump()?;
-                let place = self.disks.tenants[volume].place;
+                let place = self.disks.volumes[volume].state;
                 ensure!(
-                    place == Place::Attached || self.stopped,
+                    place == AttachState::Attached || self.stopped,
                     "volume {volume} is not attached without a cache: {place:?}"
                 );
             }
@@ -451,38 +386,38 @@ impl World {
     }
 
     fn resolve_volume(&mut self, volume: usize, found: Option<&VolumeEntry>) -> Result<(), String> {
-        let tenant = self.disks.tenants[volume].clone();
+        let status = self.disks.volumes[volume].clone();
         let may_be_absent = matches!(
-            tenant.place,
-            Place::Gone
-                | Place::Coming { new: true }
-                | Place::Leaving(DetachHow::Drained | DetachHow::Discard)
+            status.state,
+            AttachState::Gone
+                | AttachState::Coming { new: true }
+                | AttachState::Leaving(DetachHow::Drained | DetachHow::Discard)
         );
-        ensure!(found.is_some() || may_be_absent, "volume {volume} ({tenant:?}) is not in the table");
-        ensure!(found.is_none() || tenant.place != Place::Gone, "volume {volume} has come back");
+        ensure!(found.is_some() || may_be_absent, "volume {volume} ({status:?}) is not in the table");
+        ensure!(found.is_none() || status.state != AttachState::Gone, "volume {volume} has come back");
         let Some(found) = found else {
-            if tenant.place == Place::Leaving(DetachHow::Drained) && !self.disks.damaged {
+            if status.state == AttachState::Leaving(DetachHow::Drained) && !self.disks.damaged {
                 let image = self.disks.devices[1 + volume].visible();
                 self.oracle.check_image(volume, image, "backing store after a crash in detaching")?;
             }
-            self.disks.tenants[volume].place = Place::Gone;
+            self.disks.volumes[volume].state = AttachState::Gone;
             return Ok(());
         };
-        if tenant.is_settled() && tenant.place == Place::Attached {
+        if status.is_settled() && status.state == AttachState::Attached {
             if !self.late[volume] {
                 return Ok(());
             }
             ensure!(
-                found.size_bytes == tenant.bytes,
-                "volume {volume} ({tenant:?}) is {found:?} in the table"
+                found.size_bytes == status.bytes,
+                "volume {volume} ({status:?}) is {found:?} in the table"
             );
         }
-        if let Some(wanted) = tenant.resizing {
+        if let Some(wanted) = status.resizing {
             let size = found.size_bytes;
-            ensure!(size == tenant.bytes || size == wanted, "volume {volume} has {size} bytes: {tenant:?}");
+            ensure!(size == status.bytes || size == wanted, "volume {volume} has {size} bytes: {status:?}");
             self.resized(volume, size);
         }
-        if tenant.place == Place::Kept && self.rng.chance(1, 2) {
+        if status.state == AttachState::Kept && self.rng.chance(1, 2) {
             return Ok(());
         }
         self.attach_kept(volume)?;
@@ -500,12 +435,12 @@ impl World {
             && self.engine.status() == Status::Ready
             && (self.scrubs.is_running()
                 || self.disks.cache_pending.is_some()
-                || !self.disks.tenants.iter().all(Tenant::is_settled))
+                || !self.disks.volumes.iter().all(VolumeStatus::is_settled))
         {
             ensure!(
                 self.step(end)?,
                 "a change does not end: {:?} {:?}, {}",
-                self.disks.tenants,
+                self.disks.volumes,
                 self.disks.cache_pending,
                 self.engine.describe()
             );
@@ -519,8 +454,8 @@ impl World {
     /// Any violation.
     pub fn attach_all_kept(&mut self) -> Result<(), String> {
         self.wait_life()?;
-        for volume in 0..self.disks.tenants.len() {
-            if self.disks.tenants[volume].place == Place::Kept && !self.stopped && !self.fenced {
+        for volume in 0..self.disks.volumes.len() {
+            if self.disks.volumes[volume].state == AttachState::Kept && !self.stopped && !self.fenced {
                 self.attach_kept(volume)?;
                 self.pump()?;
             }

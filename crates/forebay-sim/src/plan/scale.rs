@@ -6,24 +6,11 @@
 //! Devices are sparse ([`crate::image`]): what nobody writes costs nothing, so such a run costs
 //! what it writes.
 
-use crate::plan::{Needs, Plan, VolumePlan, geometry};
+use super::draw::geometry;
+use super::types::{Needs, Plan, Scale, VolumePlan};
 use crate::rng::Rng;
 use forebay_format::BLOCK_BYTES;
 use forebay_format::checkpoint::INTENT_REGION_BLOCKS;
-
-/// What is large in a run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Scale {
-    /// Nothing.
-    Small,
-    /// There are some hundreds of small segments: a long window, lists of victims, checkpoints of
-    /// several blocks.
-    Wide,
-    /// Segments have 1,024 blocks: full batches, summaries of several blocks.
-    Long,
-    /// There are some hundreds of segments of 1,024 blocks, more than the run can fill.
-    Real,
-}
 
 /// Blocks on each side of the border of two intent regions that are in use, and at the end of a
 /// volume.

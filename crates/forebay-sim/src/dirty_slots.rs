@@ -1,7 +1,7 @@
-//! The places of blocks on the cache device, learned from the batches as they are written.
+//! Slots of the cache device that hold dirty blocks, learned from the batches as they are written.
 //!
-//! When a fault damages a range of the cache device, the simulator must know of which blocks it may
-//! have hit the only copy: there an I/O error is legal from then on.
+//! A fault that damages a slot may have hit the only copy of its block. An I/O error for that block
+//! is legal from then on.
 
 use forebay_format::batch::{BatchHeader, Entry};
 use forebay_format::{BLOCK_BYTES, Geometry};
@@ -15,14 +15,14 @@ type Slot = Option<(usize, u64)>;
 
 /// The blocks on the cache device that may be the only copy of something.
 #[derive(Clone)]
-pub struct Places {
+pub struct DirtySlots {
     start: u64,
     slots: usize,
     /// `None`: nothing was written there.
     chunks: Vec<Option<Rc<[Slot; SLOTS_PER_CHUNK]>>>,
 }
 
-impl Places {
+impl DirtySlots {
     /// An empty cache on a device that may grow to this length.
     #[must_use]
     pub fn new(geometry: &Geometry, device_bytes: u64) -> Self {

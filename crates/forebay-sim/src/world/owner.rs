@@ -7,50 +7,16 @@
 //! are what their backing stores hold, and what the record lists answers with errors. If it lists
 //! nothing, the operator may have put a new cache in.
 
-use crate::device::SimDevice;
-use crate::lifecycle::Place;
-use crate::places::Places;
-use crate::plan::{OwnerPlan, Plan};
-use crate::rng::Rng;
-use crate::world::{CACHE, Disks, World, ensure};
-use forebay_core::{Engine, Loss, RiskWalk};
-use forebay_format::checkpoint::VolumeEntry;
-use forebay_format::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
-use std::collections::BTreeSet;
+use super::World;
+use super::state::Task;
+use crate::disks::{AttachState, CACHE, Record, Risk};
+use crate::ensure::ensure;
+use crate::plan::OwnerPlan;
+use forebay_core::{Loss, RiskWalk};
+use forebay_format::{SECTOR_BYTES, VolumeId};
 
 /// Time until another attempt to make a record.
 const AGAIN_NS: u64 = 20_000_000_000;
-
-/// What the record lists: sectors by volume.
-pub type Risk = BTreeSet<(usize, u64)>;
-
-/// What the owner makes durable.
-#[derive(Clone, Debug, Default)]
-pub struct Record {
-    /// What only the cache has, or had.
-    pub risk: Risk,
-    /// Size of each volume, 0 if the table does not have it.
-    pub sizes: Vec<u64>,
-}
-
-/// The owner at work.
-#[derive(Clone, Debug)]
-pub(crate) struct Task {
-    pub(crate) due: u64,
-    /// `None`: ask the engine to ask again.
-    ticket: Option<u64>,
-    ok: bool,
-    record: Record,
-    /// What belongs into it is being looked for, in pieces.
-    walk: Option<RiskWalk>,
-}
-
-impl Task {
-    /// The record that a crash now may find.
-    pub(crate) fn record(&self) -> Option<&Record> {
-        (self.ok && self.ticket.is_some() && self.walk.is_none()).then_some(&self.record)
-    }
-}
 
 /// Sectors of losses as the engine lists them.
 pub(crate) fn sectors_of(losses: &[(VolumeId, Vec<Loss>)]) -> Result<Risk, String> {
@@ -94,7 +60,7 @@ impl World {
             Some(_) => Risk::new(),
             None => self.written_record(risk)?,
         };
-        let record = Record { risk, sizes: (0..self.disks.tenants.len()).map(size).collect() };
+        let record = Record { risk, sizes: (0..self.disks.volumes.len()).map(size).collect() };
         self.owner = Some(Task { due: self.now + delay, ticket: Some(ticket), ok, record, walk });
         Ok(())
     }
@@ -249,69 +215,28 @@ impl World {
         }
         Ok(())
     }
-}
 
-/// What the operator makes of the volumes when their cache is not there any more: those in the
-/// middle of something are given up, or have the size that the record tells.
-pub(crate) fn settle_tenants(world: &mut World) {
-    world.disks.cache_pending = None;
-    for volume in 0..world.disks.tenants.len() {
-        let tenant = world.disks.tenants[volume].clone();
-        world.disks.tenants[volume].ending = false;
-        if let (Some(wanted), Some(record)) = (tenant.resizing, &world.disks.record) {
-            let size = record.sizes[volume];
-            if size != tenant.bytes && size != wanted {
-                world.disorder = Some(format!("volume {volume} has {size} bytes in the record: {tenant:?}"));
+    /// What the operator makes of the volumes when their cache is not there any more: those in the
+    /// middle of something are given up, or have the size that the record tells.
+    pub(super) fn settle_volumes(&mut self) {
+        self.disks.cache_pending = None;
+        for volume in 0..self.disks.volumes.len() {
+            let status = self.disks.volumes[volume].clone();
+            self.disks.volumes[volume].ending = false;
+            if let (Some(wanted), Some(record)) = (status.resizing, &self.disks.record) {
+                let size = record.sizes[volume];
+                if size != status.bytes && size != wanted {
+                    self.disorder =
+                        Some(format!("volume {volume} has {size} bytes in the record: {status:?}"));
+                }
+                self.resized(volume, size);
             }
-            world.resized(volume, size);
-        }
-        if tenant.place != Place::Attached {
-            world.disks.tenants[volume].place = Place::Gone;
-            if let Some(record) = &mut world.disks.record {
-                record.risk.retain(|(of, _)| *of != volume);
+            if status.state != AttachState::Attached {
+                self.disks.volumes[volume].state = AttachState::Gone;
+                if let Some(record) = &mut self.disks.record {
+                    record.risk.retain(|(of, _)| *of != volume);
+                }
             }
         }
     }
-}
-
-/// An engine without a cache, for the volumes that are attached.
-pub(crate) fn open_without_cache(plan: &Plan, disks: &Disks, risk: &Risk, late: &[bool], now: u64) -> Engine {
-    let here = |volume: &usize| disks.tenants[*volume].place == Place::Attached;
-    let volumes: Vec<usize> = (0..disks.tenants.len()).filter(here).collect();
-    let entries: Vec<VolumeEntry> = volumes
-        .iter()
-        .map(|volume| crate::lifecycle::entry(plan, &disks.tenants[*volume], *volume))
-        .collect();
-    let attachments = volumes.iter().filter(|volume| !late[**volume]);
-    let attachments = attachments
-        .map(|volume| crate::world::attachment(plan, disks, *volume, disks.tenants[*volume].bytes))
-        .collect();
-    let losses: Vec<(VolumeId, Loss)> = risk
-        .iter()
-        .filter(|(volume, _)| volumes.contains(volume))
-        .map(|(volume, sector)| (VolumeId(*volume as u16), Loss { offset: sector * 512, bytes: 512, age: 0 }))
-        .collect();
-    Engine::open_without_cache(plan.engine.clone(), entries, attachments, &losses, now)
-}
-
-/// The operator puts a new, empty cache in, if nothing is lost.
-pub(crate) fn replace_cache(plan: &Plan, disks: &mut Disks, rng: &mut Rng) -> Result<(), String> {
-    let lossless = disks.record.as_ref().is_some_and(|record| record.risk.is_empty());
-    let settled = disks.tenants.iter().all(|tenant| tenant.is_attached());
-    if plan.mirror.is_some() || !lossless || !settled || disks.cache_pending.is_some() || !rng.chance(1, 2) {
-        return Ok(());
-    }
-    let mut cache = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);
-    cache.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
-    let params = crate::explore::format_params(plan, &disks.tenants);
-    for (offset, bytes) in
-        forebay_core::format_cache(&params).map_err(|why| format!("format_cache: {why}"))?
-    {
-        cache.preset(offset, &crate::cipher::encrypted(plan, offset, &bytes));
-    }
-    disks.devices[CACHE] = cache;
-    disks.places = Places::new(&plan.geometry, plan.cache_bytes_max());
-    (disks.cache_bytes, disks.record) = (plan.cache_bytes, None);
-    disks.known = forebay_core::CacheMark::default(); // Of a new cache nothing is known.
-    Ok(())
 }

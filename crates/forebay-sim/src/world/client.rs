@@ -1,48 +1,17 @@
 //! The clients' side of a world: requests go in, replies are judged.
 
+use super::World;
+use super::state::Pending;
 use crate::content::Content;
-use crate::lifecycle::Place;
+use crate::disks::AttachState;
+use crate::ensure::ensure;
 use crate::oracle::WriteTicket;
 use crate::rng::Rng;
-use crate::world::{World, ensure};
 use forebay_core::{Action, BufId, Request, RequestError, RequestId, RequestKind, Status, Treatment};
 use forebay_format::checkpoint::Mode;
 use forebay_format::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-
-/// A request that has not been answered.
-#[derive(Debug)]
-pub struct Pending {
-    volume: usize,
-    kind: RequestKind,
-    offset: u64,
-    len: u64,
-    pub(crate) buffer: Option<u32>,
-    /// When it was made.
-    pub submitted_at: u64,
-    begun: u64,
-    ticket: Option<WriteTicket>,
-    errors: u64,
-    /// Times that the owner had refused to record the failure of the cache.
-    refusals: u64,
-    data_crc: u32,
-    invalid: bool,
-    refused: bool,
-}
-
-impl Pending {
-    /// What it asks for, of which volume and how much, and when it was made.
-    pub(crate) fn asked(&self) -> (RequestKind, (VolumeId, u64), u64) {
-        (self.kind, (VolumeId(self.volume as u16), self.len), self.submitted_at)
-    }
-
-    /// It is a request to this volume.
-    #[must_use]
-    pub fn is_of(&self, volume: usize) -> bool {
-        self.volume == volume && !self.invalid
-    }
-}
 
 impl World {
     /// Requests that have not been answered.
@@ -103,7 +72,7 @@ impl World {
         let kind = if self.rng.chance(1, 2) { RequestKind::Read } else { RequestKind::Write { fua: false } };
         // A volume that is leaving refuses whatever is asked for that reason.
         let Some(volume) = self.staying().first().copied() else { return Ok(()) };
-        let end = self.disks.tenants[volume].bytes.max(self.disks.tenants[volume].resizing.unwrap_or(0));
+        let end = self.disks.volumes[volume].bytes.max(self.disks.volumes[volume].resizing.unwrap_or(0));
         match self.rng.below(3) {
             0 => self.make_invalid(volume, kind, (end - 512, 1024)),
             1 => self.make_invalid(volume, kind, (0, 0)),
@@ -128,7 +97,7 @@ impl World {
         let lead = offset % BLOCK;
         let buffer =
             carries.then(|| self.memory.take((lead + len).next_multiple_of(BLOCK).max(BLOCK) as usize));
-        self.pace.asked((lead + len).div_ceil(BLOCK));
+        self.destage_check.asked((lead + len).div_ceil(BLOCK));
         let ticket = match kind {
             RequestKind::Write { .. } | RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. }
                 if !invalid =>
@@ -208,7 +177,7 @@ impl World {
         let mut bytes = buffer.map(|buffer| self.memory.buffer(buffer));
         let past = [Mode::Writethrough, Mode::Writearound, Mode::Passthrough];
         let past = past.contains(&self.disks.settings[volume].mode)
-            || self.disks.tenants[volume].ending
+            || self.disks.volumes[volume].ending
             || self.engine.runs_without_cache()
             || matches!(treatment, Treatment::Bypass | Treatment::WriteThrough);
         let direct = buffer.is_some() && past;
@@ -235,7 +204,7 @@ impl World {
     }
 
     fn is_leaving(&self, volume: usize) -> bool {
-        self.disks.tenants.get(volume).is_some_and(|tenant| matches!(tenant.place, Place::Leaving(_)))
+        self.disks.volumes.get(volume).is_some_and(|status| matches!(status.state, AttachState::Leaving(_)))
     }
 
     fn errors_near(&self, volume: usize) -> u64 {
@@ -251,7 +220,7 @@ impl World {
     ) -> Result<(), String> {
         let pending = self.requests.remove(&id.0);
         let pending = pending.ok_or_else(|| format!("{id:?} was answered twice or never made"))?;
-        self.note_reply(&pending, reply)?;
+        self.books.note_reply(pending.asked(), reply, self.now)?;
         self.digest.add_all(&[12, id.0, u64::from(result.is_ok())]);
         let judged = match result {
             Ok(()) => self.judge_success(&pending),

@@ -5,40 +5,12 @@
 //! wrong again. Of a mirrored cache both copies of everything are right then: either member may be
 //! lost. It has looked at everything that was there all the time.
 
-use crate::actions::FlightKind;
-use crate::world::{CACHE, World, ensure};
+use super::World;
+use super::state::{Began, FlightKind};
+use crate::disks::CACHE;
+use crate::ensure::ensure;
 use forebay_core::ScrubReport;
 use forebay_format::BLOCK_BYTES;
-
-/// What is known of scrubs.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Scrubs {
-    /// The one under way, as it began.
-    began: Option<Began>,
-    /// The same of one that has found everything.
-    sound_at: Option<u64>,
-}
-
-/// How things were when a scrub began.
-#[derive(Clone, Copy, Debug)]
-struct Began {
-    /// Errors of the cache device until then.
-    errors: u64,
-    /// Copies that counted.
-    total_blocks: u64,
-    /// Blocks in the cache, and bytes written to its device until then.
-    cached_blocks: u64,
-    written_bytes: u64,
-    /// Writes were under way: what they replace leaves the cache later, and nobody knows how much
-    /// that is.
-    writes: bool,
-}
-
-impl Scrubs {
-    pub(crate) fn is_running(&self) -> bool {
-        self.began.is_some()
-    }
-}
 
 impl World {
     /// The operator begins a scrub, or ends it early.

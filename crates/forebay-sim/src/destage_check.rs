@@ -1,13 +1,11 @@
-//! Judges how destage paces itself: limits (and that they hold nothing up for longer than they
-//! say), dirty levels, ages.
+//! Checks the rate of destage: its limits, how long they hold it up, dirty levels and ages.
 //!
 //! Only what must hold in any world is judged: a limit at every instant, the age of dirty data
 //! where no device fails or stalls and no limit forbids to keep `flush_period`. That a drain ends
 //! is judged by `workload::settle`, that no writer is stuck by [`crate::world::World::step`].
 
-use crate::plan::Plan;
-use crate::scale::Scale;
-use crate::world::{Disks, ensure};
+use crate::ensure::ensure;
+use crate::plan::{FaultPlan, Plan, Scale};
 use forebay_core::{Engine, Limit, Status, VolumeSettings};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::Mode;
@@ -55,17 +53,17 @@ struct Volume {
 }
 
 /// The judge of one world.
-pub(crate) struct Pace {
+pub(crate) struct DestageCheck {
     volumes: Vec<Volume>,
     /// All writes of backing stores are destage, but for those of long streams.
     destage_only: bool,
-    /// Nothing in this world keeps destage from its pace.
+    /// Nothing in this world slows destage down.
     smooth: bool,
     /// Blocks of the largest write so far.
     largest: u64,
 }
 
-impl Pace {
+impl DestageCheck {
     pub(crate) fn new(plan: &Plan) -> Self {
         let cached = plan.modes.iter().all(|mode| matches!(mode, Mode::Writeback | Mode::Writeonly));
         // Volumes that come and go take their dirty data with them, and a pool that grows moves
@@ -87,13 +85,13 @@ impl Pace {
                 && whole
                 && plan.truncations.is_empty()
                 && plan.late_starts.is_none()
-                && plan.faults == crate::plan::FaultPlan::default(),
+                && plan.faults == FaultPlan::default(),
             largest: 0,
         }
     }
 
-    /// The cache has failed: writes of backing stores are not only destage any more, and nothing
-    /// keeps its pace.
+    /// The cache has failed: not every write of a backing store is destage any more, and ages are
+    /// not limited.
     pub(crate) fn without_cache(&mut self) {
         (self.destage_only, self.smooth) = (false, false);
     }
@@ -155,7 +153,7 @@ impl Pace {
     pub(crate) fn look(
         &mut self,
         engine: &Engine,
-        disks: &Disks,
+        settings: &[VolumeSettings],
         now: u64,
         oldest: Option<u64>,
     ) -> Result<(), String> {
@@ -168,7 +166,7 @@ impl Pace {
             self.volumes.iter_mut().for_each(|volume| volume.period_since = now);
         }
         let capacity = engine.stats().capacity_blocks;
-        for (index, settings) in disks.settings.iter().enumerate() {
+        for (index, settings) in settings.iter().enumerate() {
             let Some(report) = engine.destage_report(VolumeId(index as u16)) else { continue };
             if self.smooth {
                 self.check_held(index, now, report.limited_by, settings)?;

@@ -10,27 +10,33 @@
 //!   point*: the [`Trap`] decides whether a [`Snapshot`], devices and oracle after a crash at that
 //!   instant, is taken.
 
-use crate::actions::Flight;
-use crate::client::Pending;
+mod actions;
+mod client;
+mod late_starts;
+mod lifecycle;
+mod mirror;
+mod order;
+mod owner;
+mod scrub;
+mod state;
+mod truncation;
+
+pub(crate) use order::check_images;
+
 use crate::counter_check::Books;
-use crate::device::SimDevice;
-use crate::lifecycle::Tenant;
+use crate::counters::Counters;
+use crate::destage_check::DestageCheck;
+use crate::device::{Faults, SimDevice};
+use crate::disks::{CACHE, Disks, Moment, Record, Risk, Snapshot};
+use crate::ensure::ensure;
 use crate::memory::Memory;
-use crate::mirror::{MemberNotes, Note};
 use crate::oracle::Oracle;
-use crate::owner::{Record, Risk, Task};
-use crate::pace::Pace;
-use crate::places::Places;
 use crate::plan::Plan;
 use crate::rng::{Digest, Rng};
-use crate::scrub::Scrubs;
-use crate::truncation::Short;
-use forebay_core::{
-    Attachment, CacheMark, CoverageMark, Engine, EngineConfig, OnBackingChange, PoolSettings, Status,
-    Suspicion, VolumeSettings,
-};
-use forebay_format::checkpoint::BackingRecord;
+use crate::start::{backing_record, open_engine, open_without_cache, replace_cache};
+use forebay_core::{Engine, OnBackingChange, PoolSettings, Status, VolumeSettings};
 use forebay_format::{BLOCK_BYTES, VolumeId};
+use state::{Flight, Note, Pending, Scrubs, Short, Task};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::rc::Rc;
@@ -39,89 +45,6 @@ use std::rc::Rc;
 pub const ANSWER_LIMIT_NS: u64 = 600_000_000_000;
 /// Ticks in a row without an action or completion after which the engine is called stuck.
 const TICKS_MAX: u32 = 10_000;
-pub(crate) const CACHE: usize = 0;
-
-/// Everything that survives a crash.
-#[derive(Clone)]
-pub struct Disks {
-    /// The cache device, then the backing stores, then the second member of a mirrored cache.
-    pub devices: Vec<SimDevice>,
-    /// Modification stamps of the backing stores.
-    pub stamps: Vec<i64>,
-    /// Blocks of the backing stores whose checksums were recorded at the last orderly stop.
-    pub sampled: Vec<Vec<u64>>,
-    /// What the owner says of the backing stores since the last crash.
-    pub suspicions: Vec<Suspicion>,
-    /// Settings that the operator last gave the volumes.
-    pub settings: Vec<VolumeSettings>,
-    /// What was written where on the cache device.
-    pub places: Places,
-    /// The cache device has lost or changed something.
-    pub damaged: bool,
-    /// The volumes as their operator sees them.
-    pub tenants: Vec<Tenant>,
-    /// Bytes of the cache device that the pool has.
-    pub cache_bytes: u64,
-    /// Bytes that it is to have.
-    pub cache_pending: Option<u64>,
-    /// The owner's record: the cache must not be opened any more, and these sectors are lost.
-    pub record: Option<Record>,
-    /// What is known of the members of a mirrored cache.
-    pub member_notes: Option<MemberNotes>,
-    /// The owner's record of how far the cache has come: always up to date, so that a cache that is
-    /// refused wrongly is noticed.
-    pub known: CacheMark,
-}
-
-/// A state after a crash.
-#[derive(Clone)]
-pub struct Snapshot {
-    /// Devices after the crash.
-    pub disks: Disks,
-    /// Oracle that has seen the crash.
-    pub oracle: Oracle,
-    /// When.
-    pub now: u64,
-    /// A generator for what follows.
-    pub rng: Rng,
-    /// Power cut, or only the daemon killed.
-    pub power: bool,
-    /// Volumes whose backing store alone was promised to be a crash-consistent image.
-    pub ordered: Vec<bool>,
-}
-
-/// Everything that a crash at one instant could take from: the devices as they were, with what was
-/// volatile and under way.
-#[derive(Clone)]
-pub struct Moment {
-    /// Devices, not crashed.
-    pub disks: Disks,
-    /// Oracle that has not seen a crash.
-    pub oracle: Oracle,
-    /// When.
-    pub now: u64,
-    /// Volumes whose backing store alone was promised to be a crash-consistent image.
-    pub ordered: Vec<bool>,
-}
-
-impl Moment {
-    /// The state after a crash that left the devices like this.
-    #[must_use]
-    pub fn after(&self, devices: Vec<SimDevice>, power: bool, rng: Rng) -> Snapshot {
-        let disks = Disks { devices, ..self.disks.clone() };
-        let mut oracle = self.oracle.clone();
-        if power {
-            for (volume, backing) in disks.devices[1..=disks.tenants.len()].iter().enumerate() {
-                oracle.no_resurrection(volume, backing.visible());
-            }
-            oracle.power_cut();
-        } else {
-            oracle.kill();
-        }
-        oracle.relaxed |= disks.damaged;
-        Snapshot { disks, oracle, now: self.now + 1_000_000, rng, power, ordered: self.ordered.clone() }
-    }
-}
 
 /// When a crash point becomes a snapshot.
 #[derive(Clone, Copy, Debug)]
@@ -136,90 +59,6 @@ pub enum Trap {
     After(u64),
 }
 
-/// How many engines have reached each [`CoverageMark`], by its number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CoverageCounts([u64; LANDMARKS]);
-
-const LANDMARKS: usize = CoverageMark::ALL.len();
-
-impl Default for CoverageCounts {
-    fn default() -> Self {
-        Self([0; LANDMARKS])
-    }
-}
-
-impl CoverageCounts {
-    fn add_engine(&mut self, engine: &Engine) {
-        let reached = engine.coverage();
-        for (mark, ..) in CoverageMark::ALL {
-            self.0[*mark as usize] += u64::from(reached.contains(*mark));
-        }
-    }
-
-    /// Every coverage mark with its name, its meaning, and how many engines have reached it.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-        CoverageMark::ALL.iter().map(|(mark, name, what)| (*name, *what, self.0[*mark as usize]))
-    }
-}
-
-/// Counters of one or many worlds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
-    /// Requests made.
-    pub requests: u64,
-    /// Device operations completed.
-    pub device_ops: u64,
-    /// Crash points that passed by, taken or not.
-    pub crash_points_seen: u64,
-    /// Faults injected.
-    pub faults: u64,
-    /// Requests that ended with an I/O error.
-    pub io_errors: u64,
-    /// Checkpoints.
-    pub checkpoints: u64,
-    /// Damaged blocks that the engine noticed.
-    pub damaged_blocks: u64,
-    /// Engines opened.
-    pub opens: u64,
-    /// Caches that failed and were recorded as such.
-    pub without_cache: u64,
-    /// Of those, caches of which everything was rescued that could be read.
-    pub rescues: u64,
-    /// Scrubs that went through everything.
-    pub scrubs: u64,
-    /// Members of mirrored caches put out.
-    pub members_out: u64,
-    /// Members filled anew.
-    pub rebuilds: u64,
-    /// Virtual nanoseconds.
-    pub virtual_ns: u64,
-    /// Rare paths.
-    pub coverage: CoverageCounts,
-}
-
-impl Counters {
-    /// Adds other counters.
-    pub fn add(&mut self, other: &Self) {
-        self.requests += other.requests;
-        self.device_ops += other.device_ops;
-        self.crash_points_seen += other.crash_points_seen;
-        self.faults += other.faults;
-        self.io_errors += other.io_errors;
-        self.checkpoints += other.checkpoints;
-        self.damaged_blocks += other.damaged_blocks;
-        self.opens += other.opens;
-        self.without_cache += other.without_cache;
-        self.rescues += other.rescues;
-        self.scrubs += other.scrubs;
-        self.members_out += other.members_out;
-        self.rebuilds += other.rebuilds;
-        self.virtual_ns += other.virtual_ns;
-        for (all, other) in self.coverage.0.iter_mut().zip(other.coverage.0) {
-            *all += other;
-        }
-    }
-}
-
 /// The world. See the top of the file.
 pub struct World {
     /// The plan of the run.
@@ -230,22 +69,22 @@ pub struct World {
     pub rng: Rng,
     trap_rng: Rng,
     /// When, and after which power cut, the order of destage is looked at.
-    pub(crate) order_rng: Rng,
+    order_rng: Rng,
     /// What a crash leaves.
     pub disks: Disks,
     /// The engine under test.
     pub engine: Engine,
     /// The judge.
     pub oracle: Oracle,
-    pub(crate) memory: Memory,
-    pub(crate) flights: BTreeMap<u32, Flight>,
-    pub(crate) queue: BinaryHeap<Reverse<(u64, u64, u32)>>,
-    pub(crate) pushed: u64,
-    pub(crate) requests: BTreeMap<u64, Pending>,
-    pub(crate) next_request: u64,
+    memory: Memory,
+    flights: BTreeMap<u32, Flight>,
+    queue: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    pushed: u64,
+    requests: BTreeMap<u64, Pending>,
+    next_request: u64,
     /// Errors that devices have reported to the engine.
-    pub(crate) errors: Vec<u64>,
-    pub(crate) pace: Pace,
+    errors: Vec<u64>,
+    destage_check: DestageCheck,
     ticks: u32,
     /// Hash of everything that happened.
     pub digest: Digest,
@@ -262,33 +101,33 @@ pub struct World {
     /// The engine began without a cache.
     pub without_cache: bool,
     /// Until then no cached block can be read, see [`Plan::outage`].
-    pub(crate) unreadable_until: Option<u64>,
+    unreadable_until: Option<u64>,
     /// The device that is too short now, and how many of the plan have been.
-    pub(crate) short: Option<Short>,
-    pub(crate) truncations_done: usize,
+    short: Option<Short>,
+    truncations_done: usize,
     /// The engine refuses changes because the owner could not make a record.
-    pub(crate) refused: bool,
-    pub(crate) refusals: u64,
+    refused: bool,
+    refusals: u64,
     /// What the owner is doing.
-    pub(crate) owner: Option<Task>,
+    owner: Option<Task>,
     /// The note that it is making of a member that failed.
-    pub(crate) note: Option<Note>,
+    note: Option<Note>,
     /// What was at risk when the owner was last asked.
-    pub(crate) at_risk: Option<Risk>,
+    at_risk: Option<Risk>,
     /// What an engine without a cache must answer with errors.
     pub(crate) risk: Risk,
     /// Sectors written since the cache was given up, and when.
-    pub(crate) healed: BTreeMap<(usize, u64), u64>,
+    healed: BTreeMap<(usize, u64), u64>,
     /// Sectors that somebody wanted to change since the cache was fenced.
-    pub(crate) touched: Risk,
+    touched: Risk,
     /// By volume: the step of the last loss, and of the last FLUSH that told.
-    pub(crate) lost_at: Vec<Option<u64>>,
-    pub(crate) told_at: Vec<Option<u64>>,
-    /// Place and length of the batch that could not be written to the cache device last.
-    pub(crate) unwritten: Option<(u64, u64)>,
-    pub(crate) stopping: bool,
-    pub(crate) quiesced: bool,
-    pub(crate) closed: bool,
+    lost_at: Vec<Option<u64>>,
+    told_at: Vec<Option<u64>>,
+    /// AttachState and length of the batch that could not be written to the cache device last.
+    unwritten: Option<(u64, u64)>,
+    stopping: bool,
+    quiesced: bool,
+    closed: bool,
     /// Volumes whose backing store alone was promised to be a crash-consistent image when the
     /// engine was opened.
     pub ordered: Vec<bool>,
@@ -298,17 +137,17 @@ pub struct World {
     /// attached later.
     pub policy: OnBackingChange,
     /// What is wrong with such an image, found where it could not be reported.
-    pub(crate) disorder: Option<String>,
+    disorder: Option<String>,
     /// Clients ask as soon as the engine serves, before it has done what else it has ready.
     greets: bool,
     /// Writes of what a start writes again, since it began.
-    pub(crate) renewals: u64,
+    renewals: u64,
     /// A backing store was changed on purpose before this engine was opened.
     pub changed: bool,
     /// The volume, as long as the oracle does not know of the change.
     pub(crate) unlearned: Option<usize>,
-    pub(crate) scrubs: Scrubs,
-    pub(crate) books: Books,
+    scrubs: Scrubs,
+    books: Books,
     /// Counters.
     pub counters: Counters,
     /// Print every event to the error output.
@@ -317,21 +156,12 @@ pub struct World {
     pub label: u64,
 }
 
-macro_rules! ensure {
-    ($condition:expr, $($message:tt)*) => {
-        if !$condition {
-            return Err(format!($($message)*));
-        }
-    };
-}
-pub(crate) use ensure;
-
 impl World {
     /// A world with an engine that has begun to open the cache on these disks.
     #[must_use]
     pub fn open(plan: &Rc<Plan>, snapshot: Snapshot, policy: OnBackingChange) -> Self {
         let Snapshot { mut disks, oracle, now, mut rng, ordered, .. } = snapshot;
-        disks.tenants.iter_mut().for_each(|tenant| tenant.ending = false);
+        disks.volumes.iter_mut().for_each(|status| status.ending = false);
         let volumes = plan.volumes.len();
         let late = draw_late(plan, &mut rng);
         let trap_rng = Rng::new(rng.word());
@@ -341,7 +171,7 @@ impl World {
             now,
             trap_rng,
             order_rng,
-            engine: open_engine(plan, &mut disks, &late, policy, &mut rng, now),
+            engine: open_engine(plan, &disks, &late, policy, &mut rng, now),
             errors: vec![0; disks.devices.len()],
             rng,
             disks,
@@ -352,7 +182,7 @@ impl World {
             pushed: 0,
             requests: BTreeMap::new(),
             next_request: 0,
-            pace: Pace::new(plan),
+            destage_check: DestageCheck::new(plan),
             ticks: 0,
             digest: Digest::default(),
             trap: Trap::Off,
@@ -399,7 +229,7 @@ impl World {
 
     /// Starts another engine on the disks, after an orderly stop or a failure to open.
     pub fn reopen(&mut self, policy: OnBackingChange) {
-        self.disks.tenants.iter_mut().for_each(|tenant| tenant.ending = false);
+        self.disks.volumes.iter_mut().for_each(|status| status.ending = false);
         if self.disks.devices.iter().any(SimDevice::has_dropped) {
             // It is not there for the next daemon, however this one ended: as after a power cut.
             let gone = self.crash();
@@ -414,10 +244,9 @@ impl World {
         self.disks.devices.iter_mut().for_each(SimDevice::revive);
         self.short = None;
         self.disks.known = self.engine.mark();
-        let disks = &mut self.disks;
-        self.engine = open_engine(&self.plan, disks, &self.late, policy, &mut self.rng, self.now);
+        self.engine = open_engine(&self.plan, &self.disks, &self.late, policy, &mut self.rng, self.now);
         self.memory = Memory::new(self.plan.engine.scratch_blocks);
-        self.pace = Pace::new(&self.plan);
+        self.destage_check = DestageCheck::new(&self.plan);
         self.flights.clear();
         self.queue.clear();
         (self.fenced, self.stopping, self.quiesced, self.closed) = (false, false, false, false);
@@ -440,22 +269,42 @@ impl World {
         if self.disks.record.is_none() {
             return;
         }
-        crate::owner::settle_tenants(self);
-        let replaced = crate::owner::replace_cache(&self.plan, &mut self.disks, &mut self.rng);
+        self.settle_volumes();
+        let replaced = replace_cache(&self.plan, &mut self.disks, &mut self.rng);
         self.disorder = self.disorder.take().or(replaced.err());
         self.ordered.fill(false);
         let Some(Record { risk, .. }) = self.disks.record.clone() else {
-            let (disks, rng) = (&mut self.disks, &mut self.rng);
-            self.engine = open_engine(&self.plan, disks, &self.late, self.policy, rng, self.now);
+            self.engine =
+                open_engine(&self.plan, &self.disks, &self.late, self.policy, &mut self.rng, self.now);
             return;
         };
-        self.engine = crate::owner::open_without_cache(&self.plan, &self.disks, &risk, &self.late, self.now);
+        self.engine = open_without_cache(&self.plan, &self.disks, &risk, &self.late, self.now);
         let block = |(volume, sector): &(usize, u64)| (*volume, sector / 8);
         self.oracle.tainted.extend(risk.iter().map(block));
         (self.fenced, self.without_cache) = (true, true);
         self.at_risk = Some(risk.clone());
         self.risk = risk;
-        self.pace.without_cache();
+        self.destage_check.without_cache();
+    }
+
+    /// Compares what was seen of this engine with what it has counted.
+    ///
+    /// # Errors
+    /// They differ.
+    pub(crate) fn check_counters(&self) -> Result<(), String> {
+        let open: Vec<_> = self.requests.values().map(Pending::asked).collect();
+        let volumes = (!self.late.contains(&true)).then_some(self.plan.volumes.len());
+        self.books.check(&self.engine, &open, volumes)
+    }
+
+    /// True if a device has reported an error to the engine.
+    pub(crate) fn had_errors(&self) -> bool {
+        self.errors.iter().any(|errors| *errors > 0)
+    }
+
+    /// No device makes errors from now on.
+    pub(crate) fn stop_faults(&mut self) {
+        self.disks.devices.iter_mut().for_each(|device| device.faults = Faults::default());
     }
 
     /// Counters, the engine of now included.
@@ -518,7 +367,7 @@ impl World {
     /// Any violation; also settings that the engine refuses.
     pub fn configure(&mut self, volume: usize, settings: VolumeSettings) -> Result<(), String> {
         self.disks.settings[volume] = settings;
-        self.pace.configured(volume, self.now, self.next_request);
+        self.destage_check.configured(volume, self.now, self.next_request);
         let result = self.engine.configure_volume(self.now, VolumeId(volume as u16), settings);
         ensure!(result.is_ok(), "{settings:?} is refused: {result:?}");
         self.pump()
@@ -552,14 +401,14 @@ impl World {
             }
         }
         let oldest = self.requests.first_key_value().map(|(id, _)| *id);
-        self.pace.look(&self.engine, &self.disks, self.now, oldest)
+        self.destage_check.look(&self.engine, &self.disks.settings, self.now, oldest)
     }
 
     /// Reads some blocks of the volumes that were attached at the opening.
     fn greet(&mut self) -> Result<(), String> {
         for volume in self.staying() {
             let blocks = self.served_bytes(volume) / BLOCK_BYTES as u64;
-            let here = self.disks.tenants[volume].is_attached() && !self.late[volume];
+            let here = self.disks.volumes[volume].is_attached() && !self.late[volume];
             for _ in 0..if here { self.rng.below(4) } else { 0 } {
                 let block = self.rng.below(blocks);
                 self.read(volume, block * BLOCK_BYTES as u64, BLOCK_BYTES as u64)?;
@@ -617,7 +466,7 @@ impl World {
         Ok(true)
     }
 
-    pub(crate) fn say(&self, what: &str) {
+    fn say(&self, what: &str) {
         eprintln!("[{}] {:>14} {what}", self.label, self.now);
     }
 
@@ -635,7 +484,7 @@ impl World {
     }
 
     /// A crash may happen here.
-    pub(crate) fn crash_point(&mut self) {
+    fn crash_point(&mut self) {
         self.counters.crash_points_seen += 1;
         self.watch_order();
         match &mut self.trap {
@@ -717,7 +566,7 @@ impl World {
         let backings: Vec<_> = attached
             .into_iter()
             .map(|volume| {
-                let bytes = self.disks.tenants[volume].bytes;
+                let bytes = self.disks.volumes[volume].bytes;
                 let mut record = backing_record(&self.plan, bytes, self.disks.stamps[volume], volume);
                 record.samples = self.samples(volume);
                 // Nothing is noted of a store that could not be flushed: it need not look after a
@@ -753,8 +602,8 @@ impl World {
         map
     }
 
-    pub(crate) fn samples(&mut self, volume: usize) -> Vec<(u64, u32)> {
-        let blocks = self.disks.tenants[volume].bytes / BLOCK_BYTES as u64;
+    fn samples(&mut self, volume: usize) -> Vec<(u64, u32)> {
+        let blocks = self.disks.volumes[volume].bytes / BLOCK_BYTES as u64;
         let count = self.rng.below(17).min(blocks);
         let mut bytes = [0; BLOCK_BYTES];
         // Dirty blocks are not sampled: after a failed flush nobody knows what the backing store
@@ -773,54 +622,8 @@ impl World {
     }
 }
 
-pub(crate) fn backing_record(plan: &Plan, bytes: u64, stamp: i64, volume: usize) -> BackingRecord {
-    BackingRecord {
-        kind: 1,
-        size_bytes: bytes,
-        unique: [plan.identity, volume as u64 + 1],
-        stamp_ns: Some(stamp),
-        samples: Vec::new(),
-    }
-}
-
-pub(crate) fn attachment(plan: &Plan, disks: &Disks, volume: usize, bytes: u64) -> Attachment {
-    Attachment {
-        volume: VolumeId(volume as u16),
-        settings: disks.settings[volume],
-        size_bytes: bytes,
-        backing: backing_record(plan, bytes, disks.stamps[volume], volume),
-        backing_sector_bytes: plan.volumes[volume].sector_bytes,
-        on_change: OnBackingChange::Refuse,
-        suspicion: disks.suspicions[volume],
-    }
-}
-
-/// Opens with the volumes of which nothing was under way: of the others the operator does not know
-/// whether they are there. Which volumes are attached only when the engine is open.
+/// Which volumes are attached only when the engine is open.
 fn draw_late(plan: &Plan, rng: &mut Rng) -> Vec<bool> {
     let pct = rng.pick(&[0, 50, 100]);
     (0..plan.volumes.len()).map(|_| rng.chance(pct, 100)).collect()
-}
-
-pub(crate) fn open_engine(
-    plan: &Plan,
-    disks: &mut Disks,
-    late: &[bool],
-    policy: OnBackingChange,
-    rng: &mut Rng,
-    now: u64,
-) -> Engine {
-    let sure = disks.tenants.iter().enumerate();
-    let sure = sure.filter(|(volume, tenant)| tenant.is_attached() && !late[*volume]);
-    let attachments = sure.map(|(volume, tenant)| {
-        let attachment = attachment(plan, disks, volume, tenant.bytes);
-        Attachment { on_change: policy, ..attachment }
-    });
-    let bytes = disks.cache_bytes.max(disks.cache_pending.unwrap_or(0));
-    let attachments = attachments.collect();
-    if plan.mirror.is_some() {
-        return crate::mirror::open_members(plan, disks, attachments, rng, now);
-    }
-    let config = EngineConfig { known: disks.known, ..plan.engine.clone() };
-    Engine::open(config, bytes, attachments, now)
 }

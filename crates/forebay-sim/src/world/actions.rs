@@ -3,56 +3,20 @@
 //!
 //! Here the rules of `forebay_core::api` are checked. Whatever breaks one ends the run.
 
+use super::World;
+use super::state::{Flight, FlightKind, Sampled};
 use crate::cipher::{self, CacheWrite};
 use crate::device::{OpKind, WriteEnd};
-use crate::late_starts::Held;
-use crate::lifecycle::Place;
+use crate::disks::{AttachState, CACHE, device_of};
+use crate::ensure::ensure;
 use crate::memory::{JUNK, overlap};
-use crate::mirror::device_of;
-use crate::world::{CACHE, World, ensure};
 use forebay_core::{Action, Device, DeviceFailure, Notice, OpId, PlantedBug, Span, Status, fault};
 use forebay_format::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
 use std::rc::Rc;
 
-/// A device operation under way.
-pub(crate) struct Flight {
-    pub(crate) device: usize,
-    pub(crate) spans: Vec<Span>,
-    pub(crate) kind: FlightKind,
-}
-
-pub(crate) enum FlightKind {
-    Read {
-        offset: u64,
-        len: usize,
-        crc: bool,
-        early: Option<Sampled>,
-    },
-    ReadMeta {
-        offset: u64,
-        len: usize,
-    },
-    Write {
-        number: u64,
-        offset: u64,
-        data: Rc<Vec<u8>>,
-        header: usize,
-    },
-    Flush {
-        covered: u64,
-    },
-    /// A write or flush of a device that had ended: nothing was done.
-    Refused,
-    /// It was not started yet.
-    Held(Held),
-}
-
-/// What a device returns for a read.
-type Sampled = Result<Vec<u8>, DeviceFailure>;
-
 impl World {
     pub(crate) fn perform(&mut self, action: Action) -> Result<(), String> {
-        self.note_action(&action);
+        self.books.note_action(&action, &self.engine);
         if self.hold(action)? { Ok(()) } else { self.start(action) }
     }
 
@@ -182,7 +146,7 @@ impl World {
         if device == CACHE {
             self.check_cache_write(offset, u64::from(len))?;
             if header > 0 {
-                self.disks.places.batch(offset, &data[..header])?;
+                self.disks.dirty_slots.batch(offset, &data[..header])?;
             }
         }
         if device == CACHE {
@@ -220,7 +184,7 @@ impl World {
             if self.engine.status() == Status::Opening {
                 self.check_renewal(offset, &data)?;
             } else {
-                self.disks.places.batch(offset, data.get(..BLOCK_BYTES).unwrap_or_default())?;
+                self.disks.dirty_slots.batch(offset, data.get(..BLOCK_BYTES).unwrap_or_default())?;
             }
         }
         self.submit_to_cache(op, offset, Vec::new(), data, 0)
@@ -264,7 +228,7 @@ impl World {
         if !self.is_cache(device) {
             let volume = device - 1;
             let oldest = self.requests.first_key_value().map(|(id, _)| *id);
-            self.pace.wrote(volume, self.now, len, &self.disks.settings[volume], oldest)?;
+            self.destage_check.wrote(volume, self.now, len, &self.disks.settings[volume], oldest)?;
         }
         if self.is_short(device) {
             return self.launch(op, OpKind::Write, len, Flight { device, spans, kind: FlightKind::Refused });
@@ -301,8 +265,8 @@ impl World {
             Device::Cache if self.without_cache => Err("the cache is used, but there is none".into()),
             Device::Cache => Ok(CACHE),
             Device::Backing(VolumeId(volume)) if usize::from(volume) < self.plan.volumes.len() => {
-                let tenant = &self.disks.tenants[usize::from(volume)];
-                let ours = !matches!(tenant.place, Place::Gone | Place::Kept);
+                let status = &self.disks.volumes[usize::from(volume)];
+                let ours = !matches!(status.state, AttachState::Gone | AttachState::Kept);
                 ensure!(ours, "the backing store of volume {volume} is used after it was let go");
                 Ok(1 + usize::from(volume))
             }
@@ -315,8 +279,8 @@ impl World {
         let bytes = match device {
             cache if self.is_cache(cache) => self.disks.devices[cache].bytes(),
             device => {
-                let tenant = &self.disks.tenants[device - 1];
-                tenant.bytes.max(tenant.resizing.unwrap_or(0))
+                let status = &self.disks.volumes[device - 1];
+                status.bytes.max(status.resizing.unwrap_or(0))
             }
         };
         let inside = len > 0 && offset.checked_add(len).is_some_and(|end| end <= bytes);
@@ -488,7 +452,7 @@ impl World {
             // One member of two: there is another copy of what only the cache has.
             self.errors[CACHE] += u64::from(device != CACHE && self.is_cache(device));
         } else if device == CACHE && len > 0 {
-            self.oracle.tainted.extend(self.disks.places.hit(offset, len));
+            self.oracle.tainted.extend(self.disks.dirty_slots.hit(offset, len));
         }
     }
 
@@ -497,7 +461,7 @@ impl World {
         self.counters.faults += 1;
         self.errors[CACHE] += 1;
         self.disks.damaged = true;
-        self.oracle.tainted.extend(self.disks.places.hit(offset, len));
+        self.oracle.tainted.extend(self.disks.dirty_slots.hit(offset, len));
     }
 
     fn notice(&mut self, notice: Notice) -> Result<(), String> {
@@ -510,7 +474,7 @@ impl World {
                     self.lost_at[usize::from(volume.0)] = Some(self.oracle.begin());
                 }
                 self.counters.damaged_blocks += 1;
-                self.note_damage();
+                self.books.note_damage();
                 self.check_scrubbed()?;
                 ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing was damaged");
                 ensure!(!lost || self.plan.mirror.is_none(), "{notice:?}, but there is another member");
@@ -527,7 +491,7 @@ impl World {
             Notice::CacheFenced => {
                 ensure!(cache_errors > 0, "{notice:?}, but nothing failed");
                 self.fenced = true;
-                self.pace.without_cache();
+                self.destage_check.without_cache();
             }
             Notice::MemberFailed { .. }
             | Notice::MemberOut { .. }
@@ -552,7 +516,7 @@ impl World {
             Notice::ScrubEnded { report, complete } => self.scrub_ended(report, complete)?,
             Notice::Checkpointed { .. } => {
                 self.counters.checkpoints += 1;
-                self.note_checkpoint();
+                self.books.note_checkpoint();
             }
             Notice::BackingChanged { .. } => {
                 ensure!(self.changed || self.oracle.relaxed, "{notice:?}, but it did not change");

@@ -1,0 +1,271 @@
+//! The plan of a seed: its parts are drawn one after the other.
+//!
+//! Invariant: each of the later parts has random numbers of its own, so that the others stay what
+//! they are when one of them changes.
+
+use super::bugs;
+use super::draw::{
+    backing_latency, cache_latency, engine, faults, geometry, mirrored_geometry, modes, orders, requests,
+    settings, volume,
+};
+use super::situations;
+use super::types::{
+    CipherPlan, FaultPlan, MirrorPlan, Mix, Needs, OwnerPlan, Plan, Scale, Situation, Style, TruncationPlan,
+    VolumePlan,
+};
+use crate::device::{Faults, Latency};
+use crate::rng::{Rng, mix};
+use forebay_core::{EngineConfig, PlantedBug, VolumeSettings};
+use forebay_format::checkpoint::Mode;
+use forebay_format::{BLOCK_BYTES, CacheUuid};
+
+impl Plan {
+    /// The plan for a seed. Each of its later parts has numbers of its own, so that the others stay
+    /// what they are when one of them changes.
+    #[must_use]
+    pub fn new(seed: u64, bug: Option<PlantedBug>) -> Self {
+        let row = bug.map(bugs::row);
+        let needs = row.map(|(needs, _)| needs);
+        let own = |salt: u64| Rng::new(mix(seed) ^ salt);
+        let rng = &mut own(0x504c_414e);
+        let mut plan = Self::draw(seed, rng);
+        plan.draw_failures(rng);
+        plan.lead(row, rng);
+        plan.draw_scale(needs, &mut own(0x53_4341_4c45));
+        plan.draw_mirror(row, &mut own(0x4d49_5252_4f52));
+        plan.draw_outage(needs, &mut own(0x4f55_5441_4745));
+        plan.draw_truncations(needs, &mut own(0x454e_4453));
+        plan.draw_late_starts(needs, &mut own(0x4255_5359));
+        plan.draw_cipher(needs, &mut own(0x4349_5048_4552));
+        if bug.is_none() && plan.mirror.is_none() && plan.faults.cache.flush_error > 0 {
+            plan.faults.cache.flush_drops = own(0x4452_4f50_5045).chance(1, 2);
+        }
+        plan
+    }
+
+    fn draw(seed: u64, rng: &mut Rng) -> Self {
+        let segment_blocks = rng.pick(&[16, 16, 16, 32, 32, 64]);
+        let geometry = geometry(segment_blocks, rng.pick(&[16, 18, 20, 24, 24, 32, 40]));
+        let modes = modes(rng);
+        let orders = orders(rng);
+        let volumes = (0..rng.pick(&[1, 1, 1, 2, 3])).map(|_| volume(&modes, rng)).collect();
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&rng.word().to_le_bytes());
+        uuid[8..].copy_from_slice(&rng.word().to_le_bytes());
+        let style = if rng.chance(1, 4) { Style::InLine } else { Style::Fork };
+        let sample = rng.pick(&[1, 3, 5, 10]);
+        Self {
+            seed,
+            style,
+            scale: Scale::Small,
+            geometry,
+            cache_bytes: geometry.device_blocks * BLOCK_BYTES as u64,
+            uuid: CacheUuid(uuid),
+            identity: 7,
+            volumes,
+            modes,
+            engine: engine(rng),
+            settings: VolumeSettings { destage_order: rng.pick(&orders), ..settings(rng) },
+            orders,
+            cache_latency: cache_latency(rng),
+            backing_latency: backing_latency(rng),
+            faults: faults(rng),
+            death: None,
+            outage: None,
+            truncations: Vec::new(),
+            late_starts: None,
+            mirror: None,
+            cipher: None,
+            owner: rng.pick(&[OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Later, OwnerPlan::Never]),
+            requests: rng.range(60, 200) as u32 * if sample == 1 { 1 } else { sample as u32 / 2 + 1 },
+            depth: rng.pick(&[1, 2, 4, 8, 8, 16, 16]),
+            sample,
+            mix: requests(rng),
+        }
+    }
+
+    /// A cache device that dies, and flushes of backing stores that drop what they should have made
+    /// durable.
+    fn draw_failures(&mut self, rng: &mut Rng) {
+        if rng.chance(1, 5) && !self.faults.damages() {
+            self.die(rng);
+        }
+        // Whoever writes past the cache is told that the flush failed, and must write again;
+        // destage must know itself.
+        let destage_only = self.modes.iter().all(|mode| matches!(mode, Mode::Writeback | Mode::Writeonly));
+        // Without the cache everything is written past it.
+        let sound = self.death.is_none() && self.faults.cache == Faults::default();
+        self.faults.backing.flush_drops =
+            sound && destage_only && self.mix.zero == 0 && self.mix.rule_pct == 0 && rng.chance(1, 2);
+        if self.faults.backing.flush_drops {
+            self.settings.skip_sequential_bytes = 0;
+        }
+    }
+
+    /// Leads the plan to the situation of a planted bug. Without a bug some seeds still go where
+    /// one would show: what is looked for must not be there.
+    fn lead(&mut self, row: Option<(Needs, Situation)>, rng: &mut Rng) {
+        let aimed = rng.chance(1, 4);
+        let aim = rng.pick(&bugs::situations_of_all());
+        match row {
+            // Its situation is made with the members.
+            Some((Needs::Mirror, _)) => {}
+            Some((_, situation)) => situation(self, rng),
+            None if aimed => aim(self, rng),
+            None => {}
+        }
+        if row.is_none() && rng.chance(1, 6) {
+            rng.pick(&situations::RARE)(self, rng);
+        }
+    }
+
+    fn draw_mirror(&mut self, row: Option<(Needs, Situation)>, rng: &mut Rng) {
+        match row {
+            Some((Needs::Mirror, situation)) => {
+                let mirror = self.mirror(rng);
+                self.calm_mirror(mirror, rng);
+                situation(self, rng);
+            }
+            None if rng.chance(1, 5) => self.mirror = Some(self.mirror(rng)),
+            _ => {}
+        }
+    }
+
+    fn draw_outage(&mut self, needs: Option<Needs>, rng: &mut Rng) {
+        if needs == Some(Needs::Outage) || needs.is_none() && rng.chance(1, 8) {
+            self.fail_over(rng);
+        }
+    }
+
+    fn draw_truncations(&mut self, needs: Option<Needs>, rng: &mut Rng) {
+        let wanted = matches!(needs, Some(Needs::ShortBacking | Needs::ShortCache));
+        if !wanted && (needs.is_some() || !rng.chance(1, 5)) {
+            return;
+        }
+        self.truncations = TruncationPlan::draw(self, needs, rng);
+        let of_member = self.truncations.iter().any(TruncationPlan::is_of_member);
+        if let Some(mirror) = self.mirror.as_mut().filter(|_| of_member) {
+            // The other member must not fail while one has ended.
+            mirror.only_truncations();
+        }
+    }
+
+    fn draw_cipher(&mut self, needs: Option<Needs>, rng: &mut Rng) {
+        let encrypted = needs == Some(Needs::Cipher) || needs.is_none() && rng.chance(1, 5);
+        if encrypted && self.mirror.is_none() {
+            self.cipher = Some(CipherPlan::draw(self.seed, self.uuid));
+        }
+    }
+
+    /// The cache device answers no read for some seconds. Nothing else is wrong with it, so no
+    /// block may be lost.
+    fn fail_over(&mut self, rng: &mut Rng) {
+        let sound = !self.faults.damages() && self.faults.cache.read_error == 0;
+        // A member that cannot be read is put out, and then nobody has what the other one lost
+        // silently.
+        let true_members = self.mirror.as_ref().is_none_or(|mirror| mirror.harms == [false; 2]);
+        if sound && true_members && self.death.is_none() {
+            let at = rng.range(u64::from(self.requests) / 10, u64::from(self.requests) * 9 / 10);
+            self.outage = Some((at, rng.range(20_000_000, 5_000_000_000)));
+        }
+    }
+
+    /// The plan for a seed whose cache is small and not mirrored: the next one from this seed on.
+    /// It is not encrypted either, so that its device can be looked at.
+    #[must_use]
+    pub fn unmirrored(mut seed: u64) -> Self {
+        loop {
+            let plan = Self::new(seed, None);
+            let small = plan.scale == Scale::Small && !plan.volumes.iter().any(VolumePlan::is_sparse);
+            if plan.mirror.is_none() && small {
+                return Self { cipher: None, ..plan };
+            }
+            seed = mix(seed);
+        }
+    }
+
+    /// Makes the cache a mirrored one, and draws what happens to its members.
+    fn mirror(&mut self, rng: &mut Rng) -> MirrorPlan {
+        let columns = rng.pick(&[16, 16, 20, 24, 32]);
+        let columns = if self.scale == Scale::Wide { 10 * columns } else { columns };
+        self.geometry = mirrored_geometry(self.geometry.segment_blocks, columns);
+        self.cache_bytes = self.geometry.device_blocks * BLOCK_BYTES as u64;
+        self.faults = FaultPlan { backing: self.faults.backing, ..FaultPlan::default() };
+        (self.death, self.mix.pool) = (None, 0);
+        self.owner =
+            rng.pick(&[OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Later]);
+        if rng.chance(1, 20) {
+            self.owner = OwnerPlan::Never;
+        }
+        // So that crashes are where members are replaced, too, and not only at the beginning.
+        self.sample = self.sample.max(rng.pick(&[3, 10, 30]));
+        MirrorPlan::draw(self.requests, rng)
+    }
+
+    /// A plan without chance: one volume on the smallest cache, devices that take the same time for
+    /// the same, no faults.
+    #[must_use]
+    pub fn tiny(bytes: u64, modes: Vec<Mode>, settings: VolumeSettings) -> Self {
+        let geometry = geometry(16, 16);
+        let latency = |read_ns, write_ns, flush_ns| Latency {
+            read_ns,
+            write_ns,
+            flush_ns,
+            block_ns: 1_000,
+            spread: 0,
+            slow_ppm: 0,
+            slow_ns: 0,
+        };
+        Self {
+            seed: 0,
+            style: Style::Fork,
+            scale: Scale::Small,
+            geometry,
+            cache_bytes: geometry.device_blocks * BLOCK_BYTES as u64,
+            uuid: CacheUuid([7; 16]),
+            identity: 7,
+            volumes: vec![VolumePlan { bytes, bytes_max: bytes, sector_bytes: 512, mode: settings.mode }],
+            modes,
+            orders: vec![settings.destage_order],
+            engine: EngineConfig { scratch_blocks: 64, ..EngineConfig::default() },
+            settings,
+            cache_latency: latency(50_000, 20_000, 100_000),
+            backing_latency: latency(1_000_000, 1_000_000, 4_000_000),
+            faults: FaultPlan::default(),
+            death: None,
+            outage: None,
+            truncations: Vec::new(),
+            late_starts: None,
+            mirror: None,
+            cipher: None,
+            owner: OwnerPlan::Records,
+            requests: 0,
+            depth: 1,
+            sample: 1,
+            mix: Mix::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_follow_from_the_seed_and_fit() {
+        for seed in 0..200 {
+            let plan = Plan::new(seed, None);
+            assert_eq!(format!("{plan:?}"), format!("{:?}", Plan::new(seed, None)));
+            plan.geometry.validate(plan.cache_bytes).unwrap();
+            for volume in &plan.volumes {
+                assert_eq!(volume.bytes % u64::from(volume.sector_bytes), 0);
+                assert!(
+                    plan.modes.contains(&volume.mode),
+                    "seed {seed}: {:?} of {:?}",
+                    volume.mode,
+                    plan.modes
+                );
+            }
+        }
+    }
+}
