@@ -9,10 +9,13 @@
 //! where it says.
 
 use crate::checkpoint::REGIONS_MAX;
-use crate::geometry::{SEGMENT_BLOCKS_MAX, VOLUMES_MAX};
+use crate::error::FormatError;
 use crate::layout::{Field, check_envelope, check_zero, crc_without, structure};
-use crate::units::{BLOCK_BYTES, CacheUuid, Slot, StreamKind, VOLUME_BLOCKS_MAX, VolumeId};
-use crate::{FormatError, VERSION, summary};
+use crate::summary;
+use crate::units::{
+    BLOCK_BYTES, CacheUuid, SEGMENT_BLOCKS_MAX, Slot, StreamKind, VERSION, VOLUME_BLOCKS_MAX, VOLUMES_MAX,
+    VolumeId,
+};
 
 pub(crate) mod header {
     use super::structure;
@@ -167,7 +170,7 @@ impl Entry {
         let entry = match F_KIND.get(from) {
             kind @ (KIND_DIRTY | KIND_CLEAN) => {
                 if count != 1 {
-                    return Err(out_of_bounds(F_COUNT, u64::from(count)));
+                    return Err(entry::STRUCTURE.wrong(F_COUNT, u64::from(count)));
                 }
                 let sector_mask = F_SECTORS.get(from) as u8;
                 let flush_epoch = F_FLUSH_EPOCH.get_u32(from);
@@ -175,7 +178,7 @@ impl Entry {
             }
             kind @ (KIND_CLEAN_MARK | KIND_DROP_MARK) => {
                 unused(&[F_CRC, F_VOLUME, F_SECTORS, F_FLUSH_EPOCH])?;
-                let slot = Slot(u32::try_from(block).map_err(|_| out_of_bounds(F_BLOCK, block))?);
+                let slot = Slot(u32::try_from(block).map_err(|_| entry::STRUCTURE.wrong(F_BLOCK, block))?);
                 match kind {
                     KIND_CLEAN_MARK => Self::CleanMark { slot, count },
                     _ => Self::DropMark { slot, count },
@@ -189,7 +192,7 @@ impl Entry {
                 unused(&[F_BLOCK, F_VOLUME, F_SECTORS, F_FLUSH_EPOCH])?;
                 Self::Summary { slots: count, crc32c }
             }
-            other => return Err(out_of_bounds(F_KIND, other)),
+            other => return Err(entry::STRUCTURE.wrong(F_KIND, other)),
         };
         entry.check()?;
         Ok(entry)
@@ -202,21 +205,21 @@ impl Entry {
         if let Self::Data { volume, .. } | Self::Intent { volume, .. } = self
             && u32::from(volume.0) >= VOLUMES_MAX
         {
-            return Err(out_of_bounds(F_VOLUME, u64::from(volume.0)));
+            return Err(entry::STRUCTURE.wrong(F_VOLUME, u64::from(volume.0)));
         }
         let range = |first: u64, count: u32, end: u64| {
             if count == 0 || u64::from(count) > end {
-                return Err(out_of_bounds(F_COUNT, u64::from(count)));
+                return Err(entry::STRUCTURE.wrong(F_COUNT, u64::from(count)));
             }
             if first > end - u64::from(count) {
-                return Err(out_of_bounds(F_BLOCK, first));
+                return Err(entry::STRUCTURE.wrong(F_BLOCK, first));
             }
             Ok(())
         };
         match *self {
-            Self::Data { sector_mask: 0, .. } => Err(out_of_bounds(F_SECTORS, 0)),
+            Self::Data { sector_mask: 0, .. } => Err(entry::STRUCTURE.wrong(F_SECTORS, 0)),
             Self::Data { dirty: false, flush_epoch: epoch @ 1.., .. } => {
-                Err(out_of_bounds(F_FLUSH_EPOCH, u64::from(epoch)))
+                Err(entry::STRUCTURE.wrong(F_FLUSH_EPOCH, u64::from(epoch)))
             }
             Self::Data { block, .. } => range(block, 1, VOLUME_BLOCKS_MAX),
             Self::CleanMark { slot, count } | Self::DropMark { slot, count } => {
@@ -226,10 +229,6 @@ impl Entry {
             Self::Summary { slots, .. } => range(0, slots, u64::from(SEGMENT_BLOCKS_MAX)),
         }
     }
-}
-
-fn out_of_bounds(field: Field, value: u64) -> FormatError {
-    FormatError::Field { structure: entry::STRUCTURE.name, field: field.name, value }
 }
 
 /// Everything in a batch header but its entries.
@@ -307,12 +306,8 @@ impl BatchHeader {
     }
 
     fn decode_into(block: &[u8], entries: &mut Vec<Entry>) -> Result<Self, FormatError> {
-        check_envelope(&header::STRUCTURE, block, (F_MAGIC, &MAGIC), F_VERSION, F_CRC)?;
-        let bad = |field: Field, value| FormatError::Field {
-            structure: header::STRUCTURE.name,
-            field: field.name,
-            value,
-        };
+        check_envelope(&header::STRUCTURE, block, (F_MAGIC, &MAGIC), (F_VERSION, VERSION), F_CRC)?;
+        let bad = |field, value| header::STRUCTURE.wrong(field, value);
         let kind = match F_KIND.get(block) {
             1 => BatchKind::Records,
             2 => BatchKind::Summary,
@@ -349,9 +344,7 @@ impl BatchHeader {
 
     /// What must hold between the fields and the entries, before writing and after reading.
     fn check(&self, entries: &[Entry]) -> Result<(), FormatError> {
-        let bad = |field: Field, value| {
-            Err(FormatError::Field { structure: header::STRUCTURE.name, field: field.name, value })
-        };
+        let bad = |field, value| Err(header::STRUCTURE.wrong(field, value));
         let payload_blocks = match (self.kind, entries) {
             (BatchKind::Summary, [Entry::Summary { slots, .. }]) => summary::payload_blocks(*slots) as usize,
             (BatchKind::Records, entries) if !entries.iter().any(|e| matches!(e, Entry::Summary { .. })) => {

@@ -1,6 +1,9 @@
 //! Where things lie on a cache device of a given size.
 
-use crate::{BLOCK_BYTES, FormatError, checkpoint};
+use crate::checkpoint;
+use crate::error::FormatError;
+use crate::units::BLOCK_BYTES;
+pub use crate::units::{INTENTS_MAX, SEGMENT_BLOCKS_MAX, SEGMENT_BLOCKS_MIN, SEGMENTS_MIN, VOLUMES_MAX};
 
 /// Block that holds superblock copy A.
 pub const SUPERBLOCK_A_BLOCK: u64 = 0;
@@ -11,19 +14,9 @@ pub const SUPERBLOCK_B_BLOCK: u64 = 16;
 pub const CHECKPOINT_START_BLOCK: u64 = 32;
 /// Checkpoint slots: two generations, two copies each.
 pub const CHECKPOINT_SLOTS: u64 = 4;
-/// Fewest segments that a cache can work with: streams, reserve, and something to hold data.
-pub const SEGMENTS_MIN: u32 = 16;
-/// Smallest segment, in blocks: room for a header, a summary and some data.
-pub const SEGMENT_BLOCKS_MIN: u32 = 16;
-/// Largest segment, in blocks (16 MiB).
-pub const SEGMENT_BLOCKS_MAX: u32 = 4096;
-/// Most volumes on one cache; their numbers are below this.
-pub const VOLUMES_MAX: u32 = 64;
 /// A cache can grow to so many times its first number of segments unless it was made for more or
 /// less: its checkpoint slots are made that large.
 pub const GROWTH_DEFAULT: u32 = 4;
-/// Most write-intent ranges that a checkpoint can hold; beyond it the engine widens ranges.
-pub const INTENTS_MAX: u32 = 4096;
 
 /// The division of a cache device into superblocks, checkpoint slots and segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,6 +2,8 @@
 //! that the document is checked against, and compile-time proof that the fields tile the structure
 //! without gap or overlap.
 
+use crate::error::FormatError;
+
 /// One field of a [`Structure`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Field {
@@ -40,6 +42,11 @@ impl Structure {
         }
         at == self.len
     }
+
+    /// A field holds a value that no writer produces.
+    pub(crate) fn wrong(&self, field: Field, value: u64) -> FormatError {
+        FormatError::Field { structure: self.name, field: field.name, value }
+    }
 }
 
 /// Declares a structure: a constant `Field` per field, and `STRUCTURE` with all of them; fails to
@@ -55,18 +62,6 @@ macro_rules! structure {
     };
 }
 pub(crate) use structure;
-
-/// Every structure of the format, for the document's test and for `forebay inspect`.
-pub const ALL: [Structure; 8] = [
-    crate::superblock::STRUCTURE,
-    crate::member::STRUCTURE,
-    crate::checkpoint::header::STRUCTURE,
-    crate::checkpoint::volume::STRUCTURE,
-    crate::checkpoint::segment::STRUCTURE,
-    crate::checkpoint::intent::STRUCTURE,
-    crate::batch::header::STRUCTURE,
-    crate::batch::entry::STRUCTURE,
-];
 
 impl Field {
     pub(crate) fn put(self, to: &mut [u8], value: u64) {
@@ -93,6 +88,13 @@ impl Field {
     pub(crate) fn bytes(self, from: &[u8]) -> &[u8] {
         &from[self.offset..self.offset + self.len]
     }
+
+    /// The first bytes of the field.
+    pub(crate) fn array<const N: usize>(self, from: &[u8]) -> [u8; N] {
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(&self.bytes(from)[..N]);
+        bytes
+    }
 }
 
 /// CRC32C of `bytes` with the four bytes of `field` taken as zero.
@@ -103,27 +105,16 @@ pub(crate) fn crc_without(bytes: &[u8], field: Field) -> u32 {
     crc32c::crc32c_append(crc, &bytes[field.offset + 4..])
 }
 
-/// Checks a structure's length, magic, checksum and version, in that order: the version of damaged
-/// bytes means nothing, and a newer version keeps magic, version and checksum where they are.
+/// Checks a structure's length, magic, checksum and version (of which `version.1` is the newest that
+/// is read), in that order: the version of damaged bytes means nothing, and a newer version keeps
+/// magic, version and checksum where they are.
 pub(crate) fn check_envelope(
-    structure: &Structure,
-    bytes: &[u8],
-    magic: (Field, &[u8]),
-    version: Field,
-    crc: Field,
-) -> Result<(), crate::FormatError> {
-    check_envelope_of(structure, bytes, magic, (version, crate::VERSION), crc)
-}
-
-/// As [`check_envelope`], for a structure of which `version.1` is the newest version that is read.
-pub(crate) fn check_envelope_of(
     structure: &Structure,
     bytes: &[u8],
     magic: (Field, &[u8]),
     (version, newest): (Field, u32),
     crc: Field,
-) -> Result<(), crate::FormatError> {
-    use crate::FormatError;
+) -> Result<(), FormatError> {
     let name = structure.name;
     let Some(bytes) = bytes.get(..structure.len) else {
         return Err(FormatError::TooShort { structure: name, needed: structure.len, found: bytes.len() });
@@ -137,24 +128,16 @@ pub(crate) fn check_envelope_of(
     }
     match version.get_u32(bytes) {
         found if (1..=newest).contains(&found) => Ok(()),
-        0 => Err(FormatError::Field { structure: name, field: version.name, value: 0 }),
+        0 => Err(structure.wrong(version, 0)),
         found => Err(FormatError::Version { structure: name, found, supported: newest }),
     }
 }
 
 /// Checks that every byte of `fields` is zero, as writers of this version leave them.
-pub(crate) fn check_zero(
-    structure: &Structure,
-    from: &[u8],
-    fields: &[Field],
-) -> Result<(), crate::FormatError> {
+pub(crate) fn check_zero(structure: &Structure, from: &[u8], fields: &[Field]) -> Result<(), FormatError> {
     for field in fields {
         if let Some(byte) = field.bytes(from).iter().find(|byte| **byte != 0) {
-            return Err(crate::FormatError::Field {
-                structure: structure.name,
-                field: field.name,
-                value: u64::from(*byte),
-            });
+            return Err(structure.wrong(*field, u64::from(*byte)));
         }
     }
     Ok(())

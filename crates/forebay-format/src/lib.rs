@@ -23,17 +23,24 @@
 //! - anything whose version is newer than [`VERSION`] is refused by name, never guessed at.
 #![forbid(unsafe_code)]
 
-pub mod batch;
-pub mod checkpoint;
 pub mod encryption;
 pub mod error;
-pub mod geometry;
+pub mod units;
+
 pub mod layout;
+
+pub mod checkpoint;
+
+pub mod geometry;
+pub mod summary;
+
+pub mod batch;
 pub mod member;
 pub mod mirror;
-pub mod summary;
+
 pub mod superblock;
-pub mod units;
+
+pub mod structures;
 
 pub use encryption::Encryption;
 pub use error::FormatError;
@@ -41,11 +48,8 @@ pub use geometry::Geometry;
 pub use member::Members;
 pub use mirror::MirrorMark;
 pub use units::{
-    BLOCK_BYTES, CacheUuid, SECTOR_BYTES, SECTORS_PER_BLOCK, SegmentId, Slot, StreamKind, VolumeId,
+    BLOCK_BYTES, CacheUuid, SECTOR_BYTES, SECTORS_PER_BLOCK, SegmentId, Slot, StreamKind, VERSION, VolumeId,
 };
-
-/// The on-disk format version that this code writes, and the newest that it reads.
-pub const VERSION: u32 = 1;
 
 /// The checksum of blocks and payloads: CRC32C (Castagnoli).
 #[must_use]

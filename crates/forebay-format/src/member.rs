@@ -14,10 +14,10 @@
 //!   the superblock ([`divide`]). What a header says of it is a copy for who has no superblock, and
 //!   never less than what is used.
 
-use crate::geometry::{Geometry, SEGMENTS_MIN};
+use crate::error::FormatError;
+use crate::geometry::Geometry;
 use crate::layout::{check_envelope, check_zero, crc_without, structure};
-use crate::units::{BLOCK_BYTES, CacheUuid};
-use crate::{FormatError, VERSION};
+use crate::units::{BLOCK_BYTES, CacheUuid, SEGMENTS_MIN, VERSION};
 
 /// Most devices of one cache.
 pub const MEMBERS_MAX: usize = 16;
@@ -154,17 +154,14 @@ impl MemberHeader {
     /// # Errors
     /// Not a member header, torn, of a newer version, or with fields out of range.
     pub fn decode(block: &[u8]) -> Result<Self, FormatError> {
-        check_envelope(&STRUCTURE, block, (F_MAGIC, &MAGIC), F_VERSION, F_CRC)?;
+        check_envelope(&STRUCTURE, block, (F_MAGIC, &MAGIC), (F_VERSION, VERSION), F_CRC)?;
         check_zero(&STRUCTURE, block, &[F_RESERVED_A, F_RESERVED])?;
         let checked = |field: crate::layout::Field, right: &dyn Fn(u64) -> bool| {
             let value = field.get(block);
-            let wrong = FormatError::Field { structure: STRUCTURE.name, field: field.name, value };
-            if right(value) { Ok(value) } else { Err(wrong) }
+            if right(value) { Ok(value) } else { Err(STRUCTURE.wrong(field, value)) }
         };
-        let mut uuid = [0; 16];
-        uuid.copy_from_slice(F_UUID.bytes(block));
         Ok(Self {
-            uuid: CacheUuid(uuid),
+            uuid: CacheUuid(F_UUID.array(block)),
             index: checked(F_INDEX, &|index| (1..MEMBERS_MAX as u64).contains(&index))? as u16,
             tag: checked(F_TAG, &|tag| tag != 0)?,
             first_block: checked(F_FIRST, &|first| first > u64::from(SEGMENTS_MIN) && first < 1 << 40)?,

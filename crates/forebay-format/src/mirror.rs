@@ -15,8 +15,9 @@
 //! so that everything that a [`Geometry`] says of segments is right, and says where the metadata of
 //! member 0 is.
 
-use crate::geometry::{Geometry, SEGMENTS_MIN};
-use crate::{BLOCK_BYTES, FormatError};
+use crate::error::FormatError;
+use crate::geometry::Geometry;
+use crate::units::{BLOCK_BYTES, SEGMENTS_MIN};
 
 /// What a superblock of a mirrored cache says of its members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,8 +8,7 @@
 //! entry. A summary is a convenience: if it cannot be read the same facts are in the batch headers
 //! of the segment.
 
-use crate::geometry::VOLUMES_MAX;
-use crate::units::{BLOCK_BYTES, VOLUME_BLOCKS_MAX, VolumeId};
+use crate::units::{BLOCK_BYTES, VOLUME_BLOCKS_MAX, VOLUMES_MAX, VolumeId};
 
 /// Bytes of one item.
 pub const ITEM_BYTES: usize = 16;

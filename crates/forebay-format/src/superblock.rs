@@ -5,12 +5,12 @@
 //! one copy is intact, and the intact copy with the higher `generation` is the one that counts.
 
 use crate::encryption::Encryption;
+use crate::error::FormatError;
 use crate::geometry::Geometry;
-use crate::layout::{check_envelope_of, check_zero, crc_without, fitting, structure};
+use crate::layout::{Field, check_envelope, check_zero, crc_without, fitting, structure};
 use crate::member::{MEMBERS_MAX, Members};
 use crate::mirror::MirrorMark;
-use crate::units::{BLOCK_BYTES, CacheUuid};
-use crate::{FormatError, VERSION};
+use crate::units::{BLOCK_BYTES, CacheUuid, VERSION};
 
 const _: () = assert!(F_MEMBER_TAGS.len == (MEMBERS_MAX - 1) * 8);
 
@@ -145,15 +145,11 @@ impl Superblock {
         F_SEGMENT_COUNT.put(to, u64::from(self.geometry.segment_count));
         F_SLOT_BLOCKS.put(to, u64::from(self.geometry.checkpoint_slot_blocks));
         F_MEMBER_COUNT.put(to, self.members.count() as u64);
-        for (to, tag) in to[F_MEMBER_TAGS.offset..].chunks_exact_mut(8).zip(self.members.tags()) {
-            to.copy_from_slice(&tag.to_le_bytes());
-        }
+        put_tags(F_MEMBER_TAGS, to, self.members.tags());
         if let Some(mirror) = &self.mirror {
             F_MIRROR.put(to, 1 + u64::from(mirror.member));
             F_MIRROR_OUT.put(to, mirror.out.map_or(0, |out| 1 + u64::from(out)));
-            for (to, tag) in to[F_MIRROR_TAGS.offset..].chunks_exact_mut(8).zip(mirror.tags) {
-                to.copy_from_slice(&tag.to_le_bytes());
-            }
+            put_tags(F_MIRROR_TAGS, to, &mirror.tags);
         }
         if let Some(encryption) = &self.encryption {
             F_ENCRYPTION.put(to, AES_256_XTS);
@@ -198,27 +194,24 @@ impl Superblock {
     /// checked against the device: see [`Geometry::validate`].
     pub fn decode(block: &[u8]) -> Result<Self, FormatError> {
         let version = (F_VERSION, ENCRYPTED_VERSION);
-        check_envelope_of(&STRUCTURE, block, (F_MAGIC, &MAGIC), version, F_CRC)?;
-        let field = |field, value| FormatError::Field { structure: STRUCTURE.name, field, value };
+        check_envelope(&STRUCTURE, block, (F_MAGIC, &MAGIC), version, F_CRC)?;
         let state = match F_STATE.get(block) {
             1 => CacheState::Clean,
             2 => CacheState::Open,
             3 => CacheState::Failed,
-            other => return Err(field(F_STATE.name, other)),
+            other => return Err(STRUCTURE.wrong(F_STATE, other)),
         };
         check_zero(&STRUCTURE, block, &[F_RESERVED_A, F_RESERVED_B, F_RESERVED_C, F_RESERVED])?;
         let members = decode_members(block)?;
         let mirror = decode_mirror(block)?;
         let encryption = decode_encryption(block)?;
         if F_SHARD_INDEX.get(block) >= F_SHARD_COUNT.get(block) {
-            return Err(field(F_SHARD_INDEX.name, F_SHARD_INDEX.get(block)));
+            return Err(STRUCTURE.wrong(F_SHARD_INDEX, F_SHARD_INDEX.get(block)));
         }
-        let mut uuid = [0; 16];
-        uuid.copy_from_slice(F_UUID.bytes(block));
         let written_by = F_WRITTEN_BY.bytes(block);
         let end = written_by.iter().position(|byte| *byte == 0).unwrap_or(written_by.len());
         Ok(Self {
-            uuid: CacheUuid(uuid),
+            uuid: CacheUuid(F_UUID.array(block)),
             generation: F_GENERATION.get(block),
             epoch: F_EPOCH.get(block),
             checkpoint_generation: F_CHECKPOINT.get(block),
@@ -245,9 +238,7 @@ impl Superblock {
     #[must_use]
     pub fn identity_of_damaged(block: &[u8]) -> Option<CacheUuid> {
         let whole = block.len() >= STRUCTURE.len && F_MAGIC.bytes(block) == MAGIC;
-        let mut uuid = [0; 16];
-        uuid.copy_from_slice(if whole { F_UUID.bytes(block) } else { return None });
-        Some(CacheUuid(uuid))
+        whole.then(|| CacheUuid(F_UUID.array(block)))
     }
 
     /// Chooses between the two copies: the intact one with the higher generation.
@@ -274,32 +265,35 @@ impl Superblock {
     }
 }
 
+fn put_tags(field: Field, to: &mut [u8], tags: &[u64]) {
+    for (to, tag) in to[field.offset..].chunks_exact_mut(8).zip(tags) {
+        to.copy_from_slice(&tag.to_le_bytes());
+    }
+}
+
+fn tags_in(field: Field, block: &[u8]) -> impl Iterator<Item = u64> {
+    let (tags, _) = field.bytes(block).as_chunks();
+    tags.iter().map(|tag| u64::from_le_bytes(*tag))
+}
+
 fn decode_mirror(block: &[u8]) -> Result<Option<MirrorMark>, FormatError> {
-    let field = |field: crate::layout::Field| FormatError::Field {
-        structure: STRUCTURE.name,
-        field: field.name,
-        value: field.get(block),
-    };
-    let half = |tag: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&F_MIRROR_TAGS.bytes(block)[tag * 8..][..8]);
-        u64::from_le_bytes(bytes)
-    };
-    let (mark, out, tags) = (F_MIRROR.get(block), F_MIRROR_OUT.get(block), [half(0), half(1)]);
+    let wrong = |field: Field| Err(STRUCTURE.wrong(field, field.get(block)));
+    let (mark, out) = (F_MIRROR.get(block), F_MIRROR_OUT.get(block));
     let version = F_VERSION.get_u32(block);
     if version != MIRROR_VERSION && !(version == ENCRYPTED_VERSION && mark != 0) {
         check_zero(&STRUCTURE, block, &[F_MIRROR, F_MIRROR_OUT, F_MIRROR_TAGS])?;
         return Ok(None);
     }
     if !(1..=2).contains(&mark) {
-        return Err(field(F_MIRROR));
+        return wrong(F_MIRROR);
     }
     if out > 2 || out == mark {
-        return Err(field(F_MIRROR_OUT));
+        return wrong(F_MIRROR_OUT);
     }
+    let mut tags = [0; 2];
+    tags.iter_mut().zip(tags_in(F_MIRROR_TAGS, block)).for_each(|(to, tag)| *to = tag);
     if tags.contains(&0) || tags[0] == tags[1] {
-        let value = tags[0];
-        return Err(FormatError::Field { structure: STRUCTURE.name, field: F_MIRROR_TAGS.name, value });
+        return Err(STRUCTURE.wrong(F_MIRROR_TAGS, tags[0]));
     }
     Ok(Some(MirrorMark { member: mark as u8 - 1, out: (out as u8).checked_sub(1), tags }))
 }
@@ -311,30 +305,18 @@ fn decode_encryption(block: &[u8]) -> Result<Option<Encryption>, FormatError> {
     }
     let cipher = F_ENCRYPTION.get(block);
     if cipher != AES_256_XTS {
-        return Err(FormatError::Field {
-            structure: STRUCTURE.name,
-            field: F_ENCRYPTION.name,
-            value: cipher,
-        });
+        return Err(STRUCTURE.wrong(F_ENCRYPTION, cipher));
     }
-    let mut key_check = [0; 16];
-    key_check.copy_from_slice(F_KEY_CHECK.bytes(block));
-    Ok(Some(Encryption { key_check }))
+    Ok(Some(Encryption { key_check: F_KEY_CHECK.array(block) }))
 }
 
 fn decode_members(block: &[u8]) -> Result<Members, FormatError> {
-    let field = |field, value| FormatError::Field { structure: STRUCTURE.name, field, value };
     let count = F_MEMBER_COUNT.get(block);
-    let tags: Vec<u64> = F_MEMBER_TAGS
-        .bytes(block)
-        .chunks_exact(8)
-        .map(|tag| tag.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
-        .collect();
+    let tags: Vec<u64> = tags_in(F_MEMBER_TAGS, block).collect();
     let used = (count as usize).checked_sub(1).filter(|used| *used < MEMBERS_MAX);
-    let Some(used) = used else { return Err(field(F_MEMBER_COUNT.name, count)) };
-    let (tags, rest) = tags.split_at(used);
+    let (tags, rest) = tags.split_at(used.ok_or(STRUCTURE.wrong(F_MEMBER_COUNT, count))?);
     if let Some(tag) = rest.iter().find(|tag| **tag != 0) {
-        return Err(field(F_MEMBER_TAGS.name, *tag));
+        return Err(STRUCTURE.wrong(F_MEMBER_TAGS, *tag));
     }
-    Members::new(tags).ok_or_else(|| field(F_MEMBER_TAGS.name, 0))
+    Members::new(tags).ok_or(STRUCTURE.wrong(F_MEMBER_TAGS, 0))
 }

@@ -1,4 +1,4 @@
-//! Units and identities that appear in the on-disk structures.
+//! Units, limits and identities that appear in the on-disk structures.
 
 /// Bytes in one cache block, the unit of the index and of checksums.
 pub const BLOCK_BYTES: usize = 4096;
@@ -12,7 +12,21 @@ const _: () = assert!(SECTORS_PER_BLOCK == 8, "a sector mask is one byte");
 /// Blocks that a volume may have: block numbers take 40 bits on the device.
 pub(crate) const VOLUME_BLOCKS_MAX: u64 = 1 << 40;
 
-/// A volume of the cache, as numbered in its volume table: below [`crate::geometry::VOLUMES_MAX`].
+/// Fewest segments that a cache can work with: streams, reserve, and something to hold data.
+pub const SEGMENTS_MIN: u32 = 16;
+/// Smallest segment, in blocks: room for a header, a summary and some data.
+pub const SEGMENT_BLOCKS_MIN: u32 = 16;
+/// Largest segment, in blocks (16 MiB).
+pub const SEGMENT_BLOCKS_MAX: u32 = 4096;
+/// Most volumes on one cache; their numbers are below this.
+pub const VOLUMES_MAX: u32 = 64;
+/// Most write-intent ranges that a checkpoint can hold; beyond it the engine widens ranges.
+pub const INTENTS_MAX: u32 = 4096;
+
+/// The on-disk format version that this code writes, and the newest that it reads.
+pub const VERSION: u32 = 1;
+
+/// A volume of the cache, as numbered in its volume table: below [`VOLUMES_MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct VolumeId(pub u16);
 

@@ -6,9 +6,9 @@ mod samples;
 
 use forebay_format::batch::{self, BatchHeader};
 use forebay_format::checkpoint::{self, Checkpoint};
-use forebay_format::layout::{self, Structure};
+use forebay_format::layout::Structure;
 use forebay_format::superblock::{self, CacheState, Superblock};
-use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, Geometry, SECTOR_BYTES, summary};
+use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, Geometry, SECTOR_BYTES, structures, summary};
 
 fn decode_header(bytes: &[u8]) -> Result<BatchHeader, FormatError> {
     BatchHeader::decode(bytes, &mut Vec::new())
@@ -384,7 +384,7 @@ fn bad(structure: &'static str, field: &'static str, value: u64) -> Result<(), F
 }
 
 fn structure(name: &str) -> Structure {
-    layout::ALL.into_iter().find(|structure| structure.name == name).unwrap()
+    structures::ALL.into_iter().find(|structure| structure.name == name).unwrap()
 }
 
 /// Offset and length of a field.

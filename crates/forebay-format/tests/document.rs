@@ -2,10 +2,10 @@
 //! constant in the table of limits.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use forebay_format::layout::{self, Structure};
+use forebay_format::layout::Structure;
 use forebay_format::{
-    BLOCK_BYTES, SECTOR_BYTES, SECTORS_PER_BLOCK, VERSION, batch, checkpoint, geometry, member, summary,
-    superblock,
+    BLOCK_BYTES, SECTOR_BYTES, SECTORS_PER_BLOCK, VERSION, batch, checkpoint, geometry, member, structures,
+    summary, superblock,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 #[test]
 fn every_table_of_the_document_matches_the_code() {
     let tables = tables(&document());
-    for structure in layout::ALL {
+    for structure in structures::ALL {
         let name = structure.name;
         let table = tables.get(name).unwrap_or_else(|| {
             panic!(
@@ -33,7 +33,7 @@ fn every_table_of_the_document_matches_the_code() {
         assert_eq!(end, Some(structure.len), "`### {name}` describes the whole structure");
     }
     for name in tables.keys().filter(|name| *name != "summary item") {
-        assert!(layout::ALL.iter().any(|s| s.name == *name), "the code knows no structure `{name}`");
+        assert!(structures::ALL.iter().any(|s| s.name == *name), "the code knows no structure `{name}`");
     }
 }
 

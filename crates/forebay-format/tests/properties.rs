@@ -10,8 +10,8 @@ use forebay_format::checkpoint::{
 use forebay_format::geometry::{
     CHECKPOINT_SLOTS, CHECKPOINT_START_BLOCK, INTENTS_MAX, SEGMENTS_MIN, VOLUMES_MAX,
 };
-use forebay_format::layout;
 use forebay_format::member::MEMBERS_MAX;
+use forebay_format::structures;
 use forebay_format::summary::{self, SummaryItem};
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{
@@ -190,7 +190,7 @@ fn mutate(bytes: &mut [u8], changes: &[(usize, u8)], reseal: bool, structure: &s
     for (at, byte) in changes {
         bytes[at % len] = *byte;
     }
-    let structure = layout::ALL.into_iter().find(|s| s.name == structure).unwrap();
+    let structure = structures::ALL.into_iter().find(|s| s.name == structure).unwrap();
     if !reseal {
         return;
     }

@@ -12,10 +12,12 @@
 //! newest checkpoint calls valid have not been written over, and the log after it lies behind the
 //! used blocks of open segments and in the window, and nowhere else.
 
-use crate::geometry::{INTENTS_MAX, SEGMENT_BLOCKS_MAX, VOLUMES_MAX};
-use crate::layout::{Field, check_envelope, check_zero, crc_without, structure};
-use crate::units::{BLOCK_BYTES, CacheUuid, StreamKind, VOLUME_BLOCKS_MAX, VolumeId};
-use crate::{FormatError, VERSION};
+use crate::error::FormatError;
+use crate::layout::{check_envelope, check_zero, crc_without, structure};
+use crate::units::{
+    BLOCK_BYTES, CacheUuid, INTENTS_MAX, SEGMENT_BLOCKS_MAX, StreamKind, VERSION, VOLUME_BLOCKS_MAX,
+    VOLUMES_MAX, VolumeId,
+};
 
 mod slots;
 pub(crate) mod volume;
@@ -274,7 +276,7 @@ impl Checkpoint {
         let body = Self::checked_body(bytes)?;
         let segment_blocks = h::F_SEGMENT_BLOCKS.get_u32(bytes);
         if segment_blocks > SEGMENT_BLOCKS_MAX {
-            return Err(bad_header(h::F_SEGMENT_BLOCKS, u64::from(segment_blocks)));
+            return Err(h::STRUCTURE.wrong(h::F_SEGMENT_BLOCKS, u64::from(segment_blocks)));
         }
         let mut body = Cursor { left: body };
         let volumes = body.items(h::F_VOLUMES.get_u32(bytes), volume::STRUCTURE.len, volume::decode)?;
@@ -288,12 +290,10 @@ impl Checkpoint {
         })?;
         let intents = body.items(h::F_INTENTS.get_u32(bytes), intent::STRUCTURE.len, decode_intent)?;
         if !body.left.is_empty() {
-            return Err(bad_header(h::F_BODY_BYTES, h::F_BODY_BYTES.get(bytes)));
+            return Err(h::STRUCTURE.wrong(h::F_BODY_BYTES, h::F_BODY_BYTES.get(bytes)));
         }
-        let mut uuid = [0; 16];
-        uuid.copy_from_slice(h::F_UUID.bytes(bytes));
         let checkpoint = Self {
-            uuid: CacheUuid(uuid),
+            uuid: CacheUuid(h::F_UUID.array(bytes)),
             generation: h::F_GENERATION.get(bytes),
             epoch: h::F_EPOCH.get(bytes),
             next_sequence: h::F_SEQUENCE.get(bytes),
@@ -312,7 +312,7 @@ impl Checkpoint {
     fn checked_body(bytes: &[u8]) -> Result<&[u8], FormatError> {
         use header as h;
         let name = h::STRUCTURE.name;
-        check_envelope(&h::STRUCTURE, bytes, (h::F_MAGIC, &MAGIC), h::F_VERSION, h::F_CRC)?;
+        check_envelope(&h::STRUCTURE, bytes, (h::F_MAGIC, &MAGIC), (h::F_VERSION, VERSION), h::F_CRC)?;
         check_zero(&h::STRUCTURE, bytes, &[h::F_RESERVED])?;
         let body_bytes = h::F_BODY_BYTES.get(bytes);
         let end = usize::try_from(body_bytes).ok().and_then(|body| body.checked_add(BLOCK_BYTES));
@@ -335,7 +335,7 @@ impl Checkpoint {
     fn check(&self) -> Result<(), FormatError> {
         use header as h;
         let most = |field, found: usize, most: u64| {
-            if found as u64 > most { Err(bad_header(field, found as u64)) } else { Ok(()) }
+            if found as u64 > most { Err(h::STRUCTURE.wrong(field, found as u64)) } else { Ok(()) }
         };
         most(h::F_VOLUMES, self.volumes.len(), u64::from(VOLUMES_MAX))?;
         most(h::F_INTENTS, self.intents.len(), u64::from(INTENTS_MAX))?;
@@ -361,10 +361,6 @@ impl Checkpoint {
         }
         Ok(())
     }
-}
-
-fn bad_header(field: Field, value: u64) -> FormatError {
-    FormatError::Field { structure: header::STRUCTURE.name, field: field.name, value }
 }
 
 /// Reads the body front to back; never past its end.
@@ -427,7 +423,7 @@ fn decode_segment(from: &[u8]) -> Result<SegmentEntry, FormatError> {
         1 => SegmentState::Open,
         2 => SegmentState::Sealed,
         3 => SegmentState::Twin,
-        other => return Err(bad_segment(s::F_STATE, other)),
+        other => return Err(segment::STRUCTURE.wrong(s::F_STATE, other)),
     };
     Ok(SegmentEntry {
         state,
@@ -442,19 +438,15 @@ fn decode_segment(from: &[u8]) -> Result<SegmentEntry, FormatError> {
 
 fn check_segment(entry: &SegmentEntry, segment_blocks: u32) -> Result<(), FormatError> {
     if StreamKind::from_u8(entry.stream).is_none() {
-        return Err(bad_segment(segment::F_STREAM, u64::from(entry.stream)));
+        return Err(segment::STRUCTURE.wrong(segment::F_STREAM, u64::from(entry.stream)));
     }
     if entry.used_blocks > segment_blocks {
-        return Err(bad_segment(segment::F_USED, u64::from(entry.used_blocks)));
+        return Err(segment::STRUCTURE.wrong(segment::F_USED, u64::from(entry.used_blocks)));
     }
     if entry.summary_block != 0 && entry.summary_block >= segment_blocks {
-        return Err(bad_segment(segment::F_SUMMARY, u64::from(entry.summary_block)));
+        return Err(segment::STRUCTURE.wrong(segment::F_SUMMARY, u64::from(entry.summary_block)));
     }
     Ok(())
-}
-
-fn bad_segment(field: Field, value: u64) -> FormatError {
-    FormatError::Field { structure: segment::STRUCTURE.name, field: field.name, value }
 }
 
 fn encode_intent(item: Intent, to: &mut Vec<u8>) {
@@ -474,9 +466,7 @@ fn decode_intent(from: &[u8]) -> Result<Intent, FormatError> {
 }
 
 fn check_intent(item: &Intent) -> Result<(), FormatError> {
-    let bad = |field: Field, value| {
-        Err(FormatError::Field { structure: intent::STRUCTURE.name, field: field.name, value })
-    };
+    let bad = |field, value| Err(intent::STRUCTURE.wrong(field, value));
     if u32::from(item.volume.0) >= VOLUMES_MAX {
         return bad(intent::F_VOLUME, u64::from(item.volume.0));
     }

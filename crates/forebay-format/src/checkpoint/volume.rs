@@ -1,10 +1,9 @@
 //! The volume table: what a cache knows of each volume and its backing store.
 
 use super::grow;
-use crate::FormatError;
-use crate::geometry::VOLUMES_MAX;
-use crate::layout::{Field, check_zero, fitting, structure};
-use crate::units::{BLOCK_BYTES, SECTOR_BYTES, VOLUME_BLOCKS_MAX, VolumeId};
+use crate::error::FormatError;
+use crate::layout::{check_zero, fitting, structure};
+use crate::units::{BLOCK_BYTES, SECTOR_BYTES, VOLUME_BLOCKS_MAX, VOLUMES_MAX, VolumeId};
 
 /// Sampled checksums kept per volume.
 pub const SAMPLES_MAX: usize = 16;
@@ -142,20 +141,18 @@ pub(super) fn encode(entry: &VolumeEntry, to: &mut Vec<u8>) {
 pub(super) fn decode(from: &[u8]) -> Result<VolumeEntry, FormatError> {
     check_zero(&STRUCTURE, from, &[F_RESERVED_A, F_RESERVED])?;
     let mode = F_MODE.get(from);
-    let mode = Mode::ALL.into_iter().find(|m| *m as u64 == mode).ok_or(bad(F_MODE, mode))?;
+    let mode = Mode::ALL.into_iter().find(|m| *m as u64 == mode).ok_or(STRUCTURE.wrong(F_MODE, mode))?;
     let flags = F_FLAGS.get(from);
     if flags & !FLAG_STAMP != 0 {
-        return Err(bad(F_FLAGS, flags));
+        return Err(STRUCTURE.wrong(F_FLAGS, flags));
     }
     let name_len = F_NAME_LEN.get(from);
-    let name = F_NAME.bytes(from).get(..name_len as usize).ok_or(bad(F_NAME_LEN, name_len))?;
-    let name = core::str::from_utf8(name).map_err(|_| bad(F_NAME, 0))?;
+    let name = F_NAME.bytes(from).get(..name_len as usize).ok_or(STRUCTURE.wrong(F_NAME_LEN, name_len))?;
+    let name = core::str::from_utf8(name).map_err(|_| STRUCTURE.wrong(F_NAME, 0))?;
     let samples = F_SAMPLES.get(from) as usize;
     if samples > SAMPLES_MAX {
-        return Err(bad(F_SAMPLES, samples as u64));
+        return Err(STRUCTURE.wrong(F_SAMPLES, samples as u64));
     }
-    let mut uuid = [0; 16];
-    uuid.copy_from_slice(F_UUID.bytes(from));
     let table = F_SAMPLE_TABLE.bytes(from).chunks_exact(SAMPLE_BYTES).take(samples);
     let stamp = F_STAMP.get(from) as i64;
     Ok(VolumeEntry {
@@ -163,7 +160,7 @@ pub(super) fn decode(from: &[u8]) -> Result<VolumeEntry, FormatError> {
         mode,
         name: name.into(),
         size_bytes: F_SIZE.get(from),
-        uuid,
+        uuid: F_UUID.array(from),
         flush_epoch: F_FLUSH_EPOCH.get(from),
         backing: BackingRecord {
             kind: F_KIND.get_u32(from),
@@ -187,18 +184,14 @@ pub(super) fn check_table(volumes: &[VolumeEntry]) -> Result<(), FormatError> {
     const _: () = assert!(VOLUMES_MAX == u64::BITS, "one bit per volume");
     for entry in volumes {
         let Some(bit) = 1_u64.checked_shl(u32::from(entry.id.0)).filter(|bit| seen & bit == 0) else {
-            return Err(bad(F_ID, u64::from(entry.id.0)));
+            return Err(STRUCTURE.wrong(F_ID, u64::from(entry.id.0)));
         };
         seen |= bit;
         if !entry.size_bytes.is_multiple_of(SECTOR_BYTES as u64)
             || entry.size_bytes.div_ceil(BLOCK_BYTES as u64) > VOLUME_BLOCKS_MAX
         {
-            return Err(bad(F_SIZE, entry.size_bytes));
+            return Err(STRUCTURE.wrong(F_SIZE, entry.size_bytes));
         }
     }
     Ok(())
-}
-
-fn bad(field: Field, value: u64) -> FormatError {
-    FormatError::Field { structure: STRUCTURE.name, field: field.name, value }
 }

@@ -1,0 +1,16 @@
+//! The list of all structures, for the test of the document and for `forebay inspect`.
+
+use crate::layout::Structure;
+use crate::{batch, checkpoint, member, superblock};
+
+/// Every structure of the format.
+pub const ALL: [Structure; 8] = [
+    superblock::STRUCTURE,
+    member::STRUCTURE,
+    checkpoint::header::STRUCTURE,
+    checkpoint::volume::STRUCTURE,
+    checkpoint::segment::STRUCTURE,
+    checkpoint::intent::STRUCTURE,
+    batch::header::STRUCTURE,
+    batch::entry::STRUCTURE,
+];
