@@ -1,5 +1,4 @@
-//! What an operator can ask of the daemon, whichever way the question comes: HTTP, the control
-//! files, or the process itself.
+//! Interface of the operator to the daemon. HTTP, the control files and the process itself use it.
 //!
 //! [`Admin`] is the one interface. The structures are what the HTTP API speaks, so their names and
 //! fields are part of its contract (see `docs/operate/api.md`). Sizes are bytes, times are seconds

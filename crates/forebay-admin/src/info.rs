@@ -1,4 +1,4 @@
-//! How things are, and what was done: answers.
+//! Answers to the operator: the state of things, and the results of changes.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What an operator asks for: requests.
+//! Requests of an operator.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! How a command fails: what was wrong and where, what to do next, and the exit code.
+//! Failure of a command: its cause and place, a hint at the next step, and the exit code.
 
 use std::fmt;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! How things look: colours only on a terminal, tables, and numbers as people read them.
+//! Output for people: colours (only on a terminal), tables, and numbers.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};

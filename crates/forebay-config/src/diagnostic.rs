@@ -1,5 +1,4 @@
-//! What is wrong with a configuration file: where, the line itself with a mark under it, and what
-//! to do.
+//! Diagnostics of a configuration file: the place, the line with a mark under it, and a hint.
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use std::fmt;

@@ -1,5 +1,5 @@
-//! What has to happen to get from one configuration to another, for SIGHUP and a reload over the
-//! API.
+//! Differences of two configurations, as steps from one to the other. SIGHUP and a reload over the
+//! API use them.
 //!
 //! Changes come in an order in which they can be done: volumes go before their pools, pools come
 //! before their volumes. What cannot be changed while things run is refused with the reason and

@@ -1,4 +1,4 @@
-//! How much of a pool's memory its mounts may have.
+//! Share of a pool's memory that its mounts may use.
 
 use forebay_export::size::ByteSize;
 

@@ -1,5 +1,5 @@
-//! What the FUSE files of a configuration hide, what would wait for itself because it lies on one,
-//! and whether there is memory for all of them.
+//! FUSE files of a configuration: what they hide, what would wait for itself because it lies on
+//! one, and whether there is memory for all.
 //!
 //! Paths are compared as the kernel sees them: without symbolic links, through loop devices and
 //! mounts. Nobody is asked who may not answer, so this can be done while the files are served, also

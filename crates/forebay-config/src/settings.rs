@@ -1,4 +1,4 @@
-//! What was set of the tunables of a volume or pool: values that differ from saying nothing.
+//! Tunables of a volume or pool that were set. They differ from those that were left out.
 
 use super::tunables::{self, Scope, Tunable};
 use super::value::{Value, ValueError};

@@ -1,4 +1,5 @@
-//! What the cipher costs on one core: `cargo run --release -p forebay-crypt --example throughput`.
+//! Throughput of the cipher on one core: `cargo run --release -p forebay-crypt --example
+//! throughput`.
 //!
 //! Ours and `xts-mode` by turns, in processor time of the thread, which a busy machine does not
 //! change much (Linux).

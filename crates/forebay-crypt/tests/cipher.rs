@@ -1,4 +1,5 @@
-//! What the simulator and the daemon rely on: places, torn writes, and what stays readable.
+//! Properties of the cipher that the simulator and the daemon rely on: places, torn writes, and
+//! metadata that stays readable.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use forebay_crypt::{CacheCipher, FileKey};

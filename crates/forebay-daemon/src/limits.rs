@@ -1,4 +1,4 @@
-//! What the system lets this process have: descriptors, and memory that stays.
+//! Limits of the process: descriptors, and locked memory.
 
 use forebay_config::choices::LockMemory;
 use forebay_pool::RunError;

@@ -1,4 +1,4 @@
-//! What the NBD session does for a request, as scenarios that `bench/instructions` runs under
+//! Work of the NBD session for a request, as scenarios that `bench/instructions` runs under
 //! callgrind.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! What a protocol may know about the volumes it serves: their names and geometry, nothing more.
+//! The volumes as protocols see them: names and geometry, nothing more.
 //!
 //! Invariants
 //! - The empty name means "the default export". It resolves to an export that is really named ""

@@ -1,4 +1,4 @@
-//! What goes into the model and what comes out: requests and completions in, actions out.
+//! Interface of the model: requests and completions in, actions out.
 //!
 //! The model makes no system call and never sees a payload byte. Its owner carries out every
 //! [`Action`] in the order in which it was handed out, and reports each one that has an [`OpId`]

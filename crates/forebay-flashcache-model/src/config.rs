@@ -1,4 +1,4 @@
-//! What can be chosen, with FlashCache's names and defaults, and how the cache device is divided.
+//! Settings, with FlashCache's names and defaults, and the division of the cache device.
 
 use crate::api::{BLOCK_BYTES, Nanos, SECOND};
 use std::fmt;

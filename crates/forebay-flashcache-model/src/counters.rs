@@ -1,4 +1,4 @@
-//! What is counted, under FlashCache's names.
+//! Counters, under FlashCache's names.
 
 /// Defines the counters once: the structure, and their names in order.
 macro_rules! counters {

@@ -1,4 +1,4 @@
-//! What a superblock says of a cache that is encrypted at rest.
+//! Encryption at rest, as a superblock describes it.
 //!
 //! The cipher itself is in the crate `forebay-crypt`; everything else in this crate describes the
 //! plaintext.

@@ -105,9 +105,9 @@ pub(crate) fn crc_without(bytes: &[u8], field: Field) -> u32 {
     crc32c::crc32c_append(crc, &bytes[field.offset + 4..])
 }
 
-/// Checks a structure's length, magic, checksum and version (of which `version.1` is the newest that
-/// is read), in that order: the version of damaged bytes means nothing, and a newer version keeps
-/// magic, version and checksum where they are.
+/// Checks a structure's length, magic, checksum and version (of which `version.1` is the newest
+/// that is read), in that order: the version of damaged bytes means nothing, and a newer version
+/// keeps magic, version and checksum where they are.
 pub(crate) fn check_envelope(
     structure: &Structure,
     bytes: &[u8],

@@ -4,8 +4,7 @@
 //! model alone therefore sets the pace as long as the real device is faster, and data is always
 //! real.
 //!
-//! What this file does not know: how the model computes (see [`crate::hdd`]), how completions are
-//! reported.
+//! Not known here: how the model computes (see [`crate::hdd`]), how completions are reported.
 
 use crate::hdd::{HddModel, HddOp};
 

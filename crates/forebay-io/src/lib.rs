@@ -16,7 +16,7 @@
 //!      └── Emulation: an optional model of a slow disk that holds completions back
 //! ```
 //!
-//! What this crate does not know: cache policy, on-disk formats, protocols, configuration.
+//! Not known here: cache policy, on-disk formats, protocols, configuration.
 //!
 //! Reading order: [`buffer`], [`device`], [`reactor`], then `engine`, then [`hdd`].
 

@@ -1,4 +1,4 @@
-//! How long to poll for completions before sleeping.
+//! Time to poll for completions before sleeping.
 //!
 //! Falling asleep and being woken costs more than a flash device or a client on the same machine
 //! takes to answer, so polling for a few microseconds shortens each turn of a loop that is busy. A

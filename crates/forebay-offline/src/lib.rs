@@ -11,7 +11,7 @@
 //! - [`mirror_members`]: the two devices of a mirrored cache;
 //! - [`key`]: the key of an encrypted cache.
 //!
-//! What the devices hold, for the offline commands:
+//! Contents of the devices, for the offline commands:
 //! - `space`: the devices, and which part of the cache lies on which;
 //! - [`mirror`]: the two devices of a mirrored cache, together or each alone; `copies` merges a
 //!   segment that both have;

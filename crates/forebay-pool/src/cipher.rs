@@ -1,9 +1,9 @@
 //! Encryption of what goes to the cache devices of a pool and comes from them, at the last place
 //! where the daemon sees it.
 //!
-//! What is read is decrypted where it lies, before its checksums are computed. What is written is
-//! copied and encrypted in the copy (the *bounce*), because the engine and its clients go on using
-//! the original, and a batch that could not be written is encrypted anew for another place.
+//! Reads are decrypted in place, before their checksums are computed. Writes are copied and
+//! encrypted in the copy (the *bounce*), because the engine and its clients go on using the
+//! original. A batch that could not be written is encrypted anew for another place.
 //!
 //! Invariants
 //! - The memory for bounces comes from the pool's and never touches its last sixteenth, which

@@ -1,11 +1,11 @@
 //! The mark of a cache that has failed, on its own device: its superblocks say so, where they can
 //! still be written.
 //!
-//! What keeps a failed cache from being opened is its record in the state directory
-//! ([`crate::loss_record`]). The mark is for those who do not have that: another host, or this one
-//! after its state directory is lost. It is written by a thread, as the device may hang: when the
-//! cache is put aside, when the rescue ends, and at each start without the cache. Nothing is
-//! written unless the device still has a superblock of this cache.
+//! The record in the state directory ([`crate::loss_record`]) keeps a failed cache from being
+//! opened. The mark is for those who do not have that: another host, or this one after its state
+//! directory is lost. A thread writes it, as the device may hang: when the cache fails, when the
+//! rescue ends, and at each start without the cache. Nothing is written unless the device still has
+//! a superblock of this cache.
 //!
 //! Of a mirrored cache only the device is marked that counts while the other one is noted to be
 //! out. A mark makes a superblock the newest: on a device that is stale, while the other one does

@@ -1,5 +1,5 @@
-//! What may have to wait for somebody else's file system or device, and for ever: a thread of its
-//! own does it, and is waited for only so long.
+//! Work that may wait for somebody else's file system or device, even for ever. A thread of its own
+//! does it, and is waited for only so long.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

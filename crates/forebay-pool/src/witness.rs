@@ -1,5 +1,5 @@
-//! What is known of a backing store while the pool writes to it, so that the start after a crash
-//! can tell whether somebody else has written to it since.
+//! Witness of a backing store while the pool writes to it. So the start after a crash can tell
+//! whether somebody else has written to it since.
 //!
 //! Our own writes change the times of a store too. So two things are kept of each volume:
 //! - a page of memory that outlives the process (`memory`): how many of our writes have begun and

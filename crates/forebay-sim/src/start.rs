@@ -128,8 +128,9 @@ pub(crate) fn attachment(plan: &Plan, disks: &Disks, volume: usize, bytes: u64) 
     }
 }
 
-/// An engine that begins to open the cache, with the volumes of which nothing was under way, but for
-/// those that are attached late: of the others the operator does not know whether they are there.
+/// An engine that begins to open the cache, with the volumes of which nothing was under way, but
+/// for those that are attached late: of the others the operator does not know whether they are
+/// there.
 pub(crate) fn open_engine(
     plan: &Plan,
     disks: &Disks,

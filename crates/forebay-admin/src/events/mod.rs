@@ -1,4 +1,4 @@
-//! What happens in the daemon, told to whoever follows: events, their history, and alarms.
+//! Events of the daemon, their history, and alarms. Readers follow them.
 //!
 //! [`Hub`] takes events from all threads without waiting and gives them to every [`Subscription`],
 //! which has a bounded queue of its own; a reader that is too slow loses the oldest and is told so.

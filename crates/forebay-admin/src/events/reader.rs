@@ -1,4 +1,4 @@
-//! What the hub keeps for one reader: where it is, what waits for it, what it missed.
+//! State of one reader in the hub: its position, its queue, and what it missed.
 //!
 //! A reader is in one of two states. *Catching up*: it reads the history at its own speed and
 //! nothing is queued for it; it misses something only if the history drops it first. *Live*: events

@@ -1,4 +1,4 @@
-//! What a job is: which work, on what, until when, and how it stands.
+//! One job: its work, its target, its deadline and its state.
 
 use super::progress::{Progress, floor_tenth};
 use crate::events::rfc3339;

@@ -1,5 +1,5 @@
-//! What takes long in the daemon: flushes, detaches, changes of mode and size, as jobs that can be
-//! watched, waited for and cancelled.
+//! Jobs: flushes, detaches, changes of mode and size, and other long work. They can be watched,
+//! waited for and cancelled.
 //!
 //! [`Jobs`] keeps the jobs and decides which may run. Whoever does the work has two ways in:
 //! - a control thread implements [`JobDriver`] and calls [`Jobs::step`] some ten times in a second,

@@ -1,4 +1,4 @@
-//! How far a job is, how fast it goes and how long it will take, from readings of what is left.
+//! Progress of a job: share, rate and time left, from readings of the work that is left.
 //!
 //! The rate is an exponentially weighted mean: bytes done and time passed are both summed with
 //! weights that fall by 1/e in [`MEMORY`], and divided. It needs no start value, and readings may

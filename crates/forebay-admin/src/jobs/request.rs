@@ -1,4 +1,4 @@
-//! What can be asked of the jobs, within which bounds, and what is answered when it cannot be.
+//! Requests to the jobs, their bounds, and the refusals.
 
 use super::job::JobId;
 use crate::{AdminError, ErrorKind};

@@ -1,9 +1,9 @@
 //! `forebay salvage CACHE... --to FOLDER`: the dirty data of a cache, without a daemon.
 //!
-//! What is dirty and how sure that is comes from [`forebay_offline::salvage`]; where it goes is in
-//! [`output`]. Nothing is written to the cache. Three kinds of sectors are kept apart: *dirty*
-//! (current, and only the cache has them), *uncertain* (something newer may exist) and *lost*
-//! (their bytes are wrong; never written anywhere).
+//! [`forebay_offline::salvage`] says which data is dirty and how sure that is. [`output`] writes
+//! it. Nothing is written to the cache. Three kinds of sectors are kept apart. *Dirty* ones are
+//! current, and only the cache has them. Of *uncertain* ones something newer may exist. The bytes
+//! of *lost* ones are wrong, and never written anywhere.
 
 mod output;
 mod ranges;

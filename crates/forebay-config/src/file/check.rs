@@ -1,5 +1,5 @@
-//! What the sections say about each other: names that refer to something, things that can be used
-//! only once, settings that contradict each other.
+//! Checks across sections: names that refer to something, things that can be used only once, and
+//! settings that contradict each other.
 
 use super::reader::{Reader, Taken, lexical};
 use crate::CacheSpec;

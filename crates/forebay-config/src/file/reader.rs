@@ -1,4 +1,4 @@
-//! What all sections need to read their keys: places, types, paths, tunables and complaints.
+//! Reading of the keys of a section: places, types, paths, tunables and complaints.
 
 use crate::diagnostic::{Diagnostic, Span};
 use crate::keys::{self, Key};

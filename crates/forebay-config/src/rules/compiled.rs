@@ -1,7 +1,7 @@
 //! The rules of a volume as one client meets them.
 //!
-//! What does not change between requests of a client (process, user, executable, control group,
-//! export) is decided once. What remains are rules on offset, length and direction: two comparisons
+//! Conditions that do not change between requests of a client (process, user, executable, control
+//! group, export) are decided once. Rules on offset, length and direction remain: two comparisons
 //! of ranges and a bit each, in one array.
 //!
 //! Invariants

@@ -1,4 +1,4 @@
-//! What can be wrong with a rule, in words that name the key, the problem and what is allowed.
+//! Errors of a rule. Each names the key, the problem and the allowed values.
 
 use thiserror::Error;
 

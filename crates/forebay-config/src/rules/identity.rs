@@ -1,4 +1,4 @@
-//! Who a client is, looked up once, so that matching a request reads nothing from `/proc`.
+//! Identity of a client, looked up once. So matching a request reads nothing from `/proc`.
 //!
 //! | client | process | user | executable, control group |
 //! | --- | --- | --- | --- |

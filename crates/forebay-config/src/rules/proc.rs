@@ -1,4 +1,4 @@
-//! What `/proc` says about a process, read with bounds.
+//! Facts about a process from `/proc`, read with bounds.
 //!
 //! Invariants
 //! - Nothing in these files is trusted: a process chooses its own name, and that name stands in

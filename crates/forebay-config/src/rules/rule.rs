@@ -1,5 +1,4 @@
-//! What a rule says, as a value. How it is written is in `text`, what it must hold against in
-//! `check`.
+//! A rule as a value. Its text is in `text`, its checks are in `check`.
 
 use std::fmt;
 use std::num::NonZeroU32;

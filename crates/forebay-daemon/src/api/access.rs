@@ -1,4 +1,4 @@
-//! Who may do what over the API: over TCP by token, over the unix socket by user and group.
+//! Access to the API: by token over TCP, by user and group over the unix socket.
 //!
 //! Invariants
 //! - How long a comparison takes does not depend on how much of a token is right, nor on which

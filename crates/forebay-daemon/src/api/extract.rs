@@ -1,5 +1,5 @@
-//! What comes in with a request: names in the path, parameters of the query, a JSON body. Each is
-//! checked as a whole, within bounds, and refused in the one form of [`Problem`].
+//! Input of a request: names in the path, parameters of the query, a JSON body. Each is checked as
+//! a whole, within bounds, and refused in the one form of [`Problem`].
 
 use axum::body::Body as HttpBody;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};

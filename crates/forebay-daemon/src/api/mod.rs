@@ -1,6 +1,6 @@
-//! The admin API of the daemon: HTTP/JSON over a unix socket, and over TCP for who has the token.
-//! What it can do is [`Admin`]; this module is what lies between a socket and that trait. For
-//! users: `docs/operate/api.md`.
+//! The admin API of the daemon: HTTP/JSON over a unix socket, and over TCP for clients with the
+//! token. [`Admin`] does the work. This module connects sockets with that trait. For users:
+//! `docs/operate/api.md`.
 //!
 //! `server` accepts connections and limits them, `access` and `tls` decide who may come in over
 //! TCP, `write_timeout` ends connections whose peer takes nothing, `extract` checks what comes in,

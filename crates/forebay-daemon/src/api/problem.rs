@@ -1,5 +1,4 @@
-//! What a client gets instead of an answer: an RFC 9457 problem, in one form for every error of the
-//! API.
+//! Errors of the API as RFC 9457 problems, all in one form.
 //!
 //! `status` and `title` are those of HTTP, `detail` says what was wrong for people who know nothing
 //! of Forebay; `kind`, `what` and `hint` are a [`AdminError`] as it is.

@@ -1,4 +1,4 @@
-//! What is in the files: questions to [`Admin`], whose answers become text. Every call may block.
+//! Content of the control files: answers of [`Admin`] as text. Every call may block.
 
 use super::format;
 use super::layout::{self, Directory, File, Node};

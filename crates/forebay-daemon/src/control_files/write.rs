@@ -1,4 +1,4 @@
-//! What a write to a file does.
+//! Effect of a write to a control file.
 //!
 //! Invariant: a write that is refused has changed nothing, and its reason is in `last_error`.
 

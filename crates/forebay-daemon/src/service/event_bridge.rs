@@ -1,4 +1,4 @@
-//! What pools report becomes events, alarms and lines of the log.
+//! Event bridge: reports of pools become events, alarms and lines of the log.
 
 use super::{Service, ServiceEvent};
 use forebay_admin::events::{AlarmKey, Kind, NewEvent, Severity};

@@ -1,4 +1,4 @@
-//! How things are: pools, volumes and statistics as the API shows them.
+//! Pools, volumes and statistics as the API shows them.
 
 use super::Service;
 use forebay_admin::jobs::{JobFilter, JobView};

@@ -1,5 +1,5 @@
-//! What is recorded of the caches of pools outside of their devices (`register`), and who keeps it
-//! up to date.
+//! Records of the caches of pools outside of their devices (`register`), and the thread that keeps
+//! them up to date.
 
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, Kind, Severity};

@@ -1,5 +1,5 @@
-//! What a daemon and its successor say to each other: one message after the other over a socket
-//! that keeps them apart.
+//! Messages between a daemon and its successor: one after the other over a socket that keeps them
+//! apart.
 //!
 //! A message is JSON, which later versions may add to, then a line feed and, for a connection, the
 //! bytes that nobody has read yet. Sockets travel with the message that speaks of them, one with

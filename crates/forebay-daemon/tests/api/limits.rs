@@ -1,4 +1,4 @@
-//! What is not understood, too large, too slow or too much.
+//! Requests that are not understood, too large, too slow or too many.
 
 use super::*;
 use client::{connect, exchange, request};

@@ -1,6 +1,6 @@
 //! One FUSE connection on the server side, as a state machine without I/O.
 //!
-//! How to drive it
+//! Use
 //! ```text
 //! for each request received:
 //!     match session.step(&first_bytes, received_bytes, &mut out) {

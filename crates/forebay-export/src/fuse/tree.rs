@@ -1,4 +1,4 @@
-//! What a FUSE mount shows: the interface, and the tree that consists of one volume.
+//! Tree of a FUSE mount: the interface, and the tree that consists of one volume.
 //!
 //! A tree answers at once and does no I/O: reads and writes of a volume leave the session as
 //! requests, and the text of a control file is made when it is opened.

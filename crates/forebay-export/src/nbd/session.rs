@@ -1,6 +1,6 @@
 //! One NBD connection on the server side, as a state machine without I/O.
 //!
-//! How to drive it
+//! Use
 //! ```text
 //! loop {
 //!     match session.step(&mut input, exports) {

@@ -1,4 +1,4 @@
-//! What is a URI, what is not, and where the error points.
+//! Texts that are URIs, texts that are not, and the place that an error points to.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,5 +1,5 @@
-//! What the slots of a segment hold, packed as a checkpoint has it: two bits each, the first slot
-//! lowest. Kept so also in memory, since there can be hundreds of millions of them.
+//! States of the slots of a segment, packed as in a checkpoint: two bits each, the first slot
+//! lowest. They are kept so in memory too, since there can be hundreds of millions.
 
 /// What a slot holds according to a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

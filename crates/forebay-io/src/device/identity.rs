@@ -1,4 +1,4 @@
-//! What identifies a device, and tells that it changed while nobody looked.
+//! Identity of a device, and signs that it changed while nobody looked.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;

@@ -18,7 +18,7 @@
 //!   reads as zeroes.
 //! - The lock lives as long as the device. It is advisory: it keeps out programs that ask for it.
 //!
-//! What this file does not know: operations in flight (see the reactor), on-disk formats.
+//! Not known here: operations in flight (see the reactor), on-disk formats.
 
 mod create;
 mod identity;

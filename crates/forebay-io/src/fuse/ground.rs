@@ -1,5 +1,5 @@
-//! What a file or device rests on, as far as it can be told without asking anybody who may not
-//! answer: to notice that a daemon would wait for itself.
+//! Devices below a file or device, as far as they can be found without asking anybody who may not
+//! answer. So a daemon notices that it would wait for itself.
 //!
 //! A path leads through symbolic links to a file on a mount, the mount lies on a block device, and
 //! a block device may be made of others, or of a file (loop devices).

@@ -18,8 +18,7 @@
 //! - A mount is lazily detached: it leaves the name space at once, and programs that hold files of
 //!   it get errors once the connection is closed.
 //!
-//! What this file does not know: the protocol (`forebay-export`), and the reading of requests (the
-//! reactor).
+//! Not known here: the protocol (`forebay-export`), and the reading of requests (the reactor).
 
 mod connection;
 mod ground;

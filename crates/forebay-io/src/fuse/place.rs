@@ -1,4 +1,4 @@
-//! What the path of a volume export means.
+//! Meaning of the path of a volume export.
 //!
 //! `fuse:/some/path` is a file that a volume appears as. There are two ways to make it appear:
 //!

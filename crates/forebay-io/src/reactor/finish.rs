@@ -1,4 +1,4 @@
-//! What follows from the result of a step: the next step, or the end of the operation.
+//! Results of steps: the next step follows, or the end of the operation.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Who may use an export, and how they prove who they are: TLS by `[tls.NAME]`, allow lists by
-//! `[access.NAME]`.
+//! Guards of exports: TLS by `[tls.NAME]`, allow lists by `[access.NAME]`. They say who may use an
+//! export, and how clients prove who they are.
 //!
 //! - `names`: names that a certificate gives a client.
 //! - `access`: a client as far as it is known, and the allow lists in use.

@@ -1,4 +1,4 @@
-//! Who is let in, and what a reload leaves in force.
+//! Clients that are let in, and guards that a reload leaves in force.
 
 use super::testing::{Authority, section, write};
 use super::*;

@@ -1,4 +1,4 @@
-//! What came to be safe of what a record lists: a file that grows by one line each time.
+//! Ranges of a record that came to be safe: a file that grows by one line each time.
 //!
 //! A line is the CRC-32C of the rest in eight hexadecimal digits, a space, and a JSON list of
 //! ranges. A line that is torn, or of which a bit has flipped, does not count, and costs no other

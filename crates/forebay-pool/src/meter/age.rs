@@ -1,5 +1,4 @@
-//! How long data has been dirty: the measure of what would be missing from the backing store if the
-//! cache were lost.
+//! Ages of dirty data: they say what the backing store would lack if the cache were lost.
 
 use forebay_core::Nanos;
 

@@ -1,4 +1,4 @@
-//! What was counted in the last seconds and minutes.
+//! Counters of the last seconds and minutes.
 //!
 //! A sample is the counters as they were when a second began. **Nobody has to be woken for it**:
 //! counters change only in turns of the loop, and [`History::turn`] is called when the loop wakes,

@@ -1,4 +1,4 @@
-//! What the process as a whole uses.
+//! Resources that the process as a whole uses.
 
 /// Resident memory of this process.
 pub fn resident_bytes() -> u64 {

@@ -1,8 +1,8 @@
 //! Making a cache where there is none yet.
 //!
-//! A cache is made only in a file that did not exist, or, if the operator says so, on a device
-//! whose beginning holds nothing but zeroes: data that somebody put there is never written over.
-//! What is recorded of caches (`register`) is asked before one is made or opened.
+//! A cache is made only in a file that did not exist, or, if the operator says so, on a device that
+//! begins with zeroes. Data that somebody put there is never written over. The records of caches
+//! (`register`) are asked before one is made or opened.
 
 use crate::cache_device::{device_error, is_cut_off, new_params};
 use crate::error::RunError;

@@ -1,5 +1,5 @@
-//! What a pool does with places that may not answer, without waiting itself: names are resolved and
-//! sockets made by threads, and mounts and socket files are taken away by them.
+//! Work of a pool in places that may not answer. Threads resolve names, make sockets, and take
+//! mounts and socket files away, so that the pool does not wait.
 
 use super::Pool;
 use super::volumes::Done;

@@ -1,5 +1,5 @@
-//! What a pool knows of its devices beside the engine: where each must end, whether one has become
-//! shorter, and which operations failed.
+//! Devices of a pool beside the engine: where each must end, whether one has become shorter, and
+//! which operations failed.
 //!
 //! A device that is shorter than what is used of it answers with
 //! [`forebay_io::IoFailureKind::Ended`]; the engine decides what that means for requests. Here it

@@ -1,4 +1,4 @@
-//! How other threads reach a pool.
+//! Handle with which other threads reach a pool.
 
 use super::{Pool, PoolEvent, PoolStart};
 use crate::error::RunError;

@@ -1,9 +1,8 @@
 //! Letting go of devices that may hang.
 //!
-//! What a backing store looks like when it is let go is read by a thread, and so are devices
-//! closed: either may wait for a store that does not answer, and this thread serves everybody else.
-//! A store that does not answer in time gets no record: the cache compares blocks when it comes
-//! back.
+//! A thread looks at a backing store that is let go, and closes devices. Either may wait for a
+//! store that does not answer, and the pool's thread serves everybody else. A store that does not
+//! answer in time gets no record: the cache compares blocks when it comes back.
 //!
 //! A stop waits as long as operations come back, or clients of a failed cache are being rescued. If
 //! none has come back for [`STALL`], the pool is given up as it is: everything that was

@@ -1,5 +1,5 @@
-//! What was found damaged in the cache, and what is lost, gathered: a device that fails in many
-//! places says so in a few lines.
+//! Damage found in the cache, and losses, gathered: a device that fails in many places says so in a
+//! few lines.
 //!
 //! Once a second, as long as something is lost, what is lost now is compared with what was told
 //! last. So alarm, event and log are at most that much behind `volume show`, which asks the engine.

@@ -1,4 +1,4 @@
-//! What a pool tells its operator.
+//! Reports of a pool to its operator.
 
 use super::{Lost, Pool};
 use forebay_core::{Notice, OpenError, ScrubReport};

@@ -1,4 +1,4 @@
-//! How a pool and its volumes are just now, and how they have been.
+//! Snapshots of a pool and its volumes: now, and in the time before.
 
 use super::{Lost, Pool, Served};
 use crate::engine_io::Timed;

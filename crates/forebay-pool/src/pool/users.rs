@@ -1,5 +1,4 @@
-//! Who uses a volume: what must not be taken away under them without their owner's word
-//! (`--force`).
+//! Users of a volume. It must not be taken away under them without their owner's word (`--force`).
 //!
 //! An NBD client uses it as long as it is connected, idle or not; a file (FUSE) is used by whoever
 //! has it open. A loop device has the file open, so a file system that is mounted from it counts.

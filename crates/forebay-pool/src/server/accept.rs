@@ -1,4 +1,4 @@
-//! Who comes in: accepting connections, and what strangers may cost.
+//! Accepting of connections, and the bounds of what strangers may cost.
 //!
 //! A stranger, who has not chosen an export yet, has [`GREETING_WITHIN`] for it, and there are at
 //! most [`GREETINGS_MAX`] of them: the one that has taken longest goes first. Where accepting fails

@@ -1,5 +1,4 @@
-//! What comes in on a connection: received bytes become steps of the session, and steps become
-//! requests.
+//! Input of a connection: received bytes become steps of the session, and steps become requests.
 //!
 //! All requests that one receive brought are started together, so that they share a batch of the
 //! log. What finds no memory stays in the session, and [`Server::wake_blocked`] tries again.

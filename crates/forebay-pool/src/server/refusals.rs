@@ -1,5 +1,5 @@
-//! What the operator is told of clients that were turned away: the newest, and how many more there
-//! were, a few times a minute at most, so that nobody can fill a log by knocking.
+//! Clients that were turned away, as the operator is told of them: the newest, and how many more
+//! there were. It is told a few times a minute at most, so that nobody can fill a log.
 
 use std::time::{Duration, Instant};
 

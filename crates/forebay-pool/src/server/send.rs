@@ -1,5 +1,5 @@
-//! What goes out on a connection: replies are gathered over a turn of the loop and sent together,
-//! in pieces of at most [`SEND_BYTES_MAX`]; then the connection receives again, or is closed.
+//! Output of a connection: replies are gathered over a turn of the loop and sent together, in
+//! pieces of at most [`SEND_BYTES_MAX`]. Then the connection receives again, or is closed.
 //!
 //! The memory of a piece is free once it is sent, and a client that takes pieces is none that takes
 //! nothing, however much waits behind.

@@ -9,7 +9,7 @@
 //! sees the device at its submission or at its completion, drawn at random.
 //!
 //! **Flush** makes durable, at its completion, everything that had landed when it was *submitted*.
-//! What lands while it is under way is not covered.
+//! It does not cover what lands while it is under way.
 //!
 //! **Power cut.** Every fragment survives, is lost, or is torn (any subset of its sectors
 //! survives), each on its own; the survivors are applied in the order of landing. So a sector holds

@@ -2,11 +2,11 @@
 //! collection, trim.
 //!
 //! Flash is written by pages and erased by blocks, and a page is written once between two erasures.
-//! So a device writes everything to a new place, keeps a map from its logical pages to physical
-//! ones, and collects: it picks a block, moves the pages of it that still count, and erases it.
-//! What it moves is written once more (*write amplification*), and the fuller the device, the more
-//! still counts in whatever it picks. A device keeps more physical pages than it shows (*spare
-//! area*), which bounds that.
+//! So a device writes everything to a new place, and keeps a map from its logical pages to physical
+//! ones. To collect, it picks a block, moves the pages of it that still count, and erases it. A
+//! page that is moved is written once more (*write amplification*). The fuller the device, the more
+//! still counts in the block that it picks. A device keeps more physical pages than it shows
+//! (*spare area*), which bounds that.
 //!
 //! Here a device has one stream for what the host writes and one for what collection moves, and
 //! collects in the foreground when free blocks run short. Which block is picked says

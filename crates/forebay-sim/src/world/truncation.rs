@@ -1,9 +1,9 @@
 //! Truncated devices: they end before the end that they had, and have it again later. Files that
 //! are cut, disks that drop off the bus.
 //!
-//! While a device is too short its owner tells the engine so ([`DeviceFailure::Ended`]): of every
-//! read that meets the end, and of every write, zeroing and flush, of which nothing is done then.
-//! What is behind the end is back afterwards.
+//! While a device is too short, [`DeviceFailure::Ended`] is the result of every read that meets the
+//! end. It is the result of every write, zeroing and flush as well, of which nothing is done. The
+//! bytes behind the end are back afterwards.
 //!
 //! - A backing store: requests that need it may fail meanwhile, and nothing else follows. Nothing
 //!   that it does not have is read as something.

@@ -1,4 +1,4 @@
-//! What the volume must hold: a version per block, and the bytes of every version.
+//! Expected content of the volume: a version for each block, and the bytes of every version.
 //!
 //! A block's bytes follow from seed, block number and version, and begin with the last two, so that
 //! wrong bytes can be explained: an older version (a lost write), another block (a misdirected

@@ -1,4 +1,4 @@
-//! What happened in each interval, as one line: for watching.
+//! Statistics of each interval in one line, for watching.
 
 use std::time::Duration;
 

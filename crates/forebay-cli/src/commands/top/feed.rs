@@ -1,4 +1,4 @@
-//! What the daemon says, asked for on a thread of its own, so that the screen never waits for it.
+//! Answers of the daemon for `forebay top`. A thread asks for them, so that the screen never waits.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! What `forebay top` shows, and what keys do to it. No terminal and no daemon here, so all of it
-//! can be tested.
+//! State of `forebay top`, and the effect of keys on it. There is no terminal and no daemon here,
+//! so all of it can be tested.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};

@@ -1,8 +1,8 @@
 //! The screen of `forebay top`: a line about everything, volumes, the selected one in detail, jobs,
 //! alarms, keys.
 //!
-//! What does not fit is cut from below, the least important first; nothing is drawn outside the
-//! screen, however small.
+//! Lines that do not fit are cut from below, the least important first. Nothing is drawn outside
+//! the screen, however small it is.
 
 use std::time::Instant;
 
