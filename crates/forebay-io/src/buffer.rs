@@ -221,8 +221,8 @@ impl BufPool {
     /// The whole buffer.
     ///
     /// # Panics
-    /// When the id is not allocated, or the kernel may be writing the buffer (see
-    /// [`BufPool::is_kernel_writing`]): both are bugs of the caller.
+    /// When the id is not allocated, or the kernel may be writing the buffer: both are bugs of the
+    /// caller.
     pub fn bytes(&self, id: BufId) -> &[u8] {
         let entry = self.used(id);
         assert_eq!(entry.kernel_writes, 0, "{id:?} is being filled by the kernel: use the span methods");
@@ -246,11 +246,6 @@ impl BufPool {
         // SAFETY: as in `bytes`; the kernel does not touch it (checked) and the pool is borrowed
         // mutably.
         unsafe { std::slice::from_raw_parts_mut(entry.memory.as_ptr(), CLASS_SIZES[entry.class as usize]) }
-    }
-
-    /// Is a kernel operation that writes this buffer (device read, receive) in flight?
-    pub fn is_kernel_writing(&self, id: BufId) -> bool {
-        self.used(id).kernel_writes > 0
     }
 
     /// Is any kernel operation on this buffer in flight?

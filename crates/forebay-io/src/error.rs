@@ -311,3 +311,9 @@ pub enum MountError {
         said: String,
     },
 }
+
+impl MountError {
+    pub(crate) fn system(target: &std::path::Path, what: &'static str, source: io::Error) -> Self {
+        Self::System { target: target.into(), what, source }
+    }
+}

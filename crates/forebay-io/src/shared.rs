@@ -22,8 +22,6 @@ const TMPFS: i64 = 0x0102_1994;
 #[derive(Debug)]
 pub struct SharedPage {
     memory: NonNull<u8>,
-    /// It is found again by nobody.
-    private: bool,
 }
 
 // SAFETY: the memory is only ever used as atomic words, and unmapped by the last owner.
@@ -70,19 +68,13 @@ impl SharedPage {
             return Err(io::Error::last_os_error());
         }
         let memory = NonNull::new(memory.cast()).ok_or_else(|| io::Error::other("it is mapped at zero"))?;
-        Ok(Self { memory, private: false })
+        Ok(Self { memory })
     }
 
     /// A page of zeroes that is gone with the process. `None` if there is no memory.
     #[must_use]
     pub fn private() -> Option<Self> {
-        map_zeroed(BYTES).map(|memory| Self { memory, private: true })
-    }
-
-    /// True if nobody finds it again.
-    #[must_use]
-    pub fn is_private(&self) -> bool {
-        self.private
+        map_zeroed(BYTES).map(|memory| Self { memory })
     }
 
     /// A word, below [`SharedPage::WORDS`].
@@ -145,7 +137,6 @@ mod tests {
         drop(page);
         let again = SharedPage::open(&path).expect("it is there");
         assert_eq!((again.word(0).load(Relaxed), again.word(511).load(Relaxed)), (7, 9));
-        assert!(!again.is_private());
         std::fs::remove_file(&path).expect("it is there");
     }
 

@@ -17,36 +17,16 @@ pub(crate) const IOV_MAX: usize = 1024;
 /// What an operation does, and to what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpKind {
-    Read {
-        device: u16,
-    },
-    Write {
-        device: u16,
-    },
-    Flush {
-        device: u16,
-    },
-    Zero {
-        device: u16,
-        phase: ZeroPhase,
-    },
-    Accept {
-        listener: u32,
-    },
-    Recv {
-        socket: u32,
-    },
-    Send {
-        socket: u32,
-    },
-    /// Watches for a request, or takes one.
-    FuseReceive {
-        fuse: u32,
-        watches: bool,
-    },
-    FuseReply {
-        fuse: u32,
-    },
+    Read { device: u16 },
+    Write { device: u16 },
+    Flush { device: u16 },
+    Zero { device: u16, phase: ZeroPhase },
+    Accept { listener: u32 },
+    Recv { socket: u32 },
+    Send { socket: u32 },
+    // It watches for a request, or takes one.
+    FuseReceive { fuse: u32, watches: bool },
+    FuseReply { fuse: u32 },
 }
 
 impl OpKind {

@@ -94,76 +94,46 @@ pub(crate) struct StepDone {
     pub(crate) result: i32,
 }
 
-/// The two engines behind one type; a match costs nothing beside a system call.
-pub(crate) enum Engine {
-    Uring(Box<uring::Uring>),
-    Psync(psync::Psync),
+/// The engine in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineKind {
+    /// io_uring.
+    Uring,
+    /// Threads and `ppoll`.
+    Psync,
 }
 
-impl Engine {
-    pub(crate) fn push(&mut self, step: KernelStep) {
-        match self {
-            Engine::Uring(engine) => engine.push(step),
-            Engine::Psync(engine) => engine.push(step),
-        }
-    }
+/// One of the two engines.
+pub(crate) trait Engine: Send {
+    /// Which one it is.
+    fn kind(&self) -> EngineKind;
+
+    fn push(&mut self, step: KernelStep);
 
     /// Asks that a step on a socket or a watch ends soon; it still comes back from `wait`
     /// (cancelled, or done if it was faster).
-    pub(crate) fn cancel(&mut self, key: u64) {
-        match self {
-            Engine::Uring(engine) => engine.cancel(key),
-            Engine::Psync(engine) => engine.cancel(key),
-        }
-    }
+    fn cancel(&mut self, key: u64);
 
-    /// Hands all steps to the kernel, waits until one is done, `timeout` has passed (`None`: no
-    /// limit) or the waker fired, polling for `spin` before it sleeps, and appends what is done to
-    /// `done`.
-    pub(crate) fn wait(
+    /// Hands all steps to the kernel, waits until one is done, the waker fired, or both times have
+    /// passed, and appends what is done to `done`. It polls for `spin`, then sleeps for `sleep`
+    /// (`None`: no limit).
+    fn wait(
         &mut self,
-        timeout: Option<Duration>,
         spin: Duration,
+        sleep: Option<Duration>,
         waker: &Waker,
         done: &mut Vec<StepDone>,
-    ) -> Result<(), IoFailure> {
-        let spin = timeout.map_or(spin, |timeout| timeout.min(spin));
-        let sleep = timeout.map(|timeout| timeout.saturating_sub(spin));
-        match self {
-            Engine::Uring(engine) => engine.wait(spin, sleep, waker, done),
-            Engine::Psync(engine) => engine.wait(spin, sleep, waker, done),
-        }
-    }
+    ) -> Result<(), IoFailure>;
 
     /// Hands all steps to the kernel and returns at once.
-    pub(crate) fn hand_over(&mut self) -> Result<(), IoFailure> {
-        match self {
-            Engine::Uring(engine) => engine.hand_over(),
-            // Its threads take steps as they are pushed.
-            Engine::Psync(_) => Ok(()),
-        }
+    fn hand_over(&mut self) -> Result<(), IoFailure> {
+        Ok(())
     }
 
     /// Says whether the file behind a descriptor is served by somebody who may be slow to answer
     /// even the kernel.
-    pub(crate) fn set_served(&mut self, fd: RawFd, is_served: bool) {
-        match self {
-            Engine::Uring(engine) => engine.set_served(fd, is_served),
-            Engine::Psync(_) => {}
-        }
-    }
+    fn set_served(&mut self, _fd: RawFd, _is_served: bool) {}
 
     /// This mapping of a buffer is gone.
-    pub(crate) fn forget_buffer(&mut self, buffer: u32, mapping: u64) {
-        match self {
-            Engine::Uring(engine) => engine.forget_buffer(buffer, mapping),
-            Engine::Psync(_) => {}
-        }
-    }
-
-    /// Must sockets and listeners be non-blocking? (The ring waits in the kernel only on blocking
-    /// ones.)
-    pub(crate) fn wants_nonblocking(&self) -> bool {
-        matches!(self, Engine::Psync(_))
-    }
+    fn forget_buffer(&mut self, _buffer: u32, _mapping: u64) {}
 }

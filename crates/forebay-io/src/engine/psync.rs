@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{KernelStep, Lane, StepDone, Syscall};
+use super::{Engine, EngineKind, KernelStep, Lane, StepDone, Syscall};
 use crate::error::IoFailure;
 use crate::sys;
 use crate::waker::Waker;
@@ -92,22 +92,6 @@ impl Psync {
         Ok(engine)
     }
 
-    pub(crate) fn push(&mut self, step: KernelStep) {
-        if !step.request.is_on_device() {
-            return self.try_now(step);
-        }
-        let line = self.shared.line(step.lane);
-        lock(&line.jobs).queue.push_back(step);
-        line.more.notify_one();
-    }
-
-    pub(crate) fn cancel(&mut self, key: u64) {
-        if let Some(index) = self.pending.iter().position(|step| step.key == key) {
-            self.pending.swap_remove(index);
-            self.ready.push(StepDone { key, result: -libc::ECANCELED });
-        }
-    }
-
     /// Performs a step on a socket or FUSE connection if it does not block, otherwise leaves it for
     /// `ppoll`.
     fn try_now(&mut self, step: KernelStep) {
@@ -116,27 +100,6 @@ impl Psync {
             result if waits && result == -libc::EAGAIN => self.pending.push(step),
             result => self.ready.push(StepDone { key: step.key, result }),
         }
-    }
-
-    /// See [`super::Engine::wait`]: polls for `spin`, then sleeps for `sleep`.
-    pub(crate) fn wait(
-        &mut self,
-        spin: Duration,
-        sleep: Option<Duration>,
-        waker: &Waker,
-        done: &mut Vec<StepDone>,
-    ) -> Result<(), IoFailure> {
-        let spin_until = (!spin.is_zero()).then(|| Instant::now() + spin);
-        loop {
-            let spins = spin_until.is_some_and(|until| Instant::now() < until);
-            let now = !self.ready.is_empty() || spins;
-            let any = self.poll(if now { Some(Duration::ZERO) } else { sleep }, waker)?;
-            if !spins || any || !self.ready.is_empty() {
-                break;
-            }
-        }
-        done.append(&mut self.ready);
-        Ok(())
     }
 
     /// One `ppoll` and what follows from it; true when anything was ready.
@@ -190,6 +153,48 @@ impl Psync {
             }
             result == -libc::EAGAIN
         });
+    }
+}
+
+impl Engine for Psync {
+    fn kind(&self) -> EngineKind {
+        EngineKind::Psync
+    }
+
+    fn push(&mut self, step: KernelStep) {
+        if !step.request.is_on_device() {
+            return self.try_now(step);
+        }
+        let line = self.shared.line(step.lane);
+        lock(&line.jobs).queue.push_back(step);
+        line.more.notify_one();
+    }
+
+    fn cancel(&mut self, key: u64) {
+        if let Some(index) = self.pending.iter().position(|step| step.key == key) {
+            self.pending.swap_remove(index);
+            self.ready.push(StepDone { key, result: -libc::ECANCELED });
+        }
+    }
+
+    fn wait(
+        &mut self,
+        spin: Duration,
+        sleep: Option<Duration>,
+        waker: &Waker,
+        done: &mut Vec<StepDone>,
+    ) -> Result<(), IoFailure> {
+        let spin_until = (!spin.is_zero()).then(|| Instant::now() + spin);
+        loop {
+            let spins = spin_until.is_some_and(|until| Instant::now() < until);
+            let now = !self.ready.is_empty() || spins;
+            let any = self.poll(if now { Some(Duration::ZERO) } else { sleep }, waker)?;
+            if !spins || any || !self.ready.is_empty() {
+                break;
+            }
+        }
+        done.append(&mut self.ready);
+        Ok(())
     }
 }
 

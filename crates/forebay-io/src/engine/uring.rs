@@ -19,7 +19,7 @@ use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 
 use super::registered::Registered;
-use super::{KernelStep, Lane, StepDone, Syscall};
+use super::{Engine, EngineKind, KernelStep, Lane, StepDone, Syscall};
 use crate::error::IoFailure;
 use crate::sys;
 use crate::waker::Waker;
@@ -87,41 +87,6 @@ impl Uring {
         })
     }
 
-    pub(crate) fn push(&mut self, step: KernelStep) {
-        debug_assert_eq!(step.key & (KEY_WAKE | KEY_DEVICE | KEY_SLOW), 0);
-        let slow = if step.lane == Lane::Slow { KEY_SLOW } else { 0 };
-        let key = if step.request.is_on_device() { step.key | KEY_DEVICE | slow } else { step.key };
-        let registered = match step.request {
-            Syscall::Read { mapping: Some(mapping), .. } | Syscall::Write { mapping: Some(mapping), .. } => {
-                self.registered.index_of(&self.ring.submitter(), mapping)
-            }
-            _ => None,
-        };
-        let mut entry = entry_of(step.request, registered).user_data(key);
-        if !self.served.is_empty() && step.request.device_fd().is_some_and(|fd| self.served.contains(&fd)) {
-            entry = entry.flags(squeue::Flags::ASYNC);
-        }
-        self.push_entry(entry);
-    }
-
-    /// Operations on this descriptor are begun by another thread of the kernel, so that this one
-    /// never waits.
-    pub(crate) fn set_served(&mut self, fd: RawFd, is_served: bool) {
-        self.served.retain(|other| *other != fd);
-        if is_served {
-            self.served.push(fd);
-        }
-    }
-
-    pub(crate) fn forget_buffer(&mut self, buffer: u32, mapping: u64) {
-        self.registered.forget(&self.ring.submitter(), buffer, mapping);
-    }
-
-    /// Only steps that wait for a peer are ever cancelled.
-    pub(crate) fn cancel(&mut self, key: u64) {
-        self.push_entry(opcode::AsyncCancel::new(key).build().user_data(KEY_CANCEL));
-    }
-
     fn push_entry(&mut self, entry: squeue::Entry) {
         let lane = lane_of(entry.get_user_data());
         if !self.backlog[lane].is_empty() || !self.try_push(&entry) {
@@ -156,39 +121,6 @@ impl Uring {
                     break;
                 }
             }
-        }
-        Ok(())
-    }
-
-    /// See [`super::Engine::wait`]: polls for `spin`, then sleeps for `sleep`.
-    pub(crate) fn wait(
-        &mut self,
-        spin: Duration,
-        sleep: Option<Duration>,
-        waker: &Waker,
-        done: &mut Vec<StepDone>,
-    ) -> Result<(), IoFailure> {
-        self.enable()?;
-        self.arm_waker(waker.fd());
-        self.refill()?;
-        if !spin.is_zero() {
-            self.submit(0, None)?;
-            self.poll_until(Instant::now() + spin)?;
-        }
-        if self.ring.completion().is_empty() && sleep != Some(Duration::ZERO) {
-            self.submit(1, sleep)?;
-        } else if self.has_kernel_work() {
-            self.submit(0, None)?;
-        }
-        self.reap(waker, done);
-        Ok(())
-    }
-
-    pub(crate) fn hand_over(&mut self) -> Result<(), IoFailure> {
-        self.enable()?;
-        self.refill()?;
-        if !self.ring.submission().is_empty() {
-            self.submit(0, None)?;
         }
         Ok(())
     }
@@ -264,6 +196,79 @@ impl Uring {
                 }
             }
         }
+    }
+}
+
+impl Engine for Uring {
+    fn kind(&self) -> EngineKind {
+        EngineKind::Uring
+    }
+
+    fn push(&mut self, step: KernelStep) {
+        debug_assert_eq!(step.key & (KEY_WAKE | KEY_DEVICE | KEY_SLOW), 0);
+        let slow = if step.lane == Lane::Slow { KEY_SLOW } else { 0 };
+        let key = if step.request.is_on_device() { step.key | KEY_DEVICE | slow } else { step.key };
+        let registered = match step.request {
+            Syscall::Read { mapping: Some(mapping), .. } | Syscall::Write { mapping: Some(mapping), .. } => {
+                self.registered.index_of(&self.ring.submitter(), mapping)
+            }
+            _ => None,
+        };
+        let mut entry = entry_of(step.request, registered).user_data(key);
+        if !self.served.is_empty() && step.request.device_fd().is_some_and(|fd| self.served.contains(&fd)) {
+            entry = entry.flags(squeue::Flags::ASYNC);
+        }
+        self.push_entry(entry);
+    }
+
+    /// Only steps that wait for a peer are ever cancelled.
+    fn cancel(&mut self, key: u64) {
+        self.push_entry(opcode::AsyncCancel::new(key).build().user_data(KEY_CANCEL));
+    }
+
+    fn wait(
+        &mut self,
+        spin: Duration,
+        sleep: Option<Duration>,
+        waker: &Waker,
+        done: &mut Vec<StepDone>,
+    ) -> Result<(), IoFailure> {
+        self.enable()?;
+        self.arm_waker(waker.fd());
+        self.refill()?;
+        if !spin.is_zero() {
+            self.submit(0, None)?;
+            self.poll_until(Instant::now() + spin)?;
+        }
+        if self.ring.completion().is_empty() && sleep != Some(Duration::ZERO) {
+            self.submit(1, sleep)?;
+        } else if self.has_kernel_work() {
+            self.submit(0, None)?;
+        }
+        self.reap(waker, done);
+        Ok(())
+    }
+
+    fn hand_over(&mut self) -> Result<(), IoFailure> {
+        self.enable()?;
+        self.refill()?;
+        if !self.ring.submission().is_empty() {
+            self.submit(0, None)?;
+        }
+        Ok(())
+    }
+
+    /// Operations on this descriptor are begun by another thread of the kernel, so that this one
+    /// never waits.
+    fn set_served(&mut self, fd: RawFd, is_served: bool) {
+        self.served.retain(|other| *other != fd);
+        if is_served {
+            self.served.push(fd);
+        }
+    }
+
+    fn forget_buffer(&mut self, buffer: u32, mapping: u64) {
+        self.registered.forget(&self.ring.submitter(), buffer, mapping);
     }
 }
 

@@ -4,8 +4,8 @@
 //! A path leads through symbolic links to a file on a mount, the mount lies on a block device, and
 //! a block device may be made of others, or of a file (loop devices).
 
+use super::place::volume_claim_in;
 use super::table::{Mount, Mounts};
-use super::volume_claim_in;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};

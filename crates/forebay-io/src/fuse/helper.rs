@@ -5,13 +5,15 @@
 //! other descriptor needs to be inherited (and no other child that is started at the same time can
 //! get it).
 
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{MountError, c_string, system};
+use crate::error::MountError;
 use crate::sys;
 
 const HELPER: &str = "fusermount3";
@@ -21,7 +23,8 @@ const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 /// Mounts; `options` are separated by commas.
 pub(super) fn mount(target: &Path, options: &str) -> Result<OwnedFd, MountError> {
     c_string(target)?;
-    let (ours, theirs) = UnixStream::pair().map_err(|source| system(target, "making a socket", source))?;
+    let (ours, theirs) =
+        UnixStream::pair().map_err(|source| MountError::system(target, "making a socket", source))?;
     let mut command = Command::new(HELPER);
     command.args(["-o", options, "--"]).arg(target);
     command.env(SOCKET_VARIABLE, "0").stdin(OwnedFd::from(theirs));
@@ -29,7 +32,7 @@ pub(super) fn mount(target: &Path, options: &str) -> Result<OwnedFd, MountError>
     // The command holds our copy of the helper's end: with it gone, a missing message is an end of
     // file.
     drop(command);
-    receive_descriptor(&ours).map_err(|source| system(target, "receiving the connection", source))
+    receive_descriptor(&ours).map_err(|source| MountError::system(target, "receiving the connection", source))
 }
 
 /// Unmounts lazily.
@@ -84,4 +87,14 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     // SAFETY: the message holds at least one descriptor (just checked), which the kernel made for
     // us; an int may be unaligned there.
     Ok(unsafe { OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned()) })
+}
+
+/// A path, or another text, as the kernel takes it.
+pub(super) fn c_string(text: impl AsRef<OsStr>) -> Result<CString, MountError> {
+    let text = text.as_ref();
+    CString::new(text.as_bytes()).map_err(|_| MountError::BadPlace {
+        place: text.into(),
+        problem: "a path has no zero byte".into(),
+        hint: "choose another path",
+    })
 }

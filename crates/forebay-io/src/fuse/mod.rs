@@ -30,7 +30,6 @@ use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -39,11 +38,10 @@ pub use crate::error::MountError;
 use crate::sys;
 pub use connection::Connection;
 pub use ground::{foundations, own_mount, volume_claim};
-use place::volume_claim_in;
+use helper::c_string;
 pub use place::{Place, volume_place};
+use table::FILE_SYSTEM;
 
-/// Type of our mounts in the mount table: file system `fuse`, subtype `forebay`.
-const FILE_SYSTEM: &str = "fuse.forebay";
 /// Source of our mounts in the mount table.
 const SOURCE: &str = "forebay";
 /// The kernel's end of all FUSE connections.
@@ -179,7 +177,7 @@ fn detach(target: &Path, by_helper: bool) -> Result<(), MountError> {
     match done {
         // Somebody was faster.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
-        result => result.map(drop).map_err(|source| system(target, "unmount", source)),
+        result => result.map(drop).map_err(|source| MountError::system(target, "unmount", source)),
     }
 }
 
@@ -198,7 +196,7 @@ fn clear_stale(target: &Path) -> Result<(), MountError> {
     let (answer, answered) = mpsc::sync_channel(1);
     let ask = move || drop(answer.try_send(ask_server(&asked)));
     let begun = std::thread::Builder::new().name("fuse-look".into()).spawn(ask);
-    begun.map_err(|source| system(target, "starting a thread for a look", source))?;
+    begun.map_err(|source| MountError::system(target, "starting a thread for a look", source))?;
     match answered.recv_timeout(ANSWER_PATIENCE) {
         Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOTCONN) => detach(target, !is_root()),
         Ok(_) => Err(MountError::InUse { target: path }),
@@ -217,7 +215,7 @@ fn ask_server(path: &CString) -> io::Result<()> {
 
 fn mount_by_system(target: &Path, options: MountOptions) -> Result<OwnedFd, MountError> {
     let device = open_device()?;
-    let metadata = std::fs::metadata(target).map_err(|source| system(target, "look", source))?;
+    let metadata = std::fs::metadata(target).map_err(|source| MountError::system(target, "look", source))?;
     let root_mode = std::os::unix::fs::MetadataExt::mode(&metadata) & libc::S_IFMT;
     let (user, group) = process_owner();
     let data = format!(
@@ -235,7 +233,7 @@ fn mount_by_system(target: &Path, options: MountOptions) -> Result<OwnedFd, Moun
     match mounted {
         Ok(_) => Ok(device.into()),
         Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Err(MountError::NoFuse { source: error }),
-        Err(source) => Err(system(target, "mount", source)),
+        Err(source) => Err(MountError::system(target, "mount", source)),
     }
 }
 
@@ -255,17 +253,4 @@ fn helper_options(options: MountOptions) -> String {
         text.push_str(",ro");
     }
     text
-}
-
-fn c_string(text: impl AsRef<OsStr>) -> Result<CString, MountError> {
-    let text = text.as_ref();
-    CString::new(text.as_bytes()).map_err(|_| MountError::BadPlace {
-        place: text.into(),
-        problem: "a path has no zero byte".into(),
-        hint: "choose another path",
-    })
-}
-
-fn system(target: &Path, what: &'static str, source: io::Error) -> MountError {
-    MountError::System { target: target.into(), what, source }
 }

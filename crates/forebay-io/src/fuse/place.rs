@@ -16,8 +16,9 @@ use std::fs::Metadata;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use super::table::{Mount, Mounts};
-use super::{MountError, own_mount, system, table};
+use super::ground::own_mount;
+use super::table::{self, Mount, Mounts};
+use crate::error::MountError;
 
 /// What is mounted where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,10 +58,10 @@ impl Place {
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => match std::fs::create_dir(target) {
                 Ok(()) => Ok(true),
-                Err(source) => Err(system(target, "making the directory", source)),
+                Err(source) => Err(MountError::system(target, "making the directory", source)),
             },
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => Err(bad("it is not a directory")),
-            Err(source) => Err(system(target, "look", source)),
+            Err(source) => Err(MountError::system(target, "look", source)),
         }
     }
 }
@@ -101,7 +102,7 @@ pub fn volume_place(path: &Path) -> Result<(Place, Option<OsString>), MountError
         )),
         Ok(_) => Err(bad("it is neither a regular file nor free", "choose another path")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => directory(parent, name),
-        Err(error) => Err(system(path, "look", io::Error::from(error.kind()))),
+        Err(error) => Err(MountError::system(path, "look", io::Error::from(error.kind()))),
     }
 }
 

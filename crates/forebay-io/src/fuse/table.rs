@@ -6,8 +6,10 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
-use super::{FILE_SYSTEM, MountError, system};
+use crate::error::MountError;
 
+/// Type of our mounts in the mount table: file system `fuse`, subtype `forebay`.
+pub(super) const FILE_SYSTEM: &str = "fuse.forebay";
 const TABLE: &str = "/proc/self/mountinfo";
 /// Symbolic links that are followed on one path, as the kernel does.
 const LINKS_MAX: usize = 40;
@@ -43,7 +45,8 @@ pub(super) struct Mounts(Vec<Mount>);
 impl Mounts {
     /// What the kernel says now.
     pub(super) fn read() -> Result<Self, MountError> {
-        let table = std::fs::read(TABLE).map_err(|source| system(Path::new(TABLE), "reading", source))?;
+        let table =
+            std::fs::read(TABLE).map_err(|source| MountError::system(Path::new(TABLE), "reading", source))?;
         Ok(Self::parse(&table))
     }
 

@@ -1,9 +1,46 @@
 //! The devices of a reactor by number. Numbers of removed devices are given again.
 
-use super::DeviceId;
-use super::start::DeviceEntry;
-use crate::Device;
+use super::interface::DeviceId;
+use crate::device::{Device, DirectAlign};
+use crate::emulate::Emulation;
+use crate::engine::Lane;
+use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
+use std::os::fd::RawFd;
+
+/// A device and what the reactor knows about its operations.
+pub(super) struct DeviceEntry {
+    pub(super) device: Device,
+    pub(super) emulation: Option<Emulation>,
+    /// What its steps may wait behind.
+    pub(super) lane: Lane,
+    pub(super) buffered_fd: RawFd,
+    pub(super) direct: Option<(RawFd, DirectAlign)>,
+    /// Buffered writes submitted and not finished: while there are any, writes look out for
+    /// neighbours.
+    pub(super) buffered_writes: u32,
+    /// Writes held back by a neighbour in the same page, in order.
+    pub(super) deferred: VecDeque<u32>,
+    /// `fallocate` modes the device was found not to have.
+    pub(super) lacks_punch: bool,
+    pub(super) lacks_zero_range: bool,
+}
+
+impl DeviceEntry {
+    pub(super) fn new(device: Device, emulation: Option<Emulation>) -> DeviceEntry {
+        DeviceEntry {
+            buffered_fd: device.buffered_fd(),
+            direct: device.direct_fd(),
+            device,
+            emulation,
+            lane: Lane::Slow,
+            buffered_writes: 0,
+            deferred: VecDeque::new(),
+            lacks_punch: false,
+            lacks_zero_range: false,
+        }
+    }
+}
 
 #[derive(Default)]
 pub(super) struct DeviceTable(Vec<Option<DeviceEntry>>);

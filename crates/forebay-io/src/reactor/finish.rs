@@ -200,7 +200,7 @@ impl Reactor {
         let accepted = plain(result).and_then(|fd| {
             // SAFETY: accept made this descriptor for us, and nobody else has it.
             let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-            if self.is_accept_wanted(index) { self.insert_socket(fd) } else { Err(IoFailure::CANCELLED) }
+            if self.is_accept_wanted(index) { self.add_socket(fd) } else { Err(IoFailure::CANCELLED) }
         });
         self.finish(index, accepted.map(|socket| socket.0));
     }
@@ -222,11 +222,6 @@ impl Reactor {
             }
             Err(failure) => self.finish(index, Err(failure)),
         }
-    }
-
-    /// Ends an operation that never reached the engine or the model.
-    pub(super) fn finish_unstarted(&mut self, index: u32, failure: IoFailure) {
-        self.report(index, Err(failure));
     }
 
     /// The real work of an operation is done: reports it, unless a disk model holds it back.
@@ -293,7 +288,7 @@ impl Reactor {
         self.close_all_fuses();
         while self.at_engine > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
-            let waited = self.engine.wait(Some(left), Duration::ZERO, &self.waker, &mut self.steps_done);
+            let waited = self.engine.wait(Duration::ZERO, Some(left), &self.waker, &mut self.steps_done);
             if waited.is_err() || left.is_zero() {
                 return false;
             }
@@ -332,7 +327,7 @@ mod tests {
         loop {
             reactor.end_rests();
             let soon = Some(Duration::from_millis(5));
-            reactor.engine.wait(soon, Duration::ZERO, &reactor.waker, &mut reactor.steps_done).unwrap();
+            reactor.engine.wait(Duration::ZERO, soon, &reactor.waker, &mut reactor.steps_done).unwrap();
             for step in &mut reactor.steps_done {
                 let lie = answers.get(steps).or(answers.last().filter(|_| for_ever));
                 step.result = lie.map_or(step.result, |errno| -errno);

@@ -18,6 +18,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
+use super::connections::Fuse;
 use super::{FuseId, Reactor};
 use crate::engine::Syscall;
 use crate::error::IoFailure;
@@ -26,24 +27,6 @@ use crate::sys;
 
 /// Fewest reads of a burst, so that it can grow.
 const BURST_MIN: usize = 2;
-
-/// A connection and its operations.
-pub(super) struct Fuse {
-    fd: OwnedFd,
-    closing: bool,
-    /// Operations not yet reported.
-    operations: usize,
-    /// Receives that wait for the next burst, in order.
-    parked: VecDeque<u32>,
-    /// The receive that watches the descriptor.
-    watching: Option<u32>,
-    /// Reads of the burst that are not back.
-    reading: Vec<u32>,
-    /// Requests that the burst has found.
-    found: usize,
-    /// A read of the burst has found nothing.
-    drained: bool,
-}
 
 impl Reactor {
     /// Adds a FUSE connection (`/dev/fuse` after its mount). The reactor owns it and makes it
@@ -106,7 +89,7 @@ impl Reactor {
         let (kind, len) = (slot.kind, slot.len);
         let (OpKind::FuseReceive { fuse: id, .. } | OpKind::FuseReply { fuse: id }) = kind else { return };
         let Some(Some(fuse)) = self.fuses.get_mut(id as usize) else {
-            return self.finish_unstarted(index, IoFailure::CANCELLED);
+            return self.report(index, Err(IoFailure::CANCELLED));
         };
         fuse.operations += 1;
         if len == 0 {

@@ -29,19 +29,25 @@
 //! memory the kernel might still write is leaked rather than freed when that takes longer than a
 //! few seconds, or when the reactor is dropped on a thread other than the one that ran it.
 
+mod connections;
 mod devices;
 mod finish;
 mod fuse;
+mod interface;
 mod sockets;
 mod start;
 
+pub use crate::engine::EngineKind;
+pub use interface::{
+    Completion, DeviceId, EnginePreference, FuseId, Limits, ListenerId, Op, ReactorStats, SocketId, Waited,
+};
+
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
-use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use crate::buffer::{BufPool, Span, map_zeroed, unmap};
+use crate::buffer::{BufPool, map_zeroed, unmap};
 use crate::device::Device;
 use crate::emulate::Emulation;
 use crate::engine::psync::Psync;
@@ -51,203 +57,8 @@ use crate::error::{IoFailure, IoSetupError};
 use crate::slots::{OpKind, Slots, ZeroPhase};
 use crate::spin::Spin;
 use crate::waker::Waker;
-use devices::DeviceTable;
-use sockets::{Listener, SocketTable};
-use start::DeviceEntry;
-
-/// A device of the reactor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DeviceId(pub u16);
-
-/// A connected socket of the reactor. A number is not used again before 65,536 sockets were closed
-/// in its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SocketId(pub u32);
-
-/// A FUSE connection of the reactor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FuseId(pub u32);
-
-/// A listening socket of the reactor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ListenerId(pub u32);
-
-/// Which engine to use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EnginePreference {
-    /// io_uring where it works, otherwise psync, with a message.
-    #[default]
-    Auto,
-    /// io_uring or an error.
-    Uring,
-    /// Threads and `ppoll`.
-    Psync,
-}
-
-impl EnginePreference {
-    /// The name as typed by people.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Uring => "uring",
-            Self::Psync => "psync",
-        }
-    }
-}
-
-/// The engine in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EngineKind {
-    /// io_uring.
-    Uring,
-    /// Threads and `ppoll`.
-    Psync,
-}
-
-/// Sizes of the reactor.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Most memory the buffer pool takes, in bytes.
-    pub buffer_bytes_max: usize,
-    /// Entries of the ring's submission queue: how many steps one system call hands over.
-    pub ring_entries: u32,
-    /// Device steps of each lane (see [`Reactor::prefer_device`]) in the kernel's ring at once;
-    /// more wait in memory, in order.
-    pub in_flight_max: u32,
-    /// Threads of the psync engine for each lane.
-    pub psync_threads: u32,
-    /// How long `wait` polls at most before it sleeps; how long it does is learned from how long
-    /// waits take.
-    pub spin: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            buffer_bytes_max: 512 << 20,
-            ring_entries: 256,
-            in_flight_max: 1024,
-            psync_threads: 16,
-            spin: Duration::ZERO,
-        }
-    }
-}
-
-/// An operation. Spans must stay allocated and, where the kernel writes, be left alone until it is
-/// reported.
-#[derive(Clone, Copy, Debug)]
-pub enum Op<'a> {
-    /// Reads from a device into the spans; reports the bytes of all spans.
-    Read {
-        /// The device.
-        device: DeviceId,
-        /// First byte on the device; any value.
-        offset: u64,
-        /// Where the bytes go, in order.
-        spans: &'a [Span],
-    },
-    /// Writes the spans to a device; reports the bytes of all spans.
-    Write {
-        /// The device.
-        device: DeviceId,
-        /// First byte on the device; any value.
-        offset: u64,
-        /// Where the bytes come from, in order.
-        spans: &'a [Span],
-    },
-    /// Makes durable what was reported as written so far; reports 0.
-    Flush {
-        /// The device.
-        device: DeviceId,
-    },
-    /// Makes a range read as zeroes; reports 0. Not durable without a flush, like a write.
-    Zero {
-        /// The device.
-        device: DeviceId,
-        /// First byte on the device; any value.
-        offset: u64,
-        /// Length in bytes.
-        len: u64,
-        /// May the space be given back (a hole)?
-        may_unmap: bool,
-    },
-    /// Accepts one connection; reports the number of its [`SocketId`].
-    Accept {
-        /// The listener.
-        listener: ListenerId,
-    },
-    /// Receives what is there, at least one byte, at most the span; reports the bytes, 0 at the end
-    /// of the stream.
-    Recv {
-        /// The socket.
-        socket: SocketId,
-        /// Where the bytes go.
-        span: Span,
-    },
-    /// Sends all bytes of the spans; reports their number.
-    Send {
-        /// The socket.
-        socket: SocketId,
-        /// What to send, in order.
-        spans: &'a [Span],
-    },
-    /// Takes one request from a FUSE connection; reports its bytes. Many may be posted at once. The
-    /// failure `ENODEV` means that the mount is gone; with `ENOENT` the request was withdrawn
-    /// meanwhile: submit again.
-    FuseReceive {
-        /// The connection.
-        fuse: FuseId,
-        /// Where the first bytes go. With 80 of them (`fuse_in_header` and `fuse_write_in`) the
-        /// payload of a write starts exactly where `data` does.
-        header: Span,
-        /// Where the rest goes; as long as the largest write that was agreed on.
-        data: Span,
-    },
-    /// Answers a request of a FUSE connection with the bytes of all spans, as one message; reports
-    /// their number. The failure `ENOENT` means that nobody waits for the answer any more.
-    FuseReply {
-        /// The connection.
-        fuse: FuseId,
-        /// The answer, in order.
-        spans: &'a [Span],
-    },
-}
-
-/// The end of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
-    /// The token given to `submit`.
-    pub token: u64,
-    /// Bytes, or the number of the new [`SocketId`] for an accept; 0 where the operation says so.
-    pub result: Result<u32, IoFailure>,
-}
-
-/// Why `wait` returned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waited {
-    /// Completions appended.
-    pub completions: usize,
-    /// The waker fired since the last `wait` returned.
-    pub woken: bool,
-}
-
-/// Counts since the reactor was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReactorStats {
-    /// Steps handed to the engine.
-    pub steps: u64,
-    /// Device transfers continued because the kernel did only a part.
-    pub short_transfers: u64,
-    /// Reads that reached past the end of the device and were filled with zeroes.
-    pub reads_past_end: u64,
-    /// Device transfers that went through the page cache although the device does direct I/O.
-    pub unaligned_transfers: u64,
-    /// Writes held back until a neighbour in the same page was done.
-    pub page_conflicts: u64,
-    /// Zero operations that had to write zeroes.
-    pub zeroes_written: u64,
-}
+use connections::{Fuse, Listener, SocketTable};
+use devices::{DeviceEntry, DeviceTable};
 
 /// Bytes of the page of zeroes that zeroing by writing repeats.
 pub(crate) const ZERO_PAGE_BYTES: usize = 256 << 10;
@@ -267,12 +78,12 @@ impl Drop for Memory {
 
 /// The reactor; see the head of this file.
 pub struct Reactor {
-    engine: ManuallyDrop<Engine>,
+    engine: ManuallyDrop<Box<dyn Engine>>,
     memory: ManuallyDrop<Memory>,
     devices: DeviceTable,
     sockets: SocketTable,
     listeners: Vec<Option<Listener>>,
-    fuses: Vec<Option<fuse::Fuse>>,
+    fuses: Vec<Option<Fuse>>,
     /// Completions not yet handed out.
     ready: Vec<Completion>,
     /// Reused lists.
@@ -304,11 +115,11 @@ impl Reactor {
         limits: Limits,
     ) -> Result<(Reactor, Option<String>), IoSetupError> {
         let system = |what| move |source| IoSetupError::System { what, source };
-        let psync = || {
-            Psync::new(limits.psync_threads).map(Engine::Psync).map_err(system("starting the I/O threads"))
+        let psync = || -> Result<Box<dyn Engine>, IoSetupError> {
+            Ok(Box::new(Psync::new(limits.psync_threads).map_err(system("starting the I/O threads"))?))
         };
-        let ring = || {
-            Uring::new(limits.ring_entries, limits.in_flight_max).map(|ring| Engine::Uring(Box::new(ring)))
+        let ring = || -> Result<Box<dyn Engine>, String> {
+            Ok(Box::new(Uring::new(limits.ring_entries, limits.in_flight_max)?))
         };
         let (engine, message) = match preference {
             EnginePreference::Psync => (psync()?, None),
@@ -347,10 +158,7 @@ impl Reactor {
 
     /// The engine in use.
     pub fn engine(&self) -> EngineKind {
-        match *self.engine {
-            Engine::Uring(_) => EngineKind::Uring,
-            Engine::Psync(_) => EngineKind::Psync,
-        }
+        self.engine.kind()
     }
 
     /// The buffers.
@@ -376,11 +184,6 @@ impl Reactor {
     /// A handle with which other threads make `wait` return.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
-    }
-
-    /// Changes how long `wait` polls at most before it sleeps.
-    pub fn set_spin(&mut self, most: Duration) {
-        self.spin = Spin::new(most);
     }
 
     /// Adds a device; it stays until the reactor is dropped.
@@ -447,7 +250,7 @@ impl Reactor {
         };
         match planned {
             Ok(()) => self.start(index),
-            Err(failure) => self.finish_unstarted(index, failure),
+            Err(failure) => self.report(index, Err(failure)),
         }
     }
 
@@ -519,7 +322,10 @@ impl Reactor {
     fn wait_at_engine(&mut self, sleep: Option<Duration>) -> Result<(), IoFailure> {
         let learns = self.spin.is_allowed() && sleep != Some(Duration::ZERO);
         let began = learns.then(Instant::now);
-        self.engine.wait(sleep, self.spin.window(), &self.waker, &mut self.steps_done)?;
+        let window = self.spin.window();
+        let spin = sleep.map_or(window, |sleep| sleep.min(window));
+        let rest = sleep.map(|sleep| sleep - spin);
+        self.engine.wait(spin, rest, &self.waker, &mut self.steps_done)?;
         if let Some(began) = began {
             self.spin.note(began.elapsed());
         }
@@ -556,14 +362,6 @@ impl Reactor {
     /// The clock of the disk models.
     fn now_ns(&self) -> u64 {
         self.clock.elapsed().as_nanos() as u64
-    }
-
-    /// Adds a connected stream socket. The reactor owns it and may change its blocking mode.
-    ///
-    /// # Errors
-    /// When the descriptor's mode cannot be set, or there are 65,536 sockets already.
-    pub fn add_socket(&mut self, fd: OwnedFd) -> Result<SocketId, IoFailure> {
-        self.insert_socket(fd)
     }
 }
 

@@ -9,96 +9,27 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use super::{ListenerId, Reactor, SocketId};
+use super::connections::{Listener, Phase, Socket};
+use super::{EngineKind, ListenerId, Reactor, SocketId};
 use crate::engine::Syscall;
 use crate::error::IoFailure;
 use crate::slots::OpKind;
 use crate::socket::{PeerCred, peer_address, peer_cred, peer_groups};
 use crate::sys;
 
-/// How far a socket is on its way out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Open,
-    /// Closed by the caller: sends still go out, nothing new is taken.
-    Closing,
-    /// Closed at once: nothing goes on.
-    Aborted,
-}
-
-struct Socket {
-    fd: OwnedFd,
-    phase: Phase,
-    /// The first of each is at the engine.
-    sends: VecDeque<u32>,
-    receives: VecDeque<u32>,
-}
-
-#[derive(Default)]
-pub(super) struct SocketTable {
-    entries: Vec<(u16, Option<Socket>)>,
-    free: VecDeque<u16>,
-}
-
-/// A listening socket with the accepts on it.
-pub(super) struct Listener {
-    fd: OwnedFd,
-    accepts: Vec<u32>,
-    closing: bool,
-}
-
-impl SocketTable {
-    fn insert(&mut self, socket: Socket) -> Option<SocketId> {
-        let index = match self.free.pop_front() {
-            Some(index) => index,
-            None => {
-                let index = u16::try_from(self.entries.len()).ok()?;
-                self.entries.push((0, None));
-                index
-            }
-        };
-        let (generation, entry) = &mut self.entries[usize::from(index)];
-        *generation = generation.wrapping_add(1);
-        *entry = Some(socket);
-        Some(SocketId(u32::from(*generation) << 16 | u32::from(index)))
-    }
-
-    fn get(&self, id: u32) -> Option<&Socket> {
-        let (generation, entry) = self.entries.get(id as usize & 0xFFFF)?;
-        entry.as_ref().filter(|_| u32::from(*generation) == id >> 16)
-    }
-
-    fn get_mut(&mut self, id: u32) -> Option<&mut Socket> {
-        let (generation, entry) = self.entries.get_mut(id as usize & 0xFFFF)?;
-        entry.as_mut().filter(|_| u32::from(*generation) == id >> 16)
-    }
-
-    fn remove(&mut self, id: u32) {
-        self.entries[id as usize & 0xFFFF].1 = None;
-        self.free.push_back(id as u16);
-    }
-
-    /// The socket's number if it takes operations.
-    pub(super) fn open(&self, id: SocketId) -> Result<u32, IoFailure> {
-        match self.get(id.0) {
-            Some(socket) if socket.phase == Phase::Open => Ok(id.0),
-            _ => Err(IoFailure::CANCELLED),
-        }
-    }
-
-    fn ids(&self) -> Vec<SocketId> {
-        let ids = self.entries.iter().enumerate().filter(|(_, (_, entry))| entry.is_some());
-        ids.map(|(index, (generation, _))| SocketId(u32::from(*generation) << 16 | index as u32)).collect()
-    }
-}
-
 impl Reactor {
+    /// Must sockets and listeners be non-blocking? (The ring waits in the kernel only on blocking
+    /// ones.)
+    fn wants_nonblocking(&self) -> bool {
+        self.engine() == EngineKind::Psync
+    }
+
     /// Adds a listening socket. The reactor owns it and may change its blocking mode.
     ///
     /// # Errors
     /// When the descriptor's mode cannot be set.
     pub fn add_listener(&mut self, fd: OwnedFd) -> Result<ListenerId, IoFailure> {
-        sys::set_nonblocking(fd.as_raw_fd(), self.engine.wants_nonblocking())?;
+        sys::set_nonblocking(fd.as_raw_fd(), self.wants_nonblocking())?;
         self.listeners.push(Some(Listener { fd, accepts: Vec::new(), closing: false }));
         Ok(ListenerId((self.listeners.len() - 1) as u32))
     }
@@ -154,9 +85,7 @@ impl Reactor {
         if socket.phase != Phase::Open || !socket.sends.is_empty() || !socket.receives.is_empty() {
             return None;
         }
-        let fd = self.sockets.entries.get_mut(id.0 as usize & 0xFFFF)?.1.take()?.fd;
-        self.sockets.free.push_back(id.0 as u16);
-        Some(fd)
+        self.sockets.remove(id.0).map(|socket| socket.fd)
     }
 
     pub(super) fn open_listener(&self, id: ListenerId) -> Result<u32, IoFailure> {
@@ -183,8 +112,12 @@ impl Reactor {
         }
     }
 
-    pub(super) fn insert_socket(&mut self, fd: OwnedFd) -> Result<SocketId, IoFailure> {
-        sys::set_nonblocking(fd.as_raw_fd(), self.engine.wants_nonblocking())?;
+    /// Adds a connected stream socket. The reactor owns it and may change its blocking mode.
+    ///
+    /// # Errors
+    /// When the descriptor's mode cannot be set, or there are 65,536 sockets already.
+    pub fn add_socket(&mut self, fd: OwnedFd) -> Result<SocketId, IoFailure> {
+        sys::set_nonblocking(fd.as_raw_fd(), self.wants_nonblocking())?;
         sys::set_nodelay(fd.as_raw_fd());
         sys::notice_absence(fd.as_raw_fd());
         let socket = Socket { fd, phase: Phase::Open, sends: VecDeque::new(), receives: VecDeque::new() };

@@ -1,50 +1,13 @@
 //! Starting operations: routing by alignment, order between neighbours in one page, the next step.
 
-use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
 use super::{Reactor, ZERO_PAGE_BYTES};
 use crate::buffer::{BUFFER_ALIGN, Span};
-use crate::device::{Device, DirectAlign};
-use crate::emulate::Emulation;
 use crate::engine::{KernelStep, Lane, Syscall};
 use crate::error::IoFailure;
 use crate::hdd::HddOp;
 use crate::slots::{OpKind, Slot, ZeroPhase};
-
-/// A device and what the reactor knows about its operations.
-pub(super) struct DeviceEntry {
-    pub(super) device: Device,
-    pub(super) emulation: Option<Emulation>,
-    /// What its steps may wait behind.
-    pub(super) lane: Lane,
-    buffered_fd: RawFd,
-    direct: Option<(RawFd, DirectAlign)>,
-    /// Buffered writes submitted and not finished: while there are any, writes look out for
-    /// neighbours.
-    pub(super) buffered_writes: u32,
-    /// Writes held back by a neighbour in the same page, in order.
-    pub(super) deferred: VecDeque<u32>,
-    /// `fallocate` modes the device was found not to have.
-    pub(super) lacks_punch: bool,
-    pub(super) lacks_zero_range: bool,
-}
-
-impl DeviceEntry {
-    pub(super) fn new(device: Device, emulation: Option<Emulation>) -> DeviceEntry {
-        DeviceEntry {
-            buffered_fd: device.buffered_fd(),
-            direct: device.direct_fd(),
-            device,
-            emulation,
-            lane: Lane::Slow,
-            buffered_writes: 0,
-            deferred: VecDeque::new(),
-            lacks_punch: false,
-            lacks_zero_range: false,
-        }
-    }
-}
 
 impl Reactor {
     /// Pins the spans and notes them in the slot. On an error nothing stays pinned.
@@ -83,10 +46,10 @@ impl Reactor {
         let entry = &self.devices[device];
         let slot = self.memory.slots.get(index);
         let Some(end) = slot.offset.checked_add(slot.len).filter(|&end| end <= i64::MAX as u64) else {
-            return self.finish_unstarted(index, IoFailure::OUT_OF_RANGE);
+            return self.report(index, Err(IoFailure::OUT_OF_RANGE));
         };
         if slot.kind.modifies() && end > entry.device.size_bytes().max(entry.device.end_bytes()) {
-            return self.finish_unstarted(index, IoFailure::OUT_OF_RANGE);
+            return self.report(index, Err(IoFailure::OUT_OF_RANGE));
         }
         if slot.len == 0 && !matches!(slot.kind, OpKind::Flush { .. }) {
             return self.finish(index, Ok(0));
