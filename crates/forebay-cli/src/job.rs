@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::io::IsTerminal;
 
-use crate::client::{self, Client, escaped};
+use crate::client::{self, Admin, Client, escaped};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::screen::{self, bytes, harmless};
@@ -123,6 +123,28 @@ impl Job {
             "forebay events --after oldest --kind job --volume NAME tells more; this was job {}",
             self.id
         ))
+    }
+}
+
+/// Options of commands that begin a job.
+#[derive(Debug, clap::Args)]
+pub(crate) struct JobOptions {
+    /// Print the id of the job and do not wait
+    #[arg(long)]
+    background: bool,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+impl JobOptions {
+    /// Begins a job; follows it, or prints its id.
+    ///
+    /// # Errors
+    /// As [`attend`], and those of `begin`.
+    pub(crate) fn run(&self, begin: impl FnOnce(&Client) -> Result<Value, Failure>) -> Result<(), Failure> {
+        let client = self.admin.client();
+        let job = begin(&client)?;
+        attend(&client, &job, Wish { background: self.background, json: self.admin.json })
     }
 }
 

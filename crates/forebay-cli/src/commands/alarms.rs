@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::client::{self, Admin, escaped};
+use super::answers::{list_at, print_with};
+use crate::client::{Admin, escaped};
 use crate::failure::Failure;
 use crate::screen::{self, harmless};
 
@@ -26,25 +27,15 @@ pub(crate) struct Options {
 
 /// Lists alarms, or acknowledges one.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
-    let client = options.admin.client();
     let Some(id) = &options.acknowledge else {
-        let answer = client.get("/v1/alarms")?;
-        if options.admin.json {
-            return screen::print_json(&answer);
-        }
-        return screen::print(&match client::list::<Value>(&answer, "alarms")?.as_slice() {
-            [] => "there are no alarms\n".into(),
-            alarms => format!("{}\n", table(alarms)),
-        });
+        return list_at(&options.admin, ("/v1/alarms", "alarms"), "", table);
     };
     let by = options.by.clone().unwrap_or_else(user);
-    let answer =
-        client.post_nothing(&format!("/v1/alarms/{}/acknowledge?by={}", escaped(id), escaped(&by)))?;
-    if options.admin.json {
-        return screen::print_json(&answer);
-    }
-    let by = answer["acknowledged"]["by"].as_str().unwrap_or(&by).to_owned();
-    screen::print(&format!("alarm {}: acknowledged by {}\n", harmless(id), harmless(&by)))
+    let path = format!("/v1/alarms/{}/acknowledge?by={}", escaped(id), escaped(&by));
+    print_with(&options.admin, &options.admin.client().post_nothing(&path)?, |answer| {
+        let by = answer["acknowledged"]["by"].as_str().unwrap_or(&by);
+        Ok(format!("alarm {}: acknowledged by {}\n", harmless(id), harmless(by)))
+    })
 }
 
 /// Who this is.

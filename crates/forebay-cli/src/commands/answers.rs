@@ -1,4 +1,4 @@
-//! Answers of the daemon about pools and volumes, as JSON or in words.
+//! Answers of the daemon, as JSON or in words.
 
 use comfy_table::Table;
 use serde::de::DeserializeOwned;
@@ -17,6 +17,15 @@ pub(super) fn print<T: DeserializeOwned>(
     if admin.json { screen::print_json(answer) } else { screen::print(&words(&client::read(answer)?)) }
 }
 
+/// Prints an answer of which the words follow from all of it.
+pub(super) fn print_with(
+    admin: &Admin,
+    answer: &Value,
+    words: impl FnOnce(&Value) -> Result<String, Failure>,
+) -> Result<(), Failure> {
+    if admin.json { screen::print_json(answer) } else { screen::print(&words(answer)?) }
+}
+
 /// Prints all of them, `kind` as the API names it, or what to do if there are `none`.
 pub(super) fn list<T: DeserializeOwned>(
     admin: &Admin,
@@ -24,13 +33,20 @@ pub(super) fn list<T: DeserializeOwned>(
     none: &str,
     table: impl Fn(&[T]) -> Table,
 ) -> Result<(), Failure> {
-    let answer = admin.client().get(&format!("/v1/{kind}"))?;
-    if admin.json {
-        return screen::print_json(&answer);
-    }
-    let all: Vec<T> = client::list(&answer, kind)?;
-    if all.is_empty() {
-        return screen::print(&format!("there are no {kind}; {none}\n"));
-    }
-    screen::print(&format!("{}\n", table(&all)))
+    list_at(admin, (&format!("/v1/{kind}"), kind), &format!("; {none}"), table)
+}
+
+/// Prints all that there are at an address of the API.
+pub(super) fn list_at<T: DeserializeOwned>(
+    admin: &Admin,
+    (path, kind): (&str, &str),
+    none: &str,
+    table: impl Fn(&[T]) -> Table,
+) -> Result<(), Failure> {
+    print_with(admin, &admin.client().get(path)?, |answer| {
+        Ok(match client::list::<T>(answer, kind)?.as_slice() {
+            [] => format!("there are no {kind}{none}\n"),
+            all => format!("{}\n", table(all)),
+        })
+    })
 }

@@ -1,13 +1,11 @@
 //! `forebay check CACHE`: is this cache whole?
 
-use std::io::{IsTerminal, stderr};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use forebay_format::checkpoint::Checkpoint;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
+use super::findings::{finding_json, with_bar};
 use super::key::KeyOption;
 use super::salvage::record::{Sought, against};
 use crate::failure::Failure;
@@ -46,8 +44,6 @@ const NOT_THE_ONE: &str = "a daemon refuses it: bring the latest state of the ca
                            CACHE --to FOLDER";
 /// Findings shown in the table; `--json` has more.
 const SHOWN_MAX: usize = 30;
-/// A shorter check needs no progress bar.
-const BAR_AFTER: Duration = Duration::from_secs(2);
 
 /// Checks a cache.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
@@ -125,30 +121,6 @@ fn advice(findings: &Findings) -> &'static str {
     } else {
         "nothing is lost: the next start repairs it or reads from the backing store; if it comes back, replace the device"
     }
-}
-
-/// Runs something with a bar that shows itself when it takes long.
-pub(super) fn with_bar<T>(work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T {
-    let started = Instant::now();
-    let mut bar: Option<ProgressBar> = None;
-    let result = work(&mut |done, total| {
-        if bar.is_none() && started.elapsed() > BAR_AFTER && stderr().is_terminal() {
-            let new = ProgressBar::new(total);
-            if let Ok(style) =
-                ProgressStyle::with_template("  {bar:40} {human_pos}/{human_len} segments, {eta} left")
-            {
-                new.set_style(style);
-            }
-            bar = Some(new);
-        }
-        if let Some(bar) = &bar {
-            bar.set_position(done);
-        }
-    });
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
-    }
-    result
 }
 
 fn as_text(image: &Image, verdict: &Verdict, findings: &Findings) -> String {
@@ -241,11 +213,6 @@ fn table_of(findings: &Findings) -> String {
     let more = (findings.faults() + notes).saturating_sub(SHOWN_MAX as u64);
     let more = if more > 0 { format!("and {} more\n", count(more)) } else { String::new() };
     format!("{table}\n{more}")
-}
-
-/// For scripts.
-pub(super) fn finding_json(finding: &Finding) -> Value {
-    json!({ "severity": finding.severity.name(), "where": finding.place, "what": finding.what })
 }
 
 fn mirror_json(mirror: &Mirror) -> Value {

@@ -8,15 +8,9 @@ use crate::screen::{self, Paint};
 /// Where `forebay serve` looks for its configuration if nobody says anything else.
 pub(super) const DEFAULT_FILE: &str = "/etc/forebay/forebay.toml";
 
-/// Options of `forebay config`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Options {
-    #[command(subcommand)]
-    command: Command,
-}
-
+/// Commands of `forebay config`.
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Say everything that is wrong with a configuration file
     Check(Check),
     /// Print the JSON schema of the file, for editors
@@ -29,7 +23,7 @@ enum Command {
 #[command(
     after_help = "Exit codes: 0 the file can be used, 1 it cannot. Warnings do not change the exit code."
 )]
-struct Check {
+pub(crate) struct Check {
     /// The file
     #[arg(default_value = DEFAULT_FILE)]
     file: PathBuf,
@@ -39,8 +33,8 @@ struct Check {
 }
 
 /// Checks, or prints.
-pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
-    match &options.command {
+pub(crate) fn execute(command: &Command) -> Result<(), Failure> {
+    match command {
         Command::Check(options) => check(&options.file, options.json),
         Command::Schema => screen::print(&forebay_config::schema::text()),
         Command::Example => screen::print(&forebay_config::docs::example()),

@@ -1,8 +1,7 @@
 //! `forebay jobs`: what takes long.
 
-use serde_json::Value;
-
-use crate::client::{self, Admin, escaped};
+use super::answers::{list_at, print};
+use crate::client::{Admin, escaped};
 use crate::failure::Failure;
 use crate::job::{self, Job};
 use crate::screen::{self, List, harmless};
@@ -30,37 +29,21 @@ pub(crate) struct Options {
 
 /// Lists, shows, follows or cancels.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
-    let client = options.admin.client();
     let Some(id) = &options.id else {
-        let answer = client.get("/v1/jobs")?;
-        return print(&options.admin, &answer, |answer| {
-            Ok(match client::list::<Job>(answer, "jobs")?.as_slice() {
-                [] => "there are no jobs\n".into(),
-                jobs => format!("{}\n", table(jobs)),
-            })
-        });
+        return list_at(&options.admin, ("/v1/jobs", "jobs"), "", table);
     };
+    let client = options.admin.client();
     if options.follow {
         return job::follow(&client, id, options.admin.json);
     }
     let path = format!("/v1/jobs/{}", escaped(id));
     if options.cancel {
-        let answer = client.delete(&path)?;
-        return print(&options.admin, &answer, |answer| {
-            let job: Job = client::read(answer)?;
-            let state = if job.is_over() { job.state.clone() } else { "is being cancelled".into() };
-            Ok(format!("{}: {state}\n", job.title()))
+        return print(&options.admin, &client.delete(&path)?, |job: &Job| {
+            let state = if job.is_over() { &job.state } else { "is being cancelled" };
+            format!("{}: {state}\n", job.title())
         });
     }
-    print(&options.admin, &client.get(&path)?, |answer| Ok(show(&client::read(answer)?)))
-}
-
-fn print(
-    admin: &Admin,
-    answer: &Value,
-    words: impl Fn(&Value) -> Result<String, Failure>,
-) -> Result<(), Failure> {
-    if admin.json { screen::print_json(answer) } else { screen::print(&words(answer)?) }
+    print(&options.admin, &client.get(&path)?, show)
 }
 
 /// One line for each job.

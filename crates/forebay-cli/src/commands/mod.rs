@@ -7,6 +7,7 @@ mod completions;
 mod config;
 mod demo;
 mod events;
+mod findings;
 mod flush;
 mod inspect;
 mod jobs;
@@ -36,13 +37,16 @@ pub(crate) enum Command {
     /// Run the daemon: the pools and volumes of a configuration file
     Serve(serve::Options),
     /// Check and explain configuration files
-    Config(config::Options),
+    #[command(subcommand)]
+    Config(config::Command),
     /// Show daemon, alarms, pools, volumes and jobs on one screen
     Status(status::Options),
     /// Create, list, show, grow, shrink and remove pools of cache devices
-    Pool(Box<pool::Options>),
+    #[command(subcommand)]
+    Pool(Box<pool::Command>),
     /// Attach, detach, list, show and resize volumes
-    Volume(Box<volume::Options>),
+    #[command(subcommand)]
+    Volume(Box<volume::Command>),
     /// Show tunables
     Get(settings::Get),
     /// Change tunables, live
@@ -56,8 +60,8 @@ pub(crate) enum Command {
     /// List and acknowledge alarms
     Alarms(alarms::Options),
     /// List, add and delete caching rules
-    #[command(alias = "rule")]
-    Rules(rules::Options),
+    #[command(subcommand, alias = "rule")]
+    Rules(rules::Command),
     /// Make the daemon read its configuration file again
     Reload(reload::Options),
     /// Let the installed program take over from the running daemon, without an I/O error

@@ -12,18 +12,12 @@ use super::answers::{list, print};
 use super::settings::pair;
 use crate::client::{self, Admin, escaped};
 use crate::failure::Failure;
-use crate::job::{self, Wish};
+use crate::job::{self, JobOptions, Wish};
 use crate::screen::{self, List, bytes, harmless, percent};
 
-/// Options of `forebay pool`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Options {
-    #[command(subcommand)]
-    command: Command,
-}
-
+/// Commands of `forebay pool`.
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Make a pool of cache devices, or open the one that is on them
     Create(Create),
     /// Open a pool that could not be opened, or that has stopped by itself
@@ -50,7 +44,7 @@ enum Command {
 Examples:
   forebay pool create fast --device /dev/nvme0n1p4 --device /srv/flash.img:10GiB
   forebay pool create safe --mirror --device /dev/nvme0n1p4 --device /dev/nvme1n1p4")]
-struct Create {
+pub(crate) struct Create {
     /// Name of the pool
     name: String,
     /// Cache device: a block device, or a file and the size to make it with; may be repeated
@@ -71,7 +65,7 @@ struct Create {
 }
 
 #[derive(Debug, clap::Args)]
-struct Open {
+pub(crate) struct Open {
     /// Name of the pool
     name: String,
     /// Make a new cache where the recorded one is not there, and give that one up: it is refused
@@ -86,7 +80,7 @@ struct Open {
 }
 
 #[derive(Debug, clap::Args)]
-struct Show {
+pub(crate) struct Show {
     /// Name of the pool
     name: String,
     #[command(flatten)]
@@ -95,7 +89,7 @@ struct Show {
 
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("how").required(true))]
-struct Grow {
+pub(crate) struct Grow {
     /// Name of the pool
     name: String,
     /// Add this cache device
@@ -113,7 +107,7 @@ struct Grow {
 
 #[derive(Debug, clap::Args)]
 #[command(group = ArgGroup::new("how").required(true))]
-struct Shrink {
+pub(crate) struct Shrink {
     /// Name of the pool
     name: String,
     /// Give up the last cache device; its path, to be sure
@@ -122,28 +116,22 @@ struct Shrink {
     /// New size of the last cache device
     #[arg(long, group = "how")]
     size: Option<String>,
-    /// Print the id of the job and do not wait
-    #[arg(long)]
-    background: bool,
     #[command(flatten)]
-    admin: Admin,
+    job: JobOptions,
 }
 
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "What is damaged and clean is fetched again from the backing store; what is damaged and dirty is reported."
 )]
-struct Scrub {
+pub(crate) struct Scrub {
     /// Name of the pool
     name: String,
     /// Read at most so much in a second [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
     rate: Option<String>,
-    /// Print the id of the job and do not wait
-    #[arg(long)]
-    background: bool,
     #[command(flatten)]
-    admin: Admin,
+    job: JobOptions,
 }
 
 #[derive(Debug, clap::Args)]
@@ -151,7 +139,7 @@ struct Scrub {
 If the cache of the pool has failed, its clients are disconnected for a moment and can connect again.
 If one device of a mirrored pool has failed, the pool stays in use while a job fills the new device.
 Example: forebay pool replace fast --device /dev/nvme1n1")]
-struct Replace {
+pub(crate) struct Replace {
     /// Name of the pool
     name: String,
     /// New cache device: an empty one, or a file and the size to make it with. Two if both of a
@@ -172,7 +160,7 @@ struct Replace {
 }
 
 #[derive(Debug, clap::Args)]
-struct Remove {
+pub(crate) struct Remove {
     /// Name of the pool
     name: String,
     /// Wipe its devices, so that nothing of what is cached can be read again
@@ -182,16 +170,13 @@ struct Remove {
     /// devices stay as they are
     #[arg(long)]
     force: bool,
-    /// Print the id of the job and do not wait
-    #[arg(long)]
-    background: bool,
     #[command(flatten)]
-    admin: Admin,
+    job: JobOptions,
 }
 
 /// Does what was asked of pools.
-pub(crate) fn execute(options: Options) -> Result<(), Failure> {
-    match options.command {
+pub(crate) fn execute(command: Command) -> Result<(), Failure> {
+    match command {
         Command::Create(options) => create(options),
         Command::Open(options) => open(&options),
         Command::List(admin) => list(&admin, "pools", "`forebay pool create` makes one", table),
@@ -206,27 +191,21 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
                 format!("pool {}: {} now\n", harmless(&pool.name), bytes(pool.capacity_bytes))
             })
         }
-        Command::Shrink(Shrink { name, device, size, background, admin }) => {
-            let client = admin.client();
-            let job = client.post(&path(&name, "/shrink"), Some(&ShrinkRequest { device, size }))?;
-            job::attend(&client, &job, Wish { background, json: admin.json })
+        Command::Shrink(Shrink { name, device, size, job }) => {
+            job.run(|client| client.post(&path(&name, "/shrink"), Some(&ShrinkRequest { device, size })))
         }
-        Command::Scrub(Scrub { name, rate, background, admin }) => {
-            let client = admin.client();
-            let job = client.post(&path(&name, "/scrub"), Some(&ScrubRequest { rate }))?;
-            job::attend(&client, &job, Wish { background, json: admin.json })
+        Command::Scrub(Scrub { name, rate, job }) => {
+            job.run(|client| client.post(&path(&name, "/scrub"), Some(&ScrubRequest { rate })))
         }
         Command::Replace(options) => replace(options),
-        Command::Remove(Remove { name, erase, force, background, admin }) => {
-            let client = admin.client();
+        Command::Remove(Remove { name, erase, force, job }) => {
             let how = match (erase, force) {
                 (false, false) => "",
                 (true, false) => "?erase=true",
                 (false, true) => "?force=true",
                 (true, true) => "?erase=true&force=true",
             };
-            let job = client.delete(&path(&name, how))?;
-            job::attend(&client, &job, Wish { background, json: admin.json })
+            job.run(|client| client.delete(&path(&name, how)))
         }
     }
 }
@@ -263,11 +242,8 @@ fn create(Create { name, devices, mirror, settings, force, admin }: Create) -> R
     let request = PoolRequest { name, devices, settings, force };
     let pool = admin.client().post("/v1/pools", Some(&request))?;
     print(&admin, &pool, |pool: &PoolInfo| {
-        let cached = if pool.cached_bytes > 0 {
-            format!(", {} cached", bytes(pool.cached_bytes))
-        } else {
-            String::new()
-        };
+        let cached = Some(pool.cached_bytes).filter(|cached| *cached > 0);
+        let cached = cached.map_or(String::new(), |cached| format!(", {} cached", bytes(cached)));
         format!("pool {}: {}{cached}\n", harmless(&pool.name), bytes(pool.capacity_bytes))
     })
 }

@@ -4,20 +4,15 @@ use forebay_admin::RuleRequest;
 use forebay_config::rules::Rule;
 use serde_json::Value;
 
+use super::answers::{list_at, print_with};
 use super::volume::path;
-use crate::client::{self, Admin, escaped};
+use crate::client::{Admin, escaped};
 use crate::failure::Failure;
 use crate::screen::{self, bytes, count, harmless, nanos};
 
-/// Options of `forebay rules`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Options {
-    #[command(subcommand)]
-    command: Command,
-}
-
+/// Commands of `forebay rules`.
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List the rules of a volume in order, with what they decided
     List(List),
     /// Add a rule
@@ -27,7 +22,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct List {
+pub(crate) struct List {
     /// Name of the volume
     volume: String,
     #[command(flatten)]
@@ -40,7 +35,7 @@ The first rule whose conditions all match decides.
 Examples:
   forebay rules add db bypass exe=rsync direction=read
   forebay rules add db --position 0 'bypass size=1MiB..'")]
-struct Add {
+pub(crate) struct Add {
     /// Name of the volume
     volume: String,
     /// The rule: an action and conditions
@@ -54,7 +49,7 @@ struct Add {
 }
 
 #[derive(Debug, clap::Args)]
-struct Delete {
+pub(crate) struct Delete {
     /// Name of the volume
     volume: String,
     /// Number of the rule, as `forebay rules list` shows it
@@ -64,35 +59,27 @@ struct Delete {
 }
 
 /// Lists, adds or deletes.
-pub(crate) fn execute(options: Options) -> Result<(), Failure> {
-    match options.command {
-        Command::List(List { volume, admin }) => list(&volume, &admin),
+pub(crate) fn execute(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::List(List { volume, admin }) => {
+            let path = path(&volume, "/rules");
+            list_at(&admin, (&path, "rules"), "; `forebay rules add` makes one", table)
+        }
         Command::Add(options) => add(options),
         Command::Delete(Delete { volume, id, admin }) => {
             let answer = admin.client().delete(&path(&volume, &format!("/rules/{}", escaped(&id))))?;
-            if admin.json {
-                screen::print_json(&answer)
-            } else {
-                screen::print(&format!("rule {}: deleted\n", harmless(&id)))
-            }
+            print_with(&admin, &answer, |_| Ok(format!("rule {}: deleted\n", harmless(&id))))
         }
     }
 }
 
-fn list(volume: &str, admin: &Admin) -> Result<(), Failure> {
-    let answer = admin.client().get(&path(volume, "/rules"))?;
-    if admin.json {
-        return screen::print_json(&answer);
-    }
-    let rules: Vec<Value> = client::list(&answer, "rules")?;
-    if rules.is_empty() {
-        return screen::print("there are no rules; `forebay rules add` makes one\n");
-    }
+/// One line for each rule.
+fn table(rules: &[Value]) -> comfy_table::Table {
     let mut table = screen::table(&["rule", "", "requests", "bytes", "last match", "expires"], &[2, 3]);
     let time = |value: &Value, behind: &str| {
         value.as_u64().map_or("-".into(), |ms| format!("{}{behind}", nanos(ms.saturating_mul(1_000_000))))
     };
-    for rule in &rules {
+    for rule in rules {
         table.add_row([
             harmless(&number(&rule["id"])),
             text(&rule["rule"]),
@@ -102,7 +89,7 @@ fn list(volume: &str, admin: &Admin) -> Result<(), Failure> {
             time(&rule["expires_in_ms"], ""),
         ]);
     }
-    screen::print(&format!("{table}\n"))
+    table
 }
 
 /// A rule as it is typed, if it comes as text or as an object that reads as a rule.

@@ -86,14 +86,10 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
 
 /// How a daemon ended, in words.
 pub(super) fn ended(result: Result<(), RunError>) -> Result<(), Failure> {
-    match result {
-        Ok(()) => Ok(()),
-        Err(RunError::Usage(what)) => {
-            Err(Failure::usage(what).hint("`forebay run --help` shows how it is written"))
-        }
-        Err(RunError::Failed { what, hint }) if hint.is_empty() => Err(Failure::new(what)),
-        Err(RunError::Failed { what, hint }) => Err(Failure::new(what).hint(hint)),
-    }
+    result.map_err(|error| match error {
+        RunError::Usage(what) => Failure::usage(what).hint("`forebay run --help` shows how it is written"),
+        failed => failed.into(),
+    })
 }
 
 /// The settings, from the daemon's own list.

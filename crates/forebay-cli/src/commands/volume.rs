@@ -7,21 +7,15 @@ use super::answers::{list, print};
 use super::settings::pair;
 use crate::client::{self, Admin, escaped};
 use crate::failure::Failure;
-use crate::job::{self, Wish};
+use crate::job::JobOptions;
 use crate::screen::{self, List, bytes, harmless, percent};
 
 /// Lost ranges that `volume show` lists.
 const LOSSES_SHOWN: usize = 10;
 
-/// Options of `forebay volume`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Options {
-    #[command(subcommand)]
-    command: Command,
-}
-
+/// Commands of `forebay volume`.
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Put a cache in front of a backing store, and serve it
     Attach(Attach),
     /// Stop serving a volume; by default everything is written back first
@@ -37,7 +31,7 @@ enum Command {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example: forebay volume attach db --backing /dev/sdb --export 'nbd+unix:///db?socket=/run/forebay/db.nbd' --set mode=writeback")]
-struct Attach {
+pub(crate) struct Attach {
     /// Name of the volume
     name: String,
     /// The slow device: a file (file:/srv/disk.img) or a block device (/dev/sdb); may be left out
@@ -65,7 +59,7 @@ A volume in use is refused: a client is connected, or its file is open, for inst
 disconnect first. With --force the requests taken so far are answered, then connections are closed and the file is
 removed. Programs meet I/O errors, and what a mounted file system has not written yet is lost.
 Ctrl-C ends the waiting, not the detach.")]
-struct Detach {
+pub(crate) struct Detach {
     /// Name of the volume
     name: String,
     /// Leave dirty data in the cache: quick, and the next attach is warm, but do not use the
@@ -78,15 +72,12 @@ struct Detach {
     /// Also if it is in use: cuts its clients off
     #[arg(long)]
     force: bool,
-    /// Print the id of the job and do not wait
-    #[arg(long)]
-    background: bool,
     #[command(flatten)]
-    admin: Admin,
+    job: JobOptions,
 }
 
 #[derive(Debug, clap::Args)]
-struct Show {
+pub(crate) struct Show {
     /// Name of the volume
     name: String,
     #[command(flatten)]
@@ -94,7 +85,7 @@ struct Show {
 }
 
 #[derive(Debug, clap::Args)]
-struct Resize {
+pub(crate) struct Resize {
     /// Name of the volume
     name: String,
     /// New size (20GiB), or `max` for all of the backing store
@@ -102,16 +93,13 @@ struct Resize {
     /// Make it smaller also if it is in use: what lies beyond the new end is gone for its clients
     #[arg(long)]
     force: bool,
-    /// Print the id of the job and do not wait
-    #[arg(long)]
-    background: bool,
     #[command(flatten)]
-    admin: Admin,
+    job: JobOptions,
 }
 
 /// Does what was asked of volumes.
-pub(crate) fn execute(options: Options) -> Result<(), Failure> {
-    match options.command {
+pub(crate) fn execute(command: Command) -> Result<(), Failure> {
+    match command {
         Command::Attach(options) => attach(options),
         Command::Detach(options) => detach(&options),
         Command::List(admin) => list(&admin, "volumes", "`forebay volume attach` makes one", table),
@@ -127,11 +115,9 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
             }
             print(&options.admin, &volume, |volume: &VolumeInfo| show(volume, &losses))
         }
-        Command::Resize(Resize { name, size, force, background, admin }) => {
-            let client = admin.client();
+        Command::Resize(Resize { name, size, force, job }) => {
             let wanted = if force { json!({ "size": size, "force": true }) } else { json!({ "size": size }) };
-            let job = client.post(&path(&name, "/resize"), Some(&wanted))?;
-            job::attend(&client, &job, Wish { background, json: admin.json })
+            job.run(|client| client.post(&path(&name, "/resize"), Some(&wanted)))
         }
     }
 }
@@ -161,10 +147,8 @@ fn detach(options: &Detach) -> Result<(), Failure> {
         (_, true) => "discard",
         _ => "drain",
     };
-    let client = options.admin.client();
     let force = if options.force { "&force=true" } else { "" };
-    let job = client.delete(&path(&options.name, &format!("?how={how}{force}")))?;
-    job::attend(&client, &job, Wish { background: options.background, json: options.admin.json })
+    options.job.run(|client| client.delete(&path(&options.name, &format!("?how={how}{force}"))))
 }
 
 /// One line for each volume.

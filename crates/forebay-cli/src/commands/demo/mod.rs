@@ -23,7 +23,7 @@ mod stage;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use forebay_export::nbd::client::{NbdClient, Transport};
@@ -339,9 +339,4 @@ impl Story<'_> {
         stage.done(format!("{}, every byte right", bytes(self.plan.disk_bytes)));
         Ok(self.plan.disk_bytes)
     }
-}
-
-/// A failure if Ctrl-C was pressed.
-fn go_on(interrupted: &AtomicBool) -> Result<(), Failure> {
-    if interrupted.load(Ordering::Relaxed) { Err(Failure::new("interrupted")) } else { Ok(()) }
 }

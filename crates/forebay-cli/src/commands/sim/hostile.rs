@@ -1,26 +1,20 @@
 //! `forebay sim --hostile`: wrong cache devices.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_sim::PlantedBug;
 use forebay_sim::hostile::{HostileReport, Hostility, Outcome, run_hostile};
 use serde_json::{Value, json};
 
-use super::Options;
+use super::options::Options;
+use super::report::{print, quietly, verdict};
 use crate::failure::Failure;
-use crate::screen::{self, Paint, count};
+use crate::screen::{Paint, count};
 
 /// Runs so many seeds. A forbidden outcome is a failure.
 pub(super) fn execute(options: &Options, seeds: u64, bug: Option<PlantedBug>) -> Result<(), Failure> {
-    std::panic::set_hook(Box::new(|_| {}));
-    let started = Instant::now();
-    let report = run_hostile(options.seed, seeds, bug, &mut |_| {});
-    let _ = std::panic::take_hook();
-    if options.json {
-        screen::print_json(&as_json(options, &report))?;
-    } else {
-        screen::print(&as_text(&report, bug, started.elapsed()))?;
-    }
+    let (report, elapsed) = quietly(|| run_hostile(options.seed, seeds, bug, &mut |_| {}));
+    print(options, || as_json(options, &report), || as_text(&report, bug, elapsed))?;
     if report.violations.is_empty() {
         return Ok(());
     }
@@ -48,10 +42,7 @@ fn as_text(report: &HostileReport, bug: Option<PlantedBug>, elapsed: Duration) -
         let command = format!("forebay sim --hostile 1 --seed {seed}{planted}");
         text += &format!("{}\n    {what}\n", paint.bold(&command));
     }
-    let verdict = match report.violations.len() {
-        0 => paint.green("no violation"),
-        n => paint.red(&format!("{n} violations")),
-    };
+    let verdict = verdict(report.violations.len());
     text + &format!("{} seeds in {:.1} s, {verdict}\n", count(report.seeds), elapsed.as_secs_f64())
 }
 

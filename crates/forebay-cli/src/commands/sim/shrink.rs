@@ -4,26 +4,21 @@ use forebay_sim::PlantedBug;
 use forebay_sim::shrink::{Shrunk, shrink};
 use serde_json::{Value, json};
 
-use super::Options;
+use super::options::Options;
+use super::report::{print, quietly};
 use crate::failure::Failure;
-use crate::screen::{self, Paint, count};
+use crate::screen::{Paint, count};
 
 /// Shrinks the first violation of the seed. That there is one is a failure, as everywhere.
 pub(super) fn execute(options: &Options, bug: Option<PlantedBug>) -> Result<(), Failure> {
-    std::panic::set_hook(Box::new(|_| {}));
-    let found = shrink(options.seed, options.crashes, bug, options.verbose);
-    let _ = std::panic::take_hook();
+    let (found, _) = quietly(|| shrink(options.seed, options.crashes, bug, options.verbose));
     let Some(found) = found else {
         let what = format!("seed {} shows no violation in {} crash points", options.seed, options.crashes);
         return Err(Failure::new(what)
             .hint("take seed and crash points from the command that a violation is printed with"));
     };
     let shrunk = found.map_err(Failure::new)?;
-    if options.json {
-        screen::print_json(&as_json(options, &shrunk))?;
-    } else {
-        screen::print(&as_text(options, &shrunk))?;
-    }
+    print(options, || as_json(options, &shrunk), || as_text(options, &shrunk))?;
     Err(Failure::new(format!("seed {} breaks the engine's promise", options.seed)))
 }
 

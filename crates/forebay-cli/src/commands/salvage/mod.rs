@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use self::output::{Outputs, Volume};
 use self::record::Sought;
-use super::check::{finding_json, with_bar};
+use super::findings::{finding_json, with_bar};
 use super::key::KeyOption;
 use crate::failure::Failure;
 use crate::screen::{self, Paint, bytes, count};
