@@ -6,6 +6,7 @@ mod common;
 
 use std::io::{self, Read, Write};
 
+use common::client::Requests;
 use common::*;
 use forebay_export::nbd::CloseReason;
 use forebay_export::nbd::client::{ClientError, NbdClient, Wishes, list_exports};

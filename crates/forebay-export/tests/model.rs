@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::client::Requests;
 use common::*;
 use forebay_export::nbd::client::{ClientError, NbdClient, Reply, Wishes};
 use forebay_export::nbd::codec::{cmd_flag, extent_flag};

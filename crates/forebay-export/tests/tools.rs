@@ -12,6 +12,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use common::client::Requests;
 use common::*;
 use forebay_export::directory::ExportInfo;
 use forebay_export::nbd::client::{NbdClient, Wishes, list_exports};

@@ -48,7 +48,7 @@ pub use geometry::Geometry;
 pub use member::Members;
 pub use mirror::MirrorMark;
 pub use units::{
-    BLOCK_BYTES, CacheUuid, SECTOR_BYTES, SECTORS_PER_BLOCK, SegmentId, Slot, StreamKind, VERSION, VolumeId,
+    BLOCK_BYTES, CacheUuid, SECTOR_BYTES, SECTORS_PER_BLOCK, Slot, StreamKind, VERSION, VolumeId,
 };
 
 /// The checksum of blocks and payloads: CRC32C (Castagnoli).

@@ -30,10 +30,6 @@ pub const VERSION: u32 = 1;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct VolumeId(pub u16);
 
-/// A segment of the cache device, counted from the start of the segment area.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct SegmentId(pub u32);
-
 /// A block-sized place on the cache device: `segment * segment_blocks + block in segment`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Slot(pub u32);

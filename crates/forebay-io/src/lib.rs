@@ -41,7 +41,7 @@ mod sys;
 mod waker;
 
 pub use buffer::{BUFFER_ALIGN, BufId, BufPool, PoolStats, Span};
-pub use device::{Device, DeviceIdentity, DeviceKind, DeviceOptions, create_cache_file, same_file};
+pub use device::{Device, DeviceIdentity, DeviceKind, DeviceOptions, create_cache_file};
 pub use emulate::DiskModel;
 pub use error::{DeviceError, IoFailure, IoFailureKind, IoSetupError, SocketError};
 pub use reactor::{

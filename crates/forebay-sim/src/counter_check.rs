@@ -20,65 +20,34 @@ pub(crate) struct Books {
     ended: bool,
 }
 
-/// The part of [`Stats`] that shows from outside.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Seen {
-    reads: u64,
-    writes: u64,
-    flushes: u64,
-    zeroes: u64,
-    read_bytes: u64,
-    written_bytes: u64,
-    failed_requests: u64,
-    read_time_ns: u64,
-    write_time_ns: u64,
-    flush_time_ns: u64,
-    damaged_blocks: u64,
-    checkpoints: u64,
-    operations: Operations,
-}
+/// Declares a part of [`Stats`] that shows from outside.
+macro_rules! seen {
+    ($(#[$doc:meta])* $part:ident { $($name:ident),* $(; $inner:ident: $type:ident)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+        struct $part { $($name: u64,)* $($inner: $type,)? }
 
-/// Operations on devices. Metadata that is read is not counted, nor is what is zeroed.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Operations {
-    cache_reads: u64,
-    cache_read_bytes: u64,
-    cache_writes: u64,
-    cache_written_bytes: u64,
-    backing_reads: u64,
-    backing_read_bytes: u64,
-    backing_writes: u64,
-    backing_written_bytes: u64,
-    backing_flushes: u64,
-}
-
-impl From<&Stats> for Seen {
-    fn from(stats: &Stats) -> Self {
-        Self {
-            reads: stats.reads,
-            writes: stats.writes,
-            flushes: stats.flushes,
-            zeroes: stats.zeroes,
-            read_bytes: stats.read_bytes,
-            written_bytes: stats.written_bytes,
-            failed_requests: stats.failed_requests,
-            read_time_ns: stats.read_time_ns,
-            write_time_ns: stats.write_time_ns,
-            flush_time_ns: stats.flush_time_ns,
-            damaged_blocks: stats.damaged_blocks,
-            checkpoints: stats.checkpoints,
-            operations: Operations {
-                cache_reads: stats.cache_reads,
-                cache_read_bytes: stats.cache_read_bytes,
-                cache_writes: stats.cache_writes,
-                cache_written_bytes: stats.cache_written_bytes,
-                backing_reads: stats.backing_reads,
-                backing_read_bytes: stats.backing_read_bytes,
-                backing_writes: stats.backing_writes,
-                backing_written_bytes: stats.backing_written_bytes,
-                backing_flushes: stats.backing_flushes,
-            },
+        impl From<&Stats> for $part {
+            fn from(stats: &Stats) -> Self {
+                Self { $($name: stats.$name,)* $($inner: $type::from(stats),)? }
+            }
         }
+    };
+}
+
+seen! {
+    /// What clients see, and what the engine tells.
+    Seen {
+        reads, writes, flushes, zeroes, read_bytes, written_bytes, failed_requests, read_time_ns, write_time_ns,
+        flush_time_ns, damaged_blocks, checkpoints; operations: Operations
+    }
+}
+
+seen! {
+    /// Operations on devices. Metadata that is read is not counted, nor is what is zeroed.
+    Operations {
+        cache_reads, cache_read_bytes, cache_writes, cache_written_bytes, backing_reads, backing_read_bytes,
+        backing_writes, backing_written_bytes, backing_flushes
     }
 }
 
@@ -102,36 +71,15 @@ impl Seen {
 
 /// What the pool counts as a whole and for each volume, of either.
 macro_rules! counted_twice {
-    ($stats:expr) => {
-        [
-            $stats.reads,
-            $stats.writes,
-            $stats.flushes,
-            $stats.zeroes,
-            $stats.read_bytes,
-            $stats.written_bytes,
-            $stats.failed_requests,
-            $stats.read_time_ns,
-            $stats.write_time_ns,
-            $stats.flush_time_ns,
-            $stats.read_hit_blocks,
-            $stats.read_miss_blocks,
-            $stats.read_bypass_blocks,
-            $stats.read_sequential_blocks,
-            $stats.write_bypass_blocks,
-            $stats.write_sequential_blocks,
-            $stats.filled_blocks,
-            $stats.read_invalidated_blocks,
-            $stats.fill_cancelled_blocks,
-            $stats.fill_no_room_blocks,
-            $stats.lock_waits,
-            $stats.direct_waits,
-            $stats.dirtied_blocks,
-            $stats.destaged_blocks,
-            $stats.evicted_blocks,
-            $stats.throttled_writes,
-            $stats.sequential_bypassed_reads + $stats.sequential_bypassed_writes,
-        ]
+    (@ $stats:ident: $($name:ident)*) => {
+        [$($stats.$name,)* $stats.sequential_bypassed_reads + $stats.sequential_bypassed_writes]
+    };
+    ($stats:ident) => {
+        counted_twice!(@ $stats: reads writes flushes zeroes read_bytes written_bytes failed_requests read_time_ns
+            write_time_ns flush_time_ns read_hit_blocks read_miss_blocks read_bypass_blocks read_sequential_blocks
+            write_bypass_blocks write_sequential_blocks filled_blocks read_invalidated_blocks fill_cancelled_blocks
+            fill_no_room_blocks lock_waits direct_waits dirtied_blocks destaged_blocks evicted_blocks
+            throttled_writes)
     };
 }
 

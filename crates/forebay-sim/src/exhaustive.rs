@@ -129,51 +129,39 @@ impl Start {
     }
 }
 
-const MODES: [(Mode, &str); 5] = [
-    (Mode::Writeback, "to-writeback"),
-    (Mode::Writeonly, "to-writeonly"),
-    (Mode::Writethrough, "to-writethrough"),
-    (Mode::Writearound, "to-writearound"),
-    (Mode::Passthrough, "to-passthrough"),
+/// Makes an operation on a block.
+type OnBlock = fn(u64) -> Op;
+
+/// Operations on a block, with their names.
+const ON_BLOCKS: [(OnBlock, &str); 6] = [
+    (Op::Write, "write"),
+    (Op::Part, "part"),
+    (Op::Fua, "fua"),
+    (Op::Trim, "trim"),
+    (Op::Bypass, "bypass"),
+    (Op::Read, "read"),
 ];
+/// Operations on the whole volume, with their names.
+const ON_ALL: [(Op, &str); 5] = [
+    (Op::Span, "span"),
+    (Op::Zero, "zero"),
+    (Op::Flush, "flush"),
+    (Op::Drain, "drain"),
+    (Op::Checkpoint, "checkpoint"),
+];
+/// Modes in the order in which switches to them are tried.
+const MODES: [Mode; 5] =
+    [Mode::Writeback, Mode::Writeonly, Mode::Writethrough, Mode::Writearound, Mode::Passthrough];
 
 impl Op {
     /// All operations, with their names, when `used` blocks have names.
-    fn all(used: u64) -> Vec<Self> {
-        let mut all = Vec::new();
-        for block in 0..(used + 1).min(BLOCKS) {
-            all.extend([
-                Self::Write(block),
-                Self::Part(block),
-                Self::Fua(block),
-                Self::Trim(block),
-                Self::Bypass(block),
-                Self::Read(block),
-            ]);
-        }
-        all.extend([Self::Span, Self::Zero, Self::Flush, Self::Drain, Self::Checkpoint]);
-        all.extend(MODES.map(|(mode, _)| Self::Mode(mode)));
-        all
-    }
-
-    fn name(self) -> String {
-        let (name, block) = match self {
-            Self::Write(block) => ("write", Some(block)),
-            Self::Part(block) => ("part", Some(block)),
-            Self::Fua(block) => ("fua", Some(block)),
-            Self::Trim(block) => ("trim", Some(block)),
-            Self::Bypass(block) => ("bypass", Some(block)),
-            Self::Read(block) => ("read", Some(block)),
-            Self::Span => ("span", None),
-            Self::Zero => ("zero", None),
-            Self::Flush => ("flush", None),
-            Self::Drain => ("drain", None),
-            Self::Checkpoint => ("checkpoint", None),
-            Self::Mode(mode) => {
-                (MODES.iter().find(|(other, _)| *other == mode).map_or("", |(_, name)| name), None)
-            }
-        };
-        block.map_or_else(|| name.to_owned(), |block| format!("{name}{block}"))
+    fn all(used: u64) -> Vec<(Self, String)> {
+        let blocks = 0..(used + 1).min(BLOCKS);
+        let on_blocks =
+            blocks.flat_map(|block| ON_BLOCKS.map(|(op, name)| (op(block), format!("{name}{block}"))));
+        let on_all = ON_ALL.map(|(op, name)| (op, name.to_owned()));
+        let modes = MODES.map(|mode| (Self::Mode(mode), format!("to-{}", mode.name())));
+        on_blocks.chain(on_all).chain(modes).collect()
     }
 
     fn block(self) -> Option<u64> {
@@ -203,7 +191,9 @@ impl Sequence {
     pub fn name(&self) -> String {
         let start = Start::ALL.iter().find(|(start, _)| *start == self.start).map_or("", |(_, name)| name);
         let style = Style::ALL.iter().find(|(style, _)| *style == self.style).map_or("", |(_, name)| name);
-        let ops: Vec<String> = self.ops.iter().map(|op| op.name()).collect();
+        let all = Op::all(BLOCKS);
+        let name = |op: &Op| all.iter().find(|(other, _)| other == op).map_or("", |(_, name)| name);
+        let ops: Vec<&str> = self.ops.iter().map(name).collect();
         let ops = if ops.is_empty() { OPEN.to_owned() } else { ops.join("+") };
         format!("{start}.{style}.{ops}")
     }
@@ -216,7 +206,7 @@ impl Sequence {
         let start = Start::ALL.iter().find(|(_, other)| *other == start)?.0;
         let style = Style::ALL.iter().find(|(_, other)| *other == style)?.0;
         let all = Op::all(BLOCKS);
-        let find = |name: &str| all.iter().find(|op| op.name() == name).copied();
+        let find = |name: &str| all.iter().find(|(_, other)| other == name).map(|(op, _)| *op);
         if ops == OPEN {
             return Some(Self { start, style, ops: Vec::new() });
         }
@@ -271,8 +261,8 @@ fn longer(start: Start, ops: &[Op]) -> Vec<Vec<Op>> {
     let used = ops.iter().filter_map(|op| op.block()).map(|block| block + 1).max().unwrap_or(0);
     let mode = ops.iter().rev().find_map(|op| if let Op::Mode(mode) = op { Some(*mode) } else { None });
     let mode = mode.unwrap_or(start.mode());
-    let ops_of = |op: Op| ops.iter().copied().chain([op]).collect();
-    Op::all(used).into_iter().filter(|op| *op != Op::Mode(mode)).map(ops_of).collect()
+    let all = Op::all(used).into_iter().map(|(op, _)| op).filter(|op| *op != Op::Mode(mode));
+    all.map(|op| ops.iter().copied().chain([op]).collect()).collect()
 }
 
 /// What to run.

@@ -1,6 +1,7 @@
 //! Both ends of NBD: a server session fed in pieces, before and after STARTTLS, and the client fed
 //! with what a server says.
 
+use self::peer::client::Requests;
 use std::io::{self, Cursor, Read, Write};
 
 use forebay_export::nbd::client::{ClientError, NbdClient, Wishes, list_exports};

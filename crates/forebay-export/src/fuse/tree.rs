@@ -93,7 +93,6 @@ pub trait Tree {
 pub struct VolumeTree {
     name: Option<Vec<u8>>,
     size_bytes: u64,
-    read_only: bool,
     permissions: u16,
     uid: u32,
     gid: u32,
@@ -116,19 +115,11 @@ impl VolumeTree {
         VolumeTree {
             name: name.map(|name| name.as_bytes().to_vec()),
             size_bytes,
-            read_only: false,
             permissions: 0o600,
             uid: owner.0,
             gid: owner.1,
             created_s: now_s,
         }
-    }
-
-    /// Whether the volume refuses changes.
-    #[must_use]
-    pub fn with_read_only(mut self, read_only: bool) -> VolumeTree {
-        self.read_only = read_only;
-        self
     }
 
     /// The size that the file has from now on. The kernel notices within a second.
@@ -181,11 +172,11 @@ impl Tree for VolumeTree {
         }
     }
 
-    fn open(&mut self, node: u64, access: Access) -> Result<Content, Errno> {
+    fn open(&mut self, node: u64, _: Access) -> Result<Content, Errno> {
         if node != self.file_node() {
             return Err(if node == ROOT_NODE { Errno::IsADirectory } else { Errno::NotFound });
         }
-        if access.write && self.read_only { Err(Errno::ReadOnly) } else { Ok(Content::Volume) }
+        Ok(Content::Volume)
     }
 
     fn change(&mut self, node: u64, change: Change) -> Result<(), Errno> {

@@ -245,11 +245,6 @@ impl Device {
         self.kind
     }
 
-    /// Was it opened for reading only?
-    pub fn is_read_only(&self) -> bool {
-        self.options.read_only
-    }
-
     /// The disk model in front of it, if any.
     pub fn emulation(&self) -> Option<DiskModel> {
         self.options.emulate
@@ -359,17 +354,6 @@ impl Device {
 
     fn io_error(&self, what: &'static str, offset: u64, source: io::Error) -> DeviceError {
         DeviceError::Io { path: self.path.clone(), what, offset, source }
-    }
-}
-
-/// Are these two the same file or block device (by whatever path)?
-pub fn same_file(a: &Device, b: &Device) -> bool {
-    match (a.buffered.metadata(), b.buffered.metadata()) {
-        (Ok(a_meta), Ok(b_meta)) if a.kind == b.kind => match a.kind {
-            DeviceKind::File => (a_meta.dev(), a_meta.ino()) == (b_meta.dev(), b_meta.ino()),
-            DeviceKind::Block | DeviceKind::Special => a_meta.rdev() == b_meta.rdev(),
-        },
-        _ => false,
     }
 }
 

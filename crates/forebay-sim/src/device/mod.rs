@@ -176,7 +176,7 @@ pub struct Faults {
 }
 
 /// How long operations take.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Latency {
     /// Least time of a read.
     pub read_ns: u64,
@@ -654,14 +654,8 @@ impl SimDevice {
             in_flight: BTreeMap::new(),
             next_write: 0,
             latent: self.latent.clone(),
-            misread: self.misread,
             dead: None,
-            dropped: self.dropped,
-            faults: self.faults,
-            latency: self.latency,
-            misdirect_from: self.misdirect_from,
-            early_of: self.early_of,
-            ignores_flushes: self.ignores_flushes,
+            ..*self
         }
     }
 }

@@ -114,10 +114,7 @@ fn transient(rng: &mut Rng) -> Faults {
         read_error: rng.pick(&rates),
         write_error: rng.pick(&rates),
         flush_error: rng.pick(&rates),
-        flush_drops: false,
-        lost: 0,
-        misdirected: 0,
-        spares_metadata: false,
+        ..Faults::default()
     }
 }
 

@@ -8,14 +8,10 @@ impl MirrorPlan {
     /// Something that is drawn for a seed.
     pub(crate) fn draw(requests: u32, rng: &mut Rng) -> Self {
         let mut plan = Self {
-            failures: Vec::new(),
-            faults: [Faults::default(); 2],
-            harms: [false; 2],
-            rot: 0,
-            spoil: 0,
             opening_errors: rng.pick(&[0, 0, 0, 3_000, 100_000, 300_000]),
             replaces_of: rng.pick(&[0, 2, 5, 20]),
             misses_of: rng.pick(&[0, 2, 4]),
+            ..Self::default()
         };
         let one = rng.below(2) as usize;
         match rng.below(8) {

@@ -212,9 +212,7 @@ impl Plan {
             write_ns,
             flush_ns,
             block_ns: 1_000,
-            spread: 0,
-            slow_ppm: 0,
-            slow_ns: 0,
+            ..Latency::default()
         };
         Self {
             seed: 0,

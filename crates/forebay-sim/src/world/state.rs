@@ -48,28 +48,13 @@ pub(crate) struct Flight {
 }
 
 pub(crate) enum FlightKind {
-    Read {
-        offset: u64,
-        len: usize,
-        crc: bool,
-        early: Option<Sampled>,
-    },
-    ReadMeta {
-        offset: u64,
-        len: usize,
-    },
-    Write {
-        number: u64,
-        offset: u64,
-        data: Rc<Vec<u8>>,
-        header: usize,
-    },
-    Flush {
-        covered: u64,
-    },
-    /// A write or flush of a device that had ended: nothing was done.
+    Read { offset: u64, len: usize, crc: bool, early: Option<Sampled> },
+    ReadMeta { offset: u64, len: usize },
+    Write { number: u64, offset: u64, data: Rc<Vec<u8>>, header: usize },
+    Flush { covered: u64 },
+    // A write or flush of a device that had ended: nothing was done.
     Refused,
-    /// It was not started yet.
+    // It was not started yet.
     Held(Held),
 }
 

@@ -10,8 +10,8 @@ use super::options::Options;
 use crate::failure::Failure;
 use crate::screen::{self, Paint};
 
-/// Runs something, and says how long it took. The simulator catches panics of the engine and reports
-/// them as violations; once is enough.
+/// Runs something, and says how long it took. The simulator catches panics of the engine and
+/// reports them as violations; once is enough.
 pub(super) fn quietly<T>(run: impl FnOnce() -> T) -> (T, Duration) {
     std::panic::set_hook(Box::new(|_| {}));
     let started = Instant::now();

@@ -3,7 +3,7 @@
 //! Purpose
 //! - Load and verify volumes in demos and tests. One thread can keep many requests in flight:
 //!   `send_*` with cookies of its own, then [`NbdClient::recv_reply`] in whatever order the server
-//!   answers. `read_at` and its siblings do one request and wait.
+//!   answers. `read_at` and `write_at` wait for each request.
 //!
 //! Invariants
 //! - Sends are collected and go out when [`SEND_BYTES_KEPT`] have come together, when a reply is
@@ -31,10 +31,6 @@ pub use greet::{Wishes, list_exports};
 
 /// Sends above this many bytes are not collected any longer.
 pub const SEND_BYTES_KEPT: usize = 64 << 10;
-
-/// Lengths of trims and zeroes are cut into pieces of this size: the largest a 32-bit length can
-/// say that keeps pieces aligned.
-const RANGE_BYTES_MAX: u64 = 1 << 31;
 
 /// A request that the server refused or could not do.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -237,46 +233,8 @@ impl<S: Read + Write> NbdClient<S> {
         self.submit_if_long()
     }
 
-    /// Asks for everything written so far to be made durable.
-    pub fn send_flush(&mut self, cookie: u64) -> Result<(), ClientError> {
-        self.send_request(cmd::FLUSH, 0, cookie, 0, 0)
-    }
-
-    /// Says that a range is not needed any more.
-    pub fn send_trim(&mut self, cookie: u64, offset: u64, length: u32, fua: bool) -> Result<(), ClientError> {
-        self.send_request(cmd::TRIM, fua_flag(fua), cookie, offset, length)
-    }
-
-    /// Asks for zeroes. `flags` are bits of [`cmd_flag`].
-    pub fn send_write_zeroes(
-        &mut self,
-        cookie: u64,
-        offset: u64,
-        length: u32,
-        flags: u16,
-    ) -> Result<(), ClientError> {
-        self.send_request(cmd::WRITE_ZEROES, flags, cookie, offset, length)
-    }
-
-    /// Says that a range will be read soon.
-    pub fn send_cache(&mut self, cookie: u64, offset: u64, length: u32) -> Result<(), ClientError> {
-        self.send_request(cmd::CACHE, 0, cookie, offset, length)
-    }
-
-    /// Asks for extents; for one only if `one_extent`.
-    pub fn send_block_status(
-        &mut self,
-        cookie: u64,
-        offset: u64,
-        length: u32,
-        one_extent: bool,
-    ) -> Result<(), ClientError> {
-        let flags = if one_extent { cmd_flag::REQ_ONE } else { 0 };
-        self.send_request(cmd::BLOCK_STATUS, flags, cookie, offset, length)
-    }
-
     /// Queues any request, unchecked but for its cookie. A write's payload must follow.
-    fn send_request(
+    pub fn send_request(
         &mut self,
         kind: u16,
         flags: u16,
@@ -374,54 +332,6 @@ impl<S: Read + Write> NbdClient<S> {
             self.send_write(cookie, at, piece, fua)?;
             self.wait(&mut Vec::new())?;
             at = at.saturating_add(piece.len() as u64);
-        }
-        Ok(())
-    }
-
-    /// Makes everything written so far durable.
-    pub fn flush(&mut self) -> Result<(), ClientError> {
-        let cookie = self.lone_cookie()?;
-        self.send_flush(cookie)?;
-        self.wait(&mut Vec::new()).map(drop)
-    }
-
-    /// Says that a range is not needed any more.
-    pub fn trim(&mut self, offset: u64, length: u64, fua: bool) -> Result<(), ClientError> {
-        self.in_pieces(offset, length, |client, cookie, at, piece| client.send_trim(cookie, at, piece, fua))
-    }
-
-    /// Writes zeroes. `flags` are bits of [`cmd_flag`].
-    pub fn write_zeroes(&mut self, offset: u64, length: u64, flags: u16) -> Result<(), ClientError> {
-        self.in_pieces(offset, length, |client, cookie, at, piece| {
-            client.send_write_zeroes(cookie, at, piece, flags)
-        })
-    }
-
-    /// Says that a range will be read soon.
-    pub fn cache(&mut self, offset: u64, length: u64) -> Result<(), ClientError> {
-        self.in_pieces(offset, length, |client, cookie, at, piece| client.send_cache(cookie, at, piece))
-    }
-
-    /// One answer to a status query; it may end before `length` does.
-    pub fn block_status(&mut self, offset: u64, length: u32) -> Result<Vec<ContextStatus>, ClientError> {
-        let cookie = self.lone_cookie()?;
-        self.send_block_status(cookie, offset, length, false)?;
-        self.wait(&mut Vec::new()).map(|reply| reply.status)
-    }
-
-    fn in_pieces(
-        &mut self,
-        mut offset: u64,
-        mut length: u64,
-        send: impl Fn(&mut Self, u64, u64, u32) -> Result<(), ClientError>,
-    ) -> Result<(), ClientError> {
-        while length > 0 {
-            let piece = length.min(RANGE_BYTES_MAX);
-            let cookie = self.lone_cookie()?;
-            send(self, cookie, offset, u32::try_from(piece).unwrap_or(u32::MAX))?;
-            self.wait(&mut Vec::new())?;
-            offset = offset.saturating_add(piece);
-            length -= piece;
         }
         Ok(())
     }
