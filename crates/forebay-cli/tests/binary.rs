@@ -77,7 +77,8 @@ impl World {
                 .write_at(block * BLOCK_BYTES as u64, &[(block % 251) as u8 + 1; BLOCK_BYTES], false)
                 .unwrap();
         }
-        client.flush().unwrap();
+        client.send_request(forebay_export::nbd::codec::cmd::FLUSH, 0, 1, 0, 0).unwrap();
+        client.recv_reply(&mut Vec::new()).unwrap().result.unwrap();
     }
 
     fn kill(&mut self) {
