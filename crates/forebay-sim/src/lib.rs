@@ -7,9 +7,8 @@
 //! ([`device`]) and an [`oracle`] that knows what every sector may hold.
 //! `docs/internals/simulation.md` describes the faults, the checks, and what is not modelled.
 //!
-//! Beside that, [`machine`] runs the engine with modelled devices, without faults, for figures;
-//! [`ftl`] is the inside of a flash device, [`cards`] are two that were measured, and [`layout`]
-//! feeds it with what caches write.
+//! Models for figures, without faults, are with the tests and examples that use them
+//! (`tests/figures`).
 //!
 //! Invariant: same options, same report (but for the time it took), on every machine.
 #![forbid(unsafe_code)]
@@ -20,13 +19,10 @@ mod ensure;
 pub mod content;
 pub mod image;
 pub mod rng;
-pub mod zipf;
 
 // Devices and memory.
-pub mod cards;
 pub mod device;
 mod dirty_slots;
-pub mod ftl;
 pub mod memory;
 
 // The plan of a run.
@@ -56,12 +52,6 @@ pub mod hostile;
 pub mod shrink;
 
 pub mod crashed;
-
-// Figures, without faults.
-pub mod machine;
-
-pub mod arm;
-pub mod layout;
 
 pub use counters::{Counters, CoverageCounts};
 pub use forebay_core::{PlantedBug, fault};

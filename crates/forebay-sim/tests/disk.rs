@@ -1,10 +1,12 @@
 //! Figures that destage and reclaim promise in front of a disk with one arm, in virtual time. The
 //! full jobs are those of `examples/disk-bench`; these are small enough for every run of the tests.
 
+mod figures;
+
+use crate::figures::arm::{ArmDisk, ArmTimes};
+use crate::figures::machine::{Flash, Machine, Setup};
 use forebay_core::{Drain, EngineConfig, RequestKind, Stats, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
-use forebay_sim::arm::{ArmDisk, ArmTimes};
-use forebay_sim::machine::{Flash, Machine, Setup};
 use forebay_sim::rng::Rng;
 
 const SECOND: u64 = 1_000_000_000;

@@ -1,13 +1,16 @@
 //! The flash model: the shape of what was published of two cards, and what Forebay's log and
 //! FlashCache's sets make a device do. The figures are those of `examples/flash-bench`, smaller.
 
+mod figures;
 #[path = "../examples/flash-bench/flashcache.rs"]
 mod flashcache;
 
+use crate::figures::cards::{CARDS, Card, FILLS, Rest, Sweep, error, mib_per_s};
+use crate::figures::ftl::{Collection, Ftl, FtlConfig};
+use crate::figures::layout::{
+    ArrivalRate, ForebayLog, Layout, Load, Outcome, PAGE, Sizes, WORKLOADS, measure,
+};
 use flashcache::FlashCacheSets;
-use forebay_sim::cards::{CARDS, Card, FILLS, Rest, Sweep, error, mib_per_s};
-use forebay_sim::ftl::{Collection, Ftl, FtlConfig};
-use forebay_sim::layout::{ArrivalRate, ForebayLog, Layout, Load, Outcome, PAGE, Sizes, WORKLOADS, measure};
 
 const PAGES: u32 = 32_768;
 const SIZES: Sizes = Sizes { cache_bytes: 64 << 20, volume_bytes: 256 << 20, segment_blocks: None };

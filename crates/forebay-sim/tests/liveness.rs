@@ -6,11 +6,13 @@
 //! flushes. The simulator's own judge (ten minutes) does not see this, because its loads end: who
 //! is overtaken again and again gets its turn then.
 
+mod figures;
+
+use crate::figures::machine::{Disk, DiskOp, Flash, Machine, Setup};
 use forebay_core::{
     DestageOrder, EngineConfig, PlantedBug, PoolSettings, RequestKind, Treatment, VolumeSettings, fault,
 };
 use forebay_format::VolumeId;
-use forebay_sim::machine::{Disk, DiskOp, Flash, Machine, Setup};
 use std::collections::{BTreeMap, BTreeSet};
 
 const VOLUME: VolumeId = VolumeId(0);

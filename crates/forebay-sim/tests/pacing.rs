@@ -1,14 +1,15 @@
 //! Figures that the rate controller promises, on an emulated 7200 rpm disk in virtual time.
 
+mod figures;
 #[path = "../examples/pacing/rig.rs"]
 mod rig;
 
+use crate::figures::machine::{Flash, Machine, Setup};
 use forebay_core::{
     DestageOrder, Drain, EngineConfig, Limit, PlantedBug, RequestKind, Treatment, VolumeSettings, fault,
 };
 use forebay_format::VolumeId;
 use forebay_io::hdd::HddModel;
-use forebay_sim::machine::{Flash, Machine, Setup};
 use rig::{CACHE_BYTES, Hdd, Load, Rig, SECOND, evenness, quantile};
 
 const VOLUME: VolumeId = VolumeId(0);

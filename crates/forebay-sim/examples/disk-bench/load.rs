@@ -1,7 +1,7 @@
 //! The load of clients: closed loops with the distributions that fio has.
 
+use crate::figures::zipf::Zipf;
 use forebay_sim::rng::Rng;
-use forebay_sim::zipf::Zipf;
 
 /// A job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

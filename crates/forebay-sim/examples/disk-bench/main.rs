@@ -6,20 +6,22 @@
 //! cargo run --release -p forebay-sim --example disk-bench -- --all [--seconds N] [--seed N] [--json FILE] [--set KEY=VALUE]...
 //! ```
 //!
-//! A cache of 1 GiB in front of a disk of 4 GiB ([`forebay_sim::arm`]); one client with 16 requests
-//! of 4 KiB in flight. The warm-up runs while the disk is fast, with another random sequence over
-//! the same distribution; then the disk is slow and the clock starts. It takes seconds, and gives
-//! the same figures every time.
+//! A cache of 1 GiB in front of a disk of 4 GiB ([`crate::figures::arm`]); one client with 16
+//! requests of 4 KiB in flight. The warm-up runs while the disk is fast, with another random
+//! sequence over the same distribution; then the disk is slow and the clock starts. It takes
+//! seconds, and gives the same figures every time.
 
+#[path = "../../tests/figures/mod.rs"]
+mod figures;
 mod load;
 mod report;
 
+use crate::figures::arm::{ArmDisk, ArmTimes};
+use crate::figures::machine::{Flash, Machine, Reply, Setup};
+use crate::figures::zipf::Zipf;
 use forebay_core::{EngineConfig, ReclaimPolicy, RequestKind, Stats, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
-use forebay_sim::arm::{ArmDisk, ArmTimes};
-use forebay_sim::machine::{Flash, Machine, Reply, Setup};
 use forebay_sim::rng::Rng;
-use forebay_sim::zipf::Zipf;
 use load::Job;
 use report::Figures;
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
 //! The report of a run: a line of a table, and a line of JSON.
 
+use crate::figures::arm::ArmCounters;
+use crate::figures::machine::Reply;
 use forebay_core::Stats;
-use forebay_sim::arm::ArmCounters;
-use forebay_sim::machine::Reply;
 
 /// Width of the windows whose evenness is told, in seconds.
 const WINDOW: usize = 5;

@@ -1,14 +1,14 @@
 //! The layouts side by side: what each writes to its device, and what the device makes of that.
 
+use crate::figures::cards::{CARDS, Card};
+use crate::figures::ftl::{Collection, Ftl, FtlConfig, FtlStats};
+use crate::figures::layout::{
+    ArrivalRate, ForebayLog, Layout, Load, Outcome, PAGE, Sizes, WORKLOADS, Workload, measure,
+};
 use crate::flashcache::FlashCacheSets;
 use crate::lines::{Cell, Table};
 use crate::number;
 use forebay_format::Geometry;
-use forebay_sim::cards::{CARDS, Card};
-use forebay_sim::ftl::{Collection, Ftl, FtlConfig, FtlStats};
-use forebay_sim::layout::{
-    ArrivalRate, ForebayLog, Layout, Load, Outcome, PAGE, Sizes, WORKLOADS, Workload, measure,
-};
 
 const COLLECTIONS: [(Collection, &str); 2] =
     [(Collection::Greedy, "greedy"), (Collection::CostBenefit, "cost-benefit")];

@@ -4,10 +4,10 @@
 //! The model says what it writes to the flash: whole blocks where their set has room, and the
 //! metadata block of each that becomes dirty or clean.
 
+use crate::figures::layout::{DISK_NS, FLASH, FlashOp, Layout, Load, OPEN_MAX, Sizes};
 use forebay_flashcache_model::api::{Action, BLOCK_BYTES, Device, Kind, OpId, Request};
 use forebay_flashcache_model::config::Config;
 use forebay_flashcache_model::{META_BYTES, Model};
-use forebay_sim::layout::{DISK_NS, FLASH, FlashOp, Layout, Load, OPEN_MAX, Sizes};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

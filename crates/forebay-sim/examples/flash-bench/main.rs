@@ -12,6 +12,8 @@
 //! modelled card. The same figures every time and everywhere.
 
 mod compare;
+#[path = "../../tests/figures/mod.rs"]
+mod figures;
 mod flashcache;
 mod lines;
 mod sweep;

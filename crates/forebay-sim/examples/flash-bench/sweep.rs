@@ -1,8 +1,8 @@
 //! The cards by how full they are, and how the model was fitted to them.
 
+use crate::figures::cards::{CARDS, Card, FILLS, Fit, Rest, Sweep, error, mib_per_s};
+use crate::figures::ftl::Collection;
 use crate::lines::{Cell, Table};
-use forebay_sim::cards::{CARDS, Card, FILLS, Fit, Rest, Sweep, error, mib_per_s};
-use forebay_sim::ftl::Collection;
 
 /// Pages of a modelled card.
 const PAGES: u32 = 65_536;

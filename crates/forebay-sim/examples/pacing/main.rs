@@ -7,6 +7,8 @@
 //! cargo run --release -p forebay-sim --example pacing -- --latency
 //! ```
 
+#[path = "../../tests/figures/mod.rs"]
+mod figures;
 mod rig;
 
 use forebay_core::{Drain, VolumeSettings};

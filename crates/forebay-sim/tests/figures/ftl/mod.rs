@@ -20,7 +20,7 @@
 //! - Free blocks, the two open ones and the full ones are all blocks, each once; there is always a
 //!   free one to collect into.
 
-use crate::rng::mix;
+use forebay_sim::rng::mix;
 
 /// Pages that no logical page is at, and logical pages that are nowhere.
 const NOWHERE: u32 = u32::MAX;

@@ -9,7 +9,7 @@
 //!
 //! Invariant: integer time in, the same requests give the same completions.
 
-use crate::machine::{Disk, DiskOp};
+use super::machine::{Disk, DiskOp};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 

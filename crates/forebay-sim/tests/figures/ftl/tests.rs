@@ -1,7 +1,7 @@
 //! Tests of the flash translation layer.
 
 use super::*;
-use crate::rng::Rng;
+use forebay_sim::rng::Rng;
 
 const PAGES: u32 = 32_768;
 

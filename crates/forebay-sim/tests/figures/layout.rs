@@ -11,13 +11,13 @@
 //!
 //! Invariant: a run is the same every time, on every machine.
 
-use crate::arm::{ArmDisk, ArmTimes};
-use crate::ftl::{Ftl, FtlStats};
-use crate::machine::{Flash, Machine, Reply, Setup};
-use crate::rng::Rng;
-use crate::zipf::Zipf;
+use super::arm::{ArmDisk, ArmTimes};
+use super::ftl::{Ftl, FtlStats};
+use super::machine::{Flash, Machine, Reply, Setup};
+use super::zipf::Zipf;
 use forebay_core::{EngineConfig, RequestKind, Treatment, VolumeSettings};
 use forebay_format::{BLOCK_BYTES, Geometry, VolumeId};
+use forebay_sim::rng::Rng;
 
 /// Bytes of a page of the devices: what they map by itself.
 pub const PAGE: u64 = BLOCK_BYTES as u64;

@@ -1,6 +1,6 @@
 //! Zipf's law, as fio has it: few items are drawn often, and they lie anywhere.
 
-use crate::rng::Rng;
+use forebay_sim::rng::Rng;
 
 /// Ranks by Zipf's law, drawn as by Gray and others, "Quickly generating billion-record synthetic
 /// databases" (1994), and scattered over the volume by a hash, as fio does it.

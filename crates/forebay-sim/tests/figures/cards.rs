@@ -14,8 +14,8 @@
 //!
 //! Invariant: a sweep is the same every time, on every machine.
 
-use crate::ftl::{Collection, Ftl, FtlConfig, FtlStats, FtlTimes};
-use crate::rng::Rng;
+use super::ftl::{Collection, Ftl, FtlConfig, FtlStats, FtlTimes};
+use forebay_sim::rng::Rng;
 
 /// How full the cards were, in percent.
 pub const FILLS: [u32; 9] = [20, 30, 40, 50, 60, 70, 80, 90, 100];

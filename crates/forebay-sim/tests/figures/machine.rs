@@ -1,5 +1,5 @@
 //! The engine with modelled devices in virtual time: for figures, not for faults (that is
-//! [`crate::world`]).
+//! [`forebay_sim::world`]).
 //!
 //! All data is zeroes, so only time is simulated. A run is the same every time. Who uses it submits
 //! requests, lets time pass with [`Machine::step`] and takes the replies.
