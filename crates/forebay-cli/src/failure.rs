@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use crate::screen;
+use crate::paint::Paint;
 use forebay_offline::Refusal;
 use forebay_pool::RunError;
 
@@ -50,7 +50,7 @@ impl Failure {
 
     /// Prints it and gives the exit code.
     pub(crate) fn report(&self) -> ExitCode {
-        let paint = screen::Paint::for_stderr();
+        let paint = Paint::for_stderr();
         eprintln!("{} {}", paint.red("forebay:"), self.what);
         if let Some(hint) = &self.hint {
             eprintln!("  {} {hint}", paint.bold("hint:"));

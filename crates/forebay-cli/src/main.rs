@@ -14,6 +14,7 @@ mod commands;
 mod failure;
 mod interrupt;
 mod job;
+mod paint;
 #[cfg(test)]
 mod reference;
 mod screen;

@@ -17,27 +17,12 @@
 use crate::api::{Action, Device, Failed, Memory, Nanos, OpId, SECOND, Span};
 use crate::config::Mode;
 use crate::metadata::{Mark, Update};
-use crate::model::{Active, Model, Op};
+use crate::model::{Active, Model, Op, Stopped, Walk};
 
 /// `max_clean_ios_total` while the device is removed.
 pub(crate) const REMOVAL_CLEAN_IOS_TOTAL: u32 = 20;
 /// Time to the next look at all sets if a look could begin nothing.
 const DELAYED: Nanos = SECOND;
-
-/// A walk over all slots that cleans what is dirty.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Walk {
-    next: u32,
-    /// Blocks cleaned since it began at slot 0.
-    cleaned: u32,
-}
-
-/// How the cleaning for an orderly stop ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stopped {
-    /// Blocks that could not be written to the disk.
-    pub dirty_blocks: u32,
-}
 
 impl Model {
     /// Looks at a set: begins to clean what is to be cleaned and may be.

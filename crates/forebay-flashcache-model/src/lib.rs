@@ -28,7 +28,7 @@ mod table;
 pub mod volume;
 mod zero;
 
-pub use clean::Stopped;
 pub use counters::Counters;
 pub use metadata::META_BYTES;
 pub use model::Model;
+pub use model::Stopped;

@@ -11,14 +11,13 @@
 //! - A request is answered when all of its parts have ended.
 
 use crate::api::{Action, BLOCK_BYTES, Device, Failed, Kind, Memory, Nanos, OpId, Request, Span};
-use crate::clean::{Stopped, Walk};
 use crate::config::{Config, Flush, Layout, Mode, Refused, SLOTS_PER_META_BLOCK};
 use crate::counters::Counters;
 use crate::metadata::{META_BYTES, Mark, Metadata, Update};
 use crate::slab::Slab;
 use crate::table::Table;
-use crate::zero::Zeroing;
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -102,6 +101,29 @@ pub(crate) enum Active {
 pub(crate) struct Lane {
     pub(crate) active: Active,
     queue: VecDeque<u32>,
+}
+
+/// A walk over all slots that cleans what is dirty.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Walk {
+    pub(crate) next: u32,
+    /// Blocks cleaned since it began at slot 0.
+    pub(crate) cleaned: u32,
+}
+
+/// How the cleaning for an orderly stop ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stopped {
+    /// Blocks that could not be written to the disk.
+    pub dirty_blocks: u32,
+}
+
+/// Whole blocks that are to be zeroes.
+#[derive(Clone, Debug)]
+pub(crate) struct Zeroing {
+    pub(crate) job: u32,
+    pub(crate) blocks: Range<u64>,
+    pub(crate) started: bool,
 }
 
 /// The model; see the head of this file and of the crate.

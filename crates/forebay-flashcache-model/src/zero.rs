@@ -6,18 +6,9 @@
 //! cached of them without cleaning it, and what comes meanwhile waits behind it.
 
 use crate::api::{Action, BLOCK_BYTES, Failed, Nanos};
-use crate::model::{Direction, Model, Op};
-use std::ops::Range;
+use crate::model::{Direction, Model, Op, Zeroing};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-
-/// Whole blocks that are to be zeroes.
-#[derive(Clone, Debug)]
-pub(crate) struct Zeroing {
-    job: u32,
-    blocks: Range<u64>,
-    started: bool,
-}
 
 impl Model {
     /// A range is to be zeroes.

@@ -214,12 +214,8 @@ pub fn passed_listeners() -> Vec<OwnedFd> {
 /// Is it a stream socket that is listened on?
 pub fn is_listening(fd: BorrowedFd<'_>) -> bool {
     let option = |name| {
-        let (mut value, mut len): (libc::c_int, _) = (0, size_of::<libc::c_int>() as libc::socklen_t);
-        // SAFETY: the value goes to an integer of the stated size, its length to a socklen_t.
-        let result = sys::check(unsafe {
-            libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len)
-        });
-        result.ok().map(|_| value)
+        let mut value: [libc::c_int; 1] = [0];
+        read_option(fd, name, &mut value).0.ok().map(|_| value[0])
     };
     option(libc::SO_ACCEPTCONN) == Some(1) && option(libc::SO_TYPE) == Some(libc::SOCK_STREAM)
 }
@@ -229,19 +225,24 @@ pub fn is_listening(fd: BorrowedFd<'_>) -> bool {
 /// # Errors
 /// What the kernel said; on a TCP socket the answer is an error or a process id of 0.
 pub fn peer_cred(socket: BorrowedFd<'_>) -> io::Result<PeerCred> {
-    let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the value goes to a struct of the stated size, its length to a socklen_t.
-    sys::check(unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut cred).cast(),
-            &raw mut len,
-        )
-    })?;
-    Ok(PeerCred { pid: cred.pid, uid: cred.uid, gid: cred.gid })
+    let mut cred = [libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX }];
+    read_option(socket, libc::SO_PEERCRED, &mut cred).0?;
+    Ok(PeerCred { pid: cred[0].pid, uid: cred[0].uid, gid: cred[0].gid })
+}
+
+/// Reads a socket option into numbers, or structures of numbers; with the length in bytes that it
+/// has.
+fn read_option<T: Copy>(
+    socket: BorrowedFd<'_>,
+    name: libc::c_int,
+    into: &mut [T],
+) -> (io::Result<libc::c_int>, usize) {
+    let (fd, level) = (socket.as_raw_fd(), libc::SOL_SOCKET);
+    let mut len = size_of_val(into) as libc::socklen_t;
+    // SAFETY: the value goes to an array of the stated size in bytes, of which all bit patterns are
+    // values, its length to a socklen_t.
+    let answer = unsafe { libc::getsockopt(fd, level, name, into.as_mut_ptr().cast(), &raw mut len) };
+    (sys::check(answer), len as usize)
 }
 
 /// Most supplementary groups that are asked for: what the kernel allows a process.
@@ -255,18 +256,8 @@ const GROUPS_MAX: usize = 65536;
 pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups = vec![0u32; 64];
     loop {
-        let mut len = size_of_val(&groups[..]) as libc::socklen_t;
-        // SAFETY: the groups go to an array of the stated size in bytes, its length to a socklen_t.
-        let answer = sys::check(unsafe {
-            libc::getsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_PEERGROUPS,
-                groups.as_mut_ptr().cast(),
-                &raw mut len,
-            )
-        });
-        let count = len as usize / size_of::<u32>();
+        let (answer, bytes) = read_option(socket, libc::SO_PEERGROUPS, &mut groups);
+        let count = bytes / size_of::<u32>();
         match answer {
             Ok(_) => {
                 groups.truncate(count);

@@ -9,8 +9,7 @@
 use forebay_format::batch::Entry;
 use forebay_format::{BLOCK_BYTES, CacheUuid};
 
-use crate::image::Bytes;
-use crate::log::{self, Batch};
+use crate::batch::{Batch, Bytes, batch_at, is_whole};
 
 /// What two copies of a segment have together.
 pub(crate) fn merged(mut here: Bytes, mut there: Bytes, uuid: CacheUuid, segment: u32) -> Bytes {
@@ -19,7 +18,7 @@ pub(crate) fn merged(mut here: Bytes, mut there: Bytes, uuid: CacheUuid, segment
     let blocks = (here.bytes.len().min(there.bytes.len()) / BLOCK_BYTES) as u32;
     let mut at = 0;
     while at < blocks {
-        let batch = |bytes: &Bytes| log::batch_at(bytes, uuid, segment, at).ok();
+        let batch = |bytes: &Bytes| batch_at(bytes, uuid, segment, at).ok();
         let age = |batch: &Batch| (batch.header.epoch, batch.header.sequence);
         let (batch, is_there) = match (batch(&here), batch(&there)) {
             (None, None) => {
@@ -53,7 +52,7 @@ fn complete(here: &mut Bytes, there: &Bytes, batch: &Batch, is_there: bool) {
     }
     if let [Entry::Summary { .. }] = batch.entries[..] {
         // One checksum for all of its payload: it comes from one of them.
-        if !log::is_whole(here, batch) && log::is_whole(there, batch) {
+        if !is_whole(here, batch) && is_whole(there, batch) {
             for index in batch.start + 1..batch.end() {
                 here.take(there, index);
             }

@@ -7,6 +7,7 @@ use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{BLOCK_BYTES, FormatError, Geometry, StreamKind};
 
 use crate::Refusal;
+pub use crate::batch::Bytes;
 use crate::copies;
 use crate::device::superblocks;
 use crate::mirror::Mirror;
@@ -275,21 +276,4 @@ fn read_blocks(len: u64, read: impl Fn(u64, &mut [u8]) -> Result<(), ()>) -> Byt
         }
     }
     Bytes { bytes, unreadable }
-}
-
-/// What was read, and which blocks of it could not be.
-#[derive(Debug)]
-pub struct Bytes {
-    /// What was read; zeroes where the device gave nothing.
-    pub bytes: Vec<u8>,
-    /// Blocks, counted from the start.
-    pub unreadable: Vec<u32>,
-}
-
-impl Bytes {
-    /// One block.
-    pub fn block(&self, index: u32) -> Option<&[u8]> {
-        let start = index as usize * BLOCK_BYTES;
-        self.bytes.get(start..start + BLOCK_BYTES)
-    }
 }

@@ -16,7 +16,8 @@
 //! - [`mirror`]: the two devices of a mirrored cache, together or each alone; `copies` merges a
 //!   segment that both have;
 //! - [`image`]: superblocks and checkpoints;
-//! - [`log`]: the batches of a segment, and which of them count after a checkpoint;
+//! - `batch`: the bytes of a segment, and the batches in them;
+//! - [`log`]: which batches count after a checkpoint;
 //! - [`verdict`]: the state of every slot, and whether its bytes are right;
 //! - [`salvage`]: what is dirty and provably current, also if the engine would refuse the cache;
 //! - `rebuild`: the layout of a cache without superblocks;
@@ -30,6 +31,7 @@
 //!   every block.
 #![forbid(unsafe_code)]
 
+mod batch;
 mod copies;
 pub mod device;
 pub mod image;

@@ -13,70 +13,10 @@ use forebay_format::batch::{BatchHeader, BatchKind, Entry};
 use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState};
 use forebay_format::{BLOCK_BYTES, CacheUuid, StreamKind, summary};
 
-use crate::image::{Bytes, Image};
+use crate::batch::Bytes;
+pub use crate::batch::{Batch, batch_at, is_whole};
+use crate::image::Image;
 use crate::{Findings, Severity};
-
-/// A batch found in a segment.
-#[derive(Debug)]
-pub struct Batch {
-    /// Number of the segment that it is in.
-    pub segment: u32,
-    /// Its header.
-    pub header: BatchHeader,
-    /// Block in the segment of the header.
-    pub start: u32,
-    /// What its header lists.
-    pub entries: Vec<Entry>,
-}
-
-impl Batch {
-    /// First block after the batch.
-    pub fn end(&self) -> u32 {
-        self.start + 1 + u32::from(self.header.payload_blocks)
-    }
-
-    /// Data entries with the block of the segment that holds their payload.
-    pub fn data(&self) -> impl Iterator<Item = (u32, &Entry)> {
-        let data = self.entries.iter().filter(|entry| entry.has_payload());
-        data.zip(self.start + 1..).map(|(entry, index)| (index, entry))
-    }
-}
-
-/// The batch whose header stands at block `start`, if it is intact and in its place. Its payload is
-/// not looked at.
-pub fn batch_at(bytes: &Bytes, uuid: CacheUuid, segment: u32, start: u32) -> Result<Batch, String> {
-    let block = bytes.block(start).ok_or("the segment ends here")?;
-    if bytes.unreadable.contains(&start) {
-        return Err("the device cannot read it".into());
-    }
-    let mut entries = Vec::new();
-    let header = BatchHeader::decode(block, &mut entries).map_err(|error| error.to_string())?;
-    header.check_place(uuid, segment, start).map_err(|error| error.to_string())?;
-    let batch = Batch { segment, header, start, entries };
-    if batch.end() as usize * BLOCK_BYTES > bytes.bytes.len() {
-        return Err("the batch goes beyond the end of its segment".into());
-    }
-    Ok(batch)
-}
-
-/// True if every payload block of a batch matches its checksum. One that cannot be read does not
-/// speak against it: a torn write leaves old bytes, not unreadable ones.
-pub fn is_whole(bytes: &Bytes, batch: &Batch) -> bool {
-    let matches = |index, crc| {
-        bytes.unreadable.contains(&index)
-            || bytes.block(index).is_some_and(|block| forebay_format::checksum(block) == crc)
-    };
-    match batch.entries[..] {
-        [Entry::Summary { crc32c, .. }] => {
-            let payload = (batch.start as usize + 1) * BLOCK_BYTES..batch.end() as usize * BLOCK_BYTES;
-            bytes.bytes.get(payload).is_some_and(|payload| forebay_format::checksum(payload) == crc32c)
-        }
-        _ => batch.data().all(|(index, entry)| match entry {
-            Entry::Data { crc32c, .. } => matches(index, *crc32c),
-            _ => false,
-        }),
-    }
-}
 
 /// What a checkpoint says of the batches in a segment. A write that the device lost leaves in its
 /// place what an earlier use of the segment had there: intact, of this cache and of this place, but

@@ -276,7 +276,9 @@ impl Shrinker {
                 candidate.plan.volumes.remove(volume);
                 candidate.steps.retain(|step| step.recorded.step.volume() != Some(volume));
                 for step in &mut candidate.steps {
-                    renumber(&mut step.recorded.step, volume);
+                    if let Some(other) = step.recorded.step.volume_mut() {
+                        *other -= usize::from(*other > volume);
+                    }
                 }
                 self.accept(candidate);
             }
@@ -339,22 +341,6 @@ impl Shrinker {
             script: kept.map(|step| describe(&step.recorded.step)).collect(),
             what: self.what.clone(),
         }
-    }
-}
-
-fn renumber(step: &mut Step, gone: usize) {
-    match step {
-        Step::Ask { volume, .. }
-        | Step::Configure { volume, .. }
-        | Step::Drain { volume, .. }
-        | Step::Unpin(volume)
-        | Step::ForgetClean(volume)
-        | Step::Lifecycle(volume)
-            if *volume > gone =>
-        {
-            *volume -= 1;
-        }
-        _ => {}
     }
 }
 

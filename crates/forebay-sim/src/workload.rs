@@ -91,16 +91,21 @@ pub enum Step {
 }
 
 impl Step {
-    /// The volume that it is about.
-    #[must_use]
-    pub fn volume(&self) -> Option<usize> {
+    /// The number of the volume that it is about.
+    pub(crate) fn volume_mut(&mut self) -> Option<&mut usize> {
         match self {
             Self::Ask { volume, .. } | Self::Configure { volume, .. } | Self::Drain { volume, .. } => {
-                Some(*volume)
+                Some(volume)
             }
-            Self::Unpin(volume) | Self::ForgetClean(volume) | Self::Lifecycle(volume) => Some(*volume),
+            Self::Unpin(volume) | Self::ForgetClean(volume) | Self::Lifecycle(volume) => Some(volume),
             Self::Nothing | Self::Pause(_) | Self::Invalid | Self::Restart | Self::Pool | Self::Scrub => None,
         }
+    }
+
+    /// The volume that it is about.
+    #[must_use]
+    pub fn volume(mut self) -> Option<usize> {
+        self.volume_mut().copied()
     }
 }
 

@@ -16,6 +16,8 @@
 //! reply chunk     server  u32 magic      u16 flags      u16 type     u64 cookie   u32 length   payload
 //! ```
 
+pub use crate::uri::{PORT, STRING_BYTES_MAX};
+
 /// First word of the greeting.
 pub const MAGIC_GREETING: u64 = 0x4e42_444d_4147_4943;
 /// Second word of the greeting, first word of every option.
@@ -45,12 +47,8 @@ pub const SIMPLE_REPLY_BYTES: usize = 16;
 pub const CHUNK_HEADER_BYTES: usize = 20;
 /// What goes before the data in the payload of an [`chunk::OFFSET_DATA`] chunk.
 pub const CHUNK_OFFSET_BYTES: usize = 8;
-/// Longest name, description or message on the wire.
-pub const STRING_BYTES_MAX: usize = 4096;
 /// Zeroes after the answer to [`opt::EXPORT_NAME`], unless both sides agreed to leave them out.
 pub const EXPORT_NAME_PADDING_BYTES: usize = 124;
-/// Default port of NBD over TCP.
-pub const PORT: u16 = 10809;
 
 /// Handshake flags; the server's and the client's have the same bits.
 pub mod handshake_flag {
@@ -214,41 +212,47 @@ pub mod extent_flag {
     pub const DIRTY: u32 = 1 << 1;
 }
 
-/// Errors an answer can carry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Errno {
+/// Defines the errors once: the numbers on the wire, and the names for people.
+macro_rules! errors {
+    ($($(#[$doc:meta])* $error:ident = $code:literal $name:literal,)*) => {
+        /// Errors an answer can carry.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum Errno { $($(#[$doc])* $error = $code,)* }
+
+        impl Errno {
+            /// Every error, for tables and tests.
+            pub const ALL: &'static [Errno] = &[$(Errno::$error,)*];
+        }
+
+        impl std::fmt::Display for Errno {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(match self { $(Errno::$error => $name,)* })
+            }
+        }
+    };
+}
+
+errors! {
     /// Not permitted (a change to a read-only export).
-    NotPermitted = 1,
+    NotPermitted = 1 "EPERM",
     /// The device failed.
-    Io = 5,
+    Io = 5 "EIO",
     /// Out of memory.
-    NoMemory = 12,
+    NoMemory = 12 "ENOMEM",
     /// The request makes no sense.
-    Invalid = 22,
+    Invalid = 22 "EINVAL",
     /// Past the end, or the device is full.
-    NoSpace = 28,
+    NoSpace = 28 "ENOSPC",
     /// Too large to be answered in one chunk.
-    Overflow = 75,
+    Overflow = 75 "EOVERFLOW",
     /// Not supported (a fast zero that would not be fast).
-    NotSupported = 95,
+    NotSupported = 95 "ENOTSUP",
     /// The server is going away.
-    Shutdown = 108,
+    Shutdown = 108 "ESHUTDOWN",
 }
 
 impl Errno {
-    /// Every error, for tables and tests.
-    pub const ALL: [Errno; 8] = [
-        Errno::NotPermitted,
-        Errno::Io,
-        Errno::NoMemory,
-        Errno::Invalid,
-        Errno::NoSpace,
-        Errno::Overflow,
-        Errno::NotSupported,
-        Errno::Shutdown,
-    ];
-
     /// The number on the wire.
     pub fn code(self) -> u32 {
         self as u32
@@ -256,22 +260,7 @@ impl Errno {
 
     /// The error of a number on the wire; numbers outside the protocol read as [`Errno::Invalid`].
     pub fn from_code(code: u32) -> Errno {
-        Errno::ALL.into_iter().find(|errno| errno.code() == code).unwrap_or(Errno::Invalid)
-    }
-}
-
-impl std::fmt::Display for Errno {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Errno::NotPermitted => "EPERM",
-            Errno::Io => "EIO",
-            Errno::NoMemory => "ENOMEM",
-            Errno::Invalid => "EINVAL",
-            Errno::NoSpace => "ENOSPC",
-            Errno::Overflow => "EOVERFLOW",
-            Errno::NotSupported => "ENOTSUP",
-            Errno::Shutdown => "ESHUTDOWN",
-        })
+        Errno::ALL.iter().copied().find(|errno| errno.code() == code).unwrap_or(Errno::Invalid)
     }
 }
 

@@ -25,7 +25,10 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use crate::nbd::codec::{PORT, STRING_BYTES_MAX};
+/// Default port of NBD over TCP.
+pub const PORT: u16 = 10809;
+/// Longest name, description or message on the wire.
+pub const STRING_BYTES_MAX: usize = 4096;
 
 const EXAMPLE_UNIX: &str = "nbd+unix:///db?socket=/run/forebay.sock";
 const EXAMPLE_TCP: &str = "nbd://127.0.0.1:10809/db";

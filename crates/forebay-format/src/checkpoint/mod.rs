@@ -85,19 +85,23 @@ const WINDOW_ITEM_BYTES: usize = 4;
 
 /// What a segment holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
 pub enum SegmentState {
     /// Nothing.
     #[default]
-    Free,
+    Free = 0,
     /// Batches, and more may follow.
-    Open,
+    Open = 1,
     /// Batches, and no more will follow.
-    Sealed,
+    Sealed = 2,
     /// In a mirrored cache: the same as the segment that is half of all segments before it.
-    Twin,
+    Twin = 3,
 }
 
 impl SegmentState {
+    /// Every state, in the order of their numbers on disk.
+    const ALL: [Self; 4] = [Self::Free, Self::Open, Self::Sealed, Self::Twin];
+
     /// The segment has batches, and a slot table, of its own.
     #[must_use]
     pub fn has_slots(self) -> bool {
@@ -401,32 +405,21 @@ fn grow(to: &mut Vec<u8>, len: usize) -> &mut [u8] {
 fn encode_segment(entry: &SegmentEntry, to: &mut Vec<u8>) {
     use segment as s;
     let to = grow(to, s::STRUCTURE.len);
-    let state = match entry.state {
-        SegmentState::Free => 0,
-        SegmentState::Open => 1,
-        SegmentState::Sealed => 2,
-        SegmentState::Twin => 3,
-    };
     s::F_SEQUENCE.put(to, entry.first_stream_sequence);
     s::F_BORN.put(to, entry.first_sequence);
     s::F_USED.put(to, u64::from(entry.used_blocks));
     s::F_SUMMARY.put(to, u64::from(entry.summary_block));
-    s::F_STATE.put(to, state);
+    s::F_STATE.put(to, entry.state as u64);
     s::F_STREAM.put(to, u64::from(entry.stream));
 }
 
 fn decode_segment(from: &[u8]) -> Result<SegmentEntry, FormatError> {
     use segment as s;
     check_zero(&s::STRUCTURE, from, &[s::F_RESERVED])?;
-    let state = match s::F_STATE.get(from) {
-        0 => SegmentState::Free,
-        1 => SegmentState::Open,
-        2 => SegmentState::Sealed,
-        3 => SegmentState::Twin,
-        other => return Err(segment::STRUCTURE.wrong(s::F_STATE, other)),
-    };
+    let state = s::F_STATE.get(from);
+    let state = SegmentState::ALL.get(state as usize).ok_or(s::STRUCTURE.wrong(s::F_STATE, state))?;
     Ok(SegmentEntry {
-        state,
+        state: *state,
         stream: s::F_STREAM.get(from) as u8,
         first_stream_sequence: s::F_SEQUENCE.get(from),
         first_sequence: s::F_BORN.get(from),

@@ -19,12 +19,7 @@ pub enum SlotState {
 
 impl SlotState {
     fn from_bits(bits: u8) -> Self {
-        match bits & 3 {
-            0 => Self::Void,
-            1 => Self::Clean,
-            2 => Self::Dirty,
-            _ => Self::Shadow,
-        }
+        [Self::Void, Self::Clean, Self::Dirty, Self::Shadow][usize::from(bits & 3)]
     }
 }
 

@@ -421,12 +421,8 @@ fn is_served_elsewhere(file: &File) -> bool {
 
 /// The size of a file on a local file system, which the kernel has in memory.
 fn known_size(file: &File) -> Option<u64> {
-    // SAFETY: statx is a plain struct for which all zeroes is a value.
-    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
-    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-    // SAFETY: the path is an empty C string, the result goes to a struct of the right type.
-    let done = unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, libc::STATX_SIZE, &raw mut stat) };
-    (done == 0 && stat.stx_mask & libc::STATX_SIZE != 0).then_some(stat.stx_size)
+    let stat = statx(file, libc::AT_STATX_DONT_SYNC, libc::STATX_SIZE)?;
+    (stat.stx_mask & libc::STATX_SIZE != 0).then_some(stat.stx_size)
 }
 
 fn logical_block(file: &File, kind: DeviceKind) -> u32 {
@@ -467,21 +463,19 @@ fn open_direct(path: &Path, device: &Device) -> io::Result<(File, DirectAlign)> 
     Err(last)
 }
 
-/// What the kernel says about direct I/O on this file (Linux 6.1 and later).
-fn stated_align(file: &File) -> Option<DirectAlign> {
+fn statx(file: &File, flags: libc::c_int, mask: libc::c_uint) -> Option<libc::statx> {
     // SAFETY: statx is a plain struct for which all zeroes is a value.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    let (fd, flags) = (file.as_raw_fd(), flags | libc::AT_EMPTY_PATH);
     // SAFETY: the path is an empty C string, the result goes to a struct of the right type.
-    let done = unsafe {
-        libc::statx(
-            file.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
-            libc::STATX_DIOALIGN | libc::STATX_TYPE,
-            &raw mut stat,
-        )
-    };
-    let known = done == 0 && stat.stx_mask & libc::STATX_DIOALIGN != 0;
+    let done = unsafe { libc::statx(fd, c"".as_ptr(), flags, mask, &raw mut stat) };
+    (done == 0).then_some(stat)
+}
+
+/// What the kernel says about direct I/O on this file (Linux 6.1 and later).
+fn stated_align(file: &File) -> Option<DirectAlign> {
+    let stat = statx(file, 0, libc::STATX_DIOALIGN | libc::STATX_TYPE)?;
+    let known = stat.stx_mask & libc::STATX_DIOALIGN != 0;
     let sound = |bytes: u32| bytes.is_power_of_two();
     (known && sound(stat.stx_dio_mem_align) && sound(stat.stx_dio_offset_align))
         .then_some(DirectAlign { memory: stat.stx_dio_mem_align, offset: stat.stx_dio_offset_align })

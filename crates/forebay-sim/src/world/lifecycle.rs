@@ -109,35 +109,38 @@ impl World {
         self.pump()
     }
 
-    fn begin_detach(&mut self, volume: usize) -> Result<(), String> {
-        match self.engine.begin_detach(self.now, VolumeId(volume as u16)) {
-            Ok(()) => self.disks.volumes[volume].ending = true,
-            Err(error) => self.refused(volume, "drain to the end", error)?,
+    /// How the engine took what the operator asked of a volume: true if it does it, false if it has
+    /// a reason not to.
+    fn taken(&self, volume: usize, what: &str, result: Result<(), LifecycleError>) -> Result<bool, String> {
+        match result {
+            Ok(()) => Ok(true),
+            Err(error) => self.refused(volume, what, error).map(|()| false),
         }
+    }
+
+    fn begin_detach(&mut self, volume: usize) -> Result<(), String> {
+        let result = self.engine.begin_detach(self.now, VolumeId(volume as u16));
+        self.disks.volumes[volume].ending |= self.taken(volume, "drain to the end", result)?;
         Ok(())
     }
 
     fn cancel(&mut self, volume: usize) -> Result<(), String> {
-        match self.engine.cancel_detach(self.now, VolumeId(volume as u16)) {
-            Ok(()) => {
-                let status = &mut self.disks.volumes[volume];
-                (status.state, status.ending) = (AttachState::Attached, false);
-                Ok(())
-            }
-            // It was past the point of no return when the cache was fenced.
-            Err(LifecycleError::NotAttached) if self.fenced => Ok(()),
-            Err(error) => self.refused(volume, "cancelling", error),
+        let result = self.engine.cancel_detach(self.now, VolumeId(volume as u16));
+        // It was past the point of no return when the cache was fenced.
+        let late = self.fenced && result == Err(LifecycleError::NotAttached);
+        if !late && self.taken(volume, "cancelling", result)? {
+            let status = &mut self.disks.volumes[volume];
+            (status.state, status.ending) = (AttachState::Attached, false);
         }
+        Ok(())
     }
 
     fn detach(&mut self, volume: usize, how: DetachHow) -> Result<(), String> {
-        match self.engine.detach_volume(self.now, VolumeId(volume as u16), how) {
-            Ok(()) => {
-                self.disks.volumes[volume].state = AttachState::Leaving(how);
-                Ok(())
-            }
-            Err(error) => self.refused(volume, "detaching", error),
+        let result = self.engine.detach_volume(self.now, VolumeId(volume as u16), how);
+        if self.taken(volume, "detaching", result)? {
+            self.disks.volumes[volume].state = AttachState::Leaving(how);
         }
+        Ok(())
     }
 
     fn attach_new(&mut self, volume: usize) -> Result<(), String> {
@@ -159,13 +162,11 @@ impl World {
         let entry = entry(&self.plan, &self.disks.volumes[volume], volume);
         let attachment = self.attachment(volume, self.disks.volumes[volume].bytes);
         self.disks.volumes[volume].state = AttachState::Coming { new };
-        match self.engine.attach_volume(self.now, entry, attachment) {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                self.disks.volumes[volume].state = before;
-                self.refused(volume, "attaching", error)
-            }
+        let result = self.engine.attach_volume(self.now, entry, attachment);
+        if !self.taken(volume, "attaching", result)? {
+            self.disks.volumes[volume].state = before;
         }
+        Ok(())
     }
 
     fn resize(&mut self, volume: usize) -> Result<(), String> {
@@ -183,13 +184,11 @@ impl World {
             renew(&mut self.disks.devices[1 + volume], &mut self.oracle, volume, range, &mut self.rng);
         }
         self.disks.volumes[volume].resizing = Some(new);
-        match self.engine.resize_volume(self.now, VolumeId(volume as u16), new) {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                self.disks.volumes[volume].resizing = None;
-                self.refused(volume, "resizing", error)
-            }
+        let result = self.engine.resize_volume(self.now, VolumeId(volume as u16), new);
+        if !self.taken(volume, "resizing", result)? {
+            self.disks.volumes[volume].resizing = None;
         }
+        Ok(())
     }
 
     /// The operator changes the size of the pool, or thinks better of it.
@@ -208,9 +207,9 @@ impl World {
         let most = self.disks.devices[CACHE].bytes();
         let bytes = least + self.rng.below((most - least) / unit + 1) * unit;
         self.disks.cache_pending = Some(bytes);
-        if let Err(error) = self.engine.grow_pool(self.now, bytes) {
+        let result = self.engine.grow_pool(self.now, bytes);
+        if !self.taken(0, "changing the pool", result)? {
             self.disks.cache_pending = None;
-            self.refused(0, "changing the pool", error)?;
         }
         self.pump()
     }
