@@ -22,8 +22,8 @@ fn shrunk(bug: PlantedBug) -> Shrunk {
 }
 
 #[test]
-fn a_flush_that_did_not_happen_needs_a_write() {
-    let shrunk = shrunk(PlantedBug::SkipDeviceFlush);
+fn a_torn_header_that_is_accepted_needs_a_write() {
+    let shrunk = shrunk(PlantedBug::AcceptTornHeader);
     assert!(shrunk.script.iter().any(|line| line.contains("Write")));
 }
 
