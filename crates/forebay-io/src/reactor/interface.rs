@@ -52,8 +52,8 @@ pub struct Limits {
     pub buffer_bytes_max: usize,
     /// Entries of the ring's submission queue: how many steps one system call hands over.
     pub ring_entries: u32,
-    /// Device steps of each lane (see [`Reactor::prefer_device`]) in the kernel's ring at once;
-    /// more wait in memory, in order.
+    /// Device steps of each lane (see [`prefer_device`](crate::Reactor::prefer_device)) in the
+    /// kernel's ring at once; more wait in memory, in order.
     pub in_flight_max: u32,
     /// Threads of the psync engine for each lane.
     pub psync_threads: u32,
