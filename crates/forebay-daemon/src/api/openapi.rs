@@ -11,6 +11,7 @@ use super::routes;
 pub fn document() -> Value {
     // Structures of strings and numbers: writing them as JSON cannot fail.
     let mut document = serde_json::to_value(routes::described()).unwrap_or_default();
+    join_lines(&mut document);
     document["info"] = json!({
         "title": "Forebay admin API",
         "version": env!("CARGO_PKG_VERSION"),
@@ -30,6 +31,18 @@ pub fn document() -> Value {
         }
     }
     document
+}
+
+/// Texts are comments of the code: where their lines end means nothing.
+fn join_lines(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            *text = text.split("\n\n").map(|part| part.replace('\n', " ")).collect::<Vec<_>>().join("\n\n");
+        }
+        Value::Array(parts) => parts.iter_mut().for_each(join_lines),
+        Value::Object(parts) => parts.values_mut().for_each(join_lines),
+        _ => {}
+    }
 }
 
 /// Adds the errors that an operation can answer with.
