@@ -24,7 +24,7 @@ use forebay_io::fuse::FuseMount;
 use forebay_io::{Completion, Device, DiskModel, EnginePreference, IoFailure, Limits, Reactor, Waker};
 use forebay_pool::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
 use forebay_pool::mounting::{Made, reserve};
-use forebay_pool::server::{Offer, Server, ServerToken, Volumes, listen, put_memory_by};
+use forebay_pool::server::{Offer, Server, ServerToken, Volumes, put_memory_by};
 use forebay_pool::{MayWait, RunError};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -38,7 +38,7 @@ const KIND_SHIFT: u32 = 32;
 const KIND_ACCEPT: u64 = 0;
 const KIND_RECEIVE: u64 = 1;
 const KIND_SEND: u64 = 2;
-const KIND_HOSTED: u64 = 3;
+const KIND_HANDLER: u64 = 3;
 /// Mounts count up from here.
 const KIND_FUSE: u64 = 16;
 /// Requests of mounts have numbers from here on; those of NBD clients are below.
@@ -100,7 +100,7 @@ pub trait RequestHandler {
 /// The token under which a [`RequestHandler`] submits its operations to the reactor.
 #[must_use]
 pub const fn token(number: u32) -> u64 {
-    KIND_HOSTED << KIND_SHIFT | number as u64
+    KIND_HANDLER << KIND_SHIFT | number as u64
 }
 
 /// What is to be served, and where.
@@ -269,11 +269,9 @@ impl<V: RequestHandler> Host<V> {
                 let (mark, connections_max) = (String::new(), u32::MAX);
                 let (tls, access) = (None, None);
                 let offer = Offer { endpoint, volume: VOLUME, info, mark, connections_max, tls, access };
-                let socket = self
-                    .server
-                    .must_listen(endpoint)
-                    .map(|timeout| listen(&MayWait::here(), endpoint, timeout));
-                let made = socket
+                let wanted = self.server.must_listen(endpoint);
+                let made = wanted
+                    .map(|wanted| wanted.listen(&MayWait::here()))
                     .transpose()
                     .and_then(|mut socket| self.server.export(&mut self.reactor, offer, &mut socket));
                 made.map_err(|error| RunError::failed(error, "choose another socket or port"))
@@ -372,7 +370,7 @@ impl<V: RequestHandler> Host<V> {
             KIND_ACCEPT => self.server.accepted(&mut self.reactor, index, completion.result),
             KIND_RECEIVE => self.server.received(&mut self.reactor, index, completion.result),
             KIND_SEND => self.server.sent(&mut self.reactor, index, completion.result.is_ok()),
-            KIND_HOSTED => {
+            KIND_HANDLER => {
                 let now = self.now();
                 self.volume.completed(now, &mut self.reactor, index, completion.result);
             }

@@ -37,6 +37,7 @@ use super::{ApiError, ApiOptions, Limits, Services, TcpOptions, routes, tls};
 use forebay_admin::{AdminError, ErrorKind};
 use forebay_config::AdminUsers;
 use forebay_export::uri::Endpoint;
+use forebay_pool::MayWait;
 use forebay_pool::handover::{Listener, ListenerStore};
 
 /// How long a stop waits for answers under way.
@@ -131,7 +132,7 @@ impl ReadyApi {
         let failed = |source| ApiError::System { what: "socket", source };
         let tcp = options.tcp.as_ref().map(|tcp| TcpEndpoint::open(tcp, &listener_store)).transpose()?;
         let endpoint = Endpoint::Unix(options.socket.clone());
-        let unix = match listener_store.take(&endpoint) {
+        let unix = match listener_store.take(&MayWait::here(), &endpoint) {
             Some(socket) => socket,
             None => forebay_io::listen_unix(&options.socket, options.socket_mode)?,
         };
@@ -211,11 +212,12 @@ impl TcpEndpoint<StdTcpListener> {
         }
         let tokens = Tokens::read(&options.token_file, options.read_token_file.as_deref())?;
         let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
-        let listener =
-            match listener_store.take(&Endpoint::Tcp { host: options.host.clone(), port: options.port }) {
-                Some(socket) => socket.into(),
-                None => StdTcpListener::bind(addresses.as_slice()).map_err(failed)?,
-            };
+        let listener = match listener_store
+            .take(&MayWait::here(), &Endpoint::Tcp { host: options.host.clone(), port: options.port })
+        {
+            Some(socket) => socket.into(),
+            None => StdTcpListener::bind(addresses.as_slice()).map_err(failed)?,
+        };
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         Ok(Self { listener, address, guard: Guard { tokens, metrics_open: options.metrics_open }, tls })

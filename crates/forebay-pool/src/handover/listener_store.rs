@@ -4,6 +4,7 @@
 //! by who wants to listen where it is bound, and only if clients still find it there.
 
 use super::{Guest, Inheritance, Listener, Manager};
+use crate::may_wait::MayWait;
 use forebay_export::uri::Endpoint;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
@@ -87,16 +88,16 @@ impl ListenerStore {
         self.passed || self.manager.is_some() || self.is_parked()
     }
 
-    /// The socket of an endpoint, if there is one.
-    pub fn take(&self, wanted: &Endpoint) -> Option<OwnedFd> {
+    /// The socket of an endpoint, if there is one. May wait for whoever resolves its name.
+    pub fn take(&self, may_wait: &MayWait, wanted: &Endpoint) -> Option<OwnedFd> {
+        if self.lock().listeners.is_empty() {
+            return None;
+        }
+        // Before the lock is taken: threads of pools take it too.
+        let is_found = is_found_at(may_wait, wanted);
         let mut inherited = self.lock();
-        let at = inherited.listeners.iter().position(|listener| is_there(listener, wanted))?;
+        let at = inherited.listeners.iter().position(is_found)?;
         Some(inherited.listeners.swap_remove(at).fd)
-    }
-
-    /// Whether there is a socket of an endpoint.
-    pub(crate) fn has(&self, wanted: &Endpoint) -> bool {
-        self.lock().listeners.iter().any(|listener| is_there(listener, wanted))
     }
 
     /// The connections to an export, which it must take or close.
@@ -161,19 +162,22 @@ fn bound_address(fd: &OwnedFd) -> Option<SocketAddr> {
     TcpListener::from(fd.try_clone().ok()?).local_addr().ok()
 }
 
-/// Is the socket bound where it is wanted, and do clients find it?
-fn is_there(listener: &Listener, wanted: &Endpoint) -> bool {
-    match wanted {
-        Endpoint::Unix(path) => {
-            let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
-            is_socket && bound_path(&listener.fd).is_some_and(|bound| bound == *path)
+/// Tells whether a socket is bound where it is wanted, and whether clients find it there.
+fn is_found_at<'a>(_: &MayWait, wanted: &'a Endpoint) -> impl Fn(&Listener) -> bool + use<'a> {
+    let is_socket =
+        |path: &&PathBuf| std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    let (path, addresses) = match wanted {
+        Endpoint::Unix(path) => (Some(path).filter(is_socket), Vec::new()),
+        Endpoint::Tcp { port: 0, .. } => (None, Vec::new()),
+        Endpoint::Tcp { host, port } => {
+            (None, (host.as_str(), *port).to_socket_addrs().map_or_else(|_| Vec::new(), Iterator::collect))
         }
+    };
+    move |listener| match wanted {
+        Endpoint::Unix(_) => path.is_some_and(|path| bound_path(&listener.fd).as_ref() == Some(path)),
         // A port that the system chose is known by who asked for it.
         Endpoint::Tcp { port: 0, .. } => listener.endpoint == *wanted,
-        Endpoint::Tcp { host, port } => bound_address(&listener.fd).is_some_and(|bound| {
-            let wanted = (host.as_str(), *port).to_socket_addrs();
-            wanted.is_ok_and(|mut addresses| addresses.any(|address| address == bound))
-        }),
+        Endpoint::Tcp { .. } => bound_address(&listener.fd).is_some_and(|bound| addresses.contains(&bound)),
     }
 }
 
@@ -195,11 +199,11 @@ mod tests {
             named(fd).unwrap()
         };
         let store = parked_with(vec![listener(&path), listener(&other)]);
-        assert!(store.take(&Endpoint::Unix(folder.path().join("c"))).is_none());
-        assert!(store.take(&Endpoint::Unix(path.clone())).is_some());
-        assert!(store.take(&Endpoint::Unix(path)).is_none(), "it is taken once");
+        assert!(store.take(&MayWait::here(), &Endpoint::Unix(folder.path().join("c"))).is_none());
+        assert!(store.take(&MayWait::here(), &Endpoint::Unix(path.clone())).is_some());
+        assert!(store.take(&MayWait::here(), &Endpoint::Unix(path)).is_none(), "it is taken once");
         std::fs::remove_file(&other).unwrap();
-        assert!(store.take(&Endpoint::Unix(other)).is_none(), "no client finds it");
+        assert!(store.take(&MayWait::here(), &Endpoint::Unix(other)).is_none(), "no client finds it");
     }
 
     #[test]
@@ -248,14 +252,18 @@ mod tests {
         let port = bound_address(&fd).unwrap().port();
         let asked = Endpoint::Tcp { host: "127.0.0.1".into(), port: 0 };
         let store = parked_with(vec![Listener { endpoint: asked.clone(), fd }]);
-        assert!(store.take(&Endpoint::Tcp { host: "127.0.0.1".into(), port: port ^ 1 }).is_none());
-        assert!(store.take(&Endpoint::Tcp { host: "127.0.0.2".into(), port }).is_none());
-        assert!(store.take(&Endpoint::Tcp { host: "127.0.0.1".into(), port }).is_some());
+        assert!(
+            store
+                .take(&MayWait::here(), &Endpoint::Tcp { host: "127.0.0.1".into(), port: port ^ 1 })
+                .is_none()
+        );
+        assert!(store.take(&MayWait::here(), &Endpoint::Tcp { host: "127.0.0.2".into(), port }).is_none());
+        assert!(store.take(&MayWait::here(), &Endpoint::Tcp { host: "127.0.0.1".into(), port }).is_some());
         let fd = OwnedFd::from(TcpListener::bind("127.0.0.1:0").unwrap());
         store.put_back(Inheritance {
             listeners: vec![Listener { endpoint: asked.clone(), fd }],
             guests: Vec::new(),
         });
-        assert!(store.take(&asked).is_some());
+        assert!(store.take(&MayWait::here(), &asked).is_some());
     }
 }

@@ -4,7 +4,7 @@
 use super::Pool;
 use super::volumes::Done;
 use crate::may_wait::MayWait;
-use crate::server::{Socket, listen};
+use crate::server::{Socket, ToListen};
 use forebay_export::uri::{Endpoint, ExportUri};
 use forebay_format::VolumeId;
 use std::thread::JoinHandle;
@@ -33,27 +33,29 @@ impl Pool {
         &mut self,
         id: VolumeId,
         uri: &ExportUri,
-        endpoint: &Endpoint,
-        timeout: Duration,
+        wanted: ToListen,
     ) -> Result<(), String> {
-        if let Some(there) = self.listening.iter_mut().find(|there| there.endpoint == *endpoint) {
+        let endpoint = wanted.endpoint.clone();
+        if let Some(there) = self.listening.iter_mut().find(|there| there.endpoint == endpoint) {
             there.waiting.push((id, uri.clone()));
             return Ok(());
         }
-        let (tasks, waker, wanted) = (self.myself.clone(), self.reactor.waker(), endpoint.clone());
+        let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
         let work = move |may_wait: &MayWait| {
-            let made = listen(may_wait, &wanted, timeout);
-            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.listened(&wanted, made))); // it may have ended
+            let made = wanted.listen(may_wait);
+            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.listened(wanted, made))); // it may have ended
             waker.wake();
         };
         let thread = MayWait::spawn(format!("listen-{}", self.name), work);
         thread.map_err(|error| format!("cannot start a thread: {error}"))?;
-        self.listening.push(Listening { endpoint: endpoint.clone(), waiting: vec![(id, uri.clone())] });
+        self.listening.push(Listening { endpoint, waiting: vec![(id, uri.clone())] });
         Ok(())
     }
 
-    fn listened(&mut self, endpoint: &Endpoint, made: Result<Socket, String>) {
-        let Some(at) = self.listening.iter().position(|there| there.endpoint == *endpoint) else { return };
+    fn listened(&mut self, wanted: ToListen, made: Result<Socket, String>) {
+        let Some(at) = self.listening.iter().position(|there| there.endpoint == wanted.endpoint) else {
+            return;
+        };
         let waiting = self.listening.swap_remove(at).waiting;
         let (mut socket, why) = match made {
             Ok(socket) => (Some(socket), None),
@@ -71,7 +73,7 @@ impl Pool {
             self.exported(id, &uri, result);
         }
         if let Some(socket) = socket {
-            self.chore(move |_| socket.undo());
+            self.chore(move |may_wait| socket.undo(may_wait, &wanted.endpoint, &wanted.listener_store));
         }
     }
 

@@ -397,7 +397,7 @@ impl Pool {
     fn export(&mut self, id: VolumeId, uri: &ExportUri) -> Result<Option<String>, String> {
         match uri {
             ExportUri::Nbd { endpoint, .. } => match self.server.must_listen(endpoint) {
-                Some(timeout) => self.begin_listen(id, uri, endpoint, timeout).map(|()| None),
+                Some(wanted) => self.begin_listen(id, uri, wanted).map(|()| None),
                 None => self.offer(id, uri, &mut None).map(Some),
             },
             ExportUri::Fuse { path } => self.begin_mount(id, path).map(|()| None),

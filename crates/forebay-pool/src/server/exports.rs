@@ -87,9 +87,33 @@ impl Socket {
     }
 
     /// Nobody wants it: it is as if it had never been there.
-    pub(crate) fn undo(self) {
-        if let (Endpoint::Unix(path), Some(file)) = (&self.actual, self.file) {
+    pub(crate) fn undo(self, _: &MayWait, wanted: &Endpoint, store: &ListenerStore) {
+        store.forget(wanted);
+        if let (Endpoint::Unix(path), Some(file), false) = (&self.actual, self.file, store.is_parked()) {
             file.remove(path);
+        }
+    }
+}
+
+/// An endpoint for which somebody must get a socket.
+#[derive(Debug)]
+pub struct ToListen {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) listener_store: Arc<ListenerStore>,
+    /// So long is waited for a place where somebody else listens.
+    timeout: Duration,
+}
+
+impl ToListen {
+    /// The socket that was kept, or a new one. May wait for whoever resolves names.
+    ///
+    /// # Errors
+    /// Somebody else listens there, or it cannot be listened on, in words.
+    pub fn listen(&self, may_wait: &MayWait) -> Result<Socket, String> {
+        let wanted = &self.endpoint;
+        match self.listener_store.take(may_wait, wanted) {
+            Some(kept) => bound(&kept, wanted).map(|actual| Socket::new(kept, actual)),
+            None => listen(may_wait, wanted, self.timeout),
         }
     }
 }
@@ -316,15 +340,7 @@ impl Directory {
         self.endpoints.iter().position(open)
     }
 
-    /// If somebody must make a socket for an endpoint: how long one that is in use is waited for.
-    fn must_listen(&self, wanted: &Endpoint) -> Option<Duration> {
-        let is_there = self.position(wanted).is_some() || self.listener_store.has(wanted);
-        let timeout = if self.since.elapsed() < STARTING { STALE_TIMEOUT } else { Duration::ZERO };
-        (!is_there).then_some(timeout)
-    }
-
-    /// Finds the endpoint, or uses the socket that was made for it (or that somebody kept); tells
-    /// whether it is new.
+    /// Finds the endpoint, or uses the socket that was made for it; tells whether it is new.
     fn endpoint(
         &mut self,
         reactor: &mut Reactor,
@@ -344,14 +360,7 @@ impl Directory {
                 Err("another export at the same place has other TLS settings".into())
             };
         }
-        let made = match self.listener_store.take(wanted) {
-            Some(socket) => {
-                let actual = bound(&socket, wanted)?;
-                Some(Socket::new(socket, actual))
-            }
-            None => made.take(),
-        };
-        let Socket { fd, actual, file } = made.ok_or("nobody listens there")?;
+        let Socket { fd, actual, file } = made.take().ok_or("nobody listens there")?;
         self.listener_store.keep(wanted, &fd);
         let listener = reactor.add_listener(fd).map_err(|error| format!("cannot listen: {error}"))?;
         let (asked, tls) = (wanted.clone(), tls.cloned());
@@ -367,12 +376,7 @@ impl Directory {
     }
 }
 
-/// Listens; may wait for whoever resolves names. A place where somebody else listens is waited for
-/// with `patience`.
-///
-/// # Errors
-/// Somebody else listens there, or it cannot be listened on, in words.
-pub fn listen(_: &MayWait, wanted: &Endpoint, timeout: Duration) -> Result<Socket, String> {
+fn listen(_: &MayWait, wanted: &Endpoint, timeout: Duration) -> Result<Socket, String> {
     let began = Instant::now();
     loop {
         match listen_once(wanted) {
@@ -431,10 +435,15 @@ impl Server {
         self.rules[index] = Some(rules);
     }
 
-    /// If somebody must [`listen`] for an endpoint before something is exported there: with this
-    /// patience.
-    pub fn must_listen(&self, endpoint: &Endpoint) -> Option<Duration> {
-        self.directory.must_listen(endpoint)
+    /// What somebody must do before something is exported at an endpoint; `None`: nothing.
+    pub fn must_listen(&self, endpoint: &Endpoint) -> Option<ToListen> {
+        let directory = &self.directory;
+        let timeout = if directory.since.elapsed() < STARTING { STALE_TIMEOUT } else { Duration::ZERO };
+        directory.position(endpoint).is_none().then(|| ToListen {
+            endpoint: endpoint.clone(),
+            listener_store: Arc::clone(&directory.listener_store),
+            timeout,
+        })
     }
 
     /// Files of sockets that are listened on no more: they are to be removed.

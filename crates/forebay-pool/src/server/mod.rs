@@ -56,8 +56,7 @@ mod tls;
 
 use connection::Connection;
 use exports::Directory;
-pub(crate) use exports::Socket;
-pub use exports::{Offer, listen};
+pub use exports::{Offer, Socket, ToListen};
 use refusals::Refusals;
 pub(crate) use refusals::Refused;
 
