@@ -1,6 +1,7 @@
 //! Small files in the state directory that must survive a loss of power: each is replaced as a
 //! whole.
 
+use crate::may_wait::MayWait;
 use serde::Serialize;
 use std::fs::{self, File};
 use std::io::{self, BufWriter};
@@ -13,6 +14,7 @@ use std::path::Path;
 /// # Errors
 /// Any step fails. The file is then what it was, or already the new one.
 pub(crate) fn replace(
+    _: &MayWait,
     state_dir: &Path,
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
@@ -31,15 +33,22 @@ pub(crate) fn replace(
 ///
 /// # Errors
 /// As [`replace`].
-pub(crate) fn replace_json(state_dir: &Path, path: &Path, value: &impl Serialize) -> io::Result<()> {
-    replace(state_dir, path, |out| serde_json::to_writer_pretty(out, value).map_err(io::Error::other))
+pub(crate) fn replace_json(
+    may_wait: &MayWait,
+    state_dir: &Path,
+    path: &Path,
+    value: &impl Serialize,
+) -> io::Result<()> {
+    replace(may_wait, state_dir, path, |out| {
+        serde_json::to_writer_pretty(out, value).map_err(io::Error::other)
+    })
 }
 
 /// Removes a file of the state directory durably; one that is not there is fine.
 ///
 /// # Errors
 /// Any step fails.
-pub(crate) fn remove(state_dir: &Path, path: &Path) -> io::Result<()> {
+pub(crate) fn remove(_: &MayWait, state_dir: &Path, path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other.and_then(|()| sync_names(state_dir, path.parent().unwrap_or(state_dir))),

@@ -205,9 +205,9 @@ impl LossRecord {
     ///
     /// # Errors
     /// Any step fails; then the record is what it was.
-    pub fn store(&self, _: &MayWait, state_dir: &Path) -> io::Result<()> {
+    pub fn store(&self, may_wait: &MayWait, state_dir: &Path) -> io::Result<()> {
         let path = self.path(state_dir);
-        crate::durable::replace(state_dir, &path, |out| {
+        crate::durable::replace(may_wait, state_dir, &path, |out| {
             // A long one is not for people: half as many bytes, and none of them in memory.
             let written = match self.ranges() {
                 0..=PRETTY_RANGES_MAX => serde_json::to_writer_pretty(out, self),
@@ -257,7 +257,7 @@ impl LossRecord {
     ///
     /// # Errors
     /// One of them, or the folder, cannot be read.
-    pub fn all(state_dir: &Path) -> Result<Vec<Self>, RunError> {
+    pub fn all(_: &MayWait, state_dir: &Path) -> Result<Vec<Self>, RunError> {
         let folder = state_dir.join(FOLDER);
         let failed = |path: &Path, why: &dyn std::fmt::Display| {
             RunError::failed(
@@ -301,7 +301,9 @@ impl LossRecord {
 /// # Errors
 /// A record cannot be read.
 pub fn only_copies(state_dir: &Path, cache: CacheUuid) -> Result<Option<OnlyCopies>, RunError> {
-    let record = LossRecord::all(state_dir)?.into_iter().find(|record| record.cache_uuid == hex(&cache.0));
+    let record = LossRecord::all(&MayWait::here(), state_dir)?
+        .into_iter()
+        .find(|record| record.cache_uuid == hex(&cache.0));
     Ok(record.map(|record| only_copies_of(&record, record.path(state_dir))))
 }
 
@@ -359,7 +361,7 @@ impl Range {
 ///
 /// # Errors
 /// A sentence for people, if the folder, or what there is of the way to it, may not be written to.
-pub(crate) fn is_possible(state_dir: &Path) -> Result<(), String> {
+pub(crate) fn is_possible(_: &MayWait, state_dir: &Path) -> Result<(), String> {
     let folder = state_dir.join(FOLDER);
     let there = folder.ancestors().find(|path| path.exists()).unwrap_or(state_dir);
     rustix::fs::access(there, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| {
@@ -436,16 +438,16 @@ mod tests {
     fn a_record_comes_back_as_it_was_and_can_be_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("deep/state");
-        assert_eq!(LossRecord::all(&state).unwrap(), []);
+        assert_eq!(LossRecord::all(&MayWait::here(), &state).unwrap(), []);
         let first = record(1, vec![range()]);
         first.store(&MayWait::here(), &state).unwrap();
         let less = LossRecord { volumes: Vec::new(), ..first.clone() };
         record(2, Vec::new()).store(&MayWait::here(), &state).unwrap();
-        assert_eq!(LossRecord::all(&state).unwrap().len(), 2);
+        assert_eq!(LossRecord::all(&MayWait::here(), &state).unwrap().len(), 2);
         less.store(&MayWait::here(), &state).unwrap();
-        assert!(LossRecord::all(&state).unwrap().contains(&less));
-        assert!(!LossRecord::all(&state).unwrap().contains(&first));
-        assert_eq!(LossRecord::all(&state).unwrap().len(), 2);
+        assert!(LossRecord::all(&MayWait::here(), &state).unwrap().contains(&less));
+        assert!(!LossRecord::all(&MayWait::here(), &state).unwrap().contains(&first));
+        assert_eq!(LossRecord::all(&MayWait::here(), &state).unwrap().len(), 2);
     }
 
     #[test]
@@ -455,14 +457,20 @@ mod tests {
         let path = record(1, Vec::new()).path(folder.path());
         for wrong in ["", "{}", "{\"version\": 1"] {
             fs::write(&path, wrong).unwrap();
-            assert!(LossRecord::all(folder.path()).is_err(), "{wrong:?}");
+            assert!(LossRecord::all(&MayWait::here(), folder.path()).is_err(), "{wrong:?}");
         }
         let odd = record(1, vec![Range { offset_bytes: 100, ..range() }]);
         fs::write(&path, serde_json::to_vec(&odd).unwrap()).unwrap();
-        assert!(LossRecord::all(folder.path()).is_err(), "a range that is not made of sectors");
+        assert!(
+            LossRecord::all(&MayWait::here(), folder.path()).is_err(),
+            "a range that is not made of sectors"
+        );
         let other = record(9, Vec::new());
         fs::write(&path, serde_json::to_vec(&other).unwrap()).unwrap();
-        assert!(LossRecord::all(folder.path()).is_err(), "a file under another cache's name");
+        assert!(
+            LossRecord::all(&MayWait::here(), folder.path()).is_err(),
+            "a file under another cache's name"
+        );
     }
 
     #[test]
@@ -474,11 +482,11 @@ mod tests {
         let path = whole.path(folder.path());
         let first = LossRecord::add_safe(&MayWait::here(), &path, &[safe(8192, 512)]).unwrap();
         assert!(LossRecord::add_safe(&MayWait::here(), &path, &[safe(65536, 1024)]).unwrap() > first);
-        let left = LossRecord::all(folder.path()).unwrap().remove(0);
+        let left = LossRecord::all(&MayWait::here(), folder.path()).unwrap().remove(0);
         assert_eq!(left.volumes[0].lost, [Range { offset_bytes: 66560, bytes: 3072, written_unix_s: 5 }]);
         // A whole one takes the place of both files.
         whole.store(&MayWait::here(), folder.path()).unwrap();
-        assert_eq!(LossRecord::all(folder.path()).unwrap(), std::slice::from_ref(&whole));
+        assert_eq!(LossRecord::all(&MayWait::here(), folder.path()).unwrap(), std::slice::from_ref(&whole));
         assert!(whole.has_table(&whole.entries()));
         let mut other = whole.entries();
         other[0].size_bytes += 4096;
@@ -556,11 +564,11 @@ mod tests {
     #[test]
     fn that_no_record_can_be_made_is_known_before_one_is_needed() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(is_possible(&folder.path().join("not/yet/there")), Ok(()));
+        assert_eq!(is_possible(&MayWait::here(), &folder.path().join("not/yet/there")), Ok(()));
         assert!(!folder.path().join("not").exists(), "looking makes nothing");
         let in_the_way = folder.path().join("file");
         fs::write(&in_the_way, "").unwrap();
-        let why = is_possible(&in_the_way.join("state")).unwrap_err();
+        let why = is_possible(&MayWait::here(), &in_the_way.join("state")).unwrap_err();
         assert!(why.contains("set state_dir") && why.contains("file"), "{why}");
     }
 }

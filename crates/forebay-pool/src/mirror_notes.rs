@@ -96,7 +96,7 @@ impl Notes {
     ///
     /// # Errors
     /// Any step fails. The file has all of it then, or is what it was.
-    pub(crate) fn keep(mut self, _: &MayWait, state_dir: &Path) -> Result<Self, String> {
+    pub(crate) fn keep(mut self, may_wait: &MayWait, state_dir: &Path) -> Result<Self, String> {
         // A thread that was given up on may end late: it must not put an older file in the place of
         // a newer one.
         static WRITERS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
@@ -109,13 +109,13 @@ impl Notes {
         let there = Self::read(state_dir, &self.cache_uuid).map_err(|error| error.to_string())?;
         let more: Vec<String> = there.into_iter().flat_map(|there| there.out).collect();
         self.out.extend(more.into_iter().filter(|tag| !self.out.contains(tag)).collect::<Vec<_>>());
-        let stored = self.store(state_dir);
+        let stored = self.store(may_wait, state_dir);
         stored.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
         Ok(self)
     }
 
-    fn store(&self, state_dir: &Path) -> io::Result<()> {
-        crate::durable::replace_json(state_dir, &Self::path(state_dir, &self.cache_uuid), self)
+    fn store(&self, may_wait: &MayWait, state_dir: &Path) -> io::Result<()> {
+        crate::durable::replace_json(may_wait, state_dir, &Self::path(state_dir, &self.cache_uuid), self)
     }
 
     /// Makes the file of a cache, with the tags that are known to be out.

@@ -20,6 +20,7 @@ use crate::cache_device::is_same;
 use crate::durable;
 use crate::error::RunError;
 use crate::loss_record::{LossRecord, hex, unix_s};
+use crate::may_wait::MayWait;
 use forebay_config::CacheSpec;
 use forebay_core::CacheMark;
 use forebay_format::CacheUuid;
@@ -113,8 +114,8 @@ impl CacheRecord {
         path_of(state_dir, &self.cache_uuid)
     }
 
-    fn store(&self, state_dir: &Path) -> io::Result<()> {
-        durable::replace_json(state_dir, &self.path(state_dir), self)
+    fn store(&self, may_wait: &MayWait, state_dir: &Path) -> io::Result<()> {
+        durable::replace_json(may_wait, state_dir, &self.path(state_dir), self)
     }
 
     /// It says already that this cache is in use, on the same devices, by the same pool: nothing
@@ -137,10 +138,10 @@ impl CacheRecord {
     ///
     /// # Errors
     /// A sentence for people.
-    pub fn remove(&self, state_dir: &Path) -> Result<(), String> {
+    pub fn remove(&self, may_wait: &MayWait, state_dir: &Path) -> Result<(), String> {
         let removed = Self { standing: Standing::Removed, pool: None, ..self.clone() };
         let failed = |error| format!("cannot change {}: {error}", self.path(state_dir).display());
-        removed.store(state_dir).map_err(failed)
+        removed.store(may_wait, state_dir).map_err(failed)
     }
 
     /// What may be lost with it, in words.
@@ -353,7 +354,7 @@ impl Permit<'_> {
     /// replaced one, between the making of the new one and its record.
     fn spent(&self) -> Vec<String> {
         // One whose record cannot be read is no such cache; whoever opens a pool is told.
-        let failed = LossRecord::all(self.state_dir).unwrap_or_default();
+        let failed = LossRecord::all(&MayWait::here(), self.state_dir).unwrap_or_default();
         let spent = failed.into_iter().filter(|record| record.lost_bytes() == 0);
         spent.map(|record| record.cache_uuid).collect()
     }
@@ -435,7 +436,13 @@ impl Permit<'_> {
     ///
     /// # Errors
     /// It cannot be recorded, or somebody has a copy of the same cache open.
-    pub fn enter(&self, cache: CacheUuid, specs: &[CacheSpec], facts: &Facts) -> Result<Entry, RunError> {
+    pub fn enter(
+        &self,
+        may_wait: &MayWait,
+        cache: CacheUuid,
+        specs: &[CacheSpec],
+        facts: &Facts,
+    ) -> Result<Entry, RunError> {
         let lock = lock(self.state_dir, cache)?;
         let own = cache_record(self.state_dir, cache)?;
         let (records, _) = all(self.state_dir)?;
@@ -460,9 +467,9 @@ impl Permit<'_> {
         for other in self.others(&records, own.as_ref().or(Some(&fresh)), specs).filter(gives_way) {
             let given_up =
                 CacheRecord { standing: Standing::GivenUp, recorded_unix_s: unix_s(), ..other.clone() };
-            given_up.store(self.state_dir).map_err(failed)?;
+            given_up.store(may_wait, self.state_dir).map_err(failed)?;
         }
-        let record = match (record.store(self.state_dir), own) {
+        let record = match (record.store(may_wait, self.state_dir), own) {
             (Ok(()), _) => record,
             // As after a crash: it is behind, and says all that it must.
             (Err(_), Some(own)) if own.is_in_use_as(&record) => own,
@@ -496,11 +503,11 @@ pub(crate) fn older_hint(path: &str, record: impl std::fmt::Display) -> String {
 ///
 /// # Errors
 /// It cannot.
-pub fn check_writable(state_dir: &Path) -> Result<(), RunError> {
+pub fn check_writable(may_wait: &MayWait, state_dir: &Path) -> Result<(), RunError> {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let path = state_dir.join(FOLDER).join("trial");
-    let tried = durable::replace(state_dir, &path, |out| out.write_all(&[b' '; TRIAL_BYTES]));
+    let tried = durable::replace(may_wait, state_dir, &path, |out| out.write_all(&[b' '; TRIAL_BYTES]));
     let _ = fs::remove_file(&path);
     let _ = fs::remove_file(path.with_extension("new"));
     tried.map_err(|error| {
@@ -611,26 +618,31 @@ impl Entry {
     ///
     /// # Errors
     /// A sentence for people; the record is what it was.
-    pub fn raise(&self, facts: &Facts) -> Result<(), String> {
-        self.change(false, |record| with(record, facts))
+    pub fn raise(&self, may_wait: &MayWait, facts: &Facts) -> Result<(), String> {
+        self.change(may_wait, false, |record| with(record, facts))
     }
 
     /// As [`Entry::raise`], and the cache is closed.
     ///
     /// # Errors
     /// As [`Entry::raise`].
-    pub(crate) fn end(&self, facts: &Facts) -> Result<(), String> {
-        self.change(true, |record| CacheRecord { in_use: false, ..with(record, facts) })
+    pub(crate) fn end(&self, may_wait: &MayWait, facts: &Facts) -> Result<(), String> {
+        self.change(may_wait, true, |record| CacheRecord { in_use: false, ..with(record, facts) })
     }
 
-    fn change(&self, ends: bool, change: impl FnOnce(CacheRecord) -> CacheRecord) -> Result<(), String> {
+    fn change(
+        &self,
+        may_wait: &MayWait,
+        ends: bool,
+        change: impl FnOnce(CacheRecord) -> CacheRecord,
+    ) -> Result<(), String> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.ended {
             return Ok(());
         }
         let new = change(kept.record.clone());
         let same = CacheRecord { recorded_unix_s: kept.record.recorded_unix_s, ..new.clone() } == kept.record;
-        let stored = if same { Ok(()) } else { new.store(&self.state_dir) };
+        let stored = if same { Ok(()) } else { new.store(may_wait, &self.state_dir) };
         kept.ended = ends;
         if ends {
             kept.lock = None;
@@ -645,13 +657,13 @@ impl Entry {
     ///
     /// # Errors
     /// A sentence for people.
-    pub fn remove(&self, erased: bool) -> Result<(), String> {
+    pub fn remove(&self, may_wait: &MayWait, erased: bool) -> Result<(), String> {
         let record = CacheRecord { standing: Standing::Removed, pool: None, ..self.record() };
         let path = record.path(&self.state_dir);
         let done = match erased {
-            true => durable::remove(&self.state_dir, &path)
-                .and_then(|()| durable::remove(&self.state_dir, &path.with_extension("lock"))),
-            false => record.store(&self.state_dir),
+            true => durable::remove(may_wait, &self.state_dir, &path)
+                .and_then(|()| durable::remove(may_wait, &self.state_dir, &path.with_extension("lock"))),
+            false => record.store(may_wait, &self.state_dir),
         };
         done.map_err(|error| format!("cannot change {}: {error}", path.display()))
     }

@@ -18,13 +18,14 @@ mod recorder;
 pub use recorder::Prepared;
 pub(crate) use recorder::Watch;
 
+use crate::may_wait::MayWait;
 use forebay_core::Suspicion;
 use forebay_format::BLOCK_BYTES;
 use forebay_io::{Device, DeviceError, DeviceKind};
 use memory::Memory;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Blocks at the start of a store whose checksums are kept: file systems, volume managers and
@@ -256,19 +257,10 @@ impl Record {
         Some(record).filter(|record| record.version == VERSION)
     }
 
-    /// Makes the record durable: a new file, its name, and that of the folder.
-    fn store(&self, path: &Path) -> io::Result<()> {
-        let folder = path.parent().unwrap_or(path);
-        fs::create_dir_all(folder)?;
-        let fresh = path.with_extension("new");
-        let mut file = File::create(&fresh)?;
-        file.write_all(&serde_json::to_vec_pretty(self).map_err(io::Error::other)?)?;
-        file.sync_all()?;
-        fs::rename(&fresh, path)?;
-        for folder in [Some(folder), folder.parent()].into_iter().flatten() {
-            File::open(folder)?.sync_all()?;
-        }
-        Ok(())
+    /// Makes the record durable, in a folder of the state directory.
+    fn store(&self, may_wait: &MayWait, path: &Path) -> io::Result<()> {
+        let state_dir = path.parent().and_then(Path::parent).unwrap_or(path);
+        crate::durable::replace_json(may_wait, state_dir, path, self)
     }
 }
 

@@ -4,6 +4,7 @@
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::{AdminError, DeviceInfo, ErrorKind, PoolInfo, RecordedInfo};
 use forebay_config::{ConfigFile, Edit};
+use forebay_pool::MayWait;
 use forebay_pool::loss_record::LossRecord;
 use forebay_pool::register::{CacheRecord, of_pool};
 use std::path::Path;
@@ -64,7 +65,8 @@ impl Service {
             (running.config.daemon.state_dir.clone(), devices.unwrap_or_default())
         };
         let volumes = self.configured_volumes(name);
-        let lost = LossRecord::all(&state_dir)?.into_iter().find(|record| record.pool == name);
+        let lost =
+            LossRecord::all(&MayWait::here(), &state_dir)?.into_iter().find(|record| record.pool == name);
         let records = of_pool(&state_dir, name)?;
         let why = if !volumes.is_empty() {
             format!("it is the pool of {}", volumes.join(", "))
@@ -101,7 +103,7 @@ impl Service {
         }
         let state_dir = self.running().config.daemon.state_dir.clone();
         for record in of_pool(&state_dir, name)? {
-            if let Err(why) = record.remove(&state_dir) {
+            if let Err(why) = record.remove(&MayWait::here(), &state_dir) {
                 self.emit(ServiceEvent::Problem(format!(
                     "pool {name} is removed, but its cache is still recorded: {why}"
                 )));

@@ -433,7 +433,7 @@ impl Service {
     /// What is lost counts as given up.
     fn give_up(&self, record: &LossRecord) -> Result<(), AdminError> {
         let state_dir = self.running().config.daemon.state_dir.clone();
-        let all = LossRecord::all(&state_dir)?;
+        let all = LossRecord::all(&MayWait::here(), &state_dir)?;
         if all.iter().any(|there| there.cache_uuid == record.cache_uuid && there.lost_bytes() == 0) {
             return Ok(());
         }
@@ -524,7 +524,7 @@ impl Service {
                 erase_cache(&MayWait::here(), path)?;
             }
         }
-        if let Some(Err(why)) = entry.map(|entry| entry.remove(erase)) {
+        if let Some(Err(why)) = entry.map(|entry| entry.remove(&MayWait::here(), erase)) {
             self.emit(ServiceEvent::Problem(format!(
                 "pool {name} is removed, but its cache is still recorded: {why}"
             )));
@@ -538,7 +538,7 @@ impl Service {
 /// The record of a pool's cache, if that has failed and must not be opened.
 pub(super) fn failed_before(opening: &Opening) -> Result<Option<LossRecord>, AdminError> {
     let Opening { name, config, state_dir, allowed, is_named } = opening;
-    let records = LossRecord::all(state_dir)?;
+    let records = LossRecord::all(&MayWait::here(), state_dir)?;
     if records.is_empty() || config.devices.is_empty() {
         return Ok(None);
     }

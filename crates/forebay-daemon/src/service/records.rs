@@ -5,8 +5,8 @@ use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, Kind, Severity};
 use forebay_admin::{AdminError, ErrorKind, OpenHow};
 use forebay_config::CacheSpec;
-use forebay_pool::PoolHandle;
 use forebay_pool::register::{Consent, Entry, Permit, check_writable};
+use forebay_pool::{MayWait, PoolHandle};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ impl Service {
         specs: &[CacheSpec],
     ) -> Result<Option<Arc<Entry>>, AdminError> {
         let Some((uuid, facts)) = Self::ask(handle, |pool| pool.facts())? else { return Ok(None) };
-        let entry = Arc::new(permit.enter(uuid, specs, &facts)?);
+        let entry = Arc::new(permit.enter(&MayWait::here(), uuid, specs, &facts)?);
         let kept = Arc::clone(&entry);
         Self::ask(handle, move |pool| pool.keep_record(kept))?;
         Ok(Some(entry))
@@ -60,7 +60,7 @@ impl Service {
         let Ok((facts, stores)) = handle.ask(|pool| (pool.facts(), pool.unrecorded_stores())) else { return };
         let mut behind = Vec::new();
         if let (Some(entry), Some((_, facts))) = (entry, facts)
-            && let Err(why) = entry.raise(&facts)
+            && let Err(why) = entry.raise(&MayWait::here(), &facts)
         {
             let risk =
                 "until it can be written, an older copy of the cache may not be told from it after a crash";
@@ -110,7 +110,8 @@ impl Service {
     pub(crate) fn check_recordable(&self) -> Result<(), AdminError> {
         let state_dir = self.running().config.daemon.state_dir.clone();
         let place = state_dir.clone();
-        let tried = self.places.within(&place, RECORD_WITHIN, move |_| check_writable(&state_dir));
+        let tried =
+            self.places.within(&place, RECORD_WITHIN, move |may_wait| check_writable(may_wait, &state_dir));
         let late = || {
             let what = format!("{} does not answer within {} s", place.display(), RECORD_WITHIN.as_secs());
             AdminError::new(ErrorKind::Unavailable, what, "see that its file system works, then try again")
@@ -144,7 +145,7 @@ impl Service {
         };
         for (pool, files) in made.iter().filter(|(_, files)| !files.is_empty()) {
             unmake(files);
-            if let Some(Err(why)) = entries.get(pool).map(|entry| entry.remove(true)) {
+            if let Some(Err(why)) = entries.get(pool).map(|entry| entry.remove(&MayWait::here(), true)) {
                 self.emit(ServiceEvent::Problem(format!(
                     "the cache of pool {pool} is gone again, but recorded: {why}"
                 )));

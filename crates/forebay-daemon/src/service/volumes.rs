@@ -176,8 +176,8 @@ impl Service {
         let uuid = Self::ask(&handle, move |pool| pool.uuid_of(&wanted))?;
         let uuid = uuid.map_or_else(random_uuid, Ok)?;
         let state_dir = self.running().config.daemon.state_dir.clone();
-        let looked = within(OPEN_TIMEOUT, "look", move |_| {
-            let prepared = Prepared::look(&backing.device, &state_dir, uuid);
+        let looked = within(OPEN_TIMEOUT, "look", move |may_wait| {
+            let prepared = Prepared::look(may_wait, &backing.device, &state_dir, uuid);
             (backing, prepared)
         });
         let (backing, prepared) = looked.ok_or_else(|| no_answer(name, &config.backing))?;

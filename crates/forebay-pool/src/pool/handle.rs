@@ -2,6 +2,7 @@
 
 use super::{Pool, PoolEvent, PoolStart};
 use crate::error::RunError;
+use crate::may_wait::MayWait;
 use crate::open::PoolParts;
 use forebay_io::Waker;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -139,8 +140,11 @@ impl PoolHandle {
     pub fn start(
         start: PoolStart,
         parts: PoolParts,
-        report: Box<dyn FnMut(PoolEvent) + Send>,
+        mut report: Box<dyn FnMut(PoolEvent) + Send>,
     ) -> Result<Self, RunError> {
+        if let Err(why) = crate::loss_record::is_possible(&MayWait::here(), &start.state_dir) {
+            report(PoolEvent::Note(why));
+        }
         let (asking, tasks) = mpsc::channel();
         let myself = asking.clone();
         let (opened, result) = mpsc::sync_channel(1);
@@ -149,7 +153,7 @@ impl PoolHandle {
             .name(format!("pool-{}", start.name))
             .spawn(move || {
                 crate::may_wait::forbid_waiting();
-                match Pool::open(start, parts, (myself, tasks), || report) {
+                match Pool::open(start, parts, (myself, tasks), report) {
                     Ok(pool) => {
                         let _ = opened.send(Ok(pool.reactor.waker()));
                         let _ = ends.try_send(pool.serve()); // there is room, and who listens may be gone

@@ -230,7 +230,7 @@ impl Pool {
             let cache = self.io.cache_mut();
             cache.ids.pop();
             cache.map.set_device(member, None);
-            drop(self.reactor.remove_device(id));
+            crate::time_limit::let_go(self.reactor.remove_device(id));
             return Err(self.refuse_replacement(&error, "look at its state: forebay pool show"));
         }
         self.mirror.cancelled = false;

@@ -49,6 +49,7 @@ use crate::error::RunError;
 use crate::guard::GuardBook;
 use crate::handover::ListenerStore;
 use crate::loss_record::LossRecord;
+use crate::may_wait::MayWait;
 use crate::meter::{History, Meter};
 use crate::open::PoolParts;
 use crate::register::{Entry, Facts, older_hint, record_path};
@@ -172,7 +173,7 @@ impl Pool {
         start: PoolStart,
         parts: PoolParts,
         (myself, tasks): (mpsc::Sender<Task>, mpsc::Receiver<Task>),
-        make_report: impl FnOnce() -> Box<dyn FnMut(PoolEvent) + Send>,
+        mut report: Box<dyn FnMut(PoolEvent) + Send>,
     ) -> Result<Self, RunError> {
         // Before the first operation: the kernel's workers take after the thread that they work
         // for. That it may not is no failure: most who try Forebay are not root.
@@ -181,10 +182,6 @@ impl Pool {
         let (mut reactor, note) = Reactor::open(start.io, limits).map_err(|error| {
             RunError::failed(error, "the kernel must allow either io_uring or plain threads")
         })?;
-        let mut report = make_report();
-        if let Err(why) = crate::loss_record::is_possible(&start.state_dir) {
-            report(PoolEvent::Note(why));
-        }
         if let Some(note) = note {
             report(PoolEvent::Note(note));
         }
@@ -369,8 +366,8 @@ impl Pool {
     fn record_end(&mut self) {
         let (Some(entry), Some((_, facts))) = (self.entry.take(), self.facts()) else { return };
         let (done, ended) = mpsc::sync_channel(1);
-        let work = move || done.send(entry.end(&facts));
-        let spawned = std::thread::Builder::new().name(format!("end-{}", self.name)).spawn(work);
+        let work = move |may_wait: &MayWait| drop(done.send(entry.end(may_wait, &facts)));
+        let spawned = MayWait::spawn(format!("end-{}", self.name), work);
         let result = match spawned {
             Ok(_) => ended.recv_timeout(RECORD_TIMEOUT).unwrap_or_else(|error| Err(error.to_string())),
             Err(error) => Err(format!("cannot start a thread: {error}")),

@@ -3,6 +3,7 @@
 
 use super::{Clock, Facts, Record, judge, memory};
 use crate::error::RunError;
+use crate::may_wait::MayWait;
 use forebay_core::Suspicion;
 use forebay_format::BLOCK_BYTES;
 use forebay_io::{Device, DeviceOptions, SharedPage};
@@ -48,7 +49,7 @@ impl Prepared {
     ///
     /// # Errors
     /// The store cannot be read, or there is no memory.
-    pub fn look(device: &Device, state_dir: &Path, uuid: [u8; 16]) -> Result<Self, RunError> {
+    pub fn look(_: &MayWait, device: &Device, state_dir: &Path, uuid: [u8; 16]) -> Result<Self, RunError> {
         let failed = |error: &dyn std::fmt::Display| RunError::failed(error.to_string(), "");
         let facts = Facts::of(device).map_err(|error| failed(&error))?;
         let heads = Facts::heads_of(device).map_err(|error| failed(&error))?;
@@ -101,7 +102,7 @@ impl Prepared {
             recorded: None,
         };
         // Without it the judgement after a crash is less sharp, and clean blocks are dropped then.
-        let thread = std::thread::Builder::new().name("store".into()).spawn(move || recorder.run());
+        let thread = MayWait::spawn("store", move |may_wait| recorder.run(may_wait));
         Watch {
             shared,
             recorder: thread.ok().map(|thread| thread.thread().clone()),
@@ -190,7 +191,7 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn run(mut self) {
+    fn run(mut self, may_wait: &MayWait) {
         // What an earlier daemon wrote may not be durable yet, and the record must not speak of
         // bytes that a loss of power takes back.
         let _ = self.open().map(|device| device.flush());
@@ -202,7 +203,7 @@ impl Recorder {
             last = Some(counts);
             if Instant::now() >= not_before {
                 let looked = !quiet || self.is_seen(counts.0) || self.look(counts.0);
-                if !looked || !self.record() {
+                if !looked || !self.record(may_wait) {
                     not_before = Instant::now() + RECORD_PAUSE; // a store or a state directory in trouble is not asked all the time
                 }
             }
@@ -276,7 +277,7 @@ impl Recorder {
     }
 
     /// Brings the record up to date if that is due; false if it cannot be written.
-    fn record(&mut self) -> bool {
+    fn record(&mut self, may_wait: &MayWait) -> bool {
         let record = Record {
             version: super::VERSION,
             volume: self.volume.clone(),
@@ -301,7 +302,7 @@ impl Recorder {
         if !due || !memory::is_of(&self.shared.page, self.run) {
             return true;
         }
-        let stored = record.store(&self.record_path).is_ok();
+        let stored = record.store(may_wait, &self.record_path).is_ok();
         self.shared.behind.store(!stored, Ordering::Relaxed);
         if stored {
             self.recorded = Some((record, Instant::now()));

@@ -202,7 +202,7 @@ fn a_record_is_read_as_it_was_written_and_damage_is_no_record() {
     let path = Record::path(&folder, [7; 16]);
     assert_eq!(Record::read(&path), None);
     let record = record(disk(), "x");
-    record.store(&path).expect("it is written");
+    record.store(&MayWait::here(), &path).expect("it is written");
     assert_eq!(Record::read(&path), Some(record));
     fs::write(&path, b"{").expect("it is written");
     assert_eq!(Record::read(&path), None);
