@@ -3,7 +3,7 @@
 
 use super::keys::{self, Key, Shape};
 use super::tunables::{Scope, Tunable};
-use super::value::{Kind, Value};
+use super::value::{Value, ValueKind};
 use std::fmt::Write;
 
 /// `forebay.example.toml`: a file that can be used as it is, with every key and its default as a
@@ -105,7 +105,7 @@ pub fn tunables_markdown() -> String {
 fn choices_markdown(out: &mut String) {
     *out += "\n## Words\n\n| tunable | word | meaning |\n| --- | --- | --- |\n";
     for tunable in super::tunables::all() {
-        let Kind::Choice(choices) = tunable.kind else { continue };
+        let ValueKind::Choice(choices) = tunable.kind else { continue };
         for choice in choices {
             let _ = writeln!(out, "| `{}` | `{}` | {} |", tunable.name, choice.name, choice.help);
         }

@@ -139,7 +139,7 @@ impl From<&PoolTunables> for PoolSettings {
 mod tests {
     use super::*;
     use crate::tunables::Applies;
-    use crate::value::Kind;
+    use crate::value::ValueKind;
     use crate::{Scope, Settings, Tunable};
 
     #[test]
@@ -151,13 +151,13 @@ mod tests {
     /// A value that is not the default.
     fn other(tunable: &Tunable) -> String {
         let value = match tunable.kind {
-            Kind::Choice(choices) => {
+            ValueKind::Choice(choices) => {
                 choices.iter().map(|choice| choice.name).find(|name| *name != tunable.default)
             }
-            Kind::Percent { .. } | Kind::Count { .. } => Some("33"),
-            Kind::Size { .. } | Kind::Rate => Some("2MiB"),
-            Kind::Duration { .. } => Some("3s"),
-            Kind::Key => Some("/key"),
+            ValueKind::Percent { .. } | ValueKind::Count { .. } => Some("33"),
+            ValueKind::Size { .. } | ValueKind::Rate => Some("2MiB"),
+            ValueKind::Duration { .. } => Some("3s"),
+            ValueKind::Key => Some("/key"),
         };
         value.unwrap().to_owned()
     }

@@ -64,4 +64,4 @@ pub use rule_table::{RuleEntry, RuleTable, RuleValue};
 pub use settings::Settings;
 pub use store::{ConfigFile, StoreError};
 pub use tunables::{PoolTunables, Scope, Tunable, VolumeTunables};
-pub use value::{Kind, Value, ValueError};
+pub use value::{Value, ValueError, ValueKind};

@@ -5,7 +5,7 @@
 use super::keys::{self, Key, Shape};
 use super::model::NAME_BYTES_MAX;
 use super::tunables::{Applies, Scope, Translate, Tunable};
-use super::value::{Choice, Kind, Value as Tuned, is_switch};
+use super::value::{Choice, Value as Tuned, ValueKind, is_switch};
 use serde_json::{Map, Value, json};
 
 /// Patterns of sizes and durations: looser than the parser, tight enough for an editor.
@@ -100,20 +100,20 @@ fn words(choices: &[Choice]) -> Value {
     json!({ "oneOf": choices.iter().map(each).collect::<Vec<_>>() })
 }
 
-fn of_kind(kind: &Kind) -> Value {
+fn of_kind(kind: &ValueKind) -> Value {
     match *kind {
-        Kind::Choice(choices) if is_switch(choices) => {
+        ValueKind::Choice(choices) if is_switch(choices) => {
             json!({ "anyOf": [words(choices), { "type": "boolean" }] })
         }
-        Kind::Choice(choices) => words(choices),
-        Kind::Percent { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
-        Kind::Count { min, max, zero: None, .. } => {
+        ValueKind::Choice(choices) => words(choices),
+        ValueKind::Percent { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        ValueKind::Count { min, max, zero: None, .. } => {
             json!({ "type": "integer", "minimum": min, "maximum": max })
         }
-        Kind::Count { min, max, zero: Some(zero), .. } => {
+        ValueKind::Count { min, max, zero: Some(zero), .. } => {
             json!({ "anyOf": [{ "type": "integer", "minimum": min, "maximum": max }, { "const": zero }] })
         }
-        Kind::Size { min, max, auto, .. } => {
+        ValueKind::Size { min, max, auto, .. } => {
             let mut ways = vec![
                 json!({ "type": "string", "pattern": SIZE }),
                 json!({ "type": "integer", "minimum": min, "maximum": max }),
@@ -123,14 +123,14 @@ fn of_kind(kind: &Kind) -> Value {
             }
             json!({ "anyOf": ways })
         }
-        Kind::Key => {
+        ValueKind::Key => {
             json!({ "anyOf": [{ "const": "off" }, { "type": "string", "pattern": "^(/|credential:)." }] })
         }
-        Kind::Rate => {
+        ValueKind::Rate => {
             json!({ "anyOf": [{ "type": "string", "pattern": RATE }, { "type": "integer", "minimum": 0 }] })
         }
-        Kind::Duration { off: false, .. } => json!({ "type": "string", "pattern": DURATION }),
-        Kind::Duration { off: true, .. } => {
+        ValueKind::Duration { off: false, .. } => json!({ "type": "string", "pattern": DURATION }),
+        ValueKind::Duration { off: true, .. } => {
             json!({ "anyOf": [{ "const": "off" }, { "type": "string", "pattern": DURATION }] })
         }
     }

@@ -8,7 +8,7 @@
 
 use super::choices::*;
 use super::settings::Settings;
-use super::value::{Choice, Kind, Value, ValueError, nearest};
+use super::value::{Choice, Value, ValueError, ValueKind, nearest};
 use crate::KeySource;
 use forebay_export::size::ByteSize;
 use std::time::Duration;
@@ -96,7 +96,7 @@ pub struct Tunable {
     /// What it belongs to.
     pub scope: Scope,
     /// What it takes.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// Default, as people write it.
     pub default: &'static str,
     /// When a change applies.
@@ -139,7 +139,7 @@ impl Tunable {
     /// The words of a choice; empty for other kinds.
     #[must_use]
     pub fn choices(&self) -> &'static [Choice] {
-        if let Kind::Choice(choices) = self.kind { choices } else { &[] }
+        if let ValueKind::Choice(choices) = self.kind { choices } else { &[] }
     }
 }
 
@@ -285,20 +285,20 @@ macro_rules! tunables {
     };
 }
 
-const fn percent(min: u64, max: u64) -> Kind {
-    Kind::Percent { min, max }
+const fn percent(min: u64, max: u64) -> ValueKind {
+    ValueKind::Percent { min, max }
 }
 
-const fn count(min: u64, max: u64, unit: &'static str) -> Kind {
-    Kind::Count { min, max, unit, zero: None }
+const fn count(min: u64, max: u64, unit: &'static str) -> ValueKind {
+    ValueKind::Count { min, max, unit, zero: None }
 }
 
-const fn size(min: u64, max: u64) -> Kind {
-    Kind::Size { min, max, power_of_two: false, auto: false }
+const fn size(min: u64, max: u64) -> ValueKind {
+    ValueKind::Size { min, max, power_of_two: false, auto: false }
 }
 
-const fn duration(min: Duration, max: Duration, off: bool) -> Kind {
-    Kind::Duration { min, max, off }
+const fn duration(min: Duration, max: Duration, off: bool) -> ValueKind {
+    ValueKind::Duration { min, max, off }
 }
 
 const fn same(name: &'static str) -> Alias {
@@ -313,16 +313,16 @@ const fn words(name: &'static str, words: &'static [(&'static str, &'static str)
 const DAYS_30: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Shortest time that makes sense for what the engine looks at many times a second.
 const MS: Duration = Duration::from_millis(1);
-const IOPS: Kind =
-    Kind::Count { min: 0, max: 10_000_000, unit: "operations per second", zero: Some("unlimited") };
-const KIB: Kind = Kind::Count { min: 0, max: 1 << 30, unit: "KiB", zero: Some("off") };
+const IOPS: ValueKind =
+    ValueKind::Count { min: 0, max: 10_000_000, unit: "operations per second", zero: Some("unlimited") };
+const KIB: ValueKind = ValueKind::Count { min: 0, max: 1 << 30, unit: "KiB", zero: Some("off") };
 
 tunables! {
     /// Settings of one volume, checked.
     VolumeTunables, Volume {
-        mode: VolumeMode = "writeback", Kind::Choice(VolumeMode::CHOICES), Live,
+        mode: VolumeMode = "writeback", ValueKind::Choice(VolumeMode::CHOICES), Live,
             "how the volume uses its cache";
-        destage_order: DestageOrder = "elevator", Kind::Choice(DestageOrder::CHOICES), Live,
+        destage_order: DestageOrder = "elevator", ValueKind::Choice(DestageOrder::CHOICES), Live,
             "which dirty block is written back first";
         flush_period: Option<Duration> = "off", duration(Duration::from_secs(1), DAYS_30, true), Live,
             "no block stays dirty for longer; what is due is spread evenly over the period";
@@ -335,7 +335,7 @@ tunables! {
             "writers are slowed to the speed of the backing store at this dirty share of the pool's capacity";
         max_destage_iops: u32 = "0", IOPS, Live,
             "destage writes at most this many times a second";
-        max_destage_bandwidth: ByteSize = "0", Kind::Rate, Live,
+        max_destage_bandwidth: ByteSize = "0", ValueKind::Rate, Live,
             "destage writes at most this much a second";
         latency_target: Option<Duration> = "20ms", duration(MS, Duration::from_secs(10), true), Live,
             "destage yields when requests wait longer than this for the backing store";
@@ -343,7 +343,7 @@ tunables! {
             "destage operations in flight under pressure", [same("max_clean_ios_total")];
         destage_gap_kb: u64 = "512", KIB, Live,
             "widest gap between dirty blocks that is written along with them where that is faster";
-        admission: Admission = "always", Kind::Choice(Admission::CHOICES), Live,
+        admission: Admission = "always", ValueKind::Choice(Admission::CHOICES), Live,
             "which read misses are stored in the cache";
         skip_seq_thresh_kb: u64 = "0", KIB, Live,
             "a sequential stream goes past the cache once it is this long", [same("skip_seq_thresh_kb")];
@@ -351,17 +351,17 @@ tunables! {
             "share of the pool's capacity that other volumes cannot take from this one";
         max_share_pct: u32 = "100", percent(1, 100), Live,
             "share of the pool's capacity that this volume can have";
-        priority: Priority = "normal", Kind::Choice(Priority::CHOICES), Live,
+        priority: Priority = "normal", ValueKind::Choice(Priority::CHOICES), Live,
             "whose dirty data goes first when volumes share a backing device or a pool";
         zero_direct_min: ByteSize = "1MiB", size(4096, 1 << 40), Live,
             "zeroes and discards from this size on go to the backing store at once";
-        default_action: DefaultAction = "cache", Kind::Choice(DefaultAction::CHOICES), Live,
+        default_action: DefaultAction = "cache", ValueKind::Choice(DefaultAction::CHOICES), Live,
             "what happens to a request that no rule matches", [words("cache_all", &[("1", "cache"), ("0", "bypass")])];
-        on_backing_change: OnBackingChange = "refuse", Kind::Choice(OnBackingChange::CHOICES), AtAttach,
+        on_backing_change: OnBackingChange = "refuse", ValueKind::Choice(OnBackingChange::CHOICES), AtAttach,
             "what to do if the backing store was changed while the cache was away";
         connections_max: u32 = "1024", count(1, 60_000, "connections"), AtAttach,
             "connections to this volume at once; further ones are refused";
-        emulate: Emulate = "none", Kind::Choice(Emulate::CHOICES), AtAttach,
+        emulate: Emulate = "none", ValueKind::Choice(Emulate::CHOICES), AtAttach,
             "a disk to imitate in front of the backing store";
     }
 }
@@ -369,7 +369,7 @@ tunables! {
 tunables! {
     /// Settings of one pool, checked.
     PoolTunables, Pool {
-        reclaim_policy: ReclaimPolicy = "s3fifo", Kind::Choice(ReclaimPolicy::CHOICES), Live,
+        reclaim_policy: ReclaimPolicy = "s3fifo", ValueKind::Choice(ReclaimPolicy::CHOICES), Live,
             "what is evicted when the cache is full", [words("reclaim_policy", &[("0", "fifo"), ("1", "lru")])];
         survivors_max_pct: u32 = "75", percent(0, 90), Live,
             "share of a reclaimed segment that may be kept because it was hit: bounds extra writes to the flash";
@@ -387,16 +387,16 @@ tunables! {
             "poll at most this long for completions before sleeping; how long is learned, an idle pool sleeps";
         nice_boost: u32 = "10", count(0, 20, "steps"), AtStart,
             "put the pool's thread above others by so much niceness, if the process may; 0: not";
-        io: IoEngine = "auto", Kind::Choice(IoEngine::CHOICES), AtStart,
+        io: IoEngine = "auto", ValueKind::Choice(IoEngine::CHOICES), AtStart,
             "how operations reach the kernel";
-        encryption_key_file: Option<KeySource> = "off", Kind::Key, AtStart,
+        encryption_key_file: Option<KeySource> = "off", ValueKind::Key, AtStart,
             "the cache is encrypted with the key in this file, or in this credential of the service; a cache is made with it or without";
         segment_size: Option<ByteSize> = "auto",
-            Kind::Size { min: 64 << 10, max: 16 << 20, power_of_two: true, auto: true }, AtCreation,
+            ValueKind::Size { min: 64 << 10, max: 16 << 20, power_of_two: true, auto: true }, AtCreation,
             "the unit in which the cache is filled and emptied; auto: by the size of the cache";
-        cache_allocation: CacheAllocation = "full", Kind::Choice(CacheAllocation::CHOICES), AtCreation,
+        cache_allocation: CacheAllocation = "full", ValueKind::Choice(CacheAllocation::CHOICES), AtCreation,
             "how the space of a new cache file is made";
-        mirror: Mirror = "off", Kind::Choice(Mirror::CHOICES), AtCreation,
+        mirror: Mirror = "off", ValueKind::Choice(Mirror::CHOICES), AtCreation,
             "keep what only the cache has on both of its two devices";
     }
 }

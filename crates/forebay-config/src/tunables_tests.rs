@@ -69,26 +69,28 @@ fn a_name_of_the_other_scope_says_so() {
 }
 
 /// Any value of a kind, and the text that it has in the limits.
-fn any_value(kind: Kind) -> BoxedStrategy<Value> {
+fn any_value(kind: ValueKind) -> BoxedStrategy<Value> {
     match kind {
-        Kind::Choice(choices) => {
+        ValueKind::Choice(choices) => {
             proptest::sample::select(choices).prop_map(|c| Value::Choice(c.name)).boxed()
         }
-        Kind::Percent { min, max } | Kind::Count { min, max, .. } => {
+        ValueKind::Percent { min, max } | ValueKind::Count { min, max, .. } => {
             (min..=max).prop_map(Value::Count).boxed()
         }
-        Kind::Size { min, max, power_of_two: true, .. } => {
+        ValueKind::Size { min, max, power_of_two: true, .. } => {
             (min.ilog2()..=max.ilog2()).prop_map(|power| Value::Size(ByteSize(1 << power))).boxed()
         }
-        Kind::Size { min, max, .. } => (min..=max).prop_map(|bytes| Value::Size(ByteSize(bytes))).boxed(),
-        Kind::Key => {
+        ValueKind::Size { min, max, .. } => {
+            (min..=max).prop_map(|bytes| Value::Size(ByteSize(bytes))).boxed()
+        }
+        ValueKind::Key => {
             proptest::string::string_regex("/[a-zA-Z0-9/._-]{0,20}|credential:[a-z][a-z0-9._-]{0,9}")
                 .unwrap()
                 .prop_map(|text| Value::Key(text.parse().unwrap()))
                 .boxed()
         }
-        Kind::Rate => any::<u64>().prop_map(|bytes| Value::Size(ByteSize(bytes))).boxed(),
-        Kind::Duration { min, max, off } => {
+        ValueKind::Rate => any::<u64>().prop_map(|bytes| Value::Size(ByteSize(bytes))).boxed(),
+        ValueKind::Duration { min, max, off } => {
             let least = (min.as_nanos() as u64).max(u64::from(off));
             (least..=max.as_nanos() as u64).prop_map(|ns| Value::Duration(Duration::from_nanos(ns))).boxed()
         }

@@ -1,7 +1,8 @@
 //! Values of tunables: what a tunable takes, how people write it, and how it is printed.
 //!
 //! Invariants
-//! - A [`Value`] that [`Kind::parse`] or [`Kind::read`] gave is within the limits of its kind.
+//! - A [`Value`] that [`ValueKind::parse`] or [`ValueKind::read`] gave is within the limits of its
+//!   kind.
 //! - What is printed reads back as the same value (tested for arbitrary values of every tunable).
 //! - Errors say what is right; they do not repeat the name of the tunable or the place, which the
 //!   caller knows.
@@ -12,7 +13,7 @@ use std::fmt;
 use std::time::Duration;
 use thiserror::Error;
 
-/// One of the words that a [`Kind::Choice`] takes.
+/// One of the words that a [`ValueKind::Choice`] takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
     /// The word.
@@ -23,7 +24,7 @@ pub struct Choice {
 
 /// What a tunable takes. All limits are inclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum ValueKind {
     /// One of several words.
     Choice(&'static [Choice]),
     /// A whole percentage.
@@ -70,10 +71,10 @@ pub enum Kind {
     Key,
 }
 
-/// A value within the limits of its [`Kind`].
+/// A value within the limits of its [`ValueKind`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// A word of a [`Kind::Choice`].
+    /// A word of a [`ValueKind::Choice`].
     Choice(&'static str),
     /// A number or percentage.
     Count(u64),
@@ -132,7 +133,7 @@ impl ValueError {
     }
 }
 
-impl Kind {
+impl ValueKind {
     /// Reads a value as people type it: `4KiB`, `30s`, `off`, `70`, `70%`, `elevator`.
     ///
     /// # Errors
@@ -140,21 +141,21 @@ impl Kind {
     pub fn parse(&self, text: &str) -> Result<Value, ValueError> {
         let text = text.trim();
         match *self {
-            Kind::Choice(choices) => choose(choices, text),
-            Kind::Percent { .. } => self.number(text.strip_suffix('%').unwrap_or(text)),
-            Kind::Count { zero: Some(zero), .. } if text == zero => Ok(Value::Count(0)),
-            Kind::Count { .. } => self.number(text),
-            Kind::Size { auto: true, .. } if text == "auto" => Ok(Value::Auto),
-            Kind::Rate if matches!(text, "off" | "unlimited") => Ok(Value::Size(ByteSize(0))),
-            Kind::Rate => self.size(text.strip_suffix("/s").unwrap_or(text)),
-            Kind::Size { .. } => self.size(text),
-            Kind::Duration { off: true, .. } if text == "off" => Ok(Value::Off),
-            Kind::Duration { .. } => {
+            ValueKind::Choice(choices) => choose(choices, text),
+            ValueKind::Percent { .. } => self.number(text.strip_suffix('%').unwrap_or(text)),
+            ValueKind::Count { zero: Some(zero), .. } if text == zero => Ok(Value::Count(0)),
+            ValueKind::Count { .. } => self.number(text),
+            ValueKind::Size { auto: true, .. } if text == "auto" => Ok(Value::Auto),
+            ValueKind::Rate if matches!(text, "off" | "unlimited") => Ok(Value::Size(ByteSize(0))),
+            ValueKind::Rate => self.size(text.strip_suffix("/s").unwrap_or(text)),
+            ValueKind::Size { .. } => self.size(text),
+            ValueKind::Duration { off: true, .. } if text == "off" => Ok(Value::Off),
+            ValueKind::Duration { .. } => {
                 let read = parse_duration(text).map_err(|error| ValueError::new(error.to_string()))?;
                 self.within(Value::Duration(read))
             }
-            Kind::Key if text == "off" => Ok(Value::Off),
-            Kind::Key => text.parse().map(Value::Key).map_err(ValueError::new),
+            ValueKind::Key if text == "off" => Ok(Value::Off),
+            ValueKind::Key => text.parse().map(Value::Key).map_err(ValueError::new),
         }
     }
 
@@ -165,13 +166,13 @@ impl Kind {
     /// If it is of the wrong type, no such value, or out of range.
     pub fn read(&self, raw: Raw<'_>) -> Result<Value, ValueError> {
         match (self, raw) {
-            (Kind::Percent { .. } | Kind::Count { .. }, Raw::Integer(number)) => {
+            (ValueKind::Percent { .. } | ValueKind::Count { .. }, Raw::Integer(number)) => {
                 self.within(Value::Count(number))
             }
-            (Kind::Size { .. } | Kind::Rate, Raw::Integer(bytes)) => {
+            (ValueKind::Size { .. } | ValueKind::Rate, Raw::Integer(bytes)) => {
                 self.within(Value::Size(ByteSize(bytes)))
             }
-            (Kind::Percent { .. } | Kind::Count { .. }, Raw::Text(text)) => {
+            (ValueKind::Percent { .. } | ValueKind::Count { .. }, Raw::Text(text)) => {
                 let value = self.parse(text)?;
                 match text.trim().parse::<u64>() {
                     Ok(number) => {
@@ -181,17 +182,17 @@ impl Kind {
                 }
             }
             (_, Raw::Text(text)) => self.parse(text),
-            (Kind::Duration { .. }, Raw::Integer(number)) => Err(ValueError::new(format!(
+            (ValueKind::Duration { .. }, Raw::Integer(number)) => Err(ValueError::new(format!(
                 "a duration needs a unit, in quotes: \"{number}s\" or \"{number}ms\""
             ))),
-            (Kind::Choice(_), Raw::Integer(number)) => self.parse(&number.to_string()),
-            (Kind::Choice(choices), Raw::Flag(flag)) if is_switch(choices) => {
+            (ValueKind::Choice(_), Raw::Integer(number)) => self.parse(&number.to_string()),
+            (ValueKind::Choice(choices), Raw::Flag(flag)) if is_switch(choices) => {
                 self.parse(if flag { "on" } else { "off" })
             }
             (_, other @ (Raw::Flag(_) | Raw::Other(_))) => {
                 Err(ValueError::new(format!("{} is not possible; {}", other.what(), self.range())))
             }
-            (Kind::Key, Raw::Integer(_)) => {
+            (ValueKind::Key, Raw::Integer(_)) => {
                 Err(ValueError::new(format!("a number is not possible; {}", self.range())))
             }
         }
@@ -201,27 +202,27 @@ impl Kind {
     #[must_use]
     pub fn takes(&self) -> String {
         match *self {
-            Kind::Choice(choices) => names(choices).join(", "),
-            Kind::Percent { min, max } => format!("{min} to {max} percent"),
-            Kind::Count { min, max, unit, zero: None } => join(&format!("{min} to {max}"), unit),
-            Kind::Count { min, max, unit, zero: Some(zero) } => {
+            ValueKind::Choice(choices) => names(choices).join(", "),
+            ValueKind::Percent { min, max } => format!("{min} to {max} percent"),
+            ValueKind::Count { min, max, unit, zero: None } => join(&format!("{min} to {max}"), unit),
+            ValueKind::Count { min, max, unit, zero: Some(zero) } => {
                 join(&format!("{min} to {max}"), unit) + &format!(" (0: {zero})")
             }
-            Kind::Size { min, max, power_of_two, auto } => format!(
+            ValueKind::Size { min, max, power_of_two, auto } => format!(
                 "{} to {}{}{}",
                 ByteSize(min),
                 ByteSize(max),
                 if power_of_two { ", power of two" } else { "" },
                 if auto { ", or auto" } else { "" }
             ),
-            Kind::Rate => "size per second (0: unlimited)".into(),
-            Kind::Duration { min, max, off } => format!(
+            ValueKind::Rate => "size per second (0: unlimited)".into(),
+            ValueKind::Duration { min, max, off } => format!(
                 "duration from {} to {}{}",
                 Value::Duration(min),
                 Value::Duration(max),
                 if off { ", or off" } else { "" }
             ),
-            Kind::Key => "path, credential:NAME, or off".into(),
+            ValueKind::Key => "path, credential:NAME, or off".into(),
         }
     }
 
@@ -242,18 +243,18 @@ impl Kind {
     /// Gives the value back if it is within the limits.
     fn within(&self, value: Value) -> Result<Value, ValueError> {
         let fits = match (*self, &value) {
-            (Kind::Percent { min, max } | Kind::Count { min, max, .. }, Value::Count(number)) => {
+            (ValueKind::Percent { min, max } | ValueKind::Count { min, max, .. }, Value::Count(number)) => {
                 (min..=max).contains(number)
             }
-            (Kind::Size { power_of_two: true, .. }, Value::Size(size)) if !size.0.is_power_of_two() => {
+            (ValueKind::Size { power_of_two: true, .. }, Value::Size(size)) if !size.0.is_power_of_two() => {
                 return Err(ValueError::new(format!("{size} is not a power of two")));
             }
-            (Kind::Size { min, max, .. }, Value::Size(size)) => (min..=max).contains(&size.0),
-            (Kind::Duration { off: true, .. }, Value::Duration(time)) if time.is_zero() => {
+            (ValueKind::Size { min, max, .. }, Value::Size(size)) => (min..=max).contains(&size.0),
+            (ValueKind::Duration { off: true, .. }, Value::Duration(time)) if time.is_zero() => {
                 return Err(ValueError::new("0 could mean at once or never: write off, or a time above 0"));
             }
-            (Kind::Duration { min, max, .. }, Value::Duration(time)) => (min..=max).contains(time),
-            (Kind::Rate, Value::Size(_)) => true,
+            (ValueKind::Duration { min, max, .. }, Value::Duration(time)) => (min..=max).contains(time),
+            (ValueKind::Rate, Value::Size(_)) => true,
             _ => false,
         };
         if fits { Ok(value) } else { Err(ValueError::new(format!("{value} is {}", self.out_of_range()))) }
@@ -342,24 +343,25 @@ impl fmt::Display for Value {
 mod tests {
     use super::*;
 
-    const COUNT: Kind = Kind::Count { min: 0, max: 10, unit: "things", zero: Some("off") };
-    const TIME: Kind = Kind::Duration { min: Duration::ZERO, max: Duration::from_secs(60), off: true };
+    const COUNT: ValueKind = ValueKind::Count { min: 0, max: 10, unit: "things", zero: Some("off") };
+    const TIME: ValueKind =
+        ValueKind::Duration { min: Duration::ZERO, max: Duration::from_secs(60), off: true };
 
     #[test]
     fn what_people_write_is_understood() {
-        let size = Kind::Size { min: 4096, max: 1 << 40, power_of_two: false, auto: true };
+        let size = ValueKind::Size { min: 4096, max: 1 << 40, power_of_two: false, auto: true };
         assert_eq!(size.parse("512M"), Ok(Value::Size(ByteSize(512 << 20))));
         assert_eq!(size.parse("auto"), Ok(Value::Auto));
-        assert_eq!(Kind::Percent { min: 0, max: 100 }.parse(" 70% "), Ok(Value::Count(70)));
+        assert_eq!(ValueKind::Percent { min: 0, max: 100 }.parse(" 70% "), Ok(Value::Count(70)));
         assert_eq!(COUNT.parse("off"), Ok(Value::Count(0)));
-        assert_eq!(Kind::Rate.parse("10MiB/s"), Ok(Value::Size(ByteSize(10 << 20))));
+        assert_eq!(ValueKind::Rate.parse("10MiB/s"), Ok(Value::Size(ByteSize(10 << 20))));
         assert_eq!(TIME.parse("1min"), Ok(Value::Duration(Duration::from_secs(60))));
         assert_eq!(TIME.parse("off"), Ok(Value::Off));
     }
 
     #[test]
     fn what_is_wrong_is_said_with_what_is_right() {
-        let says = |kind: Kind, text: &str| kind.parse(text).unwrap_err().to_string();
+        let says = |kind: ValueKind, text: &str| kind.parse(text).unwrap_err().to_string();
         assert_eq!(says(COUNT, "11"), "11 is out of range; allowed: 0 to 10 things (0: off)");
         assert_eq!(says(COUNT, "-1"), "\"-1\" is not a whole number; allowed: 0 to 10 things (0: off)");
         assert!(says(TIME, "2h").contains("2h is out of range"), "{}", says(TIME, "2h"));
@@ -372,7 +374,7 @@ mod tests {
         assert!(COUNT.read(Raw::Text("5")).unwrap_err().problem.contains("write 5"));
         assert_eq!(COUNT.read(Raw::Text("off")), Ok(Value::Count(0)));
         assert!(TIME.read(Raw::Integer(5)).unwrap_err().problem.contains("\"5s\""));
-        let switch = Kind::Choice(&[Choice { name: "off", help: "" }, Choice { name: "on", help: "" }]);
+        let switch = ValueKind::Choice(&[Choice { name: "off", help: "" }, Choice { name: "on", help: "" }]);
         assert_eq!(switch.read(Raw::Flag(true)), Ok(Value::Choice("on")));
         assert_eq!(switch.read(Raw::Flag(false)), Ok(Value::Choice("off")));
         assert!(TIME.read(Raw::Flag(false)).unwrap_err().problem.contains("true or false is not possible"));

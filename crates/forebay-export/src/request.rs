@@ -1,7 +1,7 @@
 //! The common request, and the one gate every request passes.
 //!
 //! Purpose
-//! - All protocols (NBD today) translate what they receive into [`Request`].
+//! - All protocols (NBD today) translate what they receive into [`ClientRequest`].
 //! - [`validate`] decides whether a volume may see it. Nobody checks again behind it.
 //!
 //! Invariants of a request that passed
@@ -74,7 +74,7 @@ impl Operation {
 
 /// One request to one volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct ClientRequest {
     /// What to do.
     pub operation: Operation,
     /// First byte of the range.
@@ -83,7 +83,7 @@ pub struct Request {
     pub length_bytes: u64,
 }
 
-impl Request {
+impl ClientRequest {
     /// The byte after the range. Does not overflow for a request that passed [`validate`].
     pub fn end_bytes(&self) -> u64 {
         self.offset_bytes.saturating_add(self.length_bytes)
@@ -143,8 +143,8 @@ pub enum Admission {
 }
 
 /// The one gate: lets a request in, says that it is a no-op, or says why not.
-pub fn validate(request: &Request, bounds: &Bounds) -> Result<Admission, Refusal> {
-    let Request { operation, offset_bytes, length_bytes } = *request;
+pub fn validate(request: &ClientRequest, bounds: &Bounds) -> Result<Admission, Refusal> {
+    let ClientRequest { operation, offset_bytes, length_bytes } = *request;
     if bounds.read_only && operation.modifies() {
         return Err(Refusal::ReadOnly);
     }
@@ -177,7 +177,7 @@ mod tests {
     const ZERO: Operation = Operation::WriteZeroes { fua: false, no_hole: false, fast_only: false };
 
     fn judge(operation: Operation, offset_bytes: u64, length_bytes: u64) -> Result<Admission, Refusal> {
-        validate(&Request { operation, offset_bytes, length_bytes }, &BOUNDS)
+        validate(&ClientRequest { operation, offset_bytes, length_bytes }, &BOUNDS)
     }
 
     #[test]
@@ -222,10 +222,10 @@ mod tests {
     fn a_read_only_volume_refuses_changes_first() {
         let changes = [Operation::Write { fua: false }, Operation::Trim { fua: false }, ZERO];
         for operation in changes {
-            let request = Request { operation, offset_bytes: u64::MAX, length_bytes: 9 };
+            let request = ClientRequest { operation, offset_bytes: u64::MAX, length_bytes: 9 };
             assert_eq!(validate(&request, &READ_ONLY), Err(Refusal::ReadOnly));
         }
-        let read = Request { operation: Operation::Read, offset_bytes: 0, length_bytes: 1 };
+        let read = ClientRequest { operation: Operation::Read, offset_bytes: 0, length_bytes: 1 };
         assert_eq!(validate(&read, &READ_ONLY), Ok(Admission::Serve));
     }
 }

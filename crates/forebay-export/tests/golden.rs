@@ -4,7 +4,7 @@
 use forebay_export::nbd::codec::*;
 use forebay_export::nbd::reply::{Extent, Replier};
 use forebay_export::nbd::{Contexts, Errno};
-use forebay_export::request::{Operation, Request};
+use forebay_export::request::{ClientRequest, Operation};
 
 /// Bytes from hexadecimal digits and spaces.
 fn hex(text: &str) -> Vec<u8> {
@@ -122,7 +122,7 @@ fn error_chunk_bytes() {
 fn status(one_extent: bool, length_bytes: u64, extents: &[Extent], replier: Replier) -> Vec<u8> {
     let operation = Operation::BlockStatus { one_extent };
     let mut out = Vec::new();
-    replier.block_status(&mut out, 9, &Request { operation, offset_bytes: 0, length_bytes }, extents);
+    replier.block_status(&mut out, 9, &ClientRequest { operation, offset_bytes: 0, length_bytes }, extents);
     out
 }
 

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use forebay_export::nbd::codec::*;
 use forebay_export::nbd::{CloseReason, Errno, Input, Limits, NbdRequest, NbdStep};
-use forebay_export::request::{Operation, Request};
+use forebay_export::request::{ClientRequest, Operation};
 
 /// Sends bytes; returns the answers and what was let through.
 fn send(peer: &mut Peer, bytes: &[u8]) -> (Vec<u8>, Vec<Event>) {
@@ -79,7 +79,7 @@ fn each_command_becomes_its_operation() {
         assert_eq!(errno(&answer), 0);
         let operation = Operation::Write { fua };
         let request =
-            NbdRequest { cookie: 7, request: Request { operation, offset_bytes: 3, length_bytes: 3 } };
+            NbdRequest { cookie: 7, request: ClientRequest { operation, offset_bytes: 3, length_bytes: 3 } };
         assert_eq!(events, [Event::Write(request, b"abc".to_vec())]);
     }
 }

@@ -49,7 +49,7 @@ pub struct Span {
 
 /// What a client asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum CommandKind {
     /// Fill the buffer.
     Read,
     /// Store the buffer; `fua` asks for durability before the reply.
@@ -75,7 +75,7 @@ pub struct Request {
     /// Echoed in the reply.
     pub id: u64,
     /// What to do.
-    pub kind: Kind,
+    pub kind: CommandKind,
     /// First byte; any value.
     pub offset: u64,
     /// Number of bytes; 0 only for a flush.

@@ -60,7 +60,7 @@ impl Lru {
 
     /// A slot gives its place to another block, which begins at the most recently used end of the
     /// warm list.
-    pub(crate) fn renew(&mut self, at: u16) {
+    pub(crate) fn touch(&mut self, at: u16) {
         if self.links[usize::from(at)].hot && self.ends[0].least != NONE {
             let warm = self.ends[0].least;
             self.swap(at, warm);
@@ -162,9 +162,9 @@ mod tests {
     #[test]
     fn a_slot_that_gets_another_block_begins_warm() {
         let mut lists = Lru::new(6);
-        lists.renew(4);
+        lists.touch(4);
         assert_eq!(order(&lists), [3, 5, 4, 0, 1, 2]);
-        lists.renew(1);
+        lists.touch(1);
         assert_eq!(order(&lists), [5, 4, 1, 3, 0, 2], "a hot one goes down, and the coldest warm one up");
         lists.used(1);
         assert_eq!(order(&lists), [5, 4, 1, 3, 0, 2], "it was not used before");

@@ -10,7 +10,7 @@
 //! - A block becomes dirty with the end of its metadata write; only then the write is answered.
 //! - A request is answered when all of its parts have ended.
 
-use crate::api::{Action, BLOCK_BYTES, Device, Failed, Kind, Memory, Nanos, OpId, Request, Span};
+use crate::api::{Action, BLOCK_BYTES, CommandKind, Device, Failed, Memory, Nanos, OpId, Request, Span};
 use crate::config::{Config, Flush, Layout, Mode, Refused, SLOTS_PER_META_BLOCK};
 use crate::counters::Counters;
 use crate::metadata::{META_BYTES, Mark, Metadata, Update};
@@ -265,10 +265,10 @@ impl Model {
         // One more than its parts, so that it does not end before all of them are made.
         let job = self.jobs.insert(Job { request, left: 1, failed: false, flushing: false });
         match request.kind {
-            Kind::Flush => {}
-            Kind::Read => self.split(now, job, Direction::Read, request.offset, request.len),
-            Kind::Write { .. } => self.split(now, job, Direction::Write, request.offset, request.len),
-            Kind::Zero { .. } => self.zero(now, job, request.offset, request.len),
+            CommandKind::Flush => {}
+            CommandKind::Read => self.split(now, job, Direction::Read, request.offset, request.len),
+            CommandKind::Write { .. } => self.split(now, job, Direction::Write, request.offset, request.len),
+            CommandKind::Zero { .. } => self.zero(now, job, request.offset, request.len),
         }
         self.job_part_done(now, job, Ok(()));
     }
@@ -486,7 +486,7 @@ impl Model {
     }
 
     pub(crate) fn may_unmap(&self, job: u32) -> bool {
-        matches!(self.jobs.get(job).request.kind, Kind::Zero { may_unmap: true, .. })
+        matches!(self.jobs.get(job).request.kind, CommandKind::Zero { may_unmap: true, .. })
     }
 
     /// A request has one more thing to wait for, which is no part.
@@ -693,8 +693,10 @@ impl Model {
             return;
         }
         let (request, failed) = (state.request, state.failed);
-        let wants =
-            matches!(request.kind, Kind::Flush | Kind::Write { fua: true } | Kind::Zero { fua: true, .. });
+        let wants = matches!(
+            request.kind,
+            CommandKind::Flush | CommandKind::Write { fua: true } | CommandKind::Zero { fua: true, .. }
+        );
         if wants && !failed && !state.flushing && self.config.flush == Flush::Device {
             return self.flush_for(job);
         }

@@ -139,7 +139,7 @@ impl Table {
         };
         let (set, at) = self.place(slot);
         if let Some(lru) = &mut self.sets[set].lru {
-            lru.renew(at);
+            lru.touch(at);
         }
         if invalid.is_none() {
             self.index.remove(&self.slots[slot as usize].block);

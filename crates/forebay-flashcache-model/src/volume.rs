@@ -1,7 +1,7 @@
 //! The model on a reactor: actions become operations, completions go back, and counters go to a
 //! file.
 
-use crate::api::{Action, Device, Failed, Kind, Memory, Nanos, OpId, Request, SECOND, Span};
+use crate::api::{Action, CommandKind, Device, Failed, Memory, Nanos, OpId, Request, SECOND, Span};
 use crate::metadata::META_BYTES;
 use crate::model::Model;
 use crate::plug::{Plug, Transfer};
@@ -155,11 +155,11 @@ impl RequestHandler for CacheVolume {
     fn submit(&mut self, now: Nanos, request: forebay_lab_host::Request<'_>) {
         let kind = match request.kind {
             // A block that is to be cached is read; nobody looks at the bytes.
-            RequestKind::Read | RequestKind::Prefetch => Kind::Read,
-            RequestKind::Write { fua } => Kind::Write { fua },
-            RequestKind::Flush => Kind::Flush,
-            RequestKind::Discard { fua } => Kind::Zero { fua, may_unmap: true },
-            RequestKind::WriteZeroes { fua, may_unmap } => Kind::Zero { fua, may_unmap },
+            RequestKind::Read | RequestKind::Prefetch => CommandKind::Read,
+            RequestKind::Write { fua } => CommandKind::Write { fua },
+            RequestKind::Flush => CommandKind::Flush,
+            RequestKind::Discard { fua } => CommandKind::Zero { fua, may_unmap: true },
+            RequestKind::WriteZeroes { fua, may_unmap } => CommandKind::Zero { fua, may_unmap },
         };
         let buffer = request.buf.map_or(u32::MAX, |buffer| buffer.0);
         let (id, offset, len) = (request.id.0, request.offset, request.len);

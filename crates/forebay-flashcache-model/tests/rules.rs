@@ -1,6 +1,6 @@
 //! Each rule of the algorithm by itself: what is begun, in which order, and what is answered when.
 
-use forebay_flashcache_model::api::{Action, Device, Failed, Kind, OpId, Request, SECOND};
+use forebay_flashcache_model::api::{Action, CommandKind, Device, Failed, OpId, Request, SECOND};
 use forebay_flashcache_model::config::{Config, Flush, Layout, Mode, Reclaim};
 use forebay_flashcache_model::{META_BYTES, Model};
 
@@ -38,7 +38,7 @@ impl Rig {
         }
     }
 
-    fn submit(&mut self, kind: Kind, offset: u64, len: u64) -> u64 {
+    fn submit(&mut self, kind: CommandKind, offset: u64, len: u64) -> u64 {
         self.requests += 1;
         let id = self.requests;
         self.model.submit(self.now, Request { id, kind, offset, len, buffer: id as u32 });
@@ -47,11 +47,11 @@ impl Rig {
     }
 
     fn write(&mut self, block: u64) -> u64 {
-        self.submit(Kind::Write { fua: false }, block * BLOCK, BLOCK)
+        self.submit(CommandKind::Write { fua: false }, block * BLOCK, BLOCK)
     }
 
     fn read(&mut self, block: u64) -> u64 {
-        self.submit(Kind::Read, block * BLOCK, BLOCK)
+        self.submit(CommandKind::Read, block * BLOCK, BLOCK)
     }
 
     /// What is under way, in words: `R` or `W`, device, block there (of the flash: of its data).
@@ -139,7 +139,7 @@ fn consecutive_blocks_share_a_set() {
 #[test]
 fn only_whole_blocks_are_cached() {
     let mut rig = Rig::new(config(), 1);
-    rig.submit(Kind::Write { fua: false }, 512, 3 * BLOCK);
+    rig.submit(CommandKind::Write { fua: false }, 512, 3 * BLOCK);
     assert_eq!(rig.seen(), ["W disk 0", "W flash 0", "W flash 1", "W disk 3"]);
     let lens: Vec<_> =
         rig.under_way.iter().map(|a| matches!(a, Action::Write { span, .. } if span.len == 4096)).collect();
@@ -345,7 +345,7 @@ fn dirty_neighbours_go_with_a_victim_whatever_the_limits_say_in_the_order_of_the
 fn a_small_write_to_a_dirty_block_waits_until_it_is_cleaned_and_dropped() {
     let mut rig = Rig::new(config(), 1);
     rig.dirty(5);
-    let small = rig.submit(Kind::Write { fua: false }, 5 * BLOCK + 512, 512);
+    let small = rig.submit(CommandKind::Write { fua: false }, 5 * BLOCK + 512, 512);
     rig.ok("R flash 0");
     rig.ok("W disk 5");
     rig.ok("M 0");
@@ -362,7 +362,7 @@ fn a_small_read_drops_a_clean_block() {
     let mut rig = Rig::new(config(), 1);
     rig.read(5);
     rig.finish();
-    rig.submit(Kind::Read, 5 * BLOCK, 512);
+    rig.submit(CommandKind::Read, 5 * BLOCK, 512);
     assert_eq!((rig.seen(), rig.model.state_of(5)), (vec!["R disk 5".to_owned()], (false, false)));
     assert_eq!(rig.model.counters().read_invalidates, 1);
 }
@@ -453,7 +453,7 @@ fn who_waits_for_a_cached_block_goes_past_the_cache_after_it() {
 #[test]
 fn what_comes_while_a_write_goes_past_the_cache_waits_and_is_cached_then() {
     let mut rig = Rig::new(config(), 1);
-    rig.submit(Kind::Write { fua: false }, 4 * BLOCK, 512);
+    rig.submit(CommandKind::Write { fua: false }, 4 * BLOCK, 512);
     let read = rig.read(4);
     assert_eq!((rig.seen(), rig.model.counters().uncached_waits), (vec!["W disk 4".to_owned()], 1));
     rig.ok("W disk 4");
@@ -530,16 +530,16 @@ fn a_flash_that_fails_is_passed_for_ever_unless_it_has_what_the_disk_has_not() {
 fn a_flush_is_ignored_or_reaches_the_devices() {
     let mut rig = Rig::new(config(), 1);
     rig.dirty(1);
-    let flush = rig.submit(Kind::Flush, 0, 0);
+    let flush = rig.submit(CommandKind::Flush, 0, 0);
     assert!(rig.answered(flush) && rig.seen().is_empty(), "as FlashCache, which sends none");
 
     let mut rig = Rig::new(Config { flush: Flush::Device, ..config() }, 1);
     rig.dirty(1);
-    let flush = rig.submit(Kind::Flush, 0, 0);
+    let flush = rig.submit(CommandKind::Flush, 0, 0);
     assert_eq!((rig.answered(flush), rig.seen()), (false, vec!["F Cache".to_owned()]));
     rig.ok("F Cache");
     assert!(rig.answered(flush));
-    let fua = rig.submit(Kind::Write { fua: true }, 0, 512);
+    let fua = rig.submit(CommandKind::Write { fua: true }, 0, 512);
     rig.ok("W disk 0");
     assert_eq!((rig.answered(fua), rig.seen()), (false, vec!["F Cache".to_owned(), "F Disk".to_owned()]));
     rig.finish();
@@ -552,7 +552,7 @@ fn zeroes_drop_whole_blocks_and_clean_what_they_cover_in_part() {
     for block in 4..8 {
         rig.dirty(block);
     }
-    let zero = rig.submit(Kind::Zero { fua: false, may_unmap: true }, 4 * BLOCK + 512, 3 * BLOCK);
+    let zero = rig.submit(CommandKind::Zero { fua: false, may_unmap: true }, 4 * BLOCK + 512, 3 * BLOCK);
     let read = rig.read(5);
     assert_eq!(rig.seen(), ["R flash 0", "R flash 3", "Z 5 +2"], "5 and 6 at once; 4 and 7 are cleaned");
     assert_eq!([4, 5, 6, 7].map(|block| rig.model.state_of(block).0), [true, false, false, true]);

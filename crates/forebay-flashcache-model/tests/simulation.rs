@@ -9,7 +9,9 @@
 //! The devices check that the model never has two operations under way on the same bytes of a
 //! device of which one writes, and that it writes metadata only where metadata is.
 
-use forebay_flashcache_model::api::{Action, Device, Failed, Kind, Memory, OpId, Request, SECOND, Span};
+use forebay_flashcache_model::api::{
+    Action, CommandKind, Device, Failed, Memory, OpId, Request, SECOND, Span,
+};
 use forebay_flashcache_model::config::{Config, Flush, Mode, Reclaim};
 use forebay_flashcache_model::{META_BYTES, Model};
 use std::collections::{BTreeSet, HashMap};
@@ -56,7 +58,7 @@ struct Candidate {
 
 #[derive(Debug)]
 struct Client {
-    kind: Kind,
+    kind: CommandKind,
     sectors: Range<usize>,
     begun: u64,
     version: Version,
@@ -130,33 +132,34 @@ impl Simulation {
     fn request(&mut self) {
         let fua = self.random.u32(..8) == 0;
         let kind = match self.random.u32(..100) {
-            0..45 => Kind::Read,
-            45..92 => Kind::Write { fua },
-            92..97 => Kind::Zero { fua, may_unmap: self.random.bool() },
-            _ => Kind::Flush,
+            0..45 => CommandKind::Read,
+            45..92 => CommandKind::Write { fua },
+            92..97 => CommandKind::Zero { fua, may_unmap: self.random.bool() },
+            _ => CommandKind::Flush,
         };
-        let sectors = if kind == Kind::Flush { 0..0 } else { self.range() };
+        let sectors = if kind == CommandKind::Flush { 0..0 } else { self.range() };
         self.requests += 1;
         self.step += 1;
         let (id, begun) = (self.requests, self.step);
-        let version = if matches!(kind, Kind::Write { .. }) { id } else { 0 };
+        let version = if matches!(kind, CommandKind::Write { .. }) { id } else { 0 };
         let (offset, len) = (sectors.start * SECTOR, sectors.len() * SECTOR);
         let lead = offset % BLOCK;
         let mut buffer = vec![0xdd; (lead + len).next_multiple_of(BLOCK)];
-        let modifies = matches!(kind, Kind::Write { .. } | Kind::Zero { .. });
+        let modifies = matches!(kind, CommandKind::Write { .. } | CommandKind::Zero { .. });
         for (at, sector) in sectors.clone().enumerate() {
             if modifies {
                 self.oracle[sector].push(Candidate { version, begun, answered: None });
                 buffer[lead + at * SECTOR..][..SECTOR].copy_from_slice(&stamp(version, sector));
                 for other in self.clients.values_mut().filter(|other| other.sectors.contains(&sector)) {
-                    if other.kind == Kind::Read {
+                    if other.kind == CommandKind::Read {
                         other.allowed[sector - other.sectors.start].insert(version);
                     }
                 }
             }
         }
         let possible = |sector: usize| self.oracle[sector].iter().map(|one| one.version).collect();
-        let allowed = if kind == Kind::Read { sectors.clone().map(possible).collect() } else { Vec::new() };
+        let allowed =
+            if kind == CommandKind::Read { sectors.clone().map(possible).collect() } else { Vec::new() };
         self.clients.insert(id, Client { kind, sectors, begun, version, allowed });
         self.buffers.insert(id as u32, buffer);
         let request = Request { id, kind, offset: offset as u64, len: len as u64, buffer: id as u32 };
@@ -174,7 +177,7 @@ impl Simulation {
         let lead = client.sectors.start * SECTOR % BLOCK;
         for (at, sector) in client.sectors.clone().enumerate() {
             match client.kind {
-                Kind::Read => {
+                CommandKind::Read => {
                     let found = version(&buffer[lead + at * SECTOR..][..SECTOR], sector);
                     let allowed = &client.allowed[at];
                     assert!(
@@ -182,7 +185,7 @@ impl Simulation {
                         "sector {sector} holds {found}, not one of {allowed:?}"
                     );
                 }
-                Kind::Write { .. } | Kind::Zero { .. } => {
+                CommandKind::Write { .. } | CommandKind::Zero { .. } => {
                     let now = self.step;
                     let candidates = &mut self.oracle[sector];
                     candidates.retain(|one| one.answered.is_none_or(|answered| answered > client.begun));
@@ -190,7 +193,7 @@ impl Simulation {
                         |one: &&mut Candidate| one.version == client.version && one.begun == client.begun;
                     candidates.iter_mut().find(own).expect("it was begun").answered = Some(now);
                 }
-                Kind::Flush => {}
+                CommandKind::Flush => {}
             }
         }
     }

@@ -238,7 +238,7 @@ struct Mounted {
     mount: Option<FuseMount>,
 }
 
-/// Everything that the thread of a hosted volume owns.
+/// Everything that the thread owns.
 struct Host<V> {
     reactor: Reactor,
     server: Server,

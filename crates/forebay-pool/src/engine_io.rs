@@ -7,7 +7,7 @@
 use crate::cipher::{CipherStage, Waiting};
 use crate::engine_memory::{PIECE_BYTES, Part, Reserve};
 use crate::members::MemberMap;
-use crate::meter::Path;
+use crate::meter::TimedPath;
 use crate::witness::Watch;
 use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
 use forebay_format::VolumeId;
@@ -61,7 +61,7 @@ impl Meta {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timed {
     pub(crate) device: Device,
-    pub(crate) path: Path,
+    pub(crate) path: TimedPath,
     /// What it does, in a word.
     pub(crate) operation: &'static str,
     pub(crate) bytes: u64,
@@ -339,7 +339,7 @@ impl EngineIo {
                 self.time(
                     op,
                     device,
-                    of_device(device, Path::CacheRead, Path::BackingRead),
+                    of_device(device, TimedPath::CacheRead, TimedPath::BackingRead),
                     "read",
                     len.into(),
                 );
@@ -353,7 +353,7 @@ impl EngineIo {
                 self.time(
                     op,
                     device,
-                    of_device(device, Path::CacheWrite, Path::BackingWrite),
+                    of_device(device, TimedPath::CacheWrite, TimedPath::BackingWrite),
                     "write",
                     len.into(),
                 );
@@ -361,26 +361,32 @@ impl EngineIo {
                 self.write(engine, reactor, op, (device, offset, len.into()));
             }
             Action::ReadMeta { op, offset, len } => {
-                self.time(op, Device::Cache, Path::CacheRead, "read", len.into());
+                self.time(op, Device::Cache, TimedPath::CacheRead, "read", len.into());
                 let len = len as usize;
                 let read = Some(Vec::with_capacity(len));
                 self.start_meta(engine, reactor, Meta { op, offset, len, done: 0, read });
             }
             Action::WriteMeta { op, offset } => {
                 let len = engine.meta(op).len();
-                self.time(op, Device::Cache, Path::CacheWrite, "write", len as u64);
+                self.time(op, Device::Cache, TimedPath::CacheWrite, "write", len as u64);
                 self.start_meta(engine, reactor, Meta { op, offset, len, done: 0, read: None });
             }
             Action::Flush { op, device } => {
-                self.time(op, device, of_device(device, Path::CacheFlush, Path::BackingFlush), "flush", 0);
+                self.time(
+                    op,
+                    device,
+                    of_device(device, TimedPath::CacheFlush, TimedPath::BackingFlush),
+                    "flush",
+                    0,
+                );
                 self.flush(reactor, op, device);
             }
             Action::FlushMember { op, member } => {
-                self.time(op, Device::Cache, Path::CacheFlush, "flush", 0);
+                self.time(op, Device::Cache, TimedPath::CacheFlush, "flush", 0);
                 self.flush_member(reactor, op, member);
             }
             Action::Zero { op, volume, offset, len, may_unmap } => {
-                self.time(op, Device::Backing(volume), Path::BackingWrite, "zero", len);
+                self.time(op, Device::Backing(volume), TimedPath::BackingWrite, "zero", len);
                 self.change_begins(op, Device::Backing(volume), offset, len);
                 let Ok(device) = self.backing(volume) else {
                     self.ready.push((op, Err(DeviceFailure::Failed)));
@@ -408,7 +414,7 @@ impl EngineIo {
         }
     }
 
-    fn time(&mut self, op: OpId, device: Device, path: Path, operation: &'static str, bytes: u64) {
+    fn time(&mut self, op: OpId, device: Device, path: TimedPath, operation: &'static str, bytes: u64) {
         let began = self.now();
         self.held(op).timed = Some(Timed { device, path, operation, bytes, at: None, member: None, began });
     }
@@ -623,7 +629,7 @@ fn failure_of(failure: IoFailure) -> DeviceFailure {
     }
 }
 
-fn of_device(device: Device, cache: Path, backing: Path) -> Path {
+fn of_device(device: Device, cache: TimedPath, backing: TimedPath) -> TimedPath {
     match device {
         Device::Cache => cache,
         Device::Backing(_) => backing,

@@ -70,7 +70,7 @@ pub trait Backend {
     fn submit(&mut self, request: Request<'_>);
 
     /// What the rules say of a request of this caller; asked just before it is submitted.
-    fn treatment(&mut self, caller: Caller, request: &forebay_export::request::Request) -> Treatment {
+    fn treatment(&mut self, caller: Caller, request: &forebay_export::request::ClientRequest) -> Treatment {
         let _ = (caller, request);
         Treatment::Cache
     }
@@ -156,7 +156,7 @@ enum ReceiveState {
     /// A request of so many bytes is there.
     Arrived(u32),
     /// Its request waits for memory.
-    Starved(VolumeRequest),
+    Blocked(VolumeRequest),
 }
 
 #[derive(Debug)]
@@ -463,7 +463,7 @@ impl<T: Tree> FuseServer<T> {
                     self.receives[index].state = ReceiveState::Idle;
                     started |= self.step(backend, reactor, index, bytes as usize);
                 }
-                ReceiveState::Starved(what) => {
+                ReceiveState::Blocked(what) => {
                     self.receives[index].state = ReceiveState::Idle;
                     started |= self.start(backend, reactor, index, what);
                 }
@@ -638,7 +638,7 @@ impl<T: Tree> FuseServer<T> {
             let bytes = (lead as usize + len as usize).next_multiple_of(BLOCK_BYTES);
             buffer = self.take(reactor, FOR_REPLIES, bytes);
             let Some(buffer) = buffer else {
-                self.receives[index].state = ReceiveState::Starved(what);
+                self.receives[index].state = ReceiveState::Blocked(what);
                 return false;
             };
             if let (Operation::Write { .. }, Some(data)) = (request.operation, self.receives[index].data) {

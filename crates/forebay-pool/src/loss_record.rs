@@ -103,7 +103,7 @@ pub enum Seen {
 pub enum Verdict {
     /// Open it as ever.
     Open,
-    /// Its cache was put aside: serve without it.
+    /// Its cache has failed: serve without it.
     WithoutCache(Box<LossRecord>),
     /// Another cache stands where a failed one was, and something is lost.
     Refuse(Box<LossRecord>),

@@ -67,9 +67,9 @@ pub(crate) fn let_go<T: Send + 'static>(what: T) {
 mod tests {
     use super::*;
 
-    struct Told(mpsc::Sender<()>);
+    struct Notifier(mpsc::Sender<()>);
 
-    impl Drop for Told {
+    impl Drop for Notifier {
         fn drop(&mut self) {
             let _ = self.0.send(());
         }
@@ -82,7 +82,7 @@ mod tests {
         let (told, tell) = mpsc::channel();
         let slow = move |_: &MayWait| {
             let _ = goes_on.recv();
-            Told(told)
+            Notifier(told)
         };
         assert!(within(Duration::from_millis(20), "slow", slow).is_none());
         assert!(tell.try_recv().is_err());
@@ -96,7 +96,7 @@ mod tests {
         let (go_on, hangs) = mpsc::channel::<()>();
         assert!(places.within(Path::new("/slow"), short, move |_| hangs.recv().is_ok()).is_none());
         let (told, tell) = mpsc::channel();
-        let again = Told(told);
+        let again = Notifier(told);
         assert!(places.within(Path::new("/slow"), long, move |_| drop(again)).is_none());
         tell.recv_timeout(long).expect("what was not begun is dropped");
         assert_eq!(places.within(Path::new("/good"), long, |_| 7), Some(7));

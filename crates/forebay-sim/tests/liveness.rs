@@ -44,7 +44,7 @@ impl Disk for Store {
 
 /// What is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Kind {
+enum LoadKind {
     Read,
     Write,
     Fua,
@@ -56,19 +56,19 @@ enum Kind {
     Large,
 }
 
-const EVERYTHING: &[Kind] = &[
-    Kind::Write,
-    Kind::Write,
-    Kind::Write,
-    Kind::Write,
-    Kind::Read,
-    Kind::Read,
-    Kind::Fua,
-    Kind::Past,
-    Kind::Flush,
-    Kind::Discard,
+const EVERYTHING: &[LoadKind] = &[
+    LoadKind::Write,
+    LoadKind::Write,
+    LoadKind::Write,
+    LoadKind::Write,
+    LoadKind::Read,
+    LoadKind::Read,
+    LoadKind::Fua,
+    LoadKind::Past,
+    LoadKind::Flush,
+    LoadKind::Discard,
 ];
-const WRITES: &[Kind] = &[Kind::Write];
+const WRITES: &[LoadKind] = &[LoadKind::Write];
 
 /// A load without end.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +86,7 @@ struct Load {
     order: DestageOrder,
     /// What is asked for, as often as it is listed; and every so many requests one of
     /// [`LARGE_BLOCKS`].
-    mix: &'static [Kind],
+    mix: &'static [LoadKind],
     large: Option<u64>,
 }
 
@@ -107,7 +107,7 @@ const LARGE_BLOCKS: u64 = 64;
 const OVERTAKEN_MAX: u64 = 500;
 
 /// The longest that a request of a kind took, in flushes.
-type Longest = BTreeMap<Kind, u64>;
+type Longest = BTreeMap<LoadKind, u64>;
 
 struct Dice(u64);
 
@@ -147,23 +147,24 @@ fn bear(load: &Load, count: u64, planted: Option<PlantedBug>) -> Option<Longest>
     let mut machine = machine(load);
     let (mut dice, mut longest) = (Dice(7), Longest::new());
     // By number: its kind, and how many requests had been made before it.
-    let mut open: BTreeMap<u64, (Kind, u64)> = BTreeMap::new();
+    let mut open: BTreeMap<u64, (LoadKind, u64)> = BTreeMap::new();
     let (mut made, mut answered, mut replies) = (0, 0, Vec::new());
     while answered < count {
         while open.len() < load.depth {
             made += 1;
             let large = load.large.is_some_and(|of| made % of == 0);
-            let kind = if large { Kind::Large } else { load.mix[dice.below(load.mix.len() as u64) as usize] };
+            let kind =
+                if large { LoadKind::Large } else { load.mix[dice.below(load.mix.len() as u64) as usize] };
             let blocks = if large { LARGE_BLOCKS } else { 1 + dice.below(load.most) };
             let block = dice.below(load.blocks - blocks);
             let asked = match kind {
-                Kind::Read => RequestKind::Read,
-                Kind::Write | Kind::Past | Kind::Large => RequestKind::Write { fua: false },
-                Kind::Fua => RequestKind::Write { fua: true },
-                Kind::Flush => RequestKind::Flush,
-                Kind::Discard => RequestKind::Discard { fua: false },
+                LoadKind::Read => RequestKind::Read,
+                LoadKind::Write | LoadKind::Past | LoadKind::Large => RequestKind::Write { fua: false },
+                LoadKind::Fua => RequestKind::Write { fua: true },
+                LoadKind::Flush => RequestKind::Flush,
+                LoadKind::Discard => RequestKind::Discard { fua: false },
             };
-            let treatment = if kind == Kind::Past { Treatment::Bypass } else { Treatment::Cache };
+            let treatment = if kind == LoadKind::Past { Treatment::Bypass } else { Treatment::Cache };
             let id = machine.submit_blocks(VOLUME, asked, block, blocks as u32, treatment);
             open.insert(id, (kind, made));
         }
@@ -189,16 +190,16 @@ fn bear(load: &Load, count: u64, planted: Option<PlantedBug>) -> Option<Longest>
 
 /// What waits for room in the log waits for checkpoints, four flushes each, that free a segment or
 /// two of which survivors take a part: most in the smallest caches.
-fn flushes_max(kind: Kind) -> u64 {
+fn flushes_max(kind: LoadKind) -> u64 {
     match kind {
-        Kind::Read => 1,
-        Kind::Flush => 3,
-        Kind::Write | Kind::Fua | Kind::Past | Kind::Discard | Kind::Large => 64,
+        LoadKind::Read => 1,
+        LoadKind::Flush => 3,
+        LoadKind::Write | LoadKind::Fua | LoadKind::Past | LoadKind::Discard | LoadKind::Large => 64,
     }
 }
 
 /// Who waited for longer than that.
-fn late(longest: &Longest) -> Vec<(Kind, u64)> {
+fn late(longest: &Longest) -> Vec<(LoadKind, u64)> {
     longest.iter().filter(|(kind, flushes)| **flushes > flushes_max(**kind)).map(|(k, f)| (*k, *f)).collect()
 }
 

@@ -10,7 +10,7 @@
 //!   `hub`).
 
 use super::event::{NewEvent, rfc3339};
-use super::kind::{Kind, Severity};
+use super::kind::{EventKind, Severity};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -21,8 +21,8 @@ use utoipa::ToSchema;
 /// Which condition, of what.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct AlarmKey {
-    /// The condition, by the kind of event that shows it, such as [`Kind::DestageFailed`].
-    pub condition: Kind,
+    /// The condition, by the kind of event that shows it, such as [`EventKind::DestageFailed`].
+    pub condition: EventKind,
     /// The pool that it concerns.
     pub pool: Option<String>,
     /// The volume that it concerns.
@@ -32,17 +32,17 @@ pub struct AlarmKey {
 impl AlarmKey {
     /// The condition of a volume.
     #[must_use]
-    pub fn volume(condition: Kind, volume: &str) -> Self {
+    pub fn volume(condition: EventKind, volume: &str) -> Self {
         Self { condition, pool: None, volume: Some(volume.into()) }
     }
 
     /// The condition of a pool.
     #[must_use]
-    pub fn pool(condition: Kind, pool: &str) -> Self {
+    pub fn pool(condition: EventKind, pool: &str) -> Self {
         Self { condition, pool: Some(pool.into()), volume: None }
     }
 
-    fn event(&self, kind: Kind, message: String) -> NewEvent {
+    fn event(&self, kind: EventKind, message: String) -> NewEvent {
         let mut event = NewEvent::new(kind, message);
         if let Some(pool) = &self.pool {
             event = event.pool(pool);
@@ -103,7 +103,7 @@ impl Alarm {
         serde_json::to_value(AlarmInfo::from(self)).unwrap_or_default()
     }
 
-    fn event(&self, kind: Kind, message: String) -> NewEvent {
+    fn event(&self, kind: EventKind, message: String) -> NewEvent {
         self.key.event(kind, message).details(self.to_json())
     }
 }
@@ -204,14 +204,14 @@ impl Alarms {
             }
             alarm.severity = severity;
             alarm.acknowledged = None; // what was acknowledged was the lesser one
-            return Some(alarm.event(Kind::AlarmRaised, alarm.message.clone()).severity(severity));
+            return Some(alarm.event(EventKind::AlarmRaised, alarm.message.clone()).severity(severity));
         }
         if self.active.len() >= self.alarms_max {
             // Not tracked, hence no id; still told, for an alarm that nobody hears is worse than
             // one told twice.
             let details =
                 json!({ "condition": key.condition.name(), "not_tracked": "too many active alarms" });
-            return Some(key.event(Kind::AlarmRaised, message).severity(severity).details(details));
+            return Some(key.event(EventKind::AlarmRaised, message).severity(severity).details(details));
         }
         self.last_id += 1;
         let alarm = Alarm {
@@ -224,7 +224,7 @@ impl Alarms {
             repeats: 0,
             acknowledged: None,
         };
-        let event = alarm.event(Kind::AlarmRaised, alarm.message.clone()).severity(severity);
+        let event = alarm.event(EventKind::AlarmRaised, alarm.message.clone()).severity(severity);
         self.active.insert(key, alarm);
         Some(event)
     }
@@ -232,7 +232,7 @@ impl Alarms {
     /// Notes that a condition ended; gives the event, if there was an alarm.
     pub(super) fn clear(&mut self, key: &AlarmKey) -> Option<NewEvent> {
         let alarm = self.active.remove(key)?;
-        Some(alarm.event(Kind::AlarmCleared, format!("{key}: the condition ended")))
+        Some(alarm.event(EventKind::AlarmCleared, format!("{key}: the condition ended")))
     }
 
     /// Notes that somebody knows; gives the alarm, and the event if nobody knew before.
@@ -251,7 +251,7 @@ impl Alarms {
         let by: String = by.chars().take(64).collect();
         let message = format!("{}: acknowledged by {by}", alarm.key);
         alarm.acknowledged = Some(Acknowledgement { by, time_unix_ns });
-        Ok((alarm.clone(), Some(alarm.event(Kind::AlarmAcknowledged, message))))
+        Ok((alarm.clone(), Some(alarm.event(EventKind::AlarmAcknowledged, message))))
     }
 
     /// All active alarms, the oldest first.

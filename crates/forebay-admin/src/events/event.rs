@@ -5,7 +5,7 @@
 //! out, so an event never takes more than [`EVENT_BYTES_MAX`] and the bounds of history and queues
 //! hold in bytes.
 
-use super::kind::{Kind, Severity};
+use super::kind::{EventKind, Severity};
 use crate::clock::saturating_ns;
 use serde_json::{Value, json};
 use std::fmt;
@@ -70,7 +70,7 @@ impl FromStr for EventId {
 #[derive(Clone, Debug)]
 #[must_use = "an event is seen only once it is published"]
 pub struct NewEvent {
-    pub(super) kind: Kind,
+    pub(super) kind: EventKind,
     pub(super) severity: Severity,
     pub(super) pool: Option<Arc<str>>,
     pub(super) volume: Option<Arc<str>>,
@@ -83,7 +83,7 @@ pub struct NewEvent {
 
 impl NewEvent {
     /// An event with the usual severity of its kind. `message` is one sentence for people.
-    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+    pub fn new(kind: EventKind, message: impl Into<String>) -> Self {
         let mut message = message.into();
         cut(&mut message, MESSAGE_BYTES_MAX);
         Self {
@@ -152,7 +152,7 @@ pub struct Event {
     /// When it was published, in nanoseconds of Unix time.
     pub time_unix_ns: u64,
     /// What it is about.
-    pub kind: Kind,
+    pub kind: EventKind,
     /// How much it matters.
     pub severity: Severity,
     /// The pool that it is about.
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn what_is_too_long_is_cut_at_a_character() {
-        let event = NewEvent::new(Kind::BlockLost, "ä".repeat(MESSAGE_BYTES_MAX))
+        let event = NewEvent::new(EventKind::BlockLost, "ä".repeat(MESSAGE_BYTES_MAX))
             .volume(&format!("x{}", "ä".repeat(NAME_BYTES_MAX)))
             .details(json!({ "list": vec![1; DETAILS_BYTES_MAX] }));
         assert_eq!(event.message.len(), MESSAGE_BYTES_MAX);
@@ -294,7 +294,8 @@ mod tests {
 
     #[test]
     fn json_has_every_field() {
-        let new = NewEvent::new(Kind::DestageFailed, "no").volume("db").pool("p").job("j1").collapse_key("k");
+        let new =
+            NewEvent::new(EventKind::DestageFailed, "no").volume("db").pool("p").job("j1").collapse_key("k");
         let id = EventId { run: 255, seq: 1 };
         let event = Event::publish(new, id, 1_700_000_000_000_000_001, 5, 600);
         assert_eq!(

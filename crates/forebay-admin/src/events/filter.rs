@@ -1,7 +1,7 @@
 //! Which events a reader wants.
 
 use super::event::Event;
-use super::kind::{Kind, Severity};
+use super::kind::{EventKind, Severity};
 use thiserror::Error;
 
 /// Most kinds that one filter may name.
@@ -46,7 +46,7 @@ impl Filter {
     /// No kind is meant by it, or the filter names too many.
     pub fn kind(mut self, prefix: &str) -> Result<Self, FilterError> {
         let prefix = prefix.strip_suffix('.').unwrap_or(prefix);
-        if !Kind::ALL.iter().any(|kind| begins(kind.name(), prefix)) {
+        if !EventKind::ALL.iter().any(|kind| begins(kind.name(), prefix)) {
             return Err(FilterError::UnknownKind(prefix.chars().take(64).collect()));
         }
         if self.kinds.len() == FILTER_KINDS_MAX {
@@ -119,7 +119,7 @@ fn begins(name: &str, prefix: &str) -> bool {
 /// The groups of kinds, for messages.
 fn groups() -> String {
     let mut groups: Vec<&str> = Vec::new();
-    for group in Kind::ALL.iter().filter_map(|kind| kind.name().split('.').next()) {
+    for group in EventKind::ALL.iter().filter_map(|kind| kind.name().split('.').next()) {
         if !groups.contains(&group) {
             groups.push(group);
         }
@@ -132,7 +132,7 @@ mod tests {
     use super::super::event::{EventId, NewEvent};
     use super::*;
 
-    fn event(kind: Kind) -> Event {
+    fn event(kind: EventKind) -> Event {
         let new = NewEvent::new(kind, "x").volume("db").pool("fast").job("j1");
         Event::publish(new, EventId { run: 1, seq: 1 }, 0, 0, 0)
     }
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn conditions_hold_together_and_kinds_are_alternatives() {
-        let progress = event(Kind::JobProgress);
+        let progress = event(EventKind::JobProgress);
         assert!(Filter::default().wants(&progress));
         assert!(filter(&[("kind", "alarm,job"), ("volume", "db")]).wants(&progress));
         assert!(filter(&[("kind", "job.progress"), ("pool", "fast"), ("job", "j1")]).wants(&progress));
@@ -157,10 +157,10 @@ mod tests {
 
     #[test]
     fn debug_events_are_delivered_only_when_asked_for() {
-        let connected = event(Kind::ClientConnected);
+        let connected = event(EventKind::ClientConnected);
         assert!(!Filter::default().wants(&connected));
         assert!(filter(&[("severity", "debug")]).wants(&connected));
-        assert!(!filter(&[("severity", "error")]).wants(&event(Kind::DestageFailed)));
+        assert!(!filter(&[("severity", "error")]).wants(&event(EventKind::DestageFailed)));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use super::event::{Event, EventId, NewEvent, memory_bytes};
 use super::filter::Filter;
 use super::kind::Severity;
 use super::ledger::Ledger;
-use super::reader::{Reader, Step, View};
+use super::reader::{Reader, ReaderStep, View};
 use super::subscription::Subscription;
 use crate::clock::{Clock, saturating_ns};
 use std::collections::BTreeMap;
@@ -264,10 +264,10 @@ impl Hub {
             return Some(Poll::Ready(None));
         };
         let outcome = match reader.step(&state.view(&self.shared)) {
-            Step::Delivery(delivery) => Some(Poll::Ready(Some(delivery))),
-            Step::Again => None,
-            Step::Nothing if closed => Some(Poll::Ready(None)),
-            Step::Nothing => {
+            ReaderStep::Delivery(delivery) => Some(Poll::Ready(Some(delivery))),
+            ReaderStep::Again => None,
+            ReaderStep::Nothing if closed => Some(Poll::Ready(None)),
+            ReaderStep::Nothing => {
                 reader.waker = Some(waker.clone());
                 Some(Poll::Pending)
             }

@@ -50,11 +50,11 @@ macro_rules! kinds {
         /// What an event is about.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[non_exhaustive]
-        pub enum Kind {
+        pub enum EventKind {
             $(#[doc = $help] $variant,)*
         }
 
-        impl Kind {
+        impl EventKind {
             /// All kinds, in the order of the documentation.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
@@ -122,7 +122,7 @@ kinds! {
     ClientDisconnected, "client.disconnected", Debug, "A client left an export.";
 }
 
-impl Kind {
+impl EventKind {
     /// The kind of that name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
@@ -130,7 +130,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for EventKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -143,23 +143,23 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_of_one_form() {
-        let names: BTreeSet<_> = Kind::ALL.iter().map(|kind| kind.name()).collect();
-        assert_eq!(names.len(), Kind::ALL.len());
-        for kind in Kind::ALL {
+        let names: BTreeSet<_> = EventKind::ALL.iter().map(|kind| kind.name()).collect();
+        assert_eq!(names.len(), EventKind::ALL.len());
+        for kind in EventKind::ALL {
             let (group, what) = kind.name().split_once('.').expect("group.what");
             assert!(
                 [group, what].iter().all(|part| !part.is_empty()
                     && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-'))
             );
-            assert_eq!(Kind::from_name(kind.name()), Some(*kind));
+            assert_eq!(EventKind::from_name(kind.name()), Some(*kind));
         }
-        assert_eq!(Kind::from_name("volume"), None);
+        assert_eq!(EventKind::from_name("volume"), None);
     }
 
     #[test]
     fn the_document_lists_every_kind_with_its_severity() {
         let document = include_str!("../../../../docs/operate/events.md");
-        for kind in Kind::ALL {
+        for kind in EventKind::ALL {
             let row = format!(
                 "| `{}` | {} | {} |",
                 kind.name(),

@@ -73,11 +73,11 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::super::event::{EventId, NewEvent};
-    use super::super::kind::Kind;
+    use super::super::kind::EventKind;
     use super::*;
 
     fn event(seq: u64, key: Option<&str>) -> Arc<Event> {
-        let mut new = NewEvent::new(Kind::JobProgress, "x");
+        let mut new = NewEvent::new(EventKind::JobProgress, "x");
         if let Some(key) = key {
             new = new.collapse_key(key);
         }

@@ -26,7 +26,7 @@ pub use event::{
 };
 pub use filter::{FILTER_KINDS_MAX, Filter, FilterError};
 pub use hub::{Hub, HubLimits, HubStats, Start, SubscribeError};
-pub use kind::{Kind, Severity};
+pub use kind::{EventKind, Severity};
 pub use reader::{Delivery, Gap, GapReason};
 pub use subscription::{Received, Subscription};
 

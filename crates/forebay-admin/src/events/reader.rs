@@ -104,7 +104,7 @@ pub(super) struct View<'a> {
 }
 
 /// Outcome of one step of a reader.
-pub(super) enum Step {
+pub(super) enum ReaderStep {
     Delivery(Delivery),
     /// Looked at as much as one step may; there may be more.
     Again,
@@ -181,9 +181,9 @@ impl Reader {
     }
 
     /// The next thing for the reader. Takes a bounded time.
-    pub(super) fn step(&mut self, view: &View<'_>) -> Step {
+    pub(super) fn step(&mut self, view: &View<'_>) -> ReaderStep {
         if let Some(gap) = self.start_gap.take() {
-            return Step::Delivery(Delivery::Gap(gap));
+            return ReaderStep::Delivery(Delivery::Gap(gap));
         }
         match self.state {
             State::CatchingUp => self.catch_up(view),
@@ -191,7 +191,7 @@ impl Reader {
         }
     }
 
-    fn catch_up(&mut self, view: &View<'_>) -> Step {
+    fn catch_up(&mut self, view: &View<'_>) -> ReaderStep {
         if self.seen < view.evicted_through {
             let lost = view.evicted_through - self.seen;
             return self.gap(GapReason::TooOld, view.evicted_through, lost, view);
@@ -199,40 +199,40 @@ impl Reader {
         for event in view.history.after(self.seen).take(SCAN_MAX) {
             self.seen = event.id.seq;
             if self.filter.wants(event) && event.expires_ns > view.now_ns {
-                return Step::Delivery(Delivery::Event(event.clone()));
+                return ReaderStep::Delivery(Delivery::Event(event.clone()));
             }
         }
         if self.seen < view.last_seq && view.history.after(self.seen).next().is_some() {
-            return Step::Again;
+            return ReaderStep::Again;
         }
         self.seen = view.last_seq;
         self.state = State::Live(Ledger::default());
-        Step::Nothing
+        ReaderStep::Nothing
     }
 
-    fn live(&mut self, view: &View<'_>) -> Step {
+    fn live(&mut self, view: &View<'_>) -> ReaderStep {
         let (lost, through) = std::mem::take(&mut self.lost);
         if lost > 0 {
             return self.gap(GapReason::TooSlow, through, lost, view);
         }
         let State::Live(queue) = &mut self.state else {
-            return Step::Again;
+            return ReaderStep::Again;
         };
         while let Some(event) = queue.pop_oldest() {
             self.seen = event.id.seq;
             if event.expires_ns > view.now_ns {
-                return Step::Delivery(Delivery::Event(event));
+                return ReaderStep::Delivery(Delivery::Event(event));
             }
         }
         self.seen = view.last_seq;
-        Step::Nothing
+        ReaderStep::Nothing
     }
 
-    fn gap(&mut self, reason: GapReason, through: u64, lost: u64, view: &View<'_>) -> Step {
+    fn gap(&mut self, reason: GapReason, through: u64, lost: u64, view: &View<'_>) -> ReaderStep {
         let id = |seq| EventId { run: view.run, seq };
         let gap = Gap { reason, after: id(self.seen), through: id(through), lost_max: Some(lost) };
         self.seen = through;
-        Step::Delivery(Delivery::Gap(gap))
+        ReaderStep::Delivery(Delivery::Gap(gap))
     }
 
     /// The last event that the reader needs not see again. Of another run as long as it was not

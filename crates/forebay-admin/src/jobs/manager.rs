@@ -7,7 +7,7 @@ use super::driver::{Abort, JobDriver, Outlook};
 use super::job::{JobId, JobSpec, JobState, JobView};
 use super::progress::Report;
 use super::request::{Cancelled, JobFilter, JobsLimits, RequestError, StartError};
-use super::table::{Table, Task};
+use super::table::{JobTask, Table};
 use crate::clock::Clock;
 use crate::events::Hub;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -144,7 +144,7 @@ impl Jobs {
     #[must_use]
     pub fn runnable(&self) -> Vec<(JobId, JobSpec)> {
         let tasks = self.tasks().into_iter();
-        tasks.filter(|(_, _, task)| *task == Task::Begin).map(|(id, spec, _)| (id, spec)).collect()
+        tasks.filter(|(_, _, task)| *task == JobTask::Begin).map(|(id, spec, _)| (id, spec)).collect()
     }
 
     /// Notes that work on a job begins. False if it may not: it was cancelled meanwhile, or is not
@@ -192,18 +192,18 @@ impl Jobs {
     pub fn step(&self, driver: &mut dyn JobDriver) {
         for (id, spec, task) in self.tasks() {
             match task {
-                Task::Begin if self.begin(id) => {
+                JobTask::Begin if self.begin(id) => {
                     if let Err(reason) = driver.begin(id, &spec) {
                         self.fail(id, reason);
                     }
                 }
-                Task::Begin => {}
-                Task::Poll => match driver.poll(id, &spec) {
+                JobTask::Begin => {}
+                JobTask::Poll => match driver.poll(id, &spec) {
                     Outlook::Working(report) => self.report(id, report),
                     Outlook::Done => self.finish(id),
                     Outlook::Failed(reason) => self.fail(id, reason),
                 },
-                Task::Abort => match driver.abort(id, &spec) {
+                JobTask::Abort => match driver.abort(id, &spec) {
                     Abort::Done => self.stopped(id),
                     Abort::Pending => self.lock().undoing(id),
                     Abort::TooLate => self.too_late(id),
@@ -212,7 +212,7 @@ impl Jobs {
         }
     }
 
-    fn tasks(&self) -> Vec<(JobId, JobSpec, Task)> {
+    fn tasks(&self) -> Vec<(JobId, JobSpec, JobTask)> {
         let tasks = self.lock().tasks();
         self.wake_waiters(); // deadlines may have ended some
         tasks

@@ -11,7 +11,7 @@ use super::job::{Deadline, JobId, JobSpec, JobState, JobView, OnMiss, Phase};
 use super::progress::{Meter, Report};
 use super::request::{Cancelled, JobFilter, JobsLimits, RequestError, StartError};
 use crate::clock::{Clock, saturating_ns};
-use crate::events::{Hub, Kind, NewEvent, Severity};
+use crate::events::{EventKind, Hub, NewEvent, Severity};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,7 @@ struct Job {
 
 /// What is to be done for a job by whoever does the work.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Task {
+pub(super) enum JobTask {
     Begin,
     Poll,
     Abort,
@@ -148,7 +148,7 @@ impl Table {
 
     /// What is to be done now, oldest job first. Also ends what missed its deadline and forgets
     /// what is old.
-    pub(super) fn tasks(&mut self) -> Vec<(JobId, JobSpec, Task)> {
+    pub(super) fn tasks(&mut self) -> Vec<(JobId, JobSpec, JobTask)> {
         self.forget();
         let active: Vec<JobId> =
             self.jobs.iter().filter(|(_, job)| !job.state.is_final()).map(|(id, _)| *id).collect();
@@ -158,9 +158,9 @@ impl Table {
             let Some(job) = self.jobs.get(&id) else { continue };
             let task = match job.state {
                 _ if job.rides_on.is_some() => continue,
-                JobState::Queued if self.is_ready(job) => Task::Begin,
-                JobState::Running if job.stop.is_some() && !job.too_late => Task::Abort,
-                JobState::Running => Task::Poll,
+                JobState::Queued if self.is_ready(job) => JobTask::Begin,
+                JobState::Running if job.stop.is_some() && !job.too_late => JobTask::Abort,
+                JobState::Running => JobTask::Poll,
                 _ => continue,
             };
             tasks.push((id, job.spec.clone(), task));
@@ -188,7 +188,7 @@ impl Table {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.state = JobState::Running;
         job.told_ns = self.clock.monotonic_ns();
-        self.publish(id, Kind::JobStarted, "began", |event| event);
+        self.publish(id, EventKind::JobStarted, "began", |event| event);
     }
 
     /// Takes word of how a running job is.
@@ -214,7 +214,7 @@ impl Table {
         job.told_ns = now_ns;
         let Some(view) = self.view(id) else { return };
         let percent = view.progress.percent.map_or("under way".into(), |percent| format!("{percent} % done"));
-        self.publish(id, Kind::JobProgress, &percent, |event| {
+        self.publish(id, EventKind::JobProgress, &percent, |event| {
             event.collapse_key(&format!("job/{id}")).time_to_live(PROGRESS_TIME_TO_LIVE)
         });
     }
@@ -226,9 +226,9 @@ impl Table {
         (job.state, job.phase, job.finished) = (state.clone(), Phase::Done, Some(now));
         self.ended_count += 1;
         let (kind, words) = match &state {
-            JobState::Failed { reason } => (Kind::JobFailed, format!("failed: {reason}")),
-            JobState::Cancelled => (Kind::JobCancelled, "was cancelled".into()),
-            _ => (Kind::JobCompleted, "is done".into()),
+            JobState::Failed { reason } => (EventKind::JobFailed, format!("failed: {reason}")),
+            JobState::Cancelled => (EventKind::JobCancelled, "was cancelled".into()),
+            _ => (EventKind::JobCompleted, "is done".into()),
         };
         if state == JobState::Completed {
             (job.limited_by, job.at_risk) = (None, false);
@@ -351,7 +351,7 @@ impl Table {
         if at_risk && !was_at_risk {
             job.told_ns = now_ns;
             let words = if passed { "missed its deadline" } else { "will miss its deadline as it goes" };
-            self.publish(id, Kind::JobDeadlineAtRisk, words, |event| event.severity(Severity::Warning));
+            self.publish(id, EventKind::JobDeadlineAtRisk, words, |event| event.severity(Severity::Warning));
         }
     }
 
@@ -413,7 +413,7 @@ impl Table {
     }
 
     /// Publishes an event about a job: "flush of volume db began".
-    fn publish(&self, id: JobId, kind: Kind, words: &str, more: impl FnOnce(NewEvent) -> NewEvent) {
+    fn publish(&self, id: JobId, kind: EventKind, words: &str, more: impl FnOnce(NewEvent) -> NewEvent) {
         let Some(view) = self.view(id) else { return };
         let message = format!("job {id}: {} {words}", view.spec);
         let mut event = NewEvent::new(kind, message).job(&id.to_string()).pool(&view.spec.pool);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::clock::ManualClock;
-use crate::events::{Delivery, Filter, Hub, HubLimits, Kind, Received, Start, Subscription};
+use crate::events::{Delivery, EventKind, Filter, Hub, HubLimits, Received, Start, Subscription};
 use crate::{AdminError, DetachHow, ErrorKind, JobInfo};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Stage {
         self.jobs.get(id).unwrap().state
     }
 
-    fn told(&mut self) -> Vec<(Kind, String)> {
+    fn told(&mut self) -> Vec<(EventKind, String)> {
         let mut told = Vec::new();
         while let Received::Delivery(delivery) = self.events.receive(Duration::ZERO) {
             let Delivery::Event(event) = delivery else { panic!("{delivery:?}") };
@@ -112,13 +112,17 @@ fn a_flush_runs_tells_its_progress_and_completes() {
     assert!((900_000..=1_000_000).contains(&rate), "{rate}");
     assert_eq!(
         stage.told(),
-        [(Kind::JobStarted, "j1".into()), (Kind::JobProgress, "j1".into())],
+        [(EventKind::JobStarted, "j1".into()), (EventKind::JobProgress, "j1".into())],
         "collapsed"
     );
     stage.steps(100);
     let view = stage.jobs.get(id).unwrap();
     assert_eq!((&view.state, view.phase), (&JobState::Completed, Phase::Done));
-    assert_eq!(stage.told(), [(Kind::JobCompleted, "j1".into())], "the end replaces progress that waits");
+    assert_eq!(
+        stage.told(),
+        [(EventKind::JobCompleted, "j1".into())],
+        "the end replaces progress that waits"
+    );
     assert_eq!(view.elapsed, Duration::from_secs(10), "stands still after the end");
 }
 
@@ -131,7 +135,7 @@ fn progress_is_told_once_in_a_second_to_a_reader_that_keeps_up() {
         stage.steps(1);
         told.extend(stage.told());
     }
-    let progress = told.iter().filter(|(kind, _)| *kind == Kind::JobProgress).count();
+    let progress = told.iter().filter(|(kind, _)| *kind == EventKind::JobProgress).count();
     assert_eq!(progress, 4);
 }
 
@@ -152,7 +156,10 @@ fn a_job_that_cannot_begin_or_breaks_fails_with_the_reason() {
     assert!(is_failed(&view.state, "the disk is full"));
     assert_eq!(view.progress.bytes_left, None);
     let kinds: Vec<_> = stage.told().into_iter().map(|(kind, _)| kind).collect();
-    assert_eq!(kinds, [Kind::JobStarted, Kind::JobFailed, Kind::JobStarted, Kind::JobFailed]);
+    assert_eq!(
+        kinds,
+        [EventKind::JobStarted, EventKind::JobFailed, EventKind::JobStarted, EventKind::JobFailed]
+    );
 }
 
 #[test]
@@ -170,7 +177,7 @@ fn a_cancelled_job_is_undone_and_asking_twice_is_the_same_as_once() {
     stage.steps(1);
     assert_eq!(stage.state(id), JobState::Cancelled);
     assert_eq!(stage.jobs.cancel(id), Ok(Cancelled::Already));
-    assert_eq!(stage.told().last(), Some(&(Kind::JobCancelled, "j1".into())));
+    assert_eq!(stage.told().last(), Some(&(EventKind::JobCancelled, "j1".into())));
 
     let queued = stage.start(JobKind::Flush);
     assert_eq!(stage.jobs.cancel(queued), Ok(Cancelled::Already), "nothing to undo");
@@ -276,7 +283,7 @@ fn a_deadline_at_risk_is_told_once_and_then_fails_or_not_as_asked() {
         let view = stage.jobs.get(id).unwrap();
         assert!(view.deadline_at_risk && view.state == JobState::Running);
         stage.steps(40);
-        assert_eq!(stage.told().iter().filter(|(kind, _)| *kind == Kind::JobDeadlineAtRisk).count(), 1);
+        assert_eq!(stage.told().iter().filter(|(kind, _)| *kind == EventKind::JobDeadlineAtRisk).count(), 1);
         if on_miss == OnMiss::Fail {
             assert!(is_failed(&stage.state(id), "deadline of 5s passed"), "{:?}", stage.state(id));
             assert_eq!(stage.driver.aborted, [id], "what it began was undone");
@@ -418,5 +425,5 @@ fn a_loop_of_its_own_needs_no_driver() {
     assert!(json["eta_s"].is_null() && !stage.jobs.should_stop(id) && stage.jobs.runnable().is_empty());
     stage.jobs.finish(id);
     assert!(stage.jobs.should_stop(id), "there is nothing left to do");
-    assert_eq!(stage.told().last(), Some(&(Kind::JobCompleted, "j1".into())));
+    assert_eq!(stage.told().last(), Some(&(EventKind::JobCompleted, "j1".into())));
 }

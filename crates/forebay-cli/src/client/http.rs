@@ -30,7 +30,7 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// A request.
 #[derive(Clone, Debug)]
-pub(crate) struct Request<'a> {
+pub(crate) struct HttpRequest<'a> {
     /// `GET`, `POST`, `PATCH` or `DELETE`.
     pub(crate) method: &'static str,
     /// Path and query, escaped.
@@ -80,11 +80,11 @@ impl From<io::Error> for Error {
     }
 }
 
-/// Sends a request, and waits at most `patience` for the head of the answer.
+/// Sends a request, and waits at most `timeout` for the head of the answer.
 pub(crate) fn ask(
     socket: &Path,
-    request: &Request<'_>,
-    patience: Duration,
+    request: &HttpRequest<'_>,
+    timeout: Duration,
     stop: &dyn Fn() -> bool,
 ) -> Result<Answer, Error> {
     let mut stream = connect(socket).map_err(Error::Connect)?;
@@ -92,7 +92,7 @@ pub(crate) fn ask(
     // A server that answers before it has read everything closes early; its answer counts, not the
     // broken pipe.
     let sent = stream.write_all(&head_and_body(request));
-    match read_head(stream, Instant::now() + patience, stop) {
+    match read_head(stream, Instant::now() + timeout, stop) {
         Err(Error::Io(_)) if sent.is_err() => Err(Error::Io(sent.err().unwrap_or(ErrorKind::Other.into()))),
         answer => answer,
     }
@@ -113,8 +113,8 @@ fn connect(socket: &Path) -> io::Result<UnixStream> {
     }
 }
 
-fn head_and_body(request: &Request<'_>) -> Vec<u8> {
-    let Request { method, path, body, headers } = request;
+fn head_and_body(request: &HttpRequest<'_>) -> Vec<u8> {
+    let HttpRequest { method, path, body, headers } = request;
     let mut text = format!("{method} {path} HTTP/1.0\r\nHost: forebay\r\nAccept: */*\r\n");
     for (name, value) in headers {
         text += &format!("{name}: {value}\r\n");
@@ -177,7 +177,7 @@ impl Answer {
                     part.truncate(read);
                     return Ok(Bytes::Some(part));
                 }
-                Err(error) if is_patience(&error) => {}
+                Err(error) if is_timeout(&error) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -208,7 +208,7 @@ impl Answer {
     }
 }
 
-fn is_patience(error: &io::Error) -> bool {
+fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
@@ -240,7 +240,7 @@ mod tests {
             let _ = stream.read(&mut [0; 1024]);
             stream.write_all(said).unwrap();
         });
-        let request = Request { method: "GET", path: "/", body: None, headers: vec![] };
+        let request = HttpRequest { method: "GET", path: "/", body: None, headers: vec![] };
         let until = Instant::now() + Duration::from_secs(5);
         let answer = ask(&socket, &request, Duration::from_secs(5), &|| false);
         let answer = answer.and_then(|answer| Ok((answer.status, answer.text(until, &|| false)?)));
@@ -269,11 +269,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let _listener = UnixListener::bind(&socket).unwrap();
-        let request = Request { method: "GET", path: "/", body: None, headers: vec![] };
-        let timed = |patience, stop: bool| {
-            let Err(Error::Io(error)) = ask(&socket, &request, patience, &|| stop) else {
-                panic!("answered")
-            };
+        let request = HttpRequest { method: "GET", path: "/", body: None, headers: vec![] };
+        let timed = |timeout, stop: bool| {
+            let Err(Error::Io(error)) = ask(&socket, &request, timeout, &|| stop) else { panic!("answered") };
             error.kind()
         };
         assert_eq!(timed(Duration::from_millis(50), false), ErrorKind::TimedOut);

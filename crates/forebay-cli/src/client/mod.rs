@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use http::{Error, Request};
+use http::{Error, HttpRequest};
 
 /// Where the daemon answers if nobody says anything else.
 pub(crate) const DEFAULT_SOCKET: &str = "/run/forebay/admin.sock";
@@ -118,9 +118,9 @@ impl Client {
         method: &'static str,
         path: &str,
         body: Option<String>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Value, Failure> {
-        let text = self.exchange(method, path, body, patience)?;
+        let text = self.exchange(method, path, body, timeout)?;
         if text.is_empty() {
             return Ok(Value::Null);
         }
@@ -135,12 +135,12 @@ impl Client {
         method: &'static str,
         path: &str,
         body: Option<String>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<String, Failure> {
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         let stop = || self.is_stopped();
-        let request = Request { method, path, body, headers: Vec::new() };
-        let answer = http::ask(&self.socket, &request, patience, &stop);
+        let request = HttpRequest { method, path, body, headers: Vec::new() };
+        let answer = http::ask(&self.socket, &request, timeout, &stop);
         let answer = answer.and_then(|answer| Ok((answer.status, answer.text(until, &stop)?)));
         let (status, text) = answer.map_err(|error| self.no_answer(error))?;
         if (200..300).contains(&status) { Ok(text) } else { Err(self.refused(status, path, &text)) }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::Client;
-use super::http::{self, Answer, Bytes, Request};
+use super::http::{self, Answer, Bytes, HttpRequest};
 use crate::failure::Failure;
 
 /// The daemon sends a heartbeat every 15 s; three that are missing are too many.
@@ -136,7 +136,7 @@ impl Events {
         }
         let headers = self.last_id.iter().map(|id| ("Last-Event-ID", id.clone())).collect();
         let path = format!("/v1/events{}", self.query);
-        let request = Request { method: "GET", path: &path, body: None, headers };
+        let request = HttpRequest { method: "GET", path: &path, body: None, headers };
         let stop = || self.client.is_stopped();
         match http::ask(&self.client.socket, &request, super::LOOK_WITHIN, &stop) {
             Ok(answer) if answer.status == 200 => {

@@ -7,7 +7,7 @@ use crate::diagnostic::{Diagnostic, Span};
 use crate::keys::{self, Key};
 use crate::model::{AdminTcp, DaemonConfig, TlsFiles, UserList};
 use crate::tunables::FromValue;
-use crate::value::{Choice, Kind, Raw};
+use crate::value::{Choice, Raw, ValueKind};
 use forebay_export::uri::{Endpoint, ExportUri, Guards};
 use std::path::PathBuf;
 
@@ -92,7 +92,7 @@ fn choice(
     value: &Value<'_>,
     choices: &'static [Choice],
 ) -> Option<crate::value::Value> {
-    match Kind::Choice(choices).read(raw(value.get_ref())) {
+    match ValueKind::Choice(choices).read(raw(value.get_ref())) {
         Ok(chosen) => Some(chosen),
         Err(error) => {
             let hint = error.suggestion.map(|near| format!("did you mean \"{near}\"?")).unwrap_or_default();

@@ -7,7 +7,7 @@ use crate::diagnostic::{Diagnostic, Span};
 use crate::keys::{self, Key};
 use crate::model::{TlsConfig, TlsFiles};
 use crate::tunables::FromValue;
-use crate::value::{Kind, Raw};
+use crate::value::{Raw, ValueKind};
 use std::str::FromStr;
 use toml::de::DeValue;
 
@@ -26,7 +26,7 @@ pub(super) fn tls(reader: &mut Reader, name: &str, table: &Table<'_>, span: Span
             name @ "key_file" => key_file = reader.path(name, value),
             name @ "client_ca_file" => client_ca_file = reader.path(name, value),
             name @ "client_certificates" => {
-                match Kind::Choice(ClientCertificates::CHOICES).read(raw(value.get_ref())) {
+                match ValueKind::Choice(ClientCertificates::CHOICES).read(raw(value.get_ref())) {
                     Ok(read) => {
                         client_certificates =
                             ClientCertificates::from_value(read).unwrap_or(client_certificates);

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use forebay_export::size::ByteSize;
 
 use super::error::RuleError;
-use super::identity::Task;
+use super::identity::KernelTask;
 use super::proc::ProcFs;
 use super::rule::{Conditions, Rule};
 
@@ -15,17 +15,17 @@ use super::rule::{Conditions, Rule};
 /// is another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Bound {
-    pub(super) pid: Option<Task>,
-    pub(super) tgid: Option<Task>,
+    pub(super) pid: Option<KernelTask>,
+    pub(super) tgid: Option<KernelTask>,
     /// The group that `pid` belongs to.
-    pub(super) pid_tgid: Option<Task>,
+    pub(super) pid_tgid: Option<KernelTask>,
 }
 
 impl Bound {
     /// Whether a process that the rule needs has ended. What cannot be read is not taken for an
     /// end.
     pub(super) fn has_ended(&self, proc: &ProcFs) -> bool {
-        let ended = |task: Task| match proc.stat(task.id) {
+        let ended = |task: KernelTask| match proc.stat(task.id) {
             Ok(Some(stat)) => stat.has_ended() || Some(stat.start_ticks) != task.start_ticks,
             Ok(None) => true,
             Err(_) => false,
@@ -82,11 +82,11 @@ pub(super) fn bind(rule: &Rule, proc: &ProcFs) -> Result<Bound, RuleError> {
     Ok(bound)
 }
 
-fn task(proc: &ProcFs, key: &'static str, id: NonZeroU32) -> Result<Task, RuleError> {
+fn task(proc: &ProcFs, key: &'static str, id: NonZeroU32) -> Result<KernelTask, RuleError> {
     let pid = id.get();
     let cannot = |error: io::Error| RuleError::CannotCheck { key, pid, problem: error.to_string() };
     match proc.stat(pid).map_err(cannot)? {
-        Some(stat) if !stat.has_ended() => Ok(Task { id: pid, start_ticks: Some(stat.start_ticks) }),
+        Some(stat) if !stat.has_ended() => Ok(KernelTask { id: pid, start_ticks: Some(stat.start_ticks) }),
         _ => {
             let problem = format!(
                 "no process {pid} runs now, as far as the daemon can see (other PID name spaces, or a /proc mounted \
@@ -153,7 +153,7 @@ mod tests {
         let proc = ProcFs::at(dir.path());
         let message = bind(&"pin pid=5".parse().unwrap(), &proc).unwrap_err().to_string();
         assert!(message.contains("cannot look up process 5") && message.contains("malformed"), "{message}");
-        let bound = Bound { pid: Some(Task { id: 5, start_ticks: Some(1) }), ..Bound::default() };
+        let bound = Bound { pid: Some(KernelTask { id: 5, start_ticks: Some(1) }), ..Bound::default() };
         assert!(!bound.has_ended(&proc));
         assert!(bound.has_ended(&ProcFs::at(dir.path().join("5"))));
     }

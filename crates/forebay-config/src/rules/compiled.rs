@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::entry::Entry;
-use super::identity::{Identity, Task};
+use super::identity::{Identity, KernelTask};
 use super::pattern::Pattern;
 use super::range::ByteRange;
 use super::rule::{Action, Direction, RuleId};
@@ -122,7 +122,7 @@ impl Compiled {
 /// Whether the conditions of a rule on the client and the export hold.
 fn matches_client(entry: &Entry, client: &Identity, export: &str) -> bool {
     let conditions = &entry.rule.conditions;
-    let same = |rule: Option<Task>, client: Option<Task>| rule.is_none() || (rule == client);
+    let same = |rule: Option<KernelTask>, client: Option<KernelTask>| rule.is_none() || (rule == client);
     let name = |pattern: &Option<Pattern>, name: Option<&std::ffi::OsStr>| match (pattern, name) {
         (None, _) => true,
         (Some(pattern), Some(name)) => pattern.matches(name),

@@ -23,7 +23,7 @@ use super::proc::ProcFs;
 
 /// A process or thread, told apart from others that have its number at other times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Task {
+pub struct KernelTask {
     /// Its number.
     pub id: u32,
     /// When it started, in clock ticks since boot; `None` if `/proc` did not tell.
@@ -34,9 +34,9 @@ pub struct Task {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The process, or over FUSE the thread.
-    pub pid: Option<Task>,
+    pub pid: Option<KernelTask>,
     /// Its thread group: what most people call the process.
-    pub tgid: Option<Task>,
+    pub tgid: Option<KernelTask>,
     /// User.
     pub uid: Option<u32>,
     /// Group of the user.
@@ -70,18 +70,18 @@ impl Identity {
         }
         let start_ticks = || proc.stat(pid).ok().flatten().map(|stat| stat.start_ticks);
         let start = start_ticks();
-        let bare = Self { pid: Some(Task { id: pid, start_ticks: None }), ..user_only };
+        let bare = Self { pid: Some(KernelTask { id: pid, start_ticks: None }), ..user_only };
         if start.is_none() {
             return bare;
         }
-        let found = Self::look_up(proc, Task { id: pid, start_ticks: start }, uid);
+        let found = Self::look_up(proc, KernelTask { id: pid, start_ticks: start }, uid);
         if start_ticks() == start { found } else { bare }
     }
 
-    fn look_up(proc: &ProcFs, pid: Task, uid: u32) -> Self {
+    fn look_up(proc: &ProcFs, pid: KernelTask, uid: u32) -> Self {
         let tgid = proc.tgid(pid.id).map(|group| {
             let other = || proc.stat(group).ok().flatten().map(|stat| stat.start_ticks);
-            Task { id: group, start_ticks: if group == pid.id { pid.start_ticks } else { other() } }
+            KernelTask { id: group, start_ticks: if group == pid.id { pid.start_ticks } else { other() } }
         });
         Self {
             pid: Some(pid),
@@ -142,7 +142,7 @@ mod tests {
     fn what_is_not_there_is_missing_and_no_error() {
         let dir = tempfile::tempdir().unwrap();
         let none = Identity::of_process(&ProcFs::at(dir.path()), 5, 1000);
-        assert_eq!(none.pid, Some(Task { id: 5, start_ticks: None }));
+        assert_eq!(none.pid, Some(KernelTask { id: 5, start_ticks: None }));
         assert_eq!((none.uid, none.exe_name(), none.tgid), (Some(1000), None, None));
         assert_eq!(Identity::of_process(&ProcFs::default(), 0, 3).pid, None);
         let hidden = PeerCred { pid: 0, uid: 1, gid: 2 };
@@ -159,12 +159,12 @@ mod tests {
             write(file, b"\xff\0)(\n\n:::Tgid:x");
         }
         let bare = Identity::of_process(&ProcFs::at(dir.path()), 9, 0);
-        assert_eq!(bare.pid, Some(Task { id: 9, start_ticks: None }));
+        assert_eq!(bare.pid, Some(KernelTask { id: 9, start_ticks: None }));
         // A stat that can be read, all else garbage.
         write("stat", b"9 (x) S 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 1 21 22 23");
         write("comm", b"shy\n");
         let some = Identity::of_process(&ProcFs::at(dir.path()), 9, 0);
-        assert_eq!(some.pid, Some(Task { id: 9, start_ticks: Some(22) }));
+        assert_eq!(some.pid, Some(KernelTask { id: 9, start_ticks: Some(22) }));
         assert_eq!((some.tgid, some.cgroup.as_deref()), (None, None));
         assert_eq!(some.exe_name(), Some(OsStr::new("shy")), "stands in for the path");
     }

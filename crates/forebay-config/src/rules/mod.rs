@@ -46,7 +46,7 @@ pub use client::{CLIENT_AGE_MAX, CLIENTS_MAX, Client, ClientCache};
 pub use compiled::Compiled;
 pub use entry::RuleReport;
 pub use error::RuleError;
-pub use identity::{Identity, Task};
+pub use identity::{Identity, KernelTask};
 pub use parse::{EXPIRES_MAX, KEYS, NAME_BYTES_MAX};
 pub use pattern::{PATTERN_BYTES_MAX, Pattern};
 pub use proc::ProcFs;

@@ -3,8 +3,8 @@
 //! Invariants
 //! - A call runs on a thread of its own kind: those that look never wait for those that change
 //!   something.
-//! - There are never more of a kind than its number: a call that outlives its client's patience
-//!   keeps its place until it returns, so a control that hangs costs a fixed number of threads.
+//! - There are never more of a kind than its number: a call that lasts longer than its client waits
+//!   keeps its place until it returns. So one that hangs costs a fixed number of threads.
 
 use std::sync::Arc;
 use std::time::Duration;

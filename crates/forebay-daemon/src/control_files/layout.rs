@@ -254,7 +254,8 @@ pub(super) fn directory_names(directory: Directory<'_>) -> &'static [&'static st
     if matches!(directory, Directory::Of(_)) { &[CONFIG] } else { &[] }
 }
 
-/// A name can be part of a path. (Pools and volumes have such names; this is the last door.)
+/// A name can be part of a path. (Pools and volumes have such names already; this holds it once
+/// more.)
 pub(super) fn is_file_name(name: &str) -> bool {
     const NAME_BYTES_MAX: usize = 255;
     !matches!(name, "" | "." | "..") && name.len() <= NAME_BYTES_MAX && !name.contains(['/', '\0'])

@@ -1,8 +1,8 @@
 //! The control file system: statistics and tunables of the daemon as plain files, one value a file.
 //!
 //! `cat volumes/db/stats`, `echo 30 > volumes/db/config/dirty_high_pct`, `echo 1 >
-//! volumes/db/flush`. What the files are is in `docs/operate/control-fs.md`. It is one more door to
-//! [`Admin`], with the same checks and effects as the others.
+//! volumes/db/flush`. What the files are is in `docs/operate/control-fs.md`. They call
+//! [`Admin`], with the same checks and effects as all others.
 //!
 //! - [`mount`] mounts and starts the threads; dropping the [`ControlFiles`] unmounts and ends them.
 //! - Threads of its own ask the daemon, so they may block. A writer that waits for a flush holds

@@ -155,7 +155,7 @@ impl Server {
         }
     }
 
-    /// Answers those that wait for a job if it ends within `patience`; true if it did.
+    /// Answers those that wait for a job if it ends within `timeout`; true if it did.
     fn look_at_job(&self, job: &str, timeout: Duration) -> bool {
         let outcome = match self.content.admin.wait_for_job(job, timeout) {
             Ok(info) => match outcome(&info) {

@@ -2,7 +2,7 @@
 //! nothing is done that would lose what only the cache has of them.
 
 use super::Service;
-use forebay_admin::events::{AlarmKey, Kind, Severity};
+use forebay_admin::events::{AlarmKey, EventKind, Severity};
 use forebay_admin::{AdminError, ErrorKind, VolumeInfo, VolumeState};
 use forebay_config::VolumeConfig;
 use forebay_export::size::ByteSize;
@@ -75,7 +75,7 @@ impl Service {
         // A pool that does not answer has other alarms.
         let absent = self.handle(pool).and_then(|handle| Self::ask(&handle, |pool| pool.absent()));
         for volume in absent.unwrap_or_default() {
-            let key = AlarmKey::volume(Kind::VolumeAbsent, &volume.name);
+            let key = AlarmKey::volume(EventKind::VolumeAbsent, &volume.name);
             if volume.dirty_blocks == 0 {
                 self.hub.clear(&key);
                 continue;

@@ -1,7 +1,7 @@
 //! Event bridge: reports of pools become events, alarms and lines of the log.
 
 use super::{Service, ServiceEvent};
-use forebay_admin::events::{AlarmKey, Kind, NewEvent, Severity};
+use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_pool::PoolEvent;
 use std::sync::Weak;
 
@@ -19,32 +19,34 @@ impl Service {
         let text = event.to_string();
         match event {
             PoolEvent::BlocksDamaged { volume, .. } => {
-                self.hub.publish(NewEvent::new(Kind::BlockDamaged, text).pool(pool).volume(volume));
+                self.hub.publish(NewEvent::new(EventKind::BlockDamaged, text).pool(pool).volume(volume));
             }
             PoolEvent::Lost { volume, more, .. } => {
                 if *more {
-                    self.hub.publish(NewEvent::new(Kind::BlockLost, text.as_str()).pool(pool).volume(volume));
+                    self.hub.publish(
+                        NewEvent::new(EventKind::BlockLost, text.as_str()).pool(pool).volume(volume),
+                    );
                 }
-                self.hub.raise(AlarmKey::volume(Kind::BlockLost, volume), Severity::Error, &text);
+                self.hub.raise(AlarmKey::volume(EventKind::BlockLost, volume), Severity::Error, &text);
             }
             PoolEvent::LossEnded { volume } => {
-                self.hub.clear(&AlarmKey::volume(Kind::BlockLost, volume));
+                self.hub.clear(&AlarmKey::volume(EventKind::BlockLost, volume));
             }
             // Nobody looks after these alarms any more. Whoever opens the cache again raises them
             // again.
             PoolEvent::Stopped { losers, .. } => {
                 for volume in losers {
-                    self.hub.clear(&AlarmKey::volume(Kind::BlockLost, volume));
+                    self.hub.clear(&AlarmKey::volume(EventKind::BlockLost, volume));
                 }
             }
             PoolEvent::DestageFailed { volume, .. } => {
-                self.hub.raise(AlarmKey::volume(Kind::DestageFailed, volume), Severity::Warning, &text);
+                self.hub.raise(AlarmKey::volume(EventKind::DestageFailed, volume), Severity::Warning, &text);
             }
             PoolEvent::DestageRecovered { volume } => {
-                self.hub.clear(&AlarmKey::volume(Kind::DestageFailed, volume));
+                self.hub.clear(&AlarmKey::volume(EventKind::DestageFailed, volume));
             }
             PoolEvent::OperationFailed { volume, .. } => {
-                let event = NewEvent::new(Kind::DeviceFailed, text).pool(pool).details(event.details());
+                let event = NewEvent::new(EventKind::DeviceFailed, text).pool(pool).details(event.details());
                 self.hub.publish(match volume {
                     Some(volume) => event.volume(volume),
                     None => event,
@@ -57,47 +59,47 @@ impl Service {
                 self.hub.clear(&ended(pool, volume.as_deref()));
             }
             PoolEvent::CacheWriteFailed { .. } => {
-                self.hub.publish(NewEvent::new(Kind::CacheWriteFailed, text).pool(pool));
+                self.hub.publish(NewEvent::new(EventKind::CacheWriteFailed, text).pool(pool));
             }
             PoolEvent::Degraded { .. } => {
-                self.hub.raise(AlarmKey::pool(Kind::CacheDegraded, pool), Severity::Warning, &text);
+                self.hub.raise(AlarmKey::pool(EventKind::CacheDegraded, pool), Severity::Warning, &text);
             }
             PoolEvent::MirrorWhole => {
-                self.hub.clear(&AlarmKey::pool(Kind::CacheDegraded, pool));
-                self.hub.publish(NewEvent::new(Kind::MirrorWhole, text).pool(pool));
+                self.hub.clear(&AlarmKey::pool(EventKind::CacheDegraded, pool));
+                self.hub.publish(NewEvent::new(EventKind::MirrorWhole, text).pool(pool));
             }
             PoolEvent::CacheFenced => {
-                self.hub.raise(AlarmKey::pool(Kind::CacheFenced, pool), Severity::Error, &text);
+                self.hub.raise(AlarmKey::pool(EventKind::CacheFenced, pool), Severity::Error, &text);
             }
             PoolEvent::RecordFailed { .. } => {
-                self.hub.raise(AlarmKey::pool(Kind::CacheFenced, pool), Severity::Error, &text);
+                self.hub.raise(AlarmKey::pool(EventKind::CacheFenced, pool), Severity::Error, &text);
             }
             PoolEvent::CacheFailed { .. }
             | PoolEvent::RescueEnded { .. }
             | PoolEvent::OpenedWithoutCache { .. } => {
-                self.hub.clear(&AlarmKey::pool(Kind::CacheFenced, pool));
-                self.hub.clear(&AlarmKey::pool(Kind::CacheDegraded, pool));
-                self.hub.raise(AlarmKey::pool(Kind::CacheFailed, pool), Severity::Error, &text);
+                self.hub.clear(&AlarmKey::pool(EventKind::CacheFenced, pool));
+                self.hub.clear(&AlarmKey::pool(EventKind::CacheDegraded, pool));
+                self.hub.raise(AlarmKey::pool(EventKind::CacheFailed, pool), Severity::Error, &text);
             }
             PoolEvent::BackingChanged { volume, .. } => {
-                self.hub.publish(NewEvent::new(Kind::BackingChanged, text).pool(pool).volume(volume));
+                self.hub.publish(NewEvent::new(EventKind::BackingChanged, text).pool(pool).volume(volume));
             }
             PoolEvent::BackingUncertain { volume, .. } => {
-                self.hub.publish(NewEvent::new(Kind::BackingUncertain, text).pool(pool).volume(volume));
+                self.hub.publish(NewEvent::new(EventKind::BackingUncertain, text).pool(pool).volume(volume));
             }
             PoolEvent::OrderLost { volume } => {
-                self.hub.publish(NewEvent::new(Kind::OrderLost, text).pool(pool).volume(volume));
+                self.hub.publish(NewEvent::new(EventKind::OrderLost, text).pool(pool).volume(volume));
             }
             PoolEvent::Resized { volume, .. } => {
-                self.hub.publish(NewEvent::new(Kind::VolumeResized, text).pool(pool).volume(volume));
+                self.hub.publish(NewEvent::new(EventKind::VolumeResized, text).pool(pool).volume(volume));
             }
             PoolEvent::Scrubbed { report, .. } => {
-                let event = NewEvent::new(Kind::PoolScrubbed, text).pool(pool);
+                let event = NewEvent::new(EventKind::PoolScrubbed, text).pool(pool);
                 let damaged = report.damaged_blocks > 0;
                 self.hub.publish(if damaged { event.severity(Severity::Warning) } else { event });
             }
             PoolEvent::ClientRefused { .. } => {
-                self.hub.publish(NewEvent::new(Kind::ClientRefused, text).pool(pool));
+                self.hub.publish(NewEvent::new(EventKind::ClientRefused, text).pool(pool));
             }
             _ => {}
         }
@@ -107,8 +109,8 @@ impl Service {
 /// The alarm of a device that is too short: a backing store, or a cache device.
 fn ended(pool: &str, volume: Option<&str>) -> AlarmKey {
     match volume {
-        Some(volume) => AlarmKey::volume(Kind::DeviceEnded, volume),
-        None => AlarmKey::pool(Kind::DeviceEnded, pool),
+        Some(volume) => AlarmKey::volume(EventKind::DeviceEnded, volume),
+        None => AlarmKey::pool(EventKind::DeviceEnded, pool),
     }
 }
 

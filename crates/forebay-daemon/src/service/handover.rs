@@ -5,7 +5,7 @@
 
 use super::{Service, lock};
 use crate::upgrade::Duties;
-use forebay_admin::events::{Kind, NewEvent};
+use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::jobs::JobFilter;
 use forebay_admin::{AdminError, ErrorKind, UpgradeBegun, UpgradeInfo, VolumeState};
 use forebay_config::{Config, ConfigFile};
@@ -23,7 +23,7 @@ const GREET_WITHIN: Duration = Duration::from_secs(1);
 const QUIESCE_WITHIN: Duration = Duration::from_secs(10);
 /// After clients that kept themselves from quiescing were disconnected.
 const CUT_WITHIN: Duration = Duration::from_secs(1);
-/// Time for closing the pools, once all clients are at rest: a pool that takes longer is left
+/// Time for closing the pools, once all clients have quiesced: a pool that takes longer is left
 /// behind, and there is no upgrade.
 const CLOSE_WITHIN: Duration = Duration::from_secs(60);
 /// Time for a successor to start and to read the configuration, as the asker sees it.
@@ -240,11 +240,12 @@ impl Service {
                 let text = format!(
                     "process {to_pid} has taken over from {from_pid} (version {from_version}); clients waited {paused_ms} ms"
                 );
-                (Kind::DaemonUpgraded, text)
+                (EventKind::DaemonUpgraded, text)
             }
-            Some(why) => {
-                (Kind::DaemonUpgradeFailed, format!("no successor: {why}; clients waited {paused_ms} ms"))
-            }
+            Some(why) => (
+                EventKind::DaemonUpgradeFailed,
+                format!("no successor: {why}; clients waited {paused_ms} ms"),
+            ),
         };
         self.emit(super::ServiceEvent::Problem(text.clone()));
         self.hub.publish(NewEvent::new(kind, text));

@@ -8,7 +8,7 @@
 //! run` fails instead, as somebody looks at it.
 
 use super::{Service, lock};
-use forebay_admin::events::{AlarmKey, Kind, Severity};
+use forebay_admin::events::{AlarmKey, EventKind, Severity};
 use forebay_admin::{AdminError, ErrorKind, VolumeRequest};
 use forebay_io::{Device, DeviceError, DeviceOptions};
 use forebay_pool::MayWait;
@@ -124,13 +124,13 @@ impl Service {
                     )));
                     return; // volumes that could not be attached have alarms of their own
                 }
-                (AlarmKey::pool(Kind::PoolFailed, name), result.map(drop))
+                (AlarmKey::pool(EventKind::PoolFailed, name), result.map(drop))
             }
             Place::Volume(name) => {
                 let (pool, exports, settings) = (None, Vec::new(), BTreeMap::new());
                 let request =
                     VolumeRequest { name: name.clone(), pool, backing: String::new(), exports, settings };
-                (AlarmKey::volume(Kind::VolumeFailed, name), self.attach(request).map(drop))
+                (AlarmKey::volume(EventKind::VolumeFailed, name), self.attach(request).map(drop))
             }
         };
         if let Err(error) = result {

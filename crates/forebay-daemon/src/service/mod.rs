@@ -30,7 +30,7 @@ mod start;
 mod volumes;
 mod work;
 
-use forebay_admin::events::{AlarmKey, Hub, Kind};
+use forebay_admin::events::{AlarmKey, EventKind, Hub};
 use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use forebay_admin::{
     Admin, AdminError, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo, OpenHow, PoolInfo,
@@ -130,7 +130,7 @@ impl Service {
                     .hub
                     .alarms()
                     .into_iter()
-                    .find(|alarm| alarm.key == AlarmKey::pool(Kind::PoolFailed, pool));
+                    .find(|alarm| alarm.key == AlarmKey::pool(EventKind::PoolFailed, pool));
                 let why = why.map_or_else(String::new, |alarm| format!(": {}", alarm.message));
                 let what = format!("pool {pool} is configured, but not open{why}");
                 return AdminError::new(ErrorKind::Conflict, what, format!("forebay pool open {pool}"));

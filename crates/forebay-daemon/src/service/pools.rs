@@ -7,7 +7,7 @@ use super::records::Allowed;
 use super::settings::{invalid, stored, take_out};
 use super::start::check_rules;
 use super::{Service, ServiceEvent, lock};
-use forebay_admin::events::{AlarmKey, Kind, NewEvent, Severity};
+use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::{
     AdminError, DeviceRequest, ErrorKind, GrowRequest, OpenHow, PoolInfo, PoolRequest, ReplaceRequest,
     ScrubRequest, ShrinkRequest,
@@ -68,8 +68,8 @@ impl Service {
         };
         let (joining, made) = (parts.joining.clone(), parts.made.clone());
         // What is degraded says so itself when it is open.
-        self.hub.clear(&AlarmKey::pool(Kind::CacheDegraded, name));
-        self.hub.clear(&AlarmKey::pool(Kind::DeviceEnded, name));
+        self.hub.clear(&AlarmKey::pool(EventKind::CacheDegraded, name));
+        self.hub.clear(&AlarmKey::pool(EventKind::DeviceEnded, name));
         let started = PoolHandle::start(start, parts, reporter(self.me.clone(), name.into()));
         let handle = started.inspect_err(|_| super::records::unmake(&made))?;
         let joined = || {
@@ -144,7 +144,7 @@ impl Service {
         self.running_mut().config.pools.insert(name.clone(), config);
         drop(file);
         self.look_for_absent(&name);
-        self.hub.publish(NewEvent::new(Kind::PoolCreated, format!("pool {name} is there")).pool(&name));
+        self.hub.publish(NewEvent::new(EventKind::PoolCreated, format!("pool {name} is there")).pool(&name));
         self.pool_info(&name)
     }
 
@@ -157,18 +157,22 @@ impl Service {
             return Err(AdminError::new(ErrorKind::Conflict, format!("pool {name} is open"), ""));
         }
         self.open_pool(name, &config, how.into())?;
-        self.hub.clear(&AlarmKey::pool(Kind::PoolFailed, name));
+        self.hub.clear(&AlarmKey::pool(EventKind::PoolFailed, name));
         let mut first = None;
         for (name, volume) in &volumes {
             match self.attach_configured(name, volume) {
                 Ok(()) => {
-                    self.hub.clear(&AlarmKey::volume(Kind::VolumeFailed, name));
+                    self.hub.clear(&AlarmKey::volume(EventKind::VolumeFailed, name));
                     let message = format!("{name} is attached");
-                    self.hub.publish(NewEvent::new(Kind::VolumeAttached, message).volume(name));
+                    self.hub.publish(NewEvent::new(EventKind::VolumeAttached, message).volume(name));
                 }
                 Err(error) => {
                     let error = self.try_again_if_locked(Place::Volume(name.clone()), error);
-                    self.hub.raise(AlarmKey::volume(Kind::VolumeFailed, name), Severity::Error, &error.what);
+                    self.hub.raise(
+                        AlarmKey::volume(EventKind::VolumeFailed, name),
+                        Severity::Error,
+                        &error.what,
+                    );
                     first = first.or(Some(error));
                 }
             }
@@ -206,7 +210,7 @@ impl Service {
         drop(file);
         let info = self.pool_info(name)?;
         let message = format!("pool {name} has {} now", ByteSize(info.capacity_bytes));
-        self.hub.publish(NewEvent::new(Kind::PoolGrown, message).pool(name));
+        self.hub.publish(NewEvent::new(EventKind::PoolGrown, message).pool(name));
         Ok(info)
     }
 
@@ -403,9 +407,11 @@ impl Service {
             self.attach_configured(name, volume)?;
         }
         drop(file);
-        self.hub.clear(&AlarmKey::pool(Kind::CacheFailed, name));
-        self.hub.clear(&AlarmKey::pool(Kind::CacheDegraded, name));
-        self.hub.publish(NewEvent::new(Kind::PoolCreated, format!("pool {name} has a new cache")).pool(name));
+        self.hub.clear(&AlarmKey::pool(EventKind::CacheFailed, name));
+        self.hub.clear(&AlarmKey::pool(EventKind::CacheDegraded, name));
+        self.hub.publish(
+            NewEvent::new(EventKind::PoolCreated, format!("pool {name} has a new cache")).pool(name),
+        );
         self.pool_info(name)
     }
 

@@ -2,7 +2,7 @@
 //! them up to date.
 
 use super::{Service, ServiceEvent, lock};
-use forebay_admin::events::{AlarmKey, Kind, Severity};
+use forebay_admin::events::{AlarmKey, EventKind, Severity};
 use forebay_admin::{AdminError, ErrorKind, OpenHow};
 use forebay_config::CacheSpec;
 use forebay_pool::register::{Consent, Entry, Permit, check_writable};
@@ -79,7 +79,7 @@ impl Service {
     }
 
     fn tell_unrecorded(&self, name: &str, behind: &[String]) {
-        let key = AlarmKey::pool(Kind::StateUnwritable, name);
+        let key = AlarmKey::pool(EventKind::StateUnwritable, name);
         let before = self.hub.alarms().iter().any(|alarm| alarm.key == key);
         match (behind.is_empty(), before) {
             (true, false) => {}

@@ -4,7 +4,7 @@ use super::Service;
 use super::records::Allowed;
 use super::settings::stored;
 use super::start::check_rules;
-use forebay_admin::events::{AlarmKey, Kind, Severity};
+use forebay_admin::events::{AlarmKey, EventKind, Severity};
 use forebay_admin::jobs::{JobKind, JobSpec, OnMiss};
 use forebay_admin::{AdminError, DetachHow, ErrorKind, ReloadDone, Target};
 use forebay_config::{Change, Config, Scope, diff};
@@ -81,7 +81,7 @@ impl Service {
                 // then.
                 self.running_mut().config.pools.insert(pool.clone(), config.clone());
                 self.open_pool(pool, config, Allowed::default()).inspect_err(|error| {
-                    self.hub.raise(AlarmKey::pool(Kind::PoolFailed, pool), Severity::Error, &error.what);
+                    self.hub.raise(AlarmKey::pool(EventKind::PoolFailed, pool), Severity::Error, &error.what);
                 })?;
             }
             Change::PoolDevices { pool, added, removed, resized } => {

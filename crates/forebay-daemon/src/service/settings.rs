@@ -2,7 +2,7 @@
 
 use super::Service;
 use super::start::check_rules;
-use forebay_admin::events::{Kind, NewEvent};
+use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::jobs::{JobKind, JobSpec};
 use forebay_admin::{AdminError, ErrorKind, Leaving, SettingInfo, SettingsDone, SettingsRequest, Target};
 use forebay_config::choices::DefaultAction as Choice;
@@ -193,11 +193,14 @@ impl Service {
             let event = match target {
                 Target::Pool(pool) => {
                     let message = format!("{key} of pool {pool} is {to} now, not {from}");
-                    NewEvent::new(Kind::VolumeSettingChanged, message).pool(pool)
+                    NewEvent::new(EventKind::VolumeSettingChanged, message).pool(pool)
                 }
                 Target::Volume(volume) => {
-                    let kind =
-                        if key == "mode" { Kind::VolumeModeChanged } else { Kind::VolumeSettingChanged };
+                    let kind = if key == "mode" {
+                        EventKind::VolumeModeChanged
+                    } else {
+                        EventKind::VolumeSettingChanged
+                    };
                     let message = format!("{key} of {volume} is {to} now, not {from}");
                     NewEvent::new(kind, message).volume(volume)
                 }

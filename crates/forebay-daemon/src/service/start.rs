@@ -3,7 +3,7 @@
 use super::locked::Place;
 use super::{Running, Service, Upgrader, lock};
 use forebay_admin::clock::SystemClock;
-use forebay_admin::events::{AlarmKey, Hub, HubLimits, Kind, NewEvent, Severity};
+use forebay_admin::events::{AlarmKey, EventKind, Hub, HubLimits, NewEvent, Severity};
 use forebay_admin::jobs::{JobId, Jobs, JobsLimits};
 use forebay_admin::{AdminError, OpenHow};
 use forebay_config::{Checked, Config, ConfigFile, Diagnostic, RuleTable};
@@ -122,7 +122,7 @@ impl Service {
             if let Err(error) = self.open_pool(name, pool, how(name).into()) {
                 let error =
                     if strict { error } else { self.try_again_if_locked(Place::Pool(name.clone()), error) };
-                self.trouble(AlarmKey::pool(Kind::PoolFailed, name), &error, strict)?;
+                self.trouble(AlarmKey::pool(EventKind::PoolFailed, name), &error, strict)?;
             }
         }
         for (name, volume) in &config.volumes {
@@ -132,12 +132,12 @@ impl Service {
             match self.attach_configured(name, volume) {
                 Ok(()) => {
                     let message = format!("{name} is attached");
-                    self.hub.publish(NewEvent::new(Kind::VolumeAttached, message).volume(name));
+                    self.hub.publish(NewEvent::new(EventKind::VolumeAttached, message).volume(name));
                 }
                 Err(error) => {
                     let place = Place::Volume(name.clone());
                     let error = if strict { error } else { self.try_again_if_locked(place, error) };
-                    self.trouble(AlarmKey::volume(Kind::VolumeFailed, name), &error, strict)?;
+                    self.trouble(AlarmKey::volume(EventKind::VolumeFailed, name), &error, strict)?;
                 }
             }
         }
@@ -232,8 +232,8 @@ impl Service {
             let message = format!(
                 "pool {name} has stopped: {why}; its volumes are not served. To open it again: forebay pool open {name}"
             );
-            self.hub.clear(&AlarmKey::pool(Kind::StateUnwritable, &name));
-            self.hub.raise(AlarmKey::pool(Kind::PoolFailed, &name), Severity::Error, &message);
+            self.hub.clear(&AlarmKey::pool(EventKind::StateUnwritable, &name));
+            self.hub.raise(AlarmKey::pool(EventKind::PoolFailed, &name), Severity::Error, &message);
             self.emit(ServiceEvent::Problem(message));
         }
     }

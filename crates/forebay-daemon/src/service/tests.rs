@@ -339,7 +339,7 @@ fn start_without_cache(folder: &Path, names: &[&str]) -> Arc<Service> {
     let until = Instant::now() + Duration::from_secs(30);
     let failed = || service.pool_snapshot("a").is_ok_and(|now| now.cache_failed && now.rescue_over);
     while !failed() {
-        assert!(Instant::now() < until, "the cache is not put aside");
+        assert!(Instant::now() < until, "the cache has not failed");
         std::thread::yield_now();
     }
     service
@@ -460,7 +460,8 @@ fn a_state_directory_that_takes_no_writes_is_told_before_anything_is_given_up() 
     let folder = tempfile::tempdir().unwrap();
     let service = start(folder.path(), Arc::default(), "auto");
     let caches = folder.path().join("state/caches");
-    let alarmed = || service.hub.alarms().iter().any(|alarm| alarm.key.condition == Kind::StateUnwritable);
+    let alarmed =
+        || service.hub.alarms().iter().any(|alarm| alarm.key.condition == EventKind::StateUnwritable);
     std::fs::rename(&caches, caches.with_extension("away")).unwrap();
     std::fs::write(&caches, "no folder").unwrap();
     let refused = service.hand_over().err().unwrap();

@@ -4,7 +4,7 @@ use super::info::not_attached;
 use super::settings::{default_action, invalid, stored, take_out};
 use super::start::check_rules;
 use super::{Service, lock};
-use forebay_admin::events::{AlarmKey, Kind, NewEvent};
+use forebay_admin::events::{AlarmKey, EventKind, NewEvent};
 use forebay_admin::{AdminError, ErrorKind, RuleRequest, VolumeInfo, VolumeRequest, VolumeState};
 use forebay_config::mounts::Problem;
 use forebay_config::rules::{Action, Position, Rule, RuleSet};
@@ -81,8 +81,9 @@ impl Service {
         done?;
         self.running_mut().config.volumes.insert(name.clone(), config);
         drop(file);
-        self.hub.clear(&AlarmKey::volume(Kind::VolumeFailed, &name));
-        self.hub.publish(NewEvent::new(Kind::VolumeAttached, format!("{name} is attached")).volume(&name));
+        self.hub.clear(&AlarmKey::volume(EventKind::VolumeFailed, &name));
+        self.hub
+            .publish(NewEvent::new(EventKind::VolumeAttached, format!("{name} is attached")).volume(&name));
         self.volume_info(&name)
     }
 
@@ -209,8 +210,8 @@ impl Service {
         promise.wait_or_give_up(ATTACH_WITHIN).ok_or_else(late)?.ok_or_else(stopped)??;
         self.raise_record(&config.pool);
         self.running_mut().rules.insert(name.into(), rules);
-        self.hub.clear(&AlarmKey::volume(Kind::VolumeFailed, name));
-        self.hub.clear(&AlarmKey::volume(Kind::VolumeAbsent, name));
+        self.hub.clear(&AlarmKey::volume(EventKind::VolumeFailed, name));
+        self.hub.clear(&AlarmKey::volume(EventKind::VolumeAbsent, name));
         Ok(())
     }
 
@@ -368,7 +369,7 @@ impl Service {
             for dropped in expired {
                 let (rule, reason) = (&dropped.report.rule, dropped.reason.words());
                 let message = format!("the rule \"{rule}\" of {volume} was dropped: {reason}");
-                self.hub.publish(NewEvent::new(Kind::VolumeSettingChanged, message).volume(&volume));
+                self.hub.publish(NewEvent::new(EventKind::VolumeSettingChanged, message).volume(&volume));
             }
         }
     }

@@ -5,7 +5,7 @@
 //! the engine; a job only asks for it and watches.
 
 use super::{Service, lock};
-use forebay_admin::events::{AlarmKey, Kind, NewEvent};
+use forebay_admin::events::{AlarmKey, EventKind, NewEvent};
 use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, Left, Phase, Report};
 use forebay_admin::{AdminError, DetachHow, ErrorKind};
 use forebay_core::Drain;
@@ -313,8 +313,8 @@ impl Service {
             ),
             DetachHow::Discard => format!("{volume} is detached; what only the cache had is given up"),
         };
-        self.hub.publish(NewEvent::new(Kind::VolumeDetached, message).volume(volume));
-        self.hub.clear(&AlarmKey::volume(Kind::DestageFailed, volume));
+        self.hub.publish(NewEvent::new(EventKind::VolumeDetached, message).volume(volume));
+        self.hub.clear(&AlarmKey::volume(EventKind::DestageFailed, volume));
         self.look_for_absent(&pool);
         Ok(())
     }
@@ -344,8 +344,8 @@ impl Service {
             0 => format!("{volume} is detached; nothing of it was dirty"),
             _ => format!("{volume} is detached; what only the cache had is given up"),
         };
-        self.hub.publish(NewEvent::new(Kind::VolumeDetached, message).volume(volume));
-        for kind in [Kind::VolumeFailed, Kind::VolumeAbsent, Kind::DestageFailed] {
+        self.hub.publish(NewEvent::new(EventKind::VolumeDetached, message).volume(volume));
+        for kind in [EventKind::VolumeFailed, EventKind::VolumeAbsent, EventKind::DestageFailed] {
             self.hub.clear(&AlarmKey::volume(kind, volume));
         }
         Ok(())

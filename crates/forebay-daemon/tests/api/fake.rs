@@ -6,7 +6,7 @@
 //! volume whose name begins with `slow` never ends its jobs by itself.
 
 use forebay_admin::clock::SystemClock;
-use forebay_admin::events::{Hub, HubLimits, Kind, NewEvent};
+use forebay_admin::events::{EventKind, Hub, HubLimits, NewEvent};
 use forebay_admin::jobs::{
     Abort, JobDriver, JobId, JobKind, JobSpec, Jobs, JobsLimits, Left, OnMiss, Outlook, Report,
 };
@@ -102,7 +102,7 @@ impl Fake {
         Ok(JobInfo::from(&self.jobs.get(id)?))
     }
 
-    fn tell(&self, kind: Kind, volume: &str) {
+    fn tell(&self, kind: EventKind, volume: &str) {
         self.events.publish(NewEvent::new(kind, format!("{volume}: {kind}")).volume(volume));
     }
 }
@@ -402,7 +402,7 @@ impl Admin for Fake {
         let rules = RuleSet::new(DefaultAction::Cache, info.size_bytes);
         state.volumes.insert(request.name.clone(), Volume { info: info.clone(), values, rules });
         drop(state);
-        self.tell(Kind::VolumeAttached, &request.name);
+        self.tell(EventKind::VolumeAttached, &request.name);
         Ok(info)
     }
 

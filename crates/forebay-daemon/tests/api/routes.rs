@@ -174,10 +174,10 @@ fn waiting_for_jobs_takes_no_threads() {
 
 #[test]
 fn events_stream_and_alarms_are_acknowledged() {
-    use forebay_admin::events::{AlarmKey, Kind, Severity};
+    use forebay_admin::events::{AlarmKey, EventKind, Severity};
     let stage = Stage::new();
     let services = stage.fake.services();
-    services.events.raise(AlarmKey::volume(Kind::DestageFailed, "db"), Severity::Warning, "no space");
+    services.events.raise(AlarmKey::volume(EventKind::DestageFailed, "db"), Severity::Warning, "no space");
     let alarms = stage.call("GET", "/v1/alarms", "").json();
     let path = format!("/v1/alarms/{}/acknowledge", alarms["alarms"][0]["id"].as_str().unwrap());
     stage.call("POST", &path, "").problem(400, "invalid");

@@ -30,7 +30,7 @@ use super::reply::{self, DirectoryEntry, Errno, InitOut};
 use super::request::{Body, Header, InitIn, Malformed, SetAttributesIn, TransferIn};
 use super::tree::{Access, Change, Content, Tree};
 use super::wire::{self, OUT_HEADER_BYTES, falloc, fopen, init, open, setattr};
-use crate::request::{self, Admission, Bounds, Operation, Refusal, Request};
+use crate::request::{self, Admission, Bounds, ClientRequest, Operation, Refusal};
 
 /// How much the kernel may make the server do or hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,7 +131,7 @@ pub struct VolumeRequest {
     pub caller: Caller,
     /// What to do; never longer than [`Limits::payload_bytes_max`] if it has payload. A write may
     /// be shorter than what came with it.
-    pub request: Request,
+    pub request: ClientRequest,
     /// How to answer.
     pub answer: Answer,
 }
@@ -423,8 +423,11 @@ impl<T: Tree> Session<T> {
                     reply::data(out, unique, &[]);
                     return Ok(FuseStep::Answered);
                 }
-                let request =
-                    Request { operation: Operation::Read, offset_bytes: range.offset_bytes, length_bytes };
+                let request = ClientRequest {
+                    operation: Operation::Read,
+                    offset_bytes: range.offset_bytes,
+                    length_bytes,
+                };
                 let answer = Answer { unique, form: Form::Data { length_bytes: length } };
                 self.admit(header, request, false, answer, out)
             }
@@ -450,7 +453,7 @@ impl<T: Tree> Session<T> {
                 }
                 let fua = range.open_flags & open::DSYNC != 0;
                 let operation = Operation::Write { fua };
-                let request = Request { operation, offset_bytes: range.offset_bytes, length_bytes };
+                let request = ClientRequest { operation, offset_bytes: range.offset_bytes, length_bytes };
                 let answer = Answer { unique, form: Form::Written { length_bytes: length } };
                 self.admit(header, request, writable, answer, out)
             }
@@ -471,7 +474,7 @@ impl<T: Tree> Session<T> {
         let unique = header.unique;
         match self.handle(handle)? {
             Handle::Volume { .. } => {
-                let request = Request { operation: Operation::Flush, offset_bytes: 0, length_bytes: 0 };
+                let request = ClientRequest { operation: Operation::Flush, offset_bytes: 0, length_bytes: 0 };
                 self.admit(header, request, false, Answer { unique, form: Form::Plain }, out)
             }
             _ => {
@@ -506,7 +509,13 @@ impl<T: Tree> Session<T> {
             return Ok(FuseStep::Answered);
         };
         let operation = Operation::WriteZeroes { fua: false, no_hole, fast_only: false };
-        self.admit(header, Request { operation, offset_bytes, length_bytes: inside }, writable, answer, out)
+        self.admit(
+            header,
+            ClientRequest { operation, offset_bytes, length_bytes: inside },
+            writable,
+            answer,
+            out,
+        )
     }
 
     /// How much of a range is inside the volume.
@@ -519,7 +528,7 @@ impl<T: Tree> Session<T> {
     fn admit(
         &mut self,
         header: &Header,
-        request: Request,
+        request: ClientRequest,
         writable: bool,
         answer: Answer,
         out: &mut Vec<u8>,

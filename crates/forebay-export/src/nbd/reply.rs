@@ -14,7 +14,7 @@
 
 use super::codec::{self, ChunkHeader, Errno, chunk, extent_flag};
 use super::handshake::{Context, Contexts};
-use crate::request::{Operation, Request};
+use crate::request::{ClientRequest, Operation};
 
 /// The longest header that [`Replier::read_header`] makes.
 pub const READ_HEADER_BYTES_MAX: usize = codec::CHUNK_HEADER_BYTES + codec::CHUNK_OFFSET_BYTES;
@@ -134,7 +134,7 @@ impl Replier {
     /// `extents` describe the volume from the start of the request on, without gaps. They are
     /// clipped to the request and merged where a context sees no difference; they may end before
     /// the request does. No extents at all read as "plain data, not cached".
-    pub fn block_status(&self, out: &mut Vec<u8>, cookie: u64, request: &Request, extents: &[Extent]) {
+    pub fn block_status(&self, out: &mut Vec<u8>, cookie: u64, request: &ClientRequest, extents: &[Extent]) {
         if !self.structured || self.contexts.is_empty() {
             return self.error(out, cookie, Errno::Invalid, "no metadata context was agreed on");
         }

@@ -37,7 +37,7 @@ use super::codec::{self, Errno, OptionHeader, RequestHeader, cmd, cmd_flag, opt}
 use super::handshake::{Handshake, Outcome, SERVER_FLAGS, Tls};
 use super::reply::Replier;
 use crate::directory::{ExportInfo, Exports};
-use crate::request::{self, Admission, Bounds, Operation, Refusal, Request};
+use crate::request::{self, Admission, Bounds, ClientRequest, Operation, Refusal};
 
 /// How much a client may make the server do or hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub struct NbdRequest {
     /// other.
     pub cookie: u64,
     /// What to do.
-    pub request: Request,
+    pub request: ClientRequest,
 }
 
 /// What the session wants next.
@@ -547,14 +547,14 @@ impl Session {
     }
 
     /// The request to be served, or what to answer at once.
-    fn judge(&self, header: &RequestHeader) -> Result<Request, Verdict> {
+    fn judge(&self, header: &RequestHeader) -> Result<ClientRequest, Verdict> {
         let unclear = |message| Verdict::Unclear { errno: Errno::Invalid, message };
         let Some(export) = &self.export else {
             return Err(unclear("no export was chosen")); // cannot be: requests come after the handshake
         };
         let operation = operation(header, self.replier, export)?;
         let request =
-            Request { operation, offset_bytes: header.offset, length_bytes: u64::from(header.length) };
+            ClientRequest { operation, offset_bytes: header.offset, length_bytes: u64::from(header.length) };
         let bounds = Bounds {
             size_bytes: export.size_bytes,
             read_only: export.read_only,

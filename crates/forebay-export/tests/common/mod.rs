@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use forebay_export::directory::ExportInfo;
 use forebay_export::nbd::codec::{self, RequestHeader, opt};
 use forebay_export::nbd::{CloseReason, Errno, Extent, Input, Limits, NbdRequest, NbdStep, Session};
-use forebay_export::request::{Operation, Request};
+use forebay_export::request::{ClientRequest, Operation};
 
 pub const PAGE: u64 = 4096;
 
@@ -259,7 +259,7 @@ impl Peer {
         let mut disk = self.disk.lock().unwrap();
         let replier = self.session.replier();
         let NbdRequest { cookie, request } = request;
-        let Request { operation, offset_bytes: offset, length_bytes: length } = request;
+        let ClientRequest { operation, offset_bytes: offset, length_bytes: length } = request;
         match operation {
             Operation::Read => {
                 let header = replier.read_header(cookie, offset, length as u32);

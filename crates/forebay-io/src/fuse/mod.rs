@@ -47,7 +47,7 @@ const SOURCE: &str = "forebay";
 /// The kernel's end of all FUSE connections.
 const DEVICE: &str = "/dev/fuse";
 /// So long is waited for the server of a mount that is in the way.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How to reach the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -197,7 +197,7 @@ fn clear_stale(target: &Path) -> Result<(), MountError> {
     let ask = move || drop(answer.try_send(ask_server(&asked)));
     let begun = std::thread::Builder::new().name("fuse-look".into()).spawn(ask);
     begun.map_err(|source| MountError::system(target, "starting a thread for a look", source))?;
-    match answered.recv_timeout(ANSWER_PATIENCE) {
+    match answered.recv_timeout(ANSWER_TIMEOUT) {
         Ok(Err(error)) if error.raw_os_error() == Some(libc::ENOTCONN) => detach(target, !is_root()),
         Ok(_) => Err(MountError::InUse { target: path }),
         Err(_) => Err(MountError::NoAnswer { target: path }),

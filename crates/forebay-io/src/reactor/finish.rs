@@ -282,8 +282,8 @@ impl Reactor {
 
     /// Cancels socket operations and waits until no step is at the engine; false when that takes
     /// too long.
-    pub(super) fn quiesce(&mut self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+    pub(super) fn quiesce(&mut self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         self.abort_all();
         self.close_all_fuses();
         while self.at_engine > 0 {

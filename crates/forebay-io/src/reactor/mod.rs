@@ -370,11 +370,11 @@ fn fallback_message(reason: &str) -> String {
 }
 
 /// How long a dropped reactor waits for the kernel to finish with its memory.
-const DROP_PATIENCE: Duration = Duration::from_secs(5);
+const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Drop for Reactor {
     fn drop(&mut self) {
-        let quiet = self.quiesce(DROP_PATIENCE);
+        let quiet = self.quiesce(DROP_TIMEOUT);
         // SAFETY: nothing uses the engine after this.
         unsafe { ManuallyDrop::drop(&mut self.engine) };
         if quiet {

@@ -11,7 +11,7 @@ use forebay_io::{
 };
 
 /// Longest time any test waits before it fails: generous, for a crowded machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Bench {
     pub(crate) reactor: Reactor,
@@ -86,8 +86,8 @@ impl Bench {
         let mut out = Vec::new();
         let start = std::time::Instant::now();
         while out.len() < count {
-            assert!(start.elapsed() < PATIENCE, "{} of {count} operations done", out.len());
-            self.reactor.wait(Some(PATIENCE), &mut out).unwrap();
+            assert!(start.elapsed() < TIMEOUT, "{} of {count} operations done", out.len());
+            self.reactor.wait(Some(TIMEOUT), &mut out).unwrap();
         }
         assert_eq!(out.len(), count);
         out

@@ -4,7 +4,7 @@
 //! Invariant: every field of [`Stats`] is taken over, and there are no counters but those (a test
 //! compares): a number that nobody counts is not shown.
 
-use super::{Counters, Path};
+use super::{Counters, TimedPath};
 use forebay_core::{Stats, VolumeStats};
 
 macro_rules! convert {
@@ -95,7 +95,7 @@ impl Counters {
     }
 }
 
-impl Path {
+impl TimedPath {
     /// The path that a request went; `None` if its duration says nothing: it was refused, or nobody
     /// waited for it.
     pub fn of_request(path: forebay_core::RequestOutcome) -> Option<Self> {

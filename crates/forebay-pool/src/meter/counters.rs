@@ -16,7 +16,7 @@ macro_rules! counters {
         pub const FIELDS: &[Field] = &[$(Field {
             name: stringify!($name),
             per_s: concat!(stringify!($name), "_per_s"),
-            kind: Kind::$kind,
+            kind: CounterKind::$kind,
             help: $help,
             get: |counters| counters.$name,
             set: |counters, value| counters.$name = value,
@@ -25,8 +25,8 @@ macro_rules! counters {
         impl Counters {
             /// What was counted between two samples, with the gauges of `now`.
             pub(super) fn between(from: &Self, to: &Self, now: &Self) -> Self {
-                Self { $($name: match Kind::$kind {
-                    Kind::Gauge => now.$name,
+                Self { $($name: match CounterKind::$kind {
+                    CounterKind::Gauge => now.$name,
                     _ => to.$name.saturating_sub(from.$name),
                 },)* }
             }
@@ -36,7 +36,7 @@ macro_rules! counters {
 
 /// What a value does over time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum CounterKind {
     /// Grows from zero at the start of the engine.
     Counter,
     /// A counter of nanoseconds, of which a mean is more telling than a rate.
@@ -53,7 +53,7 @@ pub struct Field {
     /// Name of its rate.
     pub per_s: &'static str,
     /// What it does over time.
-    pub kind: Kind,
+    pub kind: CounterKind,
     /// One sentence for people.
     pub help: &'static str,
     /// Its value.

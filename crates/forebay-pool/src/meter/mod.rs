@@ -3,7 +3,7 @@
 //!
 //! Two parts, both owned by the thread that serves the volume, so neither has a lock:
 //!
-//! - [`Meter`] takes the duration of every request and device operation by [`Path`] and gives
+//! - [`Meter`] takes the duration of every request and device operation by [`TimedPath`] and gives
 //!   percentiles by [`Window`];
 //! - [`History`] keeps samples of the [`Counters`] and gives rates by [`Window`].
 //!
@@ -33,7 +33,7 @@ mod window;
 mod tests;
 
 pub use age::{AGE_BOUNDS, DirtyAge};
-pub use counters::{Counters, DERIVED, Derived, FIELDS, Field, Kind};
+pub use counters::{CounterKind, Counters, DERIVED, Derived, FIELDS, Field};
 pub use history::{History, Rates};
 pub use process::resident_bytes;
 pub use report::{About, MemberState};
@@ -52,9 +52,9 @@ macro_rules! paths {
         /// What a duration is about: a kind of request, from its arrival to its reply, or a kind of
         /// device operation, from its submission to its completion.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub enum Path { $($(#[$doc])* $name,)* }
+        pub enum TimedPath { $($(#[$doc])* $name,)* }
 
-        impl Path {
+        impl TimedPath {
             /// All of them: requests first, then the cache device, then the backing store.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
@@ -98,7 +98,7 @@ paths! {
     BackingFlush = "backing_flush";
 }
 
-/// Durations by [`Path`], of one volume.
+/// Durations by [`TimedPath`], of one volume.
 #[derive(Clone, Debug)]
 pub struct Meter {
     started: Nanos,
@@ -108,12 +108,12 @@ pub struct Meter {
 impl Meter {
     /// An empty meter; windows do not reach back behind `now`.
     pub fn new(now: Nanos) -> Self {
-        Self { started: now, series: Path::ALL.iter().map(|_| Series::new()).collect() }
+        Self { started: now, series: TimedPath::ALL.iter().map(|_| Series::new()).collect() }
     }
 
     /// Notes that something ended at `now` and took `took`; `bytes` is what it moved.
     #[inline]
-    pub fn record(&mut self, path: Path, took: Nanos, bytes: u64, now: Nanos) {
+    pub fn record(&mut self, path: TimedPath, took: Nanos, bytes: u64, now: Nanos) {
         self.series[path as usize].record(took, bytes, window::second_of(now));
     }
 

@@ -3,7 +3,7 @@
 
 use super::series::{Series, Sum, Totals};
 use super::window::{per_second, second_of};
-use super::{Path, Window};
+use super::{TimedPath, Window};
 use forebay_core::Nanos;
 
 /// Upper bounds of the buckets for Prometheus, in nanoseconds: 1, 2 and 5 times each power of ten,
@@ -28,14 +28,14 @@ const fn bounds() -> [u64; 21] {
 pub struct Capture {
     started: Nanos,
     now: Nanos,
-    /// In the order of [`Path::ALL`]; paths that were never taken are left out.
+    /// In the order of [`TimedPath::ALL`]; paths that were never taken are left out.
     series: Vec<Option<Series>>,
 }
 
 /// Statistics of all paths at one instant.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct MeterSnapshot {
-    /// One for each path that was ever taken, in the order of [`Path::ALL`].
+    /// One for each path that was ever taken, in the order of [`TimedPath::ALL`].
     pub paths: Vec<PathSnapshot>,
 }
 
@@ -43,7 +43,7 @@ pub struct MeterSnapshot {
 #[derive(Clone, PartialEq, Debug)]
 pub struct PathSnapshot {
     /// Which.
-    pub path: Path,
+    pub path: TimedPath,
     /// In the order of [`Window::ALL`].
     pub windows: [Summary; 4],
     /// Sum of all durations since the start, in nanoseconds.
@@ -93,7 +93,7 @@ impl Capture {
     pub fn summarize(mut self) -> MeterSnapshot {
         let mut sum = Sum::new();
         let mut paths = Vec::new();
-        for (path, series) in Path::ALL.iter().zip(&mut self.series) {
+        for (path, series) in TimedPath::ALL.iter().zip(&mut self.series) {
             let Some(series) = series else { continue };
             series.roll(second_of(self.now));
             let windows = Window::ALL.map(|window| {

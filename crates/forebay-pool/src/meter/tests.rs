@@ -24,14 +24,14 @@ impl Random {
     }
 }
 
-fn summary(meter: &Meter, path: Path, window: Window, now: Nanos) -> Summary {
+fn summary(meter: &Meter, path: TimedPath, window: Window, now: Nanos) -> Summary {
     let snapshot = meter.snapshot(now);
     let found = snapshot.paths.iter().find(|snapshot| snapshot.path == path).expect("it was recorded");
     found.windows[window as usize]
 }
 
 fn counts(meter: &Meter, now: Nanos) -> [u64; 4] {
-    Window::ALL.map(|window| summary(meter, Path::Write, window, now).count)
+    Window::ALL.map(|window| summary(meter, TimedPath::Write, window, now).count)
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn percentiles_are_those_of_an_exact_sort_rounded_up() {
     let end = 400 * SECOND_NS;
     for now in (0..end).step_by(3_000_000) {
         let took = random.latency();
-        meter.record(Path::ReadMiss, took, 4096, now);
+        meter.record(TimedPath::ReadMiss, took, 4096, now);
         recorded.push((now, took));
     }
     for window in Window::ALL {
@@ -49,7 +49,7 @@ fn percentiles_are_those_of_an_exact_sort_rounded_up() {
         let inside = recorded.iter().filter(|(at, _)| seconds.contains(&(at / SECOND_NS)));
         let mut exact: Vec<Nanos> = inside.map(|(_, took)| *took).collect();
         exact.sort_unstable();
-        let found = summary(&meter, Path::ReadMiss, window, end);
+        let found = summary(&meter, TimedPath::ReadMiss, window, end);
         let times = found.times.unwrap();
         assert_eq!(found.count, exact.len() as u64, "{window:?}");
         assert_eq!(times.max_ns, *exact.last().unwrap());
@@ -74,7 +74,7 @@ fn windows_roll_over_and_gaps_and_idle_times_empty_them() {
     let mut meter = Meter::new(0);
     let second = |meter: &mut Meter, second: u64, count: u64| {
         for at in 0..count {
-            meter.record(Path::Write, 50_000, 512, second * SECOND_NS + at);
+            meter.record(TimedPath::Write, 50_000, 512, second * SECOND_NS + at);
         }
     };
     second(&mut meter, 0, 1);
@@ -101,7 +101,7 @@ fn windows_roll_over_and_gaps_and_idle_times_empty_them() {
 fn a_snapshot_changes_nothing_and_shows_only_what_was_recorded() {
     let mut meter = Meter::new(5 * SECOND_NS);
     assert!(meter.snapshot(9 * SECOND_NS).paths.is_empty());
-    meter.record(Path::Flush, 3 * SECOND_NS / 1000, 0, 6 * SECOND_NS);
+    meter.record(TimedPath::Flush, 3 * SECOND_NS / 1000, 0, 6 * SECOND_NS);
     let first = meter.snapshot(7 * SECOND_NS);
     assert_eq!(meter.snapshot(7 * SECOND_NS), first);
     assert_eq!(first.paths.len(), 1);
@@ -115,10 +115,10 @@ fn a_snapshot_changes_nothing_and_shows_only_what_was_recorded() {
 #[test]
 fn durations_beyond_the_bounds_are_counted_at_the_bounds() {
     let mut meter = Meter::new(0);
-    meter.record(Path::Write, 0, 0, 0);
-    meter.record(Path::Write, 600 * SECOND_NS, 0, 0);
-    meter.record(Path::Write, u64::MAX, 0, 0);
-    let times = summary(&meter, Path::Write, Window::Total, SECOND_NS).times.unwrap();
+    meter.record(TimedPath::Write, 0, 0, 0);
+    meter.record(TimedPath::Write, 600 * SECOND_NS, 0, 0);
+    meter.record(TimedPath::Write, u64::MAX, 0, 0);
+    let times = summary(&meter, TimedPath::Write, Window::Total, SECOND_NS).times.unwrap();
     assert_eq!(times.max_ns, u64::MAX);
     assert!((60 * SECOND_NS..61 * SECOND_NS).contains(&times.p50_ns), "{times:?}");
     assert_eq!(meter.snapshot(SECOND_NS).paths[0].buckets.last(), Some(&(u64::MAX, 2)), "above 50 s");
@@ -133,7 +133,7 @@ fn memory_is_bounded_and_recording_takes_none() {
     for at in 0..600_000_u64 {
         // As wide as it gets, so that slots overflow.
         let took = random.next() >> (28 + random.next() % 28);
-        meter.record(Path::ALL[at as usize % Path::ALL.len()], took, 4096, at * 1_000_000);
+        meter.record(TimedPath::ALL[at as usize % TimedPath::ALL.len()], took, 4096, at * 1_000_000);
     }
     assert_eq!(meter.memory_bytes(), before);
     let mut history = History::new(0);
@@ -156,11 +156,16 @@ fn cost_of_recording_and_of_a_snapshot() {
     let began = Instant::now();
     for at in 0..count {
         // 100,000 a second.
-        meter.record(Path::ALL[at as usize % 6], latencies[at as usize % latencies.len()], 4096, at * 10_000);
+        meter.record(
+            TimedPath::ALL[at as usize % 6],
+            latencies[at as usize % latencies.len()],
+            4096,
+            at * 10_000,
+        );
     }
     let each = began.elapsed().as_nanos() as f64 / count as f64;
     let began = Instant::now();
-    meter.record(Path::Write, 1, 1, 40 * SECOND_NS);
+    meter.record(TimedPath::Write, 1, 1, 40 * SECOND_NS);
     let roll = began.elapsed();
     let (mut best, mut first) = ([Duration::MAX; 2], None);
     for _ in 0..20 {
@@ -195,7 +200,7 @@ fn report() -> Report {
             destaged_blocks: second,
             ..counters
         });
-        for (index, path) in Path::ALL.iter().enumerate().filter(|(index, _)| *index != 5) {
+        for (index, path) in TimedPath::ALL.iter().enumerate().filter(|(index, _)| *index != 5) {
             let took = 20_000 * (index as u64 + 1) * (1 + second % 4);
             meter.record(*path, took, 4096, second * SECOND_NS + 1);
         }

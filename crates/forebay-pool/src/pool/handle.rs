@@ -20,7 +20,7 @@ const STUCK: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Something to do on the pool's thread.
-pub(super) type Task = Box<dyn FnOnce(&mut Pool) + Send>;
+pub(super) type PoolTask = Box<dyn FnOnce(&mut Pool) + Send>;
 
 /// The pool does not answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -113,7 +113,7 @@ impl<T> Promise<T> {
 
 /// A running pool. Dropping it does not stop the pool; [`PoolHandle::stop`] does.
 pub struct PoolHandle {
-    tasks: Mutex<mpsc::Sender<Task>>,
+    tasks: Mutex<mpsc::Sender<PoolTask>>,
     waker: Waker,
     thread: Mutex<Option<Thread>>,
 }
@@ -208,7 +208,7 @@ impl PoolHandle {
         what: impl FnOnce(&mut Pool) -> T + Send + 'static,
     ) -> Result<Promise<T>, PoolGone> {
         let (sender, promise) = Promise::pair();
-        let task: Task = Box::new(move |pool| {
+        let task: PoolTask = Box::new(move |pool| {
             if sender.claim.take() {
                 let _ = sender.answer.try_send(what(pool)); // who has asked may be gone
             }

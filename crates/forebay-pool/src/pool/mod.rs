@@ -59,7 +59,7 @@ use devices::DeviceWatch;
 use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, CacheUuid};
 use forebay_io::{Completion, DeviceId, EnginePreference, IoFailure, Limits, Reactor};
-use handle::Task;
+use handle::PoolTask;
 use mounts::{Mounted, Mounting};
 use size::Resizing;
 use std::path::PathBuf;
@@ -146,13 +146,13 @@ pub struct Pool {
     resizing: Option<Resizing>,
     /// How often its size was changed.
     resized: u64,
-    /// Who waits until every connection is at rest.
+    /// Who waits until every connection has quiesced.
     quiescing: Option<handle::PromiseSender<()>>,
     scrubbing: Option<scrub::Done>,
     discarding: Vec<absent::Discarding>,
-    tasks: mpsc::Receiver<Task>,
+    tasks: mpsc::Receiver<PoolTask>,
     /// For threads that work for this pool.
-    myself: mpsc::Sender<Task>,
+    myself: mpsc::Sender<PoolTask>,
     cache_failure: CacheFailure,
     losses: losses::Losses,
     mirror: mirror::Mirror,
@@ -172,7 +172,7 @@ impl Pool {
     fn open(
         start: PoolStart,
         parts: PoolParts,
-        (myself, tasks): (mpsc::Sender<Task>, mpsc::Receiver<Task>),
+        (myself, tasks): (mpsc::Sender<PoolTask>, mpsc::Receiver<PoolTask>),
         mut report: Box<dyn FnMut(PoolEvent) + Send>,
     ) -> Result<Self, RunError> {
         // Before the first operation: the kernel's workers take after the thread that they work

@@ -67,7 +67,7 @@ impl Backend for MountBackend<'_> {
         self.engine.submit(self.now, request);
     }
 
-    fn treatment(&mut self, caller: Caller, what: &forebay_export::request::Request) -> Treatment {
+    fn treatment(&mut self, caller: Caller, what: &forebay_export::request::ClientRequest) -> Treatment {
         let direction = match what.operation {
             Operation::Read => Direction::Read,
             Operation::Write { .. } => Direction::Write,

@@ -3,7 +3,7 @@
 use super::{Lost, Pool, Served};
 use crate::engine_io::Timed;
 use crate::loss_record::LossRecord;
-use crate::meter::{About, Counters, DirtyAge, MemberState, Path, Snapshot};
+use crate::meter::{About, Counters, DirtyAge, MemberState, Snapshot, TimedPath};
 use forebay_admin::VolumeState;
 use forebay_core::{DestageReport, Device, Engine, MirrorState, Nanos, VolumeSettings, VolumeStats};
 use forebay_format::VolumeId;
@@ -254,7 +254,7 @@ impl Pool {
         bytes: u64,
     ) {
         let now = self.io.now();
-        if let (Some(path), Some(served)) = (Path::of_request(path), self.served_mut(id)) {
+        if let (Some(path), Some(served)) = (TimedPath::of_request(path), self.served_mut(id)) {
             served.meter.record(path, took, bytes, now);
         }
     }

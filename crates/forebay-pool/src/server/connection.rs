@@ -10,7 +10,7 @@ use forebay_config::rules::{Client, Direction};
 use forebay_core::Treatment;
 use forebay_export::nbd::Tls;
 use forebay_export::nbd::session::{Limits, NbdRequest, Session};
-use forebay_export::request::{Operation, Request};
+use forebay_export::request::{ClientRequest, Operation};
 use forebay_format::VolumeId;
 use forebay_io::{BufId, BufPool, Reactor, SocketId, Span};
 use std::collections::VecDeque;
@@ -158,7 +158,7 @@ impl Connection {
     }
 
     /// What the rules say of a request.
-    pub(super) fn treatment(&mut self, what: &Request, now: Instant) -> Treatment {
+    pub(super) fn treatment(&mut self, what: &ClientRequest, now: Instant) -> Treatment {
         let Some(client) = &mut self.client else { return Treatment::Cache };
         let direction = match what.operation {
             Operation::Read | Operation::Cache => Direction::Read,

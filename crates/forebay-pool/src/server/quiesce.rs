@@ -1,9 +1,9 @@
 //! Quiescing between two requests, and going on: in this process, or in another one.
 //!
-//! At rest, every request that was taken is answered and the answer is sent; what was received
-//! behind it lies unread. Then a connection is its socket, what was agreed on, and the unread
-//! bytes: it can change hands, and the client sees a pause. Who uses TLS cannot be passed on (its
-//! keys and record numbers are rustls's own), and is disconnected between two requests.
+//! In a quiesced connection every request that was taken is answered and the answer is sent; what
+//! was received behind it lies unread. Then a connection is its socket, what was agreed on, and the
+//! unread bytes: it can change hands, and the client sees a pause. Who uses TLS cannot be passed on
+//! (its keys and record numbers are rustls's own), and is disconnected between two requests.
 
 use super::Server;
 use super::connection::Connection;

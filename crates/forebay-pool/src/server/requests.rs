@@ -57,8 +57,10 @@ impl Server {
         }
         let lead = what.offset_bytes % BLOCK;
         let len = what.length_bytes.min(forebay_core::REQUEST_BYTES_MAX);
-        let request =
-            NbdRequest { cookie, request: forebay_export::request::Request { length_bytes: len, ..what } };
+        let request = NbdRequest {
+            cookie,
+            request: forebay_export::request::ClientRequest { length_bytes: len, ..what },
+        };
         let bytes = (lead + len).next_multiple_of(BLOCK) as usize;
         let buffer = self.memory_for(reactor, index, bytes);
         let connection = self.connections[index as usize].as_mut().expect("it is stepped");

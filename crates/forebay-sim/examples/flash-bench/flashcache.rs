@@ -5,7 +5,7 @@
 //! metadata block of each that becomes dirty or clean.
 
 use crate::figures::layout::{DISK_NS, FLASH, FlashOp, Layout, Load, OPEN_MAX, Sizes};
-use forebay_flashcache_model::api::{Action, BLOCK_BYTES, Device, Kind, OpId, Request};
+use forebay_flashcache_model::api::{Action, BLOCK_BYTES, CommandKind, Device, OpId, Request};
 use forebay_flashcache_model::config::Config;
 use forebay_flashcache_model::{META_BYTES, Model};
 use std::cmp::Reverse;
@@ -47,7 +47,7 @@ impl FlashCacheSets {
         }
     }
 
-    fn submit(&mut self, kind: Kind, offset: u64, len: u64) {
+    fn submit(&mut self, kind: CommandKind, offset: u64, len: u64) {
         self.requests += 1;
         self.open += 1;
         let request = Request { id: self.requests, kind, offset, len, buffer: 0 };
@@ -114,7 +114,7 @@ impl Layout for FlashCacheSets {
     fn serve(&mut self, load: &mut Load, bursts: u64, flash: &mut dyn FnMut(FlashOp)) {
         for _ in 0..bursts {
             for ask in load.next_burst() {
-                let kind = if ask.is_read { Kind::Read } else { Kind::Write { fua: false } };
+                let kind = if ask.is_read { CommandKind::Read } else { CommandKind::Write { fua: false } };
                 self.submit(kind, ask.block * BLOCK, u64::from(ask.blocks) * BLOCK);
             }
             self.pump(flash);

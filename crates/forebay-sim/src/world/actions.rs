@@ -182,7 +182,7 @@ impl World {
             // that may not be durable.
             self.check_cache_write(offset, len)?;
             if self.engine.status() == Status::Opening {
-                self.check_renewal(offset, &data)?;
+                self.check_rewrite(offset, &data)?;
             } else {
                 self.disks.dirty_slots.batch(offset, data.get(..BLOCK_BYTES).unwrap_or_default())?;
             }
@@ -192,8 +192,8 @@ impl World {
 
     /// At a start nothing is written to segments but what is there already; or, to a member of a
     /// mirrored cache, what it lacks.
-    fn check_renewal(&mut self, offset: u64, data: &[u8]) -> Result<(), String> {
-        self.renewals += 1;
+    fn check_rewrite(&mut self, offset: u64, data: &[u8]) -> Result<(), String> {
+        self.rewrites += 1;
         if self.plan.mirror.is_some() || self.plan.faults.damages() {
             return Ok(());
         }

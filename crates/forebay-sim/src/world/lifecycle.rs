@@ -24,7 +24,7 @@ use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 
 /// Gives sectors of a backing store new contents, as if somebody else had written them.
-fn renew(
+fn overwrite(
     device: &mut SimDevice,
     oracle: &mut Oracle,
     volume: usize,
@@ -145,7 +145,7 @@ impl World {
 
     fn attach_new(&mut self, volume: usize) -> Result<(), String> {
         let sectors = self.oracle.sectors(volume);
-        renew(&mut self.disks.devices[1 + volume], &mut self.oracle, volume, 0..sectors, &mut self.rng);
+        overwrite(&mut self.disks.devices[1 + volume], &mut self.oracle, volume, 0..sectors, &mut self.rng);
         self.oracle.tainted.retain(|(other, _)| *other != volume);
         self.disks.volumes[volume].incarnation += 1;
         self.disks.volumes[volume].ending = false;
@@ -181,7 +181,7 @@ impl World {
         };
         if new > old {
             let range = old / 512..new / 512;
-            renew(&mut self.disks.devices[1 + volume], &mut self.oracle, volume, range, &mut self.rng);
+            overwrite(&mut self.disks.devices[1 + volume], &mut self.oracle, volume, range, &mut self.rng);
         }
         self.disks.volumes[volume].resizing = Some(new);
         let result = self.engine.resize_volume(self.now, VolumeId(volume as u16), new);
@@ -331,7 +331,7 @@ impl World {
         let old = self.disks.volumes[volume].bytes;
         if bytes < old {
             let range = bytes / 512..old / 512;
-            renew(&mut self.disks.devices[1 + volume], &mut self.oracle, volume, range, &mut self.rng);
+            overwrite(&mut self.disks.devices[1 + volume], &mut self.oracle, volume, range, &mut self.rng);
         }
         self.disks.volumes[volume].bytes = bytes;
         self.disks.volumes[volume].resizing = None;

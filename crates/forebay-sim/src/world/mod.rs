@@ -141,7 +141,7 @@ pub struct World {
     /// Clients ask as soon as the engine serves, before it has done what else it has ready.
     greets: bool,
     /// Writes of what a start writes again, since it began.
-    renewals: u64,
+    rewrites: u64,
     /// A backing store was changed on purpose before this engine was opened.
     pub changed: bool,
     /// The volume, as long as the oracle does not know of the change.
@@ -215,7 +215,7 @@ impl World {
             scrubs: Scrubs::default(),
             books: Books::default(),
             greets: false,
-            renewals: 0,
+            rewrites: 0,
             changed: false,
             unlearned: None,
             counters: Counters::default(),
@@ -321,7 +321,7 @@ impl World {
     /// Any violation.
     pub fn wait_open(&mut self) -> Result<bool, String> {
         self.greets = self.rng.chance(1, 3) && !self.changed && self.unlearned.is_none();
-        self.renewals = 0;
+        self.rewrites = 0;
         let writes = self.disks.devices[CACHE].writes();
         self.pump()?;
         let end = self.now + ANSWER_LIMIT_NS;
@@ -334,7 +334,7 @@ impl World {
         if let Status::Failed(_) = self.engine.status() {
             // What one member of a mirrored cache lacked of the other may have been written, and
             // what was there already.
-            let untouched = self.disks.devices[CACHE].writes() <= writes + self.renewals
+            let untouched = self.disks.devices[CACHE].writes() <= writes + self.rewrites
                 || self.errors[CACHE] > 0
                 || self.plan.mirror.is_some();
             ensure!(untouched, "a failed opening wrote to the cache device");

@@ -166,7 +166,7 @@ impl World {
     }
 
     /// A FLUSH that was made at step `begun` was answered well: nothing is lost that no FLUSH has
-    /// told of. While the cache is put aside, what it covers must be readable after a crash too,
+    /// told of. While the cache has failed, what it covers must be readable after a crash too,
     /// but for what was promised before: that had been durable, on the cache that failed.
     pub(crate) fn check_flush(&self, volume: usize, begun: u64) -> Result<(), String> {
         let untold = self.lost_at[volume]

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn kinds(subscription: &mut Subscription) -> Vec<Kind> {
+fn kinds(subscription: &mut Subscription) -> Vec<EventKind> {
     let mut kinds = Vec::new();
     while let Received::Delivery(Delivery::Event(event)) = subscription.receive(Duration::ZERO) {
         kinds.push(event.kind);
@@ -14,20 +14,20 @@ fn kinds(subscription: &mut Subscription) -> Vec<Kind> {
 fn a_condition_is_raised_once_and_its_repeats_are_counted() {
     let stage = Stage::new(HubLimits::default());
     let mut reader = stage.follow(Start::Now);
-    let key = AlarmKey::volume(Kind::DestageFailed, "db");
+    let key = AlarmKey::volume(EventKind::DestageFailed, "db");
     for _ in 0..3 {
         stage.hub.raise(key.clone(), Severity::Warning, "the disk refuses writes");
         stage.clock.advance(Duration::from_secs(1));
     }
-    stage.hub.raise(AlarmKey::volume(Kind::DestageFailed, "web"), Severity::Warning, "so does this");
-    assert_eq!(kinds(&mut reader), [Kind::AlarmRaised; 2]);
+    stage.hub.raise(AlarmKey::volume(EventKind::DestageFailed, "web"), Severity::Warning, "so does this");
+    assert_eq!(kinds(&mut reader), [EventKind::AlarmRaised; 2]);
     let alarms = stage.hub.alarms();
     assert_eq!((alarms.len(), alarms[0].repeats, alarms[1].repeats), (2, 2, 0));
     assert_eq!(alarms[0].seen_unix_ns - alarms[0].raised_unix_ns, 2_000_000_000);
 
     assert!(stage.hub.clear(&key));
     assert!(!stage.hub.clear(&key), "there is nothing to clear twice");
-    assert_eq!(kinds(&mut reader), [Kind::AlarmCleared]);
+    assert_eq!(kinds(&mut reader), [EventKind::AlarmCleared]);
     assert_eq!(stage.hub.alarms().len(), 1);
 }
 
@@ -35,12 +35,16 @@ fn a_condition_is_raised_once_and_its_repeats_are_counted() {
 fn an_acknowledgement_anywhere_holds_everywhere_and_is_one_event() {
     let stage = Stage::new(HubLimits::default());
     let (mut desk, mut phone) = (stage.follow(Start::Now), stage.follow(Start::Now));
-    stage.hub.raise(AlarmKey::pool(Kind::CacheFenced, "fast"), Severity::Error, "the device failed a flush");
+    stage.hub.raise(
+        AlarmKey::pool(EventKind::CacheFenced, "fast"),
+        Severity::Error,
+        "the device failed a flush",
+    );
     let id = format!("a{}", stage.hub.alarms()[0].id);
     let first = stage.hub.acknowledge(&id, "eva").unwrap();
     stage.clock.advance(Duration::from_secs(1));
     assert_eq!(stage.hub.acknowledge(&id, "adam").unwrap(), first, "who was first, and when, stays");
-    let expected = [Kind::AlarmRaised, Kind::AlarmAcknowledged];
+    let expected = [EventKind::AlarmRaised, EventKind::AlarmAcknowledged];
     assert_eq!(kinds(&mut desk), expected);
     assert_eq!(kinds(&mut phone), expected);
     assert_eq!(stage.hub.alarms()[0].acknowledged.as_ref().unwrap().by, "eva");
@@ -51,12 +55,15 @@ fn an_acknowledgement_anywhere_holds_everywhere_and_is_one_event() {
 fn getting_worse_raises_again_and_asks_for_a_new_acknowledgement() {
     let stage = Stage::new(HubLimits::default());
     let mut reader = stage.follow(Start::Now);
-    let key = AlarmKey::volume(Kind::DestageFailed, "db");
+    let key = AlarmKey::volume(EventKind::DestageFailed, "db");
     stage.hub.raise(key.clone(), Severity::Warning, "some writes fail");
     stage.hub.acknowledge("a1", "eva").unwrap();
     stage.hub.raise(key.clone(), Severity::Error, "all writes fail");
     stage.hub.raise(key, Severity::Warning, "some writes fail");
-    assert_eq!(kinds(&mut reader), [Kind::AlarmRaised, Kind::AlarmAcknowledged, Kind::AlarmRaised]);
+    assert_eq!(
+        kinds(&mut reader),
+        [EventKind::AlarmRaised, EventKind::AlarmAcknowledged, EventKind::AlarmRaised]
+    );
     let alarm = &stage.hub.alarms()[0];
     assert_eq!((alarm.severity, alarm.repeats, &alarm.acknowledged), (Severity::Error, 2, &None));
 }
@@ -75,7 +82,7 @@ fn alarms_are_bounded_and_those_beyond_are_still_told() {
     let stage = Stage::new(HubLimits { alarms_max: 2, ..HubLimits::default() });
     let mut reader = stage.follow(Start::Now);
     for volume in ["a", "b", "c"] {
-        stage.hub.raise(AlarmKey::volume(Kind::DestageFailed, volume), Severity::Warning, "x");
+        stage.hub.raise(AlarmKey::volume(EventKind::DestageFailed, volume), Severity::Warning, "x");
     }
     assert_eq!(stage.hub.alarms().len(), 2);
     assert_eq!(kinds(&mut reader).len(), 3);

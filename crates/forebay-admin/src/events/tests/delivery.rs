@@ -3,7 +3,7 @@
 use super::*;
 
 fn progress(job: &str, message: &str) -> NewEvent {
-    NewEvent::new(Kind::JobProgress, message).job(job).collapse_key(&format!("job/{job}"))
+    NewEvent::new(EventKind::JobProgress, message).job(job).collapse_key(&format!("job/{job}"))
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_queue_is_bounded_in_bytes_as_well() {
     let mut slow = stage.follow(Start::Now);
     let details = serde_json::json!("x".repeat(DETAILS_BYTES_MAX - 2));
     for _ in 0..10 {
-        stage.hub.publish(NewEvent::new(Kind::BlockLost, "large").details(details.clone()));
+        stage.hub.publish(NewEvent::new(EventKind::BlockLost, "large").details(details.clone()));
     }
     assert_eq!(pending(&mut slow), ["too-slow:Some(6)", "large", "large", "large", "large"]);
 }
@@ -68,7 +68,7 @@ fn a_newer_progress_replaces_the_older_and_that_is_no_loss() {
 fn an_event_past_its_time_to_live_is_not_delivered() {
     let stage = Stage::new(HubLimits::default());
     let mut reader = stage.follow(Start::Now);
-    let short = |text| NewEvent::new(Kind::JobProgress, text).time_to_live(Duration::from_secs(10));
+    let short = |text| NewEvent::new(EventKind::JobProgress, text).time_to_live(Duration::from_secs(10));
     stage.hub.publish(short("old"));
     stage.publish([1]);
     stage.clock.advance(Duration::from_secs(5));

@@ -28,7 +28,7 @@ impl Stage {
     /// Publishes events that say `1`, `2` ... about volume `db`.
     fn publish(&self, numbers: impl IntoIterator<Item = u64>) {
         for number in numbers {
-            self.hub.publish(NewEvent::new(Kind::DestageFailed, number.to_string()).volume("db"));
+            self.hub.publish(NewEvent::new(EventKind::DestageFailed, number.to_string()).volume("db"));
         }
     }
 

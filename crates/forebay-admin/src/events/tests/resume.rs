@@ -19,7 +19,7 @@ fn a_reader_resumes_after_the_last_it_saw_and_then_is_live() {
 fn a_long_history_is_read_in_parts_with_a_filter_that_rejects_most() {
     let stage = Stage::new(HubLimits::default());
     for number in 0..2_000 {
-        let kind = if number % 500 == 499 { Kind::BlockLost } else { Kind::DestageFailed };
+        let kind = if number % 500 == 499 { EventKind::BlockLost } else { EventKind::DestageFailed };
         stage.hub.publish(NewEvent::new(kind, number.to_string()));
     }
     let filter = Filter::default().kind("block").unwrap();
@@ -57,7 +57,7 @@ fn the_history_is_bounded_in_bytes() {
     let stage = Stage::new(HubLimits { history_bytes_max: 100_000, ..HubLimits::default() });
     let details = serde_json::json!("x".repeat(5_000));
     for _ in 0..100 {
-        stage.hub.publish(NewEvent::new(Kind::BlockLost, "large").details(details.clone()));
+        stage.hub.publish(NewEvent::new(EventKind::BlockLost, "large").details(details.clone()));
         assert!(stage.hub.stats().history_bytes <= 100_000);
     }
     assert!(stage.hub.stats().history_events >= 17);

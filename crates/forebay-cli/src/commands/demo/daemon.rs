@@ -17,7 +17,7 @@ use crate::failure::{Failure, system};
 use crate::screen::harmless;
 
 /// Longest start, stop, and time without an answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const NAME: &str = "demo";
 
 /// How to start it.
@@ -78,7 +78,7 @@ impl Daemon {
                 }
             });
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match heard.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) if line.starts_with("ready: ") => return Ok(()),
@@ -104,7 +104,7 @@ impl Daemon {
     pub(super) fn connect(&self) -> Result<NbdClient<Transport>, Failure> {
         let wishes = Wishes { contexts: Vec::new(), ..Wishes::default() };
         let client = NbdClient::connect_with(&export(&self.folder), &wishes).map_err(nbd)?;
-        client.stream().set_timeout(Some(PATIENCE)).map_err(system("cannot set a timeout"))?;
+        client.stream().set_timeout(Some(TIMEOUT)).map_err(system("cannot set a timeout"))?;
         Ok(client)
     }
 
@@ -126,7 +126,7 @@ impl Daemon {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::TERM); // if it has ended already, its status says why
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {
             match self.child.try_wait().map_err(system("cannot wait for the daemon"))? {
                 Some(status) if status.success() => return Ok(()),

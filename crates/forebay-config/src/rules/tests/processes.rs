@@ -48,9 +48,10 @@ fn a_later_process_with_the_number_is_another_one() {
     let decide =
         |client: &Identity| set.compile(client, "db").decide(Direction::Read, 0, 1, Instant::now()).0;
     assert_eq!(decide(&later), Action::Bypass);
-    later.pid = later.pid.map(|task| Task { start_ticks: task.start_ticks.map(|ticks| ticks + 1), ..task });
+    later.pid =
+        later.pid.map(|task| KernelTask { start_ticks: task.start_ticks.map(|ticks| ticks + 1), ..task });
     assert_eq!(decide(&later), Action::Cache);
-    later.pid = later.pid.map(|task| Task { start_ticks: None, ..task });
+    later.pid = later.pid.map(|task| KernelTask { start_ticks: None, ..task });
     assert_eq!(decide(&later), Action::Cache, "unknown is not the same");
     end(&mut child);
 }

@@ -11,8 +11,8 @@
 //! that were never taken are left out.
 
 use super::super::{
-    AGE_BOUNDS, About, Counters, DERIVED, Derived, DirtyAge, FIELDS, Kind, PathSnapshot, Rates, Report,
-    Summary, Window,
+    AGE_BOUNDS, About, CounterKind, Counters, DERIVED, Derived, DirtyAge, FIELDS, PathSnapshot, Rates,
+    Report, Summary, Window,
 };
 use super::BLOCK;
 use serde_json::{Map, Value, json};
@@ -63,7 +63,7 @@ fn derive(derived: &Derived, counters: &Counters) -> Value {
 fn window_object(rates: &Rates) -> Value {
     let mut object = Map::new();
     object.insert("span_s".into(), (rates.span_ns as f64 / 1e9).into());
-    for field in FIELDS.iter().filter(|field| field.kind == Kind::Counter) {
+    for field in FIELDS.iter().filter(|field| field.kind == CounterKind::Counter) {
         object.insert(field.per_s.into(), rates.per_second((field.get)(&rates.counted)).into());
     }
     let destaged = rates.per_second(rates.counted.destaged_blocks * BLOCK);
@@ -117,7 +117,7 @@ pub fn schema() -> Map<String, Value> {
         put(name, kind, help.into());
     }
     for field in FIELDS {
-        let since = if field.kind == Kind::Gauge { ", now" } else { ", since the start" };
+        let since = if field.kind == CounterKind::Gauge { ", now" } else { ", since the start" };
         put(field.name, "integer".into(), format!("{}{since}", field.help));
     }
     for derived in DERIVED {

@@ -1,8 +1,8 @@
 //! Statistics as text that programs read. Tables for people are made of the JSON by the command
 //! line tool.
 //!
-//! All formats are made from the lists of `counters` and from [`super::Path`], [`super::Window`]
-//! and [`super::AGE_BOUNDS`], so a number that is added there appears everywhere.
+//! All formats are made from the lists of `counters` and from [`super::TimedPath`],
+//! [`super::Window`] and [`super::AGE_BOUNDS`], so a number that is added there appears everywhere.
 
 pub mod flashcache;
 mod json;

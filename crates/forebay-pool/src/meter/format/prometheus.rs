@@ -6,7 +6,7 @@
 //! numbers is left out: Prometheus computes rates, ratios and percentiles over the time that the
 //! question is about. So is what nobody counts.
 
-use super::super::{AGE_BOUNDS, DirtyAge, FIELDS, Kind, MemberState, Report};
+use super::super::{AGE_BOUNDS, CounterKind, DirtyAge, FIELDS, MemberState, Report};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -47,10 +47,12 @@ impl Collector for Reports {
         for field in FIELDS {
             let value = |report: &Report| (field.get)(&report.counters);
             match field.kind {
-                Kind::Gauge => {
+                CounterKind::Gauge => {
                     self.gauge(to, field.name, field.help, |report| Gauge::Whole(value(report)))?
                 }
-                Kind::Counter | Kind::Time => self.counter(to, field.name, field.help, value)?,
+                CounterKind::Counter | CounterKind::Time => {
+                    self.counter(to, field.name, field.help, value)?
+                }
             }
         }
         let whole = |value: fn(&Report) -> u64| move |report: &Report| Gauge::Whole(value(report));

@@ -2,7 +2,7 @@
 
 use super::*;
 use forebay_admin::clock::ManualClock;
-use forebay_admin::events::{AlarmKey, HubLimits, Kind, NewEvent, Severity};
+use forebay_admin::events::{AlarmKey, EventKind, HubLimits, NewEvent, Severity};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ impl Stage {
     /// Publishes events that say `1`, `2` ... about volume `db`.
     fn publish(&self, numbers: impl IntoIterator<Item = u64>) {
         for number in numbers {
-            self.hub.publish(NewEvent::new(Kind::DestageFailed, number.to_string()).volume("db"));
+            self.hub.publish(NewEvent::new(EventKind::DestageFailed, number.to_string()).volume("db"));
         }
     }
 }
@@ -187,7 +187,7 @@ fn a_client_that_does_not_read_does_not_hold_up_anybody() {
     };
     for _ in 0..10_000 {
         (0..8).for_each(|_| {
-            _ = stage.hub.publish(NewEvent::new(Kind::BlockLost, "large").details(details.clone()))
+            _ = stage.hub.publish(NewEvent::new(EventKind::BlockLost, "large").details(details.clone()))
         });
         if stage.hub.stats().dropped > 0 && stays_full() {
             break;
@@ -240,7 +240,7 @@ fn wrong_requests_are_refused_with_a_reason() {
 fn alarms_are_listed_and_acknowledged_over_http() {
     let stage = Stage::new(HubLimits::default());
     let server = Server::start(&stage.hub, HEARTBEAT);
-    stage.hub.raise(AlarmKey::volume(Kind::DestageFailed, "db"), Severity::Warning, "the disk is full");
+    stage.hub.raise(AlarmKey::volume(EventKind::DestageFailed, "db"), Severity::Warning, "the disk is full");
     let ask = |line: &str| {
         let (status, mut body) = request(&server.socket, line, "");
         let mut text = String::new();
