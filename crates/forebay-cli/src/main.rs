@@ -2,8 +2,7 @@
 //!
 //! One file per command in `commands`; each has its options (a `clap` structure) and a function
 //! that does it. What they share: `failure` (how a command fails), `screen` (how things look),
-//! `cache` (reading a cache device offline), `client` (the admin API), `job` (following what takes
-//! long), `interrupt` (Ctrl-C).
+//! `client` (the admin API), `job` (following what takes long), `interrupt` (Ctrl-C).
 //!
 //! Contract with scripts: results on stdout, everything else on stderr; exit code 0 done, 1 failed,
 //! 2 wrong usage; `--json` wherever a script reads. A closed pipe behind stdout is no failure.

@@ -8,8 +8,8 @@
 //! 4. Look once more whether somebody wrote meanwhile; if so, start again.
 //! 5. Rename it over the old one, and make the folder durable.
 //!
-//! So a crash at any instant leaves the old file or the new one, and an editor that saves at the
-//! same time loses nothing but in the instant between 4 and 5, which no file system lets us close.
+//! So a crash at any instant leaves the old file or the new one. An editor that saves at the same
+//! time loses something only in the instant between 4 and 5. No file system lets us close that gap.
 //! Extended attributes are not kept.
 
 use super::diagnostic::Report;

@@ -1,7 +1,7 @@
 //! The key that an operator gives, and what is derived from it for one cache.
 //!
 //! One key file may serve several pools: the UUID of a cache goes into the derivation, so no two
-//! caches have a key of the data in common, and a cache that is made anew on the same device has
+//! caches have a key of the data in common. A cache that is made anew on the same device has
 //! another one.
 
 use crate::CacheCipher;

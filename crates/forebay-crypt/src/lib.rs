@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Whoever reads and writes cache devices calls [`CacheCipher::encrypt`] on everything before it is
-//! written and [`CacheCipher::decrypt`] on everything that was read, with its place in the pool's
-//! space; the engine never knows. Why XTS, and what it does not do:
+//! written, and [`CacheCipher::decrypt`] on everything that was read. Both take its place in the
+//! pool's space. The engine knows nothing of it. Why XTS, and what it does not do:
 //! docs/decisions/0023-encryption-at-rest.md and docs/operate/security.md.
 //!
 //! Invariants:

@@ -1,8 +1,8 @@
 //! XTS (IEEE 1619) over AES-256, for units of whole cipher blocks.
 //!
-//! Written here because what there is (`xts-mode`) hands the cipher one block of 16 bytes at a
-//! time, which leaves the processor's AES unit idle most of the time; it takes 32 blocks here.
-//! Compared with the vectors of the standard, and with that crate, by the tests.
+//! The crate `xts-mode` hands the cipher one block of 16 bytes at a time, which leaves the
+//! processor's AES unit idle most of the time. Here it takes 32 blocks. Compared with the vectors
+//! of the standard, and with that crate, by the tests.
 
 use aes::cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use aes::{Aes256, Aes256Enc};

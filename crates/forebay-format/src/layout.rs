@@ -1,6 +1,6 @@
-//! Fixed-offset structures: one declaration gives the field offsets used by the codec, the table
-//! that the document is checked against, and compile-time proof that the fields tile the structure
-//! without gap or overlap.
+//! Fixed-offset structures: one declaration gives the field offsets of the codec and the table that
+//! the document is checked against. It also proves, when it is compiled, that the fields fill the
+//! structure without gap or overlap.
 
 use crate::error::FormatError;
 

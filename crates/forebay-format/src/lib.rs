@@ -17,9 +17,8 @@
 //! Invariants of every structure:
 //! - little-endian, fixed offsets, no implicit padding; reserved bytes are written as zero and must
 //!   be zero;
-//! - a CRC32C covers the whole structure, and identity (cache uuid) and position are inside the
-//!   covered bytes, so that a structure that was misdirected, or belongs to another cache, is not
-//!   believed;
+//! - a CRC32C covers the whole structure, identity (cache uuid) and position included. So a
+//!   structure that was misdirected, or belongs to another cache, is not believed;
 //! - anything whose version is newer than [`VERSION`] is refused by name, never guessed at.
 #![forbid(unsafe_code)]
 

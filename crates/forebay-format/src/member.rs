@@ -2,8 +2,8 @@
 //!
 //! The cache sees one row of blocks, the *pool's space*. It begins on member 0, which has the
 //! superblocks and the checkpoint slots, and goes on over the other members one after the other.
-//! Every member after the first begins with a **member header** (block 0, and a copy in block 16),
-//! which says whose it is and which part of the space it holds; its part begins at
+//! Every member after the first begins with a **member header** (block 0, and a copy in block 16).
+//! It says whose it is and which part of the space it holds. That part begins at
 //! [`DATA_START_BLOCK`].
 //!
 //! Invariants:

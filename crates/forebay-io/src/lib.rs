@@ -2,7 +2,7 @@
 //! the I/O path.
 //!
 //! One thread owns one [`Reactor`]. It queues operations ([`Op`]) on devices and sockets, then
-//! calls [`Reactor::wait`], which hands all of them to the kernel in one system call and returns
+//! calls [`Reactor::wait`]. That hands all of them to the kernel in one system call, and returns
 //! what has completed. The cache logic lives elsewhere and is sans-IO; the caller translates its
 //! actions into operations here.
 //!

@@ -2,7 +2,7 @@
 //! files.
 //!
 //! The page is a file on a file system in memory: a store into it is no system call and waits for
-//! no device, it is there after a `kill -9`, and gone after a loss of power.
+//! no device. It is there after a `kill -9`, and gone after a loss of power.
 
 use std::fs::{File, OpenOptions};
 use std::io;

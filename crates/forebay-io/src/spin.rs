@@ -1,8 +1,8 @@
 //! Time to poll for completions before sleeping.
 //!
 //! Falling asleep and being woken costs more than a flash device or a client on the same machine
-//! takes to answer, so polling for a few microseconds shortens each turn of a loop that is busy. A
-//! loop that waits longer gains nothing and must not burn a core. So the window is learned, as halt
+//! takes to answer. So polling for a few microseconds shortens each turn of a busy loop. A loop
+//! that waits longer gains nothing and must not burn a core. So the window is learned, as halt
 //! polling does for virtual processors (Linux, `kvm/halt-polling`): it doubles when something came
 //! soon after it, and is closed when nothing came for longer than the most that is allowed.
 

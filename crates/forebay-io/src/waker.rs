@@ -1,7 +1,7 @@
 //! Waking the loop from other threads.
 //!
 //! Invariant: the flag is set before the counter is raised, and cleared after the counter was
-//! drained, so a wake can be merged with another one but never lost.
+//! drained. So a wake can be merged with another one, but never lost.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 //! Invariants
 //! - The memory for bounces comes from the pool's and never touches its last sixteenth, which
 //!   metadata needs. One bounce that is long enough for any batch is put by when the pool is
-//!   opened: a write waits only while that one is in use, so it never waits for anything but a
+//!   opened. A write waits only while that one is in use. So it never waits for anything but a
 //!   device, and never fails for want of memory.
 //! - Writes that wait get it in the order in which they came. (The engine relies on no order
 //!   between writes.)

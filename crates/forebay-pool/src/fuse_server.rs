@@ -1,9 +1,9 @@
 //! One FUSE mount on the reactor.
 //!
-//! Life of a request: it is received into a header buffer and a payload buffer of the pool, the
-//! protocol session says what it is, and either the answer goes out at once, or it becomes a
-//! request of the engine (or a text for the owner of a control file), whose answer is sent when it
-//! is done. Requests are answered in any order.
+//! Life of a request: it is received into a header buffer and a payload buffer of the pool. The
+//! protocol session says what it is. Either the answer goes out at once, or it becomes a request of
+//! the engine or a text for the owner of a control file. Then the answer is sent when that is done.
+//! Requests are answered in any order.
 //!
 //! - At least [`RECEIVES_MIN`] receives are posted at once, and more as requests come in crowds, up
 //!   to [`RECEIVES_MAX`]: so a crowd is taken in one turn of the loop.
@@ -14,9 +14,8 @@
 //!
 //! Memory: each receive needs room for the longest write, so the kernel wants it. What the fewest
 //! receives need, and one buffer for a request, is the mount's own from before it is made until it
-//! is gone ([`FuseMemory`]): however little there is besides, and whoever has it, a request is
-//! received, and one at a time is worked on. Everything beyond that is taken as NBD connections
-//! take it, and leaves the engine its part.
+//! is gone ([`FuseMemory`]). So a request is always received, and one at a time is worked on.
+//! Everything beyond that is taken as NBD connections take it, and leaves the engine its part.
 //!
 //! Back-pressure: at most `REQUESTS_MAX` requests are under way, and what they hold comes from the
 //! pool. A request that finds no memory stays in its receive, which is not posted again before; so

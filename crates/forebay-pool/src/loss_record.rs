@@ -1,15 +1,15 @@
-//! The record of a cache that failed: what makes sure, outside of its device, that it is never
-//! opened again.
+//! The record of a cache that failed. It lies outside of its device, and keeps the cache from ever
+//! being opened again.
 //!
 //! One file for each such cache, `STATE_DIR/failed-caches/CACHE-UUID.json`, replaced as a whole and
 //! durable with its folder before anything is written past the cache (I51). It lists what only that
 //! cache had: those ranges answer with errors until they are written. It is made for people too:
 //! offsets and lengths in bytes, times in seconds since 1970.
 //!
-//! Beside it lies `CACHE-UUID.safe`: ranges of it that came to be safe since, one line for each
-//! time that the record was brought up to date, so that a write need not wait for a file as long as
-//! the list. What is safe stays safe, so lines that belong to an older record take nothing away
-//! that counts. See `safe`.
+//! Beside it lies `CACHE-UUID.safe`: ranges of it that came to be safe since. Each time the record
+//! is brought up to date it gets a line, so that a write need not wait for a file as long as the
+//! list. What is safe stays safe, so lines that belong to an older record take nothing away that
+//! counts. See `safe`.
 //!
 //! A record that cannot be read is an error of its own: whoever does not know what was lost must
 //! not serve the volume.

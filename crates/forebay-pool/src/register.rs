@@ -1,5 +1,5 @@
-//! The register: what is known of each cache outside of its devices, so that one that is missing is
-//! not made anew, and an older copy of one is not taken for it.
+//! The register: what is known of each cache outside of its devices. So one that is missing is not
+//! made anew, and an older copy of one is not taken for it.
 //!
 //! One file for each cache, `STATE_DIR/caches/CACHE-UUID.json`, replaced as a whole. It is durable
 //! before the pool serves anything, after each attach and with each orderly stop; between these it

@@ -1,8 +1,8 @@
 //! Priority of the threads that carry requests.
 //!
 //! Whoever waits for a block waits for its server too. A Linux scheduler that finds client and
-//! server on one processor lets the client go on until it has sent all it has, then the server,
-//! then the device: each waits for the others, and a processor beside them stays idle. A server
+//! server on one processor lets the client go on until it has sent all it has. Then the server goes
+//! on, then the device. Each waits for the others, and a processor beside them stays idle. A server
 //! that may interrupt its clients starts the first operation while the second is still being sent.
 //! Measured on two processors, 32 reads in flight: 55 to 85 thousand a second without, 100 with.
 

@@ -1,9 +1,9 @@
 //! One event: what happened, when, to what. Immutable once it is published; shared by all who read
 //! it.
 //!
-//! Whatever comes in has a bound: names and messages are cut, details that are too large are left
-//! out, so an event never takes more than [`EVENT_BYTES_MAX`] and the bounds of history and queues
-//! hold in bytes.
+//! Whatever comes in has a bound: names and messages are cut, and details that are too large are
+//! left out. So an event never takes more than [`EVENT_BYTES_MAX`], and the bounds of history and
+//! queues hold in bytes.
 
 use super::kind::{EventKind, Severity};
 use crate::clock::saturating_ns;

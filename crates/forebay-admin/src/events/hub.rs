@@ -4,9 +4,9 @@
 //! # One lock, and why
 //! Publishing is called from the thread that does the I/O, so it must never wait for a reader.
 //! Events, history, queues and alarms are behind one mutex, and every critical section is short and
-//! bounded: no system call, no formatting of events, no foreign code; a publication inserts one
-//! shared pointer into the history and into at most [`HubLimits::readers_max`] queues, a reader
-//! takes one event or looks at a bounded part of the history. Wakers run after the lock is
+//! bounded: no system call, no formatting of events, no foreign code. A publication inserts one
+//! shared pointer into the history and into at most [`HubLimits::readers_max`] queues. A reader
+//! takes one event, or looks at a bounded part of the history. Wakers run after the lock is
 //! released. A channel to a hub thread would cost a wake-up of that thread for each event, and ids
 //! would be known only later; a lock-free ring cannot replace an older event by a newer one. What
 //! remains: the system may take the processor from a thread that holds the lock. Events are rare

@@ -5,9 +5,9 @@
 //! A reader that was away resumes after the last [`EventId`] it saw. For users:
 //! `docs/operate/events.md`.
 //!
-//! `kind` names, `event` one event, `filter` a reader's wishes, `ledger` ordered events with a
-//! bound, `reader` the state of one reader, `alarms` conditions that last, `hub` all of it behind
-//! one lock.
+//! Files: `kind` (names), `event` (one event), `filter` (a reader's wishes), `ledger` (ordered
+//! events, bounded), `reader` (the state of one), `alarms` (conditions that last), `hub` (all of it
+//! behind a lock).
 
 mod alarms;
 mod event;

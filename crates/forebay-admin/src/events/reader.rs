@@ -6,9 +6,9 @@
 //! counted. It turns live once it has seen the newest event, under the lock of the hub, so that
 //! nothing falls between.
 //!
-//! Invariant: what a reader gets has increasing ids, and whatever it does not get is told by a
-//! [`Gap`] before the next event, except what its filter rejects, what a collapse key replaced, and
-//! what outlived its time to live.
+//! Invariant: a reader gets increasing ids. A [`Gap`] before the next event tells what it did not
+//! get. Three kinds are not told: what its filter rejects, what a collapse key replaced, and what
+//! outlived its time to live.
 
 use super::event::{Event, EventId};
 use super::filter::Filter;

@@ -8,9 +8,9 @@
 //!   [`Jobs::finish`], [`Jobs::fail`] and asks [`Jobs::should_stop`]. `step` is written with
 //!   nothing else.
 //!
-//! `job` says what a job is, `progress` how fast and how long, `conflict` which jobs go together,
-//! `request` what can be asked, `table` keeps them (no lock, no thread), `manager` is the table
-//! behind a lock, with waiting; `driver` is the side of the runner.
+//! Files: `job` (what a job is), `progress` (how fast and how long), `conflict` (which jobs go
+//! together), `request` (what can be asked), `table` (keeps them, without lock or thread),
+//! `manager` (the table behind a lock, with waiting), `driver` (the side of the runner).
 
 mod conflict;
 mod driver;

@@ -4,9 +4,8 @@
 //! stream of events is plain bytes. Blocking, with a bound on everything.
 //!
 //! Invariants
-//! - Nothing waits for ever: connecting and sending have [`CONNECT_WITHIN`], the answer has the
-//!   time that the caller gives, and a Ctrl-C that the caller wants to hear is heard within
-//!   [`GLANCE`].
+//! - Nothing waits for ever: connecting and sending have [`CONNECT_WITHIN`], and the answer has the
+//!   time that the caller gives. A Ctrl-C that the caller asks for is noticed within [`GLANCE`].
 //! - An answer that was cut off is an error, never half an answer: its length is compared with what
 //!   its head says.
 

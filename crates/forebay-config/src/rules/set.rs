@@ -2,7 +2,7 @@
 //!
 //! - A change makes a new list and publishes it under a new generation; lists in use are never
 //!   changed. So a serving thread pays one atomic load for each request to know that nothing
-//!   changed, and when something did, a lock that is held only to copy one pointer.
+//!   changed. When something did, it takes a lock that is held only to copy one pointer.
 //! - `/proc` is read before the lock is taken, never under it.
 //! - At most [`RULES_MAX`] rules; a number is never given to a second rule.
 

@@ -2,10 +2,10 @@
 //! token. [`Admin`] does the work. This module connects sockets with that trait. For users:
 //! `docs/operate/api.md`.
 //!
-//! `server` accepts connections and limits them, `access` and `tls` decide who may come in over
-//! TCP, `write_timeout` ends connections whose peer takes nothing, `extract` checks what comes in,
-//! `calls` makes calls that block away from the event loop, `routes` has a handler for each path,
-//! `openapi` describes them all, `problem` is the form of an error.
+//! Files: `server` (connections and their limits), `access` and `tls` (who may come in over TCP),
+//! `write_timeout` (connections whose peer takes nothing), `extract` (checks of what comes in),
+//! `calls` (calls that block), `routes` (a handler for each path), `openapi` (their description),
+//! `problem` (the form of an error).
 //!
 //! Invariants
 //! - It has a thread and an event loop of its own, which never block: no request can hold up

@@ -3,12 +3,12 @@
 //! Two ways, which share everything but where the sockets come from:
 //! - **A crash.** Listening sockets are given to the service manager (`manager`), which keeps them
 //!   open and passes them to the next start. Who connects meanwhile waits instead of being refused.
-//!   Connections are lost: what a killed daemon had half answered nobody can know. Clients that
+//!   Connections are lost: nobody can know what a killed daemon had half answered. Clients that
 //!   reconnect see a pause.
-//! - **An upgrade.** The running daemon starts its successor, quiesces between two requests of
-//!   every connection, closes the pools in an orderly way, and passes listeners and connections
-//!   (`wire`) to the successor, which opens the pools. Clients see a pause, whether they can
-//!   reconnect or not.
+//! - **An upgrade.** The running daemon starts its successor, and quiesces between two requests of
+//!   every connection. It closes the pools in an orderly way, and passes listeners and connections
+//!   (`wire`). The successor opens the pools. Clients see a pause, whether they can reconnect or
+//!   not.
 //!
 //! Invariants
 //! - Nobody but the holder of a pool's locks touches its devices: the predecessor has let go of

@@ -2,7 +2,7 @@
 //!
 //! Crash order: the file is made under its own name and removed again when anything fails; its size
 //! and name are durable before success is reported. What it begins with is durable before it gets
-//! its size, so a crash in between leaves a file that is empty, or begins with that.
+//! its size. So a crash in between leaves a file that is empty, or begins with that.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};

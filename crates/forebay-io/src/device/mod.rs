@@ -2,15 +2,14 @@
 //!
 //! Each device has two descriptors of the same file: one for direct I/O (when the file system
 //! allows it) and one that goes through the page cache. Requests that satisfy the alignment of
-//! direct I/O use the first, all others (sectors of a 4096-byte device, the tail of a file) use the
-//! second, transparently.
+//! direct I/O use the first. All others use the second (sectors of a 4096-byte device, the tail of
+//! a file).
 //!
 //! Invariants:
 //! - Both descriptors are the same inode, so the kernel keeps direct I/O and the page cache
-//!   coherent, and one `fdatasync` on either covers what was written through both (it writes back
-//!   the inode's pages, then flushes the device). The reactor keeps a buffered write and another
-//!   write to the same 4096-byte page from overlapping in time, the one case the kernel does not
-//!   promise.
+//!   coherent. One `fdatasync` on either covers what was written through both: it writes back the
+//!   inode's pages, then flushes the device. The reactor keeps a buffered write and another write
+//!   to the same 4096-byte page from overlapping in time, the one case the kernel does not promise.
 //! - The size never changes through this type, but by `lengthen` and `shorten`. A file that
 //!   somebody else grew is seen after `refresh_size`.
 //! - Up to its *recorded end* a device has bytes. A device that is shorter has ended: nothing is

@@ -1,8 +1,8 @@
 //! Devices below a file or device, as far as they can be found without asking anybody who may not
 //! answer. So a daemon notices that it would wait for itself.
 //!
-//! A path leads through symbolic links to a file on a mount, the mount lies on a block device, and
-//! a block device may be made of others, or of a file (loop devices).
+//! A path leads through symbolic links to a file on a mount. The mount lies on a block device. A
+//! block device may be made of others, or of a file (loop devices).
 
 use super::place::volume_claim_in;
 use super::table::{Mount, Mounts};

@@ -1,9 +1,9 @@
 //! The set-user-ID helper `fusermount3`, for those who are not root.
 //!
 //! It mounts, and sends the descriptor of the connection back over a unix socket that it inherits;
-//! its number is in an environment variable. We hand the socket over as standard input, so that no
-//! other descriptor needs to be inherited (and no other child that is started at the same time can
-//! get it).
+//! its number is in an environment variable. The socket is handed over as standard input. So no
+//! other descriptor needs to be inherited, and no other child that is started at the same time can
+//! get it.
 
 use std::ffi::{CString, OsStr};
 use std::io;

@@ -25,9 +25,9 @@
 //! - The reactor may be made on one thread and moved to another before its first `wait`; from then
 //!   on it stays.
 //!
-//! Crash and drop: dropping the reactor cancels socket operations and waits for device operations;
-//! memory the kernel might still write is leaked rather than freed when that takes longer than a
-//! few seconds, or when the reactor is dropped on a thread other than the one that ran it.
+//! Crash and drop: dropping the reactor cancels socket operations and waits for device operations.
+//! Memory that the kernel might still write is leaked rather than freed in two cases: that takes
+//! longer than a few seconds, or the reactor is dropped on a thread that did not run it.
 
 mod connections;
 mod devices;

@@ -1,10 +1,9 @@
 //! Counters of the last seconds and minutes.
 //!
-//! A sample is the counters as they were when a second began. **Nobody has to be woken for it**:
-//! counters change only in turns of the loop, and [`History::turn`] is called when the loop wakes,
-//! before anything is counted. So what it sees then is also what they were at every second that
-//! began since the turn before, and one sample, numbered by the first of these seconds, stands for
-//! all of them.
+//! A sample is the counters as they were when a second began. No thread is woken for it: counters
+//! change only in turns of the loop, and [`History::turn`] is called when the loop wakes, before
+//! anything is counted. So what it sees then is what they were at every second that began since the
+//! turn before. One sample stands for all these seconds, and has the number of the first.
 //!
 //! Memory: 11 samples a second apart and 31 ten seconds apart, some 20 KiB.
 

@@ -9,7 +9,7 @@
 //! A packed slot lists the buckets that are not empty and has room for [`BUCKETS_MAX`]. Real
 //! latencies are narrow and need fewer; if there are more, neighbours are merged, upwards, from 128
 //! buckets for each power of two to 64, 32 or 16. So percentiles are too high by less than 1/128 as
-//! a rule, and by less than 1/16 in the worst case, and too low only beyond a minute.
+//! a rule, and by less than 1/16 in the worst case. They are too low only beyond a minute.
 //!
 //! Memory: see [`Series::memory_bytes`] and the test `memory_is_bounded`.
 

@@ -1,4 +1,4 @@
-//! When the cache device fails: the record that the engine asks for is made, and brought up to
+//! Failure of the cache device: the record that the engine asks for is made, and brought up to
 //! date.
 //!
 //! Making it durable may take long, or never end, so a thread does it, and only so long is waited
@@ -8,9 +8,9 @@
 //! added.
 //!
 //! A whole record looks at every slot of the cache and may have a million ranges. So the walk over
-//! the slots is done in pieces, between which requests are served, and the thread that writes the
-//! file puts the ranges together. Writes wait for it to be brought up to date, so most times only
-//! what came to be safe is added to it ([`Pool::additions`]).
+//! the slots is done in pieces, between which requests are served. The thread that writes the file
+//! puts the ranges together. Writes wait for it to be brought up to date, so most times only what
+//! came to be safe is added to it ([`Pool::additions`]).
 
 use super::{Pool, PoolEvent};
 use crate::failed_mark;

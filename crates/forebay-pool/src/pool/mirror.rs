@@ -1,4 +1,4 @@
-//! When a device of a mirrored cache fails: the note that the engine asks for is made, and another
+//! Failure of a device of a mirrored cache: the note that the engine asks for is made, and another
 //! device takes its place.
 //!
 //! Making the note durable may take long, or never end, so a thread does it, and only so long is
@@ -6,8 +6,8 @@
 //! then gives the cache up as a whole. A note that comes too late does no harm: it says that a
 //! device does not count that has failed.
 //!
-//! A device that is out stays open until another one takes its place: nothing is asked of it any
-//! more, but operations from before may still be under way, and nothing is written to its successor
+//! A device that is out stays open until another one takes its place. Nothing is asked of it any
+//! more, but operations from before may still be under way. Nothing is written to its successor
 //! before they have ended.
 
 use super::cache_failure::TIMEOUT;

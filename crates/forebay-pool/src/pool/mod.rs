@@ -1,7 +1,7 @@
 //! A pool at work: one thread that owns reactor, engine, connections and devices.
 //!
-//! Every turn of the loop takes all completions that there are, lets connections parse what came,
-//! carries out what the engine wants, and sends the replies; so requests that arrive together share
+//! Every turn of the loop takes all completions and lets connections parse what came. Then it
+//! carries out what the engine wants, and sends the replies. So requests that arrive together share
 //! log batches and system calls.
 //!
 //! Other threads never touch any of it: they [`PoolHandle::ask`], which runs a closure on this

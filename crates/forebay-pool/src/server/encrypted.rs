@@ -1,10 +1,10 @@
-//! Connections with TLS: what comes is decrypted before the session sees it, what goes is encrypted
+//! Connections with TLS: input is decrypted before the session sees it, and output is encrypted
 //! when it is sent.
 //!
-//! Ciphertext is received into the connection's buffer, decrypted in memory that all connections
-//! share, and its plaintext goes to the payload that is awaited, the rest of it back into the same
-//! buffer. Replies gather as they do without TLS, and are encrypted into buffers of their own,
-//! record by record, as far as there are buffers: a connection that is not read from keeps
+//! Ciphertext is received into the connection's buffer, and decrypted in memory that all
+//! connections share. The plaintext goes to the payload that is awaited, the rest of it back into
+//! the same buffer. Replies gather as they do without TLS, and are encrypted into buffers of their
+//! own, record by record, as far as there are buffers: a connection that is not read from keeps
 //! [`SENDS_MAX`] of them, and then its replies wait and count as unsent.
 //!
 //! Memory: a connection has one buffer of its own to send from, so that it goes on when all else is

@@ -3,28 +3,26 @@
 //! A connection is a protocol session, a receive buffer, and what it waits for. Life of a
 //! connection:
 //!
-//! - receive into a pool buffer, step the session over what came, start every request in it (they
-//!   share a batch of the log), and only then receive again;
+//! - receive into a pool buffer, step the session over what came, and start every request in it.
+//!   They share a batch of the log. Only then it receives again;
 //! - replies of one turn of the loop are gathered and sent with one system call: headers from a
 //!   reply buffer, data straight from the buffer that the device read into;
 //! - a write whose payload has not arrived yet is received straight into its own buffer.
 //!
-//! Back-pressure, so that no client can take memory without bound: a connection that has
+//! Back-pressure, so that no client can take memory without bound. A connection that has
 //! `REQUESTS_MAX` requests or `UNSENT_BYTES_MAX` of unsent replies is not read from until some have
-//! ended, and when the pool has no memory left a request waits in its session until it has. The
-//! last eighth of the memory is not for requests (`FOR_REPLIES`), for headers of replies cannot
-//! wait; and the last sixteenth is for the engine alone (`FOR_ENGINE`), whose writes would fail. No
-//! connection has more than a quarter of it (`CONNECTION_PART`), and who keeps it without taking
-//! answers while others wait for memory is disconnected (`STALLED_AFTER`; who has more than its
-//! share of it waits for those who have less): clients that do not read can slow others down for
-//! some seconds, not for ever. So is who keeps it for a write whose payload does not come (`Pace`);
-//! payloads that are still coming have a quarter of the memory, those of a volume together, and
-//! half of it for all volumes (`ARRIVING_PART`), so that clients of other volumes do not wait for
-//! them.
+//! ended. When the pool has no memory left a request waits in its session. The last eighth of the
+//! memory is not for requests (`FOR_REPLIES`), because headers of replies cannot wait. The last
+//! sixteenth is for the engine alone (`FOR_ENGINE`), whose writes would fail. No connection has
+//! more than a quarter of it (`CONNECTION_PART`). Who has more than its share of it waits for those
+//! who have less. Two kinds of clients are disconnected while others wait for memory: who takes no
+//! answers (`STALLED_AFTER`), and who keeps it for a write whose payload does not come (`Pace`). So
+//! clients can slow others down for some seconds, not for ever. Payloads that are still coming have
+//! a quarter of the memory for each volume, and half of it for all volumes (`ARRIVING_PART`).
 //!
 //! One buffer for a request of the longest kind is put by ([`put_memory_by`]). If the rest is in
-//! use, it goes to the one who has waited longest among those who have nothing, first of volumes
-//! that have no payload coming: so every request finds memory one day.
+//! use, it goes to the one who has waited longest among those who have nothing. Volumes that have
+//! no payload coming are first. So every request finds memory.
 //!
 //! With TLS (`encrypted`, `tls`) what is received is decrypted into the same buffer, and replies
 //! are encrypted when they are sent; the session sees no difference.

@@ -1,8 +1,8 @@
 //! Output of a connection: replies are gathered over a turn of the loop and sent together, in
 //! pieces of at most [`SEND_BYTES_MAX`]. Then the connection receives again, or is closed.
 //!
-//! The memory of a piece is free once it is sent, and a client that takes pieces is none that takes
-//! nothing, however much waits behind.
+//! The memory of a piece is free once it is sent. A client that takes pieces does not count as one
+//! that takes nothing, however much waits behind.
 
 use super::connection::Connection;
 use super::{BLOCK, LINGER, REPLY_BYTES, SEND_BYTES_MAX, STALLED_EVERY, Sending, Server, ServerToken};

@@ -1,9 +1,9 @@
 //! Where the record is sought that says that a daemon gave the cache up and went on without it.
 //!
 //! Without the record everything that was dirty when the cache failed looks current, and is older
-//! than what the backing store has. So nothing is quiet here: the folders that were looked into are
-//! always named, and where there is no such folder at all nothing is written over a copy of the
-//! backing store, unless somebody has said that this is the folder.
+//! than what the backing store has. So the folders that were looked into are always named. Where
+//! there is none of them, nothing is written over a copy of the backing store, unless the operator
+//! has named the folder.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

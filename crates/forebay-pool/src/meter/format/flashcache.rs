@@ -1,10 +1,10 @@
 //! The names of FlashCache, for scripts that read its `flashcache_stats` and `flashcache_errors`.
 //!
 //! The look is that of its files under `/proc/flashcache`: `key=value` with spaces between, reads
-//! and writes on a line of their own, whole numbers. The same keys are there in every mode
-//! (FlashCache leaves out those that its write-around does not have), and the errors follow on a
-//! third line. What a key means here is in [`KEYS`], from which `docs/use/flashcache-names.md` is
-//! made. What nobody counts here is left out: a 0 would say that it never happened.
+//! and writes on a line of their own, whole numbers. The same keys are there in every mode, while
+//! FlashCache leaves out those that its write-around does not have. The errors follow on a third
+//! line. What a key means here is in [`KEYS`], from which `docs/use/flashcache-names.md` is made.
+//! What nobody counts here is left out: a 0 would say that it never happened.
 
 use super::super::Counters;
 use std::fmt::Write;

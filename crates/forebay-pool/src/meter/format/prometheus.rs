@@ -1,6 +1,6 @@
 //! The statistics for Prometheus, as OpenMetrics text.
 //!
-//! Every metric is called `forebay_` and the name of the field (counters end in `_total`) and
+//! Every metric is called `forebay_` and the name of the field; counters end in `_total`. It
 //! carries the labels `pool` and `volume`, as far as the report has them. Durations are histograms,
 //! `forebay_latency_seconds` with the label `path`, since the start. What follows from other
 //! numbers is left out: Prometheus computes rates, ratios and percentiles over the time that the
