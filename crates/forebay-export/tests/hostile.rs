@@ -86,7 +86,7 @@ fn damaged(mut bytes: Vec<u8>, damages: &[Damage]) -> Vec<u8> {
 }
 
 fn payload() -> impl Strategy<Value = Payload> {
-    prop::sample::select(vec![Payload::Copy, Payload::InPlace, Payload::Direct])
+    prop::sample::select(vec![Payload::Copy, Payload::Direct])
 }
 
 /// A server that sends these bytes whatever it is told.
@@ -214,7 +214,7 @@ fn every_single_byte_and_word_damaged() {
     for at in 0..good.len() {
         survive(&good[..at], usize::MAX, Payload::Copy);
         for byte in [0, 1, 0x7f, 0x80, 0xff, good[at] ^ 1] {
-            survive(&damaged(good.clone(), &[Damage::Set(at, byte)]), usize::MAX, Payload::InPlace);
+            survive(&damaged(good.clone(), &[Damage::Set(at, byte)]), usize::MAX, Payload::Copy);
         }
         for word in [0, 1, 28, 2049, 100_001, 0x7fff_ffff, u32::MAX] {
             survive(&damaged(good.clone(), &[Damage::Word(at, word)]), 100, Payload::Direct);

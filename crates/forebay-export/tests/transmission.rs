@@ -252,7 +252,6 @@ fn a_runner_without_a_buffer_stops_and_goes_on_later() {
         assert_eq!(session.step(&mut Input::new(&[]), &exports), first);
         assert_eq!(input.used(), 28);
     }
-    assert_eq!(session.take_payload_in_place(&mut input), None, "not all of it is there");
     // A buffer, in two halves.
     let mut buffer = [0; 8];
     assert_eq!(session.take_payload(&mut input, &mut buffer[..1]), 1);
@@ -260,7 +259,6 @@ fn a_runner_without_a_buffer_stops_and_goes_on_later() {
     assert!(input.is_empty());
     assert_eq!(session.take_payload(&mut input, &mut buffer[2..]), 0);
     assert_eq!(session.payload_remaining(), 6);
-    assert!(!session.at_boundary());
     // Some bytes come straight into the buffer, the rest through the next receive.
     buffer[2..5].copy_from_slice(&bytes[30..33]);
     session.payload_received(3);
@@ -269,7 +267,6 @@ fn a_runner_without_a_buffer_stops_and_goes_on_later() {
     assert_eq!(session.take_payload(&mut input, &mut buffer[5..]), 3);
     assert_eq!(&buffer, b"abcdefgh");
     assert_eq!(session.payload_remaining(), 0);
-    assert!(session.at_boundary());
     let NbdStep::Request(flush) = session.step(&mut input, &exports) else { panic!() };
     assert_eq!((flush.cookie, flush.request.operation), (8, Operation::Flush));
     assert_eq!(session.step(&mut input, &exports), NbdStep::NeedMore);

@@ -43,8 +43,7 @@ fn server(input: &[u8]) {
         peer::TIGHT,
         [Tls::Off, Tls::Required, Tls::Required, Tls::Off][usize::from(how & 3)],
     );
-    peer.payload =
-        [Payload::Copy, Payload::InPlace, Payload::Direct, Payload::Copy][usize::from(how >> 2 & 3)];
+    peer.payload = if how >> 2 & 3 == 2 { Payload::Direct } else { Payload::Copy };
     peer.serve = false;
     let piece = [1, 2, 3, 5, 7, 16, 27, 28, 29, 64, 100, 512, 1000, 4096, 5000, 9000][usize::from(how >> 4)];
     let mut out = Vec::new();

@@ -102,31 +102,18 @@ impl Replier {
 
     /// Appends a failure. The message reaches the client only with structured replies.
     pub fn error(&self, out: &mut Vec<u8>, cookie: u64, errno: Errno, message: &str) {
-        self.failure(out, cookie, errno, message, None);
-    }
-
-    /// Appends a failure of which the first bad byte is known, such as a read across a bad sector.
-    pub fn error_at(&self, out: &mut Vec<u8>, cookie: u64, errno: Errno, message: &str, offset_bytes: u64) {
-        self.failure(out, cookie, errno, message, Some(offset_bytes));
-    }
-
-    fn failure(&self, out: &mut Vec<u8>, cookie: u64, errno: Errno, message: &str, at: Option<u64>) {
         if !self.structured {
             out.extend_from_slice(&codec::simple_reply(errno.code(), cookie));
             return;
         }
         let message = codec::cut(message);
-        let offset = at.map(u64::to_be_bytes);
-        let offset = offset.as_ref().map_or(&[][..], |bytes| &bytes[..]);
-        let kind = if at.is_some() { chunk::ERROR_OFFSET } else { chunk::ERROR };
-        let length = codec::wire_len(6 + message.len() + offset.len());
-        let head = ChunkHeader { flags: chunk::FLAG_DONE, kind, cookie, length };
+        let length = codec::wire_len(6 + message.len());
+        let head = ChunkHeader { flags: chunk::FLAG_DONE, kind: chunk::ERROR, cookie, length };
         out.extend_from_slice(&head.encode());
         out.extend_from_slice(&errno.code().to_be_bytes());
         let message_length = u16::try_from(message.len()).unwrap_or(0); // `cut` keeps it at 4096 or less
         out.extend_from_slice(&message_length.to_be_bytes());
         out.extend_from_slice(message.as_bytes());
-        out.extend_from_slice(offset);
     }
 
     /// Appends the answer to a BLOCK_STATUS request: one chunk for each context agreed on.

@@ -373,17 +373,6 @@ impl Session {
         taken.len()
     }
 
-    /// The whole of what is left of the payload, in place, if it is all there: no copy at all.
-    pub fn take_payload_in_place<'a>(&mut self, input: &mut Input<'a>) -> Option<&'a [u8]> {
-        let wanted = self.payload_remaining();
-        if wanted == 0 || input.rest().len() < wanted {
-            return None;
-        }
-        let taken = input.take(wanted);
-        self.payload_received(taken.len());
-        Some(taken)
-    }
-
     /// Payload came by another way: `count` bytes, received straight into their destination. More
     /// than [`Session::payload_remaining`] is the caller's mistake and counts as all of it.
     pub fn payload_received(&mut self, count: usize) {
@@ -394,12 +383,6 @@ impl Session {
                 self.phase = Phase::Request;
             }
         }
-    }
-
-    /// The connection may be cut here without cutting a message in two.
-    pub fn at_boundary(&self) -> bool {
-        self.held.is_empty()
-            && matches!(self.phase, Phase::ClientFlags | Phase::Option | Phase::Request | Phase::Closed(_))
     }
 
     /// Memory held for this connection beyond the session itself.

@@ -122,8 +122,6 @@ pub enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payload {
     Copy,
-    /// In place when it is all there.
-    InPlace,
     /// As a receive straight into the destination would bring it.
     Direct,
 }
@@ -152,7 +150,7 @@ impl Peer {
             exports,
             disk: Arc::default(),
             events: Vec::new(),
-            payload: Payload::InPlace,
+            payload: Payload::Copy,
             serve: true,
             write: None,
             memory_bytes_max: 0,
@@ -213,14 +211,6 @@ impl Peer {
     /// True when the payload is complete.
     fn take_write(&mut self, request: NbdRequest, input: &mut Input<'_>, out: &mut Vec<u8>) -> bool {
         let length = request.request.length_bytes as usize;
-        if self.payload == Payload::InPlace
-            && self.session.payload_remaining() == length
-            && let Some(data) = self.session.take_payload_in_place(input)
-        {
-            self.write = None;
-            self.finish_write(request, data, out);
-            return true;
-        }
         let (known, mut data) = self.write.take().unwrap_or_else(|| (request, Vec::new()));
         assert_eq!(known, request);
         let missing = self.session.payload_remaining();
@@ -240,7 +230,6 @@ impl Peer {
         }
         if data.len() < length {
             assert!(input.is_empty());
-            assert!(!self.session.at_boundary());
             self.write = Some((request, data));
             return false;
         }

@@ -84,7 +84,8 @@ impl History {
     }
 
     /// Memory taken, in bytes. It does not change.
-    pub fn memory_bytes(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn memory_bytes(&self) -> usize {
         let samples = self.seconds.samples.capacity() + self.tens.samples.capacity();
         size_of::<Self>() + samples * size_of::<Sample>()
     }

@@ -12,9 +12,9 @@
 //!
 //! Invariants
 //! - Recording takes no lock, makes no system call and allocates nothing: all memory is taken by
-//!   [`Meter::new`] and stays below [`METER_BYTES_MAX`].
-//! - Time is handed in and never goes back. Nobody has to be woken: windows are moved by whoever
-//!   records or looks.
+//!   [`Meter::new`] and stays below 4 MiB.
+//! - Time is handed in and never goes back. No thread is woken: windows are moved by
+//!   whoever records or looks.
 //! - Counts, sums and maxima are exact. Percentiles are rounded up, by less than a hundredth as a
 //!   rule; `series` says when by more.
 
@@ -43,9 +43,6 @@ pub use window::Window;
 
 use forebay_core::Nanos;
 use series::Series;
-
-/// Bound of the memory of one [`Meter`], in bytes.
-pub const METER_BYTES_MAX: usize = 4 << 20;
 
 macro_rules! paths {
     ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
@@ -128,7 +125,8 @@ impl Meter {
     }
 
     /// Memory taken, in bytes. It does not change.
-    pub fn memory_bytes(&self) -> usize {
+    #[cfg(test)]
+    fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.series.iter().map(Series::memory_bytes).sum::<usize>()
     }
 }

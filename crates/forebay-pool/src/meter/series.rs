@@ -11,7 +11,7 @@
 //! buckets for each power of two to 64, 32 or 16. So percentiles are too high by less than 1/128 as
 //! a rule, and by less than 1/16 in the worst case. They are too low only beyond a minute.
 //!
-//! Memory: see [`Series::memory_bytes`] and the test `memory_is_bounded`.
+//! Memory: see the test `memory_is_bounded_and_recording_takes_none`.
 
 use super::window::{TEN, TENS, Window};
 use forebay_core::Nanos;
@@ -277,6 +277,7 @@ impl Series {
     }
 
     /// Memory taken, in bytes.
+    #[cfg(test)]
     pub(super) fn memory_bytes(&self) -> usize {
         let slots = self.seconds.iter().chain(&self.tens);
         let packed: usize =
