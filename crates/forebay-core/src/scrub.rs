@@ -17,6 +17,8 @@
 //! alone. What is written while it is under way need not be checked, and is checked only where the
 //! scrub has not been.
 
+use crate::api::lifecycle_error::LifecycleError;
+use crate::api::stats::ScrubReport;
 use crate::api::{Device, Nanos, Notice};
 use crate::base::bucket::Bucket;
 use crate::base::slab::Slab;
@@ -24,14 +26,14 @@ use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
 use crate::context::locks::BlockRange;
+use crate::context::mirror::Outcome;
 use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse};
 use crate::context::sectors::BLOCK;
+use crate::failure::damage::{CACHE_READ_TRIES, Damage};
 use crate::fault::{self, PlantedBug};
-use crate::lifecycle::{LifecycleError, sweep_slots};
 use crate::map::segment::{BlockState, Key};
-use crate::mirror::state::Outcome;
-use crate::request::read::{CACHE_READ_TRIES, Damage};
+use crate::map::sweep_slots;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -40,24 +42,6 @@ use alloc::vec::Vec;
 const RUN_BLOCKS: u32 = 16;
 /// Most reads under way.
 const READS_MAX: usize = 4;
-
-/// What a scrub has done so far.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ScrubReport {
-    /// Blocks compared; in a mirrored cache both copies of those that have two.
-    pub checked_blocks: u64,
-    /// Blocks, or copies, that were in the cache when it began.
-    pub total_blocks: u64,
-    /// Blocks, or copies, that were not what was written.
-    pub damaged_blocks: u64,
-    /// Of those, clean ones that were fetched again from the backing store (the others are fetched
-    /// when somebody reads them), and copies that were written again from the other one.
-    pub repaired_blocks: u64,
-    /// Of those, dirty ones: nobody else has them.
-    pub lost_blocks: u64,
-    /// Dirty blocks that could not be read, which may pass: they are as they were.
-    pub unreadable_blocks: u64,
-}
 
 /// A scrub under way.
 #[derive(Debug)]

@@ -6,13 +6,15 @@
 //! batching are decided here, so that the owner only translates.
 
 pub mod config;
+pub(crate) mod destage;
+pub(crate) mod lifecycle_error;
 pub(crate) mod open_error;
 pub mod settings;
 pub(crate) mod stats;
 
+use crate::api::lifecycle_error::LifecycleError;
 use crate::api::settings::Treatment;
-use crate::lifecycle::LifecycleError;
-use crate::scrub::ScrubReport;
+use crate::api::stats::ScrubReport;
 use forebay_format::VolumeId;
 use thiserror::Error;
 

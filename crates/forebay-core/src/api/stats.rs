@@ -196,3 +196,21 @@ impl Stats {
         *bytes += u64::from(len);
     }
 }
+
+/// What a scrub has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ScrubReport {
+    /// Blocks compared; in a mirrored cache both copies of those that have two.
+    pub checked_blocks: u64,
+    /// Blocks, or copies, that were in the cache when it began.
+    pub total_blocks: u64,
+    /// Blocks, or copies, that were not what was written.
+    pub damaged_blocks: u64,
+    /// Of those, clean ones that were fetched again from the backing store (the others are fetched
+    /// when somebody reads them), and copies that were written again from the other one.
+    pub repaired_blocks: u64,
+    /// Of those, dirty ones: nobody else has them.
+    pub lost_blocks: u64,
+    /// Dirty blocks that could not be read, which may pass: they are as they were.
+    pub unreadable_blocks: u64,
+}

@@ -28,14 +28,13 @@ pub(crate) mod create;
 
 use crate::api::open_error::OpenError;
 use crate::api::{Device, Nanos, Notice};
-use crate::context::Context;
-use crate::context::Status;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
+use crate::context::ledger::Waiter;
 use crate::context::operations::OpKind;
+use crate::context::streams::Item;
+use crate::context::{Context, Status};
 use crate::fault::{self, PlantedBug};
-use crate::log::ledger::Waiter;
-use crate::log::streams::Item;
 use crate::map::segment::{BlockState, SegmentPhase};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -230,7 +229,7 @@ impl Checkpoints {
             cx.log.on_hold = false;
             return false;
         }
-        cx.log.streams.iter().all(crate::log::streams::Stream::nothing_in_flight)
+        cx.log.streams.iter().all(crate::context::streams::Stream::nothing_in_flight)
     }
 
     /// Takes the snapshot; whatever changes with this checkpoint has been changed.

@@ -1,10 +1,7 @@
 //! Counters and gauges of single volumes, next to the pool-wide [`crate::Stats`]. An array by
 //! volume number: counting is an addition.
 
-use crate::api::{Device, Nanos, Request, RequestKind, RequestOutcome};
-use crate::context::Context;
-use crate::context::operations::{DoneOp, OpKind};
-use crate::engine::Engine;
+use crate::api::{Nanos, Request, RequestKind, RequestOutcome};
 use crate::map::segment::BlockState;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
@@ -123,6 +120,10 @@ impl Counters {
         *self.of(id) = VolumeStats::default();
     }
 
+    pub(crate) fn get(&self, id: VolumeId) -> VolumeStats {
+        self.0[usize::from(id.0)]
+    }
+
     pub(crate) fn of(&mut self, id: VolumeId) -> &mut VolumeStats {
         &mut self.0[usize::from(id.0)]
     }
@@ -169,63 +170,5 @@ impl Counters {
         stats.write_hit_blocks += u64::from(old.is_some());
         stats.dirty_write_hit_blocks += u64::from(old == Some(BlockState::Dirty));
         stats.dirtied_blocks += u64::from(old != Some(BlockState::Dirty));
-    }
-}
-
-impl Context {
-    /// An operation has failed.
-    pub(crate) fn count_failure(&mut self, op: &DoneOp) {
-        match (&op.kind, op.backing, op.slot) {
-            (OpKind::Sample { .. }, ..) => {}
-            (OpKind::Flush(Device::Backing(id)), ..) => self.counters.of(*id).backing_flush_errors += 1,
-            (OpKind::DirectWrite { .. } | OpKind::DestageWrite { .. }, Some(id), _) => {
-                self.counters.of(id).backing_write_errors += 1;
-            }
-            (_, Some(id), _) => self.counters.of(id).backing_read_errors += 1,
-            (_, None, Some(slot)) => self.counters.of(self.map.key(slot).volume()).cache_read_errors += 1,
-            (
-                OpKind::Batch(_)
-                | OpKind::Flush(Device::Cache)
-                | OpKind::Checkpoint
-                | OpKind::CopyWrite
-                | OpKind::Mend
-                | OpKind::RewriteUnflushed
-                | OpKind::RepairWrite,
-                ..,
-            ) => self.stats.cache_write_errors += 1,
-            _ => {}
-        }
-    }
-}
-
-impl Context {
-    /// What a fill came to that was not kept.
-    pub(crate) fn count_fill_given_up(&mut self, volume: VolumeId, changed: bool) {
-        let (all, one) = (&mut self.stats, self.counters.of(volume));
-        if changed {
-            all.fill_cancelled_blocks += 1;
-            one.fill_cancelled_blocks += 1;
-        } else {
-            all.fill_no_room_blocks += 1;
-            one.fill_no_room_blocks += 1;
-        }
-    }
-}
-
-impl Engine {
-    /// Counters and gauges of a volume; `None` if it is not attached.
-    #[must_use]
-    pub fn volume_stats(&self, volume: VolumeId) -> Option<VolumeStats> {
-        self.cx.is_attached(volume).then(|| {
-            let map = &self.cx.map.volumes[usize::from(volume.0)];
-            VolumeStats {
-                cached_blocks: map.cached,
-                dirty_blocks: map.dirty,
-                lost_blocks: self.cx.lost_blocks(volume),
-                lost_bytes: self.lost_bytes(volume),
-                pinned_blocks: map.pinned,
-                ..self.cx.counters.0[usize::from(volume.0)]
-            }
-        })
     }
 }

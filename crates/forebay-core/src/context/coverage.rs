@@ -5,9 +5,6 @@
 //! The simulator counts the engines that reached each and demands that none is left out (`forebay
 //! sim`, `docs/internals/simulation.md`).
 
-use crate::context::Context;
-use crate::engine::Engine;
-
 /// CoverageMarks that an engine has reached since it was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CoverageMarks(u128);
@@ -179,21 +176,6 @@ coverage! {
     Evacuated = "evacuated",
     /// A change of a volume or of the pool was refused by its last moment: fenced, lost, cancelled.
     ChangeFailed = "change-failed",
-}
-
-impl Context {
-    /// A rare path was taken.
-    pub(crate) fn cover(&mut self, mark: CoverageMark) {
-        self.coverage.add(mark);
-    }
-}
-
-impl Engine {
-    /// Rare paths taken since the engine was opened.
-    #[must_use]
-    pub fn coverage(&self) -> CoverageMarks {
-        self.cx.coverage
-    }
 }
 
 #[cfg(test)]

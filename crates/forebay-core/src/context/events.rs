@@ -6,12 +6,12 @@
 
 use crate::api::Device;
 use crate::api::open_error::OpenError;
-use crate::context::LockOwner;
+use crate::context::ledger::Waiter;
+use crate::context::locks::LockOwner;
+use crate::context::mirror::Outcome;
 use crate::context::pages::Page;
-use crate::log::ledger::Waiter;
-use crate::log::streams::ItemOwner;
+use crate::context::streams::ItemOwner;
 use crate::map::segment::Key;
-use crate::mirror::state::Outcome;
 use alloc::boxed::Box;
 use forebay_format::VolumeId;
 

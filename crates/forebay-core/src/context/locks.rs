@@ -5,9 +5,14 @@
 //! writes past the cache). A holder of the first may wait for the second, never the other way
 //! round, so there is no cycle.
 
-use crate::map::segment::Key;
+use crate::map::segment::{BLOCK_LAST, Key};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use forebay_format::VolumeId;
+
+/// Who is granted a delayed block lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct LockOwner(pub(crate) u32);
 
 /// Blocks `first..=last` of one volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,6 +25,11 @@ impl BlockRange {
     pub(crate) fn overlaps(self, other: Self) -> bool {
         self.first <= other.last && other.first <= self.last
     }
+}
+
+/// All blocks of a volume.
+pub(crate) fn whole_volume(id: VolumeId) -> BlockRange {
+    BlockRange { first: Key::new(id, 0), last: Key::new(id, BLOCK_LAST) }
 }
 
 /// Lock table; `Owner` says who gets a delayed grant.

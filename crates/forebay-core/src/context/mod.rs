@@ -5,14 +5,25 @@
 
 pub(crate) mod blank;
 pub(crate) mod counters;
+pub(crate) mod counting;
 pub(crate) mod coverage;
 pub(crate) mod events;
+pub(crate) mod failure;
+pub(crate) mod fills;
+pub(crate) mod free;
+pub(crate) mod intents;
+pub(crate) mod ledger;
+pub(crate) mod levels;
 pub(crate) mod locks;
+pub(crate) mod mirror;
 pub(crate) mod operations;
 pub(crate) mod pages;
+pub(crate) mod recovery_reads;
 pub(crate) mod requests;
 pub(crate) mod sectors;
+pub(crate) mod streams;
 pub(crate) mod volume;
+pub(crate) mod volumes;
 
 use crate::api::config::EngineConfig;
 use crate::api::open_error::OpenError;
@@ -23,25 +34,24 @@ use crate::base::slab::Slab;
 use crate::context::counters::Counters;
 use crate::context::coverage::{CoverageMark, CoverageMarks};
 use crate::context::events::Event;
-use crate::context::locks::BlockRange;
-use crate::context::locks::RangeLocks;
+use crate::context::failure::{CacheFailure, ReadRetry};
+use crate::context::fills::Fills;
+use crate::context::free::FreeSegments;
+use crate::context::ledger::FlushLedger;
+use crate::context::locks::{BlockRange, LockOwner, RangeLocks};
+use crate::context::mirror::Mirror;
 use crate::context::operations::{DoneOp, Op, OpKind};
 use crate::context::pages::Pages;
+use crate::context::recovery_reads::RecoveryRead;
 use crate::context::requests::Req;
 use crate::context::sectors::{BLOCK, sector_mask};
+use crate::context::streams::Log;
 use crate::context::volume::Volume;
-use crate::failure::state::{CacheFailure, ReadRetry};
 use crate::fault::{self, PlantedBug};
-use crate::log::free::FreeSegments;
-use crate::log::ledger::FlushLedger;
-use crate::log::streams::Log;
 use crate::map::ages::Born;
 use crate::map::segment::Key;
 use crate::map::waiting::OrderWaiter;
 use crate::map::{CacheMap, UNSETTLED_LOOKUPS_MAX};
-use crate::mirror::state::Mirror;
-use crate::recovery::reads::RecoveryRead;
-use crate::request::fills::Fills;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -62,10 +72,6 @@ pub enum Status {
     /// Shutting down or shut down.
     Stopping,
 }
-
-/// Who is granted a delayed block lock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct LockOwner(pub(crate) u32);
 
 /// See the top of the file.
 #[derive(Debug)]

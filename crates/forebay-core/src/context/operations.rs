@@ -2,8 +2,8 @@
 
 use crate::api::{Action, Device, Nanos, Span};
 use crate::context::pages::Page;
+use crate::context::recovery_reads::RecoveryRead;
 use crate::map::segment::Key;
-use crate::recovery::reads::RecoveryRead;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;

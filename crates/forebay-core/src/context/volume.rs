@@ -3,11 +3,10 @@
 use crate::api::Nanos;
 use crate::api::config::Attachment;
 use crate::api::settings::{Admission, Treatment, VolumeSettings};
-use crate::context::Context;
-use crate::destage::Destage;
-use crate::failure::state::Promised;
-use crate::log::ledger::Flusher;
-use crate::request::direct::Intents;
+use crate::context::failure::Promised;
+use crate::context::intents::Intents;
+use crate::context::ledger::Flusher;
+use crate::destage::state::Destage;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::{BackingRecord, Mode};
 
@@ -127,31 +126,5 @@ impl Volume {
     /// True if blocks read from the backing store are to be cached.
     pub(crate) fn fills(&self) -> bool {
         matches!(self.settings.mode, Mode::Writeback | Mode::Writethrough | Mode::Writearound)
-    }
-}
-
-impl Context {
-    /// Attaches a volume. The table is only as long as the highest number that was attached needs
-    /// it: every settling walks it from end to end.
-    pub(crate) fn enter_volume(&mut self, attachment: &Attachment) {
-        let number = usize::from(attachment.volume.0);
-        if self.volumes.len() <= number {
-            self.volumes.resize_with(number + 1, || None);
-        }
-        let mut volume = Volume::new(attachment, self.now);
-        // Clients that come now were told of nothing that was lost before.
-        volume.losses_found = u64::from(self.map.volumes[number].lost > 0);
-        self.volumes[number] = Some(volume);
-    }
-
-    /// When something is due for a volume though nothing happens.
-    pub(crate) fn volume_deadline(&self, volume: &Volume) -> Option<Nanos> {
-        let destage = &volume.destage;
-        let waiting = self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0
-            && (!self.fenced || self.runs_without_cache());
-        let wake = destage.rate.wake().filter(|_| waiting);
-        let flush = destage.flush_deadline().filter(|_| !volume.flusher.is_running());
-        let destage = wake.into_iter().chain(flush).min();
-        [destage, self.intents_deadline(volume)].into_iter().flatten().min()
     }
 }

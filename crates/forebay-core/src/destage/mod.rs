@@ -22,22 +22,22 @@ pub(crate) mod order;
 pub(crate) mod ordered;
 pub(crate) mod rate_controller;
 pub(crate) mod report;
+pub(crate) mod state;
 
+use crate::api::destage::Limit;
 use crate::api::{Action, Device, Nanos, Notice, OpId, Span};
 use crate::base::slab::Slab;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
+use crate::context::ledger::Waiter;
 use crate::context::operations::OpKind;
 use crate::context::pages::PageUse;
 use crate::context::sectors::{BLOCK, push_span, sector_runs};
-use crate::destage::cost::Cost;
 use crate::destage::extent::{Extent, Most, Part};
-use crate::destage::order::DestageWalk;
-use crate::destage::rate_controller::{DestagePlan, RateController};
-use crate::destage::report::Limit;
+use crate::destage::rate_controller::DestagePlan;
+use crate::destage::state::FLUSH_DELAY_NS;
 use crate::fault::{self, PlantedBug};
-use crate::log::ledger::Waiter;
 use crate::map::MASK_FULL;
 use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
@@ -45,63 +45,12 @@ use forebay_format::VolumeId;
 
 /// Blocks written since the last backing flush that are worth a flush.
 const FLUSH_WORTH_BLOCKS: u64 = 1024;
-/// What was written is made durable after this time at the latest, if nothing else calls for a
-/// flush.
-const FLUSH_DELAY_NS: Nanos = 1_000_000_000;
 /// Gaps are left alone for so long after one could not be read.
 const FILL_PAUSE_NS: Nanos = 10_000_000_000;
 /// Failures in a row after which nobody waits for a rescue any longer; it goes on all the same.
 const RESCUE_TRIES: u32 = 3;
 /// Blocks that cannot be taken before a look at a volume is given up.
 const BUSY_MAX: u32 = 16;
-
-/// Destage of one volume.
-#[derive(Debug, Default)]
-pub(crate) struct Destage {
-    /// Where the elevator is.
-    pub(crate) cursor: u64,
-    /// Where the walk by age is.
-    pub(crate) walk: DestageWalk,
-    /// How fast it goes.
-    pub(crate) rate: RateController,
-    /// What the backing store takes for an operation.
-    pub(crate) cost: Cost,
-    /// Extents started.
-    pub(crate) started: u64,
-    /// Until then gaps are not filled: one could not be read.
-    pub(crate) fill_pause_until: Nanos,
-    /// Extents being read or written.
-    in_flight: u32,
-    /// Pages that they hold.
-    pages_held: u32,
-    /// Extents on the backing store that no flush covers.
-    pub(crate) written: Vec<u32>,
-    written_blocks: u64,
-    /// When the first of them was written.
-    written_since: Nanos,
-    /// Extents that the running flush covers.
-    pub(crate) flushing: Vec<u32>,
-}
-
-impl Destage {
-    /// Extents being read or written.
-    pub(crate) fn in_flight(&self) -> u32 {
-        self.in_flight
-    }
-
-    /// When blocks that were written must be made durable, if nothing happens before.
-    pub(crate) fn flush_deadline(&self) -> Option<Nanos> {
-        let due = self.written_since.saturating_add(FLUSH_DELAY_NS).max(self.rate.backoff_until());
-        (!self.written.is_empty()).then_some(due)
-    }
-}
-
-impl Destage {
-    /// Extents are being written, or wait for a flush.
-    pub(crate) fn is_under_way(&self) -> bool {
-        self.in_flight > 0 || !self.written.is_empty() || !self.flushing.is_empty()
-    }
-}
 
 /// Extents that are being read or written, or wait for a flush of their backing store.
 #[derive(Debug)]

@@ -15,21 +15,12 @@
 
 use crate::api::settings::DestageOrder;
 use crate::context::Context;
+use crate::destage::state::DestageWalk;
 use crate::map::segment::BlockState;
 use forebay_format::VolumeId;
 
 /// Slots that one pick looks at before it falls back to the sweep: bounds the work of an event.
 const SCAN_SLOTS_MAX: u32 = 8192;
-
-/// Where the walk by age of a volume is.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct DestageWalk {
-    /// Age (sequence of the first batch) and number of the segment, and the next slot in it.
-    segment: (u64, u32),
-    slot: u32,
-    /// In this pass blocks that were read are taken too (lru).
-    takes_hits: bool,
-}
 
 impl Context {
     fn next_in_sweep(&self, id: VolumeId) -> Option<u64> {

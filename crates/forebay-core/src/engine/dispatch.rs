@@ -2,10 +2,10 @@
 
 use crate::api::Nanos;
 use crate::context::events::Event;
+use crate::context::ledger::Waiter;
 use crate::context::pages::PageUse;
+use crate::context::streams::ItemOwner;
 use crate::engine::Engine;
-use crate::log::ledger::Waiter;
-use crate::log::streams::ItemOwner;
 use crate::map::segment::{BlockState, Key};
 
 impl Engine {

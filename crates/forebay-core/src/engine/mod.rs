@@ -9,6 +9,7 @@
 
 mod dispatch;
 mod opening;
+mod report;
 mod scrubbing;
 mod settle;
 

@@ -3,10 +3,10 @@
 use crate::api::Nanos;
 use crate::api::config::{Attachment, EngineConfig};
 use crate::api::open_error::OpenError;
+use crate::context::mirror::{Mirror, Standing};
 use crate::context::{Context, Status};
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::mirror::state::{Mirror, Standing};
 use crate::recovery::Recovery;
 use crate::recovery::mirrored::MirrorDevices;
 use alloc::vec::Vec;

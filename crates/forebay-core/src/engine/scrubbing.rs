@@ -1,9 +1,9 @@
 //! Calls of the owner for a scrub.
 
 use crate::api::Nanos;
+use crate::api::lifecycle_error::LifecycleError;
+use crate::api::stats::ScrubReport;
 use crate::engine::Engine;
-use crate::lifecycle::LifecycleError;
-use crate::scrub::ScrubReport;
 
 impl Engine {
     /// Begins to compare everything in the cache with its checksums, reading at most `bytes_per_s`.

@@ -3,12 +3,11 @@
 use super::SAFE_BLOCKS_MAX;
 use crate::api::{Loss, LossTotal, Nanos};
 use crate::context::Context;
-use crate::context::locks::BlockRange;
+use crate::context::failure::{Gone, Safe};
+use crate::context::locks::{BlockRange, whole_volume};
 use crate::context::sectors::{BLOCK, sector_mask, sector_mask_inside, sector_runs};
 use crate::engine::Engine;
-use crate::failure::state::{Gone, Safe};
 use crate::fault::{self, PlantedBug};
-use crate::lifecycle::whole_volume;
 use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
 use forebay_format::VolumeId;

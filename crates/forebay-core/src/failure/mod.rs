@@ -32,25 +32,25 @@
 //! Here: detection, the owner's answer, and requests that wait for it. `loss`: what is at risk,
 //! safe, or lost. `promise`: what FLUSHes had promised before. `rescue`: what a FLUSH waits for.
 
+pub(crate) mod damage;
 mod loss;
 mod promise;
 pub(crate) mod read_retry;
 mod rescue;
-pub(crate) mod state;
 
 pub use loss::{AtRisk, RiskWalk};
 
 use crate::api::config::{Attachment, EngineConfig};
 use crate::api::{Action, Loss, Nanos, Notice};
-use crate::context::Context;
-use crate::context::Status;
 use crate::context::events::Event;
+use crate::context::failure::{FailureStage, Held};
 use crate::context::requests::Req;
 use crate::context::sectors::{BLOCK, sector_mask};
+use crate::context::{Context, Status};
 use crate::engine::Engine;
-use crate::failure::state::{FailureStage, Held};
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::BlockState;
+
 use alloc::vec::Vec;
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::{Geometry, VolumeId};

@@ -9,10 +9,9 @@
 //! for blocks that were moved since, too many are called urgent, never too few.
 
 use crate::context::Context;
-use crate::context::locks::BlockRange;
+use crate::context::failure::Place;
+use crate::context::locks::{BlockRange, whole_volume};
 use crate::context::requests::Req;
-use crate::failure::state::Place;
-use crate::lifecycle::whole_volume;
 use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
 use forebay_format::{StreamKind, VolumeId};

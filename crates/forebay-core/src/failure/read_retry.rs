@@ -20,13 +20,12 @@
 //! of the time. One member of a mirrored cache is put out at once: the other one has what it had.
 
 use crate::api::{Action, Device, Nanos, OpId};
-use crate::context::Context;
-use crate::context::Status;
 use crate::context::coverage::CoverageMark;
 use crate::context::operations::{Op, OpKind};
+use crate::context::{Context, Status};
+use crate::failure::damage::CACHE_READ_TRIES;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::BlockState;
-use crate::request::read::CACHE_READ_TRIES;
 
 /// The first pause; each one is twice as long as the one before.
 const FIRST_PAUSE_NS: Nanos = 50_000_000;
@@ -146,7 +145,7 @@ impl Context {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::state::ReadRetry;
+    use crate::context::failure::ReadRetry;
 
     const SECOND: Nanos = 1_000_000_000;
 

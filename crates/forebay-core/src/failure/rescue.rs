@@ -3,11 +3,11 @@
 use super::RECORD_PAUSE_NS;
 use crate::api::{Device, Nanos, Notice, RequestKind};
 use crate::context::Context;
+use crate::context::failure::FailureStage;
+use crate::context::ledger::Waiter;
 use crate::context::volume::Volume;
 use crate::engine::Engine;
-use crate::failure::state::FailureStage;
 use crate::fault::{self, PlantedBug};
-use crate::log::ledger::Waiter;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 

@@ -8,13 +8,15 @@
 //! before would belong to a volume that recovery does not know.
 
 use crate::api::config::{Attachment, OnBackingChange};
+use crate::api::lifecycle_error::LifecycleError;
 use crate::api::{Action, Device, Notice, OpId};
+use crate::context::locks::whole_volume;
 use crate::context::operations::OpKind;
 use crate::context::pages::PageUse;
 use crate::context::sectors::BLOCK;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::lifecycle::{Job, LifecycleError, Progress, Sweep, whole_volume};
+use crate::lifecycle::{Job, Progress, Sweep};
 use crate::recovery::attach::Verdict;
 use alloc::boxed::Box;
 use forebay_format::VolumeId;

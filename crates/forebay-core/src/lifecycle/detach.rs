@@ -10,12 +10,14 @@
 //!   epochs stay as well: they go on when it comes back.
 //! - *Discard*: the table forgets it, and its dirty data is gone.
 
+use crate::api::destage::Drain;
+use crate::api::lifecycle_error::LifecycleError;
 use crate::api::{Action, Nanos, Notice};
 use crate::context::Context;
-use crate::destage::report::Drain;
+use crate::context::locks::whole_volume;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::lifecycle::{Job, LifecycleError, Progress, Sweep, whole_volume};
+use crate::lifecycle::{Job, Progress, Sweep};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::BackingRecord;
 

@@ -26,123 +26,25 @@ pub(crate) mod pool_resize;
 pub(crate) mod resize;
 
 use crate::api::config::Attachment;
+use crate::api::lifecycle_error::LifecycleError;
 use crate::api::{Nanos, Notice};
-use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
-use crate::context::locks::BlockRange;
+use crate::context::ledger::Waiter;
+use crate::context::locks::{BlockRange, LockOwner, whole_volume};
 use crate::context::pages::Page;
-use crate::context::{LockOwner, Status};
+use crate::context::{Context, Status};
 use crate::engine::Engine;
 use crate::lifecycle::attach::Attaching;
 use crate::lifecycle::detach::Detaching;
 use crate::lifecycle::resize::Resizing;
-use crate::log::ledger::Waiter;
-use crate::map::segment::{BlockState, Key};
+use crate::map::segment::{BLOCK_LAST, BlockState};
+use crate::map::sweep_slots;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::{NAME_BYTES_MAX, VolumeEntry};
 use forebay_format::geometry::VOLUMES_MAX;
-use thiserror::Error;
-
-/// Last block number of any volume.
-pub(crate) const BLOCK_LAST: u64 = (1 << 40) - 1;
-
-/// Why a volume or the pool was not changed. Everything is as it was, unless said otherwise.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[non_exhaustive]
-pub enum LifecycleError {
-    /// The engine is not serving.
-    #[error("the cache is not open, or is being closed")]
-    NotServing,
-    /// A cache flush failed.
-    #[error("the cache takes no changes since a flush of its device failed: restart it")]
-    Fenced,
-    /// The cache is mirrored: its size cannot be changed.
-    #[error("that cannot be done with a mirrored cache")]
-    Mirrored,
-    /// No member of a mirrored cache is out.
-    #[error("there is no member to be replaced: the cache is not mirrored, or both members are sound")]
-    NotMirrored,
-    /// The tag of a new member is zero, or that of a device that the cache has or had.
-    #[error("the tag of the new device is in use: draw another one")]
-    TagInUse,
-    /// Another change is under way.
-    #[error("another change is under way: wait for its end or cancel it")]
-    Busy,
-    /// No such volume, or it is not attached.
-    #[error("the volume is not attached")]
-    NotAttached,
-    /// It is attached already.
-    #[error("the volume is attached already")]
-    Attached,
-    /// The volume table has another volume under this number.
-    #[error("the cache has another volume under number {}: choose a free number", .0.0)]
-    OtherVolume(VolumeId),
-    /// The entry cannot be stored.
-    #[error("the number, name or size of the volume is out of range")]
-    OutOfRange,
-    /// Only the cache has some blocks of the volume.
-    #[error(
-        "{blocks} blocks of the volume are dirty: drain it first, keep them in the cache, or discard them"
-    )]
-    Dirty {
-        /// Dirty blocks.
-        blocks: u64,
-    },
-    /// The only copies of some blocks are damaged.
-    #[error("{blocks} blocks are lost: write them again, or discard them")]
-    Lost {
-        /// Blocks lost.
-        blocks: u64,
-    },
-    /// Too much of the cache would be dirty data of volumes that are not attached.
-    #[error(
-        "{blocks} dirty blocks would stay in the cache and hold up the other volumes, {most} may: drain some first"
-    )]
-    TooDirty {
-        /// Dirty blocks that would stay.
-        blocks: u64,
-        /// How many may.
-        most: u64,
-    },
-    /// The backing store has become smaller.
-    #[error("the backing store has {now} bytes, but the volume has {recorded}: restore its full size")]
-    BackingShrunk {
-        /// Volume size in bytes.
-        recorded: u64,
-        /// Size now.
-        now: u64,
-    },
-    /// The backing store is not as the cache left it.
-    #[error(
-        "the backing store was changed while it was away, or is another one, and the cache holds {dirty_blocks} dirty blocks"
-    )]
-    BackingChanged {
-        /// Dirty blocks of the volume.
-        dirty_blocks: u64,
-    },
-    /// The backing store cannot be read.
-    #[error("the backing store cannot be read")]
-    BackingUnreadable,
-    /// The backing store cannot be flushed.
-    #[error("the backing store cannot be flushed")]
-    BackingFlush,
-    /// The cache was made without room for so many segments, or would be left with too few.
-    #[error("{wanted} segments are out of range: this cache can have from {least} to {most}")]
-    PoolRange {
-        /// Segments wanted.
-        wanted: u64,
-        /// Fewest.
-        least: u32,
-        /// Most.
-        most: u32,
-    },
-    /// The operator cancelled it.
-    #[error("cancelled")]
-    Cancelled,
-}
 
 /// What is under way for a volume.
 #[derive(Debug)]
@@ -488,18 +390,7 @@ impl Engine {
     }
 }
 
-/// All blocks of a volume.
-pub(crate) fn whole_volume(id: VolumeId) -> BlockRange {
-    BlockRange { first: Key::new(id, 0), last: Key::new(id, BLOCK_LAST) }
-}
-
 /// Jobs ask for locks under numbers that no request and no direct write has.
 fn lifecycle_owner(id: VolumeId) -> LockOwner {
     LockOwner(u32::MAX - u32::from(id.0))
-}
-
-/// Slots that one step of a sweep looks at: some microseconds of work; in a small cache so few that
-/// other events come in between as they do in a large one.
-pub(crate) fn sweep_slots(slot_count: u32) -> u32 {
-    (slot_count / 64).clamp(16, 4096)
 }

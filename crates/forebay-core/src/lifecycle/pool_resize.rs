@@ -11,12 +11,13 @@
 //! destage. Until the snapshot a shrink can be cancelled.
 
 use crate::api::config::CacheMark;
+use crate::api::lifecycle_error::LifecycleError;
 use crate::api::{Nanos, Notice};
 use crate::context::coverage::CoverageMark;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::lifecycle::{LifecycleError, sweep_slots};
 use crate::map::segment::{BlockState, SegmentPhase};
+use crate::map::sweep_slots;
 use forebay_format::geometry::SEGMENTS_MIN;
 use forebay_format::{Geometry, Members, StreamKind};
 

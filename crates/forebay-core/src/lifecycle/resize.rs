@@ -13,14 +13,15 @@
 //! If the cache fails once the table has the new size, the record that the owner makes of it takes
 //! the place of the checkpoint: its table is this one.
 
+use crate::api::lifecycle_error::LifecycleError;
 use crate::api::{Nanos, Notice};
 use crate::context::Context;
 use crate::context::locks::BlockRange;
 use crate::context::sectors::BLOCK;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::lifecycle::{BLOCK_LAST, Job, LifecycleError, Progress, Sweep};
-use crate::map::segment::{BlockState, Key};
+use crate::lifecycle::{Job, Progress, Sweep};
+use crate::map::segment::{BLOCK_LAST, BlockState, Key};
 use forebay_format::VolumeId;
 
 /// Time until another attempt to move a block for which there was no room.

@@ -14,7 +14,7 @@
 use crate::api::Nanos;
 use crate::context::Context;
 use crate::context::pages::PageUse;
-use crate::log::streams::ItemOwner;
+use crate::context::streams::ItemOwner;
 use forebay_format::StreamKind;
 
 /// Blocks of payload that are worth a header.

@@ -13,9 +13,9 @@ use crate::api::{Action, Device, Notice, OpId, RequestKind};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
+use crate::context::ledger::{Flusher, Waiter};
 use crate::context::operations::OpKind;
 use crate::fault::{self, PlantedBug};
-use crate::log::ledger::{Flusher, Waiter};
 
 impl Context {
     fn flusher(&mut self, device: Device) -> &mut Flusher {

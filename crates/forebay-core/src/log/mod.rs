@@ -3,6 +3,3 @@
 pub(crate) mod append;
 pub(crate) mod batch_delay;
 pub(crate) mod flush;
-pub(crate) mod free;
-pub(crate) mod ledger;
-pub(crate) mod streams;

@@ -23,7 +23,6 @@ use crate::map::ages::{Births, Born};
 use crate::map::index::Index;
 use crate::map::segment::{BlockState, Key, Segment, SegmentPhase};
 use crate::map::waiting::Waiting;
-use crate::request::write::ZERO_BLOCK_CRC;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cell::Cell;
@@ -31,6 +30,8 @@ use forebay_format::{Geometry, SECTORS_PER_BLOCK, StreamKind, VolumeId};
 
 /// Sector mask of a whole block.
 pub(crate) const MASK_FULL: u8 = 0xff;
+/// CRC32C of 4096 zero bytes.
+pub(crate) const ZERO_BLOCK_CRC: u32 = 0x98f9_4189;
 const _: () = assert!(SECTORS_PER_BLOCK == 8);
 /// While the index is not ready, more blocks than this are found by looking at all slots. The
 /// longest request with a buffer.
@@ -598,4 +599,18 @@ impl CacheMap {
 
 pub(crate) fn key_of(segments: &[Segment], segment_blocks: u32, slot: u32) -> Key {
     segments[(slot / segment_blocks) as usize].key(slot % segment_blocks)
+}
+
+/// Slots that one step of a sweep looks at: some microseconds of work; in a small cache so few that
+/// other events come in between as they do in a large one.
+pub(crate) fn sweep_slots(slot_count: u32) -> u32 {
+    (slot_count / 64).clamp(16, 4096)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_checksum_of_a_zero_block_is_right() {
+        assert_eq!(super::ZERO_BLOCK_CRC, crc32c::crc32c(&[0; 4096]));
+    }
 }

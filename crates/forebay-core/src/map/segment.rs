@@ -31,6 +31,9 @@ impl Key {
     }
 }
 
+/// Last block number of any volume.
+pub(crate) const BLOCK_LAST: u64 = (1 << 40) - 1;
+
 /// What the block in a slot is worth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]

@@ -2,9 +2,9 @@
 
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
-use crate::lifecycle::sweep_slots;
+use crate::context::mirror::Standing;
 use crate::map::segment::{BlockState, SegmentPhase};
-use crate::mirror::state::Standing;
+use crate::map::sweep_slots;
 use crate::reclaim::FILL_RESERVE;
 use crate::reclaim::policy::Choice;
 use alloc::vec::Vec;

@@ -9,12 +9,12 @@
 use crate::api::{Action, Device, OpId};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
+use crate::context::mirror::{Mirror, Standing};
 use crate::context::operations::OpKind;
+use crate::context::streams::{Batch, NO_OP};
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::log::streams::{Batch, NO_OP};
 use crate::map::segment::SegmentPhase;
-use crate::mirror::state::{Mirror, Standing};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, MirrorMark, StreamKind};
 

@@ -33,19 +33,17 @@ mod column;
 mod log;
 mod rebuild;
 mod repair;
-pub(crate) mod state;
 
 use crate::api::open_error::OpenError;
 use crate::api::{Action, Nanos, Notice};
-use crate::context::Context;
-use crate::context::Status;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
+use crate::context::mirror::{Rebuild, Standing};
+use crate::context::{Context, Status};
 use crate::engine::Engine;
+use crate::failure::damage::CACHE_READ_TRIES;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::SegmentPhase;
-use crate::mirror::state::{Rebuild, Standing};
-use crate::request::read::CACHE_READ_TRIES;
 use alloc::boxed::Box;
 use forebay_format::MirrorMark;
 

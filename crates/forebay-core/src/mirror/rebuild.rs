@@ -11,18 +11,17 @@
 //! one gets its own: if it were not, this member could go on alone without putting the new one out.
 //! If the new member fails once such a superblock may be on a device, it is put out like any other.
 
+use crate::api::lifecycle_error::LifecycleError;
 use crate::api::{Action, Device, Nanos, Notice, OpId};
-use crate::context::Context;
-use crate::context::Status;
 use crate::context::coverage::CoverageMark;
+use crate::context::mirror::{Copying, Rebuild, Standing};
 use crate::context::operations::{Op, OpKind};
 use crate::context::pages::PageUse;
+use crate::context::{Context, Status};
 use crate::engine::Engine;
+use crate::failure::damage::CACHE_READ_TRIES;
 use crate::fault::{self, PlantedBug};
-use crate::lifecycle::LifecycleError;
 use crate::map::segment::{BlockState, SegmentPhase};
-use crate::mirror::state::{Copying, Rebuild, Standing};
-use crate::request::read::CACHE_READ_TRIES;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use forebay_format::StreamKind;

@@ -15,11 +15,11 @@ use crate::api::{Action, Device, Nanos, OpId};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
+use crate::context::mirror::{Outcome, Repair, Standing};
 use crate::context::operations::OpKind;
 use crate::context::pages::PageUse;
+use crate::failure::damage::CACHE_READ_TRIES;
 use crate::map::segment::BlockState;
-use crate::mirror::state::{Outcome, Repair, Standing};
-use crate::request::read::CACHE_READ_TRIES;
 use forebay_format::BLOCK_BYTES;
 
 /// More suspects are not remembered: whoever reads them later finds them again.

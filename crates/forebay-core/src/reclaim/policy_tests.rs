@@ -1,6 +1,9 @@
 //! What the policies decide.
 
 use super::*;
+use crate::api::settings::{Priority, ReclaimPolicy};
+use crate::reclaim::policy::{Choice, Keep, Victims};
+use alloc::vec::Vec;
 
 fn view(policy: ReclaimPolicy) -> View {
     View { policy, segment_blocks: 16, movable: 11, newest: 100 }

@@ -14,13 +14,13 @@
 use crate::api::open_error::OpenError;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
+use crate::context::mirror::Standing;
 use crate::context::operations::OpKind;
+use crate::context::recovery_reads::{CopyOf, What};
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::SegmentPhase;
-use crate::mirror::state::Standing;
 use crate::recovery::Recovery;
-use crate::recovery::reads::{CopyOf, What};
 use crate::recovery::scan::{After, Bytes};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;

@@ -25,21 +25,19 @@
 
 use crate::api::{Action, Device, Nanos, OpId, RequestKind, Span};
 use crate::context::Context;
-use crate::context::LockOwner;
 use crate::context::coverage::CoverageMark;
-use crate::context::locks::BlockRange;
+use crate::context::ledger::Waiter;
+use crate::context::locks::{BlockRange, LockOwner};
 use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse, ZERO_PAGE};
 use crate::context::sectors::BLOCK;
+use crate::context::streams::{Item, ItemKind, ItemOwner};
 use crate::context::volume::Volume;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::log::ledger::Waiter;
-use crate::log::streams::{Item, ItemKind, ItemOwner};
 use crate::map::MASK_FULL;
 use crate::map::segment::{BlockState, Key};
 use crate::request::merge::MergeFor;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use forebay_format::checkpoint::{INTENT_REGION_BLOCKS, Intent};
 use forebay_format::{StreamKind, VolumeId};
@@ -47,59 +45,6 @@ use forebay_format::{StreamKind, VolumeId};
 /// The backing store is flushed this long after the last write past the cache, so that intents can
 /// end.
 const QUIET_NS: Nanos = 1_000_000_000;
-
-/// Write intents of a volume, by region.
-#[derive(Debug, Default)]
-pub(crate) struct Intents {
-    regions: BTreeMap<u64, Region>,
-    /// Regions whose intent has ended, see [`Region::has_ended`]: every settling asks for it.
-    ended: usize,
-    last_write: Nanos,
-}
-
-impl Intents {
-    /// The backing store has been flushed.
-    pub(crate) fn flushed(&mut self, succeeded: u64) {
-        self.ended = self.count_ended(succeeded);
-    }
-
-    fn count_ended(&self, succeeded: u64) -> usize {
-        self.regions.values().filter(|region| region.has_ended(succeeded)).count()
-    }
-
-    /// The intent of each of these regions is durable on the cache.
-    fn are_durable(&self, mut regions: core::ops::RangeInclusive<u64>) -> bool {
-        regions.all(|number| self.regions.get(&number).is_some_and(|region| region.durable))
-    }
-
-    /// A direct write begins in a region.
-    fn enter(&mut self, number: u64, succeeded: u64) -> &mut Region {
-        let region = self
-            .regions
-            .entry(number)
-            .or_insert_with(|| Region { covered_by: u64::MAX, ..Region::default() });
-        self.ended -= usize::from(region.has_ended(succeeded));
-        region.active += 1;
-        region
-    }
-}
-
-#[derive(Debug, Default)]
-struct Region {
-    durable: bool,
-    /// Direct writes under way.
-    active: u32,
-    /// The backing flush that covers those that ended.
-    covered_by: u64,
-}
-
-impl Region {
-    /// Nothing is under way, and the backing store was flushed since: a checkpoint can leave the
-    /// intent out.
-    fn has_ended(&self, succeeded: u64) -> bool {
-        self.active == 0 && self.covered_by <= succeeded
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum DirectStage {

@@ -15,11 +15,11 @@ use crate::context::Context;
 use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse};
 use crate::context::sectors::{BLOCK, sector_mask, sector_mask_inside, sector_runs};
+use crate::context::streams::{Item, ItemKind, ItemOwner};
 use crate::engine::Engine;
+use crate::failure::damage::Damage;
 use crate::fault::{self, PlantedBug};
-use crate::log::streams::{Item, ItemKind, ItemOwner};
 use crate::map::segment::{BlockState, Key};
-use crate::request::read::Damage;
 use forebay_format::{StreamKind, VolumeId};
 
 /// What the merged block is for.

@@ -3,7 +3,6 @@
 
 pub(crate) mod admission;
 pub(crate) mod direct;
-pub(crate) mod fills;
 pub(crate) mod merge;
 pub(crate) mod read;
 pub(crate) mod sequential;

@@ -14,6 +14,7 @@
 
 use crate::api::{Nanos, RequestKind};
 use crate::context::Context;
+use crate::context::levels::{Levels, TOLL_UNIT};
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use alloc::collections::VecDeque;
@@ -21,55 +22,10 @@ use alloc::vec::Vec;
 use forebay_format::VolumeId;
 use forebay_format::geometry::VOLUMES_MAX;
 
-/// Share of the cache over which the slope from free to destage speed stretches at most, percent.
-const SLOPE_PCT: u64 = 10;
 /// Bounds of the estimate of the destage time of one block.
 const BLOCK_TIME_NS: core::ops::RangeInclusive<u64> = 1_000..=100_000_000;
-/// A whole, of which shares are parts.
-const TOLL_UNIT: u64 = 1024;
 /// Estimate before anything was destaged.
 const BLOCK_TIME_INITIAL_NS: u64 = 100_000;
-
-/// Dirty blocks now, and between which limits writers are slowed down.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Level {
-    pub(crate) dirty: u64,
-    pub(crate) soft: u64,
-    pub(crate) high: u64,
-}
-
-impl Level {
-    /// Writers pass freely.
-    pub(crate) fn is_free(self) -> bool {
-        self.dirty <= self.soft
-    }
-
-    fn fits(self, blocks: u64) -> bool {
-        self.is_free() || self.dirty + blocks <= self.high
-    }
-
-    /// How far it has risen from soft to high, of [`TOLL_UNIT`].
-    fn risen(self) -> u64 {
-        let slope = (self.high - self.soft).max(1);
-        self.dirty.saturating_sub(self.soft).min(slope) * TOLL_UNIT / slope
-    }
-}
-
-/// Where a volume and the pool are between their limits, looked at together.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Levels {
-    /// Blocks of data that the cache holds.
-    pub(crate) capacity: u64,
-    pub(crate) volume: Level,
-    pub(crate) pool: Level,
-}
-
-impl Levels {
-    /// Writers pass freely.
-    pub(crate) fn are_free(&self) -> bool {
-        self.volume.is_free() && self.pool.is_free()
-    }
-}
 
 /// What a write pays: a share of the time that destage of its blocks takes, of [`TOLL_UNIT`].
 #[derive(Clone, Copy, Default, Debug)]
@@ -164,20 +120,6 @@ impl Context {
         };
         if through_log && request.write_back { blocks } else { 0 }
     }
-
-    /// Where a volume and the pool are between their limits.
-    pub(crate) fn levels(&self, id: VolumeId) -> Levels {
-        let (kept, capacity) = (self.kept_dirty(), self.data_capacity());
-        let shared = capacity.saturating_sub(kept);
-        let map = &self.map.volumes[usize::from(id.0)];
-        let dirty = map.dirty + map.destaged + self.volume(id).logging_blocks;
-        let all = self.map.unclean_blocks().saturating_sub(kept) + self.log.logging_blocks;
-        Levels {
-            capacity,
-            volume: level(dirty, shared, self.volume(id).settings.dirty_high_pct),
-            pool: level(all, shared, self.config.pool.dirty_limit_pct),
-        }
-    }
 }
 
 impl Engine {
@@ -260,12 +202,4 @@ impl Engine {
         let paid = self.cx.now >= self.throttle.queues[usize::from(id.0)].free_at;
         (fits && paid).then(|| Toll { share: volume.risen().max(pool.risen()) })
     }
-}
-
-/// What volumes that are not attached have dirty cannot be written back: the others share
-/// `capacity`, which is what is left.
-fn level(dirty: u64, capacity: u64, high_pct: u32) -> Level {
-    let high = capacity * u64::from(high_pct) / 100;
-    let slope = (capacity * SLOPE_PCT / 100).min(high / 4);
-    Level { dirty, soft: high - slope, high }
 }

@@ -13,18 +13,15 @@
 
 use crate::api::RequestKind;
 use crate::context::Context;
-use crate::context::LockOwner;
+use crate::context::locks::LockOwner;
 use crate::context::pages::ZERO_PAGE;
 use crate::context::sectors::BLOCK;
+use crate::context::streams::{Item, ItemKind, ItemOwner};
 use crate::engine::Engine;
-use crate::log::streams::{Item, ItemKind, ItemOwner};
-use crate::map::MASK_FULL;
 use crate::map::segment::Key;
+use crate::map::{MASK_FULL, ZERO_BLOCK_CRC};
 use crate::request::merge::MergeFor;
 use forebay_format::StreamKind;
-
-/// CRC32C of 4096 zero bytes.
-pub(crate) const ZERO_BLOCK_CRC: u32 = 0x98f9_4189;
 
 impl Context {
     /// Blocks `first..end` that a request covers wholly (the last block of the volume may be
@@ -184,13 +181,5 @@ impl Engine {
         if self.cx.reqs.get(req).pending == 0 {
             self.cx.reply(req);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_checksum_of_a_zero_block_is_right() {
-        assert_eq!(super::ZERO_BLOCK_CRC, crc32c::crc32c(&[0; 4096]));
     }
 }

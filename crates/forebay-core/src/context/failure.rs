@@ -14,7 +14,7 @@ use forebay_format::StreamKind;
 const GIVEN_UP_NS: Nanos = 10_000_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum FailureStage {
+pub(crate) enum FailureStage {
     #[default]
     Sound,
     Asking,
@@ -24,7 +24,7 @@ pub(super) enum FailureStage {
 
 /// A request that waits for what the owner answers.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Held {
+pub(crate) enum Held {
     /// A write, zero or discard that holds its block lock: done over, without the cache.
     Redo(u32),
     /// A FLUSH or FUA: what it covers is to be made durable without the cache.
@@ -33,48 +33,48 @@ pub(super) enum Held {
 
 /// Sectors of a block that nobody has any more.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Gone {
-    pub(super) mask: u8,
+pub(crate) struct Gone {
+    pub(crate) mask: u8,
     /// When they were written; before the origin of time if that was before this engine began.
-    pub(super) written_at: i64,
+    pub(crate) written_at: i64,
 }
 
 /// Sectors of a block that were at risk and are not any more.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Safe {
-    pub(super) mask: u8,
-    pub(super) change: u64,
+pub(crate) struct Safe {
+    pub(crate) mask: u8,
+    pub(crate) change: u64,
 }
 
 /// See the top of the file.
 #[derive(Debug, Default)]
 pub(crate) struct CacheFailure {
-    pub(super) stage: FailureStage,
-    pub(super) held: VecDeque<Held>,
-    pub(super) gone: BTreeMap<Key, Gone>,
+    pub(crate) stage: FailureStage,
+    pub(crate) held: VecDeque<Held>,
+    pub(crate) gone: BTreeMap<Key, Gone>,
     /// Requests that wait for the rescue of their volume.
-    pub(super) waiting: Vec<u32>,
+    pub(crate) waiting: Vec<u32>,
     /// Requests that wait for a record which knows of so many changes.
-    pub(super) recording: Vec<(u64, u32)>,
+    pub(crate) recording: Vec<(u64, u32)>,
     /// Changes of what is at risk: sectors that came to be safe.
-    pub(super) changes: u64,
+    pub(crate) changes: u64,
     /// Of those, changes that the last record knows.
-    pub(super) recorded: u64,
+    pub(crate) recorded: u64,
     /// Sectors that came to be safe and that the last record still lists, with the number of the
     /// change.
-    pub(super) safe: BTreeMap<Key, Safe>,
+    pub(crate) safe: BTreeMap<Key, Safe>,
     /// There were more of those than can be remembered, up to this change.
-    pub(super) forgotten: u64,
-    pub(super) last_ticket: u64,
+    pub(crate) forgotten: u64,
+    pub(crate) last_ticket: u64,
     /// The record under way, and the changes that it will know.
-    pub(super) pending: Option<(u64, u64)>,
-    pub(super) recorded_at: Nanos,
+    pub(crate) pending: Option<(u64, u64)>,
+    pub(crate) recorded_at: Nanos,
     /// The last record failed.
-    pub(super) record_failed: bool,
+    pub(crate) record_failed: bool,
     /// The end of the rescue was told.
-    pub(super) told: bool,
+    pub(crate) told: bool,
     /// Segments that could not be read, one after the other.
-    pub(super) unreadable: Vec<u32>,
+    pub(crate) unreadable: Vec<u32>,
 }
 
 impl CacheFailure {
@@ -85,42 +85,42 @@ impl CacheFailure {
 
 /// A place in the log: what lies before it had been applied at one instant.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     /// Segments whose first batch is not older than this one lie behind it.
-    pub(super) next_sequence: u64,
+    pub(crate) next_sequence: u64,
     /// Of the segments that were open then: number, and blocks that had been applied.
-    pub(super) open: [Option<(u32, u32)>; StreamKind::ALL.len()],
+    pub(crate) open: [Option<(u32, u32)>; StreamKind::ALL.len()],
     /// Blocks that were being changed: what had been applied of them need not have been
     /// acknowledged. By address.
-    pub(super) busy: Vec<BlockRange>,
+    pub(crate) busy: Vec<BlockRange>,
 }
 
 /// See the top of the file.
 #[derive(Debug, Default)]
 pub(crate) struct Promised {
     /// Before this lies what was promised.
-    pub(super) upto: Option<Place>,
+    pub(crate) upto: Option<Place>,
     /// The FLUSH that is followed, and what it will have promised.
-    pub(super) following: Option<(u32, Place)>,
+    pub(crate) following: Option<(u32, Place)>,
     /// For the next place, so that a FLUSH allocates nothing.
-    pub(super) spare: Vec<BlockRange>,
+    pub(crate) spare: Vec<BlockRange>,
     /// Dirty blocks that nobody has promised yet; some of them may be safe or lost already.
-    pub(super) urgent: BlockSet,
+    pub(crate) urgent: BlockSet,
 }
 
 /// Reads that are to be asked for again.
 #[derive(Debug, Default)]
 pub(crate) struct ReadRetry {
     /// When and which operation, and the byte of the cache where it reads then.
-    pub(super) waiting: BTreeMap<(Nanos, u32), u64>,
+    pub(crate) waiting: BTreeMap<(Nanos, u32), u64>,
     /// When a block was given up, if no read has succeeded since.
-    pub(super) given_up_at: Option<Nanos>,
+    pub(crate) given_up_at: Option<Nanos>,
     /// The device is known to be gone, and no read has succeeded since.
-    pub(super) gone: bool,
+    pub(crate) gone: bool,
     /// When which operation is asked for again because the device had ended.
-    pub(super) ended: BTreeSet<(Nanos, u32)>,
+    pub(crate) ended: BTreeSet<(Nanos, u32)>,
     /// The device had ended for so long that it is not waited for any more.
-    pub(super) ended_for_good: bool,
+    pub(crate) ended_for_good: bool,
 }
 
 impl ReadRetry {
@@ -146,7 +146,7 @@ impl ReadRetry {
 
     /// An operation that was asked for again `asked` times, of `most`, has failed once more: is it
     /// given up?
-    pub(super) fn gives_up(&mut self, asked: u8, most: u8, now: Nanos, failed: bool) -> bool {
+    pub(crate) fn gives_up(&mut self, asked: u8, most: u8, now: Nanos, failed: bool) -> bool {
         let since = self.given_up_at.map(|at| now - at);
         let hopeless = since.is_some_and(|since| failed || since < GIVEN_UP_NS);
         if asked >= most {

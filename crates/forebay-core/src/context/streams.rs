@@ -61,10 +61,10 @@ pub(crate) struct Batch {
     pub(crate) segment: u32,
     pub(crate) start: u32,
     pub(crate) blocks: u32,
-    pub(super) stream_sequence: u64,
-    pub(super) items: Vec<Item>,
+    pub(crate) stream_sequence: u64,
+    pub(crate) items: Vec<Item>,
     /// Slots marked clean by this batch.
-    pub(super) marks: Vec<u32>,
+    pub(crate) marks: Vec<u32>,
     pub(crate) is_summary: bool,
     pub(crate) completed: Option<bool>,
     /// In a mirrored cache: members that have it, and members to which it could not be written; a
@@ -75,7 +75,7 @@ pub(crate) struct Batch {
 
 impl Batch {
     /// The number of the batch after it: a summary takes none.
-    pub(super) fn next_sequence(&self) -> u64 {
+    pub(crate) fn next_sequence(&self) -> u64 {
         self.stream_sequence + u64::from(!self.is_summary)
     }
 }
@@ -88,12 +88,12 @@ pub(crate) struct Stream {
     pub(crate) queued_since: Nanos,
     pub(crate) in_flight: VecDeque<Batch>,
     /// Open segment and the next free block in it.
-    pub(super) open: Option<(u32, u32)>,
+    pub(crate) open: Option<(u32, u32)>,
     /// The open segment is full: to be closed when its batches have completed.
-    pub(super) closing: bool,
+    pub(crate) closing: bool,
     /// A batch failed: nothing new until those in flight have ended.
-    pub(super) broken: bool,
-    pub(super) tries: u32,
+    pub(crate) broken: bool,
+    pub(crate) tries: u32,
     pub(crate) next_sequence: u64,
     /// All batches before this one have completed.
     pub(crate) completed_sequence: u64,
@@ -134,7 +134,7 @@ impl Stream {
     /// commit that adapts: with nothing in flight nothing waits for more items; beside one batch
     /// goes another that is as large, so that a few clients get two equal ones in turn; a device
     /// that is kept busy anyway gets large ones, so that headers and device writes do not multiply.
-    pub(super) fn is_worth_a_batch(&self) -> bool {
+    pub(crate) fn is_worth_a_batch(&self) -> bool {
         let enough = match self.in_flight.len() {
             0 => 1,
             1 => self.in_flight[0].items.len().clamp(1, WORTHWHILE_ITEMS),
@@ -179,14 +179,14 @@ impl Stream {
 }
 
 impl Item {
-    pub(super) fn mask(&self) -> u8 {
+    pub(crate) fn mask(&self) -> u8 {
         match self.kind {
             ItemKind::Data { mask, .. } => mask,
             ItemKind::Drop { .. } | ItemKind::Intent { .. } => MASK_FULL,
         }
     }
 
-    pub(super) fn entry(&self, flush_epoch: u32) -> Entry {
+    pub(crate) fn entry(&self, flush_epoch: u32) -> Entry {
         match self.kind {
             ItemKind::Data { mask, dirty } => Entry::Data {
                 volume: self.key.volume(),

@@ -30,23 +30,23 @@ pub(crate) struct Mirror {
     /// At a start: the member that is out was not noted to be.
     pub(crate) unnoted: bool,
     /// The question that the owner has not answered, and how often it was asked.
-    pub(super) ticket: Option<u64>,
-    pub(super) last_ticket: u64,
-    pub(super) asked: u32,
-    pub(super) ask_again_at: Option<Nanos>,
+    pub(crate) ticket: Option<u64>,
+    pub(crate) last_ticket: u64,
+    pub(crate) asked: u32,
+    pub(crate) ask_again_at: Option<Nanos>,
     /// The other half of a column of which the fill stream has taken the first.
-    pub(super) spare: Option<u32>,
+    pub(crate) spare: Option<u32>,
     /// Half of a column whose other half is free: a victim that makes it whole.
-    pub(super) wanted: Option<u32>,
+    pub(crate) wanted: Option<u32>,
     /// Flushes of members under way, those that failed, and those that did not.
-    pub(super) flushes: u32,
-    pub(super) flushed: [bool; 2],
+    pub(crate) flushes: u32,
+    pub(crate) flushed: [bool; 2],
     /// A flush of the cache has ended, and waits for the owner's answer.
-    pub(super) flush_waits: bool,
+    pub(crate) flush_waits: bool,
     /// Segments that could not be read, one after the other.
-    pub(super) unreadable: [Vec<u32>; 2],
+    pub(crate) unreadable: [Vec<u32>; 2],
     /// Where the walk over what only the lost member had is.
-    pub(super) sweep: Option<(u32, u32)>,
+    pub(crate) sweep: Option<(u32, u32)>,
     pub(crate) rebuild: Option<Rebuild>,
     pub(crate) repairs: Repairs,
 }
@@ -103,32 +103,32 @@ impl Mirror {
 
 /// A copy under way.
 #[derive(Debug)]
-pub(super) struct Copying {
-    pub(super) segment: u32,
-    pub(super) at: u32,
-    pub(super) blocks: u32,
+pub(crate) struct Copying {
+    pub(crate) segment: u32,
+    pub(crate) at: u32,
+    pub(crate) blocks: u32,
     /// Up to here one block at a time: something could not be read.
-    pub(super) careful_until: u32,
-    pub(super) tries: u32,
-    pub(super) pages: Vec<Page>,
+    pub(crate) careful_until: u32,
+    pub(crate) tries: u32,
+    pub(crate) pages: Vec<Page>,
     /// An operation is under way.
-    pub(super) busy: bool,
+    pub(crate) busy: bool,
 }
 
 /// See the top of the file.
 #[derive(Debug)]
 pub(crate) struct Rebuild {
-    pub(super) member: u8,
-    pub(super) tag: u64,
+    pub(crate) member: u8,
+    pub(crate) tag: u64,
     /// Pairs that have no second copy yet.
-    pub(super) pending: BTreeSet<u32>,
-    pub(super) all: u32,
-    pub(super) copying: Option<Copying>,
-    pub(super) next_at: Nanos,
-    pub(super) abandoned: bool,
+    pub(crate) pending: BTreeSet<u32>,
+    pub(crate) all: u32,
+    pub(crate) copying: Option<Copying>,
+    pub(crate) next_at: Nanos,
+    pub(crate) abandoned: bool,
     /// The checkpoint that lists the new member.
-    pub(super) ticket: Option<u64>,
-    pub(super) wanted: bool,
+    pub(crate) ticket: Option<u64>,
+    pub(crate) wanted: bool,
 }
 
 impl Rebuild {
@@ -159,28 +159,28 @@ impl Mirror {
 /// Suspects, and what was made of them.
 #[derive(Debug, Default)]
 pub(crate) struct Repairs {
-    pub(super) suspects: BTreeSet<u32>,
+    pub(crate) suspects: BTreeSet<u32>,
     /// Suspects, or the current one, of which the scrub under way waits to be told.
-    pub(super) asked: BTreeSet<u32>,
-    pub(super) current: Option<Repair>,
-    pub(super) next_at: Nanos,
-    pub(super) mended: u64,
+    pub(crate) asked: BTreeSet<u32>,
+    pub(crate) current: Option<Repair>,
+    pub(crate) next_at: Nanos,
+    pub(crate) mended: u64,
 }
 
 /// A suspect whose copies are being read, or written: an operation is under way.
 #[derive(Debug)]
-pub(super) struct Repair {
-    pub(super) slot: u32,
-    pub(super) page: Page,
+pub(crate) struct Repair {
+    pub(crate) slot: u32,
+    pub(crate) page: Page,
     /// The member that is being read.
-    pub(super) reads: u8,
+    pub(crate) reads: u8,
     /// The member with the bad copy, once that is known.
-    pub(super) bad: Option<u8>,
+    pub(crate) bad: Option<u8>,
     /// How often both copies have been looked at.
-    pub(super) looks: u32,
+    pub(crate) looks: u32,
     /// A read has failed, or a copy was right before: what the last reads brought says nothing
     /// certain.
-    pub(super) unread: bool,
+    pub(crate) unread: bool,
 }
 
 /// What became of a suspect.
@@ -200,7 +200,7 @@ pub(crate) enum Outcome {
 }
 
 impl Repairs {
-    pub(super) fn mended_blocks(&self) -> u64 {
+    pub(crate) fn mended_blocks(&self) -> u64 {
         self.mended
     }
 }
@@ -219,11 +219,11 @@ impl Mirror {
 }
 
 impl Copying {
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.blocks) * BLOCK_BYTES as u64
     }
 
-    pub(super) fn spans(&self) -> Vec<Span> {
+    pub(crate) fn spans(&self) -> Vec<Span> {
         let mut spans = Vec::new();
         self.pages[..self.blocks as usize].iter().for_each(|page| push_span(&mut spans, page.span()));
         spans

@@ -8,16 +8,16 @@ use alloc::collections::BTreeMap;
 /// have been started before the block changed.
 #[derive(Debug, Default)]
 pub(crate) struct Fills {
-    pub(super) blocks: BTreeMap<Key, Registration>,
-    pub(super) last_token: u64,
+    pub(crate) blocks: BTreeMap<Key, Registration>,
+    pub(crate) last_token: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Registration {
-    pub(super) token: u64,
-    pub(super) valid: bool,
+pub(crate) struct Registration {
+    pub(crate) token: u64,
+    pub(crate) valid: bool,
     /// The reader wants it to stay.
-    pub(super) pinned: bool,
+    pub(crate) pinned: bool,
 }
 
 impl Fills {
@@ -42,7 +42,7 @@ impl Fills {
     }
 
     /// Whether a fill is still valid; `None` if it is not registered under this token.
-    pub(super) fn state_of(&self, key: Key, token: u64) -> Option<bool> {
+    pub(crate) fn state_of(&self, key: Key, token: u64) -> Option<bool> {
         let registered = self.blocks.get(&key).filter(|registered| registered.token == token);
         registered.map(|registered| registered.valid)
     }

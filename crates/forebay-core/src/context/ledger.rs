@@ -26,14 +26,14 @@ pub(crate) enum Waiter {
 /// State of flushes of one device.
 #[derive(Debug, Default)]
 pub(crate) struct Flusher {
-    pub(super) running: bool,
+    pub(crate) running: bool,
     /// Flushes that have ended, well or not.
-    pub(super) ended: u64,
+    pub(crate) ended: u64,
     /// Number of the last flush that ended well.
     pub(crate) succeeded: u64,
     /// Writes completed since the last flush was started.
     pub(crate) unflushed: bool,
-    pub(super) waiters: Vec<(u64, Waiter)>,
+    pub(crate) waiters: Vec<(u64, Waiter)>,
 }
 
 impl Flusher {
@@ -44,7 +44,7 @@ impl Flusher {
     }
 
     /// Queues a waiter; returns true if a flush must be started now.
-    pub(super) fn enter(&mut self, waiter: Waiter) -> bool {
+    pub(crate) fn enter(&mut self, waiter: Waiter) -> bool {
         self.waiters.push((self.ticket(), waiter));
         !self.running
     }
@@ -73,7 +73,7 @@ pub(crate) struct FlushLedger {
 impl FlushLedger {
     /// Everything complete is durable, or will be when the flush of the next ticket has ended
     /// (`waits`: somebody waits for it).
-    pub(super) fn covers_all(&self, waits: bool) -> bool {
+    pub(crate) fn covers_all(&self, waits: bool) -> bool {
         let starts_later = self.cache.ticket() > self.cache.ended + u64::from(self.cache.running);
         self.undurable.is_empty() || waits && starts_later
     }
