@@ -33,6 +33,8 @@ pub(crate) enum Event {
     BackingLock(LockOwner),
     /// The flush epoch of a write past the cache is active.
     OrderReached(u32),
+    /// The clean marks that a write past the cache waited for are durable.
+    MarksDurable(u32),
     /// A write, zero or discard that waited for the owner's answer is done over.
     Redo(u32),
     /// One that waited for the owner's answer has failed.
@@ -49,6 +51,8 @@ pub(crate) enum Event {
     /// A block that was damaged has been read again from its backing store, to a page; it may be
     /// appended as a fill.
     Fetched { key: Key, crc: u32, page: Page, token: u64 },
+    /// A volume was detached; `goes`: nothing of it stays in the cache.
+    VolumeLeft { volume: VolumeId, goes: bool },
     /// The cache cannot be opened.
     OpeningFailed(Box<OpenError>),
     /// The checkpoint that ends the opening is in effect.

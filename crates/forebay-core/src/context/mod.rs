@@ -11,6 +11,7 @@ pub(crate) mod events;
 pub(crate) mod failure;
 pub(crate) mod fills;
 pub(crate) mod free;
+pub(crate) mod ghosts;
 pub(crate) mod intents;
 pub(crate) mod ledger;
 pub(crate) mod levels;
@@ -19,6 +20,7 @@ pub(crate) mod mirror;
 pub(crate) mod operations;
 pub(crate) mod pages;
 pub(crate) mod recovery_reads;
+pub(crate) mod replies;
 pub(crate) mod requests;
 pub(crate) mod sectors;
 pub(crate) mod streams;
@@ -37,6 +39,7 @@ use crate::context::events::Event;
 use crate::context::failure::{CacheFailure, ReadRetry};
 use crate::context::fills::Fills;
 use crate::context::free::FreeSegments;
+use crate::context::ghosts::Ghosts;
 use crate::context::ledger::FlushLedger;
 use crate::context::locks::{BlockRange, LockOwner, RangeLocks};
 use crate::context::mirror::Mirror;
@@ -93,6 +96,7 @@ pub(crate) struct Context {
     pub(crate) pages: Pages,
     pub(crate) log: Log,
     pub(crate) fills: Fills,
+    pub(crate) ghosts: Ghosts,
     /// Where superblock copies lie that differ from the one in effect, and what belongs there, in
     /// the order in which they are mended.
     pub(crate) stale_superblocks: Vec<(u64, Vec<u8>)>,
@@ -100,6 +104,8 @@ pub(crate) struct Context {
     pub(crate) order_waiters: Vec<OrderWaiter>,
     /// Reclaim has found nothing that it may take: destage hurries.
     pub(crate) reclaim_wants_destage: bool,
+    /// When there is something to do for a job again, though nothing happens until then.
+    pub(crate) wake_at: Option<Nanos>,
     /// A checkpoint is to be taken soon.
     pub(crate) checkpoint_wanted: bool,
     pub(crate) free: FreeSegments,
@@ -144,9 +150,11 @@ impl Context {
             pages,
             log: Log::new(),
             fills: Fills::default(),
+            ghosts: Ghosts::new(),
             stale_superblocks: Vec::new(),
             order_waiters: Vec::new(),
             reclaim_wants_destage: false,
+            wake_at: None,
             checkpoint_wanted: false,
             free: FreeSegments::default(),
             volume_table: Vec::new(),
@@ -206,6 +214,12 @@ impl Context {
         one.write_sequential_blocks += sequential;
         self.stats.write_bypass_blocks += blocks;
         self.stats.write_sequential_blocks += sequential;
+    }
+
+    /// It serves. (Comparing with [`Status::Ready`] would look at errors as well.)
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.status, Status::Ready)
     }
 
     pub(crate) fn advance(&mut self, now: Nanos) {
@@ -294,14 +308,16 @@ impl Context {
         }
     }
 
-    /// How long an operation on a backing store took is what `control` goes by.
+    /// How long an operation on a backing store took is what the rate controller
+    /// goes by.
     pub(crate) fn note_latency(&mut self, op: &DoneOp, ok: bool) {
         let Some(id) = op.backing else { return };
         let (now, took) = (self.now, self.now - op.started_at);
+        let counts = ok && self.is_ready();
         // A volume that is being attached is read before it is there.
         let Some(Some(volume)) = self.volumes.get_mut(usize::from(id.0)) else { return };
         volume.destage.cost.ends(now, u64::from(op.len).div_ceil(BLOCK));
-        if !ok || self.status != Status::Ready {
+        if !counts {
             return;
         }
         let control = &mut volume.destage.rate;
@@ -413,6 +429,18 @@ impl Context {
 
     pub(crate) fn want_checkpoint(&mut self) {
         self.checkpoint_wanted = true;
+    }
+
+    /// Forces a checkpoint of everything up to now; the ticket is for `Checkpoints::is_in_effect`.
+    pub(crate) fn force_checkpoint(&mut self) -> u64 {
+        self.want_checkpoint();
+        self.superblock.checkpoint_generation + 1
+    }
+
+    /// Has the owner call again after this time, though nothing happens until then.
+    pub(crate) fn wake_in(&mut self, pause: Nanos) {
+        let at = self.now + pause;
+        self.wake_at = Some(self.wake_at.map_or(at, |other| other.min(at)));
     }
 
     /// Gives a lock of blocks back; whoever waited for it is told.

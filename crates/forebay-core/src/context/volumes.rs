@@ -2,10 +2,12 @@
 
 use crate::api::Nanos;
 use crate::api::config::Attachment;
+use crate::api::lifecycle_error::LifecycleError;
 use crate::context::Context;
 use crate::context::levels::{Levels, level};
 use crate::context::volume::Volume;
 use forebay_format::VolumeId;
+use forebay_format::checkpoint::VolumeEntry;
 
 impl Context {
     /// Attaches a volume. The table is only as long as the highest number that was attached needs
@@ -36,13 +38,44 @@ impl Context {
     pub(crate) fn levels(&self, id: VolumeId) -> Levels {
         let (kept, capacity) = (self.kept_dirty(), self.data_capacity());
         let shared = capacity.saturating_sub(kept);
-        let map = &self.map.volumes[usize::from(id.0)];
-        let dirty = map.dirty + map.destaged + self.volume(id).logging_blocks;
+        let (map, volume) = (&self.map.volumes[usize::from(id.0)], self.volume(id));
+        let dirty = map.dirty + map.destaged + volume.logging_blocks;
         let all = self.map.unclean_blocks().saturating_sub(kept) + self.log.logging_blocks;
         Levels {
             capacity,
-            volume: level(dirty, shared, self.volume(id).settings.dirty_high_pct),
+            volume: level(dirty, shared, volume.settings.dirty_high_pct),
             pool: level(all, shared, self.config.pool.dirty_limit_pct),
         }
+    }
+
+    pub(crate) fn is_attached(&self, id: VolumeId) -> bool {
+        self.volumes.get(usize::from(id.0)).is_some_and(Option::is_some)
+    }
+
+    /// What every change of the pool needs.
+    pub(crate) fn may_change_pool(&self) -> Result<(), LifecycleError> {
+        if !self.is_ready() || self.stopping {
+            return Err(LifecycleError::NotServing);
+        }
+        if self.fenced { Err(LifecycleError::Fenced) } else { Ok(()) }
+    }
+
+    /// Dirty blocks of volumes that are not attached.
+    pub(crate) fn kept_dirty(&self) -> u64 {
+        let kept = |(index, map): (usize, &crate::map::VolumeMap)| {
+            let attached = self.volumes.get(index).is_some_and(Option::is_some);
+            if attached { 0 } else { map.dirty + map.lost }
+        };
+        self.map.known_volumes().iter().enumerate().map(kept).sum()
+    }
+
+    pub(crate) fn table_entry(&self, id: VolumeId) -> Option<&VolumeEntry> {
+        self.volume_table.iter().find(|entry| entry.id == id)
+    }
+
+    /// Most dirty blocks of volumes that are not attached: nobody can write them back, and reclaim
+    /// must still find room.
+    pub(crate) fn kept_dirty_max(capacity: u64) -> u64 {
+        capacity / 4
     }
 }

@@ -14,7 +14,8 @@
 //!    meanwhile become *destaged*, and a clean mark for them is queued for the log. When the mark
 //!    has been appended they are clean (I5).
 //!
-//! Which block is next is decided in `order`, how fast and how many at once in `control`.
+//! Which block is next is decided in `order`, how fast and how many at once in
+//! `rate_controller`.
 
 pub(crate) mod cost;
 pub(crate) mod extent;
@@ -155,7 +156,11 @@ impl Destager {
     pub(crate) fn step(&mut self, cx: &mut Context) {
         for index in 0..cx.volumes.len() {
             let Some(volume) = &cx.volumes[index] else { continue };
-            let id = volume.id;
+            let (id, map) = (volume.id, &cx.map.volumes[index]);
+            let nothing = map.waiting.len() == 0 && !volume.destage.is_under_way();
+            if nothing && volume.destage.rate.is_idle(cx.now, map.dirty) {
+                continue;
+            }
             let plan = cx.destage_plan(id);
             let limit = self.start_extents(cx, id, &plan);
             let wake = match limit {
@@ -178,8 +183,7 @@ impl Destager {
         if plan.depth == 0 {
             return (plan.why, None);
         }
-        let quota = cx.page_quota(id, cx.pages.limit(PageUse::Destage));
-        let settings = cx.volume(id).settings;
+        let mut quota = None;
         let mut busy = 0;
         while busy < BUSY_MAX {
             if cx.volume(id).destage.in_flight >= plan.depth {
@@ -189,8 +193,8 @@ impl Destager {
             if cx.flush_is_behind(id) {
                 return (Limit::BackingStore, None);
             }
-            let now = cx.now;
-            if let Some((limit, at)) = cx.volume_mut(id).destage.rate.gate(now, plan, &settings)
+            let (now, volume) = (cx.now, cx.volume_mut(id));
+            if let Some((limit, at)) = volume.destage.rate.gate(now, plan, &volume.settings)
                 && !(limit_is_of_operator(limit) && fault::planted(PlantedBug::ExceedLimits))
             {
                 return (limit, Some(at));
@@ -198,6 +202,7 @@ impl Destager {
             let Some(block) = cx.next_to_destage(id) else {
                 return (if busy > 0 { Limit::BusyBlocks } else { Limit::BackingStore }, None);
             };
+            let quota = *quota.get_or_insert_with(|| cx.page_quota(id, cx.pages.limit(PageUse::Destage)));
             let held = cx.volume(id).destage.pages_held;
             let room = quota.saturating_sub(held).min(cx.pages.available(PageUse::Destage));
             if held > 0 && room < plan.extent_blocks.min(quota) / 2 {
@@ -263,6 +268,7 @@ impl Destager {
             cx.cover(if reads > 0 { CoverageMark::GapFromBacking } else { CoverageMark::GapFromCache });
         }
         let (first, number) = (extent.first, self.extents.insert(extent));
+        self.extents.get_mut(number).pages = Vec::with_capacity(blocks as usize);
         for at in 0..blocks as usize {
             let page = cx.pages.take(PageUse::Destage).expect("pages were counted");
             let extent = self.extents.get_mut(number);
@@ -331,7 +337,7 @@ impl Destager {
         let extent = self.extents.get_mut(number);
         extent.pending += 1;
         let slot = extent.parts[at].slot().expect("what is read from the cache has a slot");
-        let mut spans: Vec<Span> = Vec::new();
+        let mut spans: Vec<Span> = Vec::with_capacity(count);
         for page in &extent.pages[at..at + count] {
             push_span(&mut spans, page.span());
         }
@@ -425,7 +431,7 @@ impl Destager {
             });
             return;
         }
-        let mut spans: Vec<Span> = Vec::new();
+        let mut spans: Vec<Span> = Vec::with_capacity(extent.pages.len());
         for (at, page) in extent.pages.iter().enumerate() {
             let len = cx.block_len(id, first + at as u64) as u32;
             push_span(&mut spans, page.part(0, len));

@@ -29,7 +29,6 @@ use crate::context::events::Event;
 use crate::context::ledger::Waiter;
 use crate::context::streams::{Item, ItemKind};
 use crate::context::volume::Volume;
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::Key;
 use crate::map::waiting::{Order, OrderPhase, OrderWaiter};
@@ -290,61 +289,43 @@ impl Context {
             }
         }
     }
-}
 
-impl Engine {
-    /// True if the guarantee of [`DestageOrder::Ordered`] is in force: the backing store alone,
-    /// whatever happens to the cache device, is a crash-consistent, older image of the volume (but
-    /// for blocks reported as lost). A volume that is kept in the cache without being attached
-    /// keeps the guarantee that it had, see [`Notice::OrderYielded`].
-    #[must_use]
-    pub fn is_ordered(&self, volume: VolumeId) -> bool {
-        self.cx.is_ordered(volume)
-    }
-    /// Older versions of blocks that ordered destage still has to write; they are among
-    /// [`Engine::dirty_blocks`].
-    #[must_use]
-    pub fn shadow_blocks(&self, volume: VolumeId) -> u64 {
-        self.cx.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.waiting.shadows() as u64)
-    }
-
-    // --- epochs
-
-    /// Begins and ends orders as the settings say, and lets epochs become active.
-    pub(crate) fn step_ordered(&mut self) {
-        self.cx.log.order_waits_for_marks = false;
-        for index in 0..self.cx.volumes.len() {
-            let Some(volume) = &self.cx.volumes[index] else { continue };
+    /// Begins and ends orders as the settings say, and lets epochs become active. `is_moving`: a
+    /// block of the volume is being moved.
+    pub(crate) fn step_ordered(&mut self, is_moving: impl Fn(VolumeId) -> bool) {
+        self.log.order_waits_for_marks = false;
+        for index in 0..self.volumes.len() {
+            let Some(volume) = &self.volumes[index] else { continue };
             let (id, wanted) = (volume.id, volume.settings.destage_order == DestageOrder::Ordered);
-            if self.cx.order(id).is_none() {
+            if self.order(id).is_none() {
                 if !wanted {
                     continue;
                 }
-                let barrier = self.cx.log.streams[StreamKind::Write.index()].next_sequence;
-                self.cx.map.volumes[index].waiting.begin(barrier);
+                let barrier = self.log.streams[StreamKind::Write.index()].next_sequence;
+                self.map.volumes[index].waiting.begin(barrier);
             }
-            self.cx.advance_epoch(id);
-            self.step_order_phase(id, wanted);
+            self.advance_epoch(id);
+            self.step_order_phase(id, wanted, &is_moving);
         }
-        if !self.cx.order_waiters.is_empty() {
-            self.cx.wake_order_waiters();
+        if !self.order_waiters.is_empty() {
+            self.wake_order_waiters();
         }
     }
 
-    fn step_order_phase(&mut self, id: VolumeId, wanted: bool) {
-        let entering = self.cx.order(id).is_some_and(|order| order.phase == OrderPhase::Entering);
-        let moving = entering && self.relocations.iter().any(|relocation| relocation.volume() == id);
-        let Some(order) = self.cx.order_mut(id) else { return };
+    fn step_order_phase(&mut self, id: VolumeId, wanted: bool, is_moving: impl Fn(VolumeId) -> bool) {
+        let entering = self.order(id).is_some_and(|order| order.phase == OrderPhase::Entering);
+        let moving = entering && is_moving(id);
+        let Some(order) = self.order_mut(id) else { return };
         match order.phase {
-            OrderPhase::Entering if !wanted => self.cx.map.dissolve_order(usize::from(id.0)),
+            OrderPhase::Entering if !wanted => self.map.dissolve_order(usize::from(id.0)),
             // A move that began before may still leave a record without an epoch in the log.
             OrderPhase::Entering if order.active >= order.until.max(1) && !moving => {
                 order.phase = OrderPhase::Confirming;
-                self.cx.want_checkpoint();
+                self.want_checkpoint();
             }
             OrderPhase::Confirming | OrderPhase::InForce if !wanted => {
                 order.phase = OrderPhase::Leaving;
-                self.cx.want_checkpoint();
+                self.want_checkpoint();
             }
             _ => {}
         }
@@ -352,29 +333,25 @@ impl Engine {
 
     /// Reclaim has found no segment to empty. If somebody needs one and nothing else can make room,
     /// volumes that are not attached give up their order. (After a start nobody needs any: whoever
-    /// is attached then finds its order as it was.)
-    pub(crate) fn yield_kept_orders(&mut self) {
-        let stream = &self.cx.log.streams[StreamKind::Write.index()];
-        let needed = stream.room(self.cx.batch_blocks()) == 0 && !stream.is_idle();
+    /// is attached then finds its order as it was.) `checkpoint_idle`: none is being taken.
+    pub(crate) fn yield_kept_orders(&mut self, checkpoint_idle: bool) {
+        let stream = &self.log.streams[StreamKind::Write.index()];
+        let needed = stream.room(self.batch_blocks()) == 0 && !stream.is_idle();
         let unclean = |volume: &Volume| {
-            let map = &self.cx.map.volumes[usize::from(volume.id.0)];
+            let map = &self.map.volumes[usize::from(volume.id.0)];
             map.dirty + map.destaged > 0
         };
-        let hope = self.cx.log.moves > 0
-            || !self.checkpoint.is_idle()
-            || !self.cx.free.pool.is_empty()
-            || self.cx.volumes.iter().flatten().any(unclean);
+        let hope = self.log.moves > 0
+            || !checkpoint_idle
+            || !self.free.pool.is_empty()
+            || self.volumes.iter().flatten().any(unclean);
         if !needed || hope {
             return;
         }
-        for index in 0..self.cx.map.volumes.len() as u16 {
-            if !self.cx.yield_order(VolumeId(index)) {
+        for index in 0..self.map.volumes.len() as u16 {
+            if !self.yield_order(VolumeId(index)) {
                 return; // One after the other: it may be enough.
             }
         }
     }
-
-    // --- writes past the cache
-
-    // --- checkpoints and recovery
 }

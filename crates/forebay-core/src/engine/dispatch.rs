@@ -39,38 +39,56 @@ impl Engine {
             Event::Flushed { waiter: Waiter::Request(req), device, ok } => {
                 self.cx.request_part_done(req, device, ok);
             }
-            Event::Flushed { waiter: Waiter::Intent(direct), ok, .. } => self.intent_durable(direct, ok),
-            Event::Flushed { waiter: Waiter::Direct(direct), ok, .. } => self.direct_flushed(direct, ok),
+            Event::Flushed { waiter: Waiter::Intent(direct), ok, .. } => {
+                self.requests.intent_durable(&mut self.cx, direct, ok)
+            }
+            Event::Flushed { waiter: Waiter::Direct(direct), ok, .. } => {
+                self.requests.direct_flushed(&mut self.cx, direct, ok)
+            }
             Event::Flushed { waiter: Waiter::Checkpoint, ok, .. } => {
                 self.checkpoint.flushed(&mut self.cx, ok)
             }
             Event::Flushed { waiter: Waiter::Lifecycle(volume), ok, .. } => {
-                self.lifecycle_flush_ended(volume, ok);
+                self.lifecycle.flush_ended(volume, ok);
             }
             Event::Flushed { waiter: Waiter::Recovery, ok, .. } => {
                 self.recover(|recovery, cx| recovery.flushed(cx, ok));
             }
-            Event::Flushed { waiter: Waiter::Nobody, .. } => {}
+            Event::Flushed { waiter: Waiter::Nobody, .. } => unreachable!("nobody is told"),
             Event::BlockLock(owner) => {
-                if !self.lifecycle_lock_granted(owner) {
-                    self.mutation_locked(owner.0);
+                if !self.lifecycle.lock_granted(&mut self.cx, owner) {
+                    self.requests.mutation_locked(&mut self.cx, owner.0);
                 }
             }
             Event::BackingLock(owner) => {
-                if !self.lifecycle_lock_granted(owner) {
-                    self.direct_locked(owner.0);
+                if !self.lifecycle.lock_granted(&mut self.cx, owner) {
+                    self.requests.direct_locked(&mut self.cx, &mut self.destager, owner.0);
                 }
             }
-            Event::OrderReached(direct) => self.lock_backing(direct),
-            Event::Redo(req) => self.mutation_locked(req),
-            Event::Refused(req) => self.mutation_part_done(req, false),
-            Event::Destaged { volume, blocks, saturated } => {
-                self.throttle.note_destaged(self.cx.now, volume, blocks, saturated);
+            Event::OrderReached(direct) => {
+                self.requests.lock_backing(&mut self.cx, &mut self.destager, direct);
             }
-            Event::WithoutCache => self.end_reclaim(),
-            Event::MemberOut => self.forget_lost_copies(),
+            Event::MarksDurable(direct) => {
+                self.requests.direct_settled(&mut self.cx, &mut self.destager, direct);
+            }
+            Event::Redo(req) => self.requests.mutation_locked(&mut self.cx, req),
+            Event::Refused(req) => self.requests.mutation_part_done(&mut self.cx, req, false),
+            Event::Destaged { volume, blocks, saturated } => {
+                self.requests.note_destaged(self.cx.now, volume, blocks, saturated);
+            }
+            Event::WithoutCache => {
+                self.reclaim.end();
+                self.shares.forget_all_clean(&self.cx);
+            }
+            Event::MemberOut => self.requests.forget_lost_copies(&mut self.cx),
+            Event::VolumeLeft { volume, goes } => {
+                self.requests.forget_volume(volume);
+                self.shares.forget_volume(&self.cx, volume, goes);
+            }
             Event::Repaired(slot, outcome) => self.scrub.repaired(&mut self.cx, slot, outcome),
-            Event::Fetched { key, crc, page, token } => self.append_fill(key, crc, page, token),
+            Event::Fetched { key, crc, page, token } => {
+                self.requests.append_fill(&mut self.cx, key, crc, page, token)
+            }
             Event::Recovered => self.checkpoint.begin_opening(&mut self.cx),
             Event::Opened => self.opened(),
             Event::Closing => self.close(),
@@ -85,16 +103,16 @@ impl Engine {
             assert!(self.cx.map.state(slot) == BlockState::Dirty, "I1: what was written is in the map");
         }
         match owner {
-            ItemOwner::Request(req) => self.logged(req, ok),
+            ItemOwner::Request(req) => self.requests.logged(&mut self.cx, req, ok),
             ItemOwner::Merge(req, page) => {
                 self.cx.pages.give(PageUse::Merge, page);
-                self.logged(req, ok);
+                self.requests.logged(&mut self.cx, req, ok);
             }
-            ItemOwner::Copy(direct) => self.copy_appended(direct, slot),
-            ItemOwner::Fill(page, token) => self.fill_done(key, page, token, slot),
-            ItemOwner::Survivor(relocation) => self.relocated(relocation, slot),
-            ItemOwner::Intent(direct) => self.intent_appended(direct, ok),
-            ItemOwner::Drop(direct) => self.direct_part_done(direct, ok),
+            ItemOwner::Copy(direct) => self.requests.copy_appended(&mut self.cx, direct, slot),
+            ItemOwner::Fill(page, token) => self.requests.fill_done(&mut self.cx, key, page, token, slot),
+            ItemOwner::Survivor(relocation) => self.relocations.relocated(&mut self.cx, relocation, slot),
+            ItemOwner::Intent(direct) => self.requests.intent_appended(&mut self.cx, direct, ok),
+            ItemOwner::Drop(direct) => self.requests.direct_part_done(&mut self.cx, direct, ok),
         }
     }
 }

@@ -1,15 +1,20 @@
 //! Opening a cache: the recovery is there until it has failed, or its checkpoint is in effect.
 
-use crate::api::Nanos;
 use crate::api::config::{Attachment, EngineConfig};
 use crate::api::open_error::OpenError;
+use crate::api::{Loss, Nanos};
+use crate::context::failure::FailureStage;
 use crate::context::mirror::{Mirror, Standing};
 use crate::context::{Context, Status};
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::recovery::Recovery;
+use crate::map::CacheMap;
 use crate::recovery::mirrored::MirrorDevices;
+use crate::recovery::state::Recovery;
 use alloc::vec::Vec;
+use forebay_format::Geometry;
+use forebay_format::VolumeId;
+use forebay_format::checkpoint::VolumeEntry;
 
 impl Engine {
     /// Starts opening the cache device of `device_bytes`. Perform its actions until `status` is not
@@ -54,6 +59,35 @@ impl Engine {
         engine.cx.map.geometry = devices.geometry;
         let bytes = 2 * devices.geometry.member_bytes();
         engine.recovery = Some(Recovery::begin(&mut engine.cx, bytes, attachments));
+        engine
+    }
+
+    /// An engine that serves its volumes without a cache, because theirs was given up before and
+    /// must not be opened again. `losses`: what the record says; those sectors answer with an error
+    /// until they are written. Their ages are as of now.
+    #[must_use]
+    pub fn open_without_cache(
+        config: EngineConfig,
+        entries: Vec<VolumeEntry>,
+        attachments: Vec<Attachment>,
+        losses: &[(VolumeId, Loss)],
+        now: Nanos,
+    ) -> Self {
+        let mut engine = Self::blank(config, now);
+        // No segment; the size of one is only there to be divided by.
+        let geometry = Geometry { segment_blocks: 16, ..crate::context::blank::blank_geometry() };
+        engine.cx.map = CacheMap::new(geometry);
+        engine.cx.superblock.geometry = geometry;
+        engine.cx.volume_table = entries;
+        engine.cx.status = Status::Ready;
+        engine.cx.fenced = true;
+        engine.cx.failure.stage = FailureStage::WithoutCache;
+        for attachment in attachments {
+            engine.cx.serve_without_cache(&attachment);
+        }
+        for (volume, loss) in losses {
+            engine.cx.note_loss(*volume, loss);
+        }
         engine
     }
 

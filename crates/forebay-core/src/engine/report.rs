@@ -1,9 +1,173 @@
+//! What the engine tells of itself when asked.
+
+use crate::api::config::CacheMark;
+use crate::api::destage::DestageReport;
+use crate::api::settings::{PoolSettings, VolumeSettings};
+use crate::api::stats::Stats;
+use crate::context::Status;
 use crate::context::counters::VolumeStats;
 use crate::context::coverage::CoverageMarks;
 use crate::engine::Engine;
-use forebay_format::VolumeId;
+use crate::map::UNSETTLED_STATUS_MAX;
+use crate::map::segment::Key;
+use alloc::string::String;
+use alloc::vec::Vec;
+use forebay_format::checkpoint::VolumeEntry;
+use forebay_format::{Geometry, Members, VolumeId};
 
 impl Engine {
+    /// Where it stands.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.cx.status.clone()
+    }
+
+    /// Slots and segments that were looked at since the start where many are: for a range of
+    /// blocks, for a victim of reclaim and in it, for a checkpoint, for what is at risk. For tests:
+    /// what one call looks at is the time that it takes.
+    #[must_use]
+    pub fn looked_at(&self) -> u64 {
+        self.cx.map.looked_at.get()
+    }
+
+    /// Counters and gauges.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.cx.stats;
+        stats.cached_blocks = self.cx.map.cached_blocks();
+        stats.capacity_blocks = self.cx.capacity_of(self.cx.segments_staying());
+        stats.dirty_blocks = self.cx.map.volumes.iter().map(|volume| volume.dirty).sum();
+        stats.lost_blocks = self.cx.map.lost.len() as u64 + self.cx.failure.lost_blocks();
+        stats.lost_bytes = self.cx.loss_totals().iter().map(|total| total.bytes).sum();
+        stats.free_segments = self.cx.free_segments() as u64;
+        stats.segments = u64::from(self.cx.segments_counted(self.cx.map.segments.len() as u32));
+        stats.pinned_blocks = self.cx.map.pinned_blocks();
+        stats.index_memory_bytes =
+            (self.cx.map.memory_bytes() + self.requests.memory_bytes() + self.cx.ghosts.bytes()) as u64;
+        stats.requests_in_flight = self.cx.reqs.len() as u64;
+        stats
+    }
+
+    /// Blocks of a volume that the backing store does not hold durably, older versions that ordered
+    /// destage still has to write included. Lost blocks are not counted.
+    #[must_use]
+    pub fn dirty_blocks(&self, volume: VolumeId) -> u64 {
+        self.cx.dirty_blocks(volume)
+    }
+
+    /// What is cached of a range: calls `f(blocks, cached, dirty)` for runs of equal blocks in
+    /// order, until it returns false.
+    pub fn block_status(
+        &self,
+        volume: VolumeId,
+        first_block: u64,
+        blocks: u64,
+        f: &mut dyn FnMut(u64, bool, bool) -> bool,
+    ) {
+        use crate::map::segment::BlockState;
+        let worth = |slot: u32| match self.cx.map.state(slot) {
+            BlockState::Void => (false, false),
+            BlockState::Clean | BlockState::Destaged => (!self.cx.runs_without_cache(), false),
+            BlockState::Dirty => (true, true),
+        };
+        let end = first_block + blocks;
+        // While the index is not ready, one look at all slots is faster than many look-ups.
+        let mut scanned = Vec::new();
+        if self.cx.map.is_unsettled() && blocks > UNSETTLED_STATUS_MAX {
+            scanned.resize(blocks as usize, (false, false));
+            let mut note =
+                |slot| scanned[(self.cx.map.key(slot).block() - first_block) as usize] = worth(slot);
+            self.cx.map.scan_for_each_in(volume, first_block, end - 1, &mut note);
+        }
+        let what = |block: u64| match scanned.get((block - first_block) as usize) {
+            Some(status) => *status,
+            None => self.cx.map.lookup(Key::new(volume, block)).map_or((false, false), worth),
+        };
+        let mut start = first_block;
+        while start < end {
+            let status = what(start);
+            let mut next = start + 1;
+            while next < end && what(next) == status {
+                next += 1;
+            }
+            if !f(next - start, status.0, status.1) {
+                return;
+            }
+            start = next;
+        }
+    }
+
+    /// The cache device has failed: it takes nothing any more, see [`Engine::runs_without_cache`].
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        self.cx.fenced
+    }
+
+    /// Settings of the pool.
+    #[must_use]
+    pub fn pool_settings(&self) -> PoolSettings {
+        self.cx.config.pool
+    }
+
+    /// Size of an attached volume in bytes; may be less than that of its backing store, see
+    /// `Attachment`.
+    #[must_use]
+    pub fn volume_size_bytes(&self, volume: VolumeId) -> Option<u64> {
+        self.cx.volumes.get(usize::from(volume.0))?.as_ref().map(|volume| volume.limit_bytes)
+    }
+
+    /// Settings of an attached volume.
+    #[must_use]
+    pub fn volume_settings(&self, volume: VolumeId) -> Option<VolumeSettings> {
+        self.cx.volume_settings(volume)
+    }
+
+    /// The volume table as the next checkpoint will have it: volumes that are not attached
+    /// included.
+    #[must_use]
+    pub fn volume_table(&self) -> Vec<VolumeEntry> {
+        self.checkpoint.table_to_write(&self.cx)
+    }
+
+    /// What the engine is busy with, in one line: for the report of a stall.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let streams: Vec<String> =
+            self.cx.log.streams.iter().map(|stream| stream.describe(self.cx.batch_blocks())).collect();
+        alloc::format!(
+            "{} requests, {} operations, {}, {} extents, {} relocations, {} marks, reclaim {:?}, fenced {}, {} fills, jobs {:?}, checkpoint: {}; streams {streams:?}; unclean {}, levels {:?}",
+            self.cx.reqs.len(),
+            self.cx.ops.len(),
+            self.requests.describe(),
+            self.destager.extents_len(),
+            self.cx.log.moves,
+            self.cx.log.marks.len(),
+            self.reclaim,
+            self.cx.fenced,
+            self.cx.fills.len(),
+            self.lifecycle,
+            self.checkpoint.describe(),
+            self.cx.map.unclean_blocks(),
+            self.cx.volumes.iter().flatten().map(|volume| self.cx.levels(volume.id).pool).next(),
+        ) + &self.cx.volumes.iter().flatten().fold(String::new(), |text, volume| {
+            let (report, levels) = (self.destage_report(volume.id), self.cx.levels(volume.id).volume);
+            let order = self
+                .cx
+                .order(volume.id)
+                .map(|order| (order.phase, order.current, order.active, order.claimed));
+            alloc::format!("{text}; volume {}: order {order:?}, levels {levels:?}, {report:?}", volume.id.0)
+        })
+    }
+
+    /// Checks all invariants that can be checked by looking; panics if one does not hold. Slow.
+    pub fn check_invariants(&self) {
+        self.cx.map.check();
+        self.cx.check_mirror();
+        if self.quiesced {
+            assert!(self.cx.pages.all_free(), "no page is lost");
+        }
+    }
+
     /// Counters and gauges of a volume; `None` if it is not attached.
     #[must_use]
     pub fn volume_stats(&self, volume: VolumeId) -> Option<VolumeStats> {
@@ -19,12 +183,90 @@ impl Engine {
             }
         })
     }
-}
 
-impl Engine {
     /// Rare paths taken since the engine was opened.
     #[must_use]
     pub fn coverage(&self) -> CoverageMarks {
         self.cx.coverage
+    }
+
+    /// How destage of a volume is going, and what limits it. `None` if it is not attached.
+    #[must_use]
+    pub fn destage_report(&self, volume: VolumeId) -> Option<DestageReport> {
+        self.cx.destage_report(volume)
+    }
+
+    /// Dirty blocks of a volume by the time since their present bytes were written: below 1 s, 10
+    /// s, 1 min, 5 min, 15 min, 1 h, and more. Precise to a quarter of a second or 3 %, never too
+    /// young; counted from the opening of the cache for what was dirty then.
+    #[must_use]
+    pub fn dirty_ages(&self, volume: VolumeId) -> [u64; 7] {
+        let map = self.cx.map.volumes.get(usize::from(volume.0));
+        map.map_or([0; 7], |map| map.births.classes(self.cx.now))
+    }
+
+    /// True if the block is pinned.
+    #[must_use]
+    pub fn is_pinned(&self, volume: VolumeId, block: u64) -> bool {
+        self.cx.map.lookup(Key::new(volume, block)).is_some_and(|slot| self.cx.map.is_pinned(slot))
+    }
+
+    /// True if the guarantee of [`DestageOrder::Ordered`](crate::DestageOrder::Ordered) is in
+    /// force: the backing store alone, whatever happens to the cache device, is a crash-consistent,
+    /// older image of the volume (but for blocks reported as lost). A volume that is kept in the
+    /// cache without being attached keeps the guarantee that it had, see
+    /// [`Notice::OrderYielded`](crate::Notice::OrderYielded).
+    #[must_use]
+    pub fn is_ordered(&self, volume: VolumeId) -> bool {
+        self.cx.is_ordered(volume)
+    }
+
+    /// Older versions of blocks that ordered destage still has to write; they are among
+    /// [`Engine::dirty_blocks`].
+    #[must_use]
+    pub fn shadow_blocks(&self, volume: VolumeId) -> u64 {
+        self.cx.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.waiting.shadows() as u64)
+    }
+
+    /// True while a walk of [`Engine::unpin_all`] or [`Engine::forget_clean`] is under way for a
+    /// volume.
+    #[must_use]
+    pub fn is_sweeping(&self, volume: VolumeId) -> bool {
+        self.shares.is_sweeping(volume)
+    }
+
+    /// Blocks of a volume that are pinned now.
+    #[must_use]
+    pub fn pinned_blocks(&self, volume: VolumeId) -> u64 {
+        self.cx.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.pinned)
+    }
+
+    /// Identity of the cache.
+    #[must_use]
+    pub fn uuid(&self) -> forebay_format::CacheUuid {
+        self.cx.superblock.uuid
+    }
+
+    /// How far the cache has come, for a record outside of its device
+    /// ([`EngineConfig::known`](crate::EngineConfig)).
+    #[must_use]
+    pub fn mark(&self) -> CacheMark {
+        if self.checkpoint.super_generation() == 0 {
+            return self.cx.config.known; // Not open yet.
+        }
+        let flushed = core::array::from_fn(|stream| self.cx.log.streams[stream].flushed_sequence);
+        CacheMark { generation: self.checkpoint.super_generation(), flushed }
+    }
+
+    /// How the device is divided now.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        self.cx.map.geometry
+    }
+
+    /// Devices that the cache lies on.
+    #[must_use]
+    pub fn members(&self) -> Members {
+        self.cx.superblock.members
     }
 }

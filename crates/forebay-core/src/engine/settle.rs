@@ -10,51 +10,83 @@ use forebay_format::StreamKind;
 
 impl Engine {
     pub(super) fn settle(&mut self) {
-        self.dispatch(); // what came of the owner's last call
-        if self.cx.status == Status::Opening || matches!(self.cx.status, Status::Failed(_)) {
+        // What came of the owner's last call.
+        self.dispatch();
+        if matches!(self.cx.status, Status::Opening | Status::Failed(_)) {
             // Only the checkpoint that ends recovery goes on in this state.
             self.step_checkpoint();
             return;
         }
-        self.lifecycle_wakes(); // it only notes that the time of a job has come
-        self.cx.step_read_retry(); // reads whose pause has ended begin before new ones
-        self.resume_merges(); // pages that were given back go to merges before writers take more
-        self.step_throttle(); // writers pass before their batches are made
-        self.collect_emptied(); // segments that requests have emptied are free for the steps below
+        // It only notes that the time of a job has come.
+        self.cx.wake_at = None;
+        // Reads whose pause has ended begin before new ones.
+        self.cx.step_read_retry();
+        // Pages that were given back go to merges before writers take more.
+        self.requests.resume_merges(&mut self.cx);
+        // Writers pass before their batches are made.
+        self.requests.step_throttle(&mut self.cx);
+        // Segments that requests have emptied are free for the steps below.
+        self.reclaim.collect_emptied(&mut self.cx);
         if self.cx.runs_without_cache() {
             self.settle_without_cache();
             return;
         }
-        self.step_ordered(); // a flush epoch begins before destage picks from it
-        self.step_indexed(); // what looks at many blocks at once, if the index is ready
-        self.dispatch(); // locks that moves have given back are granted before volumes change
-        self.collect_emptied(); // segments that destage, shares and reclaim have emptied
-        self.step_lifecycle(); // volumes change when nothing above has begun anything new for them
-        self.step_pool(); // a shrink moves blocks before batches are made
-        self.collect_emptied(); // segments that these two have emptied
-        self.step_intents(); // stores that were written past the cache and are quiet are flushed
+        // A flush epoch begins before destage picks from it.
+        self.cx.step_ordered(|volume| self.relocations.any_of(volume));
+        // What looks at many blocks at once, if the index is ready.
+        self.step_indexed();
+        // Locks that moves have given back are granted before volumes change.
+        self.dispatch();
+        // Segments that destage, shares and reclaim have emptied.
+        self.reclaim.collect_emptied(&mut self.cx);
+        // Volumes change when nothing above has begun anything new for them.
+        self.step_lifecycle();
+        // A shrink moves blocks before batches are made.
+        self.step_pool();
+        // Segments that these two have emptied.
+        self.reclaim.collect_emptied(&mut self.cx);
+        // Stores that were written past the cache and are quiet are flushed.
+        self.cx.step_intents();
         if self.cx.mirror.is_some() {
-            self.cx.step_mirror(); // repairs and rebuilds take what pages are left
+            // Repairs and rebuilds take what pages are left.
+            self.cx.step_mirror();
             self.dispatch();
         }
-        self.step_logs(); // batches of all that was queued above
-        self.dispatch(); // a snapshot is what the log says: nobody has yet to hear of it
-        self.step_checkpoint(); // needs streams that have nothing in flight
-        self.step_shutdown(); // last: everything has had its chance
+        // Batches of all that was queued above.
+        self.step_logs();
+        // A snapshot is what the log says: nobody has yet to hear of it.
+        self.dispatch();
+        // Needs streams that have nothing in flight.
+        self.step_checkpoint();
+        // Last: everything has had its chance.
+        self.step_shutdown();
+    }
+
+    pub(super) fn step_lifecycle(&mut self) {
+        self.lifecycle.step(&mut self.cx, &mut self.relocations, &self.checkpoint);
+        self.dispatch();
+    }
+
+    pub(super) fn step_pool(&mut self) {
+        self.pool_resize.step(&mut self.cx, &mut self.relocations, &self.checkpoint);
+        self.dispatch();
     }
 
     /// The rest of the steps of an engine that goes on without its cache: there is no log, no order
     /// and no reclaim.
     #[cold]
     fn settle_without_cache(&mut self) {
-        self.step_rescue(); // destage is the rescue, a scrub looks at what is left
-        self.cx.step_failure(); // waits of the rescue end, records are asked for
+        // Destage is the rescue, a scrub looks at what is left.
+        self.step_rescue();
+        // Waits of the rescue end, records are asked for.
+        self.cx.step_failure();
         self.dispatch();
-        self.collect_emptied();
+        self.reclaim.collect_emptied(&mut self.cx);
         self.step_lifecycle();
         self.step_pool();
-        self.step_intents();
-        self.step_checkpoint(); // ends one that was under way
+        self.cx.step_intents();
+        // Ends one that was under way.
+        self.step_checkpoint();
         self.step_shutdown();
     }
 
@@ -64,9 +96,9 @@ impl Engine {
             return;
         }
         self.destager.step(&mut self.cx);
-        self.step_shares();
+        self.shares.step(&mut self.cx);
         let asked = self.cx.reclaim_wants_destage;
-        self.step_reclaim();
+        self.reclaim.step(&mut self.cx, &mut self.relocations, &self.checkpoint);
         if self.cx.reclaim_wants_destage && !asked {
             self.cx.settle_again();
         }
@@ -82,14 +114,14 @@ impl Engine {
                 self.scrub.step(&mut self.cx);
             }
         }
-        self.step_sweeps();
+        self.shares.step_sweeps(&mut self.cx);
     }
 
     /// What changes with a checkpoint changes at the instant of its snapshot.
     #[inline]
     pub(super) fn step_checkpoint(&mut self) {
         if self.checkpoint.is_ready_for_snapshot(&mut self.cx) {
-            self.apply_pool_job();
+            self.pool_resize.apply(&mut self.cx, &mut self.reclaim);
             self.cx.apply_rebuild();
             self.checkpoint.take_snapshot(&mut self.cx);
             self.dispatch();
@@ -97,7 +129,7 @@ impl Engine {
     }
 
     fn step_logs(&mut self) {
-        self.cx.log.writers_wait_for_marks = self.throttle.waiting_len() > 0 && self.writers_wait_for_marks();
+        self.cx.log.writers_wait_for_marks = self.requests.wait_for_marks(self.cx.now);
         for stream in [StreamKind::Survivor, StreamKind::Write, StreamKind::Fill] {
             self.cx.step_append(stream);
         }

@@ -6,13 +6,12 @@ use crate::context::Context;
 use crate::context::failure::{Gone, Safe};
 use crate::context::locks::{BlockRange, whole_volume};
 use crate::context::sectors::{BLOCK, sector_mask, sector_mask_inside, sector_runs};
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
-/// A walk over what is at risk, in pieces ([`Engine::walk_risk`]).
+/// A walk over what is at risk, in pieces ([`Engine::walk_risk`](crate::Engine::walk_risk)).
 #[derive(Clone, Debug, Default)]
 pub struct RiskWalk {
     /// Segments before this one have been looked at.
@@ -53,7 +52,7 @@ impl Context {
         fails
     }
 
-    pub(super) fn note_loss(&mut self, volume: VolumeId, loss: &Loss) {
+    pub(crate) fn note_loss(&mut self, volume: VolumeId, loss: &Loss) {
         let end = loss.offset + loss.bytes;
         let written_at = (self.now as i64).saturating_sub_unsigned(loss.age);
         for block in loss.offset / BLOCK..end.div_ceil(BLOCK) {
@@ -180,35 +179,32 @@ impl Context {
             self.note_safer(key, healed);
         }
     }
-}
 
-impl Engine {
     /// What only the cache has, or had, of each volume: dirty blocks and lost ones, by address.
     /// This is what the record must list. It becomes less while the engine is fenced, never more.
     /// Looks at all slots.
-    #[must_use]
-    pub fn at_risk(&self) -> Vec<(VolumeId, Vec<Loss>)> {
+    pub(crate) fn at_risk(&self) -> Vec<(VolumeId, Vec<Loss>)> {
         self.walk_risk(&mut RiskWalk::default(), u32::MAX).map_or_else(Vec::new, AtRisk::losses)
     }
 
     /// Goes on with a walk over what is at risk, by so many segments at most; gives what it is when
     /// all have been looked at. What comes to be safe meanwhile may be listed all the same
-    /// ([`Engine::made_safe`] has it), what comes to be lost is.
-    pub fn walk_risk(&self, walk: &mut RiskWalk, segments_max: u32) -> Option<AtRisk> {
-        let all = self.cx.map.segments.len() as u32;
+    /// ([`Context::made_safe`] has it), what comes to be lost is.
+    pub(crate) fn walk_risk(&self, walk: &mut RiskWalk, segments_max: u32) -> Option<AtRisk> {
+        let all = self.map.segments.len() as u32;
         let end = walk.next.saturating_add(segments_max).min(all);
         let parts = &mut walk.parts;
         for number in walk.next..end {
-            let segment = &self.cx.map.segments[number as usize];
+            let segment = &self.map.segments[number as usize];
             if segment.unclean == 0 {
                 continue;
             }
-            self.cx.map.look_at(self.cx.map.geometry.segment_blocks.into());
-            for index in 0..self.cx.map.geometry.segment_blocks {
+            self.map.look_at(self.map.geometry.segment_blocks.into());
+            for index in 0..self.map.geometry.segment_blocks {
                 if segment.state(index) == BlockState::Dirty && !segment.is_shadow(index) {
-                    let slot = self.cx.map.slot(number, index);
-                    let mask = self.cx.valid_mask(segment.key(index), self.cx.map.mask(slot));
-                    parts.push((segment.key(index), mask, self.cx.map.born(slot).age(self.cx.now)));
+                    let slot = self.map.slot(number, index);
+                    let mask = self.valid_mask(segment.key(index), self.map.mask(slot));
+                    parts.push((segment.key(index), mask, self.map.born(slot).age(self.now)));
                 }
             }
         }
@@ -218,38 +214,34 @@ impl Engine {
         }
         // At the end: what was dirty when its segment had not been looked at may be lost by now,
         // and is found here.
-        parts.extend(self.cx.gone_parts());
+        parts.extend(self.gone_parts());
         Some(AtRisk(core::mem::take(parts)))
     }
 
-    /// What of [`Engine::at_risk`] came to be safe since the last record that was made, by address:
-    /// taken away from that one it gives the record that is asked for now. What is safe stays so,
-    /// so taking it away twice changes nothing. `None`: it was too much to be remembered, and a
-    /// whole record is needed.
-    #[must_use]
-    pub fn made_safe(&self) -> Option<Vec<(VolumeId, Vec<Loss>)>> {
-        if self.cx.failure.forgotten > self.cx.failure.recorded {
+    /// What of [`Context::at_risk`] came to be safe since the last record that was made, by
+    /// address: taken away from that one it gives the record that is asked for now. What is safe
+    /// stays so, so taking it away twice changes nothing. `None`: it was too much to be remembered,
+    /// and a whole record is needed.
+    pub(crate) fn made_safe(&self) -> Option<Vec<(VolumeId, Vec<Loss>)>> {
+        if self.failure.forgotten > self.failure.recorded {
             return None;
         }
-        Some(losses_of(self.cx.failure.safe.iter().map(|(key, safe)| (*key, safe.mask, 0)).collect()))
+        Some(losses_of(self.failure.safe.iter().map(|(key, safe)| (*key, safe.mask, 0)).collect()))
     }
 
     /// What is lost of each volume, by address: it answers with errors until it is written again.
     /// Lost with a cache device that failed, or because the only copy of a dirty block was damaged.
-    #[must_use]
-    pub fn losses(&self) -> Vec<(VolumeId, Vec<Loss>)> {
-        let mut parts = self.cx.gone_parts();
-        let damaged =
-            self.cx.map.lost.iter().filter_map(|key| self.cx.map.lookup(*key).map(|slot| (*key, slot)));
+    pub(crate) fn losses(&self) -> Vec<(VolumeId, Vec<Loss>)> {
+        let mut parts = self.gone_parts();
+        let damaged = self.map.lost.iter().filter_map(|key| self.map.lookup(*key).map(|slot| (*key, slot)));
         parts.extend(damaged.map(|(key, slot)| {
-            (key, self.cx.valid_mask(key, self.cx.map.mask(slot)), self.cx.map.born(slot).age(self.cx.now))
+            (key, self.valid_mask(key, self.map.mask(slot)), self.map.born(slot).age(self.now))
         }));
         losses_of(parts)
     }
 
     /// What is lost of each volume that has lost something: bytes, and the ranges that they are in.
-    #[must_use]
-    pub fn loss_totals(&self) -> Vec<LossTotal> {
+    pub(crate) fn loss_totals(&self) -> Vec<LossTotal> {
         let bytes = |losses: &[Loss]| losses.iter().map(|loss| loss.bytes).sum();
         let total = |(volume, losses): (VolumeId, Vec<Loss>)| LossTotal {
             volume,
@@ -260,34 +252,29 @@ impl Engine {
     }
 
     /// Nothing is lost, of any volume.
-    #[must_use]
-    pub fn has_lost_nothing(&self) -> bool {
-        self.cx.map.lost.is_empty() && self.cx.failure.gone.is_empty()
+    pub(crate) fn has_lost_nothing(&self) -> bool {
+        self.map.lost.is_empty() && self.failure.gone.is_empty()
     }
 
     /// Something of a volume was lost, and no FLUSH has been answered with an error since. An
     /// engine that is opened later does not know that (I54): whoever goes on with this volume's
     /// clients there must tell them in another way.
-    #[must_use]
-    pub fn is_loss_unreported(&self, volume: VolumeId) -> bool {
-        self.cx
-            .volumes
+    pub(crate) fn is_loss_unreported(&self, volume: VolumeId) -> bool {
+        self.volumes
             .get(usize::from(volume.0))
             .and_then(Option::as_ref)
             .is_some_and(|volume| volume.losses_found > volume.losses_reported)
     }
 
     /// Bytes of a volume that are lost.
-    #[must_use]
-    pub fn lost_bytes(&self, volume: VolumeId) -> u64 {
+    pub(crate) fn lost_bytes(&self, volume: VolumeId) -> u64 {
         let all = whole_volume(volume);
-        let gone = self.cx.failure.gone.range(all.first..=all.last);
+        let gone = self.failure.gone.range(all.first..=all.last);
         let gone: u64 = gone.map(|(_, gone)| u64::from(gone.mask.count_ones()) * 512).sum();
-        let damaged = self.cx.map.lost.range(all.first..=all.last).filter_map(|key| self.cx.map.lookup(*key));
+        let damaged = self.map.lost.range(all.first..=all.last).filter_map(|key| self.map.lookup(*key));
         let damaged: u64 = damaged
             .map(|slot| {
-                u64::from(self.cx.valid_mask(self.cx.map.key(slot), self.cx.map.mask(slot)).count_ones())
-                    * 512
+                u64::from(self.valid_mask(self.map.key(slot), self.map.mask(slot)).count_ones()) * 512
             })
             .sum();
         gone + damaged

@@ -26,7 +26,8 @@
 //!   every FLUSH that was waiting when that was found answers with an error, or else the next one,
 //!   and those after it do not: as `fsync` does.
 //!
-//! An engine can also begin like this ([`Engine::open_without_cache`]): after a crash, with what
+//! An engine can also begin like this
+//! ([`Engine::open_without_cache`](crate::Engine::open_without_cache)): after a crash, with what
 //! the record says.
 //!
 //! Here: detection, the owner's answer, and requests that wait for it. `loss`: what is at risk,
@@ -40,20 +41,19 @@ mod rescue;
 
 pub use loss::{AtRisk, RiskWalk};
 
-use crate::api::config::{Attachment, EngineConfig};
-use crate::api::{Action, Loss, Nanos, Notice};
+use crate::api::config::Attachment;
+use crate::api::{Action, Nanos, Notice};
+use crate::context::Context;
 use crate::context::events::Event;
 use crate::context::failure::{FailureStage, Held};
 use crate::context::requests::Req;
 use crate::context::sectors::{BLOCK, sector_mask};
-use crate::context::{Context, Status};
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::BlockState;
 
 use alloc::vec::Vec;
+use forebay_format::VolumeId;
 use forebay_format::checkpoint::VolumeEntry;
-use forebay_format::{Geometry, VolumeId};
 
 /// Failed reads of so many different segments, without one that succeeded between them, mean that
 /// the device has failed, not some of its sectors.
@@ -72,7 +72,7 @@ impl Req {
 }
 
 impl Context {
-    fn serve_without_cache(&mut self, attachment: &Attachment) {
+    pub(crate) fn serve_without_cache(&mut self, attachment: &Attachment) {
         self.enter_volume(attachment);
         self.counters.begin(attachment.volume);
         // What was written before this engine began may still be volatile: the first FLUSH covers
@@ -111,7 +111,7 @@ impl Context {
 
     /// The cache was fenced just now: the owner is asked to give it up.
     pub(crate) fn ask_to_go_on(&mut self) {
-        if self.status == Status::Ready && self.failure.stage == FailureStage::Sound {
+        if self.is_ready() && self.failure.stage == FailureStage::Sound {
             self.failure.stage = FailureStage::Asking;
             self.ask_record();
             if fault::planted(PlantedBug::PassBeforeRecord) {
@@ -272,85 +272,41 @@ impl Context {
         self.volume_mut(id).losses_found = u64::from(self.lost_blocks(id) > 0);
         self.notice(Notice::Attached { volume: id });
     }
-}
 
-impl Engine {
-    /// An engine that serves its volumes without a cache, because theirs was given up before and
-    /// must not be opened again. `losses`: what the record says; those sectors answer with an error
-    /// until they are written. Their ages are as of now.
-    #[must_use]
-    pub fn open_without_cache(
-        config: EngineConfig,
-        entries: Vec<VolumeEntry>,
-        attachments: Vec<Attachment>,
-        losses: &[(VolumeId, Loss)],
-        now: Nanos,
-    ) -> Self {
-        let mut engine = Self::blank(config, now);
-        // No segment; the size of one is only there to be divided by.
-        let geometry = Geometry { segment_blocks: 16, ..crate::context::blank::blank_geometry() };
-        engine.cx.map = crate::map::CacheMap::new(geometry);
-        engine.cx.superblock.geometry = geometry;
-        engine.cx.volume_table = entries;
-        engine.cx.status = Status::Ready;
-        engine.cx.fenced = true;
-        engine.cx.failure.stage = FailureStage::WithoutCache;
-        for attachment in attachments {
-            engine.cx.serve_without_cache(&attachment);
-        }
-        for (volume, loss) in losses {
-            engine.cx.note_loss(*volume, loss);
-        }
-        engine
-    }
-
-    /// The cache device failed, and the engine serves its volumes without it.
-    #[must_use]
-    pub fn runs_without_cache(&self) -> bool {
-        self.cx.runs_without_cache()
-    }
     /// The owner knows that the cache device is gone: it need not be found out one error after the
     /// other.
-    pub fn cache_gone(&mut self, now: Nanos) {
-        self.begin(now);
-        if self.cx.status == Status::Ready {
-            self.cx.read_retry.end_for_good();
-            self.cx.fence();
-            self.dispatch();
+    pub(crate) fn cache_gone(&mut self) {
+        if self.is_ready() {
+            self.read_retry.end_for_good();
+            self.fence();
         }
     }
 
-    // --- detection, and the owner's part
-
     /// Asks for the record once more, after the owner could not make it.
-    pub fn record_again(&mut self, now: Nanos) {
-        self.begin(now);
-        if self.cx.failure.stage == FailureStage::Refused {
-            self.cx.ask_record();
+    pub(crate) fn record_again(&mut self) {
+        if self.failure.stage == FailureStage::Refused {
+            self.ask_record();
         }
     }
 
     /// Answers [`Action::RecordLoss`]: the record is durable, or could not be made so.
-    pub fn loss_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
-        self.begin(now);
-        let Some((_, changes)) = self.cx.failure.pending.take_if(|(pending, _)| *pending == ticket) else {
+    pub(crate) fn loss_recorded(&mut self, ticket: u64, ok: bool) {
+        let Some((_, changes)) = self.failure.pending.take_if(|(pending, _)| *pending == ticket) else {
             return;
         };
-        self.cx.failure.record_failed = !ok;
-        match self.cx.failure.stage {
+        self.failure.record_failed = !ok;
+        match self.failure.stage {
             FailureStage::Sound => {}
             FailureStage::Asking | FailureStage::Refused if ok => {
-                self.cx.note_recorded(changes);
-                self.cx.go_on_without_cache();
+                self.note_recorded(changes);
+                self.go_on_without_cache();
             }
             FailureStage::Asking | FailureStage::Refused => {
-                self.cx.failure.stage = FailureStage::Refused;
-                self.cx.release_held();
+                self.failure.stage = FailureStage::Refused;
+                self.release_held();
             }
-            FailureStage::WithoutCache => self.cx.record_ended(changes, ok),
+            FailureStage::WithoutCache => self.record_ended(changes, ok),
         }
-        self.cx.failure.recorded_at = self.cx.now;
+        self.failure.recorded_at = self.now;
     }
-
-    // --- requests that wait
 }

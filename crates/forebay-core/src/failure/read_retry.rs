@@ -72,7 +72,7 @@ impl Context {
         }
         // The last steps of a stop wait too. A mirrored cache does not: its other member would have
         // to be noted to be alone.
-        let waits = self.status == Status::Ready || self.status == Status::Stopping && self.mirror.is_none();
+        let waits = self.is_ready() || self.status == Status::Stopping && self.mirror.is_none();
         if self.fenced || !waits {
             return !self.read_retry.ended_for_good && self.is_asked_again(op, false, &[]);
         }

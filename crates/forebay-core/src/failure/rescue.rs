@@ -6,7 +6,6 @@ use crate::context::Context;
 use crate::context::failure::FailureStage;
 use crate::context::ledger::Waiter;
 use crate::context::volume::Volume;
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
@@ -154,14 +153,5 @@ impl Context {
             self.ask_record();
         }
         rescues || self.failure.pending.is_some()
-    }
-}
-
-impl Engine {
-    /// True if nothing can be rescued any more: every dirty block of an attached volume is safe or
-    /// lost.
-    #[must_use]
-    pub fn is_rescue_over(&self) -> bool {
-        self.cx.is_rescue_over()
     }
 }

@@ -10,17 +10,17 @@
 use crate::api::config::{Attachment, OnBackingChange};
 use crate::api::lifecycle_error::LifecycleError;
 use crate::api::{Action, Device, Notice, OpId};
+use crate::checkpoint::Checkpoints;
+use crate::context::Context;
 use crate::context::locks::whole_volume;
 use crate::context::operations::OpKind;
-use crate::context::pages::PageUse;
-use crate::context::sectors::BLOCK;
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::lifecycle::{Job, Progress, Sweep};
-use crate::recovery::attach::Verdict;
-use alloc::boxed::Box;
+use crate::lifecycle::job::{Progress, Sweep, Waits};
+use crate::map::segment::BLOCK_LAST;
+use crate::recovery::state::Verdict;
 use forebay_format::VolumeId;
-use forebay_format::checkpoint::VolumeEntry;
+use forebay_format::checkpoint::{NAME_BYTES_MAX, VolumeEntry};
+use forebay_format::geometry::VOLUMES_MAX;
 
 /// Time until another attempt to get a page for a sample.
 const RETRY_NS: u64 = 1_000_000;
@@ -55,31 +55,18 @@ pub(crate) struct Attaching {
     stage: AttachStage,
 }
 
-impl Engine {
-    /// Attaches a volume while the cache is in use. `entry.id` is a number of the table, and then
-    /// `entry.uuid` must be the one there, or a free one ([`Engine::free_volume_id`]).
-    /// [`Notice::Attached`] or [`Notice::AttachFailed`] follows; requests are taken from the former
-    /// on.
-    ///
-    /// # Errors
-    /// It cannot be attached now; nothing was changed.
-    pub fn attach_volume(
-        &mut self,
-        now: crate::api::Nanos,
+impl Attaching {
+    pub(super) fn begin(
+        cx: &Context,
         entry: VolumeEntry,
         attachment: Attachment,
-    ) -> Result<(), LifecycleError> {
-        self.begin(now);
+    ) -> Result<Self, LifecycleError> {
         let id = entry.id;
-        let without_cache = self.cx.runs_without_cache() && !self.cx.stopping && !self.has_job(id);
-        if !without_cache {
-            self.may_change(id)?;
-        }
-        Self::check_entry(&entry, &attachment)?;
-        if self.cx.is_attached(id) {
+        check_entry(&entry, &attachment)?;
+        if cx.is_attached(id) {
             return Err(LifecycleError::Attached);
         }
-        let known = self.cx.table_entry(id).cloned();
+        let known = cx.table_entry(id).cloned();
         let new = known.is_none();
         if let Some(known) = &known {
             if known.uuid != entry.uuid {
@@ -90,173 +77,172 @@ impl Engine {
                 return Err(LifecycleError::BackingShrunk { recorded, now });
             }
         }
-        if without_cache {
-            // What only the cache has of it cannot be compared with a backing store any more.
-            if self.cx.dirty_blocks(id) > 0 {
-                return Err(LifecycleError::Fenced);
-            }
-            self.cx.attach_without_cache(known.unwrap_or(entry), &attachment);
-            return Ok(());
-        }
         let entry = known.unwrap_or(entry);
-        let stage = AttachStage::Locking;
         let verdict = Verdict::default();
-        let attaching =
-            Attaching { entry, attachment, new, verdict, unreadable: false, changed: false, stage };
-        self.begin_job(id, Job::Attach(Box::new(attaching)));
-        Ok(())
+        let stage = AttachStage::Locking;
+        Ok(Self { entry, attachment, new, verdict, unreadable: false, changed: false, stage })
     }
 
-    pub(crate) fn step_attach(&mut self, id: VolumeId, mut job: Box<Attaching>) -> Progress {
-        if self.cx.fenced || self.cx.stopping && !matches!(job.stage, AttachStage::Checkpoint(_)) {
-            if job.is_waiting_for_device() {
-                return Progress::Waits(Job::Attach(job));
+    /// Attaches it to an engine that has no cache: there is nothing to make durable.
+    pub(super) fn end_without_cache(self, cx: &mut Context) {
+        cx.attach_without_cache(self.entry, &self.attachment);
+    }
+
+    pub(super) fn step(
+        &mut self,
+        cx: &mut Context,
+        waits: &mut Waits,
+        checkpoint: &Checkpoints,
+        id: VolumeId,
+    ) -> Progress {
+        if cx.fenced || cx.stopping && !matches!(self.stage, AttachStage::Checkpoint(_)) {
+            if self.is_waiting_for_device() {
+                return Progress::Waits;
             }
-            let error = if self.cx.fenced { LifecycleError::Fenced } else { LifecycleError::NotServing };
-            return self.attach_failed(id, &job, error);
+            let error = if cx.fenced { LifecycleError::Fenced } else { LifecycleError::NotServing };
+            return self.attach_failed(cx, id, error);
         }
-        match &mut job.stage {
+        match &mut self.stage {
             AttachStage::Locking => {
-                if !self.lock_for_lifecycle(id, whole_volume(id)) {
-                    return Progress::Waits(Job::Attach(job));
+                if !waits.lock(cx, id, whole_volume(id)) {
+                    return Progress::Waits;
                 }
-                if job.new {
-                    return self.enter_table(id, job);
+                if self.new {
+                    return self.enter_table(cx, id);
                 }
-                job.verdict = self.cx.suspect_online(&job.attachment, &job.entry);
-                job.stage = AttachStage::Sampling { reading: false };
+                self.verdict = cx.suspect_online(&self.attachment, &self.entry);
+                self.stage = AttachStage::Sampling { reading: false };
             }
-            AttachStage::Sampling { reading: true } => return Progress::Waits(Job::Attach(job)),
+            AttachStage::Sampling { reading: true } => return Progress::Waits,
             AttachStage::Sampling { reading } => {
-                if job.unreadable {
-                    return self.attach_failed(id, &job, LifecycleError::BackingUnreadable);
+                if self.unreadable {
+                    return self.attach_failed(cx, id, LifecycleError::BackingUnreadable);
                 }
-                if let Some(block) = job.verdict.next_sample() {
-                    let Some(page) = self.cx.pages.take(PageUse::Destage) else {
-                        self.wake_in(RETRY_NS);
-                        return Progress::Waits(Job::Attach(job));
-                    };
-                    *reading = true;
-                    let kind = OpKind::Sample { volume: id, index: 0 };
-                    self.cx.read(Device::Backing(id), block * BLOCK, &[page.span()], true, kind);
-                    self.lifecycle.pages.push((id, page));
-                    return Progress::Waits(Job::Attach(job));
+                if let Some(block) = self.verdict.next_sample() {
+                    *reading = waits.read_sample(cx, id, block);
+                    if !*reading {
+                        cx.wake_in(RETRY_NS);
+                    }
+                    return Progress::Waits;
                 }
-                job.stage = AttachStage::Flushing { started: false, ended: None };
+                self.stage = AttachStage::Flushing { started: false, ended: None };
             }
             AttachStage::Flushing { started, ended } => match ended {
                 None if !*started => {
                     *started = true;
-                    self.cx.stats.backing_flushes += 1;
-                    let op = self.cx.new_op(OpKind::LifecycleFlush(id));
-                    self.cx.actions.push_back(Action::Flush { op: OpId(op), device: Device::Backing(id) });
-                    return Progress::Waits(Job::Attach(job));
+                    cx.stats.backing_flushes += 1;
+                    let op = cx.new_op(OpKind::LifecycleFlush(id));
+                    cx.actions.push_back(Action::Flush { op: OpId(op), device: Device::Backing(id) });
+                    return Progress::Waits;
                 }
-                None => return Progress::Waits(Job::Attach(job)),
-                Some(false) => return self.attach_failed(id, &job, LifecycleError::BackingFlush),
-                Some(true) => return self.judge_online(id, job),
+                None => return Progress::Waits,
+                Some(false) => return self.attach_failed(cx, id, LifecycleError::BackingFlush),
+                Some(true) => return self.judge_online(cx, id),
             },
             AttachStage::Sweeping(sweep) => {
                 let mut sweep = *sweep;
-                let ended = self.step_sweep(id, &mut sweep);
+                let ended = sweep.step(cx, id);
                 if !ended {
-                    job.stage = AttachStage::Sweeping(sweep);
-                    return Progress::Waits(Job::Attach(job));
+                    self.stage = AttachStage::Sweeping(sweep);
+                    return Progress::Waits;
                 }
                 let (volume, dropped, discarded) = (id, sweep.dropped, sweep.discarded);
-                self.cx.notice(match job.verdict.is_uncertain() {
+                cx.notice(match self.verdict.is_uncertain() {
                     true => Notice::BackingUncertain { volume, dropped },
                     false => Notice::BackingChanged { volume, dropped, discarded },
                 });
-                return self.enter_table(id, job);
+                return self.enter_table(cx, id);
             }
             AttachStage::Checkpoint(ticket) => {
                 let ticket = *ticket;
-                if !self.is_checkpointed(ticket) {
-                    return Progress::Waits(Job::Attach(job));
+                if !checkpoint.is_in_effect(ticket) {
+                    return Progress::Waits;
                 }
-                self.cx.notice(Notice::Attached { volume: id });
-                self.cx.enter_volume(&job.attachment);
-                self.cx.counters.begin(id);
+                cx.notice(Notice::Attached { volume: id });
+                cx.enter_volume(&self.attachment);
+                cx.counters.begin(id);
                 return Progress::Done;
             }
         }
-        Progress::Goes(Job::Attach(job))
+        Progress::Goes
     }
 
-    pub(crate) fn lifecycle_sample_read(&mut self, id: VolumeId, ok: bool, crcs: &[u32]) {
-        if let Some(at) = self.lifecycle.pages.iter().position(|(volume, _)| *volume == id) {
-            let (_, page) = self.lifecycle.pages.swap_remove(at);
-            self.cx.pages.give(PageUse::Destage, page);
-        }
-        if let Some(Job::Attach(job)) = self.job_mut(id) {
-            job.unreadable |= !ok;
-            job.verdict.compare(crcs.first().copied());
-            job.stage = AttachStage::Sampling { reading: false };
-        }
+    /// A sample was read.
+    pub(super) fn sample_read(&mut self, ok: bool, crcs: &[u32]) {
+        self.unreadable |= !ok;
+        self.verdict.compare(crcs.first().copied());
+        self.stage = AttachStage::Sampling { reading: false };
     }
 
-    pub(crate) fn lifecycle_flushed(&mut self, id: VolumeId, ok: bool) {
-        if let Some(Job::Attach(job)) = self.job_mut(id) {
-            job.stage = AttachStage::Flushing { started: true, ended: Some(ok) };
-        }
+    /// The backing store was flushed.
+    pub(super) fn store_flushed(&mut self, ok: bool) {
+        self.stage = AttachStage::Flushing { started: true, ended: Some(ok) };
     }
 
-    fn judge_online(&mut self, id: VolumeId, mut job: Box<Attaching>) -> Progress {
-        if job.verdict.is_uncertain() {
-            job.stage = AttachStage::Sweeping(Sweep::new(0, true));
-            return Progress::Goes(Job::Attach(job));
+    fn judge_online(&mut self, cx: &mut Context, id: VolumeId) -> Progress {
+        if self.verdict.is_uncertain() {
+            self.stage = AttachStage::Sweeping(Sweep::new(0, true));
+            return Progress::Goes;
         }
-        job.changed = job.verdict.is_changed();
-        if !job.changed {
-            return self.enter_table(id, job);
+        self.changed = self.verdict.is_changed();
+        if !self.changed {
+            return self.enter_table(cx, id);
         }
-        let dirty_blocks = self.cx.dirty_blocks(id);
-        let policy = job.attachment.on_change;
+        let dirty_blocks = cx.dirty_blocks(id);
+        let policy = self.attachment.on_change;
         if policy == OnBackingChange::Refuse && dirty_blocks > 0 {
-            return self.attach_failed(id, &job, LifecycleError::BackingChanged { dirty_blocks });
+            return self.attach_failed(cx, id, LifecycleError::BackingChanged { dirty_blocks });
         }
         // The forced checkpoint says so before anything is destaged.
-        self.cx.forget_order(id);
-        job.stage = AttachStage::Sweeping(Sweep::new(0, policy != OnBackingChange::DiscardDirty));
-        Progress::Goes(Job::Attach(job))
+        cx.forget_order(id);
+        self.stage = AttachStage::Sweeping(Sweep::new(0, policy != OnBackingChange::DiscardDirty));
+        Progress::Goes
     }
 
     /// From here on every checkpoint knows the volume as one that is in use.
-    fn enter_table(&mut self, id: VolumeId, mut job: Box<Attaching>) -> Progress {
-        job.attachment.size_bytes = self.cx.size_to_serve(&job.attachment, &job.entry);
-        let mut entry = job.entry.clone();
-        entry.mode = job.attachment.settings.mode;
-        entry.size_bytes = job.attachment.size_bytes;
-        entry.backing = job.attachment.backing.clone();
+    fn enter_table(&mut self, cx: &mut Context, id: VolumeId) -> Progress {
+        self.attachment.size_bytes = cx.size_to_serve(&self.attachment, &self.entry);
+        let mut entry = self.entry.clone();
+        entry.mode = self.attachment.settings.mode;
+        entry.size_bytes = self.attachment.size_bytes;
+        entry.backing = self.attachment.backing.clone();
         entry.backing.stamp_ns = None;
         entry.backing.samples.clear();
-        self.cx.volume_table.retain(|other| other.id != id);
-        self.cx.volume_table.push(entry);
+        cx.volume_table.retain(|other| other.id != id);
+        cx.volume_table.push(entry);
         if fault::planted(PlantedBug::ForgetOrderAtAttach) {
-            self.cx.forget_order(id);
+            cx.forget_order(id);
         }
-        let ticket = self.force_checkpoint();
+        let ticket = cx.force_checkpoint();
         let early = fault::planted(PlantedBug::ServeBeforeCheckpoint);
-        job.stage = AttachStage::Checkpoint(if early { 0 } else { ticket });
-        Progress::Goes(Job::Attach(job))
+        self.stage = AttachStage::Checkpoint(if early { 0 } else { ticket });
+        Progress::Goes
     }
 
-    fn attach_failed(&mut self, id: VolumeId, job: &Attaching, error: LifecycleError) -> Progress {
-        if matches!(job.stage, AttachStage::Checkpoint(_)) {
+    fn attach_failed(&self, cx: &mut Context, id: VolumeId, error: LifecycleError) -> Progress {
+        if matches!(self.stage, AttachStage::Checkpoint(_)) {
             // No checkpoint can be taken any more, so what the table in memory says does not
             // matter.
-            self.cx.volume_table.retain(|other| other.id != id || !job.new);
+            cx.volume_table.retain(|other| other.id != id || !self.new);
         }
-        self.cx.job_failed(Notice::AttachFailed { volume: id, error })
+        cx.job_failed(Notice::AttachFailed { volume: id, error })
     }
-}
 
-impl Attaching {
     fn is_waiting_for_device(&self) -> bool {
         matches!(
             self.stage,
             AttachStage::Sampling { reading: true } | AttachStage::Flushing { started: true, ended: None }
         )
     }
+}
+
+/// Checks that an entry can be stored in the volume table.
+fn check_entry(entry: &VolumeEntry, attachment: &Attachment) -> Result<(), LifecycleError> {
+    let sound = entry.id == attachment.volume
+        && u32::from(entry.id.0) < VOLUMES_MAX
+        && entry.name.len() <= NAME_BYTES_MAX
+        && attachment.size_bytes > 0
+        && attachment.size_bytes.is_multiple_of(u64::from(attachment.backing_sector_bytes).max(512))
+        && attachment.size_bytes / 4096 < BLOCK_LAST;
+    if sound { Ok(()) } else { Err(LifecycleError::OutOfRange) }
 }

@@ -1,8 +1,8 @@
 //! The life cycle of volumes: they come, change their size and go, while the others are served.
 //!
-//! Each volume has at most one *job* at a time. A job moves on in [`Engine::step_lifecycle`], once
+//! Each volume has at most one *job* at a time. A job moves on in [`Lifecycle::step`], once
 //! per settling, and never does more than a bounded amount of work at once. The jobs themselves are
-//! in `life_attach`, `life_detach` and `life_resize`; the pool's own changes are in `pool`.
+//! in `attach`, `detach` and `resize`; the pool's own changes are in `pool_resize`.
 //!
 //! All jobs follow one pattern:
 //!
@@ -22,28 +22,25 @@
 
 pub(crate) mod attach;
 pub(crate) mod detach;
+mod job;
 pub(crate) mod pool_resize;
 pub(crate) mod resize;
 
 use crate::api::config::Attachment;
+use crate::api::destage::Drain;
 use crate::api::lifecycle_error::LifecycleError;
-use crate::api::{Nanos, Notice};
-use crate::context::coverage::CoverageMark;
-use crate::context::events::Event;
-use crate::context::ledger::Waiter;
-use crate::context::locks::{BlockRange, LockOwner, whole_volume};
-use crate::context::pages::Page;
-use crate::context::{Context, Status};
-use crate::engine::Engine;
+use crate::checkpoint::Checkpoints;
+use crate::context::Context;
+use crate::context::locks::LockOwner;
 use crate::lifecycle::attach::Attaching;
-use crate::lifecycle::detach::Detaching;
+use crate::lifecycle::detach::{DetachHow, Detaching};
+use crate::lifecycle::job::{Progress, Waits};
 use crate::lifecycle::resize::Resizing;
-use crate::map::segment::{BLOCK_LAST, BlockState};
-use crate::map::sweep_slots;
+use crate::reclaim::relocate::Relocations;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
-use forebay_format::checkpoint::{NAME_BYTES_MAX, VolumeEntry};
+use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::geometry::VOLUMES_MAX;
 
 /// What is under way for a volume.
@@ -54,152 +51,52 @@ pub(crate) enum Job {
     Resize(Resizing),
 }
 
-/// Locks that a job asks for: first the blocks, then the backing store.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Locks {
-    #[default]
-    None,
-    /// Asked for the block lock.
-    Waiting,
-    /// Has it and has asked for the backing lock.
-    Half,
-    /// Has both.
-    Held,
-}
-
-/// A walk over all slots that forgets blocks, some at a time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sweep {
-    pub(crate) first_block: u64,
-    /// Only clean blocks go.
-    pub(crate) clean_only: bool,
-    /// Blocks that went: clean ones, and others.
-    pub(crate) dropped: u64,
-    pub(crate) discarded: u64,
-    segment: u32,
-    index: u32,
-}
-
-impl Sweep {
-    pub(crate) fn new(first_block: u64, clean_only: bool) -> Self {
-        Self { first_block, clean_only, dropped: 0, discarded: 0, segment: 0, index: 0 }
-    }
-}
-
-/// All jobs.
+/// Jobs of volumes: a part of the engine.
 #[derive(Debug, Default)]
 pub(crate) struct Lifecycle {
     jobs: Vec<(VolumeId, Job)>,
-    locks: Vec<(VolumeId, BlockRange, Locks)>,
-    /// Flushes of backing stores that have ended for a job, and how.
-    flushed: Vec<(VolumeId, bool)>,
-    /// When there is something to do again, though nothing happens until then.
-    wake_at: Option<Nanos>,
-    /// Pages into which samples of backing stores are read.
-    pub(crate) pages: Vec<(VolumeId, Page)>,
+    waits: Waits,
 }
 
-/// How a step of a job ended.
-pub(crate) enum Progress {
-    /// It waits for something that happens elsewhere.
-    Waits(Job),
-    /// It can go on at once.
-    Goes(Job),
-    /// It is over.
-    Done,
-}
-
-impl Context {
-    pub(crate) fn is_attached(&self, id: VolumeId) -> bool {
-        self.volumes.get(usize::from(id.0)).is_some_and(Option::is_some)
-    }
-
-    /// What every change of the pool needs.
-    pub(crate) fn may_change_pool(&self) -> Result<(), LifecycleError> {
-        if self.status != Status::Ready || self.stopping {
-            return Err(LifecycleError::NotServing);
-        }
-        if self.fenced { Err(LifecycleError::Fenced) } else { Ok(()) }
-    }
-
-    fn sweep_slot(&mut self, id: VolumeId, sweep: &mut Sweep) {
-        let state = self.map.segments[sweep.segment as usize].state(sweep.index);
-        if state == BlockState::Void || sweep.clean_only && state != BlockState::Clean {
-            return;
-        }
-        let key = self.map.segments[sweep.segment as usize].key(sweep.index);
-        if key.volume() == id && key.block() >= sweep.first_block {
-            self.map.remove(key);
-            sweep.dropped += u64::from(state == BlockState::Clean);
-            sweep.discarded += u64::from(state != BlockState::Clean);
-        }
-    }
-
-    /// The last word on a job that failed.
-    pub(crate) fn job_failed(&mut self, notice: Notice) -> Progress {
-        self.cover(CoverageMark::ChangeFailed);
-        self.notice(notice);
-        Progress::Done
-    }
-
-    /// Dirty blocks of volumes that are not attached.
-    pub(crate) fn kept_dirty(&self) -> u64 {
-        let kept = |(index, map): (usize, &crate::map::VolumeMap)| {
-            let attached = self.volumes.get(index).is_some_and(Option::is_some);
-            if attached { 0 } else { map.dirty + map.lost }
-        };
-        self.map.known_volumes().iter().enumerate().map(kept).sum()
-    }
-
-    pub(crate) fn table_entry(&self, id: VolumeId) -> Option<&VolumeEntry> {
-        self.volume_table.iter().find(|entry| entry.id == id)
-    }
-}
-
-impl Engine {
+impl Lifecycle {
     /// The smallest number that a new volume may have, if there is any left.
-    #[must_use]
-    pub fn free_volume_id(&self) -> Option<VolumeId> {
-        (0..VOLUMES_MAX as u16)
-            .map(VolumeId)
-            .find(|id| self.cx.table_entry(*id).is_none() && !self.has_job(*id))
+    pub(crate) fn free_volume_id(&self, cx: &Context) -> Option<VolumeId> {
+        (0..VOLUMES_MAX as u16).map(VolumeId).find(|id| cx.table_entry(*id).is_none() && !self.has_job(*id))
     }
 
-    pub(crate) fn has_job(&self, id: VolumeId) -> bool {
-        self.lifecycle.jobs.iter().any(|(volume, _)| *volume == id)
+    fn has_job(&self, id: VolumeId) -> bool {
+        self.jobs.iter().any(|(volume, _)| *volume == id)
     }
 
-    pub(crate) fn job_mut(&mut self, id: VolumeId) -> Option<&mut Job> {
-        self.lifecycle.jobs.iter_mut().find(|(volume, _)| *volume == id).map(|(_, job)| job)
-    }
-
-    pub(crate) fn jobs_of(&self, id: VolumeId) -> impl Iterator<Item = &Job> {
-        self.lifecycle.jobs.iter().filter(move |(volume, _)| *volume == id).map(|(_, job)| job)
-    }
-
-    pub(crate) fn has_lifecycle_jobs(&self) -> bool {
-        !self.lifecycle.jobs.is_empty()
+    fn job_mut(&mut self, id: VolumeId) -> Option<&mut Job> {
+        self.jobs.iter_mut().find(|(volume, _)| *volume == id).map(|(_, job)| job)
     }
 
     /// What every change of a volume needs: a cache that can make it durable, and nothing else
     /// under way for it.
-    pub(crate) fn may_change(&self, id: VolumeId) -> Result<(), LifecycleError> {
-        self.cx.may_change_pool()?;
+    fn may_change(&self, cx: &Context, id: VolumeId) -> Result<(), LifecycleError> {
+        cx.may_change_pool()?;
         if self.has_job(id) { Err(LifecycleError::Busy) } else { Ok(()) }
     }
 
-    pub(crate) fn begin_job(&mut self, id: VolumeId, job: Job) {
-        self.lifecycle.jobs.push((id, job));
-        self.publish_jobs();
+    /// As [`Lifecycle::may_change`], for a volume that is attached.
+    fn may_change_attached(&self, cx: &Context, id: VolumeId) -> Result<(), LifecycleError> {
+        self.may_change(cx, id)?;
+        if cx.is_attached(id) { Ok(()) } else { Err(LifecycleError::NotAttached) }
+    }
+
+    fn begin_job(&mut self, cx: &mut Context, id: VolumeId, job: Job) {
+        self.jobs.push((id, job));
+        self.publish(cx);
     }
 
     /// What destage must know of jobs, in the volumes that they are about.
-    pub(crate) fn publish_jobs(&mut self) {
-        for volume in self.cx.volumes.iter_mut().flatten() {
+    fn publish(&self, cx: &mut Context) {
+        for volume in cx.volumes.iter_mut().flatten() {
             (volume.shrinking, volume.drains_to_leave) = (false, false);
         }
-        for (id, job) in &self.lifecycle.jobs {
-            let Some(Some(volume)) = self.cx.volumes.get_mut(usize::from(id.0)) else { continue };
+        for (id, job) in &self.jobs {
+            let Some(Some(volume)) = cx.volumes.get_mut(usize::from(id.0)) else { continue };
             match job {
                 Job::Resize(job) => volume.shrinking = job.is_cut(),
                 Job::Detach(job) => volume.drains_to_leave = job.drains_to_leave(),
@@ -208,189 +105,158 @@ impl Engine {
         }
     }
 
-    /// Checks that an entry can be stored in the volume table.
-    pub(crate) fn check_entry(entry: &VolumeEntry, attachment: &Attachment) -> Result<(), LifecycleError> {
-        let sound = entry.id == attachment.volume
-            && u32::from(entry.id.0) < VOLUMES_MAX
-            && entry.name.len() <= NAME_BYTES_MAX
-            && attachment.size_bytes > 0
-            && attachment.size_bytes.is_multiple_of(u64::from(attachment.backing_sector_bytes).max(512))
-            && attachment.size_bytes / 4096 < BLOCK_LAST;
-        if sound { Ok(()) } else { Err(LifecycleError::OutOfRange) }
+    /// True if the volume is leaving and takes no requests any more.
+    #[inline]
+    pub(crate) fn is_leaving(&self, id: VolumeId) -> bool {
+        let leaves = |job: &Job| matches!(job, Job::Detach(job) if job.refuses_requests());
+        !self.jobs.is_empty() && self.jobs.iter().any(|(volume, job)| *volume == id && leaves(job))
+    }
+
+    /// Begins to attach a volume; without the cache it is attached at once.
+    pub(crate) fn attach(
+        &mut self,
+        cx: &mut Context,
+        entry: VolumeEntry,
+        attachment: Attachment,
+    ) -> Result<(), LifecycleError> {
+        let id = entry.id;
+        let without_cache = cx.runs_without_cache() && !cx.stopping && !self.has_job(id);
+        if !without_cache {
+            self.may_change(cx, id)?;
+        }
+        let job = Attaching::begin(cx, entry, attachment)?;
+        if without_cache {
+            // What only the cache has of it cannot be compared with a backing store any more.
+            if cx.dirty_blocks(id) > 0 {
+                return Err(LifecycleError::Fenced);
+            }
+            job.end_without_cache(cx);
+            return Ok(());
+        }
+        self.begin_job(cx, id, Job::Attach(Box::new(job)));
+        Ok(())
+    }
+
+    /// Begins to drain a volume to the end: from now on nothing of it becomes dirty.
+    pub(crate) fn begin_detach(&mut self, cx: &mut Context, id: VolumeId) -> Result<(), LifecycleError> {
+        self.may_change_attached(cx, id)?;
+        let volume = cx.volume_mut(id);
+        (volume.ending, volume.destage.rate.drain) = (true, Drain::Full);
+        Ok(())
+    }
+
+    /// Goes back to serving, if that is possible still.
+    pub(crate) fn cancel_detach(&mut self, cx: &mut Context, id: VolumeId) -> Result<(), LifecycleError> {
+        let attached = cx.is_attached(id);
+        match self.job_mut(id) {
+            Some(Job::Detach(job)) => {
+                job.cancel()?;
+                self.publish(cx);
+            }
+            Some(_) => return Err(LifecycleError::Busy),
+            None if !attached => return Err(LifecycleError::NotAttached),
+            None => {}
+        }
+        if attached {
+            let volume = cx.volume_mut(id);
+            (volume.ending, volume.destage.rate.drain) = (false, Drain::Off);
+        }
+        Ok(())
+    }
+
+    /// Begins to take a volume away.
+    pub(crate) fn detach(
+        &mut self,
+        cx: &mut Context,
+        id: VolumeId,
+        how: DetachHow,
+    ) -> Result<(), LifecycleError> {
+        self.may_change(cx, id)?;
+        let job = Detaching::begin(cx, id, how)?;
+        self.begin_job(cx, id, Job::Detach(job));
+        Ok(())
+    }
+
+    /// What the backing store of a volume that is to be kept looks like now.
+    pub(crate) fn finish_detach(
+        &mut self,
+        id: VolumeId,
+        backing: BackingRecord,
+    ) -> Result<(), LifecycleError> {
+        match self.job_mut(id) {
+            Some(Job::Detach(job)) => job.answer(backing),
+            _ => Err(LifecycleError::Cancelled),
+        }
+    }
+
+    /// Begins to change the size of a volume.
+    pub(crate) fn resize(
+        &mut self,
+        cx: &mut Context,
+        id: VolumeId,
+        bytes: u64,
+    ) -> Result<(), LifecycleError> {
+        self.may_change_attached(cx, id)?;
+        let job = Resizing::begin(cx, id, bytes)?;
+        self.begin_job(cx, id, Job::Resize(job));
+        Ok(())
     }
 
     /// Lets every job move on as far as it can.
     #[inline]
-    pub(crate) fn step_lifecycle(&mut self) {
-        if !self.lifecycle.jobs.is_empty() {
-            self.step_jobs();
+    pub(crate) fn step(&mut self, cx: &mut Context, relocations: &mut Relocations, checkpoint: &Checkpoints) {
+        if !self.jobs.is_empty() {
+            self.step_jobs(cx, relocations, checkpoint);
         }
     }
 
-    fn step_jobs(&mut self) {
-        for (id, job) in core::mem::take(&mut self.lifecycle.jobs) {
-            let mut job = Some(job);
-            while let Some(now) = job.take() {
-                let progress = match now {
-                    Job::Attach(attaching) => self.step_attach(id, attaching),
-                    Job::Detach(detaching) => self.step_detach(id, detaching),
-                    Job::Resize(resizing) => self.step_resize(id, resizing),
+    fn step_jobs(&mut self, cx: &mut Context, relocations: &mut Relocations, checkpoint: &Checkpoints) {
+        for (id, mut job) in core::mem::take(&mut self.jobs) {
+            loop {
+                let waits = &mut self.waits;
+                let progress = match &mut job {
+                    Job::Attach(job) => job.step(cx, waits, checkpoint, id),
+                    Job::Detach(job) => job.step(cx, waits, checkpoint, id),
+                    Job::Resize(job) => job.step(cx, waits, checkpoint, relocations, id),
                 };
                 match progress {
-                    Progress::Goes(next) => job = Some(next),
-                    Progress::Waits(next) => self.lifecycle.jobs.push((id, next)),
+                    Progress::Goes => continue,
+                    Progress::Waits => self.jobs.push((id, job)),
                     Progress::Done => {
-                        self.unlock(id);
+                        self.waits.unlock(cx, id);
                         // Destage and reclaim, which come before this step, may have found what the
                         // job held back.
-                        self.cx.settle_again();
+                        cx.settle_again();
                     }
                 }
+                break;
             }
         }
-        self.publish_jobs();
-        self.dispatch();
+        self.publish(cx);
     }
 
-    pub(crate) fn lifecycle_deadline(&self) -> Option<Nanos> {
-        self.lifecycle.wake_at
+    /// A lock was granted; false if no job waits for it.
+    pub(crate) fn lock_granted(&mut self, cx: &mut Context, owner: LockOwner) -> bool {
+        self.waits.lock_granted(cx, owner)
     }
 
-    /// Has [`Engine::tick`] called again after this time.
-    pub(crate) fn wake_in(&mut self, pause: Nanos) {
-        let at = self.cx.now + pause;
-        self.lifecycle.wake_at = Some(self.lifecycle.wake_at.map_or(at, |other| other.min(at)));
+    /// A flush that a job asked for has ended.
+    pub(crate) fn flush_ended(&mut self, id: VolumeId, ok: bool) {
+        self.waits.flush_ended(id, ok);
     }
 
-    /// Forgets when it wanted to be called, as it is called now.
-    pub(crate) fn lifecycle_wakes(&mut self) {
-        self.lifecycle.wake_at = None;
-    }
-
-    // --- waiting
-
-    /// True if no request of the volume is under way, and no block of it is on its way into the
-    /// cache.
-    pub(crate) fn is_quiet(&self, id: VolumeId) -> bool {
-        self.cx.reqs.iter().all(|req| req.volume != id) && !self.cx.fills.any_in(whole_volume(id))
-    }
-
-    /// Asks for the locks of a range, both kinds, one after the other. True when they are held.
-    pub(crate) fn lock_for_lifecycle(&mut self, id: VolumeId, range: BlockRange) -> bool {
-        let at = self.lifecycle.locks.iter().position(|(volume, ..)| *volume == id);
-        let at = at.unwrap_or_else(|| {
-            self.lifecycle.locks.push((id, range, Locks::None));
-            self.lifecycle.locks.len() - 1
-        });
-        if self.lifecycle.locks[at].2 == Locks::None {
-            let taken = self.cx.locks.acquire(range, lifecycle_owner(id));
-            self.lifecycle.locks[at].2 = if taken { Locks::Half } else { Locks::Waiting };
-            if taken {
-                self.lock_backing_for_lifecycle(at);
-            }
+    /// A sample of the backing store of a volume that is being attached was read.
+    pub(crate) fn sample_read(&mut self, cx: &mut Context, id: VolumeId, ok: bool, crcs: &[u32]) {
+        self.waits.sample_read(cx, id);
+        if let Some(Job::Attach(job)) = self.job_mut(id) {
+            job.sample_read(ok, crcs);
         }
-        self.lifecycle.locks[at].2 == Locks::Held
     }
 
-    fn lock_backing_for_lifecycle(&mut self, at: usize) {
-        let (id, range, _) = self.lifecycle.locks[at];
-        let taken = self.cx.backing_locks.acquire(range, lifecycle_owner(id));
-        self.lifecycle.locks[at].2 = if taken { Locks::Held } else { Locks::Half };
-    }
-
-    /// A lock that a job waited for was granted; false if the owner is none.
-    pub(crate) fn lifecycle_lock_granted(&mut self, owner: LockOwner) -> bool {
-        let Some(at) = self.lifecycle.locks.iter().position(|(id, ..)| lifecycle_owner(*id) == owner) else {
-            return false;
-        };
-        match self.lifecycle.locks[at].2 {
-            Locks::Waiting => self.lock_backing_for_lifecycle(at),
-            _ => self.lifecycle.locks[at].2 = Locks::Held,
+    /// The backing store of a volume that is being attached was flushed.
+    pub(crate) fn store_flushed(&mut self, id: VolumeId, ok: bool) {
+        if let Some(Job::Attach(job)) = self.job_mut(id) {
+            job.store_flushed(ok);
         }
-        true
     }
-
-    /// Gives the locks of a job back. Only whole pairs are ever given back: a job that waits for
-    /// one is not over.
-    pub(crate) fn unlock(&mut self, id: VolumeId) {
-        let Some(at) = self.lifecycle.locks.iter().position(|(volume, ..)| *volume == id) else { return };
-        let (_, range, locks) = self.lifecycle.locks.swap_remove(at);
-        let mut granted = Vec::new();
-        match locks {
-            Locks::None => return,
-            Locks::Waiting => self.cx.locks.forget(range, lifecycle_owner(id), &mut granted),
-            Locks::Half => {
-                let mut backing = Vec::new();
-                self.cx.backing_locks.forget(range, lifecycle_owner(id), &mut backing);
-                self.cx.events.extend(backing.into_iter().map(Event::BackingLock));
-                self.cx.release_blocks(range);
-            }
-            Locks::Held => {
-                self.cx.release_backing(range);
-                self.cx.release_blocks(range);
-            }
-        }
-        self.cx.events.extend(granted.into_iter().map(Event::BlockLock));
-    }
-
-    pub(crate) fn lifecycle_flush(&mut self, id: VolumeId) {
-        self.lifecycle.flushed.retain(|(volume, _)| *volume != id);
-        self.cx.flush(crate::api::Device::Backing(id), Waiter::Lifecycle(id));
-    }
-
-    pub(crate) fn lifecycle_flush_ended(&mut self, id: VolumeId, ok: bool) {
-        self.lifecycle.flushed.push((id, ok));
-    }
-
-    /// How the flush that a job asked for ended, once.
-    pub(crate) fn take_lifecycle_flush(&mut self, id: VolumeId) -> Option<bool> {
-        let at = self.lifecycle.flushed.iter().position(|(volume, _)| *volume == id)?;
-        Some(self.lifecycle.flushed.swap_remove(at).1)
-    }
-
-    // --- sweeping and checkpoint
-
-    /// Goes on with a sweep, by a bounded number of slots; true when it is at its end. The range is
-    /// locked.
-    pub(crate) fn step_sweep(&mut self, id: VolumeId, sweep: &mut Sweep) -> bool {
-        let blocks = self.cx.map.geometry.segment_blocks;
-        let mut left = sweep_slots(self.cx.map.geometry.slot_count());
-        while (sweep.segment as usize) < self.cx.map.segments.len() {
-            let segment = &self.cx.map.segments[sweep.segment as usize];
-            if segment.live == 0 || sweep.index >= blocks {
-                (sweep.segment, sweep.index) = (sweep.segment + 1, 0);
-                left = left.saturating_sub(1);
-            } else {
-                self.cx.sweep_slot(id, sweep);
-                sweep.index += 1;
-                left -= 1;
-            }
-            if left == 0 {
-                self.wake_in(1);
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Forces a checkpoint of everything up to now; the ticket is for [`Engine::is_checkpointed`].
-    pub(crate) fn force_checkpoint(&mut self) -> u64 {
-        self.cx.want_checkpoint();
-        self.cx.superblock.checkpoint_generation + 1
-    }
-
-    pub(crate) fn is_checkpointed(&self, ticket: u64) -> bool {
-        self.checkpoint.is_in_effect(ticket)
-    }
-
-    /// Most dirty blocks of volumes that are not attached: nobody can write them back, and reclaim
-    /// must still find room.
-    pub(crate) fn kept_dirty_max(capacity: u64) -> u64 {
-        capacity / 4
-    }
-}
-
-/// Jobs ask for locks under numbers that no request and no direct write has.
-fn lifecycle_owner(id: VolumeId) -> LockOwner {
-    LockOwner(u32::MAX - u32::from(id.0))
 }

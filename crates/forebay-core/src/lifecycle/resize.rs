@@ -15,13 +15,14 @@
 
 use crate::api::lifecycle_error::LifecycleError;
 use crate::api::{Nanos, Notice};
+use crate::checkpoint::Checkpoints;
 use crate::context::Context;
 use crate::context::locks::BlockRange;
 use crate::context::sectors::BLOCK;
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::lifecycle::{Job, Progress, Sweep};
+use crate::lifecycle::job::{Progress, Sweep, Waits};
 use crate::map::segment::{BLOCK_LAST, BlockState, Key};
+use crate::reclaim::relocate::Relocations;
 use forebay_format::VolumeId;
 
 /// Time until another attempt to move a block for which there was no room.
@@ -78,141 +79,135 @@ impl Resizing {
     }
 }
 
-impl Engine {
-    /// Changes the size of a volume. A larger backing store must be there before, and a smaller one
-    /// may be cut only after [`Notice::VolumeResized`]. Requests beyond a smaller end are refused
-    /// from now on, and what the cache has of it is given up.
-    ///
-    /// # Errors
-    /// The volume is not attached, something else is under way, or the size is not a multiple of
-    /// the backing store's sectors.
-    pub fn resize_volume(&mut self, now: Nanos, volume: VolumeId, bytes: u64) -> Result<(), LifecycleError> {
-        self.begin(now);
-        self.may_change(volume)?;
-        if !self.cx.is_attached(volume) {
-            return Err(LifecycleError::NotAttached);
-        }
-        let state = self.cx.volume_mut(volume);
+impl Resizing {
+    pub(super) fn begin(cx: &mut Context, id: VolumeId, bytes: u64) -> Result<Self, LifecycleError> {
+        let state = cx.volume_mut(id);
         let unit = u64::from(state.sector_bytes).max(512);
         if bytes == 0 || !bytes.is_multiple_of(unit) || bytes / BLOCK >= BLOCK_LAST {
             return Err(LifecycleError::OutOfRange);
         }
         state.limit_bytes = bytes.min(state.size_bytes);
         let stage = if bytes < state.size_bytes { ResizeStage::Quieting } else { ResizeStage::Trimming };
-        self.begin_job(volume, Job::Resize(Resizing { bytes, stage }));
-        Ok(())
+        Ok(Self { bytes, stage })
     }
 
-    pub(crate) fn step_resize(&mut self, id: VolumeId, mut job: Resizing) -> Progress {
-        let early = matches!(job.stage, ResizeStage::Trimming | ResizeStage::Quieting);
+    pub(super) fn step(
+        &mut self,
+        cx: &mut Context,
+        waits: &mut Waits,
+        checkpoint: &Checkpoints,
+        relocations: &mut Relocations,
+        id: VolumeId,
+    ) -> Progress {
+        let early = matches!(self.stage, ResizeStage::Trimming | ResizeStage::Quieting);
         let fails = early || fault::planted(PlantedBug::FailAfterCut);
-        if fails && self.cx.fenced || early && self.cx.stopping {
-            let error = if self.cx.fenced { LifecycleError::Fenced } else { LifecycleError::NotServing };
-            let volume = self.cx.volume_mut(id);
+        if fails && cx.fenced || early && cx.stopping {
+            let error = if cx.fenced { LifecycleError::Fenced } else { LifecycleError::NotServing };
+            let volume = cx.volume_mut(id);
             volume.limit_bytes = volume.size_bytes;
-            return self.cx.job_failed(Notice::ResizeFailed { volume: id, error });
+            return cx.job_failed(Notice::ResizeFailed { volume: id, error });
         }
-        match &mut job.stage {
+        match &mut self.stage {
             ResizeStage::Trimming => {
-                if !self.trim_end(id) {
-                    return Progress::Waits(Job::Resize(job));
+                if !trim_end(cx, waits, relocations, id) {
+                    return Progress::Waits;
                 }
-                self.cx.volume_mut(id).table_bytes = job.bytes;
+                cx.volume_mut(id).table_bytes = self.bytes;
                 if fault::planted(PlantedBug::ServeBeforeCheckpoint) {
-                    self.cx.serve_size(id, job.bytes);
+                    cx.serve_size(id, self.bytes);
                 }
-                job.stage = ResizeStage::Checkpoint(self.force_checkpoint());
+                self.stage = ResizeStage::Checkpoint(cx.force_checkpoint());
             }
             ResizeStage::Quieting => {
-                if !self.quiet_beyond(id, job.bytes) {
-                    return Progress::Waits(Job::Resize(job));
+                if !quiet_beyond(cx, waits, id, self.bytes) {
+                    return Progress::Waits;
                 }
-                self.cx.cut(id, job.bytes);
-                job.stage = ResizeStage::Sweeping(Sweep::new(job.bytes.div_ceil(BLOCK), false));
+                cx.cut(id, self.bytes);
+                self.stage = ResizeStage::Sweeping(Sweep::new(self.bytes.div_ceil(BLOCK), false));
             }
             ResizeStage::Sweeping(sweep) => {
                 let mut sweep = *sweep;
                 let kept = fault::planted(PlantedBug::KeepBeyondShrink);
-                if !kept && !self.step_sweep(id, &mut sweep) {
-                    job.stage = ResizeStage::Sweeping(sweep);
-                    return Progress::Waits(Job::Resize(job));
+                if !kept && !sweep.step(cx, id) {
+                    self.stage = ResizeStage::Sweeping(sweep);
+                    return Progress::Waits;
                 }
-                job.stage = ResizeStage::Checkpoint(self.force_checkpoint());
+                self.stage = ResizeStage::Checkpoint(cx.force_checkpoint());
             }
             ResizeStage::Checkpoint(ticket) => {
-                if !self.is_checkpointed(*ticket) && !self.cx.runs_without_cache() {
-                    if self.cx.refuses_changes() {
+                if !checkpoint.is_in_effect(*ticket) && !cx.runs_without_cache() {
+                    if cx.refuses_changes() {
                         // The checkpoint may never come, and nothing is written back: whoever waits
                         // for the locks gets his answer.
-                        self.unlock(id);
+                        waits.unlock(cx, id);
                     }
-                    return Progress::Waits(Job::Resize(job));
+                    return Progress::Waits;
                 }
-                self.cx.serve_size(id, job.bytes);
-                self.wake_in(1); // Flush epochs have waited for this.
-                self.cx.notice(Notice::VolumeResized { volume: id, bytes: job.bytes });
+                cx.serve_size(id, self.bytes);
+                cx.wake_in(1); // Flush epochs have waited for this.
+                cx.notice(Notice::VolumeResized { volume: id, bytes: self.bytes });
                 return Progress::Done;
             }
         }
-        Progress::Goes(Job::Resize(job))
+        Progress::Goes
     }
+}
 
-    /// Makes sure that the cached copy of the block at an odd end has nothing beyond it (older
-    /// versions of it have then been written back). Returns true once it has not.
-    fn trim_end(&mut self, id: VolumeId) -> bool {
-        let size = self.cx.volume(id).size_bytes;
-        if size.is_multiple_of(BLOCK) {
-            return true;
+/// Makes sure that the cached copy of the block at an odd end has nothing beyond it (older
+/// versions of it have then been written back). Returns true once it has not.
+fn trim_end(cx: &mut Context, waits: &mut Waits, relocations: &mut Relocations, id: VolumeId) -> bool {
+    let size = cx.volume(id).size_bytes;
+    if size.is_multiple_of(BLOCK) {
+        return true;
+    }
+    let key = Key::new(id, size / BLOCK);
+    let range = BlockRange { first: key, last: key };
+    if !waits.lock(cx, id, range) {
+        return false;
+    }
+    // A fill that was read when the volume was larger may still be on its way.
+    cx.cancel_fills(range);
+    let mask = cx.block_mask(id, key.block());
+    if cx.map.shadows_reach_beyond(key, mask) {
+        // They cannot be moved. What lies beyond is not written back as long as the volume ends
+        // here.
+        waits.unlock(cx, id);
+        cx.reclaim_wants_destage = true;
+        cx.wake_in(DESTAGE_NS);
+        return false;
+    }
+    let slot = cx.map.lookup(key).filter(|slot| cx.map.mask(*slot) & !mask != 0);
+    let Some(slot) = slot.filter(|slot| !cx.map.is_lost(*slot)) else {
+        waits.unlock(cx, id);
+        return true;
+    };
+    match cx.map.state(slot) {
+        BlockState::Clean => {
+            cx.map.remove(key);
+            waits.unlock(cx, id);
+            true
         }
-        let key = Key::new(id, size / BLOCK);
-        let range = BlockRange { first: key, last: key };
-        if !self.lock_for_lifecycle(id, range) {
-            return false;
-        }
-        // A fill that was read when the volume was larger may still be on its way.
-        self.cx.cancel_fills(range);
-        let mask = self.cx.block_mask(id, key.block());
-        if self.cx.map.shadows_reach_beyond(key, mask) {
-            // They cannot be moved. What lies beyond is not written back as long as the volume ends
-            // here.
-            self.unlock(id);
-            self.cx.reclaim_wants_destage = true;
-            self.wake_in(DESTAGE_NS);
-            return false;
-        }
-        let slot = self.cx.map.lookup(key).filter(|slot| self.cx.map.mask(*slot) & !mask != 0);
-        let Some(slot) = slot.filter(|slot| !self.cx.map.is_lost(*slot)) else {
-            self.unlock(id);
-            return true;
-        };
-        match self.cx.map.state(slot) {
-            BlockState::Clean => {
-                self.cx.map.remove(key);
-                self.unlock(id);
-                true
+        _ => {
+            waits.unlock(cx, id);
+            let fixed = cx.map.is_fixed(slot);
+            if !relocations.relocate_masked(cx, slot, Some(mask)) {
+                cx.reclaim_wants_destage = true;
+                cx.wake_in(if fixed { DESTAGE_NS } else { RETRY_NS });
             }
-            _ => {
-                self.unlock(id);
-                let fixed = self.cx.map.is_fixed(slot);
-                if !self.relocate_masked(slot, Some(mask)) {
-                    self.cx.reclaim_wants_destage = true;
-                    self.wake_in(if fixed { DESTAGE_NS } else { RETRY_NS });
-                }
-                false
-            }
+            false
         }
     }
+}
 
-    /// True once nothing is under way beyond the new end, and nothing can begin: the locks are
-    /// held.
-    fn quiet_beyond(&mut self, id: VolumeId, bytes: u64) -> bool {
-        let busy = self.cx.reqs.iter().any(|req| req.volume == id && req.end() > bytes);
-        let first = Key::new(id, bytes.div_ceil(BLOCK));
-        let last = Key::new(id, BLOCK_LAST);
-        if busy || self.cx.fills.any_in(BlockRange { first, last }) {
-            return false;
-        }
-        // The block that the new end cuts belongs to it: nobody may be at work with its old length.
-        self.lock_for_lifecycle(id, BlockRange { first: Key::new(id, bytes / BLOCK), last })
+/// True once nothing is under way beyond the new end, and nothing can begin: the locks are
+/// held.
+fn quiet_beyond(cx: &mut Context, waits: &mut Waits, id: VolumeId, bytes: u64) -> bool {
+    let busy = cx.reqs.iter().any(|req| req.volume == id && req.end() > bytes);
+    let first = Key::new(id, bytes.div_ceil(BLOCK));
+    let last = Key::new(id, BLOCK_LAST);
+    if busy || cx.fills.any_in(BlockRange { first, last }) {
+        return false;
     }
+    // The block that the new end cuts belongs to it: nobody may be at work with its old length.
+    waits.lock(cx, id, BlockRange { first: Key::new(id, bytes / BLOCK), last })
 }

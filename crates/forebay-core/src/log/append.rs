@@ -19,7 +19,6 @@ use crate::context::events::Event;
 use crate::context::operations::OpKind;
 use crate::context::sectors::push_span;
 use crate::context::streams::{Batch, Item, ItemKind, ItemOwner};
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::{BlockState, SegmentPhase};
 use alloc::collections::VecDeque;
@@ -551,8 +550,4 @@ impl Context {
         }
         self.log.marks_since = self.now;
     }
-}
-
-impl Engine {
-    // --- clean marks
 }

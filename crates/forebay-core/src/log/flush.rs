@@ -109,7 +109,12 @@ impl Context {
             self.tell(Event::FlushDue(device));
         }
         for waiter in served.drain(..) {
-            self.tell(Event::Flushed { waiter, device, ok });
+            match waiter {
+                Waiter::Nobody => {}
+                // Nothing comes of it but an answer, unless the cache has failed.
+                Waiter::Request(req) if !self.fenced => self.request_part_done(req, device, ok),
+                waiter => self.tell(Event::Flushed { waiter, device, ok }),
+            }
         }
         self.flushes.served = served;
     }

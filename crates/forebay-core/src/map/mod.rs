@@ -457,6 +457,7 @@ impl CacheMap {
     }
 
     /// Segments that are sealed and empty; each is returned once.
+    #[inline]
     pub(crate) fn take_emptied(&mut self) -> Option<u32> {
         while let Some(number) = self.emptied.pop() {
             let segment = &self.segments[number as usize];

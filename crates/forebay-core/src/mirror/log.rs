@@ -12,7 +12,6 @@ use crate::context::coverage::CoverageMark;
 use crate::context::mirror::{Mirror, Standing};
 use crate::context::operations::OpKind;
 use crate::context::streams::{Batch, NO_OP};
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::SegmentPhase;
 use forebay_format::superblock::Superblock;
@@ -248,10 +247,4 @@ impl Context {
         mirror.flush_waits = false;
         self.flushed(Device::Cache, good);
     }
-}
-
-impl Engine {
-    // --- metadata
-
-    // --- flushes
 }

@@ -40,7 +40,6 @@ use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
 use crate::context::mirror::{Rebuild, Standing};
 use crate::context::{Context, Status};
-use crate::engine::Engine;
 use crate::failure::damage::CACHE_READ_TRIES;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::SegmentPhase;
@@ -263,53 +262,46 @@ impl Context {
     pub(crate) fn is_mirror_busy(&self) -> bool {
         !self.fenced && self.mirror_asks()
     }
-}
-
-impl Engine {
-    // --- failure
 
     /// Answers [`Action::RecordOut`]: the note is durable, or could not be made so.
-    pub fn member_recorded(&mut self, now: Nanos, ticket: u64, ok: bool) {
-        self.begin(now);
-        let (stopping, opening) = (self.cx.stopping, self.cx.status == Status::Opening);
-        let failed = matches!(self.cx.status, Status::Failed(_));
-        let Some(mirror) = &mut self.cx.mirror else { return };
+    pub(crate) fn member_recorded(&mut self, ticket: u64, ok: bool) {
+        let (stopping, opening) = (self.stopping, self.status == Status::Opening);
+        let failed = matches!(self.status, Status::Failed(_));
+        let Some(mirror) = &mut self.mirror else { return };
         if mirror.ticket.take_if(|pending| *pending == ticket).is_none() || failed {
             return;
         }
         let Standing::Asking(member) = mirror.standing else { return };
         if ok {
-            self.cx.put_out(member);
+            self.put_out(member);
         } else if opening {
-            self.cx.cover(CoverageMark::NoteRefused);
-            self.cx.tell(Event::OpeningFailed(Box::new(OpenError::NoNote)));
+            self.cover(CoverageMark::NoteRefused);
+            self.tell(Event::OpeningFailed(Box::new(OpenError::NoNote)));
         } else if mirror.asked >= ASK_TRIES || stopping {
             // Nothing can be promised any more, with one member or two.
-            self.cx.cover(CoverageMark::NoteRefused);
-            self.cx.fence();
+            self.cover(CoverageMark::NoteRefused);
+            self.fence();
         } else {
-            mirror.ask_again_at = Some(now + ASK_PAUSE_NS);
+            mirror.ask_again_at = Some(self.now + ASK_PAUSE_NS);
         }
     }
 
     /// The owner knows that a member is gone: it need not be found out by an error.
-    pub fn member_gone(&mut self, now: Nanos, member: u8) {
-        self.begin(now);
-        let Some(mirror) = &self.cx.mirror else { return };
-        if self.cx.status != Status::Ready {
+    pub(crate) fn member_gone(&mut self, member: u8) {
+        let Some(mirror) = &self.mirror else { return };
+        if !self.is_ready() {
             return;
         }
         if mirror.failed().is_some_and(|failed| failed != member) {
-            self.cx.fence();
+            self.fence();
         } else {
-            self.cx.member_failed(member);
+            self.member_failed(member);
         }
     }
 
     /// How the members stand; `None` if the cache is not mirrored.
-    #[must_use]
-    pub fn mirror_state(&self) -> Option<MirrorState> {
-        let (mirror, mark) = (self.cx.mirror.as_ref()?, self.cx.superblock.mirror?);
+    pub(crate) fn mirror_state(&self) -> Option<MirrorState> {
+        let (mirror, mark) = (self.mirror.as_ref()?, self.superblock.mirror?);
         Some(MirrorState {
             out: mirror.failed(),
             noted: matches!(mirror.standing, Standing::Out(_)),
@@ -318,6 +310,4 @@ impl Engine {
             mended_blocks: mirror.repairs.mended_blocks(),
         })
     }
-
-    // --- from time to time
 }

@@ -13,12 +13,11 @@
 
 use crate::api::lifecycle_error::LifecycleError;
 use crate::api::{Action, Device, Nanos, Notice, OpId};
+use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::mirror::{Copying, Rebuild, Standing};
 use crate::context::operations::{Op, OpKind};
 use crate::context::pages::PageUse;
-use crate::context::{Context, Status};
-use crate::engine::Engine;
 use crate::failure::damage::CACHE_READ_TRIES;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::{BlockState, SegmentPhase};
@@ -298,9 +297,7 @@ impl Context {
             self.notice(Notice::MirrorWhole);
         }
     }
-}
 
-impl Engine {
     /// An empty device takes the place of the member that is out: fills it. Its owner has put it
     /// where the old one was, and has drawn a new `tag`. [`Notice::MirrorWhole`] or
     /// [`Notice::RebuildFailed`] follows.
@@ -308,29 +305,27 @@ impl Engine {
     /// # Errors
     /// No member is out; the tag is not a new one; or ([`LifecycleError::Busy`]: try again soon)
     /// something else, or an operation of the old device, is under way.
-    pub fn begin_rebuild(&mut self, now: Nanos, tag: u64) -> Result<(), LifecycleError> {
-        self.begin(now);
-        if self.cx.status != Status::Ready || self.cx.stopping {
+    pub(crate) fn begin_rebuild(&mut self, tag: u64) -> Result<(), LifecycleError> {
+        if !self.is_ready() || self.stopping {
             return Err(LifecycleError::NotServing);
         }
-        if self.cx.fenced {
+        if self.fenced {
             return Err(LifecycleError::Fenced);
         }
-        let Some(mirror) = &mut self.cx.mirror else { return Err(LifecycleError::NotMirrored) };
+        let Some(mirror) = &mut self.mirror else { return Err(LifecycleError::NotMirrored) };
         let Standing::Out(member) = mirror.standing else { return Err(LifecycleError::NotMirrored) };
-        if tag == 0 || self.cx.superblock.mirror.is_some_and(|mark| mark.tags.contains(&tag)) {
+        if tag == 0 || self.superblock.mirror.is_some_and(|mark| mark.tags.contains(&tag)) {
             return Err(LifecycleError::TagInUse);
         }
         // What the old device says of an operation says nothing of the new one. Reads that wait for
         // better times are not under way.
         let old = |op: &&Op| op.member == member && op.kind.is_of_cache();
-        let waiting = self.cx.read_retry.operations().map(|op| self.cx.ops.get(op)).filter(old).count();
-        if mirror.rebuild.is_some() || self.cx.ops.iter().filter(old).count() > waiting {
+        let waiting = self.read_retry.operations().map(|op| self.ops.get(op)).filter(old).count();
+        if mirror.rebuild.is_some() || self.ops.iter().filter(old).count() > waiting {
             return Err(LifecycleError::Busy);
         }
         let columns = mirror.columns;
-        let is_pair =
-            |first: &u32| self.cx.map.segments[(first + columns) as usize].phase == SegmentPhase::Twin;
+        let is_pair = |first: &u32| self.map.segments[(first + columns) as usize].phase == SegmentPhase::Twin;
         let pending: BTreeSet<u32> = (0..columns).filter(is_pair).collect();
         mirror.unreadable[usize::from(member)].clear();
         let all = pending.len() as u32;
@@ -340,7 +335,7 @@ impl Engine {
             pending,
             all,
             copying: None,
-            next_at: now,
+            next_at: self.now,
             abandoned: false,
             ticket: None,
             wanted: false,

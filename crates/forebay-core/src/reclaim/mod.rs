@@ -13,40 +13,43 @@
 //! effect (I7).
 
 pub(crate) mod policy;
+pub(crate) mod relocate;
 pub(crate) mod shares;
 
+use crate::api::settings::ReclaimPolicy;
+use crate::checkpoint::Checkpoints;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
-use crate::context::locks::BlockRange;
-use crate::context::operations::OpKind;
-use crate::context::pages::{Page, PageUse};
-use crate::context::streams::{Item, ItemKind, ItemOwner};
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
+use crate::map::CacheMap;
+use crate::map::recent::Recent;
 use crate::map::segment::{BlockState, Key, SegmentPhase};
-use crate::map::{CacheMap, MASK_FULL};
-use crate::reclaim::policy::{Block, Candidate, Choice, Keep, Keeping, Kept, View};
+use crate::reclaim::policy::{Block, Candidate, Choice, Keep, Keeping, Kept, Victims, View};
+use crate::reclaim::relocate::Relocations;
 use alloc::vec::Vec;
-use forebay_format::{StreamKind, VolumeId, summary};
-
-/// Most relocations under way.
-const RELOCATIONS_MAX: usize = 64;
+use forebay_format::{StreamKind, summary};
 
 /// Segments of the append window that fills leave alone.
 pub(crate) const FILL_RESERVE: usize = 2;
 
 /// The victim being emptied.
 #[derive(Debug)]
-pub(crate) struct Reclaim {
+struct Victim {
     segment: u32,
     next: u32,
     kept: Kept,
 }
 
-impl Reclaim {
-    pub(crate) fn segment(&self) -> u32 {
-        self.segment
-    }
+/// Emptying segments: a part of the engine. What it remembers is lost with the process.
+#[derive(Debug)]
+pub(crate) struct Reclaim {
+    victim: Option<Victim>,
+    victims: Victims,
+    /// Rounds of reclaim, from 1: one ends when as many victims were taken as there are segments.
+    round: u64,
+    taken: u32,
+    /// Victims taken since there were enough free segments.
+    victims_since_enough: u64,
 }
 
 /// How far the victim is.
@@ -57,25 +60,6 @@ enum Emptying {
     Moving,
     /// Nothing more can be done for this segment now.
     Stuck(u32),
-}
-
-/// A block on its way to the survivor stream.
-#[derive(Debug)]
-pub(crate) struct Relocation {
-    key: Key,
-    from: u32,
-    /// Sectors to leave out of the copy are not in this mask.
-    mask: Option<u8>,
-    page: Page,
-    tries: u32,
-    /// Its new record says that it is dirty.
-    recorded_dirty: bool,
-}
-
-impl Relocation {
-    pub(crate) fn volume(&self) -> VolumeId {
-        self.key.volume()
-    }
 }
 
 /// A segment as reclaim sees it, if it may be a victim.
@@ -139,64 +123,91 @@ impl Context {
         }
         self.free.window.pop_front()
     }
+
+    /// A clean block leaves the cache unused; under `S3Fifo` it is remembered for a while.
+    fn note_evicted(&mut self, key: Key, probation: bool) {
+        if probation && self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo {
+            let (capacity, key) = (self.space(), self.ghosts.remembered(key));
+            Recent::sized(&mut self.ghosts.evicted, capacity).note(key);
+        }
+    }
 }
 
-impl Engine {
+impl Reclaim {
+    pub(crate) fn new() -> Self {
+        Self { victim: None, victims: Victims::default(), round: 1, taken: 0, victims_since_enough: 0 }
+    }
+
+    /// Nothing is reclaimed any more.
+    pub(crate) fn end(&mut self) {
+        self.victim = None;
+    }
+
+    /// The pool has no segment from `count` on any more.
+    pub(crate) fn forget_segments(&mut self, count: u32) {
+        self.victim.take_if(|victim| victim.segment >= count);
+    }
+
     /// Frees segments that have become empty.
-    pub(crate) fn collect_emptied(&mut self) {
-        while let Some(number) = self.cx.map.take_emptied() {
-            if self.reclaim.as_ref().is_some_and(|reclaim| reclaim.segment == number) {
-                self.reclaim = None;
-            }
-            self.cx.map.end_segment(number, SegmentPhase::Freed);
-            if self.cx.mirror.is_some() {
-                self.cx.half_freed(number);
-                continue;
-            }
-            if fault::planted(PlantedBug::ReuseSegmentEarly) {
-                self.cx.map.end_segment(number, SegmentPhase::Free);
-                self.cx.free.window.push_front(number);
-            } else if !self.cx.keep_retired(number) {
-                self.cx.free.pool.push_back(number);
-            }
+    #[inline]
+    pub(crate) fn collect_emptied(&mut self, cx: &mut Context) {
+        while let Some(number) = cx.map.take_emptied() {
+            self.free(cx, number);
         }
     }
 
-    pub(crate) fn step_reclaim(&mut self) {
-        self.cx.reclaim_wants_destage = false;
-        if self.cx.is_winding_down() {
+    fn free(&mut self, cx: &mut Context, number: u32) {
+        if self.victim.as_ref().is_some_and(|victim| victim.segment == number) {
+            self.victim = None;
+        }
+        cx.map.end_segment(number, SegmentPhase::Freed);
+        if cx.mirror.is_some() {
+            cx.half_freed(number);
             return;
         }
-        if self.cx.free_segments() >= self.cx.free.window_size as usize {
-            self.memory.victims_since_enough = 0;
+        if fault::planted(PlantedBug::ReuseSegmentEarly) {
+            cx.map.end_segment(number, SegmentPhase::Free);
+            cx.free.window.push_front(number);
+        } else if !cx.keep_retired(number) {
+            cx.free.pool.push_back(number);
+        }
+    }
+
+    pub(crate) fn step(&mut self, cx: &mut Context, relocations: &mut Relocations, checkpoint: &Checkpoints) {
+        cx.reclaim_wants_destage = false;
+        if cx.is_winding_down() {
+            return;
+        }
+        if cx.free_segments() >= cx.free.window_size as usize {
+            self.victims_since_enough = 0;
         }
         // Each pass either frees a segment, leaves moves under way, or finds that this victim has
         // to wait.
         let mut skipped = Vec::new();
-        while self.cx.free_segments() < self.cx.free.window_size as usize {
-            if self.reclaim.is_none() {
-                if self.is_busy_relocating() {
+        while cx.free_segments() < cx.free.window_size as usize {
+            if self.victim.is_none() {
+                if Self::is_busy_relocating(cx, checkpoint) {
                     return; // What is under way makes room; a victim chosen now would lose what deserves to stay.
                 }
-                let Some(choice) = self.choose_victim(&skipped) else {
-                    self.cx.reclaim_wants_destage = true;
-                    self.cx.cover(CoverageMark::ReclaimWantsDestage);
-                    self.yield_kept_orders();
+                let Some(choice) = self.choose_victim(cx, &skipped) else {
+                    cx.reclaim_wants_destage = true;
+                    cx.cover(CoverageMark::ReclaimWantsDestage);
+                    cx.yield_kept_orders(checkpoint.is_idle());
                     return;
                 };
                 let segment = choice.segment;
-                if self.spares(segment) && !choice.forced && !self.is_moving_in_vain() {
+                if self.spares(cx, segment) && !choice.forced && !self.is_moving_in_vain(cx) {
                     continue;
                 }
-                self.memory.victims_since_enough += 1;
-                if self.is_moving_in_vain() {
-                    self.cx.cover(CoverageMark::ReclaimInVain);
+                self.victims_since_enough += 1;
+                if self.is_moving_in_vain(cx) {
+                    cx.cover(CoverageMark::ReclaimInVain);
                 }
-                let all = self.cx.map.segments[segment as usize].unclean;
-                self.reclaim = Some(Reclaim { segment, next: 0, kept: Kept { choice, hits: 0, all } });
+                let all = cx.map.segments[segment as usize].unclean;
+                self.victim = Some(Victim { segment, next: 0, kept: Kept { choice, hits: 0, all } });
             }
-            match self.empty_victim() {
-                Emptying::Done => self.collect_emptied(),
+            match self.empty_victim(cx, relocations, checkpoint) {
+                Emptying::Done => self.collect_emptied(cx),
                 Emptying::Moving => return,
                 Emptying::Stuck(segment) => skipped.push(segment),
             }
@@ -207,37 +218,37 @@ impl Engine {
     /// them must take all the room that they give. From here on nothing is kept and nothing dirty
     /// is moved, until there is enough: what is clean goes, and destage makes clean what is not, so
     /// reclaim ends whatever the policies want (I25).
-    fn is_moving_in_vain(&self) -> bool {
-        self.memory.victims_since_enough > 2 * self.cx.map.segments.len() as u64
+    fn is_moving_in_vain(&self, cx: &Context) -> bool {
+        self.victims_since_enough > 2 * cx.map.segments.len() as u64
     }
 
     /// What the choice of a victim depends on.
-    fn view(&self) -> View {
-        let blocks = self.cx.map.geometry.segment_blocks;
+    fn view(&self, cx: &Context) -> View {
+        let blocks = cx.map.geometry.segment_blocks;
         // A segment full of dirty blocks gains nothing when it is moved; without room, nothing can
         // be moved at all.
         let most = blocks - summary::reserved_blocks(blocks);
         View {
-            policy: self.cx.config.pool.reclaim_policy,
+            policy: cx.config.pool.reclaim_policy,
             segment_blocks: blocks,
-            movable: if self.can_relocate() && !self.is_moving_in_vain() { most * 3 / 4 } else { 1 },
-            newest: self.cx.log.next_sequence,
+            movable: if cx.can_relocate() && !self.is_moving_in_vain(cx) { most * 3 / 4 } else { 1 },
+            newest: cx.log.next_sequence,
         }
     }
 
-    fn choose_victim(&mut self, skipped: &[u32]) -> Option<Choice> {
-        if let Some(choice) = self.cx.half_victim(skipped) {
+    fn choose_victim(&mut self, cx: &mut Context, skipped: &[u32]) -> Option<Choice> {
+        if let Some(choice) = cx.half_victim(skipped) {
             return Some(choice);
         }
-        let view = self.view();
-        let (map, round) = (&self.cx.map, self.memory.round);
+        let view = self.view(cx);
+        let (map, round) = (&cx.map, self.round);
         // Retired segments are emptied by `pool`.
-        let count = self.cx.segments_staying();
+        let count = cx.segments_staying();
         let offered = |number: &u32| *number < count && !skipped.contains(number);
         let look =
             |number: u32| Some(number).filter(offered).and_then(|number| candidate(map, number, round));
         let passes = fault::planted(PlantedBug::PassForEachVictim);
-        let victims = &mut self.memory.victims;
+        let victims = &mut self.victims;
         if !passes && let Some(choice) = victims.next(&view, look) {
             return Some(choice);
         }
@@ -248,30 +259,30 @@ impl Engine {
         let relief = skipped.is_empty().then_some(map.relief);
         let choice = victims.pass(&view, relief, (0..count).filter_map(look), count, look);
         if victims.has_more() {
-            self.cx.coverage.add(CoverageMark::VictimsListed);
+            cx.coverage.add(CoverageMark::VictimsListed);
         }
         choice
     }
 
     /// Spares a victim for the rest of the round if most of it would be kept for the smallest share
     /// of its volume: moving it would gain nothing.
-    fn spares(&mut self, number: u32) -> bool {
-        self.memory.taken += 1;
-        if self.memory.taken as usize >= self.cx.map.segments.len() {
-            self.memory.taken = 0;
-            self.memory.round += 1;
+    fn spares(&mut self, cx: &mut Context, number: u32) -> bool {
+        self.taken += 1;
+        if self.taken as usize >= cx.map.segments.len() {
+            self.taken = 0;
+            self.round += 1;
         }
         // A bit for each volume; there are at most 64.
         let mut within = 0_u64;
-        for volume in self.cx.volumes.iter().flatten() {
-            within |= u64::from(self.cx.held(volume.id) <= self.cx.share(volume.id).minimum) << volume.id.0;
+        for volume in cx.volumes.iter().flatten() {
+            within |= u64::from(cx.held(volume.id) <= cx.share(volume.id).minimum) << volume.id.0;
         }
         if within == 0 {
             return false;
         }
-        let segment = &self.cx.map.segments[number as usize];
-        let blocks = self.cx.map.geometry.segment_blocks;
-        self.cx.map.look_at(blocks.into());
+        let segment = &cx.map.segments[number as usize];
+        let blocks = cx.map.geometry.segment_blocks;
+        cx.map.look_at(blocks.into());
         let kept = (0..blocks).filter(|index| match segment.state(*index) {
             BlockState::Void => false,
             BlockState::Clean => {
@@ -281,260 +292,114 @@ impl Engine {
         });
         let spared = kept.count() as u32 >= blocks * 5 / 8;
         if spared {
-            self.cx.map.segments[number as usize].spared = self.memory.round;
+            cx.map.segments[number as usize].spared = self.round;
         }
         spared
     }
 
     /// Goes on with the victim.
-    fn empty_victim(&mut self) -> Emptying {
-        let Some(Reclaim { segment, mut next, mut kept }) = self.reclaim.take() else {
+    fn empty_victim(
+        &mut self,
+        cx: &mut Context,
+        relocations: &mut Relocations,
+        checkpoint: &Checkpoints,
+    ) -> Emptying {
+        let Some(Victim { segment, mut next, mut kept }) = self.victim.take() else {
             return Emptying::Done;
         };
-        while next < self.cx.map.geometry.segment_blocks {
-            let slot = self.cx.map.slot(segment, next);
-            self.cx.map.look_at(1);
-            let moves = match self.cx.map.state(slot) {
+        while next < cx.map.geometry.segment_blocks {
+            let slot = cx.map.slot(segment, next);
+            cx.map.look_at(1);
+            let moves = match cx.map.state(slot) {
                 BlockState::Void => false,
                 BlockState::Clean => {
-                    let keep = self.keeps(slot, &kept);
-                    if keep != Keep::No && self.is_busy_relocating() {
-                        self.reclaim = Some(Reclaim { segment, next, kept });
+                    let keep = self.keeps(cx, slot, &kept);
+                    if keep != Keep::No && Self::is_busy_relocating(cx, checkpoint) {
+                        self.victim = Some(Victim { segment, next, kept });
                         return Emptying::Moving;
                     }
-                    if keep != Keep::No && self.relocate(slot) {
-                        self.cx.count_survivor(slot, &mut kept);
+                    if keep != Keep::No && relocations.relocate(cx, slot) {
+                        cx.count_survivor(slot, &mut kept);
                         false
                     } else if keep == Keep::Must {
-                        return self.wait_with_victim(Reclaim { segment, next, kept });
+                        return self.wait_with_victim(cx, Victim { segment, next, kept });
                     } else {
-                        self.evict(slot);
+                        self.evict(cx, slot);
                         false
                     }
                 }
-                BlockState::Dirty if self.cx.map.is_lost(slot) => {
-                    self.cx.map.segments[segment as usize].unreclaimable = true;
+                BlockState::Dirty if cx.map.is_lost(slot) => {
+                    cx.map.segments[segment as usize].unreclaimable = true;
                     return Emptying::Stuck(segment);
                 }
                 BlockState::Dirty | BlockState::Destaged => true,
             };
-            if moves && !self.relocate(slot) {
-                return self.wait_with_victim(Reclaim { segment, next, kept });
+            if moves && !relocations.relocate(cx, slot) {
+                return self.wait_with_victim(cx, Victim { segment, next, kept });
             }
-            self.cx.stats.survivor_unclean_blocks += u64::from(moves);
+            cx.stats.survivor_unclean_blocks += u64::from(moves);
             next += 1;
         }
         // Everything is dropped or on its way. It frees itself when the last move has ended.
-        if self.cx.map.segments[segment as usize].live == 0 {
-            Emptying::Done
-        } else {
-            Emptying::Stuck(segment)
-        }
+        if cx.map.segments[segment as usize].live == 0 { Emptying::Done } else { Emptying::Stuck(segment) }
     }
 
     /// What becomes of a clean block of the victim.
-    fn keeps(&self, slot: u32, kept: &Kept) -> Keep {
-        let pinned = self.cx.map.is_pinned(slot);
+    fn keeps(&self, cx: &Context, slot: u32, kept: &Kept) -> Keep {
+        let pinned = cx.map.is_pinned(slot);
         if fault::planted(PlantedBug::KeepWithoutBound) && pinned {
             return Keep::Must;
         }
-        if self.is_moving_in_vain() {
+        if self.is_moving_in_vain(cx) {
             return Keep::No;
         }
-        let volume = self.cx.map.key(slot).volume();
-        let (share, held) = (self.cx.share(volume), self.cx.held(volume));
+        let volume = cx.map.key(slot).volume();
+        let (share, held) = (cx.share(volume), cx.held(volume));
         let block = Block {
-            hit: self.cx.map.is_hit(slot),
+            hit: cx.map.is_hit(slot),
             pinned,
-            probation: self.cx.is_on_probation(slot),
+            probation: cx.is_on_probation(slot),
             priority: share.priority,
             within_minimum: held <= share.minimum,
             above_maximum: held > share.maximum,
         };
         let keeping = Keeping {
-            policy: self.cx.config.pool.reclaim_policy,
-            segment_blocks: self.cx.map.geometry.segment_blocks,
-            survivors_max_pct: self.cx.config.pool.survivors_max_pct,
+            policy: cx.config.pool.reclaim_policy,
+            segment_blocks: cx.map.geometry.segment_blocks,
+            survivors_max_pct: cx.config.pool.survivors_max_pct,
         };
         keeping.decide(&block, kept)
     }
 
-    fn evict(&mut self, slot: u32) {
-        let key = self.cx.map.key(slot);
-        let probation = self.cx.is_on_probation(slot);
-        self.cx.map.remove(key);
-        self.cx.stats.evicted_blocks += 1;
-        self.cx.counters.of(key.volume()).evicted_blocks += 1;
-        self.note_evicted(key, probation);
+    fn evict(&mut self, cx: &mut Context, slot: u32) {
+        let key = cx.map.key(slot);
+        let probation = cx.is_on_probation(slot);
+        cx.map.remove(key);
+        cx.stats.evicted_blocks += 1;
+        cx.counters.of(key.volume()).evicted_blocks += 1;
+        cx.note_evicted(key, probation);
     }
 
     /// A block of the victim cannot be moved now. If moves are under way, they will make it
     /// possible; if not, the block is being changed or there is no room: another victim may do.
-    fn wait_with_victim(&mut self, victim: Reclaim) -> Emptying {
-        self.cx.cover(CoverageMark::VictimWaits);
-        if self.cx.log.moves == 0 {
-            self.cx.reclaim_wants_destage = true;
+    fn wait_with_victim(&mut self, cx: &mut Context, victim: Victim) -> Emptying {
+        cx.cover(CoverageMark::VictimWaits);
+        if cx.log.moves == 0 {
+            cx.reclaim_wants_destage = true;
             return Emptying::Stuck(victim.segment);
         }
-        self.reclaim = Some(victim);
+        self.victim = Some(victim);
         Emptying::Moving
     }
 
     /// Nothing can be moved now, but it is only a matter of time: moves that are under way will
     /// end, or segments will join the window. Who evicted now would lose what deserves to stay.
-    fn is_busy_relocating(&self) -> bool {
-        let stream = &self.cx.log.streams[StreamKind::Survivor.index()];
-        let drains = !self.cx.free.window.is_empty() || stream.room(self.cx.batch_blocks()) > 1;
-        !self.cx.fenced
-            && !self.can_relocate()
-            && (self.cx.log.moves > 0 && drains || self.checkpoint.is_room_coming(&self.cx))
-    }
-
-    fn can_relocate(&self) -> bool {
-        !self.cx.fenced
-            && self.cx.log.moves < RELOCATIONS_MAX
-            && self.cx.pages.available(PageUse::Survivor) > 0
-            && self.has_room_to_relocate()
-    }
-
-    /// Room for one more survivor: the worst case is a header block for each.
-    fn has_room_to_relocate(&self) -> bool {
-        let stream = &self.cx.log.streams[StreamKind::Survivor.index()];
-        let segments = self.cx.free.window.len() as u32;
-        let room = stream.room(self.cx.batch_blocks()) + segments * self.cx.batch_blocks();
-        let waiting = self.cx.log.moves + stream.queue.len();
-        (waiting as u32 + 2) * 2 < room
-    }
-
-    /// Starts to move a block; false if that is not possible now.
-    pub(crate) fn relocate(&mut self, slot: u32) -> bool {
-        self.relocate_masked(slot, None)
-    }
-
-    /// As `relocate`; the copy has no sectors but those of `mask`.
-    pub(crate) fn relocate_masked(&mut self, slot: u32, mask: Option<u8>) -> bool {
-        let key = self.cx.map.key(slot);
-        let range = BlockRange { first: key, last: key };
-        if !self.can_relocate() || self.cx.map.is_fixed(slot) || !self.cx.has_room_for_single(slot) {
+    fn is_busy_relocating(cx: &Context, checkpoint: &Checkpoints) -> bool {
+        if cx.fenced || cx.can_relocate() {
             return false;
         }
-        if !fault::planted(PlantedBug::RelocateWithoutLock) && !self.cx.locks.try_acquire(range) {
-            return false;
-        }
-        let page = self.cx.pages.take(PageUse::Survivor).expect("a page is available");
-        let relocation = Relocation { key, from: slot, mask, page, tries: 1, recorded_dirty: false };
-        let relocation = self.relocations.insert(relocation);
-        self.cx.log.moves += 1;
-        self.cx.map.leaves(slot, true);
-        self.read_for_relocation(relocation);
-        true
-    }
-
-    fn read_for_relocation(&mut self, number: u32) {
-        let relocation = self.relocations.get(number);
-        let (slot, page, tries) = (relocation.from, relocation.page, relocation.tries);
-        self.cx.map.pin(slot);
-        self.cx.log.survivor_reads += 1;
-        let kind = OpKind::RelocateRead { relocation: number };
-        self.cx.read_slots((slot, 1), tries, &[page.span()], kind);
-    }
-
-    pub(crate) fn relocation_read(&mut self, number: u32, ok: bool, crcs: &[u32]) {
-        self.cx.log.survivor_reads -= 1;
-        let relocation = self.relocations.get_mut(number);
-        let (slot, key, page) = (relocation.from, relocation.key, relocation.page);
-        relocation.tries += 1;
-        let mask = relocation.mask.unwrap_or(MASK_FULL);
-        let tries = relocation.tries;
-        let right = ok && crcs.first() == Some(&self.cx.map.crc(slot));
-        let current = self.cx.map.lookup(key) == Some(slot);
-        self.cx.map.unpin(slot);
-        if !current {
-            self.cx.cover(CoverageMark::RelocationLost);
-            self.end_relocation(number);
-        } else if right {
-            let dirty = self.cx.map.state(slot) == BlockState::Dirty
-                && !fault::planted(PlantedBug::ForgetDirtySurvivor);
-            self.relocations.get_mut(number).recorded_dirty = dirty;
-            let item = Item {
-                key,
-                crc: self.cx.map.crc(slot),
-                kind: ItemKind::Data { mask: self.cx.map.mask(slot) & mask, dirty },
-                span: Some(page.span()),
-                done: ItemOwner::Survivor(number),
-            };
-            self.cx.map.pin(slot);
-            // A record that says something of dirty data, be it that it is clean now, belongs on
-            // both members.
-            let single = self.cx.mirror.is_some() && self.cx.map.state(slot) == BlockState::Clean;
-            self.cx.enqueue(if single { StreamKind::Fill } else { StreamKind::Survivor }, item);
-        } else if tries <= self.cx.slot_tries(slot) {
-            self.read_for_relocation(number);
-        } else {
-            self.cx.give_up(slot);
-            self.end_relocation(number);
-        }
-    }
-
-    /// The cache is given up: nothing is reclaimed any more, and clean copies do not count.
-    pub(crate) fn end_reclaim(&mut self) {
-        self.reclaim = None;
-        for index in 0..self.cx.map.volumes.len() {
-            if self.cx.map.volumes[index].cached > 0 {
-                self.forget_clean(self.cx.now, VolumeId(index as u16));
-            }
-        }
-    }
-
-    /// The copy was appended to `slot` (with the pin of the original still held), or not.
-    pub(crate) fn relocated(&mut self, number: u32, slot: Option<u32>) {
-        let relocation = self.relocations.get(number);
-        let (from, key, recorded_dirty) = (relocation.from, relocation.key, relocation.recorded_dirty);
-        let current =
-            self.cx.map.lookup(key) == Some(from) || fault::planted(PlantedBug::RelocateWithoutLock);
-        if let (Some(slot), true) = (slot, current) {
-            // The block may have been destaged on the way. If its record says dirty, a mark must
-            // follow.
-            let state = self.cx.map.state(from);
-            let state = match state {
-                BlockState::Void => BlockState::Dirty,
-                BlockState::Dirty if fault::planted(PlantedBug::ForgetDirtySurvivor) => BlockState::Clean,
-                BlockState::Clean if recorded_dirty => BlockState::Destaged,
-                state => state,
-            };
-            match state {
-                BlockState::Dirty => self.cx.cover(CoverageMark::DirtySurvivor),
-                BlockState::Destaged => self.cx.cover(CoverageMark::SurvivorDestaged),
-                BlockState::Clean | BlockState::Void => {}
-            }
-            let (pinned, born) = (self.cx.map.is_pinned(from), self.cx.map.born(from));
-            self.cx.map.insert_born(slot, state, born);
-            if pinned {
-                self.cx.map.set_pinned(slot);
-            }
-            self.cx.stats.relocated_blocks += 1;
-            if state == BlockState::Destaged {
-                self.cx.add_mark(slot);
-            }
-            // The record of a clean survivor is a clean mark as well, if that of the original says
-            // dirty.
-            self.cx.log.marks_ticket = self.cx.flushes.cache.ticket();
-        } else {
-            self.cx.cover(CoverageMark::RelocationLost);
-        }
-        self.cx.map.unpin(from);
-        self.end_relocation(number);
-    }
-
-    fn end_relocation(&mut self, number: u32) {
-        let relocation = self.relocations.remove(number);
-        self.cx.log.moves -= 1;
-        self.cx.map.leaves(relocation.from, false);
-        self.cx.pages.give(PageUse::Survivor, relocation.page);
-        if fault::planted(PlantedBug::RelocateWithoutLock) {
-            return;
-        }
-        let range = BlockRange { first: relocation.key, last: relocation.key };
-        self.cx.release_blocks(range);
+        let stream = &cx.log.streams[StreamKind::Survivor.index()];
+        let drains = !cx.free.window.is_empty() || stream.room(cx.batch_blocks()) > 1;
+        cx.log.moves > 0 && drains || checkpoint.is_room_coming(cx)
     }
 }

@@ -22,10 +22,12 @@
 
 use crate::api::settings::{Priority, VolumeSettings};
 use crate::context::Context;
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
-use crate::map::segment::{BlockState, Key, SegmentPhase};
+use crate::map::segment::{BlockState, SegmentPhase};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use forebay_format::VolumeId;
+use forebay_format::geometry::VOLUMES_MAX;
 
 /// Share of the pool that all smallest shares together may hold, percent.
 const MINIMA_MAX_PCT: u64 = 70;
@@ -38,7 +40,7 @@ const TRIM_PAUSE_NS: u64 = 100_000_000;
 
 /// The hand of the clock that keeps a volume at its largest share.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Trim {
+struct Trim {
     segment: u32,
     index: u32,
     /// Segments looked at since something was taken.
@@ -55,10 +57,19 @@ pub(crate) enum SweepTask {
 
 /// A walk over all segments, as asked for by an operator.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sweep {
-    pub(crate) volume: VolumeId,
+struct Sweep {
+    volume: VolumeId,
     task: SweepTask,
     next_segment: u32,
+}
+
+/// What keeps the shares of volumes, and walks over their blocks: a part of the engine.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    /// How far the enforcement of the largest share is, by volume.
+    trims: Vec<Trim>,
+    /// Walks over all blocks that an operator asked for.
+    sweeps: VecDeque<Sweep>,
 }
 
 /// Shares of a volume in blocks, and its rank among the others.
@@ -147,112 +158,125 @@ impl Context {
     }
 }
 
-impl Engine {
-    /// Takes clean blocks of volumes that have more than their largest share out of the map.
-    pub(crate) fn step_shares(&mut self) {
-        let mut steps = TRIM_STEPS;
-        for number in 0..self.cx.volumes.len() {
-            let Some(volume) = &self.cx.volumes[number] else { continue };
-            let id = volume.id;
-            if volume.settings.max_share_pct < 100
-                && self.cx.is_above_maximum(id)
-                && self.cx.now >= self.memory.trims[number].paused_until
-            {
-                self.trim(id, &mut steps);
-            }
-        }
-        self.step_sweeps();
+impl Shares {
+    pub(crate) fn new() -> Self {
+        Self { trims: alloc::vec![Trim::default(); VOLUMES_MAX as usize], sweeps: VecDeque::new() }
     }
 
-    fn trim(&mut self, id: VolumeId, steps: &mut u32) {
+    /// A volume was detached: walks over its blocks are forgotten. If it stays in the cache its
+    /// pins are released, since nobody could do it; if it goes, they go with its blocks.
+    pub(crate) fn forget_volume(&mut self, cx: &Context, id: VolumeId, goes: bool) {
         let number = usize::from(id.0);
-        let mut trim = self.memory.trims[number];
-        let segments = self.cx.map.segments.len() as u32;
-        while *steps > 0 && self.cx.is_above_maximum(id) {
+        self.trims[number] = Trim::default();
+        self.sweeps.retain(|sweep| sweep.volume != id);
+        if !goes && cx.map.volumes[number].pinned > 0 {
+            self.sweep(id, SweepTask::Unpin);
+        }
+    }
+
+    /// The cache is given up: clean copies do not count.
+    pub(crate) fn forget_all_clean(&mut self, cx: &Context) {
+        for (index, volume) in cx.map.volumes.iter().enumerate() {
+            if volume.cached > 0 {
+                self.sweep(VolumeId(index as u16), SweepTask::DropClean);
+            }
+        }
+    }
+
+    /// A walk is under way for a volume.
+    pub(crate) fn is_sweeping(&self, volume: VolumeId) -> bool {
+        self.sweeps.iter().any(|sweep| sweep.volume == volume)
+    }
+
+    /// Takes clean blocks of volumes that have more than their largest share out of the map.
+    pub(crate) fn step(&mut self, cx: &mut Context) {
+        let mut steps = TRIM_STEPS;
+        for number in 0..cx.volumes.len() {
+            let Some(volume) = &cx.volumes[number] else { continue };
+            let id = volume.id;
+            if volume.settings.max_share_pct < 100
+                && cx.is_above_maximum(id)
+                && cx.now >= self.trims[number].paused_until
+            {
+                self.trim(cx, id, &mut steps);
+            }
+        }
+        self.step_sweeps(cx);
+    }
+
+    fn trim(&mut self, cx: &mut Context, id: VolumeId, steps: &mut u32) {
+        let number = usize::from(id.0);
+        let mut trim = self.trims[number];
+        let segments = cx.map.segments.len() as u32;
+        while *steps > 0 && cx.is_above_maximum(id) {
             *steps -= 1;
-            let closed = self.cx.map.segments.get(trim.segment as usize);
+            let closed = cx.map.segments.get(trim.segment as usize);
             let useful =
                 closed.is_some_and(|segment| segment.phase == SegmentPhase::Sealed && segment.live > 0);
-            if !useful || trim.index >= self.cx.map.geometry.segment_blocks {
+            if !useful || trim.index >= cx.map.geometry.segment_blocks {
                 trim.segment = if trim.segment + 1 < segments { trim.segment + 1 } else { 0 };
                 trim.index = 0;
                 trim.fruitless += 1;
                 // Hit blocks get off once, so the second turn takes what the first did not.
                 if trim.fruitless > 2 * segments {
-                    (trim.fruitless, trim.paused_until) = (0, self.cx.now + TRIM_PAUSE_NS);
+                    (trim.fruitless, trim.paused_until) = (0, cx.now + TRIM_PAUSE_NS);
                     break;
                 }
                 continue;
             }
-            if self.cx.trim_slot(id, self.cx.map.slot(trim.segment, trim.index)) {
+            if cx.trim_slot(id, cx.map.slot(trim.segment, trim.index)) {
                 trim.fruitless = 0;
             }
             trim.index += 1;
         }
-        self.memory.trims[number] = trim;
-    }
-
-    // --- walks
-
-    /// Releases all pins of a volume, as when the rule that made them is gone. Takes effect bit by
-    /// bit; pins made meanwhile may be released too.
-    pub fn unpin_all(&mut self, now: u64, volume: VolumeId) {
-        self.begin(now);
-        self.sweep(volume, SweepTask::Unpin);
-    }
-
-    /// Forgets the clean blocks of a volume, pinned ones included. Takes effect bit by bit; what is
-    /// filled meanwhile may stay. Blocks that only the cache has are not touched.
-    pub fn forget_clean(&mut self, now: u64, volume: VolumeId) {
-        self.begin(now);
-        self.sweep(volume, SweepTask::DropClean);
-    }
-
-    /// True while a walk of [`Engine::unpin_all`] or [`Engine::forget_clean`] is under way for a
-    /// volume.
-    #[must_use]
-    pub fn is_sweeping(&self, volume: VolumeId) -> bool {
-        self.memory.sweeps.iter().any(|sweep| sweep.volume == volume)
+        self.trims[number] = trim;
     }
 
     pub(crate) fn sweep(&mut self, volume: VolumeId, task: SweepTask) {
         // One of each kind for a volume; a second one starts it over.
-        self.memory.sweeps.retain(|sweep| sweep.volume != volume || sweep.task != task);
-        self.memory.sweeps.push_back(Sweep { volume, task, next_segment: 0 });
+        self.sweeps.retain(|sweep| sweep.volume != volume || sweep.task != task);
+        self.sweeps.push_back(Sweep { volume, task, next_segment: 0 });
     }
 
-    pub(crate) fn step_sweeps(&mut self) {
+    #[inline]
+    pub(crate) fn step_sweeps(&mut self, cx: &mut Context) {
+        if !self.sweeps.is_empty() {
+            self.go_on(cx);
+        }
+    }
+
+    fn go_on(&mut self, cx: &mut Context) {
         for _ in 0..SWEEP_SEGMENTS {
-            let Some(mut sweep) = self.memory.sweeps.pop_front() else { return };
+            let Some(mut sweep) = self.sweeps.pop_front() else { return };
             let number = sweep.next_segment;
-            if number as usize >= self.cx.map.segments.len() {
+            if number as usize >= cx.map.segments.len() {
                 continue;
             }
             sweep.next_segment += 1;
-            self.memory.sweeps.push_front(sweep);
-            let segment = &self.cx.map.segments[number as usize];
+            self.sweeps.push_front(sweep);
+            let segment = &cx.map.segments[number as usize];
             if segment.live > 0 && (sweep.task == SweepTask::DropClean || segment.pinned > 0) {
-                self.sweep_segment(sweep, number);
+                self.sweep_segment(cx, sweep, number);
             }
         }
     }
 
-    fn sweep_segment(&mut self, sweep: Sweep, number: u32) {
-        for index in 0..self.cx.map.geometry.segment_blocks {
-            let slot = self.cx.map.slot(number, index);
-            let state = self.cx.map.state(slot);
-            if state == BlockState::Void || self.cx.map.key(slot).volume() != sweep.volume {
+    fn sweep_segment(&mut self, cx: &mut Context, sweep: Sweep, number: u32) {
+        for index in 0..cx.map.geometry.segment_blocks {
+            let slot = cx.map.slot(number, index);
+            let state = cx.map.state(slot);
+            if state == BlockState::Void || cx.map.key(slot).volume() != sweep.volume {
                 continue;
             }
             match sweep.task {
-                SweepTask::Unpin => self.cx.map.clear_pinned(slot),
+                SweepTask::Unpin => cx.map.clear_pinned(slot),
                 SweepTask::DropClean
                     if state == BlockState::Clean
-                        || state == BlockState::Destaged && self.cx.runs_without_cache() =>
+                        || state == BlockState::Destaged && cx.runs_without_cache() =>
                 {
-                    self.cx.map.remove(self.cx.map.key(slot));
-                    self.cx.stats.evicted_blocks += 1;
-                    self.cx.counters.of(sweep.volume).evicted_blocks += 1;
+                    cx.map.remove(cx.map.key(slot));
+                    cx.stats.evicted_blocks += 1;
+                    cx.counters.of(sweep.volume).evicted_blocks += 1;
                 }
                 SweepTask::DropClean => {}
             }
@@ -260,14 +284,8 @@ impl Engine {
     }
 
     /// A walk goes on as soon as it can.
-    pub(crate) fn sweeps_deadline(&self) -> Option<u64> {
-        (!self.memory.sweeps.is_empty()).then_some(self.cx.now)
-    }
-
-    /// True if the block is pinned.
-    #[must_use]
-    pub fn is_pinned(&self, volume: VolumeId, block: u64) -> bool {
-        self.cx.map.lookup(Key::new(volume, block)).is_some_and(|slot| self.cx.map.is_pinned(slot))
+    pub(crate) fn sweeps_deadline(&self, cx: &Context) -> Option<u64> {
+        (!self.sweeps.is_empty()).then_some(cx.now)
     }
 }
 

@@ -17,58 +17,13 @@ use crate::context::sectors::{BLOCK, sector_mask};
 use crate::fault::{self, PlantedBug};
 use crate::map::MASK_FULL;
 use crate::map::segment::{BLOCK_LAST, BlockState, Key};
-use crate::recovery::Recovery;
+use crate::recovery::state::{Recovery, Sample, Verdict};
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::VolumeEntry;
 
 /// Clean blocks compared with the backing store after an unclean stop.
 const SAMPLES_UNCLEAN: usize = 32;
-
-/// A block whose content on the backing store is known if nobody touched it.
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    block: u64,
-    crc32c: u32,
-}
-
-/// What is found out about one attached volume.
-#[derive(Debug, Default)]
-pub(crate) struct Verdict {
-    samples: Vec<Sample>,
-    matched: u32,
-    changed: bool,
-    unsure: bool,
-    /// Nobody knows whether it was changed: clean blocks do not count.
-    uncertain: bool,
-}
-
-impl Verdict {
-    /// The next block to be compared, if that can still change the verdict.
-    pub(crate) fn next_sample(&self) -> Option<u64> {
-        self.samples.last().filter(|_| !self.changed).map(|sample| sample.block)
-    }
-
-    /// The block of the last sample was read and has this checksum.
-    pub(crate) fn compare(&mut self, crc: Option<u32>) {
-        if let Some(sample) = self.samples.pop() {
-            let same = crc == Some(sample.crc32c);
-            self.matched += u32::from(same);
-            self.changed |= !same;
-        }
-    }
-
-    /// A backing store has changed if its modification stamp did, if a sample differs, or if it is
-    /// another one by its identity and nothing speaks for it.
-    pub(crate) fn is_changed(&self) -> bool {
-        self.changed || self.unsure && self.matched == 0
-    }
-
-    /// It may have changed: clean blocks are dropped, dirty ones stay.
-    pub(crate) fn is_uncertain(&self) -> bool {
-        self.uncertain && !self.is_changed()
-    }
-}
 
 impl Context {
     /// The size to serve. A volume that has grown keeps its old size as long as its last block is

@@ -17,12 +17,10 @@ use crate::context::coverage::CoverageMark;
 use crate::context::mirror::Standing;
 use crate::context::operations::OpKind;
 use crate::context::recovery_reads::{CopyOf, What};
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::SegmentPhase;
-use crate::recovery::Recovery;
 use crate::recovery::scan::{After, Bytes};
-use alloc::collections::{BTreeMap, BTreeSet};
+use crate::recovery::state::{Half, PairRead, Recovery};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState};
@@ -36,32 +34,6 @@ pub struct MirrorDevices {
     pub geometry: Geometry,
     /// Which members are there and were not noted to be out.
     pub there: [bool; 2],
-}
-
-/// One half of a pair as it was read.
-#[derive(Debug)]
-struct Half {
-    bytes: Vec<u8>,
-    bad: Vec<bool>,
-}
-
-#[derive(Debug, Default)]
-struct PairRead {
-    /// Halves that are read.
-    expected: [bool; 2],
-    found: [Option<Half>; 2],
-    /// The second half may be a segment of its own: nothing says what the column was used for.
-    single: bool,
-}
-
-/// Pairs that are being read, and what members lack of them.
-#[derive(Debug, Default)]
-pub(crate) struct Pairs {
-    reads: BTreeMap<u32, PairRead>,
-    /// Columns that are being read, or were.
-    begun: BTreeSet<u32>,
-    mends: Vec<(u64, Vec<u8>)>,
-    mending: u32,
 }
 
 impl Context {
@@ -387,12 +359,6 @@ impl Recovery {
             self.settle_devices(cx, &volumes);
         }
     }
-}
-
-impl Engine {
-    // --- what a checkpoint says
-
-    // --- before the cache is used
 }
 
 /// Checks that two members can be of one cache: `newer` has the superblock that counts.

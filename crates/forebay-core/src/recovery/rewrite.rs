@@ -19,8 +19,7 @@ use crate::context::operations::OpKind;
 use crate::context::recovery_reads::{RecoveryRead, What};
 use crate::context::sectors::BLOCK;
 use crate::fault::{self, PlantedBug};
-use crate::recovery::Recovery;
-use crate::recovery::scan::Found;
+use crate::recovery::state::Recovery;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use forebay_format::{StreamKind, VolumeId};
@@ -29,26 +28,6 @@ use forebay_format::{StreamKind, VolumeId};
 const PIECE_BLOCKS: u32 = 64;
 /// Pieces under way.
 const IN_FLIGHT: usize = 16;
-
-/// What is to be written again: segments, and blocks from and to.
-#[derive(Debug, Default)]
-pub(crate) struct Rewrite {
-    ranges: Vec<(u32, u32, u32)>,
-    /// Segment, first byte in the cache, bytes.
-    pieces: Vec<(u32, u64, u64)>,
-    in_flight: usize,
-    volumes: Vec<VolumeId>,
-}
-
-impl Rewrite {
-    /// This batch of a segment counts, and none says that it was flushed.
-    pub(crate) fn add(&mut self, segment: u32, batch: &Found) {
-        match self.ranges.last_mut() {
-            Some((number, _, end)) if (*number, *end) == (segment, batch.start) => *end = batch.end(),
-            _ => self.ranges.push((segment, batch.start, batch.end())),
-        }
-    }
-}
 
 impl Context {
     /// Batches of this stream are written again.

@@ -22,75 +22,41 @@ use crate::api::settings::{Admission, ReclaimPolicy, Treatment};
 use crate::api::{Request, RequestKind};
 use crate::context::Context;
 use crate::context::sectors::BLOCK;
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::map::recent::Recent;
 use crate::map::segment::{BlockState, Key};
-use crate::reclaim::policy::Victims;
-use crate::reclaim::shares::{Sweep, SweepTask, Trim};
 use crate::request::sequential::SequentialDetector;
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
-use alloc::vec;
 use alloc::vec::Vec;
 use forebay_format::geometry::VOLUMES_MAX;
 use forebay_format::{StreamKind, VolumeId};
 
-/// What policies remember. Lost with the process: nothing here decides what is right, only what is
-/// cached.
+/// What admission remembers. Lost with the process: nothing here decides what is right, only what
+/// is cached.
 #[derive(Debug)]
-pub(crate) struct Memory {
-    pub(crate) victims: Victims,
-    /// Rounds of reclaim, from 1: one ends when as many victims were taken as there are segments.
-    pub(crate) round: u64,
-    pub(crate) taken: u32,
-    /// Victims taken since there were enough free segments.
-    pub(crate) victims_since_enough: u64,
-    /// Blocks evicted from probation not long ago.
-    pub(crate) ghosts: Option<Recent>,
+pub(crate) struct AdmissionMemory {
     /// Blocks missed, and not admitted, not long ago.
     missed: Option<Recent>,
     /// Streams of reads and of writes, by volume; there once a volume has a threshold.
     sequential: Vec<Option<Box<[SequentialDetector; 2]>>>,
-    /// How far the enforcement of the largest share is, by volume.
-    pub(crate) trims: Vec<Trim>,
-    /// Walks over all blocks that an operator asked for.
-    pub(crate) sweeps: VecDeque<Sweep>,
-    /// How often the number of a volume has become free: what is remembered of the one that had it
-    /// is of no other.
-    owners: Vec<u64>,
 }
 
-impl Memory {
+impl AdmissionMemory {
     pub(crate) fn new() -> Self {
         let mut sequential = Vec::new();
         sequential.resize_with(VOLUMES_MAX as usize, || None);
-        let mut trims = Vec::new();
-        trims.resize_with(VOLUMES_MAX as usize, Trim::default);
-        Self {
-            victims: Victims::default(),
-            round: 1,
-            taken: 0,
-            victims_since_enough: 0,
-            ghosts: None,
-            missed: None,
-            sequential,
-            trims,
-            sweeps: VecDeque::new(),
-            owners: vec![0; VOLUMES_MAX as usize],
-        }
-    }
-
-    /// The key under which a block is remembered. Keys of blocks leave the upper 18 bits free.
-    fn remembered(&self, key: Key) -> Key {
-        Key(key.0 | self.owners[usize::from(key.volume().0)] << 46)
+        Self { missed: None, sequential }
     }
 
     /// Bytes allocated for what was seen not long ago.
     pub(crate) fn bytes(&self) -> usize {
-        let tables = [&self.ghosts, &self.missed];
         let sequential = self.sequential.iter().flatten().count() * size_of::<[SequentialDetector; 2]>();
-        tables.into_iter().flatten().map(Recent::bytes).sum::<usize>() + sequential
+        self.missed.as_ref().map_or(0, Recent::bytes) + sequential
+    }
+
+    /// A volume was detached.
+    pub(crate) fn forget_volume(&mut self, id: VolumeId) {
+        self.sequential[usize::from(id.0)] = None;
     }
 }
 
@@ -128,38 +94,53 @@ impl Context {
             self.pin_block(slot);
         }
     }
+
+    /// The stream for a fill: straight to the survivors if the block left not long ago, and there
+    /// is plenty of room (the last segments of the window belong to reclaim).
+    pub(crate) fn stream_of_fill(&mut self, key: Key) -> StreamKind {
+        let key = self.ghosts.remembered(key);
+        let returns = self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo
+            && self.ghosts.evicted.as_mut().is_some_and(|ghosts| ghosts.take(key));
+        let room = self.free.window.len() > self.free.window_size as usize / 2;
+        if returns && room && self.mirror.is_none() {
+            self.stats.readmitted_blocks += 1;
+            StreamKind::Survivor
+        } else {
+            StreamKind::Fill
+        }
+    }
 }
 
-impl Engine {
+impl AdmissionMemory {
     /// How a request is treated: as the owner's rules say, unless it belongs to a long stream.
-    pub(crate) fn treat(&mut self, request: &Request<'_>) -> Treatment {
-        if request.treatment != Treatment::Cache || !self.is_of_long_stream(request) {
+    pub(crate) fn treat(&mut self, cx: &mut Context, request: &Request<'_>) -> Treatment {
+        if request.treatment != Treatment::Cache || !self.is_of_long_stream(cx, request) {
             return request.treatment;
         }
         match request.kind {
             RequestKind::Read => {
-                self.cx.stats.sequential_bypassed_reads += 1;
-                self.cx.counters.of(request.volume).sequential_bypassed_reads += 1;
+                cx.stats.sequential_bypassed_reads += 1;
+                cx.counters.of(request.volume).sequential_bypassed_reads += 1;
             }
-            _ if self.cx.is_over_dirty(request) || self.cx.waits_for_order(request.volume) => {
+            _ if cx.is_over_dirty(request) || cx.waits_for_order(request.volume) => {
                 return request.treatment;
             }
             _ => {
-                self.cx.stats.sequential_bypassed_writes += 1;
-                self.cx.counters.of(request.volume).sequential_bypassed_writes += 1;
+                cx.stats.sequential_bypassed_writes += 1;
+                cx.counters.of(request.volume).sequential_bypassed_writes += 1;
             }
         }
         Treatment::Bypass
     }
 
-    fn is_of_long_stream(&mut self, request: &Request<'_>) -> bool {
+    fn is_of_long_stream(&mut self, cx: &mut Context, request: &Request<'_>) -> bool {
         let direction = match request.kind {
             RequestKind::Read => 0,
             RequestKind::Write { .. } => 1,
             _ => return false,
         };
-        let threshold = self.cx.volume(request.volume).settings.skip_sequential_bytes;
-        let sequential = &mut self.memory.sequential[usize::from(request.volume.0)];
+        let threshold = cx.volume(request.volume).settings.skip_sequential_bytes;
+        let sequential = &mut self.sequential[usize::from(request.volume.0)];
         if threshold == 0 {
             *sequential = None;
             return false;
@@ -170,21 +151,21 @@ impl Engine {
     }
 
     /// True if a clean copy of this block may enter on behalf of this request.
-    pub(crate) fn admits(&mut self, req: u32, key: Key) -> bool {
-        let request = self.cx.reqs.get(req);
+    pub(crate) fn admits(&mut self, cx: &mut Context, req: u32, key: Key) -> bool {
+        let request = cx.reqs.get(req);
         let wanted = matches!(request.treatment, Treatment::Pin | Treatment::WriteThrough)
             || request.kind == RequestKind::Prefetch;
-        if self.cx.is_far_above_maximum(key.volume()) {
+        if cx.is_far_above_maximum(key.volume()) {
             return false;
         }
-        match self.cx.volume(key.volume()).settings.admission {
+        match cx.volume(key.volume()).settings.admission {
             _ if wanted => true,
             Admission::Always => true,
             Admission::Never => false,
             Admission::SecondAccess => {
-                let (capacity, key) = (self.cx.space(), self.memory.remembered(key));
-                let known = self.memory.ghosts.as_ref().is_some_and(|ghosts| ghosts.contains(key));
-                let missed = Recent::sized(&mut self.memory.missed, capacity);
+                let (capacity, key) = (cx.space(), cx.ghosts.remembered(key));
+                let known = cx.ghosts.evicted.as_ref().is_some_and(|ghosts| ghosts.contains(key));
+                let missed = Recent::sized(&mut self.missed, capacity);
                 let known = missed.take(key) || known;
                 if !known {
                     missed.note(key);
@@ -194,21 +175,21 @@ impl Engine {
         }
     }
 
-    /// Whether [`Engine::admits`] would say yes; changes nothing.
-    pub(crate) fn would_admit(&self, req: u32, key: Key) -> bool {
-        let request = self.cx.reqs.get(req);
+    /// Whether [`AdmissionMemory::admits`] would say yes; changes nothing.
+    pub(crate) fn would_admit(&self, cx: &Context, req: u32, key: Key) -> bool {
+        let request = cx.reqs.get(req);
         let wanted = matches!(request.treatment, Treatment::Pin | Treatment::WriteThrough)
             || request.kind == RequestKind::Prefetch;
-        if self.cx.is_far_above_maximum(key.volume()) {
+        if cx.is_far_above_maximum(key.volume()) {
             return false;
         }
-        match self.cx.volume(key.volume()).settings.admission {
+        match cx.volume(key.volume()).settings.admission {
             Admission::Never => wanted,
             Admission::SecondAccess if !wanted => {
-                let key = self.memory.remembered(key);
+                let key = cx.ghosts.remembered(key);
                 let known =
                     |recent: &Option<Recent>| recent.as_ref().is_some_and(|recent| recent.contains(key));
-                known(&self.memory.ghosts) || known(&self.memory.missed)
+                known(&cx.ghosts.evicted) || known(&self.missed)
             }
             Admission::Always | Admission::SecondAccess => true,
         }
@@ -216,54 +197,10 @@ impl Engine {
 
     /// A clean copy is about to be replaced by a write past the cache: its successor is not asked
     /// twice.
-    pub(crate) fn note_replaced(&mut self, key: Key) {
-        if self.cx.volume(key.volume()).settings.admission == Admission::SecondAccess {
-            let (capacity, key) = (self.cx.space(), self.memory.remembered(key));
-            Recent::sized(&mut self.memory.missed, capacity).note(key);
+    pub(crate) fn note_replaced(&mut self, cx: &mut Context, key: Key) {
+        if cx.volume(key.volume()).settings.admission == Admission::SecondAccess {
+            let (capacity, key) = (cx.space(), cx.ghosts.remembered(key));
+            Recent::sized(&mut self.missed, capacity).note(key);
         }
-    }
-
-    /// A clean block leaves the cache unused; under `S3Fifo` it is remembered for a while.
-    pub(crate) fn note_evicted(&mut self, key: Key, probation: bool) {
-        if probation && self.cx.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo {
-            let (capacity, key) = (self.cx.space(), self.memory.remembered(key));
-            Recent::sized(&mut self.memory.ghosts, capacity).note(key);
-        }
-    }
-
-    /// The stream for a fill: straight to the survivors if the block left not long ago, and there
-    /// is plenty of room (the last segments of the window belong to reclaim).
-    pub(crate) fn stream_of_fill(&mut self, key: Key) -> StreamKind {
-        let key = self.memory.remembered(key);
-        let returns = self.cx.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo
-            && self.memory.ghosts.as_mut().is_some_and(|ghosts| ghosts.take(key));
-        let room = self.cx.free.window.len() > self.cx.free.window_size as usize / 2;
-        if returns && room && self.cx.mirror.is_none() {
-            self.cx.stats.readmitted_blocks += 1;
-            StreamKind::Survivor
-        } else {
-            StreamKind::Fill
-        }
-    }
-
-    /// A volume was detached: its streams, and walks over its blocks, are forgotten. If it stays in
-    /// the cache its pins are released, since nobody could do it; if it goes, they go with its
-    /// blocks, and nothing is remembered of those.
-    pub(crate) fn forget_policies(&mut self, id: VolumeId, goes: bool) {
-        let number = usize::from(id.0);
-        self.memory.sequential[number] = None;
-        self.memory.trims[number] = Trim::default();
-        self.memory.sweeps.retain(|sweep| sweep.volume != id);
-        if goes {
-            self.memory.owners[number] += 1;
-        } else if self.cx.map.volumes[number].pinned > 0 {
-            self.sweep(id, SweepTask::Unpin);
-        }
-    }
-
-    /// Blocks of a volume that are pinned now.
-    #[must_use]
-    pub fn pinned_blocks(&self, volume: VolumeId) -> u64 {
-        self.cx.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.pinned)
     }
 }

@@ -16,48 +16,11 @@ use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse};
 use crate::context::sectors::{BLOCK, sector_mask, sector_mask_inside, sector_runs};
 use crate::context::streams::{Item, ItemKind, ItemOwner};
-use crate::engine::Engine;
 use crate::failure::damage::Damage;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::{BlockState, Key};
-use forebay_format::{StreamKind, VolumeId};
-
-/// What the merged block is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum MergeFor {
-    /// The client's buffer.
-    Read,
-    /// The write stream.
-    Log,
-    /// A write past the cache; needs the whole block.
-    Direct(u32),
-}
-
-#[derive(Debug)]
-pub(crate) struct Merge {
-    req: u32,
-    volume: VolumeId,
-    block: u64,
-    /// Bytes of the block that the request is about.
-    part: (u32, u32),
-    purpose: MergeFor,
-    /// `None` until there were pages for it.
-    pages: Option<(Page, Page)>,
-    /// Slot whose content is needed, and its sectors.
-    cached: Option<(u32, u8)>,
-    backing: bool,
-    backing_tries: u32,
-    pending: u32,
-    failed: bool,
-    /// The cached copy proved damaged and was dropped: start over.
-    again: bool,
-    /// The cached copy is damaged and cannot be dropped yet: take the block from the backing store.
-    without_cached: bool,
-    /// Sectors that the merged block has.
-    mask: u8,
-    /// A read: it was counted as hit or miss.
-    counted: bool,
-}
+use crate::request::state::{Merge, MergeFor, Requests};
+use forebay_format::StreamKind;
 
 impl Context {
     /// True if the cached copy of a block, if any, is one that a write past the cache may simply
@@ -67,10 +30,17 @@ impl Context {
     }
 }
 
-impl Engine {
+impl Requests {
     /// Begins to put `block` together; the request has counted it as a part.
-    pub(crate) fn start_merge(&mut self, req: u32, block: u64, part: (u32, u32), purpose: MergeFor) {
-        let volume = self.cx.reqs.get(req).volume;
+    pub(super) fn start_merge(
+        &mut self,
+        cx: &mut Context,
+        req: u32,
+        block: u64,
+        part: (u32, u32),
+        purpose: MergeFor,
+    ) {
+        let volume = cx.reqs.get(req).volume;
         let merge = self.merges.insert(Merge {
             req,
             volume,
@@ -89,55 +59,54 @@ impl Engine {
             counted: false,
         });
         self.merge_queue.push_back(merge);
-        self.resume_merges();
+        self.resume_merges(cx);
     }
 
     /// Starts the merges that wait for pages, as far as there are any.
-    pub(crate) fn resume_merges(&mut self) {
-        while self.cx.pages.available(PageUse::Merge) >= 2 {
+    pub(crate) fn resume_merges(&mut self, cx: &mut Context) {
+        while cx.pages.available(PageUse::Merge) >= 2 {
             let Some(merge) = self.merge_queue.pop_front() else { return };
-            let pages = (self.cx.pages.take(PageUse::Merge), self.cx.pages.take(PageUse::Merge));
+            let pages = (cx.pages.take(PageUse::Merge), cx.pages.take(PageUse::Merge));
             let (Some(base), Some(cached)) = pages else { unreachable!("two pages are available") };
             self.merges.get_mut(merge).pages = Some((base, cached));
-            self.read_parts(merge);
+            self.read_parts(cx, merge);
         }
     }
 
     /// Decides which parts are needed and reads them.
-    fn read_parts(&mut self, merge: u32) {
+    fn read_parts(&mut self, cx: &mut Context, merge: u32) {
         let m = self.merges.get(merge);
         let (volume, block, purpose) = (m.volume, m.block, m.purpose);
         let (from, to) = (u64::from(m.part.0), u64::from(m.part.1));
-        let all = self.cx.block_mask(volume, block);
+        let all = cx.block_mask(volume, block);
         let key = Key::new(volume, block);
-        let failed = self.cx.runs_without_cache();
-        let counts = |slot: &u32| !failed || self.cx.map.state(*slot) == BlockState::Dirty;
-        let slot = self.cx.map.lookup(key).filter(|_| !m.without_cached).filter(counts);
-        let have = slot.map_or(0, |slot| self.cx.map.mask(slot)) & all;
+        let failed = cx.runs_without_cache();
+        let counts = |slot: &u32| !failed || cx.map.state(*slot) == BlockState::Dirty;
+        let slot = cx.map.lookup(key).filter(|_| !m.without_cached).filter(counts);
+        let have = slot.map_or(0, |slot| cx.map.mask(slot)) & all;
         let (written, covered) = match purpose {
             MergeFor::Read => (0, 0),
             // Bytes up to the end of an odd-sized volume cover its last sector.
             _ => (sector_mask(from, to) & all, sector_mask_inside(from, to) & all),
         };
         let ragged = written & !covered;
-        let asked =
-            if purpose == MergeFor::Read { self.cx.reqs.get(m.req).sectors_of(block) & all } else { 0 };
-        if (ragged | asked) & self.cx.lost_sectors(key) != 0 {
+        let asked = if purpose == MergeFor::Read { cx.reqs.get(m.req).sectors_of(block) & all } else { 0 };
+        if (ragged | asked) & cx.lost_sectors(key) != 0 {
             // What is asked for is lost, perhaps since the request came; or the rest of a sector of
             // which a part is written.
             self.merges.get_mut(merge).failed = true;
-            self.end_merge(merge, None);
+            self.end_merge(cx, merge, None);
             return;
         }
         let whole = match purpose {
             MergeFor::Read => false,
             MergeFor::Direct(_) => true,
-            MergeFor::Log => u64::from(self.cx.volume(volume).sector_bytes) == BLOCK || m.without_cached,
+            MergeFor::Log => u64::from(cx.volume(volume).sector_bytes) == BLOCK || m.without_cached,
         };
         let lacks = asked & !have != 0 && !fault::planted(PlantedBug::ServeInvalidSectors);
         let backing = lacks || ragged & !have != 0 || whole && (have | covered) != all;
         if purpose == MergeFor::Read {
-            self.count_merged_read(merge, backing);
+            self.count_merged_read(cx, merge, backing);
         }
         let cached = slot.filter(|_| have & !covered != 0).map(|slot| (slot, have));
         let m = self.merges.get_mut(merge);
@@ -145,48 +114,48 @@ impl Engine {
         m.mask = if backing { all } else { have | written };
         m.pending = u32::from(backing) + u32::from(cached.is_some());
         if backing {
-            self.read_merge_backing(merge);
+            self.read_merge_backing(cx, merge);
         }
         if let Some((slot, _)) = cached {
-            self.cx.map.set_hit(slot);
-            self.read_merge_cached(merge, slot, 1);
+            cx.map.set_hit(slot);
+            self.read_merge_cached(cx, merge, slot, 1);
         }
         if self.merges.get(merge).pending == 0 {
-            self.assemble(merge);
+            self.assemble(cx, merge);
         }
     }
 
     /// A read needs the backing store for a part of this block, or does not.
-    fn count_merged_read(&mut self, merge: u32, backing: bool) {
+    fn count_merged_read(&mut self, cx: &mut Context, merge: u32, backing: bool) {
         let m = self.merges.get_mut(merge);
         let (req, first) = (m.req, !core::mem::replace(&mut m.counted, true));
-        self.cx.reqs.get_mut(req).missed |= backing;
+        cx.reqs.get_mut(req).missed |= backing;
         match (first, backing) {
-            (true, true) => self.cx.count_misses(req, 1),
-            (true, false) => self.cx.count_hits(req, 1),
+            (true, true) => cx.count_misses(req, 1),
+            (true, false) => cx.count_hits(req, 1),
             (false, _) => {}
         }
     }
 
-    fn read_merge_backing(&mut self, merge: u32) {
-        let base = self.merge_base(merge);
+    fn read_merge_backing(&mut self, cx: &mut Context, merge: u32) {
+        let base = self.merge_base(cx, merge);
         let m = self.merges.get_mut(merge);
         m.backing_tries += 1;
         let (volume, block) = (m.volume, m.block);
-        let len = self.cx.block_len(volume, block) as u32;
+        let len = cx.block_len(volume, block) as u32;
         if base.len > len {
-            self.cx.actions.push_back(Action::FillZero { span: base });
+            cx.actions.push_back(Action::FillZero { span: base });
         }
         let span = Span { len, ..base };
-        self.cx.volume_mut(volume).misses_in_flight += 1;
-        self.cx.read(Device::Backing(volume), block * BLOCK, &[span], false, OpKind::MergeBacking { merge });
+        cx.volume_mut(volume).misses_in_flight += 1;
+        cx.read(Device::Backing(volume), block * BLOCK, &[span], false, OpKind::MergeBacking { merge });
     }
 
-    fn read_merge_cached(&mut self, merge: u32, slot: u32, tries: u32) {
-        self.cx.map.pin(slot);
+    fn read_merge_cached(&mut self, cx: &mut Context, merge: u32, slot: u32, tries: u32) {
+        cx.map.pin(slot);
         let page = self.merge_pages(merge).1;
         let kind = OpKind::MergeCached { merge, tries };
-        self.cx.read_slots((slot, 1), tries, &[page.span()], kind);
+        cx.read_slots((slot, 1), tries, &[page.span()], kind);
     }
 
     fn merge_pages(&self, merge: u32) -> (Page, Page) {
@@ -194,49 +163,56 @@ impl Engine {
     }
 
     /// Where the merged block is put together: a page, or the client's buffer for a read.
-    fn merge_base(&self, merge: u32) -> Span {
+    fn merge_base(&self, cx: &Context, merge: u32) -> Span {
         let m = self.merges.get(merge);
         match m.purpose {
-            MergeFor::Read => self.cx.reqs.get(m.req).block_span(m.block, 1),
+            MergeFor::Read => cx.reqs.get(m.req).block_span(m.block, 1),
             _ => self.merge_pages(merge).0.span(),
         }
     }
 
-    pub(crate) fn merge_part_read(&mut self, merge: u32, ok: bool) {
+    pub(crate) fn merge_part_read(&mut self, cx: &mut Context, merge: u32, ok: bool) {
         let m = self.merges.get(merge);
         let (volume, tries) = (m.volume, m.backing_tries);
-        self.cx.volume_mut(volume).misses_in_flight -= 1;
+        cx.volume_mut(volume).misses_in_flight -= 1;
         if !ok && tries < 2 {
-            self.read_merge_backing(merge);
+            self.read_merge_backing(cx, merge);
             return;
         }
-        self.merge_part_done(merge, ok);
+        self.merge_part_done(cx, merge, ok);
     }
 
-    pub(crate) fn merge_cached_read(&mut self, merge: u32, tries: u32, ok: bool, crcs: &[u32]) {
+    pub(crate) fn merge_cached_read(
+        &mut self,
+        cx: &mut Context,
+        merge: u32,
+        tries: u32,
+        ok: bool,
+        crcs: &[u32],
+    ) {
         let (slot, _) = self.merges.get(merge).cached.expect("a cached part was read");
-        self.cx.map.unpin(slot);
+        cx.map.unpin(slot);
         let trust = fault::planted(PlantedBug::SkipChecksum);
-        if ok && (trust || crcs.first() == Some(&self.cx.map.crc(slot))) {
-            self.merge_part_done(merge, true);
+        if ok && (trust || crcs.first() == Some(&cx.map.crc(slot))) {
+            self.merge_part_done(cx, merge, true);
             return;
         }
         let m = self.merges.get(merge);
-        let still_there = self.cx.map.lookup(Key::new(m.volume, m.block)) == Some(slot);
-        if still_there && tries < self.cx.slot_tries(slot) {
-            self.read_merge_cached(merge, slot, tries + 1);
+        let still_there = cx.map.lookup(Key::new(m.volume, m.block)) == Some(slot);
+        if still_there && tries < cx.slot_tries(slot) {
+            self.read_merge_cached(cx, merge, slot, tries + 1);
             return;
         }
-        let damage = if still_there { self.cx.give_up(slot) } else { Damage::Dropped };
+        let damage = if still_there { cx.give_up(slot) } else { Damage::Dropped };
         let m = self.merges.get_mut(merge);
         m.again = true;
         m.without_cached = damage == Damage::Kept;
         // Without the cache, what a write covers heals, and only the rest stays lost.
-        let heals = matches!(m.purpose, MergeFor::Direct(_)) && self.cx.runs_without_cache();
-        self.merge_part_done(merge, damage != Damage::Lost || heals);
+        let heals = matches!(m.purpose, MergeFor::Direct(_)) && cx.runs_without_cache();
+        self.merge_part_done(cx, merge, damage != Damage::Lost || heals);
     }
 
-    fn merge_part_done(&mut self, merge: u32, ok: bool) {
+    fn merge_part_done(&mut self, cx: &mut Context, merge: u32, ok: bool) {
         let m = self.merges.get_mut(merge);
         m.failed |= !ok;
         m.pending -= 1;
@@ -244,59 +220,59 @@ impl Engine {
             return;
         }
         if m.failed {
-            self.end_merge(merge, None);
+            self.end_merge(cx, merge, None);
         } else if m.again {
-            self.read_parts(merge);
+            self.read_parts(cx, merge);
         } else {
-            self.assemble(merge);
+            self.assemble(cx, merge);
         }
     }
 
     /// All parts are there: copy them into one block.
-    fn assemble(&mut self, merge: u32) {
-        let base = self.merge_base(merge);
+    fn assemble(&mut self, cx: &mut Context, merge: u32) {
+        let base = self.merge_base(cx, merge);
         let m = self.merges.get(merge);
         let (part, purpose, backing, cached, req) = (m.part, m.purpose, m.backing, m.cached, m.req);
         if !backing {
-            self.cx.actions.push_back(Action::FillZero { span: base });
+            cx.actions.push_back(Action::FillZero { span: base });
         }
         if let Some((_, mask)) = cached {
             let page = self.merge_pages(merge).1;
             for (from, to) in sector_runs(mask) {
                 let to_span = Span { offset: base.offset + from, len: to - from, ..base };
-                self.cx.actions.push_back(Action::Copy { from: page.part(from, to), to: to_span });
+                cx.actions.push_back(Action::Copy { from: page.part(from, to), to: to_span });
             }
         }
         if purpose == MergeFor::Read {
-            self.end_merge(merge, None);
+            self.end_merge(cx, merge, None);
             return;
         }
         let to = Span { offset: base.offset + part.0, len: part.1 - part.0, ..base };
-        let request = self.cx.reqs.get(req);
+        let request = cx.reqs.get(req);
         if matches!(request.kind, RequestKind::Write { .. }) {
             let from = request.block_span(self.merges.get(merge).block, 1);
             let from = Span { offset: from.offset + part.0, len: part.1 - part.0, ..from };
-            self.cx.actions.push_back(Action::Copy { from, to });
+            cx.actions.push_back(Action::Copy { from, to });
         } else {
-            self.cx.actions.push_back(Action::FillZero { span: to });
+            cx.actions.push_back(Action::FillZero { span: to });
         }
-        let op = self.cx.new_op(OpKind::MergeCrc { merge });
-        self.cx.actions.push_back(Action::Crc { op: OpId(op), span: base });
+        let op = cx.new_op(OpKind::MergeCrc { merge });
+        cx.actions.push_back(Action::Crc { op: OpId(op), span: base });
     }
 
-    pub(crate) fn merge_summed(&mut self, merge: u32, crcs: &[u32]) {
-        self.end_merge(merge, crcs.first().copied());
+    pub(crate) fn merge_summed(&mut self, cx: &mut Context, merge: u32, crcs: &[u32]) {
+        self.end_merge(cx, merge, crcs.first().copied());
     }
 
     /// Hands the merged block on. `crc` is `None` for a read, and if a part could not be read.
-    fn end_merge(&mut self, merge: u32, crc: Option<u32>) {
+    fn end_merge(&mut self, cx: &mut Context, merge: u32, crc: Option<u32>) {
         let m = self.merges.remove(merge);
         let (base, cached) = m.pages.expect("a merge that ends has pages");
-        self.cx.pages.give(PageUse::Merge, cached);
+        cx.pages.give(PageUse::Merge, cached);
         match (m.purpose, crc) {
             (MergeFor::Read, _) => {
-                self.cx.pages.give(PageUse::Merge, base);
-                self.cx.read_part_done(m.req, !m.failed);
+                cx.pages.give(PageUse::Merge, base);
+                cx.read_part_done(m.req, !m.failed);
             }
             (MergeFor::Log, Some(crc)) => {
                 // The last block of an odd volume is never called whole: should the volume grow,
@@ -308,13 +284,13 @@ impl Engine {
                     span: Some(base.span()),
                     done: ItemOwner::Merge(m.req, base),
                 };
-                self.cx.enqueue(StreamKind::Write, item);
+                cx.enqueue(StreamKind::Write, item);
             }
             (MergeFor::Log, None) => {
-                self.cx.pages.give(PageUse::Merge, base);
-                self.logged(m.req, false);
+                cx.pages.give(PageUse::Merge, base);
+                self.logged(cx, m.req, false);
             }
-            (MergeFor::Direct(direct), crc) => self.direct_merged(direct, m.block, base, crc.is_some()),
+            (MergeFor::Direct(direct), crc) => self.direct_merged(cx, direct, m.block, base, crc.is_some()),
         }
     }
 }

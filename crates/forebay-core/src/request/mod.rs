@@ -1,10 +1,122 @@
 //! Life of a request: it is admitted or throttled, then read, written through the log, merged, or
 //! written past the cache.
 
-pub(crate) mod admission;
-pub(crate) mod direct;
-pub(crate) mod merge;
-pub(crate) mod read;
-pub(crate) mod sequential;
-pub(crate) mod throttle;
-pub(crate) mod write;
+mod admission;
+mod direct;
+mod merge;
+mod read;
+mod sequential;
+pub(crate) mod state;
+mod throttle;
+mod write;
+
+use crate::api::{Nanos, Request, RequestKind};
+use crate::context::Context;
+use crate::context::requests::Req;
+use crate::context::sectors::BLOCK;
+use crate::request::state::Requests;
+use alloc::string::String;
+use forebay_format::VolumeId;
+
+impl Requests {
+    /// Takes a request that is valid. Its reply comes as an action, possibly at once.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, cx: &mut Context, request: Request<'_>) {
+        let req = self.take_in(cx, request);
+        match cx.reqs.get(req).kind {
+            RequestKind::Read | RequestKind::Prefetch => self.start_read(cx, req),
+            RequestKind::Flush => cx.start_flush(req),
+            RequestKind::Write { .. } | RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => {
+                if self.throttle.admits(cx, req) {
+                    self.lock_mutation(cx, req);
+                }
+            }
+        }
+    }
+
+    fn take_in(&mut self, cx: &mut Context, request: Request<'_>) -> u32 {
+        let mut crcs = cx.spare_crcs.pop().unwrap_or_default();
+        crcs.extend_from_slice(request.block_crcs);
+        let last = request.offset + request.len.max(1) - 1;
+        let now = cx.now;
+        let treatment = self.admission.treat(cx, &request);
+        let volume = cx.volume_mut(request.volume);
+        volume.last_active = now;
+        let losses_reported = volume.losses_reported;
+        let (mut write_back, mut copies) = volume.writes(treatment);
+        if cx.runs_without_cache() {
+            (write_back, copies) = (false, false);
+        }
+        cx.stats.count_request(&request);
+        cx.counters.request(&request);
+        cx.reqs.insert(Req {
+            id: request.id,
+            volume: request.volume,
+            kind: request.kind,
+            offset: request.offset,
+            len: request.len,
+            first_block: request.offset / BLOCK,
+            last_block: last / BLOCK,
+            buf: request.buf.unwrap_or(crate::api::SCRATCH),
+            crcs,
+            pending: 0,
+            failed: false,
+            cache_failed: false,
+            redone: false,
+            locked: false,
+            write_back,
+            copies,
+            treatment,
+            sequential: treatment != request.treatment,
+            reserved: 0,
+            missed: false,
+            losses_reported,
+            started_at: cx.now,
+        })
+    }
+
+    /// Lets writers pass who have waited long enough.
+    pub(crate) fn step_throttle(&mut self, cx: &mut Context) {
+        let mut turns = self.throttle.turns();
+        while let Some(req) = self.throttle.next(cx, &mut turns) {
+            self.lock_mutation(cx, req);
+        }
+    }
+
+    /// Writes wait at a limit until clean marks are in the log.
+    pub(crate) fn wait_for_marks(&self, now: Nanos) -> bool {
+        self.throttle.waits_for_marks(now)
+    }
+
+    /// When the first waiting write may pass, unless it waits for destage.
+    pub(crate) fn deadline(&self, now: Nanos) -> Option<Nanos> {
+        self.throttle.deadline(now)
+    }
+
+    /// Destage made `blocks` durable; `saturated`: it could not have gone faster since the last
+    /// time.
+    pub(crate) fn note_destaged(&mut self, now: Nanos, id: VolumeId, blocks: u64, saturated: bool) {
+        self.throttle.note_destaged(now, id, blocks, saturated);
+    }
+
+    /// A volume was detached: what admission knows of its streams is forgotten.
+    pub(crate) fn forget_volume(&mut self, id: VolumeId) {
+        self.admission.forget_volume(id);
+    }
+
+    /// Bytes allocated for what was seen not long ago.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.admission.bytes()
+    }
+
+    /// What is under way, in a few words.
+    pub(crate) fn describe(&self) -> String {
+        alloc::format!(
+            "{} merges ({} wait for pages), {} direct, {} throttled",
+            self.merges.len(),
+            self.merge_queue.len(),
+            self.directs.len(),
+            self.throttle.waiting_len(),
+        )
+    }
+}

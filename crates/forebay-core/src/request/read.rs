@@ -25,12 +25,11 @@ use crate::context::operations::{Miss, OpKind};
 use crate::context::pages::{Page, PageUse};
 use crate::context::sectors::BLOCK;
 use crate::context::streams::{Item, ItemKind, ItemOwner};
-use crate::engine::Engine;
 use crate::failure::damage::Damage;
 use crate::fault::{self, PlantedBug};
 use crate::map::MASK_FULL;
 use crate::map::segment::{BlockState, Key};
-use crate::request::merge::MergeFor;
+use crate::request::state::{MergeFor, Requests};
 use alloc::vec::Vec;
 use forebay_format::checkpoint::Mode;
 
@@ -110,78 +109,76 @@ impl Context {
     }
 }
 
-impl Engine {
-    pub(crate) fn start_read(&mut self, req: u32) {
-        let request = self.cx.reqs.get_mut(req);
+impl Requests {
+    pub(super) fn start_read(&mut self, cx: &mut Context, req: u32) {
+        let request = cx.reqs.get_mut(req);
         request.pending = 1;
         let (first, last) = (request.first_block, request.last_block);
-        self.read_blocks(req, first, last);
-        self.cx.read_part_done(req, true);
+        self.read_blocks(cx, req, first, last);
+        cx.read_part_done(req, true);
     }
 
     /// Reads blocks `first..=last` of a request from where they are.
-    fn read_blocks(&mut self, req: u32, first: u64, last: u64) {
+    fn read_blocks(&mut self, cx: &mut Context, req: u32, first: u64, last: u64) {
         let mut block = first;
         while block <= last {
-            let found = self.find(req, block);
+            let found = self.find(cx, req, block);
             let mut count = 1;
             match found {
                 Found::Hit(slot) => {
                     // A run may not cross into the next segment: its slots are not what follows on
                     // the device.
-                    let room = self.cx.map.geometry.segment_blocks - self.cx.map.place(slot).1;
+                    let room = cx.map.geometry.segment_blocks - cx.map.place(slot).1;
                     while block + u64::from(count) <= last
                         && count < room
-                        && self.find(req, block + u64::from(count)) == Found::Hit(slot + count)
+                        && self.find(cx, req, block + u64::from(count)) == Found::Hit(slot + count)
                     {
                         count += 1;
                     }
-                    self.cx.count_hits(req, u64::from(count));
-                    self.read_hits(req, block, slot, count, 1);
+                    cx.count_hits(req, u64::from(count));
+                    self.read_hits(cx, req, block, slot, count, 1);
                 }
-                Found::Lost => self.cx.reqs.get_mut(req).failed = true,
+                Found::Lost => cx.reqs.get_mut(req).failed = true,
                 Found::Incomplete(slot) => {
-                    let token = self.begin_heal(req, slot);
-                    self.cx.count_misses(req, 1);
-                    self.read_misses(req, block, 1, Miss { token, tries: 1 });
+                    let token = self.begin_heal(cx, req, slot);
+                    cx.count_misses(req, 1);
+                    self.read_misses(cx, req, block, 1, Miss { token, tries: 1 });
                 }
                 Found::Partial => {
-                    self.cx.reqs.get_mut(req).pending += 1;
-                    self.start_merge(req, block, (0, BLOCK as u32), MergeFor::Read);
+                    cx.reqs.get_mut(req).pending += 1;
+                    self.start_merge(cx, req, block, (0, BLOCK as u32), MergeFor::Read);
                 }
                 Found::Miss => {
                     while block + u64::from(count) <= last
-                        && self.find(req, block + u64::from(count)) == Found::Miss
+                        && self.find(cx, req, block + u64::from(count)) == Found::Miss
                     {
                         count += 1;
                     }
-                    self.cx.count_misses(req, u64::from(count));
-                    let token = self.register_fills(req, block, count);
-                    self.read_misses(req, block, count, Miss { token, tries: 1 });
+                    cx.count_misses(req, u64::from(count));
+                    let token = self.register_fills(cx, req, block, count);
+                    self.read_misses(cx, req, block, count, Miss { token, tries: 1 });
                 }
             }
             block += u64::from(count);
         }
     }
 
-    fn find(&self, req: u32, block: u64) -> Found {
-        let volume = self.cx.reqs.get(req).volume;
-        if self.cx.runs_without_cache() {
-            return self.find_without_cache(req, Key::new(volume, block));
+    fn find(&self, cx: &Context, req: u32, block: u64) -> Found {
+        let volume = cx.reqs.get(req).volume;
+        if cx.runs_without_cache() {
+            return self.find_without_cache(cx, req, Key::new(volume, block));
         }
-        let Some(slot) = self.cx.map.lookup(Key::new(volume, block)) else { return Found::Miss };
-        if self.cx.mirror.is_some() && self.cx.is_gone(self.cx.map.place(slot).0) {
+        let Some(slot) = cx.map.lookup(Key::new(volume, block)) else { return Found::Miss };
+        if cx.mirror.is_some() && cx.is_gone(cx.map.place(slot).0) {
             return Found::Miss;
         }
-        if self.cx.map.state(slot) == BlockState::Clean
-            && self.cx.volume(volume).settings.mode == Mode::Passthrough
-        {
+        if cx.map.state(slot) == BlockState::Clean && cx.volume(volume).settings.mode == Mode::Passthrough {
             return Found::Miss;
         }
-        let (mask, wanted) = (self.cx.map.mask(slot), self.cx.reqs.get(req).sectors_of(block));
+        let (mask, wanted) = (cx.map.mask(slot), cx.reqs.get(req).sectors_of(block));
         match mask {
             MASK_FULL => Found::Hit(slot),
-            _ if wanted & !mask != 0 && self.may_heal(req, slot) => Found::Incomplete(slot),
+            _ if wanted & !mask != 0 && self.may_heal(cx, req, slot) => Found::Incomplete(slot),
             _ if wanted & mask == 0 => Found::Miss,
             _ => Found::Partial,
         }
@@ -190,149 +187,163 @@ impl Engine {
     /// True if a partly cached block can be replaced by all of it, as any block that is missed is
     /// filled: it is clean, so it may be dropped, and nobody is changing it. Of a dirty one only
     /// what it lacks is read, until it has been written back.
-    fn may_heal(&self, req: u32, slot: u32) -> bool {
-        let key = self.cx.map.key(slot);
-        let idle = !self.cx.locks.is_held(BlockRange { first: key, last: key });
-        let dispensable =
-            self.cx.map.state(slot) == BlockState::Clean || fault::planted(PlantedBug::HealDirty);
-        let room = u64::from(self.cx.pages.available(PageUse::Fill)) > self.cx.fills.len() as u64;
-        let whole = self.cx.volume(key.volume()).size_bytes / BLOCK > key.block();
+    fn may_heal(&self, cx: &Context, req: u32, slot: u32) -> bool {
+        let key = cx.map.key(slot);
+        let idle = !cx.locks.is_held(BlockRange { first: key, last: key });
+        let dispensable = cx.map.state(slot) == BlockState::Clean || fault::planted(PlantedBug::HealDirty);
+        let room = u64::from(cx.pages.available(PageUse::Fill)) > cx.fills.len() as u64;
+        let whole = cx.volume(key.volume()).size_bytes / BLOCK > key.block();
         dispensable
             && idle
             && room
             && whole
-            && self.cx.may_fill(req)
-            && !self.cx.fenced
-            && !self.cx.stopping
-            && !self.cx.is_far_above_maximum(key.volume())
-            && !self.cx.fills.blocks.contains_key(&key)
+            && cx.may_fill(req)
+            && !cx.fenced
+            && !cx.stopping
+            && !cx.is_far_above_maximum(key.volume())
+            && !cx.fills.blocks.contains_key(&key)
     }
 
     /// Gives way to a fill of the whole block, and registers it.
-    fn begin_heal(&mut self, req: u32, slot: u32) -> u64 {
-        self.cx.cover(CoverageMark::PartialHealed);
-        let (key, pinned) = (self.cx.map.key(slot), self.cx.map.is_pinned(slot));
-        self.cx.map.remove(key);
-        let pinned = pinned || self.cx.reqs.get(req).treatment == Treatment::Pin;
-        self.cx.fills.register(key, pinned)
+    fn begin_heal(&mut self, cx: &mut Context, req: u32, slot: u32) -> u64 {
+        cx.cover(CoverageMark::PartialHealed);
+        let (key, pinned) = (cx.map.key(slot), cx.map.is_pinned(slot));
+        cx.map.remove(key);
+        let pinned = pinned || cx.reqs.get(req).treatment == Treatment::Pin;
+        cx.fills.register(key, pinned)
     }
 
     /// Without the cache, only what is dirty in it counts, and of that the sectors that are asked
     /// for.
-    fn find_without_cache(&self, req: u32, key: Key) -> Found {
-        let wanted = self.cx.reqs.get(req).sectors_of(key.block());
-        if self.cx.lost_sectors(key) & wanted != 0 && !fault::planted(PlantedBug::ReadLostFromBacking) {
+    fn find_without_cache(&self, cx: &Context, req: u32, key: Key) -> Found {
+        let wanted = cx.reqs.get(req).sectors_of(key.block());
+        if cx.lost_sectors(key) & wanted != 0 && !fault::planted(PlantedBug::ReadLostFromBacking) {
             return Found::Lost;
         }
-        let dirty = self.cx.map.lookup(key).filter(|slot| self.cx.map.state(*slot) == BlockState::Dirty);
-        match dirty.map(|slot| (slot, self.cx.map.mask(slot))) {
+        let dirty = cx.map.lookup(key).filter(|slot| cx.map.state(*slot) == BlockState::Dirty);
+        match dirty.map(|slot| (slot, cx.map.mask(slot))) {
             Some((slot, MASK_FULL)) => Found::Hit(slot),
             Some((_, mask)) if mask & wanted != 0 => Found::Partial,
             _ => Found::Miss,
         }
     }
 
-    fn read_hits(&mut self, req: u32, block: u64, slot: u32, count: u32, tries: u32) {
-        let treatment = self.cx.reqs.get(req).treatment;
+    fn read_hits(&mut self, cx: &mut Context, req: u32, block: u64, slot: u32, count: u32, tries: u32) {
+        let treatment = cx.reqs.get(req).treatment;
         for slot in slot..slot + count {
-            self.cx.map.set_hit(slot);
-            self.cx.pin_for(treatment, slot);
+            cx.map.set_hit(slot);
+            cx.pin_for(treatment, slot);
         }
-        self.cx.map.pin(slot);
-        let request = self.cx.reqs.get_mut(req);
+        cx.map.pin(slot);
+        let request = cx.reqs.get_mut(req);
         request.pending += 1;
         let span = request.block_span(block, u64::from(count));
         let kind = OpKind::ReadHit { req, slot, count, tries };
-        self.cx.read_slots((slot, count), tries, &[span], kind);
+        cx.read_slots((slot, count), tries, &[span], kind);
     }
 
-    pub(crate) fn hit_read(&mut self, req: u32, slot: u32, count: u32, tries: u32, ok: bool, crcs: &[u32]) {
-        self.cx.map.unpin(slot);
+    pub(crate) fn hit_read(
+        &mut self,
+        cx: &mut Context,
+        req: u32,
+        (slot, count, tries): (u32, u32, u32),
+        ok: bool,
+        crcs: &[u32],
+    ) {
+        cx.map.unpin(slot);
         let trust = fault::planted(PlantedBug::SkipChecksum);
-        let right = |engine: &Self, index: u32| {
-            ok && (trust || crcs.get(index as usize) == Some(&engine.cx.map.crc(slot + index)))
+        let right = |cx: &Context, index: u32| {
+            ok && (trust || crcs.get(index as usize) == Some(&cx.map.crc(slot + index)))
         };
-        if (0..count).all(|index| right(self, index)) {
-            self.cx.read_part_done(req, true);
+        if (0..count).all(|index| right(cx, index)) {
+            cx.read_part_done(req, true);
             return;
         }
         // Block by block from here on. The segment may have been given up since: then the keys are
         // gone, but what the request asked for is not, so start these blocks over from the map.
-        let block = self.cx.block_of_hit(req, slot);
-        for index in (0..count).filter(|index| !right(self, *index)).collect::<Vec<_>>() {
-            self.reread(req, block + u64::from(index), slot + index, tries);
+        let block = cx.block_of_hit(req, slot);
+        for index in (0..count).filter(|index| !right(cx, *index)).collect::<Vec<_>>() {
+            self.reread(cx, req, block + u64::from(index), slot + index, tries);
         }
-        self.cx.read_part_done(req, true);
+        cx.read_part_done(req, true);
     }
 
     /// A cached block could not be read, or not as it should be.
-    fn reread(&mut self, req: u32, block: u64, slot: u32, tries: u32) {
-        let volume = self.cx.reqs.get(req).volume;
-        let current = self.cx.map.lookup(Key::new(volume, block));
+    fn reread(&mut self, cx: &mut Context, req: u32, block: u64, slot: u32, tries: u32) {
+        let volume = cx.reqs.get(req).volume;
+        let current = cx.map.lookup(Key::new(volume, block));
         if current != Some(slot) {
             // Overwritten or evicted meanwhile: the new place answers.
-            self.cx.cover(CoverageMark::HitMoved);
-            self.read_blocks(req, block, block);
-        } else if tries < self.cx.slot_tries(slot) {
-            self.read_hits(req, block, slot, 1, tries + 1);
+            cx.cover(CoverageMark::HitMoved);
+            self.read_blocks(cx, req, block, block);
+        } else if tries < cx.slot_tries(slot) {
+            self.read_hits(cx, req, block, slot, 1, tries + 1);
         } else {
-            match self.cx.give_up(slot) {
-                Damage::Lost => self.cx.reqs.get_mut(req).failed = true,
-                Damage::Dropped => self.read_blocks(req, block, block),
-                Damage::Kept => self.read_misses(req, block, 1, Miss { token: 0, tries: 1 }),
+            match cx.give_up(slot) {
+                Damage::Lost => cx.reqs.get_mut(req).failed = true,
+                Damage::Dropped => self.read_blocks(cx, req, block, block),
+                Damage::Kept => self.read_misses(cx, req, block, 1, Miss { token: 0, tries: 1 }),
             }
         }
     }
 
-    fn read_misses(&mut self, req: u32, block: u64, count: u32, miss: Miss) {
-        let request = self.cx.reqs.get_mut(req);
+    fn read_misses(&mut self, cx: &mut Context, req: u32, block: u64, count: u32, miss: Miss) {
+        let request = cx.reqs.get_mut(req);
         request.pending += 1;
         request.missed = true;
         let (volume, mut span) = (request.volume, request.block_span(block, u64::from(count)));
-        let len = (self.cx.volume(volume).size_bytes - block * BLOCK).min(u64::from(count) * BLOCK);
+        let len = (cx.volume(volume).size_bytes - block * BLOCK).min(u64::from(count) * BLOCK);
         span.len = len as u32;
-        self.cx.volume_mut(volume).misses_in_flight += 1;
+        cx.volume_mut(volume).misses_in_flight += 1;
         let kind = OpKind::ReadMiss { req, block, count, miss };
-        self.cx.read(Device::Backing(volume), block * BLOCK, &[span], true, kind);
+        cx.read(Device::Backing(volume), block * BLOCK, &[span], true, kind);
     }
 
-    pub(crate) fn miss_read(&mut self, req: u32, block: u64, count: u32, miss: Miss, ok: bool, crcs: &[u32]) {
-        let volume = self.cx.reqs.get(req).volume;
-        self.cx.volume_mut(volume).misses_in_flight -= 1;
+    pub(crate) fn miss_read(
+        &mut self,
+        cx: &mut Context,
+        req: u32,
+        (block, count): (u64, u32),
+        miss: Miss,
+        ok: bool,
+        crcs: &[u32],
+    ) {
+        let volume = cx.reqs.get(req).volume;
+        cx.volume_mut(volume).misses_in_flight -= 1;
         let again = !ok && miss.tries < BACKING_READ_TRIES;
         if again {
-            self.read_misses(req, block, count, Miss { tries: miss.tries + 1, ..miss });
+            self.read_misses(cx, req, block, count, Miss { tries: miss.tries + 1, ..miss });
         } else {
-            self.fill(req, block, count, miss.token, if ok { crcs } else { &[] });
+            self.fill(cx, req, block, count, miss.token, if ok { crcs } else { &[] });
         }
-        self.cx.read_part_done(req, ok || again);
+        cx.read_part_done(req, ok || again);
     }
 
-    fn register_fills(&mut self, req: u32, block: u64, count: u32) -> u64 {
-        let request = self.cx.reqs.get(req);
+    fn register_fills(&mut self, cx: &mut Context, req: u32, block: u64, count: u32) -> u64 {
+        let request = cx.reqs.get(req);
         let (volume, pinned) = (request.volume, request.treatment == Treatment::Pin);
-        self.cx.fills.last_token += 1;
-        let token = self.cx.fills.last_token;
-        if !self.cx.may_fill(req) || self.cx.fenced || self.cx.stopping {
+        cx.fills.last_token += 1;
+        let token = cx.fills.last_token;
+        if !cx.may_fill(req) || cx.fenced || cx.stopping {
             return token;
         }
-        let room = self.cx.pages.available(PageUse::Fill).saturating_sub(self.cx.fills.len() as u32);
+        let room = cx.pages.available(PageUse::Fill).saturating_sub(cx.fills.len() as u32);
         // The short block at an odd end of the volume is not worth the special case.
-        let whole = (self.cx.volume(volume).size_bytes / BLOCK).saturating_sub(block);
+        let whole = (cx.volume(volume).size_bytes / BLOCK).saturating_sub(block);
         for (block, index) in (block..block + u64::from(count).min(whole)).zip(0..) {
             let key = Key::new(volume, block);
-            let idle = !self.cx.locks.is_held(BlockRange { first: key, last: key });
-            if !idle || self.cx.map.lookup(key).is_some() {
+            let idle = !cx.locks.is_held(BlockRange { first: key, last: key });
+            if !idle || cx.map.lookup(key).is_some() {
                 continue;
             }
             if index >= room {
                 // Nothing is remembered of it: it is not asked twice for a place that it did not
                 // get.
-                if self.would_admit(req, key) {
-                    self.cx.count_fill_given_up(volume, false);
+                if self.admission.would_admit(cx, req, key) {
+                    cx.count_fill_given_up(volume, false);
                 }
-            } else if self.admits(req, key) {
-                self.cx.fills.blocks.entry(key).or_insert(Registration { token, valid: true, pinned });
+            } else if self.admission.admits(cx, req, key) {
+                cx.fills.blocks.entry(key).or_insert(Registration { token, valid: true, pinned });
             }
         }
         token
@@ -340,28 +351,28 @@ impl Engine {
 
     /// Blocks have come from the backing store (no checksums: they have not): what this read
     /// registered and is still valid goes to the fill stream.
-    fn fill(&mut self, req: u32, block: u64, count: u32, token: u64, crcs: &[u32]) {
-        let volume = self.cx.reqs.get(req).volume;
+    fn fill(&mut self, cx: &mut Context, req: u32, block: u64, count: u32, token: u64, crcs: &[u32]) {
+        let volume = cx.reqs.get(req).volume;
         for index in 0..u64::from(count) {
             let key = Key::new(volume, block + index);
-            let Some(valid) = self.cx.fills.state_of(key, token) else { continue };
+            let Some(valid) = cx.fills.state_of(key, token) else { continue };
             let crc = crcs.get(index as usize).filter(|_| valid);
-            let page = if crc.is_some() { self.cx.pages.take(PageUse::Fill) } else { None };
+            let page = if crc.is_some() { cx.pages.take(PageUse::Fill) } else { None };
             let (Some(page), Some(crc)) = (page, crc) else {
                 if !valid || crc.is_some() {
-                    self.cx.count_fill_given_up(volume, !valid);
+                    cx.count_fill_given_up(volume, !valid);
                 }
-                self.cx.fills.end(key, token);
+                cx.fills.end(key, token);
                 continue;
             };
-            let from = self.cx.reqs.get(req).block_span(block + index, 1);
-            self.cx.actions.push_back(Action::Copy { from, to: page.span() });
-            self.append_fill(key, *crc, page, token);
+            let from = cx.reqs.get(req).block_span(block + index, 1);
+            cx.actions.push_back(Action::Copy { from, to: page.span() });
+            self.append_fill(cx, key, *crc, page, token);
         }
     }
 
     /// Appends what a page has of a block, as clean.
-    pub(crate) fn append_fill(&mut self, key: Key, crc: u32, page: Page, token: u64) {
+    pub(crate) fn append_fill(&mut self, cx: &mut Context, key: Key, crc: u32, page: Page, token: u64) {
         let item = Item {
             key,
             crc,
@@ -369,32 +380,39 @@ impl Engine {
             span: Some(page.span()),
             done: ItemOwner::Fill(page, token),
         };
-        let stream = self.stream_of_fill(key);
-        self.cx.enqueue(stream, item);
+        let stream = cx.stream_of_fill(key);
+        cx.enqueue(stream, item);
     }
 
     /// A fill has been appended to `slot`, or was given up.
-    pub(crate) fn fill_done(&mut self, key: Key, page: Page, token: u64, slot: Option<u32>) {
-        self.cx.pages.give(PageUse::Fill, page);
-        let valid = self.cx.fills.is_valid(key, token);
-        let pinned = self.cx.fills.blocks.get(&key).is_some_and(|registered| registered.pinned);
-        self.cx.fills.end(key, token);
+    pub(crate) fn fill_done(
+        &mut self,
+        cx: &mut Context,
+        key: Key,
+        page: Page,
+        token: u64,
+        slot: Option<u32>,
+    ) {
+        cx.pages.give(PageUse::Fill, page);
+        let valid = cx.fills.is_valid(key, token);
+        let pinned = cx.fills.blocks.get(&key).is_some_and(|registered| registered.pinned);
+        cx.fills.end(key, token);
         // Whoever waits for the volume to be quiet was asked before the queues are gone through.
-        self.cx.settle_again();
-        let overtaken = self.cx.map.lookup(key).is_some() && !fault::planted(PlantedBug::KeepOvertakenFill);
+        cx.settle_again();
+        let overtaken = cx.map.lookup(key).is_some() && !fault::planted(PlantedBug::KeepOvertakenFill);
         if overtaken || !valid {
-            self.cx.cover(CoverageMark::FillOvertaken);
+            cx.cover(CoverageMark::FillOvertaken);
         }
-        if (overtaken || !valid || slot.is_none()) && !self.cx.fenced {
-            self.cx.count_fill_given_up(key.volume(), overtaken || !valid);
+        if (overtaken || !valid || slot.is_none()) && !cx.fenced {
+            cx.count_fill_given_up(key.volume(), overtaken || !valid);
         }
         if let (Some(slot), true, false) = (slot, valid, overtaken) {
-            let old = self.cx.map.insert(slot, BlockState::Clean);
+            let old = cx.map.insert(slot, BlockState::Clean);
             assert!(old.is_none(), "I9: a fill replaces nothing that was written meanwhile");
-            self.cx.stats.filled_blocks += 1;
-            self.cx.counters.of(key.volume()).filled_blocks += 1;
+            cx.stats.filled_blocks += 1;
+            cx.counters.of(key.volume()).filled_blocks += 1;
             if pinned {
-                self.cx.pin_block(slot);
+                cx.pin_block(slot);
             }
         }
     }

@@ -15,7 +15,6 @@
 use crate::api::{Nanos, RequestKind};
 use crate::context::Context;
 use crate::context::levels::{Levels, TOLL_UNIT};
-use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -42,6 +41,14 @@ struct Queue {
     /// Estimated time that destage needs for a block, exponentially averaged.
     block_time: Nanos,
     last_progress: Nanos,
+}
+
+/// How far a look at those who wait has come.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    at: usize,
+    /// Somebody passed since the volume that is asked first was asked.
+    passed: bool,
 }
 
 #[derive(Debug)]
@@ -82,12 +89,8 @@ impl Throttle {
         self.waiting
     }
 
-    pub(crate) fn waiting_of(&self, id: VolumeId) -> usize {
-        self.queues.get(usize::from(id.0)).map_or(0, |queue| queue.waiting.len())
-    }
-
-    pub(crate) fn is_waiting(&self, id: VolumeId) -> bool {
-        self.waiting_of(id) > 0
+    fn is_waiting(&self, id: VolumeId) -> bool {
+        self.waiting > 0 && !self.queues[usize::from(id.0)].waiting.is_empty()
     }
 
     /// A write has paid and waits all the same: its blocks do not fit below a limit.
@@ -122,84 +125,91 @@ impl Context {
     }
 }
 
-impl Engine {
-    /// Takes a write, zero or discard: at once, or after a wait.
-    pub(crate) fn admit_mutation(&mut self, req: u32) {
-        let id = self.cx.reqs.get(req).volume;
-        let toll = if self.throttle.is_waiting(id) { None } else { self.toll(req) };
-        if let Some(toll) = toll {
-            self.pass(req, toll);
-        } else {
-            self.cx.stats.throttled_writes += 1;
-            self.cx.counters.of(id).throttled_writes += 1;
-            self.throttle.queue(id).waiting.push_back(req);
-            self.throttle.waiting += 1;
-            self.cx.volume_mut(id).writers_wait += 1;
-        }
-    }
-
-    /// Lets pass who may, one of each volume in turn.
-    pub(crate) fn step_throttle(&mut self) {
-        if self.throttle.waiting == 0 {
-            return;
-        }
-        let volumes = self.throttle.queues.len();
-        self.throttle.first = (self.throttle.first + 1) % volumes;
-        let mut passed = true;
-        while passed && self.throttle.waiting > 0 {
-            passed = false;
-            for at in 0..volumes {
-                let index = (self.throttle.first + at) % volumes;
-                let Some(req) = self.throttle.queues[index].waiting.front().copied() else { continue };
-                // With a fenced cache every write fails: none has to wait for that.
-                let toll = self.toll(req).or(self.cx.fenced.then(Toll::default));
-                if let Some(toll) = toll {
-                    self.throttle.queues[index].waiting.pop_front();
-                    self.throttle.waiting -= 1;
-                    self.cx.volume_mut(VolumeId(index as u16)).writers_wait -= 1;
-                    self.pass(req, toll);
-                    passed = true;
-                }
+impl Throttle {
+    /// Takes a write, zero or discard: true if it passes at once, else it waits.
+    pub(crate) fn admits(&mut self, cx: &mut Context, req: u32) -> bool {
+        let id = cx.reqs.get(req).volume;
+        if !self.is_waiting(id) {
+            let blocks = cx.blocks_to_dirty(req);
+            if let Some(toll) = self.toll(cx, id, blocks) {
+                self.pass(cx, req, blocks, toll);
+                return true;
             }
         }
+        cx.stats.throttled_writes += 1;
+        cx.counters.of(id).throttled_writes += 1;
+        self.queue(id).waiting.push_back(req);
+        self.waiting += 1;
+        cx.volume_mut(id).writers_wait += 1;
+        false
+    }
+
+    /// Begins to let pass who may: one of each volume in turn ([`Throttle::next`]).
+    pub(crate) fn turns(&mut self) -> Turns {
+        if self.waiting > 0 {
+            self.first = (self.first + 1) % self.queues.len();
+        }
+        Turns { at: 0, passed: false }
+    }
+
+    /// The next waiting request that may pass, until nobody may.
+    pub(crate) fn next(&mut self, cx: &mut Context, turns: &mut Turns) -> Option<u32> {
+        while self.waiting > 0 {
+            if turns.at == self.queues.len() {
+                if !turns.passed {
+                    return None;
+                }
+                *turns = Turns { at: 0, passed: false };
+            }
+            let index = (self.first + turns.at) % self.queues.len();
+            turns.at += 1;
+            let Some(req) = self.queues[index].waiting.front().copied() else { continue };
+            // With a fenced cache every write fails: none has to wait for that.
+            let (id, blocks) = (VolumeId(index as u16), cx.blocks_to_dirty(req));
+            if let Some(toll) = self.toll(cx, id, blocks).or(cx.fenced.then(Toll::default)) {
+                self.queues[index].waiting.pop_front();
+                self.waiting -= 1;
+                cx.volume_mut(id).writers_wait -= 1;
+                self.pass(cx, req, blocks, toll);
+                turns.passed = true;
+                return Some(req);
+            }
+        }
+        None
     }
 
     /// Writes wait at a limit, and what is written back counts as dirty until its clean marks are
     /// in the log.
-    pub(crate) fn writers_wait_for_marks(&self) -> bool {
-        self.throttle.waits_for_room(self.cx.now) && !fault::planted(PlantedBug::DawdleWithMarks)
+    pub(crate) fn waits_for_marks(&self, now: Nanos) -> bool {
+        self.waits_for_room(now) && !fault::planted(PlantedBug::DawdleWithMarks)
     }
 
-    fn pass(&mut self, req: u32, toll: Toll) {
-        let blocks = self.cx.blocks_to_dirty(req);
+    fn pass(&mut self, cx: &mut Context, req: u32, blocks: u64, toll: Toll) {
         if blocks > 0 {
-            let id = self.cx.reqs.get(req).volume;
-            let now = self.cx.now;
-            let queue = self.throttle.queue(id);
+            let id = cx.reqs.get(req).volume;
+            let now = cx.now;
+            let queue = self.queue(id);
             let pause = blocks.saturating_mul(queue.block_time) / TOLL_UNIT * toll.share;
             queue.free_at = queue.free_at.max(now) + pause;
             // Counted from here on: a request that waits for a block lock has passed, too.
-            self.cx.blocks_enter(id, blocks);
-            self.cx.reqs.get_mut(req).reserved = blocks;
+            cx.blocks_enter(id, blocks);
+            cx.reqs.get_mut(req).reserved = blocks;
         }
-        self.lock_mutation(req);
     }
 
-    /// What a write pays for passing now; `None` if it has to wait.
-    fn toll(&self, req: u32) -> Option<Toll> {
-        let blocks = self.cx.blocks_to_dirty(req);
+    /// What a write of so many blocks to be dirty pays for passing now; `None` if it has to wait.
+    fn toll(&self, cx: &Context, id: VolumeId, blocks: u64) -> Option<Toll> {
         if blocks == 0 {
             return Some(Toll::default());
         }
-        let id = self.cx.reqs.get(req).volume;
-        let levels = self.cx.levels(id);
+        let levels = cx.levels(id);
         if levels.are_free() {
             return Some(Toll::default());
         }
         let Levels { volume, pool, .. } = levels;
         let unlimited = fault::planted(PlantedBug::ThrottleBeyondLimit);
         let fits = (unlimited || volume.fits(blocks)) && pool.fits(blocks);
-        let paid = self.cx.now >= self.throttle.queues[usize::from(id.0)].free_at;
+        let paid = cx.now >= self.queues[usize::from(id.0)].free_at;
         (fits && paid).then(|| Toll { share: volume.risen().max(pool.risen()) })
     }
 }

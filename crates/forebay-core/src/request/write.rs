@@ -17,10 +17,9 @@ use crate::context::locks::LockOwner;
 use crate::context::pages::ZERO_PAGE;
 use crate::context::sectors::BLOCK;
 use crate::context::streams::{Item, ItemKind, ItemOwner};
-use crate::engine::Engine;
 use crate::map::segment::Key;
 use crate::map::{MASK_FULL, ZERO_BLOCK_CRC};
-use crate::request::merge::MergeFor;
+use crate::request::state::{MergeFor, Requests};
 use forebay_format::StreamKind;
 
 impl Context {
@@ -42,85 +41,85 @@ impl Context {
     }
 }
 
-impl Engine {
-    pub(crate) fn lock_mutation(&mut self, req: u32) {
-        let range = self.cx.reqs.get(req).range();
-        if self.cx.locks.acquire(range, LockOwner(req)) {
-            self.mutation_locked(req);
+impl Requests {
+    pub(super) fn lock_mutation(&mut self, cx: &mut Context, req: u32) {
+        let range = cx.reqs.get(req).range();
+        if cx.locks.acquire(range, LockOwner(req)) {
+            self.mutation_locked(cx, req);
             return;
         }
-        self.cx.stats.lock_waits += 1;
-        self.cx.counters.of(range.first.volume()).lock_waits += 1;
+        cx.stats.lock_waits += 1;
+        cx.counters.of(range.first.volume()).lock_waits += 1;
     }
 
     /// The block lock is ours: the request begins.
-    pub(crate) fn mutation_locked(&mut self, req: u32) {
-        let request = self.cx.reqs.get_mut(req);
+    pub(crate) fn mutation_locked(&mut self, cx: &mut Context, req: u32) {
+        let request = cx.reqs.get_mut(req);
         request.locked = true;
-        if self.cx.fenced && self.cx.hold_mutation(req) {
+        if cx.fenced && cx.hold_mutation(req) {
             return;
         }
-        let request = self.cx.reqs.get_mut(req);
+        let request = cx.reqs.get_mut(req);
         // One part stands for "still being started", so that parts that end at once do not end the
         // request.
         request.pending = 1;
         let (range, kind, write_back) = (request.range(), request.kind, request.write_back);
         let (from, to) = (request.offset, request.end());
-        self.cx.cancel_fills(range);
+        cx.cancel_fills(range);
         match kind {
-            RequestKind::Write { .. } if write_back => self.log_range(req, from, to),
-            RequestKind::Write { .. } => self.start_direct(req, from, to, false),
-            _ => self.start_zeroes(req, write_back),
+            RequestKind::Write { .. } if write_back => self.log_range(cx, req, from, to),
+            RequestKind::Write { .. } => self.start_direct(cx, req, from, to, false),
+            _ => self.start_zeroes(cx, req, write_back),
         }
-        self.mutation_part_done(req, true);
+        self.mutation_part_done(cx, req, true);
     }
 
     /// Zeroes: whole blocks either through the log or directly; ragged ends as small writes of
     /// zeroes.
-    fn start_zeroes(&mut self, req: u32, write_back: bool) {
-        let request = self.cx.reqs.get(req);
+    fn start_zeroes(&mut self, cx: &mut Context, req: u32, write_back: bool) {
+        let request = cx.reqs.get(req);
         let (from, to) = (request.offset, request.end());
-        let whole = self.cx.whole_blocks(req);
-        if write_back && !self.cx.zeroes_go_direct(req) {
-            self.log_range(req, from, to);
+        let whole = cx.whole_blocks(req);
+        if write_back && !cx.zeroes_go_direct(req) {
+            self.log_range(cx, req, from, to);
             return;
         }
         let Some((first, end)) = whole else {
             if write_back {
-                self.log_range(req, from, to)
+                self.log_range(cx, req, from, to)
             } else {
-                self.start_direct(req, from, to, false)
+                self.start_direct(cx, req, from, to, false)
             }
             return;
         };
         for (from, to) in [(from, first * BLOCK), (end * BLOCK, to)] {
             if from < to && write_back {
-                self.log_range(req, from, to);
+                self.log_range(cx, req, from, to);
             } else if from < to {
-                self.start_direct(req, from, to, false);
+                self.start_direct(cx, req, from, to, false);
             }
         }
-        self.start_direct(req, first * BLOCK, (end * BLOCK).min(to), true);
+        self.start_direct(cx, req, first * BLOCK, (end * BLOCK).min(to), true);
     }
 
     /// Sends bytes `from..to` of the volume through the log.
-    fn log_range(&mut self, req: u32, from: u64, to: u64) {
+    fn log_range(&mut self, cx: &mut Context, req: u32, from: u64, to: u64) {
         for block in from / BLOCK..=(to - 1) / BLOCK {
             let start = from.max(block * BLOCK) - block * BLOCK;
             let end = to.min((block + 1) * BLOCK) - block * BLOCK;
-            self.cx.reqs.get_mut(req).pending += 1;
-            let request = self.cx.reqs.get_mut(req);
+            cx.reqs.get_mut(req).pending += 1;
+            let request = cx.reqs.get_mut(req);
             if request.reserved > 0 {
                 request.reserved -= 1;
             } else {
                 let volume = request.volume;
-                self.cx.blocks_enter(volume, 1);
+                cx.blocks_enter(volume, 1);
             }
             if end - start < BLOCK {
-                self.start_merge(req, block, (start as u32, end as u32), MergeFor::Log);
+                self.start_merge(cx, req, block, (start as u32, end as u32), MergeFor::Log);
                 continue;
             }
-            let request = self.cx.reqs.get(req);
+            let request = cx.reqs.get(req);
             let (span, crc) = match request.kind {
                 RequestKind::Write { .. } => {
                     (request.block_span(block, 1), request.crcs[(block - request.first_block) as usize])
@@ -134,19 +133,19 @@ impl Engine {
                 span: Some(span),
                 done: ItemOwner::Request(req),
             };
-            self.cx.enqueue(StreamKind::Write, item);
+            cx.enqueue(StreamKind::Write, item);
         }
     }
 
     /// A block that went through the log has ended.
-    pub(crate) fn logged(&mut self, req: u32, ok: bool) {
-        self.cx.blocks_leave(self.cx.reqs.get(req).volume, 1);
-        self.mutation_part_done(req, ok);
+    pub(crate) fn logged(&mut self, cx: &mut Context, req: u32, ok: bool) {
+        cx.blocks_leave(cx.reqs.get(req).volume, 1);
+        self.mutation_part_done(cx, req, ok);
     }
 
     /// A part of a write, zero or discard has ended.
-    pub(crate) fn mutation_part_done(&mut self, req: u32, ok: bool) {
-        let request = self.cx.reqs.get_mut(req);
+    pub(crate) fn mutation_part_done(&mut self, cx: &mut Context, req: u32, ok: bool) {
+        let request = cx.reqs.get_mut(req);
         request.failed |= !ok;
         request.pending -= 1;
         if request.pending > 0 {
@@ -155,11 +154,11 @@ impl Engine {
         let failed = request.failed;
         // What went well in part through the log, before the cache failed, is at risk there: all of
         // it is done over as well.
-        if (failed && self.cx.fenced || self.cx.runs_without_cache()) && self.cx.may_redo_mutation(req) {
-            self.mutation_locked(req);
+        if (failed && cx.fenced || cx.runs_without_cache()) && cx.may_redo_mutation(req) {
+            self.mutation_locked(cx, req);
             return;
         }
-        let request = self.cx.reqs.get_mut(req);
+        let request = cx.reqs.get_mut(req);
         let fua = match request.kind {
             RequestKind::Write { fua }
             | RequestKind::Discard { fua }
@@ -171,15 +170,15 @@ impl Engine {
         // It may have been taken for one that goes through the log, and settings changed while it
         // waited for its lock.
         let (volume, unused) = (request.volume, core::mem::take(&mut request.reserved));
-        self.cx.blocks_leave(volume, unused);
-        self.cx.release_blocks(range);
+        cx.blocks_leave(volume, unused);
+        cx.release_blocks(range);
         if fua && !failed {
-            self.cx.flush_for(req);
-        } else if !failed && self.cx.runs_without_cache() {
-            self.cx.make_readable(req);
+            cx.flush_for(req);
+        } else if !failed && cx.runs_without_cache() {
+            cx.make_readable(req);
         }
-        if self.cx.reqs.get(req).pending == 0 {
-            self.cx.reply(req);
+        if cx.reqs.get(req).pending == 0 {
+            cx.reply(req);
         }
     }
 }

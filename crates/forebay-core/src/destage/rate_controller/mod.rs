@@ -78,6 +78,9 @@ const FLOOR_UPTO: u64 = 500;
 const DEPTH_YIELDING: u64 = 8;
 /// A plan that waits for its bucket is made again after this time: rates follow ages.
 const REVIEW_NS: Nanos = 1_000_000_000;
+/// A volume with nothing to write back is looked at no more often than this: what is measured moves
+/// in steps of a quarter of a second.
+const IDLE_REVIEW_NS: Nanos = 25_000_000;
 /// First and longest pause after a failed write-back.
 const BACKOFF_NS: core::ops::RangeInclusive<Nanos> = 100_000_000..=10_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -167,6 +170,8 @@ pub(crate) struct RateController {
     incoming: Meter,
     outgoing: Meter,
     dirty_seen: u64,
+    /// When measures were brought up to date.
+    settled_at: Nanos,
     foreground: Foreground,
     /// Time of the backing store that a dirty block takes, and the dirty blocks of a write-back
     /// (times 16): moving averages.
@@ -195,6 +200,7 @@ impl Default for RateController {
             incoming: Meter::default(),
             outgoing: Meter::default(),
             dirty_seen: 0,
+            settled_at: 0,
             foreground: Foreground::default(),
             block_time: 4_000_000,
             blocks_x16: 16,
@@ -321,6 +327,7 @@ impl RateController {
     fn settle(&mut self, now: Nanos, dirty: u64, share: u64, settings: &VolumeSettings) {
         self.incoming.count(dirty.saturating_sub(self.dirty_seen));
         self.dirty_seen = dirty;
+        self.settled_at = now;
         self.incoming.settle(now);
         self.outgoing.settle(now);
         self.foreground.rate.settle(now);
@@ -353,6 +360,13 @@ impl RateController {
         }
         let at = self.pace.opens_at(rate).unwrap_or(u64::MAX).min(now + REVIEW_NS);
         Some((plan.why, at))
+    }
+
+    /// The last look at this volume found nothing to do, a moment ago, and as many blocks dirty.
+    pub(crate) fn is_idle(&self, now: Nanos, dirty: u64) -> bool {
+        self.limit == Limit::NothingToDo
+            && self.dirty_seen == dirty
+            && now < self.settled_at.saturating_add(IDLE_REVIEW_NS)
     }
 
     /// The look at this volume has ended.

@@ -128,15 +128,16 @@ impl Context {
 
     /// What destage of a volume may do now.
     pub(crate) fn destage_plan(&mut self, id: VolumeId) -> DestagePlan {
-        let (now, settings) = (self.now, self.volume(id).settings);
+        let now = self.now;
         let dirty = self.map.volumes[usize::from(id.0)].dirty;
         let starved = fault::planted(PlantedBug::StarveLimiter);
         let levels = self.levels(id);
         let low = self.low_level(id, &levels);
         let share = least_share(&levels, low);
-        let control = &mut self.volume_mut(id).destage.rate;
+        let volume = self.volume_mut(id);
+        let control = &mut volume.destage.rate;
         if !starved {
-            control.settle(now, dirty, share, &settings);
+            control.settle(now, dirty, share, &volume.settings);
         }
         if control.is_backing_off(now) {
             return DestagePlan::shut(Limit::RetryAfterFailure);
@@ -145,21 +146,22 @@ impl Context {
         if self.map.volumes[usize::from(id.0)].waiting.len() == 0 {
             return DestagePlan::shut(Limit::NothingToDo);
         }
+        let settings = &self.volume(id).settings;
+        let (depth, bytes_per_s) = (settings.destage_depth_max.max(1), settings.max_destage_bytes_per_s);
         let failed = self.runs_without_cache();
         if !failed && (self.fenced || self.is_winding_down()) {
             return DestagePlan::shut(Limit::Stopped);
         }
-        let rescue =
-            failed.then(|| DestagePlan::full(settings.destage_depth_max.max(1), Limit::BackingStore));
+        let rescue = failed.then(|| DestagePlan::full(depth, Limit::BackingStore));
         let mut plan = rescue
             .or_else(|| self.pressed_plan(id, &levels))
             .unwrap_or_else(|| self.paced_plan(id, levels.volume, low, share));
         if probing {
             plan.depth = plan.depth.min(1);
         }
-        if settings.max_destage_bytes_per_s > 0 {
+        if bytes_per_s > 0 {
             // An eighth of a second at most, or the limit would be kept in fits and starts.
-            let most = (settings.max_destage_bytes_per_s / 8 / BLOCK).max(1);
+            let most = (bytes_per_s / 8 / BLOCK).max(1);
             plan.extent_blocks = plan.extent_blocks.min(most.min(u64::from(EXTENT_BLOCKS_MAX)) as u32);
         }
         plan

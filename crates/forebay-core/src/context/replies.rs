@@ -1,0 +1,66 @@
+//! Answers to requests.
+
+use crate::api::{Action, RequestError, RequestKind, RequestOutcome};
+use crate::context::Context;
+use forebay_format::VolumeId;
+
+impl Context {
+    /// Ends a request: the client gets its answer, the record is free.
+    pub(crate) fn reply(&mut self, req: u32) {
+        let path = self.path(req);
+        let mut done = self.reqs.remove(req);
+        assert!(done.pending == 0, "I1: a request is answered when all its parts have ended");
+        if done.kind == RequestKind::Flush {
+            done.failed = self.flush_fails(done.volume, done.losses_reported, done.failed);
+        }
+        let result = if done.failed { Err(RequestError::Io) } else { Ok(()) };
+        if done.kind == RequestKind::Flush {
+            self.flush_answered(req, &done);
+        }
+        let took = self.now - done.started_at;
+        self.counters.reply(done.volume, path, done.failed, took);
+        if path == RequestOutcome::WritePast {
+            self.count_write_past(&done);
+        }
+        self.stats.count_reply(done.kind, done.failed, took);
+        self.volume_mut(done.volume).last_active = self.now;
+        done.crcs.clear();
+        self.spare_crcs.push(done.crcs);
+        self.actions.push_back(Action::Reply {
+            request: done.id,
+            result,
+            path,
+            took,
+            volume: done.volume,
+            bytes: done.len,
+        });
+    }
+
+    /// Which way a request went.
+    fn path(&self, req: u32) -> RequestOutcome {
+        let request = self.reqs.get(req);
+        match request.kind {
+            RequestKind::Read if !request.missed => RequestOutcome::ReadHit,
+            RequestKind::Read if self.may_fill(req) => RequestOutcome::ReadMiss,
+            RequestKind::Read => RequestOutcome::ReadBypass,
+            RequestKind::Write { .. } if request.write_back => RequestOutcome::Write,
+            RequestKind::Write { .. } if request.copies => RequestOutcome::WriteThrough,
+            RequestKind::Write { .. } => RequestOutcome::WritePast,
+            RequestKind::Flush => RequestOutcome::Flush,
+            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => RequestOutcome::Zero,
+            RequestKind::Prefetch => RequestOutcome::Prefetch,
+        }
+    }
+
+    /// Blocks of a volume that the backing store does not hold durably, older versions that ordered
+    /// destage still has to write included. Lost blocks are not counted.
+    pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> u64 {
+        self.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.dirty)
+    }
+
+    pub(crate) fn data_capacity(&self) -> u64 {
+        let geometry = &self.map.geometry;
+        debug_assert!(self.segments_staying() <= geometry.segment_count);
+        self.capacity_of(self.segments_counted(self.segments_staying()))
+    }
+}

@@ -1,0 +1,73 @@
+//! Checkpoints on demand, and the orderly end.
+
+use crate::api::{Action, Nanos};
+use crate::context::Status;
+use crate::engine::Engine;
+use forebay_format::VolumeId;
+use forebay_format::checkpoint::BackingRecord;
+
+impl Engine {
+    /// Refuses new requests and lets the ones in flight end; [`Action::Quiesced`] follows.
+    pub fn begin_shutdown(&mut self, now: Nanos) {
+        self.begin(now);
+        self.cx.stopping = true;
+    }
+
+    pub(super) fn step_shutdown(&mut self) {
+        if !self.cx.stopping || self.quiesced || !self.cx.is_ready() {
+            return;
+        }
+        let busy = self.cx.reqs.len() > 0
+            || self.cx.ops.len() > 0
+            || self.destager.extents_len() > 0
+            || self.cx.log.moves > 0
+            || !self.checkpoint.is_idle()
+            || self.cx.is_mirror_busy()
+            || self.cx.is_rescue_busy();
+        if busy {
+            return;
+        }
+        if self.cx.flush_backings_for_shutdown() {
+            return;
+        }
+        self.quiesced = true;
+        self.cx.actions.push_back(Action::Quiesced);
+    }
+
+    /// The final checkpoint is in effect: what only waited for it has it now.
+    pub(super) fn close(&mut self) {
+        self.step_lifecycle();
+        self.step_pool();
+        self.cx.actions.push_back(Action::Closed);
+    }
+
+    /// Has a checkpoint taken as soon as that is possible;
+    /// [`Notice::Checkpointed`](crate::Notice::Checkpointed) tells when it is in effect.
+    pub fn take_checkpoint(&mut self, now: Nanos) {
+        self.begin(now);
+        self.cx.want_checkpoint();
+    }
+
+    /// After [`Action::Quiesced`]: takes the final checkpoint with what the backing stores look
+    /// like now; [`Action::Closed`] follows.
+    ///
+    /// # Panics
+    /// If the engine is not quiesced: a bug of the owner.
+    pub fn finish_shutdown(&mut self, now: Nanos, backings: &[(VolumeId, BackingRecord)]) {
+        self.begin(now);
+        assert!(self.quiesced, "finish_shutdown follows Quiesced");
+        for (volume, backing) in backings {
+            if let Some(Some(volume)) = self.cx.volumes.get_mut(usize::from(volume.0)) {
+                volume.backing = backing.clone();
+                if volume.flusher.unflushed {
+                    // Its flush failed: its blocks need not look after a power cut as they look
+                    // now.
+                    volume.backing.samples.clear();
+                }
+            }
+        }
+        self.cx.status = Status::Stopping;
+        self.checkpoint.begin_final(&mut self.cx);
+        self.step_checkpoint();
+    }
+}

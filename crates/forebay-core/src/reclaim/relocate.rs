@@ -1,0 +1,187 @@
+//! Moving blocks: from a segment that is to be emptied to the survivor stream.
+//!
+//! A move takes the lock of its block, so the copy, which carries a newer sequence than anything
+//! written before, can never overtake a newer write (I8).
+
+use crate::base::slab::Slab;
+use crate::context::Context;
+use crate::context::coverage::CoverageMark;
+use crate::context::locks::BlockRange;
+use crate::context::operations::OpKind;
+use crate::context::pages::{Page, PageUse};
+use crate::context::streams::{Item, ItemKind, ItemOwner};
+use crate::fault::{self, PlantedBug};
+use crate::map::MASK_FULL;
+use crate::map::segment::{BlockState, Key};
+use forebay_format::{StreamKind, VolumeId};
+/// Most relocations under way.
+const RELOCATIONS_MAX: usize = 64;
+
+/// A block on its way to the survivor stream.
+#[derive(Debug)]
+pub(crate) struct Relocation {
+    key: Key,
+    from: u32,
+    /// Sectors to leave out of the copy are not in this mask.
+    mask: Option<u8>,
+    page: Page,
+    tries: u32,
+    /// Its new record says that it is dirty.
+    recorded_dirty: bool,
+}
+
+/// Moves under way: a part of the engine.
+#[derive(Debug)]
+pub(crate) struct Relocations {
+    moves: Slab<Relocation>,
+}
+
+impl Context {
+    pub(crate) fn can_relocate(&self) -> bool {
+        !self.fenced
+            && self.log.moves < RELOCATIONS_MAX
+            && self.pages.available(PageUse::Survivor) > 0
+            && self.has_room_to_relocate()
+    }
+
+    /// Room for one more survivor: the worst case is a header block for each.
+    fn has_room_to_relocate(&self) -> bool {
+        let stream = &self.log.streams[StreamKind::Survivor.index()];
+        let segments = self.free.window.len() as u32;
+        let room = stream.room(self.batch_blocks()) + segments * self.batch_blocks();
+        let waiting = self.log.moves + stream.queue.len();
+        (waiting as u32 + 2) * 2 < room
+    }
+}
+
+impl Relocations {
+    pub(crate) fn new() -> Self {
+        Self { moves: Slab::new() }
+    }
+
+    /// A block of the volume is being moved.
+    pub(crate) fn any_of(&self, volume: VolumeId) -> bool {
+        self.moves.iter().any(|relocation| relocation.key.volume() == volume)
+    }
+
+    /// Starts to move a block; false if that is not possible now.
+    pub(crate) fn relocate(&mut self, cx: &mut Context, slot: u32) -> bool {
+        self.relocate_masked(cx, slot, None)
+    }
+
+    /// As `relocate`; the copy has no sectors but those of `mask`.
+    pub(crate) fn relocate_masked(&mut self, cx: &mut Context, slot: u32, mask: Option<u8>) -> bool {
+        let key = cx.map.key(slot);
+        let range = BlockRange { first: key, last: key };
+        if !cx.can_relocate() || cx.map.is_fixed(slot) || !cx.has_room_for_single(slot) {
+            return false;
+        }
+        if !fault::planted(PlantedBug::RelocateWithoutLock) && !cx.locks.try_acquire(range) {
+            return false;
+        }
+        let page = cx.pages.take(PageUse::Survivor).expect("a page is available");
+        let relocation = Relocation { key, from: slot, mask, page, tries: 1, recorded_dirty: false };
+        let relocation = self.moves.insert(relocation);
+        cx.log.moves += 1;
+        cx.map.leaves(slot, true);
+        self.read_for_relocation(cx, relocation);
+        true
+    }
+
+    fn read_for_relocation(&mut self, cx: &mut Context, number: u32) {
+        let relocation = self.moves.get(number);
+        let (slot, page, tries) = (relocation.from, relocation.page, relocation.tries);
+        cx.map.pin(slot);
+        cx.log.survivor_reads += 1;
+        let kind = OpKind::RelocateRead { relocation: number };
+        cx.read_slots((slot, 1), tries, &[page.span()], kind);
+    }
+
+    pub(crate) fn relocation_read(&mut self, cx: &mut Context, number: u32, ok: bool, crcs: &[u32]) {
+        cx.log.survivor_reads -= 1;
+        let relocation = self.moves.get_mut(number);
+        let (slot, key, page) = (relocation.from, relocation.key, relocation.page);
+        relocation.tries += 1;
+        let mask = relocation.mask.unwrap_or(MASK_FULL);
+        let tries = relocation.tries;
+        let right = ok && crcs.first() == Some(&cx.map.crc(slot));
+        let current = cx.map.lookup(key) == Some(slot);
+        cx.map.unpin(slot);
+        if !current {
+            cx.cover(CoverageMark::RelocationLost);
+            self.end_relocation(cx, number);
+        } else if right {
+            let dirty =
+                cx.map.state(slot) == BlockState::Dirty && !fault::planted(PlantedBug::ForgetDirtySurvivor);
+            self.moves.get_mut(number).recorded_dirty = dirty;
+            let item = Item {
+                key,
+                crc: cx.map.crc(slot),
+                kind: ItemKind::Data { mask: cx.map.mask(slot) & mask, dirty },
+                span: Some(page.span()),
+                done: ItemOwner::Survivor(number),
+            };
+            cx.map.pin(slot);
+            // A record that says something of dirty data, be it that it is clean now, belongs on
+            // both members.
+            let single = cx.mirror.is_some() && cx.map.state(slot) == BlockState::Clean;
+            cx.enqueue(if single { StreamKind::Fill } else { StreamKind::Survivor }, item);
+        } else if tries <= cx.slot_tries(slot) {
+            self.read_for_relocation(cx, number);
+        } else {
+            cx.give_up(slot);
+            self.end_relocation(cx, number);
+        }
+    }
+
+    /// The copy was appended to `slot` (with the pin of the original still held), or not.
+    pub(crate) fn relocated(&mut self, cx: &mut Context, number: u32, slot: Option<u32>) {
+        let relocation = self.moves.get(number);
+        let (from, key, recorded_dirty) = (relocation.from, relocation.key, relocation.recorded_dirty);
+        let current = cx.map.lookup(key) == Some(from) || fault::planted(PlantedBug::RelocateWithoutLock);
+        if let (Some(slot), true) = (slot, current) {
+            // The block may have been destaged on the way. If its record says dirty, a mark must
+            // follow.
+            let state = cx.map.state(from);
+            let state = match state {
+                BlockState::Void => BlockState::Dirty,
+                BlockState::Dirty if fault::planted(PlantedBug::ForgetDirtySurvivor) => BlockState::Clean,
+                BlockState::Clean if recorded_dirty => BlockState::Destaged,
+                state => state,
+            };
+            match state {
+                BlockState::Dirty => cx.cover(CoverageMark::DirtySurvivor),
+                BlockState::Destaged => cx.cover(CoverageMark::SurvivorDestaged),
+                BlockState::Clean | BlockState::Void => {}
+            }
+            let (pinned, born) = (cx.map.is_pinned(from), cx.map.born(from));
+            cx.map.insert_born(slot, state, born);
+            if pinned {
+                cx.map.set_pinned(slot);
+            }
+            cx.stats.relocated_blocks += 1;
+            if state == BlockState::Destaged {
+                cx.add_mark(slot);
+            }
+            // The record of a clean survivor is a clean mark as well, if that of the original says
+            // dirty.
+            cx.log.marks_ticket = cx.flushes.cache.ticket();
+        } else {
+            cx.cover(CoverageMark::RelocationLost);
+        }
+        cx.map.unpin(from);
+        self.end_relocation(cx, number);
+    }
+
+    fn end_relocation(&mut self, cx: &mut Context, number: u32) {
+        let relocation = self.moves.remove(number);
+        cx.log.moves -= 1;
+        cx.map.leaves(relocation.from, false);
+        cx.pages.give(PageUse::Survivor, relocation.page);
+        if fault::planted(PlantedBug::RelocateWithoutLock) {
+            return;
+        }
+        let range = BlockRange { first: relocation.key, last: relocation.key };
+        cx.release_blocks(range);
+    }
+}

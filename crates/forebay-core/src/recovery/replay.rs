@@ -1,0 +1,160 @@
+//! The log behind the checkpoint, and intents.
+
+use crate::api::open_error::OpenError;
+use crate::context::Context;
+use crate::context::coverage::CoverageMark;
+use crate::fault::{self, PlantedBug};
+use crate::map::segment::{BLOCK_LAST, BlockState, SegmentPhase};
+use crate::recovery::scan;
+use crate::recovery::scan::{Found, Tail};
+use crate::recovery::state::Recovery;
+use alloc::vec::Vec;
+use forebay_format::batch::Entry;
+use forebay_format::checkpoint::{INTENT_REGION_BLOCKS, Intent};
+use forebay_format::{StreamKind, summary};
+
+impl Recovery {
+    /// Finds out which batches after the checkpoint count, and applies them.
+    pub(super) fn replay(&mut self, cx: &mut Context) -> Result<(), OpenError> {
+        let mut tails = core::mem::take(&mut self.tails);
+        tails.sort_by_key(Tail::first);
+        let mut counting: Vec<(u32, Found)> = Vec::new();
+        for stream in StreamKind::ALL {
+            let of_stream = tails.extract_if(.., |tail| tail.stream == stream).collect();
+            self.follow(cx, stream, of_stream, &mut counting)?;
+        }
+        if fault::planted(PlantedBug::IgnoreSequence) {
+            counting.sort_by_key(|(segment, batch)| (*segment, batch.start));
+        } else {
+            counting.sort_by_key(|(_, batch)| batch.header.sequence);
+        }
+        for (segment, batch) in counting {
+            self.apply(cx, segment, &batch);
+        }
+        Ok(())
+    }
+
+    /// Follows one stream from the checkpoint to its end.
+    pub(super) fn follow(
+        &mut self,
+        cx: &mut Context,
+        stream: StreamKind,
+        tails: Vec<Tail>,
+        counting: &mut Vec<(u32, Found)>,
+    ) -> Result<(), OpenError> {
+        let mut expected = cx.log.streams[stream.index()].next_sequence;
+        let flushed = tails.iter().map(|tail| tail.flushed).max().unwrap_or(0);
+        // A segment's claim ends where that of the next one begins: after a failed write batches
+        // are written again.
+        let limits: Vec<u64> = tails.iter().skip(1).map(|tail| tail.first().0).chain([u64::MAX]).collect();
+        for (tail, limit) in tails.into_iter().zip(limits) {
+            if tail.first().0 != expected {
+                cx.cover(CoverageMark::BatchesBehindGap);
+                break;
+            }
+            let whole = tail.batches.len();
+            let batches: Vec<Found> =
+                tail.batches.into_iter().take_while(|batch| batch.header.stream_sequence < limit).collect();
+            if batches.len() < whole {
+                cx.cover(CoverageMark::BatchesWrittenTwice);
+            }
+            let Some(last) = batches.last() else { continue };
+            expected = last.header.stream_sequence + 1;
+            let (end, all) = (last.end(), batches.len() == whole);
+            let first = (batches[0].header.stream_sequence, batches[0].header.sequence);
+            if !cx.map.segments[tail.segment as usize].has_table() {
+                cx.map.begin_segment(tail.segment, SegmentPhase::Sealed, stream, first);
+                self.begin_twin(cx, tail.segment, stream);
+            }
+            let segment = &mut cx.map.segments[tail.segment as usize];
+            segment.completed = end;
+            segment.durable = end;
+            if let (Some(at), true) = (tail.summary, all) {
+                segment.summary_block = at;
+                segment.completed = at + 1 + summary::payload_blocks(at);
+            }
+            if cx.rewrites(stream) {
+                let unflushed = batches.iter().filter(|batch| batch.header.stream_sequence >= flushed);
+                unflushed.for_each(|batch| self.rewrite.add(tail.segment, batch));
+            }
+            counting.extend(batches.into_iter().map(|batch| (tail.segment, batch)));
+        }
+        if flushed > expected && !self.may_lack(cx, stream) {
+            cx.cover(CoverageMark::LostFlushFound);
+            return Err(OpenError::LostFlushedBatch { stream: stream as u8, lost: expected });
+        }
+        // I75. Fills are clean: a copy of them that cannot be read any more is no reason to refuse
+        // everything else.
+        let known = cx.config.known.flushed[stream.index()];
+        if known > expected && stream != StreamKind::Fill && !fault::planted(PlantedBug::BelieveOlderCopy) {
+            return Err(OpenError::Older);
+        }
+        cx.log.streams[stream.index()].start_at(expected);
+        Ok(())
+    }
+
+    pub(super) fn apply(&mut self, cx: &mut Context, number: u32, batch: &Found) {
+        cx.log.next_sequence = cx.log.next_sequence.max(batch.header.sequence + 1);
+        for (index, entry) in batch.data() {
+            if let (Entry::Data { crc32c, sector_mask, dirty, flush_epoch, .. }, Some(key)) =
+                (entry, scan::key_of(entry))
+            {
+                let slot = cx.map.slot(number, index);
+                cx.map.describe(slot, key, crc32c, sector_mask);
+                if !self.belongs(key, sector_mask) {
+                    continue;
+                }
+                if dirty {
+                    cx.replay_epoch(slot, flush_epoch);
+                }
+                let state = if dirty { BlockState::Dirty } else { BlockState::Clean };
+                cx.map.insert(slot, state);
+            }
+        }
+        for entry in &batch.entries {
+            match *entry {
+                Entry::CleanMark { slot, count } => self.for_marked(cx, slot.0, count, |cx, slot| {
+                    if cx.map.state(slot) == BlockState::Dirty {
+                        cx.map.mark_clean(slot);
+                    }
+                }),
+                Entry::DropMark { slot, count } => self.for_marked(cx, slot.0, count, |cx, slot| {
+                    if cx.map.is_shadow(slot) {
+                        cx.map.end_shadow(slot);
+                    } else if cx.map.state(slot) != BlockState::Void {
+                        cx.map.remove(cx.map.key(slot));
+                    }
+                }),
+                Entry::Intent { volume, region, count } => {
+                    self.checkpoint.intents.push(Intent { volume, region, count });
+                }
+                Entry::Data { .. } | Entry::Summary { .. } => {}
+            }
+        }
+    }
+
+    pub(super) fn for_marked(
+        &mut self,
+        cx: &mut Context,
+        slot: u32,
+        count: u32,
+        mut f: impl FnMut(&mut Context, u32),
+    ) {
+        let end = slot.saturating_add(count).min(cx.map.geometry.slot_count());
+        for slot in slot..end {
+            f(cx, slot);
+        }
+    }
+
+    /// Clean blocks where writes past the cache may have happened cannot be trusted.
+    pub(super) fn drop_intended(&mut self, cx: &mut Context) {
+        for Intent { volume, region, count } in core::mem::take(&mut self.checkpoint.intents) {
+            let first = region.saturating_mul(INTENT_REGION_BLOCKS).min(BLOCK_LAST);
+            let blocks = u64::from(count).max(1).saturating_mul(INTENT_REGION_BLOCKS);
+            let last = first.saturating_add(blocks - 1).min(BLOCK_LAST);
+            if cx.drop_clean(volume, first, last) > 0 {
+                cx.cover(CoverageMark::IntentDropsClean);
+            }
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Segments, one after the other: by their summary, or else batch by batch.
+
+use crate::api::DeviceFailure;
+use crate::api::open_error::OpenError;
+use crate::context::Context;
+use crate::context::coverage::CoverageMark;
+use crate::context::recovery_reads::What;
+use crate::context::sectors::{BLOCK, sector_mask};
+use crate::fault::{self, PlantedBug};
+use crate::map::load::FoundSlot;
+use crate::map::segment::{BlockState, Key, SegmentPhase};
+use crate::recovery::scan::{self, Place};
+use crate::recovery::scan::{After, Bytes};
+use crate::recovery::state::{Pieces, Recovery};
+use alloc::vec::Vec;
+use forebay_format::batch::{BatchHeader, BatchKind, Entry};
+use forebay_format::checkpoint::{SegmentState, SlotState};
+use forebay_format::geometry::VOLUMES_MAX;
+use forebay_format::superblock::CacheState;
+use forebay_format::{BLOCK_BYTES, StreamKind, VolumeId, summary};
+
+/// Small reads under way: enough to keep a fast device busy, of which a large cache has as many to
+/// do as it has segments.
+const READS_IN_FLIGHT: usize = 32;
+/// Reads of whole segments under way: each takes the memory of a segment.
+const WHOLE_READS_IN_FLIGHT: usize = 8;
+
+impl Context {
+    pub(crate) fn place(&self, number: u32) -> Place {
+        let segment = &self.map.segments[number as usize];
+        let known = segment.has_table() && !fault::planted(PlantedBug::BelieveEarlierUse);
+        Place { uuid: self.superblock.uuid, segment: number, since: if known { segment.born } else { 0 } }
+    }
+}
+
+impl Recovery {
+    /// Notes which segments must be read, and how.
+    pub(super) fn plan_segments(&mut self, cx: &mut Context) {
+        let unclean = cx.superblock.state == CacheState::Open;
+        let checkpoint = core::mem::take(&mut self.checkpoint);
+        cx.recover_orders(&checkpoint.volumes);
+        let mut jobs = Vec::new();
+        let mut blocks = 0;
+        for (number, entry) in (0..).zip(&checkpoint.segments) {
+            if entry.state.has_slots() && self.is_on_lost_member(cx, number, &checkpoint.segments) {
+                continue;
+            }
+            let live = entry.slots.live();
+            let counts = live > 0;
+            blocks += live as usize;
+            match entry.state {
+                SegmentState::Free => continue,
+                SegmentState::Twin => {
+                    cx.map.segments[number as usize].phase = SegmentPhase::Twin;
+                    continue;
+                }
+                SegmentState::Open if unclean => jobs.push(What::Whole(number)),
+                _ if counts && entry.summary_block > 0 => jobs.push(What::Summary(number)),
+                _ if counts => jobs.push(What::Whole(number)),
+                _ => continue,
+            }
+            let stream = StreamKind::from_u8(entry.stream).expect("the decoder checked it");
+            let first = (entry.first_stream_sequence, entry.first_sequence);
+            cx.map.begin_segment(number, SegmentPhase::Sealed, stream, first);
+            let segment = &mut cx.map.segments[number as usize];
+            segment.completed = entry.used_blocks;
+            segment.durable = entry.used_blocks;
+            segment.summary_block = entry.summary_block;
+        }
+        if checkpoint.volumes.iter().all(|volume| volume.flush_epoch == 0) {
+            cx.map.begin_loading(blocks);
+        }
+        if unclean && cx.mirror.is_some() {
+            self.plan_heads(cx, &checkpoint, &mut jobs);
+        } else if unclean {
+            jobs.extend(checkpoint.window.iter().map(|number| What::Head(*number)));
+        }
+        jobs.reverse();
+        cx.log.next_sequence = checkpoint.next_sequence;
+        for (stream, next) in cx.log.streams.iter_mut().zip(checkpoint.next_stream_sequence) {
+            stream.start_at(next);
+        }
+        let mut ends = alloc::vec![0; VOLUMES_MAX as usize];
+        for volume in &checkpoint.volumes {
+            ends[usize::from(volume.id.0)] = volume.size_bytes;
+        }
+        let recovery = &mut *self;
+        (recovery.checkpoint, recovery.jobs, recovery.ends) = (checkpoint, jobs, ends);
+        self.read_pairs_whole(cx);
+    }
+
+    /// The next thing to read, if it may be read now.
+    pub(super) fn next_job(&mut self) -> Option<What> {
+        let room = self.in_flight < READS_IN_FLIGHT
+            && (self.whole_in_flight < WHOLE_READS_IN_FLIGHT
+                || !matches!(self.jobs.last(), Some(What::Whole(_))));
+        if room { self.jobs.pop() } else { None }
+    }
+
+    /// Starts the reads that are left; goes on to the next step when there are none.
+    pub(super) fn next_jobs(&mut self, cx: &mut Context) -> Result<(), OpenError> {
+        if self.checkpoint.segments.is_empty() {
+            return Ok(()); // Still at superblocks or checkpoint.
+        }
+        while let Some(what) = self.next_job() {
+            let geometry = cx.map.geometry;
+            let (number, from, blocks) = match what {
+                What::Summary(number) => {
+                    let half = self.readable_half(cx, number);
+                    let at = cx.map.segments[number as usize].summary_block;
+                    let blocks = 1 + summary::payload_blocks(at);
+                    (half, at, blocks.min(geometry.segment_blocks - at))
+                }
+                What::Head(number) => (number, 0, 1),
+                What::Whole(number) => (number, 0, geometry.segment_blocks),
+                What::Block(number, index) => (number, index, 1),
+                What::Superblock(_) | What::Checkpoint(_) | What::Rewritten(_) => {
+                    unreachable!("they are read before or later")
+                }
+            };
+            self.read(cx, what, geometry.segment_offset(number, from), u64::from(blocks) * BLOCK);
+        }
+        if self.in_flight > 0 {
+            return Ok(());
+        }
+        if cx.superblock.state == CacheState::Open {
+            // What is replayed next looks at blocks all over the cache.
+            while cx.map.settle_some() {}
+        }
+        self.replay(cx)?;
+        self.drop_intended(cx);
+        self.attach(cx)
+    }
+
+    /// Makes a slot count as the checkpoint says, now that its key is known.
+    pub(super) fn restore(
+        &mut self,
+        cx: &mut Context,
+        number: u32,
+        index: u32,
+        key: Key,
+        crc: u32,
+        (mask, epoch): (u8, u32),
+    ) {
+        let found = self.checkpoint.segments[number as usize].slots.get(index);
+        let state = match found {
+            SlotState::Void => return,
+            SlotState::Clean => BlockState::Clean,
+            SlotState::Dirty | SlotState::Shadow => BlockState::Dirty,
+        };
+        if cx.map.state(cx.map.slot(number, index)) != BlockState::Void {
+            return;
+        }
+        let slot = cx.map.slot(number, index);
+        cx.map.describe(slot, key, crc, mask);
+        if !self.belongs(key, mask) {
+            return;
+        }
+        let ordered = state == BlockState::Dirty && cx.recover_epoch(slot, epoch);
+        match found {
+            SlotState::Shadow if ordered => cx.map.insert_shadow(slot),
+            SlotState::Shadow => {}
+            _ => {
+                cx.map.insert(slot, state);
+            }
+        }
+    }
+
+    /// True if a block belongs to a volume of the table. Others were being swept away when the
+    /// cache was left.
+    pub(super) fn belongs(&self, key: Key, mask: u8) -> bool {
+        let keep = fault::planted(PlantedBug::KeepBeyondShrink);
+        belongs(&self.ends, key, mask, keep)
+    }
+
+    pub(super) fn summary_read(
+        &mut self,
+        cx: &mut Context,
+        number: u32,
+        result: Result<&[u8], DeviceFailure>,
+    ) -> Result<(), OpenError> {
+        let at = cx.map.segments[number as usize].summary_block;
+        let Some(payload) = result.ok().and_then(|bytes| summary_payload(bytes, cx.place(number), at)) else {
+            // The batch headers say the same.
+            cx.cover(CoverageMark::SummaryDamaged);
+            cx.map.segments[number as usize].summary_block = 0;
+            self.read_whole(cx, number);
+            return Ok(());
+        };
+        if payload.len() > BLOCK_BYTES {
+            cx.cover(CoverageMark::LongSummary);
+        }
+        let items = (0..).zip(summary::decode(payload, at));
+        let items = items.filter_map(|(index, item)| Some((index, item?)));
+        if cx.map.is_unsettled() {
+            return self.load_summary(cx, number, items);
+        }
+        for (index, item) in items {
+            let rest = (item.sector_mask, item.flush_epoch);
+            self.restore(cx, number, index, Key::new(item.volume, item.block), item.crc32c, rest);
+        }
+        self.account(cx, number)
+    }
+
+    /// As `restore`, for a whole segment of a cache without ordered volumes.
+    pub(super) fn load_summary(
+        &mut self,
+        cx: &mut Context,
+        number: u32,
+        items: impl Iterator<Item = (u32, summary::SummaryItem)>,
+    ) -> Result<(), OpenError> {
+        let keep = fault::planted(PlantedBug::KeepBeyondShrink);
+        let recovery = &*self;
+        let counted = &recovery.checkpoint.segments[number as usize].slots;
+        let mut found = 0;
+        let slots = items.filter_map(|(index, item)| {
+            let (key, mask) = (Key::new(item.volume, item.block), item.sector_mask);
+            let state = match counted.get(index) {
+                SlotState::Void => return None,
+                _ if !belongs(&recovery.ends, key, mask, keep) => BlockState::Void,
+                SlotState::Clean => BlockState::Clean,
+                SlotState::Dirty => BlockState::Dirty,
+                SlotState::Shadow => BlockState::Void, // Of an order that there is no more.
+            };
+            found += 1;
+            Some(FoundSlot { index, key, crc: item.crc32c, mask, state })
+        });
+        cx.map.load_segment(number, slots);
+        if found == counted.live() { Ok(()) } else { self.account(cx, number) }
+    }
+
+    pub(super) fn segment_read(
+        &mut self,
+        cx: &mut Context,
+        number: u32,
+        result: Result<&[u8], DeviceFailure>,
+    ) -> Result<(), OpenError> {
+        if let Ok(all) = result {
+            return self.segment_bytes(cx, number, Bytes { all, bad: &[] });
+        }
+        cx.cover(CoverageMark::SegmentInPieces);
+        // One bad sector fails the whole read: read block by block and lose only what is really
+        // gone.
+        let blocks = cx.map.geometry.segment_blocks;
+        let pieces = Pieces {
+            bytes: alloc::vec![0; blocks as usize * BLOCK_BYTES],
+            bad: alloc::vec![true; blocks as usize],
+            left: blocks,
+        };
+        let recovery = &mut *self;
+        recovery.pieces.insert(number, pieces);
+        recovery.jobs.extend((0..blocks).map(|index| What::Block(number, index)));
+        Ok(())
+    }
+
+    pub(super) fn block_read(
+        &mut self,
+        cx: &mut Context,
+        number: u32,
+        index: u32,
+        result: Result<&[u8], DeviceFailure>,
+    ) -> Result<(), OpenError> {
+        let recovery = &mut *self;
+        let pieces = recovery.pieces.get_mut(&number).expect("its blocks are being read");
+        if let Ok(bytes) = result {
+            pieces.bytes[index as usize * BLOCK_BYTES..][..BLOCK_BYTES].copy_from_slice(bytes);
+            pieces.bad[index as usize] = false;
+        }
+        pieces.left -= 1;
+        if pieces.left > 0 {
+            return Ok(());
+        }
+        let Pieces { bytes, bad, .. } = recovery.pieces.remove(&number).expect("it was found just now");
+        self.segment_bytes(cx, number, Bytes { all: &bytes, bad: &bad })
+    }
+
+    pub(crate) fn scan_segment(
+        &mut self,
+        cx: &mut Context,
+        number: u32,
+        bytes: Bytes<'_>,
+    ) -> Result<(), OpenError> {
+        let used = cx.map.segments[number as usize].completed;
+        let batches = scan::accounted(bytes, cx.place(number), used);
+        let state = self.checkpoint.segments[number as usize].state;
+        for batch in &batches {
+            for (index, entry) in batch.data() {
+                if let Entry::Data { volume, block, crc32c, sector_mask, flush_epoch, .. } = entry {
+                    self.restore(
+                        cx,
+                        number,
+                        index,
+                        Key::new(volume, block),
+                        crc32c,
+                        (sector_mask, flush_epoch),
+                    );
+                }
+            }
+        }
+        if state != SegmentState::Free {
+            self.account(cx, number)?;
+        }
+        if state != SegmentState::Sealed && cx.superblock.state == CacheState::Open {
+            let trust = fault::planted(PlantedBug::AcceptTornHeader);
+            let sequence = self.checkpoint.next_sequence;
+            let after = After { epoch: cx.superblock.epoch, sequence };
+            let scan = scan::tail(bytes, cx.place(number), used, after, trust);
+            if scan.torn {
+                cx.cover(CoverageMark::TornBatch);
+            }
+            if scan.unreadable && !self.has_fills_only(cx, number) {
+                return Err(OpenError::TailUnreadable { segment: number });
+            }
+            let tail = scan.tail.filter(|tail| self.may_hold(cx, number, tail.stream));
+            self.tails.extend(tail);
+        }
+        Ok(())
+    }
+
+    /// Every slot that the checkpoint counts must have been found. Missing clean ones are merely
+    /// forgotten.
+    pub(super) fn account(&mut self, cx: &mut Context, number: u32) -> Result<(), OpenError> {
+        let (mut lost, mut shadows) = (0, 0);
+        for index in 0..cx.map.geometry.segment_blocks {
+            let counts = self.checkpoint.segments[number as usize].slots.get(index);
+            let known = cx.map.segments[number as usize].has_data(index);
+            lost += u32::from(counts == SlotState::Dirty && !known);
+            shadows += u32::from(counts == SlotState::Shadow && !known);
+        }
+        if shadows > 0 {
+            // The newest versions are there; but nobody knows in which volume the order has a gap.
+            for volume in 0..VOLUMES_MAX as u16 {
+                cx.forget_order(VolumeId(volume));
+            }
+        }
+        if lost > 0 {
+            cx.cover(CoverageMark::SegmentLost);
+            return Err(OpenError::SegmentLost { segment: number, dirty_blocks: lost });
+        }
+        Ok(())
+    }
+
+    /// The first block of a window segment tells whether the segment was written since the
+    /// checkpoint.
+    pub(super) fn head_read(
+        &mut self,
+        cx: &mut Context,
+        number: u32,
+        result: Result<&[u8], DeviceFailure>,
+    ) -> Result<(), OpenError> {
+        let mut entries = Vec::new();
+        let written = match result {
+            Err(_) => true, // Look closer: the rest may be readable, and must not be overlooked.
+            Ok(bytes) => BatchHeader::decode(bytes, &mut entries)
+                .is_ok_and(|header| header.epoch == cx.superblock.epoch),
+        };
+        if written && cx.mirror.is_some() {
+            self.read_column(cx, number);
+        } else if written {
+            self.jobs.push(What::Whole(number));
+        }
+        Ok(())
+    }
+}
+
+/// True if a block has sectors inside its volume; `ends` has the sizes of the volumes. `keep` is a
+/// planted bug.
+fn belongs(ends: &[u64], key: Key, mask: u8, keep: bool) -> bool {
+    let end = ends.get(usize::from(key.volume().0)).copied().unwrap_or(0);
+    let start = key.block() * BLOCK;
+    match end {
+        end if start >= end => keep && end > 0,
+        end if end - start >= BLOCK => mask != 0,
+        end => mask & sector_mask(0, end - start) != 0,
+    }
+}
+
+/// The payload of a summary, if header and payload are intact and in their place.
+fn summary_payload(bytes: &[u8], place: Place, at: u32) -> Option<&[u8]> {
+    let mut entries = Vec::new();
+    let header = BatchHeader::decode(bytes.get(..BLOCK_BYTES)?, &mut entries).ok()?;
+    header.check_place(place.uuid, place.segment, at).ok()?;
+    if header.sequence < place.since {
+        return None;
+    }
+    let [Entry::Summary { slots, crc32c }] = entries[..] else { return None };
+    let end = BLOCK_BYTES * (1 + usize::from(header.payload_blocks));
+    let payload = bytes.get(BLOCK_BYTES..end)?;
+    let right =
+        header.kind == BatchKind::Summary && slots == at && forebay_format::checksum(payload) == crc32c;
+    right.then_some(payload)
+}

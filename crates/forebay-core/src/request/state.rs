@@ -1,0 +1,119 @@
+//! Requests under way, as far as they have more to them than what the context keeps of each.
+
+use crate::base::slab::Slab;
+use crate::context::locks::BlockRange;
+use crate::context::pages::Page;
+use crate::context::sectors::BLOCK;
+use crate::map::segment::Key;
+use crate::request::admission::AdmissionMemory;
+use crate::request::throttle::Throttle;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use forebay_format::VolumeId;
+use forebay_format::checkpoint::INTENT_REGION_BLOCKS;
+/// What the merged block is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum MergeFor {
+    /// The client's buffer.
+    Read,
+    /// The write stream.
+    Log,
+    /// A write past the cache; needs the whole block.
+    Direct(u32),
+}
+
+#[derive(Debug)]
+pub(super) struct Merge {
+    pub(super) req: u32,
+    pub(super) volume: VolumeId,
+    pub(super) block: u64,
+    /// Bytes of the block that the request is about.
+    pub(super) part: (u32, u32),
+    pub(super) purpose: MergeFor,
+    /// `None` until there were pages for it.
+    pub(super) pages: Option<(Page, Page)>,
+    /// Slot whose content is needed, and its sectors.
+    pub(super) cached: Option<(u32, u8)>,
+    pub(super) backing: bool,
+    pub(super) backing_tries: u32,
+    pub(super) pending: u32,
+    pub(super) failed: bool,
+    /// The cached copy proved damaged and was dropped: start over.
+    pub(super) again: bool,
+    /// The cached copy is damaged and cannot be dropped yet: take the block from the backing store.
+    pub(super) without_cached: bool,
+    /// Sectors that the merged block has.
+    pub(super) mask: u8,
+    /// A read: it was counted as hit or miss.
+    pub(super) counted: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum DirectStage {
+    Intent,
+    /// Until the log says durably of every clean block that it is clean.
+    Settling,
+    Merging,
+    Writing,
+    Flushing,
+    Dropping,
+    /// Until the drop marks are durable.
+    Sealing,
+    Copying,
+}
+
+#[derive(Debug)]
+pub(super) struct Direct {
+    pub(super) req: u32,
+    pub(super) volume: VolumeId,
+    pub(super) from: u64,
+    pub(super) to: u64,
+    /// A range to zero instead of data to write.
+    pub(super) zero: bool,
+    pub(super) stage: DirectStage,
+    pub(super) pending: u32,
+    pub(super) failed: bool,
+    pub(super) locked: bool,
+    pub(super) over_dirty: bool,
+    /// Blocks merged to whole ones.
+    pub(super) merged: Vec<(u64, Page)>,
+    /// Where clean copies were appended.
+    pub(super) copies: Vec<u32>,
+}
+
+impl Direct {
+    pub(super) fn blocks(&self) -> BlockRange {
+        BlockRange {
+            first: Key::new(self.volume, self.from / BLOCK),
+            last: Key::new(self.volume, (self.to - 1) / BLOCK),
+        }
+    }
+
+    pub(super) fn regions(&self) -> core::ops::RangeInclusive<u64> {
+        let blocks = self.blocks();
+        blocks.first.block() / INTENT_REGION_BLOCKS..=blocks.last.block() / INTENT_REGION_BLOCKS
+    }
+}
+
+/// Requests under way: a part of the engine.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    pub(super) merges: Slab<Merge>,
+    /// Merges that wait for pages.
+    pub(super) merge_queue: VecDeque<u32>,
+    pub(super) directs: Slab<Direct>,
+    pub(super) throttle: Throttle,
+    pub(super) admission: AdmissionMemory,
+}
+
+impl Requests {
+    pub(crate) fn new() -> Self {
+        Self {
+            merges: Slab::new(),
+            merge_queue: VecDeque::new(),
+            directs: Slab::new(),
+            throttle: Throttle::new(),
+            admission: AdmissionMemory::new(),
+        }
+    }
+}
