@@ -285,8 +285,9 @@ impl CacheMap {
     /// Makes `slot`, described before, the place of its key. The former place becomes void; its
     /// state is returned.
     pub(crate) fn insert(&mut self, slot: u32, state: BlockState) -> Option<BlockState> {
-        self.forget_discard(self.key(slot));
-        self.insert_born(slot, state, self.clock)
+        let key = self.key(slot);
+        self.forget_discard(key);
+        self.insert_key(key, slot, state, self.clock)
     }
 
     /// A whole block that was inserted just now is a discard: its zeroes may become a hole of the
@@ -319,8 +320,11 @@ impl CacheMap {
 
     /// As [`CacheMap::insert`], of a block that was written at another time.
     pub(crate) fn insert_born(&mut self, slot: u32, state: BlockState, born: Born) -> Option<BlockState> {
+        self.insert_key(self.key(slot), slot, state, born)
+    }
+
+    fn insert_key(&mut self, key: Key, slot: u32, state: BlockState, born: Born) -> Option<BlockState> {
         debug_assert!(state != BlockState::Void);
-        let key = self.key(slot);
         self.settle_key(key);
         let blocks = self.geometry.segment_blocks;
         let old = self.index.insert(key, slot, |slot| key_of(&self.segments, blocks, slot));
@@ -339,7 +343,7 @@ impl CacheMap {
         if state != BlockState::Clean {
             self.note_birth(slot, born);
         }
-        self.set_state(slot, state);
+        self.set_state_of(key, slot, state);
         old_state
     }
 
@@ -369,7 +373,10 @@ impl CacheMap {
 
     /// Changes what a slot is worth and keeps all counts right.
     pub(crate) fn set_state(&mut self, slot: u32, state: BlockState) {
-        let key = self.key(slot);
+        self.set_state_of(self.key(slot), slot, state);
+    }
+
+    fn set_state_of(&mut self, key: Key, slot: u32, state: BlockState) {
         let epoch = (self.epoch(slot), self.is_shadow(slot));
         let (segment, index) = self.segment_of_mut(slot);
         let old = segment.state(index);
