@@ -63,6 +63,78 @@ struct Scrub {
     report: ScrubReport,
 }
 
+impl Context {
+    /// Both members have this segment, and count.
+    fn has_two_copies(&self, segment: u32) -> bool {
+        let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
+        whole && self.is_pair(segment)
+    }
+
+    /// The member of a pair that this copy is read from: the one that counts, if only one does.
+    fn scrubbed_member(&self, slot: u32, copy: u8) -> Option<u8> {
+        let mirror = self.mirror.as_ref().filter(|_| self.is_pair(self.map.place(slot).0))?;
+        Some(mirror.failed().map_or(copy, |failed| 1 - failed))
+    }
+
+    /// True if a slot counts, is not known to be lost, and was not on a member that is.
+    fn is_worth_scrubbing(&self, slot: u32) -> bool {
+        let state = self.map.state(slot);
+        if state == BlockState::Void || self.mirror.is_some() && self.is_gone(self.map.place(slot).0) {
+            return false;
+        }
+        let overlooked = fault::planted(PlantedBug::ScrubOverlooksDirty) && state == BlockState::Dirty;
+        let lost = state == BlockState::Dirty && self.map.is_lost(slot);
+        !overlooked && !lost
+    }
+
+    /// Byte of the cache where a slot lies, on this member if it is of a pair.
+    fn copy_offset(&self, slot: u32, member: Option<u8>) -> u64 {
+        let (segment, index) = self.map.place(slot);
+        member.map_or_else(|| self.map.offset(slot), |member| self.half_offset(segment, member, index))
+    }
+
+    /// The same for one that was read: it may have been overwritten meanwhile.
+    fn is_worth_judging(&self, slot: u32) -> bool {
+        self.is_worth_scrubbing(slot) || fault::planted(PlantedBug::ScrubJudgesVoid)
+    }
+
+    /// The next slots that count and follow one another on the device, and which copy of them.
+    fn next_run(&self, scrub: &mut Scrub, looks: &mut u32) -> Option<(u32, u32, u8)> {
+        let blocks = self.map.geometry.segment_blocks;
+        let most = RUN_BLOCKS.min(self.pages.available(PageUse::Scrub));
+        let mut run: Option<(u32, u32, u8)> = None;
+        while (scrub.segment as usize) < self.map.segments.len() && *looks > 0 {
+            let empty = self.map.segments[scrub.segment as usize].live == 0;
+            if empty || scrub.index >= blocks {
+                let second = scrub.copy == 0 && !fault::planted(PlantedBug::ScrubOneCopy);
+                let again = !empty && second && self.has_two_copies(scrub.segment);
+                (scrub.segment, scrub.copy) = if again { (scrub.segment, 1) } else { (scrub.segment + 1, 0) };
+                scrub.index = 0;
+                *looks -= 1;
+                match run {
+                    Some(run) => return Some(run),
+                    None => continue,
+                }
+            }
+            let slot = self.map.slot(scrub.segment, scrub.index);
+            let wanted = !scrub.dirty_only || self.map.state(slot) == BlockState::Dirty;
+            let counts = wanted && self.is_worth_scrubbing(slot);
+            if !counts && run.is_some() {
+                return run;
+            }
+            (scrub.index, *looks) = (scrub.index + 1, *looks - 1);
+            if counts {
+                let (first, count, copy) = run.unwrap_or((slot, 0, scrub.copy));
+                run = Some((first, count + 1, copy));
+                if count + 1 == most {
+                    return run;
+                }
+            }
+        }
+        run
+    }
+}
+
 impl Scrub {
     /// A read of so many blocks begins.
     fn begins(&mut self, blocks: u32) {
@@ -124,7 +196,7 @@ impl Scrubber {
         if self.scrub.as_ref().is_some_and(|scrub| !scrub.dirty_only) {
             return Err(LifecycleError::Busy);
         }
-        let copies = |number: u32| 1 + u64::from(self.has_two_copies(cx, number));
+        let copies = |number: u32| 1 + u64::from(cx.has_two_copies(number));
         let live =
             (0..).zip(&cx.map.segments).map(|(number, segment)| u64::from(segment.live) * copies(number));
         let total_blocks = live.sum();
@@ -204,17 +276,17 @@ impl Scrubber {
                 return false;
             }
             if let Some(slot) = scrub.again.pop() {
-                if self.is_worth_scrubbing(cx, slot) {
+                if cx.is_worth_scrubbing(slot) {
                     scrub.begins(1);
-                    let member = self.scrubbed_member(cx, slot, 0);
+                    let member = cx.scrubbed_member(slot, 0);
                     self.read_for_scrub(cx, slot, 1, From { member, tries: 1 });
                 }
                 continue;
             }
-            match self.next_run(cx, scrub, &mut looks) {
+            match cx.next_run(scrub, &mut looks) {
                 Some((slot, count, copy)) => {
                     scrub.begins(count);
-                    let member = self.scrubbed_member(cx, slot, copy);
+                    let member = cx.scrubbed_member(slot, copy);
                     self.read_for_scrub(cx, slot, count, From { member, tries: 1 });
                 }
                 None if looks == 0 => {
@@ -227,84 +299,14 @@ impl Scrubber {
         false
     }
 
-    /// Both members have this segment, and count.
-    fn has_two_copies(&self, cx: &Context, segment: u32) -> bool {
-        let whole = cx.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
-        whole && cx.is_pair(segment)
-    }
-
-    /// The member of a pair that this copy is read from: the one that counts, if only one does.
-    fn scrubbed_member(&self, cx: &Context, slot: u32, copy: u8) -> Option<u8> {
-        let mirror = cx.mirror.as_ref().filter(|_| cx.is_pair(cx.map.place(slot).0))?;
-        Some(mirror.failed().map_or(copy, |failed| 1 - failed))
-    }
-
-    /// True if a slot counts, is not known to be lost, and was not on a member that is.
-    fn is_worth_scrubbing(&self, cx: &Context, slot: u32) -> bool {
-        let state = cx.map.state(slot);
-        if state == BlockState::Void || cx.mirror.is_some() && cx.is_gone(cx.map.place(slot).0) {
-            return false;
-        }
-        let overlooked = fault::planted(PlantedBug::ScrubOverlooksDirty) && state == BlockState::Dirty;
-        let lost = state == BlockState::Dirty && cx.map.is_lost(slot);
-        !overlooked && !lost
-    }
-
-    /// The same for one that was read: it may have been overwritten meanwhile.
-    fn is_worth_judging(&self, cx: &Context, slot: u32) -> bool {
-        self.is_worth_scrubbing(cx, slot) || fault::planted(PlantedBug::ScrubJudgesVoid)
-    }
-
-    /// The next slots that count and follow one another on the device, and which copy of them.
-    fn next_run(&self, cx: &Context, scrub: &mut Scrub, looks: &mut u32) -> Option<(u32, u32, u8)> {
-        let blocks = cx.map.geometry.segment_blocks;
-        let most = RUN_BLOCKS.min(cx.pages.available(PageUse::Scrub));
-        let mut run: Option<(u32, u32, u8)> = None;
-        while (scrub.segment as usize) < cx.map.segments.len() && *looks > 0 {
-            let empty = cx.map.segments[scrub.segment as usize].live == 0;
-            if empty || scrub.index >= blocks {
-                let second = scrub.copy == 0 && !fault::planted(PlantedBug::ScrubOneCopy);
-                let again = !empty && second && self.has_two_copies(cx, scrub.segment);
-                (scrub.segment, scrub.copy) = if again { (scrub.segment, 1) } else { (scrub.segment + 1, 0) };
-                scrub.index = 0;
-                *looks -= 1;
-                match run {
-                    Some(run) => return Some(run),
-                    None => continue,
-                }
-            }
-            let slot = cx.map.slot(scrub.segment, scrub.index);
-            let wanted = !scrub.dirty_only || cx.map.state(slot) == BlockState::Dirty;
-            let counts = wanted && self.is_worth_scrubbing(cx, slot);
-            if !counts && run.is_some() {
-                return run;
-            }
-            (scrub.index, *looks) = (scrub.index + 1, *looks - 1);
-            if counts {
-                let (first, count, copy) = run.unwrap_or((slot, 0, scrub.copy));
-                run = Some((first, count + 1, copy));
-                if count + 1 == most {
-                    return run;
-                }
-            }
-        }
-        run
-    }
-
     fn read_for_scrub(&mut self, cx: &mut Context, slot: u32, count: u32, from: From) {
         let pages: Vec<Page> = (0..count).filter_map(|_| cx.pages.take(PageUse::Scrub)).collect();
         let spans: Vec<_> = pages.iter().map(|page| page.span()).collect();
         cx.map.pin(slot);
-        let offset = self.copy_offset(cx, slot, from.member);
+        let offset = cx.copy_offset(slot, from.member);
         let read = self.reads.insert(ScrubRead { slot, pages, from });
         let op = cx.read(Device::Cache, offset, &spans, true, OpKind::ScrubRead { read });
         cx.ops.get_mut(op).slot = Some(slot);
-    }
-
-    /// Byte of the cache where a slot lies, on this member if it is of a pair.
-    fn copy_offset(&self, cx: &Context, slot: u32, member: Option<u8>) -> u64 {
-        let (segment, index) = cx.map.place(slot);
-        member.map_or_else(|| cx.map.offset(slot), |member| cx.half_offset(segment, member, index))
     }
 
     pub(crate) fn slots_read(&mut self, cx: &mut Context, read: u32, ok: bool, crcs: &[u32]) {
@@ -326,8 +328,8 @@ impl Scrubber {
 
     /// A slot was read; its segment is still pinned.
     fn scrubbed(&mut self, cx: &mut Context, slot: u32, found: Found, from: From) {
-        let stale = !self.is_worth_judging(cx, slot);
-        let paired = self.has_two_copies(cx, cx.map.place(slot).0);
+        let stale = !cx.is_worth_judging(slot);
+        let paired = cx.has_two_copies(cx.map.place(slot).0);
         let elsewhere =
             cx.mirror.as_ref().zip(from.member).is_some_and(|(mirror, member)| !mirror.counts(member));
         let elsewhere = elsewhere && !fault::planted(PlantedBug::JudgeFailedCopy);
@@ -376,7 +378,7 @@ impl Scrubber {
     pub(crate) fn repaired(&mut self, cx: &mut Context, slot: u32, outcome: Outcome) {
         self.note(|scrub| scrub.under_way -= 1);
         cx.settle_again();
-        if !self.is_worth_judging(cx, slot) || cx.fenced {
+        if !cx.is_worth_judging(slot) || cx.fenced {
             return;
         }
         match outcome {
@@ -400,9 +402,9 @@ impl Scrubber {
         let slots = (0..cx.map.geometry.slot_count()).filter(|slot| {
             let (segment, index) = cx.map.place(*slot);
             let table = &cx.map.segments[segment as usize];
-            self.has_two_copies(cx, segment) && table.live > 0 && table.state(index) != BlockState::Void
+            cx.has_two_copies(segment) && table.live > 0 && table.state(index) != BlockState::Void
         });
-        let place = |slot, member| self.copy_offset(cx, slot, Some(member));
+        let place = |slot, member| cx.copy_offset(slot, Some(member));
         slots.map(move |slot| ([place(slot, 0), place(slot, 1)], cx.map.crc(slot)))
     }
 

@@ -150,6 +150,15 @@ impl Context {
             slots: SlotStates::default(),
         }
     }
+
+    /// There is no space in the log even for marks and intents: a checkpoint says the same without
+    /// it.
+    fn wants_marks_by_checkpoint(&self) -> bool {
+        let stream = &self.log.streams[StreamKind::Write.index()];
+        self.free.window.len() <= 1
+            && stream.room(self.batch_blocks()) == 0
+            && (!self.log.marks.is_empty() || stream.waits_without_payload())
+    }
 }
 
 impl Checkpoints {
@@ -165,7 +174,7 @@ impl Checkpoints {
         cx.checkpoint_wanted
             || window <= low && pool >= (cx.free.window_size as usize / 4).max(1)
             || window <= 2 && pool > 0
-            || self.wants_marks_by_checkpoint(cx)
+            || cx.wants_marks_by_checkpoint()
             || cx.has_ended_intents() && cx.now >= self.last_at + INTENTS_PAUSE_NS
     }
 
@@ -173,15 +182,6 @@ impl Checkpoints {
     /// under way, or due.
     pub(crate) fn is_room_coming(&self, cx: &Context) -> bool {
         !cx.fenced && (!self.joining.is_empty() || !cx.free.pool.is_empty() && self.is_due(cx))
-    }
-
-    /// There is no space in the log even for marks and intents: a checkpoint says the same without
-    /// it.
-    fn wants_marks_by_checkpoint(&self, cx: &Context) -> bool {
-        let stream = &cx.log.streams[StreamKind::Write.index()];
-        cx.free.window.len() <= 1
-            && stream.room(cx.batch_blocks()) == 0
-            && (!cx.log.marks.is_empty() || stream.waits_without_payload())
     }
 
     pub(crate) fn deadline(&self, cx: &Context) -> Option<Nanos> {
@@ -236,7 +236,7 @@ impl Checkpoints {
     pub(crate) fn take_snapshot(&mut self, cx: &mut Context) {
         cx.checkpoint_wanted = false;
         self.last_at = cx.now;
-        if self.wants_marks_by_checkpoint(cx) {
+        if cx.wants_marks_by_checkpoint() {
             cx.cover(CoverageMark::CheckpointOfFullLog);
         }
         let snapshot = self.snapshot(cx);

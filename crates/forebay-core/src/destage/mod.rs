@@ -288,7 +288,7 @@ impl Destager {
     }
 
     /// Reads a stretch of the backing store to the pages of an extent, under its lock.
-    fn read_gaps(&mut self, cx: &mut Context, number: u32, from: usize, to: usize) {
+    fn read_gaps(&self, cx: &mut Context, number: u32, from: usize, to: usize) {
         let extent = self.extents.get(number);
         let (id, offset) = (extent.volume, (extent.first + from as u64) * BLOCK);
         let mut spans: Vec<Span> = Vec::new();

@@ -86,9 +86,7 @@ impl Engine {
                 self.shares.forget_volume(&self.cx, volume, goes);
             }
             Event::Repaired(slot, outcome) => self.scrub.repaired(&mut self.cx, slot, outcome),
-            Event::Fetched { key, crc, page, token } => {
-                self.requests.append_fill(&mut self.cx, key, crc, page, token)
-            }
+            Event::Fetched { key, crc, page, token } => self.cx.append_fill(key, crc, page, token),
             Event::Recovered => self.checkpoint.begin_opening(&mut self.cx),
             Event::Opened => self.opened(),
             Event::Closing => self.close(),
@@ -109,7 +107,7 @@ impl Engine {
                 self.requests.logged(&mut self.cx, req, ok);
             }
             ItemOwner::Copy(direct) => self.requests.copy_appended(&mut self.cx, direct, slot),
-            ItemOwner::Fill(page, token) => self.requests.fill_done(&mut self.cx, key, page, token, slot),
+            ItemOwner::Fill(page, token) => self.cx.fill_done(key, page, token, slot),
             ItemOwner::Survivor(relocation) => self.relocations.relocated(&mut self.cx, relocation, slot),
             ItemOwner::Intent(direct) => self.requests.intent_appended(&mut self.cx, direct, ok),
             ItemOwner::Drop(direct) => self.requests.direct_part_done(&mut self.cx, direct, ok),

@@ -138,7 +138,7 @@ impl Lifecycle {
     }
 
     /// Begins to drain a volume to the end: from now on nothing of it becomes dirty.
-    pub(crate) fn begin_detach(&mut self, cx: &mut Context, id: VolumeId) -> Result<(), LifecycleError> {
+    pub(crate) fn begin_detach(&self, cx: &mut Context, id: VolumeId) -> Result<(), LifecycleError> {
         self.may_change_attached(cx, id)?;
         let volume = cx.volume_mut(id);
         (volume.ending, volume.destage.rate.drain) = (true, Drain::Full);

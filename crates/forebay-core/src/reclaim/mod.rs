@@ -131,6 +131,15 @@ impl Context {
             Recent::sized(&mut self.ghosts.evicted, capacity).note(key);
         }
     }
+
+    fn evict(&mut self, slot: u32) {
+        let key = self.map.key(slot);
+        let probation = self.is_on_probation(slot);
+        self.map.remove(key);
+        self.stats.evicted_blocks += 1;
+        self.counters.of(key.volume()).evicted_blocks += 1;
+        self.note_evicted(key, probation);
+    }
 }
 
 impl Reclaim {
@@ -324,7 +333,7 @@ impl Reclaim {
                     } else if keep == Keep::Must {
                         return self.wait_with_victim(cx, Victim { segment, next, kept });
                     } else {
-                        self.evict(cx, slot);
+                        cx.evict(slot);
                         false
                     }
                 }
@@ -369,15 +378,6 @@ impl Reclaim {
             survivors_max_pct: cx.config.pool.survivors_max_pct,
         };
         keeping.decide(&block, kept)
-    }
-
-    fn evict(&mut self, cx: &mut Context, slot: u32) {
-        let key = cx.map.key(slot);
-        let probation = cx.is_on_probation(slot);
-        cx.map.remove(key);
-        cx.stats.evicted_blocks += 1;
-        cx.counters.of(key.volume()).evicted_blocks += 1;
-        cx.note_evicted(key, probation);
     }
 
     /// A block of the victim cannot be moved now. If moves are under way, they will make it

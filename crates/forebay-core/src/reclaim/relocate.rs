@@ -88,7 +88,7 @@ impl Relocations {
         true
     }
 
-    fn read_for_relocation(&mut self, cx: &mut Context, number: u32) {
+    fn read_for_relocation(&self, cx: &mut Context, number: u32) {
         let relocation = self.moves.get(number);
         let (slot, page, tries) = (relocation.from, relocation.page, relocation.tries);
         cx.map.pin(slot);

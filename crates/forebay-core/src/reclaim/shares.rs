@@ -156,6 +156,28 @@ impl Context {
         }
         share
     }
+
+    fn sweep_segment(&mut self, sweep: Sweep, number: u32) {
+        for index in 0..self.map.geometry.segment_blocks {
+            let slot = self.map.slot(number, index);
+            let state = self.map.state(slot);
+            if state == BlockState::Void || self.map.key(slot).volume() != sweep.volume {
+                continue;
+            }
+            match sweep.task {
+                SweepTask::Unpin => self.map.clear_pinned(slot),
+                SweepTask::DropClean
+                    if state == BlockState::Clean
+                        || state == BlockState::Destaged && self.runs_without_cache() =>
+                {
+                    self.map.remove(self.map.key(slot));
+                    self.stats.evicted_blocks += 1;
+                    self.counters.of(sweep.volume).evicted_blocks += 1;
+                }
+                SweepTask::DropClean => {}
+            }
+        }
+    }
 }
 
 impl Shares {
@@ -256,29 +278,7 @@ impl Shares {
             self.sweeps.push_front(sweep);
             let segment = &cx.map.segments[number as usize];
             if segment.live > 0 && (sweep.task == SweepTask::DropClean || segment.pinned > 0) {
-                self.sweep_segment(cx, sweep, number);
-            }
-        }
-    }
-
-    fn sweep_segment(&mut self, cx: &mut Context, sweep: Sweep, number: u32) {
-        for index in 0..cx.map.geometry.segment_blocks {
-            let slot = cx.map.slot(number, index);
-            let state = cx.map.state(slot);
-            if state == BlockState::Void || cx.map.key(slot).volume() != sweep.volume {
-                continue;
-            }
-            match sweep.task {
-                SweepTask::Unpin => cx.map.clear_pinned(slot),
-                SweepTask::DropClean
-                    if state == BlockState::Clean
-                        || state == BlockState::Destaged && cx.runs_without_cache() =>
-                {
-                    cx.map.remove(cx.map.key(slot));
-                    cx.stats.evicted_blocks += 1;
-                    cx.counters.of(sweep.volume).evicted_blocks += 1;
-                }
-                SweepTask::DropClean => {}
+                cx.sweep_segment(sweep, number);
             }
         }
     }

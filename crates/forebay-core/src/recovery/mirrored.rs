@@ -50,6 +50,82 @@ impl Context {
             // A member that counts is never below what both are known to have (I75).
             && other.generation >= self.config.known.generation
     }
+
+    /// The number of an entry that speaks of twins where none can be, or of none where one must be.
+    pub(crate) fn wrong_twin(&self, checkpoint: &Checkpoint) -> Option<u64> {
+        let columns = self.mirror.as_ref().map(|mirror| mirror.columns as usize);
+        wrong_twin(&checkpoint.segments, columns)
+    }
+
+    /// A segment that was on the member that is out only: a clean one, which does not count any
+    /// more.
+    pub(crate) fn is_on_lost_member(&self, number: u32, entries: &[SegmentEntry]) -> bool {
+        let Some(mirror) = &self.mirror else { return false };
+        let twin = entries.get((number + mirror.columns) as usize).map(|entry| entry.state);
+        let single = number >= mirror.columns || twin != Some(SegmentState::Twin);
+        single && !mirror.counts(mirror.member_of(number))
+    }
+
+    /// Which heads of the segments of the window are read: those of both halves of each column.
+    pub(crate) fn plan_heads(&self, checkpoint: &Checkpoint, jobs: &mut Vec<What>) {
+        let Some(mirror) = &self.mirror else { return };
+        let is_free = |number: u32| {
+            checkpoint.segments.get(number as usize).is_some_and(|entry| entry.state == SegmentState::Free)
+        };
+        for number in &checkpoint.window {
+            let (first, twin) = mirror.halves(*number);
+            let column = is_free(first) && is_free(twin);
+            for half in [first, twin] {
+                if (column || half == *number) && mirror.counts(mirror.member_of(half)) {
+                    jobs.push(What::Head(half));
+                }
+            }
+        }
+    }
+
+    /// The half of a pair that metadata is read from.
+    pub(crate) fn readable_half(&self, number: u32) -> u32 {
+        match &self.mirror {
+            Some(mirror) if self.is_pair(number) && !mirror.counts(0) => number + mirror.columns,
+            _ => number,
+        }
+    }
+
+    /// True if what was found after the checkpoint can be in this segment: only fills are in one
+    /// that is not a pair.
+    pub(crate) fn may_hold(&self, number: u32, stream: StreamKind) -> bool {
+        let Some(mirror) = &self.mirror else { return true };
+        let (first, twin) = mirror.halves(number);
+        stream == StreamKind::Fill && !self.is_pair(first)
+            || number == first
+                && stream != StreamKind::Fill
+                && matches!(self.map.segments[twin as usize].phase, SegmentPhase::Free | SegmentPhase::Twin)
+    }
+
+    /// A segment was written since the checkpoint: if it is a pair, it has a twin.
+    pub(crate) fn begin_twin(&mut self, number: u32, stream: StreamKind) {
+        let Some(mirror) = &self.mirror else { return };
+        if stream != StreamKind::Fill {
+            let (_, twin) = mirror.halves(number);
+            self.map.segments[twin as usize].phase = SegmentPhase::Twin;
+        }
+    }
+
+    /// Batches of the fill stream may be missing: they were on one member, and are no reason to
+    /// refuse the cache.
+    pub(crate) fn may_lack(&self, stream: StreamKind) -> bool {
+        stream == StreamKind::Fill && self.mirror.is_some()
+    }
+
+    /// An empty segment is free, with its twin if it has one.
+    pub(crate) fn end_with_twin(&mut self, number: u32) {
+        let twin =
+            self.mirror.as_ref().filter(|_| self.is_pair(number)).map(|mirror| number + mirror.columns);
+        self.map.end_segment(number, SegmentPhase::Free);
+        if let Some(twin) = twin {
+            self.map.end_segment(twin, SegmentPhase::Free);
+        }
+    }
 }
 
 impl Recovery {
@@ -121,46 +197,14 @@ impl Recovery {
         // Copies that say the least are the first: of each member one that can be believed is there
         // at any instant.
         again.sort_by_key(|(says, _)| *says);
-        self.plan_superblocks(cx, again.into_iter().map(|((right, _), copy)| (right, copy)));
+        cx.plan_superblocks(again.into_iter().map(|((right, _), copy)| (right, copy)));
         let copies = members.into_iter().flat_map(|member| [(member, 0), (member, 1)]);
         self.checkpoints = copies.collect();
         self.read_checkpoint(cx, 0);
     }
 
-    /// The number of an entry that speaks of twins where none can be, or of none where one must be.
-    pub(crate) fn wrong_twin(&self, cx: &Context, checkpoint: &Checkpoint) -> Option<u64> {
-        let columns = cx.mirror.as_ref().map(|mirror| mirror.columns as usize);
-        wrong_twin(&checkpoint.segments, columns)
-    }
-
-    /// A segment that was on the member that is out only: a clean one, which does not count any
-    /// more.
-    pub(crate) fn is_on_lost_member(&self, cx: &Context, number: u32, entries: &[SegmentEntry]) -> bool {
-        let Some(mirror) = &cx.mirror else { return false };
-        let twin = entries.get((number + mirror.columns) as usize).map(|entry| entry.state);
-        let single = number >= mirror.columns || twin != Some(SegmentState::Twin);
-        single && !mirror.counts(mirror.member_of(number))
-    }
-
-    /// Which heads of the segments of the window are read: those of both halves of each column.
-    pub(crate) fn plan_heads(&self, cx: &Context, checkpoint: &Checkpoint, jobs: &mut Vec<What>) {
-        let Some(mirror) = &cx.mirror else { return };
-        let is_free = |number: u32| {
-            checkpoint.segments.get(number as usize).is_some_and(|entry| entry.state == SegmentState::Free)
-        };
-        for number in &checkpoint.window {
-            let (first, twin) = mirror.halves(*number);
-            let column = is_free(first) && is_free(twin);
-            for half in [first, twin] {
-                if (column || half == *number) && mirror.counts(mirror.member_of(half)) {
-                    jobs.push(What::Head(half));
-                }
-            }
-        }
-    }
-
     /// Of the segments that are to be read whole, both halves of the pairs.
-    pub(crate) fn read_pairs_whole(&mut self, cx: &mut Context) {
+    pub(crate) fn read_pairs_whole(&mut self, cx: &Context) {
         if cx.mirror.is_none() {
             return;
         }
@@ -176,7 +220,7 @@ impl Recovery {
     }
 
     /// Has a segment read whole; a pair from both members.
-    pub(crate) fn read_whole(&mut self, cx: &mut Context, number: u32) {
+    pub(crate) fn read_whole(&mut self, cx: &Context, number: u32) {
         if cx.is_pair(number) {
             self.read_halves(cx, number, false);
         } else {
@@ -185,7 +229,7 @@ impl Recovery {
     }
 
     /// A segment of the window was written, this half or the pair that it belongs to.
-    pub(crate) fn read_column(&mut self, cx: &mut Context, number: u32) {
+    pub(crate) fn read_column(&mut self, cx: &Context, number: u32) {
         let Some(mirror) = &cx.mirror else { return };
         let (first, twin) = mirror.halves(number);
         let segments = &self.checkpoint.segments;
@@ -197,7 +241,7 @@ impl Recovery {
         }
     }
 
-    fn read_halves(&mut self, cx: &mut Context, first: u32, single: bool) {
+    fn read_halves(&mut self, cx: &Context, first: u32, single: bool) {
         let Some(mirror) = &cx.mirror else { return };
         let expected = [mirror.counts(0), mirror.counts(1)];
         let (_, twin) = mirror.halves(first);
@@ -208,14 +252,6 @@ impl Recovery {
         recovery.pairs.reads.insert(first, PairRead { expected, single, ..PairRead::default() });
         let halves = [first, twin].into_iter().zip(expected).filter(|(_, expected)| *expected);
         recovery.jobs.extend(halves.map(|(half, _)| What::Whole(half)));
-    }
-
-    /// The half of a pair that metadata is read from.
-    pub(crate) fn readable_half(&self, cx: &Context, number: u32) -> u32 {
-        match &cx.mirror {
-            Some(mirror) if cx.is_pair(number) && !mirror.counts(0) => number + mirror.columns,
-            _ => number,
-        }
     }
 
     /// A segment was read, as far as it can be: the halves of a pair are looked at together.
@@ -273,32 +309,6 @@ impl Recovery {
         a
     }
 
-    /// True if what was found after the checkpoint can be in this segment: only fills are in one
-    /// that is not a pair.
-    pub(crate) fn may_hold(&self, cx: &Context, number: u32, stream: StreamKind) -> bool {
-        let Some(mirror) = &cx.mirror else { return true };
-        let (first, twin) = mirror.halves(number);
-        stream == StreamKind::Fill && !cx.is_pair(first)
-            || number == first
-                && stream != StreamKind::Fill
-                && matches!(cx.map.segments[twin as usize].phase, SegmentPhase::Free | SegmentPhase::Twin)
-    }
-
-    /// A segment was written since the checkpoint: if it is a pair, it has a twin.
-    pub(crate) fn begin_twin(&mut self, cx: &mut Context, number: u32, stream: StreamKind) {
-        let Some(mirror) = &cx.mirror else { return };
-        if stream != StreamKind::Fill {
-            let (_, twin) = mirror.halves(number);
-            cx.map.segments[twin as usize].phase = SegmentPhase::Twin;
-        }
-    }
-
-    /// Batches of the fill stream may be missing: they were on one member, and are no reason to
-    /// refuse the cache.
-    pub(crate) fn may_lack(&self, cx: &Context, stream: StreamKind) -> bool {
-        stream == StreamKind::Fill && cx.mirror.is_some()
-    }
-
     /// Nothing but fills can be in this segment.
     pub(crate) fn has_fills_only(&self, cx: &Context, number: u32) -> bool {
         let entries = &self.checkpoint.segments;
@@ -310,15 +320,6 @@ impl Recovery {
             let spare = entry.state == SegmentState::Free && twin.is_some_and(|twin| twin.state.has_slots());
             number >= mirror.columns || fills || spare
         })
-    }
-
-    /// An empty segment is free, with its twin if it has one.
-    pub(crate) fn end_with_twin(&mut self, cx: &mut Context, number: u32) {
-        let twin = cx.mirror.as_ref().filter(|_| cx.is_pair(number)).map(|mirror| number + mirror.columns);
-        cx.map.end_segment(number, SegmentPhase::Free);
-        if let Some(twin) = twin {
-            cx.map.end_segment(twin, SegmentPhase::Free);
-        }
     }
 
     /// Writes to each member what it lacks, and asks for the note that one is left out; false while

@@ -173,7 +173,7 @@ impl Recovery {
         for number in 0..cx.map.segments.len() as u32 {
             let segment = &cx.map.segments[number as usize];
             if segment.live == 0 && segment.phase != SegmentPhase::Twin {
-                self.end_with_twin(cx, number);
+                cx.end_with_twin(number);
                 if cx.mirror.is_none() {
                     cx.free.pool.push_back(number);
                 }

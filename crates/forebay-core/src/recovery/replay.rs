@@ -13,6 +13,15 @@ use forebay_format::batch::Entry;
 use forebay_format::checkpoint::{INTENT_REGION_BLOCKS, Intent};
 use forebay_format::{StreamKind, summary};
 
+impl Context {
+    pub(super) fn for_marked(&mut self, slot: u32, count: u32, mut f: impl FnMut(&mut Context, u32)) {
+        let end = slot.saturating_add(count).min(self.map.geometry.slot_count());
+        for slot in slot..end {
+            f(self, slot);
+        }
+    }
+}
+
 impl Recovery {
     /// Finds out which batches after the checkpoint count, and applies them.
     pub(super) fn replay(&mut self, cx: &mut Context) -> Result<(), OpenError> {
@@ -64,7 +73,7 @@ impl Recovery {
             let first = (batches[0].header.stream_sequence, batches[0].header.sequence);
             if !cx.map.segments[tail.segment as usize].has_table() {
                 cx.map.begin_segment(tail.segment, SegmentPhase::Sealed, stream, first);
-                self.begin_twin(cx, tail.segment, stream);
+                cx.begin_twin(tail.segment, stream);
             }
             let segment = &mut cx.map.segments[tail.segment as usize];
             segment.completed = end;
@@ -79,7 +88,7 @@ impl Recovery {
             }
             counting.extend(batches.into_iter().map(|batch| (tail.segment, batch)));
         }
-        if flushed > expected && !self.may_lack(cx, stream) {
+        if flushed > expected && !cx.may_lack(stream) {
             cx.cover(CoverageMark::LostFlushFound);
             return Err(OpenError::LostFlushedBatch { stream: stream as u8, lost: expected });
         }
@@ -113,12 +122,12 @@ impl Recovery {
         }
         for entry in &batch.entries {
             match *entry {
-                Entry::CleanMark { slot, count } => self.for_marked(cx, slot.0, count, |cx, slot| {
+                Entry::CleanMark { slot, count } => cx.for_marked(slot.0, count, |cx, slot| {
                     if cx.map.state(slot) == BlockState::Dirty {
                         cx.map.mark_clean(slot);
                     }
                 }),
-                Entry::DropMark { slot, count } => self.for_marked(cx, slot.0, count, |cx, slot| {
+                Entry::DropMark { slot, count } => cx.for_marked(slot.0, count, |cx, slot| {
                     if cx.map.is_shadow(slot) {
                         cx.map.end_shadow(slot);
                     } else if cx.map.state(slot) != BlockState::Void {
@@ -130,19 +139,6 @@ impl Recovery {
                 }
                 Entry::Data { .. } | Entry::Summary { .. } => {}
             }
-        }
-    }
-
-    pub(super) fn for_marked(
-        &mut self,
-        cx: &mut Context,
-        slot: u32,
-        count: u32,
-        mut f: impl FnMut(&mut Context, u32),
-    ) {
-        let end = slot.saturating_add(count).min(cx.map.geometry.slot_count());
-        for slot in slot..end {
-            f(cx, slot);
         }
     }
 

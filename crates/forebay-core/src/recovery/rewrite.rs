@@ -34,24 +34,36 @@ impl Context {
     pub(crate) fn rewrites(&self, stream: StreamKind) -> bool {
         stream != StreamKind::Fill && !fault::planted(PlantedBug::TrustWhatIsRead)
     }
-}
 
-impl Recovery {
     /// Superblocks are written again before the first checkpoint, one after the other: those that
     /// are not right, and those that may not be durable.
-    pub(crate) fn plan_superblocks(
-        &mut self,
-        cx: &mut Context,
-        copies: impl Iterator<Item = (bool, (u64, Vec<u8>))>,
-    ) {
+    pub(crate) fn plan_superblocks(&mut self, copies: impl Iterator<Item = (bool, (u64, Vec<u8>))>) {
         let trusts = fault::planted(PlantedBug::TrustWhatIsRead);
         let again: Vec<_> = copies.filter(|(right, _)| !(*right && trusts)).collect();
         if again.iter().any(|(right, _)| !right) {
-            cx.cover(CoverageMark::SuperblockMended);
+            self.cover(CoverageMark::SuperblockMended);
         }
-        cx.stale_superblocks = again.into_iter().map(|(_, copy)| copy).collect();
+        self.stale_superblocks = again.into_iter().map(|(_, copy)| copy).collect();
     }
 
+    /// Where the copies of a block of a segment of dirty data are: on each member that counts.
+    fn copies_at(&self, segment: u32, index: u32) -> impl Iterator<Item = u64> + use<> {
+        let geometry = self.map.geometry;
+        let twin =
+            self.mirror.as_ref().filter(|_| self.is_pair(segment)).map(|mirror| segment + mirror.columns);
+        let counts =
+            |half: &u32| self.mirror.as_ref().is_none_or(|mirror| mirror.counts(mirror.member_of(*half)));
+        let halves: Vec<u32> = [Some(segment), twin].into_iter().flatten().filter(counts).collect();
+        halves.into_iter().map(move |half| geometry.segment_offset(half, index))
+    }
+
+    /// The member that has this byte still counts.
+    fn is_rewritten(&self, offset: u64) -> bool {
+        self.mirror.as_ref().is_none_or(|mirror| mirror.counts(self.member_at(offset)))
+    }
+}
+
+impl Recovery {
     /// Writes again what may not be durable; false while that is under way.
     pub(crate) fn rewrite_unflushed(&mut self, cx: &mut Context, volumes: &[VolumeId]) -> bool {
         let ranges = core::mem::take(&mut self.rewrite.ranges);
@@ -63,7 +75,7 @@ impl Recovery {
         for (segment, from, to) in ranges {
             for start in (from..to).step_by(PIECE_BLOCKS as usize) {
                 let bytes = u64::from((to - start).min(PIECE_BLOCKS)) * BLOCK;
-                pieces.extend(self.copies_at(cx, segment, start).map(|offset| (segment, offset, bytes)));
+                pieces.extend(cx.copies_at(segment, start).map(|offset| (segment, offset, bytes)));
             }
         }
         pieces.reverse();
@@ -73,21 +85,6 @@ impl Recovery {
         false
     }
 
-    /// Where the copies of a block of a segment of dirty data are: on each member that counts.
-    fn copies_at(&self, cx: &Context, segment: u32, index: u32) -> impl Iterator<Item = u64> + use<> {
-        let geometry = cx.map.geometry;
-        let twin = cx.mirror.as_ref().filter(|_| cx.is_pair(segment)).map(|mirror| segment + mirror.columns);
-        let counts =
-            |half: &u32| cx.mirror.as_ref().is_none_or(|mirror| mirror.counts(mirror.member_of(*half)));
-        let halves: Vec<u32> = [Some(segment), twin].into_iter().flatten().filter(counts).collect();
-        halves.into_iter().map(move |half| geometry.segment_offset(half, index))
-    }
-
-    /// The member that has this byte still counts.
-    fn is_rewritten(&self, cx: &Context, offset: u64) -> bool {
-        cx.mirror.as_ref().is_none_or(|mirror| mirror.counts(cx.member_at(offset)))
-    }
-
     fn rewrite_more(&mut self, cx: &mut Context) {
         loop {
             let rewrite = &mut self.rewrite;
@@ -95,7 +92,7 @@ impl Recovery {
                 return;
             }
             let Some((segment, offset, len)) = rewrite.pieces.pop() else { break };
-            if !self.is_rewritten(cx, offset) {
+            if !cx.is_rewritten(offset) {
                 continue;
             }
             self.rewrite.in_flight += 1;
@@ -116,7 +113,7 @@ impl Recovery {
         result: Result<&[u8], DeviceFailure>,
     ) {
         match result {
-            _ if !self.is_rewritten(cx, offset) => self.rewritten(cx, cx.member_at(offset), false),
+            _ if !cx.is_rewritten(offset) => self.rewritten(cx, cx.member_at(offset), false),
             Ok(bytes) => cx.write_meta(offset, Arc::new(bytes.to_vec()), OpKind::RewriteUnflushed),
             Err(_) => {
                 let member = cx.member_at(offset);

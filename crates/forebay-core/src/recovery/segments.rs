@@ -42,7 +42,7 @@ impl Recovery {
         let mut jobs = Vec::new();
         let mut blocks = 0;
         for (number, entry) in (0..).zip(&checkpoint.segments) {
-            if entry.state.has_slots() && self.is_on_lost_member(cx, number, &checkpoint.segments) {
+            if entry.state.has_slots() && cx.is_on_lost_member(number, &checkpoint.segments) {
                 continue;
             }
             let live = entry.slots.live();
@@ -71,7 +71,7 @@ impl Recovery {
             cx.map.begin_loading(blocks);
         }
         if unclean && cx.mirror.is_some() {
-            self.plan_heads(cx, &checkpoint, &mut jobs);
+            cx.plan_heads(&checkpoint, &mut jobs);
         } else if unclean {
             jobs.extend(checkpoint.window.iter().map(|number| What::Head(*number)));
         }
@@ -106,7 +106,7 @@ impl Recovery {
             let geometry = cx.map.geometry;
             let (number, from, blocks) = match what {
                 What::Summary(number) => {
-                    let half = self.readable_half(cx, number);
+                    let half = cx.readable_half(number);
                     let at = cx.map.segments[number as usize].summary_block;
                     let blocks = 1 + summary::payload_blocks(at);
                     (half, at, blocks.min(geometry.segment_blocks - at))
@@ -134,7 +134,7 @@ impl Recovery {
 
     /// Makes a slot count as the checkpoint says, now that its key is known.
     pub(super) fn restore(
-        &mut self,
+        &self,
         cx: &mut Context,
         number: u32,
         index: u32,
@@ -204,13 +204,13 @@ impl Recovery {
 
     /// As `restore`, for a whole segment of a cache without ordered volumes.
     pub(super) fn load_summary(
-        &mut self,
+        &self,
         cx: &mut Context,
         number: u32,
         items: impl Iterator<Item = (u32, summary::SummaryItem)>,
     ) -> Result<(), OpenError> {
         let keep = fault::planted(PlantedBug::KeepBeyondShrink);
-        let recovery = &*self;
+        let recovery = self;
         let counted = &recovery.checkpoint.segments[number as usize].slots;
         let mut found = 0;
         let slots = items.filter_map(|(index, item)| {
@@ -311,7 +311,7 @@ impl Recovery {
             if scan.unreadable && !self.has_fills_only(cx, number) {
                 return Err(OpenError::TailUnreadable { segment: number });
             }
-            let tail = scan.tail.filter(|tail| self.may_hold(cx, number, tail.stream));
+            let tail = scan.tail.filter(|tail| cx.may_hold(number, tail.stream));
             self.tails.extend(tail);
         }
         Ok(())
@@ -319,7 +319,7 @@ impl Recovery {
 
     /// Every slot that the checkpoint counts must have been found. Missing clean ones are merely
     /// forgotten.
-    pub(super) fn account(&mut self, cx: &mut Context, number: u32) -> Result<(), OpenError> {
+    pub(super) fn account(&self, cx: &mut Context, number: u32) -> Result<(), OpenError> {
         let (mut lost, mut shadows) = (0, 0);
         for index in 0..cx.map.geometry.segment_blocks {
             let counts = self.checkpoint.segments[number as usize].slots.get(index);
@@ -344,7 +344,7 @@ impl Recovery {
     /// checkpoint.
     pub(super) fn head_read(
         &mut self,
-        cx: &mut Context,
+        cx: &Context,
         number: u32,
         result: Result<&[u8], DeviceFailure>,
     ) -> Result<(), OpenError> {

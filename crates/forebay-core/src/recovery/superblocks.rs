@@ -34,6 +34,47 @@ impl Context {
         self.map = CacheMap::new(superblock.geometry);
         self.superblock = superblock;
     }
+
+    /// Checks that a checkpoint is the one that the superblock means.
+    pub(super) fn fits(&self, checkpoint: Checkpoint) -> Result<Checkpoint, FormatError> {
+        let check = |field, expected: u64, found: u64| {
+            if expected == found {
+                return Ok(());
+            }
+            Err(FormatError::Misplaced { structure: "checkpoint header", field, expected, found })
+        };
+        check("uuid", self.superblock.uuid.tag(), checkpoint.uuid.tag())?;
+        check("generation", self.superblock.checkpoint_generation, checkpoint.generation)?;
+        check("segment_count", u64::from(self.map.geometry.segment_count), checkpoint.segments.len() as u64)?;
+        check(
+            "segment_blocks",
+            u64::from(self.map.geometry.segment_blocks),
+            u64::from(checkpoint.segment_blocks),
+        )?;
+        let bad = |field, value| FormatError::Field { structure: "checkpoint body", field, value };
+        for entry in &checkpoint.segments {
+            if entry.used_blocks > checkpoint.segment_blocks
+                || entry.summary_block >= checkpoint.segment_blocks
+            {
+                return Err(bad("used_blocks", u64::from(entry.used_blocks)));
+            }
+        }
+        for number in &checkpoint.window {
+            let entry = checkpoint.segments.get(*number as usize);
+            if entry.is_none_or(|entry| entry.state != SegmentState::Free) {
+                return Err(bad("window", u64::from(*number)));
+            }
+        }
+        if let Some(number) = self.wrong_twin(&checkpoint) {
+            return Err(bad("state", number));
+        }
+        for volume in &checkpoint.volumes {
+            if u32::from(volume.id.0) >= VOLUMES_MAX {
+                return Err(bad("volume", u64::from(volume.id.0)));
+            }
+        }
+        Ok(checkpoint)
+    }
 }
 
 impl Recovery {
@@ -71,8 +112,7 @@ impl Recovery {
         // First the one that is stale; the other one may not be durable.
         let mut again = Vec::from([0, 1]);
         again.sort_by_key(|copy| right[*copy]);
-        self.plan_superblocks(
-            cx,
+        cx.plan_superblocks(
             again
                 .into_iter()
                 .map(|copy| (right[copy], (Geometry::superblock_offset(copy), superblock.encode())))
@@ -106,7 +146,7 @@ impl Recovery {
         let generation = cx.superblock.checkpoint_generation;
         let missing = FormatError::TooShort { structure: "checkpoint header", needed: BLOCK_BYTES, found: 0 };
         let decoded = result.map_or(Err(missing), Checkpoint::decode);
-        match decoded.and_then(|checkpoint| self.fits(cx, checkpoint)) {
+        match decoded.and_then(|checkpoint| cx.fits(checkpoint)) {
             Ok(checkpoint) => {
                 if at > 0 {
                     cx.cover(CoverageMark::SecondCheckpoint);
@@ -121,46 +161,5 @@ impl Recovery {
             }
             Err(error) => Err(OpenError::CheckpointLost { generation, error }),
         }
-    }
-
-    /// Checks that a checkpoint is the one that the superblock means.
-    pub(super) fn fits(&self, cx: &Context, checkpoint: Checkpoint) -> Result<Checkpoint, FormatError> {
-        let check = |field, expected: u64, found: u64| {
-            if expected == found {
-                return Ok(());
-            }
-            Err(FormatError::Misplaced { structure: "checkpoint header", field, expected, found })
-        };
-        check("uuid", cx.superblock.uuid.tag(), checkpoint.uuid.tag())?;
-        check("generation", cx.superblock.checkpoint_generation, checkpoint.generation)?;
-        check("segment_count", u64::from(cx.map.geometry.segment_count), checkpoint.segments.len() as u64)?;
-        check(
-            "segment_blocks",
-            u64::from(cx.map.geometry.segment_blocks),
-            u64::from(checkpoint.segment_blocks),
-        )?;
-        let bad = |field, value| FormatError::Field { structure: "checkpoint body", field, value };
-        for entry in &checkpoint.segments {
-            if entry.used_blocks > checkpoint.segment_blocks
-                || entry.summary_block >= checkpoint.segment_blocks
-            {
-                return Err(bad("used_blocks", u64::from(entry.used_blocks)));
-            }
-        }
-        for number in &checkpoint.window {
-            let entry = checkpoint.segments.get(*number as usize);
-            if entry.is_none_or(|entry| entry.state != SegmentState::Free) {
-                return Err(bad("window", u64::from(*number)));
-            }
-        }
-        if let Some(number) = self.wrong_twin(cx, &checkpoint) {
-            return Err(bad("state", number));
-        }
-        for volume in &checkpoint.volumes {
-            if u32::from(volume.id.0) >= VOLUMES_MAX {
-                return Err(bad("volume", u64::from(volume.id.0)));
-            }
-        }
-        Ok(checkpoint)
     }
 }

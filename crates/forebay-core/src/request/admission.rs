@@ -133,7 +133,7 @@ impl AdmissionMemory {
         Treatment::Bypass
     }
 
-    fn is_of_long_stream(&mut self, cx: &mut Context, request: &Request<'_>) -> bool {
+    fn is_of_long_stream(&mut self, cx: &Context, request: &Request<'_>) -> bool {
         let direction = match request.kind {
             RequestKind::Read => 0,
             RequestKind::Write { .. } => 1,
@@ -151,7 +151,7 @@ impl AdmissionMemory {
     }
 
     /// True if a clean copy of this block may enter on behalf of this request.
-    pub(crate) fn admits(&mut self, cx: &mut Context, req: u32, key: Key) -> bool {
+    pub(crate) fn admits(&mut self, cx: &Context, req: u32, key: Key) -> bool {
         let request = cx.reqs.get(req);
         let wanted = matches!(request.treatment, Treatment::Pin | Treatment::WriteThrough)
             || request.kind == RequestKind::Prefetch;
@@ -197,7 +197,7 @@ impl AdmissionMemory {
 
     /// A clean copy is about to be replaced by a write past the cache: its successor is not asked
     /// twice.
-    pub(crate) fn note_replaced(&mut self, cx: &mut Context, key: Key) {
+    pub(crate) fn note_replaced(&mut self, cx: &Context, key: Key) {
         if cx.volume(key.volume()).settings.admission == Admission::SecondAccess {
             let (capacity, key) = (cx.space(), cx.ghosts.remembered(key));
             Recent::sized(&mut self.missed, capacity).note(key);

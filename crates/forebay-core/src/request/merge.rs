@@ -151,7 +151,7 @@ impl Requests {
         cx.read(Device::Backing(volume), block * BLOCK, &[span], false, OpKind::MergeBacking { merge });
     }
 
-    fn read_merge_cached(&mut self, cx: &mut Context, merge: u32, slot: u32, tries: u32) {
+    fn read_merge_cached(&self, cx: &mut Context, merge: u32, slot: u32, tries: u32) {
         cx.map.pin(slot);
         let page = self.merge_pages(merge).1;
         let kind = OpKind::MergeCached { merge, tries };

@@ -107,6 +107,178 @@ impl Context {
             self.reply(req);
         }
     }
+
+    /// True if a partly cached block can be replaced by all of it, as any block that is missed is
+    /// filled: it is clean, so it may be dropped, and nobody is changing it. Of a dirty one only
+    /// what it lacks is read, until it has been written back.
+    fn may_heal(&self, req: u32, slot: u32) -> bool {
+        let key = self.map.key(slot);
+        let idle = !self.locks.is_held(BlockRange { first: key, last: key });
+        let dispensable = self.map.state(slot) == BlockState::Clean || fault::planted(PlantedBug::HealDirty);
+        let room = u64::from(self.pages.available(PageUse::Fill)) > self.fills.len() as u64;
+        let whole = self.volume(key.volume()).size_bytes / BLOCK > key.block();
+        dispensable
+            && idle
+            && room
+            && whole
+            && self.may_fill(req)
+            && !self.fenced
+            && !self.stopping
+            && !self.is_far_above_maximum(key.volume())
+            && !self.fills.blocks.contains_key(&key)
+    }
+
+    /// Gives way to a fill of the whole block, and registers it.
+    fn begin_heal(&mut self, req: u32, slot: u32) -> u64 {
+        self.cover(CoverageMark::PartialHealed);
+        let (key, pinned) = (self.map.key(slot), self.map.is_pinned(slot));
+        self.map.remove(key);
+        let pinned = pinned || self.reqs.get(req).treatment == Treatment::Pin;
+        self.fills.register(key, pinned)
+    }
+
+    /// Without the cache, only what is dirty in it counts, and of that the sectors that are asked
+    /// for.
+    fn find_without_cache(&self, req: u32, key: Key) -> Found {
+        let wanted = self.reqs.get(req).sectors_of(key.block());
+        if self.lost_sectors(key) & wanted != 0 && !fault::planted(PlantedBug::ReadLostFromBacking) {
+            return Found::Lost;
+        }
+        let dirty = self.map.lookup(key).filter(|slot| self.map.state(*slot) == BlockState::Dirty);
+        match dirty.map(|slot| (slot, self.map.mask(slot))) {
+            Some((slot, MASK_FULL)) => Found::Hit(slot),
+            Some((_, mask)) if mask & wanted != 0 => Found::Partial,
+            _ => Found::Miss,
+        }
+    }
+
+    fn read_hits(&mut self, req: u32, block: u64, slot: u32, count: u32, tries: u32) {
+        let treatment = self.reqs.get(req).treatment;
+        for slot in slot..slot + count {
+            self.map.set_hit(slot);
+            self.pin_for(treatment, slot);
+        }
+        self.map.pin(slot);
+        let request = self.reqs.get_mut(req);
+        request.pending += 1;
+        let span = request.block_span(block, u64::from(count));
+        let kind = OpKind::ReadHit { req, slot, count, tries };
+        self.read_slots((slot, count), tries, &[span], kind);
+    }
+
+    fn read_misses(&mut self, req: u32, block: u64, count: u32, miss: Miss) {
+        let request = self.reqs.get_mut(req);
+        request.pending += 1;
+        request.missed = true;
+        let (volume, mut span) = (request.volume, request.block_span(block, u64::from(count)));
+        let len = (self.volume(volume).size_bytes - block * BLOCK).min(u64::from(count) * BLOCK);
+        span.len = len as u32;
+        self.volume_mut(volume).misses_in_flight += 1;
+        let kind = OpKind::ReadMiss { req, block, count, miss };
+        self.read(Device::Backing(volume), block * BLOCK, &[span], true, kind);
+    }
+
+    /// Appends what a page has of a block, as clean.
+    pub(crate) fn append_fill(&mut self, key: Key, crc: u32, page: Page, token: u64) {
+        let item = Item {
+            key,
+            crc,
+            kind: ItemKind::Data { mask: MASK_FULL, dirty: false },
+            span: Some(page.span()),
+            done: ItemOwner::Fill(page, token),
+        };
+        let stream = self.stream_of_fill(key);
+        self.enqueue(stream, item);
+    }
+
+    /// A fill has been appended to `slot`, or was given up.
+    pub(crate) fn fill_done(&mut self, key: Key, page: Page, token: u64, slot: Option<u32>) {
+        self.pages.give(PageUse::Fill, page);
+        let valid = self.fills.is_valid(key, token);
+        let pinned = self.fills.blocks.get(&key).is_some_and(|registered| registered.pinned);
+        self.fills.end(key, token);
+        // Whoever waits for the volume to be quiet was asked before the queues are gone through.
+        self.settle_again();
+        let overtaken = self.map.lookup(key).is_some() && !fault::planted(PlantedBug::KeepOvertakenFill);
+        if overtaken || !valid {
+            self.cover(CoverageMark::FillOvertaken);
+        }
+        if (overtaken || !valid || slot.is_none()) && !self.fenced {
+            self.count_fill_given_up(key.volume(), overtaken || !valid);
+        }
+        if let (Some(slot), true, false) = (slot, valid, overtaken) {
+            let old = self.map.insert(slot, BlockState::Clean);
+            assert!(old.is_none(), "I9: a fill replaces nothing that was written meanwhile");
+            self.stats.filled_blocks += 1;
+            self.counters.of(key.volume()).filled_blocks += 1;
+            if pinned {
+                self.pin_block(slot);
+            }
+        }
+    }
+
+    fn find(&self, req: u32, block: u64) -> Found {
+        let volume = self.reqs.get(req).volume;
+        if self.runs_without_cache() {
+            return self.find_without_cache(req, Key::new(volume, block));
+        }
+        let Some(slot) = self.map.lookup(Key::new(volume, block)) else { return Found::Miss };
+        if self.mirror.is_some() && self.is_gone(self.map.place(slot).0) {
+            return Found::Miss;
+        }
+        if self.map.state(slot) == BlockState::Clean && self.volume(volume).settings.mode == Mode::Passthrough
+        {
+            return Found::Miss;
+        }
+        let (mask, wanted) = (self.map.mask(slot), self.reqs.get(req).sectors_of(block));
+        match mask {
+            MASK_FULL => Found::Hit(slot),
+            _ if wanted & !mask != 0 && self.may_heal(req, slot) => Found::Incomplete(slot),
+            _ if wanted & mask == 0 => Found::Miss,
+            _ => Found::Partial,
+        }
+    }
+
+    /// Blocks have come from the backing store (no checksums: they have not): what this read
+    /// registered and is still valid goes to the fill stream.
+    fn fill(&mut self, req: u32, block: u64, count: u32, token: u64, crcs: &[u32]) {
+        let volume = self.reqs.get(req).volume;
+        for index in 0..u64::from(count) {
+            let key = Key::new(volume, block + index);
+            let Some(valid) = self.fills.state_of(key, token) else { continue };
+            let crc = crcs.get(index as usize).filter(|_| valid);
+            let page = if crc.is_some() { self.pages.take(PageUse::Fill) } else { None };
+            let (Some(page), Some(crc)) = (page, crc) else {
+                if !valid || crc.is_some() {
+                    self.count_fill_given_up(volume, !valid);
+                }
+                self.fills.end(key, token);
+                continue;
+            };
+            let from = self.reqs.get(req).block_span(block + index, 1);
+            self.actions.push_back(Action::Copy { from, to: page.span() });
+            self.append_fill(key, *crc, page, token);
+        }
+    }
+
+    pub(crate) fn miss_read(
+        &mut self,
+        req: u32,
+        (block, count): (u64, u32),
+        miss: Miss,
+        ok: bool,
+        crcs: &[u32],
+    ) {
+        let volume = self.reqs.get(req).volume;
+        self.volume_mut(volume).misses_in_flight -= 1;
+        let again = !ok && miss.tries < BACKING_READ_TRIES;
+        if again {
+            self.read_misses(req, block, count, Miss { tries: miss.tries + 1, ..miss });
+        } else {
+            self.fill(req, block, count, miss.token, if ok { crcs } else { &[] });
+        }
+        self.read_part_done(req, ok || again);
+    }
 }
 
 impl Requests {
@@ -122,7 +294,7 @@ impl Requests {
     fn read_blocks(&mut self, cx: &mut Context, req: u32, first: u64, last: u64) {
         let mut block = first;
         while block <= last {
-            let found = self.find(cx, req, block);
+            let found = cx.find(req, block);
             let mut count = 1;
             match found {
                 Found::Hit(slot) => {
@@ -131,18 +303,18 @@ impl Requests {
                     let room = cx.map.geometry.segment_blocks - cx.map.place(slot).1;
                     while block + u64::from(count) <= last
                         && count < room
-                        && self.find(cx, req, block + u64::from(count)) == Found::Hit(slot + count)
+                        && cx.find(req, block + u64::from(count)) == Found::Hit(slot + count)
                     {
                         count += 1;
                     }
                     cx.count_hits(req, u64::from(count));
-                    self.read_hits(cx, req, block, slot, count, 1);
+                    cx.read_hits(req, block, slot, count, 1);
                 }
                 Found::Lost => cx.reqs.get_mut(req).failed = true,
                 Found::Incomplete(slot) => {
-                    let token = self.begin_heal(cx, req, slot);
+                    let token = cx.begin_heal(req, slot);
                     cx.count_misses(req, 1);
-                    self.read_misses(cx, req, block, 1, Miss { token, tries: 1 });
+                    cx.read_misses(req, block, 1, Miss { token, tries: 1 });
                 }
                 Found::Partial => {
                     cx.reqs.get_mut(req).pending += 1;
@@ -150,96 +322,17 @@ impl Requests {
                 }
                 Found::Miss => {
                     while block + u64::from(count) <= last
-                        && self.find(cx, req, block + u64::from(count)) == Found::Miss
+                        && cx.find(req, block + u64::from(count)) == Found::Miss
                     {
                         count += 1;
                     }
                     cx.count_misses(req, u64::from(count));
                     let token = self.register_fills(cx, req, block, count);
-                    self.read_misses(cx, req, block, count, Miss { token, tries: 1 });
+                    cx.read_misses(req, block, count, Miss { token, tries: 1 });
                 }
             }
             block += u64::from(count);
         }
-    }
-
-    fn find(&self, cx: &Context, req: u32, block: u64) -> Found {
-        let volume = cx.reqs.get(req).volume;
-        if cx.runs_without_cache() {
-            return self.find_without_cache(cx, req, Key::new(volume, block));
-        }
-        let Some(slot) = cx.map.lookup(Key::new(volume, block)) else { return Found::Miss };
-        if cx.mirror.is_some() && cx.is_gone(cx.map.place(slot).0) {
-            return Found::Miss;
-        }
-        if cx.map.state(slot) == BlockState::Clean && cx.volume(volume).settings.mode == Mode::Passthrough {
-            return Found::Miss;
-        }
-        let (mask, wanted) = (cx.map.mask(slot), cx.reqs.get(req).sectors_of(block));
-        match mask {
-            MASK_FULL => Found::Hit(slot),
-            _ if wanted & !mask != 0 && self.may_heal(cx, req, slot) => Found::Incomplete(slot),
-            _ if wanted & mask == 0 => Found::Miss,
-            _ => Found::Partial,
-        }
-    }
-
-    /// True if a partly cached block can be replaced by all of it, as any block that is missed is
-    /// filled: it is clean, so it may be dropped, and nobody is changing it. Of a dirty one only
-    /// what it lacks is read, until it has been written back.
-    fn may_heal(&self, cx: &Context, req: u32, slot: u32) -> bool {
-        let key = cx.map.key(slot);
-        let idle = !cx.locks.is_held(BlockRange { first: key, last: key });
-        let dispensable = cx.map.state(slot) == BlockState::Clean || fault::planted(PlantedBug::HealDirty);
-        let room = u64::from(cx.pages.available(PageUse::Fill)) > cx.fills.len() as u64;
-        let whole = cx.volume(key.volume()).size_bytes / BLOCK > key.block();
-        dispensable
-            && idle
-            && room
-            && whole
-            && cx.may_fill(req)
-            && !cx.fenced
-            && !cx.stopping
-            && !cx.is_far_above_maximum(key.volume())
-            && !cx.fills.blocks.contains_key(&key)
-    }
-
-    /// Gives way to a fill of the whole block, and registers it.
-    fn begin_heal(&mut self, cx: &mut Context, req: u32, slot: u32) -> u64 {
-        cx.cover(CoverageMark::PartialHealed);
-        let (key, pinned) = (cx.map.key(slot), cx.map.is_pinned(slot));
-        cx.map.remove(key);
-        let pinned = pinned || cx.reqs.get(req).treatment == Treatment::Pin;
-        cx.fills.register(key, pinned)
-    }
-
-    /// Without the cache, only what is dirty in it counts, and of that the sectors that are asked
-    /// for.
-    fn find_without_cache(&self, cx: &Context, req: u32, key: Key) -> Found {
-        let wanted = cx.reqs.get(req).sectors_of(key.block());
-        if cx.lost_sectors(key) & wanted != 0 && !fault::planted(PlantedBug::ReadLostFromBacking) {
-            return Found::Lost;
-        }
-        let dirty = cx.map.lookup(key).filter(|slot| cx.map.state(*slot) == BlockState::Dirty);
-        match dirty.map(|slot| (slot, cx.map.mask(slot))) {
-            Some((slot, MASK_FULL)) => Found::Hit(slot),
-            Some((_, mask)) if mask & wanted != 0 => Found::Partial,
-            _ => Found::Miss,
-        }
-    }
-
-    fn read_hits(&mut self, cx: &mut Context, req: u32, block: u64, slot: u32, count: u32, tries: u32) {
-        let treatment = cx.reqs.get(req).treatment;
-        for slot in slot..slot + count {
-            cx.map.set_hit(slot);
-            cx.pin_for(treatment, slot);
-        }
-        cx.map.pin(slot);
-        let request = cx.reqs.get_mut(req);
-        request.pending += 1;
-        let span = request.block_span(block, u64::from(count));
-        let kind = OpKind::ReadHit { req, slot, count, tries };
-        cx.read_slots((slot, count), tries, &[span], kind);
     }
 
     pub(crate) fn hit_read(
@@ -277,46 +370,14 @@ impl Requests {
             cx.cover(CoverageMark::HitMoved);
             self.read_blocks(cx, req, block, block);
         } else if tries < cx.slot_tries(slot) {
-            self.read_hits(cx, req, block, slot, 1, tries + 1);
+            cx.read_hits(req, block, slot, 1, tries + 1);
         } else {
             match cx.give_up(slot) {
                 Damage::Lost => cx.reqs.get_mut(req).failed = true,
                 Damage::Dropped => self.read_blocks(cx, req, block, block),
-                Damage::Kept => self.read_misses(cx, req, block, 1, Miss { token: 0, tries: 1 }),
+                Damage::Kept => cx.read_misses(req, block, 1, Miss { token: 0, tries: 1 }),
             }
         }
-    }
-
-    fn read_misses(&mut self, cx: &mut Context, req: u32, block: u64, count: u32, miss: Miss) {
-        let request = cx.reqs.get_mut(req);
-        request.pending += 1;
-        request.missed = true;
-        let (volume, mut span) = (request.volume, request.block_span(block, u64::from(count)));
-        let len = (cx.volume(volume).size_bytes - block * BLOCK).min(u64::from(count) * BLOCK);
-        span.len = len as u32;
-        cx.volume_mut(volume).misses_in_flight += 1;
-        let kind = OpKind::ReadMiss { req, block, count, miss };
-        cx.read(Device::Backing(volume), block * BLOCK, &[span], true, kind);
-    }
-
-    pub(crate) fn miss_read(
-        &mut self,
-        cx: &mut Context,
-        req: u32,
-        (block, count): (u64, u32),
-        miss: Miss,
-        ok: bool,
-        crcs: &[u32],
-    ) {
-        let volume = cx.reqs.get(req).volume;
-        cx.volume_mut(volume).misses_in_flight -= 1;
-        let again = !ok && miss.tries < BACKING_READ_TRIES;
-        if again {
-            self.read_misses(cx, req, block, count, Miss { tries: miss.tries + 1, ..miss });
-        } else {
-            self.fill(cx, req, block, count, miss.token, if ok { crcs } else { &[] });
-        }
-        cx.read_part_done(req, ok || again);
     }
 
     fn register_fills(&mut self, cx: &mut Context, req: u32, block: u64, count: u32) -> u64 {
@@ -347,73 +408,5 @@ impl Requests {
             }
         }
         token
-    }
-
-    /// Blocks have come from the backing store (no checksums: they have not): what this read
-    /// registered and is still valid goes to the fill stream.
-    fn fill(&mut self, cx: &mut Context, req: u32, block: u64, count: u32, token: u64, crcs: &[u32]) {
-        let volume = cx.reqs.get(req).volume;
-        for index in 0..u64::from(count) {
-            let key = Key::new(volume, block + index);
-            let Some(valid) = cx.fills.state_of(key, token) else { continue };
-            let crc = crcs.get(index as usize).filter(|_| valid);
-            let page = if crc.is_some() { cx.pages.take(PageUse::Fill) } else { None };
-            let (Some(page), Some(crc)) = (page, crc) else {
-                if !valid || crc.is_some() {
-                    cx.count_fill_given_up(volume, !valid);
-                }
-                cx.fills.end(key, token);
-                continue;
-            };
-            let from = cx.reqs.get(req).block_span(block + index, 1);
-            cx.actions.push_back(Action::Copy { from, to: page.span() });
-            self.append_fill(cx, key, *crc, page, token);
-        }
-    }
-
-    /// Appends what a page has of a block, as clean.
-    pub(crate) fn append_fill(&mut self, cx: &mut Context, key: Key, crc: u32, page: Page, token: u64) {
-        let item = Item {
-            key,
-            crc,
-            kind: ItemKind::Data { mask: MASK_FULL, dirty: false },
-            span: Some(page.span()),
-            done: ItemOwner::Fill(page, token),
-        };
-        let stream = cx.stream_of_fill(key);
-        cx.enqueue(stream, item);
-    }
-
-    /// A fill has been appended to `slot`, or was given up.
-    pub(crate) fn fill_done(
-        &mut self,
-        cx: &mut Context,
-        key: Key,
-        page: Page,
-        token: u64,
-        slot: Option<u32>,
-    ) {
-        cx.pages.give(PageUse::Fill, page);
-        let valid = cx.fills.is_valid(key, token);
-        let pinned = cx.fills.blocks.get(&key).is_some_and(|registered| registered.pinned);
-        cx.fills.end(key, token);
-        // Whoever waits for the volume to be quiet was asked before the queues are gone through.
-        cx.settle_again();
-        let overtaken = cx.map.lookup(key).is_some() && !fault::planted(PlantedBug::KeepOvertakenFill);
-        if overtaken || !valid {
-            cx.cover(CoverageMark::FillOvertaken);
-        }
-        if (overtaken || !valid || slot.is_none()) && !cx.fenced {
-            cx.count_fill_given_up(key.volume(), overtaken || !valid);
-        }
-        if let (Some(slot), true, false) = (slot, valid, overtaken) {
-            let old = cx.map.insert(slot, BlockState::Clean);
-            assert!(old.is_none(), "I9: a fill replaces nothing that was written meanwhile");
-            cx.stats.filled_blocks += 1;
-            cx.counters.of(key.volume()).filled_blocks += 1;
-            if pinned {
-                cx.pin_block(slot);
-            }
-        }
     }
 }
