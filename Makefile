@@ -30,6 +30,7 @@ lint:
 	target/venv/bin/ruff format --no-cache --config bench/ruff.toml --check scripts/check-docs scripts/mutants scripts/structure scripts/wrap-comments tests/golden-caches/golden.py
 	scripts/check-docs
 	scripts/wrap-comments --check
+	scripts/structure --check
 	lab/check style
 
 doc:
