@@ -150,6 +150,17 @@ impl Rig {
         Self::build((geometry, false), volume_blocks, volumes, pool)
     }
 
+    /// A new cache on a device of so many bytes, laid out as the daemon does.
+    pub(crate) fn on_device(
+        bytes: u64,
+        volume_blocks: u64,
+        volumes: &[VolumeSettings],
+        pool: PoolSettings,
+    ) -> Self {
+        let geometry = Geometry::for_device(bytes, None).expect("the device is large enough");
+        Self::build((geometry, false), volume_blocks, volumes, pool)
+    }
+
     /// A new cache that is mirrored, of so many segments on each member.
     pub(crate) fn mirrored(
         (columns, segment_blocks): (u32, u32),
