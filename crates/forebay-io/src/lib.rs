@@ -45,7 +45,7 @@ pub use device::{Device, DeviceIdentity, DeviceKind, DeviceOptions, create_cache
 pub use emulate::DiskModel;
 pub use error::{DeviceError, IoFailure, IoFailureKind, IoSetupError, SocketError};
 pub use reactor::{
-    Completion, DeviceId, EngineKind, EnginePreference, FuseId, Limits, ListenerId, Op, Reactor,
+    Completion, DeviceId, DeviceInUse, EngineKind, EnginePreference, FuseId, Limits, ListenerId, Op, Reactor,
     ReactorStats, SocketId, Waited,
 };
 pub use shared::SharedPage;

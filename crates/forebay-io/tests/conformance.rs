@@ -154,18 +154,22 @@ fn the_recorded_end_follows_who_uses_the_device() {
         let resize = |bytes| std::fs::File::options().write(true).open(&path).unwrap().set_len(bytes);
         let buf = bench.reactor.pool_mut().alloc(8192).unwrap();
         let spans = [Span::new(buf, 0, 4096)];
-        bench.reactor.device_mut(device).unwrap().set_end(32 << 10);
+        bench.reactor.set_device_end(device, 32 << 10);
         resize(32 << 10).unwrap();
         assert_eq!(bench.run(Op::Write { device, offset: 28 << 10, spans: &spans }), Ok(4096));
         assert_eq!(bench.run(Op::Flush { device }), Ok(0));
         resize(96 << 10).unwrap();
-        let used = bench.reactor.device_mut(device).unwrap();
-        assert_eq!(used.refresh_size().unwrap(), 96 << 10);
-        used.set_end(96 << 10);
+        let refreshed = |bench: &mut common::Bench| {
+            let size = bench.reactor.device(device).unwrap().for_thread().unwrap().refresh_size().unwrap();
+            bench.reactor.set_device_size(device, size);
+            size
+        };
+        assert_eq!(refreshed(bench), 96 << 10);
+        bench.reactor.set_device_end(device, 96 << 10);
         assert_eq!(bench.run(Op::Write { device, offset: 92 << 10, spans: &spans }), Ok(4096));
         // A look at the size of a device that was cut does not make the cut the new end.
         resize(16 << 10).unwrap();
-        assert_eq!(bench.reactor.device_mut(device).unwrap().refresh_size().unwrap(), 16 << 10);
+        assert_eq!(refreshed(bench), 16 << 10);
         let failure = bench.run(Op::Read { device, offset: 92 << 10, spans: &spans }).unwrap_err();
         assert_eq!(failure.kind, IoFailureKind::Ended);
         let failure = bench.run(Op::Write { device, offset: 92 << 10, spans: &spans }).unwrap_err();
@@ -245,7 +249,8 @@ fn sector_writes_around_a_page_do_not_undo_each_other() {
             assert_eq!(bench.run(Op::Flush { device }), Ok(0));
             assert!(bench.file_contents() == model, "round {round}");
         }
-        if bench.reactor.device(device).unwrap().direct_align_bytes().is_some() {
+        let options = DeviceOptions { lock: false, ..DeviceOptions::default() };
+        if Device::open_backing(bench.path(), options).unwrap().direct_align_bytes().is_some() {
             let stats = bench.reactor.stats();
             assert!(stats.page_conflicts > 0 && stats.unaligned_transfers > 0, "{stats:?}");
         }

@@ -4,9 +4,46 @@ use super::interface::DeviceId;
 use crate::device::{Device, DirectAlign};
 use crate::emulate::Emulation;
 use crate::engine::Lane;
+use crate::error::DeviceError;
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::os::fd::RawFd;
+use std::path::Path;
+
+/// A device that a reactor has. It says what it can say without a wait. Who reads or writes it
+/// submits operations, or has a handle of its own, for a thread that may wait.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceInUse<'a>(pub(super) &'a Device);
+
+impl<'a> DeviceInUse<'a> {
+    /// As [`Device::path`].
+    pub fn path(self) -> &'a Path {
+        self.0.path()
+    }
+
+    /// As [`Device::size_bytes`].
+    pub fn size_bytes(self) -> u64 {
+        self.0.size_bytes()
+    }
+
+    /// As [`Device::end_bytes`].
+    pub fn end_bytes(self) -> u64 {
+        self.0.end_bytes()
+    }
+
+    /// As [`Device::ended`].
+    pub fn ended(self) -> Option<u64> {
+        self.0.ended()
+    }
+
+    /// As [`Device::for_thread`].
+    ///
+    /// # Errors
+    /// As [`Device::for_thread`].
+    pub fn for_thread(self) -> Result<Device, DeviceError> {
+        self.0.for_thread()
+    }
+}
 
 /// A device and what the reactor knows about its operations.
 pub(super) struct DeviceEntry {

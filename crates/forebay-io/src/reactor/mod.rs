@@ -38,6 +38,7 @@ mod sockets;
 mod start;
 
 pub use crate::engine::EngineKind;
+pub use devices::DeviceInUse;
 pub use interface::{
     Completion, DeviceId, EnginePreference, FuseId, Limits, ListenerId, Op, ReactorStats, SocketId, Waited,
 };
@@ -219,13 +220,18 @@ impl Reactor {
     }
 
     /// A device.
-    pub fn device(&self, id: DeviceId) -> Option<&Device> {
-        self.devices.get(id).map(|entry| &entry.device)
+    pub fn device(&self, id: DeviceId) -> Option<DeviceInUse<'_>> {
+        self.devices.get(id).map(|entry| DeviceInUse(&entry.device))
     }
 
-    /// A device, to refresh its size.
-    pub fn device_mut(&mut self, id: DeviceId) -> Option<&mut Device> {
-        self.devices.get_mut(id).map(|entry| &mut entry.device)
+    /// As [`Device::set_size`].
+    pub fn set_device_size(&mut self, id: DeviceId, size_bytes: u64) {
+        self.devices.get_mut(id).into_iter().for_each(|entry| entry.device.set_size(size_bytes));
+    }
+
+    /// As [`Device::set_end`].
+    pub fn set_device_end(&mut self, id: DeviceId, end_bytes: u64) {
+        self.devices.get_mut(id).into_iter().for_each(|entry| entry.device.set_end(end_bytes));
     }
 
     /// Queues an operation; `token` comes back with its completion.

@@ -19,7 +19,7 @@ use crate::may_wait::MayWait;
 use forebay_core::{AtRisk, RiskWalk};
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::Device;
+use forebay_io::DeviceInUse;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -280,7 +280,7 @@ impl Pool {
             // Only one that counts while the other one is noted not to.
             Some(state) => state.out.filter(|_| state.noted).and_then(|out| cache.map.device_of(1 - out)),
         };
-        let device = at.and_then(|at| self.reactor.device(*cache.ids.get(at)?)).map(Device::for_thread);
+        let device = at.and_then(|at| self.reactor.device(*cache.ids.get(at)?)).map(DeviceInUse::for_thread);
         let Some(device) = device else { return };
         let (tasks, waker, uuid) = (self.myself.clone(), self.reactor.waker(), self.engine.uuid());
         let work = move |may_wait: &MayWait| {

@@ -63,9 +63,7 @@ impl Pool {
             }
         }
         for (id, end) in ends {
-            if let Some(device) = self.reactor.device_mut(id) {
-                device.set_end(end);
-            }
+            self.reactor.set_device_end(id, end);
         }
     }
 

@@ -15,7 +15,7 @@ use crate::may_wait::MayWait;
 use crate::open::{final_record, sample_blocks};
 use forebay_format::checkpoint::BackingRecord;
 use forebay_format::{BLOCK_BYTES, VolumeId};
-use forebay_io::{Device, DeviceId};
+use forebay_io::{DeviceId, DeviceInUse};
 use std::time::{Duration, Instant};
 
 /// So long is waited for what a backing store looks like.
@@ -56,7 +56,7 @@ impl Pool {
     /// Has a thread look at the backing store of a volume, now that nothing writes to it.
     fn look_at_store(&mut self, id: VolumeId) {
         let Some(device) = self.served(id).map(|served| served.device) else { return };
-        let Some(size_bytes) = self.reactor.device(device).map(Device::size_bytes) else { return };
+        let Some(size_bytes) = self.reactor.device(device).map(DeviceInUse::size_bytes) else { return };
         let engine = &self.engine;
         let is_clean = |block: &u64| {
             let mut clean = true;
@@ -68,7 +68,7 @@ impl Pool {
         };
         let blocks: Vec<u64> = sample_blocks(size_bytes).filter(is_clean).collect();
         self.letting_go.looks.push((id, Instant::now() + RECORD_WITHIN));
-        let Some(store) = self.reactor.device(device).map(Device::for_thread) else { return };
+        let Some(store) = self.reactor.device(device).map(DeviceInUse::for_thread) else { return };
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
         let look = move |may_wait: &MayWait| {
             let record = store

@@ -17,7 +17,7 @@ use forebay_admin::{AdminError, ErrorKind};
 use forebay_core::LifecycleError;
 use forebay_format::member::{DATA_START_BLOCK, MemberHeader, Members};
 use forebay_format::{BLOCK_BYTES, Geometry};
-use forebay_io::{Device, DeviceId};
+use forebay_io::{Device, DeviceId, DeviceInUse};
 use std::path::PathBuf;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -205,9 +205,7 @@ impl Pool {
         if self.resizing.is_some() || self.resized != resized {
             return Self::refuse(refused("grow pool", &self.name, &LifecycleError::Busy));
         }
-        if let Some(device) = self.reactor.device_mut(self.last_device()) {
-            device.set_size(there);
-        }
+        self.reactor.set_device_size(self.last_device(), there);
         let end = self.last_part().end_with(wanted);
         if end <= self.engine.geometry().device_blocks * BLOCK {
             let what = format!("pool {} uses that much of its last device already", self.name);
@@ -309,7 +307,7 @@ impl Pool {
         let (id, cache) = (self.last_device(), self.io.cache());
         let length = bytes - cache.map.last_start() + cache.map.header_bytes();
         let header = self.last_part().header;
-        let Some(device) = self.reactor.device(id).map(Device::for_thread) else { return };
+        let Some(device) = self.reactor.device(id).map(DeviceInUse::for_thread) else { return };
         self.resizing = Some(Resizing { done, then: Then::Cutting });
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
         let work = move |may_wait: &MayWait| {
@@ -329,8 +327,8 @@ impl Pool {
     /// A thread has cut the device to this length, or could not.
     fn was_cut(&mut self, id: DeviceId, length: u64, cut: Result<u64, String>) {
         let Some(Resizing { done, .. }) = self.resizing.take() else { return };
-        if let (Ok(bytes), Some(device)) = (&cut, self.reactor.device_mut(id)) {
-            device.set_size(*bytes);
+        if let Ok(bytes) = &cut {
+            self.reactor.set_device_size(id, *bytes);
         }
         let path = self.reactor.device(id).map(|device| device.path().display().to_string());
         let _ = done.try_send(cut.map(drop).map_err(|error| {

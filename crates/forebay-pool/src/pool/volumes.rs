@@ -635,9 +635,7 @@ impl Pool {
         else {
             return Ok(());
         };
-        if let Some(device) = self.reactor.device_mut(device) {
-            device.set_size(there_bytes);
-        }
+        self.reactor.set_device_size(device, there_bytes);
         if size_bytes <= there_bytes {
             return Ok(());
         }
@@ -655,9 +653,7 @@ impl Pool {
         if let Ok(size_bytes) = result {
             served.spec.rules.set_volume_bytes(size_bytes);
             let device = served.device;
-            if let Some(device) = self.reactor.device_mut(device) {
-                device.set_end(size_bytes);
-            }
+            self.reactor.set_device_end(device, size_bytes);
             self.server.resize(id, size_bytes);
             self.resize_mounts(id, size_bytes);
             self.emit(PoolEvent::Resized { volume: name.clone(), size_bytes });
