@@ -330,7 +330,10 @@ impl Daemon {
             pid: successor.pid(),
             version: successor.version().to_owned(),
         };
-        answer_upgrade(answer, Ok(begun));
+        if !answer_upgrade(answer, Ok(begun)) {
+            report(RunEvent::Problem("no upgrade: it began too late for who asked for it".into()));
+            return Ok(false);
+        }
         self.control_files = None;
         let listeners = match std::mem::replace(&mut self.api, Api::Gone) {
             Api::Serving(api) => api.into_listeners(),
@@ -400,11 +403,9 @@ impl Daemon {
     }
 }
 
-/// Answers who asked for an upgrade, if anybody did, and still waits.
-fn answer_upgrade(answer: Option<UpgradeAnswer>, what: Result<UpgradeBegun, AdminError>) {
-    if let Some(answer) = answer {
-        let _ = answer.try_send(what);
-    }
+/// Answers who asked for an upgrade, if anybody did; false if nobody waits for it any more.
+fn answer_upgrade(answer: Option<UpgradeAnswer>, what: Result<UpgradeBegun, AdminError>) -> bool {
+    answer.is_none_or(|answer| answer.try_send(what).is_ok())
 }
 
 /// Somebody may have asked this process to stop while it was followed by another.

@@ -50,6 +50,6 @@ pub use may_wait::MayWait;
 pub use mirror_notes::is_noted_out;
 pub use pool::{
     AbsentVolume, Lost, Mirrored, Pool, PoolEvent, PoolGone, PoolHandle, PoolSnapshot, PoolStart, Promise,
-    Rebuilding, Users, VolumeSnapshot, VolumeSpec,
+    PromiseSender, Rebuilding, Users, VolumeSnapshot, VolumeSpec,
 };
 pub use register::{CacheRecord, Objection, cache_record};

@@ -10,10 +10,9 @@ use forebay_admin::jobs::JobFilter;
 use forebay_admin::{AdminError, ErrorKind, UpgradeBegun, UpgradeInfo, VolumeState};
 use forebay_config::{Config, ConfigFile};
 use forebay_pool::handover::Inheritance;
-use forebay_pool::{Pool, PoolHandle, Promise};
+use forebay_pool::{Pool, PoolHandle, Promise, PromiseSender};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Clients that have not chosen an export yet have so long to do it: they cannot be passed on, and
@@ -30,7 +29,7 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(60);
 const BEGIN_WITHIN: Duration = Duration::from_secs(40);
 
 /// Where the answer to a request for an upgrade goes.
-pub(crate) type UpgradeAnswer = SyncSender<Result<UpgradeBegun, AdminError>>;
+pub(crate) type UpgradeAnswer = PromiseSender<Result<UpgradeBegun, AdminError>>;
 /// Asks for an upgrade.
 pub(crate) type Upgrader = Box<dyn Fn(UpgradeAnswer) + Send + Sync>;
 
@@ -54,11 +53,11 @@ impl Service {
             );
         };
         self.check_upgradable()?;
-        let (answer, answered) = sync_channel(1);
+        let (answer, promise) = Promise::pair();
         upgrader(answer);
-        match answered.recv_timeout(BEGIN_WITHIN) {
-            Ok(answer) => answer,
-            Err(_) => Err(AdminError::new(ErrorKind::Unavailable, "the daemon is busy", "try again")),
+        match promise.wait_or_give_up(BEGIN_WITHIN) {
+            Some(Some(answer)) => answer,
+            _ => Err(AdminError::new(ErrorKind::Unavailable, "the daemon is busy", "try again")),
         }
     }
 

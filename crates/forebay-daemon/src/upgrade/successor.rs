@@ -30,7 +30,7 @@ impl Predecessor {
         Ok(Self { wire: Wire::over(fd)? })
     }
 
-    /// The configuration is good. Waits until the predecessor has quiesce.
+    /// The configuration is good. Waits until the predecessor has quiesced.
     ///
     /// # Errors
     /// The predecessor has ended, or goes on by itself.

@@ -50,7 +50,7 @@ impl Claim {
 
 /// Keeps a promise, once.
 #[derive(Clone, Debug)]
-pub(crate) struct PromiseSender<T> {
+pub struct PromiseSender<T> {
     answer: mpsc::SyncSender<T>,
     claim: Claim,
 }
@@ -60,7 +60,7 @@ impl<T> PromiseSender<T> {
     ///
     /// # Errors
     /// Nobody waits for it any more, and who has waited has been told that it was not done.
-    pub(crate) fn try_send(&self, answer: T) -> Result<(), T> {
+    pub fn try_send(&self, answer: T) -> Result<(), T> {
         if !self.claim.take() {
             return Err(answer);
         }
@@ -79,7 +79,8 @@ pub struct Promise<T> {
 }
 
 impl<T> Promise<T> {
-    pub(crate) fn pair() -> (PromiseSender<T>, Self) {
+    /// Both ends.
+    pub fn pair() -> (PromiseSender<T>, Self) {
         let (keep, receiver) = mpsc::sync_channel(1);
         let claim = Claim::default();
         (PromiseSender { answer: keep, claim: claim.clone() }, Self { answer: receiver, claim })

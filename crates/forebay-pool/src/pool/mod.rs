@@ -33,7 +33,7 @@ mod users;
 mod volumes;
 
 pub use absent::AbsentVolume;
-pub use handle::{PoolGone, PoolHandle, Promise};
+pub use handle::{PoolGone, PoolHandle, Promise, PromiseSender};
 pub use losses::Lost;
 pub use mirror::Rebuilding;
 pub use report::PoolEvent;
