@@ -76,7 +76,7 @@ struct Options {
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
     /// How operations reach the kernel: auto, uring or psync
-    #[arg(long, value_name = "ENGINE", default_value = "auto", value_parser = io_engine)]
+    #[arg(long, value_name = "ENGINE", default_value = "auto")]
     io: EnginePreference,
 }
 
@@ -195,11 +195,6 @@ fn flush(text: &str) -> Result<Flush, String> {
 
 fn disk(text: &str) -> Result<DiskModel, String> {
     DiskModel::from_name(text).ok_or_else(|| "there is no such disk; hdd-7200 is known".into())
-}
-
-fn io_engine(text: &str) -> Result<EnginePreference, String> {
-    let all = [EnginePreference::Auto, EnginePreference::Uring, EnginePreference::Psync];
-    by_name(text, &all, EnginePreference::name)
 }
 
 #[cfg(test)]

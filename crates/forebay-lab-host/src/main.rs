@@ -22,7 +22,7 @@ struct Options {
     #[arg(long, value_name = "SIZE", default_value = "1TiB")]
     size: ByteSize,
     /// How operations reach the kernel: auto, uring or psync
-    #[arg(long, value_name = "ENGINE", default_value = "auto", value_parser = io_engine)]
+    #[arg(long, value_name = "ENGINE", default_value = "auto")]
     io: EnginePreference,
 }
 
@@ -35,14 +35,5 @@ fn main() -> ExitCode {
             eprintln!("forebay-null: {error}");
             ExitCode::from(if matches!(error, RunError::Usage(_)) { 2 } else { 1 })
         }
-    }
-}
-
-fn io_engine(text: &str) -> Result<EnginePreference, String> {
-    match text {
-        "auto" => Ok(EnginePreference::Auto),
-        "uring" => Ok(EnginePreference::Uring),
-        "psync" => Ok(EnginePreference::Psync),
-        _ => Err("there is no such engine; one of auto, uring, psync".into()),
     }
 }

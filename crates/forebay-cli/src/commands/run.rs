@@ -46,7 +46,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SOCKET")]
     admin: Option<PathBuf>,
     /// How operations reach the kernel: auto, uring or psync
-    #[arg(long, value_name = "ENGINE", default_value = "auto", value_parser = io_engine)]
+    #[arg(long, value_name = "ENGINE", default_value = "auto")]
     io: EnginePreference,
     /// Make a new cache where the recorded one is not there, and give that one up: it is refused
     /// should it come back
@@ -117,15 +117,6 @@ fn mode(text: &str) -> Result<Mode, String> {
 
 fn disk(text: &str) -> Result<DiskModel, String> {
     DiskModel::from_name(text).ok_or_else(|| "there is no such disk; hdd-7200 is known".into())
-}
-
-fn io_engine(text: &str) -> Result<EnginePreference, String> {
-    match text {
-        "auto" => Ok(EnginePreference::Auto),
-        "uring" => Ok(EnginePreference::Uring),
-        "psync" => Ok(EnginePreference::Psync),
-        _ => Err("there is no such engine; one of auto, uring, psync".into()),
-    }
 }
 
 #[cfg(test)]

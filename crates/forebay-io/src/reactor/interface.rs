@@ -2,6 +2,7 @@
 
 use crate::buffer::Span;
 use crate::error::IoFailure;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// A device of the reactor.
@@ -42,6 +43,15 @@ impl EnginePreference {
             Self::Uring => "uring",
             Self::Psync => "psync",
         }
+    }
+}
+
+impl FromStr for EnginePreference {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = [Self::Auto, Self::Uring, Self::Psync].into_iter().find(|engine| engine.name() == name);
+        found.ok_or_else(|| "there is no such engine; one of auto, uring, psync".into())
     }
 }
 
