@@ -46,6 +46,9 @@ planted_bugs! {
     AcknowledgeOutOfOrder = "acknowledge-out-of-order",
     /// A read fill is kept although the block was written meanwhile.
     KeepOvertakenFill = "keep-overtaken-fill",
+    /// A read is answered by a fill that waits for its batch although the block was written
+    /// meanwhile.
+    AnswerOvertakenFill = "answer-overtaken-fill",
     /// Checksums of cached blocks are not compared on read.
     SkipChecksum = "skip-checksum",
     /// Relocation does not hold off writers of the block.

@@ -427,7 +427,8 @@ impl Scrubber {
             return;
         }
         let Some(page) = cx.pages.take(PageUse::Fill) else { return };
-        let token = cx.fills.register(key, pinned);
+        let token = cx.fills.new_token();
+        cx.fills.register(key, token, pinned);
         if let Some(scrub) = &mut self.scrub {
             scrub.under_way += 1;
         }

@@ -150,6 +150,8 @@ coverage! {
     GapUnreadable = "gap-unreadable",
     /// A flush of a backing store failed under destage.
     DestageFlushFailed = "destage-flush-failed",
+    /// A read was answered by a fill that waited for its batch.
+    PendingFillRead = "pending-fill-read",
     /// A write past the cache undid the destage of dirty blocks.
     DestageUndone = "destage-undone",
     /// A write past the cache made clean marks durable first.

@@ -333,7 +333,7 @@ impl CacheMap {
             assert!(old != slot, "a slot is inserted once");
             old_state = Some(self.state(old));
             // Whoever read the block will read it again, whatever is in it.
-            if state == BlockState::Dirty && self.is_hit(old) {
+            if state == BlockState::Dirty {
                 self.set_hit(slot);
             }
             self.succeed(old, slot, state);

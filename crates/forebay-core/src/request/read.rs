@@ -11,6 +11,8 @@
 //! A read takes no lock. It looks up its blocks when it starts, and pins the segments that it reads
 //! from: a write that completes meanwhile is concurrent with it, so either content is right.
 //!
+//! A block that was read from the backing store and waits for its batch answers from its page.
+//!
 //! Fills: a missing block is registered when its read of the backing store starts, unless somebody
 //! is changing it; whoever changes it later cancels the registration (I9). What is still valid when
 //! the data is there is copied to a page and appended as clean.
@@ -19,7 +21,6 @@ use crate::api::settings::{Admission, Treatment};
 use crate::api::{Action, Device, RequestKind};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
-use crate::context::fills::Registration;
 use crate::context::locks::BlockRange;
 use crate::context::operations::{Miss, OpKind};
 use crate::context::pages::{Page, PageUse};
@@ -40,6 +41,8 @@ const BACKING_READ_TRIES: u32 = 2;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Hit(u32),
+    /// It waits in a page to be written to the cache.
+    Pending(Page),
     /// Some sectors that are asked for are in the cache.
     Partial,
     /// It lacks sectors that are asked for, and nobody needs what is there of it.
@@ -93,9 +96,7 @@ impl Context {
         if fault::planted(PlantedBug::KeepOvertakenFill) {
             return;
         }
-        for (_, registered) in self.fills.blocks.range_mut(range.first..=range.last) {
-            registered.valid = false;
-        }
+        self.fills.cancel(range);
     }
 
     pub(crate) fn read_part_done(&mut self, req: u32, ok: bool) {
@@ -125,7 +126,7 @@ impl Context {
             && !self.fenced
             && !self.stopping
             && !self.is_far_above_maximum(key.volume())
-            && !self.fills.blocks.contains_key(&key)
+            && !self.fills.any_in(BlockRange { first: key, last: key })
     }
 
     /// Gives way to a fill of the whole block, and registers it.
@@ -134,7 +135,9 @@ impl Context {
         let (key, pinned) = (self.map.key(slot), self.map.is_pinned(slot));
         self.map.remove(key);
         let pinned = pinned || self.reqs.get(req).treatment == Treatment::Pin;
-        self.fills.register(key, pinned)
+        let token = self.fills.new_token();
+        self.fills.register(key, token, pinned);
+        token
     }
 
     /// Without the cache, only what is dirty in it counts, and of that the sectors that are asked
@@ -187,6 +190,7 @@ impl Context {
             span: Some(page.span()),
             done: ItemOwner::Fill(page, token),
         };
+        self.fills.arrived(key, token, page);
         let stream = self.stream_of_fill(key);
         self.enqueue(stream, item);
     }
@@ -194,9 +198,8 @@ impl Context {
     /// A fill has been appended to `slot`, or was given up.
     pub(crate) fn fill_done(&mut self, key: Key, page: Page, token: u64, slot: Option<u32>) {
         self.pages.give(PageUse::Fill, page);
-        let valid = self.fills.is_valid(key, token);
-        let pinned = self.fills.blocks.get(&key).is_some_and(|registered| registered.pinned);
-        self.fills.end(key, token);
+        let ended = self.fills.end(key, token);
+        let valid = ended.is_some_and(|ended| ended.valid);
         // Whoever waits for the volume to be quiet was asked before the queues are gone through.
         self.settle_again();
         let overtaken = self.map.lookup(key).is_some() && !fault::planted(PlantedBug::KeepOvertakenFill);
@@ -211,7 +214,10 @@ impl Context {
             assert!(old.is_none(), "I9: a fill replaces nothing that was written meanwhile");
             self.stats.filled_blocks += 1;
             self.counters.of(key.volume()).filled_blocks += 1;
-            if pinned {
+            if ended.is_some_and(|ended| ended.hit) {
+                self.map.set_hit(slot);
+            }
+            if ended.is_some_and(|ended| ended.pinned) {
                 self.pin_block(slot);
             }
         }
@@ -222,7 +228,8 @@ impl Context {
         if self.runs_without_cache() {
             return self.find_without_cache(req, Key::new(volume, block));
         }
-        let Some(slot) = self.map.lookup(Key::new(volume, block)) else { return Found::Miss };
+        let key = Key::new(volume, block);
+        let Some(slot) = self.map.lookup(key) else { return self.find_pending(key) };
         if self.mirror.is_some() && self.is_gone(self.map.place(slot).0) {
             return Found::Miss;
         }
@@ -237,6 +244,22 @@ impl Context {
             _ if wanted & mask == 0 => Found::Miss,
             _ => Found::Partial,
         }
+    }
+
+    /// A block that is not in the map may wait in a page for its batch.
+    fn find_pending(&self, key: Key) -> Found {
+        let passes = self.volume(key.volume()).settings.mode == Mode::Passthrough;
+        let page = self.fills.page_of(key, fault::planted(PlantedBug::AnswerOvertakenFill));
+        page.filter(|_| !passes).map_or(Found::Miss, Found::Pending)
+    }
+
+    /// Answers a block from the page in which it waits for its batch.
+    fn read_pending(&mut self, req: u32, block: u64, page: Page) {
+        self.cover(CoverageMark::PendingFillRead);
+        let request = self.reqs.get(req);
+        let (to, pins) = (request.block_span(block, 1), request.treatment == Treatment::Pin);
+        self.fills.note_hit(Key::new(request.volume, block), pins);
+        self.actions.push_back(Action::Copy { from: page.span(), to });
     }
 
     /// Blocks have come from the backing store (no checksums: they have not): what this read
@@ -309,6 +332,10 @@ impl Requests {
                     }
                     cx.count_hits(req, u64::from(count));
                     cx.read_hits(req, block, slot, count, 1);
+                }
+                Found::Pending(page) => {
+                    cx.count_hits(req, 1);
+                    cx.read_pending(req, block, page);
                 }
                 Found::Lost => cx.reqs.get_mut(req).failed = true,
                 Found::Incomplete(slot) => {
@@ -383,8 +410,7 @@ impl Requests {
     fn register_fills(&mut self, cx: &mut Context, req: u32, block: u64, count: u32) -> u64 {
         let request = cx.reqs.get(req);
         let (volume, pinned) = (request.volume, request.treatment == Treatment::Pin);
-        cx.fills.last_token += 1;
-        let token = cx.fills.last_token;
+        let token = cx.fills.new_token();
         if !cx.may_fill(req) || cx.fenced || cx.stopping {
             return token;
         }
@@ -404,7 +430,7 @@ impl Requests {
                     cx.count_fill_given_up(volume, false);
                 }
             } else if self.admission.admits(cx, req, key) {
-                cx.fills.blocks.entry(key).or_insert(Registration { token, valid: true, pinned });
+                cx.fills.register(key, token, pinned);
             }
         }
         token

@@ -18,6 +18,7 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (DestageBeforeDurable, Needs::Nothing, Plan::destaged_at_once),
     (AcknowledgeOutOfOrder, Needs::Nothing, Plan::batches_out_of_order),
     (KeepOvertakenFill, Needs::Nothing, Plan::reads_beside_writes),
+    (AnswerOvertakenFill, Needs::Nothing, Plan::reads_beside_writes),
     (SkipChecksum, Needs::Nothing, Plan::rot_that_is_read),
     (RelocateWithoutLock, Needs::Nothing, Plan::full_cache),
     (TrustUnflushedMarks, Needs::Nothing, Plan::unflushed_marks),
