@@ -74,8 +74,9 @@ fn row(file: &str, share: u64, trace: &[Request]) {
     let blocks = footprint * share / 100;
     let name = std::path::Path::new(file).file_stem().map_or(file.into(), |name| name.to_string_lossy());
     let mut row = format!("| {name} | {share} %");
+    let fits = forebay_format::Geometry::for_device(blocks * 4096, None).is_ok();
     for policy in POLICIES {
-        row += &played(policy, blocks, end, trace);
+        row += &if fits { played(policy, blocks, end, trace) } else { " | too small".into() };
     }
     let accesses: Vec<Access> = trace
         .iter()

@@ -144,14 +144,6 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Bytes written to the cache device for 1000 bytes that clients wrote or that were filled: the
-    /// price of headers, metadata and survivors.
-    #[must_use]
-    pub fn write_amplification_permille(&self) -> u64 {
-        let asked = self.written_bytes + self.filled_blocks * 4096;
-        self.cache_written_bytes * 1000 / asked.max(1)
-    }
-
     pub(crate) fn count_request(&mut self, request: &Request<'_>) {
         match request.kind {
             RequestKind::Read => {

@@ -2,8 +2,8 @@
 //!
 //! A block that was missed is *registered* when its read of the backing store starts. When the data
 //! is there it is copied to a page, and waits there until its batch has been written. Whoever
-//! changes the block meanwhile cancels the fill (I9). What waits in a page answers reads, as long as
-//! it is valid.
+//! changes the block meanwhile cancels the fill (I9). What waits in a page answers reads, as long
+//! as it is valid.
 
 use crate::context::locks::BlockRange;
 use crate::context::pages::Page;
@@ -87,8 +87,8 @@ impl Fills {
         }
     }
 
-    /// Where the content of a block is that waits for its batch. `overtaken`: also if it was changed
-    /// since (a planted bug).
+    /// Where the content of a block is that waits for its batch. `overtaken`: also if it was
+    /// changed since (a planted bug).
     pub(crate) fn page_of(&self, key: Key, overtaken: bool) -> Option<Page> {
         let registered = self.blocks.get(&key)?;
         registered.page.filter(|_| registered.valid || overtaken)

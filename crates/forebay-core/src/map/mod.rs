@@ -332,16 +332,17 @@ impl CacheMap {
         if let Some(old) = old {
             assert!(old != slot, "a slot is inserted once");
             old_state = Some(self.state(old));
-            // Whoever read the block will read it again, whatever is in it.
-            if state == BlockState::Dirty {
-                self.set_hit(slot);
-            }
-            self.succeed(old, slot, state);
+            self.succeed(key, old, slot, state);
         } else {
             self.volumes[usize::from(key.volume().0)].cached += 1;
         }
         if state != BlockState::Clean {
-            self.note_birth(slot, born);
+            let (segment, index) = self.segment_of_mut(slot);
+            segment.written.note(index, born);
+            if state == BlockState::Dirty && old_state.is_some() {
+                // Whoever used the block will use it again, whatever is in it.
+                segment.set_hit(index);
+            }
         }
         self.set_state_of(key, slot, state);
         old_state

@@ -54,10 +54,10 @@ impl CacheMap {
         self.volumes[usize::from(key.volume().0)].waiting.leave(slot, key.block(), epoch, shadow);
     }
 
-    /// `slot` takes the place of `old` in the index, with this state. What it holds is older, and
-    /// stays as a shadow if it must reach the backing store first; otherwise it is void.
-    pub(crate) fn succeed(&mut self, old: u32, slot: u32, state: BlockState) {
-        let key = self.key(slot);
+    /// `slot` takes the place of `old` in the index, with this state; both are of `key`. What it
+    /// holds is older, and stays as a shadow if it must reach the backing store first; otherwise it
+    /// is void.
+    pub(crate) fn succeed(&mut self, key: Key, old: u32, slot: u32, state: BlockState) {
         if self.volumes[usize::from(key.volume().0)].waiting.order.is_none() {
             self.void(old);
             return;

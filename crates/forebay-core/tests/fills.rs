@@ -1,0 +1,69 @@
+//! A block that was read from the backing store, and waits for its batch, answers reads.
+
+mod rig;
+
+use forebay_core::{Drain, PoolSettings, RequestKind, Treatment, VolumeSettings};
+use forebay_format::VolumeId;
+use rig::{GATHERED_NS, Rig};
+
+fn rig() -> Rig {
+    let mut rig = Rig::new((64, 64), 4096, &[VolumeSettings::default()], PoolSettings::default());
+    // Each request comes to rest before the next one is made.
+    rig.depth = 1;
+    rig
+}
+
+#[test]
+fn a_fill_that_waits_answers_reads_and_is_a_hit() {
+    let mut rig = rig();
+    rig.read(0, 7);
+    let once = rig.engine.stats();
+    assert_eq!((once.filled_blocks, once.read_miss_blocks), (0, 1), "it waits for others");
+    rig.read(0, 7);
+    let twice = rig.engine.stats();
+    assert_eq!((twice.read_hit_blocks, twice.read_miss_blocks), (1, 1));
+    assert_eq!(twice.backing_reads, once.backing_reads, "the backing store is not asked again");
+    rig.rest(GATHERED_NS);
+    assert_eq!(rig.engine.stats().filled_blocks, 1);
+}
+
+#[test]
+fn a_fill_that_waits_does_not_answer_once_the_block_has_changed() {
+    for kind in [RequestKind::Write { fua: false }, RequestKind::WriteZeroes { fua: false, may_unmap: false }]
+    {
+        let mut rig = rig();
+        rig.read(0, 7);
+        // Past the cache: nothing of the block is in the map afterwards.
+        rig.request(0, kind, 7, 1, Treatment::Bypass);
+        let before = rig.engine.stats();
+        rig.read(0, 7);
+        let after = rig.engine.stats();
+        let answered =
+            (after.read_hit_blocks - before.read_hit_blocks, after.backing_reads - before.backing_reads);
+        assert!(matches!(answered, (0, 1) | (1, 0)), "{kind:?}: {answered:?}");
+        if matches!(kind, RequestKind::Write { .. }) {
+            assert_eq!(answered, (0, 1), "what was written past the cache is read from there");
+        }
+    }
+}
+
+/// Blocks that reclaim kept for having been hit, after block 7 was written so often, was written back
+/// and then left alone while reads filled the cache.
+fn kept_after_writes(writes: u32) -> u64 {
+    let mut rig = Rig::new((64, 64), 1 << 20, &[VolumeSettings::default()], PoolSettings::default());
+    (0..writes).for_each(|_| rig.write(0, 7));
+    // Others after it, so that its segment is full.
+    (0..200).for_each(|at| rig.write(0, 500_000 + at));
+    let now = rig.now();
+    rig.engine.set_drain(now, VolumeId(0), Drain::Full);
+    rig.rest(5_000_000_000);
+    assert_eq!(rig.engine.stats().dirty_blocks, 0);
+    (0..4 * rig.capacity).for_each(|at| rig.read(0, 1000 + at));
+    rig.engine.stats().survivor_hit_blocks
+}
+
+#[test]
+fn an_overwrite_is_a_hit() {
+    assert_eq!(kept_after_writes(1), 0);
+    assert_eq!(kept_after_writes(2), 1);
+}
