@@ -47,8 +47,8 @@ fn a_fill_that_waits_does_not_answer_once_the_block_has_changed() {
     }
 }
 
-/// Blocks that reclaim kept for having been hit, after block 7 was written so often, was written back
-/// and then left alone while reads filled the cache.
+/// Blocks that reclaim kept for having been hit, after block 7 was written so often, was written
+/// back and then left alone while reads filled the cache.
 fn kept_after_writes(writes: u32) -> u64 {
     let mut rig = Rig::new((64, 64), 1 << 20, &[VolumeSettings::default()], PoolSettings::default());
     (0..writes).for_each(|_| rig.write(0, 7));

@@ -62,6 +62,11 @@ const SEEDS: &[(u64, u64, &str)] = &[
         7,
         "an order began before a write past the cache, which had ended shadows, had reached the backing store",
     ),
+    (
+        742_771_183,
+        27,
+        "a shrink had ended while a read of the block at its end was on its way, with the old length",
+    ),
 ];
 
 #[test]

@@ -18,6 +18,7 @@ use crate::api::{Nanos, Notice};
 use crate::checkpoint::Checkpoints;
 use crate::context::Context;
 use crate::context::locks::BlockRange;
+use crate::context::requests::Req;
 use crate::context::sectors::BLOCK;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::job::{Progress, Sweep, Waits};
@@ -45,6 +46,8 @@ enum ResizeStage {
 #[derive(Debug)]
 pub(crate) struct Resizing {
     bytes: u64,
+    /// When it began: requests since then know of a smaller end.
+    began_at: Nanos,
     stage: ResizeStage,
 }
 
@@ -88,7 +91,7 @@ impl Resizing {
         }
         state.limit_bytes = bytes.min(state.size_bytes);
         let stage = if bytes < state.size_bytes { ResizeStage::Quieting } else { ResizeStage::Trimming };
-        Ok(Self { bytes, stage })
+        Ok(Self { bytes, began_at: cx.now, stage })
     }
 
     pub(super) fn step(
@@ -119,7 +122,7 @@ impl Resizing {
                 self.stage = ResizeStage::Checkpoint(cx.force_checkpoint());
             }
             ResizeStage::Quieting => {
-                if !quiet_beyond(cx, waits, id, self.bytes) {
+                if !self.quiet_beyond(cx, waits, id) {
                     return Progress::Waits;
                 }
                 cx.cut(id, self.bytes);
@@ -150,6 +153,24 @@ impl Resizing {
             }
         }
         Progress::Goes
+    }
+
+    /// True once nothing is under way beyond the new end, and nothing can begin: the locks are
+    /// held.
+    fn quiet_beyond(&self, cx: &mut Context, waits: &mut Waits, id: VolumeId) -> bool {
+        let cut = Key::new(id, self.bytes / BLOCK);
+        // A read from before may read all of the block that the new end cuts.
+        let reaches = |req: &Req| {
+            req.end() > self.bytes
+                || req.started_at <= self.began_at && (req.last_block + 1) * BLOCK > self.bytes
+        };
+        let busy = cx.reqs.iter().any(|req| req.volume == id && reaches(req));
+        let range = BlockRange { first: cut, last: Key::new(id, BLOCK_LAST) };
+        if busy || cx.fills.any_in(range) {
+            return false;
+        }
+        // The block that the new end cuts belongs to it: nobody may be at work with its old length.
+        waits.lock(cx, id, range)
     }
 }
 
@@ -197,17 +218,4 @@ fn trim_end(cx: &mut Context, waits: &mut Waits, relocations: &mut Relocations, 
             false
         }
     }
-}
-
-/// True once nothing is under way beyond the new end, and nothing can begin: the locks are
-/// held.
-fn quiet_beyond(cx: &mut Context, waits: &mut Waits, id: VolumeId, bytes: u64) -> bool {
-    let busy = cx.reqs.iter().any(|req| req.volume == id && req.end() > bytes);
-    let first = Key::new(id, bytes.div_ceil(BLOCK));
-    let last = Key::new(id, BLOCK_LAST);
-    if busy || cx.fills.any_in(BlockRange { first, last }) {
-        return false;
-    }
-    // The block that the new end cuts belongs to it: nobody may be at work with its old length.
-    waits.lock(cx, id, BlockRange { first: Key::new(id, bytes / BLOCK), last })
 }

@@ -141,8 +141,11 @@ impl Requests {
         let base = self.merge_base(cx, merge);
         let m = self.merges.get_mut(merge);
         m.backing_tries += 1;
-        let (volume, block) = (m.volume, m.block);
-        let len = cx.block_len(volume, block) as u32;
+        let (volume, block, purpose, req) = (m.volume, m.block, m.purpose, m.req);
+        let mut len = cx.block_len(volume, block) as u32;
+        if purpose == MergeFor::Read {
+            len = len.min((cx.read_end(req) - block * BLOCK) as u32);
+        }
         if base.len > len {
             cx.actions.push_back(Action::FillZero { span: base });
         }

@@ -117,7 +117,7 @@ impl Context {
         let idle = !self.locks.is_held(BlockRange { first: key, last: key });
         let dispensable = self.map.state(slot) == BlockState::Clean || fault::planted(PlantedBug::HealDirty);
         let room = u64::from(self.pages.available(PageUse::Fill)) > self.fills.len() as u64;
-        let whole = self.volume(key.volume()).size_bytes / BLOCK > key.block();
+        let whole = self.read_end(req) / BLOCK > key.block();
         dispensable
             && idle
             && room
@@ -169,12 +169,19 @@ impl Context {
         self.read_slots((slot, count), tries, &[span], kind);
     }
 
+    /// How far the backing store is read for a request: not beyond the end that a shrink will
+    /// leave, unless the request is one that the shrink waits for.
+    pub(super) fn read_end(&self, req: u32) -> u64 {
+        let request = self.reqs.get(req);
+        self.volume(request.volume).limit_bytes.max(request.end())
+    }
+
     fn read_misses(&mut self, req: u32, block: u64, count: u32, miss: Miss) {
         let request = self.reqs.get_mut(req);
         request.pending += 1;
         request.missed = true;
         let (volume, mut span) = (request.volume, request.block_span(block, u64::from(count)));
-        let len = (self.volume(volume).size_bytes - block * BLOCK).min(u64::from(count) * BLOCK);
+        let len = (self.read_end(req) - block * BLOCK).min(u64::from(count) * BLOCK);
         span.len = len as u32;
         self.volume_mut(volume).misses_in_flight += 1;
         let kind = OpKind::ReadMiss { req, block, count, miss };
@@ -416,7 +423,7 @@ impl Requests {
         }
         let room = cx.pages.available(PageUse::Fill).saturating_sub(cx.fills.len() as u32);
         // The short block at an odd end of the volume is not worth the special case.
-        let whole = (cx.volume(volume).size_bytes / BLOCK).saturating_sub(block);
+        let whole = (cx.read_end(req) / BLOCK).saturating_sub(block);
         for (block, index) in (block..block + u64::from(count).min(whole)).zip(0..) {
             let key = Key::new(volume, block);
             let idle = !cx.locks.is_held(BlockRange { first: key, last: key });
