@@ -9,6 +9,7 @@ use crate::context::locks::BlockRange;
 use crate::context::pages::Page;
 use crate::map::segment::Key;
 use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
 
 /// Fills under way, by block. Only the read that registered a block may fill it: another one may
 /// have been started before the block changed.
@@ -104,8 +105,11 @@ impl Fills {
 
     /// A fill has ended, whatever came of it; `None` if it was not registered under this token.
     pub(crate) fn end(&mut self, key: Key, token: u64) -> Option<EndedFill> {
-        self.state_of(key, token)?;
-        let Registration { valid, pinned, hit, .. } = self.blocks.remove(&key)?;
+        let Entry::Occupied(entry) = self.blocks.entry(key) else { return None };
+        if entry.get().token != token {
+            return None;
+        }
+        let Registration { valid, pinned, hit, .. } = entry.remove();
         Some(EndedFill { valid, pinned, hit })
     }
 }

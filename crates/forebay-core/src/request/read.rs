@@ -255,9 +255,12 @@ impl Context {
 
     /// A block that is not in the map may wait in a page for its batch.
     fn find_pending(&self, key: Key) -> Found {
-        let passes = self.volume(key.volume()).settings.mode == Mode::Passthrough;
-        let page = self.fills.page_of(key, fault::planted(PlantedBug::AnswerOvertakenFill));
-        page.filter(|_| !passes).map_or(Found::Miss, Found::Pending)
+        match self.fills.page_of(key, fault::planted(PlantedBug::AnswerOvertakenFill)) {
+            Some(page) if self.volume(key.volume()).settings.mode != Mode::Passthrough => {
+                Found::Pending(page)
+            }
+            _ => Found::Miss,
+        }
     }
 
     /// Answers a block from the page in which it waits for its batch.
