@@ -1,4 +1,4 @@
-//! Where the key of an encrypted pool is: a file, or a credential of the service manager.
+//! The place of an encrypted pool's key: a file, or a credential of the service manager.
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Which block of the disk lies in which slot of the flash, and in what state: sets, placement, and
-//! which slot gives way.
+//! The table of slots: which block of the disk lies in each, and in what state. Sets, placement,
+//! and the slot that gives way.
 //!
 //! Invariants
 //! - A valid slot lies in the set of its block, and the index finds it; an invalid slot is in its

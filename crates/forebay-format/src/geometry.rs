@@ -1,4 +1,4 @@
-//! Where things lie on a cache device of a given size.
+//! The layout of a cache device of a given size.
 
 use crate::checkpoint;
 use crate::error::FormatError;

@@ -1,4 +1,4 @@
-//! Which events a reader wants.
+//! The filter of a reader of events.
 
 use super::event::Event;
 use super::kind::{EventKind, Severity};

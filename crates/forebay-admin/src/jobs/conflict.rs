@@ -1,4 +1,4 @@
-//! Which jobs go together.
+//! Conflicts between jobs.
 //!
 //! | new, while | flush of the volume | detach (drain) | detach (else) | mode, resize | remove | shrink | scrub, rebuild |
 //! | --- | --- | --- | --- | --- | --- | --- | --- |

@@ -1,5 +1,4 @@
-//! What an operator can ask of destage, and what it tells: drains, rates, ages, and why it is not
-//! faster.
+//! Destage as an operator sees it: drains, rates, ages, and the reason why it is not faster.
 
 use crate::api::Nanos;
 use core::fmt;

@@ -1,4 +1,4 @@
-//! What goes into the engine and what comes out: requests and completions in, actions out.
+//! The interface of the engine: requests and completions go in, actions come out.
 //!
 //! The engine makes no system call and never sees a payload byte. Its owner (the daemon's runner,
 //! or the simulator) performs every [`Action`] in the order in which it was handed out and reports

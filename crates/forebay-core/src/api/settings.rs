@@ -1,4 +1,4 @@
-//! What an operator can change while the engine runs: per volume, and for the whole pool.
+//! Settings that an operator can change while the engine runs: per volume, and for the whole pool.
 //!
 //! A change takes effect with the next decision that looks at it; requests already under way end as
 //! they began. Any combination of values in range is legal at any instant: what contradicts itself

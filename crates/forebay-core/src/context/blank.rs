@@ -1,4 +1,4 @@
-//! What an engine has before a cache is opened.
+//! The superblock and the geometry of an engine before a cache is opened.
 
 use alloc::string::String;
 use forebay_format::superblock::{CacheState, Superblock};

@@ -1,4 +1,4 @@
-//! What one part of the engine tells another.
+//! Events: one part of the engine tells another what happened.
 //!
 //! A part calls the parts below it. What it tells those above it is queued here, and handed to them
 //! by the engine in the order in which it was told, before the engine takes the next call and

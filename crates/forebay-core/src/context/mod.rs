@@ -1,5 +1,5 @@
-//! What all parts of the engine share: clock, configuration, map, volumes, requests, operations and
-//! their buffers, locks, pages, the queue of actions, counters.
+//! The context, which all parts of the engine share: clock, configuration, map, volumes, requests,
+//! operations and their buffers, locks, pages, the queue of actions, counters.
 //!
 //! A part of the engine owns its own state and is handed the context. Nothing here calls a part.
 

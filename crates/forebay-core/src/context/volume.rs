@@ -1,4 +1,4 @@
-//! What the engine keeps per attached volume.
+//! An attached volume, as the engine keeps it.
 
 use crate::api::Nanos;
 use crate::api::config::Attachment;

@@ -1,4 +1,4 @@
-//! What a backing store takes for an operation, learnt while it works.
+//! The cost of an operation on a backing store, learnt while it works.
 //!
 //! The model is `busy time = operations * R + blocks * B`: on a disk `R` is the time to get there
 //! and `B` that of the transfer; on flash or a network `R` is small, because operations overlap. It

@@ -1,5 +1,5 @@
-//! What is written back with one device write: a run of adjacent dirty blocks, or several of them
-//! with what lies between.
+//! Extents: each is written back with one device write. It is a run of adjacent dirty blocks, or
+//! several of them with what lies between.
 //!
 //! Scattered dirty blocks cost a disk a move each. If the gaps are small, it is cheaper to write
 //! them too: with what the backing store has there already. Whether it is cheaper,

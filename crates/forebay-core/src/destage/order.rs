@@ -1,4 +1,4 @@
-//! Which dirty block is written back next.
+//! The order of destage: the dirty block that is written back next.
 //!
 //! - **elevator**: the next one by address behind the last one written, round and round.
 //! - **fifo**: the one whose bytes were written first: segments by age, slots in their order.

@@ -1,5 +1,4 @@
-//! What an operator can ask of destage, and what it tells: drains, rates, ages, and why it is not
-//! faster.
+//! The report of a volume's destage.
 
 use crate::api::RequestKind;
 use crate::api::destage::DestageReport;

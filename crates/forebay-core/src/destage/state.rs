@@ -1,4 +1,4 @@
-//! What destage keeps of a volume.
+//! The state that destage keeps of a volume.
 
 use crate::api::Nanos;
 use crate::destage::cost::Cost;

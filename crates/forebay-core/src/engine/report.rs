@@ -1,4 +1,4 @@
-//! What the engine tells of itself when asked.
+//! Questions that the engine answers about itself.
 
 use crate::api::config::CacheMark;
 use crate::api::destage::DestageReport;

@@ -1,4 +1,4 @@
-//! What only the failed cache has: at risk, safe, or lost; sector by sector (I52, I53, I55).
+//! Data that only the failed cache has: at risk, safe, or lost; sector by sector (I52, I53, I55).
 
 use super::SAFE_BLOCKS_MAX;
 use crate::api::{Loss, LossTotal, Nanos};

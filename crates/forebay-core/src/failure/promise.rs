@@ -1,5 +1,5 @@
-//! What the FLUSHes of a volume have promised before its cache failed, and so what the first one
-//! after that promises newly.
+//! Promises of a volume's FLUSHes before its cache failed, and so what the first one after that
+//! promises newly.
 //!
 //! A FLUSH that succeeded promised all that was acknowledged when it was taken in. Where that ends
 //! in the log is noted when it is taken in, and counts once it has succeeded, but not for what lies

@@ -1,4 +1,4 @@
-//! What a FLUSH waits for without the cache, and when the rescue has ended (I54).
+//! The rescue: a FLUSH without the cache waits for it, and it ends at some time (I54).
 
 use super::RECORD_PAUSE_NS;
 use crate::api::{Device, Nanos, Notice, RequestKind};

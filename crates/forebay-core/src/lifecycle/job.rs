@@ -1,4 +1,4 @@
-//! What the jobs of the lifecycle share: how a step ends, what they wait for, and sweeps.
+//! Things that the jobs of the lifecycle share: the end of a step, waits, and sweeps.
 
 use crate::api::{Device, Notice};
 use crate::context::Context;

@@ -1,4 +1,4 @@
-//! How long blocks have been dirty, cheaply.
+//! Ages of dirty blocks, cheaply.
 //!
 //! A segment is filled front to back, so the time at which a slot was written follows from a few
 //! marks: "from this slot on, blocks were written at this time". A mark is added when time has

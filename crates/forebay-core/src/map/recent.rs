@@ -1,5 +1,4 @@
-//! Which blocks were seen not long ago, in two bytes a block: what was missed, and what was
-//! evicted.
+//! Blocks that were missed or evicted not long ago, in two bytes a block.
 //!
 //! A table of buckets of eight 16-bit fingerprints. A new one enters at the front of its bucket and
 //! pushes out the last: so a bucket is a small queue, and the table as a whole forgets roughly in

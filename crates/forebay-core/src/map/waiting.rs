@@ -1,4 +1,4 @@
-//! Which dirty blocks of a volume wait for destage, and which of them may go now.
+//! Dirty blocks of a volume that wait for destage, and those of them that may go now.
 //!
 //! Without an order this is a set of blocks, and each of them may go. With one ([`Order`], decision
 //! 0011) blocks are queued by **flush epoch**: the number of the client's FLUSH (or FUA write) that

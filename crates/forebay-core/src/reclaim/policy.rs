@@ -1,4 +1,4 @@
-//! Which segment to reclaim, and what of it to keep: decisions without effects.
+//! Policies: the segment to reclaim, and what of it to keep. They decide, and have no effects.
 //!
 //! **Victims.** Looking at all segments for every choice would cost more than the rest of reclaim
 //! on a large cache. So one pass ranks them all and keeps a short list of the best (one in 64, at

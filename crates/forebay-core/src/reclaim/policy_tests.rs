@@ -1,4 +1,4 @@
-//! What the policies decide.
+//! Decisions of the policies.
 
 use super::*;
 use crate::api::settings::{Priority, ReclaimPolicy};

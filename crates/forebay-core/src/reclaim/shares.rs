@@ -1,5 +1,5 @@
-//! How volumes share the pool: smallest and largest share, priority, and walks over all blocks of a
-//! volume.
+//! Shares of volumes in the pool: smallest and largest share, priority, and walks over all blocks
+//! of a volume.
 //!
 //! **Largest share.** Blocks of a volume that has more are never kept by reclaim, and a *trim*
 //! takes its clean blocks out of the map like the hand of a clock: hit ones get off once, pinned

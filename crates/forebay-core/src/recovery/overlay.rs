@@ -1,4 +1,4 @@
-//! What the two copies of a pair say together.
+//! The two copies of a pair, put together.
 //!
 //! A batch is put together block by block: its header from the one copy or the other, its payload
 //! where the checksums say. So it is whole as long as of each of its blocks one copy is.

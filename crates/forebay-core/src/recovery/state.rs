@@ -1,4 +1,4 @@
-//! What recovery has found out, and what it still waits for.
+//! The state of a recovery: what it has found out, and what it still waits for.
 
 use crate::api::config::Attachment;
 use crate::context::recovery_reads::{CopyOf, What};

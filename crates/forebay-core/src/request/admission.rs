@@ -1,4 +1,4 @@
-//! What enters the cache: admission of misses, sequential bypass, and pins.
+//! Admission: which misses enter the cache, sequential bypass, and pins.
 //!
 //! **Admission** concerns clean copies: read fills, and the copies that write-through makes. What
 //! is written in a write-back mode enters in any case. With `SecondAccess` a block enters if it was

@@ -1,4 +1,4 @@
-//! Which files there are: paths to what they mean, and the tables of plain values.
+//! The control files that there are: paths to what they mean, and the tables of plain values.
 //! `docs/operate/control-fs.md` is for people.
 //!
 //! Invariant: a path that [`parse`] understands may still name a pool, volume, job or tunable that

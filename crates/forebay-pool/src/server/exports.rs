@@ -1,4 +1,4 @@
-//! Which volume is found where: endpoints that are listened on, and the exports on each.
+//! Exports of volumes: endpoints that are listened on, and what each exports.
 //!
 //! An endpoint is listened on as long as a volume is exported there. Several volumes may share one
 //! endpoint: the name that the client asks for tells them apart. Numbers of endpoints are never

@@ -1,4 +1,4 @@
-//! Where salvaged data goes: files in a folder, or a copy of the backing store.
+//! The output of a salvage: files in a folder, or a copy of the backing store.
 //!
 //! Invariants
 //! - A file that was there is neither replaced nor written to, unless that was asked for.

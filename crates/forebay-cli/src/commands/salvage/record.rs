@@ -1,4 +1,4 @@
-//! Where the record is sought that says that a daemon gave the cache up and went on without it.
+//! The record that a daemon gave the cache up and went on without it, and where it is sought.
 //!
 //! Without the record everything that was dirty when the cache failed looks current, and is older
 //! than what the backing store has. So the folders that were looked into are always named. Where

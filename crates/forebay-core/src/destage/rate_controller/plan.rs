@@ -1,4 +1,4 @@
-//! What destage of a volume may do now: the rules of `rate_controller`, in their order.
+//! The plan of a volume's destage for now: the rules of `rate_controller`, in their order.
 
 use super::{
     ACTIVE_NS, DEPTH_YIELDING, EXTENT_BLOCKS_EVEN, EXTENT_BLOCKS_YIELDING, LEVEL_NS, PERIOD_MIN_NS,
