@@ -150,16 +150,6 @@ pub(crate) struct Scrubber {
     reads: Slab<ScrubRead>,
 }
 
-impl Scrubber {
-    pub(crate) fn new() -> Self {
-        Self { scrub: None, reads: Slab::new() }
-    }
-
-    pub(crate) fn is_under_way(&self) -> bool {
-        self.scrub.is_some()
-    }
-}
-
 /// Consecutive slots that are being read.
 #[derive(Debug)]
 struct ScrubRead {
@@ -186,6 +176,14 @@ enum Found {
 }
 
 impl Scrubber {
+    pub(crate) fn new() -> Self {
+        Self { scrub: None, reads: Slab::new() }
+    }
+
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.scrub.is_some()
+    }
+
     /// Begins to compare everything in the cache with its checksums, reading at most `bytes_per_s`.
     /// [`Notice::ScrubEnded`] follows.
     ///

@@ -55,16 +55,6 @@ pub(crate) struct Detaching {
     stage: DetachStage,
 }
 
-impl Detaching {
-    fn can_be_cancelled(&self) -> bool {
-        !matches!(self.stage, DetachStage::Sweeping(_) | DetachStage::Checkpoint(_))
-    }
-
-    pub(super) fn refuses_requests(&self) -> bool {
-        !self.cancelled
-    }
-}
-
 impl Context {
     fn unclean_of(&self, id: VolumeId) -> u64 {
         let map = &self.map.volumes[usize::from(id.0)];
@@ -79,14 +69,20 @@ impl Context {
 }
 
 impl Detaching {
+    fn can_be_cancelled(&self) -> bool {
+        !matches!(self.stage, DetachStage::Sweeping(_) | DetachStage::Checkpoint(_))
+    }
+
+    pub(super) fn refuses_requests(&self) -> bool {
+        !self.cancelled
+    }
+
     /// The volume leaves as soon as nothing of it is dirty: what requests under way have made dirty
     /// since must not wait for its time.
     pub(super) fn drains_to_leave(&self) -> bool {
         self.how == DetachHow::Drained && !self.cancelled
     }
-}
 
-impl Detaching {
     pub(super) fn begin(cx: &Context, id: VolumeId, how: DetachHow) -> Result<Self, LifecycleError> {
         let attached = cx.is_attached(id);
         if !attached && (how != DetachHow::Discard || cx.table_entry(id).is_none()) {

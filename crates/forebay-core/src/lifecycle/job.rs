@@ -13,6 +13,7 @@ use crate::map::segment::BlockState;
 use crate::map::sweep_slots;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
+
 /// How a step of a job ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {

@@ -80,9 +80,7 @@ impl Resizing {
     pub(super) fn is_cut(&self) -> bool {
         matches!(self.stage, ResizeStage::Sweeping(_) | ResizeStage::Checkpoint(_))
     }
-}
 
-impl Resizing {
     pub(super) fn begin(cx: &mut Context, id: VolumeId, bytes: u64) -> Result<Self, LifecycleError> {
         let state = cx.volume_mut(id);
         let unit = u64::from(state.sector_bytes).max(512);

@@ -14,6 +14,7 @@ use crate::fault::{self, PlantedBug};
 use crate::map::MASK_FULL;
 use crate::map::segment::{BlockState, Key};
 use forebay_format::{StreamKind, VolumeId};
+
 /// Most relocations under way.
 const RELOCATIONS_MAX: usize = 64;
 

@@ -9,6 +9,7 @@ use forebay_format::FormatError;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::Superblock;
+
 /// A segment that is read block by block.
 #[derive(Debug)]
 pub(super) struct Pieces {

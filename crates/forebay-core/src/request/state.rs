@@ -11,6 +11,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::INTENT_REGION_BLOCKS;
+
 /// What the merged block is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum MergeFor {

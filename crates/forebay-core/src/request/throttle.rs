@@ -59,6 +59,20 @@ pub(crate) struct Throttle {
     first: usize,
 }
 
+impl Context {
+    /// Blocks that a request will make dirty: none if it goes past the cache.
+    pub(crate) fn blocks_to_dirty(&self, req: u32) -> u64 {
+        let request = self.reqs.get(req);
+        let blocks = request.last_block - request.first_block + 1;
+        let through_log = match request.kind {
+            RequestKind::Write { .. } => true,
+            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => !self.zeroes_go_direct(req),
+            _ => false,
+        };
+        if through_log && request.write_back { blocks } else { 0 }
+    }
+}
+
 impl Throttle {
     pub(crate) fn new() -> Self {
         let queue = || Queue {
@@ -109,23 +123,7 @@ impl Throttle {
         }
         queue.last_progress = now;
     }
-}
 
-impl Context {
-    /// Blocks that a request will make dirty: none if it goes past the cache.
-    pub(crate) fn blocks_to_dirty(&self, req: u32) -> u64 {
-        let request = self.reqs.get(req);
-        let blocks = request.last_block - request.first_block + 1;
-        let through_log = match request.kind {
-            RequestKind::Write { .. } => true,
-            RequestKind::Discard { .. } | RequestKind::WriteZeroes { .. } => !self.zeroes_go_direct(req),
-            _ => false,
-        };
-        if through_log && request.write_back { blocks } else { 0 }
-    }
-}
-
-impl Throttle {
     /// Takes a write, zero or discard: true if it passes at once, else it waits.
     pub(crate) fn admits(&mut self, cx: &mut Context, req: u32) -> bool {
         let id = cx.reqs.get(req).volume;
