@@ -105,6 +105,8 @@ pub struct Disks {
     pub stamps: Vec<i64>,
     /// Blocks of the backing stores whose checksums were recorded at the last orderly stop.
     pub sampled: Vec<Vec<u64>>,
+    /// By device: its last flush failed.
+    pub flush_failed: Vec<bool>,
     /// What the owner says of the backing stores since the last crash.
     pub suspicions: Vec<Suspicion>,
     /// Settings that the operator last gave the volumes.

@@ -50,6 +50,7 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
         // Caches of different machines do not note the same stamps.
         stamps: vec![1_000_000 * (plan.identity as i64 - 6); plan.volumes.len()],
         sampled: vec![Vec::new(); plan.volumes.len()],
+        flush_failed: vec![false; 2 + plan.volumes.len()],
         suspicions: vec![Suspicion::None; plan.volumes.len()],
         settings: plan
             .volumes

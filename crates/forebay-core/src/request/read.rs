@@ -173,7 +173,8 @@ impl Context {
     /// leave, unless the request is one that the shrink waits for.
     pub(super) fn read_end(&self, req: u32) -> u64 {
         let request = self.reqs.get(req);
-        self.volume(request.volume).limit_bytes.max(request.end())
+        let volume = self.volume(request.volume);
+        if request.end() > volume.limit_bytes { volume.size_bytes } else { volume.limit_bytes }
     }
 
     fn read_misses(&mut self, req: u32, block: u64, count: u32, miss: Miss) {

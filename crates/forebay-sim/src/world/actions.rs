@@ -373,6 +373,7 @@ impl World {
             FlightKind::Flush { .. } if self.is_short(device) => self.finish_ended(op, device, 0, 0)?,
             FlightKind::Flush { covered } => {
                 let good = self.disks.devices[device].complete_flush(covered, &mut self.rng);
+                self.disks.flush_failed[device] = !good;
                 if !good {
                     self.fault(device, 0, 0);
                 }

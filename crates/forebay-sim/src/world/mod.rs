@@ -571,7 +571,7 @@ impl World {
                 record.samples = self.samples(volume);
                 // Nothing is noted of a store that could not be flushed: it need not look after a
                 // power cut as it looks now.
-                let flushed = !self.is_short(1 + volume);
+                let flushed = !self.is_short(1 + volume) && !self.disks.flush_failed[1 + volume];
                 let blocks = record.samples.iter().map(|(block, _)| *block);
                 self.disks.sampled[volume] = blocks.filter(|_| flushed).collect();
                 (VolumeId(volume as u16), record)
