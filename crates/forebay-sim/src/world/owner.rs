@@ -8,7 +8,7 @@
 //! nothing, the operator may have put a new cache in.
 
 use super::World;
-use super::state::Task;
+use super::state::{Pending, Task};
 use crate::disks::{AttachState, CACHE, Record, Risk};
 use crate::ensure::ensure;
 use crate::plan::OwnerPlan;
@@ -183,12 +183,23 @@ impl World {
             // Where somebody is writing, or has been since, it may be gone from one and not yet
             // from the other.
             let touched = self.touched.contains(&(volume, *sector)) && !healed;
+            // The same for one that was made before the cache failed, and is done over.
+            let touched = touched || self.is_changing(volume, *sector);
             ensure!(
                 gone || touched || self.oracle.is_promised(volume, *sector),
                 "a FLUSH succeeded, but after a crash the record would call sector {sector} of volume {volume} lost"
             );
         }
         Ok(())
+    }
+
+    /// A request that changes this sector has not been answered.
+    fn is_changing(&self, volume: usize, sector: u64) -> bool {
+        let covers = |pending: &Pending| {
+            let all = pending.offset / 512..(pending.offset + pending.len).div_ceil(512);
+            pending.volume == volume && pending.ticket.is_some() && all.contains(&sector)
+        };
+        self.requests.values().any(covers)
     }
 
     /// A request that changes these bytes is made.
