@@ -4,6 +4,7 @@ mod rig;
 
 use forebay_core::{Drain, PoolSettings, RequestKind, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
+use forebay_format::checkpoint::Mode;
 use rig::{GATHERED_NS, Rig};
 
 fn rig() -> Rig {
@@ -66,4 +67,39 @@ fn kept_after_writes(writes: u32) -> u64 {
 fn an_overwrite_is_a_hit() {
     assert_eq!(kept_after_writes(1), 0);
     assert_eq!(kept_after_writes(2), 1);
+}
+
+#[test]
+fn a_pin_holds_for_a_block_that_waits() {
+    let mut rig = rig();
+    rig.read(0, 7);
+    rig.request(0, RequestKind::Read, 7, 1, Treatment::Pin);
+    rig.rest(GATHERED_NS);
+    assert!(rig.engine.is_pinned(VolumeId(0), 7));
+}
+
+#[test]
+fn a_volume_that_passes_everything_is_not_answered_by_what_waits() {
+    let mut rig = rig();
+    rig.read(0, 7);
+    let (now, before) = (rig.now(), rig.engine.stats().backing_reads);
+    let settings = VolumeSettings { mode: Mode::Passthrough, ..VolumeSettings::default() };
+    rig.engine.configure_volume(now, VolumeId(0), settings).expect("the settings are legal");
+    rig.read(0, 7);
+    assert_eq!(rig.engine.stats().backing_reads, before + 1);
+}
+
+#[test]
+fn a_shrink_waits_for_a_read_of_the_block_that_its_new_end_cuts() {
+    let mut rig = rig();
+    rig.depth = 64; // The read is started, and does not complete.
+    rig.request(0, RequestKind::Read, 99, 1, Treatment::Bypass);
+    rig.start();
+    let (now, bytes) = (rig.now(), 99 * 4096 + 512);
+    rig.engine.resize_volume(now, VolumeId(0), bytes).expect("it can shrink");
+    rig.start();
+    let table = |rig: &Rig| rig.engine.volume_table()[0].size_bytes;
+    assert_eq!(table(&rig), 4096 * 4096, "the read is under way, and reads the whole block");
+    rig.rest(1_000_000_000);
+    assert_eq!(table(&rig), bytes);
 }

@@ -7,6 +7,7 @@
 
 use crate::context::locks::BlockRange;
 use crate::context::pages::Page;
+use crate::fault::{self, PlantedBug};
 use crate::map::segment::Key;
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
@@ -88,11 +89,10 @@ impl Fills {
         }
     }
 
-    /// Where the content of a block is that waits for its batch. `overtaken`: also if it was
-    /// changed since (a planted bug).
-    pub(crate) fn page_of(&self, key: Key, overtaken: bool) -> Option<Page> {
+    /// Where the content of a block is that waits for its batch, unless it was changed since.
+    pub(crate) fn page_of(&self, key: Key) -> Option<Page> {
         let registered = self.blocks.get(&key)?;
-        registered.page.filter(|_| registered.valid || overtaken)
+        registered.page.filter(|_| registered.valid || fault::planted(PlantedBug::AnswerOvertakenFill))
     }
 
     /// A block that waits for its batch has answered a read, whose client may want it to stay.

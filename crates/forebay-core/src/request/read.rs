@@ -256,7 +256,7 @@ impl Context {
 
     /// A block that is not in the map may wait in a page for its batch.
     fn find_pending(&self, key: Key) -> Found {
-        match self.fills.page_of(key, fault::planted(PlantedBug::AnswerOvertakenFill)) {
+        match self.fills.page_of(key) {
             Some(page) if self.volume(key.volume()).settings.mode != Mode::Passthrough => {
                 Found::Pending(page)
             }
