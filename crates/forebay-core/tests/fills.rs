@@ -93,7 +93,7 @@ fn a_volume_that_passes_everything_is_not_answered_by_what_waits() {
 fn a_shrink_waits_for_a_read_of_the_block_that_its_new_end_cuts() {
     let mut rig = rig();
     rig.depth = 64; // The read is started, and does not complete.
-    rig.request(0, RequestKind::Read, 99, 1, Treatment::Bypass);
+    rig.request_bytes(0, RequestKind::Read, (99 * 4096, 512), Treatment::Bypass);
     rig.start();
     let (now, bytes) = (rig.now(), 99 * 4096 + 512);
     rig.engine.resize_volume(now, VolumeId(0), bytes).expect("it can shrink");
