@@ -34,6 +34,14 @@ planted_bugs! {
     AcceptTornHeader = "accept-torn-header",
     /// A segment is reused before a checkpoint says that it is free.
     ReuseSegmentEarly = "reuse-segment-early",
+    /// The window is extended before what made its segments void was flushed.
+    ExtendBeforeFlush = "extend-before-flush",
+    /// The window is extended by segments that the checkpoint does not account for.
+    ExtendWithNewSegments = "extend-with-new-segments",
+    /// An extension of the window lists only the segments that it adds.
+    ForgetEarlierExtensions = "forget-earlier-extensions",
+    /// A restart overlooks that the window was extended.
+    OverlookExtension = "overlook-extension",
     /// Replay applies batches in the order found, not in the order of their sequence.
     IgnoreSequence = "ignore-sequence",
     /// Only the first superblock copy is written and read.

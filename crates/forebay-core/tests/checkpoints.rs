@@ -3,7 +3,7 @@
 #[path = "rig/mod.rs"]
 mod rig;
 
-use forebay_core::{PoolSettings, VolumeSettings};
+use forebay_core::{PoolSettings, RequestKind, Treatment, VolumeSettings};
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry, VolumeId};
@@ -41,6 +41,7 @@ fn a_write_that_fails_once_while_a_cache_is_opened_is_written_again() {
             rig.keeps = true;
             rig.reopen(); // From now on everything is kept.
             (0..20).for_each(|block| rig.write(0, block));
+            rig.request(0, RequestKind::Flush, 0, 0, Treatment::Cache); // Nothing has to be written again.
             rig.rest(GATHERED_NS);
             if let Some(copy) = damaged {
                 rig.store(Geometry::superblock_offset(copy), &[0; BLOCK_BYTES]);

@@ -10,6 +10,7 @@
 //! ```text
 //! block 0          superblock, copy A                       (one 512-byte sector used)
 //! block 16         superblock, copy B
+//! blocks 4, 8      window extensions, copy A                (and copy B in blocks 20 and 24)
 //! block 32         checkpoint slots 0..4                    (geometry.checkpoint_slot_blocks each)
 //! segments_start   segment 0, segment 1, ...                (geometry.segment_blocks each)
 //! ```
@@ -29,6 +30,7 @@ pub mod units;
 pub mod layout;
 
 pub mod checkpoint;
+pub mod extension;
 
 pub mod geometry;
 pub mod summary;
@@ -43,6 +45,7 @@ pub mod structures;
 
 pub use encryption::Encryption;
 pub use error::FormatError;
+pub use extension::WindowExtension;
 pub use geometry::Geometry;
 pub use member::Members;
 pub use mirror::MirrorMark;

@@ -1,16 +1,17 @@
 //! The list of all structures, for the test of the document and for `forebay inspect`.
 
 use crate::layout::Structure;
-use crate::{batch, checkpoint, member, superblock};
+use crate::{batch, checkpoint, extension, member, superblock};
 
 /// Every structure of the format.
-pub const ALL: [Structure; 8] = [
+pub const ALL: [Structure; 9] = [
     superblock::STRUCTURE,
     member::STRUCTURE,
     checkpoint::header::STRUCTURE,
     checkpoint::volume::STRUCTURE,
     checkpoint::segment::STRUCTURE,
     checkpoint::intent::STRUCTURE,
+    extension::STRUCTURE,
     batch::header::STRUCTURE,
     batch::entry::STRUCTURE,
 ];

@@ -8,7 +8,9 @@ use forebay_format::batch::{self, BatchHeader};
 use forebay_format::checkpoint::{self, Checkpoint};
 use forebay_format::layout::Structure;
 use forebay_format::superblock::{self, CacheState, Superblock};
-use forebay_format::{BLOCK_BYTES, CacheUuid, FormatError, Geometry, SECTOR_BYTES, structures, summary};
+use forebay_format::{
+    BLOCK_BYTES, CacheUuid, FormatError, Geometry, SECTOR_BYTES, WindowExtension, structures, summary,
+};
 
 fn decode_header(bytes: &[u8]) -> Result<BatchHeader, FormatError> {
     BatchHeader::decode(bytes, &mut Vec::new())
@@ -45,6 +47,13 @@ fn every_flipped_bit_of_a_batch_header_is_detected() {
             assert!(decode_header(bytes).is_err(), "bit {bit}");
         });
     }
+}
+
+#[test]
+fn every_flipped_bit_of_a_window_extension_is_detected() {
+    with_each_bit_flipped(&samples::extension().encode(), BLOCK_BYTES, |bytes, bit| {
+        assert!(WindowExtension::decode(bytes).is_err(), "bit {bit}");
+    });
 }
 
 #[test]

@@ -4,8 +4,8 @@
 
 use forebay_format::layout::Structure;
 use forebay_format::{
-    BLOCK_BYTES, SECTOR_BYTES, SECTORS_PER_BLOCK, VERSION, batch, checkpoint, geometry, member, structures,
-    summary, superblock,
+    BLOCK_BYTES, SECTOR_BYTES, SECTORS_PER_BLOCK, VERSION, batch, checkpoint, extension, geometry, member,
+    structures, summary, superblock,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -75,6 +75,7 @@ fn every_limit_of_the_document_matches_the_code() {
         ("GROWTH_DEFAULT", u64::from(geometry::GROWTH_DEFAULT)),
         ("MEMBERS_MAX", member::MEMBERS_MAX as u64),
         ("DATA_START_BLOCK", member::DATA_START_BLOCK),
+        ("EXTENSION_SEGMENTS_MAX", extension::EXTENSION_SEGMENTS_MAX as u64),
         ("ENTRIES_MAX", batch::ENTRIES_MAX as u64),
         ("ITEM_BYTES", summary::ITEM_BYTES as u64),
     ];
@@ -93,7 +94,9 @@ fn every_limit_of_the_document_matches_the_code() {
 #[test]
 fn the_magic_numbers_of_the_document_match_the_code() {
     let document = document();
-    for magic in [&superblock::MAGIC[..], &member::MAGIC, &checkpoint::MAGIC, &batch::MAGIC] {
+    for magic in
+        [&superblock::MAGIC[..], &member::MAGIC, &checkpoint::MAGIC, &extension::MAGIC, &batch::MAGIC]
+    {
         let shown = format!("`{}`", String::from_utf8_lossy(magic).replace('\0', "\\0"));
         assert!(document.contains(&shown), "the document does not name the magic number {shown}");
     }

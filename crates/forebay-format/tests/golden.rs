@@ -14,7 +14,7 @@ use forebay_format::batch::BatchHeader;
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::member::MemberHeader;
 use forebay_format::superblock::{Superblock, being_made};
-use forebay_format::{BLOCK_BYTES, FormatError, summary};
+use forebay_format::{BLOCK_BYTES, FormatError, WindowExtension, summary};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -52,6 +52,12 @@ fn superblock_bytes() {
 fn member_header_bytes() {
     let golden = golden("member", &samples::member().encode());
     assert_eq!(MemberHeader::decode(&golden), Ok(samples::member()));
+}
+
+#[test]
+fn window_extension_bytes() {
+    let golden = golden("extension", &samples::extension().encode());
+    assert_eq!(WindowExtension::decode(&golden), Ok(samples::extension()));
 }
 
 #[test]

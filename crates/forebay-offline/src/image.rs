@@ -10,6 +10,7 @@ use crate::Refusal;
 pub use crate::batch::Bytes;
 use crate::copies;
 use crate::device::superblocks;
+use crate::extension;
 use crate::mirror::Mirror;
 use crate::space::{Given, Space};
 use crate::{Findings, Severity};
@@ -60,7 +61,9 @@ impl Image {
 
     fn read_checkpoints(&mut self) {
         let generation = self.superblock.checkpoint_generation;
-        self.checkpoints = [0, 1].map(|copy| self.checkpoint_copy(generation, copy));
+        self.checkpoints = [0, 1].map(|copy| {
+            self.checkpoint_copy(generation, copy).and_then(|found| extension::extended(self, found))
+        });
         let learned = self.checkpoints.iter().find_map(|copy| copy.as_ref().ok());
         if let (Some(mirror), Some(checkpoint)) = (self.space.mirror_mut(), learned) {
             mirror.learn(checkpoint);

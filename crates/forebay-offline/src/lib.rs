@@ -34,6 +34,7 @@
 mod batch;
 mod copies;
 pub mod device;
+mod extension;
 pub mod image;
 pub mod key;
 pub mod log;

@@ -29,6 +29,7 @@ const ELSEWHERE: &[PlantedBug] = &[
 /// of few seeds all. They were caught with a fifth of the time. They take longest still, and are
 /// begun first.
 const IN_FEW_RUNS: &[PlantedBug] = &[
+    PlantedBug::ExtendBeforeFlush,
     PlantedBug::KeepWithoutBound,
     PlantedBug::TrustUnflushedMarks,
     PlantedBug::MendInVain,

@@ -117,6 +117,8 @@ pub struct Stats {
     pub batches: u64,
     /// Checkpoints in effect since the start.
     pub checkpoints: u64,
+    /// Extensions of the append window since the start.
+    pub window_extensions: u64,
     /// Writes that had to wait because too much was dirty.
     pub throttled_writes: u64,
     /// Cached blocks whose checksum did not match or that could not be read.

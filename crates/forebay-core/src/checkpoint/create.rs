@@ -6,6 +6,7 @@ use alloc::string::ToString;
 use alloc::vec;
 use alloc::vec::Vec;
 use forebay_format::checkpoint::{Checkpoint, NAME_BYTES_MAX, SegmentEntry};
+use forebay_format::extension::EXTENSION_BLOCKS;
 use forebay_format::geometry::VOLUMES_MAX;
 use forebay_format::superblock::{CacheState, Superblock, being_made};
 use forebay_format::{BLOCK_BYTES, FormatError, Geometry, MirrorMark};
@@ -57,7 +58,7 @@ fn format(params: &FormatParams, tags: Option<[u64; 2]>) -> Result<Vec<(u64, Vec
         segment_blocks: geometry.segment_blocks,
         volumes: params.volumes.clone(),
         segments: vec![SegmentEntry::default(); geometry.segment_count as usize],
-        window: (0..window_size(counted)).collect(),
+        window: (0..window_size(counted, tags.is_some())).collect(),
         intents: Vec::new(),
     };
     let checkpoint = checkpoint.encode();
@@ -68,6 +69,12 @@ fn format(params: &FormatParams, tags: Option<[u64; 2]>) -> Result<Vec<(u64, Vec
             let offset = geometry.mirror_meta(member, Geometry::superblock_offset(copy));
             writes.push((offset, if copy == 0 { being_made() } else { vec![0; BLOCK_BYTES] }));
         }
+    }
+    for (member, block) in (0..members)
+        .flat_map(|member| EXTENSION_BLOCKS.as_flattened().iter().map(move |block| (member, block)))
+    {
+        let offset = geometry.mirror_meta(member, block * BLOCK_BYTES as u64);
+        writes.push((offset, vec![0; BLOCK_BYTES]));
     }
     for (member, copy) in (0..members).flat_map(|member| [(member, 0), (member, 1)]) {
         let offset = geometry.mirror_meta(member, geometry.checkpoint_offset(1, copy));

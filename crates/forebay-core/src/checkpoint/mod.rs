@@ -25,6 +25,7 @@
 //! before that finds the old checkpoint, and everything that it points at, untouched.
 
 pub(crate) mod create;
+mod extend;
 
 use crate::api::open_error::OpenError;
 use crate::api::{Device, Nanos, Notice};
@@ -52,6 +53,9 @@ const INTENTS_PAUSE_NS: Nanos = 30_000_000_000;
 enum CheckpointStep {
     #[default]
     Idle,
+    ExtendFlushing,
+    Extending,
+    ExtendSettling,
     Holding,
     Flushing,
     Mending,
@@ -99,6 +103,16 @@ pub(crate) struct Checkpoints {
     in_effect: u64,
     /// Generation of the superblock that says so, durable in both copies.
     super_generation: u64,
+    /// First sequence that the checkpoint in effect does not account for, and that of the one under
+    /// way.
+    accounted: u64,
+    accounts_for: u64,
+    /// Segments that the window has had since the checkpoint in effect.
+    listed: usize,
+    /// Of those, segments that were added by extensions.
+    added: Vec<u32>,
+    /// Extensions since the checkpoint in effect.
+    extensions: u64,
 }
 
 impl Checkpoints {
@@ -122,11 +136,11 @@ impl Checkpoints {
     }
 }
 
-/// Segments in an append window: enough that checkpoints are rare (their cost is some percent of
-/// what the window takes), few enough that a restart reads little, never so many that they cost the
-/// cache much of its space.
-pub(crate) fn window_size(segments: u32) -> u32 {
-    (segments / 16).clamp(4, 256)
+/// Segments in an append window: enough that the log goes on while it is extended, few enough that
+/// they cost the cache little of its space. In a mirrored cache, where every extension is a
+/// checkpoint, so many that checkpoints are rare.
+pub(crate) fn window_size(segments: u32, mirrored: bool) -> u32 {
+    if mirrored { (segments / 16).clamp(4, 256) } else { (segments / 64).clamp(4, 64) }
 }
 
 impl Context {
@@ -169,11 +183,13 @@ impl Checkpoints {
             Status::Failed(_) => return false,              // There may be no geometry either.
             Status::Ready | Status::Stopping => {}
         }
-        let (window, pool) = (cx.free.window.len(), cx.free.pool.len());
-        let low = cx.free.window_size as usize / 2;
+        cx.free.wants_to_join() || self.is_due_besides(cx)
+    }
+
+    /// A checkpoint is due that an extension of the window cannot stand for.
+    #[inline]
+    fn is_due_besides(&self, cx: &Context) -> bool {
         cx.checkpoint_wanted
-            || window <= low && pool >= (cx.free.window_size as usize / 4).max(1)
-            || window <= 2 && pool > 0
             || cx.wants_marks_by_checkpoint()
             || cx.has_ended_intents() && cx.now >= self.last_at + INTENTS_PAUSE_NS
     }
@@ -220,7 +236,12 @@ impl Checkpoints {
     #[inline(always)] // asked in every settling
     pub(crate) fn is_ready_for_snapshot(&mut self, cx: &mut Context) -> bool {
         match self.step {
-            CheckpointStep::Idle if self.may_checkpoint(cx) && self.is_due(cx) => self.hold(cx),
+            CheckpointStep::Idle if self.may_checkpoint(cx) && self.is_due(cx) => {
+                if !self.is_due_besides(cx) && self.extend_window(cx) {
+                    return false;
+                }
+                self.hold(cx);
+            }
             CheckpointStep::Holding => {}
             _ => return false,
         }
@@ -270,9 +291,10 @@ impl Checkpoints {
         if cx.has_ended_intents() {
             cx.cover(CoverageMark::IntentCleared);
         }
-        let size = cx.free.window_size as usize;
-        let joining = size.saturating_sub(cx.free.window.len()).min(cx.free.pool.len());
+        let joining = cx.free.may_join().min(cx.free.pool.len());
         self.joining = cx.free.pool.drain(..joining).collect();
+        self.accounts_for = cx.log.next_sequence;
+        cx.map.drops_recorded();
         let spare = cx.mirror.as_ref().and_then(|mirror| mirror.spare());
         let window = cx.free.window.iter().chain(&self.joining).copied().chain(spare).collect();
         let intents = cx.settle_intents();
@@ -320,6 +342,8 @@ impl Checkpoints {
             return;
         }
         match self.step {
+            CheckpointStep::ExtendFlushing => self.write_extension(cx),
+            CheckpointStep::ExtendSettling => self.window_extended(cx),
             CheckpointStep::Flushing => self.mend_superblock(cx),
             CheckpointStep::MendingFlush => {
                 cx.stale_superblocks.remove(0);
@@ -409,6 +433,7 @@ impl Checkpoints {
             let tries = state.tries;
             match state.step {
                 _ if tries >= WRITE_TRIES => self.abandon(cx),
+                CheckpointStep::Extending => self.write_extension(cx),
                 CheckpointStep::Mending => self.mend_superblock(cx),
                 CheckpointStep::Writing => self.write_copies(cx),
                 CheckpointStep::SuperA => self.write_superblock(cx, 0),
@@ -418,6 +443,7 @@ impl Checkpoints {
         }
         state.tries = 0;
         state.step = match state.step {
+            CheckpointStep::Extending => CheckpointStep::ExtendSettling,
             CheckpointStep::Mending => CheckpointStep::MendingFlush,
             CheckpointStep::Writing => CheckpointStep::Settling,
             CheckpointStep::SuperA => CheckpointStep::FlushA,
@@ -445,6 +471,9 @@ impl Checkpoints {
         self.step = CheckpointStep::Idle;
         self.second = false;
         self.bytes = Arc::default();
+        self.accounted = self.accounts_for;
+        self.listed = cx.free.window.len() + self.joining.len();
+        (self.extensions, self.added) = (0, Vec::new());
         for number in core::mem::take(&mut self.joining) {
             cx.map.end_segment(number, SegmentPhase::Free);
             cx.column_is_free(number);

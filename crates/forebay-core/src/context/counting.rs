@@ -28,7 +28,7 @@ impl Context {
                 | OpKind::Checkpoint
                 | OpKind::CopyWrite
                 | OpKind::Mend
-                | OpKind::RewriteUnflushed
+                | OpKind::RewriteUnflushed { .. }
                 | OpKind::RepairWrite,
                 ..,
             ) => self.stats.cache_write_errors += 1,

@@ -96,6 +96,10 @@ coverage! {
     ItemsByCheckpoint = "items-by-checkpoint",
     /// A checkpoint was due because the log was full and marks waited.
     CheckpointOfFullLog = "checkpoint-of-full-log",
+    /// The window was extended without a checkpoint.
+    WindowExtended = "window-extended",
+    /// Both copies of an extension were damaged, and the segments were asked.
+    ExtensionSearched = "extension-searched",
     /// A checkpoint ended write intents.
     IntentCleared = "intent-cleared",
     /// Recovery dropped clean blocks in a region with intent.

@@ -20,6 +20,25 @@ pub(crate) struct FreeSegments {
 }
 
 impl FreeSegments {
+    /// Segments that may join the window at once: what it lacks of its size, and more while there
+    /// is much that holds nothing.
+    pub(crate) fn may_join(&self) -> usize {
+        let size = (self.window_size as usize).max((self.pool.len() / 2).min(self.window_size as usize * 4));
+        size.saturating_sub(self.window.len())
+    }
+
+    /// Fewer are not worth the trouble, unless the window is nearly empty.
+    pub(crate) fn worth_joining(&self) -> usize {
+        if self.window.len() <= 2 { 1 } else { (self.window_size as usize / 4).max(1) }
+    }
+
+    /// The window should be extended, and there is something to extend it by.
+    #[inline]
+    pub(crate) fn wants_to_join(&self) -> bool {
+        let low = (self.window_size as usize / 2).max(2);
+        self.window.len() <= low && self.pool.len() >= self.worth_joining()
+    }
+
     /// Nothing is retired any more. Returns the retired segments that hold nothing.
     pub(crate) fn end_retiring(&mut self) -> Vec<u32> {
         self.retired_from = None;

@@ -82,8 +82,12 @@ pub(crate) enum OpKind {
     CopyWrite,
     /// What a member lacks that the other one has, found by recovery.
     Mend,
-    /// What is written again at a start.
-    RewriteUnflushed,
+    /// What is written again at a start: bytes of a segment, where they are in the cache.
+    RewriteUnflushed {
+        segment: u32,
+        offset: u64,
+        len: u32,
+    },
     /// A block of which the copies on the two members are looked at, and written again.
     RepairRead,
     RepairWrite,
@@ -115,7 +119,7 @@ impl OpKind {
             | Self::CopyRead
             | Self::CopyWrite
             | Self::Mend
-            | Self::RewriteUnflushed
+            | Self::RewriteUnflushed { .. }
             | Self::RepairRead
             | Self::RepairWrite => true,
         }

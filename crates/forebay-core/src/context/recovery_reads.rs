@@ -18,6 +18,10 @@ pub(crate) enum What {
     Superblock(CopyOf),
     /// The so-many-th of the copies in `Recovery::checkpoints`.
     Checkpoint(usize),
+    /// A slot and a copy of the extension of the window.
+    Extension(usize, usize),
+    /// The first block of a segment that may have been added to the window.
+    Searched(u32),
     /// The summary of a segment.
     Summary(u32),
     /// All batches of a segment.

@@ -185,7 +185,9 @@ impl Engine {
             OpKind::CopyRead => self.cx.copy_read(ok, crcs),
             OpKind::CopyWrite => self.cx.copy_written(op.member, ok),
             OpKind::Mend => self.recover(|recovery, cx| recovery.mended(cx, op.member, ok)),
-            OpKind::RewriteUnflushed => self.recover(|recovery, cx| recovery.rewritten(cx, op.member, ok)),
+            OpKind::RewriteUnflushed { segment, offset, len } => self.recover(|recovery, cx| {
+                recovery.rewrite_written(cx, segment, (offset, len), (op.member, ok));
+            }),
             OpKind::RepairRead => self.cx.repair_read(ok, crcs),
             OpKind::RepairWrite => self.cx.repair_written(op.member, ok),
             OpKind::Recovery(read) => {

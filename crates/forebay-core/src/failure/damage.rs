@@ -27,7 +27,7 @@ impl Context {
         let damage = match self.map.state(slot) {
             BlockState::Dirty if self.map.is_shadow(slot) => {
                 self.break_order(key);
-                self.map.end_shadow(slot);
+                self.map.drop_shadow(slot);
                 Damage::Dropped
             }
             BlockState::Dirty if self.runs_without_cache() => {

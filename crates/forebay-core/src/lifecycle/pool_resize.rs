@@ -81,7 +81,7 @@ impl PoolResize {
                 list.retain(|number| *number < count);
             }
         }
-        cx.free.window_size = crate::checkpoint::window_size(count);
+        cx.free.window_size = crate::checkpoint::window_size(count, false);
         cx.free.retired_from = Some(count);
         self.job = Some(job);
         Ok(())
@@ -101,7 +101,7 @@ impl PoolResize {
 
     fn end(&mut self, cx: &mut Context, error: LifecycleError) {
         let Some(job) = self.job.take() else { return };
-        cx.free.window_size = crate::checkpoint::window_size(cx.map.geometry.segment_count);
+        cx.free.window_size = crate::checkpoint::window_size(cx.map.geometry.segment_count, false);
         cx.map.relief += 1; // What was retired can be reclaimed again.
         let retired = cx.free.end_retiring();
         if job.ticket.is_none() {
@@ -134,7 +134,7 @@ impl PoolResize {
         }
         if cx.fenced || cx.stopping {
             self.end(cx, if cx.fenced { LifecycleError::Fenced } else { LifecycleError::NotServing });
-        } else if !job.ready && self.evacuate(cx, relocations) {
+        } else if !job.ready && self.evacuate(cx, relocations, checkpoint) {
             if let Some(job) = &mut self.job {
                 job.ready = true;
             }
@@ -143,7 +143,12 @@ impl PoolResize {
     }
 
     /// Empties retired segments; true once they all are.
-    fn evacuate(&mut self, cx: &mut Context, relocations: &mut Relocations) -> bool {
+    fn evacuate(
+        &mut self,
+        cx: &mut Context,
+        relocations: &mut Relocations,
+        checkpoint: &Checkpoints,
+    ) -> bool {
         let count = cx.segments_staying();
         let retired = cx.map.geometry.segment_count - count;
         for kind in StreamKind::ALL {
@@ -170,7 +175,8 @@ impl PoolResize {
                 (segment, index) = (segment + 1, 0);
                 continue;
             }
-            blocked |= !evacuate_slot(cx, relocations, segment, index);
+            let room_comes = Reclaim::is_busy_relocating(cx, checkpoint);
+            blocked |= !evacuate_slot(cx, relocations, (segment, index), room_comes);
             index += 1;
         }
         // Round and round: what could not be moved this time may have been written back the next
@@ -222,11 +228,18 @@ fn may_shrink(cx: &Context, count: u32) -> Result<(), LifecycleError> {
 }
 
 /// False if the block has to stay for now.
-fn evacuate_slot(cx: &mut Context, relocations: &mut Relocations, segment: u32, index: u32) -> bool {
+fn evacuate_slot(
+    cx: &mut Context,
+    relocations: &mut Relocations,
+    (segment, index): (u32, u32),
+    room_comes: bool,
+) -> bool {
     let slot = cx.map.slot(segment, index);
     match cx.map.state(slot) {
         BlockState::Void => true,
-        BlockState::Clean if cx.map.is_pinned(slot) && moves_pinned(cx, relocations, slot) => true,
+        BlockState::Clean if cx.map.is_pinned(slot) && moves_pinned(cx, relocations, slot, room_comes) => {
+            true
+        }
         BlockState::Clean => {
             let key = cx.map.key(slot);
             cx.map.remove(key);
@@ -248,8 +261,9 @@ fn evacuate_slot(cx: &mut Context, relocations: &mut Relocations, segment: u32, 
 
 /// A pinned block moves with the dirty ones, if it can, and as far as half of what stays may be
 /// pinned (I26). True if it does, or may later.
-fn moves_pinned(cx: &mut Context, relocations: &mut Relocations, slot: u32) -> bool {
-    cx.map.pinned_blocks() * 2 <= cx.data_capacity() && (relocations.relocate(cx, slot) || cx.log.moves > 0)
+fn moves_pinned(cx: &mut Context, relocations: &mut Relocations, slot: u32, room_comes: bool) -> bool {
+    cx.map.pinned_blocks() * 2 <= cx.data_capacity()
+        && (relocations.relocate(cx, slot) || cx.log.moves > 0 || room_comes)
 }
 
 /// Nothing may name a segment from `count` on any more.

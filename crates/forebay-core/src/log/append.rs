@@ -259,6 +259,7 @@ impl Context {
     ) -> BatchHeader {
         let sequence = self.log.next_sequence;
         self.log.next_sequence += 1;
+        self.map.segments[segment as usize].last_sequence = sequence;
         let state = &self.log.streams[stream.index()];
         let follows = state.in_flight.back().map_or(state.completed_sequence, Batch::next_sequence);
         assert!(state.next_sequence == follows, "I12: the batches of a stream are numbered without gaps");

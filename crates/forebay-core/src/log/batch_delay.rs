@@ -18,7 +18,7 @@ use crate::context::streams::ItemOwner;
 use forebay_format::StreamKind;
 
 /// Blocks of payload that are worth a header.
-const WORTH_BLOCKS: usize = 31;
+const WORTH_BLOCKS: usize = 63;
 /// Longest time that a fill waits for others.
 const DELAY_NS: Nanos = 250_000_000;
 

@@ -79,6 +79,8 @@ pub(crate) struct CacheMap {
     /// Counts what may make a segment reclaimable that was not: it was sealed, or has fewer unclean
     /// blocks.
     pub(crate) relief: u64,
+    /// See [`CacheMap::has_unrecorded_drops`].
+    unrecorded_drops: bool,
 }
 
 impl CacheMap {
@@ -100,6 +102,7 @@ impl CacheMap {
             by_age: BTreeSet::new(),
             clock: Born::default(),
             looked_at: Cell::new(0),
+            unrecorded_drops: false,
             relief: 0,
         }
     }
@@ -361,9 +364,27 @@ impl CacheMap {
         let slot = self.index.remove(key, |slot| key_of(&self.segments, blocks, slot))?;
         self.volumes[usize::from(key.volume().0)].cached -= 1;
         self.forget_discard(key);
+        self.unrecorded_drops |= self.state(slot) == BlockState::Dirty;
         self.end_shadows(key, key, 0);
         self.void(slot);
         Some(slot)
+    }
+
+    /// As [`CacheMap::remove`], for what the log says.
+    pub(crate) fn remove_recorded(&mut self, key: Key) {
+        let before = self.unrecorded_drops;
+        self.remove(key);
+        self.unrecorded_drops = before;
+    }
+
+    /// Something that only the cache had was dropped, and the log does not say so.
+    pub(crate) fn has_unrecorded_drops(&self) -> bool {
+        self.unrecorded_drops
+    }
+
+    /// A snapshot was taken: it says what was dropped.
+    pub(crate) fn drops_recorded(&mut self) {
+        self.unrecorded_drops = false;
     }
 
     pub(crate) fn void(&mut self, slot: u32) {
@@ -618,8 +639,32 @@ pub(crate) fn sweep_slots(slot_count: u32) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn the_checksum_of_a_zero_block_is_right() {
         assert_eq!(super::ZERO_BLOCK_CRC, crc32c::crc32c(&[0; 4096]));
+    }
+
+    #[test]
+    fn what_only_the_cache_had_is_not_dropped_without_notice() {
+        let geometry = Geometry::for_device(16 << 20, Some(16)).expect("it has room");
+        for (state, recorded, noticed) in [
+            (BlockState::Dirty, false, true),
+            (BlockState::Dirty, true, false),
+            (BlockState::Clean, false, false),
+        ] {
+            let mut map = CacheMap::new(geometry);
+            map.begin_segment(3, SegmentPhase::Sealed, StreamKind::Write, (1, 1));
+            let (key, slot) = (Key::new(VolumeId(0), 7), map.slot(3, 1));
+            map.describe(slot, key, 0, MASK_FULL);
+            map.insert(slot, state);
+            if recorded {
+                map.remove_recorded(key);
+            } else {
+                map.remove(key);
+            }
+            assert_eq!(map.has_unrecorded_drops(), noticed, "{state:?}, recorded: {recorded}");
+        }
     }
 }

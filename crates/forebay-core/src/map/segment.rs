@@ -168,6 +168,9 @@ pub(crate) struct Segment {
     pub(crate) first_stream_sequence: u64,
     /// Sequence of the first batch: the age of the segment.
     pub(crate) born: u64,
+    /// Sequence of the last batch or summary, also once it holds nothing; 0 if it was written before
+    /// the last start.
+    pub(crate) last_sequence: u64,
     /// Reclaim cannot empty it: it holds a block whose only copy is damaged.
     pub(crate) unreclaimable: bool,
     /// Epochs that its batches name were cleared: a summary would say something else than they do.
@@ -204,6 +207,7 @@ impl Segment {
             stream: StreamKind::Write,
             first_stream_sequence: 0,
             born: 0,
+            last_sequence: 0,
             unreclaimable: false,
             forgot_epochs: false,
             completed: 0,
@@ -245,7 +249,7 @@ impl Segment {
     /// Forgets the table; what is left can become `Free`.
     pub(crate) fn end(&mut self, phase: SegmentPhase) {
         assert!(self.live == 0 && self.pins == 0, "I7: a segment is freed only when nothing refers to it");
-        *self = Self { phase, ..Self::free() };
+        *self = Self { phase, last_sequence: self.last_sequence, ..Self::free() };
     }
 
     fn table(&self) -> &SlotTable {

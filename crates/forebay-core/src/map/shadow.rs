@@ -127,8 +127,14 @@ impl CacheMap {
         let outside = |slot: &u32| self.mask(*slot) & kept == 0;
         let slots: Vec<u32> = self.volumes[volume].waiting.shadows_of(key.block()).filter(outside).collect();
         for slot in slots {
-            self.end_shadow(slot);
+            self.drop_shadow(slot);
         }
+    }
+
+    /// As [`CacheMap::end_shadow`], for what the log does not say.
+    pub(crate) fn drop_shadow(&mut self, slot: u32) {
+        self.unrecorded_drops = true;
+        self.end_shadow(slot);
     }
 
     /// True if a shadow of a block has other sectors than those in `mask`.
@@ -141,7 +147,7 @@ impl CacheMap {
     /// moved.
     pub(crate) fn dissolve_order(&mut self, volume: usize) {
         while let Some(slot) = self.volumes[volume].waiting.shadow_in(0, u64::MAX, 0) {
-            self.end_shadow(slot);
+            self.drop_shadow(slot);
         }
         for slot in self.volumes[volume].waiting.dissolve() {
             let (segment, index) = self.place(slot);

@@ -394,7 +394,7 @@ impl Reclaim {
 
     /// Nothing can be moved now, but it is only a matter of time: moves that are under way will
     /// end, or segments will join the window. Who evicted now would lose what deserves to stay.
-    fn is_busy_relocating(cx: &Context, checkpoint: &Checkpoints) -> bool {
+    pub(crate) fn is_busy_relocating(cx: &Context, checkpoint: &Checkpoints) -> bool {
         if cx.fenced || cx.can_relocate() {
             return false;
         }

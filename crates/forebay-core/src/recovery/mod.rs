@@ -3,6 +3,7 @@
 //! 1. Both superblocks; the intact one with the higher generation counts.
 //! 2. The checkpoint that it names (two copies; no other generation will do: an older one may point
 //!    at segments that have been written over since).
+//!    An extension of its window adds segments of which nothing counts; see `extension`.
 //! 3. For every segment in use its summary, or else its batch headers, to know which block each
 //!    slot holds. The checkpoint says which slots count.
 //! 4. If the cache was not closed in an orderly way: the segments of the append window and the rest
@@ -20,6 +21,7 @@
 //! was.
 
 pub(crate) mod attach;
+mod extension;
 pub(crate) mod mirrored;
 mod overlay;
 mod replay;
@@ -81,6 +83,7 @@ impl Recovery {
             checkpoints: Vec::new(),
             pairs: Pairs::default(),
             rewrite: Rewrite::default(),
+            extending: extension::Extending::default(),
             checkpoint: Checkpoint::default(),
             ends: Vec::new(),
             jobs: Vec::new(),
@@ -132,6 +135,8 @@ impl Recovery {
         let next = match read.what {
             What::Superblock(copy) => self.superblock_read(cx, copy, result),
             What::Checkpoint(at) => self.checkpoint_read(cx, at, result),
+            What::Extension(slot, copy) => self.extension_read(cx, (slot, copy), result),
+            What::Searched(number) => self.searched(cx, number, result),
             What::Summary(number) => self.summary_read(cx, number, result),
             What::Whole(number) => self.segment_read(cx, number, result),
             What::Head(number) => self.head_read(cx, number, result),
@@ -168,7 +173,7 @@ impl Recovery {
         }
         cx.resume_orders();
         let counted = cx.segments_counted(cx.map.geometry.segment_count);
-        cx.free.window_size = crate::checkpoint::window_size(counted);
+        cx.free.window_size = crate::checkpoint::window_size(counted, cx.mirror.is_some());
         while cx.map.take_emptied().is_some() {}
         for number in 0..cx.map.segments.len() as u32 {
             let segment = &cx.map.segments[number as usize];

@@ -28,6 +28,8 @@ use forebay_format::{StreamKind, VolumeId};
 const PIECE_BLOCKS: u32 = 64;
 /// Pieces under way.
 const IN_FLIGHT: usize = 16;
+/// Writes that fail before the cache is not opened.
+const FAILURES_MAX: u32 = 4;
 
 impl Context {
     /// Batches of this stream are written again.
@@ -114,7 +116,10 @@ impl Recovery {
     ) {
         match result {
             _ if !cx.is_rewritten(offset) => self.rewritten(cx, cx.member_at(offset), false),
-            Ok(bytes) => cx.write_meta(offset, Arc::new(bytes.to_vec()), OpKind::RewriteUnflushed),
+            Ok(bytes) => {
+                let kind = OpKind::RewriteUnflushed { segment, offset, len: bytes.len() as u32 };
+                cx.write_meta(offset, Arc::new(bytes.to_vec()), kind);
+            }
             Err(_) => {
                 let member = cx.member_at(offset);
                 if !cx.goes_on_without(member) {
@@ -134,5 +139,21 @@ impl Recovery {
         }
         self.rewrite.in_flight -= 1;
         self.rewrite_more(cx);
+    }
+
+    /// A write of a piece of a segment has ended, of so many bytes from `offset` of the cache on. If it failed it is read and written again.
+    pub(crate) fn rewrite_written(
+        &mut self,
+        cx: &mut Context,
+        segment: u32,
+        (offset, len): (u64, u32),
+        (member, ok): (u8, bool),
+    ) {
+        self.rewrite.failures += u32::from(!ok);
+        if ok || self.rewrite.failures >= FAILURES_MAX {
+            self.rewritten(cx, member, ok);
+        } else {
+            cx.read_meta(RecoveryRead { what: What::Rewritten(segment), offset, len: len.into(), tries: 1 });
+        }
     }
 }

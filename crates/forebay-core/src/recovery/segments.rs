@@ -114,7 +114,11 @@ impl Recovery {
                 What::Head(number) => (number, 0, 1),
                 What::Whole(number) => (number, 0, geometry.segment_blocks),
                 What::Block(number, index) => (number, index, 1),
-                What::Superblock(_) | What::Checkpoint(_) | What::Rewritten(_) => {
+                What::Superblock(_)
+                | What::Checkpoint(_)
+                | What::Extension(..)
+                | What::Searched(_)
+                | What::Rewritten(_) => {
                     unreachable!("they are read before or later")
                 }
             };

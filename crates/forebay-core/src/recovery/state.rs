@@ -2,6 +2,7 @@
 
 use crate::api::config::Attachment;
 use crate::context::recovery_reads::{CopyOf, What};
+use crate::recovery::extension::Extending;
 use crate::recovery::scan::{Found, Tail};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -33,6 +34,7 @@ pub(crate) struct Recovery {
     /// A mirrored cache: pairs of which both halves are read.
     pub(super) pairs: Pairs,
     pub(super) rewrite: Rewrite,
+    pub(super) extending: Extending,
     pub(super) checkpoint: Checkpoint,
     /// Size of every volume of the table in bytes, 0 for those that it does not list.
     pub(super) ends: Vec<u64>,
@@ -80,6 +82,8 @@ pub(super) struct Rewrite {
     /// Segment, first byte in the cache, bytes.
     pub(super) pieces: Vec<(u32, u64, u64)>,
     pub(super) in_flight: usize,
+    /// Writes that have failed.
+    pub(super) failures: u32,
     pub(super) volumes: Vec<VolumeId>,
 }
 

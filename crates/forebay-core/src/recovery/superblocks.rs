@@ -151,8 +151,7 @@ impl Recovery {
                 if at > 0 {
                     cx.cover(CoverageMark::SecondCheckpoint);
                 }
-                self.checkpoint = checkpoint;
-                self.plan_segments(cx);
+                self.read_extensions(cx, checkpoint);
                 Ok(())
             }
             Err(_) if at + 1 < self.checkpoints.len() => {

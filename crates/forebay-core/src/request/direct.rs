@@ -64,7 +64,7 @@ impl Context {
         let ItemKind::Drop { slot, count } = kind else { return };
         for slot in slot..slot + count {
             if self.map.state(slot) != BlockState::Void {
-                self.map.remove(self.map.key(slot));
+                self.map.remove_recorded(self.map.key(slot));
             }
         }
     }

@@ -10,6 +10,7 @@ use forebay_format::summary::{self, SummaryItem};
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{
     BLOCK_BYTES, CacheUuid, Encryption, Geometry, Members, MirrorMark, Slot, StreamKind, VolumeId,
+    WindowExtension,
 };
 
 pub(crate) const UUID: CacheUuid = CacheUuid([
@@ -56,6 +57,16 @@ pub(crate) fn member() -> MemberHeader {
         tag: 0x2122_2324_2526_2728,
         first_block: 0x0031_3233,
         blocks: 0x0041_4200,
+    }
+}
+
+pub(crate) fn extension() -> WindowExtension {
+    WindowExtension {
+        uuid: UUID,
+        checkpoint_generation: 0x0102_0304,
+        epoch: 0x1112,
+        number: 3,
+        segments: vec![5, 0x2122_2324, 7],
     }
 }
 

@@ -128,6 +128,7 @@ counters! {
     Counter readmitted_blocks = "Fills that were kept like hits at once because the block had been evicted not long ago";
     Counter batches = "Batches written to the log";
     Counter checkpoints = "Checkpoints that took effect";
+    Counter window_extensions = "Extensions of the append window between checkpoints";
     Counter damaged_blocks = "Cached blocks whose checksum did not match or that could not be read";
     Gauge dirty_blocks = "Blocks that only the cache has";
     Gauge lost_blocks = "Blocks of which something is lost: only the cache had it, and cannot give it back";

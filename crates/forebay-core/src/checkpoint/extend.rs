@@ -1,0 +1,112 @@
+//! Extending the append window between checkpoints.
+//!
+//! ```text
+//! Idle -> ExtendFlushing -> Extending -> ExtendSettling -> Idle
+//! ```
+//!
+//! A segment that has become empty may be written again once a restart would know it. A checkpoint
+//! says so for all of them, and costs as much as the cache is large. An extension says so for some,
+//! and costs one block in two copies ([`forebay_format::extension`]). So the window can be small,
+//! and checkpoints are taken only as often as a restart shall have little to read: after
+//! [`interval`] segments.
+//!
+//! - *ExtendFlushing*: what made the segments void (newer records, marks, moves) is flushed first.
+//!   A restart that finds the extension believes nothing of what the checkpoint says of them.
+//! - *Extending*, *ExtendSettling*: both copies are written to the slot that is not in effect;
+//!   flush. Then the segments join the window.
+//!
+//! A segment is added only if
+//!
+//! - the checkpoint in effect accounts for all its batches: those that it does not account for are
+//!   links of their stream, and a restart has to find them;
+//! - nothing unclean was dropped without a record since that checkpoint (a volume that was thrown
+//!   away, blocks behind a new end). A checkpoint makes all of that come true at once;
+//! - the cache is not mirrored: there a column has two halves with a history each. Mirrored caches
+//!   have a window of the old size, and checkpoints only.
+
+use crate::api::Device;
+use crate::checkpoint::{CheckpointStep, Checkpoints, Purpose};
+use crate::context::coverage::CoverageMark;
+use crate::context::ledger::Waiter;
+use crate::context::operations::OpKind;
+use crate::context::{Context, Status};
+use crate::fault::{self, PlantedBug};
+use crate::map::segment::SegmentPhase;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use forebay_format::BLOCK_BYTES;
+use forebay_format::WindowExtension;
+use forebay_format::extension::{EXTENSION_BLOCKS, EXTENSION_SEGMENTS_MAX};
+
+/// Segments that may be added to a window and written until the next checkpoint, those that it had
+/// at the checkpoint included: a restart reads so much.
+pub(crate) fn interval(segments: u32) -> usize {
+    (segments as usize / 16).clamp(8, 256)
+}
+
+impl Checkpoints {
+    /// Starts to extend the window, if that is possible and worth it.
+    pub(super) fn extend_window(&mut self, cx: &mut Context) -> bool {
+        let left = interval(cx.map.geometry.segment_count).saturating_sub(self.listed);
+        let left = left.min(EXTENSION_SEGMENTS_MAX - self.added.len());
+        let possible = cx.status != Status::Opening
+            && self.purpose == Purpose::Running
+            && cx.mirror.is_none()
+            && !cx.map.has_unrecorded_drops();
+        if !possible || left == 0 {
+            return false;
+        }
+        let most = cx.free.may_join().min(left);
+        let accounted = self.accounted;
+        let anything = fault::planted(PlantedBug::ExtendWithNewSegments);
+        let counts = |number: &u32| anything || cx.map.segments[*number as usize].last_sequence < accounted;
+        let chosen: Vec<u32> = cx.free.pool.iter().copied().filter(counts).take(most).collect();
+        if chosen.is_empty() || chosen.len() < cx.free.worth_joining() {
+            return false;
+        }
+        cx.free.pool.retain(|number| !chosen.contains(number));
+        self.joining = chosen;
+        self.step = CheckpointStep::ExtendFlushing;
+        cx.cover(CoverageMark::WindowExtended);
+        if fault::planted(PlantedBug::ExtendBeforeFlush) {
+            self.write_extension(cx);
+        } else {
+            cx.flush(Device::Cache, Waiter::Checkpoint);
+        }
+        true
+    }
+
+    pub(super) fn write_extension(&mut self, cx: &mut Context) {
+        self.step = CheckpointStep::Extending;
+        self.pending = 2;
+        self.failed = false;
+        let forgets = fault::planted(PlantedBug::ForgetEarlierExtensions);
+        let before: &[u32] = if forgets { &[] } else { &self.added };
+        let extension = WindowExtension {
+            uuid: cx.superblock.uuid,
+            checkpoint_generation: cx.superblock.checkpoint_generation,
+            epoch: cx.superblock.epoch,
+            number: self.extensions + 1,
+            segments: before.iter().chain(&self.joining).copied().collect(),
+        };
+        let bytes = Arc::new(extension.encode());
+        for block in EXTENSION_BLOCKS[(extension.number % 2) as usize] {
+            cx.write_meta(block * BLOCK_BYTES as u64, bytes.clone(), OpKind::Checkpoint);
+        }
+    }
+
+    /// The extension is durable.
+    pub(super) fn window_extended(&mut self, cx: &mut Context) {
+        self.step = CheckpointStep::Idle;
+        self.extensions += 1;
+        cx.stats.window_extensions += 1;
+        for number in core::mem::take(&mut self.joining) {
+            self.listed += 1;
+            self.added.push(number);
+            cx.map.end_segment(number, SegmentPhase::Free);
+            if !cx.keep_retired(number) {
+                cx.free.window.push_back(number);
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The extension of the append window, between the checkpoint and the segments.
+//!
+//! Where both copies of a slot are damaged (a crash can tear both, and a device can lose both), the
+//! segments say themselves which of them were added: the first block of one that was written since
+//! the checkpoint is of its epoch and of a later sequence. That is a read for each segment.
+
+use crate::api::DeviceFailure;
+use crate::api::open_error::OpenError;
+use crate::context::Context;
+use crate::context::coverage::CoverageMark;
+use crate::context::recovery_reads::What;
+use crate::context::sectors::BLOCK;
+use crate::fault::{self, PlantedBug};
+use crate::recovery::state::Recovery;
+use alloc::vec::Vec;
+use forebay_format::WindowExtension;
+use forebay_format::batch::BatchHeader;
+use forebay_format::checkpoint::{Checkpoint, SegmentState};
+use forebay_format::extension::{Chosen, EXTENSION_BLOCKS};
+use forebay_format::superblock::CacheState;
+
+/// Finding out which segments were added to the window of the checkpoint.
+#[derive(Debug, Default)]
+pub(super) struct Extending {
+    /// The checkpoint, until its window is known.
+    checkpoint: Checkpoint,
+    /// The blocks that were read, by slot and copy.
+    blocks: [[Option<Vec<u8>>; 2]; 2],
+    /// Segments that were written since the checkpoint.
+    found: Vec<u32>,
+    /// Blocks or segments that are being read.
+    left: u32,
+    /// Segments whose first blocks have to be read.
+    heads: Vec<u32>,
+}
+
+/// First blocks of segments that are read at a time.
+const HEADS_IN_FLIGHT: u32 = 32;
+
+impl Recovery {
+    /// The checkpoint is known; now for its window.
+    pub(super) fn read_extensions(&mut self, cx: &mut Context, checkpoint: Checkpoint) {
+        let ended_orderly = cx.superblock.state != CacheState::Open;
+        if ended_orderly || cx.mirror.is_some() || fault::planted(PlantedBug::OverlookExtension) {
+            self.checkpoint = checkpoint;
+            self.plan_segments(cx);
+            return;
+        }
+        self.extending = Extending { checkpoint, left: 4, ..Extending::default() };
+        for (slot, copies) in EXTENSION_BLOCKS.iter().enumerate() {
+            for (copy, block) in copies.iter().enumerate() {
+                self.read(cx, What::Extension(slot, copy), block * BLOCK, BLOCK);
+            }
+        }
+    }
+
+    pub(super) fn extension_read(
+        &mut self,
+        cx: &mut Context,
+        (slot, copy): (usize, usize),
+        result: Result<&[u8], DeviceFailure>,
+    ) -> Result<(), OpenError> {
+        self.extending.blocks[slot][copy] = result.ok().map(Into::into);
+        self.extending.left -= 1;
+        if self.extending.left > 0 {
+            return Ok(());
+        }
+        let blocks = self.extending.blocks.each_ref().map(|copies| copies.each_ref().map(Option::as_deref));
+        match WindowExtension::choose(&self.extending.checkpoint, blocks) {
+            Chosen::Added(segments) => self.window_is_known(cx, segments),
+            Chosen::AtLeast(segments) => {
+                cx.cover(CoverageMark::ExtensionSearched);
+                self.extending.found = segments;
+                let checkpoint = &self.extending.checkpoint;
+                let may_be = |number: &u32| {
+                    checkpoint.segments[*number as usize].state != SegmentState::Open
+                        && !checkpoint.window.contains(number)
+                        && !self.extending.found.contains(number)
+                };
+                self.extending.heads = (0..cx.map.geometry.segment_count).filter(may_be).collect();
+                self.search(cx)
+            }
+        }
+    }
+
+    /// Reads the first blocks of segments, one after the other.
+    fn search(&mut self, cx: &mut Context) -> Result<(), OpenError> {
+        while self.extending.left < HEADS_IN_FLIGHT
+            && let Some(number) = self.extending.heads.pop()
+        {
+            self.extending.left += 1;
+            self.read(cx, What::Searched(number), cx.map.geometry.segment_offset(number, 0), BLOCK);
+        }
+        if self.extending.left > 0 {
+            return Ok(());
+        }
+        let mut found = core::mem::take(&mut self.extending.found);
+        found.sort_unstable();
+        self.window_is_known(cx, found)
+    }
+
+    pub(super) fn searched(
+        &mut self,
+        cx: &mut Context,
+        number: u32,
+        result: Result<&[u8], DeviceFailure>,
+    ) -> Result<(), OpenError> {
+        self.extending.left -= 1;
+        let is_new = |header: &BatchHeader| {
+            header.check_place(cx.superblock.uuid, number, 0).is_ok()
+                && header.epoch == cx.superblock.epoch
+                && header.sequence >= self.extending.checkpoint.next_sequence
+        };
+        let head = result.ok().and_then(|block| BatchHeader::decode(block, &mut Vec::new()).ok());
+        if head.is_some_and(|header| is_new(&header)) {
+            self.extending.found.push(number);
+        }
+        self.search(cx)
+    }
+
+    fn window_is_known(&mut self, cx: &mut Context, added: Vec<u32>) -> Result<(), OpenError> {
+        let Extending { mut checkpoint, .. } = core::mem::take(&mut self.extending);
+        let generation = checkpoint.generation;
+        checkpoint.extend_window(&added).map_err(|error| OpenError::CheckpointLost { generation, error })?;
+        self.checkpoint = checkpoint;
+        self.plan_segments(cx);
+        Ok(())
+    }
+}

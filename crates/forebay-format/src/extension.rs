@@ -1,0 +1,218 @@
+//! Extensions of the append window: segments that became free after a checkpoint.
+//!
+//! A checkpoint opens a window of segments that may be taken. An extension adds segments to the
+//! window of the checkpoint in effect, at the price of one block instead of a whole checkpoint. It
+//! lists all segments that were added since that checkpoint, so the newest one says everything.
+//!
+//! Extension `n` of a checkpoint lies in slot `n % 2`, in two copies, so the one in effect is never
+//! written over. Where both copies of a slot are damaged nobody knows which segments were added:
+//! the write may have been torn, or what was in effect may be lost ([`Chosen::AtLeast`]).
+//!
+//! Invariants:
+//! - nothing of a listed segment counts that the checkpoint says of it: what made it void was
+//!   durable before the extension was written;
+//! - a segment is listed at most once for each checkpoint, and only if all its batches were
+//!   accounted for by it.
+
+use crate::checkpoint::{Checkpoint, SegmentEntry};
+use crate::error::FormatError;
+use crate::layout::{check_envelope, check_zero, crc_without, structure};
+use crate::units::{BLOCK_BYTES, CacheUuid, VERSION};
+
+/// Blocks of the copies, by slot.
+pub const EXTENSION_BLOCKS: [[u64; 2]; 2] = [[4, 20], [8, 24]];
+/// Most segments of an extension.
+pub const EXTENSION_SEGMENTS_MAX: usize = 1000;
+/// First bytes of an extension.
+pub const MAGIC: [u8; 8] = *b"FBAYEXTN";
+
+structure! { "window extension", 4096;
+    F_MAGIC = "magic", 0, 8;
+    F_VERSION = "version", 8, 4;
+    F_COUNT = "segment_count", 12, 4;
+    F_UUID = "uuid", 16, 16;
+    F_GENERATION = "checkpoint_generation", 32, 8;
+    F_EPOCH = "epoch", 40, 8;
+    F_NUMBER = "number", 48, 8;
+    F_RESERVED = "reserved", 56, 36;
+    F_SEGMENTS = "segments", 92, 4000;
+    F_CRC = "crc32c", 4092, 4;
+}
+
+/// An extension of the append window.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct WindowExtension {
+    /// Identity of the cache.
+    pub uuid: CacheUuid,
+    /// Generation of the checkpoint whose window this extends.
+    pub checkpoint_generation: u64,
+    /// Start of the daemon that wrote it.
+    pub epoch: u64,
+    /// Number among the extensions of this checkpoint, from 1.
+    pub number: u64,
+    /// Segments that were added since the checkpoint, in the order in which they are taken.
+    pub segments: Vec<u32>,
+}
+
+/// What the four blocks say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Chosen {
+    /// These segments were added to the window of the checkpoint; mostly none.
+    Added(Vec<u32>),
+    /// Both copies of a slot are damaged: these segments were added, and maybe others.
+    AtLeast(Vec<u32>),
+}
+
+impl WindowExtension {
+    /// Encodes one copy.
+    ///
+    /// # Panics
+    /// If there are more than [`EXTENSION_SEGMENTS_MAX`] segments: a bug of the caller.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        assert!(self.segments.len() <= EXTENSION_SEGMENTS_MAX, "too many segments in an extension");
+        let mut to = vec![0; BLOCK_BYTES];
+        F_MAGIC.put_bytes(&mut to, &MAGIC);
+        F_VERSION.put(&mut to, u64::from(VERSION));
+        F_COUNT.put(&mut to, self.segments.len() as u64);
+        F_UUID.put_bytes(&mut to, &self.uuid.0);
+        F_GENERATION.put(&mut to, self.checkpoint_generation);
+        F_EPOCH.put(&mut to, self.epoch);
+        F_NUMBER.put(&mut to, self.number);
+        let numbers: Vec<u8> = self.segments.iter().flat_map(|segment| segment.to_le_bytes()).collect();
+        F_SEGMENTS.put_bytes(&mut to, &numbers);
+        let crc = crc_without(&to, F_CRC);
+        F_CRC.put(&mut to, u64::from(crc));
+        to
+    }
+
+    /// Decodes one copy.
+    ///
+    /// # Errors
+    /// Not an extension, torn, of a newer version, or with fields out of range.
+    pub fn decode(block: &[u8]) -> Result<Self, FormatError> {
+        check_envelope(&STRUCTURE, block, (F_MAGIC, &MAGIC), (F_VERSION, VERSION), F_CRC)?;
+        check_zero(&STRUCTURE, block, &[F_RESERVED])?;
+        let count = F_COUNT.get_u32(block) as usize;
+        if count > EXTENSION_SEGMENTS_MAX {
+            return Err(STRUCTURE.wrong(F_COUNT, count as u64));
+        }
+        let (numbers, rest) = F_SEGMENTS.bytes(block).split_at(count * 4);
+        if let Some(byte) = rest.iter().find(|byte| **byte != 0) {
+            return Err(STRUCTURE.wrong(F_SEGMENTS, u64::from(*byte)));
+        }
+        let (numbers, _) = numbers.as_chunks::<4>();
+        Ok(Self {
+            uuid: CacheUuid(F_UUID.array(block)),
+            checkpoint_generation: F_GENERATION.get(block),
+            epoch: F_EPOCH.get(block),
+            number: F_NUMBER.get(block),
+            segments: numbers.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect(),
+        })
+    }
+
+    /// Which segments were added to the window of `checkpoint`, from the blocks as they were read,
+    /// in the order of [`EXTENSION_BLOCKS`]; `None` for a block that cannot be read.
+    #[must_use]
+    pub fn choose(checkpoint: &Checkpoint, blocks: [[Option<&[u8]>; 2]; 2]) -> Chosen {
+        let (mut newest, mut damaged) = (Self::default(), false);
+        for copies in blocks {
+            let found = copies.map(|block| block.map(Self::read));
+            damaged |= found.iter().all(|copy| !matches!(copy, Some(Ok(_))));
+            for extension in found.into_iter().flatten().flatten().flatten() {
+                if extension.number > newest.number && extension.belongs_to(checkpoint) {
+                    newest = extension;
+                }
+            }
+        }
+        if damaged { Chosen::AtLeast(newest.segments) } else { Chosen::Added(newest.segments) }
+    }
+
+    /// A copy, `None` where there never was one; an error if it is damaged.
+    fn read(block: &[u8]) -> Result<Option<Self>, FormatError> {
+        if block.iter().all(|byte| *byte == 0) { Ok(None) } else { Self::decode(block).map(Some) }
+    }
+
+    fn belongs_to(&self, checkpoint: &Checkpoint) -> bool {
+        self.uuid == checkpoint.uuid
+            && self.checkpoint_generation == checkpoint.generation
+            && self.epoch == checkpoint.epoch
+    }
+}
+
+impl Checkpoint {
+    /// Adds segments to the window: what the checkpoint says of them does not count any more.
+    ///
+    /// # Errors
+    /// [`FormatError::Field`] if the checkpoint has no such segment, or has it in its window
+    /// already.
+    pub fn extend_window(&mut self, segments: &[u32]) -> Result<(), FormatError> {
+        for number in segments {
+            let known = (*number as usize) < self.segments.len() && !self.window.contains(number);
+            if !known {
+                return Err(STRUCTURE.wrong(F_SEGMENTS, u64::from(*number)));
+            }
+            self.segments[*number as usize] = SegmentEntry::default();
+            self.window.push(*number);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extension(number: u64, segments: &[u32]) -> WindowExtension {
+        WindowExtension {
+            uuid: CacheUuid([7; 16]),
+            checkpoint_generation: 4,
+            epoch: 2,
+            number,
+            segments: segments.to_vec(),
+        }
+    }
+
+    fn checkpoint() -> Checkpoint {
+        Checkpoint {
+            uuid: CacheUuid([7; 16]),
+            generation: 4,
+            epoch: 2,
+            segments: vec![SegmentEntry::default(); 9],
+            window: vec![1],
+            ..Checkpoint::default()
+        }
+    }
+
+    fn chosen(copies: [[&[u8]; 2]; 2]) -> Chosen {
+        WindowExtension::choose(&checkpoint(), copies.map(|copies| copies.map(Some)))
+    }
+
+    #[test]
+    fn the_newest_extension_of_the_checkpoint_counts() {
+        let blank = vec![0; BLOCK_BYTES];
+        let (first, second) = (extension(1, &[5]).encode(), extension(2, &[5, 6]).encode());
+        let other = WindowExtension { checkpoint_generation: 3, ..extension(8, &[2]) }.encode();
+        let foreign = WindowExtension { uuid: CacheUuid([8; 16]), ..extension(8, &[2]) }.encode();
+        let mut torn = second.clone();
+        torn[95] ^= 1;
+        assert_eq!(chosen([[&blank, &blank], [&blank, &blank]]), Chosen::Added(vec![]));
+        assert_eq!(chosen([[&second, &second], [&first, &first]]), Chosen::Added(vec![5, 6]));
+        assert_eq!(chosen([[&torn, &second], [&first, &first]]), Chosen::Added(vec![5, 6]));
+        assert_eq!(chosen([[&other, &other], [&first, &first]]), Chosen::Added(vec![5]));
+        assert_eq!(chosen([[&foreign, &blank], [&blank, &blank]]), Chosen::Added(vec![]));
+        assert_eq!(chosen([[&torn, &torn], [&first, &first]]), Chosen::AtLeast(vec![5]));
+        let unreadable = [[None, None], [Some(&first[..]), Some(&first[..])]];
+        assert_eq!(WindowExtension::choose(&checkpoint(), unreadable), Chosen::AtLeast(vec![5]));
+    }
+
+    #[test]
+    fn a_window_is_extended_by_segments_that_there_are_each_once() {
+        let mut checkpoint = checkpoint();
+        checkpoint.segments[5].used_blocks = 3;
+        assert_eq!(checkpoint.extend_window(&[5, 6]), Ok(()));
+        assert_eq!(checkpoint.window, [1, 5, 6]);
+        assert_eq!(checkpoint.segments[5], SegmentEntry::default());
+        assert!(checkpoint.extend_window(&[6]).is_err() && checkpoint.extend_window(&[9]).is_err());
+    }
+}
