@@ -489,6 +489,10 @@ impl Context {
         if let (ItemOwner::Request(req) | ItemOwner::Merge(req, _), Some(slot)) = (item.done, slot) {
             let old = self.map.insert(slot, BlockState::Dirty);
             self.counters.logged(item.key.volume(), old);
+            if old.is_none() && self.returns_to_cache(item.key) {
+                // It has proved its use, but writes all go to one stream.
+                self.map.set_hit(slot);
+            }
             self.stats.dirtied_blocks += u64::from(old != Some(BlockState::Dirty));
             if matches!(item.done, ItemOwner::Request(_)) && self.reqs.get(req).kind.may_unmap() {
                 self.map.note_discard(item.key);

@@ -22,7 +22,6 @@ use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::fault::{self, PlantedBug};
 use crate::map::CacheMap;
-use crate::map::recent::Recent;
 use crate::map::segment::{BlockState, Key, SegmentPhase};
 use crate::reclaim::policy::{Block, Candidate, Choice, Keep, Keeping, Kept, Victims, View};
 use crate::reclaim::relocate::Relocations;
@@ -126,9 +125,8 @@ impl Context {
 
     /// A clean block leaves the cache unused; under `S3Fifo` it is remembered for a while.
     fn note_evicted(&mut self, key: Key, probation: bool) {
-        if probation && self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo {
-            let (capacity, key) = (self.space(), self.ghosts.remembered(key));
-            Recent::sized(&mut self.ghosts.evicted, capacity).note(key);
+        if self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo {
+            self.ghosts.note(key, probation, self.space());
         }
     }
 
@@ -242,6 +240,7 @@ impl Reclaim {
             segment_blocks: blocks,
             movable: if cx.can_relocate() && !self.is_moving_in_vain(cx) { most * 3 / 4 } else { 1 },
             newest: cx.log.next_sequence,
+            probation_share: cx.ghosts.probation_share(),
         }
     }
 

@@ -9,7 +9,8 @@
 //! of log-structured file systems (Rosenblum and Ousterhout, 1991), where `u` is the share of
 //! blocks that still count; unclean blocks weigh twice, since they must be moved. `S3Fifo`: two
 //! queues by age (Yang and others, 2023): what was filled or written is on *probation*, survivors
-//! are *main*; probation gives way while it holds more than its tenth. All but `Fifo` keep blocks
+//! are *main*; probation gives way while it holds more than its share, which follows what comes back
+//! (`context::ghosts`). All but `Fifo` keep blocks
 //! that were hit, within the endurance budget.
 //!
 //! **Sparse segments** go first under every policy, the emptiest before the others, and what counts
@@ -22,10 +23,9 @@
 //! other, and give up what cannot be moved then.
 
 use crate::api::settings::{Priority, ReclaimPolicy};
+use crate::context::ghosts::WHOLE;
 use alloc::vec::Vec;
 
-/// Share of the segments that is on probation under `S3Fifo`: one in this many.
-const PROBATION_ONE_IN: u32 = 10;
 /// A segment of which no more than so many eighths count is sparse.
 const SPARSE_EIGHTHS: u32 = 3;
 /// Choices served by one pass over the segments: one in this many segments, and at most so many.
@@ -57,6 +57,8 @@ pub(crate) struct View {
     pub(crate) movable: u32,
     /// Sequence of the batch to be written next.
     pub(crate) newest: u64,
+    /// Share of the segments that may be on probation under `S3Fifo`, of [`WHOLE`].
+    pub(crate) probation_share: u64,
 }
 
 /// A segment to be reclaimed.
@@ -166,8 +168,10 @@ impl Victims {
         let sparse = (0..2).find(|queue: &usize| {
             self.lists[*queue].last().is_some_and(|(rank, _)| view.is_rank_of_sparse(*rank))
         });
-        let all = self.sizes[0] + self.sizes[1];
-        sparse.unwrap_or(usize::from(self.sizes[0] <= (all / PROBATION_ONE_IN).max(1)))
+        let all = u64::from(self.sizes[0] + self.sizes[1]);
+        let (share, whole) = (u128::from(view.probation_share), u128::from(WHOLE));
+        let share = ((u128::from(all) * share + whole / 2) / whole).max(1) as u64;
+        sparse.unwrap_or(usize::from(u64::from(self.sizes[0]) <= share))
     }
 
     /// Ranks all segments anew and chooses. `relief` is the state of the map, `None` if what was

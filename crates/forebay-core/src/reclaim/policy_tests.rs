@@ -6,7 +6,7 @@ use crate::reclaim::policy::{Choice, Keep, Victims};
 use alloc::vec::Vec;
 
 fn view(policy: ReclaimPolicy) -> View {
-    View { policy, segment_blocks: 16, movable: 11, newest: 100 }
+    View { policy, segment_blocks: 16, movable: 11, newest: 100, probation_share: WHOLE / 10 }
 }
 
 fn candidate(segment: u32, born: u64, live: u32, unclean: u32) -> Candidate {

@@ -25,6 +25,7 @@ use crate::context::sectors::BLOCK;
 use crate::fault::{self, PlantedBug};
 use crate::map::recent::Recent;
 use crate::map::segment::{BlockState, Key};
+use crate::reclaim::FILL_RESERVE;
 use crate::request::sequential::SequentialDetector;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -95,13 +96,19 @@ impl Context {
         }
     }
 
+    /// A block comes into the cache that it did not have. True if it was evicted from probation not long ago.
+    #[inline]
+    pub(crate) fn returns_to_cache(&mut self, key: Key) -> bool {
+        self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo && self.ghosts.returns(key, self.space())
+    }
+
     /// The stream for a fill: straight to the survivors if the block left not long ago, and there
-    /// is plenty of room (the last segments of the window belong to reclaim).
+    /// is room (the last segments of the window belong to reclaim).
     pub(crate) fn stream_of_fill(&mut self, key: Key) -> StreamKind {
-        let key = self.ghosts.remembered(key);
-        let returns = self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo
-            && self.ghosts.evicted.as_mut().is_some_and(|ghosts| ghosts.take(key));
-        let room = self.free.window.len() > self.free.window_size as usize / 2;
+        let returns = self.returns_to_cache(key);
+        let survivors = &self.log.streams[StreamKind::Survivor.index()];
+        let room = self.free.window.len() > FILL_RESERVE
+            || self.free.window.len() == FILL_RESERVE && survivors.room(self.batch_blocks()) > 1;
         if returns && room && self.mirror.is_none() {
             self.stats.readmitted_blocks += 1;
             StreamKind::Survivor
@@ -163,8 +170,8 @@ impl AdmissionMemory {
             Admission::Always => true,
             Admission::Never => false,
             Admission::SecondAccess => {
+                let known = cx.ghosts.knows(key);
                 let (capacity, key) = (cx.space(), cx.ghosts.remembered(key));
-                let known = cx.ghosts.evicted.as_ref().is_some_and(|ghosts| ghosts.contains(key));
                 let missed = Recent::sized(&mut self.missed, capacity);
                 let known = missed.take(key) || known;
                 if !known {
@@ -186,10 +193,8 @@ impl AdmissionMemory {
         match cx.volume(key.volume()).settings.admission {
             Admission::Never => wanted,
             Admission::SecondAccess if !wanted => {
-                let key = cx.ghosts.remembered(key);
-                let known =
-                    |recent: &Option<Recent>| recent.as_ref().is_some_and(|recent| recent.contains(key));
-                known(&cx.ghosts.evicted) || known(&self.missed)
+                let missed = |recent: &Recent| recent.contains(cx.ghosts.remembered(key));
+                cx.ghosts.knows(key) || self.missed.as_ref().is_some_and(missed)
             }
             Admission::Always | Admission::SecondAccess => true,
         }

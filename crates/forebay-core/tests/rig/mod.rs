@@ -460,6 +460,9 @@ impl Rig {
                     self.faults.retain(|at, _| *at < offset || *at >= offset + u64::from(len));
                 }
                 if let Some(header) = self.engine.header(op).filter(|_| self.keeps).map(<[u8]>::to_vec) {
+                    // Where payload goes there is no metadata of an earlier use any more.
+                    let blocks = offset / BLOCK..(offset + u64::from(len)) / BLOCK;
+                    self.meta.retain(|block, _| !blocks.contains(block));
                     self.store(offset, &header);
                 }
                 self.done.push((op, End::Good(0)));
