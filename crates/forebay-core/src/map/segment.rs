@@ -168,8 +168,8 @@ pub(crate) struct Segment {
     pub(crate) first_stream_sequence: u64,
     /// Sequence of the first batch: the age of the segment.
     pub(crate) born: u64,
-    /// Sequence of the last batch or summary, also once it holds nothing; 0 if it was written before
-    /// the last start.
+    /// Sequence of the last batch or summary, also once it holds nothing; 0 if it was written
+    /// before the last start.
     pub(crate) last_sequence: u64,
     /// Reclaim cannot empty it: it holds a block whose only copy is damaged.
     pub(crate) unreclaimable: bool,

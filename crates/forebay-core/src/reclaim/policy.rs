@@ -9,9 +9,8 @@
 //! of log-structured file systems (Rosenblum and Ousterhout, 1991), where `u` is the share of
 //! blocks that still count; unclean blocks weigh twice, since they must be moved. `S3Fifo`: two
 //! queues by age (Yang and others, 2023): what was filled or written is on *probation*, survivors
-//! are *main*; probation gives way while it holds more than its share, which follows what comes back
-//! (`context::ghosts`). All but `Fifo` keep blocks
-//! that were hit, within the endurance budget.
+//! are *main*; probation gives way while it holds more than its share, which follows what comes
+//! back (`context::ghosts`). All but `Fifo` keep blocks that were hit, within the endurance budget.
 //!
 //! **Sparse segments** go first under every policy, the emptiest before the others, and what counts
 //! in them is kept: headers of small batches and blocks that were overwritten leave holes, and as

@@ -141,7 +141,8 @@ impl Recovery {
         self.rewrite_more(cx);
     }
 
-    /// A write of a piece of a segment has ended, of so many bytes from `offset` of the cache on. If it failed it is read and written again.
+    /// A write of a piece of a segment has ended, of so many bytes from `offset` of the cache on.
+    /// If it failed it is read and written again.
     pub(crate) fn rewrite_written(
         &mut self,
         cx: &mut Context,

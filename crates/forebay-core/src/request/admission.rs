@@ -96,7 +96,8 @@ impl Context {
         }
     }
 
-    /// A block comes into the cache that it did not have. True if it was evicted from probation not long ago.
+    /// A block comes into the cache that it did not have. True if it was evicted from probation not
+    /// long ago.
     #[inline]
     pub(crate) fn returns_to_cache(&mut self, key: Key) -> bool {
         self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo && self.ghosts.returns(key, self.space())
