@@ -137,10 +137,11 @@ impl Checkpoints {
 }
 
 /// Segments in an append window: enough that the log goes on while it is extended, few enough that
-/// they cost the cache little of its space. In a mirrored cache, where every extension is a
-/// checkpoint, so many that checkpoints are rare.
+/// they cost the cache little of its space: eight, as long as that is not more than a sixteenth. In
+/// a mirrored cache, where every extension is a checkpoint, so many that checkpoints are rare.
 pub(crate) fn window_size(segments: u32, mirrored: bool) -> u32 {
-    if mirrored { (segments / 16).clamp(4, 256) } else { (segments / 64).clamp(4, 64) }
+    let least = (segments / 16).clamp(4, 8);
+    if mirrored { (segments / 16).clamp(4, 256) } else { (segments / 64).clamp(least, 64) }
 }
 
 impl Context {
