@@ -25,7 +25,7 @@
 //!   have a window of the old size, and checkpoints only.
 
 use crate::api::Device;
-use crate::checkpoint::{CheckpointStep, Checkpoints, Purpose};
+use crate::checkpoint::{CheckpointStep, Checkpoints, Purpose, window_size};
 use crate::context::coverage::CoverageMark;
 use crate::context::ledger::Waiter;
 use crate::context::operations::OpKind;
@@ -41,7 +41,8 @@ use forebay_format::extension::{EXTENSION_BLOCKS, EXTENSION_SEGMENTS_MAX};
 /// Segments that may be added to a window and written until the next checkpoint, those that it had
 /// at the checkpoint included: a restart reads so much.
 pub(crate) fn interval(segments: u32) -> usize {
-    (segments as usize / 16).clamp(8, 256)
+    let windows = 3 * window_size(segments, false) as usize;
+    (segments as usize / 16).clamp(windows, 256)
 }
 
 impl Checkpoints {
