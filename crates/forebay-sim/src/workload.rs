@@ -626,14 +626,13 @@ fn change_backing(world: &mut World) -> Option<(usize, Range<u64>)> {
         return None;
     }
     let sectors = world.disks.volumes[volume].bytes / 512;
-    let sampled = &world.disks.sampled[volume];
+    // What a shrink has cut off with the closing checkpoint is not compared any more, and neither is
+    // a last block that is short.
+    let compared = world.disks.sampled[volume].iter().copied().filter(|block| *block < sectors / 8);
+    let sampled: Vec<u64> = compared.collect();
     let secretly = !sampled.is_empty() && world.rng.chance(1, 3);
-    let first = if secretly {
-        // The last block may be short.
-        (world.rng.pick(sampled) * 8 + world.rng.below(8)).min(sectors - 1)
-    } else {
-        world.rng.below(sectors)
-    };
+    let first =
+        if secretly { world.rng.pick(&sampled) * 8 + world.rng.below(8) } else { world.rng.below(sectors) };
     let count = world.rng.range(1, 64).min(sectors - first);
     overwrite(&mut world.disks, volume, first..first + count, &mut world.rng);
     world.disks.stamps[volume] += if secretly { 0 } else { 1_000 };

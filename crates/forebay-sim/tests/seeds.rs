@@ -67,6 +67,11 @@ const SEEDS: &[(u64, u64, &str)] = &[
         27,
         "a shrink had ended while a read of the block at its end was on its way, with the old length",
     ),
+    (
+        9_173_630,
+        7,
+        "the judge changed a block that a shrink had cut off from the samples, and wanted it to be noticed",
+    ),
 ];
 
 #[test]
