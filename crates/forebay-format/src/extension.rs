@@ -14,10 +14,12 @@
 //! - a segment is listed at most once for each checkpoint, and only if all its batches were
 //!   accounted for by it.
 
-use crate::checkpoint::{Checkpoint, SegmentEntry};
+use crate::batch::BatchHeader;
+use crate::checkpoint::{Checkpoint, SegmentEntry, SegmentState};
 use crate::error::FormatError;
 use crate::layout::{check_envelope, check_zero, crc_without, structure};
 use crate::units::{BLOCK_BYTES, CacheUuid, VERSION};
+use std::collections::BTreeSet;
 
 /// Blocks of the copies, by slot.
 pub const EXTENSION_BLOCKS: [[u64; 2]; 2] = [[4, 20], [8, 24]];
@@ -128,8 +130,11 @@ impl WindowExtension {
         if damaged { Chosen::AtLeast(newest.segments) } else { Chosen::Added(newest.segments) }
     }
 
-    /// A copy, `None` where there never was one; an error if it is damaged.
-    fn read(block: &[u8]) -> Result<Option<Self>, FormatError> {
+    /// A copy, `None` where there never was one.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub fn read(block: &[u8]) -> Result<Option<Self>, FormatError> {
         if block.iter().all(|byte| *byte == 0) { Ok(None) } else { Self::decode(block).map(Some) }
     }
 
@@ -141,6 +146,26 @@ impl WindowExtension {
 }
 
 impl Checkpoint {
+    /// Segments that an extension may have added: neither open nor in the window.
+    pub fn addable(&self) -> impl Iterator<Item = u32> {
+        let listed: BTreeSet<u32> = self.window.iter().copied().collect();
+        let entries = (0..).zip(&self.segments);
+        entries
+            .filter(move |(number, entry)| entry.state != SegmentState::Open && !listed.contains(number))
+            .map(|(number, _)| number)
+    }
+
+    /// True if `head`, the first block of a segment, says that the segment was taken into use after
+    /// this checkpoint.
+    #[must_use]
+    pub fn precedes(&self, segment: u32, head: &[u8]) -> bool {
+        BatchHeader::decode(head, &mut Vec::new()).is_ok_and(|header| {
+            header.check_place(self.uuid, segment, 0).is_ok()
+                && header.epoch == self.epoch
+                && header.sequence >= self.next_sequence
+        })
+    }
+
     /// Adds segments to the window: what the checkpoint says of them does not count any more.
     ///
     /// # Errors
@@ -162,6 +187,8 @@ impl Checkpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::{BatchKind, Entry};
+    use crate::units::{Slot, StreamKind};
 
     fn extension(number: u64, segments: &[u32]) -> WindowExtension {
         WindowExtension {
@@ -204,6 +231,36 @@ mod tests {
         assert_eq!(chosen([[&torn, &torn], [&first, &first]]), Chosen::AtLeast(vec![5]));
         let unreadable = [[None, None], [Some(&first[..]), Some(&first[..])]];
         assert_eq!(WindowExtension::choose(&checkpoint(), unreadable), Chosen::AtLeast(vec![5]));
+    }
+
+    #[test]
+    fn a_segment_was_added_if_it_was_written_since_the_checkpoint() {
+        let checkpoint = Checkpoint { next_sequence: 50, ..checkpoint() };
+        let head = |epoch, sequence, segment| {
+            let header = BatchHeader {
+                kind: BatchKind::Records,
+                stream: StreamKind::Write,
+                uuid_tag: checkpoint.uuid.tag(),
+                epoch,
+                sequence,
+                stream_sequence: 3,
+                flushed_stream_sequence: 0,
+                segment,
+                block_in_segment: 0,
+                payload_blocks: 0,
+            };
+            let mut block = vec![0; BLOCK_BYTES];
+            header.encode(&[Entry::CleanMark { slot: Slot(1), count: 1 }], &mut block);
+            block
+        };
+        assert!(checkpoint.precedes(5, &head(2, 50, 5)));
+        assert!(!checkpoint.precedes(5, &head(2, 49, 5)), "it accounts for that");
+        assert!(!checkpoint.precedes(5, &head(1, 90, 5)), "an earlier start");
+        assert!(!checkpoint.precedes(5, &head(2, 50, 6)), "of another place");
+        assert!(!checkpoint.precedes(5, &[0; BLOCK_BYTES]));
+        let mut checkpoint = checkpoint;
+        checkpoint.segments[4].state = SegmentState::Open;
+        assert_eq!(checkpoint.addable().collect::<Vec<_>>(), [0, 2, 3, 5, 6, 7, 8]);
     }
 
     #[test]

@@ -239,6 +239,7 @@ impl Image {
                 }
             }
         }
+        extension::judge(self, findings);
         let generation = self.superblock.checkpoint_generation;
         for (copy, name) in self.checkpoints.iter().zip(names) {
             let Err(error) = copy else { continue };

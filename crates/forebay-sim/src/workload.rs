@@ -626,8 +626,8 @@ fn change_backing(world: &mut World) -> Option<(usize, Range<u64>)> {
         return None;
     }
     let sectors = world.disks.volumes[volume].bytes / 512;
-    // What a shrink has cut off with the closing checkpoint is not compared any more, and neither is
-    // a last block that is short.
+    // What a shrink has cut off with the closing checkpoint is not compared any more, and neither
+    // is a last block that is short.
     let compared = world.disks.sampled[volume].iter().copied().filter(|block| *block < sectors / 8);
     let sampled: Vec<u64> = compared.collect();
     let secretly = !sampled.is_empty() && world.rng.chance(1, 3);

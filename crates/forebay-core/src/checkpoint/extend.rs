@@ -69,6 +69,7 @@ impl Checkpoints {
         self.joining = chosen;
         self.step = CheckpointStep::ExtendFlushing;
         cx.cover(CoverageMark::WindowExtended);
+        self.ticket = cx.flushes.cache.ticket();
         if fault::planted(PlantedBug::ExtendBeforeFlush) {
             self.write_extension(cx);
         } else {
@@ -78,6 +79,9 @@ impl Checkpoints {
     }
 
     pub(super) fn write_extension(&mut self, cx: &mut Context) {
+        let early = fault::planted(PlantedBug::ExtendBeforeFlush);
+        let flushed = cx.flushes.cache.succeeded >= self.ticket || early;
+        assert!(flushed, "I7: what made the added segments void is durable before a restart is told");
         self.step = CheckpointStep::Extending;
         self.pending = 2;
         self.failed = false;
@@ -98,6 +102,8 @@ impl Checkpoints {
 
     /// The extension is durable.
     pub(super) fn window_extended(&mut self, cx: &mut Context) {
+        let flushed = cx.flushes.cache.succeeded >= self.ticket;
+        assert!(flushed, "I7: a segment is written again only when a restart would know it");
         self.step = CheckpointStep::Idle;
         self.extensions += 1;
         cx.stats.window_extensions += 1;

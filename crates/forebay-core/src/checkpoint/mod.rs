@@ -22,7 +22,8 @@
 //!   member.
 //!
 //! Only at the end may the segments that the new checkpoint calls free be written (I7): a crash
-//! before that finds the old checkpoint, and everything that it points at, untouched.
+//! before that finds the old checkpoint, and everything that it points at, untouched. Between
+//! checkpoints the window is extended by steps of their own ([`extend`]).
 
 pub(crate) mod create;
 mod extend;

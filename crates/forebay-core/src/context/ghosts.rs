@@ -32,6 +32,8 @@ pub(crate) struct Ghosts {
     evicted: [Option<Recent>; 2],
     /// About how many of each are remembered.
     known: [u64; 2],
+    /// Blocks of the cache that both tables are made for.
+    capacity: u64,
     /// Share of the cache for probation, of [`WHOLE`].
     probation: u64,
     /// How often the number of a volume has become free: what is remembered of the one that had it
@@ -42,7 +44,7 @@ pub(crate) struct Ghosts {
 impl Ghosts {
     pub(crate) fn new() -> Self {
         let owners = alloc::vec![0; VOLUMES_MAX as usize];
-        Self { evicted: [None, None], known: [0; 2], probation: SHARE_FIRST, owners }
+        Self { evicted: [None, None], known: [0; 2], capacity: 0, probation: SHARE_FIRST, owners }
     }
 
     /// The key under which a block is remembered. Keys of blocks leave the upper 18 bits free.
@@ -67,8 +69,11 @@ impl Ghosts {
 
     /// A block was evicted, of a cache of `capacity` blocks.
     pub(crate) fn note(&mut self, key: Key, probation: bool, capacity: u64) {
+        if self.capacity != capacity {
+            (self.evicted, self.known, self.capacity) = ([None, None], [0; 2], capacity);
+        }
         let (key, queue) = (self.remembered(key), usize::from(!probation));
-        Recent::sized(&mut self.evicted[queue], capacity).note(key);
+        self.evicted[queue].get_or_insert_with(|| Recent::new(capacity)).note(key);
         self.known[queue] = (self.known[queue] + 1).min(capacity);
     }
 

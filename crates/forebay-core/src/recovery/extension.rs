@@ -14,8 +14,7 @@ use crate::fault::{self, PlantedBug};
 use crate::recovery::state::Recovery;
 use alloc::vec::Vec;
 use forebay_format::WindowExtension;
-use forebay_format::batch::BatchHeader;
-use forebay_format::checkpoint::{Checkpoint, SegmentState};
+use forebay_format::checkpoint::Checkpoint;
 use forebay_format::extension::{Chosen, EXTENSION_BLOCKS};
 use forebay_format::superblock::CacheState;
 
@@ -71,13 +70,9 @@ impl Recovery {
             Chosen::AtLeast(segments) => {
                 cx.cover(CoverageMark::ExtensionSearched);
                 self.extending.found = segments;
-                let checkpoint = &self.extending.checkpoint;
-                let may_be = |number: &u32| {
-                    checkpoint.segments[*number as usize].state != SegmentState::Open
-                        && !checkpoint.window.contains(number)
-                        && !self.extending.found.contains(number)
-                };
-                self.extending.heads = (0..cx.map.geometry.segment_count).filter(may_be).collect();
+                let found = &self.extending.found;
+                let unknown = self.extending.checkpoint.addable().filter(|number| !found.contains(number));
+                self.extending.heads = unknown.collect();
                 self.search(cx)
             }
         }
@@ -106,13 +101,7 @@ impl Recovery {
         result: Result<&[u8], DeviceFailure>,
     ) -> Result<(), OpenError> {
         self.extending.left -= 1;
-        let is_new = |header: &BatchHeader| {
-            header.check_place(cx.superblock.uuid, number, 0).is_ok()
-                && header.epoch == cx.superblock.epoch
-                && header.sequence >= self.extending.checkpoint.next_sequence
-        };
-        let head = result.ok().and_then(|block| BatchHeader::decode(block, &mut Vec::new()).ok());
-        if head.is_some_and(|header| is_new(&header)) {
+        if result.is_ok_and(|head| self.extending.checkpoint.precedes(number, head)) {
             self.extending.found.push(number);
         }
         self.search(cx)

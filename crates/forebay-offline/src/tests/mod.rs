@@ -10,9 +10,10 @@ use crate::{Key, Refusal};
 use forebay_core::{FormatParams, format_cache};
 use forebay_format::batch::{BatchHeader, BatchKind, Entry};
 use forebay_format::checkpoint::{Mode, SegmentEntry, SegmentState, SlotState, SlotStates, VolumeEntry};
+use forebay_format::extension::EXTENSION_BLOCKS;
 use forebay_format::summary::SummaryItem;
 use forebay_format::superblock::{CacheState, Superblock};
-use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Slot, StreamKind, VolumeId};
+use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Slot, StreamKind, VolumeId, WindowExtension};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -229,6 +230,33 @@ fn the_log_goes_on_in_the_next_segment_of_the_window_and_ends_at_a_gap() {
     let (entries, bytes) = dirty(&[3]);
     cache.batch(2, 0, &entries, &bytes);
     assert_eq!(cache.counts(), (2, 0, 0));
+}
+
+#[test]
+fn the_log_goes_on_in_segments_that_were_added_to_the_window_whatever_copies_are_damaged() {
+    for damaged in [&[][..], &[4], &[20], &[4, 20]] {
+        let mut cache = Cache::new();
+        let number = cache.geometry.segment_count - 1;
+        let (entries, bytes) = dirty(&[1, 2]);
+        cache.batch(number, 0, &entries, &bytes);
+        assert_eq!(cache.counts(), (0, 0, 0), "nothing says that it was added");
+        let extension = WindowExtension {
+            uuid: UUID,
+            checkpoint_generation: 1,
+            epoch: 1,
+            number: 2,
+            segments: vec![number],
+        };
+        for block in EXTENSION_BLOCKS[0] {
+            cache.file.write_all_at(&extension.encode(), block * BLOCK_BYTES as u64).unwrap();
+        }
+        for block in damaged {
+            cache.file.write_all_at(&[0xa5], block * BLOCK_BYTES as u64 + 99).unwrap();
+        }
+        assert_eq!(cache.counts(), (2, 0, damaged.len() as u64), "blocks {damaged:?} are damaged");
+        let salvaged = cache.found(|_| {}).len();
+        assert_eq!(salvaged, 2, "salvage follows it, too");
+    }
 }
 
 #[test]
