@@ -70,6 +70,9 @@ fn what_was_written_to_added_segments_is_found_by_a_restart_whatever_copies_are_
         damage(&mut rig, (newest.number % 2) as usize, damaged);
         rig.reopen();
         assert_eq!(rig.engine.dirty_blocks(VolumeId(0)), dirty, "copies {damaged:?} were damaged");
+        let copies = EXTENSION_BLOCKS.as_flattened().iter().map(|block| block * BLOCK_BYTES as u64);
+        let mut read = copies.map(|at| WindowExtension::read(&rig.load(at, BLOCK_BYTES as u32)));
+        assert!(read.all(|copy| copy.is_ok()), "what was damaged is written anew");
         rig.engine.check_invariants();
     }
 }

@@ -66,16 +66,29 @@ impl Checkpoints {
             return false;
         }
         cx.free.pool.retain(|number| !chosen.contains(number));
-        self.joining = chosen;
-        self.step = CheckpointStep::ExtendFlushing;
         cx.cover(CoverageMark::WindowExtended);
+        self.begin_extension(cx, chosen);
+        true
+    }
+
+    fn begin_extension(&mut self, cx: &mut Context, joining: Vec<u32>) {
+        self.joining = joining;
+        self.step = CheckpointStep::ExtendFlushing;
         self.ticket = cx.flushes.cache.ticket();
         if fault::planted(PlantedBug::ExtendBeforeFlush) {
             self.write_extension(cx);
         } else {
             cx.flush(Device::Cache, Waiter::Checkpoint);
         }
-        true
+    }
+
+    /// Recovery found damaged copies: each slot gets an extension that adds nothing. Only now: what
+    /// was damaged may have been of use until the checkpoint that ended recovery was in effect.
+    pub(super) fn mend_extensions(&mut self, cx: &mut Context) {
+        if self.unmended > 0 {
+            self.unmended -= 1;
+            self.begin_extension(cx, Vec::new());
+        }
     }
 
     pub(super) fn write_extension(&mut self, cx: &mut Context) {
@@ -115,5 +128,6 @@ impl Checkpoints {
                 cx.free.window.push_back(number);
             }
         }
+        self.mend_extensions(cx);
     }
 }

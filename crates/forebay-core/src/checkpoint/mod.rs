@@ -114,6 +114,8 @@ pub(crate) struct Checkpoints {
     added: Vec<u32>,
     /// Extensions since the checkpoint in effect.
     extensions: u64,
+    /// Slots of extensions that have to be written because recovery found damage there.
+    unmended: u32,
 }
 
 impl Checkpoints {
@@ -215,8 +217,10 @@ impl Checkpoints {
         !cx.fenced && !is_closing
     }
 
-    /// The checkpoint that ends recovery.
-    pub(crate) fn begin_opening(&mut self, cx: &mut Context) {
+    /// The checkpoint that ends recovery. Afterwards both slots of extensions are written if one of
+    /// their copies was damaged.
+    pub(crate) fn begin_opening(&mut self, cx: &mut Context, extensions_are_damaged: bool) {
+        self.unmended = if extensions_are_damaged { 2 } else { 0 };
         self.purpose = Purpose::Opening;
         cx.checkpoint_wanted = true;
     }
@@ -502,7 +506,10 @@ impl Checkpoints {
         cx.notice(Notice::Checkpointed { generation: cx.superblock.checkpoint_generation });
         match core::mem::take(&mut self.purpose) {
             Purpose::Running => {}
-            Purpose::Opening => cx.tell(Event::Opened),
+            Purpose::Opening => {
+                cx.tell(Event::Opened);
+                self.mend_extensions(cx);
+            }
             Purpose::Closing => cx.tell(Event::Closing),
         }
     }

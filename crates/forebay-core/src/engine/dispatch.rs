@@ -87,7 +87,11 @@ impl Engine {
             }
             Event::Repaired(slot, outcome) => self.scrub.repaired(&mut self.cx, slot, outcome),
             Event::Fetched { key, crc, page, token } => self.cx.append_fill(key, crc, page, token),
-            Event::Recovered => self.checkpoint.begin_opening(&mut self.cx),
+            Event::Recovered => {
+                let damaged =
+                    self.recovery.as_ref().is_some_and(|recovery| recovery.found_damaged_extensions());
+                self.checkpoint.begin_opening(&mut self.cx, damaged);
+            }
             Event::Opened => self.opened(),
             Event::Closing => self.close(),
             Event::OpeningFailed(error) => self.opening_failed(*error),

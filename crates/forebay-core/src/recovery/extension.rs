@@ -65,6 +65,9 @@ impl Recovery {
             return Ok(());
         }
         let blocks = self.extending.blocks.each_ref().map(|copies| copies.each_ref().map(Option::as_deref));
+        let is_damaged =
+            |block: &Option<&[u8]>| block.is_none_or(|block| WindowExtension::read(block).is_err());
+        self.extensions_damaged = blocks.as_flattened().iter().any(is_damaged);
         match WindowExtension::choose(&self.extending.checkpoint, blocks) {
             Chosen::Added(segments) => self.window_is_known(cx, segments),
             Chosen::AtLeast(segments) => {
@@ -76,6 +79,11 @@ impl Recovery {
                 self.search(cx)
             }
         }
+    }
+
+    /// Extensions have to be written anew.
+    pub(crate) fn found_damaged_extensions(&self) -> bool {
+        self.extensions_damaged
     }
 
     /// Reads the first blocks of segments, one after the other.

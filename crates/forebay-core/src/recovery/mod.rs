@@ -84,6 +84,7 @@ impl Recovery {
             pairs: Pairs::default(),
             rewrite: Rewrite::default(),
             extending: extension::Extending::default(),
+            extensions_damaged: false,
             checkpoint: Checkpoint::default(),
             ends: Vec::new(),
             jobs: Vec::new(),

@@ -35,6 +35,8 @@ pub(crate) struct Recovery {
     pub(super) pairs: Pairs,
     pub(super) rewrite: Rewrite,
     pub(super) extending: Extending,
+    /// A copy of an extension of the window was damaged.
+    pub(super) extensions_damaged: bool,
     pub(super) checkpoint: Checkpoint,
     /// Size of every volume of the table in bytes, 0 for those that it does not list.
     pub(super) ends: Vec<u64>,
