@@ -72,6 +72,7 @@ const SEEDS: &[(u64, u64, &str)] = &[
         7,
         "the judge changed a block that a shrink had cut off from the samples, and wanted it to be noticed",
     ),
+    (100_917_575, 10, "a shrink waited for a write that waited for the lock that the shrink had been given"),
 ];
 
 #[test]

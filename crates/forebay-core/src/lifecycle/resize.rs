@@ -14,7 +14,7 @@
 //! the place of the checkpoint: its table is this one.
 
 use crate::api::lifecycle_error::LifecycleError;
-use crate::api::{Nanos, Notice};
+use crate::api::{Nanos, Notice, RequestKind};
 use crate::checkpoint::Checkpoints;
 use crate::context::Context;
 use crate::context::locks::BlockRange;
@@ -157,10 +157,12 @@ impl Resizing {
     /// held.
     fn quiet_beyond(&self, cx: &mut Context, waits: &mut Waits, id: VolumeId) -> bool {
         let cut = Key::new(id, self.bytes / BLOCK);
-        // A read from before may read all of the block that the new end cuts.
+        // A read from before may read all of the block that the new end cuts. It holds no lock.
+        // What writes does, or waits for it behind this job: to wait for that would be for ever.
         let reaches = |req: &Req| {
-            req.end() > self.bytes
-                || req.started_at <= self.began_at && (req.last_block + 1) * BLOCK > self.bytes
+            let reads = matches!(req.kind, RequestKind::Read | RequestKind::Prefetch);
+            let from_before = reads && req.started_at <= self.began_at;
+            req.end() > self.bytes || from_before && (req.last_block + 1) * BLOCK > self.bytes
         };
         let busy = cx.reqs.iter().any(|req| req.volume == id && reaches(req));
         let range = BlockRange { first: cut, last: Key::new(id, BLOCK_LAST) };
