@@ -73,6 +73,7 @@ const SEEDS: &[(u64, u64, &str)] = &[
         "the judge changed a block that a shrink had cut off from the samples, and wanted it to be noticed",
     ),
     (100_917_575, 10, "a shrink waited for a write that waited for the lock that the shrink had been given"),
+    (1_140_752, 4, "a segment of the window was closed before it was written, and added to the window again"),
 ];
 
 #[test]

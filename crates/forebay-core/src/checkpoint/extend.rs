@@ -17,6 +17,7 @@
 //!
 //! A segment is added only if
 //!
+//! - it was not in the window since the checkpoint in effect;
 //! - the checkpoint in effect accounts for all its batches: those that it does not account for are
 //!   links of their stream, and a restart has to find them;
 //! - nothing unclean was dropped without a record since that checkpoint (a volume that was thrown
@@ -38,18 +39,21 @@ use forebay_format::BLOCK_BYTES;
 use forebay_format::WindowExtension;
 use forebay_format::extension::{EXTENSION_BLOCKS, EXTENSION_SEGMENTS_MAX};
 
+/// Most segments between two checkpoints: with segments of 4 MiB a restart reads 1 GiB.
+const INTERVAL_MAX: usize = 256;
+const _: () = assert!(INTERVAL_MAX <= EXTENSION_SEGMENTS_MAX, "an extension has room for all of them");
+
 /// Segments that may be added to a window and written until the next checkpoint, those that it had
 /// at the checkpoint included: a restart reads so much.
 pub(crate) fn interval(segments: u32) -> usize {
     let windows = 3 * window_size(segments, false) as usize;
-    (segments as usize / 16).clamp(windows, 256)
+    (segments as usize / 16).clamp(windows, INTERVAL_MAX)
 }
 
 impl Checkpoints {
     /// Starts to extend the window, if that is possible and worth it.
     pub(super) fn extend_window(&mut self, cx: &mut Context) -> bool {
-        let left = interval(cx.map.geometry.segment_count).saturating_sub(self.listed);
-        let left = left.min(EXTENSION_SEGMENTS_MAX - self.added.len());
+        let left = interval(cx.map.geometry.segment_count).saturating_sub(self.listed.len());
         let possible = cx.status != Status::Opening
             && self.purpose == Purpose::Running
             && cx.mirror.is_none()
@@ -60,7 +64,11 @@ impl Checkpoints {
         let most = cx.free.may_join().min(left);
         let accounted = self.accounted;
         let anything = fault::planted(PlantedBug::ExtendWithNewSegments);
-        let counts = |number: &u32| anything || cx.map.segments[*number as usize].last_sequence < accounted;
+        // A segment that was in the window may be back: a shrink of the pool retired it, and ended.
+        let counts = |number: &u32| {
+            let accounted_for = cx.map.segments[*number as usize].last_sequence < accounted;
+            !self.listed.contains(number) && (accounted_for || anything)
+        };
         let chosen: Vec<u32> = cx.free.pool.iter().copied().filter(counts).take(most).collect();
         if chosen.is_empty() || chosen.len() < cx.free.worth_joining() {
             return false;
@@ -99,7 +107,7 @@ impl Checkpoints {
         self.pending = 2;
         self.failed = false;
         let forgets = fault::planted(PlantedBug::ForgetEarlierExtensions);
-        let before: &[u32] = if forgets { &[] } else { &self.added };
+        let before = if forgets { &[] } else { &self.listed[self.listed_first..] };
         let extension = WindowExtension {
             uuid: cx.superblock.uuid,
             checkpoint_generation: cx.superblock.checkpoint_generation,
@@ -121,8 +129,7 @@ impl Checkpoints {
         self.extensions += 1;
         cx.stats.window_extensions += 1;
         for number in core::mem::take(&mut self.joining) {
-            self.listed += 1;
-            self.added.push(number);
+            self.listed.push(number);
             cx.map.end_segment(number, SegmentPhase::Free);
             if !cx.keep_retired(number) {
                 cx.free.window.push_back(number);

@@ -108,10 +108,12 @@ pub(crate) struct Checkpoints {
     /// way.
     accounted: u64,
     accounts_for: u64,
+    /// The window of the checkpoint under way.
+    listing: Vec<u32>,
     /// Segments that the window has had since the checkpoint in effect.
-    listed: usize,
-    /// Of those, segments that were added by extensions.
-    added: Vec<u32>,
+    listed: Vec<u32>,
+    /// Of those, how many the checkpoint listed itself; extensions have added the others.
+    listed_first: usize,
     /// Extensions since the checkpoint in effect.
     extensions: u64,
     /// Slots of extensions that have to be written because recovery found damage there.
@@ -302,7 +304,8 @@ impl Checkpoints {
         self.accounts_for = cx.log.next_sequence;
         cx.map.drops_recorded();
         let spare = cx.mirror.as_ref().and_then(|mirror| mirror.spare());
-        let window = cx.free.window.iter().chain(&self.joining).copied().chain(spare).collect();
+        let window: Vec<u32> = cx.free.window.iter().chain(&self.joining).copied().chain(spare).collect();
+        self.listing.clone_from(&window);
         let intents = cx.settle_intents();
         let opening = self.purpose == Purpose::Opening;
         cx.superblock.epoch += u64::from(opening);
@@ -478,8 +481,8 @@ impl Checkpoints {
         self.second = false;
         self.bytes = Arc::default();
         self.accounted = self.accounts_for;
-        self.listed = cx.free.window.len() + self.joining.len();
-        (self.extensions, self.added) = (0, Vec::new());
+        self.listed = core::mem::take(&mut self.listing);
+        (self.extensions, self.listed_first) = (0, self.listed.len());
         for number in core::mem::take(&mut self.joining) {
             cx.map.end_segment(number, SegmentPhase::Free);
             cx.column_is_free(number);

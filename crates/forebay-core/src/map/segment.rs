@@ -168,8 +168,8 @@ pub(crate) struct Segment {
     pub(crate) first_stream_sequence: u64,
     /// Sequence of the first batch: the age of the segment.
     pub(crate) born: u64,
-    /// Sequence of the last batch or summary, also once it holds nothing; 0 if it was written
-    /// before the last start.
+    /// Sequence of the last batch or summary, or that which the log had when the segment was taken
+    /// into use; also once it holds nothing.
     pub(crate) last_sequence: u64,
     /// Reclaim cannot empty it: it holds a block whose only copy is damaged.
     pub(crate) unreclaimable: bool,
@@ -234,6 +234,7 @@ impl Segment {
             stream,
             first_stream_sequence: first.0,
             born: first.1,
+            last_sequence: first.1,
             table: Some(Box::new(SlotTable {
                 key_low: vec![0; blocks].into(),
                 uppers: Uppers::One(0),
