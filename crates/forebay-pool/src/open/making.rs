@@ -111,7 +111,7 @@ fn check_room(path: &Path, size_bytes: u64, making: Making<'_>) -> Result<String
     let (all, free) =
         (there.f_blocks.saturating_mul(there.f_frsize), there.f_bavail.saturating_mul(there.f_frsize));
     what += &format!("; of {} on its file system {} are free", gib(all), gib(free));
-    if free.saturating_sub(size_bytes) >= all / LEAST_FREE {
+    if leaves_room(size_bytes, free, all) {
         return Ok(what);
     }
     if !making.preallocate {
@@ -124,6 +124,13 @@ fn check_room(path: &Path, size_bytes: u64, making: Making<'_>) -> Result<String
         )),
         _ => Ok(what + ": it will be nearly full"),
     }
+}
+
+/// Whether a file of `size_bytes` may be made without a question, where `free` of `all` bytes are free: a tenth of the file
+/// system is left, or the file takes no more than a tenth of what is free. The second is for a file system that is
+/// nearly full already: a small file makes no difference to it.
+fn leaves_room(size_bytes: u64, free: u64, all: u64) -> bool {
+    free.saturating_sub(size_bytes) >= all / LEAST_FREE || size_bytes <= free / LEAST_FREE
 }
 
 pub(super) fn geometry(device_bytes: u64, making: Making<'_>) -> Result<Geometry, RunError> {
@@ -159,4 +166,19 @@ pub(super) fn format(
         cache.write_at(offset, &bytes).and_then(|()| cache.flush()).map_err(device_error)?;
     }
     Ok(cipher)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_file_may_be_made_on_a_file_system_that_is_nearly_full() {
+        const GIB: u64 = 1 << 30;
+        assert!(leaves_room(10 * GIB, 100 * GIB, 100 * GIB), "nine tenths are left");
+        assert!(leaves_room(32 << 20, 17 * GIB, 252 * GIB), "it makes no difference");
+        assert!(!leaves_room(2 * GIB, 17 * GIB, 252 * GIB), "more than a tenth of what is free");
+        assert!(!leaves_room(91 * GIB, 100 * GIB, 100 * GIB), "less than a tenth is left");
+        assert!(!leaves_room(1, 0, 252 * GIB), "nothing is free");
+    }
 }
