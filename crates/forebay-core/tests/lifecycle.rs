@@ -7,6 +7,7 @@ use forebay_core::{
     DestageOrder, DetachHow, LifecycleError, Notice, PoolSettings, RequestKind, Treatment, VolumeSettings,
 };
 use forebay_format::VolumeId;
+use forebay_format::checkpoint::Mode;
 use rig::{GATHERED_NS, Rig};
 
 const BLOCK: u64 = 4096;
@@ -164,4 +165,51 @@ fn a_volume_grows_beyond_an_odd_end_though_the_block_there_must_be_written_back_
     rig.rest(60_000_000_000);
     assert!(rig.notices.contains(&Notice::VolumeResized { volume: VOLUME, bytes }), "{:?}", rig.notices);
     rig.engine.check_invariants();
+}
+
+const FIRST: u64 = 2000;
+
+/// Twenty dirty blocks are on their way out of segments that the pool gives up, and wait for one
+/// whose read hangs. Meanwhile they are written back, so they are clean, and dropped. Then they are
+/// appended, with records that call them dirty. The first is written past the cache, and the cache
+/// is opened again: how many are dirty?
+fn dirty_of_dropped() -> u64 {
+    let mut rig = Rig::new((26, 64), 1 << 12, &[settings()], PoolSettings::default());
+    rig.depth = 8;
+    rig.keeps = true;
+    rig.reopen(); // From now on everything is kept.
+    (0..1200).for_each(|block| rig.read(0, block));
+    rig.rest(GATHERED_NS);
+    (FIRST..FIRST + 20).for_each(|block| rig.write(0, block));
+    rig.request(0, RequestKind::Flush, 0, 0, Treatment::Cache);
+    rig.rest(GATHERED_NS);
+    let geometry = rig.engine.geometry();
+    let left = geometry.device_blocks - 10 * u64::from(geometry.segment_blocks);
+    let at = rig.place_of(0, FIRST + 19);
+    assert!(at > left * BLOCK, "they have to move");
+    rig.hangs = Some(at);
+    rig.engine.shrink_pool(rig.now(), left * BLOCK).expect("it can be smaller");
+    rig.rest(10_000_000_000);
+    assert_eq!(rig.engine.dirty_blocks(VOLUME), 0, "they were written back");
+    rig.engine.cancel_pool_resize(rig.now()).expect("it waits for them");
+    rig.release();
+    rig.rest(GATHERED_NS);
+    let past = VolumeSettings { mode: Mode::Writearound, ..settings() };
+    rig.engine.configure_volume(rig.now(), VOLUME, past).expect("these settings");
+    rig.write(0, FIRST);
+    rig.rest(1_000_000);
+    rig.reopen();
+    rig.engine.dirty_blocks(VOLUME)
+}
+
+#[test]
+fn what_is_dropped_while_it_moves_does_not_come_back_over_what_was_written_past_the_cache() {
+    assert_eq!(dirty_of_dropped(), 0);
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_record_of_a_dropped_block_that_is_forgotten_is_seen() {
+    let _planting = forebay_core::fault::plant(Some(forebay_core::PlantedBug::ForgetRecordOfDropped));
+    assert!(dirty_of_dropped() > 0, "the test does not see it");
 }

@@ -136,14 +136,20 @@ impl Relocations {
     }
 
     /// The copy was appended to `slot` (with the pin of the original still held), or not.
+    ///
+    /// Meanwhile the block may have been written back and, being clean, dropped: its lock keeps
+    /// away writers, but not those who make room or find damage. If its new record calls it dirty,
+    /// it comes back as destaged, and is marked clean: else a crash would make it dirty, over
+    /// whatever is written past the cache from now on (I74).
     pub(crate) fn relocated(&mut self, cx: &mut Context, number: u32, slot: Option<u32>) {
         let relocation = self.moves.get(number);
         let (from, key, recorded_dirty) = (relocation.from, relocation.key, relocation.recorded_dirty);
         let current = cx.map.lookup(key) == Some(from) || fault::planted(PlantedBug::RelocateWithoutLock);
-        if let (Some(slot), true) = (slot, current) {
+        let resurfaces = recorded_dirty && !fault::planted(PlantedBug::ForgetRecordOfDropped);
+        if let Some(slot) = slot.filter(|_| current || resurfaces) {
             // The block may have been destaged on the way. If its record says dirty, a mark must
             // follow.
-            let state = cx.map.state(from);
+            let state = if current { cx.map.state(from) } else { BlockState::Clean };
             let state = match state {
                 BlockState::Void => BlockState::Dirty,
                 BlockState::Dirty if fault::planted(PlantedBug::ForgetDirtySurvivor) => BlockState::Clean,

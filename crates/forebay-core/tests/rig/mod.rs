@@ -109,6 +109,8 @@ pub(crate) struct Rig {
     pub(crate) asked_for_notes: Vec<u64>,
     /// Metadata cannot be read from these bytes of the cache device.
     pub(crate) unreadable_meta: Range<u64>,
+    /// Reads of the cache device that begin at this byte hang, until [`Rig::release`].
+    pub(crate) hangs: Option<u64>,
     /// Flushes of the cache device fail.
     pub(crate) unflushable: bool,
     /// Where data was read from the cache device last.
@@ -132,6 +134,8 @@ pub(crate) struct Rig {
     closed: bool,
     /// Metadata on the cache device, by block. What is not there is zeroes.
     meta: BTreeMap<u64, Vec<u8>>,
+    /// Operations that hang.
+    hung: Vec<(OpId, End)>,
     /// Operations that have completed, and the memory of the turn before.
     done: Vec<(OpId, End)>,
     spare: Vec<(OpId, End)>,
@@ -208,6 +212,7 @@ impl Rig {
             asked_for_notes: Vec::new(),
             unreadable_meta: 0..0,
             unflushable: false,
+            hangs: None,
             last_read: 0,
             notices: Vec::new(),
             failed: 0,
@@ -221,6 +226,7 @@ impl Rig {
             counting: false,
             closed: false,
             meta: BTreeMap::new(),
+            hung: Vec::new(),
             done: Vec::new(),
             spare: Vec::new(),
         };
@@ -367,6 +373,13 @@ impl Rig {
         self.capacity = self.engine.stats().capacity_blocks;
     }
 
+    /// What hangs goes on.
+    pub(crate) fn release(&mut self) {
+        self.hangs = None;
+        self.done.append(&mut self.hung);
+        self.run();
+    }
+
     /// Starts what the engine wants done now. Nothing completes.
     pub(crate) fn start(&mut self) {
         while let Some(action) = self.ask(|engine, _| engine.next_action()) {
@@ -429,7 +442,8 @@ impl Rig {
                     Device::Backing(_) if took_one(&mut self.failing_backing_reads) => End::Failed,
                     Device::Backing(_) => End::Good(if crc { blocks } else { 0 }),
                 };
-                self.done.push((op, end));
+                let hangs = device == Device::Cache && self.hangs == Some(offset);
+                if hangs { &mut self.hung } else { &mut self.done }.push((op, end));
             }
             Action::ReadMeta { op, offset, len } => {
                 let bytes = self.load(offset, len);
@@ -688,7 +702,11 @@ impl Zipf {
         let at = (dice.word() >> 11) as f64 / (1_u64 << 53) as f64 * all;
         let rank = self.sums.partition_point(|sum| *sum < at) as u64;
         // An odd factor permutes the numbers below a power of two: neighbours in rank are no
-        // neighbours on the volume.
-        rank.wrapping_mul(0x9e37_79b1) % (self.sums.len() as u64).next_power_of_two()
+        // neighbours on the volume. What falls beyond the volume is permuted again.
+        let count = self.sums.len() as u64;
+        let next = |number: u64| number.wrapping_mul(0x9e37_79b1) % count.next_power_of_two();
+        std::iter::successors(Some(next(rank)), |number| Some(next(*number)))
+            .find(|number| *number < count)
+            .expect("a permutation comes back to where it began")
     }
 }
