@@ -102,8 +102,6 @@ planted_bugs! {
     TrimDirty = "trim-dirty",
     /// Reclaim keeps pinned blocks even if nothing is left to be gained.
     KeepWithoutBound = "keep-without-bound",
-    /// Reclaim compacts segments however full they and the cache are, and goes on if it is in vain.
-    CompactWithoutBound = "compact-without-bound",
     /// A block that was dropped while it moved is forgotten, though its new record calls it dirty.
     ForgetRecordOfDropped = "forget-record-of-dropped",
     /// Ordered destage begins a flush epoch before the one before it is durable on the backing

@@ -126,9 +126,10 @@ fn check_room(path: &Path, size_bytes: u64, making: Making<'_>) -> Result<String
     }
 }
 
-/// Whether a file of `size_bytes` may be made without a question, where `free` of `all` bytes are free: a tenth of the file
-/// system is left, or the file takes no more than a tenth of what is free. The second is for a file system that is
-/// nearly full already: a small file makes no difference to it.
+/// Whether a file of `size_bytes` may be made without a question, where `free` of `all` bytes are
+/// free: a tenth of the file system is left, or the file takes no more than a tenth of what is
+/// free. The second is for a file system that is nearly full already: a small file makes no
+/// difference to it.
 fn leaves_room(size_bytes: u64, free: u64, all: u64) -> bool {
     free.saturating_sub(size_bytes) >= all / LEAST_FREE || size_bytes <= free / LEAST_FREE
 }

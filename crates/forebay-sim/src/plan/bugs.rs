@@ -48,8 +48,6 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (SequentialLeavesCopy, Needs::Nothing, Plan::sequential_writes),
     (TrimDirty, Needs::Nothing, Plan::small_share),
     (KeepWithoutBound, Needs::Nothing, Plan::full_of_pins),
-    // Shown by `tests/room.rs` of the core: nothing is wrong but how much is written.
-    (CompactWithoutBound, Needs::OtherTest, Plan::as_drawn),
     // Shown by `tests/lifecycle.rs` of the core: it takes a read that hangs.
     (ForgetRecordOfDropped, Needs::OtherTest, Plan::as_drawn),
     (MixFlushEpochs, Needs::Nothing, Plan::ordered),
