@@ -5,12 +5,15 @@
 #[path = "../tests/rig/mod.rs"]
 mod rig;
 
-use forebay_core::{Admission, PoolSettings, ReclaimPolicy, VolumeSettings};
+use forebay_core::{Admission, PoolSettings, ReclaimPolicy, RequestKind, Stats, Treatment, VolumeSettings};
 use rig::{Dice, Rig, Zipf};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 const SEGMENTS: (u32, u32) = (128, 256);
+/// The cache for data that fits: of the same segments, but so many that the window is small next to
+/// it.
+const FITTING: (u32, u32) = (512, 256);
 const POLICIES: [ReclaimPolicy; 3] = [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo];
 
 /// One request: a block, to be written or read.
@@ -37,6 +40,15 @@ fn main() {
         row += &column(pool_of(ReclaimPolicy::S3Fifo), Admission::SecondAccess, volume, &trace);
         println!("{row} |");
     }
+    println!("\ndata that fits: misses of reads, percent (blocks written to the cache, as above)\n");
+    println!("| pages of four blocks, two of five requests writes | fifo | lru | s3fifo |");
+    println!("| --- | --- | --- | --- |");
+    for (name, skew) in [("zipf 0.8", 0.8), ("uniform", 0.0)] {
+        for share_pct in [50, 60, 75, 85, 90] {
+            let columns = POLICIES.map(|policy| fitting(pool_of(policy), share_pct, skew, requests));
+            println!("| {name}, {share_pct} % of the device | {} |", columns.join(" | "));
+        }
+    }
     println!(
         "\ntime of a miss that is filled, by number of segments of 16 blocks (this machine, this moment)\n"
     );
@@ -61,10 +73,40 @@ fn column(pool: PoolSettings, admission: Admission, volume: u64, trace: &[Step])
     let after = rig.engine.stats();
     let hits = after.read_hit_blocks - before.read_hit_blocks;
     let misses = after.read_miss_blocks - before.read_miss_blocks;
-    let written = (after.cache_written_bytes - before.cache_written_bytes) as f64;
+    format!(" | {:.1} ({:.2})", percent(hits, hits + misses), amplification(&before, &after))
+}
+
+/// Requests to data that is so large a share of the cache device, each of a page of four blocks:
+/// all is read once, half of the requests warm the cache up, the others count.
+fn fitting(pool: PoolSettings, share_pct: u64, skew: f64, requests: usize) -> String {
+    const PAGE_BLOCKS: u64 = 4;
+    let pages = u64::from(FITTING.0) * u64::from(FITTING.1) * share_pct / 100 / PAGE_BLOCKS;
+    let mut rig = Rig::new(FITTING, pages * PAGE_BLOCKS, &[VolumeSettings::default()], pool);
+    let (mut dice, zipf) = (Dice(3), Zipf::new(pages, skew));
+    let ask = |rig: &mut Rig, page: u64, writes: bool| {
+        let kind = if writes { RequestKind::Write { fua: false } } else { RequestKind::Read };
+        rig.request(0, kind, page * PAGE_BLOCKS, PAGE_BLOCKS, Treatment::Cache);
+    };
+    (0..pages).for_each(|page| ask(&mut rig, page, false));
+    let mut play = |rig: &mut Rig, requests: usize| {
+        (0..requests).for_each(|_| {
+            let page = zipf.draw(&mut dice);
+            ask(rig, page, dice.below(5) < 2);
+        });
+        rig.engine.stats()
+    };
+    let before = play(&mut rig, requests / 2);
+    let after = play(&mut rig, requests - requests / 2);
+    let hits = after.read_hit_blocks - before.read_hit_blocks;
+    let misses = after.read_miss_blocks - before.read_miss_blocks;
+    format!("{:.2} ({:.2})", percent(misses, hits + misses), amplification(&before, &after))
+}
+
+/// Bytes written to the cache device for each byte that was written or filled.
+fn amplification(before: &Stats, after: &Stats) -> f64 {
     let asked =
         after.written_bytes - before.written_bytes + (after.filled_blocks - before.filled_blocks) * 4096;
-    format!(" | {:.1} ({:.2})", percent(hits, hits + misses), written / asked.max(1) as f64)
+    (after.cache_written_bytes - before.cache_written_bytes) as f64 / asked.max(1) as f64
 }
 
 fn play(rig: &mut Rig, trace: &[Step]) {
