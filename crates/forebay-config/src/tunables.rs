@@ -372,7 +372,7 @@ tunables! {
         reclaim_policy: ReclaimPolicy = "s3fifo", ValueKind::Choice(ReclaimPolicy::CHOICES), Live,
             "what is evicted when the cache is full", [words("reclaim_policy", &[("0", "fifo"), ("1", "lru")])];
         survivors_max_pct: u32 = "75", percent(0, 90), Live,
-            "share of a reclaimed segment that may be kept because it was hit: bounds extra writes to the flash";
+            "share of a reclaimed segment that may be moved instead of evicted, because there is room or it was hit: bounds extra writes to the flash";
         dirty_limit_pct: u32 = "80", percent(1, 90), Live,
             "dirty share of the pool's capacity that all volumes together do not exceed";
         batches_in_flight: u32 = "4", count(1, 64, "writes"), Live,

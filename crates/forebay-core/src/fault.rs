@@ -102,6 +102,14 @@ planted_bugs! {
     TrimDirty = "trim-dirty",
     /// Reclaim keeps pinned blocks even if nothing is left to be gained.
     KeepWithoutBound = "keep-without-bound",
+    /// Reclaim compacts segments however full they and the cache are, and goes on if it is in vain.
+    CompactWithoutBound = "compact-without-bound",
+    /// Dirty blocks are moved although the cache does not hold them durably yet.
+    MoveBeforeDurable = "move-before-durable",
+    /// Reclaim waits for moves for which there is no room.
+    WaitForStuckMoves = "wait-for-stuck-moves",
+    /// A block that is moved while it is written back is written back no more.
+    LoseMovedExtent = "lose-moved-extent",
     /// A block that was dropped while it moved is forgotten, though its new record calls it dirty.
     ForgetRecordOfDropped = "forget-record-of-dropped",
     /// Ordered destage begins a flush epoch before the one before it is durable on the backing

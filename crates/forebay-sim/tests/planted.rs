@@ -16,15 +16,17 @@ const BOUND: u64 = 20_000;
 const PER_SEED: u64 = 30;
 /// And how far such seeds lie apart.
 const SEED_STEP: u64 = 7919;
-/// Those that tests of their own show: `hostile.rs`, `pacing.rs`, `liveness.rs`, and `work.rs` and
-/// `lifecycle.rs` of the core.
+/// Those that tests of their own show: `hostile.rs`, `pacing.rs`, `liveness.rs`, and `work.rs`,
+/// `room.rs` and `lifecycle.rs` of the core.
 const ELSEWHERE: &[PlantedBug] = &[
     PlantedBug::BelieveEarlierUse,
     PlantedBug::BelieveOlderCopy,
     PlantedBug::ChaseMarks,
+    PlantedBug::CompactWithoutBound,
     PlantedBug::DawdleWithMarks,
     PlantedBug::ForgetRecordOfDropped,
     PlantedBug::PassForEachVictim,
+    PlantedBug::WaitForStuckMoves,
 ];
 /// Bugs that show in few runs, but early there: of many seeds some crash points are taken, and not
 /// of few seeds all. They were caught with a fifth of the time. They take longest still, and are

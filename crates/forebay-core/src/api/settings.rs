@@ -149,8 +149,8 @@ impl Default for VolumeSettings {
 pub struct PoolSettings {
     /// Which segment gives way.
     pub reclaim_policy: ReclaimPolicy,
-    /// Share of a reclaimed segment that may be kept because it was hit, percent: the endurance
-    /// budget.
+    /// Share of a reclaimed segment that may be moved instead of evicted, because there is room or
+    /// it was hit, percent: the endurance budget.
     pub survivors_max_pct: u32,
     /// Dirty share of the pool beyond which no volume may push it, percent.
     pub dirty_limit_pct: u32,

@@ -104,6 +104,8 @@ pub struct Stats {
     pub survivor_share_blocks: u64,
     /// The same, dirty or destaged blocks, that had to be moved.
     pub survivor_unclean_blocks: u64,
+    /// Clean blocks that reclaim moved because there is room for them.
+    pub survivor_compacted_blocks: u64,
     /// Clean blocks dropped because their volume had more than its largest share; evicted blocks,
     /// too.
     pub trimmed_blocks: u64,

@@ -72,6 +72,8 @@ coverage! {
     LongSummary = "long-summary",
     /// A pass over the segments listed victims for later choices.
     VictimsListed = "victims-listed",
+    /// A segment was compacted: everything in it was kept.
+    Compacted = "compacted",
     /// The write of a summary failed: its segment stays without.
     SummaryFailed = "summary-failed",
     /// A segment got no summary because its flush epochs were forgotten.
@@ -138,6 +140,8 @@ coverage! {
     DirtySurvivor = "dirty-survivor",
     /// A block was destaged while reclaim moved it.
     SurvivorDestaged = "survivor-destaged",
+    /// A block was moved while it was being written back: destage went on with the copy.
+    SurvivorFollowed = "survivor-followed",
     /// A block that reclaim moved had left the map meanwhile.
     RelocationLost = "relocation-lost",
     /// Reclaim found no room for what it wanted to keep, or a block under a lock.

@@ -53,7 +53,8 @@ pub(crate) struct Most {
 pub(crate) enum Part {
     /// Dirty, in this slot.
     Dirty(u32),
-    /// A gap whose content is also cached, in this slot.
+    /// A gap whose content is also cached, in this slot; or a dirty block that was read from there
+    /// and has moved since.
     Cached(u32),
     /// A gap.
     Gap,
@@ -78,7 +79,7 @@ pub(crate) struct Extent {
     pub(crate) is_discard: bool,
     /// Its blocks, until they are on the backing store.
     pub(crate) parts: Vec<Part>,
-    /// Slots of its dirty blocks.
+    /// Slots of its dirty blocks, by block; of those that were moved meanwhile, the new ones.
     pub(crate) slots: Vec<u32>,
     pub(crate) pages: Vec<Page>,
     /// Blocks that were read from the cache and had the right checksum.

@@ -42,10 +42,12 @@ use crate::fault::{self, PlantedBug};
 use crate::map::MASK_FULL;
 use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
-use forebay_format::VolumeId;
+use forebay_format::{StreamKind, VolumeId};
 
 /// Blocks written since the last backing flush that are worth a flush.
 const FLUSH_WORTH_BLOCKS: u64 = 1024;
+/// The same while segments wait for the flush, and are wanted: they may wait for another store.
+const FLUSH_FOR_ROOM_BLOCKS: u64 = 32;
 /// Gaps are left alone for so long after one could not be read.
 const FILL_PAUSE_NS: Nanos = 10_000_000_000;
 /// Failures in a row after which nobody waits for a rescue any longer; it goes on all the same.
@@ -96,10 +98,17 @@ impl Context {
         volume.flusher.is_running() && volume.destage.written_blocks >= FLUSH_WORTH_BLOCKS
     }
 
+    /// The cache device holds what is in this slot durably (I11), or is given up. Only what it
+    /// holds so is moved while it is dirty, and the segment that it came from is not written again
+    /// before a checkpoint knows of the copy (I7): a copy counts from the start.
+    pub(crate) fn is_held(&self, slot: u32) -> bool {
+        let segment = self.map.place(slot).0 as usize;
+        let is_copy = || self.map.segments[segment].stream == StreamKind::Survivor;
+        self.map.is_durable(slot) || is_copy() || self.runs_without_cache()
+    }
+
     pub(crate) fn is_destageable(&self, slot: u32) -> bool {
-        self.map.is_durable(slot)
-            || self.runs_without_cache()
-            || fault::planted(PlantedBug::DestageBeforeDurable)
+        self.is_held(slot) || fault::planted(PlantedBug::DestageBeforeDurable)
     }
 
     fn back_off(&mut self, id: VolumeId) {
@@ -116,19 +125,28 @@ impl Context {
         }
     }
 
+    /// Segments are wanted, and some hold nothing but what was written back and waits for a flush.
+    fn flush_makes_room(&mut self) -> bool {
+        let wanted = self.free.window_size as usize;
+        self.free_segments() < wanted && self.map.are_empty_in_use((wanted / 4).max(1))
+    }
+
     /// Flushes the backing store if that is worth it, if somebody waits for it, or if there is
     /// nothing else to do for it.
     fn flush_extents(&mut self, id: VolumeId, pressed: bool) {
         let volume = self.volume(id);
         let destage = &volume.destage;
+        let resting = destage.rate.is_backing_off(self.now);
+        if destage.written.is_empty() || volume.flusher.is_running() || resting {
+            return;
+        }
         // What waits for a later flush epoch waits for this flush.
         let may_go = self.map.volumes[usize::from(id.0)].waiting.next_from(0).is_some();
         let nothing_else = !may_go || pressed || self.stopping;
         let due = destage.in_flight == 0 && nothing_else
             || destage.written_blocks >= FLUSH_WORTH_BLOCKS
             || self.now >= destage.written_since + FLUSH_DELAY_NS;
-        let resting = destage.rate.is_backing_off(self.now);
-        if !destage.written.is_empty() && due && !volume.flusher.is_running() && !resting {
+        if due || destage.written_blocks >= FLUSH_FOR_ROOM_BLOCKS && self.flush_makes_room() {
             self.volume_mut(id).destage.written_blocks = 0;
             self.flush(Device::Backing(id), Waiter::Nobody);
         }
@@ -222,14 +240,10 @@ impl Destager {
     /// Tries to start an extent of at most `most` blocks around `block`: it grows forwards, then
     /// backwards.
     fn pick(&mut self, cx: &mut Context, id: VolumeId, block: u64, most: Most) -> Pick {
-        cx.volume_mut(id).destage.cursor = block + 1;
         let slot = cx.map.slot_to_destage(Key::new(id, block)).expect("a waiting block is in the map");
+        cx.volume_mut(id).destage.cursor = block + 1;
         if !cx.is_destageable(slot) {
-            if (cx.flushes.cache.unflushed || cx.flushes.cache.is_running())
-                && !cx.flushes.cache.waits(Waiter::Nobody)
-            {
-                cx.flush(Device::Cache, Waiter::Nobody);
-            }
+            cx.want_cache_flush();
             return Pick::Wait(Limit::CacheFlush);
         }
         if most.blocks == 0 {
@@ -399,7 +413,7 @@ impl Destager {
         let extent = self.extents.get(number);
         let cached = extent.parts.iter().filter(|part| part.slot().is_some()).count();
         assert!(extent.compared == cached, "I4: only what was compared with its checksum is written back");
-        let durable = |slot: &u32| cx.map.is_durable(*slot) || cx.runs_without_cache();
+        let durable = |slot: &u32| cx.is_held(*slot);
         assert!(extent.slots.iter().all(durable), "I11: only what the cache holds durably is written back");
         let (id, first) = (extent.volume, extent.first);
         let mask = if extent.parts.len() == 1 { cx.map.mask(extent.slots[0]) } else { MASK_FULL };
@@ -490,6 +504,26 @@ impl Destager {
             }
         }
         cx.release_backing(range);
+    }
+
+    /// A block was moved `from` where it was picked: it is written back, and becomes clean, where
+    /// it is now. Else it would have to wait for its turn once more, as old as it is.
+    pub(crate) fn follow(&mut self, cx: &mut Context, (from, to): (u32, u32)) {
+        if fault::planted(PlantedBug::LoseMovedExtent) {
+            return;
+        }
+        let key = cx.map.key(from);
+        let near = |extent: &&mut Extent| extent.volume == key.volume() && extent.first <= key.block();
+        let place = |extent: &Extent| extent.slots.iter().position(|slot| *slot == from);
+        let found = self.extents.iter_mut().filter(near).find_map(|extent| Some((place(extent)?, extent)));
+        let (at, extent) = found.expect("a block that was picked is in an extent");
+        extent.slots[at] = to;
+        cx.map.pin(to);
+        // What is being read, or compared, is read from where it was.
+        match extent.parts.iter_mut().find(|part| **part == Part::Dirty(from)) {
+            Some(part) => *part = Part::Cached(from),
+            None => cx.map.unpin(from),
+        }
     }
 
     /// An extent could not be written: its blocks wait again.

@@ -112,7 +112,11 @@ impl Engine {
             }
             ItemOwner::Copy(direct) => self.requests.copy_appended(&mut self.cx, direct, slot),
             ItemOwner::Fill(page, token) => self.cx.fill_done(key, page, token, slot),
-            ItemOwner::Survivor(relocation) => self.relocations.relocated(&mut self.cx, relocation, slot),
+            ItemOwner::Survivor(relocation) => {
+                if let Some(moved) = self.relocations.relocated(&mut self.cx, relocation, slot) {
+                    self.destager.follow(&mut self.cx, moved);
+                }
+            }
             ItemOwner::Intent(direct) => self.requests.intent_appended(&mut self.cx, direct, ok),
             ItemOwner::Drop(direct) => self.requests.direct_part_done(&mut self.cx, direct, ok),
         }

@@ -32,6 +32,14 @@ impl Context {
         }
     }
 
+    /// What the cache device was given is to be durable soon; nobody is told.
+    pub(crate) fn want_cache_flush(&mut self) {
+        let cache = &self.flushes.cache;
+        if (cache.unflushed || cache.is_running()) && !cache.waits(Waiter::Nobody) {
+            self.flush(Device::Cache, Waiter::Nobody);
+        }
+    }
+
     /// Starts the flush that somebody has waited for while one was running, unless it has been
     /// started since.
     pub(crate) fn flush_is_due(&mut self, device: Device) {

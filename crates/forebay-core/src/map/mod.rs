@@ -70,6 +70,9 @@ pub(crate) struct CacheMap {
     pub(crate) lost: BTreeSet<Key>,
     /// Segments that have become empty since [`CacheMap::take_emptied`].
     emptied: Vec<u32>,
+    /// Segments that were found empty while operations still read from them or were to look at
+    /// their slots. A hint: what it says is looked at again.
+    empty_in_use: BTreeSet<u32>,
     /// Segments in use by age: sequence of the first batch, number.
     by_age: BTreeSet<(u64, u32)>,
     /// The time that blocks inserted now count from.
@@ -79,6 +82,8 @@ pub(crate) struct CacheMap {
     /// Counts what may make a segment reclaimable that was not: it was sealed, or has fewer unclean
     /// blocks.
     pub(crate) relief: u64,
+    /// Segments that were taken into use so far.
+    pub(crate) begun: u64,
     /// See [`CacheMap::has_unrecorded_drops`].
     unrecorded_drops: bool,
 }
@@ -99,9 +104,11 @@ impl CacheMap {
             partial: BTreeMap::new(),
             lost: BTreeSet::new(),
             emptied: Vec::new(),
+            empty_in_use: BTreeSet::new(),
             by_age: BTreeSet::new(),
             clock: Born::default(),
             looked_at: Cell::new(0),
+            begun: 0,
             unrecorded_drops: false,
             relief: 0,
         }
@@ -253,6 +260,7 @@ impl CacheMap {
         first: (u64, u64),
     ) {
         let blocks = self.geometry.segment_blocks;
+        self.begun += 1;
         let segment = &mut self.segments[number as usize];
         self.by_age.remove(&(segment.born, number));
         segment.begin(phase, stream, first, blocks);
@@ -474,9 +482,30 @@ impl CacheMap {
 
     fn note_if_empty(&mut self, number: u32) {
         let segment = &self.segments[number as usize];
-        if segment.phase == SegmentPhase::Sealed && segment.live == 0 && segment.pins == 0 {
+        if segment.phase != SegmentPhase::Sealed || segment.live > 0 {
+            return;
+        }
+        if segment.pins > 0 {
+            self.empty_in_use.insert(number);
+        } else {
+            self.empty_in_use.remove(&number);
             self.emptied.push(number);
         }
+    }
+
+    /// True if nothing counts any more in so many segments, but they cannot be freed yet.
+    pub(crate) fn are_empty_in_use(&mut self, least: usize) -> bool {
+        if self.empty_in_use.len() < least {
+            return false;
+        }
+        let segments = &self.segments;
+        self.empty_in_use.retain(|number| {
+            let segment = segments.get(*number as usize);
+            segment.is_some_and(|segment| {
+                segment.phase == SegmentPhase::Sealed && segment.live == 0 && segment.pins > 0
+            })
+        });
+        self.empty_in_use.len() >= least
     }
 
     /// To be called when a segment becomes sealed: it may be empty already.

@@ -91,7 +91,7 @@ impl Context {
             segment.phase != SegmentPhase::Sealed || segment.live == 0 || segment.leaving > 0
         };
         let fits = !held && !skipped.contains(&segment);
-        fits.then_some(Choice { segment, sparse: false, forced: false })
+        fits.then_some(Choice { segment, compacts: false, forced: false })
     }
 
     /// Forgets, some slots at a time, the clean blocks that only the lost member had (I62).

@@ -1,8 +1,9 @@
 //! Reclaim: emptying segments so that they can be written again.
 //!
-//! One victim at a time, chosen by `policy`: of the clean blocks some are kept (hit, pinned, within
-//! the smallest share of their volume), the rest is dropped from the map. What is kept, and what is
-//! dirty, moves to the survivor stream. Moving a block takes its block lock, so that the copy,
+//! One victim at a time, chosen by `policy`. While there is room (`compaction`) all that counts in
+//! it is kept. Else some of the clean blocks are kept (hit, pinned, within the smallest share of
+//! their volume), and the rest is dropped from the map. What is kept, and what is dirty, moves to
+//! the survivor stream. Moving a block takes its block lock, so that the copy,
 //! which carries a newer sequence than anything written before, can never overtake a newer write
 //! (I8). If there is no room to move dirty blocks, destage is asked to hurry instead; reclaim never
 //! needs space to make progress. Dirty blocks of a volume that is destaged in order are never
@@ -12,6 +13,7 @@
 //! An empty segment is *freed*; it is written again only after a checkpoint that says so is in
 //! effect (I7).
 
+pub(crate) mod compaction;
 pub(crate) mod policy;
 pub(crate) mod relocate;
 pub(crate) mod shares;
@@ -23,6 +25,7 @@ use crate::context::coverage::CoverageMark;
 use crate::fault::{self, PlantedBug};
 use crate::map::CacheMap;
 use crate::map::segment::{BlockState, Key, SegmentPhase};
+use crate::reclaim::compaction::{Compacting, Compaction};
 use crate::reclaim::policy::{Block, Candidate, Choice, Keep, Keeping, Kept, Victims, View};
 use crate::reclaim::relocate::Relocations;
 use alloc::vec::Vec;
@@ -44,6 +47,7 @@ struct Victim {
 pub(crate) struct Reclaim {
     victim: Option<Victim>,
     victims: Victims,
+    compaction: Compaction,
     /// Rounds of reclaim, from 1: one ends when as many victims were taken as there are segments.
     round: u64,
     taken: u32,
@@ -86,7 +90,9 @@ impl Context {
     /// A clean block of the victim is on its way: why?
     fn count_survivor(&mut self, slot: u32, kept: &mut Kept) {
         kept.all += 1;
-        if self.map.is_pinned(slot) {
+        if kept.choice.compacts {
+            self.stats.survivor_compacted_blocks += 1;
+        } else if self.map.is_pinned(slot) {
             self.stats.survivor_pinned_blocks += 1;
         } else if self.map.is_hit(slot) {
             kept.hits += 1;
@@ -130,6 +136,35 @@ impl Context {
         }
     }
 
+    /// A victim from the lists, or by a pass over all segments.
+    fn choose_from(
+        &mut self,
+        victims: &mut Victims,
+        (view, round): (&View, u64),
+        skipped: &[u32],
+    ) -> Option<Choice> {
+        let map = &self.map;
+        // Retired segments are emptied by `pool`.
+        let count = self.segments_staying();
+        let offered = |number: &u32| *number < count && !skipped.contains(number);
+        let look =
+            |number: u32| Some(number).filter(offered).and_then(|number| candidate(map, number, round));
+        let passes = fault::planted(PlantedBug::PassForEachVictim);
+        if !passes && let Some(choice) = victims.next(view, look) {
+            return Some(choice);
+        }
+        if victims.is_barren(map.relief, view) {
+            return None;
+        }
+        map.look_at(count.into());
+        let relief = skipped.is_empty().then_some(map.relief);
+        let choice = victims.pass(view, relief, (0..count).filter_map(look), count, look);
+        if victims.has_more() {
+            self.coverage.add(CoverageMark::VictimsListed);
+        }
+        choice
+    }
+
     fn evict(&mut self, slot: u32) {
         let key = self.map.key(slot);
         let probation = self.is_on_probation(slot);
@@ -142,7 +177,14 @@ impl Context {
 
 impl Reclaim {
     pub(crate) fn new() -> Self {
-        Self { victim: None, victims: Victims::default(), round: 1, taken: 0, victims_since_enough: 0 }
+        Self {
+            victim: None,
+            victims: Victims::default(),
+            compaction: Compaction::default(),
+            round: 1,
+            taken: 0,
+            victims_since_enough: 0,
+        }
     }
 
     /// Nothing is reclaimed any more.
@@ -196,14 +238,28 @@ impl Reclaim {
                 if Self::is_busy_relocating(cx, checkpoint) {
                     return; // What is under way makes room; a victim chosen now would lose what deserves to stay.
                 }
-                let Some(choice) = self.choose_victim(cx, &skipped) else {
+                let half = cx.half_victim(&skipped);
+                let compacting = match half {
+                    None => self.choose_to_compact(cx, &skipped),
+                    Some(_) => Compacting::No,
+                };
+                let choice = match compacting {
+                    Compacting::Take(choice) => Some(choice),
+                    Compacting::Wait => {
+                        self.victims_since_enough = 0; // There is enough for now.
+                        return;
+                    }
+                    Compacting::No => half.or_else(|| self.choose_victim(cx, &skipped)),
+                };
+                let Some(choice) = choice else {
                     cx.reclaim_wants_destage = true;
                     cx.cover(CoverageMark::ReclaimWantsDestage);
                     cx.yield_kept_orders(checkpoint.is_idle());
                     return;
                 };
                 let segment = choice.segment;
-                if self.spares(cx, segment) && !choice.forced && !self.is_moving_in_vain(cx) {
+                let spared = !choice.compacts && self.spares(cx, segment);
+                if spared && !choice.forced && !self.is_moving_in_vain(cx) {
                     continue;
                 }
                 self.victims_since_enough += 1;
@@ -241,35 +297,21 @@ impl Reclaim {
             movable: if cx.can_relocate() && !self.is_moving_in_vain(cx) { most * 3 / 4 } else { 1 },
             newest: cx.log.next_sequence,
             probation_share: cx.ghosts.probation_share(),
+            densest: None,
         }
     }
 
-    fn choose_victim(&mut self, cx: &mut Context, skipped: &[u32]) -> Option<Choice> {
-        if let Some(choice) = cx.half_victim(skipped) {
-            return Some(choice);
+    fn choose_to_compact(&mut self, cx: &mut Context, skipped: &[u32]) -> Compacting {
+        if self.is_moving_in_vain(cx) && !fault::planted(PlantedBug::CompactWithoutBound) {
+            return Compacting::No;
         }
         let view = self.view(cx);
-        let (map, round) = (&cx.map, self.round);
-        // Retired segments are emptied by `pool`.
-        let count = cx.segments_staying();
-        let offered = |number: &u32| *number < count && !skipped.contains(number);
-        let look =
-            |number: u32| Some(number).filter(offered).and_then(|number| candidate(map, number, round));
-        let passes = fault::planted(PlantedBug::PassForEachVictim);
-        let victims = &mut self.victims;
-        if !passes && let Some(choice) = victims.next(&view, look) {
-            return Some(choice);
-        }
-        if victims.is_barren(map.relief, &view) {
-            return None;
-        }
-        map.look_at(count.into());
-        let relief = skipped.is_empty().then_some(map.relief);
-        let choice = victims.pass(&view, relief, (0..count).filter_map(look), count, look);
-        if victims.has_more() {
-            cx.coverage.add(CoverageMark::VictimsListed);
-        }
-        choice
+        self.compaction.choose(cx, (&view, self.round), skipped)
+    }
+
+    fn choose_victim(&mut self, cx: &mut Context, skipped: &[u32]) -> Option<Choice> {
+        let view = self.view(cx);
+        cx.choose_from(&mut self.victims, (&view, self.round), skipped)
     }
 
     /// Spares a victim for the rest of the round if most of it would be kept for the smallest share
@@ -330,7 +372,7 @@ impl Reclaim {
                         cx.count_survivor(slot, &mut kept);
                         false
                     } else if keep == Keep::Must {
-                        return self.wait_with_victim(cx, Victim { segment, next, kept });
+                        return self.wait_with_victim(cx, Victim { segment, next, kept }, checkpoint);
                     } else {
                         cx.evict(slot);
                         false
@@ -343,7 +385,7 @@ impl Reclaim {
                 BlockState::Dirty | BlockState::Destaged => true,
             };
             if moves && !relocations.relocate(cx, slot) {
-                return self.wait_with_victim(cx, Victim { segment, next, kept });
+                return self.wait_with_victim(cx, Victim { segment, next, kept }, checkpoint);
             }
             cx.stats.survivor_unclean_blocks += u64::from(moves);
             next += 1;
@@ -379,11 +421,15 @@ impl Reclaim {
         keeping.decide(&block, kept)
     }
 
-    /// A block of the victim cannot be moved now. If moves are under way, they will make it
-    /// possible; if not, the block is being changed or there is no room: another victim may do.
-    fn wait_with_victim(&mut self, cx: &mut Context, victim: Victim) -> Emptying {
+    /// A block of the victim cannot be moved now. If moves that are under way will make it
+    /// possible, or a flush of the cache device, it is waited for; if not, the block is being
+    /// changed or there is no room: another victim may do.
+    fn wait_with_victim(&mut self, cx: &mut Context, victim: Victim, checkpoint: &Checkpoints) -> Emptying {
         cx.cover(CoverageMark::VictimWaits);
-        if cx.log.moves == 0 {
+        let slot = cx.map.slot(victim.segment, victim.next);
+        let moves = cx.log.moves > 0 && (cx.can_drain_survivors() || checkpoint.is_room_coming(cx));
+        let moves = moves || cx.log.moves > 0 && fault::planted(PlantedBug::WaitForStuckMoves);
+        if !moves && !cx.moves_too_early(slot) {
             cx.reclaim_wants_destage = true;
             return Emptying::Stuck(victim.segment);
         }
@@ -397,8 +443,6 @@ impl Reclaim {
         if cx.fenced || cx.can_relocate() {
             return false;
         }
-        let stream = &cx.log.streams[StreamKind::Survivor.index()];
-        let drains = !cx.free.window.is_empty() || stream.room(cx.batch_blocks()) > 1;
-        cx.log.moves > 0 && drains || checkpoint.is_room_coming(cx)
+        cx.log.moves > 0 && cx.can_drain_survivors() || checkpoint.is_room_coming(cx)
     }
 }

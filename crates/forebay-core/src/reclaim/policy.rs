@@ -1,5 +1,8 @@
 //! Policies: the segment to reclaim, and what of it to keep. They decide, and have no effects.
 //!
+//! A victim is *compacted* (all that counts is kept) while there is room, see `compaction`; else
+//! blocks are *evicted* as the policy says.
+//!
 //! **Victims.** Looking at all segments for every choice would cost more than the rest of reclaim
 //! on a large cache. So one pass ranks them all and keeps a short list of the best (one in 64, at
 //! most 64) of each queue; the next choices are served from it, each looked at again. A pass over n
@@ -7,15 +10,11 @@
 //!
 //! **Policies.** `Fifo`: the oldest. `Lru`: cost and benefit, `(1 - u) * age / (1 + u)`, the rule
 //! of log-structured file systems (Rosenblum and Ousterhout, 1991), where `u` is the share of
-//! blocks that still count; unclean blocks weigh twice, since they must be moved. `S3Fifo`: two
+//! blocks that still count; unclean blocks weigh twice, since they must be moved. Compaction has
+//! the same rule, but all blocks weigh the same, since all are moved. `S3Fifo`: two
 //! queues by age (Yang and others, 2023): what was filled or written is on *probation*, survivors
 //! are *main*; probation gives way while it holds more than its share, which follows what comes
 //! back (`context::ghosts`). All but `Fifo` keep blocks that were hit, within the endurance budget.
-//!
-//! **Sparse segments** go first under every policy, the emptiest before the others, and what counts
-//! in them is kept: headers of small batches and blocks that were overwritten leave holes, and as
-//! long as room can be made by putting together what is left, nothing needs to be evicted. At 3/8
-//! two moved blocks make room for more than three.
 //!
 //! **Progress** (I25). No victim keeps more than 7/8 of its blocks, pinned ones and those within a
 //! minimum share included; segments that hold too many pinned blocks are taken only if there is no
@@ -25,8 +24,6 @@ use crate::api::settings::{Priority, ReclaimPolicy};
 use crate::context::ghosts::WHOLE;
 use alloc::vec::Vec;
 
-/// A segment of which no more than so many eighths count is sparse.
-const SPARSE_EIGHTHS: u32 = 3;
 /// Choices served by one pass over the segments: one in this many segments, and at most so many.
 const LISTED_ONE_IN: u32 = 64;
 
@@ -58,54 +55,51 @@ pub(crate) struct View {
     pub(crate) newest: u64,
     /// Share of the segments that may be on probation under `S3Fifo`, of [`WHOLE`].
     pub(crate) probation_share: u64,
+    /// Compaction: most blocks that count in a victim. `None`: eviction.
+    pub(crate) densest: Option<u32>,
 }
 
 /// A segment to be reclaimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Choice {
     pub(crate) segment: u32,
-    /// Nearly empty, and taken for that: what is left of it is kept.
-    pub(crate) sparse: bool,
+    /// Taken for its holes: what counts in it is kept.
+    pub(crate) compacts: bool,
     /// There was nothing better: pinned blocks that cannot be moved are given up.
     pub(crate) forced: bool,
 }
 
 impl View {
-    fn is_sparse(&self, candidate: &Candidate) -> bool {
-        8 * candidate.live <= SPARSE_EIGHTHS * self.segment_blocks
-    }
-
     /// Few enough of its blocks must be moved.
     fn is_movable(&self, candidate: &Candidate) -> bool {
         candidate.unclean < self.movable
     }
 
-    /// The same, if its pinned blocks are to be moved as well.
+    /// The same, if its pinned blocks are to be moved as well, or all blocks.
     fn is_easy(&self, candidate: &Candidate) -> bool {
-        candidate.unclean + candidate.pinned < self.movable
+        match self.densest {
+            Some(densest) => self.is_movable(candidate) && candidate.live <= densest,
+            None => candidate.unclean + candidate.pinned < self.movable,
+        }
     }
 
     /// Worth of reclaiming a segment; comparable within a queue.
     fn rank(&self, candidate: &Candidate) -> u128 {
         let age = u128::from(self.newest.saturating_sub(candidate.born) + 1);
-        if self.is_sparse(candidate) {
-            return u128::MAX - u128::from(candidate.live);
-        }
-        if self.policy != ReclaimPolicy::Lru {
-            return age;
-        }
+        let counts = match (self.densest, self.policy) {
+            (Some(_), _) => 2 * candidate.live,
+            (None, ReclaimPolicy::Lru) => candidate.live + candidate.unclean,
+            (None, _) => return age,
+        };
         let all = 2 * self.segment_blocks;
-        let counts = (candidate.live + candidate.unclean).min(all);
+        let counts = counts.min(all);
         // One is added so that age decides among segments that are full.
         u128::from(all - counts + 1) * age * 1024 / u128::from(all + counts)
     }
 
-    fn is_rank_of_sparse(&self, rank: u128) -> bool {
-        rank > u128::MAX - u128::from(self.segment_blocks)
-    }
-
     fn queue(&self, candidate: &Candidate) -> usize {
-        usize::from(self.policy == ReclaimPolicy::S3Fifo && !candidate.probation)
+        let two = self.policy == ReclaimPolicy::S3Fifo && self.densest.is_none();
+        usize::from(two && !candidate.probation)
     }
 }
 
@@ -157,20 +151,17 @@ impl Victims {
             queue = 1 - queue;
         }
         self.fresh = false;
-        let (rank, segment) = self.lists[queue].pop()?;
+        let (_, segment) = self.lists[queue].pop()?;
         self.sizes[queue] = self.sizes[queue].saturating_sub(1);
-        Some(Choice { segment, sparse: view.is_rank_of_sparse(rank), forced: false })
+        Some(Choice { segment, compacts: view.densest.is_some(), forced: false })
     }
 
-    /// The queue of a sparse segment; else probation if it is too large, and main if not.
+    /// Probation if it is too large, and main if not.
     fn queue_to_serve(&self, view: &View) -> usize {
-        let sparse = (0..2).find(|queue: &usize| {
-            self.lists[*queue].last().is_some_and(|(rank, _)| view.is_rank_of_sparse(*rank))
-        });
         let all = u64::from(self.sizes[0] + self.sizes[1]);
         let (share, whole) = (u128::from(view.probation_share), u128::from(WHOLE));
         let share = ((u128::from(all) * share + whole / 2) / whole).max(1) as u64;
-        sparse.unwrap_or(usize::from(u64::from(self.sizes[0]) <= share))
+        usize::from(u64::from(self.sizes[0]) <= share)
     }
 
     /// Ranks all segments anew and chooses. `relief` is the state of the map, `None` if what was
@@ -187,7 +178,7 @@ impl Victims {
         self.made_for = Some(view.policy);
         self.lists.iter_mut().for_each(Vec::clear);
         self.sizes = [0; 2];
-        let most = (segments / LISTED_ONE_IN).clamp(1, LISTED_ONE_IN) as usize;
+        let most = listed(segments);
         let mut last_resort: Option<(u128, u32)> = None;
         for candidate in candidates {
             let queue = view.queue(&candidate);
@@ -195,17 +186,22 @@ impl Victims {
             let entry = (view.rank(&candidate), candidate.segment);
             if view.is_easy(&candidate) {
                 enlist(&mut self.lists[queue], entry, most);
-            } else if view.is_movable(&candidate) {
+            } else if view.densest.is_none() && view.is_movable(&candidate) {
                 last_resort = last_resort.max(Some(entry));
             }
         }
         self.fresh = true;
         let choice = self.next(view, look);
-        let forced = last_resort.map(|(_, segment)| Choice { segment, sparse: false, forced: true });
+        let forced = last_resort.map(|(_, segment)| Choice { segment, compacts: false, forced: true });
         let choice = choice.or(forced);
         self.barren = relief.filter(|_| choice.is_none()).map(|relief| (relief, view.movable));
         choice
     }
+}
+
+/// Victims that one pass over so many segments lists.
+pub(crate) fn listed(segments: u32) -> usize {
+    (segments / LISTED_ONE_IN).clamp(1, LISTED_ONE_IN) as usize
 }
 
 /// Enters into a list of at most `most`, sorted with the best last.
@@ -268,15 +264,20 @@ pub(crate) struct Keeping {
 impl Keeping {
     /// Most blocks of a segment that are moved instead of evicted: the rest is what reclaim gains
     /// (I25).
-    pub(crate) fn kept_max(&self) -> u32 {
-        if self.segment_blocks < 64 {
-            return self.segment_blocks / 2; // Headers of batches take much of so small a segment.
+    pub(crate) fn kept_max(segment_blocks: u32) -> u32 {
+        if segment_blocks < 64 {
+            return segment_blocks / 2; // Headers of batches take much of so small a segment.
         }
-        self.segment_blocks - self.segment_blocks / 8 - 2
+        segment_blocks - segment_blocks / 8 - 2
     }
 
     pub(crate) fn decide(&self, block: &Block, kept: &Kept) -> Keep {
-        let most = if kept.choice.forced { self.segment_blocks / 4 } else { self.kept_max() };
+        if kept.choice.compacts {
+            // A victim of compaction has no more blocks than may be kept.
+            return if block.above_maximum && !block.pinned { Keep::No } else { Keep::Must };
+        }
+        let most =
+            if kept.choice.forced { self.segment_blocks / 4 } else { Self::kept_max(self.segment_blocks) };
         if kept.all >= most {
             return Keep::No;
         }
@@ -292,11 +293,7 @@ impl Keeping {
             Priority::High => block.probation || block.hit && self.policy != ReclaimPolicy::Fifo,
         };
         let in_budget = kept.hits < self.segment_blocks * self.survivors_max_pct / 100;
-        if block.within_minimum || kept.choice.sparse || second_chance && in_budget {
-            Keep::IfPossible
-        } else {
-            Keep::No
-        }
+        if block.within_minimum || second_chance && in_budget { Keep::IfPossible } else { Keep::No }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::reclaim::policy::{Choice, Keep, Victims};
 use alloc::vec::Vec;
 
 fn view(policy: ReclaimPolicy) -> View {
-    View { policy, segment_blocks: 16, movable: 11, newest: 100, probation_share: WHOLE / 10 }
+    View { policy, segment_blocks: 16, movable: 11, newest: 100, probation_share: WHOLE / 10, densest: None }
 }
 
 fn candidate(segment: u32, born: u64, live: u32, unclean: u32) -> Candidate {
@@ -70,15 +70,26 @@ fn segments_that_must_be_moved_are_not_offered_and_pinned_ones_are_the_last_reso
     let pinned = Candidate { pinned: 12, ..candidate(2, 1, 16, 0) };
     assert_eq!(chosen(&view, &[candidate(1, 1, 16, 11)]), None);
     assert_eq!(chosen(&view, &[pinned, candidate(3, 9, 16, 0)]), Some(3));
-    assert_eq!(choose(&view, &[pinned]), Some(Choice { segment: 2, sparse: false, forced: true }));
+    assert_eq!(choose(&view, &[pinned]), Some(Choice { segment: 2, compacts: false, forced: true }));
 }
 
 #[test]
-fn sparse_segments_go_first() {
-    let view = view(ReclaimPolicy::S3Fifo);
-    let sparse = Candidate { probation: false, ..candidate(2, 90, 3, 0) };
-    let candidates = [candidate(1, 1, 16, 0), sparse, candidate(3, 2, 16, 0), candidate(4, 3, 16, 0)];
-    assert_eq!(choose(&view, &candidates), Some(Choice { segment: 2, sparse: true, forced: false }));
+fn compaction_takes_what_has_holes_by_cost_and_benefit_whatever_the_policy() {
+    let main = Candidate { probation: false, ..candidate(2, 50, 6, 0) };
+    let old = candidate(5, 1, 12, 0);
+    for policy in [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo] {
+        let view = View { densest: Some(12), ..view(policy) };
+        let choice = |segment| Some(Choice { segment, compacts: true, forced: false });
+        let full = [candidate(1, 1, 16, 0), candidate(3, 2, 13, 0)];
+        assert_eq!(choose(&view, &full), None, "{policy:?}: moving them makes too little room");
+        assert_eq!(choose(&view, &[full[0], main, full[1]]), choice(2));
+        assert_eq!(choose(&view, &[main, old]), choice(2), "ten sixteenths at 51 are more than four at 100");
+        let young = Candidate { born: 90, ..main };
+        assert_eq!(choose(&view, &[young, old]), choice(5), "but not at 11");
+        let pinned = Candidate { pinned: 16, ..main };
+        assert_eq!(choose(&view, &[pinned]), choice(2), "pinned blocks move like all others");
+        assert_eq!(choose(&view, &[candidate(2, 1, 11, 11)]), None, "so much cannot be moved now");
+    }
 }
 
 #[test]
@@ -113,7 +124,7 @@ fn block() -> Block {
 }
 
 fn kept(hits: u32, all: u32) -> Kept {
-    Kept { choice: Choice { segment: 0, sparse: false, forced: false }, hits, all }
+    Kept { choice: Choice { segment: 0, compacts: false, forced: false }, hits, all }
 }
 
 fn keeping(policy: ReclaimPolicy) -> Keeping {
@@ -146,11 +157,26 @@ fn shares_and_priority_say_who_gives_way() {
 }
 
 #[test]
+fn compaction_keeps_everything_but_what_is_above_its_share() {
+    let choice = Choice { segment: 0, compacts: true, forced: false };
+    let compacted = Kept { choice, hits: 0, all: 0 };
+    for policy in [ReclaimPolicy::Fifo, ReclaimPolicy::S3Fifo] {
+        assert_eq!(keeping(policy).decide(&block(), &compacted), Keep::Must);
+        let low = Block { priority: Priority::Low, ..block() };
+        assert_eq!(keeping(policy).decide(&low, &compacted), Keep::Must);
+        let above = Block { above_maximum: true, ..block() };
+        assert_eq!(keeping(policy).decide(&above, &compacted), Keep::No);
+        let pinned = Block { pinned: true, ..above };
+        assert_eq!(keeping(policy).decide(&pinned, &compacted), Keep::Must);
+    }
+}
+
+#[test]
 fn nothing_is_kept_beyond_what_leaves_room() {
     let keeping = keeping(ReclaimPolicy::S3Fifo);
     let all = Block { pinned: true, within_minimum: true, hit: true, ..block() };
     assert_eq!(keeping.decide(&all, &kept(0, 53)), Keep::Must);
     assert_eq!(keeping.decide(&all, &kept(0, 54)), Keep::No, "I25");
-    let forced = Kept { choice: Choice { segment: 0, sparse: false, forced: true }, hits: 0, all: 0 };
+    let forced = Kept { choice: Choice { segment: 0, compacts: false, forced: true }, hits: 0, all: 0 };
     assert_eq!(keeping.decide(&all, &forced), Keep::IfPossible);
 }

@@ -2,6 +2,11 @@
 //!
 //! A move takes the lock of its block, so the copy, which carries a newer sequence than anything
 //! written before, can never overtake a newer write (I8).
+//!
+//! Moves and destage do not wait for each other. A dirty block is moved once the cache device holds
+//! it durably, so its copy may be written back before that is durable itself (I11). If it was
+//! picked for destage meanwhile, what is written back is the copy (`destage::Destager::follow`): a
+//! block that waited for another turn of the sweep would be too old by then.
 
 use crate::base::slab::Slab;
 use crate::context::Context;
@@ -45,6 +50,27 @@ impl Context {
             && self.has_room_to_relocate()
     }
 
+    /// Moves that are under way find room. There may be less than when they began: writers take
+    /// segments, too.
+    pub(crate) fn can_drain_survivors(&self) -> bool {
+        let stream = &self.log.streams[StreamKind::Survivor.index()];
+        !self.free.window.is_empty() || stream.room(self.batch_blocks()) > 1
+    }
+
+    /// The block is dirty, and the cache device does not hold it durably yet.
+    pub(crate) fn moves_too_early(&self, slot: u32) -> bool {
+        let early = self.map.state(slot) == BlockState::Dirty && !self.is_held(slot);
+        early && !fault::planted(PlantedBug::MoveBeforeDurable)
+    }
+
+    /// A block is dirty, and destage has picked it: it writes it back, or waits for a flush of the
+    /// backing store.
+    fn is_being_destaged(&self, slot: u32) -> bool {
+        let key = self.map.key(slot);
+        let waiting = &self.map.volumes[usize::from(key.volume().0)].waiting;
+        self.map.state(slot) == BlockState::Dirty && !self.map.is_lost(slot) && !waiting.has(key.block())
+    }
+
     /// Room for one more survivor: the worst case is a header block for each.
     fn has_room_to_relocate(&self) -> bool {
         let stream = &self.log.streams[StreamKind::Survivor.index()];
@@ -75,6 +101,10 @@ impl Relocations {
         let key = cx.map.key(slot);
         let range = BlockRange { first: key, last: key };
         if !cx.can_relocate() || cx.map.is_fixed(slot) || !cx.has_room_for_single(slot) {
+            return false;
+        }
+        if cx.moves_too_early(slot) {
+            cx.want_cache_flush();
             return false;
         }
         if !fault::planted(PlantedBug::RelocateWithoutLock) && !cx.locks.try_acquire(range) {
@@ -114,6 +144,10 @@ impl Relocations {
         } else if right {
             let dirty =
                 cx.map.state(slot) == BlockState::Dirty && !fault::planted(PlantedBug::ForgetDirtySurvivor);
+            assert!(
+                !dirty || cx.is_held(slot),
+                "I11: only what the cache holds durably is moved while it is dirty"
+            );
             self.moves.get_mut(number).recorded_dirty = dirty;
             let item = Item {
                 key,
@@ -141,9 +175,18 @@ impl Relocations {
     /// away writers, but not those who make room or find damage. If its new record calls it dirty,
     /// it comes back as destaged, and is marked clean: else a crash would make it dirty, over
     /// whatever is written past the cache from now on (I74).
-    pub(crate) fn relocated(&mut self, cx: &mut Context, number: u32, slot: Option<u32>) {
+    ///
+    /// Returns from where to where it was moved, if destage has picked it and is to follow.
+    pub(crate) fn relocated(
+        &mut self,
+        cx: &mut Context,
+        number: u32,
+        slot: Option<u32>,
+    ) -> Option<(u32, u32)> {
         let relocation = self.moves.get(number);
         let (from, key, recorded_dirty) = (relocation.from, relocation.key, relocation.recorded_dirty);
+        let is_whole = relocation.mask.is_none();
+        let mut followed = None;
         let current = cx.map.lookup(key) == Some(from) || fault::planted(PlantedBug::RelocateWithoutLock);
         let resurfaces = recorded_dirty && !fault::planted(PlantedBug::ForgetRecordOfDropped);
         if let Some(slot) = slot.filter(|_| current || resurfaces) {
@@ -162,7 +205,13 @@ impl Relocations {
                 BlockState::Clean | BlockState::Void => {}
             }
             let (pinned, born) = (cx.map.is_pinned(from), cx.map.born(from));
+            let follows = current && is_whole && cx.is_being_destaged(from);
             cx.map.insert_born(slot, state, born);
+            if follows {
+                cx.map.volumes[usize::from(key.volume().0)].waiting.remove(key.block());
+                cx.cover(CoverageMark::SurvivorFollowed);
+                followed = Some((from, slot));
+            }
             if pinned {
                 cx.map.set_pinned(slot);
             }
@@ -178,6 +227,7 @@ impl Relocations {
         }
         cx.map.unpin(from);
         self.end_relocation(cx, number);
+        followed
     }
 
     fn end_relocation(&mut self, cx: &mut Context, number: u32) {

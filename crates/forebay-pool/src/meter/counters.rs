@@ -125,6 +125,7 @@ counters! {
     Counter survivor_pinned_blocks = "Clean blocks that reclaim kept because they are pinned";
     Counter survivor_share_blocks = "Clean blocks that reclaim kept for the share or the priority of their volume";
     Counter survivor_unclean_blocks = "Blocks that reclaim had to move because the backing store does not have them durably";
+    Counter survivor_compacted_blocks = "Clean blocks that reclaim kept because there is room for them";
     Counter readmitted_blocks = "Fills that were kept like hits at once because the block had been evicted not long ago";
     Counter batches = "Batches written to the log";
     Counter checkpoints = "Checkpoints that took effect";

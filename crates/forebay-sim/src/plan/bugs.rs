@@ -48,6 +48,12 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (SequentialLeavesCopy, Needs::Nothing, Plan::sequential_writes),
     (TrimDirty, Needs::Nothing, Plan::small_share),
     (KeepWithoutBound, Needs::Nothing, Plan::full_of_pins),
+    // Shown by `tests/room.rs` of the core: the one writes too much, the other takes small
+    // segments.
+    (CompactWithoutBound, Needs::OtherTest, Plan::as_drawn),
+    (WaitForStuckMoves, Needs::OtherTest, Plan::as_drawn),
+    (MoveBeforeDurable, Needs::Nothing, Plan::destaged_at_once),
+    (LoseMovedExtent, Needs::Nothing, Plan::as_drawn),
     // Shown by `tests/lifecycle.rs` of the core: it takes a read that hangs.
     (ForgetRecordOfDropped, Needs::OtherTest, Plan::as_drawn),
     (MixFlushEpochs, Needs::Nothing, Plan::ordered),
