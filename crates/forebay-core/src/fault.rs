@@ -106,8 +106,8 @@ planted_bugs! {
     CompactWithoutBound = "compact-without-bound",
     /// Dirty blocks are moved although the cache does not hold them durably yet.
     MoveBeforeDurable = "move-before-durable",
-    /// Reclaim waits for moves for which there is no room.
-    WaitForStuckMoves = "wait-for-stuck-moves",
+    /// Blocks on the move for which there is no room go on waiting for it.
+    KeepStuckMoves = "keep-stuck-moves",
     /// A block that is moved while it is written back is written back no more.
     LoseMovedExtent = "lose-moved-extent",
     /// A block that was dropped while it moved is forgotten, though its new record calls it dirty.

@@ -169,7 +169,7 @@ fn a_volume_grows_beyond_an_odd_end_though_the_block_there_must_be_written_back_
 
 const FIRST: u64 = 2000;
 
-/// Twenty dirty blocks are on their way out of segments that the pool gives up, and wait for one
+/// Some dirty blocks are on their way out of segments that the pool gives up, and wait for one
 /// whose read hangs. Meanwhile they are written back, so they are clean, and dropped. Then they are
 /// appended, with records that call them dirty. The first is written past the cache, and the cache
 /// is opened again: how many are dirty?
@@ -180,12 +180,14 @@ fn dirty_of_dropped() -> u64 {
     rig.reopen(); // From now on everything is kept.
     (0..1200).for_each(|block| rig.read(0, block));
     rig.rest(GATHERED_NS);
-    (FIRST..FIRST + 20).for_each(|block| rig.write(0, block));
+    (FIRST..FIRST + 21).for_each(|block| rig.write(0, block));
+    // The last one is read alone: what was before it is somewhere else now.
+    rig.write(0, FIRST + 19);
     rig.request(0, RequestKind::Flush, 0, 0, Treatment::Cache);
     rig.rest(GATHERED_NS);
     let geometry = rig.engine.geometry();
     let left = geometry.device_blocks - 10 * u64::from(geometry.segment_blocks);
-    let at = rig.place_of(0, FIRST + 19);
+    let at = rig.place_of(0, FIRST + 20);
     assert!(at > left * BLOCK, "they have to move");
     rig.hangs = Some(at);
     rig.engine.shrink_pool(rig.now(), left * BLOCK).expect("it can be smaller");

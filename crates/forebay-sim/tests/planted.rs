@@ -25,8 +25,8 @@ const ELSEWHERE: &[PlantedBug] = &[
     PlantedBug::CompactWithoutBound,
     PlantedBug::DawdleWithMarks,
     PlantedBug::ForgetRecordOfDropped,
+    PlantedBug::KeepStuckMoves,
     PlantedBug::PassForEachVictim,
-    PlantedBug::WaitForStuckMoves,
 ];
 /// Bugs that show in few runs, but early there: of many seeds some crash points are taken, and not
 /// of few seeds all. They were caught with a fifth of the time. They take longest still, and are

@@ -4,8 +4,9 @@
 //! the gaps between them (`extent`):
 //!
 //! 1. picked by the destage order among the blocks that wait; only blocks that the cache device
-//!    holds durably (I11: else a power cut could leave the backing store newer than the cache, and
-//!    a clean copy of the older content would be believed);
+//!    holds durably, in their slot or in the one that they were moved from (I11: else a power cut
+//!    could leave the backing store newer than the cache, and a clean copy of the older content
+//!    would be believed);
 //! 2. under the backing lock: what lies in gaps is read from the backing store; then the rest
 //!    from the cache, and compared with its checksums;
 //! 3. written to the backing store; an extent of discards is zeroed there instead, and its space

@@ -173,7 +173,7 @@ impl Engine {
             }
             OpKind::DestageWrite { extent } => self.destager.written(&mut self.cx, extent, ok),
             OpKind::RelocateRead { relocation } => {
-                self.relocations.relocation_read(&mut self.cx, relocation, ok, crcs)
+                self.relocations.relocations_read(&mut self.cx, relocation, ok, crcs)
             }
             OpKind::ScrubRead { read } => self.scrub.slots_read(&mut self.cx, read, ok, crcs),
             OpKind::ScrubFetch { key, page, token } => {

@@ -43,7 +43,9 @@ impl Engine {
         self.step_lifecycle();
         // A shrink moves blocks before batches are made.
         self.step_pool();
-        // Segments that these two have emptied.
+        // Moves that the steps above have begun: adjacent blocks are read at once.
+        self.relocations.read_gathered(&mut self.cx);
+        // Segments that these have emptied.
         self.reclaim.collect_emptied(&mut self.cx);
         // Stores that were written past the cache and are quiet are flushed.
         self.cx.step_intents();

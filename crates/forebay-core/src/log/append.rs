@@ -109,7 +109,7 @@ impl Context {
         }
         let Some(segment) = self.take_segment(kind) else {
             if kind != StreamKind::Write {
-                self.drop_fills(kind);
+                self.end_without_room(kind);
             }
             return false;
         };
@@ -152,22 +152,24 @@ impl Context {
         }
     }
 
-    /// No room for fills: they are a convenience, forget them.
-    fn drop_fills(&mut self, kind: StreamKind) {
-        // In a mirrored cache clean blocks on the move are among them; they stay where they are.
-        let is_fill = |item: &Item| match item.done {
+    /// No room. Fills are a convenience: forget them. Blocks on the move stay where they are, if no
+    /// segment is about to come: who waited for them would wait for ever (writers have taken what
+    /// they had counted on).
+    fn end_without_room(&mut self, kind: StreamKind) {
+        let none_comes = self.free.pool.is_empty() && !fault::planted(PlantedBug::KeepStuckMoves);
+        let ends = |item: &Item| match item.done {
             ItemOwner::Fill(..) | ItemOwner::Copy(_) => true,
-            ItemOwner::Survivor(_) => kind == StreamKind::Fill,
+            ItemOwner::Survivor(_) => kind == StreamKind::Fill || none_comes,
             _ => false,
         };
-        if !self.log.streams[kind.index()].queue.iter().any(is_fill) {
+        if !self.log.streams[kind.index()].queue.iter().any(ends) {
             return;
         }
         self.cover(CoverageMark::FillsForgotten);
         let queue = core::mem::take(&mut self.log.streams[kind.index()].queue);
-        let (fills, others): (VecDeque<Item>, VecDeque<Item>) = queue.into_iter().partition(is_fill);
+        let (ended, others): (VecDeque<Item>, VecDeque<Item>) = queue.into_iter().partition(ends);
         self.log.streams[kind.index()].queue = others;
-        for item in fills {
+        for item in ended {
             self.item_done(item, None);
         }
     }

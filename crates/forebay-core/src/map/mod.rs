@@ -82,8 +82,9 @@ pub(crate) struct CacheMap {
     /// Counts what may make a segment reclaimable that was not: it was sealed, or has fewer unclean
     /// blocks.
     pub(crate) relief: u64,
-    /// Segments that were taken into use so far.
+    /// Segments that were taken into use so far, and those of writes and fills among them.
     pub(crate) begun: u64,
+    pub(crate) begun_for_clients: u64,
     /// See [`CacheMap::has_unrecorded_drops`].
     unrecorded_drops: bool,
 }
@@ -109,6 +110,7 @@ impl CacheMap {
             clock: Born::default(),
             looked_at: Cell::new(0),
             begun: 0,
+            begun_for_clients: 0,
             unrecorded_drops: false,
             relief: 0,
         }
@@ -261,6 +263,7 @@ impl CacheMap {
     ) {
         let blocks = self.geometry.segment_blocks;
         self.begun += 1;
+        self.begun_for_clients += u64::from(stream != StreamKind::Survivor);
         let segment = &mut self.segments[number as usize];
         self.by_age.remove(&(segment.born, number));
         segment.begin(phase, stream, first, blocks);

@@ -13,7 +13,8 @@
 //!
 //! **Progress** (I25). A victim has at most [`Keeping::kept_max`] blocks that count, so each one
 //! gains an eighth of a segment. Nothing is compacted if nothing can be moved, nor once so many
-//! victims were emptied that it must be in vain. Reclaim does not wait once it is in a hurry.
+//! victims were emptied that it must be in vain. Once segments are short nobody waits for
+//! overwrites.
 
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
@@ -94,11 +95,9 @@ impl Compaction {
                 cx.cover(CoverageMark::Compacted);
                 return Compacting::Take(choice);
             }
-            if skipped.is_empty() {
-                // A pass over n segments is paid for by n/512 segments that are written.
-                let pause = (listed(cx.map.geometry.segment_count) / 8).max(1);
-                self.barren_until = cx.map.begun + pause as u64;
-            }
+            // A pass over n segments is paid for by n/512 segments that are written.
+            let pause = (listed(cx.map.geometry.segment_count) / 8).max(1);
+            self.barren_until = cx.map.begun + pause as u64;
         }
         let hurries = cx.is_short_of_segments() || cx.free_segments() <= FILL_RESERVE;
         if hurries { Compacting::No } else { Compacting::Wait }

@@ -34,6 +34,10 @@ use forebay_format::{StreamKind, summary};
 /// Segments of the append window that fills leave alone.
 pub(crate) const FILL_RESERVE: usize = 2;
 
+/// Victims that make room for a segment of writes or fills: each gains an eighth at least, of which
+/// headers take some.
+const VICTIMS_FOR_A_SEGMENT: u64 = 16;
+
 /// The victim being emptied.
 #[derive(Debug)]
 struct Victim {
@@ -51,8 +55,11 @@ pub(crate) struct Reclaim {
     /// Rounds of reclaim, from 1: one ends when as many victims were taken as there are segments.
     round: u64,
     taken: u32,
-    /// Victims taken since there were enough free segments.
-    victims_since_enough: u64,
+    /// Victims taken since there were enough free segments, less those that made room for writes
+    /// and fills since.
+    victims_in_vain: u64,
+    /// Segments that writes and fills had taken into use when that was counted last.
+    begun_for_clients: u64,
 }
 
 /// How far the victim is.
@@ -183,7 +190,8 @@ impl Reclaim {
             compaction: Compaction::default(),
             round: 1,
             taken: 0,
-            victims_since_enough: 0,
+            victims_in_vain: 0,
+            begun_for_clients: 0,
         }
     }
 
@@ -227,8 +235,11 @@ impl Reclaim {
         if cx.is_winding_down() {
             return;
         }
+        let begun = cx.map.begun_for_clients - self.begun_for_clients;
+        self.begun_for_clients = cx.map.begun_for_clients;
+        self.victims_in_vain = self.victims_in_vain.saturating_sub(begun * VICTIMS_FOR_A_SEGMENT);
         if cx.free_segments() >= cx.free.window_size as usize {
-            self.victims_since_enough = 0;
+            self.victims_in_vain = 0;
         }
         // Each pass either frees a segment, leaves moves under way, or finds that this victim has
         // to wait.
@@ -246,7 +257,8 @@ impl Reclaim {
                 let choice = match compacting {
                     Compacting::Take(choice) => Some(choice),
                     Compacting::Wait => {
-                        self.victims_since_enough = 0; // There is enough for now.
+                        self.victims_in_vain = 0; // There is enough for now.
+                        cx.reclaim_wants_destage = false;
                         return;
                     }
                     Compacting::No => half.or_else(|| self.choose_victim(cx, &skipped)),
@@ -262,7 +274,7 @@ impl Reclaim {
                 if spared && !choice.forced && !self.is_moving_in_vain(cx) {
                     continue;
                 }
-                self.victims_since_enough += 1;
+                self.victims_in_vain += 1;
                 if self.is_moving_in_vain(cx) {
                     cx.cover(CoverageMark::ReclaimInVain);
                 }
@@ -277,12 +289,12 @@ impl Reclaim {
         }
     }
 
-    /// So many victims were emptied without ever having enough free segments that what is kept of
-    /// them must take all the room that they give. From here on nothing is kept and nothing dirty
-    /// is moved, until there is enough: what is clean goes, and destage makes clean what is not, so
-    /// reclaim ends whatever the policies want (I25).
+    /// So many victims were emptied, without enough free segments and with little for writes and
+    /// fills, that what is kept of them must take all the room that they give. From here on nothing
+    /// is kept and nothing dirty is moved, until there is enough: what is clean goes, and destage
+    /// makes clean what is not, so reclaim ends whatever the policies want (I25).
     fn is_moving_in_vain(&self, cx: &Context) -> bool {
-        self.victims_since_enough > 2 * cx.map.segments.len() as u64
+        self.victims_in_vain > 2 * cx.map.segments.len() as u64
     }
 
     /// What the choice of a victim depends on.
@@ -372,7 +384,7 @@ impl Reclaim {
                         cx.count_survivor(slot, &mut kept);
                         false
                     } else if keep == Keep::Must {
-                        return self.wait_with_victim(cx, Victim { segment, next, kept }, checkpoint);
+                        return self.wait_with_victim(cx, Victim { segment, next, kept });
                     } else {
                         cx.evict(slot);
                         false
@@ -385,7 +397,7 @@ impl Reclaim {
                 BlockState::Dirty | BlockState::Destaged => true,
             };
             if moves && !relocations.relocate(cx, slot) {
-                return self.wait_with_victim(cx, Victim { segment, next, kept }, checkpoint);
+                return self.wait_with_victim(cx, Victim { segment, next, kept });
             }
             cx.stats.survivor_unclean_blocks += u64::from(moves);
             next += 1;
@@ -421,15 +433,14 @@ impl Reclaim {
         keeping.decide(&block, kept)
     }
 
-    /// A block of the victim cannot be moved now. If moves that are under way will make it
-    /// possible, or a flush of the cache device, it is waited for; if not, the block is being
-    /// changed or there is no room: another victim may do.
-    fn wait_with_victim(&mut self, cx: &mut Context, victim: Victim, checkpoint: &Checkpoints) -> Emptying {
+    /// A block of the victim cannot be moved now. If moves are under way, they will make it
+    /// possible, and so will a flush of the cache device; if not, the block is being changed or
+    /// there is no room: another victim may do.
+    fn wait_with_victim(&mut self, cx: &mut Context, victim: Victim) -> Emptying {
         cx.cover(CoverageMark::VictimWaits);
         let slot = cx.map.slot(victim.segment, victim.next);
-        let moves = cx.log.moves > 0 && (cx.can_drain_survivors() || checkpoint.is_room_coming(cx));
-        let moves = moves || cx.log.moves > 0 && fault::planted(PlantedBug::WaitForStuckMoves);
-        if !moves && !cx.moves_too_early(slot) {
+        let flush_comes = cx.can_relocate() && !cx.map.is_fixed(slot) && cx.moves_too_early(slot);
+        if cx.log.moves == 0 && !flush_comes {
             cx.reclaim_wants_destage = true;
             return Emptying::Stuck(victim.segment);
         }
@@ -443,6 +454,8 @@ impl Reclaim {
         if cx.fenced || cx.can_relocate() {
             return false;
         }
-        cx.log.moves > 0 && cx.can_drain_survivors() || checkpoint.is_room_coming(cx)
+        let stream = &cx.log.streams[StreamKind::Survivor.index()];
+        let drains = !cx.free.window.is_empty() || stream.room(cx.batch_blocks()) > 1;
+        cx.log.moves > 0 && drains || checkpoint.is_room_coming(cx)
     }
 }

@@ -3,6 +3,8 @@
 //! A move takes the lock of its block, so the copy, which carries a newer sequence than anything
 //! written before, can never overtake a newer write (I8).
 //!
+//! Adjacent blocks whose moves begin in one turn of the engine are read at once.
+//!
 //! Moves and destage do not wait for each other. A dirty block is moved once the cache device holds
 //! it durably, so its copy may be written back before that is durable itself (I11). If it was
 //! picked for destage meanwhile, what is written back is the copy (`destage::Destager::follow`): a
@@ -14,14 +16,18 @@ use crate::context::coverage::CoverageMark;
 use crate::context::locks::BlockRange;
 use crate::context::operations::OpKind;
 use crate::context::pages::{Page, PageUse};
+use crate::context::sectors::push_span;
 use crate::context::streams::{Item, ItemKind, ItemOwner};
 use crate::fault::{self, PlantedBug};
 use crate::map::MASK_FULL;
 use crate::map::segment::{BlockState, Key};
+use alloc::vec::Vec;
 use forebay_format::{StreamKind, VolumeId};
 
 /// Most relocations under way.
 const RELOCATIONS_MAX: usize = 64;
+/// Most blocks that are read at once: 128 KiB, beyond which a flash device gains little.
+const RUN_BLOCKS_MAX: u32 = 32;
 
 /// A block on its way to the survivor stream.
 #[derive(Debug)]
@@ -32,14 +38,26 @@ pub(crate) struct Relocation {
     mask: Option<u8>,
     page: Page,
     tries: u32,
+    /// The block behind it, that is read with it.
+    next: Option<u32>,
     /// Its new record says that it is dirty.
     recorded_dirty: bool,
+}
+
+/// Adjacent blocks that will be read at once.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    first: u32,
+    last: u32,
+    blocks: u32,
 }
 
 /// Moves under way: a part of the engine.
 #[derive(Debug)]
 pub(crate) struct Relocations {
     moves: Slab<Relocation>,
+    /// Begun in this turn of the engine, and not read yet.
+    gathering: Option<Run>,
 }
 
 impl Context {
@@ -48,13 +66,6 @@ impl Context {
             && self.log.moves < RELOCATIONS_MAX
             && self.pages.available(PageUse::Survivor) > 0
             && self.has_room_to_relocate()
-    }
-
-    /// Moves that are under way find room. There may be less than when they began: writers take
-    /// segments, too.
-    pub(crate) fn can_drain_survivors(&self) -> bool {
-        let stream = &self.log.streams[StreamKind::Survivor.index()];
-        !self.free.window.is_empty() || stream.room(self.batch_blocks()) > 1
     }
 
     /// The block is dirty, and the cache device does not hold it durably yet.
@@ -83,7 +94,7 @@ impl Context {
 
 impl Relocations {
     pub(crate) fn new() -> Self {
-        Self { moves: Slab::new() }
+        Self { moves: Slab::new(), gathering: None }
     }
 
     /// A block of the volume is being moved.
@@ -111,31 +122,78 @@ impl Relocations {
             return false;
         }
         let page = cx.pages.take(PageUse::Survivor).expect("a page is available");
-        let relocation = Relocation { key, from: slot, mask, page, tries: 1, recorded_dirty: false };
+        let relocation =
+            Relocation { key, from: slot, mask, page, tries: 1, next: None, recorded_dirty: false };
         let relocation = self.moves.insert(relocation);
         cx.log.moves += 1;
         cx.map.leaves(slot, true);
-        self.read_for_relocation(cx, relocation);
+        self.gather(cx, relocation);
         true
     }
 
-    fn read_for_relocation(&self, cx: &mut Context, number: u32) {
-        let relocation = self.moves.get(number);
-        let (slot, page, tries) = (relocation.from, relocation.page, relocation.tries);
+    /// Reads a block together with those before it, which were begun in this turn.
+    fn gather(&mut self, cx: &mut Context, number: u32) {
+        let slot = self.moves.get(number).from;
         cx.map.pin(slot);
         cx.log.survivor_reads += 1;
-        let kind = OpKind::RelocateRead { relocation: number };
-        cx.read_slots((slot, 1), tries, &[page.span()], kind);
+        let follows = |run: &Run| {
+            let before = self.moves.get(run.last).from;
+            let adjacent = before + 1 == slot && cx.map.place(before).0 == cx.map.place(slot).0;
+            adjacent && run.blocks < RUN_BLOCKS_MAX
+        };
+        match self.gathering.filter(follows) {
+            Some(run) => {
+                self.moves.get_mut(run.last).next = Some(number);
+                self.gathering = Some(Run { last: number, blocks: run.blocks + 1, ..run });
+            }
+            None => {
+                self.read_gathered(cx);
+                self.gathering = Some(Run { first: number, last: number, blocks: 1 });
+            }
+        }
     }
 
-    pub(crate) fn relocation_read(&mut self, cx: &mut Context, number: u32, ok: bool, crcs: &[u32]) {
+    /// Reads what was gathered: nothing more is begun in this turn.
+    #[inline]
+    pub(crate) fn read_gathered(&mut self, cx: &mut Context) {
+        if let Some(run) = self.gathering.take() {
+            self.read(cx, run.first, run.blocks);
+        }
+    }
+
+    /// Reads a block, and so many less one behind it.
+    fn read(&self, cx: &mut Context, first: u32, blocks: u32) {
+        let Relocation { from, tries, .. } = *self.moves.get(first);
+        let mut spans = Vec::with_capacity(blocks as usize);
+        let mut next = Some(first);
+        while let Some(number) = next {
+            let relocation = self.moves.get(number);
+            push_span(&mut spans, relocation.page.span());
+            next = relocation.next;
+        }
+        cx.read_slots((from, blocks), tries, &spans, OpKind::RelocateRead { relocation: first });
+    }
+
+    /// Blocks were read for `first` and those that were gathered behind it. Those that are wrong
+    /// are read once more each, elsewhere if there is another copy.
+    pub(crate) fn relocations_read(&mut self, cx: &mut Context, first: u32, ok: bool, crcs: &[u32]) {
+        let mut next = Some(first);
+        let mut at = 0;
+        while let Some(number) = next {
+            next = self.moves.get_mut(number).next.take();
+            self.relocation_read(cx, number, ok.then(|| crcs.get(at).copied()).flatten());
+            at += 1;
+        }
+    }
+
+    fn relocation_read(&mut self, cx: &mut Context, number: u32, crc: Option<u32>) {
         cx.log.survivor_reads -= 1;
         let relocation = self.moves.get_mut(number);
         let (slot, key, page) = (relocation.from, relocation.key, relocation.page);
         relocation.tries += 1;
         let mask = relocation.mask.unwrap_or(MASK_FULL);
         let tries = relocation.tries;
-        let right = ok && crcs.first() == Some(&cx.map.crc(slot));
+        let right = crc == Some(cx.map.crc(slot));
         let current = cx.map.lookup(key) == Some(slot);
         cx.map.unpin(slot);
         if !current {
@@ -162,7 +220,9 @@ impl Relocations {
             let single = cx.mirror.is_some() && cx.map.state(slot) == BlockState::Clean;
             cx.enqueue(if single { StreamKind::Fill } else { StreamKind::Survivor }, item);
         } else if tries <= cx.slot_tries(slot) {
-            self.read_for_relocation(cx, number);
+            cx.map.pin(slot);
+            cx.log.survivor_reads += 1;
+            self.read(cx, number, 1);
         } else {
             cx.give_up(slot);
             self.end_relocation(cx, number);

@@ -109,7 +109,7 @@ pub(crate) struct Rig {
     pub(crate) asked_for_notes: Vec<u64>,
     /// Metadata cannot be read from these bytes of the cache device.
     pub(crate) unreadable_meta: Range<u64>,
-    /// Reads of the cache device that begin at this byte hang, until [`Rig::release`].
+    /// The next read of the cache device that begins at this byte hangs, until [`Rig::release`].
     pub(crate) hangs: Option<u64>,
     /// Flushes of the cache device fail.
     pub(crate) unflushable: bool,
@@ -442,7 +442,7 @@ impl Rig {
                     Device::Backing(_) if took_one(&mut self.failing_backing_reads) => End::Failed,
                     Device::Backing(_) => End::Good(if crc { blocks } else { 0 }),
                 };
-                let hangs = device == Device::Cache && self.hangs == Some(offset);
+                let hangs = device == Device::Cache && self.hangs.take_if(|at| *at == offset).is_some();
                 if hangs { &mut self.hung } else { &mut self.done }.push((op, end));
             }
             Action::ReadMeta { op, offset, len } => {

@@ -51,7 +51,7 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     // Shown by `tests/room.rs` of the core: the one writes too much, the other takes small
     // segments.
     (CompactWithoutBound, Needs::OtherTest, Plan::as_drawn),
-    (WaitForStuckMoves, Needs::OtherTest, Plan::as_drawn),
+    (KeepStuckMoves, Needs::OtherTest, Plan::as_drawn),
     (MoveBeforeDurable, Needs::Nothing, Plan::destaged_at_once),
     (LoseMovedExtent, Needs::Nothing, Plan::as_drawn),
     // Shown by `tests/lifecycle.rs` of the core: it takes a read that hangs.
