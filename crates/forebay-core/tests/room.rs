@@ -126,8 +126,8 @@ fn a_volume_above_its_largest_share_is_not_compacted() {
 const NARROW: [(u32, u32); 2] = [(300, 16), (128, 16)];
 
 /// Random reads and overwrites, of part of a block or all, of data of so large a share of the
-/// device. Returns how many of them are never answered.
-fn unanswered(cache: (u32, u32), mirrored: bool, share_pct: u64, depth: u64) -> u64 {
+/// device, so many at once. The last ones have just been made.
+fn overloaded(cache: (u32, u32), mirrored: bool, share_pct: u64, depth: u64) -> Rig {
     let volume_blocks = blocks(cache) * share_pct / 100;
     let settings = VolumeSettings { dirty_low_pct: 5, dirty_high_pct: 80, ..VolumeSettings::default() };
     let build = if mirrored { Rig::mirrored } else { Rig::new };
@@ -143,6 +143,12 @@ fn unanswered(cache: (u32, u32), mirrored: bool, share_pct: u64, depth: u64) -> 
             rig.request_bytes(0, write, (block * 4096, len), Treatment::Cache);
         }
     }
+    rig
+}
+
+/// Requests that are never answered.
+fn unanswered(cache: (u32, u32), mirrored: bool, share_pct: u64, depth: u64) -> u64 {
+    let mut rig = overloaded(cache, mirrored, share_pct, depth);
     rig.rest(60_000_000_000);
     rig.engine.stats().requests_in_flight
 }
@@ -156,6 +162,13 @@ fn moves_that_have_no_room_stop_nothing() {
                 assert_eq!(unanswered, 0, "{cache:?}, mirrored {mirrored}, {share_pct} %, {depth} at once");
             }
         }
+    }
+}
+
+#[test]
+fn nor_do_they_keep_an_orderly_stop() {
+    for (cache, mirrored) in NARROW.into_iter().flat_map(|cache| [(cache, false), (cache, true)]) {
+        overloaded(cache, mirrored, 110, 299).stop_within(60_000_000_000);
     }
 }
 

@@ -205,7 +205,11 @@ fn late(longest: &Longest) -> Vec<(LoadKind, u64)> {
 }
 
 fn assert_lively(load: &Load) {
-    let longest = bear(load, 3_000, None).unwrap_or_else(|| panic!("one waits without end: {load:?}"));
+    assert_lively_for(load, 3_000);
+}
+
+fn assert_lively_for(load: &Load, count: u64) {
+    let longest = bear(load, count, None).unwrap_or_else(|| panic!("one waits without end: {load:?}"));
     println!("{longest:?}");
     assert!(late(&longest).is_empty(), "flushes that they waited for: {:?}, {load:?}", late(&longest));
 }
@@ -217,6 +221,19 @@ fn writes_to_a_full_cache_wait_for_so_many_flushes_and_no_more() {
             for (depth, most) in [(1, 1), (1, 8), (16, 1), (16, 8)] {
                 assert_lively(&Load { cache, dirty, depth, most, ..SMALL });
             }
+        }
+    }
+}
+
+/// Reclaim compacts: what it moves must not keep writers waiting.
+#[test]
+fn writes_over_data_that_fits_wait_no_longer() {
+    for cache in [(300, 16), (256, 64)] {
+        for fill_pct in [70, 85, 95] {
+            let blocks = cache.0 * u64::from(cache.1) * fill_pct / 100;
+            let mix = &[LoadKind::Write, LoadKind::Write, LoadKind::Read];
+            let load = Load { cache, blocks, most: 4, dirty: (5, 90), mix, ..SMALL };
+            assert_lively_for(&load, 20_000);
         }
     }
 }
