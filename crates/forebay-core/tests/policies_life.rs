@@ -54,6 +54,23 @@ fn a_write_that_was_taken_in_write_back_is_told_of_until_it_ends() {
 }
 
 #[test]
+fn the_statistics_say_how_much_may_be_on_probation() {
+    for policy in POLICIES {
+        let mut rig = rig(policy, &[settings()]);
+        let limit = |rig: &Rig| rig.engine.stats().probation_limit_blocks;
+        let (capacity, first) = (rig.capacity, limit(&rig));
+        // What was evicted from probation comes back, again and again.
+        (0..8 * capacity).for_each(|at| rig.read(0, at % (capacity * 5 / 4)));
+        if policy == ReclaimPolicy::S3Fifo {
+            assert_eq!(first, capacity / 10, "it begins with a tenth");
+            assert!(limit(&rig) > first * 3 / 2 && limit(&rig) < capacity, "{}", limit(&rig));
+        } else {
+            assert_eq!((first, limit(&rig)), (0, 0), "{policy:?} has no probation");
+        }
+    }
+}
+
+#[test]
 fn misses_of_a_volume_that_is_gone_do_not_admit_blocks_of_the_next_one() {
     let second = VolumeSettings { admission: Admission::SecondAccess, ..settings() };
     let mut rig = rig(ReclaimPolicy::S3Fifo, &[second, settings()]);

@@ -137,6 +137,8 @@ pub struct Stats {
     pub cached_blocks: u64,
     /// Blocks that the cache could hold.
     pub capacity_blocks: u64,
+    /// Blocks that may be on probation under `s3fifo`, now; 0 under other policies.
+    pub probation_limit_blocks: u64,
     /// Segments that hold nothing, now.
     pub free_segments: u64,
     /// Segments of the cache device.

@@ -137,6 +137,7 @@ counters! {
     Gauge pinned_blocks = "Blocks that reclaim is asked to keep";
     Gauge cached_blocks = "Blocks in the cache";
     Gauge capacity_blocks = "Blocks that the cache could hold";
+    Gauge probation_limit_blocks = "Blocks that may be on probation under s3fifo: the share follows what comes back";
     Gauge free_segments = "Segments that hold nothing";
     Gauge segments = "Segments of the cache device";
     Gauge index_memory_bytes = "Memory of index and tables, in bytes";
