@@ -51,8 +51,9 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     // Shown by `tests/room.rs` of the core: the one writes too much, the other takes small
     // segments.
     (CompactWithoutBound, Needs::OtherTest, Plan::as_drawn),
-    (KeepStuckMoves, Needs::OtherTest, Plan::as_drawn),
     (MoveBeforeDurable, Needs::Nothing, Plan::destaged_at_once),
+    // Shown by `tests/room.rs` of the core: it takes small segments and many requests.
+    (KeepStuckMoves, Needs::OtherTest, Plan::as_drawn),
     (LoseMovedExtent, Needs::Nothing, Plan::as_drawn),
     // Shown by `tests/lifecycle.rs` of the core: it takes a read that hangs.
     (ForgetRecordOfDropped, Needs::OtherTest, Plan::as_drawn),
