@@ -10,6 +10,7 @@
 //! picked for destage meanwhile, what is written back is the copy (`destage::Destager::follow`): a
 //! block that waited for another turn of the sweep would be too old by then.
 
+use crate::api::Span;
 use crate::base::slab::Slab;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
@@ -58,6 +59,8 @@ pub(crate) struct Relocations {
     moves: Slab<Relocation>,
     /// Begun in this turn of the engine, and not read yet.
     gathering: Option<Run>,
+    /// Memory for the pages of a read.
+    spans: Vec<Span>,
 }
 
 impl Context {
@@ -94,7 +97,7 @@ impl Context {
 
 impl Relocations {
     pub(crate) fn new() -> Self {
-        Self { moves: Slab::new(), gathering: None }
+        Self { moves: Slab::new(), gathering: None, spans: Vec::new() }
     }
 
     /// A block of the volume is being moved.
@@ -162,16 +165,16 @@ impl Relocations {
     }
 
     /// Reads a block, and so many less one behind it.
-    fn read(&self, cx: &mut Context, first: u32, blocks: u32) {
+    fn read(&mut self, cx: &mut Context, first: u32, blocks: u32) {
         let Relocation { from, tries, .. } = *self.moves.get(first);
-        let mut spans = Vec::with_capacity(blocks as usize);
+        self.spans.clear();
         let mut next = Some(first);
         while let Some(number) = next {
             let relocation = self.moves.get(number);
-            push_span(&mut spans, relocation.page.span());
+            push_span(&mut self.spans, relocation.page.span());
             next = relocation.next;
         }
-        cx.read_slots((from, blocks), tries, &spans, OpKind::RelocateRead { relocation: first });
+        cx.read_slots((from, blocks), tries, &self.spans, OpKind::RelocateRead { relocation: first });
     }
 
     /// Blocks were read for `first` and those that were gathered behind it. Those that are wrong
