@@ -4,6 +4,7 @@
 mod rig;
 
 use forebay_core::{PoolSettings, ReclaimPolicy, RequestKind, Stats, Treatment, VolumeSettings};
+use forebay_format::VolumeId;
 use rig::{Dice, Rig};
 
 const CACHE: (u32, u32) = (256, 128);
@@ -192,4 +193,39 @@ fn adjacent_blocks_that_move_are_read_at_once() {
     let stats = rig.engine.stats();
     let (moved, reads) = (stats.relocated_blocks, stats.cache_reads - stats.destage_writes);
     assert!(moved > blocks(CACHE) && reads * 3 < moved, "{reads} reads for {moved} blocks");
+}
+
+/// Overwrites, of which many are written back and moved at the same time, on a store that fails now
+/// and then. Returns what is still dirty when everything had its time.
+fn dirty_after_failures() -> u64 {
+    let volume_blocks = blocks(CACHE) * 60 / 100;
+    let settings = VolumeSettings { dirty_low_pct: 0, ..VolumeSettings::default() };
+    let mut rig = Rig::new(CACHE, volume_blocks, &[settings], PoolSettings::default());
+    let mut dice = Dice(3);
+    for at in 0..6 * blocks(CACHE) {
+        rig.write(0, dice.below(volume_blocks));
+        if at % 2_000 == 0 {
+            rig.failing_backing_writes = 1;
+            rig.rest(500_000_000); // Destage rests after a failure.
+        }
+    }
+    rig.failing_backing_writes = 0;
+    (0..60).for_each(|_| rig.rest(10_000_000_000));
+    rig.engine.check_invariants();
+    let stats = rig.engine.stats();
+    let (failures, moved) = (stats.destage_failures, stats.survivor_unclean_blocks);
+    assert!(failures > 10 && moved > 1_000, "{failures} failures, {moved} dirty blocks moved");
+    rig.engine.dirty_blocks(VolumeId(0))
+}
+
+#[test]
+fn what_moves_while_it_is_written_back_becomes_clean_though_writes_fail() {
+    assert_eq!(dirty_after_failures(), 0);
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_moved_extent_that_is_lost_is_seen() {
+    let _planting = forebay_core::fault::plant(Some(forebay_core::PlantedBug::LoseMovedExtent));
+    assert!(dirty_after_failures() > 0, "the test does not see it");
 }
