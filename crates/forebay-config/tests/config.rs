@@ -66,6 +66,7 @@ fn documents_are_as_the_registry_makes_them() {
 #[test]
 fn documents_name_only_settings_that_exist() {
     let counters = [
+        "probation_limit_blocks",
         "sequential_bypassed_reads",
         "sequential_bypassed_writes",
         "destage_limited_by",
