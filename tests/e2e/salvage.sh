@@ -80,7 +80,7 @@ say "both copies of the checkpoint are damaged: everything is uncertain, and not
 eval "$("$FOREBAY" inspect "$CACHE" --json | python3 -c '
 import json, sys
 block = json.load(sys.stdin)["superblocks"][0]
-print("SLOT_BLOCKS=%d GENERATION=%d" % (block["checkpoint_slot_blocks"], block["checkpoint_generation"]))')"
+print("SLOT_BLOCKS=%d GENERATION=%d" % (block["checkpoint_slot_blocks"], block["base_generation"] or block["checkpoint_generation"]))')"
 cp "$CACHE" "$T/lost.img"
 SLOT_BLOCKS=$SLOT_BLOCKS damage checkpoints "$T/lost.img" "$GENERATION"
 refused 1 "salvage" "$FOREBAY" run --backing "file:$BACKING" --cache "$T/lost.img" --export "$URI"

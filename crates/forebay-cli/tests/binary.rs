@@ -4,7 +4,8 @@
 
 use forebay_export::nbd::client::{NbdClient, Transport};
 use forebay_format::checkpoint::Checkpoint;
-use forebay_format::superblock::Superblock;
+use forebay_format::checkpoint::increment::Increment;
+use forebay_format::superblock::{Chain, Superblock};
 use forebay_format::{BLOCK_BYTES, Geometry};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
@@ -111,10 +112,31 @@ impl World {
     /// The checkpoint, and where its copy 0 lies.
     fn checkpoint(&self) -> (Checkpoint, u64) {
         let superblock = self.superblock();
-        let at = superblock.geometry.checkpoint_offset(superblock.checkpoint_generation, 0);
-        let mut bytes = vec![0; superblock.geometry.checkpoint_slot_blocks as usize * BLOCK_BYTES];
+        let (at, len) = superblock.checkpoint_place(0);
+        let mut bytes = vec![0; len as usize];
         self.cache().read_exact_at(&mut bytes, at).unwrap();
-        (Checkpoint::decode(&bytes).unwrap(), at)
+        (superblock.read_checkpoint(&bytes).unwrap(), at)
+    }
+
+    /// Puts an increment that changes nothing into effect, behind a whole checkpoint.
+    fn add_increment(&self) -> (Superblock, Vec<u8>) {
+        let (mut rest, at) = self.checkpoint();
+        let mut superblock = self.superblock();
+        assert!(superblock.chain.is_none(), "it is whole after a start");
+        let start = rest.encode().len() as u64;
+        let (base, follows) = (rest.generation, rest.generation);
+        rest.segments.clear();
+        rest.generation += 1;
+        superblock.checkpoint_generation = rest.generation;
+        let increment = Increment { follows, rest, ..Increment::default() }.encode();
+        superblock.chain = Some(Chain { base, blocks: (increment.len() / BLOCK_BYTES) as u32 });
+        for copy in 0..2 {
+            let slot = u64::from(superblock.geometry.checkpoint_slot_blocks) * BLOCK_BYTES as u64;
+            self.cache().write_all_at(&increment, at + copy * slot + start).unwrap();
+            let offset = Geometry::superblock_offset(copy as usize);
+            self.cache().write_all_at(&superblock.encode(), offset).unwrap();
+        }
+        (superblock, increment)
     }
 
     fn damage(&self, offset: u64) {
@@ -218,6 +240,43 @@ fn inspect_shows_what_is_there() {
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(shown.contains("dirty      volume 0 block ") && shown.contains(" sectors 11111111 "), "{shown}");
     assert_eq!(code(&forebay(&["inspect", text(&cache), "--segment", "99999"])), 2);
+}
+
+#[test]
+fn a_checkpoint_that_is_a_chain_is_shown_as_one() {
+    let mut world = World::new();
+    world.start_and_write();
+    world.kill();
+    let cache = world.path("cache");
+    let (code_before, before) = world.check();
+    assert_eq!(
+        (code_before, &before["base_generation"], &before["increment_blocks"]),
+        (0, &Value::Null, &0.into())
+    );
+    let (superblock, increment) = world.add_increment();
+    let (base, generation) = (superblock.image_generation(), superblock.checkpoint_generation);
+    let blocks = increment.len() / BLOCK_BYTES;
+    let (code_after, after) = world.check();
+    assert_eq!((code_after, &after["total"]), (0, &before["total"]), "{after:#}");
+    assert_eq!((&after["format_version"], &after["base_generation"]), (&4.into(), &base.into()));
+    let report = json(&forebay(&["inspect", text(&cache), "--json"]));
+    for shown in [&after, &report["superblocks"][0], &report["superblocks"][1]] {
+        assert_eq!(shown["checkpoint_generation"], generation);
+        assert_eq!((&shown["base_generation"], &shown["increment_blocks"]), (&base.into(), &blocks.into()));
+    }
+    let name = format!("{generation} (base {base}, {blocks} increment blocks)");
+    for command in ["check", "inspect"] {
+        let output = forebay(&[command, text(&cache)]);
+        assert_eq!(code(&output), 0);
+        let shown = String::from_utf8(output.stdout).unwrap();
+        assert!(shown.contains(&format!("checkpoint {name}")), "{shown}");
+    }
+    // A daemon goes on from it, and stops with a whole one.
+    world.start();
+    world.stop();
+    let (code, report) = world.check();
+    assert_eq!((code, &report["base_generation"], &report["state"]), (0, &Value::Null, &"clean".into()));
+    assert_eq!(report["total"]["dirty_blocks"], BLOCKS);
 }
 
 #[test]

@@ -3,7 +3,9 @@
 //! daemon is then started on.
 //!
 //! ```text
-//! large fill FILE GIB [clean] [random] [stop] [blocks=N] [request=N]    until it is full, or so many blocks; stop: orderly
+//! large fill FILE GIB [clean] [random] [stop] [blocks=N] [request=N] [overwrite=N]
+//!                                until it is full, or so many blocks; stop: orderly; overwrite:
+//!                                so many random blocks afterwards, and what checkpoints cost
 //! large open FILE                                                       times recovery and a checkpoint
 //! ```
 //!
@@ -38,7 +40,9 @@ struct Large {
     now: u64,
     done: VecDeque<OpId>,
     meta: Vec<u8>,
-    /// Longest that the engine took for one call, and the call.
+    /// Bytes of checkpoints that were written.
+    checkpoints: u64,
+    /// Most processor time that the engine took for one call, and the call.
     longest: (Duration, &'static str),
     in_engine: Duration,
 }
@@ -54,6 +58,7 @@ impl Large {
             now: 1,
             done: VecDeque::new(),
             meta: Vec::new(),
+            checkpoints: 0,
             longest: (Duration::ZERO, "none"),
             in_engine: Duration::ZERO,
         };
@@ -66,9 +71,9 @@ impl Large {
 
     /// Calls the engine and notes how long it took.
     fn call<T>(&mut self, what: &'static str, f: impl FnOnce(&mut Engine, u64) -> T) -> T {
-        let began = Instant::now();
+        let began = processor_time();
         let result = f(&mut self.engine, self.now);
-        let took = began.elapsed();
+        let took = processor_time().saturating_sub(began);
         self.in_engine += took;
         if took > self.longest.0 {
             self.longest = (took, what);
@@ -109,7 +114,11 @@ impl Large {
                 self.done.push_back(op);
             }
             Action::WriteMeta { op, offset } => {
-                self.file.write_all_at(self.engine.meta(op), offset)?;
+                let meta = self.engine.meta(op);
+                if offset < self.engine.geometry().segments_start_block * BLOCK {
+                    self.checkpoints += meta.len() as u64;
+                }
+                self.file.write_all_at(meta, offset)?;
                 self.done.push_back(op);
             }
             Action::Read { op, len, crc, .. } => {
@@ -186,18 +195,27 @@ struct Fill {
     stop: bool,
     blocks: u64,
     request: u64,
+    overwrite: u64,
 }
 
 impl Fill {
     fn parse(words: &[String]) -> Outcome<Self> {
-        let mut fill =
-            Self { gib: 0, clean: false, random: false, stop: false, blocks: u64::MAX, request: 64 };
+        let mut fill = Self {
+            gib: 0,
+            clean: false,
+            random: false,
+            stop: false,
+            blocks: u64::MAX,
+            request: 64,
+            overwrite: 0,
+        };
         for word in words {
             match (word.as_str(), word.split_once('=')) {
                 ("clean", _) => fill.clean = true,
                 ("random", _) => fill.random = true,
                 ("stop", _) => fill.stop = true,
                 (_, Some(("blocks", value))) => fill.blocks = value.parse()?,
+                (_, Some(("overwrite", value))) => fill.overwrite = value.parse()?,
                 (_, Some(("request", value))) => fill.request = value.parse()?,
                 (gib, _) => fill.gib = gib.parse()?,
             }
@@ -270,11 +288,52 @@ fn fill(path: &str, fill: &Fill) -> Outcome<()> {
         (rss - empty) as f64 / blocks as f64
     );
     println!("longest call: {:?}", large.longest);
+    if fill.overwrite > 0 {
+        overwrite(&mut large, volume, fill.overwrite, made)?;
+    }
     if fill.stop {
         large.now += 1_000_000_000;
         large.call("begin_shutdown", |engine, now| engine.begin_shutdown(now));
         large.run()?;
     }
+    Ok(())
+}
+
+/// Writes so many blocks at random: what checkpoints take of what is written, and of the time of a
+/// call.
+fn overwrite(large: &mut Large, volume: VolumeId, count: u64, first: u64) -> Outcome<()> {
+    let blocks = large.engine.volume_table()[0].size_bytes / BLOCK;
+    let before = large.engine.stats();
+    (large.checkpoints, large.longest) = (0, (Duration::ZERO, "none"));
+    let mut seed = 1_u64;
+    for made in 0..count {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        large.now += 50_000;
+        let request = Request {
+            id: RequestId(first + made),
+            volume,
+            kind: RequestKind::Write { fua: false },
+            offset: (seed >> 20) % blocks * BLOCK,
+            len: BLOCK,
+            buf: Some(BufId(1)),
+            treatment: Treatment::Cache,
+            block_crcs: &[ZERO_CRC],
+        };
+        large.call("submit", |engine, now| engine.submit(now, request));
+        if made % DEPTH == 0 {
+            large.run()?;
+        }
+    }
+    large.run()?;
+    let stats = large.engine.stats();
+    let written = stats.cache_written_bytes - before.cache_written_bytes;
+    println!(
+        "overwrites: {} checkpoints, {} MiB, {:.2} % of what was written; longest call {:?}",
+        stats.checkpoints - before.checkpoints,
+        large.checkpoints >> 20,
+        large.checkpoints as f64 * 100.0 / written as f64,
+        large.longest
+    );
     Ok(())
 }
 
@@ -310,6 +369,12 @@ fn open(path: &str) -> Outcome<()> {
     large.run()?;
     println!("first read: {:?}", began.elapsed());
     Ok(())
+}
+
+/// Processor time of this thread.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Resident memory of this process.

@@ -42,6 +42,16 @@ planted_bugs! {
     ForgetEarlierExtensions = "forget-earlier-extensions",
     /// A restart overlooks that the window was extended.
     OverlookExtension = "overlook-extension",
+    /// An increment of a checkpoint leaves out the segments that were sealed.
+    IncrementForgetsSegment = "increment-forgets-segment",
+    /// An increment of a checkpoint leaves out what became void.
+    IncrementForgetsVoid = "increment-forgets-void",
+    /// An increment is written in the place of the one before it.
+    IncrementOverLast = "increment-over-last",
+    /// What increments said while a base was written is not in its chain.
+    BaseWithoutIncrements = "base-without-increments",
+    /// A base is named before all of it is written.
+    BaseNamedEarly = "base-named-early",
     /// Replay applies batches in the order found, not in the order of their sequence.
     IgnoreSequence = "ignore-sequence",
     /// Only the first superblock copy is written and read.

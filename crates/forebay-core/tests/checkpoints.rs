@@ -4,7 +4,7 @@
 mod rig;
 
 use forebay_core::{PoolSettings, RequestKind, Treatment, VolumeSettings};
-use forebay_format::checkpoint::Checkpoint;
+use forebay_format::checkpoint::{Checkpoint, Mode};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry, VolumeId};
 use rig::{GATHERED_NS, Rig};
@@ -53,4 +53,26 @@ fn a_write_that_fails_once_while_a_cache_is_opened_is_written_again() {
             assert!(spared > 5 || rig.failing_writes.1 == 0, "{when}: it did");
         }
     }
+}
+
+/// 2,048 segments of 512 blocks: a whole checkpoint has 81 blocks.
+#[test]
+fn a_large_cache_takes_no_whole_checkpoint_while_it_is_used() {
+    let through = VolumeSettings { mode: Mode::Writethrough, ..VolumeSettings::default() };
+    let mut rig = Rig::new((2048, 512), 1 << 24, &[through], PoolSettings::default());
+    let fill = |rig: &mut Rig, from: u64, count: u64| {
+        for at in from..from + count {
+            rig.request(0, RequestKind::Write { fua: false }, 64 * at, 64, Treatment::Cache);
+        }
+        rig.rest(GATHERED_NS);
+    };
+    let around = rig.capacity / 64;
+    fill(&mut rig, 0, around);
+    let before = rig.engine.stats().checkpoints;
+    rig.longest_meta = 0;
+    fill(&mut rig, around, around);
+    let taken = rig.engine.stats().checkpoints - before;
+    println!("{taken} checkpoints, {} bytes at once", rig.longest_meta);
+    assert!(taken >= 10, "{taken} checkpoints");
+    assert!(rig.longest_meta <= 64 * BLOCK_BYTES, "{} bytes at once", rig.longest_meta);
 }

@@ -4,13 +4,14 @@ use crate::layout::Structure;
 use crate::{batch, checkpoint, extension, member, superblock};
 
 /// Every structure of the format.
-pub const ALL: [Structure; 9] = [
+pub const ALL: [Structure; 10] = [
     superblock::STRUCTURE,
     member::STRUCTURE,
     checkpoint::header::STRUCTURE,
     checkpoint::volume::STRUCTURE,
     checkpoint::segment::STRUCTURE,
     checkpoint::intent::STRUCTURE,
+    checkpoint::increment::STRUCTURE,
     extension::STRUCTURE,
     batch::header::STRUCTURE,
     batch::entry::STRUCTURE,

@@ -4,6 +4,8 @@
 //! kept twice. An update writes copy A, flushes, writes copy B, flushes: at any instant at least
 //! one copy is intact, and the intact copy with the higher `generation` is the one that counts.
 
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::increment::ChainReader;
 use crate::encryption::Encryption;
 use crate::error::FormatError;
 use crate::geometry::Geometry;
@@ -21,6 +23,11 @@ pub const MIRROR_VERSION: u32 = 2;
 /// Version of the superblock of an encrypted cache, mirrored or not: a reader without the cipher
 /// would take everything for damage.
 pub const ENCRYPTED_VERSION: u32 = 3;
+
+/// Version of the superblock of a cache whose checkpoint is a chain
+/// ([`crate::checkpoint::increment`]), whatever else it is. After an orderly stop it is whole
+/// again.
+pub const CHAIN_VERSION: u32 = 4;
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"FOREBAY\0";
@@ -69,7 +76,9 @@ structure! { "superblock", 512;
     F_ENCRYPTION = "encryption", 280, 1;
     F_RESERVED_C = "reserved_c", 281, 7;
     F_KEY_CHECK = "key_check", 288, 16;
-    F_RESERVED = "reserved", 304, 204;
+    F_BASE = "base_generation", 304, 8;
+    F_CHAIN = "increment_blocks", 312, 4;
+    F_RESERVED = "reserved", 316, 192;
     F_CRC = "crc32c", 508, 4;
 }
 
@@ -90,6 +99,15 @@ pub enum CacheState {
     Failed = 3,
 }
 
+/// A checkpoint that is a chain ([`crate::checkpoint::increment`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Chain {
+    /// Generation of the whole checkpoint or base that it begins with, at least 1.
+    pub base: u64,
+    /// Blocks of all increments.
+    pub blocks: u32,
+}
+
 /// Contents of a superblock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
@@ -102,6 +120,8 @@ pub struct Superblock {
     pub epoch: u64,
     /// Generation of the checkpoint that is the truth.
     pub checkpoint_generation: u64,
+    /// The checkpoint is a chain; `None`: a whole one.
+    pub chain: Option<Chain>,
     /// Orderly stop or not.
     pub state: CacheState,
     /// Layout of the device.
@@ -155,6 +175,10 @@ impl Superblock {
             F_ENCRYPTION.put(to, AES_256_XTS);
             F_KEY_CHECK.put_bytes(to, &encryption.key_check);
         }
+        if let Some(chain) = &self.chain {
+            F_BASE.put(to, chain.base);
+            F_CHAIN.put(to, u64::from(chain.blocks));
+        }
         F_SHARD_INDEX.put(to, u64::from(self.shard_index));
         F_SHARD_COUNT.put(to, u64::from(self.shard_count));
         F_CREATED.put(to, self.created_unix_s);
@@ -180,11 +204,58 @@ impl Superblock {
     /// The lowest version whose readers understand this superblock.
     #[must_use]
     pub fn version(&self) -> u32 {
-        match (&self.encryption, &self.mirror) {
-            (Some(_), _) => ENCRYPTED_VERSION,
-            (None, Some(_)) => MIRROR_VERSION,
-            (None, None) => VERSION,
+        match (&self.chain, &self.encryption, &self.mirror) {
+            (Some(_), _, _) => CHAIN_VERSION,
+            (None, Some(_), _) => ENCRYPTED_VERSION,
+            (None, None, Some(_)) => MIRROR_VERSION,
+            (None, None, None) => VERSION,
         }
+    }
+
+    /// Generation of what has the state of all segments: of the checkpoint, or of the base that it
+    /// begins with. It says in which slot that is.
+    #[must_use]
+    pub fn image_generation(&self) -> u64 {
+        self.chain.map_or(self.checkpoint_generation, |chain| chain.base)
+    }
+
+    /// Where one copy (0 or 1) of the checkpoint is: offset and bytes, for
+    /// [`Superblock::read_checkpoint`].
+    #[must_use]
+    pub fn checkpoint_place(&self, copy: u64) -> (u64, u64) {
+        let blocks = self.geometry.checkpoint_blocks() + self.chain.map_or(0, |chain| chain.blocks.into());
+        let blocks = blocks.min(self.geometry.checkpoint_slot_blocks.into());
+        (self.geometry.checkpoint_offset(self.image_generation(), copy), blocks * BLOCK_BYTES as u64)
+    }
+
+    /// Reads the checkpoint that this names from one copy of it ([`Superblock::checkpoint_place`]).
+    ///
+    /// # Errors
+    /// As [`Checkpoint::decode`], of any part; or a part is not the one that the superblock means,
+    /// or of another cache or layout.
+    pub fn read_checkpoint(&self, bytes: &[u8]) -> Result<Checkpoint, FormatError> {
+        let mut reader = ChainReader::begin(bytes)?;
+        self.check_image(reader.state())?;
+        let blocks = self.chain.map_or(0, |chain| u64::from(chain.blocks));
+        let mut read = 0;
+        while read < blocks {
+            let at = (reader.start() + read) as usize * BLOCK_BYTES;
+            read += reader.next(bytes.get(at..).unwrap_or_default())?;
+        }
+        let check = |field, expected, found| same("checkpoint increment", field, expected, found);
+        check("generation", self.checkpoint_generation, reader.generation())?;
+        check("increment_blocks", blocks, read)?;
+        reader.finish()
+    }
+
+    /// Before increments are applied: what they may do is bounded by what the layout has.
+    fn check_image(&self, image: &Checkpoint) -> Result<(), FormatError> {
+        let check = |field, expected, found| same("checkpoint header", field, expected, found);
+        let geometry = &self.geometry;
+        check("uuid", self.uuid.tag(), image.uuid.tag())?;
+        check("generation", self.image_generation(), image.generation)?;
+        check("segment_count", geometry.segment_count.into(), image.segments.len() as u64)?;
+        check("segment_blocks", geometry.segment_blocks.into(), image.segment_blocks.into())
     }
 
     /// Decodes one copy.
@@ -193,7 +264,7 @@ impl Superblock {
     /// Not a superblock, torn, of a newer version, or with fields out of range. The geometry is not
     /// checked against the device: see [`Geometry::validate`].
     pub fn decode(block: &[u8]) -> Result<Self, FormatError> {
-        let version = (F_VERSION, ENCRYPTED_VERSION);
+        let version = (F_VERSION, CHAIN_VERSION);
         check_envelope(&STRUCTURE, block, (F_MAGIC, &MAGIC), version, F_CRC)?;
         let state = match F_STATE.get(block) {
             1 => CacheState::Clean,
@@ -215,6 +286,7 @@ impl Superblock {
             generation: F_GENERATION.get(block),
             epoch: F_EPOCH.get(block),
             checkpoint_generation: F_CHECKPOINT.get(block),
+            chain: decode_chain(block)?,
             state,
             geometry: Geometry {
                 device_blocks: F_DEVICE_BLOCKS.get(block),
@@ -276,11 +348,18 @@ fn tags_in(field: Field, block: &[u8]) -> impl Iterator<Item = u64> {
     tags.iter().map(|tag| u64::from_le_bytes(*tag))
 }
 
+fn same(structure: &'static str, field: &'static str, expected: u64, found: u64) -> Result<(), FormatError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(FormatError::Misplaced { structure, field, expected, found })
+}
+
 fn decode_mirror(block: &[u8]) -> Result<Option<MirrorMark>, FormatError> {
     let wrong = |field: Field| Err(STRUCTURE.wrong(field, field.get(block)));
     let (mark, out) = (F_MIRROR.get(block), F_MIRROR_OUT.get(block));
     let version = F_VERSION.get_u32(block);
-    if version != MIRROR_VERSION && !(version == ENCRYPTED_VERSION && mark != 0) {
+    if version != MIRROR_VERSION && !(version > MIRROR_VERSION && mark != 0) {
         check_zero(&STRUCTURE, block, &[F_MIRROR, F_MIRROR_OUT, F_MIRROR_TAGS])?;
         return Ok(None);
     }
@@ -298,12 +377,25 @@ fn decode_mirror(block: &[u8]) -> Result<Option<MirrorMark>, FormatError> {
     Ok(Some(MirrorMark { member: mark as u8 - 1, out: (out as u8).checked_sub(1), tags }))
 }
 
+fn decode_chain(block: &[u8]) -> Result<Option<Chain>, FormatError> {
+    if F_VERSION.get_u32(block) != CHAIN_VERSION {
+        check_zero(&STRUCTURE, block, &[F_BASE, F_CHAIN])?;
+        return Ok(None);
+    }
+    let chain = Chain { base: F_BASE.get(block), blocks: F_CHAIN.get_u32(block) };
+    if chain.base == 0 || chain.base >= F_CHECKPOINT.get(block) {
+        return Err(STRUCTURE.wrong(F_BASE, chain.base));
+    }
+    if chain.blocks == 0 { Err(STRUCTURE.wrong(F_CHAIN, 0)) } else { Ok(Some(chain)) }
+}
+
 fn decode_encryption(block: &[u8]) -> Result<Option<Encryption>, FormatError> {
-    if F_VERSION.get_u32(block) != ENCRYPTED_VERSION {
+    let version = F_VERSION.get_u32(block);
+    let cipher = F_ENCRYPTION.get(block);
+    if version != ENCRYPTED_VERSION && !(version > ENCRYPTED_VERSION && cipher != 0) {
         check_zero(&STRUCTURE, block, &[F_ENCRYPTION, F_KEY_CHECK])?;
         return Ok(None);
     }
-    let cipher = F_ENCRYPTION.get(block);
     if cipher != AES_256_XTS {
         return Err(STRUCTURE.wrong(F_ENCRYPTION, cipher));
     }

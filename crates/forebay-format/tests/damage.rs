@@ -5,9 +5,12 @@
 mod samples;
 
 use forebay_format::batch::{self, BatchHeader};
-use forebay_format::checkpoint::{self, Checkpoint};
+use forebay_format::checkpoint::increment::{
+    BaseEncoder, CHANGE_SLOTS_MAX, ChainReader, Increment, SlotChange, base_blocks,
+};
+use forebay_format::checkpoint::{self, Checkpoint, SegmentEntry, SlotState};
 use forebay_format::layout::Structure;
-use forebay_format::superblock::{self, CacheState, Superblock};
+use forebay_format::superblock::{self, CacheState, Chain, Superblock};
 use forebay_format::{
     BLOCK_BYTES, CacheUuid, FormatError, Geometry, SECTOR_BYTES, WindowExtension, structures, summary,
 };
@@ -33,10 +36,11 @@ fn with_each_bit_flipped(bytes: &[u8], len: usize, check: impl Fn(&[u8], usize))
 
 #[test]
 fn every_flipped_bit_of_a_superblock_is_detected() {
-    let block = samples::superblock().encode();
-    with_each_bit_flipped(&block, SECTOR_BYTES, |bytes, bit| {
-        assert!(Superblock::decode(bytes).is_err(), "bit {bit}");
-    });
+    for superblock in [samples::superblock(), samples::chained_superblock()] {
+        with_each_bit_flipped(&superblock.encode(), SECTOR_BYTES, |bytes, bit| {
+            assert!(Superblock::decode(bytes).is_err(), "bit {bit}");
+        });
+    }
 }
 
 #[test]
@@ -68,6 +72,205 @@ fn every_flipped_bit_of_a_checkpoint_is_detected() {
     let mut padding = bytes.clone();
     padding[end] = 1;
     assert_eq!(Checkpoint::decode(&padding), Ok(samples::checkpoint()), "padding does not count");
+}
+
+/// Bytes of header and body; padding follows.
+fn body_end(bytes: &[u8]) -> usize {
+    let (at, len) = field("checkpoint header", "body_bytes");
+    BLOCK_BYTES + u64::from_le_bytes(bytes[at..at + len].try_into().unwrap()) as usize
+}
+
+#[test]
+fn every_flipped_bit_of_an_increment_or_a_base_is_detected() {
+    let increment = samples::increment().encode();
+    with_each_bit_flipped(&increment, body_end(&increment), |bytes, bit| {
+        assert!(Increment::decode(bytes).is_err(), "bit {bit}");
+    });
+    let base = samples::base();
+    with_each_bit_flipped(&base, body_end(&base), |bytes, bit| {
+        assert!(ChainReader::begin(bytes).is_err(), "bit {bit}");
+    });
+}
+
+#[test]
+fn an_increment_or_a_base_cut_off_at_any_length_is_refused() {
+    let increment = samples::increment().encode();
+    for len in 0..body_end(&increment) {
+        let found = Increment::decode(&increment[..len]);
+        assert!(matches!(found, Err(FormatError::TooShort { .. })), "{len}");
+    }
+    assert!(Increment::decode(&increment[..body_end(&increment)]).is_ok());
+    let base = samples::base();
+    assert!((0..body_end(&base)).all(|len| ChainReader::begin(&base[..len]).is_err()));
+    assert!(ChainReader::begin(&base[..body_end(&base)]).is_ok());
+}
+
+#[test]
+fn an_increment_that_does_not_follow_is_refused_and_changes_nothing() {
+    let refused = |change: &dyn Fn(&mut Increment), why: &str| {
+        for begin in [samples::checkpoint().encode(), samples::base()] {
+            let mut chain = ChainReader::begin(&begin).unwrap();
+            let mut increment = samples::increment();
+            change(&mut increment);
+            let before = chain.state().clone();
+            let error = chain.next(&increment.encode()).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+            assert_eq!(*chain.state(), before);
+            chain.next(&samples::increment().encode()).unwrap();
+            assert_eq!(chain.finish(), Ok(samples::incremented()));
+        }
+    };
+    refused(&|i| i.follows = 9, "`follows_generation` says 0x9 where 0xa");
+    refused(&|i| i.follows = 11, "`follows_generation`");
+    refused(&|i| i.rest.uuid.0[0] ^= 1, "`uuid`");
+    refused(&|i| i.rest.uuid.0[15] ^= 1, "`uuid`");
+    refused(&|i| i.rest.segment_blocks = 32, "`segment_blocks`");
+    refused(&|i| i.rest.generation = 10, "`generation` holds 10");
+    refused(&|i| i.segments[0].0 = 4, "`segment` holds 4");
+    refused(&|i| i.segments[1].0 = u32::MAX, "`segment`");
+    refused(
+        &|i| i.changes[3] = SlotChange { slot: 63, count: 2, state: SlotState::Dirty },
+        "`slot` holds 63",
+    );
+    refused(&|i| i.changes[0].slot = u32::MAX, "`slot`");
+}
+
+#[test]
+fn a_number_between_a_base_and_what_it_follows_is_not_of_its_chain() {
+    let mut increment = samples::increment();
+    increment.rest.generation = 11;
+    assert!(ChainReader::begin(&samples::checkpoint().encode()).unwrap().next(&increment.encode()).is_ok());
+    assert!(ChainReader::begin(&samples::base()).unwrap().next(&increment.encode()).is_err());
+}
+
+#[test]
+fn a_base_alone_means_nothing() {
+    let magic = FormatError::Magic { structure: "checkpoint increment" };
+    assert_eq!(ChainReader::begin(&samples::base()).unwrap().finish(), Err(magic));
+    let magic = Err(FormatError::Magic { structure: "checkpoint header" });
+    assert_eq!(Checkpoint::decode(&samples::base()), magic);
+    assert_eq!(Checkpoint::decode(&samples::increment().encode()), magic);
+    assert_eq!(ChainReader::begin(&samples::increment().encode()).map(drop), magic.map(drop));
+}
+
+/// A header that has the number of a slot behind 2^32 does not make one of it in front.
+#[test]
+fn slots_that_have_no_number_are_not_reached() {
+    let segments = (1 << 20) + 1;
+    let rest = Checkpoint { generation: 2, segment_blocks: 4096, ..Checkpoint::default() };
+    let mut encoder = BaseEncoder::new(rest.clone(), 1, segments);
+    let mut body = Vec::new();
+    for _ in 0..segments {
+        encoder.entry(&SegmentEntry::default(), &mut body);
+    }
+    let mut chain = ChainReader::begin(&[encoder.header(), body].concat()).unwrap();
+    let change = SlotChange { slot: u32::MAX, count: 4096, state: SlotState::Dirty };
+    let rest = Checkpoint { generation: 3, ..rest };
+    let increment = Increment { follows: 1, rest, changes: vec![change], ..Increment::default() };
+    assert_eq!(chain.next(&increment.encode()), Ok(2));
+    assert_eq!(chain.finish().unwrap().segments[0], SegmentEntry::default());
+}
+
+#[test]
+fn an_increment_out_of_bounds_is_not_even_written() {
+    let refused = |change: &dyn Fn(&mut Increment)| {
+        let mut increment = samples::increment();
+        change(&mut increment);
+        std::panic::catch_unwind(|| increment.encode()).expect_err("not even written");
+    };
+    refused(&|i| i.changes[1].count = 0);
+    refused(&|i| i.changes[1].count = CHANGE_SLOTS_MAX + 1);
+    refused(&|i| i.segments[1].1.used_blocks = 17);
+    refused(&|i| i.rest.intents[0].count = 0);
+    let mut longest = samples::increment();
+    longest.changes[1].count = CHANGE_SLOTS_MAX;
+    assert_eq!(Increment::decode(&longest.encode()), Ok((longest, 2)));
+}
+
+/// A superblock for the samples, in a slot with so many blocks.
+fn superblock_of(chain: Option<Chain>, checkpoint_generation: u64) -> Superblock {
+    let geometry = Geometry {
+        segment_blocks: 16,
+        segment_count: 4,
+        checkpoint_slot_blocks: 500,
+        ..samples::superblock().geometry
+    };
+    Superblock { chain, checkpoint_generation, geometry, ..samples::superblock() }
+}
+
+/// The first part of a chain, and the increment at this block.
+fn chain_bytes(first: Vec<u8>, start: u64) -> Vec<u8> {
+    let mut bytes = first;
+    bytes.resize(start as usize * BLOCK_BYTES, 0xee);
+    bytes.extend(samples::increment().encode());
+    bytes
+}
+
+#[test]
+fn a_superblock_reads_exactly_the_chain_that_it_names() {
+    let whole = samples::checkpoint().encode();
+    let of_whole = chain_bytes(whole.clone(), (whole.len() / BLOCK_BYTES) as u64);
+    let of_base = chain_bytes(samples::base(), base_blocks(4, 16));
+    let chain = |base, blocks| Some(Chain { base, blocks });
+    for (superblock, bytes, expected) in [
+        (superblock_of(None, 10), &of_whole, samples::checkpoint()),
+        (superblock_of(chain(10, 2), 13), &of_whole, samples::incremented()),
+        (superblock_of(chain(11, 2), 13), &of_base, samples::incremented()),
+    ] {
+        assert_eq!(superblock.read_checkpoint(bytes), Ok(expected));
+        let (offset, len) = superblock.checkpoint_place(1);
+        assert_eq!(offset, superblock.geometry.checkpoint_offset(superblock.image_generation(), 1));
+        assert!(len >= bytes.len() as u64 || superblock.chain.is_none());
+    }
+    let mut other = superblock_of(chain(10, 2), 13);
+    other.geometry.segment_count = 5;
+    let mut stranger = superblock_of(chain(10, 2), 13);
+    stranger.uuid.0[0] ^= 1;
+    for (superblock, bytes) in [
+        (superblock_of(None, 11), &of_whole),
+        (superblock_of(None, 11), &of_base),
+        (superblock_of(chain(10, 2), 14), &of_whole),
+        (superblock_of(chain(10, 1), 13), &of_whole),
+        (superblock_of(chain(10, 3), 13), &of_whole),
+        (superblock_of(chain(11, 2), 13), &of_whole),
+        (other, &of_whole),
+        (stranger, &of_whole),
+    ] {
+        assert!(superblock.read_checkpoint(bytes).is_err(), "{superblock:?}");
+    }
+    let chained = superblock_of(chain(10, 2), 13);
+    for len in (0..of_whole.len() - BLOCK_BYTES).step_by(1111) {
+        assert!(chained.read_checkpoint(&of_whole[..len]).is_err(), "{len}");
+    }
+}
+
+#[test]
+fn a_superblock_that_contradicts_itself_about_its_chain_is_refused() {
+    let chained = Superblock { chain: Some(Chain { base: 7, blocks: 2 }), ..samples::superblock() };
+    assert_eq!(Superblock::decode(&chained.encode()), Ok(chained.clone()));
+    let refused = |block: Vec<u8>, name: &str, value| {
+        let changed = with_field(block, "superblock", name, value);
+        assert!(Superblock::decode(&changed).is_err(), "{name} {value}");
+    };
+    for (name, value) in [
+        ("base_generation", 0),
+        ("base_generation", 10),
+        ("base_generation", u64::MAX),
+        ("increment_blocks", 0),
+        ("version", 1),
+        ("version", 2),
+        ("version", 3),
+        ("encryption", 2),
+        ("mirror", 3),
+    ] {
+        refused(chained.encode(), name, value);
+        refused(samples::chained_superblock().encode(), name, value);
+    }
+    for (name, value) in [("base_generation", 7), ("increment_blocks", 2), ("version", 4)] {
+        refused(samples::superblock().encode(), name, value);
+        refused(samples::mirrored_superblock().encode(), name, value);
+        refused(samples::encrypted_superblock().encode(), name, value);
+    }
 }
 
 #[test]
@@ -137,12 +340,16 @@ fn a_superblock_that_contradicts_itself_about_its_encryption_is_refused() {
 #[test]
 fn a_newer_version_is_refused_by_name() {
     let message = |error: FormatError| error.to_string();
-    let superblock = with_field(samples::superblock().encode(), "superblock", "version", 4);
+    let superblock = with_field(samples::superblock().encode(), "superblock", "version", 5);
     let checkpoint = with_field(samples::checkpoint().encode(), "checkpoint header", "version", 2);
+    let increment = with_field(samples::increment().encode(), "checkpoint header", "version", 2);
+    let base = with_field(samples::base(), "checkpoint header", "version", 2);
     let header = with_field(records_block(), "batch header", "version", 2);
     for (name, found, message) in [
-        ("superblock", 4, message(Superblock::decode(&superblock).unwrap_err())),
+        ("superblock", 5, message(Superblock::decode(&superblock).unwrap_err())),
         ("checkpoint header", 2, message(Checkpoint::decode(&checkpoint).unwrap_err())),
+        ("checkpoint increment", 2, message(Increment::decode(&increment).unwrap_err())),
+        ("checkpoint base", 2, message(ChainReader::begin(&base).unwrap_err())),
         ("batch header", 2, message(decode_header(&header).unwrap_err())),
     ] {
         let known = found - 1;
@@ -226,6 +433,25 @@ fn values_that_no_writer_produces_are_refused() {
     ] {
         let bytes = with_field(samples::checkpoint().encode(), "checkpoint header", field, value);
         assert!(Checkpoint::decode(&bytes).is_err(), "{field} = {value}");
+    }
+    for (field, value) in [("change_count", 1), ("follows_generation", 9)] {
+        let bytes = with_field(samples::checkpoint().encode(), "checkpoint header", field, value);
+        assert_eq!(Checkpoint::decode(&bytes).map(drop), bad("checkpoint header", field, value));
+    }
+    for (field, value) in [("change_count", 1), ("follows_generation", 11), ("generation", 10)] {
+        let bytes = with_field(samples::base(), "checkpoint header", field, value);
+        assert!(ChainReader::begin(&bytes).is_err(), "{field} = {value}");
+    }
+    for (field, value) in [
+        ("change_count", 3),
+        ("change_count", 0xffff_ffff),
+        ("segment_count", 1),
+        ("segment_count", 0xffff_ffff),
+        ("segment_blocks", 4097),
+        ("body_bytes", u64::MAX),
+    ] {
+        let bytes = with_field(samples::increment().encode(), "checkpoint header", field, value);
+        assert!(Increment::decode(&bytes).is_err(), "{field} = {value}");
     }
 }
 
@@ -320,6 +546,30 @@ fn a_checkpoint_that_contradicts_itself_is_refused() {
             other => panic!("body byte {offset}: {other:?}"),
         }
     }
+}
+
+/// A base has no volumes, no window and no intents, and a change has slots.
+#[test]
+fn parts_of_a_chain_that_no_writer_produces_are_refused() {
+    let (at, _) = field("checkpoint header", "magic");
+    let volumes = Checkpoint { volumes: samples::checkpoint().volumes, ..Checkpoint::default() };
+    let window =
+        Checkpoint { segments: vec![SegmentEntry::default()], window: vec![0], ..Checkpoint::default() };
+    let intents = Checkpoint { intents: samples::checkpoint().intents, ..Checkpoint::default() };
+    for (rest, name) in [(volumes, "volume_count"), (window, "window_count"), (intents, "intent_count")] {
+        let mut bytes = Checkpoint { generation: 4, ..rest }.encode();
+        bytes[at..at + 8].copy_from_slice(b"FBAYBASE");
+        let bytes = with_field(bytes, "checkpoint header", "follows_generation", 3);
+        let found = ChainReader::begin(&bytes).map(drop);
+        assert!(matches!(found, Err(FormatError::Field { field, .. }) if field == name), "{found:?}");
+    }
+    let mut bytes = samples::increment().encode();
+    let run = BLOCK_BYTES + 512 + 2 * 4 + 2 * 32 + 4;
+    assert_eq!(bytes[run], 2 << 2 | 2);
+    bytes[run] = 2;
+    let crc = u64::from(crc32c::crc32c(&bytes[BLOCK_BYTES..body_end(&bytes)]));
+    let bytes = with_field(bytes, "checkpoint header", "body_crc32c", crc);
+    assert_eq!(Increment::decode(&bytes).map(drop), bad("slot change", "run", 0));
 }
 
 #[test]
@@ -421,6 +671,9 @@ fn sealed(mut bytes: Vec<u8>, in_structure: &str) -> Vec<u8> {
 #[test]
 fn the_magic_numbers_differ() {
     assert_ne!(superblock::MAGIC, checkpoint::MAGIC);
+    assert_ne!(checkpoint::increment::INCREMENT_MAGIC, checkpoint::MAGIC);
+    assert_ne!(checkpoint::increment::BASE_MAGIC, checkpoint::MAGIC);
+    assert_ne!(checkpoint::increment::BASE_MAGIC, checkpoint::increment::INCREMENT_MAGIC);
     assert_ne!(batch::MAGIC[..], superblock::MAGIC[..4]);
     assert_ne!(batch::MAGIC[..], checkpoint::MAGIC[..4]);
 }

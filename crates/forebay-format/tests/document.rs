@@ -2,6 +2,7 @@
 //! constant in the table of limits.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use forebay_format::checkpoint::increment;
 use forebay_format::layout::Structure;
 use forebay_format::{
     BLOCK_BYTES, SECTOR_BYTES, SECTORS_PER_BLOCK, VERSION, batch, checkpoint, extension, geometry, member,
@@ -70,6 +71,7 @@ fn every_limit_of_the_document_matches_the_code() {
         ("VOLUMES_MAX", u64::from(geometry::VOLUMES_MAX)),
         ("INTENTS_MAX", u64::from(geometry::INTENTS_MAX)),
         ("INTENT_REGION_BLOCKS", checkpoint::INTENT_REGION_BLOCKS),
+        ("CHANGE_SLOTS_MAX", u64::from(increment::CHANGE_SLOTS_MAX)),
         ("SAMPLES_MAX", checkpoint::SAMPLES_MAX as u64),
         ("NAME_BYTES_MAX", checkpoint::NAME_BYTES_MAX as u64),
         ("GROWTH_DEFAULT", u64::from(geometry::GROWTH_DEFAULT)),
@@ -94,9 +96,15 @@ fn every_limit_of_the_document_matches_the_code() {
 #[test]
 fn the_magic_numbers_of_the_document_match_the_code() {
     let document = document();
-    for magic in
-        [&superblock::MAGIC[..], &member::MAGIC, &checkpoint::MAGIC, &extension::MAGIC, &batch::MAGIC]
-    {
+    for magic in [
+        &superblock::MAGIC[..],
+        &member::MAGIC,
+        &checkpoint::MAGIC,
+        &increment::INCREMENT_MAGIC,
+        &increment::BASE_MAGIC,
+        &extension::MAGIC,
+        &batch::MAGIC,
+    ] {
         let shown = format!("`{}`", String::from_utf8_lossy(magic).replace('\0', "\\0"));
         assert!(document.contains(&shown), "the document does not name the magic number {shown}");
     }

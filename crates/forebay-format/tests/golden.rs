@@ -12,6 +12,7 @@ mod samples;
 
 use forebay_format::batch::BatchHeader;
 use forebay_format::checkpoint::Checkpoint;
+use forebay_format::checkpoint::increment::{ChainReader, Increment};
 use forebay_format::member::MemberHeader;
 use forebay_format::superblock::{Superblock, being_made};
 use forebay_format::{BLOCK_BYTES, FormatError, WindowExtension, summary};
@@ -86,6 +87,29 @@ fn summary_batch_bytes() {
 fn checkpoint_bytes() {
     let golden = golden("checkpoint", &samples::checkpoint().encode());
     assert_eq!(Checkpoint::decode(&golden), Ok(samples::checkpoint()));
+}
+
+#[test]
+fn superblock_of_a_chain_bytes() {
+    let golden = golden("superblock-chain", &samples::chained_superblock().encode());
+    assert_eq!(Superblock::decode(&golden), Ok(samples::chained_superblock()));
+}
+
+#[test]
+fn increment_bytes() {
+    let golden = golden("increment", &samples::increment().encode());
+    assert_eq!(Increment::decode(&golden), Ok((samples::increment(), (golden.len() / BLOCK_BYTES) as u64)));
+    let mut chain = ChainReader::begin(&samples::checkpoint().encode()).unwrap();
+    chain.next(&golden).unwrap();
+    assert_eq!(chain.finish(), Ok(samples::incremented()));
+}
+
+#[test]
+fn base_bytes() {
+    let golden = golden("base", &samples::base());
+    let mut chain = ChainReader::begin(&golden).unwrap();
+    chain.next(&samples::increment().encode()).unwrap();
+    assert_eq!(chain.finish(), Ok(samples::incremented()));
 }
 
 #[test]

@@ -3,6 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use forebay_format::batch::{BatchHeader, BatchKind, ENTRIES_MAX, Entry};
+use forebay_format::checkpoint::increment::{
+    BASE_MAGIC, BaseEncoder, CHANGE_SLOTS_MAX, ChainReader, INCREMENT_MAGIC, Increment, SlotChange,
+    base_blocks,
+};
 use forebay_format::checkpoint::{
     self, BackingRecord, Checkpoint, Intent, Mode, NAME_BYTES_MAX, SAMPLES_MAX, SegmentEntry, SegmentState,
     SlotState, SlotStates, VolumeEntry,
@@ -13,7 +17,7 @@ use forebay_format::geometry::{
 use forebay_format::member::MEMBERS_MAX;
 use forebay_format::structures;
 use forebay_format::summary::{self, SummaryItem};
-use forebay_format::superblock::{CacheState, Superblock};
+use forebay_format::superblock::{CacheState, Chain, Superblock};
 use forebay_format::{
     BLOCK_BYTES, CacheUuid, Encryption, Geometry, Members, MirrorMark, Slot, StreamKind, VolumeId,
 };
@@ -30,6 +34,7 @@ prop_compose! {
         tags in vec(1_u64.., 0..MEMBERS_MAX),
         mirror in any::<Option<(bool, bool, u64)>>(),
         key_check in any::<Option<[u8; 16]>>(),
+        chain in any::<Option<(u64, u32)>>(),
         written_by in "[ -~]{0,32}",
     ) -> Superblock {
         let geometry =
@@ -45,6 +50,9 @@ prop_compose! {
         };
         Superblock {
             uuid: CacheUuid(uuid), generation, epoch, checkpoint_generation, state, geometry, shard_index,
+            chain: chain
+                .filter(|_| checkpoint_generation > 1)
+                .map(|(base, blocks)| Chain { base: 1 + base % (checkpoint_generation - 1), blocks: blocks.max(1) }),
             members: Members::new(&tags).unwrap(), mirror,
             encryption: key_check.map(|key_check| Encryption { key_check }),
             shard_count, created_unix_s, written_by,
@@ -177,6 +185,196 @@ prop_compose! {
     }
 }
 
+fn slot_states() -> impl Strategy<Value = SlotState> {
+    (0_u8..4).prop_map(SlotState::from_bits)
+}
+
+prop_compose! {
+    fn increments()(checkpoint in checkpoints())(
+        follows in any::<u64>(),
+        numbers in vec(any::<u32>(), checkpoint.segments.len()),
+        changes in vec((any::<u32>(), 1..=CHANGE_SLOTS_MAX, slot_states()), 0..300),
+        mut rest in Just(checkpoint),
+    ) -> Increment {
+        let bare = |entry: SegmentEntry| SegmentEntry { slots: SlotStates::default(), ..entry };
+        let entries = std::mem::take(&mut rest.segments).into_iter().map(bare);
+        let changes = changes.into_iter().map(|(slot, count, state)| SlotChange { slot, count, state });
+        Increment { follows, rest, segments: numbers.into_iter().zip(entries).collect(), changes: changes.collect() }
+    }
+}
+
+/// Something that happens to a cache, or to what is written of it.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Slots get another state, those that are in segments in use.
+    Slots(u32, u16, SlotState),
+    /// A segment gets another entry.
+    Entry(u32, SegmentEntry),
+    Increment,
+    /// One more entry or table of a base is encoded.
+    Base,
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let bare = |entry: SegmentEntry| SegmentEntry { slots: SlotStates::default(), ..entry };
+    prop_oneof![
+        6 => (0..SLOTS, 1..40_u16, slot_states()).prop_map(|(slot, count, state)| {
+            Step::Slots(slot, count.min((SLOTS - slot) as u16), state)
+        }),
+        3 => (0..SEGMENTS, segments(BLOCKS)).prop_map(move |(number, entry)| Step::Entry(number, bare(entry))),
+        2 => Just(Step::Increment),
+        8 => Just(Step::Base),
+    ]
+}
+
+/// Size of the cache that a chain is written of.
+const SEGMENTS: u32 = 7;
+const BLOCKS: u32 = 16;
+const SLOTS: u32 = SEGMENTS * BLOCKS;
+
+/// A cache as it is, and what is written of it.
+struct Model {
+    entries: Vec<SegmentEntry>,
+    slots: Vec<SlotState>,
+    /// Since the last increment, in their order; and segments.
+    changes: Vec<SlotChange>,
+    touched: Vec<u32>,
+    /// The last generation in effect, and the last that was given.
+    last: u64,
+    given: u64,
+    chain: ChainReader,
+    base: Option<Base>,
+}
+
+/// A base and the increments behind it.
+struct Base {
+    encoder: BaseEncoder,
+    body: Vec<u8>,
+    entries: usize,
+    /// Segments of which a table is still to come.
+    used: Vec<usize>,
+    increments: Vec<Vec<u8>>,
+}
+
+impl Model {
+    fn new() -> Self {
+        let rest = Checkpoint { segment_blocks: BLOCKS, generation: 1, ..Checkpoint::default() };
+        let segments = vec![SegmentEntry::default(); SEGMENTS as usize];
+        let chain = ChainReader::begin(&Checkpoint { segments: segments.clone(), ..rest }.encode()).unwrap();
+        Self {
+            entries: segments,
+            slots: vec![SlotState::Void; SLOTS as usize],
+            changes: Vec::new(),
+            touched: Vec::new(),
+            last: 1,
+            given: 1,
+            chain,
+            base: None,
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Slots(slot, count, state) => self.change(slot, count, state),
+            Step::Entry(number, entry) => {
+                if !entry.state.has_slots() {
+                    self.change(number * BLOCKS, BLOCKS as u16, SlotState::Void);
+                }
+                self.entries[number as usize] = entry;
+                self.touched.push(number);
+            }
+            Step::Increment => self.increment(),
+            Step::Base => self.encode_more(),
+        }
+    }
+
+    fn change(&mut self, slot: u32, count: u16, state: SlotState) {
+        for slot in slot..slot + u32::from(count) {
+            if self.entries[(slot / BLOCKS) as usize].state.has_slots() {
+                self.slots[slot as usize] = state;
+                self.changes.push(SlotChange { slot, count: 1, state });
+            }
+        }
+    }
+
+    fn packed(&self, number: usize) -> SlotStates {
+        self.slots[number * BLOCKS as usize..][..BLOCKS as usize].iter().copied().collect()
+    }
+
+    /// As a whole checkpoint.
+    fn whole(&self, rest: Checkpoint) -> Checkpoint {
+        let with_slots = |(number, entry): (usize, &SegmentEntry)| {
+            let has_slots = entry.state.has_slots();
+            let slots = if has_slots { self.packed(number) } else { SlotStates::default() };
+            SegmentEntry { slots, ..entry.clone() }
+        };
+        Checkpoint { segments: self.entries.iter().enumerate().map(with_slots).collect(), ..rest }
+    }
+
+    /// What is to be written behind the last increment, and what it says but for segments.
+    fn next_increment(&mut self) -> (Vec<u8>, Checkpoint) {
+        self.given += 1;
+        let is_free = |number: &u32| self.entries[*number as usize].state == SegmentState::Free;
+        let rest = Checkpoint {
+            generation: self.given,
+            segment_blocks: BLOCKS,
+            window: (0..SEGMENTS).filter(is_free).collect(),
+            ..Checkpoint::default()
+        };
+        let touched = std::mem::take(&mut self.touched).into_iter();
+        let increment = Increment {
+            follows: std::mem::replace(&mut self.last, self.given),
+            segments: touched.map(|number| (number, self.entries[number as usize].clone())).collect(),
+            changes: std::mem::take(&mut self.changes),
+            rest: rest.clone(),
+        };
+        (increment.encode(), rest)
+    }
+
+    /// Takes a checkpoint: an increment, and if the base is complete the first of its chain.
+    fn increment(&mut self) {
+        let (bytes, rest) = self.next_increment();
+        self.chain.next(&bytes).unwrap();
+        assert_eq!(self.chain.clone().finish(), Ok(self.whole(rest.clone())));
+        let Some(base) = &mut self.base else { return };
+        base.increments.push(bytes);
+        let is_complete = base.entries == SEGMENTS as usize && base.used.is_empty();
+        if let Some(base) = self.base.take_if(|_| is_complete) {
+            let body_blocks = base.body.len().div_ceil(BLOCK_BYTES) as u64;
+            assert!(body_blocks < base_blocks(SEGMENTS, BLOCKS), "increments begin behind it");
+            self.chain = ChainReader::begin(&[base.encoder.header(), base.body].concat()).unwrap();
+            for increment in &base.increments {
+                self.chain.next(increment).unwrap();
+            }
+            assert_eq!(self.chain.clone().finish(), Ok(self.whole(rest)));
+        }
+    }
+
+    fn encode_more(&mut self) {
+        let base = self.base.get_or_insert_with(|| {
+            self.given += 1;
+            let rest = Checkpoint { segment_blocks: BLOCKS, generation: self.given, ..Checkpoint::default() };
+            Base {
+                encoder: BaseEncoder::new(rest, self.last, SEGMENTS),
+                body: Vec::new(),
+                entries: 0,
+                used: Vec::new(),
+                increments: Vec::new(),
+            }
+        });
+        if let Some(entry) = self.entries.get(base.entries) {
+            base.encoder.entry(entry, &mut base.body);
+            base.used.extend(entry.state.has_slots().then_some(base.entries));
+            base.entries += 1;
+        } else if !base.used.is_empty() {
+            let number = base.used.remove(0);
+            let slots = &self.slots[number * BLOCKS as usize..][..BLOCKS as usize];
+            let packed: SlotStates = slots.iter().copied().collect();
+            base.encoder.table(|to| to.extend_from_slice(packed.packed()), &mut base.body);
+        }
+    }
+}
+
 fn header_block((header, entries): &(BatchHeader, Vec<Entry>)) -> Vec<u8> {
     let mut block = vec![0xee; BLOCK_BYTES];
     header.encode(entries, &mut block);
@@ -236,6 +434,58 @@ proptest! {
     }
 
     #[test]
+    fn increments_round_trip(increment in increments()) {
+        let bytes = increment.encode();
+        let blocks = (bytes.len() / BLOCK_BYTES) as u64;
+        let most =
+            Increment::blocks_for(&increment.rest, increment.segments.len(), increment.changes.len());
+        prop_assert_eq!((bytes.len() % BLOCK_BYTES, blocks), (0, most));
+        prop_assert_eq!(Increment::decode(&bytes), Ok((increment, blocks)));
+    }
+
+    #[test]
+    fn a_chain_says_what_a_whole_checkpoint_would(steps in vec(steps(), 0..300)) {
+        let mut model = Model::new();
+        steps.into_iter().for_each(|step| model.step(step));
+        model.step(Step::Increment);
+    }
+
+    #[test]
+    fn a_mutated_increment_is_refused_or_means_what_it_says(
+        steps in vec(steps(), 0..100), changes in changes(), reseal in any::<bool>(),
+    ) {
+        let mut model = Model::new();
+        steps.into_iter().for_each(|step| model.step(step));
+        let mut bytes = model.next_increment().0;
+        mutate(&mut bytes, &changes, reseal, "checkpoint header");
+        if let Ok((decoded, blocks)) = Increment::decode(&bytes) {
+            prop_assert_eq!(Increment::decode(&decoded.encode()), Ok((decoded, blocks)));
+        }
+        let before = model.chain.state().clone();
+        match model.chain.next(&bytes) {
+            Ok(_) => drop(model.chain.finish()),
+            Err(_) => prop_assert_eq!(model.chain.state(), &before),
+        }
+    }
+
+    #[test]
+    fn a_mutated_base_is_refused_or_a_chain_begins_with_it(
+        steps in vec(steps(), 0..100), changes in changes(), reseal in any::<bool>(),
+    ) {
+        let mut model = Model::new();
+        steps.into_iter().for_each(|step| model.step(step));
+        model.base = None;
+        (0..2 * SEGMENTS).for_each(|_| model.step(Step::Base));
+        let base = model.base.take().unwrap();
+        let mut bytes = [base.encoder.header(), base.body].concat();
+        mutate(&mut bytes, &changes, reseal, "checkpoint header");
+        if let Ok(mut chain) = ChainReader::begin(&bytes) {
+            let _ = chain.next(&model.next_increment().0);
+            let _ = chain.finish();
+        }
+    }
+
+    #[test]
     fn summaries_round_trip(items in vec(
         proptest::option::of((0_u16..64, 0_u64..1 << 40, 1_u8.., any::<[u32; 2]>())), 0..600,
     )) {
@@ -252,12 +502,14 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_never_panic(
-        mut bytes in vec(any::<u8>(), 0..3 * BLOCK_BYTES), magic in 0..4, slots in any::<u32>(),
+        mut bytes in vec(any::<u8>(), 0..3 * BLOCK_BYTES), magic in 0..6, slots in any::<u32>(),
     ) {
         let start: &[u8] = match magic {
             0 => &forebay_format::superblock::MAGIC,
             1 => &checkpoint::MAGIC,
             2 => &forebay_format::batch::MAGIC,
+            3 => &INCREMENT_MAGIC,
+            4 => &BASE_MAGIC,
             _ => &[],
         };
         if let Some(to) = bytes.get_mut(..start.len()) {
@@ -265,6 +517,8 @@ proptest! {
         }
         let _ = Superblock::decode(&bytes);
         let _ = Checkpoint::decode(&bytes);
+        let _ = Increment::decode(&bytes);
+        let _ = ChainReader::begin(&bytes);
         let _ = BatchHeader::decode(&bytes, &mut Vec::new());
         prop_assert!(summary::decode(&bytes, slots).count() <= bytes.len());
         let _ = summary::payload_blocks(slots);
@@ -280,6 +534,8 @@ proptest! {
         mutate(&mut block, &changes, reseal, "superblock");
         if let Ok(decoded) = Superblock::decode(&block) {
             let _ = decoded.geometry.validate(device_bytes);
+            let _ = decoded.checkpoint_place(1);
+            let _ = decoded.read_checkpoint(&block);
             let again = Superblock::decode(&decoded.encode());
             prop_assert_eq!(again.map(|s| s.geometry), Ok(decoded.geometry));
         }

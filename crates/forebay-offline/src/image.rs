@@ -3,11 +3,13 @@
 use std::borrow::Cow;
 
 use forebay_format::checkpoint::Checkpoint;
+use forebay_format::geometry::CHECKPOINT_SLOTS;
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{BLOCK_BYTES, FormatError, Geometry, StreamKind};
 
 use crate::Refusal;
 pub use crate::batch::Bytes;
+use crate::chain::Found;
 use crate::copies;
 use crate::device::superblocks;
 use crate::extension;
@@ -15,7 +17,7 @@ use crate::mirror::Mirror;
 use crate::space::{Given, Space};
 use crate::{Findings, Severity};
 
-/// Largest checkpoint slot that is read (the slot of a cache of some hundred TiB).
+/// Largest checkpoint that is read (that of a cache of some hundred TiB).
 const CHECKPOINT_BYTES_MAX: u64 = 1 << 36;
 
 /// A cache with its superblock and what can be read of its checkpoint.
@@ -60,10 +62,8 @@ impl Image {
     }
 
     fn read_checkpoints(&mut self) {
-        let generation = self.superblock.checkpoint_generation;
-        self.checkpoints = [0, 1].map(|copy| {
-            self.checkpoint_copy(generation, copy).and_then(|found| extension::extended(self, found))
-        });
+        self.checkpoints =
+            [0, 1].map(|copy| self.checkpoint_copy(copy).and_then(|found| extension::extended(self, found)));
         let learned = self.checkpoints.iter().find_map(|copy| copy.as_ref().ok());
         if let (Some(mirror), Some(checkpoint)) = (self.space.mirror_mut(), learned) {
             mirror.learn(checkpoint);
@@ -134,45 +134,64 @@ impl Image {
         self.checkpoints.iter().find_map(|copy| copy.as_ref().ok())
     }
 
-    /// One copy of a checkpoint, checked to be of this cache and of this generation; of a mirrored
-    /// cache, as either device has it.
-    pub fn checkpoint_copy(&self, generation: u64, copy: u64) -> Result<Checkpoint, FormatError> {
-        let found = self.checkpoint_by(generation, copy, |at, bytes| self.space.read(at, bytes));
-        let Some((mirror, other)) = self.mirror().and_then(|mirror| Some((mirror, mirror.other()?))) else {
-            return found;
-        };
+    /// One copy of the checkpoint that the superblock names; of a mirrored cache, as either device
+    /// has it.
+    fn checkpoint_copy(&self, copy: u64) -> Result<Checkpoint, FormatError> {
+        let found = self.checkpoint_by(copy, |at, bytes| self.space.read(at, bytes));
+        let Some((mirror, other)) = self.other_device() else { return found };
         found.or_else(|error| {
-            let there = self.checkpoint_by(generation, copy, |at, bytes| mirror.read_from(other, at, bytes));
+            let there = self.checkpoint_by(copy, |at, bytes| mirror.read_from(other, at, bytes));
             there.map_err(|_| error)
         })
     }
 
+    /// Of a mirrored cache, the device that it is not looked at through, if that counts.
+    fn other_device(&self) -> Option<(&Mirror, usize)> {
+        self.mirror().and_then(|mirror| Some((mirror, mirror.other()?)))
+    }
+
     fn checkpoint_by(
         &self,
-        generation: u64,
         copy: u64,
         read: impl Fn(u64, &mut [u8]) -> Result<(), ()>,
     ) -> Result<Checkpoint, FormatError> {
-        let geometry = self.geometry();
-        let slot_bytes = u64::from(geometry.checkpoint_slot_blocks) * BLOCK_BYTES as u64;
-        if slot_bytes > CHECKPOINT_BYTES_MAX {
-            let why = format!("checkpoint slots of {slot_bytes} bytes");
-            return Err(FormatError::Geometry(why));
+        let (offset, len) = self.superblock.checkpoint_place(copy);
+        if len > CHECKPOINT_BYTES_MAX {
+            return Err(FormatError::Geometry(format!("a checkpoint of {len} bytes")));
         }
-        let offset = geometry.checkpoint_offset(generation, copy);
-        let bytes = read_blocks(slot_bytes, |at, bytes| read(offset + at, bytes)).bytes;
-        let checkpoint = Checkpoint::decode(&bytes)?;
-        let check = |field, expected: u64, found: u64| {
-            if expected == found {
-                return Ok(());
+        let bytes = read_blocks(len, |at, bytes| read(offset + at, bytes)).bytes;
+        self.superblock.read_checkpoint(&bytes)
+    }
+
+    /// The newest checkpoint of which anything is left in the slots: the beginning of the chain in
+    /// effect, or what was in effect before it.
+    pub(crate) fn newest_left(&self) -> Option<Checkpoint> {
+        let mut found = self.left_by(|at, bytes| self.space.read(at, bytes));
+        if let Some((mirror, other)) = self.other_device() {
+            found.extend(self.left_by(|at, bytes| mirror.read_from(other, at, bytes)));
+        }
+        found.into_iter().max_by_key(|left| (left.epoch, left.generation))
+    }
+
+    /// What is left in each copy of each slot.
+    fn left_by(&self, read: impl Fn(u64, &mut [u8]) -> Result<(), ()>) -> Vec<Checkpoint> {
+        let geometry = self.geometry();
+        let slot_blocks = u64::from(geometry.checkpoint_slot_blocks);
+        let read = |block: u64, bytes: &mut [u8]| read(block * BLOCK_BYTES as u64, bytes);
+        let left = |slot: u64| {
+            let block = geometry.checkpoint_offset(slot / 2, slot % 2) / BLOCK_BYTES as u64;
+            let mut found = Found::at(block, block + slot_blocks, &read)?;
+            let state = found.state();
+            let is_ours = state.uuid == self.superblock.uuid
+                && state.segments.len() == geometry.segment_count as usize
+                && state.segment_blocks == geometry.segment_blocks;
+            if !is_ours {
+                return None;
             }
-            Err(FormatError::Misplaced { structure: "checkpoint header", field, expected, found })
+            found.follow(slot_blocks, &read);
+            found.checkpoint()
         };
-        check("uuid", self.superblock.uuid.tag(), checkpoint.uuid.tag())?;
-        check("generation", generation, checkpoint.generation)?;
-        check("segment_count", u64::from(geometry.segment_count), checkpoint.segments.len() as u64)?;
-        check("segment_blocks", u64::from(geometry.segment_blocks), u64::from(checkpoint.segment_blocks))?;
-        Ok(checkpoint)
+        (0..CHECKPOINT_SLOTS).filter_map(left).collect()
     }
 
     /// Reads a whole segment; of a pair, what both copies have together.

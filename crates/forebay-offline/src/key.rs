@@ -82,6 +82,7 @@ mod tests {
             generation: 1,
             epoch: 1,
             checkpoint_generation: 1,
+            chain: None,
             state: CacheState::Clean,
             geometry: Geometry::for_device(64 << 20, None).unwrap(),
             members: Members::default(),

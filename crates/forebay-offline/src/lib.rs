@@ -32,6 +32,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod chain;
 mod copies;
 pub mod device;
 mod extension;

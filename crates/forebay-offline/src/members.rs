@@ -191,6 +191,7 @@ mod tests {
             generation: 1,
             epoch: 1,
             checkpoint_generation: 1,
+            chain: None,
             state: CacheState::Clean,
             geometry: Geometry { device_blocks, ..Geometry::for_device(64 << 20, Some(64)).unwrap() },
             members: Members::new(&[11, 22]).unwrap(),

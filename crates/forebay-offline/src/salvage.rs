@@ -6,10 +6,10 @@
 //! | damaged | read instead | what is certain |
 //! | --- | --- | --- |
 //! | one copy of something, or one device of a mirrored cache | the other copy | everything |
-//! | both superblocks | checkpoints, searched for (`rebuild`) | everything, if two generations are intact |
+//! | both superblocks | checkpoints, searched for (`rebuild`) | everything, if the latest is provably whole |
 //! | the log (flushed batches are gone) | all segments (`scan`) | what was logged behind the last hole |
 //! | the log (its end cannot be read) | all segments | nothing |
-//! | both copies of the checkpoint | the one before it, or none, and all segments | nothing |
+//! | both copies of the checkpoint | one before it, or none, and all segments | nothing |
 //! | headers and summary of a segment | - | all other segments |
 //! | a batch whose write was lost (an older one is there) | the summary of its segment | blocks that match it |
 //! | headers and summary disagree | the summary | all slots on which they agree |
@@ -409,22 +409,19 @@ fn nothing_to_rebuild(space: &mut Space, error: &FormatError, with_key: bool) ->
     Refusal::new(format!("{}: {error}, and {what}", space.shown())).hint(hint)
 }
 
-/// The checkpoint to go by, and whether it is the one in effect: else the one before it, else an
-/// empty one.
+/// The checkpoint to go by, and whether it is the one in effect: else one before it, else an empty
+/// one.
 fn base(image: &mut Image) -> (Checkpoint, bool) {
     if let Some(checkpoint) = image.checkpoint() {
         return (image.localized(checkpoint).into_owned(), true);
     }
-    let generation = image.superblock.checkpoint_generation;
-    let older = generation.checked_sub(1).filter(|older| *older > 0);
-    let copies = older.into_iter().flat_map(|older| [0, 1].map(|copy| image.checkpoint_copy(older, copy)));
     let empty = || Checkpoint {
         uuid: image.superblock.uuid,
         segment_blocks: image.geometry().segment_blocks,
         segments: vec![SegmentEntry::default(); image.geometry().segment_count as usize],
         ..Checkpoint::default()
     };
-    let base = copies.flatten().next().unwrap_or_else(empty);
+    let base = image.newest_left().unwrap_or_else(empty);
     image.learn_by_heads(&base);
     (image.localized(&base).into_owned(), false)
 }

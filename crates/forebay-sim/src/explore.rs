@@ -23,7 +23,6 @@ use crate::workload::{
 };
 use crate::world::{Trap, World, check_images};
 use forebay_core::{OnBackingChange, PlantedBug, fault};
-use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry};
 use std::rc::Rc;
@@ -332,11 +331,16 @@ pub(crate) fn damage_one_copy(plan: &Plan, snapshot: &mut Snapshot) {
         cache.rot(Geometry::superblock_offset(copy as usize) + snapshot.rng.below(512), 3);
         return;
     }
-    let generation = a.checkpoint_generation;
-    let len = geometry.checkpoint_slot_blocks as usize * BLOCK_BYTES;
-    let other = read(cache, geometry.checkpoint_offset(generation, 1 - copy), len);
-    if Checkpoint::decode(&other).is_ok_and(|other| other.generation == generation) {
-        cache.rot(geometry.checkpoint_offset(generation, copy) + snapshot.rng.below(4096), 5);
+    let (offset, len) = a.checkpoint_place(1 - copy);
+    let other = read(cache, offset, len as usize);
+    if a.read_checkpoint(&other).is_ok() {
+        // A header, or some block of the increments behind two blocks of a small cache.
+        let block = match a.chain {
+            Some(chain) if snapshot.rng.chance(1, 2) => 2 + snapshot.rng.below(chain.blocks.into()),
+            _ => 0,
+        };
+        let at = block * BLOCK_BYTES as u64 + snapshot.rng.below(4096);
+        cache.rot(a.checkpoint_place(copy).0 + at, 5);
     }
 }
 

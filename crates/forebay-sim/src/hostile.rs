@@ -175,7 +175,7 @@ fn one_seed(seed: u64, report: &mut HostileReport) -> Result<(), String> {
         if let Some(now) = pick(&states.moments, &mut rng) {
             let whole = crash(now, &mut rng);
             let mut snapshot = Snapshot { disks: whole.disks.clone(), oracle: whole.oracle.clone(), ..whole };
-            rot(&plan, &mut snapshot.disks.devices[CACHE], &mut rng);
+            rot(&mut snapshot.disks.devices[CACHE], &mut rng);
             judge(Hostility::RottenMetadata, snapshot)?;
             let mut snapshot = crash(now, &mut rng);
             let (old, rest) = reformat(&plan, snapshot.disks.devices[CACHE].clone(), &mut rng)?;
@@ -301,16 +301,16 @@ pub(crate) fn run_with(plan: &Rc<Plan>, ignores_flushes: bool, history: bool) ->
 }
 
 /// Damages both superblocks, or both copies of the checkpoint that they name.
-fn rot(plan: &Plan, cache: &mut SimDevice, rng: &mut Rng) {
+fn rot(cache: &mut SimDevice, rng: &mut Rng) {
     let mut places = [0, 1].map(|copy| (Geometry::superblock_offset(copy), 512));
     if rng.chance(1, 2) {
-        let generations = [0, 1].map(|copy| {
+        let superblocks = [0, 1].map(|copy| {
             let mut bytes = [0; BLOCK_BYTES];
             cache.visible().read(Geometry::superblock_offset(copy), &mut bytes);
-            Superblock::decode(&bytes).map(|superblock| superblock.checkpoint_generation).ok()
+            Superblock::decode(&bytes).ok()
         });
-        if let Some(generation) = generations.into_iter().flatten().max() {
-            places = [0, 1].map(|copy| (plan.geometry.checkpoint_offset(generation, copy), 2048));
+        if let Some(newest) = superblocks.into_iter().flatten().max_by_key(|found| found.generation) {
+            places = [0, 1].map(|copy| (newest.checkpoint_place(copy).0, 2048));
         }
     }
     for (offset, len) in places {
@@ -324,7 +324,7 @@ fn rot(plan: &Plan, cache: &mut SimDevice, rng: &mut Rng) {
 /// accounts for, and damages the segment's summary. False if no place on the device has been used
 /// twice.
 fn lose_write(plan: &Plan, old: &Image, cache: &mut SimDevice, rng: &mut Rng) -> bool {
-    let Some(checkpoint) = newest_checkpoint(plan, cache.visible()) else { return false };
+    let Some(checkpoint) = newest_checkpoint(cache.visible()) else { return false };
     let mut places = Vec::new();
     for (number, entry) in (0..).zip(&checkpoint.segments) {
         if !entry.state.has_slots() || entry.summary_block == 0 || entry.slots.live() == 0 {
@@ -352,12 +352,13 @@ fn lose_write(plan: &Plan, old: &Image, cache: &mut SimDevice, rng: &mut Rng) ->
     true
 }
 
-fn newest_checkpoint(plan: &Plan, cache: &Image) -> Option<Checkpoint> {
-    let generation = superblock_in(cache)?.checkpoint_generation;
+fn newest_checkpoint(cache: &Image) -> Option<Checkpoint> {
+    let superblock = superblock_in(cache)?;
     [0, 1].into_iter().find_map(|copy| {
-        let mut bytes = vec![0; plan.geometry.checkpoint_blocks() as usize * BLOCK_BYTES];
-        cache.read(plan.geometry.checkpoint_offset(generation, copy), &mut bytes);
-        Checkpoint::decode(&bytes).ok()
+        let (offset, len) = superblock.checkpoint_place(copy);
+        let mut bytes = vec![0; len as usize];
+        cache.read(offset, &mut bytes);
+        superblock.read_checkpoint(&bytes).ok()
     })
 }
 

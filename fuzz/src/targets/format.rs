@@ -5,8 +5,9 @@
 
 use forebay_format::batch::{BatchHeader, Entry};
 use forebay_format::checkpoint::Checkpoint;
+use forebay_format::checkpoint::increment::{BASE_MAGIC, ChainReader, INCREMENT_MAGIC, Increment};
 use forebay_format::member::MemberHeader;
-use forebay_format::superblock::Superblock;
+use forebay_format::superblock::{Chain, Superblock};
 use forebay_format::{BLOCK_BYTES, Geometry, checksum, summary};
 
 use crate::Target;
@@ -14,15 +15,20 @@ use crate::Target;
 /// The first byte names the structure and says whether checksums are made right.
 pub const TARGET: Target = Target {
     name: "format",
-    about: "superblock, member header, checkpoint, batch header, summary; checksums made right in half of the inputs",
+    about: "superblock, member header, checkpoint, increment, base, batch header, summary; checksums made right in half of the inputs",
     run,
     seeds,
-    words: &["FOREBAY\0", "FBAYMEMB", "FBAYCKPT", "FBAT"],
+    words: &["FOREBAY\0", "FBAYMEMB", "FBAYCKPT", "FBAYINCR", "FBAYBASE", "FBAT"],
     bytes_max: 64 << 10,
     short_run: 30_000,
 };
 
 const SEAL: u8 = 0x80;
+
+const SUPERBLOCK: &str = include_str!("../../../crates/forebay-format/tests/golden/superblock.hex");
+const CHECKPOINT: &str = include_str!("../../../crates/forebay-format/tests/golden/checkpoint.hex");
+const BASE: &str = include_str!("../../../crates/forebay-format/tests/golden/base.hex");
+const INCREMENT: &str = include_str!("../../../crates/forebay-format/tests/golden/increment.hex");
 
 fn run(input: &[u8]) {
     let Some((how, bytes)) = input.split_first() else { return };
@@ -62,6 +68,7 @@ fn run(input: &[u8]) {
             let slots = bytes.first().map_or(0, |first| u32::from(*first) * 20);
             assert!(summary::decode(&bytes, slots).count() as u32 <= slots);
         }
+        6 => chain(&mut bytes, seal),
         _ => {
             let word = |at: usize| {
                 bytes.get(at..at + 8).map_or(0, |b| b.iter().fold(0, |n, b| n << 8 | u64::from(*b)))
@@ -81,7 +88,8 @@ fn sealed(bytes: &mut [u8], seal: bool, at: usize, len: usize) {
     }
 }
 
-fn checkpoint(bytes: &mut [u8], seal: bool) {
+/// Makes the checksums of a checkpoint, an increment or a base right.
+fn sealed_part(bytes: &mut [u8], seal: bool) {
     if seal && bytes.len() > BLOCK_BYTES {
         let stated = bytes[96..104].iter().rev().fold(0, |n: u64, b| n << 8 | u64::from(*b));
         let end = (stated as usize).saturating_add(BLOCK_BYTES).min(bytes.len());
@@ -89,17 +97,58 @@ fn checkpoint(bytes: &mut [u8], seal: bool) {
         bytes[92..96].copy_from_slice(&crc.to_le_bytes());
     }
     sealed(bytes, seal, 4092, 4096);
+}
+
+fn checkpoint(bytes: &mut [u8], seal: bool) {
+    sealed_part(bytes, seal);
     if let Ok(found) = Checkpoint::decode(bytes) {
         assert_eq!(Checkpoint::decode(&found.encode()), Ok(found));
     }
+    if let Ok((found, blocks)) = Increment::decode(bytes) {
+        assert_eq!(Increment::decode(&found.encode()), Ok((found, blocks)));
+    }
+}
+
+/// A whole checkpoint or a base of two blocks, and increments behind it.
+fn chain(bytes: &mut [u8], seal: bool) {
+    let mut at = 0;
+    while at + BLOCK_BYTES <= bytes.len() {
+        let part = &mut bytes[at..];
+        let known = at == 0 || part.starts_with(&INCREMENT_MAGIC);
+        sealed_part(part, seal && known);
+        at += BLOCK_BYTES * 2;
+    }
+    let Ok(mut reader) = ChainReader::begin(bytes) else { return };
+    let base = reader.generation();
+    assert!(bytes.starts_with(&BASE_MAGIC) || reader.clone().finish().is_ok());
+    let (start, mut blocks) = (reader.start(), 0);
+    let rest = |at: u64| bytes.get(at as usize * BLOCK_BYTES..).unwrap_or_default();
+    while let Ok(more) = reader.next(rest(start + blocks)) {
+        blocks += more;
+    }
+    let chain = (blocks > 0).then_some(Chain { base, blocks: blocks as u32 });
+    let Some(superblock) = superblock_of(&reader, chain) else { return };
+    let _ = superblock.checkpoint_place(0);
+    assert_eq!(superblock.read_checkpoint(bytes), reader.finish());
+}
+
+/// A superblock that names what was read.
+fn superblock_of(reader: &ChainReader, chain: Option<Chain>) -> Option<Superblock> {
+    let mut superblock = Superblock::decode(&unhex(SUPERBLOCK)).ok()?;
+    let state = reader.state();
+    superblock.geometry.segment_count = state.segments.len() as u32;
+    superblock.geometry.segment_blocks = state.segment_blocks;
+    Some(Superblock { uuid: state.uuid, checkpoint_generation: reader.generation(), chain, ..superblock })
 }
 
 /// The golden bytes of the format.
 fn seeds() -> Vec<Vec<u8>> {
     let golden = [
-        (0, include_str!("../../../crates/forebay-format/tests/golden/superblock.hex")),
+        (0, SUPERBLOCK),
         (1, include_str!("../../../crates/forebay-format/tests/golden/member.hex")),
-        (2, include_str!("../../../crates/forebay-format/tests/golden/checkpoint.hex")),
+        (0, include_str!("../../../crates/forebay-format/tests/golden/superblock-chain.hex")),
+        (2, CHECKPOINT),
+        (2, INCREMENT),
         (3, include_str!("../../../crates/forebay-format/tests/golden/batch-records.hex")),
         (3, include_str!("../../../crates/forebay-format/tests/golden/batch-summary.hex")),
     ];
@@ -112,23 +161,41 @@ fn seeds() -> Vec<Vec<u8>> {
             seeds.push([&[4], &bytes[BLOCK_BYTES.min(bytes.len())..]].concat());
         }
     }
+    for first in [CHECKPOINT, BASE] {
+        let chain = [unhex(first), unhex(INCREMENT)].concat();
+        seeds.push([&[6], &chain[..]].concat());
+        seeds.push([&[6 | SEAL], &chain[..]].concat());
+    }
     seeds.push([&[5], &[0, 0, 0, 0, 64, 0, 0, 0][..], &[0; 24]].concat());
     seeds
 }
 
-/// Bytes of a golden file, which is a dump as `hexdump -C` makes it: `*` repeats the line before
-/// it.
+/// Bytes of a golden file, which is a dump as `hexdump -C` makes it, but `*` stands for zeroes.
 fn unhex(text: &str) -> Vec<u8> {
     let mut bytes: Vec<u8> = Vec::new();
     let number = |word: &str| u64::from_str_radix(word, 16).unwrap_or(0) as usize;
     for line in text.lines().filter(|line| *line != "*") {
         let mut words = line.split("  |").next().unwrap_or(line).split_whitespace();
         let offset = words.next().map_or(0, number);
-        while bytes.len() < offset {
-            let from = bytes.len().saturating_sub(16);
-            bytes.extend_from_within(from..);
-        }
+        bytes.resize(offset, 0);
         bytes.extend(words.map(|word| number(word) as u8));
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_golden_bytes_come_out_of_their_dumps() {
+        assert!(Superblock::decode(&unhex(SUPERBLOCK)).is_ok());
+        assert!(Checkpoint::decode(&unhex(CHECKPOINT)).is_ok());
+        for first in [CHECKPOINT, BASE] {
+            let chain = [unhex(first), unhex(INCREMENT)].concat();
+            let mut reader = ChainReader::begin(&chain).unwrap();
+            assert!(reader.next(&chain[reader.start() as usize * BLOCK_BYTES..]).is_ok());
+            assert!(superblock_of(&reader, None).is_some());
+        }
+    }
 }

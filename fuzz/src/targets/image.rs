@@ -11,6 +11,8 @@
 
 use std::cell::RefCell;
 
+use forebay_format::checkpoint::MAGIC;
+use forebay_format::checkpoint::increment::{BASE_MAGIC, INCREMENT_MAGIC};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry, checksum};
 use forebay_sim::crashed::CrashedState;
@@ -92,11 +94,13 @@ fn layout(cache: &[u8]) -> Option<Geometry> {
     geometry.validate(cache.len() as u64).ok().map(|()| geometry)
 }
 
-/// Makes the checksum right of whatever the block says it is; that of a checkpoint's body too.
+/// Makes the checksum right of whatever the block says it is; that of the body of a checkpoint, a
+/// base or an increment too.
 fn seal_block(cache: &mut [u8], block: usize) {
     let from = block * BLOCK_BYTES;
-    let header =
-        [from, from.saturating_sub(BLOCK_BYTES)].into_iter().find(|at| cache[*at..].starts_with(b"FBAYCKPT"));
+    let has_body =
+        |at: &usize| [MAGIC, BASE_MAGIC, INCREMENT_MAGIC].iter().any(|magic| cache[*at..].starts_with(magic));
+    let header = [from, from.saturating_sub(BLOCK_BYTES)].into_iter().find(has_body);
     if let Some(at) = header {
         let stated = cache[at + 96..at + 104].iter().rev().fold(0, |n: u64, b| n << 8 | u64::from(*b));
         let end = (at + BLOCK_BYTES).saturating_add(stated as usize).min(cache.len());

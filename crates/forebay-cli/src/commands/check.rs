@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use forebay_format::checkpoint::Checkpoint;
 use serde_json::{Value, json};
 
-use super::findings::{finding_json, with_bar};
+use super::findings::{checkpoint_name, finding_json, with_bar};
 use super::key::KeyOption;
 use super::salvage::record::{Sought, against};
 use crate::failure::Failure;
@@ -163,11 +163,7 @@ fn facts(image: &Image, verdict: &Verdict) -> String {
     }
     add(
         "log",
-        format!(
-            "checkpoint {}, {} batches after it",
-            superblock.checkpoint_generation,
-            count(verdict.replayed)
-        ),
+        format!("checkpoint {}, {} batches after it", checkpoint_name(superblock), count(verdict.replayed)),
     );
     add("dirty", blocks(total.dirty));
     add("clean", blocks(total.clean));
@@ -257,6 +253,8 @@ fn as_json(image: &Image, verdict: &Verdict, findings: &Findings) -> Value {
         "uuid": image.superblock.uuid.to_string(),
         "mirror": image.mirror().map(mirror_json),
         "checkpoint_generation": image.superblock.checkpoint_generation,
+        "base_generation": image.superblock.chain.map(|chain| chain.base),
+        "increment_blocks": image.superblock.chain.map_or(0, |chain| chain.blocks),
         "replayed_batches": verdict.replayed,
         "segments_read": verdict.segments_read,
         "checksums_compared": verdict.checked,

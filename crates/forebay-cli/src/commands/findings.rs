@@ -1,8 +1,10 @@
-//! Pieces that `check` and `salvage` share: a progress bar, and a finding for scripts.
+//! Pieces that the commands for caches share: a progress bar, a finding for scripts, and how a
+//! checkpoint is called.
 
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
+use forebay_format::superblock::Superblock;
 use forebay_offline::Finding;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -32,6 +34,15 @@ pub(super) fn with_bar<T>(work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T
         bar.finish_and_clear();
     }
     result
+}
+
+/// The checkpoint that is in effect, for people.
+pub(super) fn checkpoint_name(superblock: &Superblock) -> String {
+    let generation = superblock.checkpoint_generation;
+    match superblock.chain {
+        Some(chain) => format!("{generation} (base {}, {} increment blocks)", chain.base, chain.blocks),
+        None => generation.to_string(),
+    }
 }
 
 /// For scripts.

@@ -1,5 +1,6 @@
 //! Settings of the engine, and volumes to attach.
 
+use crate::api::Nanos;
 use crate::api::settings::{PoolSettings, VolumeSettings};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -14,6 +15,8 @@ pub struct EngineConfig {
     pub scratch_blocks: u32,
     /// What can be changed while the engine runs.
     pub pool: PoolSettings,
+    /// How checkpoints are made.
+    pub checkpoint: CheckpointConfig,
     /// What the cache is known to hold durably, from a record outside of its device: one that holds
     /// less is not opened (I75).
     pub known: CacheMark,
@@ -21,7 +24,44 @@ pub struct EngineConfig {
 
 impl Default for EngineConfig {
     fn default() -> Self {
-        Self { scratch_blocks: 4096, pool: PoolSettings::default(), known: CacheMark::default() }
+        Self {
+            scratch_blocks: 4096,
+            pool: PoolSettings::default(),
+            checkpoint: CheckpointConfig::default(),
+            known: CacheMark::default(),
+        }
+    }
+}
+
+/// How checkpoints are made. The default is for everything but tests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CheckpointConfig {
+    /// Blocks of a base that are made and written at once: bounds the time that this takes.
+    pub piece_blocks: u32,
+    /// Pause between two of these pieces, so that other writes pass.
+    pub piece_pause: Nanos,
+    /// Caches whose whole checkpoint has so many blocks take increments; of the others it is made
+    /// in one call. 64 blocks describe about 4 GiB, and take about a millisecond.
+    pub chain_from_blocks: u64,
+    /// Most blocks of all increments of a chain.
+    pub chain_blocks_max: u64,
+    /// Most changes of slots in an increment. A million take 8 MiB of memory, and are encoded in
+    /// about a millisecond.
+    pub changes_max: u32,
+    /// For tests: what the last snapshot means is kept, see [`crate::Engine::last_snapshot`].
+    pub keep_snapshot: bool,
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> Self {
+        Self {
+            piece_blocks: 64,
+            piece_pause: 2_000_000,
+            chain_from_blocks: 64,
+            chain_blocks_max: u64::MAX,
+            changes_max: 1 << 20,
+            keep_snapshot: false,
+        }
     }
 }
 

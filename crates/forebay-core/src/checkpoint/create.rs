@@ -94,6 +94,7 @@ fn superblock(params: &FormatParams, mirror: Option<MirrorMark>) -> Superblock {
         generation: 1,
         epoch: 1,
         checkpoint_generation: 1,
+        chain: None,
         state: CacheState::Clean,
         geometry: params.geometry,
         members: params.members,

@@ -21,15 +21,22 @@
 //!   checkpoint is in effect. At the end of a rebuild (`mirror::rebuild`) once more, for the new
 //!   member.
 //!
+//! The snapshot is of all segments, or of what has changed since the checkpoint in effect
+//! ([`chain`]).
+//!
 //! Only at the end may the segments that the new checkpoint calls free be written (I7): a crash
 //! before that finds the old checkpoint, and everything that it points at, untouched. Between
 //! checkpoints the window is extended by steps of their own ([`extend`]).
 
+mod base;
+mod chain;
 pub(crate) mod create;
 mod extend;
 
 use crate::api::open_error::OpenError;
 use crate::api::{Device, Nanos, Notice};
+use crate::checkpoint::base::BaseWriter;
+use crate::checkpoint::chain::Limits;
 use crate::context::coverage::CoverageMark;
 use crate::context::events::Event;
 use crate::context::ledger::Waiter;
@@ -41,6 +48,7 @@ use crate::map::segment::{BlockState, SegmentPhase};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState, SlotStates, VolumeEntry};
 use forebay_format::superblock::CacheState;
 use forebay_format::{Geometry, MirrorMark, StreamKind};
@@ -86,6 +94,8 @@ pub(crate) struct Checkpoints {
     tries: u32,
     failed: bool,
     bytes: Arc<Vec<u8>>,
+    /// Where they are written on each member.
+    places: Vec<u64>,
     /// Segments that join the window when this checkpoint is in effect.
     joining: Vec<u32>,
     /// Slots that this checkpoint calls clean: no mark is needed for them.
@@ -118,6 +128,25 @@ pub(crate) struct Checkpoints {
     extensions: u64,
     /// Slots of extensions that have to be written because recovery found damage there.
     unmended: u32,
+    /// Generation of what the checkpoint in effect begins with: it says which slots are in use.
+    image: u64,
+    /// Block of its slots that its increments begin at.
+    start: u64,
+    /// What the chain was made for, and the members that have all of it.
+    image_geometry: Option<Geometry>,
+    image_members: Range<usize>,
+    limits: Limits,
+    /// The next chain, and writes of bases under way.
+    base: Option<Box<BaseWriter>>,
+    base_writes: u32,
+    /// Increments cannot go on behind the checkpoint in effect: changes are missing.
+    broken: bool,
+    /// A whole checkpoint waits for writes of a base that was given up: they are in its slots.
+    held_back: bool,
+    /// A base was given up since the checkpoint in effect.
+    base_given_up: bool,
+    /// See [`crate::Engine::last_snapshot`].
+    kept: Option<Box<Checkpoint>>,
 }
 
 impl Checkpoints {
@@ -130,6 +159,11 @@ impl Checkpoints {
     /// A checkpoint of this generation, or a later one, is in effect.
     pub(crate) fn is_in_effect(&self, generation: u64) -> bool {
         self.in_effect >= generation
+    }
+
+    /// See [`crate::Engine::last_snapshot`].
+    pub(crate) fn last_snapshot(&self) -> Option<&Checkpoint> {
+        self.kept.as_deref()
     }
 
     pub(crate) fn is_idle(&self) -> bool {
@@ -150,8 +184,8 @@ pub(crate) fn window_size(segments: u32, mirrored: bool) -> u32 {
 }
 
 impl Context {
-    fn segment_entry(&self, number: usize) -> SegmentEntry {
-        let segment = &self.map.segments[number];
+    fn segment_entry(&self, number: u32) -> SegmentEntry {
+        let segment = &self.map.segments[number as usize];
         let state = match segment.phase {
             SegmentPhase::Free | SegmentPhase::Freed => return SegmentEntry::default(),
             SegmentPhase::Twin => {
@@ -208,7 +242,8 @@ impl Checkpoints {
 
     pub(crate) fn deadline(&self, cx: &Context) -> Option<Nanos> {
         let due = self.last_at + INTENTS_PAUSE_NS;
-        (self.is_idle() && self.may_checkpoint(cx) && cx.has_ended_intents()).then_some(due)
+        let may = self.is_idle() && self.may_checkpoint(cx) && !self.waits_for_base(cx);
+        (may && cx.has_ended_intents()).then_some(due)
     }
 
     /// A checkpoint may begin. Not when the final one is near, unless moves are under way that may
@@ -224,6 +259,7 @@ impl Checkpoints {
     pub(crate) fn begin_opening(&mut self, cx: &mut Context, extensions_are_damaged: bool) {
         self.unmended = if extensions_are_damaged { 2 } else { 0 };
         self.purpose = Purpose::Opening;
+        self.image = cx.superblock.image_generation();
         cx.checkpoint_wanted = true;
     }
 
@@ -243,9 +279,17 @@ impl Checkpoints {
     /// be taken.
     #[inline(always)] // asked in every settling
     pub(crate) fn is_ready_for_snapshot(&mut self, cx: &mut Context) -> bool {
+        self.step_base(cx);
         match self.step {
             CheckpointStep::Idle if self.may_checkpoint(cx) && self.is_due(cx) => {
                 if !self.is_due_besides(cx) && self.extend_window(cx) {
+                    return false;
+                }
+                if self.needs_base_now(cx) {
+                    self.begin_base(cx);
+                }
+                if self.waits_for_base(cx) {
+                    cx.cover(CoverageMark::CheckpointWaits);
                     return false;
                 }
                 self.hold(cx);
@@ -268,10 +312,16 @@ impl Checkpoints {
         if cx.wants_marks_by_checkpoint() {
             cx.cover(CoverageMark::CheckpointOfFullLog);
         }
-        let snapshot = self.snapshot(cx);
-        cx.map.look_at(cx.map.geometry.slot_count().into());
-        let segments = &cx.map.segments;
-        self.bytes = Arc::new(snapshot.encode_with(|number, to| segments[number].pack_states(to)));
+        let follows = cx.superblock.checkpoint_generation;
+        let rest = self.snapshot(cx);
+        if cx.config.checkpoint.keep_snapshot {
+            self.kept = Some(Box::new(cx.whole_checkpoint(&rest)));
+        }
+        if self.may_increment(cx, &rest) {
+            self.encode_increment(cx, rest, follows);
+        } else {
+            self.encode_whole(cx, rest);
+        }
         self.step = CheckpointStep::Flushing;
         cx.log.on_hold = false;
         cx.flush(Device::Cache, Waiter::Checkpoint);
@@ -282,8 +332,7 @@ impl Checkpoints {
         cx.log.on_hold = true;
     }
 
-    /// The map as it is now, but for the states of slots. Nothing is in flight, so it is what the
-    /// log says.
+    /// Everything but the segments, as it is now. Nothing is in flight, so it is what the log says.
     fn snapshot(&mut self, cx: &mut Context) -> Checkpoint {
         self.absorbed = core::mem::take(&mut cx.log.marks);
         self.settled = cx.log.streams[StreamKind::Write.index()].take_without_payload();
@@ -309,7 +358,7 @@ impl Checkpoints {
         let intents = cx.settle_intents();
         let opening = self.purpose == Purpose::Opening;
         cx.superblock.epoch += u64::from(opening);
-        cx.superblock.checkpoint_generation += 1;
+        cx.superblock.checkpoint_generation = cx.next_checkpoint_generation();
         cx.note_order_claims();
         Checkpoint {
             uuid: cx.superblock.uuid,
@@ -319,7 +368,7 @@ impl Checkpoints {
             next_stream_sequence: [0, 1, 2].map(|index| cx.log.streams[index].next_sequence),
             segment_blocks: cx.map.geometry.segment_blocks,
             volumes: self.table_to_write(cx),
-            segments: (0..cx.map.segments.len()).map(|number| cx.segment_entry(number)).collect(),
+            segments: Vec::new(),
             window,
             intents,
         }
@@ -389,17 +438,29 @@ impl Checkpoints {
     }
 
     fn write_copies(&mut self, cx: &mut Context) {
-        let next = self.in_effect == 0 || cx.superblock.checkpoint_generation == self.in_effect + 1;
-        assert!(next, "I13: a checkpoint is written to the slots that are not in effect");
+        let whole_over_image =
+            cx.superblock.chain.is_none() && cx.superblock.checkpoint_generation % 2 == self.image % 2;
+        assert!(!whole_over_image, "I13: a checkpoint is written to the slots that are not in effect");
         self.step = CheckpointStep::Writing;
+        self.held_back = cx.superblock.chain.is_none() && self.base_writes > 0;
+        if self.held_back {
+            return;
+        }
         let members = cx.meta_members();
-        self.pending = 2 * members.len() as u32;
+        self.pending = (self.places.len() * members.len()) as u32;
         self.failed = false;
-        let (generation, geometry) = (cx.superblock.checkpoint_generation, cx.map.geometry);
-        for (member, copy) in members.flat_map(|member| [(member, 0), (member, 1)]) {
-            let offset = geometry.mirror_meta(member, geometry.checkpoint_offset(generation, copy));
-            let bytes = self.bytes.clone();
-            cx.write_meta(offset, bytes, OpKind::Checkpoint);
+        for member in members {
+            for place in &self.places {
+                let offset = cx.map.geometry.mirror_meta(member, *place);
+                cx.write_meta(offset, self.bytes.clone(), OpKind::Checkpoint);
+            }
+        }
+    }
+
+    /// Goes on if the slots of the checkpoint were still being written.
+    fn write_held_back(&mut self, cx: &mut Context) {
+        if self.held_back && self.base_writes == 0 {
+            self.write_copies(cx);
         }
     }
 
@@ -504,6 +565,9 @@ impl Checkpoints {
             cx.item_done(item, Some(0));
         }
         self.in_effect = cx.superblock.checkpoint_generation;
+        self.image = cx.superblock.image_generation();
+        self.note_members(cx);
+        self.base_given_up = false;
         self.super_generation = cx.superblock.generation;
         cx.stats.checkpoints += 1;
         cx.notice(Notice::Checkpointed { generation: cx.superblock.checkpoint_generation });

@@ -20,6 +20,7 @@ pub(crate) fn blank_superblock() -> Superblock {
         generation: 0,
         epoch: 0,
         checkpoint_generation: 0,
+        chain: None,
         state: CacheState::Open,
         geometry: blank_geometry(),
         members: forebay_format::Members::default(),

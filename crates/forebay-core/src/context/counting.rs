@@ -26,6 +26,7 @@ impl Context {
                 OpKind::Batch(_)
                 | OpKind::Flush(Device::Cache)
                 | OpKind::Checkpoint
+                | OpKind::CheckpointBase
                 | OpKind::CopyWrite
                 | OpKind::Mend
                 | OpKind::RewriteUnflushed { .. }

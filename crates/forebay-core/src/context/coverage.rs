@@ -102,6 +102,22 @@ coverage! {
     WindowExtended = "window-extended",
     /// Both copies of an extension were damaged, and the segments were asked.
     ExtensionSearched = "extension-searched",
+    /// A checkpoint was an increment.
+    CheckpointIncrement = "checkpoint-increment",
+    /// A base was begun beside the checkpoint in effect.
+    BaseBegun = "base-begun",
+    /// An increment was written to two chains.
+    BaseGrows = "base-grows",
+    /// A checkpoint began with a new base.
+    BaseInEffect = "base-in-effect",
+    /// A base was given up.
+    BaseDropped = "base-dropped",
+    /// There were too many changes for an increment.
+    ChangesLost = "changes-lost",
+    /// A checkpoint waited for its base.
+    CheckpointWaits = "checkpoint-waits",
+    /// Enough blocks were evicted in one call: the rest of a victim waits for the next one.
+    EvictionPauses = "eviction-pauses",
     /// A checkpoint ended write intents.
     IntentCleared = "intent-cleared",
     /// Recovery dropped clean blocks in a region with intent.

@@ -11,6 +11,8 @@ pub(crate) struct FreeSegments {
     pub(crate) window: VecDeque<u32>,
     /// Segments that hold nothing but are not in the window.
     pub(crate) pool: VecDeque<u32>,
+    /// A segment is being emptied, and nothing but the length of a call keeps it from being empty.
+    pub(crate) more_comes: bool,
     /// Segments that a window should have.
     pub(crate) window_size: u32,
     /// While the pool shrinks: segments from this one on are retired.

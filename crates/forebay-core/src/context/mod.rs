@@ -108,6 +108,8 @@ pub(crate) struct Context {
     pub(crate) wake_at: Option<Nanos>,
     /// A checkpoint is to be taken soon.
     pub(crate) checkpoint_wanted: bool,
+    /// Number of the last base of which a part was written.
+    pub(crate) reserved_generation: u64,
     pub(crate) free: FreeSegments,
     /// The volume table, with entries of volumes that are not attached.
     pub(crate) volume_table: Vec<VolumeEntry>,
@@ -156,6 +158,7 @@ impl Context {
             reclaim_wants_destage: false,
             wake_at: None,
             checkpoint_wanted: false,
+            reserved_generation: 0,
             free: FreeSegments::default(),
             volume_table: Vec::new(),
             mirror: None,
@@ -365,7 +368,8 @@ impl Context {
     /// Blocks of data that so many segments hold.
     pub(crate) fn capacity_of(&self, segments: u32) -> u64 {
         let blocks = self.map.geometry.segment_blocks;
-        u64::from(segments) * u64::from(blocks - forebay_format::summary::reserved_blocks(blocks))
+        u64::from(segments)
+            * u64::from(blocks.saturating_sub(forebay_format::summary::reserved_blocks(blocks)))
     }
 
     /// Reads from a device into the spans that `fill` gives.

@@ -70,6 +70,8 @@ pub(crate) enum OpKind {
     },
     Flush(Device),
     Checkpoint,
+    /// A piece of a base, which a later checkpoint begins with.
+    CheckpointBase,
     Recovery(RecoveryRead),
     Sample {
         volume: VolumeId,
@@ -115,6 +117,7 @@ impl OpKind {
             | Self::ScrubRead { .. }
             | Self::Flush(Device::Cache)
             | Self::Checkpoint
+            | Self::CheckpointBase
             | Self::Recovery(_)
             | Self::CopyRead
             | Self::CopyWrite

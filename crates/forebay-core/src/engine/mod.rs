@@ -182,6 +182,7 @@ impl Engine {
             OpKind::Flush(Device::Cache) if self.cx.mirror.is_some() => self.cx.member_flushed(op.member, ok),
             OpKind::Flush(device) => self.cx.flushed(device, ok),
             OpKind::Checkpoint => self.checkpoint.written(&mut self.cx, op.member, ok),
+            OpKind::CheckpointBase => self.checkpoint.base_written(&mut self.cx, op.member, ok),
             OpKind::CopyRead => self.cx.copy_read(ok, crcs),
             OpKind::CopyWrite => self.cx.copy_written(op.member, ok),
             OpKind::Mend => self.recover(|recovery, cx| recovery.mended(cx, op.member, ok)),

@@ -13,7 +13,7 @@ use crate::map::UNSETTLED_STATUS_MAX;
 use crate::map::segment::Key;
 use alloc::string::String;
 use alloc::vec::Vec;
-use forebay_format::checkpoint::VolumeEntry;
+use forebay_format::checkpoint::{Checkpoint, VolumeEntry};
 use forebay_format::{Geometry, Members, VolumeId};
 
 impl Engine {
@@ -262,6 +262,14 @@ impl Engine {
         }
         let flushed = core::array::from_fn(|stream| self.cx.log.streams[stream].flushed_sequence);
         CacheMark { generation: self.checkpoint.super_generation(), flushed }
+    }
+
+    /// For tests: what the last snapshot of a checkpoint means, if such are kept
+    /// ([`crate::CheckpointConfig::keep_snapshot`]). Once it is in effect this is what a restart
+    /// must read.
+    #[must_use]
+    pub fn last_snapshot(&self) -> Option<&Checkpoint> {
+        self.checkpoint.last_snapshot()
     }
 
     /// How the device is divided now.

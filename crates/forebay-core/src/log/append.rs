@@ -156,7 +156,8 @@ impl Context {
     /// segment is about to come: who waited for them would wait for ever (writers have taken what
     /// they had counted on).
     fn end_without_room(&mut self, kind: StreamKind) {
-        let none_comes = self.free.pool.is_empty() && !fault::planted(PlantedBug::KeepStuckMoves);
+        let none_comes =
+            self.free.pool.is_empty() && !self.free.more_comes && !fault::planted(PlantedBug::KeepStuckMoves);
         let ends = |item: &Item| match item.done {
             ItemOwner::Fill(..) | ItemOwner::Copy(_) => true,
             ItemOwner::Survivor(_) => kind == StreamKind::Fill || none_comes,
@@ -393,6 +394,7 @@ impl Context {
         // A flush started since the write completed did not know of this batch: it was not applied
         // yet.
         self.flushes.cache.unflushed = true;
+        self.map.changes.touch(batch.segment);
         let segment = &mut self.map.segments[batch.segment as usize];
         segment.pins -= 1;
         segment.completed = segment.completed.max(batch.start + batch.blocks);

@@ -10,6 +10,7 @@
 //! - counts of live, unclean, dirty and cached equal what a walk over all slots finds.
 
 pub(crate) mod ages;
+pub(crate) mod changes;
 pub(crate) mod index;
 pub(crate) mod load;
 pub(crate) mod recent;
@@ -20,6 +21,7 @@ pub(crate) mod waiting;
 use crate::base::bitset::BlockSet;
 use crate::fault::{self, PlantedBug};
 use crate::map::ages::{Births, Born};
+use crate::map::changes::Changes;
 use crate::map::index::Index;
 use crate::map::segment::{BlockState, Key, Segment, SegmentPhase};
 use crate::map::waiting::Waiting;
@@ -87,6 +89,8 @@ pub(crate) struct CacheMap {
     pub(crate) begun_for_clients: u64,
     /// See [`CacheMap::has_unrecorded_drops`].
     unrecorded_drops: bool,
+    /// What the checkpoint in effect does not say.
+    pub(crate) changes: Changes,
 }
 
 impl CacheMap {
@@ -112,6 +116,7 @@ impl CacheMap {
             begun: 0,
             begun_for_clients: 0,
             unrecorded_drops: false,
+            changes: Changes::default(),
             relief: 0,
         }
     }
@@ -263,6 +268,7 @@ impl CacheMap {
     ) {
         let blocks = self.geometry.segment_blocks;
         self.begun += 1;
+        self.changes.touch(number);
         self.begun_for_clients += u64::from(stream != StreamKind::Survivor);
         let segment = &mut self.segments[number as usize];
         self.by_age.remove(&(segment.born, number));
@@ -291,6 +297,7 @@ impl CacheMap {
             let slot = *slot;
             self.partial.remove(&slot);
         }
+        self.changes.touch(number);
         let segment = &mut self.segments[number as usize];
         self.by_age.remove(&(segment.born, number));
         segment.end(phase);
@@ -411,12 +418,18 @@ impl CacheMap {
 
     fn set_state_of(&mut self, key: Key, slot: u32, state: BlockState) {
         let epoch = (self.epoch(slot), self.is_shadow(slot));
+        let are_lost = self.changes.are_lost();
         let (segment, index) = self.segment_of_mut(slot);
         let old = segment.state(index);
         let lost = segment.is_lost(index);
         let pinned = segment.is_pinned(index);
+        let packed = (!are_lost).then(|| segment.packed_state(index));
         segment.set_state(index, state);
+        let packed_now = (!are_lost).then(|| segment.packed_state(index));
         let born = segment.written.of(index);
+        if let Some(state) = packed_now.filter(|_| packed != packed_now) {
+            self.changes.note(slot, state);
+        }
         let number = usize::from(key.volume().0);
         self.known_volumes = self.known_volumes.max(number + 1);
         let volume = &mut self.volumes[number];
@@ -514,6 +527,7 @@ impl CacheMap {
     /// To be called when a segment becomes sealed: it may be empty already.
     pub(crate) fn sealed(&mut self, number: u32) {
         self.relief += 1;
+        self.changes.touch(number);
         self.note_if_empty(number);
     }
 
@@ -591,6 +605,7 @@ impl CacheMap {
                 .map(|volume| volume.waiting.bytes() + volume.discarded.bytes() + volume.births.bytes())
                 .sum::<usize>()
             + self.by_age.len() * 24
+            + self.changes.bytes()
             + (self.partial.len() + self.lost.len()) * 16
     }
 

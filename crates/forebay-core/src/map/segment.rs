@@ -10,6 +10,7 @@ use crate::map::ages::Marks;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
+use forebay_format::checkpoint::SlotState;
 use forebay_format::{StreamKind, VolumeId};
 
 /// A block of a volume as one number: 6 bits of volume and 40 bits of block.
@@ -320,6 +321,16 @@ impl Segment {
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
         packed.extend_from_slice(&packed_word(last).to_le_bytes()[..rest.len().div_ceil(4)]);
+    }
+
+    /// What a checkpoint says of a slot, as [`Segment::pack_states`] does.
+    pub(crate) fn packed_state(&self, index: u32) -> SlotState {
+        match (self.state(index), self.is_shadow(index)) {
+            (BlockState::Void, _) | (BlockState::Clean | BlockState::Destaged, true) => SlotState::Void,
+            (BlockState::Clean | BlockState::Destaged, false) => SlotState::Clean,
+            (BlockState::Dirty, false) => SlotState::Dirty,
+            (BlockState::Dirty, true) => SlotState::Shadow,
+        }
     }
 
     pub(crate) fn set_state(&mut self, index: u32, state: BlockState) {

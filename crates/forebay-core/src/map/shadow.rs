@@ -83,7 +83,10 @@ impl CacheMap {
         }
         self.clear_pinned(slot); // I26: its newer version is another content.
         let (segment, index) = self.place(slot);
-        self.segments[segment as usize].set_shadow(index);
+        let segment = &mut self.segments[segment as usize];
+        segment.set_shadow(index);
+        let packed = segment.packed_state(index);
+        self.changes.note(slot, packed);
         self.volumes[usize::from(key.volume().0)].waiting.add_shadow(slot, key.block(), epoch);
     }
 

@@ -30,6 +30,7 @@ impl Context {
         let (first, twin) = mirror.halves(self.free.window.pop_front()?);
         if stream != StreamKind::Fill {
             self.map.segments[twin as usize].phase = SegmentPhase::Twin;
+            self.map.changes.touch(twin);
             return Some(first);
         }
         match mirror.standing {

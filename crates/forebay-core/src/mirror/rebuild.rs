@@ -290,7 +290,9 @@ impl Context {
     pub(crate) fn rebuild_checkpointed(&mut self) {
         let generation = self.superblock.checkpoint_generation;
         let Some(mirror) = &mut self.mirror else { return };
-        let ended = |rebuild: &mut Rebuild| rebuild.ticket == Some(generation) && !rebuild.abandoned;
+        let ended = |rebuild: &mut Rebuild| {
+            rebuild.ticket.is_some_and(|ticket| generation >= ticket) && !rebuild.abandoned
+        };
         if mirror.rebuild.take_if(ended).is_some() {
             mirror.standing = Standing::Whole;
             self.cover(CoverageMark::RebuildEnded);

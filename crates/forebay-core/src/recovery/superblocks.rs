@@ -5,7 +5,6 @@ use crate::api::open_error::OpenError;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::context::recovery_reads::{CopyOf, What};
-use crate::context::sectors::BLOCK;
 use crate::fault::{self, PlantedBug};
 use crate::map::CacheMap;
 use crate::recovery::state::Recovery;
@@ -131,10 +130,8 @@ impl Recovery {
 
     pub(crate) fn read_checkpoint(&mut self, cx: &mut Context, at: usize) {
         let (member, copy) = self.checkpoints[at];
-        let geometry = cx.map.geometry;
-        let offset = geometry.checkpoint_offset(cx.superblock.checkpoint_generation, copy);
-        let len = geometry.checkpoint_blocks() * BLOCK;
-        self.read(cx, What::Checkpoint(at), geometry.mirror_meta(member, offset), len);
+        let (offset, len) = cx.superblock.checkpoint_place(copy);
+        self.read(cx, What::Checkpoint(at), cx.map.geometry.mirror_meta(member, offset), len);
     }
 
     pub(super) fn checkpoint_read(
@@ -145,7 +142,7 @@ impl Recovery {
     ) -> Result<(), OpenError> {
         let generation = cx.superblock.checkpoint_generation;
         let missing = FormatError::TooShort { structure: "checkpoint header", needed: BLOCK_BYTES, found: 0 };
-        let decoded = result.map_or(Err(missing), Checkpoint::decode);
+        let decoded = result.map_or(Err(missing), |bytes| cx.superblock.read_checkpoint(bytes));
         match decoded.and_then(|checkpoint| cx.fits(checkpoint)) {
             Ok(checkpoint) => {
                 if at > 0 {

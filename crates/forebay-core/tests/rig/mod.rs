@@ -124,6 +124,10 @@ pub(crate) struct Rig {
     /// The most slots and segments that one call of the engine looked at, see
     /// [`Engine::looked_at`], without the snapshot of a checkpoint, which looks at every slot once.
     pub(crate) longest: u64,
+    /// The longest write of metadata, in bytes.
+    pub(crate) longest_meta: usize,
+    /// The most blocks that one call of the engine evicted, if that is to be known.
+    pub(crate) most_evicted: Option<u64>,
     config: EngineConfig,
     attachments: Vec<Attachment>,
     mirrored: bool,
@@ -218,6 +222,8 @@ impl Rig {
             failed: 0,
             errors: None,
             longest: 0,
+            most_evicted: None,
+            longest_meta: 0,
             config,
             attachments,
             volume_blocks,
@@ -282,10 +288,14 @@ impl Rig {
 
     fn watch<T>(&mut self, what: impl FnOnce(&mut Self) -> T) -> T {
         let before = self.engine.looked_at();
+        let evicted = self.most_evicted.map(|_| self.engine.stats().evicted_blocks);
         let outcome = if self.counting { counted_by_callgrind(|| what(self)) } else { what(self) };
         let looked_at = self.engine.looked_at().saturating_sub(before);
         let slots = u64::from(self.engine.geometry().slot_count());
         self.longest = self.longest.max(looked_at.checked_sub(slots).unwrap_or(looked_at));
+        if let (Some(most), Some(evicted)) = (self.most_evicted, evicted) {
+            self.most_evicted = Some(most.max(self.engine.stats().evicted_blocks - evicted));
+        }
         outcome
     }
 
@@ -482,6 +492,7 @@ impl Rig {
                 self.done.push((op, End::Good(0)));
             }
             Action::WriteMeta { op, offset } => {
+                self.longest_meta = self.longest_meta.max(self.engine.meta(op).len());
                 if self.keeps {
                     let bytes = self.engine.meta(op).to_vec();
                     self.store(offset, &bytes);

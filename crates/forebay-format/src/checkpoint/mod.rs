@@ -6,6 +6,10 @@
 //! volume table, one segment entry per segment, two state bits per slot for every segment that is
 //! in use, the append window, and the write intents.
 //!
+//! That is a **whole** checkpoint. It costs as much as the cache is large. In large caches a
+//! checkpoint is a chain instead ([`increment`]): something that has the state of all segments (a
+//! whole checkpoint, or a base), and behind it increments, which say what has changed.
+//!
 //! The **append window** lists the segments that may be taken before the next checkpoint. A segment
 //! enters a window only if this very checkpoint says that it holds nothing; open segments are only
 //! appended to, behind their used blocks. So whatever a crash leaves behind, the blocks that the
@@ -13,12 +17,13 @@
 //! used blocks of open segments and in the window, and nowhere else.
 
 use crate::error::FormatError;
-use crate::layout::{check_envelope, check_zero, crc_without, structure};
+use crate::layout::{Field, Structure, check_envelope, check_zero, crc_without, structure};
 use crate::units::{
     BLOCK_BYTES, CacheUuid, INTENTS_MAX, SEGMENT_BLOCKS_MAX, StreamKind, VERSION, VOLUME_BLOCKS_MAX,
     VOLUMES_MAX, VolumeId,
 };
 
+pub mod increment;
 mod slots;
 pub(crate) mod volume;
 pub use slots::{SlotState, SlotStates};
@@ -49,7 +54,9 @@ pub(crate) mod header {
         F_BODY_CRC = "body_crc32c", 92, 4;
         F_BODY_BYTES = "body_bytes", 96, 8;
         F_SEGMENT_BLOCKS = "segment_blocks", 104, 4;
-        F_RESERVED = "reserved", 108, 3984;
+        F_CHANGES = "change_count", 108, 4;
+        F_FOLLOWS = "follows_generation", 112, 8;
+        F_RESERVED = "reserved", 120, 3972;
         F_CRC = "crc32c", 4092, 4;
     }
 }
@@ -144,7 +151,7 @@ pub struct Intent {
 pub struct Checkpoint {
     /// Identity of the cache.
     pub uuid: CacheUuid,
-    /// Increases by one with every checkpoint.
+    /// Increases with every checkpoint.
     pub generation: u64,
     /// Start of the daemon that wrote it.
     pub epoch: u64,
@@ -221,9 +228,7 @@ impl Checkpoint {
             + self.intents.len() * intent::STRUCTURE.len;
         let mut bytes = Vec::with_capacity(BLOCK_BYTES + body.next_multiple_of(BLOCK_BYTES));
         bytes.resize(BLOCK_BYTES, 0);
-        for volume in &self.volumes {
-            volume::encode(volume, &mut bytes);
-        }
+        self.put_volumes(&mut bytes);
         for entry in &self.segments {
             encode_segment(entry, &mut bytes);
         }
@@ -233,22 +238,37 @@ impl Checkpoint {
             append_slots(number, &mut bytes);
             bytes.resize(end, 0);
         }
+        self.put_rest(&mut bytes);
+        self.finish(&Part::WHOLE, self.segments.len(), bytes)
+    }
+
+    fn put_volumes(&self, to: &mut Vec<u8>) {
+        for volume in &self.volumes {
+            volume::encode(volume, to);
+        }
+    }
+
+    fn put_rest(&self, to: &mut Vec<u8>) {
         for segment in &self.window {
-            bytes.extend_from_slice(&segment.to_le_bytes());
+            to.extend_from_slice(&segment.to_le_bytes());
         }
         for item in &self.intents {
-            encode_intent(*item, &mut bytes);
+            encode_intent(*item, to);
         }
-        let body_bytes = bytes.len() - BLOCK_BYTES;
-        let body_crc = crc32c::crc32c(&bytes[BLOCK_BYTES..]);
+    }
+
+    /// Pads what has its body behind a block, and makes that block its header.
+    fn finish(&self, part: &Part, segments: usize, mut bytes: Vec<u8>) -> Vec<u8> {
+        let body = (bytes.len() - BLOCK_BYTES, crc32c::crc32c(&bytes[BLOCK_BYTES..]));
         bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
-        self.encode_header(body_bytes, body_crc, &mut bytes[..BLOCK_BYTES]);
+        self.encode_header(part, segments, body, &mut bytes[..BLOCK_BYTES]);
         bytes
     }
 
-    fn encode_header(&self, body_bytes: usize, body_crc: u32, to: &mut [u8]) {
+    /// `body`: its bytes and its checksum.
+    fn encode_header(&self, part: &Part, segments: usize, body: (usize, u32), to: &mut [u8]) {
         use header as h;
-        h::F_MAGIC.put_bytes(to, &MAGIC);
+        h::F_MAGIC.put_bytes(to, &part.magic);
         h::F_VERSION.put(to, u64::from(VERSION));
         h::F_VOLUMES.put(to, self.volumes.len() as u64);
         h::F_UUID.put_bytes(to, &self.uuid.0);
@@ -260,12 +280,14 @@ impl Checkpoint {
         {
             field.put(to, value);
         }
-        h::F_SEGMENTS.put(to, self.segments.len() as u64);
+        h::F_SEGMENTS.put(to, segments as u64);
         h::F_WINDOW.put(to, self.window.len() as u64);
         h::F_INTENTS.put(to, self.intents.len() as u64);
-        h::F_BODY_CRC.put(to, u64::from(body_crc));
-        h::F_BODY_BYTES.put(to, body_bytes as u64);
+        h::F_BODY_CRC.put(to, u64::from(body.1));
+        h::F_BODY_BYTES.put(to, body.0 as u64);
         h::F_SEGMENT_BLOCKS.put(to, u64::from(self.segment_blocks));
+        h::F_CHANGES.put(to, u64::from(part.changes));
+        h::F_FOLLOWS.put(to, part.follows);
         let crc = crc_without(to, h::F_CRC);
         h::F_CRC.put(to, u64::from(crc));
     }
@@ -276,25 +298,38 @@ impl Checkpoint {
     /// Not a checkpoint, torn, of a newer version, or with counts and fields that do not fit
     /// together.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let (checkpoint, part) = Self::decode_all(bytes, &MAGIC)?;
+        if part.follows != 0 {
+            return Err(header::STRUCTURE.wrong(header::F_FOLLOWS, part.follows));
+        }
+        Ok(checkpoint)
+    }
+
+    /// Decodes what has the state of all segments: a whole checkpoint or a base.
+    fn decode_all(bytes: &[u8], magic: &[u8; 8]) -> Result<(Self, Part), FormatError> {
+        let (mut checkpoint, part, mut body) = Self::decode_header(bytes, magic)?;
+        checkpoint.take_volumes(bytes, &mut body)?;
+        let count = header::F_SEGMENTS.get_u32(bytes);
+        checkpoint.segments = body.items(count, segment::STRUCTURE.len, decode_segment)?;
+        let table_bytes = slot_table_bytes(checkpoint.segment_blocks);
+        for entry in checkpoint.segments.iter_mut().filter(|entry| entry.state.has_slots()) {
+            entry.slots = SlotStates::from_packed(body.take(table_bytes)?.to_vec());
+        }
+        checkpoint.take_rest(bytes, &mut body)?;
+        checkpoint.check()?;
+        if part.changes != 0 {
+            return Err(header::STRUCTURE.wrong(header::F_CHANGES, u64::from(part.changes)));
+        }
+        Ok((checkpoint, part))
+    }
+
+    /// What a header says, without anything that is in the body; and the body.
+    fn decode_header<'a>(bytes: &'a [u8], magic: &[u8; 8]) -> Result<(Self, Part, Cursor<'a>), FormatError> {
         use header as h;
-        let body = Self::checked_body(bytes)?;
+        let body = Self::checked_body(bytes, magic)?;
         let segment_blocks = h::F_SEGMENT_BLOCKS.get_u32(bytes);
         if segment_blocks > SEGMENT_BLOCKS_MAX {
             return Err(h::STRUCTURE.wrong(h::F_SEGMENT_BLOCKS, u64::from(segment_blocks)));
-        }
-        let mut body = Cursor { left: body };
-        let volumes = body.items(h::F_VOLUMES.get_u32(bytes), volume::STRUCTURE.len, volume::decode)?;
-        let mut segments =
-            body.items(h::F_SEGMENTS.get_u32(bytes), segment::STRUCTURE.len, decode_segment)?;
-        for entry in segments.iter_mut().filter(|entry| entry.state.has_slots()) {
-            entry.slots = SlotStates::from_packed(body.take(slot_table_bytes(segment_blocks))?.to_vec());
-        }
-        let window = body.items(h::F_WINDOW.get_u32(bytes), WINDOW_ITEM_BYTES, |item| {
-            Ok(u32::from_le_bytes([item[0], item[1], item[2], item[3]]))
-        })?;
-        let intents = body.items(h::F_INTENTS.get_u32(bytes), intent::STRUCTURE.len, decode_intent)?;
-        if !body.left.is_empty() {
-            return Err(h::STRUCTURE.wrong(h::F_BODY_BYTES, h::F_BODY_BYTES.get(bytes)));
         }
         let checkpoint = Self {
             uuid: CacheUuid(h::F_UUID.array(bytes)),
@@ -303,21 +338,37 @@ impl Checkpoint {
             next_sequence: h::F_SEQUENCE.get(bytes),
             next_stream_sequence: [h::F_STREAM_0, h::F_STREAM_1, h::F_STREAM_2].map(|f| f.get(bytes)),
             segment_blocks,
-            volumes,
-            segments,
-            window,
-            intents,
+            ..Self::default()
         };
-        checkpoint.check()?;
-        Ok(checkpoint)
+        let (changes, follows) = (h::F_CHANGES.get_u32(bytes), h::F_FOLLOWS.get(bytes));
+        Ok((checkpoint, Part { magic: *magic, changes, follows }, Cursor { left: body }))
+    }
+
+    /// The beginning of every body.
+    fn take_volumes(&mut self, bytes: &[u8], body: &mut Cursor<'_>) -> Result<(), FormatError> {
+        let count = header::F_VOLUMES.get_u32(bytes);
+        self.volumes = body.items(count, volume::STRUCTURE.len, volume::decode)?;
+        Ok(())
+    }
+
+    /// The end of every body.
+    fn take_rest(&mut self, bytes: &[u8], body: &mut Cursor<'_>) -> Result<(), FormatError> {
+        use header as h;
+        self.window = body.items(h::F_WINDOW.get_u32(bytes), WINDOW_ITEM_BYTES, decode_number)?;
+        self.intents = body.items(h::F_INTENTS.get_u32(bytes), intent::STRUCTURE.len, decode_intent)?;
+        if !body.left.is_empty() {
+            return Err(h::STRUCTURE.wrong(h::F_BODY_BYTES, h::F_BODY_BYTES.get(bytes)));
+        }
+        Ok(())
     }
 
     /// Checks header and checksums, and gives the body.
-    fn checked_body(bytes: &[u8]) -> Result<&[u8], FormatError> {
+    fn checked_body<'a>(bytes: &'a [u8], magic: &[u8; 8]) -> Result<&'a [u8], FormatError> {
         use header as h;
-        let name = h::STRUCTURE.name;
-        check_envelope(&h::STRUCTURE, bytes, (h::F_MAGIC, &MAGIC), (h::F_VERSION, VERSION), h::F_CRC)?;
-        check_zero(&h::STRUCTURE, bytes, &[h::F_RESERVED])?;
+        let name = increment::name_of(magic);
+        let structure = Structure { name, ..h::STRUCTURE };
+        check_envelope(&structure, bytes, (h::F_MAGIC, magic), (h::F_VERSION, VERSION), h::F_CRC)?;
+        check_zero(&structure, bytes, &[h::F_RESERVED])?;
         let body_bytes = h::F_BODY_BYTES.get(bytes);
         let end = usize::try_from(body_bytes).ok().and_then(|body| body.checked_add(BLOCK_BYTES));
         let Some(body) = end.and_then(|end| bytes.get(BLOCK_BYTES..end)) else {
@@ -338,16 +389,19 @@ impl Checkpoint {
     /// reading.
     fn check(&self) -> Result<(), FormatError> {
         use header as h;
-        let most = |field, found: usize, most: u64| {
-            if found as u64 > most { Err(h::STRUCTURE.wrong(field, found as u64)) } else { Ok(()) }
-        };
+        most(h::F_WINDOW, self.window.len(), self.segments.len() as u64)?;
+        self.check_but_segments()?;
+        self.check_window()?;
+        self.segments.iter().try_for_each(|entry| check_segment(entry, self.segment_blocks))
+    }
+
+    /// The bounds of what is not of a segment.
+    fn check_but_segments(&self) -> Result<(), FormatError> {
+        use header as h;
         most(h::F_VOLUMES, self.volumes.len(), u64::from(VOLUMES_MAX))?;
         most(h::F_INTENTS, self.intents.len(), u64::from(INTENTS_MAX))?;
-        most(h::F_WINDOW, self.window.len(), self.segments.len() as u64)?;
         most(h::F_SEGMENT_BLOCKS, self.segment_blocks as usize, u64::from(SEGMENT_BLOCKS_MAX))?;
         volume::check_table(&self.volumes)?;
-        self.check_window()?;
-        self.segments.iter().try_for_each(|entry| check_segment(entry, self.segment_blocks))?;
         self.intents.iter().try_for_each(check_intent)
     }
 
@@ -365,6 +419,20 @@ impl Checkpoint {
         }
         Ok(())
     }
+}
+
+/// Which part of a chain a header begins, and what it says only there.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    magic: [u8; 8],
+    /// Changes of slots that an increment lists.
+    changes: u32,
+    /// Generation of the checkpoint that was in effect when this was begun.
+    follows: u64,
+}
+
+impl Part {
+    const WHOLE: Self = Self { magic: MAGIC, changes: 0, follows: 0 };
 }
 
 /// Reads the body front to back; never past its end.
@@ -396,10 +464,18 @@ impl<'a> Cursor<'a> {
     }
 }
 
+fn most(field: Field, found: usize, most: u64) -> Result<(), FormatError> {
+    if found as u64 > most { Err(header::STRUCTURE.wrong(field, found as u64)) } else { Ok(()) }
+}
+
 fn grow(to: &mut Vec<u8>, len: usize) -> &mut [u8] {
     let start = to.len();
     to.resize(start + len, 0);
     &mut to[start..]
+}
+
+fn decode_number(item: &[u8]) -> Result<u32, FormatError> {
+    Ok(u32::from_le_bytes([item[0], item[1], item[2], item[3]]))
 }
 
 fn encode_segment(entry: &SegmentEntry, to: &mut Vec<u8>) {

@@ -1,6 +1,8 @@
 //! States of the slots of a segment, packed as in a checkpoint: two bits each, the first slot
 //! lowest. They are kept so in memory too, since there can be hundreds of millions.
 
+use core::ops::Range;
+
 /// What a slot holds according to a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
@@ -18,7 +20,9 @@ pub enum SlotState {
 }
 
 impl SlotState {
-    fn from_bits(bits: u8) -> Self {
+    /// The state with this number on disk.
+    #[must_use]
+    pub fn from_bits(bits: u8) -> Self {
         [Self::Void, Self::Clean, Self::Dirty, Self::Shadow][usize::from(bits & 3)]
     }
 }
@@ -45,6 +49,29 @@ impl SlotStates {
     pub fn get(&self, index: u32) -> SlotState {
         let byte = self.0.get(index as usize / 4).copied().unwrap_or(0);
         SlotState::from_bits(byte >> (index % 4 * 2))
+    }
+
+    /// Changes the state of neighbouring slots.
+    pub(super) fn fill(&mut self, slots: Range<u32>, state: SlotState) {
+        self.fill_up(slots.end.div_ceil(4) as usize);
+        let mut at = slots.start;
+        while at < slots.end {
+            let (byte, shift, bytes) = (at as usize / 4, at % 4 * 2, (slots.end - at) / 4);
+            if shift == 0 && bytes > 0 {
+                self.0[byte..byte + bytes as usize].fill(state as u8 * 0b0101_0101);
+                at += bytes * 4;
+            } else {
+                self.0[byte] = self.0[byte] & !(3 << shift) | (state as u8) << shift;
+                at += 1;
+            }
+        }
+    }
+
+    /// Has at least so many bytes, as the slot table of a segment has.
+    pub(super) fn fill_up(&mut self, table_bytes: usize) {
+        if self.0.len() < table_bytes {
+            self.0.resize(table_bytes, 0);
+        }
     }
 
     /// States of all slots; the last few may lie behind the end of the segment, and are void.
@@ -90,6 +117,21 @@ mod tests {
             assert!(states.iter().take(count as usize).eq((0..count).map(state)));
             let live = (0..count).filter(|index| state(*index) != SlotState::Void).count();
             assert_eq!((states.live() as usize, states.get(count + 4)), (live, SlotState::Void));
+        }
+    }
+
+    #[test]
+    fn a_run_changes_its_slots_and_no_others() {
+        let before = |index: u32| SlotState::from_bits((index / 3) as u8);
+        for (start, end) in [(0, 0), (0, 1), (1, 3), (3, 5), (0, 4), (4, 12), (5, 23), (2, 30), (29, 40)] {
+            let mut states: SlotStates = (0..30).map(before).collect();
+            states.fill(start..end, SlotState::Clean);
+            let expected = |index| match index {
+                _ if (start..end).contains(&index) => SlotState::Clean,
+                0..30 => before(index),
+                _ => SlotState::Void,
+            };
+            assert!((0..44).all(|index| states.get(index) == expected(index)), "{start}..{end}");
         }
     }
 }

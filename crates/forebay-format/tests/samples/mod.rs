@@ -2,12 +2,13 @@
 //! tests.
 
 use forebay_format::batch::{BatchHeader, BatchKind, Entry};
+use forebay_format::checkpoint::increment::{BaseEncoder, Increment, SlotChange};
 use forebay_format::checkpoint::{
-    BackingRecord, Checkpoint, Intent, Mode, SegmentEntry, SegmentState, SlotState, VolumeEntry,
+    BackingRecord, Checkpoint, Intent, Mode, SegmentEntry, SegmentState, SlotState, SlotStates, VolumeEntry,
 };
 use forebay_format::member::MemberHeader;
 use forebay_format::summary::{self, SummaryItem};
-use forebay_format::superblock::{CacheState, Superblock};
+use forebay_format::superblock::{CacheState, Chain, Superblock};
 use forebay_format::{
     BLOCK_BYTES, CacheUuid, Encryption, Geometry, Members, MirrorMark, Slot, StreamKind, VolumeId,
     WindowExtension,
@@ -23,6 +24,7 @@ pub(crate) fn superblock() -> Superblock {
         generation: 0x0102_0304_0506_0708,
         epoch: 9,
         checkpoint_generation: 10,
+        chain: None,
         state: CacheState::Open,
         geometry: Geometry::for_device(64 << 20, None).unwrap(),
         members: Members::new(&[0x1112_1314_1516_1718, 0x2122_2324_2526_2728]).unwrap(),
@@ -48,6 +50,15 @@ pub(crate) fn mirrored_superblock() -> Superblock {
 pub(crate) fn encrypted_superblock() -> Superblock {
     let key_check = core::array::from_fn(|index| 0x51 + index as u8);
     Superblock { encryption: Some(Encryption { key_check }), ..superblock() }
+}
+
+/// Its checkpoint is a chain; and it is mirrored and encrypted, which older versions stand for.
+pub(crate) fn chained_superblock() -> Superblock {
+    Superblock {
+        chain: Some(Chain { base: 7, blocks: 0x0102 }),
+        encryption: encrypted_superblock().encryption,
+        ..mirrored_superblock()
+    }
 }
 
 pub(crate) fn member() -> MemberHeader {
@@ -124,13 +135,15 @@ pub(crate) fn summary() -> (BatchHeader, Vec<Entry>, Vec<u8>) {
     (header, entries, payload)
 }
 
+/// The states of the first slots of a segment of 16 blocks; the others are void.
+fn slots(first: &[SlotState]) -> SlotStates {
+    let mut slots = first.to_vec();
+    slots.resize(16, SlotState::Void);
+    slots.into_iter().collect()
+}
+
 pub(crate) fn checkpoint() -> Checkpoint {
     use SlotState::{Clean, Dirty, Shadow, Void};
-    let slots = |first: &[SlotState]| {
-        let mut slots = first.to_vec();
-        slots.resize(16, Void);
-        slots.into_iter().collect::<forebay_format::checkpoint::SlotStates>()
-    };
     let sealed = SegmentEntry {
         state: SegmentState::Sealed,
         stream: 0,
@@ -181,6 +194,71 @@ pub(crate) fn checkpoint() -> Checkpoint {
             Intent { volume: VolumeId(3), region: 9, count: 7 },
         ],
     }
+}
+
+/// What follows [`checkpoint`] and [`base`]: segment 0 has become free, and 1 is open.
+pub(crate) fn increment() -> Increment {
+    let change = |slot, count, state| SlotChange { slot, count, state };
+    let open = SegmentEntry {
+        state: SegmentState::Open,
+        stream: 2,
+        first_stream_sequence: 41,
+        first_sequence: 1001,
+        used_blocks: 3,
+        summary_block: 0,
+        slots: SlotStates::default(),
+    };
+    Increment {
+        follows: 10,
+        rest: Checkpoint {
+            generation: 13,
+            next_sequence: 1010,
+            next_stream_sequence: [905, 60, 42],
+            volumes: checkpoint().volumes[1..].to_vec(),
+            segments: Vec::new(),
+            window: vec![3, 0],
+            intents: vec![Intent { volume: VolumeId(4), region: 2, count: 3 }],
+            ..checkpoint()
+        },
+        segments: vec![(0, SegmentEntry::default()), (1, open)],
+        changes: vec![
+            change(17, 2, SlotState::Dirty),
+            change(0, 16, SlotState::Void),
+            change(33, 1, SlotState::Shadow),
+            change(18, 1, SlotState::Clean),
+        ],
+    }
+}
+
+/// A base that was begun when [`checkpoint`] was in effect. It has some of the changes of
+/// [`increment`]: segment 0 is free, and segment 2 has a shadow.
+pub(crate) fn base() -> Vec<u8> {
+    let rest =
+        Checkpoint { uuid: UUID, generation: 11, epoch: 9, segment_blocks: 16, ..Checkpoint::default() };
+    let mut segments = checkpoint().segments;
+    segments[0] = SegmentEntry::default();
+    let mut encoder = BaseEncoder::new(rest, 10, 4);
+    let mut body = Vec::new();
+    for entry in &segments {
+        encoder.entry(entry, &mut body);
+    }
+    let states = slots(&[SlotState::Void, SlotState::Shadow, SlotState::Clean]);
+    encoder.table(|to| to.extend_from_slice(states.packed()), &mut body);
+    let mut bytes = encoder.header();
+    bytes.extend(body);
+    bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
+    bytes
+}
+
+/// What [`increment`] makes of [`checkpoint`].
+pub(crate) fn incremented() -> Checkpoint {
+    use SlotState::{Clean, Dirty, Shadow, Void};
+    let increment = increment();
+    let mut segments = checkpoint().segments;
+    segments[0] = SegmentEntry::default();
+    segments[1] = SegmentEntry { slots: slots(&[Void, Dirty, Clean]), ..increment.segments[1].1.clone() };
+    segments[2].slots = slots(&[Void, Shadow, Clean]);
+    Checkpoint { segments, ..increment.rest }
 }
 
 /// Header block of a batch.

@@ -18,6 +18,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+mod chains;
 mod mirrored;
 
 const UUID: CacheUuid = CacheUuid([7; 16]);

@@ -16,6 +16,11 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (ExtendWithNewSegments, Needs::Nothing, Plan::full_cache),
     (ForgetEarlierExtensions, Needs::Nothing, Plan::full_cache),
     (OverlookExtension, Needs::Nothing, Plan::full_cache),
+    (IncrementForgetsSegment, Needs::Chain, Plan::without_faults),
+    (IncrementForgetsVoid, Needs::Chain, Plan::without_faults),
+    (IncrementOverLast, Needs::Chain, Plan::without_faults),
+    (BaseWithoutIncrements, Needs::Chain, Plan::without_faults),
+    (BaseNamedEarly, Needs::Chain, Plan::without_faults),
     (IgnoreSequence, Needs::Nothing, Plan::only_writeback),
     (DropSecondSuperblock, Needs::Nothing, Plan::without_faults),
     (SkipIntent, Needs::Nothing, Plan::written_past),
@@ -120,7 +125,7 @@ pub(super) fn row(bug: PlantedBug) -> (Needs, Situation) {
 
 /// The situations that a run without a bug is led to: what is looked for must not be there.
 pub(super) fn situations_of_all() -> Vec<Situation> {
-    let apart = [Needs::Mirror, Needs::Cipher, Needs::LateStarts, Needs::OtherTest];
+    let apart = [Needs::Mirror, Needs::Cipher, Needs::LateStarts, Needs::Chain, Needs::OtherTest];
     BUGS.iter().filter(|(_, needs, _)| !apart.contains(needs)).map(|(.., situation)| *situation).collect()
 }
 

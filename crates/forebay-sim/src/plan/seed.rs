@@ -37,6 +37,7 @@ impl Plan {
         plan.draw_truncations(needs, &mut own(0x454e_4453));
         plan.draw_late_starts(needs, &mut own(0x4255_5359));
         plan.draw_cipher(needs, &mut own(0x4349_5048_4552));
+        plan.draw_chain(needs, &mut own(0x43_4841_494e));
         if bug.is_none() && plan.mirror.is_none() && plan.faults.cache.flush_error > 0 {
             plan.faults.cache.flush_drops = own(0x4452_4f50_5045).chance(1, 2);
         }
@@ -116,6 +117,26 @@ impl Plan {
         }
         if row.is_none() && rng.chance(1, 6) {
             rng.pick(&situations::RARE)(self, rng);
+        }
+    }
+
+    /// Small caches have no chains of increments, unless they are made to.
+    fn draw_chain(&mut self, needs: Option<Needs>, rng: &mut Rng) {
+        let checkpoint = &mut self.engine.checkpoint;
+        checkpoint.keep_snapshot = true;
+        if needs == Some(Needs::Chain) || needs.is_none() && rng.chance(2, 3) {
+            (checkpoint.chain_from_blocks, checkpoint.piece_blocks) = (0, 1);
+            checkpoint.piece_pause = rng.pick(&[0, 1_000_000, 20_000_000, 100_000_000]);
+            checkpoint.chain_blocks_max = rng.pick(&[4, 8, 16, u64::MAX]);
+            checkpoint.changes_max = rng.pick(&[30, 1000, 1000]);
+        }
+        if needs == Some(Needs::Chain) {
+            // Chains that end often, and bases that take some checkpoints.
+            (checkpoint.chain_blocks_max, checkpoint.piece_pause) =
+                (12, rng.pick(&[20_000_000, 100_000_000]));
+            checkpoint.changes_max = 1000;
+            (self.requests, self.sample) = (rng.range(1000, 2000) as u32, 100);
+            self.mix.write = self.mix.write.max(50);
         }
     }
 

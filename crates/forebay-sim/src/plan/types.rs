@@ -209,6 +209,8 @@ pub(crate) enum Needs {
     LongSegments,
     /// Volumes of several intent regions.
     Regions,
+    /// Checkpoints that are chains.
+    Chain,
     /// A test of another kind: no plan shows it.
     OtherTest,
 }

@@ -11,7 +11,9 @@ use crate::disks::{AttachState, CACHE, device_of};
 use crate::ensure::ensure;
 use crate::memory::{JUNK, overlap};
 use forebay_core::{Action, Device, DeviceFailure, Notice, OpId, PlantedBug, Span, Status, fault};
-use forebay_format::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
+use forebay_format::geometry::CHECKPOINT_START_BLOCK;
+use forebay_format::superblock::Superblock;
+use forebay_format::{BLOCK_BYTES, Geometry, SECTOR_BYTES, VolumeId};
 use std::rc::Rc;
 
 impl World {
@@ -465,6 +467,48 @@ impl World {
         self.oracle.tainted.extend(self.disks.dirty_slots.hit(offset, len));
     }
 
+    /// What is on the device, or on each member that counts, is what the engine took a snapshot of.
+    fn check_checkpoint(&mut self, generation: u64) -> Result<(), String> {
+        let damages = self.plan.faults.damages() || self.disks.damaged;
+        // The next snapshot may have been taken already.
+        let snapshot = self.engine.last_snapshot().filter(|snapshot| snapshot.generation == generation);
+        let Some(snapshot) = snapshot.filter(|_| !damages) else { return Ok(()) };
+        let members = if self.plan.mirror.is_some() { 2 } else { 1 };
+        let superblocks: Vec<_> = (0..members)
+            .map(|member| {
+                let block = self.read_meta(member, Geometry::superblock_offset(0), BLOCK_BYTES);
+                Superblock::decode(&block).ok()
+            })
+            .collect();
+        let newest = superblocks.iter().flatten().map(|found| found.generation).max();
+        for (member, superblock) in superblocks.iter().enumerate() {
+            let Some(superblock) = superblock.as_ref().filter(|found| Some(found.generation) == newest)
+            else {
+                continue;
+            };
+            for copy in 0..2 {
+                let (offset, len) = superblock.checkpoint_place(copy);
+                let found = superblock
+                    .read_checkpoint(&self.read_meta(member, offset, len as usize))
+                    .map_err(|error| format!("member {member}, copy {copy} of the checkpoint: {error}"))?;
+                ensure!(found == *snapshot, "member {member}, copy {copy} of the checkpoint is no snapshot");
+            }
+        }
+        ensure!(newest.is_some(), "a checkpoint is in effect, but there is no superblock A");
+        Ok(())
+    }
+
+    /// Metadata as a member of the cache has it.
+    fn read_meta(&self, member: usize, offset: u64, len: usize) -> Vec<u8> {
+        let (device, offset) = self.cache_at(self.plan.geometry.mirror_meta(member, offset));
+        let mut bytes = vec![0; len];
+        self.disks.devices[device].visible().read(offset, &mut bytes);
+        if offset >= CHECKPOINT_START_BLOCK * BLOCK_BYTES as u64 {
+            cipher::open(&self.plan, offset, &mut bytes);
+        }
+        bytes
+    }
+
     fn notice(&mut self, notice: Notice) -> Result<(), String> {
         self.digest.add(6);
         let harmed = self.disks.member_notes.as_ref().is_some_and(|member_notes| member_notes.harmed);
@@ -515,9 +559,10 @@ impl World {
                 ensure!(errors > 0, "{notice:?}, but no operation failed");
             }
             Notice::ScrubEnded { report, complete } => self.scrub_ended(report, complete)?,
-            Notice::Checkpointed { .. } => {
+            Notice::Checkpointed { generation } => {
                 self.counters.checkpoints += 1;
                 self.books.note_checkpoint();
+                self.check_checkpoint(generation)?;
             }
             Notice::BackingChanged { .. } => {
                 ensure!(self.changed || self.oracle.relaxed, "{notice:?}, but it did not change");

@@ -176,6 +176,8 @@ fn superblock_json(
         "generation": superblock.generation,
         "epoch": superblock.epoch,
         "checkpoint_generation": superblock.checkpoint_generation,
+        "base_generation": superblock.chain.map(|chain| chain.base),
+        "increment_blocks": superblock.chain.map_or(0, |chain| chain.blocks),
         "state": show::cache_state(superblock.state),
         "device_blocks": geometry.device_blocks,
         "segment_blocks": geometry.segment_blocks,

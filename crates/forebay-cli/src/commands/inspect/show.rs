@@ -6,6 +6,7 @@ use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{BLOCK_BYTES, FormatError, MirrorMark};
 use serde_json::{Value, json};
 
+use super::super::findings::checkpoint_name;
 use super::{slots, state_name, stream_name};
 use crate::screen::{self, Paint, bytes, count};
 use forebay_offline::image::Image;
@@ -17,8 +18,8 @@ pub(super) fn overview(image: &Image) -> String {
     let mut text =
         format!("{} ({})\n\n{}\n", image.shown(), bytes(image.device_bytes()), paint.bold("superblocks"));
     text += &superblocks(&image.superblocks);
-    let generation = image.superblock.checkpoint_generation;
-    text += &format!("\n{}\n", paint.bold(&format!("checkpoint {generation}")));
+    let name = checkpoint_name(&image.superblock);
+    text += &format!("\n{}\n", paint.bold(&format!("checkpoint {name}")));
     for (copy, name) in image.checkpoints.iter().zip(["A", "B"]) {
         let state = copy.as_ref().err().map_or("intact".into(), ToString::to_string);
         text += &format!(" copy {name}  {state}\n");
@@ -39,7 +40,7 @@ fn superblocks(copies: &[Result<Superblock, FormatError>; 2]) -> String {
     row("uuid", &|s| s.uuid.to_string());
     row("generation", &|s| s.generation.to_string());
     row("epoch", &|s| s.epoch.to_string());
-    row("checkpoint_generation", &|s| s.checkpoint_generation.to_string());
+    row("checkpoint_generation", &checkpoint_name);
     row("state", &|s| cache_state(s.state).into());
     row("device_blocks", &|s| s.geometry.device_blocks.to_string());
     row("segments", &|s| format!("{} of {} blocks", s.geometry.segment_count, s.geometry.segment_blocks));
