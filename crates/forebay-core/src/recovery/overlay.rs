@@ -55,12 +55,16 @@ pub(super) fn overlay(
             (Some(here), _) => (here, false),
             (None, Some(there)) => (there, true),
         };
-        complete((&mut *a, &mut *a_bad), (&*b, &*b_bad), &found, from_there);
+        // Fills are on one member: there the segment is no pair, and the same place of the other
+        // half belongs to another segment.
+        let is_single = new && found.header.stream == StreamKind::Fill;
+        if !is_single {
+            complete((&mut *a, &mut *a_bad), (&*b, &*b_bad), &found, from_there);
+        }
         if new && !is_whole(Bytes { all: a, bad: a_bad }, &found) {
             break;
         }
-        // Fills are on one member: there the segment is no pair.
-        if new && found.header.stream != StreamKind::Fill {
+        if new && !is_single {
             for (copy, (bytes, bad)) in (0..).zip(&own) {
                 lacks.extend(
                     lacking((a, a_bad), (bytes, bad), at..found.end()).map(|(at, end)| (copy, at, end)),
@@ -145,19 +149,23 @@ mod tests {
     }
 
     /// Writes a batch of two blocks filled with `fill` at `start`.
-    fn put(bytes: &mut [u8], start: usize, (epoch, sequence): (u64, u64), fill: u8) {
+    fn put(bytes: &mut [u8], start: usize, numbers: (u64, u64), fill: u8) {
+        put_to(StreamKind::Write, bytes, start, numbers, fill);
+    }
+
+    fn put_to(stream: StreamKind, bytes: &mut [u8], start: usize, (epoch, sequence): (u64, u64), fill: u8) {
         let payload = [fill; BLOCK_BYTES];
         let entry = |block| Entry::Data {
             volume: VolumeId(0),
             block,
             crc32c: forebay_format::checksum(&payload),
             sector_mask: 0xff,
-            dirty: true,
+            dirty: stream != StreamKind::Fill,
             flush_epoch: 0,
         };
         let header = BatchHeader {
             kind: BatchKind::Records,
-            stream: StreamKind::Write,
+            stream,
             uuid_tag: UUID.tag(),
             epoch,
             sequence,
@@ -198,6 +206,17 @@ mod tests {
         let lacks = together(&mut a, &mut b, 0);
         assert!(a.0 == right && !a.1.contains(&true));
         assert_eq!(lacks, [(0, 0, 1), (1, 1, 3), (0, 3, 6)]);
+    }
+
+    #[test]
+    fn a_torn_fill_is_not_completed_from_another_segment() {
+        let (mut a, mut b) = (blank(), blank());
+        put_to(StreamKind::Fill, &mut a.0, 0, (5, 100), 1);
+        b.0[2 * BLOCK_BYTES..3 * BLOCK_BYTES].fill(1); // The same bytes, by chance.
+        damage(&mut a.0, 2);
+        let torn = a.0.clone();
+        assert_eq!(together(&mut a, &mut b, 0), []);
+        assert!(a.0 == torn, "its own half has not got the block");
     }
 
     #[test]
