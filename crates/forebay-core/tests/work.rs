@@ -5,6 +5,7 @@
 mod rig;
 
 use forebay_core::{PoolSettings, ReclaimPolicy, RequestKind, Treatment, VolumeSettings};
+use forebay_format::checkpoint::Mode;
 use rig::{Dice, Rig};
 
 /// Segments, and blocks of each: lists of victims have 16 entries.
@@ -66,6 +67,25 @@ fn with_two_queues_and_shares_a_call_looks_at_no_slot_twice() {
     for share in [0, 60] {
         let (longest, each) = under_load(ReclaimPolicy::S3Fifo, share);
         assert!(longest <= SLOTS && each <= 4 * SEGMENTS, "{share} %: {longest}, {each}");
+    }
+}
+
+/// Segments of 1,024 blocks: a window that is empty is filled up again by a dozen of them.
+#[test]
+fn a_call_evicts_a_part_of_a_segment_at_most() {
+    let clean = VolumeSettings { mode: Mode::Writethrough, ..VolumeSettings::default() };
+    for policy in [ReclaimPolicy::Fifo, ReclaimPolicy::S3Fifo] {
+        let pool = PoolSettings { reclaim_policy: policy, ..PoolSettings::default() };
+        let mut rig = Rig::new((1024, 1024), 1 << 24, &[clean], pool);
+        rig.most_evicted = Some(0);
+        for at in 0..rig.capacity / 64 * 5 / 4 {
+            rig.request(0, RequestKind::Write { fua: false }, 64 * at, 64, Treatment::Cache);
+        }
+        rig.rest(rig::GATHERED_NS);
+        let (stats, most) = (rig.engine.stats(), rig.most_evicted.unwrap_or(0));
+        println!("{policy:?}: {most} of {} evicted in one call", stats.evicted_blocks);
+        assert!(stats.evicted_blocks > rig.capacity / 10, "{policy:?}: it was full");
+        assert!(most <= 512, "{policy:?}: {most}");
     }
 }
 
