@@ -142,8 +142,6 @@ pub(crate) fn plan_of(seed: u64) -> Plan {
     let mut plan = Plan::unmirrored(seed);
     plan.style = Style::Fork;
     (plan.faults, plan.outage, plan.truncations) = (FaultPlan::default(), None, Vec::new());
-    // Off until seed 35 is understood, see decision 0040.
-    plan.engine.checkpoint.chain_from_blocks = u64::MAX;
     (plan.mix.lifecycle, plan.mix.pool, plan.mix.restart, plan.mix.invalid) = (0, 0, 0, 0);
     (plan.mix.write, plan.mix.flush) = (plan.mix.write + 20, plan.mix.flush + 4);
     plan.requests = plan.requests.min(200);
@@ -337,7 +335,10 @@ fn lose_write(plan: &Plan, old: &Image, cache: &mut SimDevice, rng: &mut Rng) ->
             let header = |image: &Image| batch_header(plan, image, number, at);
             let Some(now) = header(cache.visible()) else { break };
             let end = at + 1 + u32::from(now.payload_blocks);
-            if header(old).is_some_and(|then| then.sequence < now.sequence) {
+            // An extension of the window may have given the segment another use since: nothing tells
+            // that the last batches of a log are missing.
+            let accounted = now.sequence < checkpoint.next_sequence;
+            if accounted && header(old).is_some_and(|then| then.sequence < now.sequence) {
                 places.push((number, at, end, entry.summary_block));
             }
             at = end;
