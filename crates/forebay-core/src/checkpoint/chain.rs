@@ -157,10 +157,9 @@ impl Checkpoints {
     pub(super) fn may_increment(&self, cx: &Context, rest: &Checkpoint) -> bool {
         let anew = self.base.as_ref().filter(|base| base.is_complete());
         let known = !cx.map.changes.are_lost() && (anew.is_some() || !self.broken);
-        let chain = cx.superblock.chain.map_or(0, |chain| chain.blocks);
-        let used = anew.map_or(chain, |base| base.increments);
+        let used = anew.map_or(self.chained(cx), |base| base.increments.into());
         let blocks = Increment::blocks_for(rest, cx.map.changes.segments(), cx.map.changes.len());
-        let fits = u64::from(used) + blocks <= self.limits.chain;
+        let fits = used + blocks <= self.limits.chain;
         known && fits && self.is_running(cx) && self.has_same_places(cx)
     }
 
