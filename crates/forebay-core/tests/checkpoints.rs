@@ -57,7 +57,6 @@ fn a_write_that_fails_once_while_a_cache_is_opened_is_written_again() {
 
 /// 2,048 segments of 512 blocks: a whole checkpoint has 81 blocks.
 #[test]
-#[ignore = "increments are off by default, see decision 0040"]
 fn a_large_cache_takes_no_whole_checkpoint_while_it_is_used() {
     let through = VolumeSettings { mode: Mode::Writethrough, ..VolumeSettings::default() };
     let mut rig = Rig::new((2048, 512), 1 << 24, &[through], PoolSettings::default());

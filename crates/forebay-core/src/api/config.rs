@@ -40,7 +40,6 @@ pub struct CheckpointConfig {
     pub piece_blocks: u32,
     /// Pause between two of these pieces, so that other writes pass.
     pub piece_pause: Nanos,
-    /// Off by default (`u64::MAX`), see decision 0040; 64 is what it is to become.
     /// Caches whose whole checkpoint has so many blocks take increments; of the others it is made
     /// in one call. 64 blocks describe about 4 GiB, and take about a millisecond.
     pub chain_from_blocks: u64,
@@ -58,7 +57,7 @@ impl Default for CheckpointConfig {
         Self {
             piece_blocks: 64,
             piece_pause: 2_000_000,
-            chain_from_blocks: u64::MAX,
+            chain_from_blocks: 64,
             chain_blocks_max: u64::MAX,
             changes_max: 1 << 20,
             keep_snapshot: false,
