@@ -335,8 +335,8 @@ fn lose_write(plan: &Plan, old: &Image, cache: &mut SimDevice, rng: &mut Rng) ->
             let header = |image: &Image| batch_header(plan, image, number, at);
             let Some(now) = header(cache.visible()) else { break };
             let end = at + 1 + u32::from(now.payload_blocks);
-            // An extension of the window may have given the segment another use since: nothing tells
-            // that the last batches of a log are missing.
+            // An extension of the window may have given the segment another use since: nothing
+            // tells that the last batches of a log are missing.
             let accounted = now.sequence < checkpoint.next_sequence;
             if accounted && header(old).is_some_and(|then| then.sequence < now.sequence) {
                 places.push((number, at, end, entry.summary_block));
