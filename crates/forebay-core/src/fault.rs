@@ -52,6 +52,8 @@ planted_bugs! {
     BaseWithoutIncrements = "base-without-increments",
     /// A base is named before all of it is written.
     BaseNamedEarly = "base-named-early",
+    /// The first step over a large range to zero zeroes all of it, and is the only one.
+    FirstStepZeroesAll = "first-step-zeroes-all",
     /// Replay applies batches in the order found, not in the order of their sequence.
     IgnoreSequence = "ignore-sequence",
     /// Only the first superblock copy is written and read.

@@ -17,6 +17,9 @@ pub struct EngineConfig {
     pub pool: PoolSettings,
     /// How checkpoints are made.
     pub checkpoint: CheckpointConfig,
+    /// Blocks of a discard, or of zeroes past the cache, that are dealt with at once: bounds the
+    /// length of a call. The default is for everything but tests.
+    pub zero_step_blocks: u64,
     /// What the cache is known to hold durably, from a record outside of its device: one that holds
     /// less is not opened (I75).
     pub known: CacheMark,
@@ -28,6 +31,7 @@ impl Default for EngineConfig {
             scratch_blocks: 4096,
             pool: PoolSettings::default(),
             checkpoint: CheckpointConfig::default(),
+            zero_step_blocks: 16384,
             known: CacheMark::default(),
         }
     }

@@ -180,6 +180,8 @@ coverage! {
     DestageUndone = "destage-undone",
     /// A write past the cache made clean marks durable first.
     MarksSettled = "marks-settled",
+    /// A range to zero past the cache took more than one step.
+    ZeroedInSteps = "zeroed-in-steps",
     /// A write past the cache voided dirty blocks.
     DirtyDropped = "dirty-dropped",
     /// A dirty block was overwritten in a later flush epoch and stays as a shadow.

@@ -13,6 +13,7 @@ pub(crate) mod ages;
 pub(crate) mod changes;
 pub(crate) mod index;
 pub(crate) mod load;
+mod memory;
 pub(crate) mod recent;
 pub(crate) mod segment;
 pub(crate) mod shadow;
@@ -23,11 +24,12 @@ use crate::fault::{self, PlantedBug};
 use crate::map::ages::{Births, Born};
 use crate::map::changes::Changes;
 use crate::map::index::Index;
+use crate::map::memory::SegmentMemory;
 use crate::map::segment::{BlockState, Key, Segment, SegmentPhase};
 use crate::map::waiting::Waiting;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use core::cell::Cell;
+use core::cell::{Cell, RefCell};
 use forebay_format::{Geometry, SECTORS_PER_BLOCK, StreamKind, VolumeId};
 
 /// Sector mask of a whole block.
@@ -81,6 +83,8 @@ pub(crate) struct CacheMap {
     pub(crate) clock: Born,
     /// Slots and segments that were looked at in walks over many, see [`crate::Engine::looked_at`].
     pub(crate) looked_at: Cell<u64>,
+    /// What segments have allocated.
+    memory: RefCell<SegmentMemory>,
     /// Counts what may make a segment reclaimable that was not: it was sealed, or has fewer unclean
     /// blocks.
     pub(crate) relief: u64,
@@ -113,6 +117,7 @@ impl CacheMap {
             by_age: BTreeSet::new(),
             clock: Born::default(),
             looked_at: Cell::new(0),
+            memory: RefCell::default(),
             begun: 0,
             begun_for_clients: 0,
             unrecorded_drops: false,
@@ -545,6 +550,9 @@ impl CacheMap {
 
     /// Calls `f` with the slot of every cached block of `volume` in `first..=last`.
     pub(crate) fn for_each_in(&self, volume: VolumeId, first: u64, last: u64, mut f: impl FnMut(u32)) {
+        if self.volumes[usize::from(volume.0)].cached == 0 {
+            return;
+        }
         // Where the index is not ready, looking up many blocks takes longer than looking at all
         // slots.
         let few = if self.is_unsettled() { UNSETTLED_LOOKUPS_MAX } else { self.index.len() as u64 };
@@ -596,7 +604,7 @@ impl CacheMap {
 
     /// Bytes of memory in use for index, slot tables and sets.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.segments.iter().map(Segment::bytes).sum::<usize>()
+        self.memory.borrow_mut().bytes(&self.segments)
             + self.segments.capacity() * size_of::<Segment>()
             + self.index.bytes()
             + self

@@ -22,6 +22,9 @@
 //! 6. Write-through: the blocks are appended as clean (beside step 4 if nothing in the range was
 //!    dirty, else now) and enter the map when everything has ended.
 //! 7. Locks are given back, the part of the request ends.
+//!
+//! A large range of zeroes takes steps 2 to 5 for one part of it after the other
+//! (`zero_step_blocks`), with the locks and the intent of the whole range: no call looks at more.
 
 use crate::api::{Action, Device, Nanos, OpId, RequestKind, Span};
 use crate::context::Context;
@@ -132,18 +135,29 @@ impl Context {
     }
 }
 
+/// Where a step ends that begins at byte `from` of a range to zero that ends at `to`. One step does
+/// where there is nothing to look for, or where each walk looks at all slots whatever the range is.
+fn end_of_step(cx: &Context, volume: VolumeId, from: u64, to: u64) -> u64 {
+    if cx.map.volumes[usize::from(volume.0)].cached == 0 || cx.map.is_unsettled() {
+        return to;
+    }
+    to.min(from + cx.config.zero_step_blocks.max(1) * BLOCK)
+}
+
 impl Requests {
     /// Starts the direct part `from..to` of a request that holds its block lock.
     pub(super) fn start_direct(&mut self, cx: &mut Context, req: u32, from: u64, to: u64, zero: bool) {
         let request = cx.reqs.get_mut(req);
         request.pending += 1;
         let volume = request.volume;
+        let step = (from, if zero { end_of_step(cx, volume, from, to) } else { to });
         let direct = self.directs.insert(Direct {
             req,
             volume,
             from,
             to,
             zero,
+            step,
             stage: DirectStage::Intent,
             pending: 0,
             failed: false,
@@ -217,7 +231,7 @@ impl Requests {
     pub(crate) fn direct_locked(&mut self, cx: &mut Context, destager: &mut Destager, direct: u32) {
         let d = self.directs.get_mut(direct);
         d.locked = true;
-        let (volume, range) = (d.volume, d.blocks());
+        let (volume, range) = (d.volume, d.step_blocks());
         let trusts = fault::planted(PlantedBug::TrustUnflushedMarks);
         if cx.runs_without_cache() || cx.fenced || trusts {
             self.direct_settled(cx, destager, direct);
@@ -258,8 +272,9 @@ impl Requests {
         let d = self.directs.get_mut(direct);
         d.stage = DirectStage::Merging;
         d.pending = 1;
-        let (volume, req, zero, from, to) = (d.volume, d.req, d.zero, d.from, d.to);
-        let (first, last) = (from / BLOCK, (to - 1) / BLOCK);
+        let (volume, req, zero, (from, to)) = (d.volume, d.req, d.zero, d.step);
+        let range = d.step_blocks();
+        let (first, last) = (range.first.block(), range.last.block());
         let (mut clean, mut unclean) = (Vec::new(), Vec::new());
         cx.map.for_each_in(volume, first, last, |slot| match cx.map.state(slot) {
             BlockState::Clean => clean.push(cx.map.key(slot)),
@@ -276,7 +291,7 @@ impl Requests {
             }
         }
         unclean.sort_unstable();
-        let lost = cx.is_any_lost_in(self.directs.get(direct).blocks());
+        let lost = cx.is_any_lost_in(range);
         self.directs.get_mut(direct).over_dirty = !unclean.is_empty() || lost;
         destager.undo(cx, volume, &unclean);
         // Shadows, of an order that begins, stay until the dirty blocks are dropped: the order
@@ -337,8 +352,22 @@ impl Requests {
                 self.append_copies(cx, direct);
                 self.direct_part_done(cx, direct, true);
             }
-            DirectStage::Writing | DirectStage::Copying => self.end_direct(cx, direct),
+            DirectStage::Writing | DirectStage::Copying => self.end_step(cx, direct),
         }
+    }
+
+    /// The present step has ended well: the next one begins, if there is more to zero.
+    fn end_step(&mut self, cx: &mut Context, direct: u32) {
+        let d = self.directs.get_mut(direct);
+        let (from, to) = (d.step.1, d.to);
+        if from == to {
+            self.end_direct(cx, direct);
+            return;
+        }
+        d.step = (from, end_of_step(cx, d.volume, from, to));
+        cx.cover(CoverageMark::ZeroedInSteps);
+        // Both locks are held.
+        cx.tell(Event::BackingLock(LockOwner(direct)));
     }
 
     fn write_direct(&mut self, cx: &mut Context, direct: u32) {
@@ -348,7 +377,10 @@ impl Requests {
         let d = self.directs.get_mut(direct);
         d.stage = DirectStage::Writing;
         d.pending = 1;
-        let (volume, req, from, to, over_dirty) = (d.volume, d.req, d.from, d.to, d.over_dirty);
+        if fault::planted(PlantedBug::FirstStepZeroesAll) {
+            d.step.1 = d.to;
+        }
+        let (volume, req, (from, to), over_dirty) = (d.volume, d.req, d.step, d.over_dirty);
         if d.zero {
             let may_unmap = cx.reqs.get(req).kind.may_unmap();
             let op = cx.new_op(OpKind::DirectWrite { direct });
@@ -408,9 +440,9 @@ impl Requests {
     /// The backing store is durable, and there is no log any more that could say otherwise.
     fn supersede_direct(&mut self, cx: &mut Context, direct: u32) {
         let d = self.directs.get(direct);
-        let (blocks, from, to) = (d.blocks(), d.from, d.to);
+        let (blocks, (from, to)) = (d.step_blocks(), d.step);
         cx.supersede(blocks, from, to);
-        self.end_direct(cx, direct);
+        self.end_step(cx, direct);
     }
 
     /// The backing store is durable: void the dirty blocks in the range.
@@ -418,7 +450,7 @@ impl Requests {
         let d = self.directs.get_mut(direct);
         d.stage = DirectStage::Dropping;
         d.pending = 1;
-        let (volume, range) = (d.volume, d.blocks());
+        let (volume, range) = (d.volume, d.step_blocks());
         let mut slots = Vec::new();
         cx.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| {
             // What was clean has left the map, and what was written back of these blocks has been

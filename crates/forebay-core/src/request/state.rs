@@ -71,6 +71,9 @@ pub(super) struct Direct {
     pub(super) to: u64,
     /// A range to zero instead of data to write.
     pub(super) zero: bool,
+    /// The part of the range that is dealt with now, in bytes: all of it, but a large range to zero
+    /// takes several steps.
+    pub(super) step: (u64, u64),
     pub(super) stage: DirectStage,
     pub(super) pending: u32,
     pub(super) failed: bool,
@@ -84,9 +87,18 @@ pub(super) struct Direct {
 
 impl Direct {
     pub(super) fn blocks(&self) -> BlockRange {
+        self.blocks_of(self.from, self.to)
+    }
+
+    /// Blocks of the present step.
+    pub(super) fn step_blocks(&self) -> BlockRange {
+        self.blocks_of(self.step.0, self.step.1)
+    }
+
+    fn blocks_of(&self, from: u64, to: u64) -> BlockRange {
         BlockRange {
-            first: Key::new(self.volume, self.from / BLOCK),
-            last: Key::new(self.volume, (self.to - 1) / BLOCK),
+            first: Key::new(self.volume, from / BLOCK),
+            last: Key::new(self.volume, (to - 1) / BLOCK),
         }
     }
 

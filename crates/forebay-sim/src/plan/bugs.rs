@@ -21,6 +21,7 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (IncrementOverLast, Needs::Chain, Plan::without_faults),
     (BaseWithoutIncrements, Needs::Chain, Plan::without_faults),
     (BaseNamedEarly, Needs::Chain, Plan::without_faults),
+    (FirstStepZeroesAll, Needs::Nothing, Plan::zeroed_in_steps),
     (IgnoreSequence, Needs::Nothing, Plan::only_writeback),
     (DropSecondSuperblock, Needs::Nothing, Plan::without_faults),
     (SkipIntent, Needs::Nothing, Plan::written_past),

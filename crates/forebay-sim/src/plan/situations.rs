@@ -102,6 +102,13 @@ impl Plan {
         self.faults = FaultPlan::default();
     }
 
+    /// Zeroes past the cache that take a step for each block.
+    pub(super) fn zeroed_in_steps(&mut self, rng: &mut Rng) {
+        self.written_past(rng);
+        self.engine.zero_step_blocks = 1;
+        self.mix.zero += 8;
+    }
+
     /// Requests that cross the border of two regions.
     pub(super) fn large_and_written_past(&mut self, rng: &mut Rng) {
         self.written_past(rng);
