@@ -181,8 +181,8 @@ fn dirty_of_dropped() -> u64 {
     (0..1200).for_each(|block| rig.read(0, block));
     rig.rest(GATHERED_NS);
     (FIRST..FIRST + 21).for_each(|block| rig.write(0, block));
-    // The last one is read alone: what was before it is somewhere else now.
-    rig.write(0, FIRST + 19);
+    // The last one is read alone: what was just before it is somewhere else now.
+    (FIRST + 12..FIRST + 20).for_each(|block| rig.write(0, block));
     rig.request(0, RequestKind::Flush, 0, 0, Treatment::Cache);
     rig.rest(GATHERED_NS);
     let geometry = rig.engine.geometry();

@@ -181,18 +181,22 @@ fn moves_that_wait_for_room_are_seen() {
     assert!(seen, "the test does not see it");
 }
 
+/// Overwrites at random leave holes of a block or two between what moves.
 #[test]
-fn adjacent_blocks_that_move_are_read_at_once() {
-    let pages = blocks(CACHE) * 70 / 100 / PAGE_BLOCKS;
-    let mut rig = Rig::new(CACHE, pages * PAGE_BLOCKS, &[VolumeSettings::default()], PoolSettings::default());
+fn blocks_near_each_other_that_move_are_read_at_once() {
+    let mut rig =
+        Rig::new(CACHE, blocks(CACHE) * 70 / 100, &[VolumeSettings::default()], PoolSettings::default());
     let mut dice = Dice(9);
+    let volume_blocks = blocks(CACHE) * 70 / 100;
     for _ in 0..8 * blocks(CACHE) / PAGE_BLOCKS {
-        let write = RequestKind::Write { fua: false };
-        rig.request(0, write, dice.below(pages) * PAGE_BLOCKS, PAGE_BLOCKS, Treatment::Cache);
+        let first = dice.below(volume_blocks / PAGE_BLOCKS) * PAGE_BLOCKS;
+        rig.request(0, RequestKind::Write { fua: false }, first, PAGE_BLOCKS, Treatment::Cache);
+        rig.write(0, dice.below(volume_blocks));
     }
     let stats = rig.engine.stats();
     let (moved, reads) = (stats.relocated_blocks, stats.cache_reads - stats.destage_writes);
-    assert!(moved > blocks(CACHE) && reads * 3 < moved, "{reads} reads for {moved} blocks");
+    println!("{reads} reads for {moved} blocks");
+    assert!(moved > blocks(CACHE) && reads * 4 < moved, "{reads} reads for {moved} blocks");
 }
 
 /// Overwrites, of which many are written back and moved at the same time, on a store that fails now

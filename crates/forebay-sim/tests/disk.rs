@@ -30,7 +30,7 @@ impl Client {
             volume_bytes: DISK_BYTES,
             settings,
             engine: EngineConfig { scratch_blocks: 4096, ..EngineConfig::default() },
-            flash: Flash { op_ns: 80_000, block_ns: 4_096, flush_ns: 500_000, shared: true },
+            flash: Flash { op_ns: 80_000, block_ns: 4_096, each_ns: 0, flush_ns: 500_000, shared: true },
         };
         let machine = Machine::new(&setup, vec![ArmDisk::new(DISK_BYTES, times)]);
         Self { machine, rng: Rng::new(7), read_pct, answered: 0 }

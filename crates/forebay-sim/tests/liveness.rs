@@ -135,7 +135,7 @@ fn machine(load: &Load) -> Machine<Store> {
         volume_bytes: 128 << 20,
         settings,
         engine: EngineConfig { pool, ..EngineConfig::default() },
-        flash: Flash { op_ns: OP_NS, block_ns: 2_000, flush_ns: FLUSH_NS, shared: false },
+        flash: Flash { op_ns: OP_NS, block_ns: 2_000, each_ns: 0, flush_ns: FLUSH_NS, shared: false },
     };
     Machine::new(&setup, vec![Store::default()])
 }

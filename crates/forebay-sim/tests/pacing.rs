@@ -198,7 +198,7 @@ fn longest_direct_write(flush_ns: u64, planted: Option<PlantedBug>) -> Option<u6
         volume_bytes: 1 << 30,
         settings: VolumeSettings { dirty_low_pct: 0, dirty_high_pct: 1, ..lazy() },
         engine: EngineConfig::default(),
-        flash: Flash { op_ns: 80_000, block_ns: 2_000, flush_ns, shared: false },
+        flash: Flash { op_ns: 80_000, block_ns: 2_000, each_ns: 0, flush_ns, shared: false },
     };
     let _planting = fault::plant(planted);
     let mut machine = Machine::new(&setup, vec![Hdd(HddModel::new(setup.volume_bytes))]);

@@ -38,6 +38,10 @@ pub struct BufId(pub u32);
 /// zeroes once, before the first action.
 pub const SCRATCH: BufId = BufId(u32::MAX);
 
+/// Where blocks are read to that are read only because they lie between others. Several reads may
+/// write to it at once, and nobody looks at what is there.
+pub const WASTE: Span = Span { buf: SCRATCH, offset: 0, len: forebay_format::BLOCK_BYTES as u32 };
+
 /// A range of bytes in a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {

@@ -32,15 +32,18 @@ pub(crate) struct Pages {
 }
 
 /// A block of zeroes, never written to.
-pub(crate) const ZERO_PAGE: Page = Page(0);
+pub(crate) const ZERO_PAGE: Page = Page(1);
+/// Pages that are never taken: [`crate::api::WASTE`], which adjoins none that is, so its spans stay
+/// by themselves, and the zero page.
+const KEPT: u32 = 2;
 
 impl Pages {
-    /// Divides `blocks` pages; the first is the zero page.
+    /// Divides `blocks` pages; the first two are never taken.
     pub(crate) fn new(blocks: u32) -> Self {
         let blocks = blocks.max(32);
-        let share = |percent: u32| (blocks - 1) * percent / 100;
+        let share = |percent: u32| (blocks - KEPT) * percent / 100;
         Self {
-            free: (1..blocks).rev().collect(),
+            free: (KEPT..blocks).rev().collect(),
             used: [0; 5],
             limit: [share(25).max(4) & !1, share(38), share(20), share(15), share(2).max(1)],
         }
@@ -65,7 +68,7 @@ impl Pages {
     }
 
     pub(crate) fn give(&mut self, purpose: PageUse, page: Page) {
-        debug_assert!(page != ZERO_PAGE && !self.free.contains(&page.0), "a page is given back once");
+        debug_assert!(page.0 >= KEPT && !self.free.contains(&page.0), "a page is given back once");
         self.used[purpose as usize] -= 1;
         self.free.push(page.0);
     }

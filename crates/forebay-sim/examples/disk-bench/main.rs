@@ -56,7 +56,7 @@ impl Default for Bench {
             disk_bytes: 4 << 30,
             depth: 16,
             // An ordinary SATA or NVMe flash drive: 4 KiB in 80 us, 1 GB/s.
-            flash: Flash { op_ns: 80_000, block_ns: 4_096, flush_ns: 500_000, shared: true },
+            flash: Flash { op_ns: 80_000, block_ns: 4_096, each_ns: 0, flush_ns: 500_000, shared: true },
             times: ArmTimes::default(),
             seconds: 60,
             seed: 1,

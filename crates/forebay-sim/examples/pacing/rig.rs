@@ -19,7 +19,7 @@ pub(crate) const SECOND: u64 = 1_000_000_000;
 const VOLUME: VolumeId = VolumeId(0);
 /// Volumes, and disks.
 const VOLUMES: u16 = 2;
-const FLASH: Flash = Flash { op_ns: 80_000, block_ns: 2_000, flush_ns: 300_000, shared: false };
+const FLASH: Flash = Flash { op_ns: 80_000, block_ns: 2_000, each_ns: 0, flush_ns: 300_000, shared: false };
 /// Writes that an open-loop writer lets wait at most.
 const WRITES_OPEN_MAX: usize = 256;
 

@@ -10,7 +10,7 @@ use crate::device::{OpKind, WriteEnd};
 use crate::disks::{AttachState, CACHE, device_of};
 use crate::ensure::ensure;
 use crate::memory::{JUNK, overlap};
-use forebay_core::{Action, Device, DeviceFailure, Notice, OpId, PlantedBug, Span, Status, fault};
+use forebay_core::{Action, Device, DeviceFailure, Notice, OpId, PlantedBug, Span, Status, WASTE, fault};
 use forebay_format::geometry::CHECKPOINT_START_BLOCK;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry, SECTOR_BYTES, VolumeId};
@@ -122,7 +122,7 @@ impl World {
         let spans = self.engine.spans(op).to_vec();
         let total: u64 = spans.iter().map(|span| u64::from(span.len)).sum();
         ensure!(total == u64::from(len), "a read of {len} bytes has spans of {total}: {spans:?}");
-        for span in &spans {
+        for span in spans.iter().filter(|span| **span != WASTE) {
             self.check_untouched(*span)?;
             let idle =
                 self.flights.values().flat_map(|flight| &flight.spans).all(|used| !overlap(*used, *span));

@@ -22,7 +22,8 @@ use forebay_sim::rng::Rng;
 /// Bytes of a page of the devices: what they map by itself.
 pub const PAGE: u64 = BLOCK_BYTES as u64;
 /// What the flash device takes: an ordinary drive, 4 KiB in 80 us, 1 GB/s.
-pub const FLASH: Flash = Flash { op_ns: 80_000, block_ns: 4_096, flush_ns: 500_000, shared: true };
+pub const FLASH: Flash =
+    Flash { op_ns: 80_000, block_ns: 4_096, each_ns: 0, flush_ns: 500_000, shared: true };
 /// What the disk takes for any request, in nanoseconds.
 pub const DISK_NS: u64 = 100_000;
 /// Requests that may be open: clients wait while there are more.

@@ -45,6 +45,8 @@ pub struct Flash {
     pub op_ns: u64,
     /// Added per block.
     pub block_ns: u64,
+    /// Added per operation, where the device is shared: what bounds operations a second.
+    pub each_ns: u64,
     /// Time of a flush.
     pub flush_ns: u64,
     /// The blocks of all operations pass one after the other (a bandwidth), not side by side.
@@ -336,7 +338,7 @@ impl<D: Disk> Machine<D> {
                 if kind == DiskOp::Write {
                     self.wrote(offset, len);
                 }
-                let transfer = len / BLOCK * self.flash.block_ns;
+                let transfer = len / BLOCK * self.flash.block_ns + self.flash.each_ns;
                 let begin = if self.flash.shared { self.flash_free.max(self.now) } else { self.now };
                 self.flash_free = begin + transfer;
                 self.later(op.0, begin - self.now + transfer + self.flash.op_ns, true);
