@@ -13,7 +13,7 @@ import pytest
 import harness
 from harness import Failure
 from tracing import daemon, table
-from tracing.arguments import depth, policies, shares
+from tracing.arguments import number, policies, shares
 from tracing.content import Versions, block
 from tracing.records import BLOCK, END_MAX, BadTrace, Request, accesses, read, runs, unpacked
 
@@ -155,7 +155,7 @@ def test_shares_are_percentages(text: str) -> None:
 
 
 def test_other_arguments_are_checked() -> None:
-    for parse, bad in ((policies, "lru,arc"), (depth, "0"), (depth, "many")):
+    for parse, bad in ((policies, "lru,arc"), (number(1, 9), "0"), (number(1, 9), "10"), (number(1, 9), "x")):
         with pytest.raises(argparse.ArgumentTypeError):
             parse(bad)
-    assert (policies("lru,fifo"), depth("64")) == (["lru", "fifo"], 64)
+    assert (policies("lru,fifo"), number(1, 9)("9")) == (["lru", "fifo"], 9)

@@ -1,8 +1,9 @@
-"""What the command line of `bench/traces` takes."""
+"""What the command lines of `bench/traces` and `bench/frontier` take."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 from tracing.virtual import ENGINE
 
@@ -23,8 +24,12 @@ def policies(text: str) -> list[str]:
     return found
 
 
-def depth(text: str) -> int:
-    """Requests in flight."""
-    if not text.isdecimal() or not 1 <= int(text) <= 1024:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 1024")
-    return int(text)
+def number(least: int, most: int) -> Callable[[str], int]:
+    """A whole number in these limits."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number from {least} to {most}")
+        return int(text)
+
+    return parse
