@@ -14,7 +14,8 @@ from tracing import daemon
 folder = Path(sys.argv[1])
 written = [(first, 4, 1) for first in range(0, 2048, 4)]
 read = [(first, 4, 0) for first in range(0, 2048, 4)]
-mixed = [(first + at, blocks, write) for first in range(0, 1024, 8) for at, blocks, write in ((2, 1, 1), (1, 5, 0), (3, 2, 1), (0, 4, 0))]
+steps = ((2, 1, 1), (1, 5, 0), (3, 2, 1), (0, 4, 0))
+mixed = [(first + at, blocks, write) for first in range(0, 1024, 8) for at, blocks, write in steps]
 others = [(first, 1, 0) for first in range(3000, 3500, 5)]
 trace = folder / "small.bin"
 trace.write_bytes(b"".join(struct.pack("<QQII", 0, *one) for one in written + read + mixed + others))
