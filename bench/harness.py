@@ -12,6 +12,7 @@ import platform
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -125,6 +126,18 @@ def forebay(folder: Path, *, cache: str, mode: str = "writeback", extra: Sequenc
         mode,
         *extra,
     ]
+
+
+def environment(folder: str = "bench-venv", requirements: str = "requirements.txt") -> Path:
+    """Python of a virtual environment below target/ that has a list of packages; made when it is first needed."""
+    path, wanted = ROOT / "target" / folder, ROOT / "bench" / requirements
+    python, marker = path / "bin/python", path / "installed"
+    if not marker.exists() or marker.read_text() != wanted.read_text():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(path)], check=True)
+        quiet = ["--quiet", "--disable-pip-version-check"]
+        subprocess.run([str(python), "-m", "pip", "install", *quiet, "--requirement", str(wanted)], check=True)
+        marker.write_text(wanted.read_text())
+    return python
 
 
 def pressure() -> str:

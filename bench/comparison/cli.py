@@ -99,24 +99,12 @@ def check_tools(where: Path, stages: Sequence[Stage]) -> None:
         )
 
 
-def python_with_matplotlib() -> Path:
-    """A virtual environment below target/, made when it is first needed."""
-    folder = h.ROOT / "target/bench-venv"
-    python, wanted, marker = folder / "bin/python", h.ROOT / "bench/requirements.txt", folder / "installed"
-    if not marker.exists() or marker.read_text() != wanted.read_text():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        quiet = ["--quiet", "--disable-pip-version-check"]
-        subprocess.run([str(python), "-m", "pip", "install", *quiet, "--requirement", str(wanted)], check=True)
-        marker.write_text(wanted.read_text())
-    return python
-
-
 def draw(json: Path, image: Path) -> None:
     """The plot. That it cannot be drawn (no network for matplotlib) is no reason to lose the figures."""
     image.parent.mkdir(parents=True, exist_ok=True)
     try:
         script = h.ROOT / "bench/comparison/plot.py"
-        subprocess.run([str(python_with_matplotlib()), str(script), str(json), str(image)], check=True)
+        subprocess.run([str(h.environment()), str(script), str(json), str(image)], check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"no plot: {error}", file=sys.stderr)
         return

@@ -3,12 +3,16 @@
 //! A write enters its block like a read that missed. Only reads count as misses. The policies are
 //! those of the papers: LRU; SIEVE (Zhang and others, NSDI 2024); S3-FIFO (Yang and others, SOSP
 //! 2023); ARC (Megiddo and Modha, FAST 2003); LIRS (Jiang and Zhang, SIGMETRICS 2002, with 1 % of
-//! the cache for blocks that return late); and Belady's, which knows the future.
+//! the cache for blocks that return late); and Belady's, which knows the future. Where the papers
+//! leave something open they do what libCacheSim does, the simulator of S3-FIFO's authors: ARC's
+//! target is no whole number, the stack of LIRS has at most twice the blocks of the cache, and
+//! until S3-FIFO evicts for the first time, what its small queue has no room for enters the main
+//! queue. `bench/traces --check-policies` compares them with that simulator.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 /// One block of a request.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
     pub(crate) block: u64,
     pub(crate) writes: bool,
@@ -130,14 +134,16 @@ struct Arc {
     once_ghosts: Queue,
     often_ghosts: Queue,
     /// What `once` should have.
-    target: usize,
+    target: f64,
 }
 
 impl Arc {
     fn replace(&mut self, block_is_often_ghost: bool) {
-        let once = self.once.len();
-        if once > 0 && (once > self.target || block_is_often_ghost && once == self.target) {
-            let block = self.once.pop().expect("it is not empty");
+        let once = self.once.len() as f64;
+        let from_once = once > self.target || block_is_often_ghost && once == self.target;
+        if (from_once || self.often.len() == 0)
+            && let Some(block) = self.once.pop()
+        {
             self.once_ghosts.push(block);
         } else if let Some(block) = self.often.pop() {
             self.often_ghosts.push(block);
@@ -152,15 +158,16 @@ impl Cache for Arc {
             return true;
         }
         let (once, often) = (self.once_ghosts.len(), self.often_ghosts.len());
+        let steps = |others: usize, own: usize| (others as f64 / own as f64).max(1.0);
         if self.once_ghosts.contains(block) {
-            self.target = (self.target + (often / once).max(1)).min(self.blocks);
+            self.target = (self.target + steps(often, once)).min(self.blocks as f64);
             self.replace(false);
             self.once_ghosts.remove(block);
             self.often.push(block);
             return false;
         }
         if self.often_ghosts.contains(block) {
-            self.target = self.target.saturating_sub((once / often).max(1));
+            self.target = (self.target - steps(once, often)).max(0.0);
             self.replace(true);
             self.often_ghosts.remove(block);
             self.often.push(block);
@@ -196,13 +203,31 @@ struct Lirs {
     soon: BTreeSet<u64>,
     /// Blocks in the cache that return late, the next to be evicted first.
     resident: Queue,
+    /// Blocks of the stack that are not in the cache, the first to be evicted first.
+    gone: Queue,
 }
 
 impl Lirs {
     /// The bottom of the stack is a block that returns soon.
     fn prune(&mut self) {
-        while self.stack.first().is_some_and(|block| !self.soon.contains(&block)) {
+        while let Some(block) = self.stack.first().filter(|block| !self.soon.contains(block)) {
             self.stack.pop();
+            self.gone.remove(block);
+        }
+    }
+
+    fn evict(&mut self) {
+        if let Some(block) = self.resident.pop().filter(|block| self.stack.contains(*block)) {
+            self.gone.push(block);
+        }
+    }
+
+    /// The stack does not grow without end.
+    fn limit(&mut self) {
+        while self.stack.len() > 2 * self.blocks
+            && let Some(block) = self.gone.pop()
+        {
+            self.stack.remove(block);
         }
     }
 
@@ -229,17 +254,19 @@ impl Cache for Lirs {
             return false;
         }
         if !hit && self.resident.len() >= self.late {
-            self.resident.pop();
+            self.evict();
         }
         if self.stack.contains(block) {
             self.soon.insert(block);
             self.resident.remove(block);
+            self.gone.remove(block);
             self.stack.push(block);
             self.demote();
         } else {
             self.stack.push(block);
             self.resident.push(block);
         }
+        self.limit();
         hit
     }
 }
@@ -252,32 +279,50 @@ struct S3Fifo {
     /// How often a cached block was used since it entered, up to 3.
     uses: HashMap<u64, u8>,
     ghosts: Queue,
+    has_evicted: bool,
 }
 
 impl S3Fifo {
+    fn small_max(&self) -> usize {
+        self.blocks / 10
+    }
+
     fn evict(&mut self) {
-        while self.uses.len() >= self.blocks {
-            if self.small.len() >= (self.blocks / 10).max(1) || self.main.is_empty() {
-                let Some(block) = self.small.pop_front() else { return };
-                if self.uses[&block] > 1 {
-                    self.uses.insert(block, 0);
-                    self.main.push_back(block);
-                } else {
-                    self.uses.remove(&block);
-                    self.ghosts.push(block);
-                    if self.ghosts.len() > self.blocks * 9 / 10 {
-                        self.ghosts.pop();
-                    }
-                }
-            } else if let Some(block) = self.main.pop_front() {
-                let uses = self.uses[&block];
-                if uses > 0 {
-                    self.uses.insert(block, uses - 1);
-                    self.main.push_back(block);
-                } else {
-                    self.uses.remove(&block);
-                }
+        self.has_evicted = true;
+        if self.main.len() > self.blocks - self.small_max() || self.small.is_empty() {
+            self.evict_main();
+        } else {
+            self.evict_small();
+        }
+    }
+
+    /// What was used moves to the main queue; the first that was not is evicted.
+    fn evict_small(&mut self) {
+        while let Some(block) = self.small.pop_front() {
+            if self.uses[&block] > 1 {
+                self.uses.insert(block, 0);
+                self.main.push_back(block);
+                continue;
             }
+            self.uses.remove(&block);
+            self.ghosts.push(block);
+            if self.ghosts.len() > self.blocks * 9 / 10 {
+                self.ghosts.pop();
+            }
+            return;
+        }
+    }
+
+    /// What was used begins anew; the first that was not is evicted.
+    fn evict_main(&mut self) {
+        while let Some(block) = self.main.pop_front() {
+            let uses = self.uses[&block];
+            if uses == 0 {
+                self.uses.remove(&block);
+                return;
+            }
+            self.uses.insert(block, uses - 1);
+            self.main.push_back(block);
         }
     }
 }
@@ -288,11 +333,15 @@ impl Cache for S3Fifo {
             *uses = (*uses + 1).min(3);
             return true;
         }
-        self.evict();
-        if self.ghosts.remove(block) {
-            self.main.push_back(block)
+        // A block that was evicted for this one is no reason to enter the main queue.
+        let returns = self.ghosts.remove(block);
+        while self.uses.len() >= self.blocks {
+            self.evict();
+        }
+        if returns || !self.has_evicted && self.small.len() >= self.small_max() {
+            self.main.push_back(block);
         } else {
-            self.small.push_back(block)
+            self.small.push_back(block);
         }
         self.uses.insert(block, 0);
         false
@@ -317,7 +366,9 @@ impl Cache for Sieve {
         while self.queue.len() >= self.blocks {
             let next = self.queue.order.range(self.hand..).next().or(self.queue.order.first_key_value());
             let Some((&place, &block)) = next else { break };
-            self.hand = place + 1;
+            // Behind the newest block the hand begins at the oldest, not at what enters next.
+            let newer = self.queue.order.range(place + 1..).next();
+            self.hand = newer.map_or(0, |(place, _)| *place);
             if !self.visited.remove(&block) {
                 self.queue.remove(block);
             }
@@ -361,5 +412,46 @@ impl Cache for Belady {
             self.cached.remove(&block);
         }
         before.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hits(policy: &mut dyn Cache, blocks: &[u64]) -> Vec<bool> {
+        blocks.iter().map(|block| policy.access(*block)).collect()
+    }
+
+    #[test]
+    fn the_hand_of_sieve_begins_at_the_oldest_again() {
+        let mut sieve = Sieve { blocks: 3, ..Sieve::default() };
+        // 1 and 2 were used, so 3 goes, the newest. The hand is behind it when 4 enters, and begins
+        // at 1 again: 1 goes for 5, not 4.
+        assert_eq!(hits(&mut sieve, &[1, 2, 3, 1, 2, 4, 5]), [false, false, false, true, true, false, false]);
+        assert_eq!(hits(&mut sieve, &[4, 2, 5]), [true; 3]);
+    }
+
+    #[test]
+    fn the_stack_of_lirs_has_an_end() {
+        let mut lirs = Lirs { late: 1, blocks: 10, ..Lirs::default() };
+        (0..1000).for_each(|block| assert!(!lirs.access(block)));
+        assert!(lirs.stack.len() <= 20 && lirs.gone.len() <= 20, "{} blocks", lirs.stack.len());
+    }
+
+    #[test]
+    fn s3_fifo_fills_its_main_queue_before_it_evicts() {
+        let mut cache = S3Fifo { blocks: 20, ..S3Fifo::default() };
+        hits(&mut cache, &(0..20).collect::<Vec<_>>());
+        assert_eq!((cache.small.len(), cache.main.len()), (2, 18));
+        // Then new blocks go through the small queue, and the main one keeps what it has.
+        hits(&mut cache, &(20..40).collect::<Vec<_>>());
+        assert!(hits(&mut cache, &(2..20).collect::<Vec<_>>()).iter().all(|hit| *hit));
+    }
+
+    #[test]
+    fn belady_keeps_what_is_used_next() {
+        let trace: Vec<Access> = [1, 2, 3, 1, 2, 3].map(|block| Access { block, writes: false }).into();
+        assert!((misses_pct(Policy::Belady, 2, &trace) - 100.0 * 4.0 / 6.0).abs() < 1e-9);
     }
 }

@@ -1,30 +1,27 @@
-//! Replays block traces through the engine in virtual time, and prints misses of reads and bytes
-//! written beside exact policies: `traces SHARES FILE...`, for instance `traces 10,40 vm.bin`.
+//! Replays block traces through the engine in virtual time, beside exact policies: `traces SHARES
+//! FILE...`, for instance `traces 10,40 vm.bin`. `bench/traces` unpacks files, calls this, and
+//! makes tables of it.
 //!
 //! The cache gets a share of the trace's footprint (in percent), and exact policies get as many
-//! blocks as its device has bytes: headers, reserves and checkpoints are the engine's own cost. A
-//! record is 24 bytes, little endian: u64 nanoseconds, u64 first block of 4 KiB, u32 blocks, u32
-//! write (0 or 1). `bench/traces` unpacks files and calls this.
+//! blocks as its device has bytes: headers, reserves and checkpoints are the engine's own cost.
+//! Prints a JSON object for each trace (numbered from 0) and share, in a line: `sizes` to replay it
+//! elsewhere, and for each column misses of reads in percent. Of the engine also bytes written to
+//! the cache for each that was filled or written, and which share of the missed blocks found no
+//! room; its misses are null on a device that is too small.
 
 mod exact;
 #[path = "../../tests/rig/mod.rs"]
 mod rig;
+mod trace;
 
 use exact::{Access, Policy};
 use forebay_core::{PoolSettings, ReclaimPolicy, RequestKind, Treatment, VolumeSettings};
 use rig::Rig;
-use std::collections::HashSet;
 use std::process::ExitCode;
+use trace::Trace;
 
-const RECORD: usize = 24;
-const POLICIES: [ReclaimPolicy; 3] = [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo];
-
-/// A request of a trace.
-struct Request {
-    first: u64,
-    blocks: u64,
-    writes: bool,
-}
+const POLICIES: [(&str, ReclaimPolicy); 3] =
+    [("fifo", ReclaimPolicy::Fifo), ("lru", ReclaimPolicy::Lru), ("s3fifo", ReclaimPolicy::S3Fifo)];
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -36,72 +33,60 @@ fn main() -> ExitCode {
         eprintln!("traces: usage: traces SHARES FILE..., with shares of the footprint in percent: 10,40");
         return ExitCode::from(2);
     };
-    println!("misses of reads in percent (bytes written to the cache for each that was filled or written)\n");
-    let exact: Vec<&str> = Policy::ALL.iter().map(|policy| policy.name()).collect();
-    println!("| trace | cache | fifo | lru | s3fifo | {} |", exact.join(" | "));
-    println!("{}", "| --- ".repeat(5 + exact.len()) + "|");
-    for file in files {
-        let trace = match read(&file) {
+    for (number, file) in files.iter().enumerate() {
+        let trace = match Trace::read(file) {
             Ok(trace) => trace,
             Err(error) => {
                 eprintln!("traces: {file}: {error}");
                 return ExitCode::FAILURE;
             }
         };
-        shares.iter().for_each(|share| row(&file, *share, &trace));
+        for share in &shares {
+            println!("{{\"trace\": {number}, \"share_pct\": {share}, {}}}", row(*share, &trace));
+        }
     }
     ExitCode::SUCCESS
 }
 
-fn read(file: &str) -> Result<Vec<Request>, String> {
-    let bytes = std::fs::read(file).map_err(|error| error.to_string())?;
-    if bytes.is_empty() || bytes.len() % RECORD != 0 {
-        return Err(format!("{} bytes are no records of {RECORD} bytes", bytes.len()));
-    }
-    let request = |record: &[u8]| {
-        let word = |at: usize, len: usize| {
-            record[at..at + len].iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte))
-        };
-        Request { first: word(8, 8), blocks: word(16, 4).max(1), writes: word(20, 4) != 0 }
-    };
-    Ok(bytes.chunks_exact(RECORD).map(request).collect())
-}
-
-fn row(file: &str, share: u64, trace: &[Request]) {
-    let each = || trace.iter().flat_map(|request| request.first..request.first + request.blocks);
-    let footprint = each().collect::<HashSet<_>>().len() as u64;
-    let end = each().max().unwrap_or(0) + 1;
-    let blocks = footprint * share / 100;
-    let name = std::path::Path::new(file).file_stem().map_or(file.into(), |name| name.to_string_lossy());
-    let mut row = format!("| {name} | {share} %");
+/// What follows a trace and a share in their line.
+fn row(share: u64, trace: &Trace) -> String {
+    let blocks = trace.footprint * share / 100;
     let fits = forebay_format::Geometry::for_device(blocks * 4096, None).is_ok();
-    for policy in POLICIES {
-        row += &if fits { played(policy, blocks, end, trace) } else { " | too small".into() };
-    }
-    let accesses: Vec<Access> = trace
-        .iter()
-        .flat_map(|one| (one.first..one.first + one.blocks).map(|block| Access { block, writes: one.writes }))
-        .collect();
-    for policy in Policy::ALL {
-        row += &format!(" | {:.1}", exact::misses_pct(policy, blocks as usize, &accesses));
-    }
-    println!("{row} |");
+    let engine = POLICIES.map(|(name, policy)| {
+        let figures = if fits { played(policy, blocks, trace) } else { "\"misses_pct\": null".into() };
+        format!("\"{name}\": {{{figures}}}")
+    });
+    let accesses: Vec<Access> = trace.accesses().collect();
+    let exact = Policy::ALL.map(|policy| {
+        let misses = if blocks > 0 { exact::misses_pct(policy, blocks as usize, &accesses) } else { 100.0 };
+        format!("\"{}\": {{\"misses_pct\": {misses:.3}}}", policy.name())
+    });
+    format!(
+        "\"sizes\": {{\"cache_blocks\": {blocks}, \"footprint_blocks\": {}, \"volume_blocks\": {}}}, \
+         \"engine\": {{{}}}, \"exact\": {{{}}}",
+        trace.footprint,
+        trace.end,
+        engine.join(", "),
+        exact.join(", ")
+    )
 }
 
 /// What the engine makes of a trace, on a device of so many blocks.
-fn played(policy: ReclaimPolicy, blocks: u64, end: u64, trace: &[Request]) -> String {
+fn played(policy: ReclaimPolicy, blocks: u64, trace: &Trace) -> String {
     let pool = PoolSettings { reclaim_policy: policy, ..PoolSettings::default() };
-    let mut rig = Rig::on_device(blocks * 4096, end, &[VolumeSettings::default()], pool);
-    for request in trace {
+    let mut rig = Rig::on_device(blocks * 4096, trace.end, &[VolumeSettings::default()], pool);
+    for request in &trace.requests {
         let kind = if request.writes { RequestKind::Write { fua: false } } else { RequestKind::Read };
         rig.request(0, kind, request.first, request.blocks, Treatment::Cache);
     }
     let stats = rig.engine.stats();
-    let reads = stats.read_hit_blocks + stats.read_miss_blocks;
+    let misses = stats.read_miss_blocks;
     let asked = stats.written_bytes + stats.filled_blocks * 4096;
+    let pct = |part: u64, whole: u64| part as f64 * 100.0 / whole.max(1) as f64;
     format!(
-        " | {:.1} ({:.2})",
-        stats.read_miss_blocks as f64 * 100.0 / reads.max(1) as f64,
-        stats.cache_written_bytes as f64 / asked.max(1) as f64
+        "\"misses_pct\": {:.3}, \"written\": {:.4}, \"no_room_pct\": {:.3}",
+        pct(misses, stats.read_hit_blocks + misses),
+        stats.cache_written_bytes as f64 / asked.max(1) as f64,
+        pct(stats.fill_no_room_blocks, misses)
     )
 }

@@ -126,6 +126,9 @@ pub(crate) struct Rig {
     pub(crate) longest: u64,
     /// The longest write of metadata, in bytes.
     pub(crate) longest_meta: usize,
+    /// Offset and length in bytes of every write to the cache device, in the order in which they
+    /// were started, if somebody wants to know: whoever asks for it empties it.
+    pub(crate) cache_writes: Option<Vec<(u64, u64)>>,
     /// The most blocks that one call of the engine evicted, if that is to be known.
     pub(crate) most_evicted: Option<u64>,
     config: EngineConfig,
@@ -224,6 +227,7 @@ impl Rig {
             longest: 0,
             most_evicted: None,
             longest_meta: 0,
+            cache_writes: None,
             config,
             attachments,
             volume_blocks,
@@ -444,6 +448,7 @@ impl Rig {
         if self.counting {
             self.note(&action);
         }
+        self.note_cache_write(&action);
         match action {
             Action::Read { op, device, offset, len, crc } => {
                 let blocks = (len as usize).div_ceil(BLOCK_BYTES);
@@ -560,6 +565,15 @@ impl Rig {
         self.run();
         assert_eq!(self.engine.stats().cache_reads, reads + 1, "it is cached, and nothing else happens");
         self.last_read
+    }
+
+    fn note_cache_write(&mut self, action: &Action) {
+        let Some(writes) = &mut self.cache_writes else { return };
+        match *action {
+            Action::Write { device: Device::Cache, offset, len, .. } => writes.push((offset, len.into())),
+            Action::WriteMeta { op, offset } => writes.push((offset, self.engine.meta(op).len() as u64)),
+            _ => {}
+        }
     }
 
     fn note(&mut self, action: &Action) {

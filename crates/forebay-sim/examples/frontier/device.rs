@@ -1,0 +1,86 @@
+//! The engine over a trace in virtual time, and its writes through a model of a flash device.
+//!
+//! The device is the cache device and nothing else, and it is full: everything was written before.
+//! The engine trims nothing.
+
+use crate::figures::ftl::{Collection, Ftl, FtlConfig};
+use crate::rig::Rig;
+use crate::trace::Trace;
+use forebay_core::{PoolSettings, RequestKind, Treatment, VolumeSettings};
+
+const BLOCK: u64 = 4096;
+
+/// Proportions of the flash device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flash {
+    /// Spare area in thousandths of what the host sees.
+    pub(crate) spare_permille: u32,
+    /// Blocks of 4 KiB in an erase block.
+    pub(crate) erase_blocks: u32,
+}
+
+impl Flash {
+    /// Whether there is a device of so many blocks, see [`Ftl::new`]: erase blocks to collect into,
+    /// and spare ones.
+    pub(crate) fn is_possible(self, blocks: u64) -> bool {
+        let all = (blocks + blocks * u64::from(self.spare_permille) / 1000) / u64::from(self.erase_blocks);
+        all >= blocks.div_ceil(self.erase_blocks.into()) + 5
+    }
+}
+
+/// What a run did. All but reads in blocks of 4 KiB.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) read_hits: u64,
+    pub(crate) read_misses: u64,
+    /// Written by clients.
+    pub(crate) client: u64,
+    /// Read from the backing store and added to the cache.
+    pub(crate) fills: u64,
+    /// Moved by reclaim.
+    pub(crate) moves: u64,
+    /// Written to the device, with headers, summaries and checkpoints.
+    pub(crate) device: u64,
+    /// Written to flash, with what the device moved.
+    pub(crate) flash: u64,
+}
+
+/// Plays a trace on a device of so many blocks.
+pub(crate) fn play(
+    pool: PoolSettings,
+    settings: VolumeSettings,
+    blocks: u64,
+    trace: &Trace,
+    flash: Flash,
+) -> Run {
+    let mut ftl = Ftl::new(FtlConfig {
+        logical_pages: blocks as u32,
+        block_pages: flash.erase_blocks,
+        spare_permille: flash.spare_permille,
+        collection: Collection::Greedy,
+    });
+    (0..blocks as u32).for_each(|page| ftl.write(page));
+    let mut rig = Rig::on_device(blocks * BLOCK, trace.end, &[settings], pool);
+    let (full, opened) = (ftl.stats(), rig.engine.stats());
+    rig.cache_writes = Some(Vec::new());
+    for request in &trace.requests {
+        let kind = if request.writes { RequestKind::Write { fua: false } } else { RequestKind::Read };
+        rig.request(0, kind, request.first, request.blocks, Treatment::Cache);
+        for (offset, len) in rig.cache_writes.replace(Vec::new()).unwrap_or_default() {
+            let pages = offset / BLOCK..(offset + len).div_ceil(BLOCK);
+            pages.for_each(|page| ftl.write(page as u32));
+        }
+    }
+    let (stats, did) = (rig.engine.stats(), ftl.stats().since(&full));
+    let device = (stats.cache_written_bytes - opened.cache_written_bytes) / BLOCK;
+    assert!(did.host_pages >= device, "the device sees every write");
+    Run {
+        read_hits: stats.read_hit_blocks,
+        read_misses: stats.read_miss_blocks,
+        client: stats.written_bytes / BLOCK,
+        fills: stats.filled_blocks,
+        moves: stats.relocated_blocks,
+        device: did.host_pages,
+        flash: did.host_pages + did.moved_pages,
+    }
+}
