@@ -184,6 +184,8 @@ fn dirty_of_dropped() -> u64 {
     // The last one is read alone: what was just before it is somewhere else now.
     (FIRST + 12..FIRST + 20).for_each(|block| rig.write(0, block));
     rig.request(0, RequestKind::Flush, 0, 0, Treatment::Cache);
+    // There is room for what moves.
+    rig.request(0, RequestKind::Discard { fua: false }, 0, 600, Treatment::Cache);
     rig.rest(GATHERED_NS);
     let geometry = rig.engine.geometry();
     let left = geometry.device_blocks - 10 * u64::from(geometry.segment_blocks);

@@ -60,10 +60,14 @@ fn the_statistics_say_how_much_may_be_on_probation() {
         let limit = |rig: &Rig| rig.engine.stats().probation_limit_blocks;
         let (capacity, first) = (rig.capacity, limit(&rig));
         // What was evicted from probation comes back, again and again.
-        (0..8 * capacity).for_each(|at| rig.read(0, at % (capacity * 5 / 4)));
+        let mut most = first;
+        (0..8 * capacity).for_each(|at| {
+            rig.read(0, at % (capacity * 5 / 4));
+            most = most.max(if at % 64 == 0 { limit(&rig) } else { 0 });
+        });
         if policy == ReclaimPolicy::S3Fifo {
             assert_eq!(first, capacity / 10, "it begins with a tenth");
-            assert!(limit(&rig) > first * 5 / 4 && limit(&rig) < capacity, "{}", limit(&rig));
+            assert!(most > first * 5 / 4 && most < capacity, "{most} at most, {first} at first");
         } else {
             assert_eq!((first, limit(&rig)), (0, 0), "{policy:?} has no probation");
         }

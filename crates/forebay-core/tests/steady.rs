@@ -89,12 +89,11 @@ fn a_checkpoint_makes_room_for_many_segments() {
     }
     rig.rest(10 * SECOND_NS);
     let stats = rig.engine.stats();
-    // A window has 20 segments of at most 15 batches; the next one is opened when half of it is
-    // left.
+    // In a cache as small as this a checkpoint is due once each segment was in the window.
     let (batches, taken) = (stats.batches - before.batches, stats.checkpoints - before.checkpoints);
     let segments = (stats.cache_written_bytes - before.cache_written_bytes) / (16 * 4096);
     println!("{taken} checkpoints, {batches} batches, {segments} segments");
-    assert!(taken >= segments / 40 && taken <= segments / 5, "{taken} checkpoints for {segments} segments");
+    assert!(taken >= segments / 320 && taken <= segments / 40, "{taken} checkpoints for {segments} segments");
     assert!(stats.relocated_blocks > 0, "what counts was put together");
     rig.engine.check_invariants();
 }

@@ -141,3 +141,38 @@ fn a_drain_with_gaps_ends_and_leaves_nothing() {
     while client.machine.engine.dirty_blocks(VOLUME) > 0 && client.machine.step(end, None) {}
     assert_eq!(client.machine.engine.dirty_blocks(VOLUME), 0, "{}", client.machine.engine.describe());
 }
+
+/// What an empty cache left out of its misses, 32 at a time of a store that takes so long, and the
+/// misses. A flush of the cache device takes five milliseconds.
+fn fills_left_out(cache_bytes: u64, store_ns: u64) -> (u64, u64) {
+    let setup = Setup {
+        cache_bytes,
+        segment_blocks: None,
+        volume_bytes: DISK_BYTES,
+        settings: VolumeSettings::default(),
+        engine: EngineConfig::default(),
+        flash: Flash { op_ns: 80_000, block_ns: 4_096, each_ns: 0, flush_ns: 5_000_000, shared: true },
+    };
+    let mut disk = ArmDisk::new(DISK_BYTES, ArmTimes::default());
+    disk.set_fast(Some(store_ns));
+    let (mut machine, mut rng) = (Machine::new(&setup, vec![disk]), Rng::new(7));
+    for _ in 0..cache_bytes / 4096 / 2 {
+        while machine.open() >= 32 {
+            assert!(machine.step(u64::MAX, None), "requests are open, and nothing goes on");
+        }
+        machine.submit(VOLUME, RequestKind::Read, rng.below(BLOCKS), Treatment::Cache);
+        machine.pump();
+    }
+    while machine.open() > 0 && machine.step(u64::MAX, None) {}
+    let stats = machine.engine.stats();
+    (stats.fill_no_room_blocks, stats.read_miss_blocks)
+}
+
+/// The window is extended before it is used up, and fills wait for that.
+#[test]
+fn an_empty_cache_keeps_what_is_missed() {
+    for (mib, store_ns) in [(32, 1_000_000), (64, 300_000), (128, 300_000), (256, 300_000)] {
+        let (left_out, missed) = fills_left_out(mib << 20, store_ns);
+        assert!(left_out == 0 && missed > 3_000, "{mib} MiB: {left_out} of {missed} misses are left out");
+    }
+}

@@ -52,6 +52,9 @@ pub struct CheckpointConfig {
     /// Most changes of slots in an increment. A million take 8 MiB of memory, and are encoded in
     /// about a millisecond.
     pub changes_max: u32,
+    /// A restart may read so many bytes of log, even if that is more than a sixteenth of the cache:
+    /// checkpoints of small caches are so much rarer.
+    pub log_bytes: u64,
     /// For tests: what the last snapshot means is kept, see [`crate::Engine::last_snapshot`].
     pub keep_snapshot: bool,
 }
@@ -64,6 +67,7 @@ impl Default for CheckpointConfig {
             chain_from_blocks: 64,
             chain_blocks_max: u64::MAX,
             changes_max: 1 << 20,
+            log_bytes: 64 << 20,
             keep_snapshot: false,
         }
     }

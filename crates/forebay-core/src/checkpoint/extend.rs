@@ -35,25 +35,29 @@ use crate::fault::{self, PlantedBug};
 use crate::map::segment::SegmentPhase;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use forebay_format::BLOCK_BYTES;
 use forebay_format::WindowExtension;
 use forebay_format::extension::{EXTENSION_BLOCKS, EXTENSION_SEGMENTS_MAX};
+use forebay_format::{BLOCK_BYTES, Geometry};
 
 /// Most segments between two checkpoints: with segments of 4 MiB a restart reads 1 GiB.
 const INTERVAL_MAX: usize = 256;
 const _: () = assert!(INTERVAL_MAX <= EXTENSION_SEGMENTS_MAX, "an extension has room for all of them");
 
 /// Segments that may be added to a window and written until the next checkpoint, those that it had
-/// at the checkpoint included: a restart reads so much.
-pub(crate) fn interval(segments: u32) -> usize {
+/// at the checkpoint included: a restart reads so much. A sixteenth of the cache, or `log_bytes` if
+/// that is more: in a small cache a restart reads that much in a moment.
+pub(crate) fn interval(geometry: &Geometry, log_bytes: u64) -> usize {
+    let segments = geometry.segment_count;
     let windows = 3 * window_size(segments, false) as usize;
-    (segments as usize / 16).clamp(windows, INTERVAL_MAX)
+    let of_bytes = (log_bytes / geometry.segment_bytes()).min(u64::from(segments));
+    (segments as usize / 16).max(of_bytes as usize).clamp(windows, INTERVAL_MAX)
 }
 
 impl Checkpoints {
     /// Starts to extend the window, if that is possible and worth it.
     pub(super) fn extend_window(&mut self, cx: &mut Context) -> bool {
-        let left = interval(cx.map.geometry.segment_count).saturating_sub(self.listed.len());
+        let most = interval(&cx.map.geometry, cx.config.checkpoint.log_bytes);
+        let left = most.saturating_sub(self.listed.len());
         let possible = cx.status != Status::Opening
             && self.purpose == Purpose::Running
             && cx.mirror.is_none()

@@ -22,11 +22,15 @@ pub(crate) struct FreeSegments {
 }
 
 impl FreeSegments {
-    /// Segments that may join the window at once: what it lacks of its size, and more while there
-    /// is much that holds nothing.
+    /// Segments that the window should have now: more while there is much that holds nothing.
+    #[inline]
+    fn target(&self) -> usize {
+        (self.window_size as usize).max((self.pool.len() / 2).min(self.window_size as usize * 4))
+    }
+
+    /// Segments that may join the window at once.
     pub(crate) fn may_join(&self) -> usize {
-        let size = (self.window_size as usize).max((self.pool.len() / 2).min(self.window_size as usize * 4));
-        size.saturating_sub(self.window.len())
+        self.target().saturating_sub(self.window.len())
     }
 
     /// Fewer are not worth the trouble, unless the window is nearly empty.
@@ -37,7 +41,7 @@ impl FreeSegments {
     /// The window should be extended, and there is something to extend it by.
     #[inline]
     pub(crate) fn wants_to_join(&self) -> bool {
-        let low = (self.window_size as usize / 2).max(2);
+        let low = (self.target() / 2).max(2);
         self.window.len() <= low && self.pool.len() >= self.worth_joining()
     }
 

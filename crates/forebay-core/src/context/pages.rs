@@ -54,6 +54,14 @@ impl Pages {
         (self.limit[purpose] - self.used[purpose]).min(self.free.len() as u32)
     }
 
+    /// Pages that may still be promised to fills, of which so many are under way: each of those has
+    /// its page, or will need one.
+    pub(crate) fn room_for_fills(&self, under_way: usize) -> u32 {
+        let used = self.used[PageUse::Fill as usize];
+        let waiting = (under_way as u32).saturating_sub(used);
+        self.available(PageUse::Fill).saturating_sub(waiting)
+    }
+
     /// Most pages of a use.
     pub(crate) fn limit(&self, purpose: PageUse) -> u32 {
         self.limit[purpose as usize]

@@ -89,6 +89,8 @@ pub(crate) struct Stream {
     pub(crate) in_flight: VecDeque<Batch>,
     /// Open segment and the next free block in it.
     pub(crate) open: Option<(u32, u32)>,
+    /// Since when there has been no segment to open.
+    pub(crate) without_room_since: Option<Nanos>,
     /// The open segment is full: to be closed when its batches have completed.
     pub(crate) closing: bool,
     /// A batch failed: nothing new until those in flight have ended.
@@ -110,6 +112,7 @@ impl Stream {
             queued_since: 0,
             in_flight: VecDeque::new(),
             open: None,
+            without_room_since: None,
             closing: false,
             broken: false,
             tries: 0,

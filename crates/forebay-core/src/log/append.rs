@@ -32,6 +32,8 @@ use forebay_format::{BLOCK_BYTES, Slot, StreamKind};
 const BATCH_TRIES: u32 = 4;
 /// Clean marks wait this long before a batch is written for them alone.
 const MARKS_DELAY_NS: u64 = 1_000_000_000;
+/// Fills wait this long for a segment: an extension of the window takes two flushes.
+pub(crate) const FILLS_WAIT_NS: u64 = 250_000_000;
 /// Clean marks that are worth a batch of their own.
 const MARKS_WORTH_A_BATCH: usize = 512;
 
@@ -113,6 +115,7 @@ impl Context {
             }
             return false;
         };
+        self.log.streams[kind.index()].without_room_since = None;
         let first = (self.log.streams[kind.index()].next_sequence, self.log.next_sequence);
         self.map.begin_segment(segment, SegmentPhase::Open, kind, first);
         self.log.streams[kind.index()].open = Some((segment, 0));
@@ -152,14 +155,18 @@ impl Context {
         }
     }
 
-    /// No room. Fills are a convenience: forget them. Blocks on the move stay where they are, if no
+    /// No room. Fills are a convenience: they wait for a moment, and are forgotten. Clean copies are
+    /// forgotten at once, since clients wait for them. Blocks on the move stay where they are, if no
     /// segment is about to come: who waited for them would wait for ever (writers have taken what
     /// they had counted on).
     fn end_without_room(&mut self, kind: StreamKind) {
         let none_comes =
             self.free.pool.is_empty() && !self.free.more_comes && !fault::planted(PlantedBug::KeepStuckMoves);
+        let since = *self.log.streams[kind.index()].without_room_since.get_or_insert(self.now);
+        let fills_wait = self.now < since + FILLS_WAIT_NS && !self.stopping;
         let ends = |item: &Item| match item.done {
-            ItemOwner::Fill(..) | ItemOwner::Copy(_) => true,
+            ItemOwner::Fill(..) => !fills_wait,
+            ItemOwner::Copy(_) => true,
             ItemOwner::Survivor(_) => kind == StreamKind::Fill || none_comes,
             _ => false,
         };

@@ -15,6 +15,7 @@ use crate::api::Nanos;
 use crate::context::Context;
 use crate::context::pages::PageUse;
 use crate::context::streams::ItemOwner;
+use crate::log::append::FILLS_WAIT_NS;
 use forebay_format::StreamKind;
 
 /// Blocks of payload that are worth a header.
@@ -46,12 +47,13 @@ impl Context {
         delays
     }
 
-    /// When a batch that delays_batch goes though nothing happens.
+    /// When a batch that is delayed goes though nothing happens, or fills no longer wait for room.
     pub(crate) fn batch_delay_deadline(&self) -> Option<Nanos> {
         let due = |kind: &StreamKind| {
             let stream = &self.log.streams[kind.index()];
-            let at = stream.queued_since + DELAY_NS;
-            (!stream.is_idle() && at > self.now).then_some(at)
+            let room = stream.without_room_since.map(|since| since + FILLS_WAIT_NS);
+            let times = [Some(stream.queued_since + DELAY_NS), room].into_iter().flatten();
+            times.filter(|at| !stream.is_idle() && *at > self.now).min()
         };
         [StreamKind::Fill, StreamKind::Survivor].iter().filter_map(due).min()
     }

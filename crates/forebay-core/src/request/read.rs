@@ -116,7 +116,7 @@ impl Context {
         let key = self.map.key(slot);
         let idle = !self.locks.is_held(BlockRange { first: key, last: key });
         let dispensable = self.map.state(slot) == BlockState::Clean || fault::planted(PlantedBug::HealDirty);
-        let room = u64::from(self.pages.available(PageUse::Fill)) > self.fills.len() as u64;
+        let room = self.pages.room_for_fills(self.fills.len()) > 0;
         let whole = self.read_end(req) / BLOCK > key.block();
         dispensable
             && idle
@@ -425,7 +425,7 @@ impl Requests {
         if !cx.may_fill(req) || cx.fenced || cx.stopping {
             return token;
         }
-        let room = cx.pages.available(PageUse::Fill).saturating_sub(cx.fills.len() as u32);
+        let room = cx.pages.room_for_fills(cx.fills.len());
         // The short block at an odd end of the volume is not worth the special case.
         let whole = (cx.read_end(req) / BLOCK).saturating_sub(block);
         for (block, index) in (block..block + u64::from(count).min(whole)).zip(0..) {
