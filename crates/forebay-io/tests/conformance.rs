@@ -615,8 +615,8 @@ fn an_emulated_disk_is_as_slow_as_a_disk_and_as_right_as_a_file() {
 #[test]
 fn an_emulated_card_takes_its_time_and_is_as_right_as_a_file() {
     both_engines(|bench| {
-        // A thousandth of the chips: 3.4 ms for a page written, 1.4 ms for one read.
-        let card = DeviceModel::CardD { scale: 1000 };
+        // A hundredth of the chips: 340 us for a page written, 140 us for one read.
+        let card = DeviceModel::CardD { scale: 100 };
         let options = DeviceOptions { emulate: Some(card), ..Default::default() };
         let (device, mut model) = bench.file_device(64 * MIB, options);
         let buf = bench.reactor.pool_mut().alloc(64 << 10).unwrap();
@@ -625,7 +625,7 @@ fn an_emulated_card_takes_its_time_and_is_as_right_as_a_file() {
         let start = Instant::now();
         let spans = [Span::new(buf, 0, 64 << 10)];
         assert_eq!(bench.run(Op::Write { device, offset, spans: &spans }), Ok(64 << 10));
-        assert!(start.elapsed() > Duration::from_millis(16 * 3), "{:?}", start.elapsed());
+        assert!(start.elapsed() > Duration::from_millis(5), "{:?}", start.elapsed());
         model[offset as usize..][..64 << 10].fill(0xC5);
         let start = Instant::now();
         for n in 0..16 {
@@ -636,16 +636,18 @@ fn an_emulated_card_takes_its_time_and_is_as_right_as_a_file() {
         bench.reactor.submit(99, Op::Flush { device });
         let done = bench.collect(17);
         assert_eq!(done.last().map(|c| c.token), Some(99), "the flush waits for what came before");
-        assert!(start.elapsed() > Duration::from_millis(16), "{:?}", start.elapsed());
+        assert!(start.elapsed() > Duration::from_millis(2), "{:?}", start.elapsed());
         let expected = &model[offset as usize - 8 * 4096..][..64 << 10];
         assert!(bench.reactor.pool().bytes(buf) == expected);
-        // What was given back is not there any more, and takes no time.
+        // What was given back is not there any more, and was not written to the card.
         let (len, may_unmap) = (8 << 20, true);
         bench.reactor.submit(1, Op::Zero { device, offset: 0, len, may_unmap });
         let spans = [Span::new(buf, 0, 64 << 10)];
         bench.collect(1);
         assert_eq!(bench.run(Op::Read { device, offset, spans: &spans }), Ok(64 << 10));
         assert!(bench.reactor.pool().bytes(buf).iter().all(|byte| *byte == 0));
+        let notes = bench.reactor.emulation_notes();
+        assert!(notes.len() == 1 && notes[0].contains(" as card-d:100: 16 pages written"), "{notes:?}");
     });
 }
 

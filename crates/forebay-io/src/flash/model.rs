@@ -2,8 +2,8 @@
 //!
 //! # What is modelled
 //! - **Inside**: an [`Ftl`] with pages of 4 KiB and erase blocks of 1 MiB that collects greedily.
-//!   The card is full at the start: every page was written, and as many were written over, before
-//!   time counts ([`Ftl::full`]).
+//!   The card is full at the start: every page was written once, in order, before time counts.
+//!   So it collects as soon as its spare area is used.
 //! - **Time**: each page written, read or moved and each block erased occupies the card for its
 //!   time ([`Card::times`]), and nothing overlaps. So commands are served in the order in which
 //!   they come. A command is done when all that it causes is done, collection included: that is
@@ -41,8 +41,8 @@ pub const BLOCK_PAGES: u32 = 256;
 /// The smallest card: with fewer erase blocks than 32 the spare area of card D is no room to
 /// collect.
 pub const SIZE_MIN_BYTES: u64 = 32 << 20;
-/// The largest one. Its maps take 160 MiB of memory, and filling it takes seconds.
-pub const SIZE_MAX_BYTES: u64 = 64 << 30;
+/// The largest one. Its maps take more than a gigabyte of memory.
+pub const SIZE_MAX_BYTES: u64 = 512 << 30;
 
 /// What a command does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -182,16 +182,14 @@ impl Ftl {
         }
     }
 
-    /// A device that is full and in use: each page was written, from the first to the last, and
-    /// then as many were written over, in no order. So no part of the spare area is unused.
+    /// A device each of whose pages was written once, from the first to the last.
     ///
     /// # Panics
     /// As [`Ftl::new`].
     #[must_use]
     pub fn full(config: FtlConfig) -> Self {
-        let (mut ftl, pages) = (Self::new(config), config.logical_pages);
-        (0..pages).for_each(|page| ftl.write(page));
-        (0..pages).for_each(|draw| ftl.write((mix(u64::from(draw)) % u64::from(pages)) as u32));
+        let mut ftl = Self::new(config);
+        (0..config.logical_pages).for_each(|page| ftl.write(page));
         ftl
     }
 
