@@ -234,7 +234,7 @@ class Oltp:
         length = LENGTHS[scale]
         kind = next(kind for kind in kinds(scale) if kind.name == row.name)
         options = Options(kind.buffer_pool_mib(length), length.log_mib, mariadb.SETTINGS[kind.settings])
-        return measure_on(Backend(kind.store, kind.options, kind.cache_mib(length)), scale, options, work)
+        return measure_on(Backend(kind.store, kind.options, kind.cache_mib(length)), length, options, work)
 
     def table(self, results: Results) -> pd.DataFrame:
         def mean(name: str) -> float:
@@ -281,9 +281,8 @@ class Oltp:
         return [Original("MySQL on a 2.2 TB flash card in front of disks, 78 GiB of data, 32 threads, 2013", ORIGINAL)]
 
 
-def measure_on(backend: Backend, scale: Scale, options: Options, work: Work) -> Measured:
+def measure_on(backend: Backend, length: Length, options: Options, work: Work) -> Measured:
     """sysbench on a database on a back end."""
-    length = LENGTHS[scale]
 
     def fill(database: Database) -> None:
         mariadb.create(database)
@@ -304,7 +303,7 @@ def measure_on(backend: Backend, scale: Scale, options: Options, work: Work) -> 
         all_p = {f"all_p{share}_ms": sysbench.percentile(observed.printed, share / 100) for share in (95, 99)}
         return Measured(observed.samples, summarise(observed.samples, length.warm_up_s) | all_p)
 
-    content = Content(f"oltp-{scale.value}", length.image_mib, "xfs", fill)
+    content = Content(f"oltp-{length.image_mib}", length.image_mib, "xfs", fill)
     return measure(content, backend, options, length.tables.names, work, use)
 
 

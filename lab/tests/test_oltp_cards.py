@@ -50,6 +50,8 @@ def test_figures_are_medians_beside_those_of_the_same_card() -> None:
     details = OltpCards().details(found).set_index("row")
     assert details.loc["flash, no card", "published reads and writes to these"] == "17500.00"
     assert details.loc["flash, no card", "pages on flash for each written"] == "-"
+    ours = f"card-t:{CHIPS} Forebay, time-based"
+    assert details.loc[ours].iloc[-2:].tolist() == ["1.00", "-"], "only what no card limits says how many chips"
     assert {picture.name for picture in OltpCards().pictures(found)} >= {"d-tps", "t-p95_ms"}
 
 
