@@ -17,7 +17,22 @@ from rich.table import Table
 
 import harness
 
-from . import binaries, blobs, crash, device, docs, flash, latency, ledger, oltp, report, runner, store, tpcc
+from . import (
+    binaries,
+    blobs,
+    crash,
+    device,
+    docs,
+    flash,
+    latency,
+    ledger,
+    oltp,
+    oltp_cards,
+    report,
+    runner,
+    store,
+    tpcc,
+)
 from .experiment import Detailed, Experiment, Lies, Refused, Row, Scale
 
 HOME = harness.ROOT / "target/lab"
@@ -37,13 +52,17 @@ Smoke = Annotated[bool, typer.Option("--smoke", help="Seconds: only that everyth
 Fresh = Annotated[bool, typer.Option("--fresh", help="Do not go on with a run that has not ended.")]
 Once = Annotated[bool, typer.Option("--once", help="Do not measure again what others have disturbed.")]
 Only = Annotated[list[str], typer.Option("--row", help="Measure this row only; may be repeated.")]
+Chips = Annotated[
+    int, typer.Option("--chips", min=1, max=1000, help="oltp-cards: one of so many of a card's chips; row raw says it.")
+]
 Where = Annotated[Path, typer.Option("--where", help="Folder to work in: on the flash that is to be used.")]
 
 
-def experiments(where: Path) -> list[Experiment]:
+def experiments(where: Path, chips: int = oltp_cards.CHIPS) -> list[Experiment]:
     """All there are."""
     return [
         oltp.Oltp(),
+        oltp_cards.OltpCards(chips),
         tpcc.Tpcc(),
         crash.Crash(),
         device.Device(where),
@@ -189,10 +208,11 @@ def run_command(
     fresh: Fresh = False,
     once: Once = False,
     row: Only = [],  # noqa: B006 (typer reads it)
+    chips: Chips = oltp_cards.CHIPS,
 ) -> None:
     """Runs an experiment, or `all`; goes on with one that has not ended."""
     where = workable(where)
-    known = experiments(where)
+    known = experiments(where, chips)
     names = [one.name for one in known]
     if experiment not in (*names, "all"):
         raise Refused(f"there is no experiment {experiment!r}: there are {', '.join(names)}, and all")

@@ -234,27 +234,7 @@ class Oltp:
         length = LENGTHS[scale]
         kind = next(kind for kind in kinds(scale) if kind.name == row.name)
         options = Options(kind.buffer_pool_mib(length), length.log_mib, mariadb.SETTINGS[kind.settings])
-        backend = Backend(kind.store, kind.options, kind.cache_mib(length))
-
-        def fill(database: Database) -> None:
-            mariadb.create(database)
-            sysbench.prepare(length.tables, database)
-
-        def use(database: Database, there: Mounted) -> Measured:
-            observed = sysbench.run(
-                length.tables,
-                database,
-                threads=length.threads,
-                seconds=length.warm_up_s + length.measured_s,
-                interval_s=length.interval_s,
-                device=there.gauges,
-                ledger=work.ledger,
-                progress=work.progress,
-            )
-            return Measured(observed.samples, summarise(observed.samples, length.warm_up_s))
-
-        content = Content(f"oltp-{scale.value}", length.image_mib, "xfs", fill)
-        return measure(content, backend, options, length.tables.names, work, use)
+        return measure_on(Backend(kind.store, kind.options, kind.cache_mib(length)), length, options, work)
 
     def table(self, results: Results) -> pd.DataFrame:
         def mean(name: str) -> float:
@@ -299,6 +279,32 @@ class Oltp:
 
     def originals(self) -> Sequence[Original]:
         return [Original("MySQL on a 2.2 TB flash card in front of disks, 78 GiB of data, 32 threads, 2013", ORIGINAL)]
+
+
+def measure_on(backend: Backend, length: Length, options: Options, work: Work) -> Measured:
+    """sysbench on a database on a back end."""
+
+    def fill(database: Database) -> None:
+        mariadb.create(database)
+        sysbench.prepare(length.tables, database)
+
+    def use(database: Database, there: Mounted) -> Measured:
+        observed = sysbench.run(
+            length.tables,
+            database,
+            threads=length.threads,
+            seconds=length.warm_up_s + length.measured_s,
+            interval_s=length.interval_s,
+            dropped_s=length.warm_up_s,
+            device=there.gauges,
+            ledger=work.ledger,
+            progress=work.progress,
+        )
+        all_p = {f"all_p{share}_ms": sysbench.percentile(observed.printed, share / 100) for share in (95, 99)}
+        return Measured(observed.samples, summarise(observed.samples, length.warm_up_s) | all_p)
+
+    content = Content(f"oltp-{length.image_mib}", length.image_mib, "xfs", fill)
+    return measure(content, backend, options, length.tables.names, work, use)
 
 
 def summarise(samples: pd.DataFrame, warm_up_s: float) -> dict[str, float]:

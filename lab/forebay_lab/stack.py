@@ -6,7 +6,8 @@ The file is the FUSE export of Forebay or of the FlashCache model, `nbdfuse` ove
 file), or, for the raw flash, simply the image. Sectors are 4 KiB everywhere: FlashCache caches whole blocks only, and
 databases of its time wrote their logs through the page cache, in whole pages.
 
-What is slow is the same for all: a file on the flash that Forebay's model of a 7200 rpm disk makes slow.
+What is slow is the same for all: a file on the flash that Forebay's model of a 7200 rpm disk makes slow. What is fast
+is the flash as it is or, if a back end names a card, the flash behind Forebay's model of that card.
 
 Invariants:
 - An image is copied before it is measured: rows begin with the same bytes, and none sees what another one did.
@@ -18,7 +19,9 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -43,6 +46,8 @@ class Store(StrEnum):
 
     DISK = "disk"
     RAW = "raw"
+    PAST = "past-cache"
+    """The flash, or a card, over the same export as Forebay's."""
     NBDKIT = "nbdkit-cache"
     FOREBAY = "forebay"
     FLASHCACHE = "flashcache-model"
@@ -51,6 +56,13 @@ class Store(StrEnum):
 CACHES = frozenset({Store.NBDKIT, Store.FOREBAY, Store.FLASHCACHE})
 # A cache must have a device to be started with, also where it caches nothing.
 LEAST_CACHE = "64MiB"
+CARD_DID = re.compile(r" as card-\S+: (?P<written>\d+) pages written, (?P<moved>\d+) moved")
+SLOW = "hdd-7200"
+# A cache on a card is warm when it finds so much of what is read, and must be after so many readings.
+WARM = 0.99
+PASSES_MAX = 20
+# The model says once a second what it did.
+COUNTED_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,8 @@ class Backend:
     store: Store
     options: tuple[str, ...] = ()
     cache_mib: int = 0
+    card: str = ""
+    """What the flash is made to be, as `--emulate-cache` takes it; nothing: what it is."""
 
 
 @dataclass
@@ -167,6 +181,8 @@ def mounted(backend: Backend, image: Path, work: Work, *, warm: bool = True) -> 
         served = stack.enter_context(SERVE[backend.store](backend, image, work))
         if warm and backend.store in CACHES:
             read_all(served.file, image)
+            if backend.card:
+                read_until_warm(served, image)
         device = stack.enter_context(loop_device(served.file, work.ledger))
         path = stack.enter_context(mount(device, work.folder / "mnt", work.ledger))
         yield Mounted(path, device, served.pids, served.cache)
@@ -188,11 +204,12 @@ def serve_raw(_backend: Backend, image: Path, _work: Work) -> Iterator[Served]:
 
 
 @contextmanager
-def serve_disk(backend: Backend, image: Path, work: Work) -> Iterator[Served]:
-    """The slow disk alone, over the same export as Forebay's."""
+def serve_past_cache(backend: Backend, image: Path, work: Work) -> Iterator[Served]:
+    """The slow disk alone, or the flash, over the same export as Forebay's."""
     options = ["--mode", "passthrough", "--set", "cache_allocation=sparse", *backend.options]
-    file = work.folder / "export/disk"
-    with daemon(image, f"{work.folder}/disk.cache:{LEAST_CACHE}", [f"fuse:{file}"], options, work) as running:
+    file, cache = work.folder / "export/disk", f"{work.folder}/disk.cache:{LEAST_CACHE}"
+    device = SLOW if backend.store is Store.DISK else backend.card
+    with daemon(image, cache, [f"fuse:{file}"], options, work, emulate=device) as running:
         yield Served(file, [running.pid])
 
 
@@ -201,7 +218,8 @@ def serve_forebay(backend: Backend, image: Path, work: Work) -> Iterator[Served]
     """Forebay in front of the slow disk."""
     cache = f"{work.folder}/forebay.cache:{backend.cache_mib}MiB"
     file = work.folder / "export/disk"
-    with daemon(image, cache, [f"fuse:{file}"], backend.options, work) as running:
+    options = [*(["--emulate-cache", backend.card] if backend.card else []), *backend.options]
+    with daemon(image, cache, [f"fuse:{file}"], options, work) as running:
         yield Served(file, [running.pid], lambda: counts_of_forebay(work.folder))
 
 
@@ -249,7 +267,8 @@ def serve_flashcache(backend: Backend, image: Path, work: Work) -> Iterator[Serv
         "--cache",
         f"{work.folder}/model.cache:{backend.cache_mib}MiB",
     ]
-    command += ["--export", f"fuse:{work.folder}/export/disk", "--emulate", "hdd-7200", "--stats", str(statistics)]
+    command += ["--export", f"fuse:{work.folder}/export/disk", "--emulate", SLOW, "--stats", str(statistics)]
+    command += ["--emulate-cache", backend.card] if backend.card else []
     file, log = work.folder / "export/disk", work.folder / "flashcache-model.log"
     note_mount(file, work.ledger)
 
@@ -260,7 +279,8 @@ def serve_flashcache(backend: Backend, image: Path, work: Work) -> Iterator[Serv
 
 SERVE = {
     Store.RAW: serve_raw,
-    Store.DISK: serve_disk,
+    Store.PAST: serve_past_cache,
+    Store.DISK: serve_past_cache,
     Store.FOREBAY: serve_forebay,
     Store.NBDKIT: serve_nbdkit,
     Store.FLASHCACHE: serve_flashcache,
@@ -269,18 +289,25 @@ SERVE = {
 
 @contextmanager
 def daemon(
-    image: Path, cache: str, exports: Sequence[str], options: Sequence[str], work: Work, *, slow: bool = True
+    image: Path,
+    cache: str,
+    exports: Sequence[str],
+    options: Sequence[str],
+    work: Work,
+    *,
+    emulate: str = SLOW,
+    log: str = "forebay.log",
 ) -> Iterator[servers.Server]:
-    """A `forebay run` in front of an image, as slow as a disk unless told otherwise."""
+    """A `forebay run` in front of an image, as slow as a disk unless told otherwise; nothing: as fast as it is."""
     admin = work.folder / "forebay.admin"
     command = [str(harness.FOREBAY), "run", "--new-cache", "--backing", f"file:{image}", "--cache", cache]
     command += ["--admin", str(admin)]
-    command += ["--emulate", "hdd-7200"] if slow else []
+    command += ["--emulate", emulate] if emulate else []
     for export in exports:
         command += ["--export", export]
         if export.startswith("fuse:"):
             note_mount(Path(export.removeprefix("fuse:")), work.ledger)
-    with servers.server([*command, *options], work.folder / "forebay.log", work.ledger, says_ready) as running:
+    with servers.server([*command, *options], work.folder / log, work.ledger, says_ready) as running:
         yield running
 
 
@@ -335,6 +362,19 @@ def counts_of_model(statistics: Path) -> CacheCounts | None:
     )
 
 
+def card_amplification(folder: Path) -> float:
+    """Pages that an emulated card wrote to its chips for each that it was given, as what served it said at its end.
+
+    Raises `Refused` if nothing was said.
+    """
+    for log in folder.glob("*.log"):
+        found = CARD_DID.search(log.read_text(errors="replace"))
+        if found:
+            written, moved = int(found["written"]), int(found["moved"])
+            return (written + moved) / max(1, written)
+    raise Refused(f"no server in {folder} has said what its card did")
+
+
 def read_all(file: Path, image: Path) -> None:
     """Reads through a cache what the image has, in order: every cache begins with everything, and clean.
 
@@ -349,6 +389,24 @@ def read_all(file: Path, image: Path) -> None:
                 os.preadv(descriptor, [memory], offset)
     finally:
         os.close(descriptor)
+
+
+def read_until_warm(served: Served, image: Path) -> None:
+    """Reads what an image has again, until the cache finds nearly all of it, if it says so.
+
+    On a card that is slower than the disk Forebay answers a read and gives up storing the block. The FlashCache model
+    stores first.
+    """
+    for _ in range(PASSES_MAX):
+        before = served.cache()
+        read_all(served.file, image)
+        time.sleep(COUNTED_S)
+        after = served.cache()
+        if before is None or after is None:
+            return
+        if after.found_blocks - before.found_blocks >= WARM * (after.asked_blocks - before.asked_blocks):
+            return
+    raise Refused(f"after {PASSES_MAX} more readings the cache still lacks more than {1 - WARM:.0%} of the image")
 
 
 def written_parts(image: Path) -> Iterator[tuple[int, int]]:
@@ -371,7 +429,7 @@ def finish(backend: Backend, image: Path, work: Work) -> None:
     if backend.store is not Store.FOREBAY:
         return  # The model and nbdkit have written everything before they ended.
     cache, socket = f"{work.folder}/forebay.cache", work.folder / "after.sock"
-    with daemon(image, cache, [f"nbd+unix:///disk?socket={socket}"], [], work, slow=False):
+    with daemon(image, cache, [f"nbd+unix:///disk?socket={socket}"], [], work, emulate="", log="after.log"):
         servers.run([str(harness.FOREBAY), "flush", "disk", "--admin", str(work.folder / "forebay.admin")])
 
 

@@ -18,6 +18,8 @@ LINE = re.compile(
 )
 
 
+# A line of the histogram.
+BAR = re.compile(r"\s+(?P<ms>[\d.]+) \|\**\s+(?P<count>\d+)$")
 # The last transactions on a disk that is behind take a while.
 PATIENCE_S = 600
 
@@ -62,12 +64,23 @@ def parse(line: str) -> Sample | None:
 
 
 def transactions(printed: Sequence[str]) -> int:
-    """How many it says it has made."""
-    for line in printed:
-        found = re.match(r"\s+transactions:\s+(\d+)", line)
-        if found:
-            return int(found[1])
-    raise Lies("sysbench does not say how many transactions it has made")
+    """How many it says it has made: since the beginning, or up to what is dropped and after that."""
+    found = [int(line[1]) for line in (re.match(r"\s+transactions:\s+(\d+)", line) for line in printed) if line]
+    if not found:
+        raise Lies("sysbench does not say how many transactions it has made")
+    return sum(found)
+
+
+def percentile(printed: Sequence[str], share: float) -> float:
+    """Latency in ms that so much of all transactions keep, of the histogram at the end; 0 if there is none."""
+    begin = next((at for at, line in enumerate(printed) if line.startswith("Latency histogram")), len(printed))
+    counts = [(float(found[1]), int(found[2])) for found in map(BAR.match, printed[begin:]) if found]
+    wanted, seen = share * sum(count for _, count in counts), 0
+    for value, count in counts:
+        seen += count
+        if seen >= wanted:
+            return value
+    return 0.0
 
 
 def run(
@@ -77,13 +90,18 @@ def run(
     threads: int,
     seconds: int,
     interval_s: int,
+    dropped_s: int = 0,
     device: Callable[[], Mapping[str, float]],
     ledger: Ledger,
     progress: Callable[[float], None],
 ) -> Observed:
-    """Reads and writes, a few rows much more often than others. Raises `Lies` if the server counted another number."""
+    """Reads and writes, a few rows much more often than others. Raises `Lies` if the server counted another number.
+
+    With `dropped_s` what it prints at the end has a histogram, of what came after these seconds alone.
+    """
     before = database.status("Com_commit")
     options = ["--rand-type=pareto", f"--threads={threads}", f"--time={seconds}", f"--report-interval={interval_s}"]
+    options += [f"--report-checkpoints={dropped_s}", "--histogram"] if dropped_s else []
     command = ["sysbench", "oltp_read_write", *tables.options(database), *options, "run"]
     observed = observe(command, parse, device, ledger, progress, limit_s=2 * seconds + PATIENCE_S)
     made, counted = transactions(observed.printed), database.status("Com_commit") - before

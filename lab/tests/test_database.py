@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from forebay_lab import binaries, database, mariadb, observe, oltp, stack, sysbench, tpcc
+from forebay_lab import binaries, database, mariadb, observe, oltp, oltp_cards, stack, sysbench, tpcc
 from forebay_lab.database import compare
 from forebay_lab.experiment import Binary, Lies, Refused, Results, Scale, Work
 from forebay_lab.ledger import Ledger
@@ -39,8 +39,23 @@ def test_a_line_of_sysbench() -> None:
         sysbench.transactions(["SQL statistics:", "    transactions:                        1234   (123.4 per sec.)"])
         == 1234
     )
+    # It prints them twice if it drops what came first, and counts anew.
+    assert (
+        sysbench.transactions(
+            ["    transactions:    1000   (100.0 per sec.)", "    transactions:    200 (20 per sec.)"]
+        )
+        == 1200
+    )
     with pytest.raises(Lies):
         sysbench.transactions(["FATAL: no"])
+
+
+def test_percentiles_of_the_histogram() -> None:
+    bars = ["       1.500 |****  90", "       2.000 |      8", "      10.000 |*     1", "     300.250 |      1"]
+    printed = ["[ 1s ] thds: 1", "       7.000 |*   99999", "Latency histogram (values are in milliseconds)", *bars, ""]
+    found = [sysbench.percentile(printed, share) for share in (0.5, 0.95, 0.99, 1)]
+    assert found == [1.5, 2, 10, 300.25]
+    assert sysbench.percentile(["no histogram"], 0.99) == 0
 
 
 def test_a_line_of_go_tpc() -> None:
@@ -154,7 +169,7 @@ def test_only_what_was_written_is_read_beforehand(tmp_path: Path) -> None:
 
 
 def test_every_row_has_its_own_name() -> None:
-    for experiment in (oltp.Oltp(), tpcc.Tpcc()):
+    for experiment in (oltp.Oltp(), oltp_cards.OltpCards(), tpcc.Tpcc()):
         for scale in Scale:
             names = [row.name for row in experiment.rows(scale)]
             assert names and len(names) == len(set(names))

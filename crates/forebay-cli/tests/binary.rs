@@ -344,6 +344,55 @@ fn a_small_demo_ends_well_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_device_that_is_not_known_is_answered_with_those_that_are() {
+    let run = |option: &str, model: &str| {
+        let output =
+            forebay(&["run", "--backing", "d", "--cache", "c", "--export", "nbd://h/v", option, model]);
+        assert_eq!(code(&output), 2);
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for option in ["--emulate", "--emulate-cache"] {
+        let said = run(option, "card-e");
+        assert!(said.contains(option) && said.contains("hdd-7200, card-d[:SCALE], card-t[:SCALE]"), "{said}");
+        assert!(run(option, "card-d:0").contains("from 1 to 1000"));
+    }
+    let said = run("--set", "emulate_cache=card-d");
+    assert!(said.contains("--emulate-cache"), "{said}");
+}
+
+/// What is written goes through a card in front of either device; at its end the server says what
+/// the card did.
+#[test]
+fn a_cache_on_a_card_is_served() {
+    for (option, mode) in [("--emulate-cache", "writeback"), ("--emulate", "passthrough")] {
+        let world = World::new();
+        let cache = format!("{}:32MiB", world.path("cache").display());
+        let mut daemon = Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(["run", "--backing", text(&world.path("disk")), "--cache", &cache])
+            .args(["--export", &world.uri(), option, "card-d:3", "--mode", mode])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
+        assert!(lines.next().unwrap().unwrap().starts_with("ready: "));
+        let mut client = NbdClient::connect(&world.uri().parse().unwrap()).unwrap();
+        client.write_at(8192, &[7; 8192], true).unwrap();
+        let mut read = [1; 12_288];
+        client.read_at(4096, &mut read).unwrap();
+        assert!(read == *[&[0; 4096][..], &[7; 8192]].concat());
+        drop(client);
+        assert!(Command::new("kill").arg(daemon.id().to_string()).status().unwrap().success());
+        let mut said = String::new();
+        daemon.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(daemon.wait().unwrap().success(), "{said}");
+        let (_, did) = said.split_once(" as card-d:3: ").unwrap_or_else(|| panic!("{said}"));
+        let written: u64 = did.split(' ').next().unwrap().parse().unwrap();
+        assert!(written >= 2, "{said}");
+    }
+}
+
+#[test]
 fn a_wrong_command_line_is_answered_with_2_and_a_hint() {
     for arguments in [
         &["frobnicate"][..],

@@ -121,14 +121,6 @@ choices! {
 }
 
 choices! {
-    /// A disk to imitate in front of the backing store.
-    Emulate {
-        None = "none": "none",
-        Hdd7200 = "hdd-7200": "a disk of 7200 revolutions per minute, for demonstrations and measurements",
-    }
-}
-
-choices! {
     /// Whether clients must have a certificate of their own.
     ClientCertificates {
         Required = "required": "nobody is served without one",

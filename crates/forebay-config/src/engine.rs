@@ -6,7 +6,7 @@ use forebay_core::{
     Admission, DestageOrder, OnBackingChange, PoolSettings, Priority, ReclaimPolicy, VolumeSettings,
 };
 use forebay_format::checkpoint::Mode;
-use forebay_io::{DiskModel, EnginePreference};
+use forebay_io::EnginePreference;
 use std::time::Duration;
 
 /// Nanoseconds as the engine counts them. Limits of the registry are far below what fits.
@@ -74,15 +74,6 @@ impl From<choices::OnBackingChange> for OnBackingChange {
             choices::OnBackingChange::Refuse => Self::Refuse,
             choices::OnBackingChange::KeepDirty => Self::KeepDirty,
             choices::OnBackingChange::DiscardDirty => Self::DiscardDirty,
-        }
-    }
-}
-
-impl From<choices::Emulate> for Option<DiskModel> {
-    fn from(emulate: choices::Emulate) -> Self {
-        match emulate {
-            choices::Emulate::None => None,
-            choices::Emulate::Hdd7200 => DiskModel::from_name(emulate.name()),
         }
     }
 }
@@ -158,6 +149,7 @@ mod tests {
             ValueKind::Size { .. } | ValueKind::Rate => Some("2MiB"),
             ValueKind::Duration { .. } => Some("3s"),
             ValueKind::Key => Some("/key"),
+            ValueKind::Device => Some("hdd-7200"),
         };
         value.unwrap().to_owned()
     }

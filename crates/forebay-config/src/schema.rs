@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 /// Patterns of sizes and durations: looser than the parser, tight enough for an editor.
 const SIZE: &str = r"^[0-9]+(\.[0-9]+)? ?([KkMmGgTtPp]?[Bb]?|[KkMmGgTtPp][Ii][Bb])$";
 const RATE: &str = r"^([0-9]+(\.[0-9]+)? ?([KkMmGgTtPp]?[Bb]?|[KkMmGgTtPp][Ii][Bb])(/s)?|off|unlimited)$";
+const DEVICE: &str = r"^(none|hdd-7200|card-[dt](:[1-9][0-9]*)?)$";
 const DURATION: &str = r"^0$|^([0-9]+ ?(ns|us|ms|s|sec|m|min|h|d|w|[a-z]+) ?)+$";
 
 /// The schema.
@@ -126,6 +127,7 @@ fn of_kind(kind: &ValueKind) -> Value {
         ValueKind::Key => {
             json!({ "anyOf": [{ "const": "off" }, { "type": "string", "pattern": "^(/|credential:)." }] })
         }
+        ValueKind::Device => json!({ "type": "string", "pattern": DEVICE }),
         ValueKind::Rate => {
             json!({ "anyOf": [{ "type": "string", "pattern": RATE }, { "type": "integer", "minimum": 0 }] })
         }

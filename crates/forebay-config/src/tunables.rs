@@ -11,6 +11,7 @@ use super::settings::Settings;
 use super::value::{Choice, Value, ValueError, ValueKind, nearest};
 use crate::KeySource;
 use forebay_export::size::ByteSize;
+use forebay_io::DeviceModel;
 use std::time::Duration;
 
 /// What a tunable belongs to.
@@ -237,6 +238,12 @@ impl FromValue for Option<KeySource> {
     }
 }
 
+impl FromValue for Option<DeviceModel> {
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Device(model) = value { Some(model) } else { None }
+    }
+}
+
 impl FromValue for Option<Duration> {
     fn from_value(value: Value) -> Option<Self> {
         if value == Value::Off { Some(None) } else { Duration::from_value(value).map(Some) }
@@ -361,8 +368,8 @@ tunables! {
             "what to do if the backing store was changed while the cache was away";
         connections_max: u32 = "1024", count(1, 60_000, "connections"), AtAttach,
             "connections to this volume at once; further ones are refused";
-        emulate: Emulate = "none", ValueKind::Choice(Emulate::CHOICES), AtAttach,
-            "a disk to imitate in front of the backing store";
+        emulate: Option<DeviceModel> = "none", ValueKind::Device, AtAttach,
+            "a device to imitate in front of the backing store, for demonstrations and measurements";
     }
 }
 
@@ -389,6 +396,8 @@ tunables! {
             "put the pool's thread above others by so much niceness, if the process may; 0: not";
         io: IoEngine = "auto", ValueKind::Choice(IoEngine::CHOICES), AtStart,
             "how operations reach the kernel";
+        emulate_cache: Option<DeviceModel> = "none", ValueKind::Device, AtStart,
+            "a device to imitate in front of each cache device, for measurements";
         encryption_key_file: Option<KeySource> = "off", ValueKind::Key, AtStart,
             "the cache is encrypted with the key in this file, or in this credential of the service; a cache is made with it or without";
         segment_size: Option<ByteSize> = "auto",

@@ -83,6 +83,10 @@ fn any_value(kind: ValueKind) -> BoxedStrategy<Value> {
         ValueKind::Size { min, max, .. } => {
             (min..=max).prop_map(|bytes| Value::Size(ByteSize(bytes))).boxed()
         }
+        ValueKind::Device => proptest::string::string_regex("none|hdd-7200|card-[dt](:[1-9][0-9]{0,2})?")
+            .unwrap()
+            .prop_map(|text| ValueKind::Device.parse(&text).unwrap())
+            .boxed(),
         ValueKind::Key => {
             proptest::string::string_regex("/[a-zA-Z0-9/._-]{0,20}|credential:[a-z][a-z0-9._-]{0,9}")
                 .unwrap()

@@ -9,6 +9,7 @@
 
 use crate::KeySource;
 use forebay_export::size::{ByteSize, parse_duration};
+use forebay_io::DeviceModel;
 use std::fmt;
 use std::time::Duration;
 use thiserror::Error;
@@ -69,7 +70,12 @@ pub enum ValueKind {
     },
     /// Where a key is, or `off`.
     Key,
+    /// A device to imitate, or `none`.
+    Device,
 }
+
+/// Nothing is imitated.
+const NO_DEVICE: &str = "none";
 
 /// A value within the limits of its [`ValueKind`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,6 +90,8 @@ pub enum Value {
     Duration(Duration),
     /// Where a key is.
     Key(KeySource),
+    /// A device to imitate, if any.
+    Device(Option<DeviceModel>),
     /// Something that is switched off.
     Off,
     /// A size that is decided elsewhere.
@@ -156,6 +164,11 @@ impl ValueKind {
             }
             ValueKind::Key if text == "off" => Ok(Value::Off),
             ValueKind::Key => text.parse().map(Value::Key).map_err(ValueError::new),
+            ValueKind::Device if text == NO_DEVICE => Ok(Value::Device(None)),
+            ValueKind::Device => match text.parse() {
+                Ok(model) => Ok(Value::Device(Some(model))),
+                Err(problem) => Err(ValueError::new(format!("{problem}; {}", self.range()))),
+            },
         }
     }
 
@@ -192,7 +205,7 @@ impl ValueKind {
             (_, other @ (Raw::Flag(_) | Raw::Other(_))) => {
                 Err(ValueError::new(format!("{} is not possible; {}", other.what(), self.range())))
             }
-            (ValueKind::Key, Raw::Integer(_)) => {
+            (ValueKind::Key | ValueKind::Device, Raw::Integer(_)) => {
                 Err(ValueError::new(format!("a number is not possible; {}", self.range())))
             }
         }
@@ -223,6 +236,7 @@ impl ValueKind {
                 if off { ", or off" } else { "" }
             ),
             ValueKind::Key => "path, credential:NAME, or off".into(),
+            ValueKind::Device => format!("{NO_DEVICE}, {}", DeviceModel::NAMES),
         }
     }
 
@@ -333,6 +347,8 @@ impl fmt::Display for Value {
                 write!(f, "{}{}", ns / unit.1, unit.0)
             }
             Value::Key(source) => write!(f, "{source}"),
+            Value::Device(None) => f.write_str(NO_DEVICE),
+            Value::Device(Some(model)) => write!(f, "{model}"),
             Value::Off => f.write_str("off"),
             Value::Auto => f.write_str("auto"),
         }

@@ -40,8 +40,10 @@ pub struct RunOptions {
     pub exports: Vec<ExportUri>,
     /// How the cache is used.
     pub mode: Mode,
-    /// A disk to imitate in front of the backing store.
-    pub emulate: Option<forebay_io::DiskModel>,
+    /// A device to imitate in front of the backing store.
+    pub emulate: Option<forebay_io::DeviceModel>,
+    /// A device to imitate in front of the fast device.
+    pub emulate_cache: Option<forebay_io::DeviceModel>,
     /// `key=value` settings, see [`settings()`].
     pub settings: Vec<(String, String)>,
     /// Socket of the admin API.

@@ -12,7 +12,7 @@ use forebay_flashcache_model::api::SECOND;
 use forebay_flashcache_model::config::{Config, Flush, Mode, Reclaim};
 use forebay_flashcache_model::open::{mark_clean, open_cache};
 use forebay_flashcache_model::volume::{CacheVolume, StatsFile};
-use forebay_io::{DiskModel, EnginePreference, Reactor};
+use forebay_io::{DeviceModel, EnginePreference, Reactor};
 use forebay_lab_host::{HostEvent, HostOptions, open_backing, serve};
 use forebay_pool::RunError;
 use std::io::Write;
@@ -41,9 +41,13 @@ struct Options {
     /// fuse:/path/file; may be repeated
     #[arg(long = "export", value_name = "URI", required = true)]
     exports: Vec<ExportUri>,
-    /// Make the backing store as slow as this disk: hdd-7200
-    #[arg(long, value_name = "DISK", value_parser = disk)]
-    emulate: Option<DiskModel>,
+    /// Make the backing store as slow as this device: hdd-7200, card-d[:SCALE] or card-t[:SCALE]
+    /// (a full flash card of 2010 with a SCALE-th of its chips)
+    #[arg(long, value_name = "MODEL")]
+    emulate: Option<DeviceModel>,
+    /// The same for the cache device
+    #[arg(long, value_name = "MODEL")]
+    emulate_cache: Option<DeviceModel>,
     /// How writes are treated: back, through or around
     #[arg(long, value_name = "MODE", default_value = "back", value_parser = mode)]
     mode: Mode,
@@ -123,7 +127,7 @@ fn run(options: &Options) -> Result<(), RunError> {
     };
     config.check().map_err(|refused| RunError::Usage(refused.to_string()))?;
     let backing = open_backing(&options.backing, options.emulate)?;
-    let cache = open_cache(&options.cache)?;
+    let cache = open_cache(&options.cache, options.emulate_cache)?;
     for note in backing.notes.iter().chain(&cache.notes) {
         eprintln!("flashcache-model: {note}");
     }
@@ -191,10 +195,6 @@ fn reclaim(text: &str) -> Result<Reclaim, String> {
 
 fn flush(text: &str) -> Result<Flush, String> {
     by_name(text, &Flush::ALL, Flush::name)
-}
-
-fn disk(text: &str) -> Result<DiskModel, String> {
-    DiskModel::from_name(text).ok_or_else(|| "there is no such disk; hdd-7200 is known".into())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! orderly way: what was dirty in it is lost, and that is said, for the model does not recover.
 
 use forebay_config::CacheSpec;
-use forebay_io::{Device, DeviceError, DeviceOptions, create_cache_file};
+use forebay_io::{Device, DeviceError, DeviceModel, DeviceOptions, create_cache_file};
 use forebay_pool::RunError;
 use std::path::Path;
 
@@ -27,16 +27,17 @@ pub struct OpenCache {
     pub notes: Vec<String>,
 }
 
-/// Opens a cache device, or makes the file.
+/// Opens a cache device with a model in front of it, if any, or makes the file.
 ///
 /// # Errors
-/// It holds something else, is in use, or cannot be made; nothing was changed on it.
-pub fn open_cache(spec: &CacheSpec) -> Result<OpenCache, RunError> {
+/// It holds something else, is in use, or cannot be made or modelled; nothing was changed on it.
+pub fn open_cache(spec: &CacheSpec, emulate: Option<DeviceModel>) -> Result<OpenCache, RunError> {
     let mut notes = Vec::new();
     if !spec.path.exists() {
         make(spec, &mut notes)?;
     }
-    let device = Device::open_cache(&spec.path, DeviceOptions::default()).map_err(failed)?;
+    let options = DeviceOptions { emulate, ..DeviceOptions::default() };
+    let device = Device::open_cache(&spec.path, options).map_err(failed)?;
     notes.extend(device.notes().iter().cloned());
     let size_bytes = spec.size_bytes.unwrap_or(device.size_bytes());
     if size_bytes > device.size_bytes() {
@@ -132,17 +133,17 @@ mod tests {
     #[test]
     fn a_cache_is_made_and_found_again() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(open_cache(&spec(&folder, None)).is_err(), "no file, no size");
-        let first = open_cache(&spec(&folder, Some(4 << 20))).unwrap();
+        assert!(open_cache(&spec(&folder, None), None).is_err(), "no file, no size");
+        let first = open_cache(&spec(&folder, Some(4 << 20)), None).unwrap();
         assert_eq!((first.size_bytes, first.notes.len()), (4 << 20, 0));
         first.mark_in_use().unwrap();
         drop(first);
-        let killed = open_cache(&spec(&folder, None)).unwrap();
+        let killed = open_cache(&spec(&folder, None), None).unwrap();
         assert!(killed.notes[0].contains("lost"), "{:?}", killed.notes);
         drop(killed);
         mark_clean(&spec(&folder, None).path).unwrap();
-        assert!(open_cache(&spec(&folder, Some(4 << 20))).unwrap().notes.is_empty());
-        assert!(open_cache(&spec(&folder, Some(8 << 20))).is_err(), "it is smaller");
+        assert!(open_cache(&spec(&folder, Some(4 << 20)), None).unwrap().notes.is_empty());
+        assert!(open_cache(&spec(&folder, Some(8 << 20)), None).is_err(), "it is smaller");
     }
 
     #[test]
@@ -151,7 +152,7 @@ mod tests {
         let spec = spec(&folder, None);
         std::fs::write(&spec.path, [&[0; 8192][..], b"data", &[0; 8192]].concat()).unwrap();
         let before = std::fs::read(&spec.path).unwrap();
-        assert!(open_cache(&spec).is_err());
+        assert!(open_cache(&spec, None).is_err());
         assert_eq!(std::fs::read(&spec.path).unwrap(), before);
     }
 }

@@ -188,6 +188,16 @@ pub enum DeviceError {
         /// The path as given.
         path: PathBuf,
     },
+    /// There is no model of a device of this size.
+    #[error(
+        "{path} cannot be used with a model in front of it: {why}: leave the model out, or choose another device"
+    )]
+    CannotEmulate {
+        /// The path as given.
+        path: PathBuf,
+        /// What is possible.
+        why: String,
+    },
     /// The file system cannot reserve space.
     #[error("the file system of {path} cannot preallocate space: create the file without preallocation")]
     CannotPreallocate {

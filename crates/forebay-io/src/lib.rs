@@ -13,12 +13,13 @@
 //!      │              Engine = io_uring | psync (threads + ppoll)
 //!      ├── BufPool: 4096-aligned memory; buffers in use by the kernel are counted and cannot be freed
 //!      ├── Device: a file or block device, direct and buffered descriptor, lock, identity
-//!      └── Emulation: an optional model of a slow disk that holds completions back
+//!      └── Emulation: an optional model of a slower device that holds completions back
 //! ```
 //!
 //! Not known here: cache policy, on-disk formats, protocols, configuration.
 //!
-//! Reading order: [`buffer`], [`device`], [`reactor`], then `engine`, then [`hdd`].
+//! Reading order: [`buffer`], [`device`], [`reactor`], then `engine`, then [`hdd`]
+//! and [`flash`].
 
 #![allow(
     unsafe_code,
@@ -30,6 +31,7 @@ pub mod device;
 mod emulate;
 mod engine;
 pub mod error;
+pub mod flash;
 pub mod fuse;
 pub mod hdd;
 pub mod reactor;
@@ -42,7 +44,7 @@ mod waker;
 
 pub use buffer::{BUFFER_ALIGN, BufId, BufPool, PoolStats, Span};
 pub use device::{Device, DeviceIdentity, DeviceKind, DeviceOptions, create_cache_file};
-pub use emulate::DiskModel;
+pub use emulate::DeviceModel;
 pub use error::{DeviceError, IoFailure, IoFailureKind, IoSetupError, SocketError};
 pub use reactor::{
     Completion, DeviceId, DeviceInUse, EngineKind, EnginePreference, FuseId, Limits, ListenerId, Op, Reactor,

@@ -86,7 +86,7 @@ pub(crate) struct Slot {
     /// Was handed to the engine at least once (not waiting for a neighbour or for its turn on a
     /// socket).
     pub(crate) started: bool,
-    /// The disk model has not finished it.
+    /// The model has not finished it.
     pub(crate) model_pending: bool,
     /// So many of its last steps did nothing, and said that they may be tried again.
     pub(crate) in_vain: u32,

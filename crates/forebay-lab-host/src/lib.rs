@@ -21,7 +21,7 @@ use forebay_export::fuse::VolumeTree;
 use forebay_export::uri::{BackingUri, ExportUri, Guards};
 use forebay_format::VolumeId;
 use forebay_io::fuse::FuseMount;
-use forebay_io::{Completion, Device, DiskModel, EnginePreference, IoFailure, Limits, Reactor, Waker};
+use forebay_io::{Completion, Device, DeviceModel, EnginePreference, IoFailure, Limits, Reactor, Waker};
 use forebay_pool::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
 use forebay_pool::mounting::{Made, reserve};
 use forebay_pool::server::{Offer, Server, ServerToken, Volumes, put_memory_by};
@@ -164,6 +164,7 @@ pub fn serve<V: RequestHandler>(
         Ok(())
     });
     let outcome = opened.and_then(|()| host.run(report));
+    host.reactor.emulation_notes().into_iter().for_each(|note| report(HostEvent::Note(note)));
     host.begin_stop(report);
     stopper.close();
     outcome.map(|()| host.volume)
@@ -434,7 +435,7 @@ pub struct HostBacking {
 ///
 /// # Errors
 /// It is not there, in use, empty, or has sectors of a size that is not supported.
-pub fn open_backing(uri: &BackingUri, emulate: Option<DiskModel>) -> Result<HostBacking, RunError> {
+pub fn open_backing(uri: &BackingUri, emulate: Option<DeviceModel>) -> Result<HostBacking, RunError> {
     let opened = forebay_pool::open::open_backing(&MayWait::here(), uri, emulate)?;
     Ok(HostBacking { device: opened.device, size_bytes: opened.size_bytes, notes: opened.notes })
 }

@@ -6,7 +6,7 @@ use forebay_config::CacheSpec;
 use forebay_daemon::{RunEvent, RunOptions};
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
-use forebay_io::{DiskModel, EnginePreference};
+use forebay_io::{DeviceModel, EnginePreference};
 use forebay_pool::{PoolEvent, RunError};
 
 use crate::failure::Failure;
@@ -36,9 +36,13 @@ pub(crate) struct Options {
     /// How the cache is used: writeback, writethrough, writearound, writeonly or passthrough
     #[arg(long, value_name = "MODE", default_value = "writeback", value_parser = mode)]
     mode: Mode,
-    /// Make the backing store as slow as this disk: hdd-7200
-    #[arg(long, value_name = "DISK", value_parser = disk)]
-    emulate: Option<DiskModel>,
+    /// Make the backing store as slow as this device: hdd-7200, card-d[:SCALE] or card-t[:SCALE]
+    /// (a full flash card of 2010 with a SCALE-th of its chips)
+    #[arg(long, value_name = "MODEL")]
+    emulate: Option<DeviceModel>,
+    /// The same for the cache device
+    #[arg(long, value_name = "MODEL")]
+    emulate_cache: Option<DeviceModel>,
     /// Change a setting; may be repeated. `--help` lists them
     #[arg(long = "set", value_name = "KEY=VALUE")]
     settings: Vec<String>,
@@ -65,6 +69,7 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
         exports: options.exports,
         mode: options.mode,
         emulate: options.emulate,
+        emulate_cache: options.emulate_cache,
         settings: options.settings.iter().map(|text| setting(text)).collect::<Result<_, _>>()?,
         admin: options.admin,
         io: options.io,
@@ -113,10 +118,6 @@ fn setting(text: &str) -> Result<(String, String), Failure> {
 fn mode(text: &str) -> Result<Mode, String> {
     let names: Vec<&str> = Mode::ALL.iter().map(|mode| mode.name()).collect();
     Mode::from_name(text).ok_or_else(|| format!("there is no such mode; one of {}", names.join(", ")))
-}
-
-fn disk(text: &str) -> Result<DiskModel, String> {
-    DiskModel::from_name(text).ok_or_else(|| "there is no such disk; hdd-7200 is known".into())
 }
 
 #[cfg(test)]

@@ -49,7 +49,9 @@ pub fn settings() -> Vec<SettingHelp> {
 /// How to say what `run` does not take as a setting.
 fn elsewhere(tunable: &Tunable) -> Option<String> {
     match tunable.name {
-        name @ ("mode" | "emulate" | "io") => Some(format!("this has an option of its own: --{name}")),
+        "mode" | "emulate" | "emulate_cache" | "io" => {
+            Some(format!("this has an option of its own: --{}", tunable.name.replace('_', "-")))
+        }
         "default_action" => Some("a volume of `forebay run` has no rules: use `forebay serve`".into()),
         _ => None,
     }
@@ -76,7 +78,10 @@ pub(crate) fn plan(options: &RunOptions) -> Result<Plan, RunError> {
     let usage = |error: ValueError| RunError::Usage(error.to_string());
     given.volume.set("mode", options.mode.name()).map_err(usage)?;
     if let Some(model) = options.emulate {
-        given.volume.set("emulate", model.name()).map_err(usage)?;
+        given.volume.set("emulate", &model.to_string()).map_err(usage)?;
+    }
+    if let Some(model) = options.emulate_cache {
+        given.pool.set("emulate_cache", &model.to_string()).map_err(usage)?;
     }
     given.pool.set("io", options.io.name()).map_err(usage)?;
     given.raise_limit().map_err(usage)?;
@@ -155,6 +160,7 @@ mod tests {
             exports: vec!["nbd+unix:///v?socket=/tmp/s".parse().unwrap()],
             mode: forebay_format::checkpoint::Mode::Writeback,
             emulate: None,
+            emulate_cache: None,
             settings: settings.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
             admin: None,
             io: forebay_io::EnginePreference::Auto,

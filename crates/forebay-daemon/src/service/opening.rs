@@ -15,6 +15,7 @@ use forebay_offline::Key;
 use forebay_pool::MayWait;
 use forebay_pool::PoolHandle;
 use forebay_pool::RunError;
+use forebay_pool::cache_device::device_error;
 use forebay_pool::encryption::read_key;
 use forebay_pool::loss_record::LossRecord;
 use forebay_pool::open::{Making, PoolParts, bytes_to_make, check_new, open_caches, open_joining};
@@ -96,12 +97,16 @@ impl Opening {
             return Ok(Opened(Some((PoolParts::none(), without_cache))));
         }
         let key = self.key()?;
-        let parts = open_caches(may_wait, &self.config.devices, self.making(key.as_ref()), &self.state_dir)?;
+        let mut parts =
+            open_caches(may_wait, &self.config.devices, self.making(key.as_ref()), &self.state_dir)?;
         if key.is_some() && parts.cipher.is_none() {
             let what = format!("the cache of pool {} cannot be encrypted", self.name);
             return Err(AdminError::new(ErrorKind::Invalid, what, "take encryption_key_file out"));
         }
-        Ok(Opened(Some((parts, None))))
+        let emulated = parts.emulate(self.config.tunables().emulate_cache);
+        // If that is refused, the files that were made go with this.
+        let opened = Opened(Some((parts, None)));
+        Ok(emulated.map(|()| opened)?)
     }
 
     fn check_new(&self, may_wait: &MayWait) -> Result<(), AdminError> {
@@ -127,7 +132,9 @@ impl Service {
     pub(super) fn open_unused(&self, spec: &CacheSpec, opening: Opening) -> Result<Device, AdminError> {
         let wanted = spec.clone();
         let opened = self.with_devices(std::slice::from_ref(spec), move |may_wait| {
-            open_joining(may_wait, &wanted, opening.permit())
+            let mut device = open_joining(may_wait, &wanted, opening.permit())?;
+            let emulated = device.emulate(opening.config.tunables().emulate_cache);
+            emulated.map_err(device_error).map(|()| device)
         })?;
         Ok(opened?)
     }
@@ -158,8 +165,7 @@ impl Service {
         let written = self.with_devices(std::slice::from_ref(spec), move |may_wait| {
             forebay_pool::members::write_header(may_wait, &device, &header).map(|()| device)
         })?;
-        let device =
-            written.map_err(|error| AdminError::from(forebay_pool::cache_device::device_error(error)))?;
+        let device = written.map_err(|error| AdminError::from(device_error(error)))?;
         // A pool that does not answer may have it in its superblock all the same.
         let unknown = |error| NotJoined { error, is_certain: false };
         let promise = Self::ask(handle, move |pool| pool.add_member(device, &header)).map_err(unknown)?;

@@ -168,7 +168,7 @@ impl Service {
         let handle = self.handle(&config.pool)?;
         self.guards.prepare(&self.running().config, &config.exports);
         let tunables = config.tunables();
-        let emulate = tunables.emulate.into();
+        let emulate = tunables.emulate;
         let store = config.backing.clone();
         let opened = within(OPEN_TIMEOUT, "open", move |may_wait| open_backing(may_wait, &store, emulate));
         let backing = opened.ok_or_else(|| no_answer(name, &config.backing))??;

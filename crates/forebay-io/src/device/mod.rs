@@ -33,7 +33,7 @@ pub use create::create_cache_file;
 pub use identity::DeviceIdentity;
 
 use crate::buffer::{BUFFER_ALIGN, map_zeroed, unmap};
-use crate::emulate::DiskModel;
+use crate::emulate::DeviceModel;
 use crate::error::DeviceError;
 use crate::sys;
 
@@ -57,8 +57,8 @@ pub struct DeviceOptions {
     pub direct: bool,
     /// Take the exclusive lock. Off: for tools that look at a device somebody else runs.
     pub lock: bool,
-    /// Put a model of a slow disk in front: operations complete no sooner than on that disk.
-    pub emulate: Option<DiskModel>,
+    /// Put a model of a slower device in front: operations complete no sooner than there.
+    pub emulate: Option<DeviceModel>,
     /// Accept a character device and treat it as this many bytes large (tests use `/dev/full`).
     pub special_size_bytes: Option<u64>,
 }
@@ -99,7 +99,7 @@ impl Device {
     ///
     /// # Errors
     /// [`DeviceError::Open`], [`DeviceError::InUse`], [`DeviceError::NotADevice`],
-    /// [`DeviceError::Io`].
+    /// [`DeviceError::CannotEmulate`], [`DeviceError::Io`].
     pub fn open_cache(path: impl AsRef<Path>, options: DeviceOptions) -> Result<Device, DeviceError> {
         Device::open(path.as_ref(), options, "cache")
     }
@@ -133,6 +133,7 @@ impl Device {
             options,
             notes: Vec::new(),
         };
+        device.emulate(device.options.emulate)?;
         if device.options.direct && kind != DeviceKind::Special {
             match open_direct(path, &device) {
                 Ok(direct) => device.direct = Some(direct),
@@ -244,9 +245,20 @@ impl Device {
         self.kind
     }
 
-    /// The disk model in front of it, if any.
-    pub fn emulation(&self) -> Option<DiskModel> {
+    /// The model of a device in front of it, if any.
+    pub fn emulation(&self) -> Option<DeviceModel> {
         self.options.emulate
+    }
+
+    /// Puts another model in front of it, or none; for a device that no reactor has yet.
+    ///
+    /// # Errors
+    /// [`DeviceError::CannotEmulate`].
+    pub fn emulate(&mut self, model: Option<DeviceModel>) -> Result<(), DeviceError> {
+        let possible = model.map_or(Ok(()), |model| model.check_size(self.size_bytes));
+        possible.map_err(|why| DeviceError::CannotEmulate { path: self.path.clone(), why })?;
+        self.options.emulate = model;
+        Ok(())
     }
 
     /// Sentences for the operator about how it was opened, for instance that direct I/O is not

@@ -224,7 +224,7 @@ impl Reactor {
         }
     }
 
-    /// The real work of an operation is done: reports it, unless a disk model holds it back.
+    /// The real work of an operation is done: reports it, unless a model holds it back.
     pub(super) fn finish(&mut self, index: u32, result: Result<u32, IoFailure>) {
         let slot = self.memory.slots.get_mut(index);
         slot.result = Some(result);
@@ -259,7 +259,7 @@ impl Reactor {
         memory.slots.give_back(index);
     }
 
-    /// Takes from the disk models what they have finished by now.
+    /// Takes from the models what they have finished by now.
     pub(super) fn advance_models(&mut self) {
         if !self.emulates {
             return;

@@ -224,6 +224,15 @@ impl Reactor {
         self.devices.get(id).map(|entry| DeviceInUse(&entry.device))
     }
 
+    /// A sentence for each device that a card is imitated in front of: what that did so far.
+    pub fn emulation_notes(&self) -> Vec<String> {
+        let note = |entry: &DeviceEntry| {
+            let (model, did) = (entry.device.emulation()?, entry.emulation.as_ref()?.did()?);
+            Some(format!("{} as {model}: {did}", entry.device.path().display()))
+        };
+        self.devices.iter().filter_map(note).collect()
+    }
+
     /// As [`Device::set_size`].
     pub fn set_device_size(&mut self, id: DeviceId, size_bytes: u64) {
         self.devices.get_mut(id).into_iter().for_each(|entry| entry.device.set_size(size_bytes));
@@ -347,7 +356,7 @@ impl Reactor {
         self.engine.hand_over()
     }
 
-    /// Time until the deadline, the end of a rest or the next event of a disk model, whichever is
+    /// Time until the deadline, the end of a rest or the next event of a model, whichever is
     /// first.
     fn sleep_time(&self, until_deadline: Option<Duration>) -> Option<Duration> {
         let until_rested =
@@ -365,7 +374,7 @@ impl Reactor {
         [until_deadline, until_event].into_iter().flatten().min()
     }
 
-    /// The clock of the disk models.
+    /// The clock of the models.
     fn now_ns(&self) -> u64 {
         self.clock.elapsed().as_nanos() as u64
     }

@@ -6,7 +6,7 @@ use super::{Reactor, ZERO_PAGE_BYTES};
 use crate::buffer::{BUFFER_ALIGN, Span};
 use crate::engine::{KernelStep, Lane, Syscall};
 use crate::error::IoFailure;
-use crate::hdd::HddOp;
+use crate::flash::FlashOp;
 use crate::slots::{OpKind, Slot, ZeroPhase};
 
 impl Reactor {
@@ -72,9 +72,10 @@ impl Reactor {
         let Some(emulation) = &mut self.devices[device].emulation else { return };
         let slot = self.memory.slots.get_mut(index);
         let op = match slot.kind {
-            OpKind::Read { .. } => HddOp::Read,
-            OpKind::Flush { .. } => HddOp::Flush,
-            _ => HddOp::Write,
+            OpKind::Read { .. } => FlashOp::Read,
+            OpKind::Flush { .. } => FlashOp::Flush,
+            OpKind::Zero { phase: ZeroPhase::Punch, .. } => FlashOp::Trim,
+            _ => FlashOp::Write,
         };
         slot.model_pending = true;
         emulation.submit(now_ns, index, op, slot.offset, slot.len);

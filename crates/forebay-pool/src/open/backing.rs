@@ -6,7 +6,7 @@ use crate::may_wait::MayWait;
 use forebay_export::uri::BackingUri;
 use forebay_format::BLOCK_BYTES;
 use forebay_format::checkpoint::{BackingRecord, SAMPLES_MAX};
-use forebay_io::{Device, DeviceError, DeviceIdentity, DeviceKind, DeviceOptions, DiskModel};
+use forebay_io::{Device, DeviceError, DeviceIdentity, DeviceKind, DeviceModel, DeviceOptions};
 
 /// A backing store, opened and looked at.
 #[derive(Debug)]
@@ -27,7 +27,11 @@ pub struct Backing {
 ///
 /// # Errors
 /// It is not there, in use, empty, or has sectors of a size that is not supported.
-pub fn open_backing(_: &MayWait, uri: &BackingUri, emulate: Option<DiskModel>) -> Result<Backing, RunError> {
+pub fn open_backing(
+    _: &MayWait,
+    uri: &BackingUri,
+    emulate: Option<DeviceModel>,
+) -> Result<Backing, RunError> {
     let wanted = DeviceOptions { emulate, ..DeviceOptions::default() };
     let device = waiting_for_lock(|| Device::open_backing(uri.path(), wanted.clone()))?;
     let size_bytes = device.size_bytes() / 512 * 512;

@@ -1,11 +1,13 @@
 //! The cache devices of a pool, opened and checked.
 
+use crate::cache_device::device_error;
+use crate::error::RunError;
 use crate::members::MemberMap;
 use crate::mirror_notes::Notes;
 use forebay_config::CacheSpec;
 use forebay_core::{CacheMark, MirrorDevices};
 use forebay_crypt::CacheCipher;
-use forebay_io::Device;
+use forebay_io::{Device, DeviceModel};
 use std::path::PathBuf;
 
 /// The cache devices of a pool, opened and checked.
@@ -38,6 +40,15 @@ pub struct PoolParts {
 }
 
 impl PoolParts {
+    /// Puts a model in front of each device, or none.
+    ///
+    /// # Errors
+    /// A device has no model of its size.
+    pub fn emulate(&mut self, model: Option<DeviceModel>) -> Result<(), RunError> {
+        let mut devices = self.devices.iter_mut().chain(&mut self.fresh);
+        devices.try_for_each(|device| device.emulate(model)).map_err(device_error)
+    }
+
     /// No cache device: the pool's cache has failed.
     pub fn none() -> Self {
         Self {

@@ -110,6 +110,9 @@ impl Pool {
     /// cache.
     pub(super) fn quiesced(&mut self) {
         self.letting_go.quiesced = true;
+        for note in self.reactor.emulation_notes() {
+            self.emit(PoolEvent::Note(note));
+        }
         for number in 0..self.volumes.len() {
             let id = VolumeId(number as u16);
             if !self.letting_go.looks.iter().any(|(of, _)| *of == id) {

@@ -1,7 +1,6 @@
 //! The layouts side by side: what each writes to its device, and what the device makes of that.
 
 use crate::figures::cards::{CARDS, Card};
-use crate::figures::ftl::{Collection, Ftl, FtlConfig, FtlStats};
 use crate::figures::layout::{
     ArrivalRate, ForebayLog, Layout, Load, Outcome, PAGE, Sizes, WORKLOADS, Workload, measure,
 };
@@ -9,6 +8,7 @@ use crate::flashcache::FlashCacheSets;
 use crate::lines::{Cell, Table};
 use crate::number;
 use forebay_format::Geometry;
+use forebay_io::flash::ftl::{Collection, Ftl, FtlConfig, FtlStats};
 
 const COLLECTIONS: [(Collection, &str); 2] =
     [(Collection::Greedy, "greedy"), (Collection::CostBenefit, "cost-benefit")];

@@ -1,8 +1,8 @@
 //! The cards by how full they are, and how the model was fitted to them.
 
-use crate::figures::cards::{CARDS, Card, FILLS, Fit, Rest, Sweep, error, mib_per_s};
-use crate::figures::ftl::Collection;
+use crate::figures::cards::{CARDS, Card, FILLS, Fit, PUBLISHED_MIB_S, Rest, Sweep, error, mib_per_s};
 use crate::lines::{Cell, Table};
+use forebay_io::flash::ftl::Collection;
 
 /// Pages of a modelled card.
 const PAGES: u32 = 65_536;
@@ -12,7 +12,7 @@ const SPARES: [u32; 12] = [50, 70, 100, 130, 160, 200, 250, 280, 330, 370, 430, 
 /// A line for each card and fill: the model beside what was published.
 pub(crate) fn cards(pages: Option<u32>, seed: u64) -> Table {
     let mut table = Table::new("card");
-    for card in &CARDS {
+    for (card, published) in CARDS.iter().zip(&PUBLISHED_MIB_S) {
         let sweep =
             Sweep { seed, ..Sweep::new(card.spare_permille, Collection::Greedy, pages.unwrap_or(PAGES)) };
         let did = sweep.all();
@@ -22,14 +22,11 @@ pub(crate) fn cards(pages: Option<u32>, seed: u64) -> Table {
                 ("card", Cell::Text(card.name.into())),
                 ("used_pct", Cell::Number(f64::from(*used_pct), 0)),
                 ("model_mib_s", Cell::Number(model[at], 0)),
-                ("published_mib_s", Cell::Number(card.published_mib_s[at], 0)),
+                ("published_mib_s", Cell::Number(published[at], 0)),
                 ("model_of_emptiest", Cell::Number(model[at] / model[0], 3)),
-                (
-                    "published_of_emptiest",
-                    Cell::Number(card.published_mib_s[at] / card.published_mib_s[0], 3),
-                ),
+                ("published_of_emptiest", Cell::Number(published[at] / published[0], 3)),
                 ("write_amplification", Cell::Number(did[at].write_amplification(), 3)),
-                ("rms_error_of_card", Cell::Number(error(&model, &card.published_mib_s), 4)),
+                ("rms_error_of_card", Cell::Number(error(&model, published), 4)),
             ]);
         }
     }
@@ -49,12 +46,12 @@ pub(crate) fn fits(pages: Option<u32>, seed: u64, all: bool) -> Table {
         let sweeps =
             SPARES.map(|spare| Sweep { rest, seed, ..Sweep::new(spare, collection, pages.unwrap_or(PAGES)) });
         let did = sweeps.map(|sweep| (sweep, sweep.all()));
-        for card in &CARDS {
+        for (card, published) in CARDS.iter().zip(&PUBLISHED_MIB_S) {
             for any_factor in [false, true] {
                 let fit = |(sweep, did): &(Sweep, [_; FILLS.len()])| {
                     let best =
                         if any_factor { Fit::best } else { |a: &_, b: &_, c: &_| Fit::with(a, b, c, 1.0) };
-                    (sweep.device.spare_permille, best(sweep, did, &card.published_mib_s))
+                    (sweep.device.spare_permille, best(sweep, did, published))
                 };
                 let mut fits: Vec<_> = did.iter().map(fit).collect();
                 fits.sort_by(|a, b| a.1.error.total_cmp(&b.1.error));

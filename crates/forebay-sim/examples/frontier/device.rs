@@ -3,10 +3,10 @@
 //! The device is the cache device and nothing else, and it is full: everything was written before.
 //! The engine trims nothing.
 
-use crate::figures::ftl::{Collection, Ftl, FtlConfig};
 use crate::rig::Rig;
 use crate::trace::Trace;
 use forebay_core::{PoolSettings, RequestKind, Treatment, VolumeSettings};
+use forebay_io::flash::ftl::{Collection, Ftl, FtlConfig};
 
 const BLOCK: u64 = 4096;
 
@@ -20,11 +20,18 @@ pub(crate) struct Flash {
 }
 
 impl Flash {
-    /// Whether there is a device of so many blocks, see [`Ftl::new`]: erase blocks to collect into,
-    /// and spare ones.
+    /// Whether there is a device of so many blocks.
     pub(crate) fn is_possible(self, blocks: u64) -> bool {
-        let all = (blocks + blocks * u64::from(self.spare_permille) / 1000) / u64::from(self.erase_blocks);
-        all >= blocks.div_ceil(self.erase_blocks.into()) + 5
+        self.config(blocks).blocks().is_some()
+    }
+
+    fn config(self, blocks: u64) -> FtlConfig {
+        FtlConfig {
+            logical_pages: blocks as u32,
+            block_pages: self.erase_blocks,
+            spare_permille: self.spare_permille,
+            collection: Collection::Greedy,
+        }
     }
 }
 
@@ -53,13 +60,7 @@ pub(crate) fn play(
     trace: &Trace,
     flash: Flash,
 ) -> Run {
-    let mut ftl = Ftl::new(FtlConfig {
-        logical_pages: blocks as u32,
-        block_pages: flash.erase_blocks,
-        spare_permille: flash.spare_permille,
-        collection: Collection::Greedy,
-    });
-    (0..blocks as u32).for_each(|page| ftl.write(page));
+    let mut ftl = Ftl::full(flash.config(blocks));
     let mut rig = Rig::on_device(blocks * BLOCK, trace.end, &[settings], pool);
     let (full, opened) = (ftl.stats(), rig.engine.stats());
     rig.cache_writes = Some(Vec::new());

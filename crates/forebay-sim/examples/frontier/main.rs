@@ -16,8 +16,6 @@ mod device;
 #[allow(dead_code, reason = "of the exact policies only Belady's")]
 #[path = "../../../forebay-core/examples/traces/exact.rs"]
 mod exact;
-#[path = "../../tests/figures/mod.rs"]
-mod figures;
 mod oracle;
 #[path = "../../../forebay-core/tests/rig/mod.rs"]
 mod rig;

@@ -1,20 +1,15 @@
-//! Two flash cards of 2010 whose random writes were measured by how full they were, and the model
-//! of each.
+//! What was published of two flash cards of 2010, whose random writes were measured by how full
+//! they were, and how well a model goes with it.
 //!
-//! A model is an [`Ftl`] of the same proportions and what its chips take for a page. Only
-//! proportions matter, so it has few pages, and a page is what a request of the measurement wrote
-//! (16 KiB): what is written together, and written over together, behaves as one.
-//!
-//! The chips of both are single-level flash as Agrawal and others give it ("Design Tradeoffs for
-//! SSD Performance", 2008, table 1: 4 KiB to or from a chip 100 us, writing it 200 us, reading it
-//! 25 us, erasing 64 of them 1.5 ms). So writing takes 300 us, moving 425 us, and erasing adds 23
-//! us to each page. Fitted are the spare area, the speed of an empty card and, for card D alone,
-//! how much slower collection moves than the card writes. How well that fits, and what it leaves
-//! unexplained: `docs/results/flash-model.md`.
+//! A model is an [`Ftl`] of the same proportions and what its chips take for a page
+//! (`forebay_io::flash::cards`). Only proportions matter, so it has few pages, and a page is what a
+//! request of the measurement wrote (16 KiB): what is written together, and written over together,
+//! behaves as one. What is fitted, and what it leaves unexplained: `docs/results/flash-model.md`.
 //!
 //! Invariant: a sweep is the same every time, on every machine.
 
-use super::ftl::{Collection, Ftl, FtlConfig, FtlStats, FtlTimes};
+pub use forebay_io::flash::cards::{CARDS, Card, times};
+use forebay_io::flash::ftl::{Collection, Ftl, FtlConfig, FtlStats};
 use forebay_sim::rng::Rng;
 
 /// How full the cards were, in percent.
@@ -22,66 +17,11 @@ pub const FILLS: [u32; 9] = [20, 30, 40, 50, 60, 70, 80, 90, 100];
 
 /// Bytes that a random write of the measurement wrote.
 const WRITE_BYTES: f64 = 16384.0;
-/// A page to the chip, and into it.
-const WRITE_US: f64 = 100.0 + 200.0;
-/// A page out of its chip, and from there.
-const READ_US: f64 = 25.0 + 100.0;
-/// Erasing, for each page of a block.
-const ERASE_US: f64 = 1500.0 / 64.0;
-
-/// A card as it was measured, and what the model takes it for.
-#[derive(Clone, Copy, Debug)]
-pub struct Card {
-    /// As people type it.
-    pub name: &'static str,
-    /// Random writes of 16 KiB in MiB/s, for each of [`FILLS`].
-    pub published_mib_s: [f64; FILLS.len()],
-    /// Fitted: physical pages beyond the logical ones, in thousandths of those.
-    pub spare_permille: u32,
-    /// Fitted: random writes of 16 KiB in MiB/s if nothing had to be collected.
-    pub speed_mib_s: f64,
-    /// See [`FtlTimes::move_factor`].
-    pub move_factor: f64,
-}
-
-/// The card with little spare area, and the one with much.
-pub const CARDS: [Card; 2] = [
-    Card {
-        name: "D",
-        published_mib_s: [1095.0, 1006.0, 825.0, 613.0, 397.0, 308.0, 237.0, 117.0, 99.0],
-        spare_permille: 200,
-        speed_mib_s: 1163.0,
-        move_factor: 4.4,
-    },
-    Card {
-        name: "T",
-        published_mib_s: [990.0, 980.0, 964.0, 872.0, 783.0, 669.0, 611.0, 502.0, 417.0],
-        spare_permille: 370,
-        speed_mib_s: 1042.0,
-        move_factor: 1.0,
-    },
+/// Random writes of 16 KiB in MiB/s, for each of [`FILLS`], of each of [`CARDS`].
+pub const PUBLISHED_MIB_S: [[f64; FILLS.len()]; CARDS.len()] = [
+    [1095.0, 1006.0, 825.0, 613.0, 397.0, 308.0, 237.0, 117.0, 99.0],
+    [990.0, 980.0, 964.0, 872.0, 783.0, 669.0, 611.0, 502.0, 417.0],
 ];
-
-impl Card {
-    /// What the card takes for a page of `page_bytes` and for an erase block of `block_pages` of
-    /// them.
-    #[must_use]
-    pub fn times(&self, page_bytes: u32, block_pages: u32) -> FtlTimes {
-        times(self.speed_mib_s * f64::from(1 << 20) / f64::from(page_bytes), block_pages, self.move_factor)
-    }
-}
-
-/// Times of a device that writes so many pages a second, collection aside, with the proportions of
-/// the chips.
-fn times(pages_per_s: f64, block_pages: u32, move_factor: f64) -> FtlTimes {
-    let program_ns = 1e9 / pages_per_s;
-    FtlTimes {
-        program_ns,
-        read_ns: program_ns * READ_US / WRITE_US,
-        erase_ns: program_ns * ERASE_US / WRITE_US * f64::from(block_pages),
-        move_factor,
-    }
-}
 
 /// What is in the part of a card that is not used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -146,7 +86,7 @@ impl Sweep {
 pub struct Fit {
     /// See [`Card::speed_mib_s`].
     pub speed_mib_s: f64,
-    /// See [`FtlTimes::move_factor`].
+    /// See [`Card::move_factor`].
     pub move_factor: f64,
     /// Root of the mean square of (model / published - 1).
     pub error: f64,

@@ -12,11 +12,11 @@
 //! Invariant: a run is the same every time, on every machine.
 
 use super::arm::{ArmDisk, ArmTimes};
-use super::ftl::{Ftl, FtlStats};
 use super::machine::{Flash, Machine, Reply, Setup};
 use super::zipf::Zipf;
 use forebay_core::{EngineConfig, RequestKind, Treatment, VolumeSettings};
 use forebay_format::{BLOCK_BYTES, Geometry, VolumeId};
+use forebay_io::flash::ftl::{Ftl, FtlStats};
 use forebay_sim::rng::Rng;
 
 /// Bytes of a page of the devices: what they map by itself.

@@ -19,13 +19,15 @@
 //!   that a logical page is at.
 //! - Free blocks, the two open ones and the full ones are all blocks, each once; there is always a
 //!   free one to collect into.
-
-use forebay_sim::rng::mix;
+//! - `counting` of a full block is its `valid`; of others it is [`NOT_FULL`].
+//! - Once made, a device allocates nothing.
 
 /// Pages that no logical page is at, and logical pages that are nowhere.
 const NOWHERE: u32 = u32::MAX;
 /// Free blocks below which a write collects first: one for each stream, and one to move to.
-const FREE_MIN: usize = 3;
+const FREE_MIN: u32 = 3;
+/// More pages that count than any block has: what is not full is not collected.
+const NOT_FULL: u32 = u32::MAX;
 
 /// Which block is collected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +56,21 @@ pub struct FtlConfig {
     pub spare_permille: u32,
     /// Which block is collected.
     pub collection: Collection,
+}
+
+impl FtlConfig {
+    /// How many erase blocks it has; nothing if it has no page, more pages than the maps can hold,
+    /// or too little spare area: blocks that are kept free, the two open ones, and so much that a
+    /// full block has a page that does not count.
+    #[must_use]
+    pub fn blocks(&self) -> Option<u32> {
+        let spare = u64::from(self.logical_pages) * u64::from(self.spare_permille) / 1000;
+        let pages = u64::from(self.logical_pages) + spare;
+        let blocks = pages.checked_div(u64::from(self.block_pages))?;
+        let needed = u64::from(self.logical_pages.div_ceil(self.block_pages) + FREE_MIN + 2);
+        let fits = self.logical_pages > 0 && pages < u64::from(NOWHERE) && blocks >= needed;
+        fits.then_some(blocks as u32)
+    }
 }
 
 /// What a device did.
@@ -133,6 +150,8 @@ pub struct Ftl {
     /// Logical page of each physical one.
     pages: Vec<u32>,
     blocks: Vec<Block>,
+    /// Of each block, side by side: what greedy collection looks through for each block erased.
+    counting: Vec<u32>,
     free: Vec<u32>,
     /// The block that the host writes to, and the one that collection writes to.
     open: [Option<u32>; 2],
@@ -146,25 +165,47 @@ impl Ftl {
     /// A device that was never written to.
     ///
     /// # Panics
-    /// If there is no page, or too little spare area: blocks that are kept free, the two open ones,
-    /// and so much that a full block has a page that does not count.
+    /// If [`FtlConfig::blocks`] has no answer.
     #[must_use]
     pub fn new(config: FtlConfig) -> Self {
-        assert!(config.logical_pages > 0 && config.block_pages > 0, "a device has pages: {config:?}");
-        let spare = u64::from(config.logical_pages) * u64::from(config.spare_permille) / 1000;
-        let pages = u64::from(config.logical_pages) + spare;
-        let blocks = u32::try_from(pages / u64::from(config.block_pages)).expect("few enough blocks");
-        let needed = config.logical_pages.div_ceil(config.block_pages) + FREE_MIN as u32 + 2;
-        assert!(blocks >= needed, "{blocks} blocks, but {needed} are needed: {config:?}");
+        let blocks = config.blocks();
+        let blocks = blocks.unwrap_or_else(|| panic!("no pages, or too few to collect: {config:?}"));
         Self {
             config,
             places: vec![NOWHERE; config.logical_pages as usize],
             pages: vec![NOWHERE; (blocks * config.block_pages) as usize],
             blocks: vec![Block::default(); blocks as usize],
+            counting: vec![NOT_FULL; blocks as usize],
             free: (0..blocks).rev().collect(),
             open: [None; 2],
             stats: FtlStats::default(),
         }
+    }
+
+    /// A device each of whose pages was written once, from the first to the last.
+    ///
+    /// # Panics
+    /// As [`Ftl::new`].
+    #[must_use]
+    pub fn full(config: FtlConfig) -> Self {
+        let mut ftl = Self::new(config);
+        (0..config.logical_pages).for_each(|page| ftl.write(page));
+        ftl
+    }
+
+    /// What it is made of.
+    #[must_use]
+    pub fn config(&self) -> FtlConfig {
+        self.config
+    }
+
+    /// Whether a page was written, and not trimmed since.
+    ///
+    /// # Panics
+    /// If the device has no such page.
+    #[must_use]
+    pub fn has(&self, page: u32) -> bool {
+        self.places[page as usize] != NOWHERE
     }
 
     /// What it did so far.
@@ -180,7 +221,7 @@ impl Ftl {
     pub fn write(&mut self, page: u32) {
         self.stats.host_pages += 1;
         self.append(HOST, page);
-        while self.free.len() < FREE_MIN {
+        while self.free.len() < FREE_MIN as usize {
             self.collect();
         }
     }
@@ -197,7 +238,11 @@ impl Ftl {
     fn void(&mut self, place: u32) {
         if place != NOWHERE {
             self.pages[place as usize] = NOWHERE;
-            self.blocks[(place / self.config.block_pages) as usize].valid -= 1;
+            let number = (place / self.config.block_pages) as usize;
+            self.blocks[number].valid -= 1;
+            if self.counting[number] != NOT_FULL {
+                self.counting[number] -= 1;
+            }
         }
     }
 
@@ -211,7 +256,11 @@ impl Ftl {
         let place = number * self.config.block_pages + block.used;
         (block.used, block.valid, block.written_at) =
             (block.used + 1, block.valid + 1, self.stats.host_pages);
-        self.open[stream] = (block.used < self.config.block_pages).then_some(number);
+        let is_full = block.used == self.config.block_pages;
+        if is_full {
+            self.counting[number as usize] = block.valid;
+        }
+        self.open[stream] = (!is_full).then_some(number);
         self.pages[place as usize] = page;
         let old = std::mem::replace(&mut self.places[page as usize], place);
         self.void(old);
@@ -231,6 +280,7 @@ impl Ftl {
         let block = &mut self.blocks[victim as usize];
         debug_assert_eq!(block.valid, 0, "everything was moved");
         *block = Block { erasures: block.erasures + 1, ..Block::default() };
+        self.counting[victim as usize] = NOT_FULL;
         self.stats.erasures += 1;
         self.free.push(victim);
     }
@@ -238,7 +288,7 @@ impl Ftl {
     fn victim(&self) -> u32 {
         let full = (0..).zip(&self.blocks).filter(|(_, block)| block.used == self.config.block_pages);
         let picked = match self.config.collection {
-            Collection::Greedy => full.min_by_key(|(number, block)| (block.valid, *number)),
+            Collection::Greedy => return self.emptiest(),
             Collection::CostBenefit => full.max_by(|a, b| self.worth(a.1).total_cmp(&self.worth(b.1))),
             Collection::Oldest => full.min_by_key(|(number, block)| (block.written_at, *number)),
             Collection::Any => {
@@ -247,6 +297,15 @@ impl Ftl {
             }
         };
         picked.expect("spare blocks are full when no other is").0
+    }
+
+    /// The first of the full blocks with the fewest pages that count. It looks at four bytes of
+    /// each block, in a loop without branches: microseconds for a card of a GiB, once for each
+    /// erasure.
+    fn emptiest(&self) -> u32 {
+        let least = self.counting.iter().copied().min().unwrap_or(NOT_FULL);
+        debug_assert_ne!(least, NOT_FULL, "spare blocks are full when no other is");
+        self.counting.iter().position(|counting| *counting == least).unwrap_or(0) as u32
     }
 
     /// What collecting a block gives for its cost.
@@ -266,6 +325,10 @@ impl Ftl {
         }
         let counted: Vec<u32> = self.blocks.iter().map(|block| block.valid).collect();
         assert_eq!(valid, counted);
+        for (block, counting) in self.blocks.iter().zip(&self.counting) {
+            let is_full = block.used == self.config.block_pages;
+            assert_eq!(*counting, if is_full { block.valid } else { NOT_FULL });
+        }
         let mapped = self.pages.iter().filter(|page| **page != NOWHERE).count();
         assert_eq!(mapped, valid.iter().sum::<u32>() as usize);
         assert!(
@@ -273,6 +336,14 @@ impl Ftl {
             "a free block was written to"
         );
     }
+}
+
+/// One step of splitmix64: a good mix of one word.
+fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
 }
 
 #[cfg(test)]
