@@ -167,7 +167,7 @@ impl ValueKind {
             ValueKind::Device if text == NO_DEVICE => Ok(Value::Device(None)),
             ValueKind::Device => match text.parse() {
                 Ok(model) => Ok(Value::Device(Some(model))),
-                Err(problem) => Err(ValueError::new(format!("{problem}; {}", self.range()))),
+                Err(problem) => Err(ValueError::new(format!("{problem}; or {NO_DEVICE}"))),
             },
         }
     }
@@ -383,6 +383,8 @@ mod tests {
         assert!(says(TIME, "2h").contains("2h is out of range"), "{}", says(TIME, "2h"));
         assert!(says(TIME, "0s").contains("write off"));
         assert!(says(TIME, "30").contains("30s"));
+        let said = says(ValueKind::Device, "card-x");
+        assert_eq!(said, "\"card-x\" is not one of hdd-7200, card-d[:SCALE], card-t[:SCALE]; or none");
     }
 
     #[test]

@@ -41,8 +41,8 @@ struct Options {
     /// fuse:/path/file; may be repeated
     #[arg(long = "export", value_name = "URI", required = true)]
     exports: Vec<ExportUri>,
-    /// Make the backing store as slow as this device: hdd-7200, card-d[:SCALE] or card-t[:SCALE]
-    /// (a full flash card of 2010 with a SCALE-th of its chips)
+    /// Make the backing store as slow as this device: hdd-7200, or card-d or card-t, full flash
+    /// cards of 2010; card-d:5 has a fifth of its chips
     #[arg(long, value_name = "MODEL")]
     emulate: Option<DeviceModel>,
     /// The same for the cache device

@@ -36,8 +36,8 @@ pub(crate) struct Options {
     /// How the cache is used: writeback, writethrough, writearound, writeonly or passthrough
     #[arg(long, value_name = "MODE", default_value = "writeback", value_parser = mode)]
     mode: Mode,
-    /// Make the backing store as slow as this device: hdd-7200, card-d[:SCALE] or card-t[:SCALE]
-    /// (a full flash card of 2010 with a SCALE-th of its chips)
+    /// Make the backing store as slow as this device: hdd-7200, or card-d or card-t, full flash
+    /// cards of 2010; card-d:5 has a fifth of its chips
     #[arg(long, value_name = "MODEL")]
     emulate: Option<DeviceModel>,
     /// The same for the cache device

@@ -19,7 +19,7 @@
 //!   that a logical page is at.
 //! - Free blocks, the two open ones and the full ones are all blocks, each once; there is always a
 //!   free one to collect into.
-//! - `counting` of a full block is its `valid`; of others it is [`NOT_FULL`].
+//! - `counting` of a full block is its `valid`; of others it is `NOT_FULL`.
 //! - Once made, a device allocates nothing.
 
 /// Pages that no logical page is at, and logical pages that are nowhere.
