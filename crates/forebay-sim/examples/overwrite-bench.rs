@@ -7,8 +7,8 @@
 //!
 //! The device takes 80 us for an operation, of which 10 us and 2 us a block keep others waiting: so
 //! it does 83,000 random writes of 4 KiB a second, and moves 1.7 GB a second in operations of 128
-//! KiB. A flush takes half a millisecond. *Held back*: nothing is destaged. *Destaged*: settings are
-//! the default ones, and the disk is fast.
+//! KiB. A flush takes half a millisecond. *Held back*: nothing is destaged. *Destaged*: settings
+//! are the default ones, and the disk is fast.
 
 #[path = "../tests/figures/mod.rs"]
 mod figures;

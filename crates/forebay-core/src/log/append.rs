@@ -155,10 +155,10 @@ impl Context {
         }
     }
 
-    /// No room. Fills are a convenience: they wait for a moment, and are forgotten. Clean copies are
-    /// forgotten at once, since clients wait for them. Blocks on the move stay where they are, if no
-    /// segment is about to come: who waited for them would wait for ever (writers have taken what
-    /// they had counted on).
+    /// No room. Fills are a convenience: they wait for a moment, and are forgotten. Clean copies
+    /// are forgotten at once, since clients wait for them. Blocks on the move stay where they are,
+    /// if no segment is about to come: who waited for them would wait for ever (writers have taken
+    /// what they had counted on).
     fn end_without_room(&mut self, kind: StreamKind) {
         let none_comes =
             self.free.pool.is_empty() && !self.free.more_comes && !fault::planted(PlantedBug::KeepStuckMoves);
