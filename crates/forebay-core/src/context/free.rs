@@ -41,8 +41,9 @@ impl FreeSegments {
     /// The window should be extended, and there is something to extend it by.
     #[inline]
     pub(crate) fn wants_to_join(&self) -> bool {
-        let low = (self.target() / 2).max(2);
-        self.window.len() <= low && self.pool.len() >= self.worth_joining()
+        !self.pool.is_empty()
+            && self.window.len() <= (self.target() / 2).max(2)
+            && self.pool.len() >= self.worth_joining()
     }
 
     /// Nothing is retired any more. Returns the retired segments that hold nothing.
