@@ -6,7 +6,7 @@
 //!
 //! - **survivors** no longer than others are still being read (they come soon, or never);
 //! - **fills** no longer than [`DELAY_NS`], nor while pages for fills are short. A block that waits
-//!   is not in the cache yet: who reads it meanwhile reads it from the backing store again.
+//!   answers reads from its page. (Where there is no segment for the batch, see `append`.)
 //!
 //! What a client waits for (the clean copies of write-through) takes along everything in its queue.
 //! Nothing is promised of what waits, so a crash loses nothing.
