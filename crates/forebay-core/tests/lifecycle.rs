@@ -178,7 +178,7 @@ fn dirty_of_dropped() -> u64 {
     rig.depth = 8;
     rig.keeps = true;
     rig.reopen(); // From now on everything is kept.
-    (0..1200).for_each(|block| rig.read(0, block));
+    (0..1240).for_each(|block| rig.read(0, block));
     rig.rest(GATHERED_NS);
     (FIRST..FIRST + 21).for_each(|block| rig.write(0, block));
     // The last one is read alone: what was just before it is somewhere else now.

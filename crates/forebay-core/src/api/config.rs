@@ -20,6 +20,9 @@ pub struct EngineConfig {
     /// Blocks of a discard, or of zeroes past the cache, that are dealt with at once: bounds the
     /// length of a call. The default is for everything but tests.
     pub zero_step_blocks: u64,
+    /// Segments of fewer blocks end without a summary: it would take a thirtieth of them and more,
+    /// and such a cache is read whole in a moment. The default is for everything but tests.
+    pub summaries_from_blocks: u32,
     /// What the cache is known to hold durably, from a record outside of its device: one that holds
     /// less is not opened (I75).
     pub known: CacheMark,
@@ -32,6 +35,7 @@ impl Default for EngineConfig {
             pool: PoolSettings::default(),
             checkpoint: CheckpointConfig::default(),
             zero_step_blocks: 16384,
+            summaries_from_blocks: 128,
             known: CacheMark::default(),
         }
     }

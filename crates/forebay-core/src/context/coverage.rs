@@ -78,6 +78,8 @@ coverage! {
     SummaryFailed = "summary-failed",
     /// A segment got no summary because its flush epochs were forgotten.
     SummaryLeftOut = "summary-left-out",
+    /// A small segment was closed, which gets no summary.
+    SegmentWithoutSummary = "segment-without-summary",
     /// Recovery found a summary damaged and read the batches instead.
     SummaryDamaged = "summary-damaged",
     /// Recovery read a segment block by block, because it cannot be read as a whole.

@@ -367,9 +367,7 @@ impl Context {
 
     /// Blocks of data that so many segments hold.
     pub(crate) fn capacity_of(&self, segments: u32) -> u64 {
-        let blocks = self.map.geometry.segment_blocks;
-        u64::from(segments)
-            * u64::from(blocks.saturating_sub(forebay_format::summary::reserved_blocks(blocks)))
+        u64::from(segments) * u64::from(self.batch_blocks())
     }
 
     /// Reads from a device into the spans that `fill` gives.

@@ -73,13 +73,6 @@ pub(crate) struct Batch {
     pub(crate) missing: u8,
 }
 
-impl Batch {
-    /// The number of the batch after it: a summary takes none.
-    pub(crate) fn next_sequence(&self) -> u64 {
-        self.stream_sequence + u64::from(!self.is_summary)
-    }
-}
-
 /// One append stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -87,9 +80,11 @@ pub(crate) struct Stream {
     /// Since when there is something in the queue.
     pub(crate) queued_since: Nanos,
     pub(crate) in_flight: VecDeque<Batch>,
+    /// Summaries in flight, of segments that were open before.
+    pub(crate) summaries: Vec<Batch>,
     /// Open segment and the next free block in it.
     pub(crate) open: Option<(u32, u32)>,
-    /// Since when there has been no segment to open.
+    /// Since when what is in the queue has found no segment to open.
     pub(crate) without_room_since: Option<Nanos>,
     /// The open segment is full: to be closed when its batches have completed.
     pub(crate) closing: bool,
@@ -111,6 +106,7 @@ impl Stream {
             queue: VecDeque::new(),
             queued_since: 0,
             in_flight: VecDeque::new(),
+            summaries: Vec::new(),
             open: None,
             without_room_since: None,
             closing: false,
@@ -125,7 +121,26 @@ impl Stream {
 
     /// Nothing of the stream is in flight.
     pub(crate) fn nothing_in_flight(&self) -> bool {
-        self.in_flight.is_empty()
+        self.in_flight.is_empty() && self.summaries.is_empty()
+    }
+
+    /// A batch is in flight now.
+    pub(crate) fn submitted(&mut self, batch: Batch) {
+        if batch.is_summary {
+            self.summaries.push(batch);
+        } else {
+            self.in_flight.push_back(batch);
+        }
+    }
+
+    /// The batch or summary that has not completed of which this is true.
+    pub(crate) fn incomplete(&mut self, is_it: impl Fn(&Batch) -> bool) -> Option<&mut Batch> {
+        self.all_in_flight().find(|batch| batch.completed.is_none() && is_it(batch))
+    }
+
+    /// What is in flight, batches first.
+    pub(crate) fn all_in_flight(&mut self) -> impl Iterator<Item = &mut Batch> {
+        self.in_flight.iter_mut().chain(&mut self.summaries)
     }
 
     /// Blocks left in the open segment, of `end` that batches may use.

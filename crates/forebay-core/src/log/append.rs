@@ -10,7 +10,7 @@
 //! A segment is closed with a summary when no batch fits any more. The next one is opened only
 //! after the batches of the former have completed, so a failed write never concerns two segments:
 //! its items, and those of the batches after it, are written again, to a fresh segment, with the
-//! same stream sequence.
+//! same stream sequence. Nothing waits for the summary but the end of its segment.
 
 use crate::api::{Action, Device, Notice, OpId};
 use crate::context::Context;
@@ -38,10 +38,14 @@ pub(crate) const FILLS_WAIT_NS: u64 = 250_000_000;
 const MARKS_WORTH_A_BATCH: usize = 512;
 
 impl Context {
-    /// Blocks of a segment that batches may use; the rest is for the summary.
+    /// Blocks of a segment that batches may use; the rest is for the summary, if it gets one.
     pub(crate) fn batch_blocks(&self) -> u32 {
         let blocks = self.map.geometry.segment_blocks;
-        blocks - summary::reserved_blocks(blocks)
+        blocks - if self.writes_summaries() { summary::reserved_blocks(blocks) } else { 0 }
+    }
+
+    fn writes_summaries(&self) -> bool {
+        self.map.geometry.segment_blocks >= self.config.summaries_from_blocks
     }
 
     /// Seals a segment without a summary.
@@ -61,7 +65,7 @@ impl Context {
         }
         let (now, stream) = (self.now, &mut self.log.streams[stream.index()]);
         if stream.queue.is_empty() {
-            stream.queued_since = now;
+            (stream.queued_since, stream.without_room_since) = (now, None);
         }
         stream.queue.push_back(item);
     }
@@ -226,7 +230,6 @@ impl Context {
             && let Some(last) = self.log.streams[kind.index()].in_flight.back()
             && last.completed.is_none()
             && self.ops.get(last.op).action.is_some()
-            && !last.is_summary
         {
             self.ops.get_mut(last.op).header = Some(bytes.clone());
         }
@@ -244,8 +247,7 @@ impl Context {
         self.map.segments[batch.segment as usize].pins += 1;
         if self.mirror.is_some() {
             self.submit_to_members(kind, &mut batch);
-            self.log.streams[kind.index()].in_flight.push_back(batch);
-            return;
+            return self.log.streams[kind.index()].submitted(batch);
         }
         let offset = self.map.geometry.segment_offset(batch.segment, batch.start);
         let len = batch.blocks * BLOCK_BYTES as u32;
@@ -256,7 +258,7 @@ impl Context {
         } else {
             Action::Write { op, device: Device::Cache, offset, len }
         });
-        self.log.streams[kind.index()].in_flight.push_back(batch);
+        self.log.streams[kind.index()].submitted(batch);
     }
 
     fn batch_header(
@@ -271,7 +273,8 @@ impl Context {
         self.log.next_sequence += 1;
         self.map.segments[segment as usize].last_sequence = sequence;
         let state = &self.log.streams[stream.index()];
-        let follows = state.in_flight.back().map_or(state.completed_sequence, Batch::next_sequence);
+        let last = state.in_flight.back();
+        let follows = last.map_or(state.completed_sequence, |batch| batch.stream_sequence + 1);
         assert!(state.next_sequence == follows, "I12: the batches of a stream are numbered without gaps");
         BatchHeader {
             kind,
@@ -309,15 +312,19 @@ impl Context {
     /// stream: if it is lost nothing else is.
     ///
     /// A segment whose epochs were forgotten has none: until a checkpoint says that the order has
-    /// ended, a crash brings the order back, and then what counts is what the batches say.
+    /// ended, a crash brings the order back, and then what counts is what the batches say. Nor has
+    /// a small segment (`EngineConfig::summaries_from_blocks`).
     fn write_summary(&mut self, kind: StreamKind, segment: u32, at: u32) {
-        let still = self.log.streams[kind.index()].nothing_in_flight();
+        let still = self.log.streams[kind.index()].in_flight.is_empty();
         assert!(still, "I2: a segment is closed when all its batches have completed");
+        if !self.writes_summaries() {
+            self.cover(CoverageMark::SegmentWithoutSummary);
+            return self.close_segment(segment, at);
+        }
         let table = &self.map.segments[segment as usize];
         if table.forgot_epochs {
             self.cover(CoverageMark::SummaryLeftOut);
-            self.close_segment(segment, at);
-            return;
+            return self.close_segment(segment, at);
         }
         let payload = summary::encode((0..at).map(|index| {
             table.has_data(index).then(|| SummaryItem {
@@ -349,8 +356,7 @@ impl Context {
     }
 
     pub(crate) fn batch_written(&mut self, kind: StreamKind, op: u32, ok: bool) {
-        let stream = &mut self.log.streams[kind.index()];
-        let batch = stream.in_flight.iter_mut().find(|batch| batch.op == op && batch.completed.is_none());
+        let batch = self.log.streams[kind.index()].incomplete(|batch| batch.op == op);
         batch.expect("a batch completes once").completed = Some(ok);
         self.flushes.cache.unflushed = true;
         if fault::planted(PlantedBug::AcknowledgeOutOfOrder) && ok {
@@ -359,8 +365,9 @@ impl Context {
         self.settle_batches(kind);
     }
 
-    /// Takes in what has completed, up to the first batch that has not.
+    /// Takes in what has completed, up to the first batch that has not, and summaries.
     pub(crate) fn settle_batches(&mut self, kind: StreamKind) {
+        self.settle_summaries(kind);
         loop {
             // Nothing counts after the fence, also if it had completed before: nothing may become
             // dirty after what is at risk was recorded (I52).
@@ -383,11 +390,39 @@ impl Context {
         }
     }
 
+    /// Seals the segments whose summaries have ended. Without its summary a segment is whole, too.
+    fn settle_summaries(&mut self, kind: StreamKind) {
+        let ended = |batch: &mut Batch| batch.completed.is_some();
+        let ended: Vec<Batch> = self.log.streams[kind.index()].summaries.extract_if(.., ended).collect();
+        for batch in ended {
+            self.flushes.cache.unflushed = true;
+            self.map.changes.touch(batch.segment);
+            self.map.segments[batch.segment as usize].pins -= 1;
+            if batch.completed == Some(true) && !self.fenced {
+                self.map.segments[batch.segment as usize].summary_block = batch.start;
+                self.note_undurable(batch.segment);
+                self.close_segment(batch.segment, batch.start + batch.blocks);
+            } else {
+                self.cover(CoverageMark::SummaryFailed);
+                self.notice(Notice::CacheWriteFailed { segment: batch.segment });
+                self.close_segment(batch.segment, batch.start);
+            }
+            self.log.spare_batches.push(batch);
+        }
+    }
+
+    /// The segment has blocks that no flush of the cache has made durable.
+    fn note_undurable(&mut self, segment: u32) {
+        if !self.flushes.undurable.contains(&segment) {
+            self.flushes.undurable.push(segment);
+        }
+    }
+
     /// The planted bug: promises before the earlier batches are there.
     fn apply_out_of_order(&mut self, kind: StreamKind, op: u32) {
         let in_flight = &mut self.log.streams[kind.index()].in_flight;
-        let at = in_flight.iter().position(|batch| batch.op == op).expect("it is in flight");
-        if let Some(batch) = in_flight.remove(at) {
+        let at = in_flight.iter().position(|batch| batch.op == op);
+        if let Some(batch) = at.and_then(|at| in_flight.remove(at)) {
             self.apply_batch(kind, batch);
         }
     }
@@ -405,19 +440,10 @@ impl Context {
         let segment = &mut self.map.segments[batch.segment as usize];
         segment.pins -= 1;
         segment.completed = segment.completed.max(batch.start + batch.blocks);
-        if !self.flushes.undurable.contains(&batch.segment) {
-            self.flushes.undurable.push(batch.segment);
-        }
-        if batch.is_summary {
-            let segment = &mut self.map.segments[batch.segment as usize];
-            segment.summary_block = batch.start;
-            segment.phase = SegmentPhase::Sealed;
-            self.map.sealed(batch.segment);
-        } else {
-            let stream = &mut self.log.streams[kind.index()];
-            stream.completed_sequence = stream.completed_sequence.max(batch.stream_sequence + 1);
-            stream.tries = 0;
-        }
+        self.note_undurable(batch.segment);
+        let stream = &mut self.log.streams[kind.index()];
+        stream.completed_sequence = stream.completed_sequence.max(batch.stream_sequence + 1);
+        stream.tries = 0;
         if !batch.marks.is_empty() {
             self.log.marks_ticket = self.flushes.cache.ticket();
         }
@@ -442,23 +468,10 @@ impl Context {
     fn rewrite_batches(&mut self, kind: StreamKind) {
         let failed: Vec<Batch> = self.log.streams[kind.index()].in_flight.drain(..).collect();
         let first = failed.first().expect("a batch failed");
-        let (number, start) = (first.segment, first.start);
-        let (sequence, was_summary) = (first.stream_sequence, first.is_summary);
+        let (number, start, sequence) = (first.segment, first.start, first.stream_sequence);
         self.notice(Notice::CacheWriteFailed { segment: number });
         let stream = &mut self.log.streams[kind.index()];
         stream.broken = false;
-        if was_summary {
-            self.coverage.add(CoverageMark::SummaryFailed);
-            // The segment is whole, it only has no summary; batches after it are in another
-            // segment.
-            let mut rest = failed.into_iter();
-            let summary = rest.next().expect("a batch failed");
-            stream.in_flight.extend(rest);
-            self.map.segments[number as usize].pins -= 1;
-            self.close_segment(number, start);
-            self.log.spare_batches.push(summary);
-            return;
-        }
         self.coverage.add(CoverageMark::BatchMoved);
         stream.tries += 1;
         stream.next_sequence = sequence;

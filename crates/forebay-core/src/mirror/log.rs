@@ -102,9 +102,8 @@ impl Context {
 
     /// A write of a batch to a member has ended.
     pub(crate) fn half_written(&mut self, kind: StreamKind, op: u32, member: u8, ok: bool) {
-        let in_flight = self.log.streams[kind.index()].in_flight.iter_mut();
-        let mut open = in_flight.filter(|batch| batch.completed.is_none());
-        let batch = open.find(|batch| batch.op == op || batch.twin == op);
+        let stream = &mut self.log.streams[kind.index()];
+        let batch = stream.incomplete(|batch| batch.op == op || batch.twin == op);
         if batch.is_none() && fault::planted(PlantedBug::CountHalfBatches) {
             return;
         }
@@ -133,7 +132,7 @@ impl Context {
         let keeps = fault::planted(PlantedBug::KeepLostFill);
         let Some(mirror) = &self.mirror else { return };
         let mut half = false;
-        for batch in &mut self.log.streams[kind.index()].in_flight {
+        for batch in self.log.streams[kind.index()].all_in_flight() {
             let ended = batch.op == NO_OP && batch.twin == NO_OP;
             let pair = self.map.segments.get((batch.segment + mirror.columns) as usize);
             let pair = pair.is_some_and(|twin| twin.phase == SegmentPhase::Twin);

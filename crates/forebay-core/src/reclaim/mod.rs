@@ -29,7 +29,7 @@ use crate::reclaim::compaction::{Compacting, Compaction};
 use crate::reclaim::policy::{Block, Candidate, Choice, Keep, Keeping, Kept, Victims, View};
 use crate::reclaim::relocate::Relocations;
 use alloc::vec::Vec;
-use forebay_format::{StreamKind, summary};
+use forebay_format::StreamKind;
 
 /// Segments of the append window that fills leave alone.
 pub(crate) const FILL_RESERVE: usize = 2;
@@ -314,7 +314,7 @@ impl Reclaim {
         let blocks = cx.map.geometry.segment_blocks;
         // A segment full of dirty blocks gains nothing when it is moved; without room, nothing can
         // be moved at all.
-        let most = blocks - summary::reserved_blocks(blocks);
+        let most = cx.batch_blocks();
         View {
             policy: cx.config.pool.reclaim_policy,
             segment_blocks: blocks,

@@ -109,7 +109,8 @@ pub(crate) struct Rig {
     pub(crate) asked_for_notes: Vec<u64>,
     /// Metadata cannot be read from these bytes of the cache device.
     pub(crate) unreadable_meta: Range<u64>,
-    /// The next read of the cache device that begins at this byte hangs, until [`Rig::release`].
+    /// The next read of the cache device, or write of metadata to it, that begins at this byte
+    /// hangs, until [`Rig::release`].
     pub(crate) hangs: Option<u64>,
     /// Flushes of the cache device fail.
     pub(crate) unflushable: bool,
@@ -502,7 +503,8 @@ impl Rig {
                     let bytes = self.engine.meta(op).to_vec();
                     self.store(offset, &bytes);
                 }
-                self.done.push((op, End::Good(0)));
+                let hangs = self.hangs.take_if(|at| *at == offset).is_some();
+                if hangs { &mut self.hung } else { &mut self.done }.push((op, End::Good(0)));
             }
             Action::Flush { op, device: Device::Cache } if self.unflushable => {
                 self.done.push((op, End::Failed));
