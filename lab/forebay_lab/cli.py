@@ -120,6 +120,17 @@ def minutes(seconds: float) -> str:
     return f"{seconds // 60} min {seconds % 60:02} s" if seconds >= 60 else f"{seconds} s"
 
 
+def catalogue() -> str:
+    """The experiments and how long they take. `lab/list.txt` is the same, for who has not installed the lab."""
+    lines = []
+    for experiment in experiments(HOME):
+        quick, full = (
+            minutes(sum(row.seconds for row in experiment.rows(scale))) for scale in (Scale.QUICK, Scale.FULL)
+        )
+        lines.append(f"{experiment.name:<11} {experiment.title}\n{'':<11} quick {quick}, full {full}\n")
+    return "".join(lines)
+
+
 def chosen(experiment: Experiment, scale: Scale, only: Sequence[str]) -> list[Row]:
     """The rows of a scale, or those of them that were asked for."""
     rows = list(experiment.rows(scale))
@@ -188,11 +199,7 @@ def show(experiment: Experiment, run: store.Run) -> None:
 @app.command("list")
 def list_command() -> None:
     """The experiments, how long they take, and the runs there are."""
-    table = Table("experiment", "what", "quick", "full")
-    for experiment in experiments(HOME):
-        times = [minutes(sum(row.seconds for row in experiment.rows(scale))) for scale in (Scale.QUICK, Scale.FULL)]
-        table.add_row(experiment.name, experiment.title, *times)
-    out.print(table)
+    print(catalogue(), end="")
     for run in store.all_runs(RUNS):
         state = f"{len(run.missing)} rows missing" if run.missing else "complete"
         out.print(f"{run.path.name}: {state}")

@@ -1,4 +1,4 @@
-"""A run in a document: its tables between two lines of comment, its drawings in the folder `img` beside it."""
+"""A run in a document: its tables between two lines of comment, its drawings in a folder `img`."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ def write(experiment: Experiment, run: Run, document: Path) -> None:
     old = document.read_text() if document.exists() else ""
     if harness.between(old, begin, end, "") is None:
         raise Refused(f"{document} has no lines {begin} and {end}, between which this would go")
-    document.write_text(harness.between(old, begin, end, section(experiment, run, document.parent / "img")) or old)
+    document.write_text(harness.between(old, begin, end, section(experiment, run, document.parent)) or old)
 
 
-def section(experiment: Experiment, run: Run, images: Path) -> str:
+def section(experiment: Experiment, run: Run, folder: Path) -> str:
     """The tables, links to the drawings, and how it was measured."""
     results = run.results()
     parts = [f"**{one}**" for one in said_first(run)]
     parts.append(table(experiment.table(results)))
     if isinstance(experiment, Detailed):
         parts.append(table(experiment.details(results)))
-    images.mkdir(exist_ok=True)
+    # Documents in folders share the drawings of the folder above.
+    images = Path("../img") if (folder / "../img").is_dir() else Path("img")
+    (folder / images).mkdir(exist_ok=True)
     for picture in experiment.pictures(results):
-        file = images / f"lab-{run.experiment}-{picture.name}.svg"
+        file = folder / images / f"lab-{run.experiment}-{picture.name}.svg"
         # Neither a date nor random names: the same figures are the same file.
         picture.figure.savefig(file, format="svg", metadata={"Date": None})
-        parts.append(f"![{picture.title}](img/{file.name})")
+        parts.append(f"![{picture.title}]({images}/{file.name})")
     for original in experiment.originals():
         parts += [f"Published: {original.what}", table(original.table)]
     # The folder says nothing to others; what it lies on does.

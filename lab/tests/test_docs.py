@@ -26,4 +26,9 @@ def test_only_what_is_between_the_lines_changes(tmp_path: Path) -> None:
     assert "| b   | 2 |" in text and "(img/lab-counting-n.svg)" in text and "cores: 2" in text
     drawn = (tmp_path / "img/lab-counting-n.svg").read_bytes()
     docs.write(experiment, run, document)
+    below = tmp_path / "results/evaluation.md"
+    below.parent.mkdir()
+    below.write_text(text)
+    docs.write(experiment, run, below)
+    assert "(../img/lab-counting-n.svg)" in below.read_text() and not (below.parent / "img").exists()
     assert document.read_text() == text and (tmp_path / "img/lab-counting-n.svg").read_bytes() == drawn
