@@ -19,6 +19,7 @@ pub(crate) mod locks;
 pub(crate) mod mirror;
 pub(crate) mod operations;
 pub(crate) mod pages;
+pub(crate) mod queue;
 pub(crate) mod recovery_reads;
 pub(crate) mod replies;
 pub(crate) mod requests;

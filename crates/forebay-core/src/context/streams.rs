@@ -3,6 +3,7 @@
 
 use crate::api::{Nanos, Span};
 use crate::context::pages::Page;
+use crate::context::queue::Queue;
 use crate::map::MASK_FULL;
 use crate::map::segment::Key;
 use alloc::collections::VecDeque;
@@ -76,7 +77,7 @@ pub(crate) struct Batch {
 /// One append stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    pub(crate) queue: VecDeque<Item>,
+    pub(crate) queue: Queue,
     /// Since when there is something in the queue.
     pub(crate) queued_since: Nanos,
     pub(crate) in_flight: VecDeque<Batch>,
@@ -103,7 +104,7 @@ pub(crate) struct Stream {
 impl Stream {
     pub(crate) fn new() -> Self {
         Self {
-            queue: VecDeque::new(),
+            queue: Queue::default(),
             queued_since: 0,
             in_flight: VecDeque::new(),
             summaries: Vec::new(),
@@ -178,10 +179,7 @@ impl Stream {
 
     /// Takes all marks and intents out of the queue.
     pub(crate) fn take_without_payload(&mut self) -> Vec<Item> {
-        let (data, others): (VecDeque<Item>, VecDeque<Item>) =
-            self.queue.drain(..).partition(|item| item.span.is_some());
-        self.queue = data;
-        others.into()
+        self.queue.take(|item| item.span.is_none()).into()
     }
 
     pub(crate) fn describe(&self, end: u32) -> alloc::string::String {

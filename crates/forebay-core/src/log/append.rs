@@ -21,7 +21,6 @@ use crate::context::sectors::push_span;
 use crate::context::streams::{Batch, Item, ItemKind, ItemOwner};
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::{BlockState, SegmentPhase};
-use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use forebay_format::batch::{BatchHeader, BatchKind, ENTRIES_MAX, Entry};
@@ -178,10 +177,7 @@ impl Context {
             return;
         }
         self.cover(CoverageMark::FillsForgotten);
-        let queue = core::mem::take(&mut self.log.streams[kind.index()].queue);
-        let (ended, others): (VecDeque<Item>, VecDeque<Item>) = queue.into_iter().partition(ends);
-        self.log.streams[kind.index()].queue = others;
-        for item in ended {
+        for item in self.log.streams[kind.index()].queue.take(ends) {
             self.item_done(item, None);
         }
     }
@@ -392,6 +388,9 @@ impl Context {
 
     /// Seals the segments whose summaries have ended. Without its summary a segment is whole, too.
     fn settle_summaries(&mut self, kind: StreamKind) {
+        if self.log.streams[kind.index()].summaries.is_empty() {
+            return;
+        }
         let ended = |batch: &mut Batch| batch.completed.is_some();
         let ended: Vec<Batch> = self.log.streams[kind.index()].summaries.extract_if(.., ended).collect();
         for batch in ended {

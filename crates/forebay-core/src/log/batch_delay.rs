@@ -31,11 +31,10 @@ impl Context {
             return false;
         }
         let late = self.now >= stream.queued_since + DELAY_NS;
-        let delays = stream.queue.iter().all(|item| match item.done {
-            ItemOwner::Survivor(_) => self.log.survivor_reads > 0,
-            ItemOwner::Fill(..) => !late && self.pages.available(PageUse::Fill) > self.fills.len() as u32,
-            _ => false,
-        });
+        let fills_may = !late && self.pages.available(PageUse::Fill) > self.fills.len() as u32;
+        let delays = stream.queue.others() == 0
+            && (stream.queue.survivors() == 0 || self.log.survivor_reads > 0)
+            && (stream.queue.fills() == 0 || fills_may);
         // The one that has waited longest stands for all: each was looked at just now.
         let may_wait = |owner| match owner {
             ItemOwner::Survivor(_) => true,

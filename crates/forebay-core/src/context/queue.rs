@@ -1,0 +1,79 @@
+//! What waits in a stream for a batch, in order, and how much of it nobody waits for: that is asked
+//! in every turn, so it is counted and not looked for.
+
+use crate::context::streams::{Item, ItemOwner};
+use alloc::collections::VecDeque;
+
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    items: VecDeque<Item>,
+    fills: usize,
+    survivors: usize,
+    others: usize,
+}
+
+impl Queue {
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Read fills in it.
+    pub(crate) fn fills(&self) -> usize {
+        self.fills
+    }
+
+    /// Relocated blocks in it.
+    pub(crate) fn survivors(&self) -> usize {
+        self.survivors
+    }
+
+    /// All that is neither.
+    pub(crate) fn others(&self) -> usize {
+        self.others
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Item> {
+        self.items.iter()
+    }
+
+    pub(crate) fn front(&self) -> Option<&Item> {
+        self.items.front()
+    }
+
+    pub(crate) fn push_back(&mut self, item: Item) {
+        *self.count(item.done) += 1;
+        self.items.push_back(item);
+    }
+
+    pub(crate) fn push_front(&mut self, item: Item) {
+        *self.count(item.done) += 1;
+        self.items.push_front(item);
+    }
+
+    pub(crate) fn pop_front(&mut self) -> Option<Item> {
+        let item = self.items.pop_front()?;
+        *self.count(item.done) -= 1;
+        Some(item)
+    }
+
+    /// Takes out all items of which this is true; the others keep their order.
+    pub(crate) fn take(&mut self, is_it: impl Fn(&Item) -> bool) -> VecDeque<Item> {
+        let items = core::mem::take(&mut self.items);
+        let (taken, others): (VecDeque<Item>, VecDeque<Item>) = items.into_iter().partition(is_it);
+        *self = Self::default();
+        others.into_iter().for_each(|item| self.push_back(item));
+        taken
+    }
+
+    fn count(&mut self, owner: ItemOwner) -> &mut usize {
+        match owner {
+            ItemOwner::Fill(..) => &mut self.fills,
+            ItemOwner::Survivor(_) => &mut self.survivors,
+            _ => &mut self.others,
+        }
+    }
+}
