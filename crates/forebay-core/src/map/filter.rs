@@ -1,5 +1,5 @@
-//! A set of keys that errs on one side: a key that was put in is always found, and about one of five
-//! hundred others too.
+//! A set of keys that errs on one side: a key that was put in is always found, and about one of
+//! five hundred others too.
 //!
 //! A Bloom filter of which each key has all its bits in one word, so that a look costs one access
 //! to memory (Putze, Sanders, Singler: Cache-, hash- and space-efficient Bloom filters, 2007).
