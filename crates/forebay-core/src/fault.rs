@@ -242,6 +242,9 @@ planted_bugs! {
     EndIsZeroes = "end-is-zeroes",
     /// An operation on a cache device that has ended for a moment counts as failed.
     FailAtEnd = "fail-at-end",
+    /// At a start, blocks that the log has replaced since the checkpoint are listed like all
+    /// others, and are not found when the log replaces them.
+    ListReplaced = "list-replaced",
 }
 
 impl PlantedBug {

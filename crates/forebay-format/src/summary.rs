@@ -76,16 +76,19 @@ pub fn encode(items: impl ExactSizeIterator<Item = Option<SummaryItem>>) -> Vec<
 /// the payload against the checksum in the summary's entry. An item that no writer produces is
 /// taken for a slot without data.
 pub fn decode(payload: &[u8], slots: u32) -> impl Iterator<Item = Option<SummaryItem>> {
-    payload.chunks_exact(ITEM_BYTES).take(slots as usize).map(|from| {
-        let word = |at: usize| u32::from_le_bytes([from[at], from[at + 1], from[at + 2], from[at + 3]]);
-        let packed = u64::from(word(0)) | u64::from(word(4)) << 32;
-        let item = SummaryItem {
-            volume: VolumeId((packed >> 48) as u16 & 0xff),
-            block: packed & (VOLUME_BLOCKS_MAX - 1),
-            sector_mask: (packed >> 40) as u8,
-            crc32c: word(8),
-            flush_epoch: word(12),
-        };
-        (packed & FLAG_DATA != 0 && item.is_possible()).then_some(item)
-    })
+    payload.as_chunks::<ITEM_BYTES>().0.iter().take(slots as usize).map(decode_item)
+}
+
+#[inline]
+fn decode_item(from: &[u8; ITEM_BYTES]) -> Option<SummaryItem> {
+    let item = u128::from_le_bytes(*from);
+    let packed = item as u64;
+    let item = SummaryItem {
+        volume: VolumeId((packed >> 48) as u16 & 0xff),
+        block: packed & (VOLUME_BLOCKS_MAX - 1),
+        sector_mask: (packed >> 40) as u8,
+        crc32c: (item >> 64) as u32,
+        flush_epoch: (item >> 96) as u32,
+    };
+    (packed & FLAG_DATA != 0 && item.is_possible()).then_some(item)
 }

@@ -34,14 +34,19 @@ impl BlockSet {
         leaves * size_of::<Leaf>() + self.leaves.capacity() * 8 + self.present.capacity() * 8
     }
 
-    pub(crate) fn insert(&mut self, block: u64) {
-        let index = (block / LEAF_BITS) as usize;
+    /// The leaf with this number.
+    #[inline]
+    fn leaf_mut(&mut self, index: usize) -> &mut Leaf {
         if index >= self.leaves.len() {
             self.leaves.resize_with(index + 1, || None);
             self.present.resize(index / 64 + 1, 0);
         }
-        let leaf =
-            self.leaves[index].get_or_insert_with(|| Box::new(Leaf { words: [0; LEAF_WORDS], count: 0 }));
+        self.leaves[index].get_or_insert_with(|| Box::new(Leaf { words: [0; LEAF_WORDS], count: 0 }))
+    }
+
+    pub(crate) fn insert(&mut self, block: u64) {
+        let index = (block / LEAF_BITS) as usize;
+        let leaf = self.leaf_mut(index);
         let word = &mut leaf.words[(block % LEAF_BITS / 64) as usize];
         let bit = 1 << (block % 64);
         if *word & bit == 0 {
@@ -49,6 +54,24 @@ impl BlockSet {
             leaf.count += 1;
             self.len += 1;
             self.present[index / 64] |= 1 << (index % 64);
+        }
+    }
+
+    /// Inserts neighbouring blocks.
+    pub(crate) fn insert_run(&mut self, first: u64, count: u64) {
+        let end = first + count;
+        let mut at = first;
+        while at < end {
+            let index = (at / LEAF_BITS) as usize;
+            let of_word = (64 - at % 64).min(end - at);
+            let leaf = self.leaf_mut(index);
+            let word = &mut leaf.words[(at % LEAF_BITS / 64) as usize];
+            let new = u64::MAX >> (64 - of_word) << (at % 64) & !*word;
+            *word |= new;
+            leaf.count += new.count_ones();
+            self.len += u64::from(new.count_ones());
+            self.present[index / 64] |= 1 << (index % 64);
+            at += of_word;
         }
     }
 
@@ -122,7 +145,11 @@ mod tests {
         for _ in 0..50_000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let block = ((seed >> 40) % 3_000_000) & !((seed >> 36) & 0xff);
-            if seed >> 63 == 0 {
+            if seed >> 57 == 0 {
+                let count = (seed >> 10) % 200;
+                set.insert_run(block, count);
+                model.extend(block..block + count);
+            } else if seed >> 63 == 0 {
                 set.insert(block);
                 model.insert(block);
             } else {

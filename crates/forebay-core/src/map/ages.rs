@@ -69,6 +69,11 @@ impl Marks {
         self.of(slot)
     }
 
+    /// Nothing was noted.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.end == 0
+    }
+
     /// What a slot that was noted counts as.
     pub(crate) fn of(&self, slot: u32) -> Born {
         let after = self.marks.partition_point(|(first, _)| *first <= slot);

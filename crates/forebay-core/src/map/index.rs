@@ -12,7 +12,13 @@
 //! shards; a group gets its cells when one of its keys is wanted ([`Index::expand`]), or when there
 //! is nothing else to do. Until then its list is all there is of it: [`Index::get`] searches it,
 //! slowly, and [`Index::insert`] and [`Index::remove`] must not be called for its keys (I46).
+//!
+//! The keys that the log behind the checkpoint changes are known before the lists are filled. They
+//! get cells at once, in an index of their own ([`Early`]), with a few others that the filter
+//! cannot tell from them. When the log has been applied, they join the lists.
 
+use crate::fault::{self, PlantedBug};
+use crate::map::filter::KeyFilter;
 use crate::map::segment::Key;
 use alloc::boxed::Box;
 use alloc::vec;
@@ -34,6 +40,8 @@ const STEPS: usize = 8;
 const GROUP_SHARDS_BITS: u32 = 2;
 /// As many lists can be appended to in turn from the second-level cache of a processor.
 const GROUPS_MAX: usize = 4096;
+/// Slots that are appended to a list together: a line of a processor's cache.
+const CHUNK: usize = 16;
 
 #[derive(Debug, Default)]
 struct Shard {
@@ -56,8 +64,24 @@ pub(crate) struct Index {
     /// Slots that have no cells yet, by group; empty if all have some.
     lists: Vec<Option<Vec<u32>>>,
     group_shift: u32,
-    /// Groups with a list.
+    /// Groups with a list, and one more while there are `early` entries.
     listed: usize,
+    early: Option<Box<Early>>,
+    /// While lists are filled: the next slots of each, and how many. As many lists as there are lie
+    /// in more pages than a processor finds quickly, so slots are appended chunk by chunk.
+    chunks: Vec<Chunk>,
+    chunks_used: Vec<u8>,
+}
+
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+struct Chunk([u32; CHUNK]);
+
+/// Entries of the keys that a log is about to change.
+#[derive(Debug)]
+struct Early {
+    keys: KeyFilter,
+    index: Index,
 }
 
 /// Finaliser of SplitMix64 (Steele, Lea, Flood 2014): every bit of the key reaches every bit of the
@@ -115,6 +139,9 @@ impl Index {
             lists: Vec::new(),
             group_shift: 64,
             listed: 0,
+            early: None,
+            chunks: Vec::new(),
+            chunks_used: Vec::new(),
         }
     }
 
@@ -137,14 +164,24 @@ impl Index {
     pub(crate) fn bytes(&self) -> usize {
         let cells: usize = self.shards.iter().map(|shard| shard.cells.len() * size_of::<u32>()).sum();
         let lists: usize = self.lists.iter().flatten().map(|list| list.capacity() * size_of::<u32>()).sum();
-        cells + lists + self.shards.len() * size_of::<Shard>() + self.lists.len() * size_of::<Vec<u32>>()
+        let early = self.early.as_ref().map_or(0, |early| early.index.bytes());
+        cells
+            + lists
+            + early
+            + self.shards.len() * size_of::<Shard>()
+            + self.lists.len() * size_of::<Vec<u32>>()
     }
 
     pub(crate) fn get(&self, key: Key, key_of: impl Fn(u32) -> Key) -> Option<u32> {
         let hash = hash(key);
-        if let Some(list) = self.list(hash) {
-            // The last one is what would be found after the group is expanded.
-            return list.iter().rev().copied().find(|slot| key_of(*slot) == key);
+        if self.listed > 0 {
+            if let Some(early) = self.early_of(hash) {
+                return early.index.get(key, &key_of as &dyn Fn(u32) -> Key);
+            }
+            if let Some(list) = self.list(hash) {
+                // The last one is what would be found after the group is expanded.
+                return list.iter().rev().copied().find(|slot| key_of(*slot) == key);
+            }
         }
         let shard = &self.shards[self.shard(hash)];
         shard.find(hash, |slot| key_of(slot) == key).map(|(_, slot)| slot)
@@ -152,8 +189,14 @@ impl Index {
 
     /// Maps `key` to `slot`; returns the slot it was mapped to before.
     pub(crate) fn insert(&mut self, key: Key, slot: u32, key_of: impl Fn(u32) -> Key) -> Option<u32> {
-        assert!(!self.is_listed(key), "I46: the group was expanded");
         let hash = hash(key);
+        if self.listed > 0
+            && let Some(early) = self.early_to_change(hash)
+        {
+            let old = early.insert(key, slot, &key_of as &dyn Fn(u32) -> Key);
+            self.len += usize::from(old.is_none());
+            return old;
+        }
         let index = self.shard(hash);
         let (step, slot_bits) = (self.step, self.slot_bits);
         assert!(slot < slot_mask(slot_bits), "slots have numbers below their count");
@@ -176,8 +219,14 @@ impl Index {
 
     /// Removes `key`; returns the slot it was mapped to.
     pub(crate) fn remove(&mut self, key: Key, key_of: impl Fn(u32) -> Key) -> Option<u32> {
-        assert!(!self.is_listed(key), "I46: the group was expanded");
         let hash = hash(key);
+        if self.listed > 0
+            && let Some(early) = self.early_to_change(hash)
+        {
+            let old = early.remove(key, &key_of as &dyn Fn(u32) -> Key);
+            self.len -= usize::from(old.is_some());
+            return old;
+        }
         let index = self.shard(hash);
         let shard = &mut self.shards[index];
         let (at, slot) = shard.find(hash, |slot| key_of(slot) == key)?;
@@ -189,36 +238,121 @@ impl Index {
 
     // --- loading
 
-    /// Everything that is loaded from now on goes into lists, of about `entries` entries in all.
-    /// The index is empty.
-    pub(crate) fn begin_loading(&mut self, entries: usize) {
+    /// Everything that is loaded from now on goes into lists, of about `entries` entries in all;
+    /// but for these keys. The index is empty.
+    pub(crate) fn begin_loading(&mut self, entries: usize, early: &[Key]) {
         assert!(self.len == 0, "only an empty index is loaded");
         let groups = (self.shards.len() >> GROUP_SHARDS_BITS).clamp(1, GROUPS_MAX);
         let share = entries / groups;
         // Keys spread evenly over the groups: six standard deviations more keep nearly every list
         // from growing.
-        let room = share + 6 * share.isqrt() + 8;
+        let room = share + 6 * share.isqrt() + CHUNK;
         self.lists.resize_with(groups, || Some(Vec::with_capacity(room)));
+        self.chunks.resize(groups, Chunk([0; CHUNK]));
+        self.chunks_used.resize(groups, 0);
         self.group_shift = 64 - groups.trailing_zeros();
         self.listed = groups;
+        if !early.is_empty() {
+            self.listed += 1;
+            let keys = KeyFilter::new(early.iter().map(|key| hash(*key)));
+            let index =
+                Self { slot_bits: self.slot_bits, ..Self::new((early.len() as u32).saturating_mul(2)) };
+            self.early = Some(Box::new(Early { keys, index }));
+        }
     }
 
     fn list(&self, hash: u64) -> Option<&Vec<u32>> {
         self.lists.get(high_bits(hash, self.group_shift)).and_then(Option::as_ref)
     }
 
-    /// Notes that `key` is mapped to `slot`, if its group has a list.
-    pub(crate) fn load(&mut self, key: Key, slot: u32) -> bool {
-        let group = high_bits(hash(key), self.group_shift);
-        let Some(Some(list)) = self.lists.get_mut(group) else { return false };
-        list.push(slot);
+    /// What has the entry of a key that a log changes.
+    fn early_of(&self, hash: u64) -> Option<&Early> {
+        self.early.as_deref().filter(|early| early.keys.may_hold(hash))
+    }
+
+    /// The index that has, or gets, the entry of a key that a log changes. Other keys must have
+    /// cells if they are to be changed.
+    #[cold]
+    fn early_to_change(&mut self, hash: u64) -> Option<&mut Self> {
+        if self.early_of(hash).is_none() {
+            assert!(self.list(hash).is_none(), "I46: the group was expanded");
+            return None;
+        }
+        self.early.as_deref_mut().map(|early| &mut early.index)
+    }
+
+    /// Notes that `key` is mapped to `slot`. Returns the slot that it was mapped to before, if that
+    /// is found at once.
+    #[inline]
+    pub(crate) fn load(&mut self, key: Key, slot: u32, key_of: impl Fn(u32) -> Key) -> Option<u32> {
+        let hash = hash(key);
+        if self.early_of(hash).is_some() && !fault::planted(PlantedBug::ListReplaced) {
+            return self.insert(key, slot, key_of);
+        }
+        self.append(hash, slot);
         self.len += 1;
-        true
+        None
+    }
+
+    #[inline]
+    fn append(&mut self, hash: u64, slot: u32) {
+        let group = high_bits(hash, self.group_shift);
+        let (chunk, used) = (&mut self.chunks[group].0, &mut self.chunks_used[group]);
+        chunk[usize::from(*used) % CHUNK] = slot;
+        *used += 1;
+        if usize::from(*used) == CHUNK {
+            *used = 0;
+            let list = self.lists[group].as_mut().expect("groups keep their lists while they are filled");
+            list.extend_from_slice(chunk);
+        }
+    }
+
+    /// Everything was loaded.
+    pub(crate) fn end_loading(&mut self) {
+        let chunks = core::mem::take(&mut self.chunks).into_iter();
+        let chunks = chunks.zip(core::mem::take(&mut self.chunks_used));
+        for (list, (chunk, used)) in self.lists.iter_mut().zip(chunks) {
+            let list = list.as_mut().expect("groups keep their lists while they are filled");
+            list.extend_from_slice(&chunk.0[..used.into()]);
+        }
+    }
+
+    /// The log has been applied: what it named is like everything else.
+    pub(crate) fn end_early(&mut self, key_of: impl Fn(u32) -> Key) {
+        let Some(early) = self.early.take() else { return };
+        self.listed -= 1;
+        self.len -= early.index.len;
+        for slot in early.index.slots() {
+            let key = key_of(slot);
+            match self.lists.get_mut(high_bits(hash(key), self.group_shift)) {
+                Some(Some(list)) => {
+                    list.push(slot);
+                    self.len += 1;
+                }
+                _ => drop(self.insert(key, slot, &key_of)),
+            }
+        }
+        self.forget_lists();
+    }
+
+    fn forget_lists(&mut self) {
+        if self.listed == 0 {
+            self.lists = Vec::new();
+        }
+    }
+
+    /// Slots that have cells.
+    fn slots(&self) -> impl Iterator<Item = u32> {
+        self.shards.iter().flat_map(|shard| {
+            let cells = shard.cells.iter().filter(|cell| **cell != EMPTY);
+            cells.map(|cell| (cell & slot_mask(shard.slot_bits)) - 1)
+        })
     }
 
     /// True if the group of a key has no cells yet.
     pub(crate) fn is_listed(&self, key: Key) -> bool {
-        self.listed > 0 && self.list(hash(key)).is_some()
+        let hash = hash(key);
+        self.listed > 0 && self.list(hash).is_some() && self.early_of(hash).is_none()
     }
 
     /// True if there are groups that have no cells yet.
@@ -260,9 +394,7 @@ impl Index {
             shard.len += 1;
             self.len += 1;
         }
-        if self.listed == 0 {
-            self.lists = Vec::new();
-        }
+        self.forget_lists();
         displaced
     }
 
@@ -403,18 +535,19 @@ mod tests {
         let keys: Vec<Key> = (0..100_000).map(|block| Key::new(VolumeId(1), block * 3)).collect();
         let key_of = |slot: u32| keys[slot as usize % keys.len()];
         let mut index = Index::new(200_000);
-        index.begin_loading(keys.len());
+        index.begin_loading(keys.len(), &[]);
         for (slot, key) in keys.iter().enumerate() {
-            assert!(index.load(*key, slot as u32));
+            assert_eq!(index.load(*key, slot as u32, key_of), None);
         }
         // The same key once more, in another slot.
-        assert!(index.load(keys[77], 100_077));
+        assert_eq!(index.load(keys[77], 100_077, key_of), None);
+        index.end_loading();
         assert_eq!((index.len(), index.get(keys[77], key_of)), (100_001, Some(100_077)));
         for (slot, key) in keys.iter().enumerate().step_by(997) {
             assert!(index.is_listed(*key) || index.get(*key, key_of) == Some(slot as u32));
             let displaced = index.expand(index.group(*key), key_of);
             assert!(displaced.is_empty() || displaced == [77]);
-            assert!(!index.is_listed(*key) && !index.load(*key, 5));
+            assert!(!index.is_listed(*key));
             assert_eq!(index.get(*key, key_of), Some(slot as u32));
         }
         while let Some(group) = index.any_listed() {
@@ -424,6 +557,51 @@ mod tests {
         for (slot, key) in keys.iter().enumerate().filter(|(slot, _)| *slot != 77) {
             assert_eq!(index.get(*key, key_of), Some(slot as u32));
         }
+    }
+
+    #[test]
+    fn what_a_log_changes_is_found_at_once_and_listed_afterwards() {
+        let keys: Vec<Key> = (0..50_000).map(|block| Key::new(VolumeId(2), block * 5)).collect();
+        let key_of = |slot: u32| keys[slot as usize % keys.len()];
+        let changed: Vec<Key> = keys.iter().copied().step_by(3).collect();
+        let mut index = Index::new(200_000);
+        index.begin_loading(keys.len(), &changed);
+        for (slot, key) in keys.iter().enumerate() {
+            assert_eq!(index.load(*key, slot as u32, key_of), None);
+        }
+        assert_eq!(index.load(keys[3], 50_003, key_of), Some(3), "what was loaded twice");
+        index.end_loading();
+        assert_eq!(index.len(), keys.len());
+        assert!(changed.iter().all(|key| !index.is_listed(*key)));
+        // The log: each third key gets another slot, each sixth is removed afterwards.
+        for (slot, key) in keys.iter().enumerate().step_by(3) {
+            let before = if slot == 3 { 50_003 } else { slot as u32 };
+            assert_eq!(index.insert(*key, slot as u32 + 100_000, key_of), Some(before));
+            if slot % 2 == 0 {
+                assert_eq!(index.remove(*key, key_of), Some(slot as u32 + 100_000));
+            }
+        }
+        // A group that got its cells meanwhile.
+        let other = *keys.iter().find(|key| index.is_listed(**key)).expect("most are listed");
+        index.expand(index.group(other), key_of);
+        index.end_early(key_of);
+        assert!(index.is_listing() && !index.is_listed(other));
+        let check = |index: &Index| {
+            for (slot, key) in keys.iter().enumerate().step_by(7) {
+                let expected = match slot % 6 {
+                    0 => None,
+                    3 => Some(slot as u32 + 100_000),
+                    _ => Some(slot as u32),
+                };
+                assert_eq!(index.get(*key, key_of), expected);
+            }
+            assert_eq!(index.len(), keys.len() - keys.len().div_ceil(6));
+        };
+        check(&index);
+        while let Some(group) = index.any_listed() {
+            assert!(index.expand(group, key_of).is_empty());
+        }
+        check(&index);
     }
 
     #[test]

@@ -2,10 +2,16 @@
 //! make of it, but without a look at what else is cached, since every block of a checkpoint has one
 //! slot. (What a device that lost writes makes of that is found when the slots get their cells, see
 //! [`CacheMap::settle_key`].)
+//!
+//! 1. [`CacheMap::load_segment`]: the slots of each segment, in any order of segments.
+//! 2. [`CacheMap::index_loaded`]: all of them enter the index. By now it is known what the log
+//!    behind the checkpoint changes, and those blocks are prepared at once (I46).
+//! 3. The log is applied, then [`CacheMap::replayed`].
 
 use crate::map::ages::Born;
 use crate::map::segment::{BlockState, Key};
-use crate::map::{CacheMap, MASK_FULL, key_of};
+use crate::map::{CacheMap, MASK_FULL, VolumeMap, key_of};
+use alloc::vec::Vec;
 
 /// A slot as recovery found it.
 #[derive(Clone, Copy, Debug)]
@@ -19,69 +25,104 @@ pub(crate) struct FoundSlot {
     pub(crate) state: BlockState,
 }
 
-/// Blocks to count for one volume.
-#[derive(Default)]
-struct Tally {
-    volume: usize,
+/// Neighbouring blocks of one volume that are to be counted.
+#[derive(Clone, Copy, Default)]
+struct Run {
+    /// Key of the first one.
+    first: u64,
+    blocks: u64,
+    state: Option<BlockState>,
+    /// Of dirty blocks.
     born: Born,
-    cached: u64,
-    dirty: u64,
 }
 
 impl CacheMap {
-    /// What [`CacheMap::load_segment`] brings is only listed, `blocks` blocks in all.
-    pub(crate) fn begin_loading(&mut self, blocks: usize) {
-        self.index.begin_loading(blocks);
+    /// Slots are loaded from now on. No volume has an order.
+    pub(crate) fn begin_loading(&mut self) {
+        self.loading = true;
     }
 
-    /// Takes in the slots of a segment, in ascending order. No volume has an order.
+    /// Slots are loaded, and nothing is in the index yet.
+    pub(crate) fn is_loading(&self) -> bool {
+        self.loading
+    }
+
+    /// Takes in slots of a segment, in ascending order.
     pub(crate) fn load_segment(&mut self, number: u32, found: impl Iterator<Item = FoundSlot>) {
-        let first = self.slot(number, 0);
-        let mut tally = Tally::default();
-        let now = self.clock;
-        for slot in found {
-            let segment = &mut self.segments[number as usize];
+        let (first, now) = (self.slot(number, 0), self.clock);
+        let segment = &mut self.segments[number as usize];
+        // Where no slot was noted before, all of them get one time.
+        let (fresh, mut last_dirty) = (segment.written.is_empty(), None);
+        let (mut run, mut births) = (Run::default(), (0, now, 0));
+        found.for_each(|slot| {
             if segment.state(slot.index) != BlockState::Void {
-                continue; // It was found before, in another way.
+                return; // It was found before, in another way.
             }
-            segment.describe(slot.index, slot.key, slot.crc);
+            segment.load(slot.index, slot.key, slot.crc, slot.state);
             if slot.mask != MASK_FULL {
                 segment.set_partial(slot.index);
                 self.partial.insert(first + slot.index, slot.mask);
             }
             if slot.state == BlockState::Void {
-                continue;
+                return;
             }
-            if !self.index.load(slot.key, first + slot.index) {
-                self.insert(first + slot.index, slot.state);
-                continue;
-            }
-            let volume = usize::from(slot.key.volume().0);
-            let segment = &mut self.segments[number as usize];
-            segment.set_state(slot.index, slot.state);
-            let mut born = tally.born;
+            let mut born = now;
             if slot.state == BlockState::Dirty {
-                born = segment.written.note(slot.index, now);
-                self.volumes[volume].waiting.load(slot.key.block());
+                if !fresh || last_dirty.is_none() {
+                    born = segment.written.note(slot.index, now);
+                }
+                last_dirty = Some(slot.index);
             }
-            if (volume, born) != (tally.volume, tally.born) {
-                self.count_loaded(core::mem::replace(
-                    &mut tally,
-                    Tally { volume, born, cached: 0, dirty: 0 },
-                ));
+            let follows = run.first + run.blocks == slot.key.0 && slot.key.block() > 0;
+            if !follows || (run.state, run.born) != (Some(slot.state), born) {
+                count_loaded(&mut self.volumes, run, &mut births);
+                run = Run { first: slot.key.0, blocks: 0, state: Some(slot.state), born };
             }
-            tally.cached += 1;
-            tally.dirty += u64::from(slot.state == BlockState::Dirty);
+            run.blocks += 1;
+        });
+        if let Some(last) = last_dirty {
+            segment.written.note(last, now);
         }
-        self.count_loaded(tally);
+        count_loaded(&mut self.volumes, run, &mut births);
+        self.volumes[births.0].births.add_many(births.1, births.2);
+        let known = self.volumes.iter().rposition(|volume| volume.cached > 0);
+        self.known_volumes = self.known_volumes.max(known.map_or(0, |known| known + 1));
     }
 
-    fn count_loaded(&mut self, tally: Tally) {
-        self.known_volumes = self.known_volumes.max(tally.volume + 1);
-        let volume = &mut self.volumes[tally.volume];
-        volume.cached += tally.cached;
-        volume.dirty += tally.dirty;
-        volume.births.add_many(tally.born, tally.dirty as u32);
+    /// Enters all slots that were loaded into the index. A log is applied next that changes the
+    /// blocks `changed`. Clean blocks are forgotten for which `forgets` holds.
+    pub(crate) fn index_loaded(&mut self, changed: &[Key], forgets: impl Fn(Key) -> bool) -> u64 {
+        self.loading = false;
+        let blocks = self.geometry.segment_blocks;
+        let (mut displaced, mut forgotten) = (Vec::new(), Vec::new());
+        let entries: u64 = self.segments.iter().map(|segment| u64::from(segment.live)).sum();
+        self.index.begin_loading(entries as usize, changed);
+        for (number, segment) in (0..).zip(&self.segments).filter(|(_, segment)| segment.live > 0) {
+            segment.for_each_live(|at, key, state| {
+                let slot = number * blocks + at;
+                if state == BlockState::Clean && forgets(key) {
+                    forgotten.push(slot);
+                    return;
+                }
+                displaced.extend(self.index.load(key, slot, |slot| key_of(&self.segments, blocks, slot)));
+            });
+        }
+        self.index.end_loading();
+        for slot in displaced {
+            self.displace(slot);
+        }
+        for slot in &forgotten {
+            let volume = self.key(*slot).volume();
+            self.volumes[usize::from(volume.0)].cached -= 1;
+            self.void(*slot);
+        }
+        forgotten.len() as u64
+    }
+
+    /// The log has been applied.
+    pub(crate) fn replayed(&mut self) {
+        let (segments, blocks) = (&self.segments, self.geometry.segment_blocks);
+        self.index.end_early(|slot| key_of(segments, blocks, slot));
     }
 
     /// Prepares the index for a change of this key.
@@ -108,15 +149,38 @@ impl CacheMap {
     fn expand(&mut self, group: usize) {
         let (segments, blocks) = (&self.segments, self.geometry.segment_blocks);
         for slot in self.index.expand(group, |slot| key_of(segments, blocks, slot)) {
-            // Two slots for one block: only a device that lost what it had flushed can make
-            // recovery find that.
-            let key = self.key(slot);
-            let waits = self.volumes[usize::from(key.volume().0)].waiting.has(key.block());
-            self.volumes[usize::from(key.volume().0)].cached -= 1;
-            self.void(slot);
-            if let Some(slot) = self.lookup(key).filter(|_| waits) {
-                self.wait_again(slot);
-            }
+            self.displace(slot);
         }
+    }
+
+    /// Two slots were loaded for one block, and this one is not in the index any more: only a
+    /// device that lost what it had flushed can make recovery find that.
+    fn displace(&mut self, slot: u32) {
+        let key = self.key(slot);
+        let waits = self.volumes[usize::from(key.volume().0)].waiting.has(key.block());
+        self.volumes[usize::from(key.volume().0)].cached -= 1;
+        self.void(slot);
+        if let Some(slot) = self.lookup(key).filter(|_| waits) {
+            self.wait_again(slot);
+        }
+    }
+}
+
+/// Counts a run. `births` are the volume, the time and the number of blocks that are not counted as
+/// born yet.
+fn count_loaded(volumes: &mut [VolumeMap], run: Run, births: &mut (usize, Born, u32)) {
+    let Some(state) = run.state else { return };
+    let first = Key(run.first);
+    let number = usize::from(first.volume().0);
+    let volume = &mut volumes[number];
+    volume.cached += run.blocks;
+    if state == BlockState::Dirty {
+        volume.dirty += run.blocks;
+        volume.waiting.load(first.block(), run.blocks);
+        if (births.0, births.1) != (number, run.born) {
+            volumes[births.0].births.add_many(births.1, births.2);
+            *births = (number, run.born, 0);
+        }
+        births.2 += run.blocks as u32;
     }
 }

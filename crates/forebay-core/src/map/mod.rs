@@ -11,6 +11,7 @@
 
 pub(crate) mod ages;
 pub(crate) mod changes;
+mod filter;
 pub(crate) mod index;
 pub(crate) mod load;
 mod memory;
@@ -68,6 +69,8 @@ pub(crate) struct CacheMap {
     /// Volumes from this number on have never had a block that was not clean.
     pub(crate) known_volumes: usize,
     pub(crate) index: Index,
+    /// Slots are loaded, and indexed later.
+    loading: bool,
     /// Sector masks of blocks that are not whole, by slot.
     pub(crate) partial: BTreeMap<u32, u8>,
     /// Blocks whose only copy is damaged: all of them are dirty, and the index gives their slots.
@@ -110,6 +113,7 @@ impl CacheMap {
             volumes,
             known_volumes: 0,
             index,
+            loading: false,
             partial: BTreeMap::new(),
             lost: BTreeSet::new(),
             emptied: Vec::new(),
@@ -590,6 +594,20 @@ impl CacheMap {
                 }
             }
         }
+    }
+
+    /// Clean blocks that `f` holds for.
+    pub(crate) fn clean(&self, f: impl Fn(Key) -> bool) -> Vec<Key> {
+        let mut keys = Vec::new();
+        for segment in self.segments.iter().filter(|segment| segment.live > segment.unclean) {
+            self.look_at(self.geometry.segment_blocks.into());
+            segment.for_each_live(|_, key, state| {
+                if state == BlockState::Clean && f(key) {
+                    keys.push(key);
+                }
+            });
+        }
+        keys
     }
 
     pub(crate) fn cached_blocks(&self) -> u64 {

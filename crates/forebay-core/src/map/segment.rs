@@ -50,6 +50,19 @@ pub(crate) enum BlockState {
     Destaged = 3,
 }
 
+impl BlockState {
+    /// The state in a state byte.
+    #[inline]
+    fn of(byte: u8) -> Self {
+        match byte & STATE_MASK {
+            0 => Self::Void,
+            1 => Self::Clean,
+            2 => Self::Dirty,
+            _ => Self::Destaged,
+        }
+    }
+}
+
 const STATE_MASK: u8 = 3;
 const FLAG_HIT: u8 = 1 << 2;
 const FLAG_PARTIAL: u8 = 1 << 3;
@@ -79,9 +92,17 @@ impl Uppers {
     }
 
     /// Notes the upper half of a row; `is_first`: no row was described before.
+    #[inline]
     fn set(&mut self, row: usize, rows: usize, upper: u16, is_first: bool) {
         match self {
             Self::One(one) if *one == upper || is_first => *one = upper,
+            _ => self.set_other(row, rows, upper),
+        }
+    }
+
+    /// As [`Uppers::set`], of a segment that has several.
+    fn set_other(&mut self, row: usize, rows: usize, upper: u16) {
+        match self {
             Self::One(one) => {
                 let mut which: Box<[u8]> = vec![0; rows].into();
                 which[row] = 1;
@@ -276,6 +297,7 @@ impl Segment {
     }
 
     /// Notes what was written to a slot; it counts only once [`Segment::set_state`] says so.
+    #[inline]
     pub(crate) fn describe(&mut self, index: u32, key: Key, crc: u32) {
         let table = self.table_mut();
         let index = index as usize;
@@ -285,6 +307,28 @@ impl Segment {
         table.used = true;
         table.crc[index] = crc;
         table.state[index] = FLAG_DATA;
+    }
+
+    /// As [`Segment::describe`] and [`Segment::set_state`], of a slot that holds nothing; `state`
+    /// is not `Destaged`.
+    #[inline]
+    pub(crate) fn load(&mut self, index: u32, key: Key, crc: u32, state: BlockState) {
+        self.describe(index, key, crc);
+        self.table_mut().state[index as usize] |= state as u8;
+        self.live += u32::from(state != BlockState::Void);
+        self.unclean += u32::from(state == BlockState::Dirty);
+    }
+
+    /// Calls `f` with number, key and state of every slot that is not void.
+    #[inline]
+    pub(crate) fn for_each_live(&self, mut f: impl FnMut(u32, Key, BlockState)) {
+        let table = self.table();
+        for (index, (state, low)) in table.state.iter().zip(&table.key_low).enumerate() {
+            if state & STATE_MASK != 0 {
+                let key = Key(u64::from(*low) | u64::from(table.uppers.get(index)) << 32);
+                f(index as u32, key, BlockState::of(*state));
+            }
+        }
     }
 
     /// True if data was written to this slot, whether or not it still counts.
@@ -303,12 +347,7 @@ impl Segment {
     }
 
     pub(crate) fn state(&self, index: u32) -> BlockState {
-        match self.table().state[index as usize] & STATE_MASK {
-            0 => BlockState::Void,
-            1 => BlockState::Clean,
-            2 => BlockState::Dirty,
-            _ => BlockState::Destaged,
-        }
+        BlockState::of(self.table().state[index as usize])
     }
 
     /// Appends what a checkpoint says of the slots: two bits each, as

@@ -152,10 +152,10 @@ impl Waiting {
         self.blocks.bytes() + order * 30
     }
 
-    /// A block of a volume without an order is dirty, and waits.
-    pub(crate) fn load(&mut self, block: u64) {
+    /// Neighbouring blocks of a volume without an order are dirty, and wait.
+    pub(crate) fn load(&mut self, first: u64, count: u64) {
         debug_assert!(self.order.is_none());
-        self.blocks.insert(block);
+        self.blocks.insert_run(first, count);
     }
 
     /// True if a block waits, but for its shadows and epochs.

@@ -4,7 +4,7 @@ use crate::api::open_error::OpenError;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
 use crate::fault::{self, PlantedBug};
-use crate::map::segment::{BLOCK_LAST, BlockState, SegmentPhase};
+use crate::map::segment::{BLOCK_LAST, BlockState, Key, SegmentPhase};
 use crate::recovery::scan;
 use crate::recovery::scan::{Found, Tail};
 use crate::recovery::state::Recovery;
@@ -22,6 +22,37 @@ impl Context {
     }
 }
 
+/// Blocks in regions where writes past the cache may have happened.
+struct Intended {
+    /// First and last key of ranges, ascending and apart.
+    ranges: Vec<(Key, Key)>,
+}
+
+impl Intended {
+    fn new(intents: &[Intent]) -> Self {
+        let mut ranges: Vec<(Key, Key)> = intents.iter().map(range).collect();
+        ranges.sort_unstable();
+        ranges.dedup_by(|next, last| {
+            let meets = next.0 <= last.1;
+            last.1 = last.1.max(if meets { next.1 } else { last.1 });
+            meets
+        });
+        Self { ranges }
+    }
+
+    fn holds(&self, key: Key) -> bool {
+        let after = self.ranges.partition_point(|(first, _)| *first <= key);
+        after > 0 && key <= self.ranges[after - 1].1
+    }
+}
+
+fn range(intent: &Intent) -> (Key, Key) {
+    let first = intent.region.saturating_mul(INTENT_REGION_BLOCKS).min(BLOCK_LAST);
+    let blocks = u64::from(intent.count).max(1).saturating_mul(INTENT_REGION_BLOCKS);
+    let last = first.saturating_add(blocks - 1).min(BLOCK_LAST);
+    (Key::new(intent.volume, first), Key::new(intent.volume, last))
+}
+
 impl Recovery {
     /// Finds out which batches after the checkpoint count, and applies them.
     pub(super) fn replay(&mut self, cx: &mut Context) -> Result<(), OpenError> {
@@ -37,10 +68,38 @@ impl Recovery {
         } else {
             counting.sort_by_key(|(_, batch)| batch.header.sequence);
         }
+        if cx.map.is_loading() {
+            self.index_loaded(cx, &counting);
+        }
         for (segment, batch) in counting {
             self.apply(cx, segment, &batch);
         }
+        cx.map.replayed();
         Ok(())
+    }
+
+    /// Enters what the checkpoint counts into the index, but for what is dropped in any case: clean
+    /// blocks in regions with intent.
+    fn index_loaded(&self, cx: &mut Context, counting: &[(u32, Found)]) {
+        let mut changed = Vec::new();
+        let mut intents = self.checkpoint.intents.clone();
+        for entry in counting.iter().flat_map(|(_, batch)| &batch.entries) {
+            match *entry {
+                Entry::Data { .. } => changed.extend(scan::key_of(*entry)),
+                // The block that is dropped was loaded, or has a record of its own.
+                Entry::DropMark { slot, count } => cx.for_marked(slot.0, count, |cx, slot| {
+                    if cx.map.state(slot) != BlockState::Void {
+                        changed.push(cx.map.key(slot));
+                    }
+                }),
+                Entry::Intent { volume, region, count } => intents.push(Intent { volume, region, count }),
+                Entry::CleanMark { .. } | Entry::Summary { .. } => {}
+            }
+        }
+        let intended = Intended::new(&intents);
+        if cx.map.index_loaded(&changed, |key| intended.holds(key)) > 0 {
+            cx.cover(CoverageMark::IntentDropsClean);
+        }
     }
 
     /// Follows one stream from the checkpoint to its end.
@@ -144,13 +203,41 @@ impl Recovery {
 
     /// Clean blocks where writes past the cache may have happened cannot be trusted.
     pub(super) fn drop_intended(&mut self, cx: &mut Context) {
-        for Intent { volume, region, count } in core::mem::take(&mut self.checkpoint.intents) {
-            let first = region.saturating_mul(INTENT_REGION_BLOCKS).min(BLOCK_LAST);
-            let blocks = u64::from(count).max(1).saturating_mul(INTENT_REGION_BLOCKS);
-            let last = first.saturating_add(blocks - 1).min(BLOCK_LAST);
-            if cx.drop_clean(volume, first, last) > 0 {
-                cx.cover(CoverageMark::IntentDropsClean);
+        let intended = Intended::new(&core::mem::take(&mut self.checkpoint.intents));
+        let clean =
+            if intended.ranges.is_empty() { Vec::new() } else { cx.map.clean(|key| intended.holds(key)) };
+        if !clean.is_empty() {
+            cx.cover(CoverageMark::IntentDropsClean);
+        }
+        for key in clean {
+            cx.map.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_format::VolumeId;
+
+    #[test]
+    fn regions_with_intent_hold_their_blocks_and_no_others() {
+        let intents = [(1, 5, 2), (0, 9, 1), (1, 6, 3), (1, 1, 1), (1, 5, 1), (2, 1 << 26, 1)];
+        let intents =
+            intents.map(|(volume, region, count)| Intent { volume: VolumeId(volume), region, count });
+        let intended = Intended::new(&intents);
+        for volume in 0..3 {
+            for region in 0..12 {
+                let inside = intents.iter().any(|intent| {
+                    intent.volume.0 == volume
+                        && (intent.region..intent.region + u64::from(intent.count)).contains(&region)
+                });
+                for block in [0, 7, INTENT_REGION_BLOCKS - 1] {
+                    let key = Key::new(VolumeId(volume), region * INTENT_REGION_BLOCKS + block);
+                    assert_eq!(intended.holds(key), inside, "{key:?}");
+                }
             }
         }
+        assert!(!Intended::new(&[]).holds(Key::new(VolumeId(0), 0)));
     }
 }

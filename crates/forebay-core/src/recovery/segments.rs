@@ -40,14 +40,11 @@ impl Recovery {
         let checkpoint = core::mem::take(&mut self.checkpoint);
         cx.recover_orders(&checkpoint.volumes);
         let mut jobs = Vec::new();
-        let mut blocks = 0;
         for (number, entry) in (0..).zip(&checkpoint.segments) {
             if entry.state.has_slots() && cx.is_on_lost_member(number, &checkpoint.segments) {
                 continue;
             }
-            let live = entry.slots.live();
-            let counts = live > 0;
-            blocks += live as usize;
+            let counts = entry.slots.live() > 0;
             match entry.state {
                 SegmentState::Free => continue,
                 SegmentState::Twin => {
@@ -68,7 +65,7 @@ impl Recovery {
             segment.summary_block = entry.summary_block;
         }
         if checkpoint.volumes.iter().all(|volume| volume.flush_epoch == 0) {
-            cx.map.begin_loading(blocks);
+            cx.map.begin_loading();
         }
         if unclean && cx.mirror.is_some() {
             cx.plan_heads(&checkpoint, &mut jobs);
@@ -127,10 +124,6 @@ impl Recovery {
         if self.in_flight > 0 {
             return Ok(());
         }
-        if cx.superblock.state == CacheState::Open {
-            // What is replayed next looks at blocks all over the cache.
-            while cx.map.settle_some() {}
-        }
         self.replay(cx)?;
         self.drop_intended(cx);
         self.attach(cx)
@@ -147,6 +140,12 @@ impl Recovery {
         (mask, epoch): (u8, u32),
     ) {
         let found = self.checkpoint.segments[number as usize].slots.get(index);
+        if cx.map.is_loading() {
+            let keep = fault::planted(PlantedBug::KeepBeyondShrink);
+            let slot = self.found_slot(found, index, key, (crc, mask), keep);
+            cx.map.load_segment(number, slot.into_iter());
+            return;
+        }
         let state = match found {
             SlotState::Void => return,
             SlotState::Clean => BlockState::Clean,
@@ -194,9 +193,9 @@ impl Recovery {
         if payload.len() > BLOCK_BYTES {
             cx.cover(CoverageMark::LongSummary);
         }
-        let items = (0..).zip(summary::decode(payload, at));
-        let items = items.filter_map(|(index, item)| Some((index, item?)));
-        if cx.map.is_unsettled() {
+        let items = summary::decode(payload, at).enumerate();
+        let items = items.filter_map(|(index, item)| Some((index as u32, item?)));
+        if cx.map.is_loading() {
             return self.load_summary(cx, number, items);
         }
         for (index, item) in items {
@@ -214,23 +213,36 @@ impl Recovery {
         items: impl Iterator<Item = (u32, summary::SummaryItem)>,
     ) -> Result<(), OpenError> {
         let keep = fault::planted(PlantedBug::KeepBeyondShrink);
-        let recovery = self;
-        let counted = &recovery.checkpoint.segments[number as usize].slots;
+        let counted = &self.checkpoint.segments[number as usize].slots;
         let mut found = 0;
         let slots = items.filter_map(|(index, item)| {
-            let (key, mask) = (Key::new(item.volume, item.block), item.sector_mask);
-            let state = match counted.get(index) {
-                SlotState::Void => return None,
-                _ if !belongs(&recovery.ends, key, mask, keep) => BlockState::Void,
-                SlotState::Clean => BlockState::Clean,
-                SlotState::Dirty => BlockState::Dirty,
-                SlotState::Shadow => BlockState::Void, // Of an order that there is no more.
-            };
-            found += 1;
-            Some(FoundSlot { index, key, crc: item.crc32c, mask, state })
+            let (key, rest) = (Key::new(item.volume, item.block), (item.crc32c, item.sector_mask));
+            let slot = self.found_slot(counted.get(index), index, key, rest, keep);
+            found += u32::from(slot.is_some());
+            slot
         });
         cx.map.load_segment(number, slots);
         if found == counted.live() { Ok(()) } else { self.account(cx, number) }
+    }
+
+    /// What a slot holds, if a checkpoint without ordered volumes counts it. `keep` is a planted
+    /// bug.
+    fn found_slot(
+        &self,
+        counts: SlotState,
+        index: u32,
+        key: Key,
+        (crc, mask): (u32, u8),
+        keep: bool,
+    ) -> Option<FoundSlot> {
+        let state = match counts {
+            SlotState::Void => return None,
+            _ if !belongs(&self.ends, key, mask, keep) => BlockState::Void,
+            SlotState::Clean => BlockState::Clean,
+            SlotState::Dirty => BlockState::Dirty,
+            SlotState::Shadow => BlockState::Void, // Of an order that there is no more.
+        };
+        Some(FoundSlot { index, key, crc, mask, state })
     }
 
     pub(super) fn segment_read(

@@ -116,6 +116,7 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (HealDirty, Needs::Nothing, Plan::partial_blocks),
     (EndIsZeroes, Needs::ShortBacking, Plan::read_without_faults),
     (FailAtEnd, Needs::ShortCache, Plan::much_dirty),
+    (ListReplaced, Needs::Nothing, Plan::dirty_at_start),
 ];
 
 /// What a bug needs, and its situation.
