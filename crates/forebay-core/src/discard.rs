@@ -35,8 +35,10 @@ use crate::map::segment::SegmentPhase;
 const BYTES_PER_S: u64 = 256 << 20;
 /// With so many operations under way the device has enough to do.
 const BUSY_OPERATIONS: usize = 32;
-/// Segments that are looked at in one call.
-const LOOKS: u64 = 16;
+/// Segments that are looked at in one call, and the pause before the next ones: right after much
+/// was dropped none may be discarded yet.
+const LOOKS: u64 = 64;
+const LOOKS_PAUSE_NS: Nanos = 1_000_000;
 
 impl Context {
     /// A segment holds nothing that counts any more. The checkpoint in effect may believe
@@ -72,7 +74,7 @@ impl Context {
                 return;
             }
         }
-        self.settle_again();
+        self.wake_in(LOOKS_PAUSE_NS);
     }
 
     /// The next segment to look at, round and round.
