@@ -20,7 +20,7 @@ from .plots import bars, curves, figure, finish
 
 LETTERS = ("D", "T")
 WORKLOADS = ("uniform-4k", "zipf-4k", "zipf-16k", "mix-16k")
-LAYOUTS = ("forebay", "forebay-trimmed", "flashcache")
+LAYOUTS = ("forebay", "forebay-discards", "flashcache")
 # Erase blocks in thousandths of the device; Forebay's segments are four of them at these sizes.
 BLOCKS = {"quarter": 1, "whole": 4}
 # Of each card. The ratio of lives is to Forebay's; WA: bytes written to flash for each of clients; speed: beside the

@@ -112,6 +112,14 @@ choices! {
 }
 
 choices! {
+    /// Whether cache devices are told which segments hold nothing.
+    DiscardFreed {
+        Off = "off": "the cache device is not told which segments hold nothing",
+        On = "on": "segments that hold nothing are discarded (TRIM), or punched out of a cache file",
+    }
+}
+
+choices! {
     /// What to do if the backing store was changed while the cache was away.
     OnBackingChange {
         Refuse = "refuse": "drop what is clean; refuse to attach if anything is dirty",

@@ -122,6 +122,7 @@ impl From<&PoolTunables> for PoolSettings {
             survivors_max_pct: pool.survivors_max_pct,
             dirty_limit_pct: pool.dirty_limit_pct,
             batches_in_flight: pool.batches_in_flight,
+            discard_freed: pool.discard_freed == choices::DiscardFreed::On,
         }
     }
 }

@@ -384,6 +384,8 @@ tunables! {
             "dirty share of the pool's capacity that all volumes together do not exceed";
         batches_in_flight: u32 = "4", count(1, 64, "writes"), Live,
             "log writes in flight for each stream";
+        discard_freed: DiscardFreed = "off", ValueKind::Choice(DiscardFreed::CHOICES), Live,
+            "tell the cache device which segments hold nothing, one after the other";
         buffer_memory: ByteSize = "512MiB", size(192 << 20, 1 << 40), AtStart,
             "memory for requests in flight, all clients of the pool together";
         pool_connections_max: u32 = "1024", count(1, 60_000, "connections"), AtStart,

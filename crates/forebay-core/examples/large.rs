@@ -128,7 +128,9 @@ impl Large {
             Action::Crc { op, .. } => {
                 self.call("complete", |engine, now| engine.complete(now, op, Ok(()), &[ZERO_CRC]));
             }
-            Action::Flush { op, .. } | Action::Zero { op, .. } => self.done.push_back(op),
+            Action::Flush { op, .. } | Action::Zero { op, .. } | Action::DiscardSegment { op, .. } => {
+                self.done.push_back(op)
+            }
             Action::Quiesced => {
                 let table = self.engine.volume_table();
                 let records: Vec<_> = table.into_iter().map(|entry| (entry.id, entry.backing)).collect();

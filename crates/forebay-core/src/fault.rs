@@ -42,6 +42,12 @@ planted_bugs! {
     ForgetEarlierExtensions = "forget-earlier-extensions",
     /// A restart overlooks that the window was extended.
     OverlookExtension = "overlook-extension",
+    /// A segment is discarded before a checkpoint says that it holds nothing.
+    DiscardEarly = "discard-early",
+    /// A segment that is being discarded may be written.
+    WriteUnderDiscard = "write-under-discard",
+    /// A snapshot does not list a segment of the window that is being discarded.
+    UnlistDiscarded = "unlist-discarded",
     /// An increment of a checkpoint leaves out the segments that were sealed.
     IncrementForgetsSegment = "increment-forgets-segment",
     /// An increment of a checkpoint leaves out what became void.

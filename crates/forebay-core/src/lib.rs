@@ -15,6 +15,7 @@
 //! - `log`: appending to the cache device, and the flushes that make it durable
 //! - `mirror`: dirty data on two devices
 //! - `checkpoint`: snapshots of the map, and the window of segments that each one opens
+//! - `discard`: telling the device about segments that hold nothing
 //! - `destage`: writing dirty blocks back, and how fast
 //! - `reclaim`: emptying segments so that they can be written again
 //! - `failure`: going on without a cache device that has failed
@@ -33,6 +34,7 @@ mod base;
 mod checkpoint;
 mod context;
 mod destage;
+mod discard;
 mod engine;
 mod failure;
 pub mod fault;

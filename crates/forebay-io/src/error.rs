@@ -79,6 +79,11 @@ impl IoFailure {
         IoFailure { errno, kind }
     }
 
+    /// The device, or the file system that it is in, does not have this operation.
+    pub fn is_unsupported(self) -> bool {
+        self.errno == libc::EOPNOTSUPP
+    }
+
     /// The failure of an operation outside the device's size.
     pub(crate) const OUT_OF_RANGE: IoFailure =
         IoFailure { errno: libc::ENOSPC, kind: IoFailureKind::OutOfRange };

@@ -21,6 +21,7 @@ pub(crate) enum OpKind {
     Write { device: u16 },
     Flush { device: u16 },
     Zero { device: u16, phase: ZeroPhase },
+    Discard { device: u16 },
     Accept { listener: u32 },
     Recv { socket: u32 },
     Send { socket: u32 },
@@ -43,14 +44,15 @@ impl OpKind {
             OpKind::Read { device }
             | OpKind::Write { device }
             | OpKind::Flush { device }
-            | OpKind::Zero { device, .. } => Some(device),
+            | OpKind::Zero { device, .. }
+            | OpKind::Discard { device } => Some(device),
             _ => None,
         }
     }
 
     /// Does it change the contents of a device?
     pub(crate) fn modifies(self) -> bool {
-        matches!(self, OpKind::Write { .. } | OpKind::Zero { .. })
+        matches!(self, OpKind::Write { .. } | OpKind::Zero { .. } | OpKind::Discard { .. })
     }
 }
 

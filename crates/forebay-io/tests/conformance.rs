@@ -226,6 +226,34 @@ fn zeroing_zeroes_exactly_the_range() {
 }
 
 #[test]
+fn what_is_discarded_of_a_file_takes_no_space_and_its_size_stays() {
+    both_engines(|bench| {
+        let size = 4 * MIB;
+        let (device, model) = bench.file_device(size, DeviceOptions::default());
+        assert_eq!(bench.run(Op::Flush { device }), Ok(0));
+        let before = bench.file_sectors();
+        let (offset, len) = (MIB as u64, 2 * MIB as u64);
+        assert_eq!(bench.run(Op::Discard { device, offset, len }), Ok(0));
+        assert_eq!(before - bench.file_sectors(), len / 512, "its space is given back");
+        let found = bench.file_contents();
+        assert!(found.len() == size && found[..MIB] == model[..MIB] && found[3 * MIB..] == model[3 * MIB..]);
+        let beyond = Op::Discard { device, offset: size as u64 - 4096, len: 8192 };
+        assert_eq!(bench.run(beyond).unwrap_err().kind, IoFailureKind::OutOfRange);
+    });
+}
+
+#[test]
+fn a_device_without_discards_says_so() {
+    both_engines(|bench| {
+        let options = DeviceOptions { special_size_bytes: Some(MIB as u64), ..DeviceOptions::default() };
+        let device = Device::open_cache("/dev/full", options).unwrap();
+        let device = bench.reactor.add_device(device);
+        let failure = bench.run(Op::Discard { device, offset: 0, len: 4096 }).unwrap_err();
+        assert!(failure.is_unsupported(), "{failure}");
+    });
+}
+
+#[test]
 fn sector_writes_around_a_page_do_not_undo_each_other() {
     both_engines(|bench| {
         let size = 256 << 10;

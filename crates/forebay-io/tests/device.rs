@@ -130,6 +130,20 @@ fn a_block_device_takes_every_alignment_and_is_exclusive() {
             assert!(bytes[first..last].iter().all(|&b| b == 0), "{offset} {len}");
             assert!(bytes[first - 1] == 7 && bytes[last] == 7, "{offset} {len}");
         }
+        let discard = Op::Discard { device: id, offset: 1 << 19, len: 1 << 19 };
+        reactor.submit(1, discard);
+        let mut out = Vec::new();
+        while out.is_empty() {
+            reactor.wait(None, &mut out).unwrap();
+        }
+        match out[0].result {
+            Ok(done) => assert_eq!(done, 0),
+            Err(failure) => assert!(failure.is_unsupported(), "{failure}"),
+        }
+        println!("discard: {:?}", out[0].result);
+        // What is not discarded is not touched.
+        run(&mut reactor, Op::Read { device: id, offset: 0, spans: &[Span::new(buf, 0, 1 << 20)] });
+        assert_eq!(reactor.pool().bytes(buf)[(1 << 19) - 1], 7);
         println!("{:?}", reactor.stats());
     }
 }

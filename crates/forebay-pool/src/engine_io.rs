@@ -395,6 +395,11 @@ impl EngineIo {
                 self.lies_at(op, device, offset);
                 reactor.submit(self.token(op), Op::Zero { device, offset, len, may_unmap });
             }
+            Action::DiscardSegment { op, offset, len } => {
+                self.time(op, Device::Cache, TimedPath::CacheDiscard, "discard", len);
+                let range = (Device::Cache, offset, len);
+                self.submit(reactor, op, range, |device, offset, _| Op::Discard { device, offset, len });
+            }
             Action::Copy { from, to } => reactor.pool_mut().copy(self.span(from), self.span(to)),
             Action::FillZero { span } => reactor.pool_mut().fill_zero(self.span(span)),
             Action::Crc { op, span } => {
@@ -617,7 +622,11 @@ impl EngineIo {
         self.release(reactor, op);
         self.start_waiting(engine, reactor, op);
         engine.complete(self.now(), op, result, &self.crcs);
-        timed.map(|timed| (timed, failure))
+        // That a device does not have discards is no failure; the engine tells it once.
+        let is_answer = |timed: &Timed, failure: IoFailure| {
+            timed.path == TimedPath::CacheDiscard && failure.is_unsupported()
+        };
+        timed.map(|timed| (timed, failure.filter(|failure| !is_answer(&timed, *failure))))
     }
 }
 
@@ -625,6 +634,7 @@ impl EngineIo {
 fn failure_of(failure: IoFailure) -> DeviceFailure {
     match failure.kind {
         IoFailureKind::Ended => DeviceFailure::Ended,
+        _ if failure.is_unsupported() => DeviceFailure::Unsupported,
         _ => DeviceFailure::Failed,
     }
 }

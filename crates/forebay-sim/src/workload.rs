@@ -323,7 +323,9 @@ impl Workload {
                 if world.plan.faults.backing.flush_drops {
                     settings.skip_sequential_bytes = 0;
                 }
-                let pool = Some(pool_settings(&mut world.rng));
+                let drawn = pool_settings(&mut world.rng);
+                let discard_freed = world.plan.engine.pool.discard_freed && drawn.survivors_max_pct != 30;
+                let pool = Some(PoolSettings { discard_freed, ..drawn });
                 Step::Configure { volume, settings, pool }
             }
             Deed::Drain => {

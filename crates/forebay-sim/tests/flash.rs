@@ -66,7 +66,7 @@ fn on_card_d(layout: &mut dyn Layout, workload: &str) -> Outcome {
 fn forebay_writes_what_a_device_need_not_move() {
     for workload in WORKLOADS {
         let plain = on_card_d(&mut ForebayLog::new(&SIZES), workload.name);
-        let trimmed = on_card_d(&mut ForebayLog::new(&SIZES).trimming(), workload.name);
+        let trimmed = on_card_d(&mut ForebayLog::discarding(&SIZES), workload.name);
         let [plain_wa, trimmed_wa] = [&plain, &trimmed].map(|out| out.devices[0].write_amplification());
         println!(
             "{}: {:.2}, {plain_wa:.3}, trimmed {trimmed_wa:.3}",

@@ -107,6 +107,7 @@ kinds! {
     BlockDamaged, "block.damaged", Warning, "Clean blocks of the cache were damaged; they are read from the backing store again.";
     BlockLost, "block.lost", Error, "Bytes that only the cache had cannot be read from it any more; they answer with errors until they are written again. Has totals, at most once a second.";
     CacheWriteFailed, "cache.write-failed", Warning, "A write to the cache device failed, and is repeated elsewhere on it.";
+    DiscardsRefused, "cache.discards-refused", Warning, "A cache device does not have discards, so discard_freed has no effect.";
     CacheFenced, "cache.fenced", Error, "The cache device failed, and that is not recorded yet: writes wait or are refused.";
     CacheFailed, "cache.failed", Error, "The cache device failed; its volumes are served without it. Has what is lost.";
     CacheDegraded, "cache.degraded", Warning, "One of the two devices of a mirrored cache failed or is missing. Nothing is lost.";

@@ -220,6 +220,17 @@ pub enum Action {
         /// Space may be given back.
         may_unmap: bool,
     },
+    /// Tell the cache device that nothing counts in a whole segment, which nobody reads or writes
+    /// until this has ended. What the segment reads as afterwards does not matter, nor after a
+    /// crash.
+    DiscardSegment {
+        /// Operation.
+        op: OpId,
+        /// Byte offset, a multiple of 4096.
+        offset: u64,
+        /// Bytes: those of a segment.
+        len: u64,
+    },
     /// Copy bytes between buffers; same length, no overlap.
     Copy {
         /// Source.
@@ -360,6 +371,9 @@ pub enum DeviceFailure {
     /// Nothing was done, and what was read is not to be used. Says nothing of the data.
     #[error("the device has ended")]
     Ended,
+    /// The device does not have this operation, and never will.
+    #[error("the device does not have this operation")]
+    Unsupported,
 }
 
 /// Something worth telling; never needed for correctness.
@@ -388,6 +402,8 @@ pub enum Notice {
         /// Segment that was being written.
         segment: u32,
     },
+    /// The cache device does not have discards: there are no more of them until the next start.
+    DiscardsRefused,
     /// The cache device failed: it takes nothing any more. Requests wait until
     /// [`Action::RecordLoss`] is answered.
     CacheFenced,

@@ -156,6 +156,8 @@ pub struct PoolSettings {
     pub dirty_limit_pct: u32,
     /// Batches in flight per append stream, at least 1.
     pub batches_in_flight: u32,
+    /// The cache device is told which segments hold nothing.
+    pub discard_freed: bool,
 }
 
 impl Default for PoolSettings {
@@ -165,6 +167,7 @@ impl Default for PoolSettings {
             survivors_max_pct: 75,
             dirty_limit_pct: 80,
             batches_in_flight: 4,
+            discard_freed: false,
         }
     }
 }

@@ -91,6 +91,12 @@ pub struct Stats {
     pub cache_metadata_writes: u64,
     /// Writes and flushes of the cache device that failed.
     pub cache_write_errors: u64,
+    /// Discards of segments that hold nothing.
+    pub cache_discards: u64,
+    /// Bytes of those.
+    pub cache_discarded_bytes: u64,
+    /// Discards that failed.
+    pub cache_discard_errors: u64,
     /// Clean blocks dropped to make room.
     pub evicted_blocks: u64,
     /// Blocks that reclaim moved to the survivor stream.

@@ -139,6 +139,7 @@ impl Checkpoints {
                 cx.free.window.push_back(number);
             }
         }
+        cx.free.look_for_stale();
         self.mend_extensions(cx);
     }
 }

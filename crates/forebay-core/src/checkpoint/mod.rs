@@ -353,7 +353,15 @@ impl Checkpoints {
         self.accounts_for = cx.log.next_sequence;
         cx.map.drops_recorded();
         let spare = cx.mirror.as_ref().and_then(|mirror| mirror.spare());
-        let window: Vec<u32> = cx.free.window.iter().chain(&self.joining).copied().chain(spare).collect();
+        let window: Vec<u32> = cx
+            .free
+            .window
+            .iter()
+            .chain(&self.joining)
+            .copied()
+            .chain(spare)
+            .chain(cx.free.held_of_window())
+            .collect();
         self.listing.clone_from(&window);
         let intents = cx.settle_intents();
         let opening = self.purpose == Purpose::Opening;
@@ -558,6 +566,7 @@ impl Checkpoints {
         }
         cx.orders_checkpointed();
         cx.rebuild_checkpointed();
+        cx.free.look_for_stale();
         if self.mark != cx.superblock.mirror {
             cx.want_checkpoint(); // A member was put out meanwhile.
         }

@@ -33,6 +33,7 @@ impl Context {
                 | OpKind::RepairWrite,
                 ..,
             ) => self.stats.cache_write_errors += 1,
+            (OpKind::Discard, ..) => self.stats.cache_discard_errors += 1,
             _ => {}
         }
     }

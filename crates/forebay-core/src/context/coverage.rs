@@ -38,6 +38,12 @@ macro_rules! coverage {
 }
 
 coverage! {
+    /// A segment of the append window was discarded.
+    WindowDiscarded = "window-discarded",
+    /// A segment that is not in the append window was discarded.
+    PoolDiscarded = "pool-discarded",
+    /// The cache device turned out not to have discards.
+    DiscardsRefused = "discards-refused",
     /// A scrub fetched a damaged block from the backing store.
     ScrubRepaired = "scrub-repaired",
     /// A member of a mirrored cache failed.

@@ -1,5 +1,9 @@
 //! Segments that hold nothing.
 
+use crate::api::Nanos;
+use crate::base::bitset::BlockSet;
+use crate::fault::{self, PlantedBug};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -19,6 +23,35 @@ pub(crate) struct FreeSegments {
     pub(crate) retired_from: Option<u32>,
     /// Retired segments that hold nothing.
     pub(crate) retired: Vec<u32>,
+    /// Settling looks for something to discard; always, once a mirrored cache is open.
+    pub(crate) discard_due: bool,
+    pub(crate) discards: Box<Discards>,
+}
+
+/// State of discards, see `discard`.
+#[derive(Debug, Default)]
+pub(crate) struct Discards {
+    /// Segments that hold nothing, and of which the device was not told since they do. In a
+    /// mirrored cache, the first segment of each such column.
+    pub(crate) stale: BlockSet,
+    /// So many of the segments are still to be looked at, from here on.
+    pub(crate) to_look_at: u64,
+    pub(crate) next: u64,
+    pub(crate) under_way: Option<Discard>,
+    /// When the next one may begin.
+    pub(crate) next_at: Nanos,
+    /// The device does not have discards.
+    pub(crate) refused: bool,
+}
+
+/// A discard under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Discard {
+    pub(crate) segment: u32,
+    /// It was in the append window, and goes back there; else to the pool.
+    pub(crate) of_window: bool,
+    /// Operations that have not ended.
+    pub(crate) pending: u32,
 }
 
 impl FreeSegments {
@@ -44,6 +77,54 @@ impl FreeSegments {
         !self.pool.is_empty()
             && self.window.len() <= (self.target() / 2).max(2)
             && self.pool.len() >= self.worth_joining()
+    }
+
+    /// A segment, or a column, holds nothing from now on.
+    pub(crate) fn add(&mut self, number: u32) {
+        self.pool.push_back(number);
+        self.discards.stale.insert(number.into());
+    }
+
+    /// Takes the next segment, or column, out of the window.
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        let number = self.window.pop_front()?;
+        self.discards.stale.remove(number.into());
+        Some(number)
+    }
+
+    /// Takes one out of the lists for a discard, if it is there and the log can do without it for
+    /// a while; `is_void`: a restart knows that it holds nothing. Tells whether it was in the
+    /// window.
+    pub(crate) fn hold_back(&mut self, number: u32, is_void: bool) -> Option<bool> {
+        // An extension of the window is not to be due because of a discard.
+        let may_spare = self.window.len() > (self.target() / 2).max(2) + 1;
+        let place = |list: &VecDeque<u32>| list.iter().position(|other| *other == number);
+        if may_spare && let Some(at) = place(&self.window) {
+            self.window.remove(at);
+            return Some(true);
+        }
+        let at = if is_void { place(&self.pool)? } else { return None };
+        self.pool.remove(at);
+        Some(false)
+    }
+
+    /// The segment that is being discarded, if it belongs to the window.
+    pub(crate) fn held_of_window(&self) -> Option<u32> {
+        let listed = |discard: &Discard| discard.of_window && !fault::planted(PlantedBug::UnlistDiscarded);
+        self.discards.under_way.filter(listed).map(|discard| discard.segment)
+    }
+
+    /// There is no segment from `count` on any more.
+    pub(crate) fn forget_from(&mut self, count: u32) {
+        while let Some(number) = self.discards.stale.next_from(count.into()) {
+            self.discards.stale.remove(number);
+        }
+    }
+
+    /// Something may be discarded that could not be before.
+    pub(crate) fn look_for_stale(&mut self) {
+        self.discard_due = true;
+        self.discards.to_look_at = self.discards.stale.len();
     }
 
     /// Nothing is retired any more. Returns the retired segments that hold nothing.

@@ -69,6 +69,8 @@ pub(crate) enum OpKind {
         token: u64,
     },
     Flush(Device),
+    /// A segment that holds nothing, or one of the two of a column.
+    Discard,
     Checkpoint,
     /// A piece of a base, which a later checkpoint begins with.
     CheckpointBase,
@@ -116,6 +118,7 @@ impl OpKind {
             | Self::RelocateRead { .. }
             | Self::ScrubRead { .. }
             | Self::Flush(Device::Cache)
+            | Self::Discard
             | Self::Checkpoint
             | Self::CheckpointBase
             | Self::Recovery(_)

@@ -49,6 +49,7 @@ impl Engine {
         settings.check()?;
         self.begin(now);
         self.cx.config.pool = settings;
+        self.cx.free.look_for_stale();
         Ok(())
     }
 

@@ -181,6 +181,7 @@ impl Engine {
             }
             OpKind::Flush(Device::Cache) if self.cx.mirror.is_some() => self.cx.member_flushed(op.member, ok),
             OpKind::Flush(device) => self.cx.flushed(device, ok),
+            OpKind::Discard => self.cx.discard_ended(op.len, result),
             OpKind::Checkpoint => self.checkpoint.written(&mut self.cx, op.member, ok),
             OpKind::CheckpointBase => self.checkpoint.base_written(&mut self.cx, op.member, ok),
             OpKind::CopyRead => self.cx.copy_read(ok, crcs),

@@ -49,10 +49,8 @@ impl Engine {
         self.reclaim.collect_emptied(&mut self.cx);
         // Stores that were written past the cache and are quiet are flushed.
         self.cx.step_intents();
-        if self.cx.mirror.is_some() {
-            // Repairs and rebuilds take what pages are left.
-            self.cx.step_mirror();
-            self.dispatch();
+        if self.cx.free.discard_due {
+            self.step_seldom();
         }
         // Batches of all that was queued above.
         self.step_logs();
@@ -62,6 +60,17 @@ impl Engine {
         self.step_checkpoint();
         // Last: everything has had its chance.
         self.step_shutdown();
+    }
+
+    /// What most caches have nothing of, behind one look: a mirrored cache always comes here.
+    #[cold]
+    fn step_seldom(&mut self) {
+        if self.cx.mirror.is_some() {
+            // Repairs and rebuilds take what pages are left.
+            self.cx.step_mirror();
+            self.dispatch();
+        }
+        self.cx.step_discards(&self.checkpoint);
     }
 
     pub(super) fn step_lifecycle(&mut self) {

@@ -67,7 +67,8 @@ impl Context {
     pub(crate) fn awaits_device(&mut self, op: OpId) -> bool {
         let state = self.ops.get(op.0);
         let (asked, member) = (state.ended, state.member);
-        if !state.kind.is_of_cache() {
+        // Nothing is lost with a discard.
+        if !state.kind.is_of_cache() || matches!(state.kind, OpKind::Discard) {
             return false;
         }
         // The last steps of a stop wait too. A mirrored cache does not: its other member would have

@@ -208,7 +208,7 @@ impl PoolResize {
         forget_segments(cx, geometry.segment_count);
         reclaim.forget_segments(geometry.segment_count);
         cx.map.resize(geometry);
-        cx.free.pool.extend(old..geometry.segment_count);
+        (old..geometry.segment_count).for_each(|number| cx.free.add(number));
         cx.superblock.geometry = geometry;
         cx.superblock.members = members;
     }
@@ -272,6 +272,7 @@ fn forget_segments(cx: &mut Context, count: u32) {
     cx.flushes.undurable.retain(|number| *number < count);
     cx.flushes.flushing.retain(|(number, _)| *number < count);
     cx.log.marks.retain(|slot| *slot < slots);
+    cx.free.forget_from(count);
     if fault::planted(PlantedBug::AppendToRetired) {
         cx.free.window.retain(|number| *number < count);
         cx.free.pool.retain(|number| *number < count);

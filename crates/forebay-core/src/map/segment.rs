@@ -193,6 +193,9 @@ pub(crate) struct Segment {
     /// Sequence of the last batch or summary, or that which the log had when the segment was taken
     /// into use; also once it holds nothing.
     pub(crate) last_sequence: u64,
+    /// Generation of the last snapshot before it was freed, while it is: a later checkpoint says
+    /// that it holds nothing.
+    pub(crate) freed_after: u64,
     /// Reclaim cannot empty it: it holds a block whose only copy is damaged.
     pub(crate) unreclaimable: bool,
     /// Epochs that its batches name were cleared: a summary would say something else than they do.
@@ -230,6 +233,7 @@ impl Segment {
             first_stream_sequence: 0,
             born: 0,
             last_sequence: 0,
+            freed_after: 0,
             unreclaimable: false,
             forgot_epochs: false,
             completed: 0,

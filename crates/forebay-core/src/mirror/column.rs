@@ -27,7 +27,7 @@ impl Context {
         if self.free.window.len() <= reserve {
             return None;
         }
-        let (first, twin) = mirror.halves(self.free.window.pop_front()?);
+        let (first, twin) = mirror.halves(self.free.take()?);
         if stream != StreamKind::Fill {
             self.map.segments[twin as usize].phase = SegmentPhase::Twin;
             self.map.changes.touch(twin);
@@ -51,7 +51,7 @@ impl Context {
         let (first, twin) = mirror.halves(number);
         if self.map.segments[twin as usize].phase == SegmentPhase::Twin {
             mirror.pair_ended(first);
-            self.map.end_segment(twin, SegmentPhase::Freed);
+            self.segment_is_freed(twin);
         } else {
             let other = first + twin - number;
             if matches!(self.map.segments[other as usize].phase, SegmentPhase::Open | SegmentPhase::Sealed) {
@@ -60,7 +60,7 @@ impl Context {
             }
             mirror.spare = mirror.spare.filter(|spare| *spare != other);
         }
-        self.free.pool.push_back(first);
+        self.free.add(first);
     }
 
     /// A checkpoint calls a column free.
@@ -78,7 +78,7 @@ impl Context {
         for first in 0..columns {
             let is_free = |number: u32| self.map.segments[number as usize].phase == SegmentPhase::Free;
             if is_free(first) && is_free(first + columns) {
-                self.free.pool.push_back(first);
+                self.free.add(first);
             }
         }
     }

@@ -141,7 +141,7 @@ impl Context {
         if self.free.window.len() <= reserve {
             return None;
         }
-        self.free.window.pop_front()
+        self.free.take()
     }
 
     /// A clean block leaves the cache unused; under `S3Fifo` it is remembered for a while.
@@ -226,7 +226,7 @@ impl Reclaim {
         if self.victim.as_ref().is_some_and(|victim| victim.segment == number) {
             self.victim = None;
         }
-        cx.map.end_segment(number, SegmentPhase::Freed);
+        cx.segment_is_freed(number);
         if cx.mirror.is_some() {
             cx.half_freed(number);
             return;
@@ -235,7 +235,7 @@ impl Reclaim {
             cx.map.end_segment(number, SegmentPhase::Free);
             cx.free.window.push_front(number);
         } else if !cx.keep_retired(number) {
-            cx.free.pool.push_back(number);
+            cx.free.add(number);
         }
     }
 

@@ -181,7 +181,7 @@ impl Recovery {
             if segment.live == 0 && segment.phase != SegmentPhase::Twin {
                 cx.end_with_twin(number);
                 if cx.mirror.is_none() {
-                    cx.free.pool.push_back(number);
+                    cx.free.add(number);
                 }
             }
         }

@@ -81,6 +81,18 @@ enum End {
     /// Something else was read.
     Wrong(Vec<u32>),
     Failed,
+    Unsupported,
+}
+
+/// What the cache device does with discards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Discards {
+    #[default]
+    Taken,
+    Failing,
+    /// They never end, but for [`Rig::release`].
+    Hanging,
+    Unknown,
 }
 
 /// The engine and its devices.
@@ -144,6 +156,9 @@ pub(crate) struct Rig {
     meta: BTreeMap<u64, Vec<u8>>,
     /// Operations that hang.
     hung: Vec<(OpId, End)>,
+    pub(crate) discards: Discards,
+    /// Bytes that were discarded, or are.
+    pub(crate) discarded: Vec<Range<u64>>,
     /// Operations that have completed, and the memory of the turn before.
     done: Vec<(OpId, End)>,
     spare: Vec<(OpId, End)>,
@@ -238,6 +253,8 @@ impl Rig {
             closed: false,
             meta: BTreeMap::new(),
             hung: Vec::new(),
+            discards: Discards::default(),
+            discarded: Vec::new(),
             done: Vec::new(),
             spare: Vec::new(),
         };
@@ -436,6 +453,7 @@ impl Rig {
                     End::Good(crcs) => engine.complete(now, op, Ok(()), &ZERO_CRCS[..crcs]),
                     End::Wrong(crcs) => engine.complete(now, op, Ok(()), &crcs),
                     End::Failed => engine.complete(now, op, Err(DeviceFailure::Failed), &[]),
+                    End::Unsupported => engine.complete(now, op, Err(DeviceFailure::Unsupported), &[]),
                 });
             }
             self.spare = turn;
@@ -510,6 +528,15 @@ impl Rig {
                 self.done.push((op, End::Failed));
             }
             Action::Flush { op, .. } | Action::Zero { op, .. } => self.done.push((op, End::Good(0))),
+            Action::DiscardSegment { op, offset, len } => {
+                self.discarded.push(offset..offset + len);
+                match self.discards {
+                    Discards::Taken => self.done.push((op, End::Good(0))),
+                    Discards::Failing => self.done.push((op, End::Failed)),
+                    Discards::Hanging => self.hung.push((op, End::Good(0))),
+                    Discards::Unknown => self.done.push((op, End::Unsupported)),
+                }
+            }
             Action::Crc { op, .. } => self.ask(|engine, now| engine.complete(now, op, Ok(()), &[ZERO_CRC])),
             Action::VolumeQuiet { volume } => {
                 let backing = backing(self.volume_blocks);

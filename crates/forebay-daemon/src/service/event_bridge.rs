@@ -61,6 +61,9 @@ impl Service {
             PoolEvent::CacheWriteFailed { .. } => {
                 self.hub.publish(NewEvent::new(EventKind::CacheWriteFailed, text).pool(pool));
             }
+            PoolEvent::DiscardsRefused => {
+                self.hub.publish(NewEvent::new(EventKind::DiscardsRefused, text).pool(pool));
+            }
             PoolEvent::Degraded { .. } => {
                 self.hub.raise(AlarmKey::pool(EventKind::CacheDegraded, pool), Severity::Warning, &text);
             }

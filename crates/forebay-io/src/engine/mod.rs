@@ -32,6 +32,8 @@ pub(crate) enum Syscall {
     Sync { fd: RawFd },
     /// `fallocate`.
     Allocate { fd: RawFd, mode: i32, offset: u64, len: u64 },
+    /// `BLKDISCARD` of a block device.
+    Discard { fd: RawFd, offset: u64, len: u64 },
     /// `accept4` with `SOCK_CLOEXEC`; the result is a descriptor that belongs to the reactor.
     Accept { fd: RawFd },
     /// `recv`.
@@ -49,15 +51,18 @@ pub(crate) enum Syscall {
 impl Syscall {
     /// Is it on a device? Those always end; the others may wait for a peer for ever.
     pub(crate) fn is_on_device(&self) -> bool {
-        use Syscall as R;
-        matches!(self, R::Read { .. } | R::Write { .. } | R::Sync { .. } | R::Allocate { .. })
+        self.device_fd().is_some()
     }
 
     /// The device that it is on.
     pub(crate) fn device_fd(&self) -> Option<RawFd> {
         use Syscall as R;
         match self {
-            R::Read { fd, .. } | R::Write { fd, .. } | R::Sync { fd } | R::Allocate { fd, .. } => Some(*fd),
+            R::Read { fd, .. }
+            | R::Write { fd, .. }
+            | R::Sync { fd }
+            | R::Allocate { fd, .. }
+            | R::Discard { fd, .. } => Some(*fd),
             _ => None,
         }
     }

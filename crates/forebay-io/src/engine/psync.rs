@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -21,6 +21,9 @@ use super::{Engine, EngineKind, KernelStep, Lane, StepDone, Syscall};
 use crate::error::IoFailure;
 use crate::sys;
 use crate::waker::Waker;
+
+/// `_IO(0x12, 119)` of `<linux/fs.h>`.
+const BLKDISCARD: u32 = 0x1277;
 
 #[derive(Default)]
 struct Jobs {
@@ -90,6 +93,17 @@ impl Psync {
             }
         }
         Ok(engine)
+    }
+
+    /// The descriptor that is readable when device steps are done which nobody has taken.
+    pub(crate) fn done_fd(&self) -> RawFd {
+        self.shared.done_counter.as_raw_fd()
+    }
+
+    /// Takes the device steps that are done, after that descriptor was readable.
+    pub(crate) fn take_done(&self, done: &mut Vec<StepDone>) {
+        sys::eventfd_drain(self.done_fd());
+        done.append(&mut lock(&self.shared.done));
     }
 
     /// Performs a step on a socket or FUSE connection if it does not block, otherwise leaves it for
@@ -270,6 +284,12 @@ fn perform_once(request: Syscall) -> i32 {
         Syscall::Allocate { fd, mode, offset, len } => {
             // SAFETY: fallocate takes no pointers.
             sys::result_of(unsafe { libc::fallocate(fd, mode, at(offset), at(len)) } as libc::ssize_t)
+        }
+        Syscall::Discard { fd, offset, len } => {
+            let range = [offset, len];
+            // SAFETY: the kernel reads two numbers, which are there until the call is back.
+            let result = unsafe { libc::ioctl(fd, BLKDISCARD as _, range.as_ptr()) };
+            sys::result_of(result as libc::ssize_t)
         }
         Syscall::Accept { fd } => {
             let null = std::ptr::null_mut();

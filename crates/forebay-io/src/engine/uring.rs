@@ -7,6 +7,8 @@
 //!   keeps the surplus: `NODROP` is required.) No lane waits for another one.
 //! - The ring is made disabled and enabled by the first `wait`: the thread that calls it becomes
 //!   the only issuer the kernel accepts (`SINGLE_ISSUER`), whoever made the reactor.
+//! - What the ring does not have on all kernels (`BLKDISCARD`) is done by threads of the other
+//!   engine, which are made when they are needed first.
 //! - Entries reach the kernel in the order of `push`; a cancel therefore never hits a later user of
 //!   its key.
 
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant};
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 
+use super::psync::Psync;
 use super::registered::Registered;
 use super::{Engine, EngineKind, KernelStep, Lane, StepDone, Syscall};
 use crate::error::IoFailure;
@@ -28,6 +31,8 @@ use crate::waker::Waker;
 const KEY_WAKE: u64 = 1 << 63;
 /// Key of cancel requests, whose own results nobody needs.
 const KEY_CANCEL: u64 = (1 << 63) | 1;
+/// Key of the poll that watches the threads.
+const KEY_BLOCKING: u64 = (1 << 63) | 2;
 /// Added to the keys of device steps, which are counted, each lane by itself.
 const KEY_DEVICE: u64 = 1 << 62;
 const KEY_SLOW: u64 = 1 << 61;
@@ -61,6 +66,16 @@ pub(crate) struct Uring {
     /// Descriptors on which even submitting may wait: the kernel asks whoever serves the file
     /// whether it would.
     served: Vec<RawFd>,
+    blocking: Blocking,
+}
+
+/// Steps that threads do.
+#[derive(Default)]
+struct Blocking {
+    threads: Option<Psync>,
+    armed: bool,
+    /// Steps for which there is no thread.
+    failed: Vec<StepDone>,
 }
 
 impl Uring {
@@ -84,6 +99,7 @@ impl Uring {
             flags_work,
             wake_armed: false,
             served: Vec::new(),
+            blocking: Blocking::default(),
         })
     }
 
@@ -146,6 +162,30 @@ impl Uring {
         }
     }
 
+    /// Has a thread do a step.
+    fn push_blocking(&mut self, step: KernelStep) {
+        if self.blocking.threads.is_none() {
+            match Psync::new(1) {
+                Ok(threads) => self.blocking.threads = Some(threads),
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(libc::ENOMEM);
+                    self.blocking.failed.push(StepDone { key: step.key, result: -errno });
+                }
+            }
+        }
+        if let Some(threads) = &mut self.blocking.threads {
+            threads.push(step);
+        }
+    }
+
+    fn arm_blocking(&mut self) {
+        if let Some(threads) = self.blocking.threads.as_ref().filter(|_| !self.blocking.armed) {
+            let poll = opcode::PollAdd::new(Fd(threads.done_fd()), libc::POLLIN as u32).build();
+            self.blocking.armed = true;
+            self.push_entry(poll.user_data(KEY_BLOCKING));
+        }
+    }
+
     /// Busy-polls the completion queue; the kernel is entered only when it has deferred work to
     /// run.
     fn poll_until(&mut self, deadline: Instant) -> io::Result<()> {
@@ -189,6 +229,12 @@ impl Uring {
                     }
                 }
                 KEY_CANCEL => {}
+                KEY_BLOCKING => {
+                    self.blocking.armed = false;
+                    if let Some(threads) = &self.blocking.threads {
+                        threads.take_done(done);
+                    }
+                }
                 key => {
                     let lane = lane_of(key);
                     self.under_way[lane] -= u32::from(lane != SOCKETS);
@@ -206,6 +252,9 @@ impl Engine for Uring {
 
     fn push(&mut self, step: KernelStep) {
         debug_assert_eq!(step.key & (KEY_WAKE | KEY_DEVICE | KEY_SLOW), 0);
+        if let Syscall::Discard { .. } = step.request {
+            return self.push_blocking(step);
+        }
         let slow = if step.lane == Lane::Slow { KEY_SLOW } else { 0 };
         let key = if step.request.is_on_device() { step.key | KEY_DEVICE | slow } else { step.key };
         let registered = match step.request {
@@ -235,7 +284,10 @@ impl Engine for Uring {
     ) -> Result<(), IoFailure> {
         self.enable()?;
         self.arm_waker(waker.fd());
+        self.arm_blocking();
         self.refill()?;
+        done.append(&mut self.blocking.failed);
+        let sleep = if done.is_empty() { sleep } else { Some(Duration::ZERO) };
         if !spin.is_zero() {
             self.submit(0, None)?;
             self.poll_until(Instant::now() + spin)?;
@@ -352,6 +404,7 @@ fn entry_of(request: Syscall, registered: Option<u16>) -> squeue::Entry {
         Syscall::Allocate { fd, mode, offset, len } => {
             opcode::Fallocate::new(Fd(fd), len).offset(offset).mode(mode).build()
         }
+        Syscall::Discard { .. } => unreachable!("threads do it"),
         Syscall::Accept { fd } => opcode::Accept::new(Fd(fd), std::ptr::null_mut(), std::ptr::null_mut())
             .flags(libc::SOCK_CLOEXEC)
             .build(),

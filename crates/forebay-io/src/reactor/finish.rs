@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Completion, Reactor};
 use crate::buffer::Span;
+use crate::device::DeviceKind;
 use crate::engine::StepDone;
 use crate::error::IoFailure;
 use crate::slots::{OpKind, ZeroPhase};
@@ -48,6 +49,7 @@ impl Reactor {
             OpKind::Zero { device, phase } => {
                 self.settle_zero(index, usize::from(device), phase, step.result)
             }
+            OpKind::Discard { device } => self.settle_discard(index, usize::from(device), step.result),
             OpKind::Flush { device } => self.settle_flush(index, usize::from(device), step.result),
             OpKind::Accept { .. } => self.settle_accept(index, step.result),
             OpKind::Recv { .. } => self.finish(index, plain(step.result)),
@@ -196,6 +198,15 @@ impl Reactor {
         }
     }
 
+    fn settle_discard(&mut self, index: u32, device: usize, result: i32) {
+        // The kernel does not know it of this device, or `fallocate` of what is no file.
+        let of_file = self.devices[device].device.kind() != DeviceKind::Block;
+        let unknown = [libc::ENOTTY, libc::ENOSYS].contains(&-result) || of_file && -result == libc::ENODEV;
+        let result = if unknown { -libc::EOPNOTSUPP } else { result };
+        let result = plain(result).map(|_| 0).map_err(|failure| self.failure_on(device, failure));
+        self.finish(index, result);
+    }
+
     fn settle_accept(&mut self, index: u32, result: i32) {
         let accepted = plain(result).and_then(|fd| {
             // SAFETY: accept made this descriptor for us, and nobody else has it.
@@ -233,7 +244,7 @@ impl Reactor {
             self.report(index, result);
         }
         match kind {
-            OpKind::Write { device } | OpKind::Zero { device, .. } => {
+            OpKind::Write { device } | OpKind::Zero { device, .. } | OpKind::Discard { device } => {
                 let entry = &mut self.devices[usize::from(device)];
                 entry.buffered_writes -= u32::from(buffered);
                 if !entry.deferred.is_empty() {

@@ -122,6 +122,17 @@ pub enum Op<'a> {
         /// May the space be given back (a hole)?
         may_unmap: bool,
     },
+    /// Says that a range of a device is of no use: a block device discards it, of a file it becomes
+    /// a hole. What the range reads as then is open. Reports 0, or the failure `EOPNOTSUPP` if the
+    /// device or its file system does not have that.
+    Discard {
+        /// The device.
+        device: DeviceId,
+        /// First byte on the device, a multiple of 4096.
+        offset: u64,
+        /// Length in bytes, a multiple of 4096.
+        len: u64,
+    },
     /// Accepts one connection; reports the number of its [`SocketId`].
     Accept {
         /// The listener.

@@ -253,7 +253,7 @@ impl Reactor {
         let planned = match op {
             Op::Read { offset, spans, .. } => self.fill_slot(index, offset, spans),
             Op::Write { offset, spans, .. } => self.fill_slot(index, offset, spans),
-            Op::Zero { offset, len, .. } => {
+            Op::Zero { offset, len, .. } | Op::Discard { offset, len, .. } => {
                 let slot = self.memory.slots.get_mut(index);
                 (slot.offset, slot.len) = (offset, len);
                 Ok(())
@@ -279,6 +279,7 @@ impl Reactor {
                 let phase = if may_unmap { ZeroPhase::Punch } else { ZeroPhase::ZeroRange };
                 OpKind::Zero { device: known(device)?, phase }
             }
+            Op::Discard { device, .. } => OpKind::Discard { device: known(device)? },
             Op::Accept { listener } => OpKind::Accept { listener: self.open_listener(listener)? },
             Op::Recv { socket, .. } => OpKind::Recv { socket: self.sockets.open(socket)? },
             Op::Send { socket, .. } => OpKind::Send { socket: self.sockets.open(socket)? },

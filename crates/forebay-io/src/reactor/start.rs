@@ -4,6 +4,7 @@ use std::os::fd::RawFd;
 
 use super::{Reactor, ZERO_PAGE_BYTES};
 use crate::buffer::{BUFFER_ALIGN, Span};
+use crate::device::DeviceKind;
 use crate::engine::{KernelStep, Lane, Syscall};
 use crate::error::IoFailure;
 use crate::flash::FlashOp;
@@ -33,7 +34,8 @@ impl Reactor {
             OpKind::Read { device }
             | OpKind::Write { device }
             | OpKind::Flush { device }
-            | OpKind::Zero { device, .. } => {
+            | OpKind::Zero { device, .. }
+            | OpKind::Discard { device } => {
                 self.start_device(index, usize::from(device));
             }
             OpKind::Accept { .. } => self.push_step(index),
@@ -74,7 +76,7 @@ impl Reactor {
         let op = match slot.kind {
             OpKind::Read { .. } => FlashOp::Read,
             OpKind::Flush { .. } => FlashOp::Flush,
-            OpKind::Zero { phase: ZeroPhase::Punch, .. } => FlashOp::Trim,
+            OpKind::Zero { phase: ZeroPhase::Punch, .. } | OpKind::Discard { .. } => FlashOp::Trim,
             _ => FlashOp::Write,
         };
         slot.model_pending = true;
@@ -89,7 +91,9 @@ impl Reactor {
         let aligned = match slot.kind {
             OpKind::Flush { .. } => true,
             // A partial page is zeroed through the page cache, whatever direct I/O could do.
-            OpKind::Zero { .. } => (slot.offset | slot.len).is_multiple_of(BUFFER_ALIGN as u64),
+            OpKind::Zero { .. } | OpKind::Discard { .. } => {
+                (slot.offset | slot.len).is_multiple_of(BUFFER_ALIGN as u64)
+            }
             _ => {
                 let memory = slot.spans.iter().fold(0, |acc, span| acc | span.offset | span.len);
                 // Buffers start at multiples of BUFFER_ALIGN, so offsets within them tell the
@@ -109,7 +113,8 @@ impl Reactor {
         let slot = self.memory.slots.get_mut(index);
         if !slot.buffered && self.devices[device].direct.is_some() {
             slot.buffered = true;
-            self.stats.unaligned_transfers += u64::from(!matches!(slot.kind, OpKind::Zero { .. }));
+            let transfers = !matches!(slot.kind, OpKind::Zero { .. } | OpKind::Discard { .. });
+            self.stats.unaligned_transfers += u64::from(transfers);
             self.devices[device].buffered_writes += u32::from(slot.kind.modifies());
         }
     }
@@ -170,6 +175,7 @@ impl Reactor {
             }
             OpKind::Flush { device } => Syscall::Sync { fd: self.devices[usize::from(device)].buffered_fd },
             OpKind::Zero { device, phase } => self.zero_step(index, usize::from(device), phase),
+            OpKind::Discard { device } => self.discard_step(index, usize::from(device)),
             OpKind::Accept { .. } | OpKind::Recv { .. } | OpKind::Send { .. } => {
                 match self.socket_step(index) {
                     Ok(request) => request,
@@ -243,6 +249,15 @@ impl Reactor {
             ZeroPhase::ZeroRange => allocate(libc::FALLOC_FL_ZERO_RANGE),
             ZeroPhase::Write => self.zero_write_step(index, device),
         }
+    }
+
+    fn discard_step(&self, index: u32, device: usize) -> Syscall {
+        let (entry, slot) = (&self.devices[device], self.memory.slots.get(index));
+        let (fd, offset, len) = (entry.buffered_fd, slot.offset, slot.len);
+        if entry.device.kind() == DeviceKind::Block {
+            return Syscall::Discard { fd, offset, len };
+        }
+        Syscall::Allocate { fd, mode: libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, len }
     }
 
     /// Writes up to 16 times the page of zeroes.

@@ -73,6 +73,11 @@ impl Bench {
         std::fs::read(self.path()).unwrap()
     }
 
+    /// Sectors of 512 bytes that the file takes of its file system.
+    pub(crate) fn file_sectors(&self) -> u64 {
+        std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(self.path()).unwrap())
+    }
+
     /// Runs one operation to its end; nothing else may be in flight.
     pub(crate) fn run(&mut self, op: Op<'_>) -> Result<u32, IoFailure> {
         self.reactor.submit(4711, op);

@@ -26,6 +26,7 @@ convert! {
     back_merged_blocks evicted_blocks trimmed_blocks relocated_blocks gap_filled_blocks survivor_hit_blocks survivor_pinned_blocks
     survivor_share_blocks survivor_unclean_blocks survivor_compacted_blocks readmitted_blocks batches checkpoints window_extensions throttled_writes
     read_invalidated_blocks fill_cancelled_blocks fill_no_room_blocks lock_waits direct_waits dirtied_blocks cache_metadata_writes cache_write_errors
+    cache_discards cache_discarded_bytes cache_discard_errors
     damaged_blocks dirty_blocks lost_blocks lost_bytes pinned_blocks cached_blocks capacity_blocks probation_limit_blocks
     free_segments segments
     index_memory_bytes requests_in_flight

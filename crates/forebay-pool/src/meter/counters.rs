@@ -104,6 +104,9 @@ counters! {
     Counter cache_flushes = "Flushes of the cache device";
     Counter cache_read_errors = "Read operations on the cache device that failed";
     Counter cache_write_errors = "Writes and flushes of the cache device that failed";
+    Counter cache_discards = "Discards of segments that hold nothing, see discard_freed";
+    Counter cache_discarded_bytes = "Bytes of those";
+    Counter cache_discard_errors = "Discards of the cache device that failed";
     Counter backing_reads = "Read operations on the backing store";
     Counter backing_read_bytes = "Bytes read from the backing store";
     Counter backing_writes = "Write operations on the backing store";

@@ -87,6 +87,8 @@ paths! {
     CacheWrite = "cache_write";
     /// A device flush of the cache device.
     CacheFlush = "cache_flush";
+    /// A discard of a segment of the cache device.
+    CacheDiscard = "cache_discard";
     /// A read of the backing store.
     BackingRead = "backing_read";
     /// A write to the backing store: destage, a write past the cache, or zeroes.

@@ -107,6 +107,8 @@ pub enum PoolEvent {
         /// Segment of the cache device.
         segment: u32,
     },
+    /// The cache device does not have discards: it is not told what holds nothing.
+    DiscardsRefused,
     /// The cache device failed; requests that change something wait for the record.
     CacheFenced,
     /// A mirrored cache has one device only.
@@ -278,6 +280,9 @@ impl fmt::Display for PoolEvent {
             Self::CacheWriteFailed { segment } => {
                 write!(f, "a write to segment {segment} of the cache device failed; it is repeated elsewhere")
             }
+            Self::DiscardsRefused => f.write_str(
+                "a cache device, or its file system, does not have discards: discard_freed has no effect until the pool is opened again",
+            ),
             Self::Degraded { what } => write!(
                 f,
                 "{what}: what only the cache has is on one device from now on. Nothing is lost; to give it another: forebay pool replace"
@@ -441,6 +446,7 @@ impl Pool {
                 retry_in: Duration::from_nanos(retry_in),
             },
             Notice::CacheWriteFailed { segment } => PoolEvent::CacheWriteFailed { segment },
+            Notice::DiscardsRefused => PoolEvent::DiscardsRefused,
             Notice::CacheFenced => PoolEvent::CacheFenced,
             Notice::MemberFailed { member } => return self.member_failed(member),
             Notice::MemberOut { member } => return self.member_out(member),

@@ -24,7 +24,7 @@ const BLOCKS_MIN: u64 = 64;
 type Make = fn(&Sizes) -> Box<dyn Layout>;
 const LAYOUTS: [(&str, Make); 3] = [
     ("forebay", |sizes| Box::new(ForebayLog::new(sizes))),
-    ("forebay-trimmed", |sizes| Box::new(ForebayLog::new(sizes).trimming())),
+    ("forebay-discards", |sizes| Box::new(ForebayLog::discarding(sizes))),
     ("flashcache", |sizes| Box::new(FlashCacheSets::new(sizes))),
 ];
 

@@ -31,6 +31,9 @@
 //! until it is written. Lost writes: acknowledged, never landed. Misdirected writes: landed
 //! elsewhere, at a block boundary. Bit rot: bits flip at rest.
 //!
+//! **Discards** may leave each sector as it is, or put zeroes or garbage there, as a write that
+//! lands in the volatile cache would: so a crash may take that back, or a part of it.
+//!
 //! **Death.** From an instant on everything fails, or everything but reads. Writes in flight fail
 //! too, and have landed wholly, partly or not at all. A restart brings the device back: what it
 //! holds is what it held.
@@ -400,6 +403,30 @@ impl SimDevice {
         let number = self.next_write;
         self.next_write += 1;
         self.in_flight.insert(number, InFlight { offset, data, rest, fate });
+        number
+    }
+
+    /// Takes a discard in; it completes as a write. Returns its number.
+    pub fn submit_discard(&mut self, offset: u64, len: u64, fails: bool, rng: &mut Rng) -> u64 {
+        let count = len as usize / SECTOR_BYTES;
+        let mut data = vec![0; len as usize];
+        if rng.chance(1, 2) {
+            let mut word = rng.word();
+            for bytes in data.chunks_mut(8) {
+                word = mix(word);
+                bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
+            }
+        }
+        // What is left as it was does not land.
+        let rest = Sectors::fate(count, rng).unwrap_or_else(|| Sectors::of(count, |_| false));
+        let fate = match (self.takes_no_writes(), fails) {
+            (true, _) => Fate::Fail(None),
+            (false, true) => Fate::Fail(Sectors::fate(count, rng).map(|part| part.both(&rest))),
+            (false, false) => Fate::Good,
+        };
+        let number = self.next_write;
+        self.next_write += 1;
+        self.in_flight.insert(number, InFlight { offset, data: Rc::new(data), rest, fate });
         number
     }
 

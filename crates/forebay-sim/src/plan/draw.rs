@@ -51,6 +51,7 @@ pub(crate) fn pool_settings(rng: &mut Rng) -> PoolSettings {
         survivors_max_pct: rng.pick(&[0, 30, 50, 90]),
         reclaim_policy: rng.pick(&[ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo]),
         dirty_limit_pct: rng.pick(&[10, 40, 60, 90]),
+        discard_freed: false,
     }
 }
 

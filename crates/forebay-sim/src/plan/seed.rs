@@ -10,8 +10,8 @@ use super::draw::{
 };
 use super::situations;
 use super::types::{
-    CipherPlan, FaultPlan, MirrorPlan, Mix, Needs, OwnerPlan, Plan, Scale, Situation, Style, TruncationPlan,
-    VolumePlan,
+    CipherPlan, DiscardPlan, FaultPlan, MirrorPlan, Mix, Needs, OwnerPlan, Plan, Scale, Situation, Style,
+    TruncationPlan, VolumePlan,
 };
 use crate::device::{Faults, Latency};
 use crate::rng::{Rng, mix};
@@ -41,6 +41,7 @@ impl Plan {
         plan.draw_late_starts(needs, &mut own(0x4255_5359));
         plan.draw_cipher(needs, &mut own(0x4349_5048_4552));
         plan.draw_chain(needs, &mut own(0x43_4841_494e));
+        plan.draw_discards(needs, &mut own(0x5452_494d));
         if bug.is_none() && plan.mirror.is_none() && plan.faults.cache.flush_error > 0 {
             plan.faults.cache.flush_drops = own(0x4452_4f50_5045).chance(1, 2);
         }
@@ -77,6 +78,7 @@ impl Plan {
             death: None,
             outage: None,
             truncations: Vec::new(),
+            discards: DiscardPlan::default(),
             late_starts: None,
             mirror: None,
             cipher: None,
@@ -140,6 +142,24 @@ impl Plan {
             checkpoint.changes_max = 1000;
             (self.requests, self.sample) = (rng.range(1000, 2000) as u32, 100);
             self.mix.write = self.mix.write.max(50);
+        }
+    }
+
+    fn draw_discards(&mut self, needs: Option<Needs>, rng: &mut Rng) {
+        let aimed = needs == Some(Needs::Discards);
+        if !aimed && (needs.is_some() || rng.chance(1, 3)) {
+            return;
+        }
+        self.engine.pool.discard_freed = true;
+        if aimed {
+            // Long enough for snapshots beside them.
+            self.discards.ns_max = rng.pick(&[0, 20_000_000]);
+        } else {
+            self.discards = DiscardPlan {
+                refuses: rng.chance(1, 8),
+                error_ppm: rng.pick(&[0, 0, 20_000, 200_000]),
+                ns_max: rng.pick(&[0, 0, 1_000_000, 50_000_000, 3_000_000_000]),
+            };
         }
     }
 
@@ -257,6 +277,7 @@ impl Plan {
             death: None,
             outage: None,
             truncations: Vec::new(),
+            discards: DiscardPlan::default(),
             late_starts: None,
             mirror: None,
             cipher: None,

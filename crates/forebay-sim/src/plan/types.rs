@@ -148,6 +148,17 @@ pub struct MirrorPlan {
     pub misses_of: u64,
 }
 
+/// How the cache device takes discards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DiscardPlan {
+    /// It does not have them.
+    pub refuses: bool,
+    /// Those that fail, in parts per million.
+    pub error_ppm: u32,
+    /// Longest time that is added to the time of a write, in nanoseconds.
+    pub ns_max: u64,
+}
+
 /// How often the owner cannot, and for how long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LateStartPlan {
@@ -211,6 +222,8 @@ pub(crate) enum Needs {
     Regions,
     /// Checkpoints that are chains.
     Chain,
+    /// A cache device that is told which segments hold nothing.
+    Discards,
     /// A test of another kind: no plan shows it.
     OtherTest,
 }
@@ -258,6 +271,8 @@ pub struct Plan {
     pub outage: Option<(u64, u64)>,
     /// Devices that end for a while, in this order.
     pub truncations: Vec<TruncationPlan>,
+    /// How the cache device takes discards.
+    pub discards: DiscardPlan,
     /// The owner cannot start some operations at once.
     pub late_starts: Option<LateStartPlan>,
     /// The cache is mirrored over two devices, and this happens to them.

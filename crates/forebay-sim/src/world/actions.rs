@@ -47,6 +47,7 @@ impl World {
                 let device = self.device(Device::Backing(volume))?;
                 self.submit_write(op, device, offset, Vec::new(), vec![0; len as usize], 0)
             }
+            Action::DiscardSegment { op, offset, len } => self.start_discard(op, offset, len),
             Action::Copy { from, to } => {
                 self.check_untouched(from)?;
                 self.check_untouched(to)?;
@@ -119,6 +120,8 @@ impl World {
             (device, offset) = self.cache_at(offset);
         }
         self.check_range(device, offset, u64::from(len), SECTOR_BYTES)?;
+        let discarded = self.flights.values().any(|flight| flight.discards(device, offset, u64::from(len)));
+        ensure!(!discarded, "a read of {len} bytes at {offset} while they are discarded");
         let spans = self.engine.spans(op).to_vec();
         let total: u64 = spans.iter().map(|span| u64::from(span.len)).sum();
         ensure!(total == u64::from(len), "a read of {len} bytes has spans of {total}: {spans:?}");
@@ -190,6 +193,31 @@ impl World {
             }
         }
         self.submit_to_cache(op, offset, Vec::new(), data, 0)
+    }
+
+    fn start_discard(&mut self, op: OpId, offset: u64, len: u64) -> Result<(), String> {
+        let discards = self.plan.discards;
+        ensure!(self.engine.status() == Status::Ready, "a discard of an engine that does not serve");
+        ensure!(len == self.plan.geometry.segment_bytes(), "a discard of {len} bytes is of no segment");
+        self.check_cache_write(offset, len)?;
+        let (device, offset) = self.cache_at(offset);
+        self.digest.add_all(&[18, device as u64, offset, len]);
+        self.check_range(device, offset, len, BLOCK_BYTES)?;
+        ensure!(self.disks.devices[device].idle(offset, len), "a discard at {offset} beside a write");
+        let read = self.flights.values().any(|flight| flight.reads(device, offset, len));
+        ensure!(!read, "a discard at {offset} while it is read");
+        let time = self.rng.below(discards.ns_max + 1)
+            + self.disks.devices[device].time(OpKind::Write, 0, &mut self.rng);
+        let fails = self.rng.ppm(discards.error_ppm);
+        let kind = if self.is_short(device) || discards.refuses {
+            FlightKind::RefusedDiscard
+        } else {
+            let number = self.disks.devices[device].submit_discard(offset, len, fails, &mut self.rng);
+            FlightKind::Discard { number, offset, len }
+        };
+        self.enqueue(op, self.now + time, Flight { device, spans: Vec::new(), kind })?;
+        self.crash_point();
+        Ok(())
     }
 
     /// At a start nothing is written to segments but what is there already; or, to a member of a
@@ -370,6 +398,22 @@ impl World {
                 }
                 self.crash_point();
             }
+            FlightKind::Discard { number, .. } => {
+                let good = self.disks.devices[device].complete_write(number) == WriteEnd::Good;
+                // Nothing follows of an error.
+                self.counters.faults += u64::from(!good);
+                let result = if good { Ok(()) } else { Err(DeviceFailure::Failed) };
+                self.engine.complete(self.now, OpId(op), result, &[]);
+                self.crash_point();
+            }
+            FlightKind::RefusedDiscard => {
+                let failure = if self.plan.discards.refuses {
+                    DeviceFailure::Unsupported
+                } else {
+                    DeviceFailure::Ended
+                };
+                self.engine.complete(self.now, OpId(op), Err(failure), &[]);
+            }
             FlightKind::Held(held) => self.start_held(&held)?,
             FlightKind::Refused => self.finish_ended(op, device, 0, 0)?,
             FlightKind::Flush { .. } if self.is_short(device) => self.finish_ended(op, device, 0, 0)?,
@@ -524,6 +568,9 @@ impl World {
                 ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing was damaged");
                 ensure!(!lost || self.plan.mirror.is_none(), "{notice:?}, but there is another member");
                 ensure!(!lost || self.plan.outage.is_none(), "{notice:?}, but the device answers again");
+            }
+            Notice::DiscardsRefused => {
+                ensure!(self.plan.discards.refuses, "{notice:?}, but the device has them");
             }
             Notice::OrderBroken { .. } => {
                 ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing was damaged");

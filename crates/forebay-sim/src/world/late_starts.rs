@@ -17,7 +17,9 @@ fn operation(action: &Action) -> Option<(OpId, Device)> {
         Action::Read { op, device, .. } | Action::Write { op, device, .. } | Action::Flush { op, device } => {
             Some((op, device))
         }
-        Action::ReadMeta { op, .. } | Action::WriteMeta { op, .. } => Some((op, Device::Cache)),
+        Action::ReadMeta { op, .. } | Action::WriteMeta { op, .. } | Action::DiscardSegment { op, .. } => {
+            Some((op, Device::Cache))
+        }
         Action::Zero { op, volume, .. } => Some((op, Device::Backing(volume))),
         _ => None,
     }

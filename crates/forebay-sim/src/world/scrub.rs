@@ -46,7 +46,11 @@ impl World {
             writes: self.flights.values().any(|flight| {
                 !matches!(
                     flight.kind,
-                    FlightKind::Read { .. } | FlightKind::ReadMeta { .. } | FlightKind::Flush { .. }
+                    FlightKind::Read { .. }
+                        | FlightKind::ReadMeta { .. }
+                        | FlightKind::Discard { .. }
+                        | FlightKind::RefusedDiscard
+                        | FlightKind::Flush { .. }
                 )
             }),
         }

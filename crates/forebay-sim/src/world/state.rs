@@ -51,11 +51,33 @@ pub(crate) enum FlightKind {
     Read { offset: u64, len: usize, crc: bool, early: Option<Sampled> },
     ReadMeta { offset: u64, len: usize },
     Write { number: u64, offset: u64, data: Rc<Vec<u8>>, header: usize },
+    // Bytes of a device, and the number of the write that it is for the device.
+    Discard { number: u64, offset: u64, len: u64 },
     Flush { covered: u64 },
     // A write or flush of a device that had ended: nothing was done.
     Refused,
+    // A discard of a device that had ended, or does not have it.
+    RefusedDiscard,
     // It was not started yet.
     Held(Held),
+}
+
+impl Flight {
+    /// It discards some of these bytes.
+    pub(super) fn discards(&self, device: usize, offset: u64, len: u64) -> bool {
+        let FlightKind::Discard { offset: at, len: discarded, .. } = self.kind else { return false };
+        self.device == device && at < offset + len && offset < at + discarded
+    }
+
+    /// It reads some of these bytes.
+    pub(super) fn reads(&self, device: usize, offset: u64, len: u64) -> bool {
+        let (FlightKind::Read { offset: at, len: read, .. } | FlightKind::ReadMeta { offset: at, len: read }) =
+            self.kind
+        else {
+            return false;
+        };
+        self.device == device && at < offset + len && offset < at + read as u64
+    }
 }
 
 /// What a device returns for a read.

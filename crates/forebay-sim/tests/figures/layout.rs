@@ -12,10 +12,10 @@
 //! Invariant: a run is the same every time, on every machine.
 
 use super::arm::{ArmDisk, ArmTimes};
-use super::machine::{Flash, Machine, Reply, Setup};
+use super::machine::{CacheChange, Flash, Machine, Reply, Setup};
 use super::zipf::Zipf;
-use forebay_core::{EngineConfig, RequestKind, Treatment, VolumeSettings};
-use forebay_format::{BLOCK_BYTES, Geometry, VolumeId};
+use forebay_core::{EngineConfig, PoolSettings, RequestKind, Treatment, VolumeSettings};
+use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::flash::ftl::{Ftl, FtlStats};
 use forebay_sim::rng::Rng;
 
@@ -241,12 +241,9 @@ fn feed(devices: &mut [Ftl], op: FlashOp) -> u64 {
     if let FlashOp::Write { len, .. } = op { len } else { 0 }
 }
 
-/// Forebay's engine. It does not trim its cache device; what that would change is seen with
-/// [`ForebayLog::trimming`].
+/// Forebay's engine.
 pub struct ForebayLog {
     machine: Machine<ArmDisk>,
-    geometry: Geometry,
-    trims: bool,
     /// When the next burst comes.
     next: u64,
     replies: Vec<Reply>,
@@ -259,44 +256,41 @@ impl ForebayLog {
     /// If the sizes make no legal layout.
     #[must_use]
     pub fn new(sizes: &Sizes) -> Self {
+        Self::with(sizes, PoolSettings::default())
+    }
+
+    /// The same with `discard_freed`.
+    ///
+    /// # Panics
+    /// If the sizes make no legal layout.
+    #[must_use]
+    pub fn discarding(sizes: &Sizes) -> Self {
+        Self::with(sizes, PoolSettings { discard_freed: true, ..PoolSettings::default() })
+    }
+
+    fn with(sizes: &Sizes, pool: PoolSettings) -> Self {
         let setup = Setup {
             cache_bytes: sizes.cache_bytes,
             segment_blocks: sizes.segment_blocks,
             volume_bytes: sizes.volume_bytes,
             settings: VolumeSettings::default(),
-            engine: EngineConfig::default(),
+            engine: EngineConfig { pool, ..EngineConfig::default() },
             flash: FLASH,
         };
         let mut disk = ArmDisk::new(sizes.volume_bytes, ArmTimes::default());
         disk.set_fast(Some(DISK_NS));
         let mut machine = Machine::new(&setup, vec![disk]);
-        machine.cache_writes = Some(Vec::new());
-        let geometry = Geometry::for_device(sizes.cache_bytes, sizes.segment_blocks).expect("a legal layout");
+        machine.cache_changes = Some(Vec::new());
         let next = machine.now;
-        Self { machine, geometry, trims: false, next, replies: Vec::new() }
-    }
-
-    /// As if the engine trimmed each segment when it begins to use it again: the latest moment at
-    /// which it could.
-    #[must_use]
-    pub fn trimming(self) -> Self {
-        Self { trims: true, ..self }
-    }
-
-    /// The segment that begins at this byte: its range.
-    fn segment_at(&self, offset: u64) -> Option<FlashOp> {
-        let start = self.geometry.segments_start_block * PAGE;
-        let len = u64::from(self.geometry.segment_blocks) * PAGE;
-        let begins = offset >= start && (offset - start).is_multiple_of(len);
-        begins.then_some(FlashOp::Trim { offset, len })
+        Self { machine, next, replies: Vec::new() }
     }
 
     fn pass_on(&mut self, flash: &mut dyn FnMut(FlashOp)) {
-        for (offset, len) in self.machine.cache_writes.replace(Vec::new()).unwrap_or_default() {
-            if let Some(segment) = self.segment_at(offset).filter(|_| self.trims) {
-                flash(segment);
-            }
-            flash(FlashOp::Write { offset, len });
+        for change in self.machine.cache_changes.replace(Vec::new()).unwrap_or_default() {
+            flash(match change {
+                CacheChange::Write { offset, len } => FlashOp::Write { offset, len },
+                CacheChange::Discard { offset, len } => FlashOp::Trim { offset, len },
+            });
         }
     }
 }

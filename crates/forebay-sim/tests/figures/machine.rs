@@ -28,6 +28,25 @@ pub enum DiskOp {
     Flush,
 }
 
+/// What becomes of bytes of the cache device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CacheChange {
+    /// They are written.
+    Write {
+        /// First byte.
+        offset: u64,
+        /// How many.
+        len: u64,
+    },
+    /// Nothing counts there any more.
+    Discard {
+        /// First byte.
+        offset: u64,
+        /// How many.
+        len: u64,
+    },
+}
+
 /// A model of a disk.
 pub trait Disk {
     /// A request arrives; `id` comes back from [`Disk::advance`].
@@ -93,9 +112,9 @@ pub struct Machine<D> {
     pub failing: bool,
     /// Blocks written to disks.
     pub backing_blocks: u64,
-    /// Offset and length in bytes of every write to the cache device, in the order in which they
-    /// were started, if somebody wants to know: whoever asks for it empties it.
-    pub cache_writes: Option<Vec<(u64, u64)>>,
+    /// Every write to the cache device and every discard, in the order in which they were started,
+    /// if somebody wants to know: whoever asks for it empties it.
+    pub cache_changes: Option<Vec<CacheChange>>,
     flash: Flash,
     flash_free: u64,
     cache: BTreeMap<u64, Vec<u8>>,
@@ -160,7 +179,7 @@ impl<D: Disk> Machine<D> {
             disks,
             failing: false,
             backing_blocks: 0,
-            cache_writes: None,
+            cache_changes: None,
             flash: setup.flash,
             flash_free: 0,
             cache,
@@ -312,6 +331,12 @@ impl<D: Disk> Machine<D> {
                 Action::Zero { op, volume, offset, len, .. } => {
                     self.start(op, Device::Backing(volume), DiskOp::Write, offset, len);
                 }
+                Action::DiscardSegment { op, offset, len } => {
+                    if let Some(changes) = &mut self.cache_changes {
+                        changes.push(CacheChange::Discard { offset, len });
+                    }
+                    self.later(op.0, self.flash.op_ns, true);
+                }
                 Action::Crc { op, .. } => self.engine.complete(self.now, op, Ok(()), &[self.zero_crc]),
                 Action::Reply { request, result, .. } => {
                     assert!(result.is_ok(), "no client sees an error");
@@ -353,8 +378,8 @@ impl<D: Disk> Machine<D> {
     }
 
     fn wrote(&mut self, offset: u64, len: u64) {
-        if let Some(writes) = &mut self.cache_writes {
-            writes.push((offset, len));
+        if let Some(changes) = &mut self.cache_changes {
+            changes.push(CacheChange::Write { offset, len });
         }
     }
 

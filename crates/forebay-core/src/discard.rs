@@ -1,0 +1,171 @@
+//! Discards: telling the cache device which segments hold nothing, so that it need not keep their
+//! bytes when it collects its own garbage.
+//!
+//! Only whole segments are discarded (in a mirrored cache, both of a column), one at a time, and
+//! only if nobody needs what they have, now or after a crash (I76):
+//!
+//! - one of the append window: the checkpoint in effect, or the extension of its window, says that
+//!   a restart must take it as free, whatever is there. It may be written at any time, so what it
+//!   reads as is of no use to recovery.
+//! - one that waits to join a window: only once a checkpoint in effect was taken after it had been
+//!   freed. Before that a restart would look there for what the log voids later, or for links of
+//!   its stream.
+//!
+//! While it is discarded a segment is in neither list, so the log cannot take it; a snapshot lists
+//! it in its window all the same if it belongs there, because it goes back. The log goes first: no
+//! discard begins while the window is short, or reclaim has not as many free segments as it wants.
+//! So a discard that never ends makes the cache smaller by a segment, and nothing waits for it but
+//! a stop, which has a limit of its own, and a shrink of the pool.
+//!
+//! A discard that fails is counted. The segment is not discarded again until it was in use.
+
+use crate::api::{Action, DeviceFailure, Nanos, Notice, OpId};
+use crate::checkpoint::Checkpoints;
+use crate::context::Context;
+use crate::context::coverage::CoverageMark;
+use crate::context::free::Discard;
+use crate::context::mirror::Standing;
+use crate::context::operations::OpKind;
+use crate::fault::{self, PlantedBug};
+use crate::map::segment::SegmentPhase;
+
+/// Most bytes that are discarded in a second. More than the log of most devices takes, so that it
+/// matters only after a start, or after much was dropped at once: then it leaves a device that is
+/// slow at this time for something else. 256 MiB are 64 segments of 4 MiB.
+const BYTES_PER_S: u64 = 256 << 20;
+/// With so many operations under way the device has enough to do.
+const BUSY_OPERATIONS: usize = 32;
+/// Segments that are looked at in one call, and the pause before the next ones: right after much
+/// was dropped none may be discarded yet.
+const LOOKS: u64 = 64;
+const LOOKS_PAUSE_NS: Nanos = 1_000_000;
+
+impl Context {
+    /// A segment holds nothing that counts any more. The checkpoint in effect may believe
+    /// otherwise.
+    pub(crate) fn segment_is_freed(&mut self, number: u32) {
+        self.map.end_segment(number, SegmentPhase::Freed);
+        self.map.segments[number as usize].freed_after = self.superblock.checkpoint_generation;
+    }
+
+    /// Begins the next discard, if its time has come.
+    pub(crate) fn step_discards(&mut self, checkpoint: &Checkpoints) {
+        let discards = &self.free.discards;
+        let whole = self.mirror.as_ref().is_none_or(|mirror| mirror.standing == Standing::Whole);
+        let wanted = self.config.pool.discard_freed && !discards.refused && !self.stopping && !self.fenced;
+        if !wanted || !whole || discards.to_look_at == 0 || discards.under_way.is_some() {
+            self.free.discard_due = self.mirror.is_some();
+            return;
+        }
+        // Reclaim makes up for the one that is held back.
+        let enough = self.free_segments() >= self.free.window_size as usize;
+        if self.ops.len() >= BUSY_OPERATIONS || !enough {
+            return;
+        }
+        if self.now < discards.next_at {
+            self.wake_in(discards.next_at - self.now);
+            return;
+        }
+        for _ in 0..LOOKS.min(discards.to_look_at) {
+            let Some(number) = self.next_stale() else { return };
+            let is_void = self.is_void(number, checkpoint) || fault::planted(PlantedBug::DiscardEarly);
+            if let Some(of_window) = self.free.hold_back(number, is_void) {
+                self.discard(number, of_window);
+                return;
+            }
+        }
+        self.wake_in(LOOKS_PAUSE_NS);
+    }
+
+    /// The next segment to look at, round and round.
+    fn next_stale(&mut self) -> Option<u32> {
+        let discards = &mut self.free.discards;
+        discards.to_look_at -= 1;
+        let found = discards.stale.next_from(discards.next).or_else(|| discards.stale.next_from(0))?;
+        discards.next = found + 1;
+        Some(found as u32)
+    }
+
+    /// The segments that are discarded with this one: both of a column.
+    fn halves(&self, number: u32) -> (u32, Option<u32>) {
+        match &self.mirror {
+            Some(mirror) => {
+                let (first, twin) = mirror.halves(number);
+                (first, Some(twin))
+            }
+            None => (number, None),
+        }
+    }
+
+    /// The checkpoint in effect says that a segment holds nothing.
+    fn is_void(&self, number: u32, checkpoint: &Checkpoints) -> bool {
+        let (first, twin) = self.halves(number);
+        core::iter::once(first).chain(twin).all(|number| {
+            let segment = &self.map.segments[number as usize];
+            match segment.phase {
+                SegmentPhase::Free => true,
+                SegmentPhase::Freed => checkpoint.is_in_effect(segment.freed_after + 1),
+                SegmentPhase::Open | SegmentPhase::Sealed | SegmentPhase::Twin => false,
+            }
+        })
+    }
+
+    fn discard(&mut self, number: u32, of_window: bool) {
+        self.cover(if of_window { CoverageMark::WindowDiscarded } else { CoverageMark::PoolDiscarded });
+        if of_window && fault::planted(PlantedBug::WriteUnderDiscard) {
+            self.free.window.push_front(number);
+        }
+        let len = self.map.geometry.segment_bytes();
+        let (first, twin) = self.halves(number);
+        let discards = &mut self.free.discards;
+        discards.stale.remove(number.into());
+        let bytes = len * (1 + u64::from(twin.is_some()));
+        discards.next_at = self.now + time_of(bytes);
+        discards.under_way =
+            Some(Discard { segment: number, of_window, pending: 1 + u32::from(twin.is_some()) });
+        for number in core::iter::once(first).chain(twin) {
+            let offset = self.map.geometry.segment_offset(number, 0);
+            let op = self.new_op(OpKind::Discard);
+            let member = self.member_at(offset);
+            let state = self.ops.get_mut(op);
+            (state.member, state.len) = (member, len as u32);
+            self.actions.push_back(Action::DiscardSegment { op: OpId(op), offset, len });
+        }
+    }
+
+    /// A discard has ended; the segment goes back to where it was.
+    pub(crate) fn discard_ended(&mut self, len: u32, result: Result<(), DeviceFailure>) {
+        match result {
+            Ok(()) => {
+                self.stats.cache_discards += 1;
+                self.stats.cache_discarded_bytes += u64::from(len);
+            }
+            Err(DeviceFailure::Unsupported) if !self.free.discards.refused => {
+                self.free.discards.refused = true;
+                self.cover(CoverageMark::DiscardsRefused);
+                self.notice(Notice::DiscardsRefused);
+            }
+            Err(_) => {}
+        }
+        let Some(mut discard) = self.free.discards.under_way.take() else { return };
+        discard.pending -= 1;
+        if discard.pending > 0 {
+            self.free.discards.under_way = Some(discard);
+            return;
+        }
+        self.free.discard_due = true;
+        if discard.of_window && fault::planted(PlantedBug::WriteUnderDiscard) {
+            return;
+        }
+        if self.keep_retired(discard.segment) {
+            return;
+        }
+        let list = if discard.of_window { &mut self.free.window } else { &mut self.free.pool };
+        list.push_back(discard.segment);
+    }
+}
+
+/// How long the discards after this one wait for it.
+fn time_of(bytes: u64) -> Nanos {
+    bytes * 1_000_000_000 / BYTES_PER_S
+}
