@@ -403,7 +403,7 @@ tunables! {
         encryption_key_file: Option<KeySource> = "off", ValueKind::Key, AtStart,
             "the cache is encrypted with the key in this file, or in this credential of the service; a cache is made with it or without";
         segment_size: Option<ByteSize> = "auto",
-            ValueKind::Size { min: 64 << 10, max: 16 << 20, power_of_two: true, auto: true }, AtCreation,
+            ValueKind::Size { min: 64 << 10, max: 64 << 20, power_of_two: true, auto: true }, AtCreation,
             "the unit in which the cache is filled and emptied; auto: by the size of the cache";
         cache_allocation: CacheAllocation = "full", ValueKind::Choice(CacheAllocation::CHOICES), AtCreation,
             "how the space of a new cache file is made";

@@ -36,7 +36,8 @@ pub struct Geometry {
 impl Geometry {
     /// Divides a device of `device_bytes` with segments of `segment_blocks` (a size chosen for the
     /// device if `None`: 64 KiB to 4 MiB, so that there are some hundreds of segments where
-    /// possible), and room to grow to [`GROWTH_DEFAULT`] times its size.
+    /// possible, and more than 4 MiB above 1 TiB), and room to grow to [`GROWTH_DEFAULT`] times its
+    /// size.
     ///
     /// # Errors
     /// As [`Geometry::with_growth`].
@@ -233,8 +234,15 @@ fn segments_limit(segment_blocks: u32) -> u64 {
     u64::from(u32::MAX / segment_blocks.max(1))
 }
 
+/// Segments of a cache whose segments get larger than 4 MiB: as many as 1 TiB has of those. Each
+/// costs memory and time, whatever is in it.
+const SEGMENTS_WANTED_MAX: u64 = 1 << 18;
+
 fn default_segment_blocks(device_blocks: u64) -> u32 {
     let mut blocks = 1024; // 4 MiB
+    while blocks < SEGMENT_BLOCKS_MAX && device_blocks / u64::from(blocks) > SEGMENTS_WANTED_MAX {
+        blocks *= 2;
+    }
     while blocks > SEGMENT_BLOCKS_MIN && device_blocks / u64::from(blocks) < 256 {
         blocks /= 2;
     }

@@ -16,8 +16,8 @@ pub(crate) const VOLUME_BLOCKS_MAX: u64 = 1 << 40;
 pub const SEGMENTS_MIN: u32 = 16;
 /// Smallest segment, in blocks: room for a header, a summary and some data.
 pub const SEGMENT_BLOCKS_MIN: u32 = 16;
-/// Largest segment, in blocks (16 MiB).
-pub const SEGMENT_BLOCKS_MAX: u32 = 4096;
+/// Largest segment, in blocks (64 MiB): flash devices erase up to so much at once.
+pub const SEGMENT_BLOCKS_MAX: u32 = 16384;
 /// Most volumes on one cache; their numbers are below this.
 pub const VOLUMES_MAX: u32 = 64;
 /// Most write-intent ranges that a checkpoint can hold; beyond it the engine widens ranges.

@@ -414,7 +414,7 @@ fn values_that_no_writer_produces_are_refused() {
         ("entry_count", batch::ENTRIES_MAX as u64 + 1),
         ("payload_blocks", 1),
         ("flushed_stream_sequence", 901),
-        ("block_in_segment", 4094),
+        ("block_in_segment", 16382),
     ] {
         let block = with_field(records_block(), "batch header", field, value);
         assert_eq!(decode_header(&block).map(drop), bad("batch header", field, value));
@@ -424,8 +424,8 @@ fn values_that_no_writer_produces_are_refused() {
     for (field, value) in [
         ("volume_count", 65),
         ("window_count", 5),
-        ("intent_count", 4097),
-        ("segment_blocks", 4097),
+        ("intent_count", 16385),
+        ("segment_blocks", 16385),
         ("body_bytes", 1),
         ("reserved", 1),
         ("volume_count", 0xffff_ffff),
@@ -447,7 +447,7 @@ fn values_that_no_writer_produces_are_refused() {
         ("change_count", 0xffff_ffff),
         ("segment_count", 1),
         ("segment_count", 0xffff_ffff),
-        ("segment_blocks", 4097),
+        ("segment_blocks", 16385),
         ("body_bytes", u64::MAX),
     ] {
         let bytes = with_field(samples::increment().encode(), "checkpoint header", field, value);
@@ -625,6 +625,10 @@ fn a_geometry_that_does_not_fit_is_refused_with_a_way_out() {
         why(Geometry { checkpoint_slot_blocks: u32::MAX, ..geometry }, 64 << 20).contains("make a new cache")
     );
     assert!(why(Geometry { checkpoint_slot_blocks: 1, ..geometry }, 64 << 20).contains("make a new cache"));
+    for (tib, mib) in [(1, 4), (2, 8), (4, 16), (15, 64), (16, 64)] {
+        let large = Geometry::for_device(tib << 40, None).unwrap();
+        assert_eq!(large.segment_bytes() >> 20, mib, "segments of a cache of {tib} TiB, in MiB");
+    }
     let small = Geometry::for_device(1 << 20, None).unwrap_err().to_string();
     assert!(small.contains("give the cache a larger SIZE"), "{small}");
 }

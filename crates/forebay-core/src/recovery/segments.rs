@@ -22,8 +22,10 @@ use forebay_format::{BLOCK_BYTES, StreamKind, VolumeId, summary};
 /// Small reads under way: enough to keep a fast device busy, of which a large cache has as many to
 /// do as it has segments.
 const READS_IN_FLIGHT: usize = 32;
-/// Reads of whole segments under way: each takes the memory of a segment.
-const WHOLE_READS_IN_FLIGHT: usize = 8;
+/// Reads of whole segments under way, and bytes of them, if that is less: each takes the memory of
+/// a segment.
+const WHOLE_READS_IN_FLIGHT: u64 = 8;
+const WHOLE_BYTES_IN_FLIGHT: u64 = 64 << 20;
 
 impl Context {
     pub(crate) fn place(&self, number: u32) -> Place {
@@ -87,10 +89,10 @@ impl Recovery {
     }
 
     /// The next thing to read, if it may be read now.
-    pub(super) fn next_job(&mut self) -> Option<What> {
+    pub(super) fn next_job(&mut self, segment_bytes: u64) -> Option<What> {
+        let whole = (WHOLE_BYTES_IN_FLIGHT / segment_bytes).clamp(1, WHOLE_READS_IN_FLIGHT);
         let room = self.in_flight < READS_IN_FLIGHT
-            && (self.whole_in_flight < WHOLE_READS_IN_FLIGHT
-                || !matches!(self.jobs.last(), Some(What::Whole(_))));
+            && ((self.whole_in_flight as u64) < whole || !matches!(self.jobs.last(), Some(What::Whole(_))));
         if room { self.jobs.pop() } else { None }
     }
 
@@ -99,8 +101,8 @@ impl Recovery {
         if self.checkpoint.segments.is_empty() {
             return Ok(()); // Still at superblocks or checkpoint.
         }
-        while let Some(what) = self.next_job() {
-            let geometry = cx.map.geometry;
+        let geometry = cx.map.geometry;
+        while let Some(what) = self.next_job(geometry.segment_bytes()) {
             let (number, from, blocks) = match what {
                 What::Summary(number) => {
                     let half = cx.readable_half(number);
