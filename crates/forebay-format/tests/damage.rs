@@ -424,7 +424,7 @@ fn values_that_no_writer_produces_are_refused() {
     for (field, value) in [
         ("volume_count", 65),
         ("window_count", 5),
-        ("intent_count", 16385),
+        ("intent_count", 4097),
         ("segment_blocks", 16385),
         ("body_bytes", 1),
         ("reserved", 1),
