@@ -9,7 +9,6 @@ pub(crate) struct Queue {
     items: VecDeque<Item>,
     fills: usize,
     survivors: usize,
-    others: usize,
 }
 
 impl Queue {
@@ -33,30 +32,39 @@ impl Queue {
 
     /// All that is neither.
     pub(crate) fn others(&self) -> usize {
-        self.others
+        self.items.len() - self.fills - self.survivors
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Item> {
         self.items.iter()
     }
 
+    #[inline]
     pub(crate) fn front(&self) -> Option<&Item> {
         self.items.front()
     }
 
+    #[inline]
     pub(crate) fn push_back(&mut self, item: Item) {
-        *self.count(item.done) += 1;
+        if let Some(count) = self.count(item.done) {
+            *count += 1;
+        }
         self.items.push_back(item);
     }
 
     pub(crate) fn push_front(&mut self, item: Item) {
-        *self.count(item.done) += 1;
+        if let Some(count) = self.count(item.done) {
+            *count += 1;
+        }
         self.items.push_front(item);
     }
 
+    #[inline]
     pub(crate) fn pop_front(&mut self) -> Option<Item> {
         let item = self.items.pop_front()?;
-        *self.count(item.done) -= 1;
+        if let Some(count) = self.count(item.done) {
+            *count -= 1;
+        }
         Some(item)
     }
 
@@ -69,11 +77,13 @@ impl Queue {
         taken
     }
 
-    fn count(&mut self, owner: ItemOwner) -> &mut usize {
+    /// The count that an item belongs to.
+    #[inline]
+    fn count(&mut self, owner: ItemOwner) -> Option<&mut usize> {
         match owner {
-            ItemOwner::Fill(..) => &mut self.fills,
-            ItemOwner::Survivor(_) => &mut self.survivors,
-            _ => &mut self.others,
+            ItemOwner::Fill(..) => Some(&mut self.fills),
+            ItemOwner::Survivor(_) => Some(&mut self.survivors),
+            _ => None,
         }
     }
 }
