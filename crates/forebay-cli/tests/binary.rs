@@ -60,6 +60,8 @@ impl World {
             .args(["--cache", &format!("{}:16MiB", self.path("cache").display())])
             .args(["--export", &self.uri(), "--admin", text(&self.path("admin"))])
             .args(["--set", "dirty_low_pct=80", "--set", "dirty_high_pct=90", "--set", "idle_delay=1h"])
+            // So large that they end with a summary.
+            .args(["--set", "segment_size=512KiB"])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()

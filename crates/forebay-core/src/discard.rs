@@ -2,7 +2,7 @@
 //! bytes when it collects its own garbage.
 //!
 //! Only whole segments are discarded (in a mirrored cache, both of a column), one at a time, and
-//! only if nobody needs what they have, now or after a crash (I76):
+//! only if nobody needs what they have, now or after a crash (I77):
 //!
 //! - one of the append window: the checkpoint in effect, or the extension of its window, says that
 //!   a restart must take it as free, whatever is there. It may be written at any time, so what it
