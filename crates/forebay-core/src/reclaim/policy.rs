@@ -11,10 +11,11 @@
 //! **Policies.** `Fifo`: the oldest. `Lru`: cost and benefit, `(1 - u) * age / (1 + u)`, the rule
 //! of log-structured file systems (Rosenblum and Ousterhout, 1991), where `u` is the share of
 //! blocks that still count; unclean blocks weigh twice, since they must be moved. Compaction has
-//! the same rule, but all blocks weigh the same, since all are moved. `S3Fifo`: two
-//! queues by age (Yang and others, 2023): what was filled or written is on *probation*, survivors
-//! are *main*; probation gives way while it holds more than its share, which follows what comes
-//! back (`context::ghosts`). All but `Fifo` keep blocks that were hit, within the endurance budget.
+//! the same rule, but all blocks weigh the same, since all are moved. `S3Fifo`: two queues by age
+//! (Yang and others, 2023): what was filled or written is on *probation*, survivors are *main*;
+//! probation gives way while it holds more than its share, which follows what comes back
+//! (`context::ghosts`), unless the next of it is not clean yet. All but `Fifo` keep blocks that
+//! were hit, within the endurance budget.
 //!
 //! **Progress** (I25). No victim keeps more than 7/8 of its blocks, pinned ones and those within a
 //! minimum share included; segments that hold too many pinned blocks are taken only if there is no
@@ -23,6 +24,12 @@
 use crate::api::settings::{Priority, ReclaimPolicy};
 use crate::context::ghosts::WHOLE;
 use alloc::vec::Vec;
+
+/// What is not clean of a segment on probation that gives way, percent, if main can do so instead.
+/// A dirty block that is moved costs a write, and is clean a little later. Of random writes over
+/// four times the cache, 2.37 blocks are written for each without this, 2.35 with 50, 1.66 with 25,
+/// 1.50 with 12; the misses of a virtual machine are least with 25 (`examples/traces`).
+const UNCLEAN_MAX_PCT: u32 = 25;
 
 /// Choices served by one pass over the segments: one in this many segments, and at most so many.
 const LISTED_ONE_IN: u32 = 64;
@@ -150,10 +157,27 @@ impl Victims {
             }
             queue = 1 - queue;
         }
+        if queue == 0 && self.spares_unclean(view, look) {
+            queue = 1;
+        }
         self.fresh = false;
         let (_, segment) = self.lists[queue].pop()?;
         self.sizes[queue] = self.sizes[queue].saturating_sub(1);
         Some(Choice { segment, compacts: view.densest.is_some(), forced: false })
+    }
+
+    /// The next of probation is not clean yet, and the next of main is cleaner.
+    fn spares_unclean(&self, view: &View, look: impl Fn(u32) -> Option<Candidate>) -> bool {
+        let unclean = |list: &[(u128, u32)]| {
+            let next = list.last().and_then(|(_, segment)| look(*segment));
+            next.map(|candidate| candidate.unclean)
+        };
+        match (unclean(&self.lists[0]), unclean(&self.lists[1])) {
+            (Some(new), Some(old)) => {
+                view.densest.is_none() && new * 100 > view.segment_blocks * UNCLEAN_MAX_PCT && old < new
+            }
+            _ => false,
+        }
     }
 
     /// Probation if it is too large, and main if not.

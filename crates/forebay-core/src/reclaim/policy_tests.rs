@@ -65,6 +65,22 @@ fn probation_gives_way_while_it_is_too_large() {
 }
 
 #[test]
+fn main_gives_way_while_what_is_next_of_probation_is_not_clean() {
+    let view = view(ReclaimPolicy::S3Fifo);
+    let main = |unclean| Candidate { probation: false, ..candidate(1, 10, 16, unclean) };
+    let with =
+        |new: u32, old: u32| chosen(&view, &[main(old), candidate(2, 20, 16, new), candidate(3, 30, 16, 0)]);
+    assert_eq!(with(4, 0), Some(2), "a quarter is not too much");
+    assert_eq!(with(5, 4), Some(1), "of two that are not clean the cleaner one");
+    assert_eq!(with(5, 5), Some(2));
+    assert_eq!(
+        chosen(&view, &[candidate(2, 20, 16, 9), candidate(3, 30, 16, 0)]),
+        Some(2),
+        "nothing is main"
+    );
+}
+
+#[test]
 fn segments_that_must_be_moved_are_not_offered_and_pinned_ones_are_the_last_resort() {
     let view = view(ReclaimPolicy::Fifo);
     let pinned = Candidate { pinned: 12, ..candidate(2, 1, 16, 0) };
