@@ -22,7 +22,7 @@ use compare::Comparison;
 use lines::Table;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage (--block-kib: at least 64 blocks in the cache; --segment-blocks: 16 to 4096 by powers of two, some segments in the cache):\n\
+const USAGE: &str = "usage (--block-kib: at least 64 blocks in the cache; --segment-blocks: 16 to 16384 by powers of two, some segments in the cache):\n\
                      flash-bench (--cards | --fit [--all] | --layouts) [--json FILE] [--seed N] [--pages N] [--workload NAME] \
                      [--layout NAME] [--cache-mib N] [--rounds N] [--burst N] [--blocks-per-s N] [--segment-blocks N] [--block-kib N] \
                      [--capacity-gb N] [--cycles N]";
