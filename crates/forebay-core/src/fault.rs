@@ -180,6 +180,8 @@ planted_bugs! {
     ScrubOneCopy = "scrub-one-copy",
     /// A scrub judges a block by what it read from a member that does not count any more.
     JudgeFailedCopy = "judge-failed-copy",
+    /// A volume that grows leaves the block at its old end to others before the new size is served.
+    GrowUnlocked = "grow-unlocked",
     /// A shrink fails if the cache fails, though blocks beyond the new end were given up.
     FailAfterCut = "fail-after-cut",
     /// After a start, blocks that have no place in the index yet are not found.

@@ -167,6 +167,41 @@ fn a_volume_grows_beyond_an_odd_end_though_the_block_there_must_be_written_back_
     rig.engine.check_invariants();
 }
 
+/// A volume ends inside of a block, and grows while a write past the cache to this block, which
+/// must be merged, waits for the backing store: bytes that are read of it and written to it.
+fn merged_while_growing() -> (u64, u64) {
+    let past = VolumeSettings { mode: Mode::Writearound, ..settings() };
+    let mut rig = Rig::new((16, 64), 1 << 10, &[past], PoolSettings::default());
+    (rig.depth, rig.keeps) = (8, true);
+    let end = 100 * BLOCK + 2560;
+    cut(&mut rig, end);
+    rig.count(true);
+    rig.engine.resize_volume(rig.now(), VOLUME, 1 << 21).expect("it can grow");
+    rig.start(); // Its checkpoint is under way.
+    rig.hangs_backing = Some(100 * BLOCK);
+    rig.request_bytes(0, RequestKind::Write { fua: false }, (100 * BLOCK + 10, 100), Treatment::Cache);
+    rig.rest(GATHERED_NS);
+    rig.release();
+    rig.rest(GATHERED_NS);
+    assert!(rig.notices.contains(&Notice::VolumeResized { volume: VOLUME, bytes: 1 << 21 }));
+    rig.engine.check_invariants();
+    (rig.moved.backing_read, rig.moved.backing_written)
+}
+
+#[test]
+fn a_write_to_an_end_that_grows_away_writes_nothing_that_it_did_not_read() {
+    let (read, written) = merged_while_growing();
+    assert_eq!(read, written);
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn a_growth_that_leaves_the_old_end_unlocked_is_seen() {
+    let _planting = forebay_core::fault::plant(Some(forebay_core::PlantedBug::GrowUnlocked));
+    let (read, written) = merged_while_growing();
+    assert_ne!(read, written, "the test does not see it");
+}
+
 const FIRST: u64 = 2000;
 
 /// Some dirty blocks are on their way out of segments that the pool gives up, and wait for one

@@ -3,7 +3,9 @@
 //! **Growing.** The new blocks are served once a checkpoint with the new size is in effect: before
 //! that a crash would forget what was written there. If the old end lies inside a block, a cached
 //! copy of that block may hold more than the volume had (if it was larger once): a clean copy is
-//! dropped, a dirty one is moved with a mask of only those sectors that belong to the volume.
+//! dropped, a dirty one is moved with a mask of only those sectors that belong to the volume. From
+//! then on until the new size is served the block is locked: a write that merges it with what the
+//! backing store has would read as far as the old end, and write as far as the new one (I21).
 //!
 //! **Shrinking.** Requests beyond the new end are refused at once; when those under way have ended
 //! the table has the new size, and the blocks beyond it are swept away, dirty ones with them. Only
@@ -113,6 +115,9 @@ impl Resizing {
                 if !trim_end(cx, waits, relocations, id) {
                     return Progress::Waits;
                 }
+                if fault::planted(PlantedBug::GrowUnlocked) {
+                    waits.unlock(cx, id);
+                }
                 cx.volume_mut(id).table_bytes = self.bytes;
                 if fault::planted(PlantedBug::ServeBeforeCheckpoint) {
                     cx.serve_size(id, self.bytes);
@@ -175,7 +180,8 @@ impl Resizing {
 }
 
 /// Makes sure that the cached copy of the block at an odd end has nothing beyond it (older
-/// versions of it have then been written back). Returns true once it has not.
+/// versions of it have then been written back). Returns true once it has not, with the block
+/// locked.
 fn trim_end(cx: &mut Context, waits: &mut Waits, relocations: &mut Relocations, id: VolumeId) -> bool {
     let size = cx.volume(id).size_bytes;
     if size.is_multiple_of(BLOCK) {
@@ -198,14 +204,10 @@ fn trim_end(cx: &mut Context, waits: &mut Waits, relocations: &mut Relocations, 
         return false;
     }
     let slot = cx.map.lookup(key).filter(|slot| cx.map.mask(*slot) & !mask != 0);
-    let Some(slot) = slot.filter(|slot| !cx.map.is_lost(*slot)) else {
-        waits.unlock(cx, id);
-        return true;
-    };
+    let Some(slot) = slot.filter(|slot| !cx.map.is_lost(*slot)) else { return true };
     match cx.map.state(slot) {
         BlockState::Clean => {
             cx.map.remove(key);
-            waits.unlock(cx, id);
             true
         }
         _ => {

@@ -124,6 +124,8 @@ pub(crate) struct Rig {
     /// The next read of the cache device, or write of metadata to it, that begins at this byte
     /// hangs, until [`Rig::release`].
     pub(crate) hangs: Option<u64>,
+    /// The same of the next read of a backing store that begins there.
+    pub(crate) hangs_backing: Option<u64>,
     /// Flushes of the cache device fail.
     pub(crate) unflushable: bool,
     /// Where data was read from the cache device last.
@@ -236,6 +238,7 @@ impl Rig {
             unreadable_meta: 0..0,
             unflushable: false,
             hangs: None,
+            hangs_backing: None,
             last_read: 0,
             notices: Vec::new(),
             failed: 0,
@@ -476,8 +479,9 @@ impl Rig {
                     Device::Backing(_) if took_one(&mut self.failing_backing_reads) => End::Failed,
                     Device::Backing(_) => End::Good(if crc { blocks } else { 0 }),
                 };
-                let hangs = device == Device::Cache && self.hangs.take_if(|at| *at == offset).is_some();
-                if hangs { &mut self.hung } else { &mut self.done }.push((op, end));
+                let hangs = if device == Device::Cache { &mut self.hangs } else { &mut self.hangs_backing };
+                if hangs.take_if(|at| *at == offset).is_some() { &mut self.hung } else { &mut self.done }
+                    .push((op, end));
             }
             Action::ReadMeta { op, offset, len } => {
                 let bytes = self.load(offset, len);

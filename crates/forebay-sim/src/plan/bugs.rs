@@ -88,6 +88,7 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (ScrubJudgesVoid, Needs::Nothing, Plan::scrubbed_beside_writes),
     (ScrubOneCopy, Needs::Mirror, Plan::scrubbed_mirror),
     (JudgeFailedCopy, Needs::Mirror, Plan::scrubbed_member_that_fails),
+    (GrowUnlocked, Needs::Nothing, Plan::odd_ends),
     (FailAfterCut, Needs::Nothing, Plan::lifecycle_of_failing_cache),
     (OverlookListed, Needs::Nothing, Plan::dirty_at_start),
     (CountHalfBatches, Needs::Mirror, Plan::missing_member),

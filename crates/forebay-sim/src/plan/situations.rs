@@ -238,6 +238,18 @@ impl Plan {
         self.faults = FaultPlan::default();
     }
 
+    /// Small volumes with odd ends grow and shrink beside writes of bytes past the cache.
+    pub(super) fn odd_ends(&mut self, rng: &mut Rng) {
+        self.start_in(vec![Mode::Writearound, Mode::Writethrough], rng);
+        (self.mix.lifecycle, self.mix.write, self.mix.byte_pct) = (40, 60, 100);
+        self.depth = 16;
+        for volume in &mut self.volumes {
+            (volume.bytes, volume.sector_bytes) = ((128 << 10) + 512, 512);
+            volume.bytes_max = volume.bytes + 3 * BLOCK_BYTES as u64;
+        }
+        self.faults = FaultPlan::default();
+    }
+
     pub(super) fn lifecycle_of_failing_cache(&mut self, rng: &mut Rng) {
         self.mix.lifecycle += 60;
         self.draw_modes(rng);
