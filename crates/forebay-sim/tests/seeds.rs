@@ -74,6 +74,11 @@ const SEEDS: &[(u64, u64, &str)] = &[
     ),
     (100_917_575, 10, "a shrink waited for a write that waited for the lock that the shrink had been given"),
     (1_140_752, 4, "a segment of the window was closed before it was written, and added to the window again"),
+    (
+        46_041_755,
+        38,
+        "a write past the cache was merged as far as the old end of a volume, and written as far as the new one",
+    ),
 ];
 
 #[test]
