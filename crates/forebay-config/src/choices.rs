@@ -115,7 +115,7 @@ choices! {
     /// Whether cache devices are told which segments hold nothing.
     DiscardFreed {
         Off = "off": "the cache device is not told which segments hold nothing",
-        On = "on": "segments that hold nothing are discarded (TRIM), or punched out of a cache file",
+        On = "on": "segments that hold nothing are discarded (TRIM), or punched out of a cache file, which is no longer reserved then",
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::context::streams::{Item, ItemOwner};
 use alloc::collections::VecDeque;
 
+/// Items of a stream, the next one first.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     items: VecDeque<Item>,
@@ -85,5 +86,49 @@ impl Queue {
             ItemOwner::Survivor(_) => Some(&mut self.survivors),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::streams::ItemKind;
+    use crate::map::segment::Key;
+
+    fn item(at: u32, done: ItemOwner) -> Item {
+        Item {
+            key: Key(at.into()),
+            crc: at,
+            kind: ItemKind::Data { mask: 1, dirty: false },
+            span: None,
+            done,
+        }
+    }
+
+    #[test]
+    fn what_is_counted_is_what_is_there() {
+        let mut queue = Queue::default();
+        for at in 0..30 {
+            let done = match at % 3 {
+                0 => ItemOwner::Survivor(at),
+                1 => ItemOwner::Request(at),
+                _ => ItemOwner::Copy(at),
+            };
+            if at % 2 == 0 { queue.push_back(item(at, done)) } else { queue.push_front(item(at, done)) }
+        }
+        let counts = |queue: &Queue| {
+            let survivors = queue.iter().filter(|item| matches!(item.done, ItemOwner::Survivor(_))).count();
+            assert_eq!((queue.survivors(), queue.fills()), (survivors, 0));
+            assert_eq!(queue.others(), queue.len() - survivors);
+        };
+        counts(&queue);
+        assert_eq!(queue.pop_front().map(|item| item.crc), Some(29), "a copy");
+        assert_eq!(queue.pop_front().map(|item| item.crc), Some(27), "a survivor");
+        counts(&queue);
+        let taken = queue.take(|item| item.crc % 4 == 0);
+        assert_eq!(taken.len(), 8);
+        assert!(queue.iter().zip(queue.iter().skip(1)).all(|(one, next)| one.crc != next.crc));
+        assert_eq!(queue.front().map(|item| item.crc), Some(25), "the others keep their order");
+        counts(&queue);
     }
 }

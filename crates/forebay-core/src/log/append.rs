@@ -403,7 +403,9 @@ impl Context {
                 self.close_segment(batch.segment, batch.start + batch.blocks);
             } else {
                 self.cover(CoverageMark::SummaryFailed);
-                self.notice(Notice::CacheWriteFailed { segment: batch.segment });
+                if batch.completed == Some(false) {
+                    self.notice(Notice::CacheWriteFailed { segment: batch.segment });
+                }
                 self.close_segment(batch.segment, batch.start);
             }
             self.log.spare_batches.push(batch);

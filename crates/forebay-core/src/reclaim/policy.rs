@@ -28,7 +28,8 @@ use alloc::vec::Vec;
 /// What is not clean of a segment on probation that gives way, percent, if main can do so instead.
 /// A dirty block that is moved costs a write, and is clean a little later. Of random writes over
 /// four times the cache, 2.37 blocks are written for each without this, 2.35 with 50, 1.66 with 25,
-/// 1.50 with 12; the misses of a virtual machine are least with 25 (`examples/traces`).
+/// 1.50 with 12; the misses of the trace of a virtual machine change by less than their noise
+/// (decision 0045 has the command).
 const UNCLEAN_MAX_PCT: u32 = 25;
 
 /// Choices served by one pass over the segments: one in this many segments, and at most so many.
