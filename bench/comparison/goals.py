@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from comparison.figures import Spread, number, paired_ratio
-from comparison.model import FOREBAY, RAW, Results, Sample
+from comparison.model import CROWDED, FOREBAY, RAW, Results, Sample
 from fio_client import Side
 
 NULL = "null volume"
@@ -44,6 +44,7 @@ def verdicts(results: Results) -> list[Verdict]:
         mix,
         amplification,
         full_load,
+        crowd,
         stalls,
         idle,
     )
@@ -170,6 +171,12 @@ def full_load(results: Results) -> Iterator[Verdict]:
             what = f"{case.removesuffix(' x 1')}: p50 of 4 connections / of 1"
             reached = f"{number(times)} ({busy:.0f} / {lone:.0f} us)"
             yield Verdict(what, "<= 3", reached, times <= 3, disturbed(alone, loaded))
+
+
+def crowd(results: Results) -> Iterator[Verdict]:
+    """A busy connection beside many idle ones, against the same alone."""
+    for case in results.cases("crowd"):
+        yield from at_least(results, "crowd", case, (CROWDED, FOREBAY), 0.95)
 
 
 def stalls(results: Results) -> Iterator[Verdict]:

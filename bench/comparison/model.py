@@ -17,6 +17,9 @@ from fio_client import Result, Side, flush_after
 
 RAW = "raw"
 FOREBAY = "forebay"
+# Clients that are connected and ask for nothing, and Forebay with them.
+CROWD = 1000
+CROWDED = f"forebay, {CROWD} idle"
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import functools
 import json
 import os
+import socket
+import struct
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +25,10 @@ from fio_client import fio, nbd, raw
 HOLD_DIRTY = ("dirty_low_pct=90", "dirty_high_pct=90", "idle_delay=off")
 # Servers are paused between their runs (see `runner`), which must not count as idling.
 NO_IDLING = ("idle_delay=off",)
+
+# Of an NBD handshake: fixed newstyle without zeroes, and what the server says, its greeting and the export.
+CLIENT_FLAGS, OPTION_MAGIC, OPTION_EXPORT_NAME = 3, 0x49484156454F5054, 1
+GREETING_BYTES = 18 + 10
 
 
 def written_file(path: Path, size: int) -> Path:
@@ -137,6 +143,25 @@ def daemon(
 
 
 @contextmanager
+def idle_clients(path: Path, count: int) -> Iterator[None]:
+    """So many clients that have chosen the export `v` of a unix socket and ask for nothing."""
+    option = struct.pack(">IQII", CLIENT_FLAGS, OPTION_MAGIC, OPTION_EXPORT_NAME, 1) + b"v"
+    with ExitStack() as stack:
+        for _ in range(count):
+            client = stack.enter_context(socket.socket(socket.AF_UNIX))
+            client.settimeout(30)
+            client.connect(str(path))
+            client.sendall(option)
+            received = 0
+            while received < GREETING_BYTES:
+                part = client.recv(GREETING_BYTES - received)
+                if not part:
+                    raise h.Failure(f"{path}: a client was turned away")
+                received += len(part)
+        yield
+
+
+@contextmanager
 def emulated_disk(folder: Path, name: str, volume: int) -> Iterator[Daemon]:
     """A 7200 rpm disk without a cache: Forebay in passthrough."""
     options = ("--mode", "passthrough", "--emulate", "hdd-7200")
@@ -147,10 +172,10 @@ def emulated_disk(folder: Path, name: str, volume: int) -> Iterator[Daemon]:
 @contextmanager
 def null_volume(folder: Path, size: int) -> Iterator[Target]:
     """Forebay's server with nothing behind it."""
-    socket = folder / "null.sock"
-    uri = f"nbd+unix:///v?socket={socket}"
-    with h.process([str(h.NULL), "--export", uri, "--size", str(size)], socket) as child:
-        yield Target("null volume", nbd(socket), [child.pid])
+    path = folder / "null.sock"
+    uri = f"nbd+unix:///v?socket={path}"
+    with h.process([str(h.NULL), "--export", uri, "--size", str(size)], path) as child:
+        yield Target("null volume", nbd(path), [child.pid])
 
 
 @functools.cache
@@ -162,10 +187,10 @@ def has_null_volume() -> bool:
 @contextmanager
 def nbdkit(folder: Path, name: str, *words: str) -> Iterator[Target]:
     """nbdkit with a plugin and its options. What its filters need temporarily goes to the folder."""
-    socket = folder / f"{name.replace(' ', '-')}.sock"
-    command = ["env", f"TMPDIR={folder}", "nbdkit", "-f", "-U", str(socket), "-e", "v", *words]
-    with h.process(command, socket) as child:
-        yield Target(name, nbd(socket), [child.pid])
+    path = folder / f"{name.replace(' ', '-')}.sock"
+    command = ["env", f"TMPDIR={folder}", "nbdkit", "-f", "-U", str(path), "-e", "v", *words]
+    with h.process(command, path) as child:
+        yield Target(name, nbd(path), [child.pid])
 
 
 @contextmanager
@@ -200,8 +225,8 @@ def nbdkit_cache(folder: Path, volume: int, cache: int) -> Iterator[Target]:
 def qemu_nbd(folder: Path, mode: str, size: int) -> Iterator[Target]:
     """qemu-nbd on a raw file; `mode` is its --cache."""
     name = f"qemu-nbd {mode}"
-    socket, disk = folder / f"qemu-{mode}.sock", written_file(folder / f"qemu-{mode}.disk", size)
-    command = ["qemu-nbd", "--persistent", "--shared=0", "--export-name=v", f"--socket={socket}", "--format=raw"]
+    path, disk = folder / f"qemu-{mode}.sock", written_file(folder / f"qemu-{mode}.disk", size)
+    command = ["qemu-nbd", "--persistent", "--shared=0", "--export-name=v", f"--socket={path}", "--format=raw"]
     command += [f"--cache={mode}", "--aio=io_uring", str(disk)]
-    with h.process(command, socket) as child:
-        yield Target(name, nbd(socket), [child.pid])
+    with h.process(command, path) as child:
+        yield Target(name, nbd(path), [child.pid])

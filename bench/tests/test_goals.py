@@ -6,7 +6,7 @@ import pytest
 from samples import results, sample
 
 from comparison.goals import Verdict, verdicts
-from comparison.model import FOREBAY, RAW, Results
+from comparison.model import CROWDED, FOREBAY, RAW, Results
 from comparison.scale import DEFAULT, FULL, QUICK, Scale
 from comparison.stages import GROUPS
 
@@ -103,6 +103,12 @@ def test_full_load_is_compared_with_one_connection_at_the_same_depth(loaded: flo
     assert one(found, "p50 of 4 connections / of 1").passed is passed
 
 
+@pytest.mark.parametrize(("crowded", "passed"), [(950, True), (940, False)])
+def test_idle_connections_may_cost_a_busy_one_a_twentieth(crowded: float, passed: bool) -> None:
+    found = results(sample("crowd", HITS, FOREBAY, 1000), sample("crowd", HITS, CROWDED, crowded))
+    assert one(found, CROWDED).passed is passed
+
+
 def test_the_longest_stall_is_ours_and_not_of_a_peer_or_a_slow_disk() -> None:
     found = results(
         sample("hits", HITS, RAW, max_us=500_000),
@@ -137,6 +143,6 @@ def test_the_names_that_goals_look_for_are_those_of_the_stages(scale: Scale, mon
             for case, target in stage.planned(1)
         )
     )
-    depths = 2 if scale is QUICK else 6
+    depths, crowds = (2, 2) if scale is QUICK else (6, 4)
     expected = {"hits": 2, "added": 1, "writes": 2, "full": 1, "null": 1, "flush": 1, "mix": 2, "idle": 1, "stall": 1}
-    assert len(verdicts(found)) == sum(expected.values()) + 3 + depths
+    assert len(verdicts(found)) == sum(expected.values()) + 3 + depths + crowds

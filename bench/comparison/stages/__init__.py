@@ -25,6 +25,7 @@ GROUPS: dict[str, Group] = {
     "sequential": Group("128 KiB sequential reads and writes", flash.sequential),
     "null": Group("the export path alone: the null volume against `nbdkit memory`", flash.null),
     "latency": Group("p50 at full load and alone, p99.9, the longest stall", flash.latency),
+    "crowd": Group("one busy connection alone, and beside a thousand idle ones", flash.crowd),
     "states": Group("cache empty, half full, full and reclaiming, heavily dirty with destage running", state.states),
     "sizes": Group("the same work on volumes of 10 GiB, 100 GiB and 1 TiB", state.sizes),
     "amplification": Group("bytes written to the cache device for each byte stored", state.amplification),
@@ -36,6 +37,6 @@ GROUPS: dict[str, Group] = {
 # Names for several groups. CPU cost is measured in every run; these show it for all servers.
 ALIASES: dict[str, tuple[str, ...]] = {
     "cost": ("hits", "writes", "flush", "sequential"),
-    "flash": ("hits", "writes", "flush", "sequential", "null", "latency", "states", "sizes", "amplification", "idle"),
+    "flash": tuple(name for name in GROUPS if name not in ("mix", "database")),
     "disk": ("mix", "database"),
 }

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from comparison import content, servers
-from comparison.model import FOREBAY, RAW, Case, Stage, Target
+from comparison.model import CROWD, CROWDED, FOREBAY, RAW, Case, Stage, Target
 from comparison.scale import Scale
 from comparison.stages.work import parallel, random_io
 from comparison.stages.work import sequential as sequential_case
@@ -128,6 +128,37 @@ def null(scale: Scale) -> list[Stage]:
     cases = [random_io(*each, scale.work_bytes, scale.seconds) for each in shapes]
     cases = [replace(case, flash=False) for case in cases]
     return [stage(scale, "null", "The export path alone", cases, ("nbdkit memory", NULL))]
+
+
+@contextmanager
+def with_and_without_crowd(folder: Path, *, scale: Scale) -> Iterator[list[Target]]:
+    """The same volume twice; at the second one many clients are connected that ask for nothing."""
+    work, cache = scale.work_bytes, scale.cache_bytes
+    with ExitStack() as stack:
+        targets = []
+        for name, clients in ((FOREBAY, 0), (CROWDED, CROWD)):
+            place = folder / f"clients-{clients}"
+            place.mkdir()
+            target = replace(stack.enter_context(cached_volume(place, cache, work)), name=name)
+            content.fill(target.client, work)
+            content.check(target.client, work)
+            stack.enter_context(servers.idle_clients(place / f"{FOREBAY}.sock", clients))
+            targets.append(target)
+        yield targets
+
+
+def crowd(scale: Scale) -> list[Stage]:
+    """One connection at work, alone and beside a thousand that do nothing."""
+    depths = (1, 32) if scale.wide else (32,)
+    cases = [
+        random_io(direction, depth, 1, scale.work_bytes, scale.seconds)
+        for direction in ("read", "write")
+        for depth in depths
+    ]
+    size = 2 * (scale.cache_bytes + scale.work_bytes)
+    prepare = partial(with_and_without_crowd, scale=scale)
+    title = f"One busy connection, and {CROWD} idle ones beside it"
+    return [Stage("crowd", title, tuple(cases), prepare, (FOREBAY, CROWDED), size, prepare_s=4 + size / 400e6)]
 
 
 def latency(scale: Scale) -> list[Stage]:

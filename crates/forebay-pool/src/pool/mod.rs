@@ -467,11 +467,12 @@ impl Pool {
     /// Takes the completions of a turn. If there are many they are worked on piece by piece, and
     /// what each piece leads to is handed to the kernel before the next is begun: else client, this
     /// loop and the devices would take turns instead of working at the same time. The more clients
-    /// there are the less that is needed, and the more it costs.
+    /// are at work the less that is needed, and the more it costs.
     fn take_completions(&mut self) -> Result<(), RunError> {
         let mut completions = std::mem::take(&mut self.completions);
         let mut left = completions.len();
-        let piece = if left <= PIECE { left } else { PIECE * (self.server.connections() as usize).max(1) };
+        let piece =
+            if left <= PIECE { left } else { PIECE * (self.server.busy_connections() as usize).max(1) };
         for (number, completion) in completions.drain(..).enumerate() {
             self.completed(completion);
             left -= 1;

@@ -190,7 +190,7 @@ impl Pool {
             about: About {
                 pool: self.name.clone(),
                 uptime_ns: self.started.elapsed().as_nanos() as u64,
-                connections: self.server.connections(),
+                connections: u64::from(self.server.connections()),
                 io_engine: self.io_engine(),
                 rss_bytes: crate::meter::resident_bytes(),
                 absent_dirty_bytes: Some(self.absent().iter().map(|volume| volume.dirty_blocks * 4096).sum()),

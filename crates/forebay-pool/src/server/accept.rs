@@ -30,7 +30,7 @@ impl Server {
         }
         if let Ok(socket) = result {
             let socket = SocketId(socket);
-            if self.connections() >= u64::from(self.connections_max) {
+            if self.connections() >= self.connections_max {
                 let max = self.connections_max;
                 self.refusals
                     .note(format!("a client was closed: there are {max} connections (pool_connections_max)"));
@@ -117,7 +117,9 @@ impl Server {
         let is_deaf = |connection: &Connection| {
             !(connection.receiving || connection.closing || quiescing && connection.may_quiesce())
         };
-        if !self.connections.iter().flatten().any(is_deaf) {
+        self.tally();
+        let of = |index: &u32| self.connections[*index as usize].as_ref();
+        if !self.tally.waiting().iter().filter_map(of).any(is_deaf) {
             self.gone_at = None;
             return None;
         }
@@ -143,9 +145,7 @@ impl Server {
     /// Ends a connection that keeps memory for answers that it does not take, or for a write that
     /// does not come, if others have waited long enough for it.
     pub(super) fn end_stalled(&mut self, reactor: &mut Reactor) -> Option<Duration> {
-        let waits = |connection: &Connection| connection.wants_memory && !connection.closing;
-        let wants_memory = self.connections.iter().flatten().any(waits);
-        if !wants_memory {
+        if self.tally().wanting().is_empty() {
             if self.wants_memory_since.take().is_some() {
                 self.connections.iter_mut().flatten().for_each(|connection| connection.seen_left = None);
             }
@@ -229,6 +229,7 @@ impl Server {
             self.connections.len() - 1
         });
         self.connections[index] = Some(connection);
+        self.count(index as u32);
         index as u32
     }
 }

@@ -29,7 +29,8 @@
 //!
 //! Files: `accept` (who comes in), `exports` (what is found where), `connection` (the state of
 //! one), `receive`, `requests`, `send` (the way of a request), `quiesce` (quiescing, and changing
-//! hands), `encrypted` and `tls`, `refusals` (what the operator is told).
+//! hands), `encrypted` and `tls`, `refusals` (what the operator is told), `tally` (what is known of
+//! all without a look at each).
 
 use crate::handover::ListenerStore;
 use forebay_config::rules::RuleSet;
@@ -50,6 +51,7 @@ mod receive;
 mod refusals;
 mod requests;
 mod send;
+mod tally;
 mod tls;
 
 use connection::Connection;
@@ -57,6 +59,7 @@ use exports::Directory;
 pub use exports::{Offer, Socket, ToListen};
 use refusals::Refusals;
 pub(crate) use refusals::Refused;
+use tally::Tally;
 
 /// Bytes received at once when no payload is awaited.
 const RECV_BYTES: usize = 128 << 10;
@@ -235,6 +238,7 @@ pub struct Server {
     /// By volume number.
     rules: Vec<Option<Arc<RuleSet>>>,
     connections: Vec<Option<Connection>>,
+    tally: Tally,
     pending: Vec<Option<Pending>>,
     free_pending: Vec<u32>,
     sendings: Vec<Sending>,
@@ -259,7 +263,7 @@ pub struct Server {
     /// Listeners on which accepting failed, and when to try again.
     paused: Vec<u32>,
     /// Where the next look at blocked connections begins.
-    blocked_from: u32,
+    blocked_from: usize,
     resume_at: Option<Instant>,
     /// Connections that have not chosen an export yet, and when to look for those that take too
     /// long.
@@ -314,6 +318,7 @@ impl Server {
             directory: Directory::new(listener_store),
             rules: Vec::new(),
             connections: Vec::new(),
+            tally: Tally::default(),
             pending: Vec::new(),
             free_pending: Vec::new(),
             sendings: Vec::new(),
@@ -337,8 +342,14 @@ impl Server {
         }
     }
 
-    pub(crate) fn connections(&self) -> u64 {
-        self.connections.iter().flatten().count() as u64
+    /// Connections that are there.
+    pub(crate) fn connections(&self) -> u32 {
+        self.tally.connections()
+    }
+
+    /// Connections of which requests are under way.
+    pub(crate) fn busy_connections(&mut self) -> u32 {
+        self.tally().busy()
     }
 
     /// No new connections, no new requests. Connections end once what they have asked for is

@@ -88,6 +88,7 @@ impl Server {
             else {
                 continue;
             };
+            self.count(index as u32);
             self.directory.went(connection.volume);
             // Closed is an error as well, and one that nobody overlooks.
             let owed = connection.volume.is_some_and(&is_owed);

@@ -61,6 +61,7 @@ impl Server {
                 started |= self.parse(volumes, reactor, index, now);
             }
             self.settle(reactor, index);
+            self.count(index);
         }
         self.taken.clear();
         started
@@ -69,16 +70,11 @@ impl Server {
     /// Something was freed: connections that waited for memory go on.
     pub fn wake_blocked(&mut self) {
         self.divide_memory();
-        let count = self.connections.len() as u32;
         // Each time another one is the first to get what was freed.
-        self.blocked_from = (self.blocked_from + 1).checked_rem(count).unwrap_or(0);
-        for index in (self.blocked_from..count).chain(0..self.blocked_from) {
-            let waits = self.connections[index as usize].as_ref().is_some_and(|connection| {
-                connection.blocked.is_some() || connection.used < connection.filled || !connection.receiving
-            });
-            if waits {
-                self.enqueue(index);
-            }
+        self.blocked_from += 1;
+        let count = self.tally().waiting().len();
+        for at in 0..count {
+            self.enqueue(self.tally.waiting()[(self.blocked_from + at) % count]);
         }
     }
 
@@ -87,22 +83,21 @@ impl Server {
     /// Who has nothing goes first; then who has less than most. Whoever has nothing gets what it
     /// needs for one request, so everybody goes on.
     fn divide_memory(&mut self) {
-        let (mut waits, mut waits_with_nothing, mut users, mut held_bytes) = (false, false, 0, 0);
-        let mut first = None;
-        for (index, connection) in self.connections.iter().enumerate() {
-            let Some(connection) = connection else { continue };
-            let waiting = connection.wants_memory && !connection.closing;
-            if waiting && connection.held_bytes == 0 {
+        let (held_bytes, mut users) = self.tally().held();
+        let (mut waits, mut waits_with_nothing, mut first) = (false, false, None);
+        for &index in self.tally.wanting() {
+            let Some(Some(connection)) = self.connections.get(index as usize) else { continue };
+            let has_nothing = connection.held_bytes == 0;
+            if has_nothing {
                 // Whose volume has many payloads coming waits for those who have none.
                 let coming = self.arriving_bytes_of(connection.volume);
-                let place = (connection.crowded, coming, connection.wants_memory_since, index as u32);
+                let place = (connection.crowded, coming, connection.wants_memory_since, index);
                 first = Some(first.map_or(place, |first| place.min(first)));
             }
-            let waiting = waiting && !connection.crowded; // others of its own volume have what it waits for
-            waits |= waiting;
-            waits_with_nothing |= waiting && connection.held_bytes == 0;
-            users += u64::from(waiting || connection.held_bytes > 0);
-            held_bytes += connection.held_bytes;
+            // Others of its own volume have what a crowded one waits for.
+            waits |= !connection.crowded;
+            waits_with_nothing |= !connection.crowded && has_nothing;
+            users += u64::from(!connection.crowded && has_nothing);
         }
         self.favoured = first.map(|(_, _, _, index)| index);
         self.share_bytes = match (waits, waits_with_nothing) {

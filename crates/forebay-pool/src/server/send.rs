@@ -205,6 +205,7 @@ impl Server {
         }
         let volume = connection.volume;
         *slot = None;
+        self.count(index);
         self.directory.went(volume);
     }
 }

@@ -1,0 +1,163 @@
+//! What the server knows of its connections without a look at each of them: how many there are,
+//! what memory they hold, and which of them wait.
+//!
+//! A turn of the loop must not cost more because a thousand clients are connected that ask for
+//! nothing. So every connection says what it adds to the sums ([`Share`]), and is counted again
+//! when that may have changed.
+//!
+//! Invariant: whoever changes a connection queues it, and each queued one is counted again before
+//! the tally is used ([`Server::tally`]). Builds with debug assertions compare it with a look at
+//! all connections.
+
+use super::Server;
+use super::connection::Connection;
+
+/// What one connection adds.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Share {
+    /// Memory of its requests, in bytes.
+    held_bytes: u64,
+    /// It is there, and requests of it are under way.
+    counts: bool,
+    is_busy: bool,
+    /// A request of it waits for memory.
+    wants_memory: bool,
+    /// It goes on only when something becomes free: nothing is received from it, or something that
+    /// was received waits.
+    waits: bool,
+}
+
+impl Share {
+    fn of(connection: &Connection) -> Self {
+        let has_more = connection.blocked.is_some() || connection.used < connection.filled;
+        Self {
+            held_bytes: connection.held_bytes,
+            counts: true,
+            is_busy: connection.requests > 0,
+            wants_memory: connection.wants_memory && !connection.closing,
+            waits: has_more || !connection.receiving,
+        }
+    }
+}
+
+/// Sums over all connections.
+#[derive(Default, PartialEq, Eq, Debug)]
+pub(super) struct Tally {
+    /// Of each connection, by number: what is counted in the sums.
+    shares: Vec<Share>,
+    connections: u32,
+    busy: u32,
+    held_bytes: u64,
+    /// Connections that hold memory.
+    holders: u64,
+    /// Those that wait for memory, and those that wait for anything, in order of number.
+    wanting: Vec<u32>,
+    waiting: Vec<u32>,
+}
+
+impl Tally {
+    fn count(&mut self, index: u32, share: Share) {
+        let place = index as usize;
+        if self.shares.len() <= place {
+            self.shares.resize(place + 1, Share::default());
+        }
+        let old = std::mem::replace(&mut self.shares[place], share);
+        if old == share {
+            return;
+        }
+        self.connections = self.connections + u32::from(share.counts) - u32::from(old.counts);
+        self.busy = self.busy + u32::from(share.is_busy) - u32::from(old.is_busy);
+        self.held_bytes = self.held_bytes + share.held_bytes - old.held_bytes;
+        self.holders = self.holders + u64::from(share.held_bytes > 0) - u64::from(old.held_bytes > 0);
+        list(&mut self.wanting, index, share.wants_memory);
+        list(&mut self.waiting, index, share.waits);
+    }
+
+    /// Connections.
+    pub(super) fn connections(&self) -> u32 {
+        self.connections
+    }
+
+    /// Those of which requests are under way.
+    pub(super) fn busy(&self) -> u32 {
+        self.busy
+    }
+
+    /// Memory that they hold, in bytes, and how many of them hold some.
+    pub(super) fn held(&self) -> (u64, u64) {
+        (self.held_bytes, self.holders)
+    }
+
+    /// Numbers of those that wait for memory, in order.
+    pub(super) fn wanting(&self) -> &[u32] {
+        &self.wanting
+    }
+
+    /// Numbers of those that go on only when something becomes free, in order.
+    pub(super) fn waiting(&self) -> &[u32] {
+        &self.waiting
+    }
+}
+
+/// Puts a number into an ordered list, or takes it out.
+fn list(numbers: &mut Vec<u32>, number: u32, is_in: bool) {
+    match (numbers.binary_search(&number), is_in) {
+        (Err(at), true) => numbers.insert(at, number),
+        (Ok(at), false) => drop(numbers.remove(at)),
+        _ => {}
+    }
+}
+
+impl Server {
+    /// Counts a connection as it is now, or as gone.
+    pub(super) fn count(&mut self, index: u32) {
+        let connection = self.connections.get(index as usize).and_then(Option::as_ref);
+        self.tally.count(index, connection.map(Share::of).unwrap_or_default());
+    }
+
+    /// The sums as they are now.
+    pub(super) fn tally(&mut self) -> &Tally {
+        for at in 0..self.queue.len() {
+            self.count(self.queue[at]);
+        }
+        debug_assert!(self.tally == self.tally_of_all(), "who changes a connection queues it");
+        &self.tally
+    }
+
+    /// As [`Server::tally`] should be, by a look at all connections.
+    fn tally_of_all(&self) -> Tally {
+        let mut all = Tally::default();
+        all.shares.resize(self.tally.shares.len(), Share::default());
+        let connections = self.connections.iter().enumerate();
+        for (index, connection) in connections.filter_map(|(at, one)| Some((at, one.as_ref()?))) {
+            all.count(index as u32, Share::of(connection));
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(held_bytes: u64, wants_memory: bool) -> Share {
+        Share { held_bytes, counts: true, is_busy: held_bytes > 0, wants_memory, waits: wants_memory }
+    }
+
+    #[test]
+    fn sums_follow_each_connection_and_forget_it() {
+        let mut tally = Tally::default();
+        tally.count(2, share(10, true));
+        tally.count(0, share(5, true));
+        tally.count(1, share(0, false));
+        assert_eq!((tally.connections(), tally.busy(), tally.held()), (3, 2, (15, 2)));
+        assert_eq!((tally.wanting(), tally.waiting()), (&[0, 2][..], &[0, 2][..]));
+        tally.count(2, share(0, true));
+        tally.count(0, Share::default());
+        assert_eq!((tally.connections(), tally.busy(), tally.held()), (2, 0, (0, 0)));
+        assert_eq!(tally.wanting(), [2]);
+        tally.count(2, Share::default());
+        tally.count(2, Share::default());
+        assert_eq!((tally.connections(), tally.wanting(), tally.waiting()), (1, &[][..], &[][..]));
+    }
+}
