@@ -6,8 +6,8 @@
 # and the tmpfs leaves no room to write it again.
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
-need fio python3 mount
-fio --enghelp | grep -qw nbd || skip "this fio has no nbd engine"
+need_fio
+need python3 mount
 
 mkdir "$T/flash"
 mount -t tmpfs -o size=40M tmpfs "$T/flash" || skip "no tmpfs may be mounted here"
@@ -35,10 +35,7 @@ dirty_high_pct = 80
 END
 
 fio_on() { # VOLUME OPTION...
-    local volume=$1
-    shift
-    (cd "$T" && fio --name="$volume" --ioengine=nbd --uri="nbd+unix:///$volume?socket=$T/$volume.sock" --iodepth=8 \
-        --randrepeat=1 --verify=crc32c --verify_fatal=1 --verify_state_save=0 --bs=16k --output="$T/fio-$volume.out" "$@")
+    verifies "$1" --ioengine=nbd --uri="nbd+unix:///$1?socket=$T/$1.sock" --iodepth=8 --bs=16k "${@:2}"
 }
 alarmed() {
     ask alarms --json

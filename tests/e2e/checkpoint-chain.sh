@@ -3,8 +3,8 @@
 # written; after an orderly stop the checkpoint is whole.
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
-need fio python3
-fio --enghelp | grep -qw nbd || skip "this fio has no nbd engine"
+need_fio
+need python3
 truncate -s 64G "$T/probe" 2>/dev/null || skip "this file system has no files of 64 GiB"
 rm "$T/probe"
 
@@ -25,9 +25,8 @@ END
 
 SIZE=64M
 fio_on() { # OPTION...
-    (cd "$T" && fio --name=chain --ioengine=nbd --uri="nbd+unix:///db?socket=$T/db.sock" --iodepth=16 --randrepeat=1 --bs=64k \
-        --verify=crc32c --verify_fatal=1 --verify_state_save=0 --rw=randwrite --size=$SIZE --output="$T/fio.out" "$@") || {
-        cat "$T/fio.out" "$T/stderr"
+    verifies chain --ioengine=nbd --uri="nbd+unix:///db?socket=$T/db.sock" --iodepth=16 --bs=64k --rw=randwrite --size=$SIZE "$@" || {
+        cat "$T/fio-chain.out" "$T/stderr"
         fail "an error, or wrong data"
     }
 }

@@ -70,9 +70,8 @@ copied "with the key in digits"
 
 say "fio writes and verifies, also after a restart"
 job() {
-    (cd "$T" && timeout 120 fio --name=j --ioengine=nbd --uri="$URI" --iodepth=16 --size=24M --offset=16M --randrepeat=1 --rw=randwrite \
-        --bsrange=512-128k --blockalign=512 --verify=crc32c --verify_fatal=1 --verify_state_save=0 --output="$T/fio.out" "$@") ||
-        { cat "$T/fio.out"; fail "fio $*"; }
+    verifies j --ioengine=nbd --uri="$URI" --iodepth=16 --size=24M --offset=16M --rw=randwrite --bsrange=512-128k \
+        --blockalign=512 "$@" || { cat "$T/fio-j.out"; fail "fio $*"; }
 }
 if fio --enghelp | grep -qw nbd; then
     job --do_verify=1

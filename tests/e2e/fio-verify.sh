@@ -1,21 +1,15 @@
 #!/usr/bin/env bash
 # fio writes with checksums at many block sizes and verifies them: at once, and again after a restart of the daemon.
 . "$(dirname "$0")/lib.sh"
-need fio
-fio --enghelp | grep -qw nbd || skip "this fio has no nbd engine"
+need_fio
 
 make_backing 256M
 
 job() { # NAME OPTION...
-    local name=$1
-    shift
-    (cd "$T" && fio --name="$name" --ioengine=nbd --uri="$URI" --iodepth=16 --size=64M --randrepeat=1 \
-        --verify=crc32c --verify_fatal=1 --verify_state_save=0 --output="$T/fio.out" "$@") ||
-        { cat "$T/fio.out"; fail "fio $name"; }
-    if grep -Eq '^(verify|crc32c): ' "$T/fio.out"; then
-        cat "$T/fio.out"
-        fail "fio $name found wrong data"
-    fi
+    verifies "$1" --ioengine=nbd --uri="$URI" --iodepth=16 --size=64M "${@:2}" || {
+        cat "$T/fio-$1.out"
+        fail "fio $1: an error, or wrong data"
+    }
 }
 
 for sizes in bs=512 bs=4k bs=16k bs=128k 'bsrange=512-128k --blockalign=512'; do

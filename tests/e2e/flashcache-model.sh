@@ -2,8 +2,7 @@
 # The FlashCache model, over NBD and FUSE: fio verifies what it wrote while a small cache is cleaned and replaced under it, and
 # again from an empty cache after an orderly stop, when everything must be on the disk. What it refuses is refused in words.
 . "$(dirname "$0")/lib.sh"
-need fio
-fio --enghelp | grep -qw nbd || skip "this fio has no nbd engine"
+need_fio
 MODEL=${FLASHCACHE_MODEL:-$(dirname "$FOREBAY")/flashcache-model}
 [ -x "$MODEL" ] || skip "no binary at $MODEL: cargo build --release -p forebay-flashcache-model, or set FLASHCACHE_MODEL"
 
@@ -21,15 +20,10 @@ start_model() { # EXPORT OPTION...
 counter() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$T/stats.json" "$1"; }
 
 job() { # NAME OPTION...
-    local name=$1
-    shift
-    (cd "$T" && fio --name="$name" --iodepth=16 --size=48M --randrepeat=1 --verify=crc32c --verify_fatal=1 \
-        --verify_state_save=0 --output="$T/fio.out" "$@") ||
-        { cat "$T/fio.out"; fail "fio $name"; }
-    if grep -Eq '^(verify|crc32c): ' "$T/fio.out"; then
-        cat "$T/fio.out"
-        fail "fio $name found wrong data"
-    fi
+    verifies "$1" --iodepth=16 --size=48M "${@:2}" || {
+        cat "$T/fio-$1.out"
+        fail "fio $1: an error, or wrong data"
+    }
 }
 nbd=(--ioengine=nbd "--uri=$URI")
 sizes=(--rw=randwrite --bsrange=512-64k --blockalign=512)

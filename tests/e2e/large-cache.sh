@@ -3,8 +3,7 @@
 # client has as much in flight as it may.
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
-need fio
-fio --enghelp | grep -qw nbd || skip "this fio has no nbd engine"
+need_fio
 truncate -s 4T "$T/probe" 2>/dev/null || skip "this file system has no files of 4 TiB"
 rm "$T/probe"
 
@@ -25,9 +24,8 @@ dirty_high_pct = 80
 END
 
 fio_on() { # OPTION...
-    (cd "$T" && fio --name=large --ioengine=nbd --uri="nbd+unix:///db?socket=$T/db.sock" --iodepth=64 --randrepeat=1 --bs=1M \
-        --verify=crc32c --verify_fatal=1 --verify_state_save=0 --rw=write --size=256M --output="$T/fio.out" "$@") || {
-        cat "$T/fio.out" "$T/stderr"
+    verifies large --ioengine=nbd --uri="nbd+unix:///db?socket=$T/db.sock" --iodepth=64 --bs=1M --rw=write --size=256M "$@" || {
+        cat "$T/fio-large.out" "$T/stderr"
         fail "an error, or wrong data"
     }
 }

@@ -6,6 +6,7 @@
 #   stop                  SIGTERM; the daemon must exit with 0
 #   crash                 kill -9
 #   fail TEXT, skip TEXT  end the test (skip exits with 77)
+#   verifies NAME OPTION...   fio writes or reads, and compares
 #   on_exit COMMAND       runs at the end, the newest first, whatever happens
 #   eventually SECONDS COMMAND   waits until the command succeeds, for so long
 
@@ -79,6 +80,20 @@ need() {
     for tool in "$@"; do
         command -v "$tool" >/dev/null || skip "$tool is not installed (scripts/setup installs it)"
     done
+}
+
+need_fio() { # one that speaks NBD
+    need fio
+    fio --enghelp | grep -qw nbd || skip "this fio has no nbd engine"
+}
+
+# verifies NAME OPTION...: fio, with a checksum in each block that it writes or reads. What it says is in $T/fio-NAME.out.
+# False if it saw an error or wrong data.
+verifies() {
+    local name=$1
+    shift
+    (cd "$T" && exec fio --name="$name" --randrepeat=1 --verify=crc32c --verify_fatal=1 --verify_state_save=0 \
+        --output="$T/fio-$name.out" "$@") && ! grep -Eq '^(verify|crc32c): |err= *[1-9]' "$T/fio-$name.out"
 }
 
 [ -x "$FOREBAY" ] || fail "no binary at $FOREBAY: build it with cargo build --release, or set FOREBAY"

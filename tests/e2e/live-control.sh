@@ -3,8 +3,8 @@
 # sizes, devices, and a second volume that comes and goes. No I/O error, no wrong data.
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
-need fio qemu-io nbdinfo
-fio --enghelp | grep -qw nbd || skip "this fio has no nbd engine"
+need_fio
+need qemu-io nbdinfo
 
 truncate -s 192M "$T/db.img" "$T/vm.img"
 config <<END

@@ -2,8 +2,7 @@
 # A mirrored cache is killed under writes while a new device is being filled: each time the rebuild begins again by itself, and ends.
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
-need fio
-fio --enghelp | grep -qw nbd || skip "this fio has no nbd engine"
+need_fio
 
 truncate -s 256M "$T/db.img"
 config <<END

@@ -7,8 +7,8 @@
 # the tmpfs leaves no room to write it again.
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
-need fio mount
-fio --enghelp | grep -qw nbd || skip "this fio has no nbd engine"
+need_fio
+need mount
 
 flash() { # NAME
     mkdir -p "$T/$1"
@@ -33,15 +33,10 @@ dirty_high_pct = 80
 END
 
 fio_on() { # NAME OPTION...: each name has a region of the volume, and what is verified is what that name has written
-    local name=$1
-    shift
-    (cd "$T" && fio --name="$name" --ioengine=nbd --uri="nbd+unix:///db?socket=$T/db.sock" --iodepth=8 --randrepeat=1 --verify=crc32c \
-        --verify_fatal=1 --verify_state_save=0 --bs=16k --output="$T/fio-$name.out" "$@") || {
-        cat "$T/fio-$name.out"
-        fail "fio $name: an error, or wrong data"
+    verifies "$1" --ioengine=nbd --uri="nbd+unix:///db?socket=$T/db.sock" --iodepth=8 --bs=16k "${@:2}" || {
+        cat "$T/fio-$1.out"
+        fail "fio $1: an error, or wrong data"
     }
-    grep -q 'err= *[1-9]' "$T/fio-$name.out" && fail "an error under fio: $(cat "$T/fio-$name.out")"
-    return 0
 }
 OLD=(--rw=randwrite --offset=0 --size=8M)
 NEW=(--rw=randwrite --offset=16M --size=8M)
@@ -158,9 +153,8 @@ serve
 ask volume detach db
 for name in old new last; do
     case $name in old) region=("${OLD[@]}") ;; new) region=("${NEW[@]}") ;; *) region=("${LAST[@]}") ;; esac
-    (cd "$T" && fio --name="$name" --ioengine=psync --filename="$T/db.img" --randrepeat=1 --verify=crc32c --verify_fatal=1 \
-        --verify_state_save=0 --bs=16k --verify_only=1 --output="$T/alone.out" "${region[@]}") || {
-        cat "$T/alone.out"
+    verifies "$name" --ioengine=psync --filename="$T/db.img" --bs=16k --verify_only=1 "${region[@]}" || {
+        cat "$T/fio-$name.out"
         fail "the backing store alone is wrong"
     }
 done
