@@ -26,8 +26,8 @@ lint:
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	target/venv/bin/ruff check --no-cache bench
 	target/venv/bin/ruff format --no-cache --check bench
-	target/venv/bin/ruff check --no-cache --config bench/ruff.toml scripts/check-docs scripts/mutants scripts/structure scripts/wrap-comments tests/golden-caches/golden.py
-	target/venv/bin/ruff format --no-cache --config bench/ruff.toml --check scripts/check-docs scripts/mutants scripts/structure scripts/wrap-comments tests/golden-caches/golden.py
+	target/venv/bin/ruff check --no-cache --config bench/ruff.toml tests/power-cuts tests/power-cuts/run scripts/check-docs scripts/mutants scripts/structure scripts/wrap-comments tests/golden-caches/golden.py
+	target/venv/bin/ruff format --no-cache --config bench/ruff.toml --check tests/power-cuts tests/power-cuts/run scripts/check-docs scripts/mutants scripts/structure scripts/wrap-comments tests/golden-caches/golden.py
 	scripts/check-docs
 	scripts/wrap-comments --check
 	scripts/structure --check
@@ -36,10 +36,10 @@ lint:
 doc:
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
 
-# All crates, even if one fails: what failed is listed at the end. Then the arithmetic of the benchmarks.
+# All crates, even if one fails: what failed is listed at the end. Then the arithmetic of the benchmarks and the rules of power cuts.
 unit:
 	cargo test --workspace --locked --no-fail-fast
-	target/venv/bin/python -m pytest -q -p no:cacheprovider bench/tests
+	target/venv/bin/python -m pytest -q -p no:cacheprovider bench/tests tests/power-cuts
 
 # What requests cost the engine, in instructions: fails if that grew. Two minutes, on a busy machine as well.
 instructions: setup
