@@ -1,5 +1,5 @@
-//! FUSE files of a configuration: what they hide, what would wait for itself because it lies on
-//! one, and whether there is memory for all.
+//! FUSE files and block devices of a configuration: what the files hide, what would wait for itself
+//! because it lies on one, and whether there is memory for all.
 //!
 //! Paths are compared as the kernel sees them: without symbolic links, through loop devices and
 //! mounts. Nobody is asked who may not answer, so this can be done while the files are served, also
@@ -11,6 +11,8 @@ use forebay_export::uri::{Endpoint, ExportUri};
 use forebay_io::fuse::{foundations, volume_claim};
 use std::path::{Path, PathBuf};
 
+const FILE: &str = "this is the FUSE file";
+
 /// Something that cannot work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
@@ -18,6 +20,8 @@ pub struct Problem {
     pub(crate) key: String,
     /// The setting that it contradicts.
     pub(crate) other: Option<String>,
+    /// What that is.
+    pub(crate) is_the: &'static str,
     /// What is wrong.
     pub message: String,
     /// What to do.
@@ -65,6 +69,17 @@ pub fn problems<'a>(
             places.push(place);
         }
     }
+    let devices = block_devices(volumes.clone());
+    if !devices.is_empty() {
+        for (key, what, path) in used(config, volumes.clone()) {
+            problems.extend(
+                devices
+                    .iter()
+                    .find(|device| device.carries(path))
+                    .map(|device| device.blame(key, what, path)),
+            );
+        }
+    }
     if places.is_empty() {
         return problems;
     }
@@ -77,10 +92,61 @@ pub fn problems<'a>(
     problems
 }
 
+/// A volume as a block device.
+struct BlockDevice<'a> {
+    key: String,
+    volume: &'a str,
+    name: PathBuf,
+    /// Where the name leads, if there is such a device now.
+    node: Option<PathBuf>,
+}
+
+fn block_devices<'a>(volumes: impl Iterator<Item = (&'a String, &'a VolumeConfig)>) -> Vec<BlockDevice<'a>> {
+    let mut devices = Vec::new();
+    for (volume, section) in volumes {
+        for (index, uri) in section.exports.iter().enumerate() {
+            let ExportUri::Ublk { name } = uri else { continue };
+            let name = Path::new("/dev/forebay").join(name.as_deref().unwrap_or(volume));
+            let node = std::fs::read_link(&name).ok();
+            devices.push(BlockDevice {
+                key: format!("volume.{volume}.exports[{index}]"),
+                volume,
+                name,
+                node,
+            });
+        }
+    }
+    devices
+}
+
+impl BlockDevice<'_> {
+    /// What is at the path is read from and written to the device. Partitions and what is mounted
+    /// from it are not looked for.
+    fn carries(&self, path: &Path) -> bool {
+        let leads_to = std::fs::read_link(path).ok();
+        let is_it = |path: &Path| path == self.name || self.node.as_deref() == Some(path);
+        is_it(path) || leads_to.is_some_and(|target| is_it(&target))
+    }
+
+    fn blame(&self, key: String, what: String, path: &Path) -> Problem {
+        Problem {
+            key,
+            other: Some(self.key.clone()),
+            is_the: "this is the block device",
+            message: format!(
+                "{}, {what}, is the block device of volume `{}`: the daemon would wait for itself",
+                path.display(),
+                self.volume
+            ),
+            help: "give the backing store of that volume, or serve one of the two by another daemon".into(),
+        }
+    }
+}
+
 fn beside(earlier: &Place<'_>, place: &Place<'_>) -> Option<Problem> {
     let problem = |message, help: &str| {
         let (key, other) = (place.key.clone(), Some(earlier.key.clone()));
-        Some(Problem { key, other, message, help: help.into() })
+        Some(Problem { key, other, is_the: FILE, message, help: help.into() })
     };
     let path = place.path.display();
     if earlier.path == place.path {
@@ -104,6 +170,7 @@ fn hidden(key: String, what: String, path: &Path, place: &Place<'_>) -> Problem 
     Problem {
         key,
         other: Some(place.key.clone()),
+        is_the: FILE,
         message: format!(
             "{path}, {what}, lies on {claim}, where {file} of volume `{}` is mounted: the daemon would wait for itself for ever",
             place.volume
@@ -181,5 +248,5 @@ fn too_many<'a>(
         (message, format!("set buffer_memory of the pool to {}", memory_for(count)))
     };
     let other = None;
-    Some(Problem { key, other, message, help })
+    Some(Problem { key, other, is_the: FILE, message, help })
 }

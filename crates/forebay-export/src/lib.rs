@@ -8,6 +8,7 @@
 //! - [`fuse`]: the FUSE protocol: a volume as a file of the kernel's file system.
 //! - [`nbd`]: the NBD protocol, server side as a state machine and client side over any `Read +
 //!   Write`.
+//! - [`ublk`]: requests of a block device.
 //! - [`uri`], [`size`]: how people write exports, backing stores, sizes and durations.
 //!
 //! Invariants
@@ -23,4 +24,5 @@ pub mod fuse;
 pub mod nbd;
 pub mod request;
 pub mod size;
+pub mod ublk;
 pub mod uri;

@@ -1,5 +1,5 @@
-//! Devices, sockets, FUSE connections and memory: everything of Forebay that talks to the kernel on
-//! the I/O path.
+//! Devices, sockets, FUSE connections, block devices of our own (ublk) and memory: everything of
+//! Forebay that talks to the kernel on the I/O path.
 //!
 //! One thread owns one [`Reactor`]. It queues operations ([`Op`]) on devices and sockets, then
 //! calls [`Reactor::wait`]. That hands all of them to the kernel in one system call, and returns
@@ -13,6 +13,7 @@
 //!      │              Engine = io_uring | psync (threads + ppoll)
 //!      ├── BufPool: 4096-aligned memory; buffers in use by the kernel are counted and cannot be freed
 //!      ├── Device: a file or block device, direct and buffered descriptor, lock, identity
+//!      ├── Channel: the requests of a block device of our own (ublk); Control: making and removing one
 //!      └── Emulation: an optional model of a slower device that holds completions back
 //! ```
 //!
@@ -40,6 +41,7 @@ mod slots;
 pub mod socket;
 mod spin;
 mod sys;
+pub mod ublk;
 mod waker;
 
 pub use buffer::{BUFFER_ALIGN, BufId, BufPool, PoolStats, Span};
@@ -48,7 +50,7 @@ pub use emulate::DeviceModel;
 pub use error::{DeviceError, IoFailure, IoFailureKind, IoSetupError, SocketError};
 pub use reactor::{
     Completion, DeviceId, DeviceInUse, EngineKind, EnginePreference, FuseId, Limits, ListenerId, Op, Reactor,
-    ReactorStats, SocketId, Waited,
+    ReactorStats, SocketId, UblkId, Waited,
 };
 pub use shared::SharedPage;
 pub use socket::{

@@ -28,6 +28,8 @@ pub(crate) enum OpKind {
     // It watches for a request, or takes one.
     FuseReceive { fuse: u32, watches: bool },
     FuseReply { fuse: u32 },
+    // It answers the last request of the tag, if there was one, and takes the next.
+    UblkNext { ublk: u32, tag: u16, answer: Option<i32> },
 }
 
 impl OpKind {

@@ -282,6 +282,9 @@ impl<V: RequestHandler> Host<V> {
                 made.map_err(|error| RunError::failed(error, "choose another place"))?;
                 Ok(uri.to_string())
             }
+            ExportUri::Ublk { .. } => {
+                Err(RunError::Usage("there are no block devices (ublk:) here: use nbd: or fuse:".into()))
+            }
         }
     }
 

@@ -717,7 +717,8 @@ impl<T: Tree> FuseServer<T> {
     }
 }
 
-fn kind(operation: Operation) -> RequestKind {
+/// What a request is to the engine.
+pub(crate) fn kind(operation: Operation) -> RequestKind {
     match operation {
         Operation::Read => RequestKind::Read,
         Operation::Write { fua } => RequestKind::Write { fua },

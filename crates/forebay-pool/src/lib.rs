@@ -2,7 +2,7 @@
 //!
 //! - [`pool`]: the thread, and how others ask it.
 //! - [`server`]: NBD connections; [`fuse_server`]: volumes as files; [`mounting`]: mounts and their
-//!   memory.
+//!   memory; [`ublk_server`], [`ublk_device`], [`ublk_found`]: volumes as block devices.
 //! - [`engine_io`]: actions of the engine as operations; [`engine_memory`]: its buffers;
 //!   [`cipher`]: encryption on the way.
 //! - [`open`]: cache devices and backing stores; [`cache_device`]: one device; [`members`]:
@@ -42,6 +42,9 @@ pub mod secret_file;
 pub mod server;
 pub mod thread_priority;
 pub mod time_limit;
+pub mod ublk_device;
+pub mod ublk_found;
+pub mod ublk_server;
 pub mod witness;
 
 pub use error::RunError;
@@ -49,7 +52,7 @@ pub use loss_record::{only_copies, reads_as_loss_record};
 pub use may_wait::MayWait;
 pub use mirror_notes::is_noted_out;
 pub use pool::{
-    AbsentVolume, Lost, Mirrored, Pool, PoolEvent, PoolGone, PoolHandle, PoolSnapshot, PoolStart, Promise,
-    PromiseSender, Rebuilding, Users, VolumeSnapshot, VolumeSpec,
+    AbsentVolume, Claims, Lost, Mirrored, Pool, PoolEvent, PoolGone, PoolHandle, PoolSnapshot, PoolStart,
+    Promise, PromiseSender, Rebuilding, Users, VolumeSnapshot, VolumeSpec,
 };
 pub use register::{CacheRecord, Objection, cache_record};

@@ -24,6 +24,7 @@ mod sim;
 mod stats;
 mod status;
 mod top;
+mod ublk;
 mod upgrade;
 mod volume;
 
@@ -76,6 +77,9 @@ pub(crate) enum Command {
     Inspect(inspect::Options),
     /// Extract the dirty data of a cache without a daemon, also from a damaged one
     Salvage(salvage::Options),
+    /// List and remove block devices (ublk:) that wait for a daemon
+    #[command(subcommand)]
+    Ublk(ublk::Command),
     /// Show counters and latencies of a running volume
     Stats(stats::Options),
     /// Simulate crashes and faulty devices, and judge the engine
@@ -110,6 +114,7 @@ impl Command {
             Self::Check(options) => check::execute(&options),
             Self::Inspect(options) => inspect::execute(&options),
             Self::Salvage(options) => salvage::execute(&options),
+            Self::Ublk(command) => ublk::execute(&command),
             Self::Stats(options) => stats::execute(&options),
             Self::Sim(options) => sim::execute(&options),
             Self::Completions(options) => completions::execute(&options, whole),

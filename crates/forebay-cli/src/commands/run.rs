@@ -29,8 +29,8 @@ pub(crate) struct Options {
     /// (flash.img:10GiB). Give two with --set mirror=on
     #[arg(long = "cache", value_name = "PATH[:SIZE]", required = true)]
     caches: Vec<CacheSpec>,
-    /// Where clients find the volume: nbd+unix:///name?socket=/path or nbd://host:port/name; may be
-    /// repeated
+    /// Where clients find the volume: nbd+unix:///name?socket=/path, nbd://host:port/name,
+    /// fuse:/path or ublk:NAME; may be repeated
     #[arg(long = "export", value_name = "URI", required = true)]
     exports: Vec<ExportUri>,
     /// How the cache is used: writeback, writethrough, writearound, writeonly or passthrough

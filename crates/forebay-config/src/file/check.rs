@@ -9,7 +9,7 @@ use crate::diagnostic::{Diagnostic, Span};
 use crate::model::{AdminTcp, Config, VolumeConfig};
 use crate::mounts;
 use crate::value::nearest;
-use forebay_export::uri::{Endpoint, ExportUri, Guards};
+use forebay_export::uri::{Endpoint, ExportUri, Guards, device_name_problem};
 use forebay_format::geometry::VOLUMES_MAX;
 use forebay_format::{BLOCK_BYTES, Geometry};
 use std::collections::BTreeMap;
@@ -168,6 +168,10 @@ fn exports(reader: &mut Reader, config: &Config) {
             let (endpoint, name) = match uri {
                 ExportUri::Nbd { endpoint, name, .. } => (endpoint, name),
                 ExportUri::Fuse { .. } => continue, // see `mounts`
+                ExportUri::Ublk { name } => {
+                    device_name(reader, &mut names, (volume, name.as_deref().unwrap_or(volume)), span);
+                    continue;
+                }
             };
             let address = address(endpoint);
             let who = format!("pool `{}`", section.pool);
@@ -193,13 +197,32 @@ fn exports(reader: &mut Reader, config: &Config) {
     }
 }
 
+/// A block device has a name that no other one has.
+fn device_name(
+    reader: &mut Reader,
+    names: &mut Taken<(String, String)>,
+    (volume, name): (&str, &str),
+    span: Span,
+) {
+    if let Some((_, problem)) = device_name_problem(name) {
+        let wrong = Diagnostic::error(span, format!("{problem}, and \"{name}\" does not"));
+        return reader.push(wrong.help("give one: ublk:NAME"));
+    }
+    let key = ("/dev/forebay".to_owned(), name.to_owned());
+    if let Some((holder, first)) = names.take(key, &format!("volume `{volume}`"), span.clone()) {
+        let message = format!("the block device /dev/forebay/{name} belongs to {holder} already");
+        let twice = Diagnostic::error(span, message).related(first, "first used here");
+        reader.push(twice.help("give one of them another name: ublk:NAME"));
+    }
+}
+
 /// What FUSE files hide, and what would wait for itself.
 fn mounts(reader: &mut Reader, config: &Config) {
     for problem in mounts::problems(config, in_file_order(reader, config).into_iter()) {
         let found = Diagnostic::error(at(reader, &problem.key), problem.message).help(problem.help);
         let other = problem.other.map(|other| at(reader, &other));
         reader.push(match other {
-            Some(other) => found.related(other, "this is the FUSE file"),
+            Some(other) => found.related(other, problem.is_the),
             None => found,
         });
     }

@@ -264,7 +264,8 @@ impl Admin for Service {
     fn detach_volume(&self, name: &str, how: DetachHow, force: bool) -> Result<JobInfo, AdminError> {
         let (pool, handle) = self.pool_with(name)?;
         if !force {
-            Self::await_unused(&handle, name).map_err(|users| users.refuse("detach", name))?;
+            let unused = Self::await_unused(&handle, name);
+            drop(unused.map_err(|users| users.refuse("detach", name))?);
         }
         self.begin_job(JobSpec::volume(JobKind::Detach(how), &pool, name).force(force))
     }
@@ -273,7 +274,8 @@ impl Admin for Service {
         let (pool, handle, bytes) = self.size_wanted(name, size)?;
         let volume = name.to_owned();
         if !force && Self::ask(&handle, move |pool| pool.is_smaller(&volume, bytes))? {
-            Self::await_unused(&handle, name).map_err(|users| users.refuse("shrink", name))?;
+            let unused = Self::await_unused(&handle, name);
+            drop(unused.map_err(|users| users.refuse("shrink", name))?);
         }
         self.begin_job(JobSpec::volume(JobKind::Resize(bytes), &pool, name).force(force))
     }

@@ -11,7 +11,7 @@ use forebay_admin::{AdminError, DetachHow, ErrorKind};
 use forebay_core::Drain;
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
-use forebay_pool::{Pool, PoolHandle, Promise, Rebuilding, Users};
+use forebay_pool::{Claims, MayWait, Pool, PoolHandle, Promise, Rebuilding, Users};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -226,16 +226,22 @@ impl Service {
     /// Waits a moment for those who are about to go: a client that has just closed its connection
     /// or file is gone only when that has been received here.
     ///
+    /// Nobody can mount its block devices as long as what is returned is there.
+    ///
     /// # Errors
     /// Who still uses the volume.
-    pub(super) fn await_unused(handle: &PoolHandle, volume: &str) -> Result<(), Users> {
+    pub(super) fn await_unused(handle: &PoolHandle, volume: &str) -> Result<Claims, Users> {
         let until = Instant::now() + GOING_WITHIN;
         loop {
             let name = volume.to_owned();
             // A pool that does not answer says so when it is asked for the change itself.
-            let users = Self::ask(handle, move |pool| pool.users(&name)).unwrap_or_default();
+            let asked = Self::ask(handle, move |pool| (pool.users(&name), pool.block_devices(&name)));
+            let (mut users, devices) = asked.unwrap_or_default();
             if users.is_empty() {
-                return Ok(());
+                match Users::of_devices(&MayWait::here(), &devices) {
+                    Ok(claims) => return Ok(claims),
+                    Err(of_devices) => users = of_devices,
+                }
             }
             if Instant::now() >= until {
                 return Err(users);
@@ -287,14 +293,23 @@ impl Service {
             }
         }
         self.phase(id, Phase::Applying);
+        let mut claims = Claims::new();
         if !force {
             // Somebody may have come while it was drained, and who is about to go gets a moment
-            // more; the pool has the last look.
-            let _ = Self::await_unused(&handle, volume);
+            // more. The pool has the last look, but for block devices: nobody can come to those as
+            // long as they are claimed.
+            match Self::await_unused(&handle, volume) {
+                Ok(unused) => claims = unused,
+                Err(users) if users.are_of_devices() => {
+                    Self::ask(&handle, move |pool| pool.end_draining(&name))?;
+                    return Err(users.refuse("detach", volume).into());
+                }
+                Err(_) => {}
+            }
         }
         let promise = Self::ask(&handle, {
             let name = name.clone();
-            move |pool| pool.detach(&name, engine_how, force)
+            move |pool| pool.detach(&name, engine_how, force, claims)
         })?;
         let undo = {
             let name = name.clone();

@@ -9,7 +9,8 @@
 //! | `/dev/sdb` | no | a block device |
 //! | `file:/p`, `file:///p`, `/p`, `./p`, `p` | no | a file |
 //! | `fuse:/mnt/x/volume` | yes: a file, see `docs/use/fuse.md` | no |
-//! | `ublk:`, `vhost-user:` | later | no |
+//! | `ublk:`, `ublk:name` | yes: a block device, see `docs/use/ublk.md` | no |
+//! | `vhost-user:` | later | no |
 //! | `s3:` | no | later |
 //!
 //! Invariants
@@ -34,6 +35,7 @@ const EXAMPLE_UNIX: &str = "nbd+unix:///db?socket=/run/forebay.sock";
 const EXAMPLE_TCP: &str = "nbd://127.0.0.1:10809/db";
 const EXAMPLE_TLS: &str = "nbds://0.0.0.0:10809/db?tls=lan";
 const EXAMPLE_FUSE: &str = "fuse:/mnt/forebay/volume";
+const EXAMPLE_UBLK: &str = "ublk:db";
 const EXAMPLE_BACKING: &str = "file:/srv/disk.img or /dev/sdb";
 
 /// Longest path of a unix socket: the kernel's address has 108 bytes, one of them the final zero.
@@ -84,6 +86,11 @@ pub enum ExportUri {
         /// The file; absolute.
         path: PathBuf,
     },
+    /// As a block device, by ublk.
+    Ublk {
+        /// Its name below `/dev/forebay`; that of the volume if there is none.
+        name: Option<String>,
+    },
 }
 
 /// What clients must show to get at an export: names of sections of the configuration that say it.
@@ -127,7 +134,10 @@ impl Text<'_> {
     }
 }
 
-/// Schemes that are planned, and for what.
+/// Longest name of a block device: it is a file name, with something before it while it is made.
+const DEVICE_NAME_BYTES_MAX: usize = 200;
+
+/// Schemes of exports, and those that are planned.
 const RESERVED: [&str; 4] = ["fuse", "ublk", "vhost-user", "s3"];
 
 /// The part before the first colon, if it can be a scheme.
@@ -145,13 +155,14 @@ impl FromStr for ExportUri {
     fn from_str(whole: &str) -> Result<ExportUri, UriError> {
         let text = Text { whole, example: EXAMPLE_UNIX };
         let Some(scheme) = scheme_of(whole) else {
-            return Err(text.error(0, "an export needs a scheme, nbd+unix:, nbd: or fuse:"));
+            return Err(text.error(0, "an export needs a scheme, nbd+unix:, nbd:, fuse: or ublk:"));
         };
         match scheme.to_ascii_lowercase().as_str() {
             "nbd+unix" | "nbds+unix" => parse_unix(text, scheme),
             "nbd" => parse_tcp(Text { example: EXAMPLE_TCP, ..text }, scheme),
             "nbds" => parse_tcp(Text { example: EXAMPLE_TLS, ..text }, scheme),
             "fuse" => parse_fuse(Text { example: EXAMPLE_FUSE, ..text }),
+            "ublk" => parse_ublk(Text { example: EXAMPLE_UBLK, ..text }),
             "s3" => Err(text.error(0, "s3: is for backing stores, not for exports")),
             name if RESERVED.contains(&name) => {
                 Err(text.error(0, format!("exports over {name}: are not supported yet")))
@@ -379,6 +390,7 @@ impl ExportUri {
                 nbd_uri(scheme, endpoint, name)
             }
             ExportUri::Fuse { path } => format!("fuse://{}", encode(path.as_os_str().as_bytes())),
+            ExportUri::Ublk { name } => format!("ublk:{}", name.as_deref().unwrap_or_default()),
         }
     }
 }
@@ -452,6 +464,34 @@ fn parse_fuse(text: Text<'_>) -> Result<ExportUri, UriError> {
         return Err(text.error("fuse:".len(), "the path of a file is needed, from the root on"));
     }
     Ok(ExportUri::Fuse { path })
+}
+
+/// `ublk:` or `ublk:name`
+fn parse_ublk(text: Text<'_>) -> Result<ExportUri, UriError> {
+    let start = "ublk:".len();
+    let name = &text.whole[start..];
+    if name.is_empty() {
+        return Ok(ExportUri::Ublk { name: None });
+    }
+    match device_name_problem(name) {
+        None => Ok(ExportUri::Ublk { name: Some(name.to_owned()) }),
+        Some((at, problem)) => Err(text.error(start + at, problem)),
+    }
+}
+
+/// What keeps a text from being the name of a block device, and at which byte.
+pub fn device_name_problem(name: &str) -> Option<(usize, &'static str)> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    match name.find(|c| !legal(c)) {
+        Some(at) => Some((at, "the name of a block device has letters, digits, `-`, `_` and `.`")),
+        None if name.is_empty() || name.starts_with('.') => {
+            Some((0, "the name of a block device does not begin with a dot"))
+        }
+        None if name.len() > DEVICE_NAME_BYTES_MAX => {
+            Some((DEVICE_NAME_BYTES_MAX, "the name of a block device has at most 200 bytes"))
+        }
+        None => None,
+    }
 }
 
 /// The path in a URI that has only a path.

@@ -42,6 +42,8 @@ fn good_exports() {
         ("nbds+unix:///x?socket=/s&tls=l", guarded(unix("x", "/s"), Some("l"), None)),
         ("fuse:/mnt/x", ExportUri::Fuse { path: "/mnt/x".into() }),
         ("FUSE:///mnt/x%20y", ExportUri::Fuse { path: "/mnt/x y".into() }),
+        ("ublk:", ExportUri::Ublk { name: None }),
+        ("UBLK:db-1.x_y", ExportUri::Ublk { name: Some("db-1.x_y".into()) }),
     ] {
         assert_eq!(text.parse(), Ok(expected), "{text}");
     }
@@ -58,7 +60,9 @@ fn bad_exports_say_where() {
         ("fuse:/mnt/..", 5, "from the root"),
         ("fuse://host/x", 7, "no host"),
         ("fuse:/a?b", 7, "%3F and %23 in a fuse: URI"),
-        ("ublk:", 0, "not supported yet"),
+        ("ublk:/dev/x", 5, "letters, digits"),
+        ("ublk:a b", 6, "letters, digits"),
+        ("ublk:.x", 5, "begin with a dot"),
         ("vhost-user:/s", 0, "not supported yet"),
         ("s3://b/p", 0, "for backing stores"),
         ("nbds://h/x", 10, "tls=NAME is missing"),
@@ -102,6 +106,8 @@ fn bad_exports_say_where() {
     assert!(long.parse::<ExportUri>().unwrap_err().problem.contains("107"));
     let long = format!("nbd://h/{}", "x".repeat(4097));
     assert!(long.parse::<ExportUri>().unwrap_err().problem.contains("4096"));
+    let long = format!("ublk:{}", "x".repeat(201));
+    assert!(long.parse::<ExportUri>().unwrap_err().problem.contains("200"));
 }
 
 #[test]
@@ -139,6 +145,7 @@ fn backing_stores() {
         ("nbd+unix:///x?socket=/s", 0, "not supported yet"),
         ("s3://bucket/prefix", 0, "not supported yet"),
         ("fuse:/m", 0, "for exports"),
+        ("ublk:m", 0, "for exports"),
         ("ftp://h/x", 0, "no kind of backing store"),
         ("a\0b", 1, "zero byte"),
     ] {
@@ -163,6 +170,10 @@ proptest! {
         prop_assert_eq!(uri.to_string().parse(), Ok(uri));
         let uri = ExportUri::Fuse { path: socket.clone().into() };
         if socket.trim_end_matches('/').rsplit('/').next().is_some_and(|name| !name.is_empty() && !name.starts_with('.')) {
+            prop_assert_eq!(uri.to_string().parse(), Ok(uri));
+        }
+        let uri = ExportUri::Ublk { name: Some(name.clone()) };
+        if device_name_problem(&name).is_none() {
             prop_assert_eq!(uri.to_string().parse(), Ok(uri));
         }
         let uri = BackingUri::File(socket.into());

@@ -46,6 +46,9 @@ pub(crate) enum Syscall {
     PutMessage { fd: RawFd, iov: *const libc::iovec, count: u32 },
     /// `poll` for input, errors and the end of a descriptor; the result is a set of events.
     Watch { fd: RawFd },
+    /// A command that only the file behind the descriptor understands, with 16 bytes for it; the
+    /// ring alone can give it.
+    Command { fd: RawFd, op: u32, command: [u8; 16] },
 }
 
 impl Syscall {

@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! - At most `devices_max` device steps of each lane are in the kernel; the rest waits, in order.
-//!   Steps on sockets and FUSE connections are not limited: they may wait for a peer for ever, and
-//!   must not keep device steps out. (Should they ever overflow the completion queue, the kernel
-//!   keeps the surplus: `NODROP` is required.) No lane waits for another one.
+//!   Steps on sockets, FUSE connections and ublk devices are not limited: they may wait for a peer
+//!   for ever, and must not keep device steps out. (Should they ever overflow the completion queue,
+//!   the kernel keeps the surplus: `NODROP` is required.) No lane waits for another one.
 //! - The ring is made disabled and enabled by the first `wait`: the thread that calls it becomes
 //!   the only issuer the kernel accepts (`SINGLE_ISSUER`), whoever made the reactor.
 //! - What the ring does not have on all kernels (`BLKDISCARD`) is done by threads of the other
@@ -416,6 +416,7 @@ fn entry_of(request: Syscall, registered: Option<u16>) -> squeue::Entry {
             opcode::Writev::new(Fd(fd), iov, count).offset(NO_OFFSET).build()
         }
         Syscall::Watch { fd } => opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build(),
+        Syscall::Command { fd, op, command } => opcode::UringCmd16::new(Fd(fd), op).cmd(command).build(),
         Syscall::Send { fd, message } => {
             opcode::SendMsg::new(Fd(fd), message).flags(libc::MSG_NOSIGNAL as u32).build()
         }

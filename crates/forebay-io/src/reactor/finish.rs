@@ -57,7 +57,7 @@ impl Reactor {
             OpKind::FuseReceive { fuse, watches } => {
                 self.settle_fuse_receive(index, fuse, watches, step.result);
             }
-            OpKind::FuseReply { .. } => self.finish(index, plain(step.result)),
+            OpKind::FuseReply { .. } | OpKind::UblkNext { .. } => self.finish(index, plain(step.result)),
         }
     }
 
@@ -254,6 +254,7 @@ impl Reactor {
             OpKind::Recv { socket } | OpKind::Send { socket } => self.socket_op_ended(socket, index),
             OpKind::Accept { listener } => self.accept_ended(listener, index),
             OpKind::FuseReceive { fuse, .. } | OpKind::FuseReply { fuse } => self.fuse_op_ended(fuse),
+            OpKind::UblkNext { ublk, .. } => self.ublk_op_ended(ublk),
             OpKind::Read { .. } | OpKind::Flush { .. } => {}
         }
     }
@@ -297,7 +298,8 @@ impl Reactor {
         let deadline = Instant::now() + timeout;
         self.abort_all();
         self.close_all_fuses();
-        while self.at_engine > 0 {
+        // Commands of block devices use no memory, and end with the engine.
+        while self.at_engine > self.ublk_commands() {
             let left = deadline.saturating_duration_since(Instant::now());
             let waited = self.engine.wait(Duration::ZERO, Some(left), &self.waker, &mut self.steps_done);
             if waited.is_err() || left.is_zero() {

@@ -18,6 +18,10 @@ pub struct SocketId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FuseId(pub u32);
 
+/// A block device (ublk) that the reactor serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UblkId(pub u32);
+
 /// A listening socket of the reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u32);
@@ -172,6 +176,17 @@ pub enum Op<'a> {
         fuse: FuseId,
         /// The answer, in order.
         spans: &'a [Span],
+    },
+    /// Takes the next request of a tag of a block device, after the answer to the last one; reports
+    /// 0 when there is one. The failure `ENODEV` means that the device is gone, or has another
+    /// server.
+    UblkNext {
+        /// The device.
+        ublk: UblkId,
+        /// The tag; one operation of it at a time.
+        tag: u16,
+        /// Bytes that were done, or minus an error number; none for the first request of the tag.
+        answer: Option<i32>,
     },
 }
 

@@ -1,4 +1,4 @@
-//! The reactor: one thread's operations on devices, sockets and FUSE connections.
+//! The reactor: one thread's operations on devices, sockets, FUSE connections and block devices.
 //!
 //! `submit` queues, `wait` hands everything to the kernel in one system call and reports what is
 //! done.
@@ -36,11 +36,13 @@ mod fuse;
 mod interface;
 mod sockets;
 mod start;
+mod ublk;
 
 pub use crate::engine::EngineKind;
 pub use devices::DeviceInUse;
 pub use interface::{
-    Completion, DeviceId, EnginePreference, FuseId, Limits, ListenerId, Op, ReactorStats, SocketId, Waited,
+    Completion, DeviceId, EnginePreference, FuseId, Limits, ListenerId, Op, ReactorStats, SocketId, UblkId,
+    Waited,
 };
 
 use std::collections::VecDeque;
@@ -60,6 +62,7 @@ use crate::spin::Spin;
 use crate::waker::Waker;
 use connections::{Fuse, Listener, SocketTable};
 use devices::{DeviceEntry, DeviceTable};
+use ublk::Ublk;
 
 /// Bytes of the page of zeroes that zeroing by writing repeats.
 pub(crate) const ZERO_PAGE_BYTES: usize = 256 << 10;
@@ -85,6 +88,7 @@ pub struct Reactor {
     sockets: SocketTable,
     listeners: Vec<Option<Listener>>,
     fuses: Vec<Option<Fuse>>,
+    ublks: Vec<Option<Ublk>>,
     /// Completions not yet handed out.
     ready: Vec<Completion>,
     /// Reused lists.
@@ -143,6 +147,7 @@ impl Reactor {
             sockets: SocketTable::default(),
             listeners: Vec::new(),
             fuses: Vec::new(),
+            ublks: Vec::new(),
             ready: Vec::new(),
             steps_done: Vec::new(),
             model_done: Vec::new(),
@@ -258,7 +263,7 @@ impl Reactor {
                 (slot.offset, slot.len) = (offset, len);
                 Ok(())
             }
-            Op::Flush { .. } | Op::Accept { .. } => Ok(()),
+            Op::Flush { .. } | Op::Accept { .. } | Op::UblkNext { .. } => Ok(()),
             Op::Recv { span, .. } => self.fill_slot(index, 0, &[span]),
             Op::Send { spans, .. } | Op::FuseReply { spans, .. } => self.fill_slot(index, 0, spans),
             Op::FuseReceive { header, data, .. } => self.fill_slot(index, 0, &[header, data]),
@@ -287,6 +292,9 @@ impl Reactor {
                 OpKind::FuseReceive { fuse: self.open_fuse(fuse)?, watches: false }
             }
             Op::FuseReply { fuse, .. } => OpKind::FuseReply { fuse: self.open_fuse(fuse)? },
+            Op::UblkNext { ublk, tag, answer } => {
+                OpKind::UblkNext { ublk: self.open_ublk(ublk, tag)?, tag, answer }
+            }
         })
     }
 

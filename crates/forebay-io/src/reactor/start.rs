@@ -41,6 +41,7 @@ impl Reactor {
             OpKind::Accept { .. } => self.push_step(index),
             OpKind::Recv { .. } | OpKind::Send { .. } => self.start_socket(index),
             OpKind::FuseReceive { .. } | OpKind::FuseReply { .. } => self.start_fuse(index),
+            OpKind::UblkNext { .. } => self.start_ublk(index),
         }
     }
 
@@ -183,6 +184,10 @@ impl Reactor {
                 }
             }
             OpKind::FuseReceive { .. } | OpKind::FuseReply { .. } => match self.fuse_step(index) {
+                Ok(request) => request,
+                Err(failure) => return self.finish(index, Err(failure)),
+            },
+            OpKind::UblkNext { .. } => match self.ublk_step(index) {
                 Ok(request) => request,
                 Err(failure) => return self.finish(index, Err(failure)),
             },

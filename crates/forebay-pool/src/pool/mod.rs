@@ -11,9 +11,9 @@
 //! Files: `chores` (what threads do), `absent` (volumes that are not attached), `cache_failure`
 //! (when the cache device fails), `mirror` (when a device of a mirrored cache fails), `handle`
 //! (asking), `letting_go` (of devices that may hang), `volumes` (attach, detach, resize, settings),
-//! `mounts` (volumes as files), `quiesce` (pausing, for a successor), `size` (growing and shrinking
-//! the pool), `report` (what the operator is told), `losses` (what is lost), `snapshot` (how
-//! everything is just now), `users` (who uses a volume).
+//! `mounts` (volumes as files), `ublk` (volumes as block devices), `quiesce` (pausing, for a
+//! successor), `size` (growing and shrinking the pool), `report` (what the operator is told),
+//! `losses` (what is lost), `snapshot` (how everything is just now), `users` (who uses a volume).
 
 mod absent;
 mod cache_failure;
@@ -29,6 +29,7 @@ mod report;
 mod scrub;
 mod size;
 mod snapshot;
+mod ublk;
 mod users;
 mod volumes;
 
@@ -38,6 +39,7 @@ pub use losses::Lost;
 pub use mirror::Rebuilding;
 pub use report::PoolEvent;
 pub use snapshot::{Mirrored, PoolSnapshot, VolumeSnapshot};
+pub use ublk::Claims;
 pub use users::Users;
 pub(crate) use volumes::Served;
 pub use volumes::VolumeSpec;
@@ -56,6 +58,7 @@ use crate::register::{Entry, Facts, older_hint, record_path};
 use crate::server::{Refused, Server, ServerToken, put_memory_by};
 use cache_failure::CacheFailure;
 use devices::DeviceWatch;
+use forebay_config::mount_memory::MOUNTS_MAX;
 use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, CacheUuid};
 use forebay_io::{Completion, DeviceId, EnginePreference, IoFailure, Limits, Reactor};
@@ -65,14 +68,19 @@ use size::Resizing;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
+use ublk::{Block, Fate};
 
 const KIND_SHIFT: u32 = 56;
 const KIND_ENGINE: u64 = 1;
 const KIND_ACCEPT: u64 = 2;
 const KIND_RECEIVE: u64 = 3;
 const KIND_SEND: u64 = 4;
-/// Mounts count up from here.
+/// Mounts count up from here,
 const KIND_FUSE: u64 = 16;
+/// and block devices from here.
+const KIND_UBLK: u64 = 128;
+
+const _: () = assert!(KIND_FUSE + MOUNTS_MAX as u64 <= KIND_UBLK && KIND_UBLK + MOUNTS_MAX as u64 <= 256);
 
 /// Completions for each connection that are worked on before what they lead to is handed to the
 /// kernel.
@@ -131,6 +139,9 @@ pub struct Pool {
     unmounting: Vec<(PathBuf, mpsc::Receiver<()>)>,
     /// How many mounts there were.
     mounted: u64,
+    blocks: Vec<Option<Block>>,
+    /// How many block devices there were.
+    blocks_made: u64,
     listening: Vec<chores::Listening>,
     chores: chores::Chores,
     /// Threads that wait for ever, as it seems, for what lies at the place of a mount.
@@ -231,6 +242,8 @@ impl Pool {
             mounting: Vec::new(),
             mounted: 0,
             unmounting: Vec::new(),
+            blocks: Vec::new(),
+            blocks_made: 0,
             listening: Vec::new(),
             chores: chores::Chores::default(),
             hung: Vec::new(),
@@ -313,9 +326,7 @@ impl Pool {
             self.turn()?;
         }
         let timeout = Instant::now() + LAST_REPLIES;
-        while !(self.server.is_quiet() && self.mounts_are_quiet() && self.chores_are_done())
-            && Instant::now() < timeout
-        {
+        while !(self.clients_are_quiet() && self.chores_are_done()) && Instant::now() < timeout {
             self.turn()?;
         }
         self.tell_losses();
@@ -399,18 +410,19 @@ impl Pool {
     pub fn stop(&mut self) {
         if !self.stopping {
             self.letting_go.waits(true);
-            self.stop_without_limit();
+            self.stop_without_limit(Fate::RemoveUnused);
         }
     }
 
     /// As [`Pool::stop`], however long devices take: for a process that goes on, and opens the pool
-    /// again if it must.
-    pub(super) fn stop_without_limit(&mut self) {
+    /// again if it must. `devices`: what becomes of its block devices.
+    pub(super) fn stop_without_limit(&mut self, devices: Fate) {
         if std::mem::replace(&mut self.stopping, true) {
             return;
         }
         (self.report)(PoolEvent::Stopping);
         self.unmount(None);
+        self.end_ublks(None, devices);
         self.server.close(&mut self.reactor);
         self.clear_sockets();
         let now = self.io.now();
@@ -440,6 +452,7 @@ impl Pool {
         }
         self.server.wake_blocked();
         self.forget_mounts();
+        self.forget_ublks();
         self.look_for_recovery();
         self.answer_if_quiesced();
         if let Some(Refused { what, others }) = self.server.take_refused() {
@@ -455,6 +468,7 @@ impl Pool {
             let now = self.io.read_clock();
             let started = self.server.turn(&mut self.engine, &mut self.reactor, now);
             let started = self.turn_mounts() || started;
+            let started = self.turn_ublks() || started;
             let acted = self.act();
             if !started && !acted {
                 break;
@@ -483,6 +497,11 @@ impl Pool {
         }
         self.completions = completions;
         Ok(())
+    }
+
+    /// Every client has its answers.
+    fn clients_are_quiet(&self) -> bool {
+        self.server.is_quiet() && self.mounts_are_quiet() && self.ublks_are_quiet()
     }
 
     /// How long the loop may sleep if nothing happens.
@@ -520,6 +539,7 @@ impl Pool {
             KIND_ACCEPT => self.server.accepted(&mut self.reactor, index, completion.result),
             KIND_RECEIVE => self.server.received(&mut self.reactor, index, completion.result),
             KIND_SEND => self.server.sent(&mut self.reactor, index, completion.result.is_ok()),
+            kind if kind >= KIND_UBLK => self.ublk_completed(kind - KIND_UBLK, index, completion.result),
             kind => self.mount_completed(kind - KIND_FUSE, index, completion.result),
         }
     }
@@ -535,6 +555,9 @@ impl Pool {
                     Some(Action::Reply { request, result, path, took, volume, bytes }) => {
                         self.time_request(volume, path, took, bytes);
                         match Self::mount_of(request) {
+                            Some(index) if index as u64 >= ublk::REQUESTS => {
+                                self.ublk_replied(index as u64 - ublk::REQUESTS, request, result);
+                            }
                             Some(index) => self.mount_replied(index, request, result),
                             None => self.server.replied(&mut self.reactor, request, result),
                         }

@@ -91,8 +91,8 @@ impl Pool {
     /// the end.
     pub(super) fn begin_mount(&mut self, volume: VolumeId, path: &Path) -> Result<(), String> {
         let there = self.mounts.iter().flatten().count() + self.mounting.len();
-        if there >= usize::from(MOUNTS_MAX) {
-            return Err(format!("a pool has at most {} FUSE files", MOUNTS_MAX));
+        if there + self.blocks.iter().flatten().count() >= usize::from(MOUNTS_MAX) {
+            return Err(format!("a pool has at most {MOUNTS_MAX} block devices and FUSE files"));
         }
         self.hung.retain(|(_, thread)| !thread.is_finished());
         if self.hung.iter().any(|(hung, _)| hung == path) {
@@ -295,7 +295,7 @@ impl Pool {
         let exports = self.served(volume).map_or(&[][..], |served| &served.spec.exports[..]);
         let paths = exports.iter().filter_map(|uri| match uri {
             ExportUri::Fuse { path } => Some(path.clone()),
-            ExportUri::Nbd { .. } => None,
+            ExportUri::Nbd { .. } | ExportUri::Ublk { .. } => None,
         });
         let mounts = self.mounts.iter().flatten().filter(|mounted| mounted.volume == volume);
         let open = mounts.filter(|mounted| mounted.server.ended().is_none()).map(|m| m.server.open_files());

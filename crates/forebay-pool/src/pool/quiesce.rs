@@ -1,5 +1,6 @@
 //! Quiescing, so that a successor can take over the pool and its clients; or this daemon again.
 
+use super::ublk::Fate;
 use super::{Pool, Promise};
 use crate::handover::Inheritance;
 
@@ -45,7 +46,7 @@ impl Pool {
             let engine = &self.engine;
             self.server.hand_over(&mut self.reactor, |volume| engine.is_loss_unreported(volume))
         };
-        self.stop_without_limit();
+        self.stop_without_limit(Fate::Leave);
         inheritance
     }
 }

@@ -1,9 +1,12 @@
 //! Users of a volume. It must not be taken away under them without their owner's word (`--force`).
 //!
 //! An NBD client uses it as long as it is connected, idle or not; a file (FUSE) is used by whoever
-//! has it open. A loop device has the file open, so a file system that is mounted from it counts.
+//! has it open. A loop device has the file open, so a file system that is mounted from it counts. A
+//! block device is used by whoever has it open or mounted.
 
-use super::Pool;
+use super::{Claims, Pool};
+use crate::may_wait::MayWait;
+use crate::ublk_device::UblkDevice;
 use forebay_admin::{AdminError, ErrorKind};
 use forebay_format::VolumeId;
 use std::path::PathBuf;
@@ -18,12 +21,44 @@ pub struct Users {
     pub(crate) clients: Vec<String>,
     /// Its files that are open, and how often.
     pub(crate) files: Vec<(PathBuf, u64)>,
+    /// Its block devices that are used, and by whom.
+    pub(crate) devices: Vec<(PathBuf, String)>,
 }
 
 impl Users {
     /// Nobody.
     pub fn is_empty(&self) -> bool {
-        self.clients.is_empty() && self.files.is_empty()
+        self.clients.is_empty() && self.files.is_empty() && self.devices.is_empty()
+    }
+
+    /// Claims block devices, so that nobody can mount them; or who uses them.
+    ///
+    /// # Errors
+    /// Who uses some.
+    pub fn of_devices(may_wait: &MayWait, devices: &[UblkDevice]) -> Result<Claims, Self> {
+        let (mut claims, mut used) = (Claims::new(), Vec::new());
+        for device in devices {
+            let openers = device.openers(may_wait);
+            match device.claim(may_wait) {
+                _ if !openers.is_empty() => {
+                    used.push((device.path(), format!("open in {}", openers.join(", "))))
+                }
+                Ok(Some(claim)) => claims.push((device.number(), claim)),
+                Ok(None) => {
+                    used.push((
+                        device.path(),
+                        "mounted, or a part of another device or of the swap space".into(),
+                    ));
+                }
+                Err(_) => {} // it is gone
+            }
+        }
+        if used.is_empty() { Ok(claims) } else { Err(Self { devices: used, ..Self::default() }) }
+    }
+
+    /// Somebody uses its block devices.
+    pub fn are_of_devices(&self) -> bool {
+        !self.devices.is_empty()
     }
 
     /// In words.
@@ -41,13 +76,15 @@ impl Users {
             let times = if *open == 1 { "once".into() } else { format!("{open} times") };
             parts.push(format!("{} is open {times}", path.display()));
         }
+        parts.extend(self.devices.iter().map(|(path, by)| format!("{} is {by}", path.display())));
         parts.join(", ")
     }
 
     /// Why `doing` is refused.
     pub fn refuse(&self, doing: &str, name: &str) -> AdminError {
+        let device = self.devices.first().map(|(path, _)| path.display());
         let find = match self.files.first() {
-            None => String::new(),
+            None => device.map_or_else(String::new, |path| format!(" (lsblk {path} tells what is on it)")),
             Some((path, _)) => format!(
                 " (losetup --associated {0} and fuser --verbose {0} tell who has the file open)",
                 path.display()
@@ -61,10 +98,18 @@ impl Users {
     }
 }
 
+impl std::fmt::Display for Users {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text())
+    }
+}
+
 impl Pool {
-    /// Who uses a volume.
+    /// Who uses a volume, but for its block devices: the kernel tells only threads that may wait
+    /// ([`Users::of_devices`]).
     pub(super) fn users_of(&self, id: VolumeId) -> Users {
-        Users { clients: self.server.clients_of(&self.reactor, id), files: self.open_files(id) }
+        let clients = self.server.clients_of(&self.reactor, id);
+        Users { clients, files: self.open_files(id), devices: Vec::new() }
     }
 
     /// Who uses the volume of this name; nobody if there is none.
@@ -86,7 +131,7 @@ mod tests {
     #[test]
     fn a_refusal_says_who_and_what_to_do() {
         let files = vec![(PathBuf::from("/srv/v/db.img"), 2)];
-        let users = Users { clients: vec!["uid 0 (process 7)".into()], files };
+        let users = Users { clients: vec!["uid 0 (process 7)".into()], files, devices: Vec::new() };
         let error = users.refuse("detach", "db");
         assert_eq!(error.kind, ErrorKind::Conflict);
         assert_eq!(
@@ -94,7 +139,13 @@ mod tests {
             "cannot detach db: it is in use: 1 NBD client connected (uid 0 (process 7)), /srv/v/db.img is open 2 times"
         );
         assert!(error.hint.contains("fuser --verbose /srv/v/db.img") && error.hint.contains("--force"));
-        let crowd = Users { clients: vec!["uid 1".into(); 5], files: Vec::new() };
+        let device = vec![(PathBuf::from("/dev/forebay/db"), "mounted".to_owned())];
+        let users = Users { devices: device, ..Users::default() };
+        assert!(!users.is_empty());
+        let error = users.refuse("detach", "db");
+        assert!(error.what.ends_with("in use: /dev/forebay/db is mounted"), "{}", error.what);
+        assert!(error.hint.contains("lsblk /dev/forebay/db"), "{}", error.hint);
+        let crowd = Users { clients: vec!["uid 1".into(); 5], ..Users::default() };
         assert!(
             crowd
                 .refuse("detach", "db")

@@ -6,10 +6,12 @@
 //! place.
 
 use super::handle::PromiseSender;
+use super::ublk::{Claims, Fate};
 use super::{Lost, Pool, PoolEvent, Promise};
 use crate::meter::{History, Meter};
 use crate::open::Backing;
 use crate::server::{Offer, Socket};
+use crate::ublk_device::UblkDevice;
 use crate::witness::Prepared;
 use forebay_admin::{AdminError, ErrorKind, VolumeState};
 use forebay_config::rules::RuleSet;
@@ -52,6 +54,8 @@ pub(crate) struct Served {
     pub(crate) spec: VolumeSpec,
     pub(crate) state: VolumeState,
     pub(crate) device: DeviceId,
+    /// Sector of its backing store, in bytes.
+    pub(super) sector_bytes: u32,
     /// URIs as clients use them.
     pub(crate) uris: Vec<String>,
     pub(crate) meter: Meter,
@@ -126,6 +130,17 @@ fn changed(name: &str, error: &LifecycleError) -> AdminError {
 
 fn busy(name: &str, what: &str) -> AdminError {
     AdminError::new(ErrorKind::Conflict, format!("{name} {what}"), "wait for its job, or cancel it")
+}
+
+fn cannot_resize(name: &str, device: &UblkDevice) -> AdminError {
+    AdminError::new(
+        ErrorKind::Conflict,
+        format!(
+            "cannot resize {name}: it is the block device {}, and this kernel cannot change the size of one (Linux 6.16 can)",
+            device.path().display()
+        ),
+        "detach it, keeping what is cached, and attach it again with the other size",
+    )
 }
 
 /// Bytes of the backing store that are to be served.
@@ -247,6 +262,7 @@ impl Pool {
             spec,
             state: VolumeState::Attaching,
             device,
+            sector_bytes: backing.sector_bytes,
             uris: Vec::new(),
             meter: Meter::new(now),
             history: History::new(now),
@@ -382,7 +398,7 @@ impl Pool {
         let unwanted = waiting.is_some_and(|waiting| waiting.try_send(result).is_err());
         if failed || unwanted {
             // Nothing was written to it yet: what was cached before stays for the next attempt.
-            let _ = self.begin_detach(id, DetachHow::Keep, None);
+            let _ = self.begin_detach(id, DetachHow::Keep, None, Vec::new());
         }
     }
 
@@ -401,6 +417,7 @@ impl Pool {
                 None => self.offer(id, uri, &mut None).map(Some),
             },
             ExportUri::Fuse { path } => self.begin_mount(id, path).map(|()| None),
+            ExportUri::Ublk { .. } => self.begin_ublk(id, uri).map(|()| None),
         }
     }
 
@@ -498,18 +515,29 @@ impl Pool {
 
     /// Detaches a volume; the promise is kept when the cache has forgotten it (or, if it is kept,
     /// when the cache has noted how it was left). One that is in use is refused unless `force`:
-    /// looked at here, where nobody can come in between.
-    pub fn detach(&mut self, name: &str, how: DetachHow, force: bool) -> Promise<Result<(), AdminError>> {
+    /// looked at here, where nobody can come in between. Of block devices that cannot be seen here:
+    /// `claims` keep others from those that nobody uses.
+    pub fn detach(
+        &mut self,
+        name: &str,
+        how: DetachHow,
+        force: bool,
+        claims: Claims,
+    ) -> Promise<Result<(), AdminError>> {
         let (done, promise) = Promise::pair();
         let users = self.users(name);
         let begun = self.known(name).and_then(|id| match self.served(id).map(|served| served.state) {
             Some(VolumeState::Serving | VolumeState::Draining) if !(force || users.is_empty()) => {
+                crate::time_limit::let_go(claims);
                 Err(users.refuse("detach", name))
             }
             Some(VolumeState::Serving | VolumeState::Draining) => {
-                self.begin_detach(id, how, Some(done.clone()))
+                self.begin_detach(id, how, Some(done.clone()), claims)
             }
-            _ => Err(busy(name, "is being attached or detached already")),
+            _ => {
+                crate::time_limit::let_go(claims);
+                Err(busy(name, "is being attached or detached already"))
+            }
         });
         if let Err(error) = begun {
             let _ = done.try_send(Err(error));
@@ -517,11 +545,21 @@ impl Pool {
         promise
     }
 
-    fn begin_detach(&mut self, id: VolumeId, how: DetachHow, done: Option<Done>) -> Result<(), AdminError> {
+    fn begin_detach(
+        &mut self,
+        id: VolumeId,
+        how: DetachHow,
+        done: Option<Done>,
+        claims: Claims,
+    ) -> Result<(), AdminError> {
         let name = self.served(id).map(|served| served.spec.name.clone()).unwrap_or_default();
         let now = self.io.now();
-        self.engine.detach_volume(now, id, how).map_err(|error| refused("detach", &name, &error))?;
+        if let Err(error) = self.engine.detach_volume(now, id, how) {
+            crate::time_limit::let_go(claims);
+            return Err(refused("detach", &name, &error));
+        }
         self.unmount(Some(id));
+        self.end_ublks(Some(id), Fate::Remove(claims));
         self.server.withdraw(&mut self.reactor, id);
         self.clear_sockets();
         if let Some(served) = self.served_mut(id) {
@@ -574,6 +612,9 @@ impl Pool {
         let (done, promise) = Promise::pair();
         let begun = self.at_rest(name).and_then(|id| {
             self.check_backing_size(id, size_bytes, there_bytes)?;
+            if let Some(device) = self.fixed_ublk(id) {
+                return Err(cannot_resize(name, device));
+            }
             let users = self.users_of(id);
             if !(force || users.is_empty()) && self.is_smaller(name, size_bytes) {
                 return Err(users.refuse("shrink", name));
@@ -656,6 +697,7 @@ impl Pool {
             self.reactor.set_device_end(device, size_bytes);
             self.server.resize(id, size_bytes);
             self.resize_mounts(id, size_bytes);
+            self.resize_ublks(id, size_bytes);
             self.emit(PoolEvent::Resized { volume: name.clone(), size_bytes });
         }
         if let Some(waiting) = waiting {

@@ -1,0 +1,77 @@
+//! `forebay ublk`: block devices that are there, without a daemon.
+
+use forebay_pool::MayWait;
+use forebay_pool::ublk_found::{self, FoundDevice, NotRemoved};
+
+use crate::failure::Failure;
+use crate::screen;
+
+/// What can be done with block devices.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// List the block devices of all volumes, also those that wait for their daemon
+    List {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a block device that no daemon will serve again
+    #[command(after_help = "\
+A device stays when its daemon ends while it is in use, and whoever uses it waits. The next daemon that serves the
+volume goes on with it. See docs/use/ublk.md.")]
+    Remove {
+        /// Its name below /dev/forebay, or its path
+        name: String,
+        /// Also if it is mounted or open: its users meet I/O errors
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// Does it.
+pub(crate) fn execute(command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::List { json } => list(*json),
+        Command::Remove { name, force } => remove(name, *force),
+    }
+}
+
+fn list(json: bool) -> Result<(), Failure> {
+    let devices = ublk_found::devices(&MayWait::here()).map_err(Failure::new)?;
+    if json {
+        let one = |found: &FoundDevice| {
+            serde_json::json!({
+                "device": node(found), "name": found.name, "state": found.words(), "server_pid": found.server_pid,
+            })
+        };
+        return screen::print_json(&devices.iter().map(one).collect());
+    }
+    if devices.is_empty() {
+        return screen::print("no block devices\n");
+    }
+    let mut table = screen::table(&["name", "device", "state"], &[]);
+    for found in &devices {
+        table.add_row([found.name.clone().unwrap_or_default(), node(found), found.words()]);
+    }
+    screen::print(&format!("{table}\n"))
+}
+
+fn remove(name: &str, force: bool) -> Result<(), Failure> {
+    let removed = ublk_found::remove(&MayWait::here(), name, force).map_err(|error| {
+        let hint = match &error {
+            NotRemoved::Unknown(_) => "`forebay ublk list` shows those that are there",
+            NotRemoved::Served { .. } => "detach its volume: forebay volume detach",
+            NotRemoved::Used(_) => {
+                "unmount it first, or start its daemon; with --force its users meet I/O errors"
+            }
+            NotRemoved::Failed(_) => "",
+        };
+        let failure = Failure::new(format!("cannot remove {name}: {error}"));
+        if hint.is_empty() { failure } else { failure.hint(hint) }
+    })?;
+    screen::print(&format!("{} is removed\n", node(&removed)))
+}
+
+fn node(found: &FoundDevice) -> String {
+    format!("/dev/ublkb{}", found.number)
+}

@@ -1,0 +1,117 @@
+//! The file of a device (`/dev/ublkcN`), by which its requests come, and the memory in which the
+//! kernel describes them.
+//!
+//! Invariants
+//! - The kernel lets one file of a device be open at a time: who has a channel is its server.
+//! - A description is valid from when its request came until that was answered.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use super::error::UblkError;
+use super::wire::{DESCRIPTOR_BYTES, DeviceInfo};
+
+/// So long is waited for a file that udev or the kernel makes.
+const NODE_TIMEOUT: Duration = Duration::from_secs(5);
+const NODE_LOOK: Duration = Duration::from_millis(5);
+
+/// The requests of a device; see the head of this file.
+#[derive(Debug)]
+pub struct Channel {
+    fd: OwnedFd,
+    descriptors: NonNull<u8>,
+    depth: u16,
+}
+
+// SAFETY: the mapping belongs to the channel alone, and is not tied to a thread.
+unsafe impl Send for Channel {}
+
+impl Channel {
+    /// Opens the file of a device that nobody serves. Waits until the file is there.
+    ///
+    /// # Errors
+    /// [`UblkError`]; a device with several queues, which no version of this program makes.
+    pub fn open(info: &DeviceInfo) -> Result<Self, UblkError> {
+        let path = format!("/dev/ublkc{}", info.number);
+        let what = || format!("open {path}");
+        if info.queues != 1 {
+            return Err(UblkError::of(what(), io::Error::other(format!("it has {} queues", info.queues))));
+        }
+        let until = Instant::now() + NODE_TIMEOUT;
+        let file = loop {
+            match OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < until => {
+                    std::thread::sleep(NODE_LOOK);
+                }
+                result => break result.map_err(|source| UblkError::of(what(), source))?,
+            }
+        };
+        let len = usize::from(info.depth) * DESCRIPTOR_BYTES;
+        let (access, kind) = (libc::PROT_READ, libc::MAP_SHARED | libc::MAP_POPULATE);
+        // SAFETY: a new mapping at an address of the kernel's choice; the length is not zero, or
+        // the call fails.
+        let memory = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, file.as_raw_fd(), 0) };
+        let descriptors = NonNull::new(memory.cast()).filter(|_| memory != libc::MAP_FAILED);
+        let descriptors =
+            descriptors.ok_or_else(|| UblkError::of(format!("map {path}"), io::Error::last_os_error()))?;
+        Ok(Self { fd: file.into(), descriptors, depth: info.depth })
+    }
+
+    /// Requests at once; their tags are below this.
+    pub fn depth(&self) -> u16 {
+        self.depth
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// The description of the request of a tag; `None` if there is no such tag.
+    pub(crate) fn descriptor(&self, tag: u16) -> Option<[u8; DESCRIPTOR_BYTES]> {
+        if tag >= self.depth {
+            return None;
+        }
+        let offset = usize::from(tag) * DESCRIPTOR_BYTES;
+        // SAFETY: inside of the mapping, which has a description for each tag below the depth. The
+        // kernel writes one before it reports the request, and leaves it alone until that was
+        // answered; bytes of another moment would be wrong, but they are bytes.
+        Some(unsafe {
+            self.descriptors.as_ptr().add(offset).cast::<[u8; DESCRIPTOR_BYTES]>().read_volatile()
+        })
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        let len = usize::from(self.depth) * DESCRIPTOR_BYTES;
+        // SAFETY: the mapping was made with this length, and nothing refers to it any more.
+        unsafe { libc::munmap(self.descriptors.as_ptr().cast(), len) };
+    }
+}
+
+/// Nobody else can mount a block device, or build on it, as long as this is there.
+///
+/// Dropping it may wait: the kernel writes back what it has of the device. So that belongs on a
+/// thread that may wait.
+#[derive(Debug)]
+pub struct Claim(#[expect(dead_code, reason = "it is held, not used")] std::fs::File);
+
+impl Claim {
+    /// Claims `/dev/ublkbN`; `None` if somebody has: it is mounted, or part of another device, or
+    /// swap.
+    ///
+    /// # Errors
+    /// The device cannot be opened.
+    pub fn take(number: u32) -> Result<Option<Self>, UblkError> {
+        let path = format!("/dev/ublkb{number}");
+        match OpenOptions::new().read(true).custom_flags(libc::O_EXCL | libc::O_CLOEXEC).open(&path) {
+            Ok(file) => Ok(Some(Self(file))),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(None),
+            Err(source) => Err(UblkError::of(format!("open {path}"), source)),
+        }
+    }
+}

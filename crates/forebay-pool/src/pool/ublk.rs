@@ -1,0 +1,425 @@
+//! Volumes as block devices: the ublk devices of a pool.
+//!
+//! A device is made by a thread, as most commands of the driver wait, and some wait for this pool's
+//! thread: it has to ask for requests before the device can be started, and to close the device's
+//! file before it can be removed.
+//!
+//! A device in use outlives the pool. At an orderly stop, and for a successor, it is left to the next
+//! process, which finds it again. Its users wait meanwhile, as after `kill -9`. One that nobody uses
+//! is removed at a stop.
+
+use super::{KIND_SHIFT, KIND_UBLK, Pool, PoolEvent, Users};
+use crate::may_wait::MayWait;
+use crate::ublk_device::{DeviceSpec, UblkDevice, mark, prepare};
+use crate::ublk_server::{Backend, OnReactor, UblkOptions, UblkServer, reserve};
+use forebay_config::mount_memory::MOUNTS_MAX;
+use forebay_config::rules::{Client, Direction, Identity};
+use forebay_core::{Engine, Nanos, Request, RequestError, RequestId, Treatment};
+use forebay_export::request::{ClientRequest, Operation};
+use forebay_export::size::ByteSize;
+use forebay_export::uri::{ExportUri, device_name_problem};
+use forebay_format::VolumeId;
+use forebay_io::ublk::{Channel, Claim};
+use forebay_io::{BufId, IoFailure, UblkId};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// Requests of devices have numbers from here on; those of mounts are below.
+pub(super) const REQUESTS: u64 = 1024;
+const REQUEST_SHIFT: u32 = 32;
+/// The thread that makes a device waits so long for this pool.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Devices that nobody else can mount, by their numbers, as long as this is there.
+///
+/// Letting it go may wait.
+pub type Claims = Vec<(u32, Claim)>;
+
+/// A volume as a block device.
+pub(super) struct Block {
+    volume: VolumeId,
+    uri: ExportUri,
+    /// Tells it from all others that there were.
+    number: u64,
+    phase: Phase,
+    /// The thread that makes it has ended.
+    settled: bool,
+    /// It was served, and is gone.
+    has_ended: bool,
+    size_bytes: u64,
+    /// Until it is served.
+    spare: Option<BufId>,
+    serving: Option<Serving>,
+    device: Option<UblkDevice>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Making,
+    Serving,
+    /// It is being removed.
+    Going,
+    /// Another process goes on with it.
+    Left,
+}
+
+struct Serving {
+    server: UblkServer,
+    ublk: UblkId,
+    client: Client,
+}
+
+/// What becomes of devices.
+pub(crate) enum Fate {
+    /// They are removed, also under their users.
+    Remove(Claims),
+    /// Those that are used are left to the next process.
+    RemoveUnused,
+    /// All are left to the next process.
+    Leave,
+}
+
+/// The engine, as a device sees it.
+struct DeviceBackend<'a> {
+    engine: &'a mut Engine,
+    now: Nanos,
+    client: &'a mut Client,
+    at: Instant,
+}
+
+impl Backend for DeviceBackend<'_> {
+    fn submit(&mut self, request: Request<'_>) {
+        self.engine.submit(self.now, request);
+    }
+
+    /// The kernel does not say who asks: rules for somebody match nobody.
+    fn treatment(&mut self, request: &ClientRequest) -> Treatment {
+        let direction = match request.operation {
+            Operation::Read => Direction::Read,
+            Operation::Write { .. } => Direction::Write,
+            _ => return Treatment::Cache,
+        };
+        self.client.decide(direction, request.offset_bytes, request.length_bytes, self.at).0.into()
+    }
+}
+
+impl Pool {
+    // --- making
+
+    /// Begins to make a volume a block device; [`Pool::exported`] is told the end.
+    pub(super) fn begin_ublk(&mut self, volume: VolumeId, uri: &ExportUri) -> Result<(), String> {
+        let spec = self.ublk_spec(volume, uri)?;
+        let there = self.mounts.iter().flatten().count() + self.mounting.len();
+        if there + self.blocks.iter().flatten().count() >= usize::from(MOUNTS_MAX) {
+            return Err(format!("a pool has at most {MOUNTS_MAX} block devices and FUSE files"));
+        }
+        let spare = reserve(self.reactor.pool_mut()).ok_or_else(|| {
+            format!(
+                "there is no memory for another block device just now: requests have all of buffer_memory ({}): try again when \
+                 there is less to do, or raise buffer_memory of the pool and start the daemon again",
+                ByteSize(self.buffer_bytes as u64)
+            )
+        })?;
+        self.blocks_made += 1;
+        let (number, size_bytes) = (self.blocks_made, spec.size_bytes);
+        let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
+        let work = move |may_wait: &MayWait| {
+            let made = prepare(may_wait, spec).and_then(|(prepared, channel)| {
+                let (answer, told) = mpsc::sync_channel(1);
+                let serve = move |pool: &mut Self| drop(answer.try_send(pool.serve_ublk(number, channel)));
+                let _ = tasks.send(Box::new(serve)); // it may have ended
+                waker.wake();
+                let served = told.recv_timeout(TIMEOUT).unwrap_or(Err("the pool does not answer".into()));
+                match served {
+                    Ok(()) => prepared.start(may_wait),
+                    Err(why) => {
+                        prepared.undo(may_wait);
+                        Err(why)
+                    }
+                }
+            });
+            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.ublk_made(number, made)));
+            waker.wake();
+        };
+        if let Err(error) = MayWait::spawn(format!("ublk-{}", self.name), work) {
+            self.reactor.pool_mut().free(spare);
+            return Err(format!("cannot start a thread: {error}"));
+        }
+        let block = Block {
+            volume,
+            uri: uri.clone(),
+            number,
+            phase: Phase::Making,
+            settled: false,
+            has_ended: false,
+            size_bytes,
+            spare: Some(spare),
+            serving: None,
+            device: None,
+        };
+        match self.blocks.iter().position(Option::is_none) {
+            Some(index) => self.blocks[index] = Some(block),
+            None => self.blocks.push(Some(block)),
+        }
+        Ok(())
+    }
+
+    fn ublk_spec(&self, volume: VolumeId, uri: &ExportUri) -> Result<DeviceSpec, String> {
+        let ExportUri::Ublk { name } = uri else { return Err("it is no block device".into()) };
+        if !self.reactor.can_serve_ublk() {
+            return Err("block devices (ublk:) need io_uring, and this pool does its I/O with threads (psync): start the daemon with \
+                        --io uring, which says why there is none, or export the volume over NBD or FUSE"
+                .into());
+        }
+        let served = self.served(volume).ok_or("the volume is gone")?;
+        let name = name.clone().unwrap_or_else(|| served.spec.name.clone());
+        if let Some((_, problem)) = device_name_problem(&name) {
+            return Err(format!("{problem}, and \"{name}\" does not: give one (ublk:NAME)"));
+        }
+        let entry = self.engine.volume_table().into_iter().find(|entry| entry.id == volume);
+        let entry = entry.ok_or("the volume is gone")?;
+        let size_bytes = self.engine.volume_size_bytes(volume).unwrap_or(0);
+        Ok(DeviceSpec { mark: mark(entry.uuid, &name), name, size_bytes, block_bytes: served.sector_bytes })
+    }
+
+    fn ublk_at(&self, number: u64) -> Option<usize> {
+        self.blocks.iter().position(|block| block.as_ref().is_some_and(|block| block.number == number))
+    }
+
+    /// A thread has made a device, or found it: asks for requests.
+    fn serve_ublk(&mut self, number: u64, channel: Channel) -> Result<(), String> {
+        let index = self.ublk_at(number).ok_or("nobody waits for the device any more")?;
+        let Some(Some(block)) = self.blocks.get_mut(index) else { return Err("it is gone".into()) };
+        let volume = block.volume;
+        let rules = self.volumes.get(usize::from(volume.0)).and_then(Option::as_ref);
+        let rules = rules.map(|served| Arc::clone(&served.spec.rules));
+        let (Phase::Making, Some(rules)) = (block.phase, rules) else {
+            return Err("the volume is gone".into());
+        };
+        let depth = channel.depth();
+        let ublk = self.reactor.add_ublk(channel).map_err(|_| "the I/O engine is not io_uring")?;
+        let Some(spare) = block.spare.take() else { return Err("it is served already".into()) };
+        let options = UblkOptions {
+            volume,
+            token_base: (KIND_UBLK + index as u64) << KIND_SHIFT,
+            request_base: (REQUESTS + index as u64 + 1) << REQUEST_SHIFT,
+            size_bytes: block.size_bytes,
+            depth,
+        };
+        let client = Client::new(rules, block.uri.to_string(), Identity::unknown());
+        let mut server = UblkServer::new(options, spare);
+        server.begin(&mut OnReactor { reactor: &mut self.reactor, ublk });
+        block.serving = Some(Serving { server, ublk, client });
+        Ok(())
+    }
+
+    /// A thread has started a device, or could not.
+    fn ublk_made(&mut self, number: u64, made: Result<UblkDevice, String>) {
+        let Some(index) = self.ublk_at(number) else { return };
+        let Some(Some(block)) = self.blocks.get_mut(index) else { return };
+        let (volume, uri, phase) = (block.volume, block.uri.clone(), block.phase);
+        block.settled = true;
+        match made {
+            Ok(device) => {
+                let path = device.path().display().to_string();
+                let recovered = device.recovered.then(|| {
+                    format!("{path} (/dev/ublkb{}) goes on where another process left it", device.number())
+                });
+                block.device = Some(device);
+                if phase == Phase::Making {
+                    block.phase = Phase::Serving;
+                    recovered.into_iter().for_each(|note| self.emit(PoolEvent::Note(note)));
+                    let size_bytes = self.engine.volume_size_bytes(volume).unwrap_or(0);
+                    self.resize_ublks(volume, size_bytes);
+                    return self.exported(volume, &uri, Ok(path));
+                }
+                // It was taken back while it was being made.
+                let fate = if phase == Phase::Left { Fate::RemoveUnused } else { Fate::Remove(Vec::new()) };
+                self.decide_ublk(index, fate);
+            }
+            Err(why) => {
+                block.phase = Phase::Going;
+                if phase == Phase::Making {
+                    self.exported(volume, &uri, Err(why));
+                }
+            }
+        }
+    }
+
+    // --- serving
+
+    /// Lets every device take requests; true if the engine was given something.
+    pub(super) fn turn_ublks(&mut self) -> bool {
+        if self.blocks.is_empty() {
+            return false;
+        }
+        let (now, at) = (self.io.now(), Instant::now());
+        let mut started = false;
+        for serving in self.blocks.iter_mut().flatten().filter_map(|block| block.serving.as_mut()) {
+            let Serving { server, ublk, client } = serving;
+            let mut backend = DeviceBackend { engine: &mut self.engine, now, client, at };
+            started |= server.turn(&mut backend, &mut OnReactor { reactor: &mut self.reactor, ublk: *ublk });
+        }
+        started
+    }
+
+    fn ublk_serving(&mut self, index: usize) -> Option<&mut Serving> {
+        self.blocks.get_mut(index)?.as_mut()?.serving.as_mut()
+    }
+
+    /// An operation of a device is done.
+    pub(super) fn ublk_completed(&mut self, index: u64, token: u32, result: Result<u32, IoFailure>) {
+        if let Some(serving) = self.ublk_serving(index as usize) {
+            serving.server.completed(token, result);
+        }
+    }
+
+    pub(super) fn ublk_replied(&mut self, index: u64, request: RequestId, result: Result<(), RequestError>) {
+        let Some(Some(block)) = self.blocks.get_mut(index as usize) else { return };
+        let Some(Serving { server, ublk, .. }) = &mut block.serving else { return };
+        server.replied(&mut OnReactor { reactor: &mut self.reactor, ublk: *ublk }, request, result);
+    }
+
+    /// The engine has nothing of any device.
+    pub(super) fn ublks_are_quiet(&self) -> bool {
+        self.blocks.iter().flatten().filter_map(|block| block.serving.as_ref()).all(|s| s.server.is_quiet())
+    }
+
+    /// The devices of a volume, for a thread that may ask the kernel about them.
+    pub fn block_devices(&self, name: &str) -> Vec<UblkDevice> {
+        let Some(volume) = self.find(name) else { return Vec::new() };
+        let of_volume = self.blocks.iter().flatten().filter(|block| block.volume == volume);
+        of_volume
+            .filter(|block| block.phase == Phase::Serving)
+            .filter_map(|block| block.device.clone())
+            .collect()
+    }
+
+    /// A device of a volume whose size the kernel cannot change.
+    pub(super) fn fixed_ublk(&self, volume: VolumeId) -> Option<&UblkDevice> {
+        let of_volume = self.blocks.iter().flatten().filter(|block| block.volume == volume);
+        of_volume.filter_map(|block| block.device.as_ref()).find(|device| !device.can_resize)
+    }
+
+    /// The volume has another size.
+    pub(super) fn resize_ublks(&mut self, volume: VolumeId, size_bytes: u64) {
+        let mut stale = Vec::new();
+        for block in self.blocks.iter_mut().flatten().filter(|block| block.volume == volume) {
+            if let Some(serving) = &mut block.serving {
+                serving.server.set_size_bytes(size_bytes);
+            }
+            if block.device.is_some() && std::mem::replace(&mut block.size_bytes, size_bytes) != size_bytes {
+                stale.extend(block.device.clone());
+            }
+        }
+        for device in stale {
+            self.ublk_chore(move |may_wait| device.set_size(may_wait, size_bytes));
+        }
+    }
+
+    // --- ending
+
+    /// Decides what becomes of the devices of a volume (of all volumes if `None`).
+    pub(super) fn end_ublks(&mut self, volume: Option<VolumeId>, mut fate: Fate) {
+        for index in 0..self.blocks.len() {
+            let concerned = |block: &Block| {
+                let here = matches!(block.phase, Phase::Making | Phase::Serving);
+                here && volume.is_none_or(|volume| volume == block.volume)
+            };
+            if !self.blocks[index].as_ref().is_some_and(concerned) {
+                continue;
+            }
+            let this = match &mut fate {
+                Fate::Remove(claims) => {
+                    let device = self.blocks[index].as_ref().and_then(|block| block.device.as_ref());
+                    let number = device.map(UblkDevice::number);
+                    Fate::Remove(claims.extract_if(.., |(of, _)| Some(*of) == number).collect())
+                }
+                Fate::RemoveUnused => Fate::RemoveUnused,
+                Fate::Leave => Fate::Leave,
+            };
+            self.decide_ublk(index, this);
+        }
+        if let Fate::Remove(claims) = fate {
+            crate::time_limit::let_go(claims);
+        }
+    }
+
+    fn decide_ublk(&mut self, index: usize, fate: Fate) {
+        let Some(Some(block)) = self.blocks.get_mut(index) else { return };
+        let leaves = !matches!(fate, Fate::Remove(_));
+        block.phase = if leaves { Phase::Left } else { Phase::Going };
+        if let Some(serving) = block.serving.as_mut().filter(|_| leaves) {
+            serving.server.leave();
+        }
+        let number = block.number;
+        let Some(device) = block.device.clone() else { return }; // once it is made
+        match fate {
+            Fate::Leave => {}
+            Fate::Remove(claims) => {
+                let claim = claims.into_iter().next().map(|(_, claim)| claim);
+                self.ublk_chore(move |may_wait| device.remove(may_wait, claim));
+            }
+            Fate::RemoveUnused => {
+                let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
+                self.ublk_chore(move |may_wait| {
+                    let claims = Users::of_devices(may_wait, std::slice::from_ref(&device)).map_err(|users| {
+                        let node = device.number();
+                        format!("{} (/dev/ublkb{node}) stays, and its users wait until the volume is served again: {users}", device.path().display())
+                    })?;
+                    // What it has got until now would keep it from being stopped.
+                    let _ = tasks.send(Box::new(move |pool: &mut Self| pool.refuse_ublk(number)));
+                    waker.wake();
+                    device.remove(may_wait, claims.into_iter().next().map(|(_, claim)| claim))
+                });
+            }
+        }
+    }
+
+    /// Nobody has mounted a device that would have been left: it is removed.
+    fn refuse_ublk(&mut self, number: u64) {
+        let Some(index) = self.ublk_at(number) else { return };
+        let Some(Some(block)) = self.blocks.get_mut(index) else { return };
+        block.phase = Phase::Going;
+        if let Some(Serving { server, ublk, .. }) = &mut block.serving {
+            server.refuse(&mut OnReactor { reactor: &mut self.reactor, ublk: *ublk });
+        }
+    }
+
+    /// Has a thread give commands; what goes wrong is noted.
+    fn ublk_chore(&mut self, work: impl FnOnce(&MayWait) -> Result<(), String> + Send + 'static) {
+        let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
+        self.chore(move |may_wait| {
+            if let Err(why) = work(may_wait) {
+                let _ = tasks.send(Box::new(move |pool: &mut Self| pool.emit(PoolEvent::Note(why)))); // it may have ended
+                waker.wake();
+            }
+        });
+    }
+
+    /// Forgets devices that are gone: removed, by us or by somebody else. Their files are closed as
+    /// soon as they can be, since the thread that removes one waits for that.
+    pub(super) fn forget_ublks(&mut self) {
+        for index in 0..self.blocks.len() {
+            let Some(block) = &mut self.blocks[index] else { continue };
+            if let Some(Serving { server, ublk, .. }) = block.serving.take_if(|s| s.server.is_over()) {
+                server.end(self.reactor.pool_mut());
+                self.reactor.close_ublk(ublk);
+                block.has_ended = true;
+            }
+            let is_over = |block: &mut Block| {
+                block.settled && block.serving.is_none() && (block.has_ended || block.phase == Phase::Going)
+            };
+            let Some(block) = self.blocks[index].take_if(is_over) else { continue };
+            block.spare.into_iter().for_each(|spare| self.reactor.pool_mut().free(spare));
+            if let (Phase::Serving, Some(device)) = (block.phase, block.device) {
+                let (path, volume) = (device.path(), self.name_of(block.volume));
+                self.emit(PoolEvent::Note(format!(
+                    "somebody has removed {} (/dev/ublkb{}), the block device of {volume}: detach the volume, and attach it again",
+                    path.display(),
+                    device.number()
+                )));
+            }
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! One block device (ublk) on the reactor.
+//!
+//! Life of a request: the kernel describes it, and reports its tag. The description passes the
+//! gate. The request gets a buffer of the pool, and the payload of a write is copied into it, to
+//! where the engine wants it. When the engine has answered, the data of a read is copied into the
+//! request, and the answer takes the next request of the tag.
+//!
+//! Memory: a tag without a request has none. A request that finds none waits, and is looked at again
+//! in each turn. One buffer for the longest request is the device's own from before it is made
+//! until it is gone ([`reserve`]), so one request at a time is always worked on. Everything beyond
+//! that is taken as NBD connections take it, and leaves the engine its part.
+//!
+//! A device ends in one of two ways. It is stopped: then the kernel waits for the requests under
+//! way, and each command comes back without a request. Or it is *left* to another server
+//! ([`UblkServer::leave`]): requests that are not answered by then are asked of that one again, so
+//! what the engine refuses because it is being closed is not answered at all.
+
+use forebay_core::{Request, RequestError, RequestId, Treatment};
+use forebay_export::fuse::Errno;
+use forebay_export::request::{Bounds, ClientRequest, Operation};
+use forebay_export::ublk::{DESCRIPTOR_BYTES, PAYLOAD_BYTES_MAX, Step, done, failed, step};
+use forebay_format::{BLOCK_BYTES, VolumeId};
+use forebay_io::{BufId, BufPool, IoFailure, Op, Reactor, Span, UblkId};
+
+use crate::fuse_server::kind;
+
+/// Requests leave this part of the memory to others; the same as those of NBD and FUSE.
+const FOR_REPLIES: usize = 8;
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Room for the longest request, wherever it begins within a block.
+const SPARE_BYTES: usize = PAYLOAD_BYTES_MAX as usize + BLOCK_BYTES;
+
+/// What a server asks of the kernel.
+pub trait Kernel {
+    /// Answers the last request of a tag, if there was one, and takes the next;
+    /// [`UblkServer::completed`] is told when there is one.
+    fn next(&mut self, token: u64, tag: u16, answer: Option<i32>);
+
+    /// The description of the request of a tag.
+    fn description(&self, tag: u16) -> Option<[u8; DESCRIPTOR_BYTES]>;
+
+    /// Copies the payload of a write into a span.
+    ///
+    /// # Errors
+    /// The request is gone.
+    fn copy_from(&mut self, tag: u16, span: Span) -> Result<(), IoFailure>;
+
+    /// Copies a span into the memory of a read.
+    ///
+    /// # Errors
+    /// The request is gone.
+    fn copy_to(&mut self, tag: u16, span: Span) -> Result<(), IoFailure>;
+
+    /// The buffers.
+    fn pool(&mut self) -> &mut BufPool;
+}
+
+/// A device of a reactor.
+pub struct OnReactor<'a> {
+    /// The reactor.
+    pub reactor: &'a mut Reactor,
+    /// The device.
+    pub ublk: UblkId,
+}
+
+impl Kernel for OnReactor<'_> {
+    fn next(&mut self, token: u64, tag: u16, answer: Option<i32>) {
+        self.reactor.submit(token, Op::UblkNext { ublk: self.ublk, tag, answer });
+    }
+
+    fn description(&self, tag: u16) -> Option<[u8; DESCRIPTOR_BYTES]> {
+        self.reactor.ublk_request(self.ublk, tag)
+    }
+
+    fn copy_from(&mut self, tag: u16, span: Span) -> Result<(), IoFailure> {
+        self.reactor.copy_from_ublk(self.ublk, tag, span)
+    }
+
+    fn copy_to(&mut self, tag: u16, span: Span) -> Result<(), IoFailure> {
+        self.reactor.copy_to_ublk(self.ublk, tag, span)
+    }
+
+    fn pool(&mut self) -> &mut BufPool {
+        self.reactor.pool_mut()
+    }
+}
+
+/// Who serves the requests.
+pub trait Backend {
+    /// A request for the volume; answer with [`UblkServer::replied`].
+    fn submit(&mut self, request: Request<'_>);
+
+    /// What the rules say of a request; asked just before it is submitted.
+    fn treatment(&mut self, request: &ClientRequest) -> Treatment;
+}
+
+/// What a device belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct UblkOptions {
+    /// The volume that its requests are for.
+    pub volume: VolumeId,
+    /// Tokens of its operations are this with the tag in the lower bits, which are zero here.
+    pub token_base: u64,
+    /// Numbers of its requests are this with the tag in the lower bits, which are zero here.
+    pub request_base: u64,
+    /// Size of the volume.
+    pub size_bytes: u64,
+    /// Tags.
+    pub depth: u16,
+}
+
+/// Takes the memory that a device has of its own: `None` if there is not so much now, the engine's
+/// part left out.
+pub fn reserve(pool: &mut BufPool) -> Option<BufId> {
+    pool.alloc_leaving(2 * FOR_REPLIES, SPARE_BYTES)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tag {
+    /// Nobody asked for it yet, or it ended.
+    Off,
+    /// A command is in the kernel.
+    Waiting,
+    /// A request is there, and is not begun.
+    Arrived,
+    /// The backend works on it.
+    Working { request: ClientRequest, buffer: Option<BufId> },
+    /// Its request is left to another server.
+    Left,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Serving,
+    /// Another server goes on.
+    Left,
+    /// The backend is closed, and the device is being removed.
+    Refusing,
+}
+
+/// One device; see the head of this file.
+#[derive(Debug)]
+pub struct UblkServer {
+    options: UblkOptions,
+    tags: Vec<Tag>,
+    /// Requests that are not begun, in the order in which they came.
+    arrived: Vec<u16>,
+    arrived_before: Vec<u16>,
+    /// Requests that the backend works on.
+    working: usize,
+    /// Commands in the kernel.
+    waiting: usize,
+    /// For a request when the pool has nothing; `None` while it is used.
+    spare: Option<BufId>,
+    spare_id: BufId,
+    crcs: Vec<u32>,
+    mode: Mode,
+    ended: Option<IoFailure>,
+}
+
+impl UblkServer {
+    /// Serves a device with this memory of its own ([`reserve`]).
+    pub fn new(options: UblkOptions, spare: BufId) -> Self {
+        Self {
+            options,
+            tags: vec![Tag::Off; usize::from(options.depth)],
+            arrived: Vec::new(),
+            arrived_before: Vec::new(),
+            working: 0,
+            waiting: 0,
+            spare: Some(spare),
+            spare_id: spare,
+            crcs: Vec::new(),
+            mode: Mode::Serving,
+            ended: None,
+        }
+    }
+
+    /// Asks for a request of each tag: the device can be started then.
+    pub fn begin(&mut self, kernel: &mut dyn Kernel) {
+        for tag in 0..self.options.depth {
+            self.next(kernel, tag, None);
+        }
+    }
+
+    /// The volume has another size.
+    pub fn set_size_bytes(&mut self, size_bytes: u64) {
+        self.options.size_bytes = size_bytes;
+    }
+
+    /// Another server will go on: nothing more is begun. What the backend works on is answered still,
+    /// unless that is being closed.
+    pub fn leave(&mut self) {
+        self.mode = Mode::Left;
+        for tag in self.arrived.drain(..) {
+            self.tags[usize::from(tag)] = Tag::Left;
+        }
+    }
+
+    /// No other server will go on: what was left fails, and what comes from now on.
+    pub fn refuse(&mut self, kernel: &mut dyn Kernel) {
+        self.mode = Mode::Refusing;
+        for tag in 0..self.options.depth {
+            if self.tags[usize::from(tag)] == Tag::Left {
+                self.next(kernel, tag, Some(failed(Errno::Io)));
+            }
+        }
+    }
+
+    /// The backend has nothing of it.
+    pub fn is_quiet(&self) -> bool {
+        self.working == 0 && self.arrived.is_empty()
+    }
+
+    /// The device is gone: nothing of it is in the kernel or at the backend.
+    pub fn is_over(&self) -> bool {
+        self.working == 0 && self.waiting == 0 && self.arrived.is_empty() && self.mode != Mode::Left
+    }
+
+    /// Why the first command came back without a request.
+    pub fn ended(&self) -> Option<IoFailure> {
+        self.ended
+    }
+
+    /// Gives its memory back.
+    ///
+    /// # Panics
+    /// The device is not over.
+    pub fn end(self, pool: &mut BufPool) {
+        assert!(self.is_over(), "the backend may still use its memory");
+        self.spare.into_iter().for_each(|spare| pool.free(spare));
+    }
+
+    fn next(&mut self, kernel: &mut dyn Kernel, tag: u16, answer: Option<i32>) {
+        self.tags[usize::from(tag)] = Tag::Waiting;
+        self.waiting += 1;
+        kernel.next(self.options.token_base | u64::from(tag), tag, answer);
+    }
+
+    /// A command is back, with a request or because the device is gone; `token` is the lower half of
+    /// its token.
+    pub fn completed(&mut self, token: u32, result: Result<u32, IoFailure>) {
+        let tag = token as u16;
+        let Some(state) = self.tags.get_mut(usize::from(tag)).filter(|state| **state == Tag::Waiting) else {
+            return;
+        };
+        self.waiting -= 1;
+        *state = match result {
+            Err(failure) => {
+                self.ended.get_or_insert(failure);
+                Tag::Off
+            }
+            Ok(_) if self.mode == Mode::Left => Tag::Left,
+            Ok(_) => {
+                self.arrived.push(tag);
+                Tag::Arrived
+            }
+        };
+    }
+
+    /// Begins requests that have come. True if the backend was given something.
+    pub fn turn(&mut self, backend: &mut dyn Backend, kernel: &mut dyn Kernel) -> bool {
+        if self.arrived.is_empty() {
+            return false;
+        }
+        let mut started = false;
+        let mut arrived = std::mem::replace(&mut self.arrived, std::mem::take(&mut self.arrived_before));
+        for tag in arrived.drain(..) {
+            started |= self.begin_request(backend, kernel, tag);
+        }
+        self.arrived_before = arrived;
+        started
+    }
+
+    /// True if the backend was given the request. One without memory waits.
+    fn begin_request(&mut self, backend: &mut dyn Backend, kernel: &mut dyn Kernel, tag: u16) -> bool {
+        if self.mode == Mode::Refusing {
+            self.next(kernel, tag, Some(failed(Errno::Io)));
+            return false;
+        }
+        let Some(description) = kernel.description(tag) else { return false };
+        let bounds = Bounds {
+            size_bytes: self.options.size_bytes,
+            read_only: false,
+            payload_bytes_max: PAYLOAD_BYTES_MAX,
+        };
+        let request = match step(&description, &bounds) {
+            Step::Serve(request) => request,
+            Step::Answer(answer) => {
+                self.next(kernel, tag, Some(answer));
+                return false;
+            }
+        };
+        let mut buffer = None;
+        if request.operation.has_payload() {
+            let bytes = (request.offset_bytes % BLOCK + request.length_bytes).next_multiple_of(BLOCK);
+            buffer = self.take(kernel.pool(), bytes as usize); // at most a block more than the longest payload
+            if buffer.is_none() {
+                self.arrived.push(tag);
+                return false;
+            }
+        }
+        self.crcs.clear();
+        if let (Operation::Write { .. }, Some(buffer)) = (request.operation, buffer) {
+            if kernel.copy_from(tag, payload(buffer, &request)).is_err() {
+                self.let_go(kernel.pool(), Some(buffer));
+                self.next(kernel, tag, Some(failed(Errno::Io)));
+                return false;
+            }
+            let covered = (request.offset_bytes % BLOCK + request.length_bytes).next_multiple_of(BLOCK);
+            kernel.pool().crc32c_blocks(Span::new(buffer, 0, covered as u32), &mut self.crcs);
+        }
+        self.tags[usize::from(tag)] = Tag::Working { request, buffer };
+        self.working += 1;
+        let treatment = backend.treatment(&request);
+        backend.submit(Request {
+            id: RequestId(self.options.request_base | u64::from(tag)),
+            volume: self.options.volume,
+            kind: kind(request.operation),
+            offset: request.offset_bytes,
+            len: request.length_bytes,
+            buf: buffer.map(|buffer| forebay_core::BufId(buffer.0)),
+            treatment,
+            block_crcs: &self.crcs,
+        });
+        true
+    }
+
+    /// The backend has answered a request.
+    pub fn replied(&mut self, kernel: &mut dyn Kernel, id: RequestId, result: Result<(), RequestError>) {
+        let tag = id.0 as u16;
+        let Some(&Tag::Working { request, buffer }) = self.tags.get(usize::from(tag)) else { return };
+        self.working -= 1;
+        let mut answer = match result {
+            Ok(()) => Some(done(&request)),
+            Err(RequestError::Shutdown) if self.mode == Mode::Left => None,
+            Err(RequestError::Invalid) => Some(failed(Errno::Invalid)),
+            Err(RequestError::Io | RequestError::Shutdown) => Some(failed(Errno::Io)),
+        };
+        if let (Operation::Read, Some(buffer), Ok(())) = (request.operation, buffer, result)
+            && kernel.copy_to(tag, payload(buffer, &request)).is_err()
+        {
+            answer = Some(failed(Errno::Io));
+        }
+        self.let_go(kernel.pool(), buffer);
+        match answer {
+            Some(answer) => self.next(kernel, tag, Some(answer)),
+            None => self.tags[usize::from(tag)] = Tag::Left,
+        }
+    }
+
+    /// Memory for a request: the pool's, or else the device's own.
+    fn take(&mut self, pool: &mut BufPool, bytes: usize) -> Option<BufId> {
+        pool.alloc_leaving(FOR_REPLIES, bytes).or_else(|| self.spare.take())
+    }
+
+    fn let_go(&mut self, pool: &mut BufPool, buffer: Option<BufId>) {
+        match buffer {
+            Some(buffer) if buffer == self.spare_id => self.spare = Some(buffer),
+            Some(buffer) => pool.free(buffer),
+            None => {}
+        }
+    }
+}
+
+/// Where the bytes of a request lie in its buffer, which begins at a block boundary of the volume.
+fn payload(buffer: BufId, request: &ClientRequest) -> Span {
+    Span::new(buffer, (request.offset_bytes % BLOCK) as u32, request.length_bytes as u32)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+#!/usr/bin/env bash
+# A volume as a block device (ublk:): a file system on it outlives kill -9, restarts and an upgrade of the daemon, without an I/O
+# error; it grows while it is mounted; it is not taken away while it is used; and in the end the backing store has every byte.
+#
+# Where the kernel has no ublk the test runs in user-mode Linux, if one was built (bench/kernel-peers/setup).
+. "$(dirname "$0")/lib.sh"
+. "$E2E/serve-lib.sh"
+GUEST=${KERNEL_PEERS_DIR:-/var/tmp/forebay-kernel-peers}/linux
+GUEST_SECONDS=280 # what an emulated machine takes on a busy one, and less than a test may take
+
+if [ ! -e /dev/ublk-control ]; then
+    [ -x "$GUEST" ] || skip "this kernel has no ublk (/dev/ublk-control), and there is no $GUEST: bench/kernel-peers/setup builds one"
+    [ "$(id -u)" = 0 ] || skip "the guest has the files of this user, and what it does needs root's"
+    need busybox
+    mkdir "$T/out"
+    printf '%s=%q\n' SCRIPT "$E2E/ublk.sh" FOREBAY "$FOREBAY" READY_SECONDS 60 >"$T/out/settings"
+    env --unset=TMPDIR timeout --kill-after=5 "$GUEST_SECONDS" "$GUEST" mem=1G ncpus=2 seccomp=on root=/dev/root \
+        rootfstype=hostfs rootflags=/ ro init="$ROOT/bench/kernel-peers/guest/init" con0=null,fd:1 con=null \
+        PEERS_DIR="$ROOT/bench/kernel-peers" PEERS_OUT="$T/out" >"$T/console" 2>&1 </dev/null || true
+    cat "$T/out/log" 2>/dev/null || true
+    code=$(cat "$T/out/code" 2>/dev/null || echo none)
+    [ "$code" = 77 ] && exit 77
+    [ "$code" = 0 ] && exit 0
+    tail -n 30 "$T/console"
+    fail "the guest ended with code $code"
+fi
+
+need mkfs.ext4 fsck.ext4 resize2fs fio blkdiscard fstrim
+[ "$(id -u)" = 0 ] || skip "block devices need root"
+
+DEVICE=/dev/forebay/db MOUNT=$T/mnt
+truncate -s 160M "$T/db.img"
+mkdir "$MOUNT"
+config <<END
+[pool.fast]
+devices = [{ path = "$T/flash.img", size = "64MiB" }]
+
+[volume.db]
+pool = "fast"
+backing = "file:$T/db.img"
+exports = ["ublk:"]
+END
+
+device_number() { readlink "$DEVICE" | sed 's|^/dev/ublkb||'; }
+no_errors() {
+    if dmesg | grep -E 'I/O error|EXT4-fs error|Buffer I/O'; then fail "the kernel met I/O errors: $1"; fi
+}
+# verified NAME SECONDS: random writes with random numbers that are read back and compared, with FLUSHes among them.
+verified() {
+    fio --name="$1" --directory="$MOUNT" --size=24M --rw=randwrite --bsrange=512-64k --bs_unaligned=0 --blockalign=512 \
+        --ioengine=io_uring --iodepth=16 --direct=1 --fsync=64 --verify=crc32c --verify_fatal=1 --verify_backlog=256 \
+        --time_based --runtime="$2" --randrepeat=0 --minimal >"$T/fio-$1.out" 2>&1
+}
+
+say "it is there, with the size and blocks of its backing store"
+serve
+[ -b "$DEVICE" ] || fail "$DEVICE is not there: $(ls -l /dev/forebay 2>&1)"
+[ "$(blockdev --getsize64 "$DEVICE")" = $((160 << 20)) ] || fail "it has $(blockdev --getsize64 "$DEVICE") bytes"
+[ "$(blockdev --getss "$DEVICE") $(blockdev --getpbsz "$DEVICE")" = "512 4096" ] || fail "its blocks are others"
+ask volume show db
+grep -q "$DEVICE" "$T/ask.out" || fail "volume show does not say where it is: $(cat "$T/ask.out")"
+grep -q "write back" "/sys/block/ublkb$(device_number)/queue/write_cache" || fail "FLUSH means nothing to it"
+
+say "a file system on it, written and compared"
+mkfs.ext4 -q "$DEVICE"
+mount "$DEVICE" "$MOUNT"
+on_exit "umount -l $MOUNT"
+verified quiet 3 || { cat "$T/fio-quiet.out"; fail "fio"; }
+
+say "kill -9 under load, twice: nobody meets an error"
+NUMBER=$(device_number)
+verified load 12 &
+LOAD=$!
+for _ in 1 2; do
+    sleep 2
+    crash
+    sleep 1
+    kill -0 "$LOAD" || fail "the load ended when the daemon did: $(cat "$T/fio-load.out")"
+    serve
+    [ "$(device_number)" = "$NUMBER" ] || fail "it is another device"
+    grep -q "goes on where another process left it" "$T/stderr" || fail "nothing says so: $(cat "$T/stderr")"
+done
+wait "$LOAD" || { cat "$T/fio-load.out"; fail "the load met an error"; }
+no_errors "kill -9"
+
+say "SIGTERM: it stays for those who use it, and the next start goes on"
+random_file "$T/data" 8
+cp "$T/data" "$MOUNT/before"
+sync -f "$MOUNT"
+unserve
+grep -q "$DEVICE .*its users wait" "$T/stderr" || fail "nothing says so: $(cat "$T/stderr")"
+(cp "$T/data" "$MOUNT/across" && sync -f "$MOUNT") &
+COPY=$!
+sleep 1
+serve
+wait "$COPY" || fail "a copy over the restart"
+assert_same "$T/data" "$MOUNT/across" "over a restart"
+no_errors "SIGTERM"
+
+say "an upgrade passes it on, under load"
+verified upgrade 8 &
+LOAD=$!
+sleep 1
+ask upgrade
+SUCCESSOR=$(sed -n 's/^process \([0-9]*\) .*/\1/p' "$T/ask.out")
+[ -n "$SUCCESSOR" ] || fail "no successor is named: $(cat "$T/ask.out")"
+wait "$DAEMON" || fail "the predecessor ended with code $?"
+DAEMON=$SUCCESSOR
+on_exit "kill -9 $SUCCESSOR"
+wait "$LOAD" || { cat "$T/fio-upgrade.out"; fail "the load met an error"; }
+assert_same "$T/data" "$MOUNT/across" "over an upgrade"
+no_errors "upgrade"
+# A child again, which can be waited for.
+kill -TERM "$SUCCESSOR"
+eventually 60 test ! -e "/proc/$SUCCESSOR" || fail "the successor does not stop"
+DAEMON=
+serve
+
+say "it grows under the file system, and gives back what is deleted"
+truncate -s 192M "$T/db.img"
+ask volume resize db 192MiB
+[ "$(blockdev --getsize64 "$DEVICE")" = $((192 << 20)) ] || fail "it has $(blockdev --getsize64 "$DEVICE") bytes"
+resize2fs "$DEVICE" >/dev/null 2>&1 || fail "the file system does not grow"
+rm "$MOUNT/before"
+fstrim "$MOUNT" || fail "what is deleted cannot be given back"
+
+say "it is not taken away while it is used"
+refused 1 "db: it is in use: $DEVICE is mounted
+lsblk" "$FOREBAY" volume detach db --admin "$ADMIN"
+refused 1 "cannot shrink db: it is in use: $DEVICE is" "$FOREBAY" volume resize db 160MiB --admin "$ADMIN"
+assert_same "$T/data" "$MOUNT/across" "after what was refused"
+umount "$MOUNT"
+exec 7<"$DEVICE"
+refused 1 "in use: $DEVICE is open in .*process $$" "$FOREBAY" volume detach db --admin "$ADMIN"
+exec 7<&-
+
+say "detached: the backing store has every byte"
+HAD=$(checksum "$DEVICE")
+ask volume detach db
+[ ! -e "$DEVICE" ] && [ ! -L "$DEVICE" ] || fail "the name is still there"
+[ ! -e "/dev/ublkc$NUMBER" ] || fail "the device is still there"
+[ "$(checksum "$T/db.img")" = "$HAD" ] || fail "the backing store differs from what the device had"
+fsck.ext4 -f -n "$T/db.img" >"$T/fsck.out" 2>&1 || { cat "$T/fsck.out"; fail "the file system is damaged"; }
+
+say "under another name, attached and detached by command, with requests of every kind"
+ask volume attach db --backing "file:$T/db.img" --export ublk:other.name
+OTHER=/dev/forebay/other.name
+fio --name=raw --filename="$OTHER" --size=64M --rw=randwrite --bsrange=512-1M --blockalign=512 --ioengine=psync --direct=1 \
+    --number_ios=400 --verify=crc32c --verify_fatal=1 --randrepeat=0 --minimal >"$T/fio-raw.out" 2>&1 ||
+    { cat "$T/fio-raw.out"; fail "fio"; }
+blkdiscard --offset $((64 << 20)) --length $((32 << 20)) "$OTHER" || fail "discard"
+blkdiscard --zeroout --offset $((64 << 20)) --length $((32 << 20)) "$OTHER" || fail "zeroes"
+cmp -n $((32 << 20)) -i $((64 << 20)):0 "$OTHER" /dev/zero || fail "what was made zeroes is not"
+say "--force takes it away under those who have it open"
+exec 7<"$OTHER"
+ask volume detach db --force
+BYTES=$({ dd iflag=direct bs=4096 count=1 status=none <&7 2>/dev/null || true; } | wc -c)
+[ "$BYTES" = 0 ] || fail "what is gone is still read"
+exec 7<&-
+
+say "a stop removes what nobody uses"
+ask volume attach db --backing "file:$T/db.img" --export ublk:
+unserve
+[ ! -L "$DEVICE" ] || fail "the name is still there"
+compgen -G '/dev/ublkc*' >/dev/null && fail "devices are left: $(echo /dev/ublkc*)"
+
+say "one that nobody will serve again is listed, and removed by name"
+serve
+refused 1 "served by process $DAEMON
+detach" "$FOREBAY" ublk remove db
+crash
+"$FOREBAY" ublk list >"$T/list"
+grep -q "db.*/dev/ublkb.*waits for its daemon" "$T/list" || fail "it is not listed: $(cat "$T/list")"
+"$FOREBAY" ublk list --json | grep -q '"name": "db"' || fail "it is not in the JSON list"
+refused 1 "there is no block device /dev/forebay/nobody
+ublk list" "$FOREBAY" ublk remove nobody
+exec 7<"$DEVICE"
+refused 1 "in use: $DEVICE is open in
+--force" "$FOREBAY" ublk remove db
+exec 7<&-
+"$FOREBAY" ublk remove db || fail "it is not removed"
+[ ! -L "$DEVICE" ] || fail "the name is still there"
+"$FOREBAY" ublk list | grep -q "no block devices" || fail "something is left"
+serve
+[ -b "$DEVICE" ] || fail "a new one is not made"
+unserve
+
+say "what cannot be is refused, and says what to do"
+run=("$FOREBAY" run --backing "file:$T/db.img" --cache "$T/other.img:64MiB")
+refused 1 "io_uring
+--io uring" "${run[@]}" --io psync --export ublk:x
+mkdir -p /dev/forebay
+touch /dev/forebay/taken
+refused 1 "/dev/forebay/taken is there
+another name" "${run[@]}" --export ublk:taken
+rm /dev/forebay/taken
+exit 0
