@@ -35,7 +35,7 @@ impl Config {
         let all = self.volumes.values().flat_map(|volume| &volume.exports);
         all.filter_map(|uri| match uri {
             ExportUri::Nbd { guards, .. } => Some(guards),
-            ExportUri::Fuse { .. } => None,
+            ExportUri::Fuse { .. } | ExportUri::VhostUser { .. } => None,
         })
     }
 }

@@ -24,3 +24,5 @@ pub mod nbd;
 pub mod request;
 pub mod size;
 pub mod uri;
+pub mod vhost_user;
+pub mod virtio;

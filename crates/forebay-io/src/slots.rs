@@ -28,6 +28,8 @@ pub(crate) enum OpKind {
     // It watches for a request, or takes one.
     FuseReceive { fuse: u32, watches: bool },
     FuseReply { fuse: u32 },
+    TakeEvent { event: u32 },
+    Signal { event: u32 },
 }
 
 impl OpKind {

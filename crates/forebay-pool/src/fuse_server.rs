@@ -717,7 +717,8 @@ impl<T: Tree> FuseServer<T> {
     }
 }
 
-fn kind(operation: Operation) -> RequestKind {
+/// The operation as the engine names it.
+pub(crate) fn kind(operation: Operation) -> RequestKind {
     match operation {
         Operation::Read => RequestKind::Read,
         Operation::Write { fua } => RequestKind::Write { fua },

@@ -41,8 +41,8 @@ pub(crate) struct Attach {
     /// Pool that caches it; may be left out if there is only one
     #[arg(long)]
     pool: Option<String>,
-    /// Where clients find it: nbd+unix:///name?socket=/path, nbd://host:port/name or fuse:/path;
-    /// may be repeated
+    /// Where clients find it: nbd+unix:///name?socket=/path, nbd://host:port/name, fuse:/path or
+    /// vhost-user:/path; may be repeated
     #[arg(long = "export", value_name = "URI")]
     exports: Vec<String>,
     /// Set a tunable; may be repeated

@@ -9,11 +9,13 @@
 //! | `/dev/sdb` | no | a block device |
 //! | `file:/p`, `file:///p`, `/p`, `./p`, `p` | no | a file |
 //! | `fuse:/mnt/x/volume` | yes: a file, see `docs/use/fuse.md` | no |
-//! | `ublk:`, `vhost-user:` | later | no |
+//! | `vhost-user:/run/x.sock` | yes: a device of a virtual machine, see `docs/use/vhost-user.md` | no |
+//! | `ublk:` | later | no |
 //! | `s3:` | no | later |
 //!
 //! Invariants
-//! - In `nbd`, `fuse:` and `file:` URIs, `%41` is decoded; bare paths are taken as they are.
+//! - In `nbd`, `fuse:`, `vhost-user:` and `file:` URIs, `%41` is decoded; bare paths are taken as
+//!   they are.
 //! - What is printed reads back as the same value.
 //! - Every error says what is wrong, at which byte of the text, and shows a text that is right.
 
@@ -33,6 +35,7 @@ pub const STRING_BYTES_MAX: usize = 4096;
 const EXAMPLE_UNIX: &str = "nbd+unix:///db?socket=/run/forebay.sock";
 const EXAMPLE_TCP: &str = "nbd://127.0.0.1:10809/db";
 const EXAMPLE_TLS: &str = "nbds://0.0.0.0:10809/db?tls=lan";
+const EXAMPLE_VHOST_USER: &str = "vhost-user:/run/forebay/vm1.sock";
 const EXAMPLE_FUSE: &str = "fuse:/mnt/forebay/volume";
 const EXAMPLE_BACKING: &str = "file:/srv/disk.img or /dev/sdb";
 
@@ -82,6 +85,11 @@ pub enum ExportUri {
     /// As a file, over FUSE.
     Fuse {
         /// The file; absolute.
+        path: PathBuf,
+    },
+    /// As a block device of a virtual machine, over vhost-user.
+    VhostUser {
+        /// The socket; absolute.
         path: PathBuf,
     },
 }
@@ -145,13 +153,14 @@ impl FromStr for ExportUri {
     fn from_str(whole: &str) -> Result<ExportUri, UriError> {
         let text = Text { whole, example: EXAMPLE_UNIX };
         let Some(scheme) = scheme_of(whole) else {
-            return Err(text.error(0, "an export needs a scheme, nbd+unix:, nbd: or fuse:"));
+            return Err(text.error(0, "an export needs a scheme, nbd+unix:, nbd:, fuse: or vhost-user:"));
         };
         match scheme.to_ascii_lowercase().as_str() {
             "nbd+unix" | "nbds+unix" => parse_unix(text, scheme),
             "nbd" => parse_tcp(Text { example: EXAMPLE_TCP, ..text }, scheme),
             "nbds" => parse_tcp(Text { example: EXAMPLE_TLS, ..text }, scheme),
             "fuse" => parse_fuse(Text { example: EXAMPLE_FUSE, ..text }),
+            "vhost-user" => parse_vhost_user(Text { example: EXAMPLE_VHOST_USER, ..text }),
             "s3" => Err(text.error(0, "s3: is for backing stores, not for exports")),
             name if RESERVED.contains(&name) => {
                 Err(text.error(0, format!("exports over {name}: are not supported yet")))
@@ -379,6 +388,7 @@ impl ExportUri {
                 nbd_uri(scheme, endpoint, name)
             }
             ExportUri::Fuse { path } => format!("fuse://{}", encode(path.as_os_str().as_bytes())),
+            ExportUri::VhostUser { path } => format!("vhost-user://{}", encode(path.as_os_str().as_bytes())),
         }
     }
 }
@@ -452,6 +462,19 @@ fn parse_fuse(text: Text<'_>) -> Result<ExportUri, UriError> {
         return Err(text.error("fuse:".len(), "the path of a file is needed, from the root on"));
     }
     Ok(ExportUri::Fuse { path })
+}
+
+/// `vhost-user:/path`
+fn parse_vhost_user(text: Text<'_>) -> Result<ExportUri, UriError> {
+    let at = "vhost-user:".len();
+    let path = path_behind(text, "vhost-user:")?;
+    if !path.is_absolute() || path.file_name().is_none() {
+        return Err(text.error(at, "the path of a socket is needed, from the root on"));
+    }
+    if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+        return Err(text.error(at, format!("a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes")));
+    }
+    Ok(ExportUri::VhostUser { path })
 }
 
 /// The path in a URI that has only a path.

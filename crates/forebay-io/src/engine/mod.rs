@@ -46,7 +46,12 @@ pub(crate) enum Syscall {
     PutMessage { fd: RawFd, iov: *const libc::iovec, count: u32 },
     /// `poll` for input, errors and the end of a descriptor; the result is a set of events.
     Watch { fd: RawFd },
+    /// Adds one to an event counter; `EAGAIN` if it is full.
+    Raise { fd: RawFd },
 }
+
+/// What a raised counter gains.
+pub(crate) static ONE: u64 = 1;
 
 impl Syscall {
     /// Is it on a device? Those always end; the others may wait for a peer for ever.

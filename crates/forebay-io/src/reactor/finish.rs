@@ -58,6 +58,10 @@ impl Reactor {
                 self.settle_fuse_receive(index, fuse, watches, step.result);
             }
             OpKind::FuseReply { .. } => self.finish(index, plain(step.result)),
+            OpKind::TakeEvent { event } => self.settle_event(index, event, step.result),
+            // A counter that is full is signalled.
+            OpKind::Signal { .. } if step.result == -libc::EAGAIN => self.finish(index, Ok(0)),
+            OpKind::Signal { .. } => self.finish(index, plain(step.result).map(|_| 0)),
         }
     }
 
@@ -254,6 +258,7 @@ impl Reactor {
             OpKind::Recv { socket } | OpKind::Send { socket } => self.socket_op_ended(socket, index),
             OpKind::Accept { listener } => self.accept_ended(listener, index),
             OpKind::FuseReceive { fuse, .. } | OpKind::FuseReply { fuse } => self.fuse_op_ended(fuse),
+            OpKind::TakeEvent { event } | OpKind::Signal { event } => self.event_op_ended(event),
             OpKind::Read { .. } | OpKind::Flush { .. } => {}
         }
     }
@@ -297,6 +302,7 @@ impl Reactor {
         let deadline = Instant::now() + timeout;
         self.abort_all();
         self.close_all_fuses();
+        self.close_all_events();
         while self.at_engine > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
             let waited = self.engine.wait(Duration::ZERO, Some(left), &self.waker, &mut self.steps_done);

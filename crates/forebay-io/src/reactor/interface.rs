@@ -18,6 +18,10 @@ pub struct SocketId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FuseId(pub u32);
 
+/// An event counter of the reactor (an `eventfd`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EventId(pub u32);
+
 /// A listening socket of the reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u32);
@@ -172,6 +176,17 @@ pub enum Op<'a> {
         fuse: FuseId,
         /// The answer, in order.
         spans: &'a [Span],
+    },
+    /// Waits until an event counter is above zero, and makes it zero; reports 0. One at a time.
+    TakeEvent {
+        /// The counter.
+        event: EventId,
+    },
+    /// Adds one to an event counter; reports 0. Where the counter is full that is so at once, or
+    /// when the other process has taken it.
+    Signal {
+        /// The counter.
+        event: EventId,
     },
 }
 

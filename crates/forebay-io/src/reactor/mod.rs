@@ -31,6 +31,7 @@
 
 mod connections;
 mod devices;
+mod events;
 mod finish;
 mod fuse;
 mod interface;
@@ -39,8 +40,10 @@ mod start;
 
 pub use crate::engine::EngineKind;
 pub use devices::DeviceInUse;
+pub use events::EventCounter;
 pub use interface::{
-    Completion, DeviceId, EnginePreference, FuseId, Limits, ListenerId, Op, ReactorStats, SocketId, Waited,
+    Completion, DeviceId, EnginePreference, EventId, FuseId, Limits, ListenerId, Op, ReactorStats, SocketId,
+    Waited,
 };
 
 use std::collections::VecDeque;
@@ -58,7 +61,7 @@ use crate::error::{IoFailure, IoSetupError};
 use crate::slots::{OpKind, Slots, ZeroPhase};
 use crate::spin::Spin;
 use crate::waker::Waker;
-use connections::{Fuse, Listener, SocketTable};
+use connections::{Event, Fuse, Listener, SocketTable};
 use devices::{DeviceEntry, DeviceTable};
 
 /// Bytes of the page of zeroes that zeroing by writing repeats.
@@ -85,6 +88,7 @@ pub struct Reactor {
     sockets: SocketTable,
     listeners: Vec<Option<Listener>>,
     fuses: Vec<Option<Fuse>>,
+    events: Vec<Option<Event>>,
     /// Completions not yet handed out.
     ready: Vec<Completion>,
     /// Reused lists.
@@ -143,6 +147,7 @@ impl Reactor {
             sockets: SocketTable::default(),
             listeners: Vec::new(),
             fuses: Vec::new(),
+            events: Vec::new(),
             ready: Vec::new(),
             steps_done: Vec::new(),
             model_done: Vec::new(),
@@ -258,7 +263,7 @@ impl Reactor {
                 (slot.offset, slot.len) = (offset, len);
                 Ok(())
             }
-            Op::Flush { .. } | Op::Accept { .. } => Ok(()),
+            Op::Flush { .. } | Op::Accept { .. } | Op::TakeEvent { .. } | Op::Signal { .. } => Ok(()),
             Op::Recv { span, .. } => self.fill_slot(index, 0, &[span]),
             Op::Send { spans, .. } | Op::FuseReply { spans, .. } => self.fill_slot(index, 0, spans),
             Op::FuseReceive { header, data, .. } => self.fill_slot(index, 0, &[header, data]),
@@ -287,6 +292,8 @@ impl Reactor {
                 OpKind::FuseReceive { fuse: self.open_fuse(fuse)?, watches: false }
             }
             Op::FuseReply { fuse, .. } => OpKind::FuseReply { fuse: self.open_fuse(fuse)? },
+            Op::TakeEvent { event } => OpKind::TakeEvent { event: self.open_event(event)? },
+            Op::Signal { event } => OpKind::Signal { event: self.open_event(event)? },
         })
     }
 

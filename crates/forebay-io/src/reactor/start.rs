@@ -41,6 +41,7 @@ impl Reactor {
             OpKind::Accept { .. } => self.push_step(index),
             OpKind::Recv { .. } | OpKind::Send { .. } => self.start_socket(index),
             OpKind::FuseReceive { .. } | OpKind::FuseReply { .. } => self.start_fuse(index),
+            OpKind::TakeEvent { event } | OpKind::Signal { event } => self.start_event(index, event),
         }
     }
 
@@ -183,6 +184,10 @@ impl Reactor {
                 }
             }
             OpKind::FuseReceive { .. } | OpKind::FuseReply { .. } => match self.fuse_step(index) {
+                Ok(request) => request,
+                Err(failure) => return self.finish(index, Err(failure)),
+            },
+            OpKind::TakeEvent { event } | OpKind::Signal { event } => match self.event_step(index, event) {
                 Ok(request) => request,
                 Err(failure) => return self.finish(index, Err(failure)),
             },

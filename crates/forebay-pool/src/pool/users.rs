@@ -1,7 +1,8 @@
 //! Users of a volume. It must not be taken away under them without their owner's word (`--force`).
 //!
-//! An NBD client uses it as long as it is connected, idle or not; a file (FUSE) is used by whoever
-//! has it open. A loop device has the file open, so a file system that is mounted from it counts.
+//! An NBD client, or a frontend of vhost-user, uses it as long as it is connected, idle or not; a
+//! file (FUSE) is used by whoever has it open. A loop device has the file open, so a file system
+//! that is mounted from it counts.
 
 use super::Pool;
 use forebay_admin::{AdminError, ErrorKind};
@@ -18,12 +19,14 @@ pub struct Users {
     pub(crate) clients: Vec<String>,
     /// Its files that are open, and how often.
     pub(crate) files: Vec<(PathBuf, u64)>,
+    /// Frontends of virtual machines, as they are known.
+    pub(crate) frontends: Vec<String>,
 }
 
 impl Users {
     /// Nobody.
     pub fn is_empty(&self) -> bool {
-        self.clients.is_empty() && self.files.is_empty()
+        self.clients.is_empty() && self.files.is_empty() && self.frontends.is_empty()
     }
 
     /// In words.
@@ -36,6 +39,9 @@ impl Users {
             }
             let s = if self.clients.len() == 1 { "" } else { "s" };
             parts.push(format!("{} NBD client{s} connected ({named})", self.clients.len()));
+        }
+        if !self.frontends.is_empty() {
+            parts.push(format!("a virtual machine is connected ({})", self.frontends.join(", ")));
         }
         for (path, open) in &self.files {
             let times = if *open == 1 { "once".into() } else { format!("{open} times") };
@@ -64,7 +70,11 @@ impl Users {
 impl Pool {
     /// Who uses a volume.
     pub(super) fn users_of(&self, id: VolumeId) -> Users {
-        Users { clients: self.server.clients_of(&self.reactor, id), files: self.open_files(id) }
+        Users {
+            clients: self.server.clients_of(&self.reactor, id),
+            files: self.open_files(id),
+            frontends: self.frontends(id),
+        }
     }
 
     /// Who uses the volume of this name; nobody if there is none.
@@ -75,7 +85,7 @@ impl Pool {
     /// How many use a volume: connections, and open handles of its files.
     pub(super) fn user_count(&self, id: VolumeId) -> u64 {
         let open: u64 = self.open_files(id).iter().map(|(_, open)| open).sum();
-        self.server.connections_to(id) + open
+        self.server.connections_to(id) + self.frontends(id).len() as u64 + open
     }
 }
 
@@ -86,7 +96,7 @@ mod tests {
     #[test]
     fn a_refusal_says_who_and_what_to_do() {
         let files = vec![(PathBuf::from("/srv/v/db.img"), 2)];
-        let users = Users { clients: vec!["uid 0 (process 7)".into()], files };
+        let users = Users { clients: vec!["uid 0 (process 7)".into()], files, frontends: Vec::new() };
         let error = users.refuse("detach", "db");
         assert_eq!(error.kind, ErrorKind::Conflict);
         assert_eq!(
@@ -94,7 +104,13 @@ mod tests {
             "cannot detach db: it is in use: 1 NBD client connected (uid 0 (process 7)), /srv/v/db.img is open 2 times"
         );
         assert!(error.hint.contains("fuser --verbose /srv/v/db.img") && error.hint.contains("--force"));
-        let crowd = Users { clients: vec!["uid 1".into(); 5], files: Vec::new() };
+        let crowd = Users { clients: vec!["uid 1".into(); 5], ..Users::default() };
+        let guest = Users { frontends: vec!["uid 0 (process 9)".into()], ..Users::default() };
+        let said = guest.refuse("detach", "db").what;
+        assert_eq!(
+            said,
+            "cannot detach db: it is in use: a virtual machine is connected (uid 0 (process 9))"
+        );
         assert!(
             crowd
                 .refuse("detach", "db")

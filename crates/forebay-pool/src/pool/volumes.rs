@@ -401,6 +401,7 @@ impl Pool {
                 None => self.offer(id, uri, &mut None).map(Some),
             },
             ExportUri::Fuse { path } => self.begin_mount(id, path).map(|()| None),
+            ExportUri::VhostUser { path } => self.begin_guest(id, path).map(|()| None),
         }
     }
 
@@ -522,6 +523,7 @@ impl Pool {
         let now = self.io.now();
         self.engine.detach_volume(now, id, how).map_err(|error| refused("detach", &name, &error))?;
         self.unmount(Some(id));
+        self.close_guests(Some(id));
         self.server.withdraw(&mut self.reactor, id);
         self.clear_sockets();
         if let Some(served) = self.served_mut(id) {
@@ -656,6 +658,7 @@ impl Pool {
             self.reactor.set_device_end(device, size_bytes);
             self.server.resize(id, size_bytes);
             self.resize_mounts(id, size_bytes);
+            self.resize_guests(id, size_bytes);
             self.emit(PoolEvent::Resized { volume: name.clone(), size_bytes });
         }
         if let Some(waiting) = waiting {
