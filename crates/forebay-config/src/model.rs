@@ -35,7 +35,7 @@ impl Config {
         let all = self.volumes.values().flat_map(|volume| &volume.exports);
         all.filter_map(|uri| match uri {
             ExportUri::Nbd { guards, .. } => Some(guards),
-            ExportUri::Fuse { .. } | ExportUri::Ublk { .. } => None,
+            ExportUri::Fuse { .. } | ExportUri::Ublk { .. } | ExportUri::VhostUser { .. } => None,
         })
     }
 }

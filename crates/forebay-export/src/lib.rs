@@ -26,3 +26,5 @@ pub mod request;
 pub mod size;
 pub mod ublk;
 pub mod uri;
+pub mod vhost_user;
+pub mod virtio;

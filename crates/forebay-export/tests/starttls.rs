@@ -81,7 +81,7 @@ fn a_long_option_before_tls_is_told_nothing_else() {
 fn the_old_way_in_is_closed_before_tls_also_for_exports_that_exist() {
     for (flags, name) in [(3, "db"), (3, "nope"), (1, ""), (0, "db")] {
         let mut peer = greeted(Tls::Required, flags);
-        assert_eq!(send(&mut peer, &option(opt::EXPORT_NAME, name.as_bytes())), []);
+        assert_eq!(send(&mut peer, &option(opt::EXPORT_NAME, name.as_bytes())), [0u32; 0]);
         assert_eq!(peer.closed(), Some(CloseReason::TlsRequired));
     }
     let mut peer = greeted(Tls::Required, 3);
@@ -96,15 +96,15 @@ fn data_behind_starttls_is_never_taken_as_encrypted() {
     {
         let mut peer = greeted(Tls::Required, 3);
         let bytes = [option(opt::STARTTLS, &[]), behind].concat();
-        assert_eq!(send(&mut peer, &bytes), [], "not even an acknowledgement");
+        assert_eq!(send(&mut peer, &bytes), [0u32; 0], "not even an acknowledgement");
         assert_eq!(peer.closed(), Some(CloseReason::DataBehindStartTls));
         peer.session.tls_established();
-        assert_eq!(send(&mut peer, &option(opt::LIST, &[])), [], "and nothing brings it back");
+        assert_eq!(send(&mut peer, &option(opt::LIST, &[])), [0u32; 0], "and nothing brings it back");
     }
     // Bytes that come between the acknowledgement and the handshake belong to nobody either.
     let mut peer = greeted(Tls::Required, 3);
     assert_eq!(send(&mut peer, &option(opt::STARTTLS, &[])), [rep::ACK]);
-    assert_eq!(send(&mut peer, &option(opt::LIST, &[])), []);
+    assert_eq!(send(&mut peer, &option(opt::LIST, &[])), [0u32; 0]);
     assert_eq!(peer.closed(), Some(CloseReason::DataBehindStartTls));
 }
 
@@ -144,6 +144,6 @@ fn the_number_of_options_is_limited_over_both_parts() {
     send(&mut peer, &option(opt::STARTTLS, &[]));
     peer.session.tls_established();
     assert_eq!(send(&mut peer, &option(99, &[])), [rep::ERR_UNSUP]);
-    assert_eq!(send(&mut peer, &option(99, &[])), []);
+    assert_eq!(send(&mut peer, &option(99, &[])), [0u32; 0]);
     assert_eq!(peer.closed(), Some(CloseReason::TooManyOptions));
 }

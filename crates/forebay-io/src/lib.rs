@@ -49,8 +49,8 @@ pub use device::{Device, DeviceIdentity, DeviceKind, DeviceOptions, create_cache
 pub use emulate::DeviceModel;
 pub use error::{DeviceError, IoFailure, IoFailureKind, IoSetupError, SocketError};
 pub use reactor::{
-    Completion, DeviceId, DeviceInUse, EngineKind, EnginePreference, FuseId, Limits, ListenerId, Op, Reactor,
-    ReactorStats, SocketId, UblkId, Waited,
+    Completion, DeviceId, DeviceInUse, EngineKind, EnginePreference, EventCounter, EventId, FuseId, Limits,
+    ListenerId, Op, Reactor, ReactorStats, SocketId, UblkId, Waited,
 };
 pub use shared::SharedPage;
 pub use socket::{

@@ -30,6 +30,8 @@ pub(crate) enum OpKind {
     FuseReply { fuse: u32 },
     // It answers the last request of the tag, if there was one, and takes the next.
     UblkNext { ublk: u32, tag: u16, answer: Option<i32> },
+    TakeEvent { event: u32 },
+    Signal { event: u32 },
 }
 
 impl OpKind {

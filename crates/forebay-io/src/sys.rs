@@ -41,6 +41,22 @@ pub(crate) fn eventfd_drain(fd: RawFd) {
     let _ = unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) };
 }
 
+/// Takes the count out of an event counter that others hold too, and never waits; minus the error
+/// number, `EAGAIN` if somebody was faster.
+pub(crate) fn eventfd_take(fd: RawFd) -> i32 {
+    let mut count = [0u8; 8];
+    let vector = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
+    // `RWF_NOWAIT`, because whoever else holds the counter may make it blocking at any time.
+    // SAFETY: one vector with eight writable bytes; offset -1 means the descriptor's own.
+    result_of(unsafe { libc::preadv2(fd, &raw const vector, 1, -1, libc::RWF_NOWAIT) })
+}
+
+/// Is it an event counter?
+pub(crate) fn is_eventfd(fd: RawFd) -> bool {
+    std::fs::read_link(format!("/proc/self/fd/{fd}"))
+        .is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]")
+}
+
 /// Sets or clears `O_NONBLOCK` on an open file description.
 pub(crate) fn set_nonblocking(fd: RawFd, on: bool) -> io::Result<()> {
     // SAFETY: F_GETFL takes no argument.

@@ -277,6 +277,9 @@ impl<V: RequestHandler> Host<V> {
                     .and_then(|mut socket| self.server.export(&mut self.reactor, offer, &mut socket));
                 made.map_err(|error| RunError::failed(error, "choose another socket or port"))
             }
+            ExportUri::VhostUser { .. } => {
+                Err(RunError::Usage("this host has no vhost-user exports; use nbd+unix: or fuse:".into()))
+            }
             ExportUri::Fuse { path } => {
                 let made = self.mount(path, size_bytes);
                 made.map_err(|error| RunError::failed(error, "choose another place"))?;

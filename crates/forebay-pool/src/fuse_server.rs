@@ -717,7 +717,7 @@ impl<T: Tree> FuseServer<T> {
     }
 }
 
-/// What a request is to the engine.
+/// The operation as the engine names it.
 pub(crate) fn kind(operation: Operation) -> RequestKind {
     match operation {
         Operation::Read => RequestKind::Read,

@@ -2,7 +2,8 @@
 //!
 //! - [`pool`]: the thread, and how others ask it.
 //! - [`server`]: NBD connections; [`fuse_server`]: volumes as files; [`mounting`]: mounts and their
-//!   memory; [`ublk_server`], [`ublk_device`], [`ublk_found`]: volumes as block devices.
+//!   memory; [`ublk_server`], [`ublk_device`], [`ublk_found`]: volumes as block devices; `guest`:
+//!   volumes as devices of virtual machines.
 //! - [`engine_io`]: actions of the engine as operations; [`engine_memory`]: its buffers;
 //!   [`cipher`]: encryption on the way.
 //! - [`open`]: cache devices and backing stores; [`cache_device`]: one device; [`members`]:
@@ -28,6 +29,7 @@ pub mod error;
 pub mod failed_mark;
 pub mod fuse_server;
 pub mod guard;
+mod guest;
 pub mod handover;
 pub mod loss_record;
 pub mod may_wait;

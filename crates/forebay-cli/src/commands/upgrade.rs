@@ -18,7 +18,8 @@ const LOOK: Duration = Duration::from_millis(50);
 #[command(after_help = "\
 The daemon starts the program that is now at its own path. That program reads the configuration and takes over
 pools, sockets and connections between two requests. If it cannot, the old daemon goes on. Clients with TLS must
-connect again. With files (fuse:) there is no upgrade; block devices (ublk:) wait meanwhile. See docs/operate/restart.md.")]
+connect again. With files (fuse:) and virtual machines (vhost-user:) there is no upgrade; block devices (ublk:) wait
+meanwhile. See docs/operate/restart.md.")]
 pub(crate) struct Options {
     #[command(flatten)]
     admin: Admin,

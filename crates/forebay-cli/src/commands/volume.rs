@@ -42,7 +42,7 @@ pub(crate) struct Attach {
     #[arg(long)]
     pool: Option<String>,
     /// Where clients find it: nbd+unix:///name?socket=/path, nbd://host:port/name, fuse:/path or
-    /// ublk:NAME; may be repeated
+    /// ublk:NAME, vhost-user:/path; may be repeated
     #[arg(long = "export", value_name = "URI")]
     exports: Vec<String>,
     /// Set a tunable; may be repeated

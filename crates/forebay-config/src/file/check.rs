@@ -165,16 +165,21 @@ fn exports(reader: &mut Reader, config: &Config) {
     for (volume, section) in in_file_order(reader, config) {
         for (index, uri) in section.exports.iter().enumerate() {
             let span = at(reader, &format!("volume.{volume}.exports[{index}]"));
-            let (endpoint, name) = match uri {
-                ExportUri::Nbd { endpoint, name, .. } => (endpoint, name),
+            let pool = format!("pool `{}`", section.pool);
+            let (endpoint, name, who) = match uri {
+                ExportUri::Nbd { endpoint, name, .. } => (endpoint.clone(), name.clone(), pool),
                 ExportUri::Fuse { .. } => continue, // see `mounts`
                 ExportUri::Ublk { name } => {
                     device_name(reader, &mut names, (volume, name.as_deref().unwrap_or(volume)), span);
                     continue;
                 }
+                // A frontend does not say which volume it wants: the socket has one.
+                ExportUri::VhostUser { path } => {
+                    let who = format!("the vhost-user export of volume `{volume}`");
+                    (Endpoint::Unix(path.clone()), String::new(), who)
+                }
             };
-            let address = address(endpoint);
-            let who = format!("pool `{}`", section.pool);
+            let address = address(&endpoint);
             if let Some((holder, first)) = addresses.take(address.clone(), &who, span.clone())
                 && holder != who
             {
@@ -192,7 +197,7 @@ fn exports(reader: &mut Reader, config: &Config) {
                 let twice = Diagnostic::error(span.clone(), message).related(first, "first used here");
                 reader.push(twice.help("give one of them another name"));
             }
-            below_control_fs(reader, config, endpoint, span);
+            below_control_fs(reader, config, &endpoint, span);
         }
     }
 }

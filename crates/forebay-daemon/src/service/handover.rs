@@ -93,6 +93,14 @@ impl Service {
                     "unmount what uses them, stop the daemon and start it again",
                 ));
             }
+            if Self::ask(&pool, |pool| pool.has_guests())? {
+                return Err(conflict(
+                    format!(
+                        "volumes of pool {name} are devices of virtual machines (vhost-user:), whose connections cannot be passed on"
+                    ),
+                    "stop the daemon and start it again: with reconnect=1 a virtual machine waits, and goes on",
+                ));
+            }
         }
         Ok(())
     }

@@ -10,11 +10,12 @@
 //! | `file:/p`, `file:///p`, `/p`, `./p`, `p` | no | a file |
 //! | `fuse:/mnt/x/volume` | yes: a file, see `docs/use/fuse.md` | no |
 //! | `ublk:`, `ublk:name` | yes: a block device, see `docs/use/ublk.md` | no |
-//! | `vhost-user:` | later | no |
+//! | `vhost-user:/run/x.sock` | yes: a device of a virtual machine, see `docs/use/vhost-user.md` | no |
 //! | `s3:` | no | later |
 //!
 //! Invariants
-//! - In `nbd`, `fuse:` and `file:` URIs, `%41` is decoded; bare paths are taken as they are.
+//! - In `nbd`, `fuse:`, `vhost-user:` and `file:` URIs, `%41` is decoded; bare paths are taken as
+//!   they are.
 //! - What is printed reads back as the same value.
 //! - Every error says what is wrong, at which byte of the text, and shows a text that is right.
 
@@ -34,6 +35,7 @@ pub const STRING_BYTES_MAX: usize = 4096;
 const EXAMPLE_UNIX: &str = "nbd+unix:///db?socket=/run/forebay.sock";
 const EXAMPLE_TCP: &str = "nbd://127.0.0.1:10809/db";
 const EXAMPLE_TLS: &str = "nbds://0.0.0.0:10809/db?tls=lan";
+const EXAMPLE_VHOST_USER: &str = "vhost-user:/run/forebay/vm1.sock";
 const EXAMPLE_FUSE: &str = "fuse:/mnt/forebay/volume";
 const EXAMPLE_UBLK: &str = "ublk:db";
 const EXAMPLE_BACKING: &str = "file:/srv/disk.img or /dev/sdb";
@@ -91,6 +93,11 @@ pub enum ExportUri {
         /// Its name below `/dev/forebay`; that of the volume if there is none.
         name: Option<String>,
     },
+    /// As a block device of a virtual machine, over vhost-user.
+    VhostUser {
+        /// The socket; absolute.
+        path: PathBuf,
+    },
 }
 
 /// What clients must show to get at an export: names of sections of the configuration that say it.
@@ -137,8 +144,8 @@ impl Text<'_> {
 /// Longest name of a block device: it is a file name, with something before it while it is made.
 const DEVICE_NAME_BYTES_MAX: usize = 200;
 
-/// Schemes of exports, and those that are planned.
-const RESERVED: [&str; 4] = ["fuse", "ublk", "vhost-user", "s3"];
+/// Schemes that are for exports alone.
+const FOR_EXPORTS: [&str; 3] = ["fuse", "ublk", "vhost-user"];
 
 /// The part before the first colon, if it can be a scheme.
 fn scheme_of(text: &str) -> Option<&str> {
@@ -155,7 +162,9 @@ impl FromStr for ExportUri {
     fn from_str(whole: &str) -> Result<ExportUri, UriError> {
         let text = Text { whole, example: EXAMPLE_UNIX };
         let Some(scheme) = scheme_of(whole) else {
-            return Err(text.error(0, "an export needs a scheme, nbd+unix:, nbd:, fuse: or ublk:"));
+            return Err(
+                text.error(0, "an export needs a scheme, nbd+unix:, nbd:, fuse:, ublk: or vhost-user:")
+            );
         };
         match scheme.to_ascii_lowercase().as_str() {
             "nbd+unix" | "nbds+unix" => parse_unix(text, scheme),
@@ -163,10 +172,8 @@ impl FromStr for ExportUri {
             "nbds" => parse_tcp(Text { example: EXAMPLE_TLS, ..text }, scheme),
             "fuse" => parse_fuse(Text { example: EXAMPLE_FUSE, ..text }),
             "ublk" => parse_ublk(Text { example: EXAMPLE_UBLK, ..text }),
+            "vhost-user" => parse_vhost_user(Text { example: EXAMPLE_VHOST_USER, ..text }),
             "s3" => Err(text.error(0, "s3: is for backing stores, not for exports")),
-            name if RESERVED.contains(&name) => {
-                Err(text.error(0, format!("exports over {name}: are not supported yet")))
-            }
             "nbd+vsock" => Err(text.error(0, "NBD over vsock is not supported yet")),
             name => Err(text.error(0, format!("{name}: is no way to export a volume"))),
         }
@@ -391,6 +398,7 @@ impl ExportUri {
             }
             ExportUri::Fuse { path } => format!("fuse://{}", encode(path.as_os_str().as_bytes())),
             ExportUri::Ublk { name } => format!("ublk:{}", name.as_deref().unwrap_or_default()),
+            ExportUri::VhostUser { path } => format!("vhost-user://{}", encode(path.as_os_str().as_bytes())),
         }
     }
 }
@@ -442,7 +450,7 @@ impl FromStr for BackingUri {
                 Err(text.error(0, "NBD as a backing store is not supported yet, with or without TLS"))
             }
             "s3" => Err(text.error(0, "s3: as a backing store is not supported yet")),
-            name if RESERVED.contains(&name) => {
+            name if FOR_EXPORTS.contains(&name) => {
                 Err(text.error(0, format!("{name}: is for exports, not for backing stores")))
             }
             name => {
@@ -492,6 +500,19 @@ pub fn device_name_problem(name: &str) -> Option<(usize, &'static str)> {
         }
         None => None,
     }
+}
+
+/// `vhost-user:/path`
+fn parse_vhost_user(text: Text<'_>) -> Result<ExportUri, UriError> {
+    let at = "vhost-user:".len();
+    let path = path_behind(text, "vhost-user:")?;
+    if !path.is_absolute() || path.file_name().is_none() {
+        return Err(text.error(at, "the path of a socket is needed, from the root on"));
+    }
+    if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+        return Err(text.error(at, format!("a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes")));
+    }
+    Ok(ExportUri::VhostUser { path })
 }
 
 /// The path in a URI that has only a path.

@@ -41,6 +41,7 @@ fn good_exports() {
         ("nbd+unix:///x?access=ops&socket=/s", guarded(unix("x", "/s"), None, Some("ops"))),
         ("nbds+unix:///x?socket=/s&tls=l", guarded(unix("x", "/s"), Some("l"), None)),
         ("fuse:/mnt/x", ExportUri::Fuse { path: "/mnt/x".into() }),
+        ("vhost-user:/run/v%20m.sock", ExportUri::VhostUser { path: "/run/v m.sock".into() }),
         ("FUSE:///mnt/x%20y", ExportUri::Fuse { path: "/mnt/x y".into() }),
         ("ublk:", ExportUri::Ublk { name: None }),
         ("UBLK:db-1.x_y", ExportUri::Ublk { name: Some("db-1.x_y".into()) }),
@@ -63,7 +64,10 @@ fn bad_exports_say_where() {
         ("ublk:/dev/x", 5, "letters, digits"),
         ("ublk:a b", 6, "letters, digits"),
         ("ublk:.x", 5, "begin with a dot"),
-        ("vhost-user:/s", 0, "not supported yet"),
+        ("vhost-user:", 11, "path is missing"),
+        ("vhost-user:s", 11, "from the root"),
+        ("vhost-user://host/s", 13, "no host"),
+        ("vhost-user:/s?x", 13, "%3F and %23 in a vhost-user: URI"),
         ("s3://b/p", 0, "for backing stores"),
         ("nbds://h/x", 10, "tls=NAME is missing"),
         ("nbds://h/x?tls=", 15, "name of a section"),
@@ -103,6 +107,8 @@ fn bad_exports_say_where() {
         assert!(error.example.parse::<ExportUri>().is_ok());
     }
     let long = format!("nbd+unix:///d?socket=/{}", "x".repeat(107));
+    assert!(long.parse::<ExportUri>().unwrap_err().problem.contains("107"));
+    let long = format!("vhost-user:/{}", "x".repeat(107));
     assert!(long.parse::<ExportUri>().unwrap_err().problem.contains("107"));
     let long = format!("nbd://h/{}", "x".repeat(4097));
     assert!(long.parse::<ExportUri>().unwrap_err().problem.contains("4096"));
@@ -168,9 +174,11 @@ proptest! {
         prop_assert_eq!(uri.to_string().parse(), Ok(uri));
         let uri = guarded(unix(&name, &socket), None, Some("x"));
         prop_assert_eq!(uri.to_string().parse(), Ok(uri));
+        let vhost_user = ExportUri::VhostUser { path: socket.clone().into() };
         let uri = ExportUri::Fuse { path: socket.clone().into() };
         if socket.trim_end_matches('/').rsplit('/').next().is_some_and(|name| !name.is_empty() && !name.starts_with('.')) {
             prop_assert_eq!(uri.to_string().parse(), Ok(uri));
+            prop_assert_eq!(vhost_user.to_string().parse(), Ok(vhost_user));
         }
         let uri = ExportUri::Ublk { name: Some(name.clone()) };
         if device_name_problem(&name).is_none() {

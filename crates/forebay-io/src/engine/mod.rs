@@ -49,7 +49,12 @@ pub(crate) enum Syscall {
     /// A command that only the file behind the descriptor understands, with 16 bytes for it; the
     /// ring alone can give it.
     Command { fd: RawFd, op: u32, command: [u8; 16] },
+    /// Adds one to an event counter; `EAGAIN` if it is full.
+    Raise { fd: RawFd },
 }
+
+/// What a raised counter gains.
+pub(crate) static ONE: u64 = 1;
 
 impl Syscall {
     /// Is it on a device? Those always end; the others may wait for a peer for ever.

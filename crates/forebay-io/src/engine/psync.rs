@@ -109,7 +109,10 @@ impl Psync {
     /// Performs a step on a socket or FUSE connection if it does not block, otherwise leaves it for
     /// `ppoll`.
     fn try_now(&mut self, step: KernelStep) {
-        let waits = !matches!(step.request, Syscall::TakeMessage { .. } | Syscall::PutMessage { .. });
+        let waits = !matches!(
+            step.request,
+            Syscall::TakeMessage { .. } | Syscall::PutMessage { .. } | Syscall::Raise { .. }
+        );
         match perform(step.request) {
             result if waits && result == -libc::EAGAIN => self.pending.push(step),
             result => self.ready.push(StepDone { key: step.key, result }),
@@ -319,6 +322,19 @@ fn perform_once(request: Syscall) -> i32 {
                 result if result < 0 => result,
                 _ => i32::from(watched.revents),
             }
+        }
+        Syscall::Raise { fd } => {
+            // The other process may have made the descriptor blocking, and the counter full.
+            let mut room = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+            // SAFETY: one entry, and no waiting.
+            match sys::result_of(unsafe { libc::poll(&raw mut room, 1, 0) } as libc::ssize_t) {
+                0 => return -libc::EAGAIN,
+                result if result < 0 => return result,
+                _ => {}
+            }
+            let len = size_of_val(&super::ONE);
+            // SAFETY: the static has `len` readable bytes.
+            sys::result_of(unsafe { libc::write(fd, (&raw const super::ONE).cast(), len) })
         }
         Syscall::Send { fd, message } => {
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;

@@ -415,6 +415,10 @@ fn entry_of(request: Syscall, registered: Option<u16>) -> squeue::Entry {
         Syscall::PutMessage { fd, iov, count } => {
             opcode::Writev::new(Fd(fd), iov, count).offset(NO_OFFSET).build()
         }
+        Syscall::Raise { fd } => {
+            let len = size_of_val(&super::ONE) as u32;
+            opcode::Write::new(Fd(fd), (&raw const super::ONE).cast(), len).offset(NO_OFFSET).build()
+        }
         Syscall::Watch { fd } => opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build(),
         Syscall::Command { fd, op, command } => opcode::UringCmd16::new(Fd(fd), op).cmd(command).build(),
         Syscall::Send { fd, message } => {

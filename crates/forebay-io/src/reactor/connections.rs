@@ -1,4 +1,4 @@
-//! Sockets, listeners and FUSE connections of a reactor, as they are kept.
+//! Sockets, listeners, FUSE connections and event counters of a reactor, as they are kept.
 
 use super::interface::SocketId;
 use crate::error::IoFailure;
@@ -52,6 +52,13 @@ pub(super) struct Fuse {
     pub(super) found: usize,
     /// A read of the burst has found nothing.
     pub(super) drained: bool,
+}
+
+/// An event counter, and how many operations on it are not reported.
+pub(super) struct Event {
+    pub(super) fd: OwnedFd,
+    pub(super) closing: bool,
+    pub(super) operations: usize,
 }
 
 impl SocketTable {

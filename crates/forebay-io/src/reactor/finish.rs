@@ -58,6 +58,10 @@ impl Reactor {
                 self.settle_fuse_receive(index, fuse, watches, step.result);
             }
             OpKind::FuseReply { .. } | OpKind::UblkNext { .. } => self.finish(index, plain(step.result)),
+            OpKind::TakeEvent { event } => self.settle_event(index, event, step.result),
+            // A counter that is full is signalled.
+            OpKind::Signal { .. } if step.result == -libc::EAGAIN => self.finish(index, Ok(0)),
+            OpKind::Signal { .. } => self.finish(index, plain(step.result).map(|_| 0)),
         }
     }
 
@@ -255,6 +259,7 @@ impl Reactor {
             OpKind::Accept { listener } => self.accept_ended(listener, index),
             OpKind::FuseReceive { fuse, .. } | OpKind::FuseReply { fuse } => self.fuse_op_ended(fuse),
             OpKind::UblkNext { ublk, .. } => self.ublk_op_ended(ublk),
+            OpKind::TakeEvent { event } | OpKind::Signal { event } => self.event_op_ended(event),
             OpKind::Read { .. } | OpKind::Flush { .. } => {}
         }
     }
@@ -298,6 +303,7 @@ impl Reactor {
         let deadline = Instant::now() + timeout;
         self.abort_all();
         self.close_all_fuses();
+        self.close_all_events();
         // Commands of block devices use no memory, and end with the engine.
         while self.at_engine > self.ublk_commands() {
             let left = deadline.saturating_duration_since(Instant::now());

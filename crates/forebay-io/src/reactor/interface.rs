@@ -22,6 +22,10 @@ pub struct FuseId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UblkId(pub u32);
 
+/// An event counter of the reactor (an `eventfd`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EventId(pub u32);
+
 /// A listening socket of the reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u32);
@@ -187,6 +191,17 @@ pub enum Op<'a> {
         tag: u16,
         /// Bytes that were done, or minus an error number; none for the first request of the tag.
         answer: Option<i32>,
+    },
+    /// Waits until an event counter is above zero, and makes it zero; reports 0. One at a time.
+    TakeEvent {
+        /// The counter.
+        event: EventId,
+    },
+    /// Adds one to an event counter; reports 0. Where the counter is full that is so at once, or
+    /// when the other process has taken it.
+    Signal {
+        /// The counter.
+        event: EventId,
     },
 }
 

@@ -31,6 +31,7 @@
 
 mod connections;
 mod devices;
+mod events;
 mod finish;
 mod fuse;
 mod interface;
@@ -40,9 +41,10 @@ mod ublk;
 
 pub use crate::engine::EngineKind;
 pub use devices::DeviceInUse;
+pub use events::EventCounter;
 pub use interface::{
-    Completion, DeviceId, EnginePreference, FuseId, Limits, ListenerId, Op, ReactorStats, SocketId, UblkId,
-    Waited,
+    Completion, DeviceId, EnginePreference, EventId, FuseId, Limits, ListenerId, Op, ReactorStats, SocketId,
+    UblkId, Waited,
 };
 
 use std::collections::VecDeque;
@@ -60,7 +62,7 @@ use crate::error::{IoFailure, IoSetupError};
 use crate::slots::{OpKind, Slots, ZeroPhase};
 use crate::spin::Spin;
 use crate::waker::Waker;
-use connections::{Fuse, Listener, SocketTable};
+use connections::{Event, Fuse, Listener, SocketTable};
 use devices::{DeviceEntry, DeviceTable};
 use ublk::Ublk;
 
@@ -89,6 +91,7 @@ pub struct Reactor {
     listeners: Vec<Option<Listener>>,
     fuses: Vec<Option<Fuse>>,
     ublks: Vec<Option<Ublk>>,
+    events: Vec<Option<Event>>,
     /// Completions not yet handed out.
     ready: Vec<Completion>,
     /// Reused lists.
@@ -148,6 +151,7 @@ impl Reactor {
             listeners: Vec::new(),
             fuses: Vec::new(),
             ublks: Vec::new(),
+            events: Vec::new(),
             ready: Vec::new(),
             steps_done: Vec::new(),
             model_done: Vec::new(),
@@ -263,7 +267,8 @@ impl Reactor {
                 (slot.offset, slot.len) = (offset, len);
                 Ok(())
             }
-            Op::Flush { .. } | Op::Accept { .. } | Op::UblkNext { .. } => Ok(()),
+            Op::Flush { .. } | Op::Accept { .. } => Ok(()),
+            Op::UblkNext { .. } | Op::TakeEvent { .. } | Op::Signal { .. } => Ok(()),
             Op::Recv { span, .. } => self.fill_slot(index, 0, &[span]),
             Op::Send { spans, .. } | Op::FuseReply { spans, .. } => self.fill_slot(index, 0, spans),
             Op::FuseReceive { header, data, .. } => self.fill_slot(index, 0, &[header, data]),
@@ -295,6 +300,8 @@ impl Reactor {
             Op::UblkNext { ublk, tag, answer } => {
                 OpKind::UblkNext { ublk: self.open_ublk(ublk, tag)?, tag, answer }
             }
+            Op::TakeEvent { event } => OpKind::TakeEvent { event: self.open_event(event)? },
+            Op::Signal { event } => OpKind::Signal { event: self.open_event(event)? },
         })
     }
 

@@ -42,6 +42,7 @@ impl Reactor {
             OpKind::Recv { .. } | OpKind::Send { .. } => self.start_socket(index),
             OpKind::FuseReceive { .. } | OpKind::FuseReply { .. } => self.start_fuse(index),
             OpKind::UblkNext { .. } => self.start_ublk(index),
+            OpKind::TakeEvent { event } | OpKind::Signal { event } => self.start_event(index, event),
         }
     }
 
@@ -188,6 +189,10 @@ impl Reactor {
                 Err(failure) => return self.finish(index, Err(failure)),
             },
             OpKind::UblkNext { .. } => match self.ublk_step(index) {
+                Ok(request) => request,
+                Err(failure) => return self.finish(index, Err(failure)),
+            },
+            OpKind::TakeEvent { event } | OpKind::Signal { event } => match self.event_step(index, event) {
                 Ok(request) => request,
                 Err(failure) => return self.finish(index, Err(failure)),
             },

@@ -27,6 +27,13 @@ pub(super) struct Chores {
     waiting: Vec<(Done, Instant)>,
 }
 
+impl Chores {
+    /// Waits for one more thread, which ends by itself.
+    pub(super) fn wait_for(&mut self, thread: Option<JoinHandle<()>>) {
+        self.threads.extend(thread);
+    }
+}
+
 impl Pool {
     /// Has a thread listen for an export; [`Pool::exported`] is told the end.
     pub(super) fn begin_listen(

@@ -11,14 +11,16 @@
 //! Files: `chores` (what threads do), `absent` (volumes that are not attached), `cache_failure`
 //! (when the cache device fails), `mirror` (when a device of a mirrored cache fails), `handle`
 //! (asking), `letting_go` (of devices that may hang), `volumes` (attach, detach, resize, settings),
-//! `mounts` (volumes as files), `ublk` (volumes as block devices), `quiesce` (pausing, for a
-//! successor), `size` (growing and shrinking the pool), `report` (what the operator is told),
-//! `losses` (what is lost), `snapshot` (how everything is just now), `users` (who uses a volume).
+//! `mounts` (volumes as files), `ublk` (volumes as block devices), `guests` (volumes as devices of
+//! virtual machines), `quiesce` (pausing, for a successor), `size` (growing and shrinking the
+//! pool), `report` (what the operator is told), `losses` (what is lost), `snapshot` (how everything
+//! is just now), `users` (who uses a volume).
 
 mod absent;
 mod cache_failure;
 mod chores;
 mod devices;
+mod guests;
 mod handle;
 mod letting_go;
 mod losses;
@@ -77,10 +79,16 @@ const KIND_RECEIVE: u64 = 3;
 const KIND_SEND: u64 = 4;
 /// Mounts count up from here,
 const KIND_FUSE: u64 = 16;
-/// and block devices from here.
-const KIND_UBLK: u64 = 128;
+/// block devices from here,
+const KIND_UBLK: u64 = 96;
+/// and exports to virtual machines from here.
+const KIND_GUEST: u64 = 160;
 
-const _: () = assert!(KIND_FUSE + MOUNTS_MAX as u64 <= KIND_UBLK && KIND_UBLK + MOUNTS_MAX as u64 <= 256);
+const _: () = assert!(
+    KIND_FUSE + MOUNTS_MAX as u64 <= KIND_UBLK
+        && KIND_UBLK + MOUNTS_MAX as u64 <= KIND_GUEST
+        && KIND_GUEST + guests::GUESTS_MAX as u64 <= 256
+);
 
 /// Completions for each connection that are worked on before what they lead to is handed to the
 /// kernel.
@@ -135,6 +143,9 @@ pub struct Pool {
     server: Server,
     mounts: Vec<Option<Mounted>>,
     mounting: Vec<Mounting>,
+    guests: Vec<Option<guests::Exported>>,
+    /// How many of those there were.
+    guests_made: u64,
     /// Places of mounts that are being taken away.
     unmounting: Vec<(PathBuf, mpsc::Receiver<()>)>,
     /// How many mounts there were.
@@ -240,6 +251,8 @@ impl Pool {
             server: Server::new(token, start.listener_store, start.connections_max, start.buffer_bytes),
             mounts: Vec::new(),
             mounting: Vec::new(),
+            guests: Vec::new(),
+            guests_made: 0,
             mounted: 0,
             unmounting: Vec::new(),
             blocks: Vec::new(),
@@ -423,6 +436,7 @@ impl Pool {
         (self.report)(PoolEvent::Stopping);
         self.unmount(None);
         self.end_ublks(None, devices);
+        self.close_guests(None);
         self.server.close(&mut self.reactor);
         self.clear_sockets();
         let now = self.io.now();
@@ -453,6 +467,7 @@ impl Pool {
         self.server.wake_blocked();
         self.forget_mounts();
         self.forget_ublks();
+        self.look_after_guests();
         self.look_for_recovery();
         self.answer_if_quiesced();
         if let Some(Refused { what, others }) = self.server.take_refused() {
@@ -469,12 +484,14 @@ impl Pool {
             let started = self.server.turn(&mut self.engine, &mut self.reactor, now);
             let started = self.turn_mounts() || started;
             let started = self.turn_ublks() || started;
+            let started = self.turn_guests() || started;
             let acted = self.act();
             if !started && !acted {
                 break;
             }
         }
         self.server.send_all(&mut self.reactor);
+        self.signal_guests();
         self.io.read_clock();
     }
 
@@ -501,13 +518,16 @@ impl Pool {
 
     /// Every client has its answers.
     fn clients_are_quiet(&self) -> bool {
-        self.server.is_quiet() && self.mounts_are_quiet() && self.ublks_are_quiet()
+        self.server.is_quiet() && self.mounts_are_quiet() && self.ublks_are_quiet() && self.guests_are_quiet()
     }
 
     /// How long the loop may sleep if nothing happens.
     fn sleep(&mut self) -> Option<Duration> {
         if self.closed {
             return Some(Duration::from_millis(10));
+        }
+        if self.guests_have_more() {
+            return Some(Duration::ZERO);
         }
         let now = self.io.now();
         let due = self.engine.next_deadline();
@@ -539,6 +559,9 @@ impl Pool {
             KIND_ACCEPT => self.server.accepted(&mut self.reactor, index, completion.result),
             KIND_RECEIVE => self.server.received(&mut self.reactor, index, completion.result),
             KIND_SEND => self.server.sent(&mut self.reactor, index, completion.result.is_ok()),
+            kind if kind >= KIND_GUEST => {
+                self.guest_completed(kind - KIND_GUEST, index, completion.result);
+            }
             kind if kind >= KIND_UBLK => self.ublk_completed(kind - KIND_UBLK, index, completion.result),
             kind => self.mount_completed(kind - KIND_FUSE, index, completion.result),
         }
@@ -554,12 +577,13 @@ impl Pool {
                 match left {
                     Some(Action::Reply { request, result, path, took, volume, bytes }) => {
                         self.time_request(volume, path, took, bytes);
-                        match Self::mount_of(request) {
-                            Some(index) if index as u64 >= ublk::REQUESTS => {
+                        match (Self::guest_of(request), Self::mount_of(request)) {
+                            (Some(index), _) => self.guest_replied(index, request, result),
+                            (None, Some(index)) if index as u64 >= ublk::REQUESTS => {
                                 self.ublk_replied(index as u64 - ublk::REQUESTS, request, result);
                             }
-                            Some(index) => self.mount_replied(index, request, result),
-                            None => self.server.replied(&mut self.reactor, request, result),
+                            (None, Some(index)) => self.mount_replied(index, request, result),
+                            (None, None) => self.server.replied(&mut self.reactor, request, result),
                         }
                     }
                     Some(Action::VolumeQuiet { volume }) => self.volume_quiet(volume),

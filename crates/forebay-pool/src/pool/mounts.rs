@@ -295,7 +295,7 @@ impl Pool {
         let exports = self.served(volume).map_or(&[][..], |served| &served.spec.exports[..]);
         let paths = exports.iter().filter_map(|uri| match uri {
             ExportUri::Fuse { path } => Some(path.clone()),
-            ExportUri::Nbd { .. } | ExportUri::Ublk { .. } => None,
+            ExportUri::Nbd { .. } | ExportUri::Ublk { .. } | ExportUri::VhostUser { .. } => None,
         });
         let mounts = self.mounts.iter().flatten().filter(|mounted| mounted.volume == volume);
         let open = mounts.filter(|mounted| mounted.server.ended().is_none()).map(|m| m.server.open_files());

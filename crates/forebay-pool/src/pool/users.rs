@@ -1,8 +1,8 @@
 //! Users of a volume. It must not be taken away under them without their owner's word (`--force`).
 //!
-//! An NBD client uses it as long as it is connected, idle or not; a file (FUSE) is used by whoever
-//! has it open. A loop device has the file open, so a file system that is mounted from it counts. A
-//! block device is used by whoever has it open or mounted.
+//! An NBD client, or a frontend of vhost-user, uses it as long as it is connected, idle or not; a
+//! file (FUSE) is used by whoever has it open. A loop device has the file open, so a file system
+//! that is mounted from it counts. A block device is used by whoever has it open or mounted.
 
 use super::{Claims, Pool};
 use crate::may_wait::MayWait;
@@ -23,12 +23,17 @@ pub struct Users {
     pub(crate) files: Vec<(PathBuf, u64)>,
     /// Its block devices that are used, and by whom.
     pub(crate) devices: Vec<(PathBuf, String)>,
+    /// Frontends of virtual machines, as they are known.
+    pub(crate) frontends: Vec<String>,
 }
 
 impl Users {
     /// Nobody.
     pub fn is_empty(&self) -> bool {
-        self.clients.is_empty() && self.files.is_empty() && self.devices.is_empty()
+        self.clients.is_empty()
+            && self.files.is_empty()
+            && self.devices.is_empty()
+            && self.frontends.is_empty()
     }
 
     /// Claims block devices, so that nobody can mount them; or who uses them.
@@ -72,6 +77,9 @@ impl Users {
             let s = if self.clients.len() == 1 { "" } else { "s" };
             parts.push(format!("{} NBD client{s} connected ({named})", self.clients.len()));
         }
+        if !self.frontends.is_empty() {
+            parts.push(format!("a virtual machine is connected ({})", self.frontends.join(", ")));
+        }
         for (path, open) in &self.files {
             let times = if *open == 1 { "once".into() } else { format!("{open} times") };
             parts.push(format!("{} is open {times}", path.display()));
@@ -108,8 +116,12 @@ impl Pool {
     /// Who uses a volume, but for its block devices: the kernel tells only threads that may wait
     /// ([`Users::of_devices`]).
     pub(super) fn users_of(&self, id: VolumeId) -> Users {
-        let clients = self.server.clients_of(&self.reactor, id);
-        Users { clients, files: self.open_files(id), devices: Vec::new() }
+        Users {
+            clients: self.server.clients_of(&self.reactor, id),
+            files: self.open_files(id),
+            frontends: self.frontends(id),
+            devices: Vec::new(),
+        }
     }
 
     /// Who uses the volume of this name; nobody if there is none.
@@ -120,7 +132,7 @@ impl Pool {
     /// How many use a volume: connections, and open handles of its files.
     pub(super) fn user_count(&self, id: VolumeId) -> u64 {
         let open: u64 = self.open_files(id).iter().map(|(_, open)| open).sum();
-        self.server.connections_to(id) + open
+        self.server.connections_to(id) + self.frontends(id).len() as u64 + open
     }
 }
 
@@ -131,7 +143,7 @@ mod tests {
     #[test]
     fn a_refusal_says_who_and_what_to_do() {
         let files = vec![(PathBuf::from("/srv/v/db.img"), 2)];
-        let users = Users { clients: vec!["uid 0 (process 7)".into()], files, devices: Vec::new() };
+        let users = Users { clients: vec!["uid 0 (process 7)".into()], files, ..Users::default() };
         let error = users.refuse("detach", "db");
         assert_eq!(error.kind, ErrorKind::Conflict);
         assert_eq!(
@@ -146,6 +158,12 @@ mod tests {
         assert!(error.what.ends_with("in use: /dev/forebay/db is mounted"), "{}", error.what);
         assert!(error.hint.contains("lsblk /dev/forebay/db"), "{}", error.hint);
         let crowd = Users { clients: vec!["uid 1".into(); 5], ..Users::default() };
+        let guest = Users { frontends: vec!["uid 0 (process 9)".into()], ..Users::default() };
+        let said = guest.refuse("detach", "db").what;
+        assert_eq!(
+            said,
+            "cannot detach db: it is in use: a virtual machine is connected (uid 0 (process 9))"
+        );
         assert!(
             crowd
                 .refuse("detach", "db")

@@ -418,6 +418,7 @@ impl Pool {
             },
             ExportUri::Fuse { path } => self.begin_mount(id, path).map(|()| None),
             ExportUri::Ublk { .. } => self.begin_ublk(id, uri).map(|()| None),
+            ExportUri::VhostUser { path } => self.begin_guest(id, path).map(|()| None),
         }
     }
 
@@ -560,6 +561,7 @@ impl Pool {
         }
         self.unmount(Some(id));
         self.end_ublks(Some(id), Fate::Remove(claims));
+        self.close_guests(Some(id));
         self.server.withdraw(&mut self.reactor, id);
         self.clear_sockets();
         if let Some(served) = self.served_mut(id) {
@@ -698,6 +700,7 @@ impl Pool {
             self.server.resize(id, size_bytes);
             self.resize_mounts(id, size_bytes);
             self.resize_ublks(id, size_bytes);
+            self.resize_guests(id, size_bytes);
             self.emit(PoolEvent::Resized { volume: name.clone(), size_bytes });
         }
         if let Some(waiting) = waiting {

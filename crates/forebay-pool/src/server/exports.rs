@@ -86,6 +86,11 @@ impl Socket {
         Self { fd, actual, file }
     }
 
+    /// The descriptor, and its file if it is a unix socket.
+    pub(crate) fn into_parts(self) -> (OwnedFd, Option<SocketFile>) {
+        (self.fd, self.file)
+    }
+
     /// Nobody wants it: it is as if it had never been there.
     pub(crate) fn undo(self, _: &MayWait, wanted: &Endpoint, store: &ListenerStore) {
         store.forget(wanted);

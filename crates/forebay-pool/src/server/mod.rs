@@ -382,6 +382,11 @@ impl Server {
         resume.into_iter().chain(greetings).chain(stalled).chain(self.refusals.due(Instant::now)).min()
     }
 
+    /// Somebody was turned away elsewhere.
+    pub(crate) fn note_refusal(&mut self, what: String) {
+        self.refusals.note(what);
+    }
+
     /// What the operator is to be told now of clients that were turned away.
     pub fn take_refused(&mut self) -> Option<Refused> {
         self.refusals.take(Instant::now)

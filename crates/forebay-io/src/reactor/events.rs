@@ -1,0 +1,123 @@
+//! Event counters of the reactor (`eventfd`), which another process holds too: it signals work by
+//! them, and is told by them that work is done.
+//!
+//! Invariants:
+//! - A counter is what its name says: another kind of file is refused, because reading it could
+//!   wait.
+//! - Nothing waits for the other process. Taking does not, whatever mode it gives the descriptor
+//!   (`RWF_NOWAIT`). A signal goes through the ring, or looks first whether there is room (then the
+//!   other process would have to fill the counter and change its mode between two system calls). A
+//!   counter that is full is signalled already.
+//! - Each operation is reported once, also when the counter is closed under it; the descriptor is
+//!   closed when the last one was.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use super::connections::Event;
+use super::{EventId, Reactor};
+use crate::engine::Syscall;
+use crate::error::IoFailure;
+use crate::slots::OpKind;
+use crate::sys;
+
+/// An open event counter, found to be one.
+#[derive(Debug)]
+pub struct EventCounter(OwnedFd);
+
+impl EventCounter {
+    /// Looks whether a descriptor is an event counter, and makes it non-blocking. On a thread that
+    /// may wait: it asks the process file system.
+    ///
+    /// # Errors
+    /// It is something else, or its mode cannot be set.
+    pub fn new(fd: OwnedFd) -> std::io::Result<EventCounter> {
+        if !sys::is_eventfd(fd.as_raw_fd()) {
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is no eventfd"));
+        }
+        sys::set_nonblocking(fd.as_raw_fd(), true)?;
+        Ok(EventCounter(fd))
+    }
+}
+
+impl Reactor {
+    /// Adds an event counter.
+    pub fn add_event(&mut self, counter: EventCounter) -> EventId {
+        let event = Event { fd: counter.0, closing: false, operations: 0 };
+        let id = self.events.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.events.push(None);
+            self.events.len() - 1
+        });
+        self.events[id] = Some(event);
+        EventId(id as u32)
+    }
+
+    /// Closes an event counter: operations on it end, as cancelled if they are not done. The number
+    /// may be used again once all were reported.
+    pub fn close_event(&mut self, id: EventId) {
+        let Some(Some(event)) = self.events.get_mut(id.0 as usize) else { return };
+        event.closing = true;
+        let slots = &self.memory.slots;
+        let on_it = |index: &u32| {
+            let kind = slots.get(*index).kind;
+            kind == OpKind::TakeEvent { event: id.0 } || kind == OpKind::Signal { event: id.0 }
+        };
+        let keys: Vec<u64> = slots.live().filter(on_it).map(|index| slots.key(index)).collect();
+        keys.into_iter().for_each(|key| self.engine.cancel(key));
+        self.forget_idle_event(id.0);
+    }
+
+    pub(super) fn close_all_events(&mut self) {
+        (0..self.events.len() as u32).for_each(|id| self.close_event(EventId(id)));
+    }
+
+    pub(super) fn open_event(&self, id: EventId) -> Result<u32, IoFailure> {
+        match self.events.get(id.0 as usize) {
+            Some(Some(event)) if !event.closing => Ok(id.0),
+            _ => Err(IoFailure::CANCELLED),
+        }
+    }
+
+    pub(super) fn start_event(&mut self, index: u32, id: u32) {
+        if let Some(Some(event)) = self.events.get_mut(id as usize) {
+            event.operations += 1;
+        }
+        self.push_step(index);
+    }
+
+    /// The system call of an operation on a counter.
+    pub(super) fn event_step(&self, index: u32, id: u32) -> Result<Syscall, IoFailure> {
+        let event = self.events.get(id as usize).and_then(Option::as_ref).filter(|event| !event.closing);
+        let fd = event.ok_or(IoFailure::CANCELLED)?.fd.as_raw_fd();
+        let takes = matches!(self.memory.slots.get(index).kind, OpKind::TakeEvent { .. });
+        Ok(if takes { Syscall::Watch { fd } } else { Syscall::Raise { fd } })
+    }
+
+    /// A watch is back: the counter is above zero, unless somebody else has taken that.
+    pub(super) fn settle_event(&mut self, index: u32, id: u32, result: i32) {
+        if result < 0 {
+            return self.finish(index, Err(IoFailure::from_errno(result.wrapping_neg())));
+        }
+        let event = self.events.get(id as usize).and_then(Option::as_ref);
+        match event.map(|event| sys::eventfd_take(event.fd.as_raw_fd())) {
+            Some(taken) if taken == -libc::EAGAIN => self.push_step(index),
+            Some(taken) if taken < 0 => self.finish(index, Err(IoFailure::from_errno(-taken))),
+            Some(_) => self.finish(index, Ok(0)),
+            None => self.finish(index, Err(IoFailure::CANCELLED)),
+        }
+    }
+
+    pub(super) fn event_op_ended(&mut self, id: u32) {
+        if let Some(Some(event)) = self.events.get_mut(id as usize) {
+            event.operations -= 1;
+        }
+        self.forget_idle_event(id);
+    }
+
+    fn forget_idle_event(&mut self, id: u32) {
+        if let Some(entry) = self.events.get_mut(id as usize)
+            && entry.as_ref().is_some_and(|event| event.closing && event.operations == 0)
+        {
+            *entry = None;
+        }
+    }
+}

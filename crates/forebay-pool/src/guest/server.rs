@@ -1,0 +1,590 @@
+//! The device of one export, on the pool's thread.
+//!
+//! Life of a request: it is taken from a ring, understood, and begun piece by piece. Each piece gets
+//! a buffer, a write's with the guest's data in it. When the last piece has ended the guest gets its
+//! status, and a signal with all others that ended in the same turn.
+//!
+//! Invariants
+//! - Nothing is taken while a request waits for memory, nor beyond [`REQUESTS_MAX`]: what is not
+//!   taken waits in the ring, and its driver with it.
+//! - A turn takes at most [`TURN_MAX`] requests, so a guest that goes on and on keeps nobody else
+//!   waiting.
+//! - What a ring has in it can break that ring, nothing else.
+//! - When a frontend has gone nothing is written to its guest any more. Its rings are gone at once;
+//!   what the engine still works on is let end, and only then another frontend is let in.
+
+use super::control::who;
+use super::requests::{PIECE_BUFFER_BYTES, Part, Pending, Piece, Table};
+use super::ring::{Next, ServedRing};
+use super::{Arrival, Done, Order, RINGS_MAX, Shared, Start};
+use crate::fuse_server::kind;
+use crate::server::Volumes;
+use forebay_config::rules::{Client, Direction, Identity, RuleSet};
+use forebay_core::{Request, RequestError, RequestId, Treatment};
+use forebay_export::request::Operation;
+use forebay_export::vhost_user::config_changed;
+use forebay_export::virtio::GuestMemory;
+use forebay_export::virtio::block::{BlockRequest, Status, Work};
+use forebay_export::virtio::memory;
+use forebay_export::virtio::ring::RingError;
+use forebay_format::{BLOCK_BYTES, VolumeId};
+use forebay_io::{BufId, BufPool, IoFailure, Reactor, Span};
+use rustix::net::{SendFlags, send};
+use std::collections::VecDeque;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Requests of an export under way.
+const REQUESTS_MAX: usize = 1024;
+/// Requests taken in a turn.
+const TURN_MAX: usize = 128;
+/// Requests leave this part of the memory to others.
+const FOR_REPLIES: usize = 8;
+/// An export has at most this part of it for its requests (and one piece more).
+const EXPORT_PART: usize = 4;
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+// Tokens: what it is, the number of the ring, its place.
+const TOKEN_SHIFT: u32 = 30;
+const NUMBER_SHIFT: u32 = 8;
+const NUMBER_MAX: u32 = 1 << (TOKEN_SHIFT - NUMBER_SHIFT);
+const TOKEN_KICK: u32 = 0;
+const TOKEN_CALL: u32 = 1;
+const TOKEN_ERROR: u32 = 2;
+const _: () = assert!(RINGS_MAX as u32 <= 1 << NUMBER_SHIFT);
+
+/// What an export belongs to.
+#[derive(Clone, Debug)]
+pub(crate) struct GuestOptions {
+    /// The volume.
+    pub(crate) volume: VolumeId,
+    /// Its rules.
+    pub(crate) rules: Arc<RuleSet>,
+    /// The export, as rules name it.
+    pub(crate) export: String,
+    /// Tokens of its operations are this with something in the lower 32 bits.
+    pub(crate) token_base: u64,
+    /// Numbers of its requests are this with something in the lower 32 bits.
+    pub(crate) request_base: u64,
+    /// All memory of the pool.
+    pub(crate) buffer_bytes: usize,
+}
+
+/// The frontend that is connected.
+struct Frontend {
+    stream: UnixStream,
+    who: String,
+    channel: Option<UnixStream>,
+    client: Client,
+}
+
+/// The device; see the head of this file.
+pub(crate) struct GuestServer {
+    options: GuestOptions,
+    shared: Arc<Shared>,
+    frontend: Option<Frontend>,
+    memory: Arc<GuestMemory>,
+    rings: Vec<Option<ServedRing>>,
+    /// Rings started so far.
+    started: u32,
+    requests: Table<Pending>,
+    pieces: Table<Piece>,
+    /// Requests that are not wholly begun, in order.
+    waiting: VecDeque<u32>,
+    /// For a piece when the pool has nothing.
+    spare: Option<BufId>,
+    /// The spare buffer, lent or not.
+    spare_id: BufId,
+    held_bytes: usize,
+    /// Where the next turn begins.
+    first_ring: usize,
+    /// The last turn has left something.
+    has_more: bool,
+    /// Operations on event counters that are not reported.
+    operations: usize,
+    /// Who waits until everything has ended.
+    leaving: Option<Done<()>>,
+    crcs: Vec<u32>,
+    notes: Vec<String>,
+    is_closing: bool,
+    /// The thread that listens ends when this is closed.
+    stop: Option<UnixStream>,
+}
+
+impl GuestServer {
+    /// A device that nobody uses. `None` if there is no memory for it.
+    pub(crate) fn new(
+        pool: &mut BufPool,
+        options: GuestOptions,
+        shared: Arc<Shared>,
+        stop: UnixStream,
+    ) -> Option<Self> {
+        let spare = pool.alloc_leaving(FOR_REPLIES, PIECE_BUFFER_BYTES)?;
+        Some(Self {
+            options,
+            shared,
+            frontend: None,
+            memory: Arc::new(GuestMemory::new()),
+            rings: std::iter::repeat_with(|| None).take(usize::from(RINGS_MAX)).collect(),
+            started: 0,
+            requests: Table::default(),
+            pieces: Table::default(),
+            waiting: VecDeque::new(),
+            spare: Some(spare),
+            spare_id: spare,
+            held_bytes: 0,
+            first_ring: 0,
+            has_more: false,
+            operations: 0,
+            leaving: None,
+            crcs: Vec::new(),
+            notes: Vec::new(),
+            is_closing: false,
+            stop: Some(stop),
+        })
+    }
+
+    /// The frontend that is connected, in words.
+    pub(crate) fn frontend(&self) -> Option<&str> {
+        self.frontend.as_ref().map(|frontend| frontend.who.as_str())
+    }
+
+    /// What the operator is to be told.
+    pub(crate) fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// Whether there is work that no completion will lead to.
+    pub(crate) fn has_more(&self) -> bool {
+        self.has_more
+    }
+
+    /// Every request is answered.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.requests.len() == 0 && !self.rings.iter().flatten().any(ServedRing::must_tell)
+    }
+
+    /// Nothing of it is anywhere any more: it can be let go.
+    pub(crate) fn is_over(&self) -> bool {
+        self.stop.is_none() && self.frontend.is_none() && self.requests.len() == 0 && self.operations == 0
+    }
+
+    /// Takes nothing more. What was begun is answered, what was not is left to whoever serves the
+    /// volume next; then the frontend is disconnected.
+    pub(crate) fn close(&mut self) {
+        self.is_closing = true;
+        for number in std::mem::take(&mut self.waiting) {
+            if let Some(request) = self.requests.get_mut(number) {
+                request.is_left = true;
+            }
+        }
+        self.drop_idle();
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing
+    }
+
+    /// Drops requests that nobody will hear of, and of which nothing is under way.
+    fn drop_idle(&mut self) {
+        let idle = |request: &Pending| request.under_way == 0 && (request.is_left || self.frontend.is_none());
+        for number in self.requests.numbers(idle) {
+            let Some(request) = self.requests.take(number) else { continue };
+            if let Some(ring) = self.rings[usize::from(request.ring)].as_mut() {
+                ring.under_way -= usize::from(ring.number == request.number);
+            }
+        }
+    }
+
+    /// Gives back the memory of a server that is over.
+    pub(crate) fn end(self, pool: &mut BufPool) {
+        pool.free(self.spare_id);
+    }
+
+    /// The volume has another size.
+    pub(crate) fn set_size_bytes(&mut self, size_bytes: u64) {
+        self.shared.set_size_bytes(size_bytes);
+        let frontend = self.frontend.as_ref();
+        let Some(channel) = frontend.and_then(|frontend| frontend.channel.as_ref()) else { return };
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        if let Err(error) = send(channel, &config_changed(), flags) {
+            self.notes.push(format!("a guest does not hear of its new size: {error}"));
+        }
+    }
+
+    // --- orders
+
+    /// Carries out an order of the thread that listens.
+    pub(crate) fn follow(&mut self, reactor: &mut Reactor, order: Order) {
+        match order {
+            Order::Came(arrival) => self.came(arrival),
+            Order::TurnedAway(what) => self.notes.push(what),
+            Order::Memory(memory, done) => {
+                self.memory = memory;
+                let _ = done.try_send(()); // nobody else waits for it
+            }
+            Order::Start(start, done) => {
+                let result = self.start(reactor, *start);
+                let _ = done.try_send(result);
+            }
+            Order::Enable(at, is_enabled, done) => {
+                if let Some(ring) = self.ring_mut(at) {
+                    ring.is_enabled = is_enabled;
+                }
+                let _ = done.try_send(());
+            }
+            Order::SetCall(at, call, done) => {
+                if let Some(ring) = self.ring_mut(at) {
+                    ring.set_call(reactor, call);
+                }
+                let _ = done.try_send(());
+            }
+            Order::Stop(at, done) => match self.ring_mut(at) {
+                Some(ring) => {
+                    ring.stopping = Some(done);
+                    self.end_stopping(reactor, at);
+                }
+                None => drop(done),
+            },
+            Order::Channel(channel) => {
+                if let Some(frontend) = &mut self.frontend {
+                    frontend.channel = Some(channel);
+                }
+            }
+            Order::Went(why, done) => self.went(reactor, why, done),
+        }
+    }
+
+    fn came(&mut self, Arrival { stream, cred }: Arrival) {
+        let rules = Arc::clone(&self.options.rules);
+        let identity = Identity::of_peer(rules.proc(), cred);
+        let client = Client::new(rules, self.options.export.as_str(), identity);
+        self.frontend = Some(Frontend { stream, who: who(&cred), channel: None, client });
+    }
+
+    fn went(&mut self, reactor: &mut Reactor, why: Option<String>, done: Done<()>) {
+        if let (Some(frontend), Some(why)) = (self.frontend.take(), why) {
+            self.notes.push(format!("{} is disconnected: {why}", frontend.who));
+        }
+        for ring in self.rings.iter_mut().filter_map(Option::take) {
+            ring.close(reactor);
+        }
+        self.waiting.clear();
+        self.requests.iter_mut().for_each(|request| request.has_failed = true);
+        self.drop_idle();
+        self.has_more = false;
+        self.leaving = Some(done);
+        self.let_leave();
+    }
+
+    /// Answers who waits until everything of a frontend that has gone has ended.
+    fn let_leave(&mut self) {
+        if self.leaving.is_some() && self.requests.len() == 0 {
+            self.memory = Arc::new(GuestMemory::new());
+            let _ = self.leaving.take().map(|done| done.try_send(()));
+        }
+    }
+
+    fn ring_mut(&mut self, at: u16) -> Option<&mut ServedRing> {
+        self.rings.get_mut(usize::from(at))?.as_mut()
+    }
+
+    fn start(&mut self, reactor: &mut Reactor, start: Start) -> Result<(), String> {
+        let at = usize::from(start.ring);
+        self.started = (self.started + 1) % NUMBER_MAX;
+        let ring = ServedRing::start(reactor, &self.memory, start, self.started);
+        self.rings[at] = Some(ring.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    /// Lets a ring go that is to be stopped, once all is answered.
+    fn end_stopping(&mut self, reactor: &mut Reactor, at: u16) {
+        let slot = &mut self.rings[usize::from(at)];
+        if let Some(mut ring) = slot.take_if(|ring| ring.stopping.is_some() && ring.is_done()) {
+            let _ = ring.stopping.take().map(|done| done.try_send(ring.base()));
+            ring.close(reactor);
+        }
+    }
+
+    fn token(&self, what: u32, number: u32, at: usize) -> u64 {
+        self.options.token_base | u64::from(what << TOKEN_SHIFT | number << NUMBER_SHIFT) | at as u64
+    }
+
+    /// An operation on an event counter has ended; `token` is the lower half of its token.
+    pub(crate) fn completed(&mut self, token: u32, result: Result<u32, IoFailure>) {
+        self.operations -= 1;
+        let (at, number) = (token & ((1 << NUMBER_SHIFT) - 1), token >> NUMBER_SHIFT & (NUMBER_MAX - 1));
+        let Some(ring) = self.ring_mut(at as u16).filter(|ring| ring.number == number) else { return };
+        match token >> TOKEN_SHIFT {
+            TOKEN_KICK => {
+                ring.is_watched = false;
+                ring.is_new |= result.is_ok();
+            }
+            TOKEN_CALL => ring.is_signalling = false,
+            _ => {}
+        }
+    }
+
+    // --- work
+
+    /// Goes on with what waits, and takes what is new; true if the engine was given something.
+    pub(crate) fn turn(
+        &mut self,
+        volumes: &mut impl Volumes,
+        reactor: &mut Reactor,
+        (now, at): (u64, Instant),
+    ) -> bool {
+        let mut started = self.begin_waiting(volumes, reactor, now);
+        let device = self.shared.device();
+        let mut left = TURN_MAX;
+        let rings = self.rings.len();
+        for step in 0..rings {
+            let index = (self.first_ring + step) % rings;
+            while left > 0 && self.may_take() {
+                let Some(ring) = self.rings[index].as_mut().filter(|ring| ring.is_served()) else { break };
+                let number = ring.number;
+                match ring.next(&self.memory, &device) {
+                    Next::Request(head, request) => {
+                        left -= 1;
+                        started |=
+                            self.take((index as u16, number), head, request, volumes, reactor, (now, at));
+                    }
+                    Next::Nothing => break,
+                    Next::Broken(why) => self.broken(reactor, index, &why),
+                }
+            }
+            self.watch(reactor, index);
+        }
+        self.first_ring = (self.first_ring + 1) % rings;
+        self.has_more = left == 0;
+        self.disconnect_if_closing();
+        started
+    }
+
+    fn may_take(&self) -> bool {
+        self.waiting.is_empty() && self.requests.len() < REQUESTS_MAX && !self.is_closing
+    }
+
+    fn watch(&mut self, reactor: &mut Reactor, index: usize) {
+        let Some(ring) = self.rings[index].as_ref().filter(|ring| !ring.is_watched) else { return };
+        let token = self.token(TOKEN_KICK, ring.number, index);
+        self.operations += 1;
+        if let Some(ring) = &mut self.rings[index] {
+            ring.watch(reactor, token);
+        }
+    }
+
+    fn broken(&mut self, reactor: &mut Reactor, index: usize, why: &str) {
+        let Some(ring) = &self.rings[index] else { return };
+        let token = self.token(TOKEN_ERROR, ring.number, index);
+        if let Some(ring) = &mut self.rings[index] {
+            self.operations += usize::from(ring.break_off(reactor, token));
+        }
+        let who = self.frontend().unwrap_or("a guest");
+        self.notes.push(format!("ring {index} of {who} is not served any more: {why}"));
+        self.end_stopping(reactor, index as u16);
+    }
+
+    /// Takes a request; true if the engine was given something.
+    fn take(
+        &mut self,
+        ring: (u16, u32),
+        head: u16,
+        request: BlockRequest,
+        volumes: &mut impl Volumes,
+        reactor: &mut Reactor,
+        (now, at): (u64, Instant),
+    ) -> bool {
+        let treatment = self.treatment(&request, at);
+        let number = self.requests.add(Pending::new(ring, head, request, treatment));
+        self.waiting.push_back(number);
+        self.begin_waiting(volumes, reactor, now)
+    }
+
+    fn treatment(&mut self, request: &BlockRequest, at: Instant) -> Treatment {
+        let Work::Transfer { request, .. } = &request.work else { return Treatment::Cache };
+        let Some(frontend) = &mut self.frontend else { return Treatment::Cache };
+        let is_read = request.operation == Operation::Read;
+        let direction = if is_read { Direction::Read } else { Direction::Write };
+        frontend.client.decide(direction, request.offset_bytes, request.length_bytes, at).0.into()
+    }
+
+    /// Begins what waits, as far as there is memory; true if the engine was given something.
+    fn begin_waiting(&mut self, volumes: &mut impl Volumes, reactor: &mut Reactor, now: u64) -> bool {
+        let mut started = false;
+        while let Some(number) = self.waiting.front().copied() {
+            let part = self.requests.get_mut(number).and_then(|request| request.next());
+            let Some(part) = part else {
+                self.waiting.pop_front();
+                self.finish_if_ended(reactor, number);
+                continue;
+            };
+            if !self.begin(volumes, reactor, number, part, now) {
+                break;
+            }
+            started = true;
+        }
+        started
+    }
+
+    /// Gives a part to the engine; false if there is no memory for it.
+    fn begin(
+        &mut self,
+        volumes: &mut impl Volumes,
+        reactor: &mut Reactor,
+        number: u32,
+        part: Part,
+        now: u64,
+    ) -> bool {
+        let operation = part.request.operation;
+        let lead = part.request.offset_bytes % BLOCK;
+        let covered = (lead + part.request.length_bytes).next_multiple_of(BLOCK) as usize;
+        let mut buffer = None;
+        if operation.has_payload() {
+            buffer = self.buffer(reactor.pool_mut(), covered);
+            if buffer.is_none() {
+                return false;
+            }
+        }
+        let Some(request) = self.requests.get_mut(number) else { return true };
+        request.began(&part);
+        let treatment = request.treatment;
+        self.crcs.clear();
+        if let (Operation::Write { .. }, Some(buffer), Work::Transfer { data, .. }) =
+            (operation, buffer, &request.request.work)
+        {
+            let bytes = &mut reactor.pool_mut().bytes_mut(buffer)[lead as usize..];
+            let bytes = &mut bytes[..part.request.length_bytes as usize];
+            if memory::read(&self.memory, data, part.data_at, bytes).is_err() {
+                request.has_failed = true;
+                request.under_way -= 1;
+                self.let_go(reactor.pool_mut(), buffer);
+                return true;
+            }
+            reactor.pool().crc32c_blocks(Span::new(buffer, 0, covered as u32), &mut self.crcs);
+        }
+        let id = self.pieces.add(Piece { pending: number, part, buffer });
+        let request = Request {
+            id: RequestId(self.options.request_base | u64::from(id)),
+            volume: self.options.volume,
+            kind: kind(operation),
+            offset: part.request.offset_bytes,
+            len: part.request.length_bytes,
+            buf: buffer.map(|buffer| forebay_core::BufId(buffer.0)),
+            treatment,
+            block_crcs: &self.crcs,
+        };
+        volumes.submit(now, request);
+        true
+    }
+
+    /// A buffer: the pool's, as far as this export may have more of it, or else its own.
+    fn buffer(&mut self, pool: &mut BufPool, bytes: usize) -> Option<BufId> {
+        if self.held_bytes < self.options.buffer_bytes / EXPORT_PART
+            && let Some(buffer) = pool.alloc_leaving(FOR_REPLIES, bytes)
+        {
+            self.held_bytes += pool.capacity(buffer);
+            return Some(buffer);
+        }
+        self.spare.take()
+    }
+
+    fn let_go(&mut self, pool: &mut BufPool, buffer: BufId) {
+        if buffer == self.spare_id {
+            self.spare = Some(buffer);
+        } else {
+            self.held_bytes -= pool.capacity(buffer);
+            pool.free(buffer);
+        }
+    }
+
+    /// The engine has answered a request.
+    pub(crate) fn replied(&mut self, reactor: &mut Reactor, id: RequestId, result: Result<(), RequestError>) {
+        let Some(Piece { pending: number, part, buffer }) = self.pieces.take(id.0 as u32) else { return };
+        if let Some(request) = self.requests.get_mut(number) {
+            request.under_way -= 1;
+            // A volume that is going away is no failure that a guest should see.
+            request.is_left |= result == Err(RequestError::Shutdown);
+            request.has_failed |= result.is_err();
+            let is_wanted = !request.has_failed && part.request.operation == Operation::Read;
+            if let (true, Some(buffer), Work::Transfer { data, .. }) =
+                (is_wanted, buffer, &request.request.work)
+            {
+                let lead = (part.request.offset_bytes % BLOCK) as usize;
+                let bytes = &reactor.pool().bytes(buffer)[lead..];
+                let bytes = &bytes[..part.request.length_bytes as usize];
+                request.has_failed |= memory::write(&self.memory, data, part.data_at, bytes).is_err();
+            }
+        }
+        if let Some(buffer) = buffer {
+            self.let_go(reactor.pool_mut(), buffer);
+        }
+        self.finish_if_ended(reactor, number);
+    }
+
+    /// Answers a request of which nothing is under way or to be begun.
+    fn finish_if_ended(&mut self, reactor: &mut Reactor, number: u32) {
+        let Some(status) = self.requests.get_mut(number).and_then(|request| request.status()) else { return };
+        if self.waiting.contains(&number) {
+            return; // it failed before all of it was begun, and is answered when its turn comes
+        }
+        let Some(pending) = self.requests.take(number) else { return };
+        let memory = Arc::clone(&self.memory);
+        let ring = self.rings[usize::from(pending.ring)].as_mut();
+        if let Some(ring) = ring.filter(|ring| ring.number == pending.number) {
+            ring.under_way -= 1;
+            let is_stopping = ring.stopping.is_some();
+            let told = match pending.is_left {
+                true => Ok(()),
+                false => tell(ring, &memory, &pending, status),
+            };
+            if let Err(error) = told {
+                self.broken(reactor, usize::from(pending.ring), &error.to_string());
+            }
+            if is_stopping {
+                // Its last signal goes out before it.
+                self.signal(reactor, usize::from(pending.ring));
+                self.end_stopping(reactor, pending.ring);
+            }
+        }
+        self.let_leave();
+    }
+
+    /// Signals what has ended in this turn.
+    pub(crate) fn signal_all(&mut self, reactor: &mut Reactor) {
+        (0..self.rings.len()).for_each(|index| self.signal(reactor, index));
+    }
+
+    fn signal(&mut self, reactor: &mut Reactor, index: usize) {
+        let Some(ring) = &self.rings[index] else { return };
+        let token = self.token(TOKEN_CALL, ring.number, index);
+        let memory = Arc::clone(&self.memory);
+        let Some(ring) = &mut self.rings[index] else { return };
+        match ring.signal(reactor, &memory, token) {
+            Ok(sent) => self.operations += usize::from(sent),
+            Err(error) => self.broken(reactor, index, &error.to_string()),
+        }
+    }
+
+    fn disconnect_if_closing(&mut self) {
+        if !(self.is_closing && self.is_quiet()) || self.stop.take().is_none() {
+            return;
+        }
+        if let Some(frontend) = &self.frontend {
+            let _ = frontend.stream.shutdown(Shutdown::Both); // it may have gone
+        }
+    }
+}
+
+/// Gives a request back to its driver.
+fn tell(
+    ring: &mut ServedRing,
+    memory: &GuestMemory,
+    pending: &Pending,
+    status: Status,
+) -> Result<(), RingError> {
+    let written = pending.request.answer(memory, status)?;
+    ring.complete(memory, pending.head, written)
+}

@@ -1,0 +1,220 @@
+//! Volumes as devices of virtual machines: the `vhost-user:` exports of a pool.
+
+use super::{KIND_GUEST, KIND_SHIFT, Pool, PoolEvent};
+use crate::guest::control::Control;
+use crate::guest::{GuestOptions, GuestServer, Order, Shared};
+use crate::may_wait::MayWait;
+use forebay_core::{RequestError, RequestId};
+use forebay_export::uri::{Endpoint, ExportUri};
+use forebay_format::VolumeId;
+use forebay_io::{IoFailure, SocketFile};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Such exports of a pool.
+pub(super) const GUESTS_MAX: usize = 64;
+/// Requests of guests have numbers from here on (in the upper half), behind those of block devices.
+const REQUESTS_FROM: u64 = 1 << 11;
+const REQUEST_SHIFT: u32 = 32;
+
+/// An export.
+pub(super) struct Exported {
+    volume: VolumeId,
+    path: PathBuf,
+    server: GuestServer,
+    /// Tells it from all others that there were.
+    number: u64,
+    /// It listens, and ends by itself when the export ends.
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// Begins to listen for frontends at `path`; [`Pool::exported`] is told the end.
+    pub(super) fn begin_guest(&mut self, volume: VolumeId, path: &Path) -> Result<(), String> {
+        if self.guests.iter().flatten().count() >= GUESTS_MAX {
+            return Err(format!("a pool has at most {GUESTS_MAX} vhost-user exports"));
+        }
+        let there =
+            self.guests.iter().flatten().any(|guest| guest.path == path && !guest.server.is_closing());
+        let wanted = self.server.must_listen(&Endpoint::Unix(path.to_owned())).filter(|_| !there);
+        let wanted = wanted.ok_or_else(|| format!("{} is the socket of another export", path.display()))?;
+        let served = self.served(volume).ok_or("the volume is gone")?;
+        let (rules, name) = (Arc::clone(&served.spec.rules), served.spec.name.clone());
+        let index = self.guests.iter().position(Option::is_none).unwrap_or(self.guests.len());
+        let uri = ExportUri::VhostUser { path: path.to_owned() };
+        let options = GuestOptions {
+            volume,
+            rules,
+            export: uri.to_string(),
+            token_base: (KIND_GUEST + index as u64) << KIND_SHIFT,
+            request_base: (REQUESTS_FROM + index as u64) << REQUEST_SHIFT,
+            buffer_bytes: self.buffer_bytes,
+        };
+        let shared = Arc::new(Shared::new(self.engine.volume_size_bytes(volume).unwrap_or(0), &name));
+        let (stop, stopped) = UnixStream::pair().map_err(|error| format!("cannot make a socket: {error}"))?;
+        let server = GuestServer::new(self.reactor.pool_mut(), options, Arc::clone(&shared), stop);
+        let server = server.ok_or("there is no memory for it: raise buffer_memory of the pool")?;
+        self.guests_made += 1;
+        let number = self.guests_made;
+        let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
+        let orders = move |order: Order| {
+            let sent = tasks.send(Box::new(move |pool: &mut Self| pool.guest_order(number, order)));
+            waker.wake();
+            sent.is_ok()
+        };
+        let (tasks, waker, at) = (self.myself.clone(), self.reactor.waker(), path.to_owned());
+        let work = move |may_wait: &MayWait| {
+            let told = |result: Result<(), String>| {
+                let _ = tasks.send(Box::new(move |pool: &mut Self| pool.guest_listened(number, result))); // it may have ended
+                waker.wake();
+            };
+            match wanted.listen(may_wait) {
+                Err(why) => told(Err(why)),
+                Ok(socket) => {
+                    told(Ok(()));
+                    let (fd, file) = socket.into_parts();
+                    let listener = UnixListener::from(fd);
+                    let control = Control { listener, stop: stopped, shared, orders: Box::new(orders) };
+                    control.run(may_wait);
+                    file.into_iter().for_each(|file: SocketFile| file.remove(&at));
+                }
+            }
+        };
+        let thread = match MayWait::spawn(format!("vhost-{}", self.name), work) {
+            Ok(thread) => thread,
+            Err(error) => {
+                server.end(self.reactor.pool_mut());
+                return Err(format!("cannot start a thread: {error}"));
+            }
+        };
+        if index == self.guests.len() {
+            self.guests.push(None);
+        }
+        let path = path.to_owned();
+        self.guests[index] = Some(Exported { volume, path, server, number, thread: Some(thread) });
+        Ok(())
+    }
+
+    /// The thread of an export listens, or cannot.
+    fn guest_listened(&mut self, number: u64, result: Result<(), String>) {
+        let mut guests = self.guests.iter_mut().flatten();
+        let Some(guest) = guests.find(|guest| guest.number == number) else { return };
+        if result.is_err() {
+            guest.server.close();
+        }
+        let (volume, uri) = (guest.volume, ExportUri::VhostUser { path: guest.path.clone() });
+        self.exported(volume, &uri, result.map(|()| uri.to_string()));
+    }
+
+    /// The thread of an export wants something done. If the export is gone nobody is told, and the
+    /// thread ends.
+    fn guest_order(&mut self, number: u64, order: Order) {
+        if let Order::TurnedAway(what) = order {
+            return self.server.note_refusal(what);
+        }
+        let mut guests = self.guests.iter_mut().flatten();
+        if let Some(guest) = guests.find(|guest| guest.number == number) {
+            guest.server.follow(&mut self.reactor, order);
+        }
+    }
+
+    /// Lets every guest's requests be taken and begun; true if the engine was given something.
+    pub(super) fn turn_guests(&mut self) -> bool {
+        if self.guests.is_empty() {
+            return false;
+        }
+        let times = (self.io.now(), Instant::now());
+        let mut started = false;
+        for guest in self.guests.iter_mut().flatten() {
+            started |= guest.server.turn(&mut self.engine, &mut self.reactor, times);
+        }
+        started
+    }
+
+    /// Guests hear of what was completed in this turn.
+    pub(super) fn signal_guests(&mut self) {
+        for guest in self.guests.iter_mut().flatten() {
+            guest.server.signal_all(&mut self.reactor);
+        }
+    }
+
+    /// Some guest has more than was taken in the last turn.
+    pub(super) fn guests_have_more(&self) -> bool {
+        self.guests.iter().flatten().any(|guest| guest.server.has_more())
+    }
+
+    /// An operation of a guest's event counters is done.
+    pub(super) fn guest_completed(&mut self, index: u64, token: u32, result: Result<u32, IoFailure>) {
+        if let Some(Some(guest)) = self.guests.get_mut(index as usize) {
+            guest.server.completed(token, result);
+        }
+    }
+
+    /// The guest that a request belongs to, if it is one of a guest.
+    pub(super) fn guest_of(request: RequestId) -> Option<usize> {
+        (request.0 >> REQUEST_SHIFT).checked_sub(REQUESTS_FROM).map(|index| index as usize)
+    }
+
+    pub(super) fn guest_replied(
+        &mut self,
+        index: usize,
+        request: RequestId,
+        result: Result<(), RequestError>,
+    ) {
+        if let Some(Some(guest)) = self.guests.get_mut(index) {
+            guest.server.replied(&mut self.reactor, request, result);
+        }
+    }
+
+    /// Ends the exports of a volume (of all volumes if `None`): what was begun is answered, then the
+    /// frontend is disconnected.
+    pub(super) fn close_guests(&mut self, volume: Option<VolumeId>) {
+        for guest in self.guests.iter_mut().flatten() {
+            if volume.is_none_or(|volume| volume == guest.volume) {
+                guest.server.close();
+                self.chores.wait_for(guest.thread.take());
+            }
+        }
+    }
+
+    /// The volume has another size.
+    pub(super) fn resize_guests(&mut self, volume: VolumeId, size_bytes: u64) {
+        for guest in self.guests.iter_mut().flatten().filter(|guest| guest.volume == volume) {
+            guest.server.set_size_bytes(size_bytes);
+        }
+    }
+
+    /// Frontends that are connected to a volume, in words.
+    pub(super) fn frontends(&self, volume: VolumeId) -> Vec<String> {
+        let of = self.guests.iter().flatten().filter(|guest| guest.volume == volume);
+        of.filter_map(|guest| guest.server.frontend().map(str::to_owned)).collect()
+    }
+
+    /// Frontends: who is connected cannot be passed on.
+    pub fn has_guests(&self) -> bool {
+        self.guests.iter().any(Option::is_some)
+    }
+
+    /// Tells what guests have to tell, and forgets exports that are over.
+    pub(super) fn look_after_guests(&mut self) {
+        let mut notes = Vec::new();
+        for slot in &mut self.guests {
+            let Some(guest) = slot else { continue };
+            notes.append(&mut guest.server.take_notes());
+            if let Some(guest) = slot.take_if(|guest| guest.server.is_over()) {
+                guest.server.end(self.reactor.pool_mut());
+            }
+        }
+        for note in notes {
+            self.emit(PoolEvent::Note(note));
+        }
+    }
+
+    /// Every request of every guest is answered.
+    pub(super) fn guests_are_quiet(&self) -> bool {
+        self.guests.iter().flatten().all(|guest| guest.server.is_quiet())
+    }
+}
