@@ -9,6 +9,10 @@ GUEST=${KERNEL_PEERS_DIR:-/var/tmp/forebay-kernel-peers}/linux
 GUEST_SECONDS=280 # what an emulated machine takes on a busy one, and less than a test may take
 
 if [ ! -e /dev/ublk-control ]; then
+    truncate -s 16M "$T/none.img"
+    refused 1 "ublk-control
+modprobe ublk_drv
+NBD or FUSE" "$FOREBAY" run --backing "file:$T/none.img" --cache "$T/none.cache:64MiB" --export ublk:x
     [ -x "$GUEST" ] || skip "this kernel has no ublk (/dev/ublk-control), and there is no $GUEST: bench/kernel-peers/setup builds one"
     [ "$(id -u)" = 0 ] || skip "the guest has the files of this user, and what it does needs root's"
     need busybox
@@ -88,7 +92,7 @@ random_file "$T/data" 8
 cp "$T/data" "$MOUNT/before"
 sync -f "$MOUNT"
 unserve
-grep -q "$DEVICE .*its users wait" "$T/stderr" || fail "nothing says so: $(cat "$T/stderr")"
+grep -q "/dev/ublkb$NUMBER stays, and its users wait.*$DEVICE is mounted" "$T/stderr" || fail "nothing says so: $(cat "$T/stderr")"
 (cp "$T/data" "$MOUNT/across" && sync -f "$MOUNT") &
 COPY=$!
 sleep 1
@@ -178,11 +182,23 @@ exec 7<"$DEVICE"
 refused 1 "in use: $DEVICE is open in
 --force" "$FOREBAY" ublk remove db
 exec 7<&-
+truncate -s 64M "$T/stranger.img"
+refused 1 "/dev/forebay/db is the name of /dev/ublkb[0-9]*, which waits for its daemon
+forebay ublk remove db" "$FOREBAY" run --backing "file:$T/stranger.img" --cache "$T/stranger.cache:64MiB" --export ublk:db
 "$FOREBAY" ublk remove db || fail "it is not removed"
 [ ! -L "$DEVICE" ] || fail "the name is still there"
 "$FOREBAY" ublk list | grep -q "no block devices" || fail "something is left"
 serve
 [ -b "$DEVICE" ] || fail "a new one is not made"
+refused 1 "/dev/forebay/db is the name of /dev/ublkb[0-9]*, which process $DAEMON serves" \
+    "$FOREBAY" run --backing "file:$T/stranger.img" --cache "$T/stranger2.cache:64MiB" --export ublk:db
+
+say "who mounts it is not harmed by another volume, nor by one that has another name"
+mount "$DEVICE" "$MOUNT" 2>/dev/null || { mkfs.ext4 -q "$DEVICE" && mount "$DEVICE" "$MOUNT"; }
+ask volume attach stranger --backing "file:$T/stranger.img" --export ublk:
+ask volume detach stranger
+touch "$MOUNT/file" && sync -f "$MOUNT" || fail "the file system is harmed"
+umount "$MOUNT"
 unserve
 
 say "what cannot be is refused, and says what to do"

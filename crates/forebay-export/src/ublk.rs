@@ -14,8 +14,8 @@ use crate::request::{Admission, Bounds, ClientRequest, Operation, validate};
 
 /// Bytes of a description (`ublksrv_io_desc`).
 pub const DESCRIPTOR_BYTES: usize = 24;
-/// Longest read or write, in bytes, that the kernel is told to ask for: as over FUSE, so a buffer of
-/// the same size has room for it wherever it begins within a block of the cache.
+/// Longest read or write, in bytes, that the kernel is told to ask for: as over FUSE, so a buffer
+/// of the same size has room for it wherever it begins within a block of the cache.
 pub const PAYLOAD_BYTES_MAX: u32 = 1 << 20;
 /// Requests at once. The kernel merges beyond that, and a pool's thread has few more under way
 /// before its devices are busy; a tag costs 24 bytes and no buffer.

@@ -13,15 +13,15 @@
 //! can be out of step with it: a restart of the machine takes the devices away, and a lost state
 //! directory does no harm.
 //!
-//! Names are symbolic links in [`FOLDER`]. One is replaced only if it leads to no device, to a
-//! device of the same mark, or to one without a server; anything else keeps the name.
+//! Names are symbolic links in [`FOLDER`]. One is replaced only if it leads to no device, or to a
+//! device of the same mark; anything else keeps the name, also a device that waits for its daemon.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_export::ublk::{DEPTH, PAYLOAD_BYTES_MAX};
-use forebay_io::ublk::{Channel, Claim, Control, DeviceInfo, State, UblkError, Wanted};
+use forebay_io::ublk::{Channel, Claim, Control, DeviceInfo, State, Wanted};
 
 use crate::may_wait::MayWait;
 
@@ -94,6 +94,13 @@ pub fn prepare(_: &MayWait, spec: DeviceSpec) -> Result<(Prepared, Channel), Str
     name_is_free(&mut control, &spec)?;
     let left = leftover(&mut control, spec.mark)?;
     let (info, recovers) = match left {
+        Some(info) if info.payload_bytes_max > PAYLOAD_BYTES_MAX => {
+            return Err(format!(
+                "/dev/ublkb{} was made by a later version, with requests of {} bytes: start that version, or stop its users and \
+                 remove it (forebay ublk remove {})",
+                info.number, info.payload_bytes_max, spec.name
+            ));
+        }
         Some(info) => (info, true),
         None => {
             let wanted = Wanted {
@@ -132,7 +139,8 @@ fn leftover(control: &mut Control, mark: u64) -> Result<Option<DeviceInfo>, Stri
                 }
                 Err(error) => return Err(error.to_string()),
             },
-            // Its maker ended before it was started: there is nothing in it. Or it is being removed.
+            // Its maker ended before it was started: there is nothing in it. Or it is being
+            // removed.
             State::Dead => match control.delete(info.number) {
                 Ok(()) => continue,
                 Err(error) => return Err(error.to_string()),
@@ -239,6 +247,11 @@ impl UblkDevice {
         changed.map_err(|error| error.to_string())
     }
 
+    /// There is such a block device.
+    pub(crate) fn is_there(&self) -> bool {
+        Path::new(&format!("/dev/ublkb{}", self.number)).exists()
+    }
+
     /// Programs that have it open, as far as `/proc` tells.
     #[must_use]
     pub fn openers(&self, _: &MayWait) -> Vec<String> {
@@ -279,22 +292,27 @@ fn openers(node: &str) -> Vec<String> {
 /// Nobody else has the name.
 fn name_is_free(control: &mut Control, spec: &DeviceSpec) -> Result<(), String> {
     let path = Path::new(FOLDER).join(&spec.name);
-    let taken = |what: String| Err(format!("{} {what}: choose another name (ublk:NAME)", path.display()));
+    let taken = |what: String| Err(format!("{} {what} choose another name (ublk:NAME)", path.display()));
     let there = match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other.map_err(|error| format!("cannot look at {}: {error}", path.display()))?,
     };
     if !there.is_symlink() {
-        return taken("is there, and is no link of Forebay's".into());
+        return taken("is there, and is no link of Forebay's:".into());
     }
     let Some(number) = std::fs::read_link(&path).ok().as_deref().and_then(number_of) else {
-        return taken("leads to something that is no ublk device".into());
+        return taken("leads to something that is no ublk device:".into());
     };
-    match control.info(number).map_err(|error: UblkError| error.to_string())? {
-        Some(info) if info.state == State::Live && info.mark != spec.mark => {
-            taken(format!("is the name of /dev/ublkb{number}, which process {} serves", info.server_pid))
+    let info = control.info(number).map_err(|error| error.to_string())?;
+    match info.filter(|info| info.mark != spec.mark && info.state != State::Dead) {
+        Some(info) if info.state == State::Live => {
+            taken(format!("is the name of /dev/ublkb{number}, which process {} serves:", info.server_pid))
         }
-        _ => Ok(()),
+        Some(_) => taken(format!(
+            "is the name of /dev/ublkb{number}, which waits for its daemon: remove that (forebay ublk remove {}), or",
+            spec.name
+        )),
+        None => Ok(()),
     }
 }
 

@@ -17,6 +17,7 @@ use crate::buffer::{KernelUse, Span};
 use crate::engine::{EngineKind, Syscall};
 use crate::error::IoFailure;
 use crate::slots::OpKind;
+use crate::sys;
 use crate::ublk::wire::{next_request, payload_position};
 use crate::ublk::{Channel, DESCRIPTOR_BYTES};
 
@@ -41,7 +42,7 @@ impl Reactor {
         self.engine.kind() == EngineKind::Uring
     }
 
-    /// Adds a device. The reactor owns its channel.
+    /// Adds a device. The reactor owns its channel. For the thread that runs it.
     ///
     /// # Errors
     /// The engine is not io_uring; the channel comes back.
@@ -49,6 +50,7 @@ impl Reactor {
         if !self.can_serve_ublk() {
             return Err(channel);
         }
+        sys::serve_memory();
         let id = self.ublks.iter().position(Option::is_none).unwrap_or_else(|| {
             self.ublks.push(None);
             self.ublks.len() - 1

@@ -4,9 +4,9 @@
 //! thread: it has to ask for requests before the device can be started, and to close the device's
 //! file before it can be removed.
 //!
-//! A device in use outlives the pool. At an orderly stop, and for a successor, it is left to the next
-//! process, which finds it again. Its users wait meanwhile, as after `kill -9`. One that nobody uses
-//! is removed at a stop.
+//! A device in use outlives the pool. At an orderly stop, and for a successor, it is left to the
+//! next process, which finds it again. Its users wait meanwhile, as after `kill -9`. One that
+//! nobody uses is removed at a stop.
 
 use super::{KIND_SHIFT, KIND_UBLK, Pool, PoolEvent, Users};
 use crate::may_wait::MayWait;
@@ -192,13 +192,16 @@ impl Pool {
         let Some(Some(block)) = self.blocks.get_mut(index) else { return Err("it is gone".into()) };
         let volume = block.volume;
         let rules = self.volumes.get(usize::from(volume.0)).and_then(Option::as_ref);
-        let rules = rules.map(|served| Arc::clone(&served.spec.rules));
-        let (Phase::Making, Some(rules)) = (block.phase, rules) else {
+        let rules = rules.map(|served| (Arc::clone(&served.spec.rules), &served.spec.name));
+        let (Phase::Making, Some((rules, name))) = (block.phase, rules) else {
             return Err("the volume is gone".into());
         };
+        let ExportUri::Ublk { name: given } = &block.uri else { return Err("it is no block device".into()) };
+        let export = format!("ublk:{}", given.as_ref().unwrap_or(name));
+        let Some(spare) = block.spare else { return Err("it is served already".into()) };
         let depth = channel.depth();
         let ublk = self.reactor.add_ublk(channel).map_err(|_| "the I/O engine is not io_uring")?;
-        let Some(spare) = block.spare.take() else { return Err("it is served already".into()) };
+        block.spare = None; // the server has it
         let options = UblkOptions {
             volume,
             token_base: (KIND_UBLK + index as u64) << KIND_SHIFT,
@@ -206,7 +209,7 @@ impl Pool {
             size_bytes: block.size_bytes,
             depth,
         };
-        let client = Client::new(rules, block.uri.to_string(), Identity::unknown());
+        let client = Client::new(rules, export, Identity::unknown());
         let mut server = UblkServer::new(options, spare);
         server.begin(&mut OnReactor { reactor: &mut self.reactor, ublk });
         block.serving = Some(Serving { server, ublk, client });
@@ -365,12 +368,13 @@ impl Pool {
                 self.ublk_chore(move |may_wait| {
                     let claims = Users::of_devices(may_wait, std::slice::from_ref(&device)).map_err(|users| {
                         let node = device.number();
-                        format!("{} (/dev/ublkb{node}) stays, and its users wait until the volume is served again: {users}", device.path().display())
+                        format!("/dev/ublkb{node} stays, and its users wait until the volume is served again: {users}")
                     })?;
+                    let Some((_, claim)) = claims.into_iter().next() else { return Ok(()) }; // it is gone
                     // What it has got until now would keep it from being stopped.
                     let _ = tasks.send(Box::new(move |pool: &mut Self| pool.refuse_ublk(number)));
                     waker.wake();
-                    device.remove(may_wait, claims.into_iter().next().map(|(_, claim)| claim))
+                    device.remove(may_wait, Some(claim))
                 });
             }
         }
@@ -413,12 +417,13 @@ impl Pool {
             let Some(block) = self.blocks[index].take_if(is_over) else { continue };
             block.spare.into_iter().for_each(|spare| self.reactor.pool_mut().free(spare));
             if let (Phase::Serving, Some(device)) = (block.phase, block.device) {
-                let (path, volume) = (device.path(), self.name_of(block.volume));
+                let (path, volume, node) = (device.path(), self.name_of(block.volume), device.number());
                 self.emit(PoolEvent::Note(format!(
                     "somebody has removed {} (/dev/ublkb{}), the block device of {volume}: detach the volume, and attach it again",
                     path.display(),
-                    device.number()
+                    node
                 )));
+                self.ublk_chore(move |may_wait| device.remove(may_wait, None)); // what is left of it
             }
         }
     }

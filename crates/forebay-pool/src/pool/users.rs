@@ -55,7 +55,10 @@ impl Users {
                         "mounted, or a part of another device or of the swap space".into(),
                     ));
                 }
-                Err(_) => {} // it is gone
+                Err(why) if device.is_there() => {
+                    used.push((device.path(), format!("not to be asked who uses it ({why})")))
+                }
+                Err(_) => {}
             }
         }
         if used.is_empty() { Ok(claims) } else { Err(Self { devices: used, ..Self::default() }) }

@@ -5,10 +5,10 @@
 //! where the engine wants it. When the engine has answered, the data of a read is copied into the
 //! request, and the answer takes the next request of the tag.
 //!
-//! Memory: a tag without a request has none. A request that finds none waits, and is looked at again
-//! in each turn. One buffer for the longest request is the device's own from before it is made
-//! until it is gone ([`reserve`]), so one request at a time is always worked on. Everything beyond
-//! that is taken as NBD connections take it, and leaves the engine its part.
+//! Memory: a tag without a request has none. A request that finds none waits, and is looked at
+//! again in each turn. One buffer for the longest request is the device's own from before it is
+//! made until it is gone ([`reserve`]), so one request at a time is always worked on. Everything
+//! beyond that is taken as NBD connections take it, and leaves the engine its part.
 //!
 //! A device ends in one of two ways. It is stopped: then the kernel waits for the requests under
 //! way, and each command comes back without a request. Or it is *left* to another server
@@ -188,8 +188,8 @@ impl UblkServer {
         self.options.size_bytes = size_bytes;
     }
 
-    /// Another server will go on: nothing more is begun. What the backend works on is answered still,
-    /// unless that is being closed.
+    /// Another server will go on: nothing more is begun. What the backend works on is answered
+    /// still, unless that is being closed.
     pub fn leave(&mut self) {
         self.mode = Mode::Left;
         for tag in self.arrived.drain(..) {
@@ -237,8 +237,8 @@ impl UblkServer {
         kernel.next(self.options.token_base | u64::from(tag), tag, answer);
     }
 
-    /// A command is back, with a request or because the device is gone; `token` is the lower half of
-    /// its token.
+    /// A command is back, with a request or because the device is gone; `token` is the lower half
+    /// of its token.
     pub fn completed(&mut self, token: u32, result: Result<u32, IoFailure>) {
         let tag = token as u16;
         let Some(state) = self.tags.get_mut(usize::from(tag)).filter(|state| **state == Tag::Waiting) else {
