@@ -4,6 +4,7 @@ pub mod api;
 pub mod config;
 pub mod format;
 pub mod fuse;
+pub mod guest;
 pub mod image;
 pub mod nbd;
 pub mod records;
@@ -18,6 +19,8 @@ pub const ALL: &[Target] = &[
     format::TARGET,
     image::TARGET,
     fuse::TARGET,
+    guest::RING,
+    guest::MESSAGES,
     config::TARGET,
     words::TARGET,
     records::LOSS,

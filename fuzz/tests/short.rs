@@ -45,6 +45,8 @@ short_runs! {
     format = "format",
     image = "image",
     fuse = "fuse",
+    guest_ring = "guest-ring",
+    vhost_user = "vhost-user",
     config = "config",
     words = "words",
     loss_record = "loss-record",
