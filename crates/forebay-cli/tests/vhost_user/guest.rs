@@ -221,7 +221,8 @@ impl Guest {
         self.rings[ring].kick.write(1).unwrap();
     }
 
-    /// Requests that have ended and were not looked at: slot, and bytes that the device has written.
+    /// Requests that have ended and were not looked at: slot, and bytes that the device has
+    /// written.
     pub(crate) fn used(&mut self, ring: usize) -> Vec<(u16, u32)> {
         let at = self.rings[ring].at + 0x8000;
         let index: u16 =

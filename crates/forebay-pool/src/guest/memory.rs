@@ -1,8 +1,8 @@
 //! The memory of a guest: files that its frontend has passed, mapped.
 //!
 //! Invariants
-//! - Only memory is mapped (tmpfs, which memfd is of, and hugetlbfs): a page of any other file could
-//!   come from a disk or a server, and the pool would wait for it.
+//! - Only memory is mapped (tmpfs, which memfd is of, and hugetlbfs): a page of any other file
+//!   could come from a disk or a server, and the pool would wait for it.
 //! - A region was as long as it says when it was mapped.
 
 use crate::may_wait::MayWait;

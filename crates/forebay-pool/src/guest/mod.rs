@@ -5,11 +5,11 @@
 //! pool meet in that memory, and the socket is silent.
 //!
 //! Two threads share the work. One for each export ([`control`]) listens, receives the frontend's
-//! messages ([`session`]), maps memory ([`memory`]) and looks at descriptors, all of which may wait.
-//! What it makes of them it gives to the pool's thread as whole orders ([`Order`]), and waits until
-//! each is carried out. The pool's thread ([`server`], [`ring`]) owns rings and requests. It waits
-//! for nobody: it watches event counters with its reactor, and reads and writes memory that is
-//! there.
+//! messages ([`session`]), maps memory ([`memory`]) and looks at descriptors, all of which may
+//! wait. What it makes of them it gives to the pool's thread as whole orders ([`Order`]), and waits
+//! until each is carried out. The pool's thread ([`server`], [`ring`]) owns rings and requests. It
+//! waits for nobody: it watches event counters with its reactor, and reads and writes memory that
+//! is there.
 //!
 //! - A guest's data is copied, once: into a buffer before a write, out of one after a read. So what
 //!   was checked is what is written, whatever the guest does meanwhile.

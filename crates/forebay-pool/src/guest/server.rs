@@ -1,8 +1,8 @@
 //! The device of one export, on the pool's thread.
 //!
-//! Life of a request: it is taken from a ring, understood, and begun piece by piece. Each piece gets
-//! a buffer, a write's with the guest's data in it. When the last piece has ended the guest gets its
-//! status, and a signal with all others that ended in the same turn.
+//! Life of a request: it is taken from a ring, understood, and begun piece by piece. Each piece
+//! gets a buffer, a write's with the guest's data in it. When the last piece has ended the guest
+//! gets its status, and a signal with all others that ended in the same turn.
 //!
 //! Invariants
 //! - Nothing is taken while a request waits for memory, nor beyond [`REQUESTS_MAX`]: what is not

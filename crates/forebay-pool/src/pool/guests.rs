@@ -169,8 +169,8 @@ impl Pool {
         }
     }
 
-    /// Ends the exports of a volume (of all volumes if `None`): what was begun is answered, then the
-    /// frontend is disconnected.
+    /// Ends the exports of a volume (of all volumes if `None`): what was begun is answered, then
+    /// the frontend is disconnected.
     pub(super) fn close_guests(&mut self, volume: Option<VolumeId>) {
         for guest in self.guests.iter_mut().flatten() {
             if volume.is_none_or(|volume| volume == guest.volume) {
