@@ -126,10 +126,10 @@ class OltpCards:
                     "row": name(results, letter, kind),
                     "to FlashCache": oltp.ratio(median(speeds), bases[0]),
                     "to the card alone": oltp.ratio(median(speeds), bases[1]),
-                    "transactions/s": median(speeds),
+                    "transactions/s": round(median(speeds), 1),
                     "of runs": ", ".join(f"{speed:.1f}" for speed in speeds),
-                    "CV": middle(runs, "cv"),
-                    "worst window": middle(runs, "tps_min"),
+                    "CV": round(middle(runs, "cv"), 3),
+                    "worst window": round(middle(runs, "tps_min"), 1),
                     "p95, ms": round(middle(runs, "all_p95_ms")),
                     "p99, ms": round(middle(runs, "all_p99_ms")),
                 }
