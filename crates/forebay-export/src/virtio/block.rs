@@ -305,8 +305,8 @@ mod tests {
         Device { size_bytes: (1 << 20) + 700, rings: 4, id: Device::id_of("a-volume-with-a-long-name") }
     }
 
-    /// What the device makes of a header, so many bytes to read behind it, and so many to write before
-    /// the status.
+    /// What the device makes of a header, so many bytes to read behind it, and so many to write
+    /// before the status.
     fn parsed(kind: u32, sector: u64, out: &[u8], into: u32, features: u64) -> (GuestMemory, BlockRequest) {
         let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 1 << 20)]).unwrap();
         memory.write_obj(kind, GuestAddress(0)).unwrap();

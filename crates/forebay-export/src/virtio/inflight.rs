@@ -4,9 +4,9 @@
 //! carries out once more what was taken and not completed, in the order in which it was taken.
 //!
 //! Invariants
-//! - A request is marked before the ring's position moves over it, and unmarked after the driver can
-//!   see that it is used. In between a kill leaves it marked and used; that is told by the ring's
-//!   used index, which has moved while the one here has not.
+//! - A request is marked before the ring's position moves over it, and unmarked after the driver
+//!   can see that it is used. In between a kill leaves it marked and used; that is told by the
+//!   ring's used index, which has moved while the one here has not.
 //! - Whatever is in the memory: only heads within the ring are given out, each once.
 //!
 //! Layout: vhost-user specification, "Inflight I/O tracking", split rings.

@@ -5,11 +5,11 @@
 //! pool meet in that memory, and the socket is silent.
 //!
 //! Two threads share the work. One for each export ([`control`]) listens, receives the frontend's
-//! messages ([`session`]), maps memory ([`memory`]) and looks at descriptors, all of which may wait.
-//! What it makes of them it gives to the pool's thread as whole orders ([`Order`]), and waits until
-//! each is carried out. The pool's thread ([`server`], [`ring`]) owns rings and requests. It waits
-//! for nobody: it watches event counters with its reactor, and reads and writes memory that is
-//! there.
+//! messages ([`session`]), maps memory ([`memory`]) and looks at descriptors, all of which may
+//! wait. What it makes of them it gives to the pool's thread as whole orders ([`Order`]), and waits
+//! until each is carried out. The pool's thread ([`server`], [`ring`]) owns rings and requests. It
+//! waits for nobody: it watches event counters with its reactor, and reads and writes memory that
+//! is there.
 //!
 //! - A guest's data is copied, once: into a buffer before a write, out of one after a read. So what
 //!   was checked is what is written, whatever the guest does meanwhile.
@@ -23,9 +23,9 @@ mod ring;
 mod server;
 mod session;
 
+use memory::Mapped;
 pub(crate) use server::{GuestOptions, GuestServer};
 
-use forebay_export::virtio::GuestMemory;
 use forebay_export::virtio::block::{Device, ID_BYTES};
 use forebay_export::virtio::inflight::Inflight;
 use forebay_export::virtio::ring::{Agreed, Layout};
@@ -69,8 +69,8 @@ pub(crate) enum Order {
     Came(Arrival),
     /// Another one was turned away, with the reason.
     TurnedAway(String),
-    /// The guest has this memory.
-    Memory(Arc<GuestMemory>, Done<()>),
+    /// The guest has this memory; the answer is what it had before, to be unmapped elsewhere.
+    Memory(Mapped, Done<Mapped>),
     /// A ring is to be served.
     Start(Box<Start>, Done<Result<(), String>>),
     /// A ring is to be served, or only kept.
@@ -81,8 +81,8 @@ pub(crate) enum Order {
     Stop(u16, Done<u16>),
     /// On this channel the frontend wants to hear of changes.
     Channel(UnixStream),
-    /// The frontend has gone; answered when all of its requests have ended.
-    Went(Option<String>, Done<()>),
+    /// The frontend has gone; the answer is its memory, when all of its requests have ended.
+    Went(Option<String>, Done<Mapped>),
 }
 
 /// A frontend.
@@ -101,7 +101,8 @@ pub(crate) struct Start {
     agreed: Agreed,
     features: u64,
     base: u16,
-    inflight: Option<Inflight>,
+    /// And the memory that it is in.
+    inflight: Option<(Inflight, Arc<Mapped>)>,
     is_enabled: bool,
     kick: EventCounter,
     call: Option<EventCounter>,

@@ -101,8 +101,8 @@ impl Pending {
         };
     }
 
-    /// How it has ended, once nothing of it is under way or to be begun. (A request that is left has
-    /// ended too, in whatever way.)
+    /// How it has ended, once nothing of it is under way or to be begun. (A request that is left
+    /// has ended too, in whatever way.)
     pub(super) fn status(&self) -> Option<Status> {
         if self.under_way > 0 || self.next().is_some() {
             return None;
