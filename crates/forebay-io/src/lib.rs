@@ -33,6 +33,7 @@ mod emulate;
 mod engine;
 pub mod error;
 pub mod flash;
+mod foreign;
 pub mod fuse;
 pub mod hdd;
 pub mod reactor;
@@ -48,6 +49,7 @@ pub use buffer::{BUFFER_ALIGN, BufId, BufPool, PoolStats, Span};
 pub use device::{Device, DeviceIdentity, DeviceKind, DeviceOptions, create_cache_file};
 pub use emulate::DeviceModel;
 pub use error::{DeviceError, IoFailure, IoFailureKind, IoSetupError, SocketError};
+pub use foreign::ForeignMemory;
 pub use reactor::{
     Completion, DeviceId, DeviceInUse, EngineKind, EnginePreference, EventCounter, EventId, FuseId, Limits,
     ListenerId, Op, Reactor, ReactorStats, SocketId, UblkId, Waited,

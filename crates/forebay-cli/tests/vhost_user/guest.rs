@@ -12,7 +12,9 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
-use vm_memory::{ByteValued, Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestRegionMmap};
+use vm_memory::{
+    ByteValued, Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegionMmap,
+};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 /// Descriptors of a ring.
@@ -130,6 +132,22 @@ impl Guest {
             frontend.set_vring_enable(index, true).unwrap();
         }
         self.frontend = Some(frontend);
+    }
+
+    /// Makes a file shorter that the device has, its guest's memory or that of requests in flight,
+    /// and has the device look.
+    pub(crate) fn cut(&mut self, of_guest: bool) {
+        let kick = self.rings[0].kick.try_clone().unwrap();
+        if !of_guest {
+            self.submit(0, 0, FLUSH, 0, 0);
+            let (_, file) = self.inflight.as_ref().unwrap();
+            ftruncate(file, 0).unwrap();
+        } else {
+            // After this nothing here may look at it either.
+            let region = self.memory.iter().next().unwrap();
+            ftruncate(region.file_offset().unwrap().file(), 0).unwrap();
+        }
+        kick.write(1).unwrap();
     }
 
     /// Where the data of a request lies; its header and status are before it.

@@ -461,6 +461,26 @@ fn guest_memory_must_be_memory() {
 }
 
 #[test]
+fn a_frontend_that_cuts_its_memory_ends_nothing_but_its_connection() {
+    let mut world = World::new();
+    world.start();
+    for (told, what) in ["the memory of the guest", "that of requests in flight"].into_iter().enumerate() {
+        let mut guest = Guest::new(1);
+        guest.connect(&world.socket());
+        assert_eq!(guest.run(0, FLUSH, 0, 0), 0);
+        guest.cut(what == "the memory of the guest");
+        until(what, || guest.frontend.as_ref().unwrap().get_features().is_err());
+        drop(guest);
+        assert!(world.client().read_at(0, &mut [0; 512]).is_ok(), "{what}: other clients go on");
+        until("it is told", || world.log().matches("has cut the memory of its guest").count() > told);
+    }
+    let mut guest = Guest::new(1);
+    guest.connect(&world.socket());
+    assert_eq!(guest.run(0, FLUSH, 0, 0), 0);
+    world.stop();
+}
+
+#[test]
 fn what_was_in_flight_is_done_after_a_kill() {
     let mut world = World::new();
     const OPTIONS: [&str; 2] = ["--emulate", "hdd-7200"];
@@ -469,7 +489,10 @@ fn what_was_in_flight_is_done_after_a_kill() {
     let mut left_over = 0;
     for round in 0..5u8 {
         world.start_with(&OPTIONS);
+        while guest.rings[1].call.read().is_ok() {}
         guest.connect(&world.socket());
+        // The end of a request may not have been told before the kill.
+        until("signalled at the start", || guest.rings[1].call.read().is_ok());
         if round > 0 {
             // What the last one has not completed: each once.
             let mut slots: Vec<u16> = guest.wait(0, left_over).into_iter().map(|(slot, _)| slot).collect();

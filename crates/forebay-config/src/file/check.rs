@@ -186,7 +186,7 @@ fn exports(reader: &mut Reader, config: &Config) {
                 let message = format!("{address} is used by {holder} already");
                 let twice = Diagnostic::error(span.clone(), message).related(first, "first used here");
                 reader.push(
-                    twice.help("volumes of one pool may share an address; others need one of their own"),
+                    twice.help("NBD exports of one pool may share an address; others need one of their own"),
                 );
                 continue;
             }

@@ -3,11 +3,13 @@
 //! Invariants
 //! - Only memory is mapped (tmpfs, which memfd is of, and hugetlbfs): a page of any other file
 //!   could come from a disk or a server, and the pool would wait for it.
-//! - A region was as long as it says when it was mapped.
+//! - A region was as long as it says when it was mapped. If its owner cuts it later it is lost, and
+//!   the connection with it.
 
 use crate::may_wait::MayWait;
 use forebay_export::vhost_user::{REGIONS_MAX, Region};
 use forebay_export::virtio::GuestMemory;
+use forebay_io::ForeignMemory;
 use rustix::fs::fstatfs;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -19,7 +21,7 @@ const TMPFS: u64 = 0x0102_1994;
 const HUGETLBFS: u64 = 0x9584_58F6;
 
 /// Maps a file.
-fn map(_: &MayWait, region: &Region, file: OwnedFd) -> Result<GuestRegionMmap<()>, String> {
+fn map(_: &MayWait, region: &Region, file: OwnedFd) -> Result<ForeignMemory, String> {
     let Region { guest_address, size_bytes, file_offset, .. } = *region;
     let failed = |what: &dyn std::fmt::Display| {
         format!("guest memory at {guest_address:#x} ({size_bytes} bytes) cannot be used: {what}")
@@ -36,28 +38,57 @@ fn map(_: &MayWait, region: &Region, file: OwnedFd) -> Result<GuestRegionMmap<()
     }
     let size = usize::try_from(size_bytes).map_err(|error| failed(&error))?;
     let place = FileOffset::new(file, file_offset);
-    GuestRegionMmap::from_range(GuestAddress(guest_address), size, Some(place))
-        .map_err(|error| failed(&error))
+    let mapped = GuestRegionMmap::from_range(GuestAddress(guest_address), size, Some(place));
+    ForeignMemory::new(mapped.map_err(|error| failed(&error))?).map_err(|error| failed(&error))
 }
 
-/// Maps memory that is no guest's: what tells which requests were taken.
-///
-/// # Errors
-/// As for a region.
-pub(super) fn map_area(
-    may_wait: &MayWait,
-    size_bytes: u64,
-    file_offset: u64,
-    file: OwnedFd,
-) -> Result<GuestMemory, String> {
-    let region = Region { guest_address: 0, size_bytes, user_address: 0, file_offset };
-    let mapped = map(may_wait, &region, file)?;
-    GuestMemory::from_regions(vec![mapped]).map_err(|error| error.to_string())
+/// Memory that others have too, and whether it is still there. (The order matters: what is watched
+/// is let go before the watch.)
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    pub(super) memory: Arc<GuestMemory>,
+    watched: Vec<Arc<ForeignMemory>>,
+}
+
+impl Mapped {
+    /// None.
+    pub(super) fn none() -> Self {
+        Self { memory: Arc::new(GuestMemory::new()), watched: Vec::new() }
+    }
+
+    /// What tells which requests were taken.
+    ///
+    /// # Errors
+    /// As for a region.
+    pub(super) fn area(
+        may_wait: &MayWait,
+        size_bytes: u64,
+        file_offset: u64,
+        file: OwnedFd,
+    ) -> Result<Self, String> {
+        let region = Region { guest_address: 0, size_bytes, user_address: 0, file_offset };
+        Self::of(vec![Arc::new(map(may_wait, &region, file)?)])
+    }
+
+    fn of(watched: Vec<Arc<ForeignMemory>>) -> Result<Self, String> {
+        if watched.is_empty() {
+            return Ok(Self::none());
+        }
+        let regions = watched.iter().map(|foreign| Arc::clone(foreign.region())).collect();
+        let memory = GuestMemory::from_arc_regions(regions);
+        let memory = memory.map_err(|error| format!("guest memory cannot be used: {error}"))?;
+        Ok(Self { memory: Arc::new(memory), watched })
+    }
+
+    /// A part of it was taken away.
+    pub(super) fn is_lost(&self) -> bool {
+        self.watched.iter().any(|foreign| foreign.is_lost())
+    }
 }
 
 /// All regions of a guest.
 #[derive(Debug, Default)]
-pub(super) struct Regions(Vec<(Region, Arc<GuestRegionMmap<()>>)>);
+pub(super) struct Regions(Vec<(Region, Arc<ForeignMemory>)>);
 
 impl Regions {
     /// These and no others.
@@ -98,13 +129,8 @@ impl Regions {
     ///
     /// # Errors
     /// Regions overlap.
-    pub(super) fn memory(&self) -> Result<GuestMemory, String> {
-        if self.0.is_empty() {
-            return Ok(GuestMemory::new());
-        }
-        let regions = self.0.iter().map(|(_, mapped)| Arc::clone(mapped)).collect();
-        GuestMemory::from_arc_regions(regions)
-            .map_err(|error| format!("guest memory cannot be used: {error}"))
+    pub(super) fn memory(&self) -> Result<Mapped, String> {
+        Mapped::of(self.0.iter().map(|(_, foreign)| Arc::clone(foreign)).collect())
     }
 
     /// The guest's address of an address in the frontend.

@@ -23,9 +23,9 @@ mod ring;
 mod server;
 mod session;
 
+use memory::Mapped;
 pub(crate) use server::{GuestOptions, GuestServer};
 
-use forebay_export::virtio::GuestMemory;
 use forebay_export::virtio::block::{Device, ID_BYTES};
 use forebay_export::virtio::inflight::Inflight;
 use forebay_export::virtio::ring::{Agreed, Layout};
@@ -69,8 +69,8 @@ pub(crate) enum Order {
     Came(Arrival),
     /// Another one was turned away, with the reason.
     TurnedAway(String),
-    /// The guest has this memory.
-    Memory(Arc<GuestMemory>, Done<()>),
+    /// The guest has this memory; the answer is what it had before, to be unmapped elsewhere.
+    Memory(Mapped, Done<Mapped>),
     /// A ring is to be served.
     Start(Box<Start>, Done<Result<(), String>>),
     /// A ring is to be served, or only kept.
@@ -81,8 +81,8 @@ pub(crate) enum Order {
     Stop(u16, Done<u16>),
     /// On this channel the frontend wants to hear of changes.
     Channel(UnixStream),
-    /// The frontend has gone; answered when all of its requests have ended.
-    Went(Option<String>, Done<()>),
+    /// The frontend has gone; the answer is its memory, when all of its requests have ended.
+    Went(Option<String>, Done<Mapped>),
 }
 
 /// A frontend.
@@ -101,7 +101,8 @@ pub(crate) struct Start {
     agreed: Agreed,
     features: u64,
     base: u16,
-    inflight: Option<Inflight>,
+    /// And the memory that it is in.
+    inflight: Option<(Inflight, Arc<Mapped>)>,
     is_enabled: bool,
     kick: EventCounter,
     call: Option<EventCounter>,

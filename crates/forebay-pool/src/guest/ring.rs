@@ -1,11 +1,13 @@
 //! A ring that is served, with its event counters.
 
+use super::memory::Mapped;
 use super::{Done, Start};
 use forebay_export::virtio::GuestMemory;
 use forebay_export::virtio::block::{BlockRequest, Device};
 use forebay_export::virtio::ring::{Ring, RingError};
 use forebay_io::{EventId, Op, Reactor};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// A ring of the pool's thread.
 #[derive(Debug)]
@@ -26,6 +28,8 @@ pub(super) struct ServedRing {
     pub(super) is_signalling: bool,
     /// Something was completed since it was last asked whether to signal.
     has_completed: bool,
+    /// It is signalled whatever the driver wants: what was completed before may not have been told.
+    owes_signal: bool,
     /// What an earlier process has taken and not completed.
     again: VecDeque<u16>,
     /// Requests taken and not completed.
@@ -33,6 +37,8 @@ pub(super) struct ServedRing {
     /// Who waits for its end.
     pub(super) stopping: Option<Done<u16>>,
     is_broken: bool,
+    /// Where the ring tells which requests were taken. (Behind the ring, which uses it.)
+    inflight: Option<Arc<Mapped>>,
 }
 
 /// What is next in a ring.
@@ -53,6 +59,7 @@ impl ServedRing {
         number: u32,
     ) -> Result<Self, RingError> {
         let Start { layout, agreed, features, base, inflight, is_enabled, kick, call, error, .. } = start;
+        let (inflight, area) = inflight.unzip();
         let (ring, again) = Ring::start(memory, layout, agreed, base, inflight)?;
         let mut add = |counter| reactor.add_event(counter);
         let (kick, call, error) = (add(kick), call.map(&mut add), error.map(&mut add));
@@ -68,11 +75,13 @@ impl ServedRing {
             // What is there already was kicked for when nobody listened.
             is_new: true,
             is_signalling: false,
-            has_completed: false,
+            has_completed: true,
+            owes_signal: true,
             again: again.into(),
             under_way: 0,
             stopping: None,
             is_broken: false,
+            inflight: area,
         })
     }
 
@@ -156,10 +165,17 @@ impl ServedRing {
             return Ok(false);
         }
         self.has_completed = false;
-        let (true, Some(event)) = (self.ring.must_signal(memory)?, self.call) else { return Ok(false) };
+        let is_wanted = self.ring.must_signal(memory)? || self.owes_signal;
+        let (true, Some(event)) = (is_wanted, self.call) else { return Ok(false) };
+        self.owes_signal = false;
         self.is_signalling = true;
         reactor.submit(token, Op::Signal { event });
         Ok(true)
+    }
+
+    /// The memory that tells which requests were taken was taken away.
+    pub(super) fn is_lost(&self) -> bool {
+        self.inflight.as_ref().is_some_and(|area| area.is_lost())
     }
 
     /// Whether the driver has still to be told of something.
@@ -181,8 +197,7 @@ impl ServedRing {
         if let Some(old) = std::mem::replace(&mut self.call, call.map(|call| reactor.add_event(call))) {
             reactor.close_event(old);
         }
-        // What was told to the old one may not have been heard.
-        self.has_completed = true;
+        (self.has_completed, self.owes_signal) = (true, true);
     }
 
     /// Ends it; operations on its counters come back as cancelled.

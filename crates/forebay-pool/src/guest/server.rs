@@ -14,6 +14,7 @@
 //!   what the engine still works on is let end, and only then another frontend is let in.
 
 use super::control::who;
+use super::memory::Mapped;
 use super::requests::{PIECE_BUFFER_BYTES, Part, Pending, Piece, Table};
 use super::ring::{Next, ServedRing};
 use super::{Arrival, Done, Order, RINGS_MAX, Shared, Start};
@@ -85,7 +86,7 @@ pub(crate) struct GuestServer {
     options: GuestOptions,
     shared: Arc<Shared>,
     frontend: Option<Frontend>,
-    memory: Arc<GuestMemory>,
+    memory: Mapped,
     rings: Vec<Option<ServedRing>>,
     /// Rings started so far.
     started: u32,
@@ -100,15 +101,17 @@ pub(crate) struct GuestServer {
     held_bytes: usize,
     /// Where the next turn begins.
     first_ring: usize,
-    /// The last turn has left something.
-    has_more: bool,
+    /// So many requests may still be taken in this turn of the loop.
+    left: usize,
     /// Operations on event counters that are not reported.
     operations: usize,
     /// Who waits until everything has ended.
-    leaving: Option<Done<()>>,
+    leaving: Option<Done<Mapped>>,
     crcs: Vec<u32>,
     notes: Vec<String>,
     is_closing: bool,
+    /// The guest's memory was taken away.
+    is_lost: bool,
     /// The thread that listens ends when this is closed.
     stop: Option<UnixStream>,
 }
@@ -126,7 +129,7 @@ impl GuestServer {
             options,
             shared,
             frontend: None,
-            memory: Arc::new(GuestMemory::new()),
+            memory: Mapped::none(),
             rings: std::iter::repeat_with(|| None).take(usize::from(RINGS_MAX)).collect(),
             started: 0,
             requests: Table::default(),
@@ -136,12 +139,13 @@ impl GuestServer {
             spare_id: spare,
             held_bytes: 0,
             first_ring: 0,
-            has_more: false,
+            left: TURN_MAX,
             operations: 0,
             leaving: None,
             crcs: Vec::new(),
             notes: Vec::new(),
             is_closing: false,
+            is_lost: false,
             stop: Some(stop),
         })
     }
@@ -156,9 +160,9 @@ impl GuestServer {
         std::mem::take(&mut self.notes)
     }
 
-    /// Whether there is work that no completion will lead to.
+    /// Whether there may be work that no completion will lead to.
     pub(crate) fn has_more(&self) -> bool {
-        self.has_more
+        self.left == 0
     }
 
     /// Every request is answered.
@@ -222,8 +226,7 @@ impl GuestServer {
             Order::Came(arrival) => self.came(arrival),
             Order::TurnedAway(what) => self.notes.push(what),
             Order::Memory(memory, done) => {
-                self.memory = memory;
-                let _ = done.try_send(()); // nobody else waits for it
+                let _ = done.try_send(std::mem::replace(&mut self.memory, memory)); // it has room
             }
             Order::Start(start, done) => {
                 let result = self.start(reactor, *start);
@@ -264,7 +267,9 @@ impl GuestServer {
         self.frontend = Some(Frontend { stream, who: who(&cred), channel: None, client });
     }
 
-    fn went(&mut self, reactor: &mut Reactor, why: Option<String>, done: Done<()>) {
+    fn went(&mut self, reactor: &mut Reactor, why: Option<String>, done: Done<Mapped>) {
+        // What this side has ended has its reason already.
+        let why = why.filter(|_| !self.is_lost && !self.is_closing);
         if let (Some(frontend), Some(why)) = (self.frontend.take(), why) {
             self.notes.push(format!("{} is disconnected: {why}", frontend.who));
         }
@@ -274,16 +279,17 @@ impl GuestServer {
         self.waiting.clear();
         self.requests.iter_mut().for_each(|request| request.has_failed = true);
         self.drop_idle();
-        self.has_more = false;
+        self.is_lost = false;
         self.leaving = Some(done);
         self.let_leave();
     }
 
     /// Answers who waits until everything of a frontend that has gone has ended.
     fn let_leave(&mut self) {
-        if self.leaving.is_some() && self.requests.len() == 0 {
-            self.memory = Arc::new(GuestMemory::new());
-            let _ = self.leaving.take().map(|done| done.try_send(()));
+        if self.requests.len() == 0
+            && let Some(done) = self.leaving.take()
+        {
+            let _ = done.try_send(std::mem::replace(&mut self.memory, Mapped::none())); // it has room
         }
     }
 
@@ -294,7 +300,7 @@ impl GuestServer {
     fn start(&mut self, reactor: &mut Reactor, start: Start) -> Result<(), String> {
         let at = usize::from(start.ring);
         self.started = (self.started + 1) % NUMBER_MAX;
-        let ring = ServedRing::start(reactor, &self.memory, start, self.started);
+        let ring = ServedRing::start(reactor, &self.memory.memory, start, self.started);
         self.rings[at] = Some(ring.map_err(|error| error.to_string())?);
         Ok(())
     }
@@ -318,10 +324,8 @@ impl GuestServer {
         let (at, number) = (token & ((1 << NUMBER_SHIFT) - 1), token >> NUMBER_SHIFT & (NUMBER_MAX - 1));
         let Some(ring) = self.ring_mut(at as u16).filter(|ring| ring.number == number) else { return };
         match token >> TOKEN_SHIFT {
-            TOKEN_KICK => {
-                ring.is_watched = false;
-                ring.is_new |= result.is_ok();
-            }
+            // A counter that fails is not asked again: that would be for ever.
+            TOKEN_KICK if result.is_ok() => (ring.is_watched, ring.is_new) = (false, true),
             TOKEN_CALL => ring.is_signalling = false,
             _ => {}
         }
@@ -338,16 +342,15 @@ impl GuestServer {
     ) -> bool {
         let mut started = self.begin_waiting(volumes, reactor, now);
         let device = self.shared.device();
-        let mut left = TURN_MAX;
         let rings = self.rings.len();
         for step in 0..rings {
             let index = (self.first_ring + step) % rings;
-            while left > 0 && self.may_take() {
+            while self.may_take() {
                 let Some(ring) = self.rings[index].as_mut().filter(|ring| ring.is_served()) else { break };
                 let number = ring.number;
-                match ring.next(&self.memory, &device) {
+                match ring.next(&self.memory.memory, &device) {
                     Next::Request(head, request) => {
-                        left -= 1;
+                        self.left -= 1;
                         started |=
                             self.take((index as u16, number), head, request, volumes, reactor, (now, at));
                     }
@@ -357,14 +360,21 @@ impl GuestServer {
             }
             self.watch(reactor, index);
         }
-        self.first_ring = (self.first_ring + 1) % rings;
-        self.has_more = left == 0;
-        self.disconnect_if_closing();
         started
     }
 
+    /// The loop begins another turn.
+    pub(crate) fn renew(&mut self) {
+        self.left = TURN_MAX;
+        self.first_ring = (self.first_ring + 1) % self.rings.len();
+    }
+
     fn may_take(&self) -> bool {
-        self.waiting.is_empty() && self.requests.len() < REQUESTS_MAX && !self.is_closing
+        self.left > 0
+            && self.waiting.is_empty()
+            && self.requests.len() < REQUESTS_MAX
+            && !self.is_closing
+            && !self.is_lost
     }
 
     fn watch(&mut self, reactor: &mut Reactor, index: usize) {
@@ -382,8 +392,11 @@ impl GuestServer {
         if let Some(ring) = &mut self.rings[index] {
             self.operations += usize::from(ring.break_off(reactor, token));
         }
-        let who = self.frontend().unwrap_or("a guest");
-        self.notes.push(format!("ring {index} of {who} is not served any more: {why}"));
+        // Of memory that is gone something else is told.
+        if !self.memory.is_lost() {
+            let who = self.frontend().unwrap_or("a guest");
+            self.notes.push(format!("ring {index} of {who} is not served any more: {why}"));
+        }
         self.end_stopping(reactor, index as u16);
     }
 
@@ -457,7 +470,7 @@ impl GuestServer {
         {
             let bytes = &mut reactor.pool_mut().bytes_mut(buffer)[lead as usize..];
             let bytes = &mut bytes[..part.request.length_bytes as usize];
-            if memory::read(&self.memory, data, part.data_at, bytes).is_err() {
+            if memory::read(&self.memory.memory, data, part.data_at, bytes).is_err() {
                 request.has_failed = true;
                 request.under_way -= 1;
                 self.let_go(reactor.pool_mut(), buffer);
@@ -488,7 +501,8 @@ impl GuestServer {
             self.held_bytes += pool.capacity(buffer);
             return Some(buffer);
         }
-        self.spare.take()
+        // Whoever had it last may have left something to the kernel.
+        self.spare.take_if(|spare| !pool.is_busy(*spare))
     }
 
     fn let_go(&mut self, pool: &mut BufPool, buffer: BufId) {
@@ -515,7 +529,7 @@ impl GuestServer {
                 let lead = (part.request.offset_bytes % BLOCK) as usize;
                 let bytes = &reactor.pool().bytes(buffer)[lead..];
                 let bytes = &bytes[..part.request.length_bytes as usize];
-                request.has_failed |= memory::write(&self.memory, data, part.data_at, bytes).is_err();
+                request.has_failed |= memory::write(&self.memory.memory, data, part.data_at, bytes).is_err();
             }
         }
         if let Some(buffer) = buffer {
@@ -531,7 +545,7 @@ impl GuestServer {
             return; // it failed before all of it was begun, and is answered when its turn comes
         }
         let Some(pending) = self.requests.take(number) else { return };
-        let memory = Arc::clone(&self.memory);
+        let memory = Arc::clone(&self.memory.memory);
         let ring = self.rings[usize::from(pending.ring)].as_mut();
         if let Some(ring) = ring.filter(|ring| ring.number == pending.number) {
             ring.under_way -= 1;
@@ -549,22 +563,35 @@ impl GuestServer {
                 self.end_stopping(reactor, pending.ring);
             }
         }
+        drop(memory);
         self.let_leave();
     }
 
-    /// Signals what has ended in this turn.
+    /// Signals what has ended, and disconnects who is to be.
     pub(crate) fn signal_all(&mut self, reactor: &mut Reactor) {
         (0..self.rings.len()).for_each(|index| self.signal(reactor, index));
+        self.disconnect_if_lost();
+        self.disconnect_if_closing();
     }
 
     fn signal(&mut self, reactor: &mut Reactor, index: usize) {
         let Some(ring) = &self.rings[index] else { return };
         let token = self.token(TOKEN_CALL, ring.number, index);
-        let memory = Arc::clone(&self.memory);
+        let memory = Arc::clone(&self.memory.memory);
         let Some(ring) = &mut self.rings[index] else { return };
         match ring.signal(reactor, &memory, token) {
             Ok(sent) => self.operations += usize::from(sent),
             Err(error) => self.broken(reactor, index, &error.to_string()),
+        }
+    }
+
+    /// A frontend that takes its guest's memory away has no guest any more.
+    fn disconnect_if_lost(&mut self) {
+        let Some(frontend) = self.frontend.as_ref().filter(|_| !self.is_lost) else { return };
+        if self.memory.is_lost() || self.rings.iter().flatten().any(ServedRing::is_lost) {
+            self.notes.push(format!("{} is disconnected: it has cut the memory of its guest", frontend.who));
+            let _ = frontend.stream.shutdown(Shutdown::Both); // it may have gone
+            self.is_lost = true;
         }
     }
 

@@ -6,14 +6,13 @@
 //! - A message that cannot be followed ends the connection, unless it wants to know whether it was
 //!   done.
 
-use super::memory::{Regions, map_area};
+use super::memory::{Mapped, Regions};
 use super::{Done, Order, RINGS_MAX, Shared, Start};
 use crate::may_wait::MayWait;
 use forebay_export::vhost_user::{
     Counter, Header, InflightArea, Message, PROTOCOL_FEATURES, REGIONS_MAX, Region, RingAddresses, ack,
     config, protocol, reply, ring_state,
 };
-use forebay_export::virtio::GuestMemory;
 use forebay_export::virtio::block::feature;
 use forebay_export::virtio::inflight::{Inflight, bytes_for};
 use forebay_export::virtio::ring::{Agreed, Layout, SIZE_MAX};
@@ -54,7 +53,7 @@ pub(super) struct Session<'a> {
     protocol: u64,
     regions: Regions,
     rings: Vec<RingState>,
-    inflight: Option<(InflightArea, Arc<GuestMemory>)>,
+    inflight: Option<(InflightArea, Arc<Mapped>)>,
 }
 
 impl<'a> Session<'a> {
@@ -221,8 +220,8 @@ impl<'a> Session<'a> {
     }
 
     fn give_memory(&self) -> Result<(), String> {
-        let memory = Arc::new(self.regions.memory()?);
-        self.order(|done| Order::Memory(memory, done))
+        let memory = self.regions.memory()?;
+        self.order(|done| Order::Memory(memory, done)).map(drop)
     }
 
     /// Makes memory that tells which requests were taken.
@@ -252,7 +251,7 @@ impl<'a> Session<'a> {
                 "memory of {size_bytes} bytes is not for {rings} rings of {ring_size} requests in flight"
             ));
         }
-        let memory = map_area(self.may_wait, size_bytes, file_offset, file)?;
+        let memory = Mapped::area(self.may_wait, size_bytes, file_offset, file)?;
         self.inflight = Some((area, Arc::new(memory)));
         Ok(())
     }
@@ -325,7 +324,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn inflight_of(&self, ring: u16, size: u16) -> Result<Option<Inflight>, String> {
+    fn inflight_of(&self, ring: u16, size: u16) -> Result<Option<(Inflight, Arc<Mapped>)>, String> {
         let Some((area, memory)) = &self.inflight else { return Ok(None) };
         if ring >= area.rings {
             return Err(format!("ring {ring} has no memory for requests in flight"));
@@ -333,8 +332,9 @@ impl<'a> Session<'a> {
         if size == 0 {
             return Err(format!("ring {ring} has no size"));
         }
-        let inflight = Inflight::open(Arc::clone(memory), ring, area.ring_size, size);
-        inflight.map(Some).map_err(|error| format!("ring {ring}: {error}"))
+        let inflight = Inflight::open(Arc::clone(&memory.memory), ring, area.ring_size, size);
+        let inflight = inflight.map(|inflight| Some((inflight, Arc::clone(memory))));
+        inflight.map_err(|error| format!("ring {ring}: {error}"))
     }
 
     fn stop_ring(&mut self, ring: u32) -> Result<u16, String> {

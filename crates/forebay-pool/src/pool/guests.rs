@@ -1,6 +1,6 @@
 //! Volumes as devices of virtual machines: the `vhost-user:` exports of a pool.
 
-use super::{KIND_GUEST, KIND_SHIFT, Pool, PoolEvent};
+use super::{KIND_GUEST, KIND_SHIFT, Pool};
 use crate::guest::control::Control;
 use crate::guest::{GuestOptions, GuestServer, Order, Shared};
 use crate::may_wait::MayWait;
@@ -12,10 +12,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Such exports of a pool.
 pub(super) const GUESTS_MAX: usize = 64;
+/// An earlier export at the same place has so long to end.
+const ENDING_WITHIN: Duration = Duration::from_secs(10);
 /// Requests of guests have numbers from here on (in the upper half), behind those of block devices.
 const REQUESTS_FROM: u64 = 1 << 11;
 const REQUEST_SHIFT: u32 = 32;
@@ -37,10 +39,12 @@ impl Pool {
         if self.guests.iter().flatten().count() >= GUESTS_MAX {
             return Err(format!("a pool has at most {GUESTS_MAX} vhost-user exports"));
         }
-        let there =
-            self.guests.iter().flatten().any(|guest| guest.path == path && !guest.server.is_closing());
-        let wanted = self.server.must_listen(&Endpoint::Unix(path.to_owned())).filter(|_| !there);
+        let mut there = self.guests.iter().flatten().filter(|guest| guest.path == path);
+        let (is_ending, is_taken) =
+            (there.clone().next().is_some(), there.any(|guest| !guest.server.is_closing()));
+        let wanted = self.server.must_listen(&Endpoint::Unix(path.to_owned())).filter(|_| !is_taken);
         let wanted = wanted.ok_or_else(|| format!("{} is the socket of another export", path.display()))?;
+        let wanted = if is_ending { wanted.within(ENDING_WITHIN) } else { wanted };
         let served = self.served(volume).ok_or("the volume is gone")?;
         let (rules, name) = (Arc::clone(&served.spec.rules), served.spec.name.clone());
         let index = self.guests.iter().position(Option::is_none).unwrap_or(self.guests.len());
@@ -112,9 +116,6 @@ impl Pool {
     /// The thread of an export wants something done. If the export is gone nobody is told, and the
     /// thread ends.
     fn guest_order(&mut self, number: u64, order: Order) {
-        if let Order::TurnedAway(what) = order {
-            return self.server.note_refusal(what);
-        }
         let mut guests = self.guests.iter_mut().flatten();
         if let Some(guest) = guests.find(|guest| guest.number == number) {
             guest.server.follow(&mut self.reactor, order);
@@ -198,19 +199,19 @@ impl Pool {
         self.guests.iter().any(Option::is_some)
     }
 
-    /// Tells what guests have to tell, and forgets exports that are over.
+    /// Tells what guests have to tell, as seldom as what other clients did wrong, and forgets
+    /// exports that are over.
     pub(super) fn look_after_guests(&mut self) {
         let mut notes = Vec::new();
         for slot in &mut self.guests {
             let Some(guest) = slot else { continue };
+            guest.server.renew();
             notes.append(&mut guest.server.take_notes());
             if let Some(guest) = slot.take_if(|guest| guest.server.is_over()) {
                 guest.server.end(self.reactor.pool_mut());
             }
         }
-        for note in notes {
-            self.emit(PoolEvent::Note(note));
-        }
+        notes.into_iter().for_each(|note| self.server.note_refusal(note));
     }
 
     /// Every request of every guest is answered.

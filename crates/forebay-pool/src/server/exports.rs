@@ -110,6 +110,12 @@ pub struct ToListen {
 }
 
 impl ToListen {
+    /// Whoever listens there now is about to end: so long is waited for that.
+    pub(crate) fn within(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
     /// The socket that was kept, or a new one. May wait for whoever resolves names.
     ///
     /// # Errors

@@ -1,0 +1,170 @@
+//! Memory that belongs to another process, and stays readable whatever that one does.
+//!
+//! A file in memory can be cut by whoever has it. Then a look at what was cut off is no error that a
+//! call returns but a signal (`SIGBUS`) that ends the process. Here it ends nothing: the whole
+//! mapping is replaced by empty memory of our own, and marked as lost, as libwayland does it
+//! (`wl_shm_buffer_begin_access`).
+//!
+//! Invariants:
+//! - What is replaced is a mapping that a [`ForeignMemory`] owns. It is unlisted before it is
+//!   unmapped, so an address is never taken for that of an older mapping.
+//! - The handler makes one system call and touches atomics, nothing else. A signal at any other
+//!   address goes to whoever handled it before.
+
+use std::io;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use vm_memory::{GuestMemoryRegion, GuestRegionMmap};
+
+use crate::sys;
+
+/// Mappings at once, of all pools.
+const MAPPINGS_MAX: usize = 8192;
+
+/// A mapping that is watched; none if it begins at zero.
+struct Entry {
+    is_taken: AtomicBool,
+    start: AtomicUsize,
+    end: AtomicUsize,
+    is_lost: AtomicBool,
+}
+
+static TABLE: [Entry; MAPPINGS_MAX] = [const {
+    Entry {
+        is_taken: AtomicBool::new(false),
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        is_lost: AtomicBool::new(false),
+    }
+}; MAPPINGS_MAX];
+
+/// The handler that was there before.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// A mapping of another process's memory.
+#[derive(Debug)]
+pub struct ForeignMemory {
+    region: Arc<GuestRegionMmap<()>>,
+    at: usize,
+}
+
+impl ForeignMemory {
+    /// Watches a mapping that nothing else is in.
+    ///
+    /// # Errors
+    /// There are too many, or the signal cannot be handled.
+    pub fn new(region: GuestRegionMmap<()>) -> io::Result<ForeignMemory> {
+        install()?;
+        let free = |entry: &Entry| !entry.is_taken.swap(true, Ordering::AcqRel);
+        let at = TABLE.iter().position(free).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        let start = region.as_ptr() as usize;
+        TABLE[at].is_lost.store(false, Ordering::Release);
+        TABLE[at].end.store(start + region.len() as usize, Ordering::Release);
+        TABLE[at].start.store(start, Ordering::Release);
+        Ok(ForeignMemory { region: Arc::new(region), at })
+    }
+
+    /// The mapping. Keep this as long as the result is in use: afterwards nobody watches it.
+    pub fn region(&self) -> &Arc<GuestRegionMmap<()>> {
+        &self.region
+    }
+
+    /// Its owner has cut it: what is read of it means nothing, and what is written to it is lost.
+    pub fn is_lost(&self) -> bool {
+        TABLE[self.at].is_lost.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for ForeignMemory {
+    fn drop(&mut self) {
+        TABLE[self.at].start.store(0, Ordering::Release);
+        TABLE[self.at].is_taken.store(false, Ordering::Release);
+    }
+}
+
+/// Handles the signal from now on.
+fn install() -> io::Result<()> {
+    if BEFORE.get().is_some() {
+        return Ok(());
+    }
+    // SAFETY: sigaction is a plain struct for which all zeroes is a value.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: a null action only asks for the one that is there.
+    sys::check(unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) })?;
+    // Another thread that is here too has found the same, or our own handler, which is not kept.
+    let ours = on_bus_error as *const () as usize;
+    if before.sa_sigaction != ours {
+        let _ = BEFORE.set(before);
+    }
+    // SAFETY: as above.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = ours;
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // SAFETY: the handler has the signature that SA_SIGINFO asks for, and does only what a handler
+    // may do.
+    sys::check(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, null_mut()) }).map(drop)
+}
+
+extern "C" fn on_bus_error(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel passes information on this signal, which has an address.
+    let address = unsafe { (*info).si_addr() } as usize;
+    for entry in &TABLE {
+        let (start, end) = (entry.start.load(Ordering::Acquire), entry.end.load(Ordering::Acquire));
+        if start == 0 || !(start..end).contains(&address) {
+            continue;
+        }
+        entry.is_lost.store(true, Ordering::Release);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        // SAFETY: this thread has a pointer into the mapping, so its owner is alive; all access to
+        // it is by copies and atomics that hold no references, and expect that bytes change.
+        let mapped = unsafe { libc::mmap(start as *mut _, end - start, protection, flags, -1, 0) };
+        if mapped != libc::MAP_FAILED {
+            return;
+        }
+    }
+    // Not ours: the access is repeated, and its signal goes where it would have gone.
+    if let Some(before) = BEFORE.get() {
+        // SAFETY: the action was given by the kernel.
+        unsafe { libc::sigaction(libc::SIGBUS, before, null_mut()) };
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use std::fs::File;
+    use vm_memory::{Bytes, FileOffset, GuestAddress, MemoryRegionAddress};
+
+    #[test]
+    fn memory_that_is_cut_is_lost_and_nothing_else_is() {
+        let mapped = |bytes: u64| {
+            let file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
+            ftruncate(&file, bytes).unwrap();
+            let place = FileOffset::new(file.try_clone().unwrap(), 0);
+            let region = GuestRegionMmap::from_range(GuestAddress(0), bytes as usize, Some(place)).unwrap();
+            (file, ForeignMemory::new(region).unwrap())
+        };
+        let (cut, first) = mapped(64 << 10);
+        let (_whole, second) = mapped(64 << 10);
+        let at = MemoryRegionAddress(0x9000);
+        first.region().write_obj(7u64, at).unwrap();
+        second.region().write_obj(8u64, at).unwrap();
+        ftruncate(&cut, 4096).unwrap();
+        assert!(!first.is_lost(), "nobody has looked yet");
+        let looked = std::thread::scope(|scope| {
+            let look = || first.region().read_obj::<u64>(at).unwrap();
+            [scope.spawn(look), scope.spawn(look)].map(|thread| thread.join().unwrap())
+        });
+        assert_eq!((looked, first.is_lost()), ([0, 0], true));
+        first.region().write_obj(9u64, MemoryRegionAddress(0)).unwrap();
+        assert_eq!((second.region().read_obj::<u64>(at).unwrap(), second.is_lost()), (8, false));
+        drop(first);
+        let (_file, third) = mapped(64 << 10);
+        assert!(!third.is_lost(), "a new mapping begins anew");
+    }
+}
