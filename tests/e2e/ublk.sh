@@ -46,6 +46,9 @@ backing = "file:$T/db.img"
 exports = ["ublk:"]
 END
 
+# Whatever happens: a device that waits for its daemon would hang whoever comes next.
+on_exit 'kill -9 $DAEMON; sleep 1; "$FOREBAY" ublk remove db --force'
+
 device_number() { readlink "$DEVICE" | sed 's|^/dev/ublkb||'; }
 no_errors() {
     if dmesg | grep -E 'I/O error|EXT4-fs error|Buffer I/O'; then fail "the kernel met I/O errors: $1"; fi
@@ -88,20 +91,25 @@ done
 wait "$LOAD" || { cat "$T/fio-load.out"; fail "the load met an error"; }
 no_errors "kill -9"
 
-say "a start that cannot make all exports harms nobody"
+say "a start that cannot make all exports leaves it alone, and a later attempt goes on"
+sync -f "$MOUNT"
+ask flush db # or it could not be detached again
 crash
 cp "$T/forebay.toml" "$T/right.toml"
 sed -i "s|^exports = .*|exports = [\"ublk:\", \"nbd+unix:///db?socket=$T/none/db.sock\"]|" "$T/forebay.toml"
 serve
 grep -q "cannot export db" "$T/stderr" || fail "the volume is attached: $(cat "$T/stderr")"
+eventually 20 grep -q "/dev/ublkb$NUMBER stays, and its users wait.*$DEVICE is mounted" "$T/stderr" || fail "nothing says so: $(cat "$T/stderr")"
 (echo more >"$MOUNT/waits" && sync -f "$MOUNT") &
 WRITER=$!
-sleep 2
-crash
-cp "$T/right.toml" "$T/forebay.toml"
-serve
+sleep 1
+mkdir "$T/none"
+ask reload
+eventually 60 grep -q 'ready: nbd' "$T/stderr" || fail "the volume is not attached: $(cat "$T/stderr")"
 wait "$WRITER" || fail "a write over a failed start"
 [ "$(device_number)" = "$NUMBER" ] || fail "it is another device"
+cp "$T/right.toml" "$T/forebay.toml"
+rm -r "$T/none"
 no_errors "a failed start"
 
 say "SIGTERM: it stays for those who use it, and the next start goes on"

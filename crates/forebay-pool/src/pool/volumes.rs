@@ -400,7 +400,8 @@ impl Pool {
             // Nothing was written to it yet: what was cached before stays for the next attempt. So
             // does a block device that is used since before this start.
             if let Err(error) = self.begin_detach(id, DetachHow::Keep, None, Fate::RemoveUnused) {
-                self.emit(PoolEvent::Note(format!("it stays as it is: {}", error.what)));
+                let name = self.name_of(id);
+                self.emit(PoolEvent::Note(format!("the exports that {name} has stay: {}", error.what)));
             }
         }
     }
