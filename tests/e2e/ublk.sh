@@ -39,6 +39,7 @@ need mkfs.ext4 fsck.ext4 resize2fs fio blkdiscard fstrim
 
 DEVICE=/dev/forebay/db MOUNT=$T/mnt
 truncate -s 160M "$T/db.img"
+truncate -s 32M "$T/half.img"
 mkdir "$MOUNT"
 config <<END
 [pool.fast]
@@ -49,6 +50,9 @@ pool = "fast"
 backing = "file:$T/db.img"
 exports = ["ublk:"]
 END
+
+# Whatever happens: a device that waits for its daemon would hang whoever comes next.
+on_exit 'kill -9 $DAEMON; sleep 1; "$FOREBAY" ublk remove db --force'
 
 device_number() { readlink "$DEVICE" | sed 's|^/dev/ublkb||'; }
 no_errors() {
@@ -91,6 +95,27 @@ for _ in 1 2; do
 done
 wait "$LOAD" || { cat "$T/fio-load.out"; fail "the load met an error"; }
 no_errors "kill -9"
+
+say "a start that cannot make all exports leaves it alone, and a later attempt goes on"
+sync -f "$MOUNT"
+ask flush db # or it could not be detached again
+crash
+cp "$T/forebay.toml" "$T/right.toml"
+sed -i "s|^exports = .*|exports = [\"ublk:\", \"nbd+unix:///db?socket=$T/none/db.sock\"]|" "$T/forebay.toml"
+serve
+grep -q "cannot export db" "$T/stderr" || fail "the volume is attached: $(cat "$T/stderr")"
+eventually 20 grep -q "/dev/ublkb$NUMBER stays, and its users wait.*$DEVICE is mounted" "$T/stderr" || fail "nothing says so: $(cat "$T/stderr")"
+(echo more >"$MOUNT/waits" && sync -f "$MOUNT") &
+WRITER=$!
+sleep 1
+mkdir "$T/none"
+ask reload
+eventually 60 grep -q 'ready: nbd' "$T/stderr" || fail "the volume is not attached: $(cat "$T/stderr")"
+wait "$WRITER" || fail "a write over a failed start"
+[ "$(device_number)" = "$NUMBER" ] || fail "it is another device"
+cp "$T/right.toml" "$T/forebay.toml"
+rm -r "$T/none"
+no_errors "a failed start"
 
 say "SIGTERM: it stays for those who use it, and the next start goes on"
 random_file "$T/data" 8
@@ -167,6 +192,10 @@ fio --name=raw --filename="$OTHER" --size=64M --rw=randwrite --bsrange=512-1M --
 blkdiscard --offset $((64 << 20)) --length $((32 << 20)) "$OTHER" || fail "discard"
 blkdiscard --zeroout --offset $((64 << 20)) --length $((32 << 20)) "$OTHER" || fail "zeroes"
 cmp -n $((32 << 20)) -i $((64 << 20)):0 "$OTHER" /dev/zero || fail "what was made zeroes is not"
+say "an attach that fails leaves no device"
+refused 1 "cannot export half" "$FOREBAY" volume attach half --backing "file:$T/half.img" --export ublk:half \
+    --export "nbd+unix:///half?socket=$T/none/half.sock" --admin "$ADMIN"
+eventually 20 test ! -L /dev/forebay/half || fail "the name is still there"
 say "--force takes it away under those who have it open"
 exec 7<"$OTHER"
 ask volume detach db --force

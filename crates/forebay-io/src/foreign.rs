@@ -1,7 +1,7 @@
 //! Memory that belongs to another process, and stays readable whatever that one does.
 //!
-//! A file in memory can be cut by whoever has it. Then a look at what was cut off is no error that a
-//! call returns but a signal (`SIGBUS`) that ends the process. Here it ends nothing: the whole
+//! A file in memory can be cut by whoever has it. Then a look at what was cut off is no error that
+//! a call returns but a signal (`SIGBUS`) that ends the process. Here it ends nothing: the whole
 //! mapping is replaced by empty memory of our own, and marked as lost, as libwayland does it
 //! (`wl_shm_buffer_begin_access`).
 //!

@@ -5,8 +5,9 @@
 //! file before it can be removed.
 //!
 //! A device in use outlives the pool. At an orderly stop, and for a successor, it is left to the
-//! next process, which finds it again. Its users wait meanwhile, as after `kill -9`. One that
-//! nobody uses is removed at a stop.
+//! next process, which finds it again. Its users wait meanwhile, as after `kill -9`. So they do
+//! where the volume could not be attached as a whole, until it is. A device that nobody uses is
+//! removed then, and at a stop.
 
 use super::{KIND_SHIFT, KIND_UBLK, Pool, PoolEvent, Users};
 use crate::may_wait::MayWait;
@@ -41,7 +42,10 @@ pub(super) struct Block {
     uri: ExportUri,
     /// Tells it from all others that there were.
     number: u64,
+    mark: u64,
     phase: Phase,
+    /// A thread finds out whether it is used, and removes it if not.
+    deciding: bool,
     /// The thread that makes it has ended.
     settled: bool,
     /// It was served, and is gone.
@@ -59,7 +63,7 @@ enum Phase {
     Serving,
     /// It is being removed.
     Going,
-    /// Another process goes on with it.
+    /// Another process goes on with it, or this one later.
     Left,
 }
 
@@ -106,9 +110,14 @@ impl Backend for DeviceBackend<'_> {
 impl Pool {
     // --- making
 
-    /// Begins to make a volume a block device; [`Pool::exported`] is told the end.
-    pub(super) fn begin_ublk(&mut self, volume: VolumeId, uri: &ExportUri) -> Result<(), String> {
+    /// Begins to make a volume a block device; [`Pool::exported`] is told the end. If its device is
+    /// there, because it was in use when the volume could not be attached, its name is given at
+    /// once.
+    pub(super) fn begin_ublk(&mut self, volume: VolumeId, uri: &ExportUri) -> Result<Option<String>, String> {
         let spec = self.ublk_spec(volume, uri)?;
+        if let Some(name) = self.resume_ublk(volume, &spec) {
+            return Ok(Some(name));
+        }
         let there = self.mounts.iter().flatten().count() + self.mounting.len();
         if there + self.blocks.iter().flatten().count() >= usize::from(MOUNTS_MAX) {
             return Err(format!("a pool has at most {MOUNTS_MAX} block devices and FUSE files"));
@@ -121,7 +130,7 @@ impl Pool {
             )
         })?;
         self.blocks_made += 1;
-        let (number, size_bytes) = (self.blocks_made, spec.size_bytes);
+        let (number, mark, size_bytes) = (self.blocks_made, spec.mark, spec.size_bytes);
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
         let work = move |may_wait: &MayWait| {
             let made = prepare(may_wait, spec).and_then(|(prepared, channel)| {
@@ -149,7 +158,9 @@ impl Pool {
             volume,
             uri: uri.clone(),
             number,
+            mark,
             phase: Phase::Making,
+            deciding: false,
             settled: false,
             has_ended: false,
             size_bytes,
@@ -161,7 +172,22 @@ impl Pool {
             Some(index) => self.blocks[index] = Some(block),
             None => self.blocks.push(Some(block)),
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// Goes on with a device that was left.
+    fn resume_ublk(&mut self, volume: VolumeId, spec: &DeviceSpec) -> Option<String> {
+        let rules = self.served(volume).map(|served| Arc::clone(&served.spec.rules))?;
+        let is_it =
+            |block: &&mut Block| block.phase == Phase::Left && block.mark == spec.mark && !block.deciding;
+        let block = self.blocks.iter_mut().flatten().find(is_it)?;
+        let (device, serving) = (block.device.as_ref()?, block.serving.as_mut()?);
+        let path = device.path().display().to_string();
+        serving.server.resume(volume, spec.size_bytes);
+        serving.client = Client::new(rules, format!("ublk:{}", spec.name), Identity::unknown());
+        (block.volume, block.phase) = (volume, Phase::Serving);
+        self.resize_ublks(volume, spec.size_bytes);
+        Some(path)
     }
 
     fn ublk_spec(&self, volume: VolumeId, uri: &ExportUri) -> Result<DeviceSpec, String> {
@@ -364,26 +390,35 @@ impl Pool {
                 self.ublk_chore(move |may_wait| device.remove(may_wait, claim));
             }
             Fate::RemoveUnused => {
+                block.deciding = true;
                 let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
                 self.ublk_chore(move |may_wait| {
-                    let claims = Users::of_devices(may_wait, std::slice::from_ref(&device)).map_err(|users| {
+                    let unused = Users::of_devices(may_wait, std::slice::from_ref(&device));
+                    let is_unused = unused.is_ok();
+                    // What it has got until now would keep it from being stopped.
+                    let _ = tasks.send(Box::new(move |pool: &mut Self| pool.ublk_decided(number, is_unused)));
+                    waker.wake();
+                    let claims = unused.map_err(|users| {
                         let node = device.number();
                         format!("/dev/ublkb{node} stays, and its users wait until the volume is served again: {users}")
                     })?;
-                    let Some((_, claim)) = claims.into_iter().next() else { return Ok(()) }; // it is gone
-                    // What it has got until now would keep it from being stopped.
-                    let _ = tasks.send(Box::new(move |pool: &mut Self| pool.refuse_ublk(number)));
-                    waker.wake();
-                    device.remove(may_wait, Some(claim))
+                    match claims.into_iter().next() {
+                        Some((_, claim)) => device.remove(may_wait, Some(claim)),
+                        None => Ok(()), // it is gone
+                    }
                 });
             }
         }
     }
 
-    /// Nobody has mounted a device that would have been left: it is removed.
-    fn refuse_ublk(&mut self, number: u64) {
+    /// Whether somebody uses a device that would be left. If not it is removed.
+    fn ublk_decided(&mut self, number: u64, is_unused: bool) {
         let Some(index) = self.ublk_at(number) else { return };
         let Some(Some(block)) = self.blocks.get_mut(index) else { return };
+        block.deciding = false;
+        if !is_unused {
+            return;
+        }
         block.phase = Phase::Going;
         if let Some(Serving { server, ublk, .. }) = &mut block.serving {
             server.refuse(&mut OnReactor { reactor: &mut self.reactor, ublk: *ublk });

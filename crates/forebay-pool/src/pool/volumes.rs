@@ -397,8 +397,12 @@ impl Pool {
         // then it has.
         let unwanted = waiting.is_some_and(|waiting| waiting.try_send(result).is_err());
         if failed || unwanted {
-            // Nothing was written to it yet: what was cached before stays for the next attempt.
-            let _ = self.begin_detach(id, DetachHow::Keep, None, Vec::new());
+            // Nothing was written to it yet: what was cached before stays for the next attempt. So
+            // does a block device that is used since before this start.
+            if let Err(error) = self.begin_detach(id, DetachHow::Keep, None, Fate::RemoveUnused) {
+                let name = self.name_of(id);
+                self.emit(PoolEvent::Note(format!("the exports that {name} has stay: {}", error.what)));
+            }
         }
     }
 
@@ -417,7 +421,7 @@ impl Pool {
                 None => self.offer(id, uri, &mut None).map(Some),
             },
             ExportUri::Fuse { path } => self.begin_mount(id, path).map(|()| None),
-            ExportUri::Ublk { .. } => self.begin_ublk(id, uri).map(|()| None),
+            ExportUri::Ublk { .. } => self.begin_ublk(id, uri),
             ExportUri::VhostUser { path } => self.begin_guest(id, path).map(|()| None),
         }
     }
@@ -533,7 +537,7 @@ impl Pool {
                 Err(users.refuse("detach", name))
             }
             Some(VolumeState::Serving | VolumeState::Draining) => {
-                self.begin_detach(id, how, Some(done.clone()), claims)
+                self.begin_detach(id, how, Some(done.clone()), Fate::Remove(claims))
             }
             _ => {
                 crate::time_limit::let_go(claims);
@@ -551,16 +555,18 @@ impl Pool {
         id: VolumeId,
         how: DetachHow,
         done: Option<Done>,
-        claims: Claims,
+        devices: Fate,
     ) -> Result<(), AdminError> {
         let name = self.served(id).map(|served| served.spec.name.clone()).unwrap_or_default();
         let now = self.io.now();
         if let Err(error) = self.engine.detach_volume(now, id, how) {
-            crate::time_limit::let_go(claims);
+            if let Fate::Remove(claims) = devices {
+                crate::time_limit::let_go(claims);
+            }
             return Err(refused("detach", &name, &error));
         }
         self.unmount(Some(id));
-        self.end_ublks(Some(id), Fate::Remove(claims));
+        self.end_ublks(Some(id), devices);
         self.close_guests(Some(id));
         self.server.withdraw(&mut self.reactor, id);
         self.clear_sockets();

@@ -197,6 +197,18 @@ impl UblkServer {
         }
     }
 
+    /// This server goes on after all, with what was left to another one.
+    pub fn resume(&mut self, volume: VolumeId, size_bytes: u64) {
+        (self.mode, self.options.volume, self.options.size_bytes) = (Mode::Serving, volume, size_bytes);
+        for tag in 0..self.options.depth {
+            let state = &mut self.tags[usize::from(tag)];
+            if *state == Tag::Left {
+                *state = Tag::Arrived;
+                self.arrived.push(tag);
+            }
+        }
+    }
+
     /// No other server will go on: what was left fails, and what comes from now on.
     pub fn refuse(&mut self, kernel: &mut dyn Kernel) {
         self.mode = Mode::Refusing;

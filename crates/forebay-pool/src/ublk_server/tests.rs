@@ -222,6 +222,13 @@ fn what_is_left_to_another_server_is_not_answered() {
     assert!(!server.turn(&mut backend, &mut kernel), "nothing more is begun");
     assert_eq!((kernel.commands.get(&2), kernel.commands.get(&3)), (None, None));
     assert!(server.is_quiet() && !server.is_over());
+    // The same server goes on, and leaves them again.
+    server.resume(VolumeId(3), SIZE);
+    assert!(server.turn(&mut backend, &mut kernel));
+    let again: Vec<RequestId> = backend.0.drain(..).map(|given| given.0).collect();
+    assert_eq!(again, [1, 2, 3].map(|tag| RequestId(REQUESTS | tag)), "all that was left is begun");
+    server.leave();
+    again.into_iter().for_each(|id| server.replied(&mut kernel, id, Err(RequestError::Shutdown)));
     // Nobody uses the device after all.
     server.refuse(&mut kernel);
     assert_eq!([1, 2, 3].map(|tag| kernel.commands[&tag]), [Some(-5); 3]);
