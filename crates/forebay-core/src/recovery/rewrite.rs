@@ -8,8 +8,9 @@
 //! opening checkpoint relies on (I72). A crash in between leaves of every sector what was durable
 //! or what was read, as before.
 //!
-//! Batches of fills are left out: what a crash takes of them is cached no more, that is all. Of a
-//! mirrored cache each member that counts is given its own copy again.
+//! Batches of fills are left out: what a crash takes of them is cached no more, that is all. What a
+//! failed flush dropped of them may be found by a later read, and is told as a damaged block that
+//! the backing store has. Of a mirrored cache each member that counts is given its own copy again.
 
 use crate::api::DeviceFailure;
 use crate::api::open_error::OpenError;

@@ -260,6 +260,8 @@ pub struct SimDevice {
     dead: Option<Death>,
     /// A failed flush dropped something.
     dropped: bool,
+    /// One did so at any time, also before a restart.
+    ever_dropped: bool,
     /// Rates of faults; change them at any time.
     pub faults: Faults,
     /// Times of operations.
@@ -289,6 +291,7 @@ impl SimDevice {
             misread: (0, 0),
             dead: None,
             dropped: false,
+            ever_dropped: false,
             faults: Faults::default(),
             latency,
             misdirect_from: 0,
@@ -370,6 +373,14 @@ impl SimDevice {
     #[must_use]
     pub fn has_dropped(&self) -> bool {
         self.dropped
+    }
+
+    /// A failed flush has dropped something, at any time. A start writes dirty data again that may
+    /// have been dropped, and fills not (I72): one of those may be found damaged later, and is
+    /// cached no more.
+    #[must_use]
+    pub fn has_ever_dropped(&self) -> bool {
+        self.ever_dropped
     }
 
     fn takes_no_writes(&self) -> bool {
@@ -500,7 +511,9 @@ impl SimDevice {
         if drops || rng.ppm(self.faults.flush_error) {
             if drops || self.faults.flush_drops {
                 self.dropped |= drops;
+                let before = self.fragments.len();
                 self.fragments.retain(|fragment| fragment.landing > covered || rng.chance(1, 2));
+                self.ever_dropped |= self.fragments.len() < before;
             }
             return false;
         }

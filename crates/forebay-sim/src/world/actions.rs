@@ -6,7 +6,7 @@
 use super::World;
 use super::state::{Flight, FlightKind, Sampled};
 use crate::cipher::{self, CacheWrite};
-use crate::device::{OpKind, WriteEnd};
+use crate::device::{OpKind, SimDevice, WriteEnd};
 use crate::disks::{AttachState, CACHE, device_of};
 use crate::ensure::ensure;
 use crate::memory::{JUNK, overlap};
@@ -565,7 +565,9 @@ impl World {
                 self.counters.damaged_blocks += 1;
                 self.books.note_damage();
                 self.check_scrubbed()?;
-                ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing was damaged");
+                let fill_was_dropped = !lost && self.disks.devices.iter().any(SimDevice::has_ever_dropped);
+                let may_be = cache_errors > 0 || self.disks.damaged || fill_was_dropped;
+                ensure!(may_be, "{notice:?}, but nothing was damaged");
                 ensure!(!lost || self.plan.mirror.is_none(), "{notice:?}, but there is another member");
                 ensure!(!lost || self.plan.outage.is_none(), "{notice:?}, but the device answers again");
             }
