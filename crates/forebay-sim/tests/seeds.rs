@@ -79,7 +79,16 @@ const SEEDS: &[(u64, u64, &str)] = &[
         38,
         "a write past the cache was merged as far as the old end of a volume, and written as far as the new one",
     ),
-    (224_316_074, 35, "the simulator forgot that a failed flush had dropped a fill that is not written again"),
+    (
+        224_316_074,
+        35,
+        "the simulator forgot that a failed flush had dropped a fill that is not written again",
+    ),
+    (
+        397_560_875,
+        9,
+        "the simulator waited for the drain of a cache that had failed and whose owner records nothing",
+    ),
 ];
 
 #[test]
