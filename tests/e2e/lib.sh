@@ -96,6 +96,13 @@ verifies() {
         --output="$T/fio-$name.out" "$@") && ! grep -Eq '^(verify|crc32c): |err= *[1-9]' "$T/fio-$name.out"
 }
 
+# verifies_files NAME FOLDER SECONDS: as `verifies`, on a file system: random writes of random numbers that are read back and
+# compared, with FLUSHes among them.
+verifies_files() {
+    verifies "$1" --directory="$2" --size=24M --rw=randwrite --bsrange=512-64k --blockalign=512 --ioengine=io_uring \
+        --iodepth=16 --direct=1 --fsync=64 --verify_backlog=256 --time_based --runtime="$3" --randrepeat=0
+}
+
 [ -x "$FOREBAY" ] || fail "no binary at $FOREBAY: build it with cargo build --release, or set FOREBAY"
 
 # make_backing SIZE: an empty backing store.

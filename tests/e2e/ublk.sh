@@ -58,12 +58,7 @@ device_number() { readlink "$DEVICE" | sed 's|^/dev/ublkb||'; }
 no_errors() {
     if dmesg | grep -E 'I/O error|EXT4-fs error|Buffer I/O'; then fail "the kernel met I/O errors: $1"; fi
 }
-# verified NAME SECONDS: random writes with random numbers that are read back and compared, with FLUSHes among them.
-verified() {
-    fio --name="$1" --directory="$MOUNT" --size=24M --rw=randwrite --bsrange=512-64k --bs_unaligned=0 --blockalign=512 \
-        --ioengine=io_uring --iodepth=16 --direct=1 --fsync=64 --verify=crc32c --verify_fatal=1 --verify_backlog=256 \
-        --time_based --runtime="$2" --randrepeat=0 --minimal >"$T/fio-$1.out" 2>&1
-}
+verified() { verifies_files "$1" "$MOUNT" "$2"; } # NAME SECONDS
 
 say "it is there, with the size and blocks of its backing store"
 serve

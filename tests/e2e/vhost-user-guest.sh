@@ -6,10 +6,8 @@ if [ -n "${IN_GUEST:-}" ]; then
     MOUNT=/run/mnt OUT=/run/out
     mkdir -p "$MOUNT"
     verified() { # NAME SECONDS
-        fio --name="$1" --directory="$MOUNT" --size=24M --rw=randwrite --bsrange=512-64k --bs_unaligned=0 --blockalign=512 \
-            --ioengine=io_uring --iodepth=16 --direct=1 --fsync=64 --verify=crc32c --verify_fatal=1 --verify_backlog=256 \
-            --time_based --runtime="$2" --randrepeat=0 --minimal >"$OUT/fio-$1.out" 2>&1 || {
-            cat "$OUT/fio-$1.out"
+        verifies_files "$1" "$MOUNT" "$2" || {
+            cat "$T/fio-$1.out"
             fail "fio $1"
         }
     }
