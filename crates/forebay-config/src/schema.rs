@@ -108,11 +108,15 @@ fn of_kind(kind: &ValueKind) -> Value {
         }
         ValueKind::Choice(choices) => words(choices),
         ValueKind::Percent { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
-        ValueKind::Count { min, max, zero: None, .. } => {
-            json!({ "type": "integer", "minimum": min, "maximum": max })
-        }
-        ValueKind::Count { min, max, zero: Some(zero), .. } => {
-            json!({ "anyOf": [{ "type": "integer", "minimum": min, "maximum": max }, { "const": zero }] })
+        ValueKind::Count { min, max, zero, auto, .. } => {
+            let number = json!({ "type": "integer", "minimum": min, "maximum": max });
+            let words: Vec<_> = zero.into_iter().chain(auto.then_some("auto")).collect();
+            if words.is_empty() {
+                return number;
+            }
+            let words = words.into_iter().map(|word| json!({ "const": word }));
+            let ways: Vec<_> = [number].into_iter().chain(words).collect();
+            json!({ "anyOf": ways })
         }
         ValueKind::Size { min, max, auto, .. } => {
             let mut ways = vec![

@@ -210,6 +210,12 @@ impl FromValue for u32 {
     }
 }
 
+impl FromValue for Option<u32> {
+    fn from_value(value: Value) -> Option<Self> {
+        if value == Value::Auto { Some(None) } else { u32::from_value(value).map(Some) }
+    }
+}
+
 impl FromValue for ByteSize {
     fn from_value(value: Value) -> Option<Self> {
         if let Value::Size(size) = value { Some(size) } else { None }
@@ -297,7 +303,7 @@ const fn percent(min: u64, max: u64) -> ValueKind {
 }
 
 const fn count(min: u64, max: u64, unit: &'static str) -> ValueKind {
-    ValueKind::Count { min, max, unit, zero: None }
+    ValueKind::Count { min, max, unit, zero: None, auto: false }
 }
 
 const fn size(min: u64, max: u64) -> ValueKind {
@@ -320,9 +326,14 @@ const fn words(name: &'static str, words: &'static [(&'static str, &'static str)
 const DAYS_30: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Shortest time that makes sense for what the engine looks at many times a second.
 const MS: Duration = Duration::from_millis(1);
-const IOPS: ValueKind =
-    ValueKind::Count { min: 0, max: 10_000_000, unit: "operations per second", zero: Some("unlimited") };
-const KIB: ValueKind = ValueKind::Count { min: 0, max: 1 << 30, unit: "KiB", zero: Some("off") };
+const IOPS: ValueKind = ValueKind::Count {
+    min: 0,
+    max: 10_000_000,
+    unit: "operations per second",
+    zero: Some("unlimited"),
+    auto: false,
+};
+const KIB: ValueKind = ValueKind::Count { min: 0, max: 1 << 30, unit: "KiB", zero: Some("off"), auto: false };
 
 tunables! {
     /// Settings of one volume, checked.
@@ -396,6 +407,11 @@ tunables! {
             "poll at most this long for completions before sleeping; how long is learned, an idle pool sleeps";
         nice_boost: u32 = "10", count(0, 20, "steps"), AtStart,
             "put the pool's thread above others by so much niceness, if the process may; 0: not";
+        io_threads: Option<u32> = "auto",
+            ValueKind::Count { min: 0, max: 16, unit: "threads", zero: None, auto: true }, AtStart,
+            "threads that carry out what the pool's thread has no time for; auto: one for four processors, four at most";
+        io_threads_busy_pct: u32 = "90", percent(0, 100), AtStart,
+            "they get work if the pool's thread is busy for this share of the time; 0: always everything";
         io: IoEngine = "auto", ValueKind::Choice(IoEngine::CHOICES), AtStart,
             "how operations reach the kernel";
         emulate_cache: Option<DeviceModel> = "none", ValueKind::Device, AtStart,

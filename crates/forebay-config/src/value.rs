@@ -45,6 +45,8 @@ pub enum ValueKind {
         unit: &'static str,
         /// What 0 means, if not simply none.
         zero: Option<&'static str>,
+        /// `auto` is possible too.
+        auto: bool,
     },
     /// A number of bytes.
     Size {
@@ -152,6 +154,7 @@ impl ValueKind {
             ValueKind::Choice(choices) => choose(choices, text),
             ValueKind::Percent { .. } => self.number(text.strip_suffix('%').unwrap_or(text)),
             ValueKind::Count { zero: Some(zero), .. } if text == zero => Ok(Value::Count(0)),
+            ValueKind::Count { auto: true, .. } if text == "auto" => Ok(Value::Auto),
             ValueKind::Count { .. } => self.number(text),
             ValueKind::Size { auto: true, .. } if text == "auto" => Ok(Value::Auto),
             ValueKind::Rate if matches!(text, "off" | "unlimited") => Ok(Value::Size(ByteSize(0))),
@@ -217,9 +220,9 @@ impl ValueKind {
         match *self {
             ValueKind::Choice(choices) => names(choices).join(", "),
             ValueKind::Percent { min, max } => format!("{min} to {max} percent"),
-            ValueKind::Count { min, max, unit, zero: None } => join(&format!("{min} to {max}"), unit),
-            ValueKind::Count { min, max, unit, zero: Some(zero) } => {
-                join(&format!("{min} to {max}"), unit) + &format!(" (0: {zero})")
+            ValueKind::Count { min, max, unit, zero, auto } => {
+                let zero = zero.map_or_else(String::new, |zero| format!(" (0: {zero})"));
+                join(&format!("{min} to {max}"), unit) + &zero + if auto { ", or auto" } else { "" }
             }
             ValueKind::Size { min, max, power_of_two, auto } => format!(
                 "{} to {}{}{}",
@@ -359,7 +362,8 @@ impl fmt::Display for Value {
 mod tests {
     use super::*;
 
-    const COUNT: ValueKind = ValueKind::Count { min: 0, max: 10, unit: "things", zero: Some("off") };
+    const COUNT: ValueKind =
+        ValueKind::Count { min: 0, max: 10, unit: "things", zero: Some("off"), auto: true };
     const TIME: ValueKind =
         ValueKind::Duration { min: Duration::ZERO, max: Duration::from_secs(60), off: true };
 
@@ -370,6 +374,7 @@ mod tests {
         assert_eq!(size.parse("auto"), Ok(Value::Auto));
         assert_eq!(ValueKind::Percent { min: 0, max: 100 }.parse(" 70% "), Ok(Value::Count(70)));
         assert_eq!(COUNT.parse("off"), Ok(Value::Count(0)));
+        assert_eq!(COUNT.parse("auto"), Ok(Value::Auto));
         assert_eq!(ValueKind::Rate.parse("10MiB/s"), Ok(Value::Size(ByteSize(10 << 20))));
         assert_eq!(TIME.parse("1min"), Ok(Value::Duration(Duration::from_secs(60))));
         assert_eq!(TIME.parse("off"), Ok(Value::Off));
@@ -378,8 +383,11 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_what_is_right() {
         let says = |kind: ValueKind, text: &str| kind.parse(text).unwrap_err().to_string();
-        assert_eq!(says(COUNT, "11"), "11 is out of range; allowed: 0 to 10 things (0: off)");
-        assert_eq!(says(COUNT, "-1"), "\"-1\" is not a whole number; allowed: 0 to 10 things (0: off)");
+        assert_eq!(says(COUNT, "11"), "11 is out of range; allowed: 0 to 10 things (0: off), or auto");
+        assert_eq!(
+            says(COUNT, "-1"),
+            "\"-1\" is not a whole number; allowed: 0 to 10 things (0: off), or auto"
+        );
         assert!(says(TIME, "2h").contains("2h is out of range"), "{}", says(TIME, "2h"));
         assert!(says(TIME, "0s").contains("write off"));
         assert!(says(TIME, "30").contains("30s"));

@@ -266,6 +266,15 @@ impl BufPool {
         out.extend(bytes.chunks(CRC_BLOCK_BYTES).map(crc32c::crc32c));
     }
 
+    /// As `crc32c_blocks`, of a pinned span of which nothing is under way any more.
+    pub(crate) fn crc32c_pinned(&self, span: Span, out: &mut Vec<u32>) {
+        let memory = self.address_of_pinned(span);
+        // SAFETY: the span is pinned, hence inside live memory; its step is back, so the kernel is
+        // done with it.
+        let bytes = unsafe { std::slice::from_raw_parts(memory, span.len as usize) };
+        out.extend(bytes.chunks(CRC_BLOCK_BYTES).map(crc32c::crc32c));
+    }
+
     /// Lets `change` work on the bytes of the span where they lie.
     ///
     /// # Panics

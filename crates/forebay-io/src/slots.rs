@@ -10,6 +10,7 @@
 
 use crate::buffer::{BufPool, KernelUse, Span};
 use crate::error::IoFailure;
+use std::cell::UnsafeCell;
 
 /// Vectors per system call (`UIO_MAXIOV`). Longer lists become several sequential steps.
 pub(crate) const IOV_MAX: usize = 1024;
@@ -96,6 +97,11 @@ pub(crate) struct Slot {
     pub(crate) model_pending: bool,
     /// So many of its last steps did nothing, and said that they may be tried again.
     pub(crate) in_vain: u32,
+    /// A read whose checksums are wanted.
+    pub(crate) wants_checksums: bool,
+    /// Checksums of what a read has read: complete, or none. An I/O thread writes them while the
+    /// read's step is at the engine; memory of its own, for the slot is looked at meanwhile.
+    pub(crate) checksums: Box<UnsafeCell<Vec<u32>>>,
     /// The result, kept back while `model_pending`.
     pub(crate) result: Option<Result<u32, IoFailure>>,
 }
@@ -122,6 +128,8 @@ impl Slot {
             started: false,
             model_pending: false,
             in_vain: 0,
+            wants_checksums: false,
+            checksums: Box::default(),
             result: None,
         }
     }
@@ -197,7 +205,8 @@ impl Slots {
         slot.live = true;
         (slot.offset, slot.len, slot.done, slot.cursor) = (0, 0, 0, (0, 0));
         (slot.buffered, slot.started, slot.model_pending, slot.result) = (false, false, false, None);
-        slot.in_vain = 0;
+        (slot.in_vain, slot.wants_checksums) = (0, false);
+        slot.checksums.get_mut().clear();
         index
     }
 

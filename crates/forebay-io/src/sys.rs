@@ -51,6 +51,14 @@ pub(crate) fn eventfd_take(fd: RawFd) -> i32 {
     result_of(unsafe { libc::preadv2(fd, &raw const vector, 1, -1, libc::RWF_NOWAIT) })
 }
 
+/// Processor time that the calling thread has used.
+pub(crate) fn thread_cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the time is writable.
+    let _ = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
 /// Is it an event counter?
 pub(crate) fn is_eventfd(fd: RawFd) -> bool {
     std::fs::read_link(format!("/proc/self/fd/{fd}"))

@@ -34,6 +34,11 @@ impl Waker {
         }
     }
 
+    /// Makes the engine look for results, and the loop go on only if there are some.
+    pub(crate) fn ring(&self) {
+        sys::eventfd_signal(&self.shared.counter);
+    }
+
     /// The counter the engine watches.
     pub(crate) fn fd(&self) -> RawFd {
         self.shared.counter.as_raw_fd()

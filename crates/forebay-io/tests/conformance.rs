@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use common::{both_engines, pattern};
+use common::{all_engines, pattern};
 use forebay_io::{
     Device, DeviceModel, DeviceOptions, IoFailureKind, Limits, Op, SocketId, Span, create_cache_file,
     listen_tcp, listen_unix,
@@ -21,7 +21,7 @@ const MIB: usize = 1 << 20;
 
 #[test]
 fn reads_and_writes_of_every_alignment_agree_with_a_file_in_memory() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let size = MIB + 512;
         let (device, mut model) = bench.file_device(size, DeviceOptions::default());
         let buf = bench.reactor.pool_mut().alloc(256 << 10).unwrap();
@@ -59,7 +59,7 @@ fn reads_and_writes_of_every_alignment_agree_with_a_file_in_memory() {
 
 #[test]
 fn more_operations_than_the_ring_holds_all_complete_once() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let count = 2000u64;
         let (device, _) = bench.file_device(8 * MIB, DeviceOptions::default());
         let buf = bench.reactor.pool_mut().alloc(8 * MIB).unwrap();
@@ -85,7 +85,7 @@ fn more_operations_than_the_ring_holds_all_complete_once() {
 
 #[test]
 fn more_spans_than_the_kernel_takes_are_one_operation() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (device, _) = bench.file_device(4 * MIB, DeviceOptions::default());
         let buf = bench.reactor.pool_mut().alloc(4 * MIB).unwrap();
         let bytes = pattern(3, 2600 * 512);
@@ -102,10 +102,70 @@ fn more_spans_than_the_kernel_takes_are_one_operation() {
     });
 }
 
+#[test]
+fn a_checked_read_brings_the_checksums_of_what_it_read() {
+    all_engines(|bench| {
+        let size = 4 * MIB;
+        let (device, model) = bench.file_device(size, DeviceOptions::default());
+        let buf = bench.reactor.pool_mut().alloc(8 * MIB).unwrap();
+        // One block; many; odd ones; more than one system call takes; some past the end (zeroes).
+        let many: Vec<u32> = (0..1500).map(|n| 512 + n % 3 * 512).collect();
+        let cases: [(u64, &[u32]); 6] = [
+            (0, &[4096]),
+            (8192, &[4096, 16384, 8192]),
+            (1000, &[4096 + 100, 0, 7]),
+            (4096, &many),
+            (size as u64 - 4096, &[4096, 8192]),
+            (0, &[]),
+        ];
+        let expected = |offset: u64, lens: &[u32]| {
+            let (mut at, mut crcs) = (offset as usize, Vec::new());
+            for len in lens.iter().map(|len| *len as usize) {
+                let bytes: Vec<u8> = (at..at + len).map(|at| model.get(at).copied().unwrap_or(0)).collect();
+                crcs.extend(bytes.chunks(4096).map(crc32c::crc32c));
+                at += len;
+            }
+            crcs
+        };
+        let rounds = 4;
+        for round in 0..rounds {
+            bench.reactor.pool_mut().bytes_mut(buf).fill(7);
+            for (case, (offset, lens)) in cases.iter().enumerate() {
+                let mut at = case as u32 * (1 << 20) + if case == 3 { 0 } else { 3 << 19 };
+                let span = |len: &u32| {
+                    at += len;
+                    Span::new(buf, at - len, *len)
+                };
+                let spans: Vec<Span> = lens.iter().map(span).collect();
+                let token = (round * cases.len() + case) as u64;
+                bench.reactor.submit(token, Op::CheckedRead { device, offset: *offset, spans: &spans });
+            }
+            bench.reactor.submit(1000, Op::Read { device, offset: 0, spans: &[Span::new(buf, 0, 512)] });
+            let unknown = forebay_io::DeviceId(9);
+            bench.reactor.submit(2000, Op::CheckedRead { device: unknown, offset: 0, spans: &[] });
+            let (mut done, mut left) = (Vec::new(), cases.len() + 2);
+            while left > 0 {
+                bench.reactor.wait(Some(std::time::Duration::from_secs(60)), &mut done).unwrap();
+                for completion in done.drain(..) {
+                    left -= 1;
+                    let found = bench.reactor.checksums(&completion);
+                    if completion.token >= 1000 {
+                        assert!(found.is_empty(), "not asked for, or it failed");
+                        continue;
+                    }
+                    let (offset, lens) = cases[completion.token as usize % cases.len()];
+                    assert_eq!(completion.result, Ok(lens.iter().sum()));
+                    assert_eq!(found, expected(offset, lens), "{completion:?}");
+                }
+            }
+        }
+    });
+}
+
 /// A backing file of 64 KiB is cut to 16 KiB, and its bytes are put back later.
 #[test]
 fn a_device_that_ends_before_its_recorded_end_answers_with_errors_until_it_is_back() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let size = 64 << 10;
         let (device, model) = bench.file_device(size, DeviceOptions::default());
         std::fs::File::options().write(true).open(bench.path()).unwrap().set_len(16 << 10).unwrap();
@@ -148,7 +208,7 @@ fn a_device_that_ends_before_its_recorded_end_answers_with_errors_until_it_is_ba
 /// grew says so too.
 #[test]
 fn the_recorded_end_follows_who_uses_the_device() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (device, _) = bench.file_device(64 << 10, DeviceOptions::default());
         let path = bench.path();
         let resize = |bytes| std::fs::File::options().write(true).open(&path).unwrap().set_len(bytes);
@@ -179,7 +239,7 @@ fn the_recorded_end_follows_who_uses_the_device() {
 
 #[test]
 fn reads_past_the_end_are_zeroes_and_writes_past_it_are_refused() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let size = 10_000;
         let (device, model) = bench.file_device(size, DeviceOptions::default());
         let buf = bench.reactor.pool_mut().alloc(64 << 10).unwrap();
@@ -209,7 +269,7 @@ fn reads_past_the_end_are_zeroes_and_writes_past_it_are_refused() {
 
 #[test]
 fn zeroing_zeroes_exactly_the_range() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let size = 3 * MIB + 100;
         let (device, mut model) = bench.file_device(size, DeviceOptions::default());
         for (offset, len) in
@@ -227,7 +287,7 @@ fn zeroing_zeroes_exactly_the_range() {
 
 #[test]
 fn what_is_discarded_of_a_file_takes_no_space_and_its_size_stays() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let size = 4 * MIB;
         let (device, model) = bench.file_device(size, DeviceOptions::default());
         assert_eq!(bench.run(Op::Flush { device }), Ok(0));
@@ -244,7 +304,7 @@ fn what_is_discarded_of_a_file_takes_no_space_and_its_size_stays() {
 
 #[test]
 fn a_device_without_discards_says_so() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let options = DeviceOptions { special_size_bytes: Some(MIB as u64), ..DeviceOptions::default() };
         let device = Device::open_cache("/dev/full", options).unwrap();
         let device = bench.reactor.add_device(device);
@@ -255,7 +315,7 @@ fn a_device_without_discards_says_so() {
 
 #[test]
 fn sector_writes_around_a_page_do_not_undo_each_other() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let size = 256 << 10;
         let (device, mut model) = bench.file_device(size, DeviceOptions::default());
         let buf = bench.reactor.pool_mut().alloc(256 << 10).unwrap();
@@ -287,7 +347,7 @@ fn sector_writes_around_a_page_do_not_undo_each_other() {
 
 #[test]
 fn flush_works_while_writes_are_in_flight() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (device, _) = bench.file_device(4 * MIB, DeviceOptions::default());
         let buf = bench.reactor.pool_mut().alloc(MIB).unwrap();
         for n in 0..100u64 {
@@ -302,7 +362,7 @@ fn flush_works_while_writes_are_in_flight() {
 
 #[test]
 fn failures_of_devices_reach_the_caller() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let buf = bench.reactor.pool_mut().alloc(4096).unwrap();
         let spans = [Span::new(buf, 0, 4096)];
         let (read_only, _) = bench.file_device(MIB, DeviceOptions { read_only: true, ..Default::default() });
@@ -319,7 +379,7 @@ fn failures_of_devices_reach_the_caller() {
 
 #[test]
 fn a_device_without_operations_can_be_removed_and_its_number_serves_again() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (device, _) = bench.file_device(MIB, DeviceOptions::default());
         let buf = bench.reactor.pool_mut().alloc(4096).unwrap();
         let spans = [Span::new(buf, 0, 4096)];
@@ -339,7 +399,7 @@ fn a_device_without_operations_can_be_removed_and_its_number_serves_again() {
 
 #[test]
 fn malformed_operations_are_reported_not_performed() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (device, _) = bench.file_device(MIB, DeviceOptions::default());
         let buf = bench.reactor.pool_mut().alloc(4096).unwrap();
         let beyond = [Span::new(buf, 0, 4096), Span::new(buf, 1, 4096)];
@@ -366,7 +426,7 @@ fn malformed_operations_are_reported_not_performed() {
 
 #[test]
 fn large_sends_go_out_whole_and_in_order_through_a_full_socket() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let socket = bench.reactor.add_socket(OwnedFd::from(ours)).unwrap();
         let buf = bench.reactor.pool_mut().alloc(4 * MIB).unwrap();
@@ -396,7 +456,7 @@ fn large_sends_go_out_whole_and_in_order_through_a_full_socket() {
 
 #[test]
 fn connections_are_accepted_echoed_and_seen_to_close() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let path = bench.dir.path().join("sock");
         let listener = bench.reactor.add_listener(listen_unix(&path, 0o600).unwrap()).unwrap();
         let buf = bench.reactor.pool_mut().alloc(64 << 10).unwrap();
@@ -430,7 +490,7 @@ fn connections_are_accepted_echoed_and_seen_to_close() {
 
 #[test]
 fn tcp_connections_work_too() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (fd, address) = listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
         let listener = bench.reactor.add_listener(fd).unwrap();
         let buf = bench.reactor.pool_mut().alloc(4096).unwrap();
@@ -447,7 +507,7 @@ fn tcp_connections_work_too() {
 
 #[test]
 fn closing_cancels_receives_and_accepts_and_lets_sends_out() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let path = bench.dir.path().join("sock");
         let listener = bench.reactor.add_listener(listen_unix(&path, 0o600).unwrap()).unwrap();
         let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -479,7 +539,7 @@ fn closing_cancels_receives_and_accepts_and_lets_sends_out() {
 
 #[test]
 fn sockets_are_given_away_between_two_operations_and_no_byte_is_lost() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let path = bench.dir.path().join("sock");
         let listener = bench.reactor.add_listener(listen_unix(&path, 0o600).unwrap()).unwrap();
         let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -517,7 +577,7 @@ fn sockets_are_given_away_between_two_operations_and_no_byte_is_lost() {
 
 #[test]
 fn aborting_a_socket_ends_a_send_that_the_peer_does_not_read() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let socket = bench.reactor.add_socket(OwnedFd::from(ours)).unwrap();
         let buf = bench.reactor.pool_mut().alloc(4 * MIB).unwrap();
@@ -535,7 +595,7 @@ fn aborting_a_socket_ends_a_send_that_the_peer_does_not_read() {
 
 #[test]
 fn the_peer_closing_in_the_middle_of_a_receive_ends_it() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let socket = bench.reactor.add_socket(OwnedFd::from(ours)).unwrap();
         let buf = bench.reactor.pool_mut().alloc(4096).unwrap();
@@ -549,7 +609,7 @@ fn the_peer_closing_in_the_middle_of_a_receive_ends_it() {
 
 #[test]
 fn many_idle_receives_do_not_keep_device_operations_out() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (device, _) = bench.file_device(MIB, DeviceOptions::default());
         let buf = bench.reactor.pool_mut().alloc(64 << 10).unwrap();
         let mut peers = Vec::new();
@@ -571,7 +631,7 @@ fn many_idle_receives_do_not_keep_device_operations_out() {
 
 #[test]
 fn another_thread_wakes_a_waiting_loop() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let waker = bench.reactor.waker();
         for round in 0..20 {
             let waker = waker.clone();
@@ -596,7 +656,7 @@ fn another_thread_wakes_a_waiting_loop() {
 
 #[test]
 fn a_timeout_is_kept_and_spinning_changes_nothing() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         for spin in [Duration::ZERO, Duration::from_millis(1), Duration::from_millis(50)] {
             drop(bench.replace_reactor(Limits { spin, ..Limits::default() }));
             let start = Instant::now();
@@ -615,7 +675,7 @@ fn a_timeout_is_kept_and_spinning_changes_nothing() {
 
 #[test]
 fn an_emulated_disk_is_as_slow_as_a_disk_and_as_right_as_a_file() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let options = DeviceOptions { emulate: Some(DeviceModel::Hdd7200), ..Default::default() };
         let (device, model) = bench.file_device(64 * MIB, options);
         let buf = bench.reactor.pool_mut().alloc(64 << 10).unwrap();
@@ -642,7 +702,7 @@ fn an_emulated_disk_is_as_slow_as_a_disk_and_as_right_as_a_file() {
 
 #[test]
 fn an_emulated_card_takes_its_time_and_is_as_right_as_a_file() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         // A hundredth of the chips: 340 us for a page written, 140 us for one read.
         let card = DeviceModel::CardD { scale: 100 };
         let options = DeviceOptions { emulate: Some(card), ..Default::default() };
@@ -681,7 +741,7 @@ fn an_emulated_card_takes_its_time_and_is_as_right_as_a_file() {
 
 #[test]
 fn a_warm_reactor_takes_no_more_memory() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (device, _) = bench.file_device(4 * MIB, DeviceOptions::default());
         let mut after_first = None;
         for _ in 0..50 {
@@ -704,7 +764,7 @@ fn a_warm_reactor_takes_no_more_memory() {
 /// between two turns.
 #[test]
 fn a_buffer_under_the_number_of_one_that_is_gone_is_written_and_read() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let limits = Limits { buffer_bytes_max: MIB, ..Limits::default() };
         drop(bench.replace_reactor(limits));
         let (device, _) = bench.file_device(MIB, DeviceOptions::default());
@@ -729,7 +789,7 @@ fn a_buffer_under_the_number_of_one_that_is_gone_is_written_and_read() {
 
 #[test]
 fn a_reactor_dropped_with_operations_in_flight_ends_cleanly() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (device, _) = bench.file_device(4 * MIB, DeviceOptions::default());
         let (ours, theirs) = UnixStream::pair().unwrap();
         let socket = bench.reactor.add_socket(OwnedFd::from(ours)).unwrap();
@@ -748,7 +808,7 @@ fn a_reactor_dropped_with_operations_in_flight_ends_cleanly() {
 
 #[test]
 fn a_reactor_may_be_made_on_one_thread_and_run_on_another() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (device, _) = bench.file_device(MIB, DeviceOptions::default());
         let limits = Limits::default();
         let mut reactor = bench.replace_reactor(limits);

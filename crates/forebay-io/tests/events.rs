@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use common::{Bench, both_engines};
+use common::{Bench, all_engines};
 use forebay_io::{EventCounter, EventId, IoFailureKind, Op};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_setfl};
@@ -24,7 +24,7 @@ fn counter(bench: &mut Bench) -> (EventId, File) {
 
 #[test]
 fn what_was_signalled_is_taken_once() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (event, mut theirs) = counter(bench);
         bench.reactor.submit(1, Op::TakeEvent { event });
         assert_eq!(bench.reactor.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap().completions, 0);
@@ -42,7 +42,7 @@ fn what_was_signalled_is_taken_once() {
 
 #[test]
 fn a_signal_arrives_and_a_full_counter_is_signalled() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (event, mut theirs) = counter(bench);
         bench.reactor.submit(1, Op::Signal { event });
         bench.reactor.submit(2, Op::Signal { event });
@@ -62,7 +62,7 @@ fn a_signal_arrives_and_a_full_counter_is_signalled() {
 
 #[test]
 fn closing_ends_a_wait_and_closes_the_descriptor() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (event, _theirs) = counter(bench);
         bench.reactor.submit(1, Op::TakeEvent { event });
         bench.reactor.wait(Some(Duration::from_millis(10)), &mut Vec::new()).unwrap();

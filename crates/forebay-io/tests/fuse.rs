@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use common::{Bench, both_engines, pattern};
+use common::{Bench, all_engines, pattern};
 use forebay_io::{BufId, FuseId, IoFailureKind, Limits, Op, Span};
 
 const HEADER: u32 = 80;
@@ -37,7 +37,7 @@ fn receive(bench: &mut Bench, fuse: FuseId, memory: BufId, number: u64) {
 
 #[test]
 fn every_message_is_received_once_and_split_behind_its_header() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (fuse, kernel, memory) = connect(bench);
         for number in 0..32 {
             receive(bench, fuse, memory, number);
@@ -75,7 +75,7 @@ fn every_message_is_received_once_and_split_behind_its_header() {
 
 #[test]
 fn an_answer_is_one_message() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (fuse, kernel, memory) = connect(bench);
         let bytes = pattern(3, 8192);
         bench.reactor.pool_mut().copy_in(Span::new(memory, 0, 8192), &bytes);
@@ -101,7 +101,7 @@ fn an_answer_is_one_message() {
 
 #[test]
 fn closing_ends_every_receive_and_lets_answers_out() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (fuse, kernel, memory) = connect(bench);
         for number in 0..20 {
             receive(bench, fuse, memory, number);
@@ -125,7 +125,7 @@ fn closing_ends_every_receive_and_lets_answers_out() {
 
 #[test]
 fn a_connection_that_nobody_mounted_fails_and_does_not_hang() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let Ok(device) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") else {
             return println!("skipped: /dev/fuse cannot be opened");
         };
@@ -138,7 +138,7 @@ fn a_connection_that_nobody_mounted_fails_and_does_not_hang() {
 
 #[test]
 fn dropping_the_reactor_ends_waiting_receives() {
-    both_engines(|bench| {
+    all_engines(|bench| {
         let (fuse, kernel, memory) = connect(bench);
         for number in 0..9 {
             receive(bench, fuse, memory, number);

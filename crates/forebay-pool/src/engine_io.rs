@@ -11,7 +11,7 @@ use crate::meter::TimedPath;
 use crate::witness::Watch;
 use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
 use forebay_format::VolumeId;
-use forebay_io::{DeviceId, IoFailure, IoFailureKind, Op, Reactor};
+use forebay_io::{Completion, DeviceId, IoFailure, IoFailureKind, Op, Reactor};
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ struct Held {
     buffer: Option<forebay_io::BufId>,
     /// A part of the reserve.
     part: Option<Part>,
-    /// Checksums are wanted.
+    /// Checksums are wanted of what is decrypted.
     crc: bool,
     /// The metadata that it reads or writes, and where the piece under way is.
     meta: Option<(Meta, forebay_io::Span)>,
@@ -344,10 +344,15 @@ impl EngineIo {
                     len.into(),
                 );
                 self.take_spans(engine, op);
-                self.held(op).crc = crc;
                 self.will_open(op, device, offset);
+                // What is encrypted is read first, then decrypted, then checked.
+                let decrypts = self.held(op).opens.is_some();
+                self.held(op).crc = crc && decrypts;
                 let range = (device, offset, len.into());
-                self.submit(reactor, op, range, |device, offset, spans| Op::Read { device, offset, spans });
+                self.submit(reactor, op, range, |device, offset, spans| match crc && !decrypts {
+                    true => Op::CheckedRead { device, offset, spans },
+                    false => Op::Read { device, offset, spans },
+                });
             }
             Action::Write { op, device, offset, len } => {
                 self.time(
@@ -578,10 +583,10 @@ impl EngineIo {
         engine: &mut Engine,
         reactor: &mut Reactor,
         op: OpId,
-        failure: Option<IoFailure>,
+        completion: &Completion,
     ) -> Option<(Timed, Option<IoFailure>)> {
         let held = self.held(op);
-        held.failure = held.failure.or(failure);
+        held.failure = held.failure.or(completion.result.err());
         if held.others > 0 {
             held.others -= 1;
             return None;
@@ -613,6 +618,7 @@ impl EngineIo {
             cipher.decrypt(reactor.pool_mut(), spans, offset);
         }
         self.crcs.clear();
+        self.crcs.extend_from_slice(reactor.checksums(completion));
         if crc && ok {
             for at in 0..engine.spans(op).len() {
                 let span = self.span(engine.spans(op)[at]);

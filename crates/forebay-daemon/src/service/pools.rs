@@ -61,6 +61,8 @@ impl Service {
             spin: tunables.spin,
             nice_boost: tunables.nice_boost,
             io: tunables.io.into(),
+            io_threads: tunables.io_threads,
+            io_threads_busy_pct: tunables.io_threads_busy_pct,
             guards: Arc::clone(&self.guards),
             listener_store: Arc::clone(&self.listener_store),
             state_dir: state_dir.clone(),

@@ -11,11 +11,14 @@
 
 pub(crate) mod psync;
 pub(crate) mod registered;
+mod share;
+pub(crate) mod threads;
 pub(crate) mod uring;
 
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use crate::buffer::CRC_BLOCK_BYTES;
 use crate::error::IoFailure;
 use crate::waker::Waker;
 use registered::Mapping;
@@ -24,8 +27,15 @@ use registered::Mapping;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Syscall {
     /// `preadv` into `count` vectors. `mapping`: the whole buffer that a single vector lies in, if
-    /// it may be registered.
-    Read { fd: RawFd, iov: *const libc::iovec, count: u32, offset: u64, mapping: Option<Mapping> },
+    /// it may be registered. `checksums`: an I/O thread that reads all of it puts them there.
+    Read {
+        fd: RawFd,
+        iov: *const libc::iovec,
+        count: u32,
+        offset: u64,
+        mapping: Option<Mapping>,
+        checksums: Option<*mut Vec<u32>>,
+    },
     /// `pwritev` from `count` vectors; `mapping` as for reads.
     Write { fd: RawFd, iov: *const libc::iovec, count: u32, offset: u64, mapping: Option<Mapping> },
     /// `fdatasync`.
@@ -105,6 +115,25 @@ unsafe impl Send for KernelStep {}
 pub(crate) struct StepDone {
     pub(crate) key: u64,
     pub(crate) result: i32,
+}
+
+/// Appends the checksums of what was read into `count` vectors: a CRC-32C of each 4096 bytes of each
+/// vector (the last may cover less). Nothing if fewer bytes came than the vectors have.
+///
+/// # Safety
+/// The vectors, the memory that they name and the list are live, and nobody else uses them now.
+pub(crate) unsafe fn checksum(iov: *const libc::iovec, count: u32, result: i32, into: *mut Vec<u32>) {
+    // SAFETY: promised by the caller.
+    let (vectors, into) = unsafe { (std::slice::from_raw_parts(iov, count as usize), &mut *into) };
+    let wanted: usize = vectors.iter().map(|vector| vector.iov_len).sum();
+    if usize::try_from(result) != Ok(wanted) {
+        return;
+    }
+    for vector in vectors {
+        // SAFETY: promised by the caller.
+        let bytes = unsafe { std::slice::from_raw_parts(vector.iov_base.cast::<u8>(), vector.iov_len) };
+        into.extend(bytes.chunks(CRC_BLOCK_BYTES).map(crc32c::crc32c));
+    }
 }
 
 /// The engine in use.

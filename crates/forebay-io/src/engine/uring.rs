@@ -186,10 +186,10 @@ impl Uring {
         }
     }
 
-    /// Busy-polls the completion queue; the kernel is entered only when it has deferred work to
-    /// run.
-    fn poll_until(&mut self, deadline: Instant) -> io::Result<()> {
-        while self.ring.completion().is_empty() && Instant::now() < deadline {
+    /// Busy-polls the completion queue, and whether something came from elsewhere; the kernel is
+    /// entered only when it has deferred work to run.
+    fn poll_until(&mut self, deadline: Instant, has_more: impl Fn() -> bool) -> io::Result<()> {
+        while self.ring.completion().is_empty() && !has_more() && Instant::now() < deadline {
             if self.ring.submission().taskrun() {
                 self.submit(0, None)?;
             } else {
@@ -243,6 +243,35 @@ impl Uring {
             }
         }
     }
+
+    /// As `wait`, beside something else that brings results: it neither sleeps nor polls on once
+    /// `has_more` says so. Who makes that true raises the waker's counter if this may sleep.
+    pub(crate) fn wait_beside(
+        &mut self,
+        spin: Duration,
+        sleep: Option<Duration>,
+        waker: &Waker,
+        done: &mut Vec<StepDone>,
+        has_more: impl Fn() -> bool,
+    ) -> Result<(), IoFailure> {
+        self.enable()?;
+        self.arm_waker(waker.fd());
+        self.arm_blocking();
+        self.refill()?;
+        done.append(&mut self.blocking.failed);
+        let sleep = if done.is_empty() { sleep } else { Some(Duration::ZERO) };
+        if !spin.is_zero() {
+            self.submit(0, None)?;
+            self.poll_until(Instant::now() + spin, &has_more)?;
+        }
+        if self.ring.completion().is_empty() && sleep != Some(Duration::ZERO) && !has_more() {
+            self.submit(1, sleep)?;
+        } else if self.has_kernel_work() {
+            self.submit(0, None)?;
+        }
+        self.reap(waker, done);
+        Ok(())
+    }
 }
 
 impl Engine for Uring {
@@ -282,23 +311,7 @@ impl Engine for Uring {
         waker: &Waker,
         done: &mut Vec<StepDone>,
     ) -> Result<(), IoFailure> {
-        self.enable()?;
-        self.arm_waker(waker.fd());
-        self.arm_blocking();
-        self.refill()?;
-        done.append(&mut self.blocking.failed);
-        let sleep = if done.is_empty() { sleep } else { Some(Duration::ZERO) };
-        if !spin.is_zero() {
-            self.submit(0, None)?;
-            self.poll_until(Instant::now() + spin)?;
-        }
-        if self.ring.completion().is_empty() && sleep != Some(Duration::ZERO) {
-            self.submit(1, sleep)?;
-        } else if self.has_kernel_work() {
-            self.submit(0, None)?;
-        }
-        self.reap(waker, done);
-        Ok(())
+        self.wait_beside(spin, sleep, waker, done, || false)
     }
 
     fn hand_over(&mut self) -> Result<(), IoFailure> {

@@ -3,7 +3,7 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use super::{Completion, Reactor};
+use super::{Checksums, Completion, Reactor};
 use crate::buffer::Span;
 use crate::device::DeviceKind;
 use crate::engine::StepDone;
@@ -267,12 +267,22 @@ impl Reactor {
     /// Queues the completion and frees the slot.
     pub(super) fn report(&mut self, index: u32, result: Result<u32, IoFailure>) {
         let memory = &mut *self.memory;
-        let slot = memory.slots.get(index);
+        let slot = memory.slots.get_mut(index);
+        let first = self.ready_checksums.len();
+        if slot.wants_checksums && result.is_ok() {
+            let known = slot.checksums.get_mut();
+            if known.is_empty() {
+                // No I/O thread has read all of it at once.
+                slot.spans.iter().for_each(|span| memory.pool.crc32c_pinned(*span, known));
+            }
+            self.ready_checksums.append(known);
+        }
+        let checksums = Checksums { first: first as u32, count: (self.ready_checksums.len() - first) as u32 };
         let kernel_use = slot.kind.kernel_use();
         for span in &slot.spans {
             memory.pool.unpin(span.buf, kernel_use);
         }
-        self.ready.push(Completion { token: slot.token, result });
+        self.ready.push(Completion { token: slot.token, result, checksums });
         memory.slots.give_back(index);
     }
 

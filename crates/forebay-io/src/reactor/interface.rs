@@ -75,6 +75,11 @@ pub struct Limits {
     pub in_flight_max: u32,
     /// Threads of the psync engine for each lane.
     pub psync_threads: u32,
+    /// Threads with a ring each, beside the one that owns the reactor; psync has its own.
+    pub io_threads: u32,
+    /// They get work if the thread that owns the reactor is busy for so many percent of the time,
+    /// and only as much as brings it below that; 0: they get everything always.
+    pub io_threads_busy_pct: u32,
     /// How long `wait` polls at most before it sleeps; how long it does is learned from how long
     /// waits take.
     pub spin: Duration,
@@ -87,6 +92,8 @@ impl Default for Limits {
             ring_entries: 256,
             in_flight_max: 1024,
             psync_threads: 16,
+            io_threads: 0,
+            io_threads_busy_pct: 90,
             spin: Duration::ZERO,
         }
     }
@@ -98,6 +105,16 @@ impl Default for Limits {
 pub enum Op<'a> {
     /// Reads from a device into the spans; reports the bytes of all spans.
     Read {
+        /// The device.
+        device: DeviceId,
+        /// First byte on the device; any value.
+        offset: u64,
+        /// Where the bytes go, in order.
+        spans: &'a [Span],
+    },
+    /// As `Read`; if it succeeds, [`Reactor::checksums`](crate::Reactor::checksums) gives a CRC-32C
+    /// of each 4096 bytes of each span (the last may cover less), one span after the other.
+    CheckedRead {
         /// The device.
         device: DeviceId,
         /// First byte on the device; any value.
@@ -212,6 +229,15 @@ pub struct Completion {
     pub token: u64,
     /// Bytes, or the number of the new [`SocketId`] for an accept; 0 where the operation says so.
     pub result: Result<u32, IoFailure>,
+    /// Where the checksums of a read lie.
+    pub(crate) checksums: Checksums,
+}
+
+/// A part of the checksums of one `wait`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Checksums {
+    pub(crate) first: u32,
+    pub(crate) count: u32,
 }
 
 /// Why `wait` returned.

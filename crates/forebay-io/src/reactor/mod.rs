@@ -42,6 +42,7 @@ mod ublk;
 pub use crate::engine::EngineKind;
 pub use devices::DeviceInUse;
 pub use events::EventCounter;
+use interface::Checksums;
 pub use interface::{
     Completion, DeviceId, EnginePreference, EventId, FuseId, Limits, ListenerId, Op, ReactorStats, SocketId,
     UblkId, Waited,
@@ -56,6 +57,7 @@ use crate::buffer::{BufPool, map_zeroed, unmap};
 use crate::device::Device;
 use crate::emulate::Emulation;
 use crate::engine::psync::Psync;
+use crate::engine::threads::IoThreads;
 use crate::engine::uring::Uring;
 use crate::engine::{Engine, Lane, StepDone};
 use crate::error::{IoFailure, IoSetupError};
@@ -92,8 +94,11 @@ pub struct Reactor {
     fuses: Vec<Option<Fuse>>,
     ublks: Vec<Option<Ublk>>,
     events: Vec<Option<Event>>,
-    /// Completions not yet handed out.
+    /// Completions not yet handed out, and the checksums of the reads among them.
     ready: Vec<Completion>,
+    ready_checksums: Vec<u32>,
+    /// Checksums of the completions that were handed out last.
+    checksums: Vec<u32>,
     /// Reused lists.
     steps_done: Vec<StepDone>,
     model_done: Vec<u32>,
@@ -126,8 +131,16 @@ impl Reactor {
         let psync = || -> Result<Box<dyn Engine>, IoSetupError> {
             Ok(Box::new(Psync::new(limits.psync_threads).map_err(system("starting the I/O threads"))?))
         };
+        let waker = Waker::new().map_err(system("making an event counter"))?;
         let ring = || -> Result<Box<dyn Engine>, String> {
-            Ok(Box::new(Uring::new(limits.ring_entries, limits.in_flight_max)?))
+            let new = || Uring::new(limits.ring_entries, limits.in_flight_max);
+            let own = new()?;
+            if limits.io_threads == 0 {
+                return Ok(Box::new(own));
+            }
+            let rings = (0..limits.io_threads).map(|_| new()).collect::<Result<_, _>>()?;
+            let threads = IoThreads::new(own, rings, limits.io_threads_busy_pct, &waker);
+            Ok(Box::new(threads.map_err(|error| format!("starting the I/O threads: {error}"))?))
         };
         let (engine, message) = match preference {
             EnginePreference::Psync => (psync()?, None),
@@ -153,11 +166,13 @@ impl Reactor {
             ublks: Vec::new(),
             events: Vec::new(),
             ready: Vec::new(),
+            ready_checksums: Vec::new(),
+            checksums: Vec::new(),
             steps_done: Vec::new(),
             model_done: Vec::new(),
             at_engine: 0,
             resting: VecDeque::new(),
-            waker: Waker::new().map_err(system("making an event counter"))?,
+            waker,
             spin: Spin::new(limits.spin),
             clock: Instant::now(),
             emulates: false,
@@ -256,11 +271,17 @@ impl Reactor {
     pub fn submit(&mut self, token: u64, op: Op<'_>) {
         let kind = match self.kind_of(op) {
             Ok(kind) => kind,
-            Err(failure) => return self.ready.push(Completion { token, result: Err(failure) }),
+            Err(failure) => {
+                let checksums = Checksums::default();
+                return self.ready.push(Completion { token, result: Err(failure), checksums });
+            }
         };
         let index = self.memory.slots.take(token, kind);
+        self.memory.slots.get_mut(index).wants_checksums = matches!(op, Op::CheckedRead { .. });
         let planned = match op {
-            Op::Read { offset, spans, .. } => self.fill_slot(index, offset, spans),
+            Op::Read { offset, spans, .. } | Op::CheckedRead { offset, spans, .. } => {
+                self.fill_slot(index, offset, spans)
+            }
             Op::Write { offset, spans, .. } => self.fill_slot(index, offset, spans),
             Op::Zero { offset, len, .. } | Op::Discard { offset, len, .. } => {
                 let slot = self.memory.slots.get_mut(index);
@@ -282,7 +303,9 @@ impl Reactor {
     fn kind_of(&self, op: Op<'_>) -> Result<OpKind, IoFailure> {
         let known = |id: DeviceId| self.devices.get(id).map(|_| id.0).ok_or(IoFailure::INVALID);
         Ok(match op {
-            Op::Read { device, .. } => OpKind::Read { device: known(device)? },
+            Op::Read { device, .. } | Op::CheckedRead { device, .. } => {
+                OpKind::Read { device: known(device)? }
+            }
             Op::Write { device, .. } => OpKind::Write { device: known(device)? },
             Op::Flush { device } => OpKind::Flush { device: known(device)? },
             Op::Zero { device, may_unmap, .. } => {
@@ -303,6 +326,13 @@ impl Reactor {
             Op::TakeEvent { event } => OpKind::TakeEvent { event: self.open_event(event)? },
             Op::Signal { event } => OpKind::Signal { event: self.open_event(event)? },
         })
+    }
+
+    /// The checksums of a checked read that succeeded, until `wait` is called again; nothing of any
+    /// other operation.
+    pub fn checksums(&self, completion: &Completion) -> &[u32] {
+        let Checksums { first, count } = completion.checksums;
+        &self.checksums[first as usize..][..count as usize]
     }
 
     /// Hands all queued operations to the kernel and appends completions to `out`.
@@ -344,6 +374,8 @@ impl Reactor {
             if woken || left == Some(Duration::ZERO) || !self.ready.is_empty() {
                 let completions = self.ready.len();
                 out.append(&mut self.ready);
+                self.checksums.clear();
+                std::mem::swap(&mut self.checksums, &mut self.ready_checksums);
                 return Ok(Waited { completions, woken });
             }
         }

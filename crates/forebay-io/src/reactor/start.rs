@@ -8,7 +8,7 @@ use crate::device::DeviceKind;
 use crate::engine::{KernelStep, Lane, Syscall};
 use crate::error::IoFailure;
 use crate::flash::FlashOp;
-use crate::slots::{OpKind, Slot, ZeroPhase};
+use crate::slots::{IOV_MAX, OpKind, Slot, ZeroPhase};
 
 impl Reactor {
     /// Pins the spans and notes them in the slot. On an error nothing stays pinned.
@@ -217,7 +217,11 @@ impl Reactor {
         let only = slot.spans.first().filter(|_| slot.spans.len() == 1 && !slot.buffered);
         let mapping = only.and_then(|span| self.memory.pool.mapping_of_pinned(span.buf));
         match slot.kind {
-            OpKind::Read { .. } => Syscall::Read { fd, iov, count, offset, mapping },
+            OpKind::Read { .. } => {
+                let is_whole = slot.done == 0 && slot.spans.len() <= IOV_MAX;
+                let checksums = (slot.wants_checksums && is_whole).then(|| slot.checksums.get());
+                Syscall::Read { fd, iov, count, offset, mapping, checksums }
+            }
             _ => Syscall::Write { fd, iov, count, offset, mapping },
         }
     }

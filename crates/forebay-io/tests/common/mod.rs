@@ -19,10 +19,15 @@ pub(crate) struct Bench {
     preference: EnginePreference,
 }
 
-/// Runs the test on io_uring (small ring, so that it overflows) and on psync.
-pub(crate) fn both_engines(test: impl Fn(&mut Bench)) {
-    for preference in [EnginePreference::Uring, EnginePreference::Psync] {
+/// Runs the test on io_uring (small rings, so that they overflow): with one ring, with I/O threads
+/// that do everything, and with one that does some of it as soon as there is anything; and on psync.
+pub(crate) fn all_engines(test: impl Fn(&mut Bench)) {
+    let uring = EnginePreference::Uring;
+    for (preference, io_threads, io_threads_busy_pct) in
+        [(uring, 0, 0), (uring, 2, 0), (uring, 1, 1), (EnginePreference::Psync, 0, 0)]
+    {
         let limits = Limits { ring_entries: 16, in_flight_max: 64, psync_threads: 4, ..Limits::default() };
+        let limits = Limits { io_threads, io_threads_busy_pct, ..limits };
         let reactor = match Reactor::open(preference, limits) {
             Ok((reactor, message)) => {
                 assert_eq!(message, None, "an engine asked for by name comes without excuses");

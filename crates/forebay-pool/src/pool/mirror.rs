@@ -302,6 +302,8 @@ pub(in crate::pool) mod tests {
             spin: Duration::ZERO,
             nice_boost: 0,
             io: forebay_io::EnginePreference::default(),
+            io_threads: Some(1),
+            io_threads_busy_pct: 0,
             guards: Arc::default(),
             listener_store: Arc::default(),
             state_dir,

@@ -107,6 +107,17 @@ fn token(what: ServerToken) -> u64 {
     kind << KIND_SHIFT | u64::from(index)
 }
 
+/// Processors for each I/O thread, and the most that are of use: with three processors or fewer the
+/// pool's thread, its clients and what the kernel does for both have none to spare.
+const PROCESSORS_PER_IO_THREAD: usize = 4;
+const IO_THREADS_MAX: usize = 4;
+
+/// I/O threads on this machine, as far as this process may use it.
+fn io_threads_of_machine() -> u32 {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    (processors / PROCESSORS_PER_IO_THREAD).min(IO_THREADS_MAX) as u32
+}
+
 /// What a pool needs to know when it is started.
 #[derive(Clone, Debug)]
 pub struct PoolStart {
@@ -124,6 +135,11 @@ pub struct PoolStart {
     pub nice_boost: u32,
     /// Which I/O engine to use.
     pub io: EnginePreference,
+    /// Threads that carry out what the pool's thread has no time for; none: by the number of
+    /// processors.
+    pub io_threads: Option<u32>,
+    /// They get work if that thread is busy for so many percent of the time; 0: always everything.
+    pub io_threads_busy_pct: u32,
     /// Certificates and allow lists by name.
     pub guards: Arc<GuardBook>,
     /// Sockets that outlive this process.
@@ -200,7 +216,13 @@ impl Pool {
         // Before the first operation: the kernel's workers take after the thread that they work
         // for. That it may not is no failure: most who try Forebay are not root.
         let _ = crate::thread_priority::boost(start.nice_boost);
-        let limits = Limits { buffer_bytes_max: start.buffer_bytes, spin: start.spin, ..Limits::default() };
+        let limits = Limits {
+            buffer_bytes_max: start.buffer_bytes,
+            spin: start.spin,
+            io_threads: start.io_threads.unwrap_or_else(io_threads_of_machine),
+            io_threads_busy_pct: start.io_threads_busy_pct,
+            ..Limits::default()
+        };
         let (mut reactor, note) = Reactor::open(start.io, limits).map_err(|error| {
             RunError::failed(error, "the kernel must allow either io_uring or plain threads")
         })?;
@@ -547,8 +569,8 @@ impl Pool {
         match completion.token >> KIND_SHIFT {
             KIND_ENGINE => {
                 self.letting_go.moves();
-                let failure = completion.result.err();
-                let done = self.io.complete(&mut self.engine, &mut self.reactor, OpId(index), failure);
+                let op = OpId(index);
+                let done = self.io.complete(&mut self.engine, &mut self.reactor, op, &completion);
                 if let Some((timed, failure)) = done {
                     if let Some(failure) = failure {
                         self.operation_failed(&timed, failure);
