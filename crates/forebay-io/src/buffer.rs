@@ -266,13 +266,9 @@ impl BufPool {
         out.extend(bytes.chunks(CRC_BLOCK_BYTES).map(crc32c::crc32c));
     }
 
-    /// As `crc32c_blocks`, of a pinned span of which nothing is under way any more.
-    pub(crate) fn crc32c_pinned(&self, span: Span, out: &mut Vec<u32>) {
-        let memory = self.address_of_pinned(span);
-        // SAFETY: the span is pinned, hence inside live memory; its step is back, so the kernel is
-        // done with it.
-        let bytes = unsafe { std::slice::from_raw_parts(memory, span.len as usize) };
-        out.extend(bytes.chunks(CRC_BLOCK_BYTES).map(crc32c::crc32c));
+    /// Lets `work` have the bytes of pinned spans, of which nothing is under way just now.
+    pub(crate) fn work_pinned<'a>(&'a self, spans: &'a [Span], work: impl FnOnce(Parts<'a>)) {
+        work(Parts { pool: self, spans: spans.iter() });
     }
 
     /// Lets `change` work on the bytes of the span where they lie.
@@ -463,6 +459,24 @@ impl BufPool {
                 self.stats.allocated_bytes -= CLASS_SIZES[class];
             }
         }
+    }
+}
+
+/// The bytes of pinned spans, one after the other.
+pub(crate) struct Parts<'a> {
+    pool: &'a BufPool,
+    spans: std::slice::Iter<'a, Span>,
+}
+
+impl<'a> Iterator for Parts<'a> {
+    type Item = &'a mut [u8];
+
+    fn next(&mut self) -> Option<&'a mut [u8]> {
+        let span = self.spans.next()?;
+        let memory = self.pool.address_of_pinned(*span);
+        // SAFETY: the span is pinned, hence inside live memory; its step is not at the engine, so
+        // neither the kernel nor a thread uses it; spans of one operation do not overlap.
+        Some(unsafe { std::slice::from_raw_parts_mut(memory, span.len as usize) })
     }
 }
 

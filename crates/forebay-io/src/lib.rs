@@ -44,6 +44,7 @@ mod spin;
 mod sys;
 pub mod ublk;
 mod waker;
+mod work;
 
 pub use buffer::{BUFFER_ALIGN, BufId, BufPool, PoolStats, Span};
 pub use device::{Device, DeviceIdentity, DeviceKind, DeviceOptions, create_cache_file};
@@ -60,3 +61,4 @@ pub use socket::{
     peer_groups,
 };
 pub use waker::Waker;
+pub use work::PlaceCipher;

@@ -10,6 +10,7 @@
 
 use crate::buffer::{BufPool, KernelUse, Span};
 use crate::error::IoFailure;
+use crate::work::Work;
 use std::cell::UnsafeCell;
 
 /// Vectors per system call (`UIO_MAXIOV`). Longer lists become several sequential steps.
@@ -97,11 +98,9 @@ pub(crate) struct Slot {
     pub(crate) model_pending: bool,
     /// So many of its last steps did nothing, and said that they may be tried again.
     pub(crate) in_vain: u32,
-    /// A read whose checksums are wanted.
-    pub(crate) wants_checksums: bool,
-    /// Checksums of what a read has read: complete, or none. An I/O thread writes them while the
-    /// read's step is at the engine; memory of its own, for the slot is looked at meanwhile.
-    pub(crate) checksums: Box<UnsafeCell<Vec<u32>>>,
+    /// What is computed over its bytes. An I/O thread has it while the step is at the engine;
+    /// memory of its own, for the slot is looked at meanwhile.
+    pub(crate) work: Box<UnsafeCell<Work>>,
     /// The result, kept back while `model_pending`.
     pub(crate) result: Option<Result<u32, IoFailure>>,
 }
@@ -128,8 +127,7 @@ impl Slot {
             started: false,
             model_pending: false,
             in_vain: 0,
-            wants_checksums: false,
-            checksums: Box::default(),
+            work: Box::default(),
             result: None,
         }
     }
@@ -205,8 +203,8 @@ impl Slots {
         slot.live = true;
         (slot.offset, slot.len, slot.done, slot.cursor) = (0, 0, 0, (0, 0));
         (slot.buffered, slot.started, slot.model_pending, slot.result) = (false, false, false, None);
-        (slot.in_vain, slot.wants_checksums) = (0, false);
-        slot.checksums.get_mut().clear();
+        slot.in_vain = 0;
+        slot.work.get_mut().clear();
         index
     }
 

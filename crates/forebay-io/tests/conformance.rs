@@ -115,7 +115,7 @@ fn a_checked_read_brings_the_checksums_of_what_it_read() {
             (8192, &[4096, 16384, 8192]),
             (1000, &[4096 + 100, 0, 7]),
             (4096, &many),
-            (size as u64 - 4096, &[4096, 8192]),
+            (size as u64 - 4000, &[4096, 8192]),
             (0, &[]),
         ];
         let expected = |offset: u64, lens: &[u32]| {
@@ -131,18 +131,22 @@ fn a_checked_read_brings_the_checksums_of_what_it_read() {
         for round in 0..rounds {
             bench.reactor.pool_mut().bytes_mut(buf).fill(7);
             for (case, (offset, lens)) in cases.iter().enumerate() {
-                let mut at = case as u32 * (1 << 20) + if case == 3 { 0 } else { 3 << 19 };
+                let mut at = [0, 1, 2, 5, 3, 4][case] << 20;
                 let span = |len: &u32| {
                     at += len;
                     Span::new(buf, at - len, *len)
                 };
                 let spans: Vec<Span> = lens.iter().map(span).collect();
                 let token = (round * cases.len() + case) as u64;
-                bench.reactor.submit(token, Op::CheckedRead { device, offset: *offset, spans: &spans });
+                bench
+                    .reactor
+                    .submit(token, Op::CheckedRead { device, offset: *offset, spans: &spans, place: None });
             }
             bench.reactor.submit(1000, Op::Read { device, offset: 0, spans: &[Span::new(buf, 0, 512)] });
             let unknown = forebay_io::DeviceId(9);
-            bench.reactor.submit(2000, Op::CheckedRead { device: unknown, offset: 0, spans: &[] });
+            bench
+                .reactor
+                .submit(2000, Op::CheckedRead { device: unknown, offset: 0, spans: &[], place: None });
             let (mut done, mut left) = (Vec::new(), cases.len() + 2);
             while left > 0 {
                 bench.reactor.wait(Some(std::time::Duration::from_secs(60)), &mut done).unwrap();
@@ -157,6 +161,54 @@ fn a_checked_read_brings_the_checksums_of_what_it_read() {
                     assert_eq!(completion.result, Ok(lens.iter().sum()));
                     assert_eq!(found, expected(offset, lens), "{completion:?}");
                 }
+            }
+        }
+    });
+}
+
+/// Changes each byte by its place.
+struct ByPlace;
+
+impl forebay_io::PlaceCipher for ByPlace {
+    fn encrypt(&self, place: u64, bytes: &mut [u8]) {
+        bytes.iter_mut().zip(place..).for_each(|(byte, place)| *byte ^= ((place * 31) >> 3) as u8);
+    }
+
+    fn decrypt(&self, place: u64, bytes: &mut [u8]) {
+        self.encrypt(place, bytes);
+    }
+}
+
+#[test]
+fn what_is_encrypted_is_so_on_the_device_once_and_nowhere_else() {
+    use forebay_io::PlaceCipher;
+    all_engines(|bench| {
+        bench.reactor.set_cipher(std::sync::Arc::new(ByPlace));
+        let (device, mut model) = bench.file_device(4 * MIB, DeviceOptions::default());
+        let buf = bench.reactor.pool_mut().alloc(8 * MIB).unwrap();
+        // One block; odd ones; more than one system call takes.
+        let cases: [(u64, Vec<u32>); 3] =
+            [(4096, vec![4096]), (100_000, vec![513, 0, 4096, 7]), (1 << 20, vec![512; 1500])];
+        for round in 0..4u64 {
+            for (offset, lens) in &cases {
+                let (place, mut at) = (offset * 3 + round, 0);
+                let span = |len: &u32| {
+                    at += len;
+                    Span::new(buf, at - len, *len)
+                };
+                let spans: Vec<Span> = lens.iter().map(span).collect();
+                let (offset, len) = (*offset, at as usize);
+                let clear = pattern(round + offset, len);
+                bench.reactor.pool_mut().copy_in(Span::new(buf, 0, at), &clear);
+                let write = Op::EncryptedWrite { device, offset, spans: &spans, place };
+                assert_eq!(bench.run(write), Ok(at));
+                let written = &mut model[offset as usize..][..len];
+                written.copy_from_slice(&clear);
+                ByPlace.encrypt(place, written);
+                assert!(bench.file_contents() == model);
+                let read = Op::CheckedRead { device, offset, spans: &spans, place: Some(place) };
+                assert_eq!(bench.run(read), Ok(at));
+                assert!(bench.reactor.pool().bytes(buf)[..len] == clear);
             }
         }
     });

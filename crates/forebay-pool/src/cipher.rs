@@ -3,7 +3,9 @@
 //!
 //! Reads are decrypted in place, before their checksums are computed. Writes are copied and
 //! encrypted in the copy (the *bounce*), because the engine and its clients go on using the
-//! original. A batch that could not be written is encrypted anew for another place.
+//! original. A batch that could not be written is encrypted anew for another place. The reactor
+//! does both, on an I/O thread where there is one ([`CipherStage::for_reactor`]). Metadata is
+//! encrypted and decrypted here.
 //!
 //! Invariants
 //! - The memory for bounces comes from the pool's and never touches its last sixteenth, which
@@ -17,8 +19,9 @@ use forebay_core::OpId;
 use forebay_crypt::CacheCipher;
 use forebay_format::BLOCK_BYTES;
 use forebay_format::batch::ENTRIES_MAX;
-use forebay_io::{BufId, BufPool, Span};
+use forebay_io::{BufId, BufPool, PlaceCipher, Span};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Bytes of the longest batch: its header and a block for each entry.
 const BATCH_BYTES_MAX: usize = (1 + ENTRIES_MAX) * BLOCK_BYTES;
@@ -34,10 +37,23 @@ pub(crate) struct Waiting {
     pub(crate) len: u64,
 }
 
+/// The cipher as the reactor knows it: places are bytes of the pool's space.
+struct OfReactor(Arc<CacheCipher>);
+
+impl PlaceCipher for OfReactor {
+    fn encrypt(&self, place: u64, bytes: &mut [u8]) {
+        self.0.encrypt(place, bytes);
+    }
+
+    fn decrypt(&self, place: u64, bytes: &mut [u8]) {
+        self.0.decrypt(place, bytes);
+    }
+}
+
 /// The cipher of a pool, and the memory that it needs.
 #[derive(Debug)]
 pub(crate) struct CipherStage {
-    cipher: CacheCipher,
+    cipher: Arc<CacheCipher>,
     /// Long enough for any batch.
     reserve: BufId,
     /// The write that uses the reserve.
@@ -49,7 +65,12 @@ impl CipherStage {
     /// Puts the reserve by; `None` if there is no memory.
     pub(crate) fn new(cipher: CacheCipher, pool: &mut BufPool) -> Option<Self> {
         let reserve = pool.alloc(BATCH_BYTES_MAX)?;
-        Some(Self { cipher, reserve, lent_to: None, waiting: VecDeque::new() })
+        Some(Self { cipher: Arc::new(cipher), reserve, lent_to: None, waiting: VecDeque::new() })
+    }
+
+    /// The cipher for operations of the reactor.
+    pub(crate) fn for_reactor(&self) -> Arc<dyn PlaceCipher> {
+        Arc::new(OfReactor(Arc::clone(&self.cipher)))
     }
 
     /// Memory for the encrypted copy of a write, and whether it is to be freed when the write has
@@ -65,8 +86,9 @@ impl CipherStage {
         Some((self.reserve, false))
     }
 
-    /// The encrypted copy of a batch: where it is, and whether it is to be freed when the write has
-    /// ended. `None` if there is no memory now; then the write waits for [`CipherStage::next`].
+    /// A copy of a batch, to be encrypted: where it is, and whether it is to be freed when the
+    /// write has ended. `None` if there is no memory now; then the write waits for
+    /// [`CipherStage::next`].
     pub(crate) fn batch(
         &mut self,
         pool: &mut BufPool,
@@ -84,25 +106,15 @@ impl CipherStage {
             pool.copy(*span, Span { buf, offset: at, len: span.len });
             at += span.len;
         }
-        let whole = Span { buf, offset: 0, len: at };
-        self.encrypt(pool, whole, write.offset);
-        Some((whole, ours))
+        Some((Span { buf, offset: 0, len: at }, ours))
     }
 
-    /// Encrypts a copy, which nobody else uses, for its place.
+    /// Encrypts a copy of metadata, which nobody else uses, for its place.
     pub(crate) fn encrypt(&self, pool: &mut BufPool, copy: Span, offset: u64) {
         pool.change(copy, |bytes| self.cipher.encrypt(offset, bytes));
     }
 
-    /// Decrypts what was read from byte `offset` of the pool's space on.
-    pub(crate) fn decrypt(&self, pool: &mut BufPool, spans: impl Iterator<Item = Span>, mut offset: u64) {
-        for span in spans {
-            pool.change(span, |bytes| self.cipher.decrypt(offset, bytes));
-            offset += u64::from(span.len);
-        }
-    }
-
-    /// As [`CipherStage::decrypt`], for metadata.
+    /// Decrypts metadata that was read from byte `offset` of the pool's space on.
     pub(crate) fn decrypt_bytes(&self, offset: u64, bytes: &mut [u8]) {
         self.cipher.decrypt(offset, bytes);
     }
@@ -157,18 +169,16 @@ mod tests {
         let (copy, ours) = stage.batch(&mut pool, write(1, 100), &header, &spans).unwrap();
         assert!(ours && copy.len as usize == 3 * BLOCK);
         let mut wanted = [header, vec![3; BLOCK], vec![2; BLOCK]].concat();
+        assert_eq!(pool.bytes(copy.buf)[..wanted.len()], wanted[..]);
+        stage.encrypt(&mut pool, copy, 100 * BLOCK as u64);
         cipher().encrypt(100 * BLOCK as u64, &mut wanted);
         assert_eq!(pool.bytes(copy.buf)[..wanted.len()], wanted[..]);
         assert_eq!((pool.bytes(buf)[2 * BLOCK], pool.bytes(buf)[BLOCK]), (3, 2), "the original is used on");
-        let into: Vec<Span> = spans.to_vec();
-        for (span, bytes) in into.iter().zip(wanted[BLOCK..].chunks(BLOCK)) {
-            pool.copy_in(*span, bytes);
-        }
-        stage.decrypt(&mut pool, into.into_iter(), 101 * BLOCK as u64);
-        assert_eq!(
-            (pool.bytes(buf)[2 * BLOCK], pool.bytes(buf)[3 * BLOCK - 1], pool.bytes(buf)[BLOCK]),
-            (3, 3, 2)
-        );
+        let reactors = stage.for_reactor();
+        reactors.decrypt(101 * BLOCK as u64, &mut wanted[BLOCK..]);
+        assert_eq!((wanted[BLOCK], wanted[2 * BLOCK - 1], wanted[2 * BLOCK]), (3, 3, 2));
+        reactors.encrypt(101 * BLOCK as u64, &mut wanted[BLOCK..]);
+        assert_eq!(pool.bytes(copy.buf)[..wanted.len()], wanted[..]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ struct Held {
     buffer: Option<forebay_io::BufId>,
     /// A part of the reserve.
     part: Option<Part>,
-    /// Checksums are wanted of what is decrypted.
+    /// Checksums are wanted.
     crc: bool,
     /// The metadata that it reads or writes, and where the piece under way is.
     meta: Option<(Meta, forebay_io::Span)>,
@@ -31,8 +31,6 @@ struct Held {
     /// Members whose part of a flush has not ended, beyond the first, and how one has failed.
     others: usize,
     failure: Option<IoFailure>,
-    /// Where in the pool's space the encrypted bytes lie that are read.
-    opens: Option<u64>,
     /// It changes the backing store of this volume.
     changes: Option<VolumeId>,
 }
@@ -344,13 +342,12 @@ impl EngineIo {
                     len.into(),
                 );
                 self.take_spans(engine, op);
-                self.will_open(op, device, offset);
-                // What is encrypted is read first, then decrypted, then checked.
-                let decrypts = self.held(op).opens.is_some();
-                self.held(op).crc = crc && decrypts;
+                self.held(op).crc = crc;
+                let is_encrypted = self.cipher.is_some() && device == Device::Cache;
+                let place = is_encrypted.then_some(offset);
                 let range = (device, offset, len.into());
-                self.submit(reactor, op, range, |device, offset, spans| match crc && !decrypts {
-                    true => Op::CheckedRead { device, offset, spans },
+                self.submit(reactor, op, range, |device, offset, spans| match crc || is_encrypted {
+                    true => Op::CheckedRead { device, offset, spans, place },
                     false => Op::Read { device, offset, spans },
                 });
             }
@@ -417,13 +414,6 @@ impl EngineIo {
         None
     }
 
-    /// What is read is to be decrypted.
-    fn will_open(&mut self, op: OpId, device: Device, offset: u64) {
-        if self.cipher.is_some() && device == Device::Cache {
-            self.held(op).opens = Some(offset);
-        }
-    }
-
     fn time(&mut self, op: OpId, device: Device, path: TimedPath, operation: &'static str, bytes: u64) {
         let began = self.now();
         self.held(op).timed = Some(Timed { device, path, operation, bytes, at: None, member: None, began });
@@ -459,8 +449,13 @@ impl EngineIo {
         self.held(write.op).buffer = ours.then_some(copy.buf);
         self.spans.clear();
         self.spans.push(copy);
-        let range = (Device::Cache, write.offset, write.len);
-        self.submit(reactor, write.op, range, |device, offset, spans| Op::Write { device, offset, spans });
+        let (range, place) = ((Device::Cache, write.offset, write.len), write.offset);
+        self.submit(reactor, write.op, range, |device, offset, spans| Op::EncryptedWrite {
+            device,
+            offset,
+            spans,
+            place,
+        });
     }
 
     /// An operation has ended: writes that wait for memory may find some.
@@ -567,7 +562,7 @@ impl EngineIo {
             let now = self.now();
             self.change_ends(*op);
             let reads = self.held(*op).meta.take().is_some_and(|(meta, _)| meta.read.is_some());
-            (self.held(*op).crc, self.held(*op).opens, self.held(*op).timed) = (false, None, None);
+            (self.held(*op).crc, self.held(*op).timed) = (false, None);
             match result {
                 Err(failure) if !reads => engine.complete(now, *op, Err(*failure), &[]),
                 result => engine.complete_meta(now, *op, result.as_deref().map_err(|failure| *failure)),
@@ -611,19 +606,9 @@ impl EngineIo {
             }
             return timed.map(|timed| (timed, failure));
         }
-        let crc = std::mem::take(&mut self.held(op).crc);
-        let opens = self.held(op).opens.take().filter(|_| ok);
-        if let (Some(cipher), Some(offset)) = (&self.cipher, opens) {
-            let spans = engine.spans(op).iter().map(|span| self.span(*span));
-            cipher.decrypt(reactor.pool_mut(), spans, offset);
-        }
         self.crcs.clear();
-        self.crcs.extend_from_slice(reactor.checksums(completion));
-        if crc && ok {
-            for at in 0..engine.spans(op).len() {
-                let span = self.span(engine.spans(op)[at]);
-                reactor.pool().crc32c_blocks(span, &mut self.crcs);
-            }
+        if std::mem::take(&mut self.held(op).crc) {
+            self.crcs.extend_from_slice(reactor.checksums(completion));
         }
         self.release(reactor, op);
         self.start_waiting(engine, reactor, op);

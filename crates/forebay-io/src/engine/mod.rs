@@ -18,26 +18,35 @@ pub(crate) mod uring;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use crate::buffer::CRC_BLOCK_BYTES;
 use crate::error::IoFailure;
 use crate::waker::Waker;
+use crate::work::Work;
 use registered::Mapping;
 
 /// One system call's worth of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Syscall {
     /// `preadv` into `count` vectors. `mapping`: the whole buffer that a single vector lies in, if
-    /// it may be registered. `checksums`: an I/O thread that reads all of it puts them there.
+    /// it may be registered. `work`: what is computed over the
+    /// bytes, by an I/O thread that reads all of them.
     Read {
         fd: RawFd,
         iov: *const libc::iovec,
         count: u32,
         offset: u64,
         mapping: Option<Mapping>,
-        checksums: Option<*mut Vec<u32>>,
+        work: Option<*mut Work>,
     },
-    /// `pwritev` from `count` vectors; `mapping` as for reads.
-    Write { fd: RawFd, iov: *const libc::iovec, count: u32, offset: u64, mapping: Option<Mapping> },
+    /// `pwritev` from `count` vectors; `mapping` as for reads. `work`: what is computed over the
+    /// bytes before, by whoever writes them.
+    Write {
+        fd: RawFd,
+        iov: *const libc::iovec,
+        count: u32,
+        offset: u64,
+        mapping: Option<Mapping>,
+        work: Option<*mut Work>,
+    },
     /// `fdatasync`.
     Sync { fd: RawFd },
     /// `fallocate`.
@@ -106,6 +115,46 @@ pub(crate) enum Lane {
     Slow,
 }
 
+impl KernelStep {
+    /// The work before a write, if that is not done; to be called once before the step is handed to
+    /// the kernel.
+    pub(crate) fn prepare(&self) {
+        if let Syscall::Write { iov, count, work: Some(work), .. } = self.request {
+            // SAFETY: vectors, work and memory are live and nobody else's until the step is back
+            // (contract of the engine), and the kernel has them not yet.
+            unsafe {
+                if !(*work).is_done {
+                    (*work).before_write(parts(iov, count));
+                }
+            }
+        }
+    }
+
+    /// The work after a read that has read everything; to be called once before the step is
+    /// reported.
+    pub(crate) fn conclude(&self, result: i32) {
+        if let Syscall::Read { iov, count, work: Some(work), .. } = self.request {
+            // SAFETY: as above; the kernel is done with them.
+            unsafe {
+                if usize::try_from(result) == Ok(parts(iov, count).map(|part| part.len()).sum()) {
+                    (*work).after_read(parts(iov, count));
+                }
+            }
+        }
+    }
+}
+
+/// The memory of vectors.
+///
+/// # Safety
+/// The vectors and what they name are live, and nobody else uses them meanwhile.
+unsafe fn parts<'a>(iov: *const libc::iovec, count: u32) -> impl Iterator<Item = &'a mut [u8]> {
+    // SAFETY: promised by the caller.
+    let vectors = unsafe { std::slice::from_raw_parts(iov, count as usize) };
+    // SAFETY: promised by the caller; vectors of one operation do not overlap.
+    vectors.iter().map(|one| unsafe { std::slice::from_raw_parts_mut(one.iov_base.cast(), one.iov_len) })
+}
+
 // SAFETY: the pointers are only passed on to the kernel, and what they point to (slots, pool) does
 // not move and outlives the step, whichever thread performs it.
 unsafe impl Send for KernelStep {}
@@ -115,25 +164,6 @@ unsafe impl Send for KernelStep {}
 pub(crate) struct StepDone {
     pub(crate) key: u64,
     pub(crate) result: i32,
-}
-
-/// Appends the checksums of what was read into `count` vectors: a CRC-32C of each 4096 bytes of each
-/// vector (the last may cover less). Nothing if fewer bytes came than the vectors have.
-///
-/// # Safety
-/// The vectors, the memory that they name and the list are live, and nobody else uses them now.
-pub(crate) unsafe fn checksum(iov: *const libc::iovec, count: u32, result: i32, into: *mut Vec<u32>) {
-    // SAFETY: promised by the caller.
-    let (vectors, into) = unsafe { (std::slice::from_raw_parts(iov, count as usize), &mut *into) };
-    let wanted: usize = vectors.iter().map(|vector| vector.iov_len).sum();
-    if usize::try_from(result) != Ok(wanted) {
-        return;
-    }
-    for vector in vectors {
-        // SAFETY: promised by the caller.
-        let bytes = unsafe { std::slice::from_raw_parts(vector.iov_base.cast::<u8>(), vector.iov_len) };
-        into.extend(bytes.chunks(CRC_BLOCK_BYTES).map(crc32c::crc32c));
-    }
 }
 
 /// The engine in use.

@@ -246,7 +246,9 @@ fn work(shared: &Shared, lane: Lane) {
             jobs = line.more.wait(jobs).unwrap_or_else(PoisonError::into_inner);
         };
         drop(jobs);
+        step.prepare();
         let result = perform(step.request);
+        step.conclude(result);
         let mut done = lock(&shared.done);
         let first = done.is_empty();
         done.push(StepDone { key: step.key, result });

@@ -4,16 +4,15 @@
 //! the block layer, and its completion comes back through it. All of that is done by the thread
 //! whose ring a step is in. So a loop that has no time for more gives steps to the rings of I/O
 //! threads: as many as bring it below that ([`Share`]), and dealt out once a turn, for waking a
-//! thread takes as long as a step. A loop that sleeps now and then keeps everything. Why so: decision
-//! 0048.
+//! thread takes as long as a step. A loop that sleeps now and then keeps everything. Why so:
+//! decision 0048.
 //!
-//! An I/O thread knows steps and nothing of what they are for. It also computes the checksums of
-//! what was read, where that is wanted: the data comes into the cache of the processor that sends
-//! it.
+//! An I/O thread knows steps and nothing of what they are for. It also does the work over the bytes
+//! of a step (`work`): so the data comes into the cache of the processor that sends it.
 //!
 //! Invariants:
-//! - A step is in one ring. What must be given by one thread always (commands of block devices), and
-//!   what threads of another kind do (`BLKDISCARD`), stays in the loop's own.
+//! - A step is in one ring. What must be given by one thread always (commands of block devices),
+//!   and what threads of another kind do (`BLKDISCARD`), stays in the loop's own.
 //! - Steps, and what is told of memory and descriptors, reach each ring in the order of `push`. A
 //!   cancel goes to all rings, behind everything that was pushed before it.
 //! - Whoever is about to sleep says so and then looks once more; whoever hands something over looks
@@ -342,15 +341,11 @@ impl Carrier {
         }
     }
 
-    /// A step is done: gives it the key that the loop knows, and computes what is wanted.
+    /// A step is done: does the work that follows it, and gives it the key that the loop knows.
     fn end(&mut self, done: &mut StepDone) {
         let Some(step) = self.under_way[done.key as usize].take() else { return };
         self.free.push(done.key as u32);
         done.key = step.key;
-        if let Syscall::Read { iov, count, checksums: Some(into), .. } = step.request {
-            // SAFETY: vectors and list lie in a slot that is not touched before the step is back,
-            // and the kernel is done with the memory that the vectors name.
-            unsafe { super::checksum(iov, count, done.result, into) };
-        }
+        step.conclude(done.result);
     }
 }

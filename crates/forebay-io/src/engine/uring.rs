@@ -284,6 +284,7 @@ impl Engine for Uring {
         if let Syscall::Discard { .. } = step.request {
             return self.push_blocking(step);
         }
+        step.prepare();
         let slow = if step.lane == Lane::Slow { KEY_SLOW } else { 0 };
         let key = if step.request.is_on_device() { step.key | KEY_DEVICE | slow } else { step.key };
         let registered = match step.request {

@@ -269,13 +269,13 @@ impl Reactor {
         let memory = &mut *self.memory;
         let slot = memory.slots.get_mut(index);
         let first = self.ready_checksums.len();
-        if slot.wants_checksums && result.is_ok() {
-            let known = slot.checksums.get_mut();
-            if known.is_empty() {
-                // No I/O thread has read all of it at once.
-                slot.spans.iter().for_each(|span| memory.pool.crc32c_pinned(*span, known));
+        let work = slot.work.get_mut();
+        if matches!(slot.kind, OpKind::Read { .. }) && work.is_wanted() && result.is_ok() {
+            if !work.is_done {
+                // No other thread has read all of it at once.
+                memory.pool.work_pinned(&slot.spans, |parts| work.after_read(parts));
             }
-            self.ready_checksums.append(known);
+            self.ready_checksums.append(&mut work.checksums);
         }
         let checksums = Checksums { first: first as u32, count: (self.ready_checksums.len() - first) as u32 };
         let kernel_use = slot.kind.kernel_use();

@@ -121,6 +121,20 @@ pub enum Op<'a> {
         offset: u64,
         /// Where the bytes go, in order.
         spans: &'a [Span],
+        /// Before that they are decrypted, as what lay at this place for the cipher.
+        place: Option<u64>,
+    },
+    /// As `Write`, of what is encrypted where it lies, for this place, before it is written.
+    EncryptedWrite {
+        /// The device.
+        device: DeviceId,
+        /// First byte on the device; any value.
+        offset: u64,
+        /// Where the bytes come from, in order; they are nobody else's, and not the same
+        /// afterwards.
+        spans: &'a [Span],
+        /// Their place for the cipher.
+        place: u64,
     },
     /// Writes the spans to a device; reports the bytes of all spans.
     Write {

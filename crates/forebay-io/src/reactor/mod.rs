@@ -51,6 +51,7 @@ pub use interface::{
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::buffer::{BufPool, map_zeroed, unmap};
@@ -64,6 +65,7 @@ use crate::error::{IoFailure, IoSetupError};
 use crate::slots::{OpKind, Slots, ZeroPhase};
 use crate::spin::Spin;
 use crate::waker::Waker;
+use crate::work::PlaceCipher;
 use connections::{Event, Fuse, Listener, SocketTable};
 use devices::{DeviceEntry, DeviceTable};
 use ublk::Ublk;
@@ -107,6 +109,7 @@ pub struct Reactor {
     /// Operations whose next step rests until then, in order of time.
     resting: VecDeque<(Instant, u32)>,
     waker: Waker,
+    cipher: Option<Arc<dyn PlaceCipher>>,
     spin: Spin,
     clock: Instant,
     emulates: bool,
@@ -173,6 +176,7 @@ impl Reactor {
             at_engine: 0,
             resting: VecDeque::new(),
             waker,
+            cipher: None,
             spin: Spin::new(limits.spin),
             clock: Instant::now(),
             emulates: false,
@@ -267,6 +271,11 @@ impl Reactor {
         self.devices.get_mut(id).into_iter().for_each(|entry| entry.device.set_end(end_bytes));
     }
 
+    /// The cipher of operations that name a place for it.
+    pub fn set_cipher(&mut self, cipher: Arc<dyn PlaceCipher>) {
+        self.cipher = Some(cipher);
+    }
+
     /// Queues an operation; `token` comes back with its completion.
     pub fn submit(&mut self, token: u64, op: Op<'_>) {
         let kind = match self.kind_of(op) {
@@ -277,12 +286,14 @@ impl Reactor {
             }
         };
         let index = self.memory.slots.take(token, kind);
-        self.memory.slots.get_mut(index).wants_checksums = matches!(op, Op::CheckedRead { .. });
+        self.note_work(index, op);
         let planned = match op {
             Op::Read { offset, spans, .. } | Op::CheckedRead { offset, spans, .. } => {
                 self.fill_slot(index, offset, spans)
             }
-            Op::Write { offset, spans, .. } => self.fill_slot(index, offset, spans),
+            Op::Write { offset, spans, .. } | Op::EncryptedWrite { offset, spans, .. } => {
+                self.fill_slot(index, offset, spans)
+            }
             Op::Zero { offset, len, .. } | Op::Discard { offset, len, .. } => {
                 let slot = self.memory.slots.get_mut(index);
                 (slot.offset, slot.len) = (offset, len);
@@ -300,13 +311,30 @@ impl Reactor {
         }
     }
 
+    /// Notes what is to be computed over the bytes of an operation.
+    fn note_work(&mut self, index: u32, op: Op<'_>) {
+        let (wants_checksums, place) = match op {
+            Op::CheckedRead { place, .. } => (true, place),
+            Op::EncryptedWrite { place, .. } => (false, Some(place)),
+            _ => return,
+        };
+        let work = self.memory.slots.get_mut(index).work.get_mut();
+        work.wants_checksums = wants_checksums;
+        work.cipher = place.map(|place| {
+            let cipher = self.cipher.as_ref().expect("whoever names places has set a cipher");
+            (Arc::clone(cipher), place)
+        });
+    }
+
     fn kind_of(&self, op: Op<'_>) -> Result<OpKind, IoFailure> {
         let known = |id: DeviceId| self.devices.get(id).map(|_| id.0).ok_or(IoFailure::INVALID);
         Ok(match op {
             Op::Read { device, .. } | Op::CheckedRead { device, .. } => {
                 OpKind::Read { device: known(device)? }
             }
-            Op::Write { device, .. } => OpKind::Write { device: known(device)? },
+            Op::Write { device, .. } | Op::EncryptedWrite { device, .. } => {
+                OpKind::Write { device: known(device)? }
+            }
             Op::Flush { device } => OpKind::Flush { device: known(device)? },
             Op::Zero { device, may_unmap, .. } => {
                 let phase = if may_unmap { ZeroPhase::Punch } else { ZeroPhase::ZeroRange };

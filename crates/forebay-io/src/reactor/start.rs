@@ -210,6 +210,13 @@ impl Reactor {
         let memory = &mut *self.memory;
         let slot = memory.slots.get_mut(index);
         slot.fill_vectors(&memory.pool);
+        let is_whole = slot.done == 0 && slot.spans.len() <= IOV_MAX;
+        let work = slot.work.get_mut();
+        let is_wanted = work.is_wanted();
+        if slot.kind.modifies() && is_wanted && !work.is_done && !is_whole {
+            // Nobody gets all of it at once.
+            memory.pool.work_pinned(&slot.spans, |parts| work.before_write(parts));
+        }
         let fd = self.transfer_fd(index, device);
         let slot = self.memory.slots.get(index);
         let (iov, count) = (slot.vectors.as_ptr(), slot.vectors.len() as u32);
@@ -218,11 +225,13 @@ impl Reactor {
         let mapping = only.and_then(|span| self.memory.pool.mapping_of_pinned(span.buf));
         match slot.kind {
             OpKind::Read { .. } => {
-                let is_whole = slot.done == 0 && slot.spans.len() <= IOV_MAX;
-                let checksums = (slot.wants_checksums && is_whole).then(|| slot.checksums.get());
-                Syscall::Read { fd, iov, count, offset, mapping, checksums }
+                let work = Some(slot.work.get()).filter(|_| is_wanted && is_whole);
+                Syscall::Read { fd, iov, count, offset, mapping, work }
             }
-            _ => Syscall::Write { fd, iov, count, offset, mapping },
+            _ => {
+                let work = Some(slot.work.get()).filter(|_| is_wanted);
+                Syscall::Write { fd, iov, count, offset, mapping, work }
+            }
         }
     }
 
@@ -290,7 +299,7 @@ impl Reactor {
         let fd = self.transfer_fd(index, device);
         let slot = self.memory.slots.get(index);
         let (iov, count) = (slot.vectors.as_ptr(), slot.vectors.len() as u32);
-        Syscall::Write { fd, iov, count, offset: slot.offset + slot.done, mapping: None }
+        Syscall::Write { fd, iov, count, offset: slot.offset + slot.done, mapping: None, work: None }
     }
 }
 

@@ -20,7 +20,8 @@ pub(crate) struct Bench {
 }
 
 /// Runs the test on io_uring (small rings, so that they overflow): with one ring, with I/O threads
-/// that do everything, and with one that does some of it as soon as there is anything; and on psync.
+/// that do everything, and with one that does some of it as soon as there is anything; and on
+/// psync.
 pub(crate) fn all_engines(test: impl Fn(&mut Bench)) {
     let uring = EnginePreference::Uring;
     for (preference, io_threads, io_threads_busy_pct) in

@@ -250,10 +250,11 @@ impl Pool {
         let cache = CacheDevices { ids, map: parts.map };
         let mut io = EngineIo::new(cache, scratch, reserve, KIND_ENGINE << KIND_SHIFT);
         if let Some(cipher) = parts.cipher {
-            let cipher = CipherStage::new(cipher, reactor.pool_mut());
-            io.set_cipher(cipher.ok_or_else(|| {
+            let cipher = CipherStage::new(cipher, reactor.pool_mut()).ok_or_else(|| {
                 RunError::failed("no memory for what is to be encrypted", "raise buffer_memory")
-            })?);
+            })?;
+            reactor.set_cipher(cipher.for_reactor());
+            io.set_cipher(cipher);
         }
         let config = EngineConfig { known: parts.known, ..start.engine };
         let engine = match &start.without_cache {
