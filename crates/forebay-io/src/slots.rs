@@ -9,6 +9,7 @@
 //!   nothing.
 
 use crate::buffer::{BufPool, KernelUse, Span};
+use crate::engine::Job;
 use crate::error::IoFailure;
 use crate::work::Work;
 use std::cell::UnsafeCell;
@@ -19,21 +20,53 @@ pub(crate) const IOV_MAX: usize = 1024;
 /// What an operation does, and to what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpKind {
-    Read { device: u16 },
-    Write { device: u16 },
-    Flush { device: u16 },
-    Zero { device: u16, phase: ZeroPhase },
-    Discard { device: u16 },
-    Accept { listener: u32 },
-    Recv { socket: u32 },
-    Send { socket: u32 },
+    Read {
+        device: u16,
+    },
+    Write {
+        device: u16,
+    },
+    Flush {
+        device: u16,
+    },
+    Zero {
+        device: u16,
+        phase: ZeroPhase,
+    },
+    Discard {
+        device: u16,
+    },
+    Accept {
+        listener: u32,
+    },
+    Recv {
+        socket: u32,
+    },
+    Send {
+        socket: u32,
+    },
     // It watches for a request, or takes one.
-    FuseReceive { fuse: u32, watches: bool },
-    FuseReply { fuse: u32 },
+    FuseReceive {
+        fuse: u32,
+        watches: bool,
+    },
+    FuseReply {
+        fuse: u32,
+    },
     // It answers the last request of the tag, if there was one, and takes the next.
-    UblkNext { ublk: u32, tag: u16, answer: Option<i32> },
-    TakeEvent { event: u32 },
-    Signal { event: u32 },
+    UblkNext {
+        ublk: u32,
+        tag: u16,
+        answer: Option<i32>,
+    },
+    TakeEvent {
+        event: u32,
+    },
+    Signal {
+        event: u32,
+    },
+    /// A thread runs a job.
+    Run,
 }
 
 impl OpKind {
@@ -101,6 +134,8 @@ pub(crate) struct Slot {
     /// What is computed over its bytes. An I/O thread has it while the step is at the engine;
     /// memory of its own, for the slot is looked at meanwhile.
     pub(crate) work: Box<UnsafeCell<Work>>,
+    /// What a thread runs; it has it while the step is at the engine.
+    pub(crate) job: Box<UnsafeCell<Option<Job>>>,
     /// The result, kept back while `model_pending`.
     pub(crate) result: Option<Result<u32, IoFailure>>,
 }
@@ -128,6 +163,7 @@ impl Slot {
             model_pending: false,
             in_vain: 0,
             work: Box::default(),
+            job: Box::default(),
             result: None,
         }
     }

@@ -51,6 +51,16 @@ pub(crate) fn eventfd_take(fd: RawFd) -> i32 {
     result_of(unsafe { libc::preadv2(fd, &raw const vector, 1, -1, libc::RWF_NOWAIT) })
 }
 
+/// Puts the calling thread back to the priority that threads have, if it was put above.
+pub(crate) fn stand_back() {
+    // SAFETY: no pointers; 0 is the calling thread.
+    unsafe {
+        if libc::getpriority(libc::PRIO_PROCESS, 0) < 0 {
+            libc::setpriority(libc::PRIO_PROCESS, 0, 0);
+        }
+    }
+}
+
 /// Processor time that the calling thread has used.
 pub(crate) fn thread_cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -166,6 +166,26 @@ fn a_checked_read_brings_the_checksums_of_what_it_read() {
     });
 }
 
+#[test]
+fn jobs_are_run_beside_the_loop_each_once() {
+    all_engines(|bench| {
+        let (sender, results) = std::sync::mpsc::channel();
+        let own = std::thread::current().id();
+        for n in 0..100u64 {
+            let sender = sender.clone();
+            bench.reactor.run(n, move || {
+                let is_other = std::thread::current().id() != own;
+                sender.send((n, is_other)).unwrap();
+                assert!(n % 10 != 3, "a panic that the test wants");
+            });
+        }
+        bench.collect_each_once(100, Ok(0));
+        let mut seen: Vec<_> = results.try_iter().collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..100).map(|n| (n, true)).collect::<Vec<_>>());
+    });
+}
+
 /// Changes each byte by its place.
 struct ByPlace;
 

@@ -39,6 +39,7 @@ const KIND_ACCEPT: u64 = 0;
 const KIND_RECEIVE: u64 = 1;
 const KIND_SEND: u64 = 2;
 const KIND_HANDLER: u64 = 3;
+const KIND_HANDSHAKE: u64 = 4;
 /// Mounts count up from here.
 const KIND_FUSE: u64 = 16;
 /// Requests of mounts have numbers from here on; those of NBD clients are below.
@@ -193,6 +194,7 @@ fn server_token(what: ServerToken) -> u64 {
         ServerToken::Accept(index) => (KIND_ACCEPT, index),
         ServerToken::Receive(index) => (KIND_RECEIVE, index),
         ServerToken::Send(index) => (KIND_SEND, index),
+        ServerToken::Handshake(index) => (KIND_HANDSHAKE, index),
     };
     kind << KIND_SHIFT | u64::from(index)
 }
@@ -377,6 +379,7 @@ impl<V: RequestHandler> Host<V> {
             KIND_ACCEPT => self.server.accepted(&mut self.reactor, index, completion.result),
             KIND_RECEIVE => self.server.received(&mut self.reactor, index, completion.result),
             KIND_SEND => self.server.sent(&mut self.reactor, index, completion.result.is_ok()),
+            KIND_HANDSHAKE => self.server.handshaken(&mut self.reactor, index),
             KIND_HANDLER => {
                 let now = self.now();
                 self.volume.completed(now, &mut self.reactor, index, completion.result);

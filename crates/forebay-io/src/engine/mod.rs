@@ -70,7 +70,12 @@ pub(crate) enum Syscall {
     Command { fd: RawFd, op: u32, command: [u8; 16] },
     /// Adds one to an event counter; `EAGAIN` if it is full.
     Raise { fd: RawFd },
+    /// No system call: a thread runs what lies there. The result is 0.
+    Run { job: *mut Option<Job> },
 }
+
+/// Something that takes a processor for a while.
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// What a raised counter gains.
 pub(crate) static ONE: u64 = 1;

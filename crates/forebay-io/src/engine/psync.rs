@@ -72,6 +72,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Psync {
     pub(crate) fn new(threads: u32) -> io::Result<Psync> {
+        Psync::with(threads, || {})
+    }
+
+    /// For what no client waits for: its threads do not stand above others, whoever makes them.
+    pub(crate) fn background(threads: u32) -> io::Result<Psync> {
+        Psync::with(threads, sys::stand_back)
+    }
+
+    fn with(threads: u32, begin: fn()) -> io::Result<Psync> {
         let shared = Arc::new(Shared {
             fast: Line::default(),
             slow: Line::default(),
@@ -89,7 +98,11 @@ impl Psync {
             for lane in [Lane::Fast, Lane::Slow] {
                 let shared = Arc::clone(&shared);
                 let thread = std::thread::Builder::new().name(format!("io-{number}"));
-                engine.threads.push(thread.spawn(move || work(&shared, lane))?);
+                let run = move || {
+                    begin();
+                    work(&shared, lane);
+                };
+                engine.threads.push(thread.spawn(run)?);
             }
         }
         Ok(engine)
@@ -179,7 +192,7 @@ impl Engine for Psync {
     }
 
     fn push(&mut self, step: KernelStep) {
-        if !step.request.is_on_device() {
+        if !step.request.is_on_device() && !matches!(step.request, Syscall::Run { .. }) {
             return self.try_now(step);
         }
         let line = self.shared.line(step.lane);
@@ -316,6 +329,13 @@ fn perform_once(request: Syscall) -> i32 {
             sys::result_of(unsafe { libc::writev(fd, iov, count as libc::c_int) })
         }
         Syscall::Command { .. } => -libc::EOPNOTSUPP,
+        Syscall::Run { job } => {
+            // SAFETY: the job is live, and nobody else's, until the step is reported.
+            if let Some(job) = unsafe { (*job).take() } {
+                job();
+            }
+            0
+        }
         Syscall::Watch { fd } => {
             let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             // SAFETY: one entry, and no waiting.

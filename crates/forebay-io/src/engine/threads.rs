@@ -12,7 +12,7 @@
 //!
 //! Invariants:
 //! - A step is in one ring. What must be given by one thread always (commands of block devices),
-//!   and what threads of another kind do (`BLKDISCARD`), stays in the loop's own.
+//!   and what threads of another kind do (`BLKDISCARD`, jobs), stays in the loop's own.
 //! - Steps, and what is told of memory and descriptors, reach each ring in the order of `push`. A
 //!   cancel goes to all rings, behind everything that was pushed before it.
 //! - Whoever is about to sleep says so and then looks once more; whoever hands something over looks
@@ -227,7 +227,10 @@ impl Engine for IoThreads {
 
     fn push(&mut self, step: KernelStep) {
         match step.request {
-            Syscall::Command { .. } | Syscall::Discard { .. } | Syscall::Accept { .. } => self.own.push(step),
+            Syscall::Command { .. }
+            | Syscall::Discard { .. }
+            | Syscall::Accept { .. }
+            | Syscall::Run { .. } => self.own.push(step),
             _ if self.share.is_none() => self.own.push(step),
             _ => self.turn.push(step),
         }

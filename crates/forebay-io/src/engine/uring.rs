@@ -7,8 +7,8 @@
 //!   the kernel keeps the surplus: `NODROP` is required.) No lane waits for another one.
 //! - The ring is made disabled and enabled by the first `wait`: the thread that calls it becomes
 //!   the only issuer the kernel accepts (`SINGLE_ISSUER`), whoever made the reactor.
-//! - What the ring does not have on all kernels (`BLKDISCARD`) is done by threads of the other
-//!   engine, which are made when they are needed first.
+//! - What the ring does not have on all kernels (`BLKDISCARD`), and what is no system call, is done
+//!   by threads of the other engine, which are made when they are needed first.
 //! - Entries reach the kernel in the order of `push`; a cancel therefore never hits a later user of
 //!   its key.
 
@@ -165,7 +165,7 @@ impl Uring {
     /// Has a thread do a step.
     fn push_blocking(&mut self, step: KernelStep) {
         if self.blocking.threads.is_none() {
-            match Psync::new(1) {
+            match Psync::background(1) {
                 Ok(threads) => self.blocking.threads = Some(threads),
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(libc::ENOMEM);
@@ -281,8 +281,11 @@ impl Engine for Uring {
 
     fn push(&mut self, step: KernelStep) {
         debug_assert_eq!(step.key & (KEY_WAKE | KEY_DEVICE | KEY_SLOW), 0);
-        if let Syscall::Discard { .. } = step.request {
-            return self.push_blocking(step);
+        match step.request {
+            Syscall::Discard { .. } => return self.push_blocking(step),
+            // They must not wait for a device that hangs in a discard.
+            Syscall::Run { .. } => return self.push_blocking(KernelStep { lane: Lane::Slow, ..step }),
+            _ => {}
         }
         step.prepare();
         let slow = if step.lane == Lane::Slow { KEY_SLOW } else { 0 };
@@ -418,7 +421,7 @@ fn entry_of(request: Syscall, registered: Option<u16>) -> squeue::Entry {
         Syscall::Allocate { fd, mode, offset, len } => {
             opcode::Fallocate::new(Fd(fd), len).offset(offset).mode(mode).build()
         }
-        Syscall::Discard { .. } => unreachable!("threads do it"),
+        Syscall::Discard { .. } | Syscall::Run { .. } => unreachable!("threads do it"),
         Syscall::Accept { fd } => opcode::Accept::new(Fd(fd), std::ptr::null_mut(), std::ptr::null_mut())
             .flags(libc::SOCK_CLOEXEC)
             .build(),

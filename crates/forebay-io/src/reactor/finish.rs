@@ -59,6 +59,7 @@ impl Reactor {
             }
             OpKind::FuseReply { .. } | OpKind::UblkNext { .. } => self.finish(index, plain(step.result)),
             OpKind::TakeEvent { event } => self.settle_event(index, event, step.result),
+            OpKind::Run => self.finish(index, plain(step.result)),
             // A counter that is full is signalled.
             OpKind::Signal { .. } if step.result == -libc::EAGAIN => self.finish(index, Ok(0)),
             OpKind::Signal { .. } => self.finish(index, plain(step.result).map(|_| 0)),
@@ -260,7 +261,7 @@ impl Reactor {
             OpKind::FuseReceive { fuse, .. } | OpKind::FuseReply { fuse } => self.fuse_op_ended(fuse),
             OpKind::UblkNext { ublk, .. } => self.ublk_op_ended(ublk),
             OpKind::TakeEvent { event } | OpKind::Signal { event } => self.event_op_ended(event),
-            OpKind::Read { .. } | OpKind::Flush { .. } => {}
+            OpKind::Read { .. } | OpKind::Flush { .. } | OpKind::Run => {}
         }
     }
 

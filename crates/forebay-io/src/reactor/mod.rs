@@ -311,6 +311,14 @@ impl Reactor {
         }
     }
 
+    /// Has a thread run `job`, beside this one; reports 0 when it has ended, also by a panic.
+    pub fn run(&mut self, token: u64, job: impl FnOnce() + Send + 'static) {
+        let index = self.memory.slots.take(token, OpKind::Run);
+        let guarded = || drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)));
+        *self.memory.slots.get_mut(index).job.get_mut() = Some(Box::new(guarded));
+        self.push_step(index);
+    }
+
     /// Notes what is to be computed over the bytes of an operation.
     fn note_work(&mut self, index: u32, op: Op<'_>) {
         let (wants_checksums, place) = match op {

@@ -43,6 +43,7 @@ impl Reactor {
             OpKind::FuseReceive { .. } | OpKind::FuseReply { .. } => self.start_fuse(index),
             OpKind::UblkNext { .. } => self.start_ublk(index),
             OpKind::TakeEvent { event } | OpKind::Signal { event } => self.start_event(index, event),
+            OpKind::Run => self.push_step(index),
         }
     }
 
@@ -192,6 +193,7 @@ impl Reactor {
                 Ok(request) => request,
                 Err(failure) => return self.finish(index, Err(failure)),
             },
+            OpKind::Run => Syscall::Run { job: self.memory.slots.get(index).job.get() },
             OpKind::TakeEvent { event } | OpKind::Signal { event } => match self.event_step(index, event) {
                 Ok(request) => request,
                 Err(failure) => return self.finish(index, Err(failure)),

@@ -77,6 +77,7 @@ const KIND_ENGINE: u64 = 1;
 const KIND_ACCEPT: u64 = 2;
 const KIND_RECEIVE: u64 = 3;
 const KIND_SEND: u64 = 4;
+const KIND_HANDSHAKE: u64 = 5;
 /// Mounts count up from here,
 const KIND_FUSE: u64 = 16;
 /// block devices from here,
@@ -103,6 +104,7 @@ fn token(what: ServerToken) -> u64 {
         ServerToken::Accept(index) => (KIND_ACCEPT, index),
         ServerToken::Receive(index) => (KIND_RECEIVE, index),
         ServerToken::Send(index) => (KIND_SEND, index),
+        ServerToken::Handshake(index) => (KIND_HANDSHAKE, index),
     };
     kind << KIND_SHIFT | u64::from(index)
 }
@@ -582,6 +584,7 @@ impl Pool {
             KIND_ACCEPT => self.server.accepted(&mut self.reactor, index, completion.result),
             KIND_RECEIVE => self.server.received(&mut self.reactor, index, completion.result),
             KIND_SEND => self.server.sent(&mut self.reactor, index, completion.result.is_ok()),
+            KIND_HANDSHAKE => self.server.handshaken(&mut self.reactor, index),
             kind if kind >= KIND_GUEST => {
                 self.guest_completed(kind - KIND_GUEST, index, completion.result);
             }

@@ -1,5 +1,6 @@
 //! The state of one NBD connection.
 
+use super::encrypted::Handshaken;
 use super::tls::{LEFTOVER_BYTES_MAX, TlsLink};
 use super::{
     Arriving, FOR_ENGINE, FOR_REQUESTS, RECV_BYTES, RECV_BYTES_SMALL, RECV_BYTES_SMALL_TLS, REPLY_BYTES,
@@ -14,6 +15,7 @@ use forebay_export::request::{ClientRequest, Operation};
 use forebay_format::VolumeId;
 use forebay_io::{BufId, BufPool, Reactor, SocketId, Span};
 use std::collections::VecDeque;
+use std::sync::mpsc;
 use std::time::Instant;
 
 /// One client: its session, what of it is under way, and what is sent to it next.
@@ -27,6 +29,8 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     /// Once TLS was begun: everything goes through it.
     pub(super) tls: Option<Box<TlsLink>>,
+    /// A thread has that, for the handshake: it comes back through here.
+    pub(super) handshake: Option<mpsc::Receiver<Handshaken>>,
     /// When the handshake must be done; `None` once it is.
     pub(super) greeted_by: Option<Instant>,
     /// Known once the handshake is done.
@@ -96,6 +100,7 @@ impl Connection {
             session: Session::with_tls(Limits::default(), tls),
             peer,
             tls: None,
+            handshake: None,
             greeted_by: Some(greeted_by),
             volume: None,
             client: None,

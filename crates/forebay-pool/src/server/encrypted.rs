@@ -7,13 +7,17 @@
 //! own, record by record, as far as there are buffers: a connection that is not read from keeps
 //! [`SENDS_MAX`] of them, and then its replies wait and count as unsent.
 //!
+//! The handshake is a thread's: while it goes on, nothing is received, parsed or sent, and the
+//! connection is not closed.
+//!
 //! Memory: a connection has one buffer of its own to send from, so that it goes on when all else is
 //! in use by requests.
 
-use super::tls::{RECORD_BYTES, RECORD_OVERHEAD_BYTES, TlsLink};
+use super::tls::{RECORD_BYTES, RECORD_OVERHEAD_BYTES, TlsFailure, TlsLink};
 use super::{BLOCK, FOR_REPLIES, Server, ServerToken};
 use forebay_io::{BufId, BufPool, Op, Reactor, Span};
 use std::collections::VecDeque;
+use std::sync::mpsc;
 
 /// Size of the buffer that a connection has of its own.
 const OWN_BYTES: usize = 64 << 10;
@@ -21,6 +25,15 @@ const OWN_BYTES: usize = 64 << 10;
 const LARGE_BYTES: usize = 256 << 10;
 /// Sends of a connection under way.
 const SENDS_MAX: u32 = 4;
+
+/// What a thread gives back that went on with a handshake.
+#[derive(Debug)]
+pub(super) struct Handshaken {
+    link: Box<TlsLink>,
+    /// What the client said behind its part of the handshake.
+    plain: Vec<u8>,
+    result: Result<(), TlsFailure>,
+}
 
 impl Server {
     /// The client has asked for TLS, and was told to begin.
@@ -51,9 +64,52 @@ impl Server {
         }
     }
 
+    /// Has a thread go on with a handshake: its signatures take up to a millisecond, and whoever
+    /// connects must not hold up those who are at work.
+    fn shake_hands(&mut self, reactor: &mut Reactor, index: u32, bytes: u32) {
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        let Some(buffer) = connection.buffer else { return };
+        let Some(mut link) = connection.tls.take() else { return };
+        let mut work = Vec::new();
+        link.begin(&mut work);
+        let before = work.len();
+        work.resize(before + bytes as usize, 0);
+        reactor.pool().copy_out(Span { buf: buffer, offset: 0, len: bytes }, &mut work[before..]);
+        (connection.used, connection.filled) = (0, 0);
+        let (give, take) = mpsc::sync_channel(1);
+        connection.handshake = Some(take);
+        reactor.run((self.tokens)(ServerToken::Handshake(index)), move || {
+            let mut plain = Vec::new();
+            let result = link.received(&mut work, &mut |piece| plain.extend_from_slice(piece));
+            let _ = give.send(Handshaken { link, plain, result }); // it has room
+        });
+    }
+
+    /// A thread has gone on with the handshake of a connection as far as it came.
+    pub fn handshaken(&mut self, reactor: &mut Reactor, index: u32) {
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        match connection.handshake.take().map(|handshake| handshake.try_recv()) {
+            Some(Ok(Handshaken { link, plain, result })) => {
+                connection.tls = Some(link);
+                if let Some(buffer) = connection.buffer {
+                    let span = Span { buf: buffer, offset: 0, len: plain.len() as u32 };
+                    reactor.pool_mut().copy_in(span, &plain);
+                    connection.filled = plain.len();
+                }
+                self.note_decrypted(index, result);
+            }
+            // It has panicked, and took its buffer along.
+            _ => connection.closing = true,
+        }
+        self.enqueue(index);
+    }
+
     /// So many bytes were received into the buffer of a connection.
     pub(super) fn decrypt(&mut self, reactor: &mut Reactor, index: u32, bytes: u32) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        if connection.tls.as_ref().is_some_and(|tls| tls.is_shaking_hands()) {
+            return self.shake_hands(reactor, index, bytes);
+        }
         let (Some(tls), Some(buffer)) = (&mut connection.tls, connection.buffer) else { return };
         let work = &mut self.cipher;
         tls.begin(work);
@@ -77,6 +133,13 @@ impl Server {
             pool.copy_in(Span { buf: buffer, offset: *filled as u32, len: plain.len() as u32 }, plain);
             *filled += plain.len();
         });
+        self.note_decrypted(index, result);
+    }
+
+    /// What came from a connection is decrypted as far as it goes.
+    fn note_decrypted(&mut self, index: u32, result: Result<(), TlsFailure>) {
+        let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        let Some(tls) = &connection.tls else { return };
         if let Err(failure) = result {
             connection.closing = true;
             self.refusals.note(format!("{}: {failure}", connection.peer));

@@ -134,6 +134,8 @@ pub enum ServerToken {
     Receive(u32),
     /// A connection sends.
     Send(u32),
+    /// A thread goes on with the TLS handshake of a connection.
+    Handshake(u32),
 }
 
 /// A request of a client that the engine works on.

@@ -119,7 +119,7 @@ impl Server {
         loop {
             let connection = self.connections[index as usize].as_mut().expect("checked by the caller");
             let is_full = connection.is_full() && connection.arriving.is_none();
-            if connection.closing || self.closing || is_full {
+            if connection.closing || self.closing || is_full || connection.handshake.is_some() {
                 return started;
             }
             connection.wants_memory = false;

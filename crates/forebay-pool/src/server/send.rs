@@ -63,6 +63,9 @@ impl Server {
 
     pub(super) fn send(&mut self, reactor: &mut Reactor, index: u32) {
         let Some(Some(connection)) = self.connections.get_mut(index as usize) else { return };
+        if connection.handshake.is_some() {
+            return; // all that may be said now is said by it
+        }
         if connection.tls.is_some() {
             return self.send_encrypted(reactor, index);
         }
@@ -142,7 +145,8 @@ impl Server {
         // A payload that has its memory comes in, however much else is under way: it would be kept
         // for nothing.
         let is_full = connection.is_full() && connection.arriving.is_none();
-        if connection.receiving || self.closing || is_full || connection.blocked.is_some() {
+        let waits = is_full || connection.blocked.is_some() || connection.handshake.is_some();
+        if connection.receiving || self.closing || waits {
             return;
         }
         let span = if let (Some(arriving), None) = (connection.arriving, &connection.tls) {
@@ -176,7 +180,7 @@ impl Server {
                 }
                 return;
             }
-            if connection.requests > 0 || connection.sends > 0 {
+            if connection.requests > 0 || connection.sends > 0 || connection.handshake.is_some() {
                 return;
             }
             if connection.must_linger() {

@@ -112,6 +112,10 @@ impl TlsLink {
         self.leftover.len()
     }
 
+    pub(super) fn is_shaking_hands(&self) -> bool {
+        self.state == State::Handshake
+    }
+
     pub(super) fn is_established(&self) -> bool {
         matches!(self.state, State::Established | State::Ended)
     }
