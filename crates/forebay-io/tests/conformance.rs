@@ -167,6 +167,33 @@ fn a_checked_read_brings_the_checksums_of_what_it_read() {
 }
 
 #[test]
+fn a_loop_that_sleeps_keeps_its_steps() {
+    for (busy_pct, gives) in [(90, false), (0, true)] {
+        let limits = Limits { io_threads: 1, io_threads_busy_pct: busy_pct, ..Limits::default() };
+        let Ok((mut reactor, _)) = forebay_io::Reactor::open(forebay_io::EnginePreference::Uring, limits)
+        else {
+            return;
+        };
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("device"), vec![1; MIB]).unwrap();
+        let device = Device::open_backing(dir.path().join("device"), DeviceOptions::default()).unwrap();
+        let device = reactor.add_device(device);
+        let buf = reactor.pool_mut().alloc(4096).unwrap();
+        let mut done = Vec::new();
+        for n in 0..20 {
+            // Idle for a while before each, as a pool between the requests of one client.
+            reactor.wait(Some(std::time::Duration::from_millis(2)), &mut done).unwrap();
+            reactor.submit(n, Op::Read { device, offset: 0, spans: &[Span::new(buf, 0, 4096)] });
+            while done.len() <= n as usize {
+                reactor.wait(None, &mut done).unwrap();
+            }
+        }
+        let stats = reactor.stats();
+        assert_eq!((stats.steps, stats.steps_given), (20, if gives { 20 } else { 0 }));
+    }
+}
+
+#[test]
 fn jobs_are_run_beside_the_loop_each_once() {
     all_engines(|bench| {
         let (sender, results) = std::sync::mpsc::channel();

@@ -187,6 +187,11 @@ pub(crate) trait Engine: Send {
 
     fn push(&mut self, step: KernelStep);
 
+    /// How many of them went to other threads with rings of their own.
+    fn steps_given(&self) -> u64 {
+        0
+    }
+
     /// Asks that a step on a socket or a watch ends soon; it still comes back from `wait`
     /// (cancelled, or done if it was faster).
     fn cancel(&mut self, key: u64);

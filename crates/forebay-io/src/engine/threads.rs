@@ -112,6 +112,7 @@ pub(crate) struct IoThreads {
     own: Uring,
     threads: Vec<IoThread>,
     share: Share,
+    steps_given: u64,
     /// So many steps are worth waking a thread.
     wake_for: usize,
     /// Steps of this turn.
@@ -137,6 +138,7 @@ impl IoThreads {
             own,
             threads: Vec::new(),
             share: Share::new(busy_pct),
+            steps_given: 0,
             wake_for: if busy_pct == 0 { 1 } else { WAKE_FOR },
             turn: Vec::new(),
             first: 0,
@@ -183,7 +185,10 @@ impl IoThreads {
         let each = given.div_ceil(self.takers.len().max(1)).max(1);
         for (number, step) in self.turn.drain(..).enumerate() {
             match self.takers.get(number / each).filter(|_| number < given) {
-                Some(&at) => self.threads[at].orders.push(Order::Step(step)),
+                Some(&at) => {
+                    self.steps_given += 1;
+                    self.threads[at].orders.push(Order::Step(step));
+                }
                 None => self.own.push(step),
             }
         }
@@ -234,6 +239,10 @@ impl Engine for IoThreads {
             _ if self.share.is_none() => self.own.push(step),
             _ => self.turn.push(step),
         }
+    }
+
+    fn steps_given(&self) -> u64 {
+        self.steps_given
     }
 
     fn cancel(&mut self, key: u64) {

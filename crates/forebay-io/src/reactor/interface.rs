@@ -268,6 +268,8 @@ pub struct Waited {
 pub struct ReactorStats {
     /// Steps handed to the engine.
     pub steps: u64,
+    /// Of those, given to I/O threads.
+    pub steps_given: u64,
     /// Device transfers continued because the kernel did only a part.
     pub short_transfers: u64,
     /// Reads that reached past the end of the device and were filled with zeroes.

@@ -202,7 +202,7 @@ impl Reactor {
 
     /// Counts since the reactor was made.
     pub fn stats(&self) -> ReactorStats {
-        self.stats
+        ReactorStats { steps_given: self.engine.steps_given(), ..self.stats }
     }
 
     /// Operations submitted and not yet reported.

@@ -6,6 +6,7 @@
 
 use super::{Counters, TimedPath};
 use forebay_core::{Stats, VolumeStats};
+use forebay_io::ReactorStats;
 
 macro_rules! convert {
     ($($name:ident)*) => {
@@ -115,6 +116,17 @@ impl TimedPath {
     }
 }
 
+impl Counters {
+    /// With what the reactor of the pool counts.
+    pub(crate) fn with_io(self, io: ReactorStats) -> Self {
+        Self { io_steps: io.steps, io_thread_steps: io.steps_given, ..self }
+    }
+}
+
+/// Counters of the reactor.
+#[cfg(test)]
+const OF_REACTOR: [&str; 2] = ["io_steps", "io_thread_steps"];
+
 /// Counters that the engine keeps by volume only.
 #[cfg(test)]
 const OF_VOLUMES: [&str; 11] = [
@@ -149,6 +161,7 @@ mod tests {
         let debug = format!("{:?}", Stats::default());
         let mut names = names_of(&debug);
         names.extend(OF_VOLUMES);
+        names.extend(OF_REACTOR);
         names.sort_unstable();
         let mut ours: Vec<&str> = FIELDS.iter().map(|field| field.name).collect();
         ours.sort_unstable();

@@ -133,6 +133,8 @@ counters! {
     Counter batches = "Batches written to the log";
     Counter checkpoints = "Checkpoints that took effect";
     Counter window_extensions = "Extensions of the append window between checkpoints";
+    Counter io_steps = "Receives, sends, transfers and the like that the pool handed to the kernel";
+    Counter io_thread_steps = "Of those, carried out by I/O threads, because the pool's thread was busy: see io_threads";
     Counter damaged_blocks = "Cached blocks whose checksum did not match or that could not be read";
     Gauge dirty_blocks = "Blocks that only the cache has";
     Gauge lost_blocks = "Blocks of which something is lost: only the cache had it, and cannot give it back";

@@ -7,6 +7,7 @@ use crate::meter::{About, Counters, DirtyAge, MemberState, Snapshot, TimedPath};
 use forebay_admin::VolumeState;
 use forebay_core::{DestageReport, Device, Engine, MirrorState, Nanos, VolumeSettings, VolumeStats};
 use forebay_format::VolumeId;
+use forebay_io::ReactorStats;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -181,7 +182,7 @@ impl Pool {
     }
 
     fn pool_counters(&self) -> Counters {
-        pool_counters(&self.engine, &self.volumes)
+        pool_counters(&self.engine, &self.volumes, self.reactor.stats())
     }
 
     fn pool_statistics(&mut self, now: Nanos) -> Snapshot {
@@ -206,7 +207,7 @@ impl Pool {
 
     fn volume_statistics(&mut self, id: VolumeId, now: Nanos) -> Option<Snapshot> {
         let stats = self.engine.volume_stats(id)?;
-        let counters = Counters::of_volume(&stats, &self.engine.stats());
+        let counters = Counters::of_volume(&stats, &self.engine.stats()).with_io(self.reactor.stats());
         let ages = self.engine.dirty_ages(id);
         let oldest = self.engine.destage_report(id).map(|report| report.oldest_dirty_age);
         let about = About {
@@ -235,13 +236,14 @@ impl Pool {
     /// Keeps samples for the rates; called when the loop wakes, before anything is counted.
     pub(super) fn keep_history(&mut self) {
         let now = self.io.now();
-        let engine = &self.engine;
-        self.history.turn(now, || pool_counters(engine, &self.volumes));
+        let (engine, io) = (&self.engine, self.reactor.stats());
+        self.history.turn(now, || pool_counters(engine, &self.volumes, io));
         for (at, served) in self.volumes.iter_mut().enumerate() {
             let Some(served) = served else { continue };
             let id = VolumeId(at as u16);
             served.history.turn(now, || {
-                Counters::of_volume(&engine.volume_stats(id).unwrap_or_default(), &engine.stats())
+                let stats = engine.volume_stats(id).unwrap_or_default();
+                Counters::of_volume(&stats, &engine.stats()).with_io(io)
             });
         }
     }
@@ -272,7 +274,8 @@ impl Pool {
     }
 }
 
-fn pool_counters(engine: &Engine, volumes: &[Option<Served>]) -> Counters {
+fn pool_counters(engine: &Engine, volumes: &[Option<Served>], io: ReactorStats) -> Counters {
     let attached = (0..volumes.len()).map(|at| VolumeId(at as u16));
-    Counters::of_pool(&engine.stats(), attached.filter_map(|id| engine.volume_stats(id)))
+    let volumes = attached.filter_map(|id| engine.volume_stats(id));
+    Counters::of_pool(&engine.stats(), volumes).with_io(io)
 }
