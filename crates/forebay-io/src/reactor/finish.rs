@@ -243,15 +243,16 @@ impl Reactor {
     pub(super) fn finish(&mut self, index: u32, result: Result<u32, IoFailure>) {
         let slot = self.memory.slots.get_mut(index);
         slot.result = Some(result);
-        let (kind, buffered, model_pending) = (slot.kind, slot.buffered, slot.model_pending);
+        let (kind, model_pending) = (slot.kind, slot.model_pending);
+        if let Some(device) = kind.device().filter(|_| kind.modifies()) {
+            self.forget_pages(index, usize::from(device));
+        }
         if !model_pending {
             self.report(index, result);
         }
         match kind {
             OpKind::Write { device } | OpKind::Zero { device, .. } | OpKind::Discard { device } => {
-                let entry = &mut self.devices[usize::from(device)];
-                entry.buffered_writes -= u32::from(buffered);
-                if !entry.deferred.is_empty() {
+                if !self.devices[usize::from(device)].deferred.is_empty() {
                     self.retry_deferred(usize::from(device));
                 }
             }
