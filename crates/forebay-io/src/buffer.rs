@@ -24,20 +24,33 @@ use crate::engine::registered::{Mapping, REGISTERED_BYTES_MAX};
 /// Alignment of every buffer in bytes; enough for direct I/O on any device in use today.
 pub const BUFFER_ALIGN: usize = 4096;
 
-/// Buffer sizes in bytes. The largest holds a 32 MiB request (the customary limit of NBD clients)
-/// with a page of room on either side for widening it to block boundaries; so does one for 1 MiB,
-/// the longest request of FUSE, which must not need four times as much when it begins inside a
-/// block.
-pub const CLASS_SIZES: [usize; 8] = [
+/// Buffer sizes in bytes: each power of two, so that hardly a buffer is twice as large as what it
+/// is for. The largest holds a 32 MiB request (the customary limit of NBD clients) with a page of
+/// room on either side for widening it to block boundaries; so does one for 1 MiB, the longest
+/// request of FUSE, which must not need twice as much when it begins inside a block.
+pub const CLASS_SIZES: [usize; 15] = [
     4 << 10,
+    8 << 10,
     16 << 10,
+    32 << 10,
     64 << 10,
+    128 << 10,
     256 << 10,
+    512 << 10,
     1 << 20,
     (1 << 20) + BUFFER_ALIGN,
+    2 << 20,
     4 << 20,
+    8 << 20,
+    16 << 20,
     (32 << 20) + 2 * BUFFER_ALIGN,
 ];
+
+/// The class of the smallest buffers that hold so much.
+fn class_for(len: usize) -> Option<usize> {
+    let class = CLASS_SIZES.partition_point(|&size| size < len);
+    (class < CLASS_SIZES.len()).then_some(class)
+}
 
 /// Bytes covered by one checksum of [`BufPool::crc32c_blocks`].
 pub const CRC_BLOCK_BYTES: usize = 4096;
@@ -151,7 +164,7 @@ impl BufPool {
     /// The contents are undefined (never uninitialised). Free buffers of other sizes are given back
     /// to the system when that makes room.
     pub fn alloc(&mut self, len: usize) -> Option<BufId> {
-        let class = CLASS_SIZES.iter().position(|&size| size >= len)?;
+        let class = class_for(len)?;
         let index = match self.free[class].pop() {
             Some(index) => index,
             None => self.map_new(class)?,
@@ -168,7 +181,7 @@ impl BufPool {
     /// afterwards (8: an eighth): for whoever can wait or do without, so that those who cannot find
     /// something.
     pub fn alloc_leaving(&mut self, part: usize, len: usize) -> Option<BufId> {
-        let class = CLASS_SIZES.iter().position(|&size| size >= len)?;
+        let class = class_for(len)?;
         let left = self.limit_bytes.saturating_sub(self.stats.used_bytes + CLASS_SIZES[class]);
         if left < self.limit_bytes / part.max(1) { None } else { self.alloc(len) }
     }
@@ -210,7 +223,7 @@ impl BufPool {
     /// Bytes that a buffer for `len` bytes takes: its class; `len` itself if it is above the
     /// largest.
     pub fn bytes_for(len: usize) -> usize {
-        CLASS_SIZES.into_iter().find(|&size| size >= len).unwrap_or(len)
+        class_for(len).map_or(len, |class| CLASS_SIZES[class])
     }
 
     /// Size of the buffer in bytes (its class, at least what was asked for).
@@ -510,13 +523,29 @@ mod tests {
     }
 
     #[test]
+    fn a_buffer_is_little_more_than_twice_what_it_is_for() {
+        let mut pool = BufPool::new(64 << 20);
+        for len in (1..=32 << 20).step_by(5003).chain(CLASS_SIZES).chain([(1 << 20) + 1, 32 << 20]) {
+            let buffer = pool.alloc(len).unwrap();
+            let bytes = pool.capacity(buffer);
+            assert!(
+                bytes >= len && bytes < 2 * len.max(BUFFER_ALIGN) + 2 * BUFFER_ALIGN,
+                "{bytes} for {len}"
+            );
+            assert_eq!((bytes, pool.stats().used_bytes), (BufPool::bytes_for(len), bytes));
+            pool.free(buffer);
+        }
+        assert_eq!(BufPool::bytes_for(34 << 20), 34 << 20, "above all classes");
+    }
+
+    #[test]
     fn memory_is_reused_and_the_limit_holds() {
         let mut pool = BufPool::new(64 << 10);
         let a = pool.alloc(5000).unwrap();
-        assert_eq!(pool.capacity(a), 16 << 10);
+        assert_eq!(pool.capacity(a), 8 << 10);
         assert_eq!(pool.bytes(a).as_ptr() as usize % BUFFER_ALIGN, 0);
         pool.free(a);
-        assert_eq!(pool.alloc(16 << 10), Some(a), "the warm buffer comes back");
+        assert_eq!(pool.alloc(4097), Some(a), "the warm buffer comes back");
         pool.free(a);
         let big = pool.alloc(64 << 10).unwrap();
         assert_eq!(pool.stats().allocated_bytes, 64 << 10, "the idle small buffer made room");
