@@ -43,6 +43,9 @@ impl Reactor {
                 return;
             }
         }
+        if on_device && step.result == -libc::EFAULT && self.goes_unregistered(index) {
+            return self.push_step(index);
+        }
         match self.memory.slots.get(index).kind {
             OpKind::Read { device } => self.settle_read(index, usize::from(device), step.result),
             OpKind::Write { device } => self.settle_write(index, usize::from(device), step.result),
@@ -79,6 +82,16 @@ impl Reactor {
             return false;
         }
         true
+    }
+
+    /// The registration that a step wanted to use was given up before the kernel began it. Nothing
+    /// was done then, and it can be done without.
+    fn goes_unregistered(&mut self, index: u32) -> bool {
+        let slot = self.memory.slots.get_mut(index);
+        slot.unregistered |= slot.registered;
+        let again = std::mem::take(&mut slot.registered);
+        self.stats.registrations_missed += u64::from(again);
+        again
     }
 
     /// Starts the steps that have rested.

@@ -255,11 +255,14 @@ impl Reactor {
         let slot = memory.slots.get_mut(index);
         slot.fill_vectors(&memory.pool);
         let fd = self.transfer_fd(index, device);
-        let slot = self.memory.slots.get(index);
+        let memory = &mut *self.memory;
+        let slot = memory.slots.get_mut(index);
         let (iov, count) = (slot.vectors.as_ptr(), slot.vectors.len() as u32);
         let offset = slot.offset + slot.done;
-        let only = slot.spans.first().filter(|_| slot.spans.len() == 1 && !slot.buffered);
-        let mapping = only.and_then(|span| self.memory.pool.mapping_of_pinned(span.buf));
+        let may_register = !slot.buffered && !slot.unregistered;
+        let mapping =
+            if may_register { memory.pool.mapping_of_pinned(&slot.spans[slot.cursor.0..]) } else { None };
+        slot.registered = mapping.is_some();
         match slot.kind {
             OpKind::Read { .. } => Syscall::Read { fd, iov, count, offset, mapping },
             _ => Syscall::Write { fd, iov, count, offset, mapping },
