@@ -36,6 +36,8 @@ pub mod flash;
 mod foreign;
 pub mod fuse;
 pub mod hdd;
+#[cfg(test)]
+mod random;
 pub mod reactor;
 pub mod shared;
 mod slots;

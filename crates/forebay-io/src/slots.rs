@@ -129,6 +129,10 @@ pub(crate) struct Slot {
     pub(crate) started: bool,
     /// The model has not finished it.
     pub(crate) model_pending: bool,
+    /// Its last step was to use memory that a ring may have registered.
+    pub(crate) registered: bool,
+    /// No step of it may do so any more.
+    pub(crate) unregistered: bool,
     /// So many of its last steps did nothing, and said that they may be tried again.
     pub(crate) in_vain: u32,
     /// What is computed over its bytes. An I/O thread has it while the step is at the engine;
@@ -161,6 +165,8 @@ impl Slot {
             buffered: false,
             started: false,
             model_pending: false,
+            registered: false,
+            unregistered: false,
             in_vain: 0,
             work: Box::default(),
             job: Box::default(),
@@ -239,7 +245,7 @@ impl Slots {
         slot.live = true;
         (slot.offset, slot.len, slot.done, slot.cursor) = (0, 0, 0, (0, 0));
         (slot.buffered, slot.started, slot.model_pending, slot.result) = (false, false, false, None);
-        slot.in_vain = 0;
+        (slot.registered, slot.unregistered, slot.in_vain) = (false, false, 0);
         slot.work.get_mut().clear();
         index
     }

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use common::{all_engines, pattern};
 use forebay_io::{
-    Device, DeviceModel, DeviceOptions, IoFailureKind, Limits, Op, SocketId, Span, create_cache_file,
-    listen_tcp, listen_unix,
+    Device, DeviceModel, DeviceOptions, EngineKind, IoFailureKind, Limits, Op, SocketId, Span,
+    create_cache_file, listen_tcp, listen_unix,
 };
 
 const MIB: usize = 1 << 20;
@@ -859,30 +859,174 @@ fn a_warm_reactor_takes_no_more_memory() {
     });
 }
 
-/// Under pressure a buffer's memory goes back to the system and its number to another buffer, all
+/// Under pressure memory goes back to the system, and its number in the ring to other memory, all
 /// between two turns.
 #[test]
-fn a_buffer_under_the_number_of_one_that_is_gone_is_written_and_read() {
+fn memory_under_the_number_of_what_is_gone_is_written_and_read() {
     all_engines(|bench| {
-        let limits = Limits { buffer_bytes_max: MIB, ..Limits::default() };
+        for seed in 0..4 {
+            let limits = Limits { buffer_bytes_max: 7 * MIB, ..Limits::default() };
+            drop(bench.replace_reactor(limits));
+            let (device, mut model) = bench.file_device(8 * MIB, DeviceOptions::default());
+            let small = bench.reactor.pool_mut().alloc(4096).unwrap();
+            bench.reactor.pool_mut().bytes_mut(small).copy_from_slice(&pattern(seed, 4096));
+            let spans = [Span::new(small, 0, 4096)];
+            assert_eq!(bench.run(Op::Write { device, offset: 4096 * seed, spans: &spans }), Ok(4096));
+            assert_eq!(bench.run(Op::Read { device, offset: 4096 * seed, spans: &spans }), Ok(4096));
+            assert_eq!(bench.reactor.pool().bytes(small)[..4096], pattern(seed, 4096));
+            bench.reactor.pool_mut().free(small);
+            let all = bench.reactor.pool_mut().alloc(4 * MIB).unwrap();
+            assert_eq!(all, small, "the test tests nothing: the number is not used again");
+            assert_eq!(bench.reactor.pool().stats().allocated_bytes, 4 * MIB, "the other is gone");
+            bench.reactor.pool_mut().bytes_mut(all).copy_from_slice(&pattern(seed + 10, 4 * MIB));
+            let spans = [Span::new(all, 0, 4096), Span::new(all, 8192, 4096)];
+            assert_eq!(bench.run(Op::Write { device, offset: 65536, spans: &spans }), Ok(8192));
+            let at = 4096 * seed as usize;
+            model[at..at + 4096].copy_from_slice(&pattern(seed, 4096));
+            let fresh = pattern(seed + 10, 4 * MIB);
+            model[65536..69_632].copy_from_slice(&fresh[..4096]);
+            model[69_632..73_728].copy_from_slice(&fresh[8192..12_288]);
+            assert!(bench.file_contents() == model);
+            assert_eq!(
+                bench.run(Op::Read { device, offset: 0, spans: &[Span::new(all, 0, 4096 * 1024)] }),
+                Ok(4096 * 1024)
+            );
+            assert!(bench.reactor.pool().bytes(all) == &model[..4 * MIB]);
+        }
+    });
+}
+
+/// Memory that is registered becomes short while operations that would use the registration wait in
+/// the queue.
+#[test]
+fn what_is_not_registered_any_more_is_written_and_read_all_the_same() {
+    all_engines(|bench| {
+        let limits = Limits { buffer_bytes_max: 7 * MIB, ..Limits::default() };
         drop(bench.replace_reactor(limits));
         let (device, _) = bench.file_device(MIB, DeviceOptions::default());
-        for turn in 0..8 {
-            let small = bench.reactor.pool_mut().alloc(4096).unwrap();
-            bench.reactor.pool_mut().bytes_mut(small).copy_from_slice(&pattern(turn, 4096));
-            let spans = [Span::new(small, 0, 4096)];
-            assert_eq!(bench.run(Op::Write { device, offset: 4096 * turn, spans: &spans }), Ok(4096));
-            assert_eq!(bench.run(Op::Read { device, offset: 4096 * turn, spans: &spans }), Ok(4096));
-            assert_eq!(bench.reactor.pool().bytes(small)[..4096], pattern(turn, 4096));
-            bench.reactor.pool_mut().free(small);
-            let all = bench.reactor.pool_mut().alloc(MIB).unwrap();
-            assert_eq!(all, small, "the test tests nothing: the number is not used again");
-            bench.reactor.pool_mut().free(all);
+        let [a, b] = [1, 2].map(|seed| {
+            let buf = bench.reactor.pool_mut().alloc(4096).unwrap();
+            bench.reactor.pool_mut().bytes_mut(buf).copy_from_slice(&pattern(seed, 4096));
+            Span::new(buf, 0, 4096)
+        });
+        assert_eq!(bench.run(Op::Write { device, offset: 0, spans: &[a, b] }), Ok(8192));
+        assert_eq!(bench.reactor.pool().stats().allocated_bytes, 4 * MIB, "it may be registered");
+        // A buffer of the chunk that is used before and after.
+        let reused = bench.reactor.pool_mut().alloc(4096).unwrap();
+        let c = Span::new(reused, 0, 4096);
+        bench.reactor.submit(0, Op::Write { device, offset: 65536, spans: &[b, a] });
+        bench.reactor.submit(1, Op::Read { device, offset: 40_960, spans: &[c] });
+        let large = bench.reactor.pool_mut().alloc(4 * MIB).unwrap();
+        bench.collect(2);
+        let model = bench.file_contents();
+        assert_eq!(model[65536..69_632], pattern(2, 4096));
+        assert_eq!(model[69_632..73_728], pattern(1, 4096));
+        assert_eq!(bench.reactor.pool().bytes(reused)[..], model[40_960..45_056]);
+        // None where nothing may be registered.
+        let missed = bench.reactor.stats().registrations_missed;
+        assert!(missed == 0 || missed == 2 && bench.reactor.engine() == EngineKind::Uring, "{missed}");
+        // It is registered anew, with other pages, and all buffers have theirs.
+        bench.reactor.pool_mut().free(large);
+        let held: Vec<_> = std::iter::from_fn(|| bench.reactor.pool_mut().alloc(MIB)).collect();
+        held.iter().for_each(|buf| bench.reactor.pool_mut().free(*buf));
+        for (turn, span) in [a, b, c].into_iter().enumerate() {
+            bench.reactor.pool_mut().copy_in(span, &pattern(turn as u64, 4096));
         }
-        for turn in 0..8 {
-            let at = 4096 * turn as usize;
-            assert_eq!(bench.file_contents()[at..at + 4096], pattern(turn, 4096));
+        let offset = 131_072;
+        assert_eq!(bench.run(Op::Write { device, offset, spans: &[a, b, c] }), Ok(12_288));
+        let at = offset as usize;
+        for turn in 0..3 {
+            let here = at + 4096 * turn;
+            assert_eq!(bench.file_contents()[here..here + 4096], pattern(turn as u64, 4096), "{turn}");
         }
+        assert_eq!(bench.reactor.stats().registrations_missed, missed);
+    });
+}
+
+/// Pages go back to the system and others come to the same place, all between two turns: the
+/// registration that there was has the old ones.
+#[test]
+fn memory_that_was_exchanged_is_registered_anew() {
+    all_engines(|bench| {
+        let limits = Limits { buffer_bytes_max: 7 * MIB, ..Limits::default() };
+        drop(bench.replace_reactor(limits));
+        let (device, _) = bench.file_device(MIB, DeviceOptions::default());
+        let pool = bench.reactor.pool_mut();
+        let (kept, gone) = (pool.alloc(4096).unwrap(), pool.alloc(4096).unwrap());
+        let old = Span::new(gone, 0, 4096);
+        pool.copy_in(old, &pattern(1, 4096));
+        let spans = [Span::new(kept, 0, 4096), old];
+        assert_eq!(bench.run(Op::Write { device, offset: 0, spans: &spans }), Ok(8192));
+        let pool = bench.reactor.pool_mut();
+        let address = pool.bytes(gone).as_ptr();
+        pool.free(gone);
+        let large = pool.alloc(4 * MIB).unwrap();
+        pool.free(large);
+        let other = [pool.alloc(2 * MIB).unwrap(), pool.alloc(MIB).unwrap()];
+        assert_eq!(pool.stats().allocated_bytes, 3 * MIB + 4096, "there is memory to pin again");
+        let new = pool.alloc(4096).unwrap();
+        assert_eq!(pool.bytes(new).as_ptr(), address, "the test tests nothing");
+        let new = Span::new(new, 0, 4096);
+        pool.copy_in(new, &pattern(2, 4096));
+        assert_eq!(bench.run(Op::Write { device, offset: 4096, spans: &[new] }), Ok(4096));
+        assert_eq!(bench.reactor.pool().stats().allocated_bytes, 4 * MIB, "it is registered");
+        assert!(bench.file_contents()[4096..8192] == pattern(2, 4096));
+        assert_eq!(bench.reactor.stats().registrations_missed, 0);
+        other.into_iter().for_each(|buf| bench.reactor.pool_mut().free(buf));
+    });
+}
+
+/// Buffers of all sizes come and go, with little memory, and transfers use one or many of them.
+#[test]
+fn transfers_find_their_bytes_however_memory_is_registered_and_given_back() {
+    all_engines(|bench| {
+        let limits = Limits { buffer_bytes_max: 24 * MIB, ..Limits::default() };
+        drop(bench.replace_reactor(limits));
+        let (device, mut model) = bench.file_device(8 * MIB, DeviceOptions::default());
+        let mut random = 12345u64;
+        let mut below = |bound: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % bound
+        };
+        let mut held: Vec<Span> = Vec::new();
+        for turn in 0..1200 {
+            let len = 4096 << below(if turn / 100 % 2 == 0 { 3 } else { 9 });
+            match bench.reactor.pool_mut().alloc(len) {
+                Some(buf) => held.push(Span::new(buf, 0, len as u32)),
+                None => {
+                    for span in held.drain(..held.len() / 3 * 2) {
+                        bench.reactor.pool_mut().free(span.buf);
+                    }
+                    continue;
+                }
+            }
+            // The last few, so that they are mostly neighbours.
+            let spans = &held[held.len().saturating_sub(1 + below(5) as usize)..];
+            let bytes: usize = spans.iter().map(|span| span.len as usize).sum();
+            let offset = below(((8 * MIB - bytes) / 4096) as u64 + 1) * 4096;
+            let there = offset as usize..offset as usize + bytes;
+            if below(2) == 0 {
+                let fresh = pattern(turn, bytes);
+                let mut from = 0;
+                for span in spans {
+                    let to = from + span.len as usize;
+                    bench.reactor.pool_mut().copy_in(*span, &fresh[from..to]);
+                    from = to;
+                }
+                model[there].copy_from_slice(&fresh);
+                assert_eq!(bench.run(Op::Write { device, offset, spans }), Ok(bytes as u32));
+            } else {
+                assert_eq!(bench.run(Op::Read { device, offset, spans }), Ok(bytes as u32));
+                let mut read = Vec::new();
+                for span in spans {
+                    read.extend_from_slice(&bench.reactor.pool().bytes(span.buf)[..span.len as usize]);
+                }
+                assert!(read == model[there], "turn {turn}");
+            }
+        }
+        assert!(bench.file_contents() == model);
     });
 }
 

@@ -18,16 +18,16 @@ pub(crate) mod uring;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use crate::buffer::Mapping;
 use crate::error::IoFailure;
 use crate::waker::Waker;
 use crate::work::Work;
-use registered::Mapping;
 
 /// One system call's worth of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Syscall {
-    /// `preadv` into `count` vectors. `mapping`: the whole buffer that a single vector lies in, if
-    /// it may be registered. `work`: what is computed over the
+    /// `preadv` into `count` vectors. `mapping`: the memory that all of them lie in, if it may be
+    /// registered. `work`: what is computed over the
     /// bytes, by an I/O thread that reads all of them.
     Read {
         fd: RawFd,
@@ -216,6 +216,7 @@ pub(crate) trait Engine: Send {
     /// even the kernel.
     fn set_served(&mut self, _fd: RawFd, _is_served: bool) {}
 
-    /// This mapping of a buffer is gone.
-    fn forget_buffer(&mut self, _buffer: u32, _mapping: u64) {}
+    /// What is registered of a chunk of the pool's memory under this generation is of no use any
+    /// more. Steps that were pushed before may use it still.
+    fn forget_buffer(&mut self, _chunk: u32, _generation: u64) {}
 }

@@ -54,6 +54,8 @@ fn lane_of(key: u64) -> usize {
 pub(crate) struct Uring {
     ring: IoUring,
     registered: Registered,
+    /// The kernel knows transfers of many vectors in registered memory (Linux 6.15).
+    registers_vectors: bool,
     /// Entries that do not fit yet: of sockets, of fast and of slow devices.
     backlog: [VecDeque<squeue::Entry>; 3],
     /// As many of each are in the queue or the kernel. Sockets are not counted.
@@ -87,11 +89,12 @@ impl Uring {
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err("the kernel is older than Linux 5.11".into());
         }
-        probe(&ring)?;
+        let registers_vectors = probe(&ring)?;
         let registered = Registered::new(&ring.submitter());
         Ok(Uring {
             ring,
             registered,
+            registers_vectors,
             backlog: Default::default(),
             under_way: [0; 3],
             devices_max,
@@ -291,7 +294,10 @@ impl Engine for Uring {
         let slow = if step.lane == Lane::Slow { KEY_SLOW } else { 0 };
         let key = if step.request.is_on_device() { step.key | KEY_DEVICE | slow } else { step.key };
         let registered = match step.request {
-            Syscall::Read { mapping: Some(mapping), .. } | Syscall::Write { mapping: Some(mapping), .. } => {
+            Syscall::Read { mapping: Some(mapping), count, .. }
+            | Syscall::Write { mapping: Some(mapping), count, .. }
+                if count == 1 || self.registers_vectors =>
+            {
                 self.registered.index_of(&self.ring.submitter(), mapping)
             }
             _ => None,
@@ -336,8 +342,8 @@ impl Engine for Uring {
         }
     }
 
-    fn forget_buffer(&mut self, buffer: u32, mapping: u64) {
-        self.registered.forget(&self.ring.submitter(), buffer, mapping);
+    fn forget_buffer(&mut self, chunk: u32, generation: u64) {
+        self.registered.forget(&self.ring.submitter(), chunk, generation);
     }
 }
 
@@ -363,7 +369,8 @@ fn build(entries: u32, completions: u32) -> io::Result<(IoUring, bool)> {
     base().build(entries).map(|ring| (ring, false))
 }
 
-fn probe(ring: &IoUring) -> Result<(), String> {
+/// Says whether the kernel has what not all have, or what it lacks.
+fn probe(ring: &IoUring) -> Result<bool, String> {
     let mut probe = Probe::new();
     ring.submitter()
         .register_probe(&mut probe)
@@ -385,12 +392,15 @@ fn probe(ring: &IoUring) -> Result<(), String> {
     ];
     match needed.iter().find(|&&code| !probe.is_supported(code)) {
         Some(code) => Err(format!("the kernel lacks operation {code}")),
-        None => Ok(()),
+        None => {
+            let vectored = [opcode::ReadvFixed::CODE, opcode::WritevFixed::CODE];
+            Ok(vectored.iter().all(|&code| probe.is_supported(code)))
+        }
     }
 }
 
-/// The entry of a request; `registered` is the number of the registered buffer that its only vector
-/// lies in.
+/// The entry of a request; `registered` is the number of the registered memory that all its vectors
+/// lie in.
 fn entry_of(request: Syscall, registered: Option<u16>) -> squeue::Entry {
     match request {
         Syscall::Read { fd, iov, count: 1, offset, .. } => {
@@ -411,12 +421,14 @@ fn entry_of(request: Syscall, registered: Option<u16>) -> squeue::Entry {
                 None => opcode::Write::new(Fd(fd), memory, len).offset(offset).build(),
             }
         }
-        Syscall::Read { fd, iov, count, offset, .. } => {
-            opcode::Readv::new(Fd(fd), iov, count).offset(offset).build()
-        }
-        Syscall::Write { fd, iov, count, offset, .. } => {
-            opcode::Writev::new(Fd(fd), iov, count).offset(offset).build()
-        }
+        Syscall::Read { fd, iov, count, offset, .. } => match registered {
+            Some(index) => opcode::ReadvFixed::new(Fd(fd), iov, count, index).offset(offset).build(),
+            None => opcode::Readv::new(Fd(fd), iov, count).offset(offset).build(),
+        },
+        Syscall::Write { fd, iov, count, offset, .. } => match registered {
+            Some(index) => opcode::WritevFixed::new(Fd(fd), iov, count, index).offset(offset).build(),
+            None => opcode::Writev::new(Fd(fd), iov, count).offset(offset).build(),
+        },
         Syscall::Sync { fd } => opcode::Fsync::new(Fd(fd)).flags(FsyncFlags::DATASYNC).build(),
         Syscall::Allocate { fd, mode, offset, len } => {
             opcode::Fallocate::new(Fd(fd), len).offset(offset).mode(mode).build()
@@ -447,4 +459,39 @@ fn entry_of(request: Syscall, registered: Option<u16>) -> squeue::Entry {
 /// Length of a vector; spans are at most `u32::MAX` bytes long.
 fn vector_len(vector: libc::iovec) -> u32 {
     u32::try_from(vector.iov_len).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transfers_in_registered_memory_are_of_their_own_kind_with_one_vector_and_with_many() {
+        let vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 4096 }; 2];
+        let kind = |writes, count, registered| {
+            let (fd, iov, offset, mapping) = (0, vectors.as_ptr(), 0, None);
+            let request = if writes {
+                Syscall::Write { fd, iov, count, offset, mapping, work: None }
+            } else {
+                Syscall::Read { fd, iov, count, offset, mapping, work: None }
+            };
+            entry_of(request, registered).get_opcode() as u8
+        };
+        assert_eq!(
+            [kind(false, 1, None), kind(false, 1, Some(3))],
+            [opcode::Read::CODE, opcode::ReadFixed::CODE]
+        );
+        assert_eq!(
+            [kind(true, 1, None), kind(true, 1, Some(3))],
+            [opcode::Write::CODE, opcode::WriteFixed::CODE]
+        );
+        assert_eq!(
+            [kind(false, 2, None), kind(false, 2, Some(3))],
+            [opcode::Readv::CODE, opcode::ReadvFixed::CODE]
+        );
+        assert_eq!(
+            [kind(true, 2, None), kind(true, 2, Some(3))],
+            [opcode::Writev::CODE, opcode::WritevFixed::CODE]
+        );
+    }
 }

@@ -1,6 +1,7 @@
 //! The devices of a reactor by number. Numbers of removed devices are given again.
 
 use super::interface::DeviceId;
+use super::pages::PagesInUse;
 use crate::device::{Device, DirectAlign};
 use crate::emulate::Emulation;
 use crate::engine::Lane;
@@ -56,6 +57,8 @@ pub(super) struct DeviceEntry {
     /// Buffered writes submitted and not finished: while there are any, writes look out for
     /// neighbours.
     pub(super) buffered_writes: u32,
+    /// Where all modifying operations are that have not finished, while there are buffered ones.
+    pub(super) pages: PagesInUse,
     /// Writes held back by a neighbour in the same page, in order.
     pub(super) deferred: VecDeque<u32>,
     /// `fallocate` modes the device was found not to have.
@@ -72,6 +75,7 @@ impl DeviceEntry {
             emulation,
             lane: Lane::Slow,
             buffered_writes: 0,
+            pages: PagesInUse::default(),
             deferred: VecDeque::new(),
             lacks_punch: false,
             lacks_zero_range: false,

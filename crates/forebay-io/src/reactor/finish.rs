@@ -43,6 +43,9 @@ impl Reactor {
                 return;
             }
         }
+        if on_device && step.result == -libc::EFAULT && self.goes_unregistered(index) {
+            return self.push_step(index);
+        }
         match self.memory.slots.get(index).kind {
             OpKind::Read { device } => self.settle_read(index, usize::from(device), step.result),
             OpKind::Write { device } => self.settle_write(index, usize::from(device), step.result),
@@ -80,6 +83,16 @@ impl Reactor {
             return false;
         }
         true
+    }
+
+    /// The registration that a step wanted to use was given up before the kernel began it. Nothing
+    /// was done then, and it can be done without.
+    fn goes_unregistered(&mut self, index: u32) -> bool {
+        let slot = self.memory.slots.get_mut(index);
+        slot.unregistered |= slot.registered;
+        let again = std::mem::take(&mut slot.registered);
+        self.stats.registrations_missed += u64::from(again);
+        again
     }
 
     /// Starts the steps that have rested.
@@ -244,15 +257,16 @@ impl Reactor {
     pub(super) fn finish(&mut self, index: u32, result: Result<u32, IoFailure>) {
         let slot = self.memory.slots.get_mut(index);
         slot.result = Some(result);
-        let (kind, buffered, model_pending) = (slot.kind, slot.buffered, slot.model_pending);
+        let (kind, model_pending) = (slot.kind, slot.model_pending);
+        if let Some(device) = kind.device().filter(|_| kind.modifies()) {
+            self.forget_pages(index, usize::from(device));
+        }
         if !model_pending {
             self.report(index, result);
         }
         match kind {
             OpKind::Write { device } | OpKind::Zero { device, .. } | OpKind::Discard { device } => {
-                let entry = &mut self.devices[usize::from(device)];
-                entry.buffered_writes -= u32::from(buffered);
-                if !entry.deferred.is_empty() {
+                if !self.devices[usize::from(device)].deferred.is_empty() {
                     self.retry_deferred(usize::from(device));
                 }
             }

@@ -278,6 +278,9 @@ pub struct ReactorStats {
     pub unaligned_transfers: u64,
     /// Writes held back until a neighbour in the same page was done.
     pub page_conflicts: u64,
+    /// Device transfers begun anew because the memory that they were to use was not registered any
+    /// more.
+    pub registrations_missed: u64,
     /// Zero operations that had to write zeroes.
     pub zeroes_written: u64,
 }

@@ -35,6 +35,7 @@ mod events;
 mod finish;
 mod fuse;
 mod interface;
+mod pages;
 mod sockets;
 mod start;
 mod ublk;

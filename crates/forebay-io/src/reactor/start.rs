@@ -2,6 +2,7 @@
 
 use std::os::fd::RawFd;
 
+use super::pages::Pages;
 use super::{Reactor, ZERO_PAGE_BYTES};
 use crate::buffer::{BUFFER_ALIGN, Span};
 use crate::device::DeviceKind;
@@ -61,6 +62,7 @@ impl Reactor {
         }
         self.start_model(index, device);
         self.route(index, device);
+        self.note_pages(index, device);
         if self.memory.slots.get(index).kind.modifies() && self.has_page_conflict(index, device) {
             self.stats.page_conflicts += 1;
             self.devices[device].deferred.push_back(index);
@@ -118,7 +120,53 @@ impl Reactor {
             slot.buffered = true;
             let transfers = !matches!(slot.kind, OpKind::Zero { .. } | OpKind::Discard { .. });
             self.stats.unaligned_transfers += u64::from(transfers);
-            self.devices[device].buffered_writes += u32::from(slot.kind.modifies());
+            if slot.kind.modifies() {
+                self.devices[device].buffered_writes += 1;
+                if self.devices[device].buffered_writes == 1 {
+                    self.note_all_pages(device);
+                }
+            }
+        }
+    }
+
+    /// The first buffered write begins: from here on it is known where all others are. None is held
+    /// back yet, so their order does not matter.
+    fn note_all_pages(&mut self, device: usize) {
+        let slots = &self.memory.slots;
+        let unfinished = slots.live().filter(|&index| {
+            let slot = slots.get(index);
+            slot.kind.device() == Some(device as u16) && slot.kind.modifies() && slot.result.is_none()
+        });
+        for index in unfinished {
+            if let Some(pages) = pages_of(slots.get(index)) {
+                self.devices[device].pages.insert(index, pages);
+            }
+        }
+    }
+
+    /// A modifying operation begins.
+    fn note_pages(&mut self, index: u32, device: usize) {
+        let (slot, entry) = (self.memory.slots.get(index), &mut self.devices[device]);
+        if entry.buffered_writes > 0
+            && slot.kind.modifies()
+            && let Some(pages) = pages_of(slot)
+        {
+            entry.pages.insert(index, pages);
+        }
+    }
+
+    /// A modifying operation is about to end.
+    pub(super) fn forget_pages(&mut self, index: u32, device: usize) {
+        let (slot, entry) = (self.memory.slots.get(index), &mut self.devices[device]);
+        if entry.buffered_writes == 0 {
+            return;
+        }
+        if let Some(pages) = pages_of(slot) {
+            entry.pages.remove(index, pages);
+        }
+        entry.buffered_writes -= u32::from(slot.buffered);
+        if entry.buffered_writes == 0 {
+            entry.pages.clear();
         }
     }
 
@@ -131,16 +179,12 @@ impl Reactor {
             return false;
         }
         let mine = self.memory.slots.get(index);
-        let waits_before_me =
-            |other: u32| entry.deferred.iter().take_while(|&&i| i != index).any(|&i| i == other);
-        self.memory.slots.live().filter(|&other| other != index).any(|other_index| {
-            let other = self.memory.slots.get(other_index);
-            other.kind.device() == Some(device as u16)
-                && other.kind.modifies()
-                && (other.buffered || mine.buffered)
-                && share_a_page(mine, other)
-                && other.result.is_none()
-                && (other.started || waits_before_me(other_index))
+        let Some(pages) = pages_of(mine) else { return false };
+        let my_arrival = entry.pages.arrival(index, pages).unwrap_or(u64::MAX);
+        entry.pages.any(pages, |other, arrival| {
+            let slot = self.memory.slots.get(other);
+            // What has not started waits, in order of arrival.
+            other != index && (slot.buffered || mine.buffered) && (slot.started || arrival < my_arrival)
         })
     }
 
@@ -220,11 +264,14 @@ impl Reactor {
             memory.pool.work_pinned(&slot.spans, |parts| work.before_write(parts));
         }
         let fd = self.transfer_fd(index, device);
-        let slot = self.memory.slots.get(index);
+        let memory = &mut *self.memory;
+        let slot = memory.slots.get_mut(index);
         let (iov, count) = (slot.vectors.as_ptr(), slot.vectors.len() as u32);
         let offset = slot.offset + slot.done;
-        let only = slot.spans.first().filter(|_| slot.spans.len() == 1 && !slot.buffered);
-        let mapping = only.and_then(|span| self.memory.pool.mapping_of_pinned(span.buf));
+        let may_register = !slot.buffered && !slot.unregistered;
+        let mapping =
+            if may_register { memory.pool.mapping_of_pinned(&slot.spans[slot.cursor.0..]) } else { None };
+        slot.registered = mapping.is_some();
         match slot.kind {
             OpKind::Read { .. } => {
                 let work = Some(slot.work.get()).filter(|_| is_wanted && is_whole);
@@ -305,9 +352,102 @@ impl Reactor {
     }
 }
 
-fn share_a_page(a: &Slot, b: &Slot) -> bool {
-    let page = BUFFER_ALIGN as u64;
-    let pages = |slot: &Slot| (slot.offset / page, (slot.offset + slot.len - 1) / page);
-    let ((a_first, a_last), (b_first, b_last)) = (pages(a), pages(b));
-    a_first <= b_last && b_first <= a_last
+fn pages_of(slot: &Slot) -> Option<Pages> {
+    Pages::of(slot.offset, slot.len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{Device, DeviceOptions};
+    use crate::random::Rng;
+    use crate::reactor::{EnginePreference, Limits, Op};
+    use std::time::Duration;
+
+    /// As `has_page_conflict`, by a look at every operation.
+    fn conflicts_by_scan(reactor: &Reactor, index: u32, device: usize) -> bool {
+        let (slots, entry) = (&reactor.memory.slots, &reactor.devices[device]);
+        let mine = slots.get(index);
+        let pages = |slot: &Slot| (slot.offset / 4096, (slot.offset + slot.len - 1) / 4096);
+        let shares = |other: &Slot| pages(mine).0 <= pages(other).1 && pages(other).0 <= pages(mine).1;
+        let waits_before_me =
+            |other: u32| entry.deferred.iter().take_while(|&&i| i != index).any(|&i| i == other);
+        slots.live().filter(|&other| other != index).any(|other_index| {
+            let other = slots.get(other_index);
+            other.kind.device() == Some(device as u16)
+                && other.kind.modifies()
+                && (other.buffered || mine.buffered)
+                && shares(other)
+                && other.result.is_none()
+                && (other.started || waits_before_me(other_index))
+        })
+    }
+
+    #[test]
+    fn the_look_up_by_page_finds_what_a_look_at_all_operations_finds() {
+        let (mut random, mut conflicts, mut direct_only) = (Rng(11), 0, 0);
+        let dir = tempfile::tempdir().unwrap();
+        let (mut reactor, _) = Reactor::open(EnginePreference::Psync, Limits::default()).unwrap();
+        let devices = ["a", "b"].map(|name| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+            reactor.add_device(Device::open_backing(&path, DeviceOptions::default()).unwrap())
+        });
+        if reactor.devices[0].direct.is_none() {
+            println!("skipped: no direct I/O in {}", dir.path().display());
+            return;
+        }
+        let buf = reactor.pool_mut().alloc(64 << 10).unwrap();
+        let mut done = Vec::new();
+        for token in 0..6000 {
+            let device = devices[random.below(2) as usize];
+            // Mostly whole pages, so that there are times without any buffered write.
+            let unit = if random.below(8) == 0 { 512 + random.below(3) } else { 4096 };
+            let offset = random.below(40) * unit;
+            let len = (1 + random.below(4)) * unit;
+            let spans = [Span::new(buf, 0, len as u32)];
+            reactor.submit(
+                token,
+                match random.below(20) {
+                    0 => Op::Zero { device, offset, len: len * 16, may_unmap: token % 2 == 0 },
+                    1 => Op::Flush { device },
+                    2 => Op::Read { device, offset, spans: &spans },
+                    _ => Op::Write { device, offset, spans: &spans },
+                },
+            );
+            let modifying = |reactor: &Reactor| -> Vec<(u32, usize)> {
+                let slots = &reactor.memory.slots;
+                let of = |index| Some((index, slots.get(index).kind.device().map(usize::from)?));
+                slots.live().filter(|&index| slots.get(index).kind.modifies()).filter_map(of).collect()
+            };
+            for (index, device) in modifying(&reactor) {
+                let slot = reactor.memory.slots.get(index);
+                if slot.token == token {
+                    assert_eq!(slot.started, !conflicts_by_scan(&reactor, index, device), "{token}");
+                }
+            }
+            if random.below(3) == 0 || reactor.in_flight() > 40 {
+                reactor.wait(Some(Duration::from_micros(random.below(300))), &mut done).unwrap();
+            }
+            for (index, device) in modifying(&reactor) {
+                // What has started is not asked for again.
+                if !reactor.memory.slots.get(index).started {
+                    assert!(conflicts_by_scan(&reactor, index, device), "{index} is held back for nothing");
+                    assert!(reactor.has_page_conflict(index, device), "{index} would start too early");
+                    conflicts += 1;
+                }
+            }
+            direct_only += u32::from(reactor.devices.iter().all(|entry| entry.buffered_writes == 0));
+        }
+        while reactor.in_flight() > 0 {
+            reactor.wait(None, &mut done).unwrap();
+        }
+        let held_back = reactor.stats().page_conflicts;
+        assert!(
+            held_back > 50 && conflicts > 50 && direct_only > 50,
+            "{held_back} {conflicts} {direct_only}"
+        );
+        let failed = done.iter().find(|completion| completion.result.is_err());
+        assert_eq!((done.len(), failed), (6000, None));
+    }
 }

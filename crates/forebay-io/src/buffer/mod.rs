@@ -1,8 +1,9 @@
 //! Pooled, page-aligned memory that the kernel reads and writes.
 //!
 //! Buffers come in a few sizes and are reused through free lists, so that a warm pool makes no
-//! system call and no allocation. The pool belongs to the reactor: memory of an operation in flight
-//! therefore lives at least as long as the operation.
+//! system call and no allocation. They are cut out of chunks (`arena`), which rings register. What
+//! is free goes back to the system when the limit asks for it. The pool belongs to the reactor:
+//! memory of an operation in flight therefore lives at least as long as the operation.
 //!
 //! Invariants:
 //! - Every buffer counts the kernel operations that read it (device writes, sends) and write it
@@ -16,28 +17,48 @@
 //!   that reads a span whose operation has not completed gets undefined contents, never a memory
 //!   error.
 //! - All memory was zeroed by the kernel once; a reused buffer holds whatever it held before.
+//! - A buffer is found whenever those in use and it are together below the limit, however small
+//!   ones lie about: the limit counts memory, not addresses, and memory between buffers can be
+//!   given back.
+
+mod arena;
 
 use std::ptr::NonNull;
 
-use crate::engine::registered::{Mapping, REGISTERED_BYTES_MAX};
+use arena::{Arena, Block};
+
+pub(crate) use arena::Mapping;
 
 /// Alignment of every buffer in bytes; enough for direct I/O on any device in use today.
 pub const BUFFER_ALIGN: usize = 4096;
 
-/// Buffer sizes in bytes. The largest holds a 32 MiB request (the customary limit of NBD clients)
-/// with a page of room on either side for widening it to block boundaries; so does one for 1 MiB,
-/// the longest request of FUSE, which must not need four times as much when it begins inside a
-/// block.
-pub const CLASS_SIZES: [usize; 8] = [
+/// Buffer sizes in bytes: each power of two, so that hardly a buffer is twice as large as what it
+/// is for. The largest holds a 32 MiB request (the customary limit of NBD clients) with a page of
+/// room on either side for widening it to block boundaries; so does one for 1 MiB, the longest
+/// request of FUSE, which must not need twice as much when it begins inside a block.
+pub const CLASS_SIZES: [usize; 15] = [
     4 << 10,
+    8 << 10,
     16 << 10,
+    32 << 10,
     64 << 10,
+    128 << 10,
     256 << 10,
+    512 << 10,
     1 << 20,
     (1 << 20) + BUFFER_ALIGN,
+    2 << 20,
     4 << 20,
+    8 << 20,
+    16 << 20,
     (32 << 20) + 2 * BUFFER_ALIGN,
 ];
+
+/// The class of the smallest buffers that hold so much.
+fn class_for(len: usize) -> Option<usize> {
+    let class = CLASS_SIZES.partition_point(|&size| size < len);
+    (class < CLASS_SIZES.len()).then_some(class)
+}
 
 /// Bytes covered by one checksum of [`BufPool::crc32c_blocks`].
 pub const CRC_BLOCK_BYTES: usize = 4096;
@@ -67,7 +88,8 @@ impl Span {
 /// What the pool holds, in bytes and counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Bytes obtained from the system, in use or on free lists.
+    /// Bytes obtained from the system: in use, on free lists, or between buffers in memory that
+    /// rings register.
     pub allocated_bytes: usize,
     /// Bytes of buffers handed out (whole buffers, not the requested lengths).
     pub used_bytes: usize,
@@ -102,9 +124,7 @@ enum State {
 
 #[derive(Debug)]
 struct Entry {
-    memory: NonNull<u8>,
-    /// Number of this mapping.
-    mapping: u64,
+    block: Block,
     class: u8,
     state: State,
     kernel_reads: u32,
@@ -117,17 +137,14 @@ pub struct BufPool {
     entries: Vec<Entry>,
     free: [Vec<u32>; CLASS_SIZES.len()],
     vacant: Vec<u32>,
-    /// Mappings made so far.
-    mappings: u64,
-    /// Buffers that were unmapped since somebody asked, and the numbers of their mappings.
-    unmapped: Vec<(u32, u64)>,
+    arena: Arena,
     limit_bytes: usize,
     /// The buffer that is put by.
     put_by: Option<u32>,
     stats: PoolStats,
 }
 
-// SAFETY: the pool is the only owner of its mappings; the pointers are not tied to a thread.
+// SAFETY: the pool is the only owner of its memory; the pointers are not tied to a thread.
 unsafe impl Send for BufPool {}
 
 impl BufPool {
@@ -137,8 +154,7 @@ impl BufPool {
             entries: Vec::new(),
             free: Default::default(),
             vacant: Vec::new(),
-            mappings: 0,
-            unmapped: Vec::new(),
+            arena: Arena::default(),
             limit_bytes,
             put_by: None,
             stats: PoolStats::default(),
@@ -151,10 +167,10 @@ impl BufPool {
     /// The contents are undefined (never uninitialised). Free buffers of other sizes are given back
     /// to the system when that makes room.
     pub fn alloc(&mut self, len: usize) -> Option<BufId> {
-        let class = CLASS_SIZES.iter().position(|&size| size >= len)?;
+        let class = class_for(len)?;
         let index = match self.free[class].pop() {
             Some(index) => index,
-            None => self.map_new(class)?,
+            None => self.add(class)?,
         };
         let entry = &mut self.entries[index as usize];
         debug_assert_eq!((entry.kernel_reads, entry.kernel_writes), (0, 0));
@@ -168,7 +184,7 @@ impl BufPool {
     /// afterwards (8: an eighth): for whoever can wait or do without, so that those who cannot find
     /// something.
     pub fn alloc_leaving(&mut self, part: usize, len: usize) -> Option<BufId> {
-        let class = CLASS_SIZES.iter().position(|&size| size >= len)?;
+        let class = class_for(len)?;
         let left = self.limit_bytes.saturating_sub(self.stats.used_bytes + CLASS_SIZES[class]);
         if left < self.limit_bytes / part.max(1) { None } else { self.alloc(len) }
     }
@@ -210,7 +226,7 @@ impl BufPool {
     /// Bytes that a buffer for `len` bytes takes: its class; `len` itself if it is above the
     /// largest.
     pub fn bytes_for(len: usize) -> usize {
-        CLASS_SIZES.into_iter().find(|&size| size >= len).unwrap_or(len)
+        class_for(len).map_or(len, |class| CLASS_SIZES[class])
     }
 
     /// Size of the buffer in bytes (its class, at least what was asked for).
@@ -226,9 +242,9 @@ impl BufPool {
     pub fn bytes(&self, id: BufId) -> &[u8] {
         let entry = self.used(id);
         assert_eq!(entry.kernel_writes, 0, "{id:?} is being filled by the kernel: use the span methods");
-        // SAFETY: the mapping is that long and initialised, nobody writes it (checked), and it
-        // cannot go away while the pool is borrowed.
-        unsafe { std::slice::from_raw_parts(entry.memory.as_ptr(), CLASS_SIZES[entry.class as usize]) }
+        // SAFETY: the block is that long and initialised, nobody writes it (checked), and it cannot
+        // go away while the pool is borrowed.
+        unsafe { std::slice::from_raw_parts(entry.memory(), CLASS_SIZES[entry.class as usize]) }
     }
 
     /// The whole buffer, writable.
@@ -245,7 +261,7 @@ impl BufPool {
         );
         // SAFETY: as in `bytes`; the kernel does not touch it (checked) and the pool is borrowed
         // mutably.
-        unsafe { std::slice::from_raw_parts_mut(entry.memory.as_ptr(), CLASS_SIZES[entry.class as usize]) }
+        unsafe { std::slice::from_raw_parts_mut(entry.memory(), CLASS_SIZES[entry.class as usize]) }
     }
 
     /// Is any kernel operation on this buffer in flight?
@@ -330,7 +346,7 @@ impl BufPool {
 
     /// What the pool holds at this moment.
     pub fn stats(&self) -> PoolStats {
-        self.stats
+        PoolStats { allocated_bytes: self.arena.held_bytes(), ..self.stats }
     }
 
     /// Marks the span as used by the kernel and returns its address, or `None` when it is not
@@ -364,22 +380,24 @@ impl BufPool {
         let entry = &self.entries[span.buf.0 as usize];
         debug_assert!(entry.kernel_reads + entry.kernel_writes > 0);
         debug_assert!(span.offset as usize + span.len as usize <= CLASS_SIZES[entry.class as usize]);
-        // SAFETY: `pin` checked that the span lies inside the mapping, which lives while pinned.
-        unsafe { entry.memory.as_ptr().add(span.offset as usize) }
+        // SAFETY: `pin` checked that the span lies inside the block, which lives while pinned.
+        unsafe { entry.memory().add(span.offset as usize) }
     }
 
-    /// The whole memory of a pinned buffer, if it is small enough to be registered with the kernel.
-    pub(crate) fn mapping_of_pinned(&self, id: BufId) -> Option<Mapping> {
-        let entry = &self.entries[id.0 as usize];
-        let len = CLASS_SIZES[entry.class as usize];
-        let mapping = Mapping { buffer: id.0, number: entry.mapping, address: entry.memory.as_ptr(), len };
-        (len <= REGISTERED_BYTES_MAX).then_some(mapping)
+    /// The chunk that all these pinned spans lie in, for a ring that registers it.
+    pub(crate) fn mapping_of_pinned(&mut self, spans: &[Span]) -> Option<Mapping> {
+        let chunk_of = |span: &Span| self.entries[span.buf.0 as usize].block.chunk;
+        let (first, others) = spans.split_first()?;
+        let chunk = chunk_of(first);
+        if others.iter().any(|span| chunk_of(span) != chunk) {
+            return None;
+        }
+        self.arena.mapping(chunk, self.limit_bytes)
     }
 
-    /// Buffers unmapped since the last call, each with the number of the mapping that is gone: the
-    /// buffer's own may be in use again already.
+    /// Chunks that rings must forget, each with the generation that they know.
     pub(crate) fn take_unmapped(&mut self) -> Vec<(u32, u64)> {
-        std::mem::take(&mut self.unmapped)
+        self.arena.take_gone()
     }
 
     fn used(&self, id: BufId) -> &Entry {
@@ -394,8 +412,8 @@ impl BufPool {
         if end > CLASS_SIZES[entry.class as usize] {
             return None;
         }
-        // SAFETY: the offset is inside the mapping (just checked).
-        Some(unsafe { entry.memory.as_ptr().add(span.offset as usize) })
+        // SAFETY: the offset is inside the block (just checked).
+        Some(unsafe { entry.memory().add(span.offset as usize) })
     }
 
     fn locate(&self, span: Span) -> *mut u8 {
@@ -419,24 +437,11 @@ impl BufPool {
         self.stats.used_buffers -= 1;
     }
 
-    /// Maps a new buffer of the class, after making room for it below the limit.
-    fn map_new(&mut self, class: usize) -> Option<u32> {
-        let size = CLASS_SIZES[class];
-        self.trim_to(self.limit_bytes.checked_sub(size)?);
-        if self.stats.allocated_bytes + size > self.limit_bytes {
-            return None;
-        }
-        let memory = map_zeroed(size)?;
-        self.stats.allocated_bytes += size;
-        self.mappings += 1;
-        let entry = Entry {
-            memory,
-            mapping: self.mappings,
-            class: class as u8,
-            state: State::Free,
-            kernel_reads: 0,
-            kernel_writes: 0,
-        };
+    /// Cuts a new buffer of the class, after making room for it below the limit.
+    fn add(&mut self, class: usize) -> Option<u32> {
+        let block = self.find_block(CLASS_SIZES[class])?;
+        let entry =
+            Entry { block, class: class as u8, state: State::Free, kernel_reads: 0, kernel_writes: 0 };
         if let Some(index) = self.vacant.pop() {
             self.entries[index as usize] = entry;
             return Some(index);
@@ -446,17 +451,31 @@ impl BufPool {
         Some(index)
     }
 
-    /// Returns free buffers to the system, largest first, until at most `target_bytes` are held.
-    fn trim_to(&mut self, target_bytes: usize) {
+    /// Takes memory: what there is, what free buffers give, largest first, and at last what lies
+    /// between buffers.
+    fn find_block(&mut self, size: usize) -> Option<Block> {
+        if self.stats.used_bytes + size > self.limit_bytes {
+            return None;
+        }
         for class in (0..CLASS_SIZES.len()).rev() {
-            while self.stats.allocated_bytes > target_bytes {
-                let Some(index) = self.free[class].pop() else { break };
+            if let Some(block) = self.arena.take(size, self.limit_bytes) {
+                return Some(block);
+            }
+            while self.arena.held_bytes() + size > self.limit_bytes
+                && let Some(index) = self.free[class].pop()
+            {
                 let entry = &mut self.entries[index as usize];
                 entry.state = State::Vacant;
-                unmap(entry.memory, CLASS_SIZES[class]);
+                self.arena.give(entry.block, CLASS_SIZES[class]);
                 self.vacant.push(index);
-                self.unmapped.push((index, entry.mapping));
-                self.stats.allocated_bytes -= CLASS_SIZES[class];
+            }
+        }
+        loop {
+            if let Some(block) = self.arena.take(size, self.limit_bytes) {
+                return Some(block);
+            }
+            if !self.arena.break_up() {
+                return None;
             }
         }
     }
@@ -480,11 +499,9 @@ impl<'a> Iterator for Parts<'a> {
     }
 }
 
-impl Drop for BufPool {
-    fn drop(&mut self) {
-        for entry in self.entries.iter().filter(|e| e.state != State::Vacant) {
-            unmap(entry.memory, CLASS_SIZES[entry.class as usize]);
-        }
+impl Entry {
+    fn memory(&self) -> *mut u8 {
+        self.block.memory.as_ptr()
     }
 }
 
@@ -506,98 +523,4 @@ pub(crate) fn unmap(memory: NonNull<u8>, len: usize) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_put_by_is_lent_to_one_at_a_time_and_comes_back() {
-        let mut pool = BufPool::new(8 << 20);
-        assert!(!pool.put_by(32 << 20) && pool.borrow().is_none(), "there is no room for it");
-        assert!(pool.put_by((4 << 20) - 5));
-        assert!(!pool.put_by(4096), "there is one");
-        assert_eq!(pool.stats().used_bytes, 4 << 20, "nobody else gets it");
-        let all: Vec<BufId> = std::iter::from_fn(|| pool.alloc(1 << 20)).collect();
-        assert_eq!(all.len(), 4);
-        for _ in 0..3 {
-            let lent = pool.borrow().unwrap();
-            assert!(pool.capacity(lent) == 4 << 20 && pool.borrow().is_none());
-            let span = Span::new(lent, 0, 4096);
-            pool.pin(span, KernelUse::Reads).unwrap();
-            pool.free(lent);
-            assert!(pool.borrow().is_none(), "the kernel still reads it");
-            pool.unpin(lent, KernelUse::Reads);
-        }
-        all.into_iter().for_each(|buffer| pool.free(buffer));
-        assert_eq!(pool.stats().used_bytes, 4 << 20);
-        assert!(pool.alloc(8 << 20).is_none() && pool.borrow().is_some(), "room is made of others only");
-    }
-
-    #[test]
-    fn memory_is_reused_and_the_limit_holds() {
-        let mut pool = BufPool::new(64 << 10);
-        let a = pool.alloc(5000).unwrap();
-        assert_eq!(pool.capacity(a), 16 << 10);
-        assert_eq!(pool.bytes(a).as_ptr() as usize % BUFFER_ALIGN, 0);
-        pool.free(a);
-        assert_eq!(pool.alloc(16 << 10), Some(a), "the warm buffer comes back");
-        pool.free(a);
-        let big = pool.alloc(64 << 10).unwrap();
-        assert_eq!(pool.stats().allocated_bytes, 64 << 10, "the idle small buffer made room");
-        assert_eq!(pool.alloc(1), None, "the limit is reached");
-        pool.free(big);
-        assert_eq!(pool.alloc((33 << 20) + 1), None, "larger than any class");
-        assert_eq!(pool.stats().used_bytes, 0);
-    }
-
-    #[test]
-    fn the_patient_leave_something_for_the_others() {
-        let mut pool = BufPool::new(1 << 20);
-        let held: Vec<BufId> = std::iter::from_fn(|| pool.alloc_leaving(8, 60_000)).collect();
-        assert_eq!(held.len(), 14, "seven eighths");
-        assert!(pool.alloc_leaving(8, 1).is_none() && pool.alloc_leaving(16, 60_000).is_some());
-        assert!(pool.alloc_leaving(16, 1).is_none() && pool.alloc(1).is_some());
-        held.into_iter().for_each(|id| pool.free(id));
-        assert!(pool.alloc_leaving(8, 60_000).is_some(), "what was given back can be had again");
-        assert_eq!(pool.alloc_leaving(8, 1 << 20), None, "never the whole of it");
-    }
-
-    #[test]
-    fn a_buffer_freed_while_the_kernel_uses_it_is_not_reused_until_then() {
-        let mut pool = BufPool::new(1 << 20);
-        let a = pool.alloc(4096).unwrap();
-        let span = Span::new(a, 0, 512);
-        assert!(pool.pin(span, KernelUse::Writes).is_some());
-        pool.free(a);
-        let b = pool.alloc(4096).unwrap();
-        assert_ne!(a, b);
-        assert_eq!(pool.pin(span, KernelUse::Writes), None, "a freed buffer takes no new operation");
-        pool.unpin(a, KernelUse::Writes);
-        assert_eq!(pool.alloc(4096), Some(a));
-    }
-
-    #[test]
-    fn spans_are_checked_and_copied() {
-        let mut pool = BufPool::new(1 << 20);
-        let a = pool.alloc(16 << 10).unwrap();
-        pool.copy_in(Span::new(a, 100, 3), b"abc");
-        pool.copy(Span::new(a, 100, 3), Span::new(a, 101, 3));
-        let mut out = [0; 4];
-        pool.copy_out(Span::new(a, 100, 4), &mut out);
-        assert_eq!(&out, b"aabc");
-        pool.fill_zero(Span::new(a, 0, 16 << 10));
-        let mut crcs = Vec::new();
-        pool.crc32c_blocks(Span::new(a, 0, 4096 + 512), &mut crcs);
-        assert_eq!(crcs, [crc32c::crc32c(&[0; 4096]), crc32c::crc32c(&[0; 512])]);
-        assert_eq!(pool.pin(Span::new(a, 1, 16 << 10), KernelUse::Reads), None);
-        assert_eq!(pool.pin(Span::new(a, u32::MAX, u32::MAX), KernelUse::Reads), None);
-    }
-
-    #[test]
-    #[should_panic(expected = "being filled by the kernel")]
-    fn bytes_of_a_buffer_the_kernel_fills_are_refused() {
-        let mut pool = BufPool::new(1 << 20);
-        let a = pool.alloc(4096).unwrap();
-        pool.pin(Span::new(a, 0, 8), KernelUse::Writes);
-        pool.bytes(a);
-    }
-}
+mod tests;
