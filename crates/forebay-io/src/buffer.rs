@@ -25,14 +25,15 @@ use crate::engine::registered::{Mapping, REGISTERED_BYTES_MAX};
 pub const BUFFER_ALIGN: usize = 4096;
 
 /// Buffer sizes in bytes. The largest holds a 32 MiB request (the customary limit of NBD clients)
-/// with a page of room on either side for widening it to block boundaries; so does one for 1 MiB,
-/// the longest request of FUSE, which must not need four times as much when it begins inside a
-/// block.
-pub const CLASS_SIZES: [usize; 8] = [
+/// with a page of room on either side for widening it to block boundaries; so do those for the
+/// longest requests of FUSE, which must not need four times as much when they begin inside a block.
+pub const CLASS_SIZES: [usize; 10] = [
     4 << 10,
     16 << 10,
     64 << 10,
+    (64 << 10) + BUFFER_ALIGN,
     256 << 10,
+    (256 << 10) + BUFFER_ALIGN,
     1 << 20,
     (1 << 20) + BUFFER_ALIGN,
     4 << 20,

@@ -4,17 +4,23 @@
 //! [`Made::at`] asks the file systems and the kernel (and belongs on a thread that may wait),
 //! [`Made::serve`] begins to answer.
 
-use crate::fuse_server::{FuseMemory, FuseOptions, FuseServer, RESERVED_BYTES};
+use crate::fuse_server::{
+    BUFFER_BYTES_DEFAULT, FuseMemory, FuseOptions, FuseServer, RESERVED_BYTES, RingMemory,
+};
 use crate::may_wait::MayWait;
+use crate::time_limit::let_go;
 use forebay_config::mount_memory::{memory_for, mounts_max};
 use forebay_export::fuse::{Limits, Session, VolumeTree};
 use forebay_export::size::ByteSize;
-use forebay_io::fuse::{FuseMount, MountOptions, mount, volume_place};
+use forebay_io::fuse::{FuseMount, MountOptions, RingAccess, mount, volume_place};
 use forebay_io::{BufPool, Reactor};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A part of the memory that no ring takes, and the most that one takes.
+const FOR_OTHERS: usize = 8;
 
 /// Takes the memory for one mount more than the `mounts` that there are.
 ///
@@ -37,6 +43,14 @@ pub fn reserve(pool: &mut BufPool, mounts: usize, buffer_bytes: usize) -> Result
     })
 }
 
+/// Memory for the ring of one mount more than the `mounts` that there are: half of what neither
+/// they nor those that may come, nor other requests will need.
+pub fn ring_bytes(pool: &BufPool, mounts: usize, buffer_bytes: usize) -> usize {
+    let to_come = mounts_max(buffer_bytes).saturating_sub(mounts + 1) * RESERVED_BYTES;
+    let kept = pool.stats().used_bytes + to_come + buffer_bytes / FOR_OTHERS;
+    (buffer_bytes.saturating_sub(kept) / 2).min(BUFFER_BYTES_DEFAULT).min(buffer_bytes / FOR_OTHERS)
+}
+
 /// A mount that nobody answers yet: whoever looks at it waits.
 #[derive(Debug)]
 pub struct Made {
@@ -44,6 +58,8 @@ pub struct Made {
     fd: OwnedFd,
     /// The file's name within the mount; none if the mount is the file.
     name: Option<OsString>,
+    /// What it takes to serve it over the ring, or why that is not possible.
+    ring: Result<RingAccess, String>,
 }
 
 impl Made {
@@ -54,10 +70,11 @@ impl Made {
     pub fn at(_: &MayWait, path: &Path) -> Result<Self, String> {
         let (place, name) = volume_place(path).map_err(|error| error.to_string())?;
         let (fd, mount) = mount(&place, MountOptions::default()).map_err(|error| error.to_string())?;
-        Ok(Self { mount, fd, name })
+        let ring = mount.ring_access();
+        Ok(Self { mount, fd, name, ring })
     }
 
-    /// Begins to answer.
+    /// Begins to answer; over the ring, if that is possible with at most `ring_bytes` of memory.
     ///
     /// # Errors
     /// The kernel's descriptor cannot be used, in words; it is unmounted and the memory given back
@@ -68,14 +85,21 @@ impl Made {
         size_bytes: u64,
         options: FuseOptions,
         memory: FuseMemory,
+        ring_bytes: usize,
     ) -> Result<(FuseServer<VolumeTree>, FuseMount), String> {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let tree = VolumeTree::new(self.name.as_deref(), size_bytes, owner, now_s);
-        let session = Session::new(tree, Limits::default());
-        let server = FuseServer::new(reactor, self.fd, session, options, memory)
-            .map_err(|error| format!("cannot serve the mount: {error}"))?;
-        Ok((server, self.mount))
+        let ring = RingMemory::reserve(reactor, self.ring, ring_bytes);
+        let ring_payload_bytes_max = ring.as_ref().map_or(0, RingMemory::payload_bytes);
+        let session = Session::new(tree, Limits { ring_payload_bytes_max, ..Limits::default() });
+        match FuseServer::new(reactor, self.fd, session, options, memory, ring) {
+            Ok(server) => Ok((server, self.mount)),
+            Err(error) => {
+                let_go(self.mount); // unmounting may wait for others
+                Err(format!("cannot serve the mount: {error}"))
+            }
+        }
     }
 }
 

@@ -313,7 +313,7 @@ fn perform_once(request: Syscall) -> i32 {
             // SAFETY: as above.
             sys::result_of(unsafe { libc::writev(fd, iov, count as libc::c_int) })
         }
-        Syscall::Command { .. } => -libc::EOPNOTSUPP,
+        Syscall::Command { .. } | Syscall::FuseCommand { .. } => -libc::EOPNOTSUPP,
         Syscall::Watch { fd } => {
             let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             // SAFETY: one entry, and no waiting.

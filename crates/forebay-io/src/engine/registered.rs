@@ -12,13 +12,14 @@
 //! - What is no longer mapped is given up at the next turn; until then the kernel only keeps the
 //!   old pages.
 
+use crate::buffer::BUFFER_ALIGN;
 use io_uring::Submitter;
 
 /// Buffers that can be registered; the kernel allows 16,384.
 const REGISTERED_MAX: u32 = 4096;
 /// Larger buffers are not registered: looking up their pages is little beside copying them, and all
 /// of it would be pinned, used or not.
-pub(crate) const REGISTERED_BYTES_MAX: usize = 64 << 10;
+pub(crate) const REGISTERED_BYTES_MAX: usize = (64 << 10) + BUFFER_ALIGN;
 
 /// The memory of a buffer.
 #[derive(Clone, Copy, Debug)]
