@@ -19,8 +19,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A part of the memory that no ring takes, and the most that one takes.
-const FOR_OTHERS: usize = 8;
+/// This part of the memory is left to requests that come another way,
+const FOR_OTHERS: usize = 6;
+/// and a ring takes this one at most.
+const RING_PART: usize = 8;
 
 /// Takes the memory for one mount more than the `mounts` that there are.
 ///
@@ -48,7 +50,7 @@ pub fn reserve(pool: &mut BufPool, mounts: usize, buffer_bytes: usize) -> Result
 pub fn ring_bytes(pool: &BufPool, mounts: usize, buffer_bytes: usize) -> usize {
     let to_come = mounts_max(buffer_bytes).saturating_sub(mounts + 1) * RESERVED_BYTES;
     let kept = pool.stats().used_bytes + to_come + buffer_bytes / FOR_OTHERS;
-    (buffer_bytes.saturating_sub(kept) / 2).min(BUFFER_BYTES_DEFAULT).min(buffer_bytes / FOR_OTHERS)
+    (buffer_bytes.saturating_sub(kept) / 2).min(BUFFER_BYTES_DEFAULT).min(buffer_bytes / RING_PART)
 }
 
 /// A mount that nobody answers yet: whoever looks at it waits.
@@ -106,6 +108,7 @@ impl Made {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuse_server::RingPlan;
 
     #[test]
     fn twenty_files_and_as_many_as_a_pool_may_have_fit_into_the_default() {
@@ -134,6 +137,34 @@ mod tests {
         let heard = std::iter::from_fn(|| pool.alloc_leaving(16, 16 << 10)).count();
         assert!(heard >= 1000, "{heard} connections can be received from");
         assert!(pool.borrow().is_some());
+    }
+
+    /// Mounts that are served over the ring leave the others their memory, and connections theirs.
+    #[test]
+    fn rings_take_only_what_nobody_was_promised() {
+        for (bytes, at_least) in [(192 << 20, 0), (256 << 20, 1), (512 << 20, 3), (4 << 30, 5)] {
+            let mut pool = BufPool::new(bytes);
+            assert!(
+                pool.alloc(32 << 20).is_some() && crate::engine_memory::Reserve::new(&mut pool).is_some()
+            );
+            assert!(
+                pool.alloc((1 + forebay_format::batch::ENTRIES_MAX) * forebay_format::BLOCK_BYTES).is_some()
+            );
+            assert!(crate::server::put_memory_by(&mut pool));
+            let mut rings = 0;
+            for mounts in 0..mounts_max(bytes) {
+                assert!(super::reserve(&mut pool, mounts, bytes).is_ok(), "mount {mounts} of {bytes} bytes");
+                let ring = ring_bytes(&pool, mounts, bytes);
+                let Some(plan) = RingPlan::within(ring, 2) else { continue };
+                let entry = plan.payload_bytes as usize + 4096;
+                let entries = usize::from(plan.queues * plan.depth);
+                assert!((0..entries).all(|_| pool.alloc(entry).is_some()), "the memory is there");
+                rings += 1;
+            }
+            assert!(rings >= at_least, "{rings} rings of {bytes} bytes");
+            let heard = std::iter::from_fn(|| pool.alloc_leaving(16, 16 << 10)).take(1000).count();
+            assert!(heard >= 1000, "{heard} connections can be received from, with {bytes} bytes");
+        }
     }
 
     #[test]

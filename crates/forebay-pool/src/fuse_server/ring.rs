@@ -291,8 +291,8 @@ impl<T: Tree> FuseServer<T> {
         self.ring.as_ref().map_or(0, Ring::bytes)
     }
 
-    /// Once the kernel has agreed, and has our answer, it is given the entries. If it has not, their
-    /// memory goes back.
+    /// Once the kernel has agreed, and has our answer, it is given the entries. If it has not,
+    /// their memory goes back.
     pub(super) fn begin_ring(&mut self, reactor: &mut Reactor) {
         let Some(ring) = self.ring.take_if(|ring| !ring.is_registered) else { return };
         let ends = self.closing || self.ended.is_some();

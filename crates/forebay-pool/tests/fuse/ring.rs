@@ -2,8 +2,9 @@
 
 use super::{MIB, Served, fuse_is_there, names, ok, start, volume};
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
@@ -72,7 +73,16 @@ fn what_a_ring_lacks_is_said() {
     assert!(ring.contains("over io_uring: queues: ") && ring.contains("1MiB the longest"), "{ring}");
 }
 
-/// With a file still open, only the end of the connection ends the kernel's commands.
+/// Requests that a file's server has not answered, as the kernel counts them.
+fn waiting(file: &File) -> Option<u64> {
+    let device = file.metadata().unwrap().dev();
+    let minor = device & 0xFF | device >> 12 & !0xFF;
+    let count = std::fs::read_to_string(format!("/sys/fs/fuse/connections/{minor}/waiting")).ok()?;
+    count.trim().parse().ok()
+}
+
+/// With a file still open, only the end of the connection ends the kernel's commands. What is under
+/// way then is answered; what comes later does not keep the server.
 #[test]
 fn an_open_file_does_not_keep_a_server_from_its_end() {
     let Some(_switch) = Switch::on().filter(|_| fuse_is_there()) else { return };
@@ -80,13 +90,27 @@ fn an_open_file_does_not_keep_a_server_from_its_end() {
     let path = dir.path().join("mnt/disk");
     let served = volume(&path, MIB, &[(names::RING, "67108864"), (names::DELAY_US, "300000")]);
     let file = File::options().read(true).write(true).open(&path).unwrap();
+    // One after the other, for as long as anybody answers, and never all at once.
+    let read = |number: u64| {
+        let reads = file.try_clone().unwrap();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(70 * number));
+            while reads.read_at(&mut [0; 16], 4096).is_ok() {}
+        })
+    };
+    let readers: Vec<_> = (0..5).map(read).collect();
+    while waiting(&file) != Some(5) {
+        assert!(!readers.iter().any(|reader| reader.is_finished()), "nobody saw them wait");
+    }
     let writes = file.try_clone().unwrap();
     let writer = std::thread::spawn(move || writes.write_at(&[7; 4096], 0));
-    // The write is under way when the server is told to end, and is answered all the same.
-    while !ok("cat /sys/fs/fuse/connections/*/waiting").lines().any(|waiting| waiting != "0") {
+    while waiting(&file) != Some(6) {
         assert!(!writer.is_finished(), "nobody saw it wait");
     }
+    // What is answered now was asked for after the write, which the server has by then.
+    drop(File::open(&path).unwrap());
     served.stop();
     assert_eq!(writer.join().unwrap().unwrap(), 4096);
+    readers.into_iter().for_each(|reader| reader.join().unwrap());
     assert!(file.read_at(&mut [0; 16], 0).is_err(), "nobody is there any more");
 }
