@@ -228,6 +228,20 @@ pub struct VolumeInfo {
     /// Ranges that they are in; `/losses` lists them.
     #[serde(default)]
     pub lost_ranges: u64,
+    /// How requests of its files reach the daemon, one for each `fuse:` export that is mounted.
+    #[serde(default)]
+    pub files: Vec<FileInfo>,
+}
+
+/// How requests of a volume's file reach the daemon.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct FileInfo {
+    /// URI of the export.
+    pub export: String,
+    /// `io_uring`, or `/dev/fuse`.
+    pub over: String,
+    /// In words: how many at once; or why not over io_uring, and what would enable it.
+    pub detail: String,
 }
 
 /// A range of a volume that only the cache had, and that it cannot give back.

@@ -116,6 +116,29 @@ fn init_agrees_on_what_both_sides_can() {
 }
 
 #[test]
+fn the_ring_is_agreed_on_only_if_both_want_it() {
+    let agreed = |offer: &[u32], ring_payload_bytes_max| {
+        let limits = Limits { ring_payload_bytes_max, ..Limits::default() };
+        let mut session = Session::new(VolumeTree::new(None, SIZE, (0, 0), 1), limits);
+        let (_, answer) = step(&mut session, &request(opcode::INIT, 0, &words(offer)));
+        let (agreed, longest) = (session.agreed().unwrap(), session.limits().payload_bytes_max);
+        assert_eq!((agreed.write_bytes_max, word_at(&answer, 36)), (longest, longest));
+        assert_eq!(word_at(&answer, 44) & 0xFFFF, longest / 4096, "pages of a request");
+        assert_eq!(answer.len(), 80);
+        (agreed.over_ring, longest, word_at(&answer, 28) & init::EXTENDED, word_at(&answer, 48))
+    };
+    let over_ring = [7, 45, 4096, init::EXTENDED | init::MAX_PAGES, init::OVER_IO_URING | 1];
+    assert_eq!(agreed(&over_ring, 64 << 10), (true, 64 << 10, init::EXTENDED, init::OVER_IO_URING));
+    assert_eq!(agreed(&over_ring, 2 << 20), (true, 1 << 20, init::EXTENDED, init::OVER_IO_URING));
+    let not = (false, 1 << 20, 0, 0);
+    assert_eq!(agreed(&over_ring, 0), not, "it was not asked for");
+    assert_eq!(agreed(&[7, 45, 4096, init::EXTENDED, 1], 64 << 10), not, "the kernel has it switched off");
+    let not_extended = [7, 45, 4096, 0, init::OVER_IO_URING];
+    assert_eq!(agreed(&not_extended, 64 << 10), not, "those bits mean nothing then");
+    assert_eq!(agreed(&[7, 31, 4096, u32::MAX], 64 << 10), not, "an old kernel has no more");
+}
+
+#[test]
 fn the_tree_of_a_volume_is_one_file() {
     let mut session = volume();
     let (_, answer) = step(&mut session, &request(opcode::LOOKUP, 1, b"disk\0"));

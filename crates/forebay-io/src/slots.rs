@@ -53,6 +53,12 @@ pub(crate) enum OpKind {
     FuseReply {
         fuse: u32,
     },
+    // It answers this request of an entry, or registers the entry, and takes the next.
+    FuseRing {
+        fuse: u32,
+        queue: u16,
+        answered: Option<u64>,
+    },
     // It answers the last request of the tag, if there was one, and takes the next.
     UblkNext {
         ublk: u32,
@@ -73,7 +79,10 @@ impl OpKind {
     /// How the kernel uses the operation's spans.
     pub(crate) fn kernel_use(self) -> KernelUse {
         match self {
-            OpKind::Read { .. } | OpKind::Recv { .. } | OpKind::FuseReceive { .. } => KernelUse::Writes,
+            OpKind::Read { .. }
+            | OpKind::Recv { .. }
+            | OpKind::FuseReceive { .. }
+            | OpKind::FuseRing { .. } => KernelUse::Writes,
             _ => KernelUse::Reads,
         }
     }

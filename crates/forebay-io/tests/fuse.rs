@@ -11,7 +11,7 @@ use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use common::{Bench, all_engines, pattern};
-use forebay_io::{BufId, FuseId, IoFailureKind, Limits, Op, Span};
+use forebay_io::{BufId, EngineKind, FuseId, IoFailureKind, Limits, Op, Span};
 
 const HEADER: u32 = 80;
 const DATA: u32 = 4096;
@@ -133,6 +133,26 @@ fn a_connection_that_nobody_mounted_fails_and_does_not_hang() {
         let memory = bench.reactor.pool_mut().alloc(1 << 20).unwrap();
         receive(bench, fuse, memory, 7);
         assert_eq!(bench.collect(1)[0].result.unwrap_err().kind, IoFailureKind::NotPermitted);
+    });
+}
+
+/// What the ring does with a real connection is in the tests of the pool.
+#[test]
+fn entries_of_what_has_no_ring_are_refused() {
+    all_engines(|bench| {
+        let (fuse, _kernel, memory) = connect(bench);
+        let (head, payload) = (Span::new(memory, 0, 288), Span::new(memory, 4096, 8192));
+        for (number, fuse) in [(1, fuse), (2, FuseId(77))] {
+            for answered in [None, Some(9)] {
+                bench.reactor.submit(number, Op::FuseRing { fuse, queue: 0, answered, head, payload });
+                let failure = bench.collect(1)[0].result.unwrap_err().kind;
+                let expected = [IoFailureKind::Invalid, IoFailureKind::Cancelled][number as usize - 1];
+                assert_eq!(failure, expected);
+            }
+        }
+        assert_eq!(bench.reactor.pool().stats().pins, 0);
+        let is_uring = bench.reactor.engine() == EngineKind::Uring;
+        assert!(is_uring || !bench.reactor.can_serve_fuse_ring(), "threads cannot give commands");
     });
 }
 

@@ -23,7 +23,7 @@ use forebay_format::VolumeId;
 use forebay_io::fuse::FuseMount;
 use forebay_io::{Completion, Device, DeviceModel, EnginePreference, IoFailure, Limits, Reactor, Waker};
 use forebay_pool::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseOptions, FuseServer};
-use forebay_pool::mounting::{Made, reserve};
+use forebay_pool::mounting::{Made, reserve, ring_bytes};
 use forebay_pool::server::{Offer, Server, ServerToken, Volumes, put_memory_by};
 use forebay_pool::{MayWait, RunError};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
@@ -302,8 +302,9 @@ impl<V: RequestHandler> Host<V> {
             buffer_bytes: BUFFER_BYTES_DEFAULT.min(self.buffer_bytes / 8),
         };
         let memory = reserve(self.reactor.pool_mut(), self.mounts.len(), self.buffer_bytes)?;
-        let (server, mount) =
-            Made::at(&MayWait::here(), path)?.serve(&mut self.reactor, size_bytes, options, memory)?;
+        let ring_bytes = ring_bytes(self.reactor.pool(), self.mounts.len(), self.buffer_bytes);
+        let made = Made::at(&MayWait::here(), path)?;
+        let (server, mount) = made.serve(&mut self.reactor, size_bytes, options, memory, ring_bytes)?;
         self.mounts.push(Mounted { server, mount: Some(mount) });
         Ok(())
     }

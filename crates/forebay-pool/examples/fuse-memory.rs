@@ -10,7 +10,9 @@ use forebay_export::fuse::{ControlTree, Errno, Limits, NodeKind, Provider, Sessi
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::fuse::{MountMethod, MountOptions, Place, mount, volume_place};
 use forebay_io::{EnginePreference, Reactor, Span};
-use forebay_pool::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseMemory, FuseOptions, FuseServer};
+use forebay_pool::fuse_server::{
+    BUFFER_BYTES_DEFAULT, Backend, FuseMemory, FuseOptions, FuseServer, RingMemory,
+};
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +22,7 @@ use std::time::{Duration, Instant};
 #[path = "../tests/fuse/names.rs"]
 mod names;
 
-use names::{DELAY_US, ENGINE, METHOD, PATH, POOL, SIZE};
+use names::{DELAY_US, ENGINE, METHOD, PATH, POOL, RING, SIZE};
 
 /// A request that ends later.
 struct Later {
@@ -153,7 +155,12 @@ fn serve<T: Tree>(place: &Place, tree: T, size: u64) {
     let pool = number(POOL).unwrap_or(256 << 20) as usize;
     let limits = forebay_io::Limits { buffer_bytes_max: pool, ..forebay_io::Limits::default() };
     let (mut reactor, _) = Reactor::open(engine, limits).unwrap();
-    let session = Session::new(tree, Limits::default());
+    let ring = match number(RING) {
+        Some(bytes) => RingMemory::reserve(&mut reactor, mounted.ring_access(), bytes as usize),
+        None => Err("nobody asked for it".into()),
+    };
+    let ring_payload_bytes_max = ring.as_ref().map_or(0, RingMemory::payload_bytes);
+    let session = Session::new(tree, Limits { ring_payload_bytes_max, ..Limits::default() });
     let options = FuseOptions {
         volume: VolumeId(1),
         token_base: 7 << 56,
@@ -161,7 +168,7 @@ fn serve<T: Tree>(place: &Place, tree: T, size: u64) {
         buffer_bytes: BUFFER_BYTES_DEFAULT.min(pool / 2),
     };
     let own = FuseMemory::reserve(reactor.pool_mut()).unwrap();
-    let mut server = FuseServer::new(&mut reactor, fd, session, options, own).unwrap();
+    let mut server = FuseServer::new(&mut reactor, fd, session, options, own, ring).unwrap();
     let mut memory = Memory {
         bytes: vec![0; size as usize],
         delay: Duration::from_micros(number(DELAY_US).unwrap_or(0)),
@@ -173,10 +180,11 @@ fn serve<T: Tree>(place: &Place, tree: T, size: u64) {
     println!("ready");
     let mut mounted = Some(mounted);
     let mut completions = Vec::new();
-    let mut busiest = 0;
+    let (mut busiest, mut way) = (0, server.way());
     while !server.is_over() {
         server.turn(&mut memory, &mut reactor);
         memory.work(&mut reactor);
+        way = server.way();
         busiest = busiest.max(server.requests());
         answer_due(&mut memory, &mut server, &mut reactor);
         let due = memory.later.iter().map(|later| later.due.saturating_duration_since(Instant::now())).min();
@@ -194,7 +202,7 @@ fn serve<T: Tree>(place: &Place, tree: T, size: u64) {
     }
     server.end(&mut reactor);
     assert_eq!(reactor.pool().stats().used_bytes, 0, "all memory of the mount was given back");
-    println!("busiest {busiest} flushes {}", memory.flushes);
+    println!("busiest {busiest} flushes {} over {}: {way}", memory.flushes, way.name());
 }
 
 fn answer_due<T: Tree>(memory: &mut Memory, server: &mut FuseServer<T>, reactor: &mut Reactor) {

@@ -4,17 +4,25 @@
 //! [`Made::at`] asks the file systems and the kernel (and belongs on a thread that may wait),
 //! [`Made::serve`] begins to answer.
 
-use crate::fuse_server::{FuseMemory, FuseOptions, FuseServer, RESERVED_BYTES};
+use crate::fuse_server::{
+    BUFFER_BYTES_DEFAULT, FuseMemory, FuseOptions, FuseServer, RESERVED_BYTES, RingMemory,
+};
 use crate::may_wait::MayWait;
+use crate::time_limit::let_go;
 use forebay_config::mount_memory::{memory_for, mounts_max};
 use forebay_export::fuse::{Limits, Session, VolumeTree};
 use forebay_export::size::ByteSize;
-use forebay_io::fuse::{FuseMount, MountOptions, mount, volume_place};
+use forebay_io::fuse::{FuseMount, MountOptions, RingAccess, mount, volume_place};
 use forebay_io::{BufPool, Reactor};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// This part of the memory is left to requests that come another way,
+const FOR_OTHERS: usize = 6;
+/// and a ring takes this one at most.
+const RING_PART: usize = 8;
 
 /// Takes the memory for one mount more than the `mounts` that there are.
 ///
@@ -37,6 +45,14 @@ pub fn reserve(pool: &mut BufPool, mounts: usize, buffer_bytes: usize) -> Result
     })
 }
 
+/// Memory for the ring of one mount more than the `mounts` that there are: half of what neither
+/// they nor those that may come, nor other requests will need.
+pub fn ring_bytes(pool: &BufPool, mounts: usize, buffer_bytes: usize) -> usize {
+    let to_come = mounts_max(buffer_bytes).saturating_sub(mounts + 1) * RESERVED_BYTES;
+    let kept = pool.stats().used_bytes + to_come + buffer_bytes / FOR_OTHERS;
+    (buffer_bytes.saturating_sub(kept) / 2).min(BUFFER_BYTES_DEFAULT).min(buffer_bytes / RING_PART)
+}
+
 /// A mount that nobody answers yet: whoever looks at it waits.
 #[derive(Debug)]
 pub struct Made {
@@ -44,6 +60,8 @@ pub struct Made {
     fd: OwnedFd,
     /// The file's name within the mount; none if the mount is the file.
     name: Option<OsString>,
+    /// What it takes to serve it over the ring, or why that is not possible.
+    ring: Result<RingAccess, String>,
 }
 
 impl Made {
@@ -54,10 +72,11 @@ impl Made {
     pub fn at(_: &MayWait, path: &Path) -> Result<Self, String> {
         let (place, name) = volume_place(path).map_err(|error| error.to_string())?;
         let (fd, mount) = mount(&place, MountOptions::default()).map_err(|error| error.to_string())?;
-        Ok(Self { mount, fd, name })
+        let ring = mount.ring_access();
+        Ok(Self { mount, fd, name, ring })
     }
 
-    /// Begins to answer.
+    /// Begins to answer; over the ring, if that is possible with at most `ring_bytes` of memory.
     ///
     /// # Errors
     /// The kernel's descriptor cannot be used, in words; it is unmounted and the memory given back
@@ -68,20 +87,28 @@ impl Made {
         size_bytes: u64,
         options: FuseOptions,
         memory: FuseMemory,
+        ring_bytes: usize,
     ) -> Result<(FuseServer<VolumeTree>, FuseMount), String> {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let tree = VolumeTree::new(self.name.as_deref(), size_bytes, owner, now_s);
-        let session = Session::new(tree, Limits::default());
-        let server = FuseServer::new(reactor, self.fd, session, options, memory)
-            .map_err(|error| format!("cannot serve the mount: {error}"))?;
-        Ok((server, self.mount))
+        let ring = RingMemory::reserve(reactor, self.ring, ring_bytes);
+        let ring_payload_bytes_max = ring.as_ref().map_or(0, RingMemory::payload_bytes);
+        let session = Session::new(tree, Limits { ring_payload_bytes_max, ..Limits::default() });
+        match FuseServer::new(reactor, self.fd, session, options, memory, ring) {
+            Ok(server) => Ok((server, self.mount)),
+            Err(error) => {
+                let_go(self.mount); // unmounting may wait for others
+                Err(format!("cannot serve the mount: {error}"))
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuse_server::RingPlan;
 
     #[test]
     fn twenty_files_and_as_many_as_a_pool_may_have_fit_into_the_default() {
@@ -110,6 +137,34 @@ mod tests {
         let heard = std::iter::from_fn(|| pool.alloc_leaving(16, 16 << 10)).count();
         assert!(heard >= 1000, "{heard} connections can be received from");
         assert!(pool.borrow().is_some());
+    }
+
+    /// Mounts that are served over the ring leave the others their memory, and connections theirs.
+    #[test]
+    fn rings_take_only_what_nobody_was_promised() {
+        for (bytes, at_least) in [(192 << 20, 0), (256 << 20, 1), (512 << 20, 3), (4 << 30, 5)] {
+            let mut pool = BufPool::new(bytes);
+            assert!(
+                pool.alloc(32 << 20).is_some() && crate::engine_memory::Reserve::new(&mut pool).is_some()
+            );
+            assert!(
+                pool.alloc((1 + forebay_format::batch::ENTRIES_MAX) * forebay_format::BLOCK_BYTES).is_some()
+            );
+            assert!(crate::server::put_memory_by(&mut pool));
+            let mut rings = 0;
+            for mounts in 0..mounts_max(bytes) {
+                assert!(super::reserve(&mut pool, mounts, bytes).is_ok(), "mount {mounts} of {bytes} bytes");
+                let ring = ring_bytes(&pool, mounts, bytes);
+                let Some(plan) = RingPlan::within(ring, 2) else { continue };
+                let entry = plan.payload_bytes as usize + 4096;
+                let entries = usize::from(plan.queues * plan.depth);
+                assert!((0..entries).all(|_| pool.alloc(entry).is_some()), "the memory is there");
+                rings += 1;
+            }
+            assert!(rings >= at_least, "{rings} rings of {bytes} bytes");
+            let heard = std::iter::from_fn(|| pool.alloc_leaving(16, 16 << 10)).take(1000).count();
+            assert!(heard >= 1000, "{heard} connections can be received from, with {bytes} bytes");
+        }
     }
 
     #[test]

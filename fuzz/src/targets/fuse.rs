@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 
+use forebay_export::fuse::ring::{self, HEAD_BYTES};
 use forebay_export::fuse::wire::{IN_HEADER_BYTES, opcode};
 use forebay_export::fuse::{
     ControlTree, Errno, FuseStep, Limits, NodeKind, Provider, Session, Tree, VolumeTree,
@@ -71,6 +72,12 @@ fn feed<T: Tree>(session: &mut Session<T>, mut requests: &[u8]) {
         let (request, rest) = rest.split_at(len);
         requests = rest;
         out.clear();
+        if let Some(head) = request.first_chunk::<HEAD_BYTES>()
+            && let Ok(taken) = ring::request(head, 64 << 10, &mut out)
+        {
+            assert_eq!(out.len() + taken.payload_bytes, taken.length_bytes, "a message that is not whole");
+            out.clear();
+        }
         let Ok(step) = session.step(request, request.len(), &mut out) else { return };
         if out.len() >= 4 {
             let stated = u32::from_le_bytes([out[0], out[1], out[2], out[3]]);

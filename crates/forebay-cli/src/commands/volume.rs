@@ -197,6 +197,11 @@ fn show(volume: &VolumeInfo, losses: &[LossInfo]) -> String {
     for export in &volume.exports {
         list.add("export", harmless(export));
     }
+    for file in &volume.files {
+        let several = volume.files.len() > 1;
+        let which = if several { format!(" of {}", harmless(&file.export)) } else { String::new() };
+        list.add("file", format!("over {}{which} ({})", harmless(&file.over), harmless(&file.detail)));
+    }
     if volume.state == VolumeState::Absent {
         let how = match volume.backing.is_empty() {
             true => format!(

@@ -31,6 +31,7 @@ pub(super) const LIMITS: Limits = Limits {
     background_max: 64,
     handles_max: 1 << 14,
     text_bytes_max: 64 << 10,
+    ring_payload_bytes_max: 0,
 };
 
 /// How long one look at all jobs that are waited for takes, if none of them ends.

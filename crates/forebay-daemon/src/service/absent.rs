@@ -159,6 +159,7 @@ fn info(pool: &str, volume: AbsentVolume, config: Option<&VolumeConfig>) -> Volu
         job: None,
         lost_bytes: 0,
         lost_ranges: 0,
+        files: Vec::new(),
         name: volume.name,
     }
 }

@@ -180,6 +180,7 @@ fn info(pool: &str, volume: VolumeSnapshot, jobs: &[JobView]) -> VolumeInfo {
         job: job.map(|job| job.id.to_string()),
         lost_bytes: volume.lost.bytes,
         lost_ranges: volume.lost.ranges,
+        files: volume.files,
         name: volume.name,
     }
 }

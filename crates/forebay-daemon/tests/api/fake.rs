@@ -398,6 +398,7 @@ impl Admin for Fake {
             job: None,
             lost_bytes: 0,
             lost_ranges: 0,
+            files: Vec::new(),
         };
         let rules = RuleSet::new(DefaultAction::Cache, info.size_bytes);
         state.volumes.insert(request.name.clone(), Volume { info: info.clone(), values, rules });

@@ -128,6 +128,7 @@ impl Admin for Fake {
             job: None,
             lost_bytes: 0,
             lost_ranges: 0,
+            files: Vec::new(),
         })
     }
     fn losses(&self, _: &str) -> Result<Vec<LossInfo>, AdminError> {

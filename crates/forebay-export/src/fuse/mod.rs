@@ -1,9 +1,9 @@
 //! The FUSE protocol: a volume as one plain file, or a tree of small text files, in the kernel's
 //! file system.
 //!
-//! Reading order: [`wire`] (constants), [`request`] and [`reply`] (bytes), [`tree`] (what is
-//! shown), [`session`] (a connection), [`control_files`] (a tree of text files), [`prepared`] (the
-//! same, where making a text takes time). `docs/use/fuse.md` says what is supported.
+//! Reading order: [`wire`] (constants), [`request`], [`reply`] and [`ring`] (bytes), [`tree`] (what
+//! is shown), [`session`] (a connection), [`control_files`] (a tree of text files), [`prepared`]
+//! (the same, where making a text takes time). `docs/use/fuse.md` says what is supported.
 //!
 //! Nothing here does I/O. `forebay-io` has the mount and the descriptor.
 
@@ -11,6 +11,7 @@ pub mod control_files;
 pub mod prepared;
 pub mod reply;
 pub mod request;
+pub mod ring;
 pub mod session;
 pub mod tree;
 pub mod wire;

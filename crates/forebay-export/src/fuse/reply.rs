@@ -105,6 +105,8 @@ pub struct InitOut {
     pub readahead_bytes: u32,
     /// Abilities; see [`super::wire::init`].
     pub flags: u32,
+    /// More of them.
+    pub flags2: u32,
     /// Asynchronous requests at once.
     pub background_max: u16,
     /// From how many on the file system is called congested.
@@ -167,7 +169,9 @@ pub fn init(out: &mut Vec<u8>, unique: u64, agreed: &InitOut) {
     const TIME_GRANULARITY_NS: u32 = 1;
     integers(out, &[agreed.write_bytes_max, TIME_GRANULARITY_NS]);
     out.extend_from_slice(&agreed.pages_max.to_le_bytes());
-    out.extend_from_slice(&[0; 2 + 4 + 7 * 4]); // map_alignment, flags2, unused
+    out.extend_from_slice(&[0; 2]); // map_alignment
+    integers(out, &[agreed.flags2]);
+    out.extend_from_slice(&[0; 7 * 4]); // unused
 }
 
 /// The answer to an INIT with a major version that is not ours: the kernel asks again with this

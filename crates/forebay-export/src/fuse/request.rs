@@ -15,7 +15,7 @@
 
 use thiserror::Error;
 
-use super::wire::{IN_HEADER_BYTES, NAME_BYTES_MAX, WRITE_HEAD_BYTES, WRITE_IN_BYTES, opcode};
+use super::wire::{self, IN_HEADER_BYTES, NAME_BYTES_MAX, WRITE_HEAD_BYTES, WRITE_IN_BYTES, opcode};
 
 /// What is common to all requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +129,8 @@ pub struct InitIn {
     pub readahead_bytes: u32,
     /// Abilities; see [`super::wire::init`].
     pub flags: u32,
+    /// More of them; 0 where the kernel has no more.
+    pub flags2: u32,
 }
 
 /// A range of an open file or directory.
@@ -238,12 +240,7 @@ impl Header {
     fn body<'a>(&self, body: &'a [u8]) -> Option<Body<'a>> {
         let mut fields = Fields(body);
         Some(match self.opcode {
-            opcode::INIT => Body::Init(InitIn {
-                major: fields.u32()?,
-                minor: fields.u32()?,
-                readahead_bytes: fields.u32()?,
-                flags: fields.u32()?,
-            }),
+            opcode::INIT => Body::Init(init(fields)?),
             opcode::LOOKUP => Body::Lookup { name: name(body)? },
             opcode::FORGET => Body::Forget { count: fields.u64()? },
             opcode::BATCH_FORGET => Body::BatchForget(forgets(fields)?),
@@ -278,6 +275,14 @@ impl Header {
         let payload = (self.length_bytes as usize).checked_sub(WRITE_HEAD_BYTES)?;
         (payload == write.length_bytes as usize).then_some(write)
     }
+}
+
+fn init(mut fields: Fields<'_>) -> Option<InitIn> {
+    let (major, minor, readahead_bytes) = (fields.u32()?, fields.u32()?, fields.u32()?);
+    let flags = fields.u32()?;
+    let extended = flags & wire::init::EXTENDED != 0;
+    let flags2 = fields.u32().filter(|_| extended).unwrap_or(0);
+    Some(InitIn { major, minor, readahead_bytes, flags, flags2 })
 }
 
 fn transfer(mut fields: Fields<'_>) -> Option<TransferIn> {

@@ -44,6 +44,9 @@ pub struct Limits {
     pub handles_max: usize,
     /// The longest text that can be written to a control file.
     pub text_bytes_max: u32,
+    /// The longest read or write if the kernel agrees to send requests over io_uring, at most
+    /// `payload_bytes_max`; 0 not to ask for that.
+    pub ring_payload_bytes_max: u32,
 }
 
 /// The longest read or write of a volume's file.
@@ -56,6 +59,7 @@ impl Default for Limits {
             background_max: 256,
             handles_max: 1 << 16,
             text_bytes_max: 64 << 10,
+            ring_payload_bytes_max: 0,
         }
     }
 }
@@ -67,6 +71,8 @@ pub struct Agreed {
     pub minor: u32,
     /// The longest write.
     pub write_bytes_max: u32,
+    /// Requests come over io_uring once each queue has an entry.
+    pub over_ring: bool,
 }
 
 /// How to answer a request, once it is done.
@@ -305,6 +311,14 @@ impl<T: Tree> Session<T> {
         }
         let wanted =
             init::ASYNC_READ | init::BIG_WRITES | init::ASYNC_DIO | init::PARALLEL_DIROPS | init::MAX_PAGES;
+        let offered = offer.flags2 & init::OVER_IO_URING != 0;
+        let over_ring = offered && self.limits.ring_payload_bytes_max > 0;
+        if over_ring {
+            self.limits.payload_bytes_max =
+                self.limits.payload_bytes_max.min(self.limits.ring_payload_bytes_max);
+        }
+        let (flags, flags2) =
+            if over_ring { (wanted | init::EXTENDED, init::OVER_IO_URING) } else { (wanted, 0) };
         let pages = self.limits.payload_bytes_max / wire::PAGE_BYTES;
         let minor = offer.minor.min(wire::MINOR_MAX);
         let background = self.limits.background_max.max(1);
@@ -312,13 +326,14 @@ impl<T: Tree> Session<T> {
             major: wire::MAJOR,
             minor,
             readahead_bytes: offer.readahead_bytes,
-            flags: offer.flags & wanted,
+            flags: offer.flags & flags,
+            flags2,
             background_max: background,
             congestion_threshold: (background - background / 4).max(1),
             write_bytes_max: self.limits.payload_bytes_max,
             pages_max: u16::try_from(pages).unwrap_or(u16::MAX),
         };
-        self.agreed = Some(Agreed { minor, write_bytes_max: agreed.write_bytes_max });
+        self.agreed = Some(Agreed { minor, write_bytes_max: agreed.write_bytes_max, over_ring });
         reply::init(out, unique, &agreed);
         Ok(FuseStep::Answered)
     }

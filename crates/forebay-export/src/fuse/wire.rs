@@ -1,4 +1,4 @@
-//! The constants of the FUSE protocol, kernel interface 7.31 to 7.38.
+//! The constants of the FUSE protocol, kernel interface 7.31 to 7.38, and of 7.42 the ring.
 //!
 //! Source: `include/uapi/linux/fuse.h` of Linux 6.2 (7.38) and
 //! `Documentation/filesystems/fuse.rst`. Names are the kernel's, without their prefix.
@@ -88,6 +88,10 @@ pub mod init {
     pub const PARALLEL_DIROPS: u32 = 1 << 18;
     /// `max_pages` is given.
     pub const MAX_PAGES: u32 = 1 << 22;
+    /// There are more than 32 of these: `flags2` has those that follow.
+    pub const EXTENDED: u32 = 1 << 30;
+    /// Requests come over io_uring (since 7.42). In `flags2`: bit 41 of all.
+    pub const OVER_IO_URING: u32 = 1 << (41 - 32);
 }
 
 /// Which fields of SETATTR count.

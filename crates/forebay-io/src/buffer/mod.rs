@@ -34,16 +34,18 @@ pub const BUFFER_ALIGN: usize = 4096;
 
 /// Buffer sizes in bytes: each power of two, so that hardly a buffer is twice as large as what it
 /// is for. The largest holds a 32 MiB request (the customary limit of NBD clients) with a page of
-/// room on either side for widening it to block boundaries; so does one for 1 MiB, the longest
-/// request of FUSE, which must not need twice as much when it begins inside a block.
-pub const CLASS_SIZES: [usize; 15] = [
+/// room on either side for widening it to block boundaries; so do those for the longest requests of
+/// FUSE, which must not need twice as much when they begin inside a block.
+pub const CLASS_SIZES: [usize; 17] = [
     4 << 10,
     8 << 10,
     16 << 10,
     32 << 10,
     64 << 10,
+    (64 << 10) + BUFFER_ALIGN,
     128 << 10,
     256 << 10,
+    (256 << 10) + BUFFER_ALIGN,
     512 << 10,
     1 << 20,
     (1 << 20) + BUFFER_ALIGN,

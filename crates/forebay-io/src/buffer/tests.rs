@@ -138,7 +138,7 @@ fn there_is_a_buffer_as_long_as_the_limit_says_so_however_memory_lies_about() {
     let mut registered = BTreeMap::new();
     let (mut refused, mut granted, mut forgotten, mut mapped) = (0, 0, 0, 0);
     for turn in 0..8000 {
-        let rank = random.below(if turn / 1000 % 2 == 0 { 4 } else { 15 }) as usize;
+        let rank = random.below(if turn / 1000 % 2 == 0 { 4 } else { CLASS_SIZES.len() as u64 }) as usize;
         let size = CLASS_SIZES[rank];
         // Mostly full, so that memory is short.
         if random.below(10) < 6 {
@@ -179,7 +179,7 @@ fn there_is_a_buffer_as_long_as_the_limit_says_so_however_memory_lies_about() {
         assert!(registered.len() * arena::CHUNK_BYTES <= limit, "{registered:?}");
     }
     let counts = (refused, granted, forgotten, mapped);
-    assert!(refused > 500 && granted > 2000 && forgotten > 20 && mapped > 500, "{counts:?}");
+    assert!(refused > 400 && granted > 2000 && forgotten > 20 && mapped > 500, "{counts:?}");
     assert!(held.iter().all(|filled| is_intact(&pool, *filled)));
     held.into_iter().for_each(|(id, ..)| pool.free(id));
     let lent = pool.borrow().unwrap();

@@ -11,6 +11,7 @@
 
 pub(crate) mod psync;
 pub(crate) mod registered;
+mod ring;
 mod share;
 pub(crate) mod threads;
 pub(crate) mod uring;
@@ -68,6 +69,8 @@ pub(crate) enum Syscall {
     /// A command that only the file behind the descriptor understands, with 16 bytes for it; the
     /// ring alone can give it.
     Command { fd: RawFd, op: u32, command: [u8; 16] },
+    /// A command of a FUSE connection, with 24 bytes for it and, where it names memory, vectors.
+    FuseCommand { fd: RawFd, op: u32, command: [u8; 24], iov: *const libc::iovec, count: u32 },
     /// Adds one to an event counter; `EAGAIN` if it is full.
     Raise { fd: RawFd },
     /// No system call: a thread runs what lies there. The result is 0.
@@ -210,6 +213,11 @@ pub(crate) trait Engine: Send {
     /// Hands all steps to the kernel and returns at once.
     fn hand_over(&mut self) -> Result<(), IoFailure> {
         Ok(())
+    }
+
+    /// Whether it can give commands of FUSE.
+    fn has_fuse_commands(&self) -> bool {
+        false
     }
 
     /// Says whether the file behind a descriptor is served by somebody who may be slow to answer

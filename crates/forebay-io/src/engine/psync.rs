@@ -328,7 +328,7 @@ fn perform_once(request: Syscall) -> i32 {
             // SAFETY: as above.
             sys::result_of(unsafe { libc::writev(fd, iov, count as libc::c_int) })
         }
-        Syscall::Command { .. } => -libc::EOPNOTSUPP,
+        Syscall::Command { .. } | Syscall::FuseCommand { .. } => -libc::EOPNOTSUPP,
         Syscall::Run { job } => {
             // SAFETY: the job is live, and nobody else's, until the step is reported.
             if let Some(job) = unsafe { (*job).take() } {

@@ -11,7 +11,7 @@
 //! of a step (`work`): so the data comes into the cache of the processor that sends it.
 //!
 //! Invariants:
-//! - A step is in one ring. What must be given by one thread always (commands of block devices),
+//! - A step is in one ring. What must be given by one thread always (commands of block devices and FUSE connections),
 //!   and what threads of another kind do (`BLKDISCARD`, jobs), stays in the loop's own.
 //! - Steps, and what is told of memory and descriptors, reach each ring in the order of `push`. A
 //!   cancel goes to all rings, behind everything that was pushed before it.
@@ -233,6 +233,7 @@ impl Engine for IoThreads {
     fn push(&mut self, step: KernelStep) {
         match step.request {
             Syscall::Command { .. }
+            | Syscall::FuseCommand { .. }
             | Syscall::Discard { .. }
             | Syscall::Accept { .. }
             | Syscall::Run { .. } => self.own.push(step),

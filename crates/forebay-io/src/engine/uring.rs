@@ -18,10 +18,11 @@ use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
-use io_uring::{IoUring, Probe, opcode, squeue};
+use io_uring::{Probe, opcode, squeue};
 
 use super::psync::Psync;
 use super::registered::Registered;
+use super::ring::{Queued, Ring};
 use super::{Engine, EngineKind, KernelStep, Lane, StepDone, Syscall};
 use crate::error::IoFailure;
 use crate::sys;
@@ -40,6 +41,9 @@ const KEY_SLOW: u64 = 1 << 61;
 /// Offset that means "as `readv` does it", for descriptors without a position.
 const NO_OFFSET: u64 = u64::MAX;
 
+/// Where `struct io_uring_sqe` has its `len` (`include/uapi/linux/io_uring.h`).
+const ENTRY_LENGTH_AT: usize = 24;
+
 /// The lane of what is not on a device.
 const SOCKETS: usize = 0;
 
@@ -52,12 +56,12 @@ fn lane_of(key: u64) -> usize {
 }
 
 pub(crate) struct Uring {
-    ring: IoUring,
+    ring: Ring,
     registered: Registered,
     /// The kernel knows transfers of many vectors in registered memory (Linux 6.15).
     registers_vectors: bool,
     /// Entries that do not fit yet: of sockets, of fast and of slow devices.
-    backlog: [VecDeque<squeue::Entry>; 3],
+    backlog: [VecDeque<Queued>; 3],
     /// As many of each are in the queue or the kernel. Sockets are not counted.
     under_way: [u32; 3],
     devices_max: u32,
@@ -76,7 +80,7 @@ pub(crate) struct Uring {
 struct Blocking {
     threads: Option<Psync>,
     armed: bool,
-    /// Steps for which there is no thread.
+    /// Steps for which there is no thread, or no room in the ring's entries.
     failed: Vec<StepDone>,
 }
 
@@ -85,7 +89,7 @@ impl Uring {
     pub(crate) fn new(entries: u32, devices_max: u32) -> Result<Uring, String> {
         let devices_max = devices_max.clamp(1, 16384);
         let (ring, flags_work) =
-            build(entries.clamp(2, 4096), devices_max * 2).map_err(|error| error.to_string())?;
+            Ring::build(entries.clamp(2, 4096), devices_max * 2).map_err(|error| error.to_string())?;
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err("the kernel is older than Linux 5.11".into());
         }
@@ -107,20 +111,24 @@ impl Uring {
     }
 
     fn push_entry(&mut self, entry: squeue::Entry) {
-        let lane = lane_of(entry.get_user_data());
+        self.queue(Queued::Short(entry));
+    }
+
+    fn queue(&mut self, entry: Queued) {
+        let lane = lane_of(entry.user_data());
         if !self.backlog[lane].is_empty() || !self.try_push(&entry) {
             self.backlog[lane].push_back(entry);
         }
     }
 
-    fn try_push(&mut self, entry: &squeue::Entry) -> bool {
-        let lane = lane_of(entry.get_user_data());
+    fn try_push(&mut self, entry: &Queued) -> bool {
+        let lane = lane_of(entry.user_data());
         if lane != SOCKETS && self.under_way[lane] >= self.devices_max {
             return false;
         }
         // SAFETY: the memory the entry points to lives until its completion (contract of the
         // engine).
-        let pushed = unsafe { self.ring.submission().push(entry) }.is_ok();
+        let pushed = unsafe { self.ring.push(entry) };
         self.under_way[lane] += u32::from(pushed && lane != SOCKETS);
         pushed
     }
@@ -131,9 +139,9 @@ impl Uring {
             while let Some(entry) = self.backlog[lane].front().cloned() {
                 if self.try_push(&entry) {
                     self.backlog[lane].pop_front();
-                } else if self.ring.submission().is_full() {
+                } else if self.ring.queue_state().is_full {
                     self.submit(0, None)?;
-                    if self.ring.submission().is_full() {
+                    if self.ring.queue_state().is_full {
                         return Ok(());
                     }
                 } else {
@@ -146,8 +154,8 @@ impl Uring {
 
     /// Would entering the kernel now, without waiting, do anything?
     fn has_kernel_work(&mut self) -> bool {
-        let queue = self.ring.submission();
-        !queue.is_empty() || queue.taskrun() || queue.cq_overflow() || !self.flags_work
+        let queue = self.ring.queue_state();
+        !queue.is_empty || queue.task_work || queue.overflow || !self.flags_work
     }
 
     fn enable(&mut self) -> io::Result<()> {
@@ -163,6 +171,27 @@ impl Uring {
             self.wake_armed = true;
             self.push_entry(opcode::PollAdd::new(Fd(fd), libc::POLLIN as u32).build().user_data(KEY_WAKE));
         }
+    }
+
+    /// A command of FUSE, where entries have room for it.
+    fn fuse_command(
+        &self,
+        fd: RawFd,
+        op: u32,
+        command: [u8; 24],
+        (iov, count): (*const libc::iovec, u32),
+    ) -> Option<squeue::Entry128> {
+        if !self.ring.has_long_entries() {
+            return None;
+        }
+        let mut long = [0; 80];
+        long[..command.len()].copy_from_slice(&command);
+        let mut entry = opcode::UringCmd80::new(Fd(fd), op).cmd(long).addr(Some(iov as u64)).build();
+        // SAFETY: an entry begins with the kernel's `struct io_uring_sqe`, plain bytes that begin
+        // on a boundary of 8; the length is 4 bytes of it at `ENTRY_LENGTH_AT`. The library has no
+        // way to set it for a command.
+        unsafe { (&raw mut entry).cast::<u8>().add(ENTRY_LENGTH_AT).cast::<u32>().write(count) };
+        Some(entry)
     }
 
     /// Has a thread do a step.
@@ -193,7 +222,7 @@ impl Uring {
     /// entered only when it has deferred work to run.
     fn poll_until(&mut self, deadline: Instant, has_more: impl Fn() -> bool) -> io::Result<()> {
         while self.ring.completion().is_empty() && !has_more() && Instant::now() < deadline {
-            if self.ring.submission().taskrun() {
+            if self.ring.queue_state().task_work {
                 self.submit(0, None)?;
             } else {
                 std::hint::spin_loop();
@@ -291,6 +320,12 @@ impl Engine for Uring {
             _ => {}
         }
         step.prepare();
+        if let Syscall::FuseCommand { fd, op, command, iov, count } = step.request {
+            let Some(entry) = self.fuse_command(fd, op, command, (iov, count)) else {
+                return self.blocking.failed.push(StepDone { key: step.key, result: -libc::EOPNOTSUPP });
+            };
+            return self.queue(Queued::Long(entry.user_data(step.key)));
+        }
         let slow = if step.lane == Lane::Slow { KEY_SLOW } else { 0 };
         let key = if step.request.is_on_device() { step.key | KEY_DEVICE | slow } else { step.key };
         let registered = match step.request {
@@ -307,6 +342,10 @@ impl Engine for Uring {
             entry = entry.flags(squeue::Flags::ASYNC);
         }
         self.push_entry(entry);
+    }
+
+    fn has_fuse_commands(&self) -> bool {
+        self.ring.has_long_entries()
     }
 
     /// Only steps that wait for a peer are ever cancelled.
@@ -327,7 +366,7 @@ impl Engine for Uring {
     fn hand_over(&mut self) -> Result<(), IoFailure> {
         self.enable()?;
         self.refill()?;
-        if !self.ring.submission().is_empty() {
+        if !self.ring.queue_state().is_empty {
             self.submit(0, None)?;
         }
         Ok(())
@@ -347,30 +386,8 @@ impl Engine for Uring {
     }
 }
 
-/// The best ring the kernel has: cheap completions where it knows them (and flags work to do),
-/// otherwise a plain ring.
-fn build(entries: u32, completions: u32) -> io::Result<(IoUring, bool)> {
-    let completions = completions.max(entries).next_power_of_two();
-    let base = || {
-        let mut builder = IoUring::builder();
-        builder.dontfork().setup_clamp().setup_cqsize(completions).setup_r_disabled();
-        builder
-    };
-    let mut best = base();
-    best.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
-    let mut fair = base();
-    fair.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
-    for builder in [best, fair] {
-        match builder.build(entries) {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
-            result => return result.map(|ring| (ring, true)),
-        }
-    }
-    base().build(entries).map(|ring| (ring, false))
-}
-
 /// Says whether the kernel has what not all have, or what it lacks.
-fn probe(ring: &IoUring) -> Result<bool, String> {
+fn probe(ring: &Ring) -> Result<bool, String> {
     let mut probe = Probe::new();
     ring.submitter()
         .register_probe(&mut probe)
@@ -434,6 +451,7 @@ fn entry_of(request: Syscall, registered: Option<u16>) -> squeue::Entry {
             opcode::Fallocate::new(Fd(fd), len).offset(offset).mode(mode).build()
         }
         Syscall::Discard { .. } | Syscall::Run { .. } => unreachable!("threads do it"),
+        Syscall::FuseCommand { .. } => unreachable!("it needs a long entry"),
         Syscall::Accept { fd } => opcode::Accept::new(Fd(fd), std::ptr::null_mut(), std::ptr::null_mut())
             .flags(libc::SOCK_CLOEXEC)
             .build(),
@@ -464,6 +482,32 @@ fn vector_len(vector: libc::iovec) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buffer::{BufPool, KernelUse, Span};
+
+    #[test]
+    fn a_kernel_that_lacks_them_is_given_no_vectors_in_registered_memory() {
+        let Ok(mut ring) = Uring::new(8, 1) else { return println!("skipped: there is no io_uring") };
+        let mut pool = BufPool::new(64 << 20);
+        let span = Span::new(pool.alloc(8192).unwrap(), 0, 4096);
+        let address = pool.pin(span, KernelUse::Reads).unwrap();
+        let mapping = pool.mapping_of_pinned(&[span]);
+        assert!(mapping.is_some());
+        let vectors = [libc::iovec { iov_base: address.cast(), iov_len: 4096 }; 2];
+        // As many as may be are under way: what is pushed waits, and can be looked at.
+        ring.under_way = [0, 1, 1];
+        for (knows, count) in [(true, 1), (true, 2), (false, 1), (false, 2)] {
+            ring.registers_vectors = knows;
+            let request =
+                Syscall::Write { fd: 0, iov: vectors.as_ptr(), count, offset: 0, mapping, work: None };
+            ring.push(KernelStep { key: 7, request, lane: Lane::Fast });
+        }
+        let pushed: Vec<u8> = ring.backlog[1].drain(..).map(|entry| entry.opcode()).collect();
+        let (one, many) = (opcode::WriteFixed::CODE, opcode::WritevFixed::CODE);
+        if pushed[0] == opcode::Write::CODE {
+            return println!("skipped: nothing may be registered");
+        }
+        assert_eq!(pushed, [one, many, one, opcode::Writev::CODE]);
+    }
 
     #[test]
     fn transfers_in_registered_memory_are_of_their_own_kind_with_one_vector_and_with_many() {

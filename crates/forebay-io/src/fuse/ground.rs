@@ -28,6 +28,10 @@ impl Own {
         OWN.lock().unwrap_or_else(PoisonError::into_inner).push(device);
         Some(Own(device))
     }
+
+    pub(super) fn device(&self) -> (u32, u32) {
+        self.0
+    }
 }
 
 impl Drop for Own {

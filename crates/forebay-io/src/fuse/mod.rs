@@ -24,6 +24,7 @@ mod connection;
 mod ground;
 mod helper;
 mod place;
+pub(crate) mod ring;
 mod table;
 
 use std::ffi::{CString, OsStr};
@@ -40,6 +41,7 @@ pub use connection::Connection;
 pub use ground::{foundations, own_mount, volume_claim};
 use helper::c_string;
 pub use place::{Place, volume_place};
+pub use ring::RingAccess;
 use table::FILE_SYSTEM;
 
 /// Source of our mounts in the mount table.
@@ -122,6 +124,14 @@ impl FuseMount {
     /// Where it is mounted.
     pub fn target(&self) -> &Path {
         &self.target
+    }
+
+    /// What it takes to serve the mount over io_uring instead of its descriptor alone.
+    ///
+    /// # Errors
+    /// That is not possible here: why, and what would help, in words.
+    pub fn ring_access(&self) -> Result<RingAccess, String> {
+        RingAccess::of(self.own.as_ref().map(ground::Own::device))
     }
 
     /// Unmounts, and removes the directory if it was made for the mount. Succeeds if somebody else

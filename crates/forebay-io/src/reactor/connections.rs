@@ -2,6 +2,7 @@
 
 use super::interface::SocketId;
 use crate::error::IoFailure;
+use crate::fuse::RingAccess;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
@@ -52,6 +53,10 @@ pub(super) struct Fuse {
     pub(super) found: usize,
     /// A read of the burst has found nothing.
     pub(super) drained: bool,
+    /// It may be served over the ring too.
+    pub(super) ring: Option<RingAccess>,
+    /// Commands of the ring that were not yet reported; they count as operations.
+    pub(super) commands: usize,
 }
 
 /// An event counter, and how many operations on it are not reported.

@@ -60,7 +60,9 @@ impl Reactor {
             OpKind::FuseReceive { fuse, watches } => {
                 self.settle_fuse_receive(index, fuse, watches, step.result);
             }
-            OpKind::FuseReply { .. } | OpKind::UblkNext { .. } => self.finish(index, plain(step.result)),
+            OpKind::FuseReply { .. } | OpKind::FuseRing { .. } | OpKind::UblkNext { .. } => {
+                self.finish(index, plain(step.result));
+            }
             OpKind::TakeEvent { event } => self.settle_event(index, event, step.result),
             OpKind::Run => self.finish(index, plain(step.result)),
             // A counter that is full is signalled.
@@ -273,6 +275,7 @@ impl Reactor {
             OpKind::Recv { socket } | OpKind::Send { socket } => self.socket_op_ended(socket, index),
             OpKind::Accept { listener } => self.accept_ended(listener, index),
             OpKind::FuseReceive { fuse, .. } | OpKind::FuseReply { fuse } => self.fuse_op_ended(fuse),
+            OpKind::FuseRing { fuse, .. } => self.fuse_command_ended(fuse),
             OpKind::UblkNext { ublk, .. } => self.ublk_op_ended(ublk),
             OpKind::TakeEvent { event } | OpKind::Signal { event } => self.event_op_ended(event),
             OpKind::Read { .. } | OpKind::Flush { .. } | OpKind::Run => {}

@@ -45,6 +45,8 @@ impl Reactor {
             reading: Vec::new(),
             found: 0,
             drained: false,
+            ring: None,
+            commands: 0,
         };
         let id = self.fuses.iter().position(Option::is_none).unwrap_or_else(|| {
             self.fuses.push(None);
@@ -59,7 +61,10 @@ impl Reactor {
     /// then on. The number may be used again once every operation on it was reported.
     pub fn close_fuse(&mut self, id: FuseId) {
         let Some(Some(fuse)) = self.fuses.get_mut(id.0 as usize) else { return };
-        fuse.closing = true;
+        if !std::mem::replace(&mut fuse.closing, true) {
+            self.end_fuse_commands(id.0);
+        }
+        let Some(Some(fuse)) = self.fuses.get_mut(id.0 as usize) else { return };
         let parked = std::mem::take(&mut fuse.parked);
         for &index in fuse.watching.iter().chain(&fuse.reading) {
             self.engine.cancel(self.memory.slots.key(index));
@@ -120,7 +125,7 @@ impl Reactor {
         }
     }
 
-    fn fuse_fd(&self, id: u32) -> Result<RawFd, IoFailure> {
+    pub(super) fn fuse_fd(&self, id: u32) -> Result<RawFd, IoFailure> {
         let fuse = self.fuses.get(id as usize).and_then(Option::as_ref).ok_or(IoFailure::CANCELLED)?;
         Ok(fuse.fd.as_raw_fd())
     }

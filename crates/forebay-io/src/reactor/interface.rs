@@ -212,6 +212,22 @@ pub enum Op<'a> {
         /// The answer, in order.
         spans: &'a [Span],
     },
+    /// Takes the next request of an entry of a FUSE connection's queue, after the answer to the
+    /// last one; reports 0 when there is one. The failures `ENOTCONN` and `ECONNABORTED` mean that
+    /// the connection is over. After any other the entry takes nothing more.
+    FuseRing {
+        /// The connection, after [`open_fuse_ring`](crate::Reactor::open_fuse_ring).
+        fuse: FuseId,
+        /// The queue.
+        queue: u16,
+        /// The number of the request that is answered; none registers a new entry.
+        answered: Option<u64>,
+        /// Where the heads of requests come and those of answers lie. Always the same for an entry.
+        head: Span,
+        /// Where payloads come and lie; as long as the longest agreed on. Always the same for an
+        /// entry.
+        payload: Span,
+    },
     /// Takes the next request of a tag of a block device, after the answer to the last one; reports
     /// 0 when there is one. The failure `ENODEV` means that the device is gone, or has another
     /// server.

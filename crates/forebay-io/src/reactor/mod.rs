@@ -34,6 +34,7 @@ mod devices;
 mod events;
 mod finish;
 mod fuse;
+mod fuse_ring;
 mod interface;
 mod pages;
 mod sockets;
@@ -305,6 +306,7 @@ impl Reactor {
             Op::Recv { span, .. } => self.fill_slot(index, 0, &[span]),
             Op::Send { spans, .. } | Op::FuseReply { spans, .. } => self.fill_slot(index, 0, spans),
             Op::FuseReceive { header, data, .. } => self.fill_slot(index, 0, &[header, data]),
+            Op::FuseRing { head, payload, .. } => self.fill_slot(index, 0, &[head, payload]),
         };
         match planned {
             Ok(()) => self.start(index),
@@ -357,6 +359,11 @@ impl Reactor {
                 OpKind::FuseReceive { fuse: self.open_fuse(fuse)?, watches: false }
             }
             Op::FuseReply { fuse, .. } => OpKind::FuseReply { fuse: self.open_fuse(fuse)? },
+            Op::FuseRing { fuse, queue, answered, head, payload } => OpKind::FuseRing {
+                fuse: self.open_fuse_queue(fuse, queue, [head, payload])?,
+                queue,
+                answered,
+            },
             Op::UblkNext { ublk, tag, answer } => {
                 OpKind::UblkNext { ublk: self.open_ublk(ublk, tag)?, tag, answer }
             }

@@ -42,6 +42,7 @@ impl Reactor {
             OpKind::Accept { .. } => self.push_step(index),
             OpKind::Recv { .. } | OpKind::Send { .. } => self.start_socket(index),
             OpKind::FuseReceive { .. } | OpKind::FuseReply { .. } => self.start_fuse(index),
+            OpKind::FuseRing { .. } => self.start_fuse_ring(index),
             OpKind::UblkNext { .. } => self.start_ublk(index),
             OpKind::TakeEvent { event } | OpKind::Signal { event } => self.start_event(index, event),
             OpKind::Run => self.push_step(index),
@@ -230,6 +231,10 @@ impl Reactor {
                 }
             }
             OpKind::FuseReceive { .. } | OpKind::FuseReply { .. } => match self.fuse_step(index) {
+                Ok(request) => request,
+                Err(failure) => return self.finish(index, Err(failure)),
+            },
+            OpKind::FuseRing { .. } => match self.fuse_ring_step(index) {
                 Ok(request) => request,
                 Err(failure) => return self.finish(index, Err(failure)),
             },

@@ -7,7 +7,8 @@
 use super::{KIND_FUSE, KIND_SHIFT, Pool};
 use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseMemory, FuseOptions, FuseServer};
 use crate::may_wait::MayWait;
-use crate::mounting::{Made, reserve};
+use crate::mounting::{Made, reserve, ring_bytes};
+use forebay_admin::FileInfo;
 use forebay_config::mount_memory::MOUNTS_MAX;
 use forebay_config::rules::{ClientCache, Direction};
 use forebay_core::{Engine, Nanos, Request, RequestError, RequestId, Treatment};
@@ -35,6 +36,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// A volume as a file somewhere.
 pub(super) struct Mounted {
     volume: VolumeId,
+    /// Its URI.
+    export: String,
     server: FuseServer<VolumeTree>,
     /// Tells it from all others that there were.
     number: u64,
@@ -165,18 +168,21 @@ impl Pool {
         };
         let Some(rules) = self.served(volume).map(|served| Arc::clone(&served.spec.rules)) else {
             memory.give_back(self.reactor.pool_mut());
+            crate::time_limit::let_go(made); // unmounting may wait for others
             return Err("the volume is gone".into());
         };
         let size_bytes = self.engine.volume_size_bytes(volume).unwrap_or(0);
-        let (server, mount) = made.serve(&mut self.reactor, size_bytes, options, memory)?;
+        let others = self.mounts.iter().flatten().count() + self.mounting.len();
+        let ring_bytes = ring_bytes(self.reactor.pool(), others, self.buffer_bytes);
+        let (server, mount) = made.serve(&mut self.reactor, size_bytes, options, memory, ring_bytes)?;
         let export = ExportUri::Fuse { path: path.to_owned() }.to_string();
         let clients = ClientCache::new(rules, export.as_str());
         if index == self.mounts.len() {
             self.mounts.push(None);
         }
         self.mounted += 1;
-        self.mounts[index] =
-            Some(Mounted { volume, server, number: self.mounted, mount: Some(mount), clients });
+        let (number, mount) = (self.mounted, Some(mount));
+        self.mounts[index] = Some(Mounted { volume, export: export.clone(), server, number, mount, clients });
         Ok(export)
     }
 
@@ -300,6 +306,17 @@ impl Pool {
         let mounts = self.mounts.iter().flatten().filter(|mounted| mounted.volume == volume);
         let open = mounts.filter(|mounted| mounted.server.ended().is_none()).map(|m| m.server.open_files());
         paths.zip(open).filter(|(_, open)| *open > 0).collect()
+    }
+
+    /// How requests of a volume's files reach the pool.
+    pub(super) fn files_of(&self, volume: VolumeId) -> Vec<FileInfo> {
+        let mounts = self.mounts.iter().flatten();
+        let mounts = mounts.filter(|mounted| mounted.volume == volume && mounted.server.ended().is_none());
+        let info = |mounted: &Mounted| {
+            let way = mounted.server.way();
+            FileInfo { export: mounted.export.clone(), over: way.name().into(), detail: way.to_string() }
+        };
+        mounts.map(info).collect()
     }
 
     /// The file of a volume has another size.

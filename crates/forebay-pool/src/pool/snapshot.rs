@@ -4,7 +4,7 @@ use super::{Lost, Pool, Served};
 use crate::engine_io::Timed;
 use crate::loss_record::LossRecord;
 use crate::meter::{About, Counters, DirtyAge, MemberState, Snapshot, TimedPath};
-use forebay_admin::VolumeState;
+use forebay_admin::{FileInfo, VolumeState};
 use forebay_core::{DestageReport, Device, Engine, MirrorState, Nanos, VolumeSettings, VolumeStats};
 use forebay_format::VolumeId;
 use forebay_io::ReactorStats;
@@ -37,6 +37,8 @@ pub struct VolumeSnapshot {
     pub lost: Lost,
     /// Who uses it.
     pub connections: u64,
+    /// How requests of its files reach the pool.
+    pub files: Vec<FileInfo>,
 }
 
 /// A pool just now.
@@ -168,6 +170,7 @@ impl Pool {
             ordered: self.engine.is_ordered(id),
             lost: self.lost_of(id),
             connections: self.user_count(id),
+            files: self.files_of(id),
         })
     }
 

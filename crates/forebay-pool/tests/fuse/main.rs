@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 mod names;
+mod ring;
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -24,6 +25,8 @@ struct Served {
     lines: BufReader<ChildStdout>,
     path: PathBuf,
     targets: Vec<PathBuf>,
+    /// Requests have to come over the ring.
+    over_ring: bool,
 }
 
 /// Can this machine do it at all?
@@ -57,7 +60,7 @@ fn start(path: &Path, settings: &[(&str, &str)]) -> (Served, String) {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap());
     let targets = vec![path.to_owned(), path.parent().unwrap().to_owned()];
-    let mut served = Served { child, lines, path: path.into(), targets };
+    let mut served = Served { child, lines, path: path.into(), targets, over_ring: false };
     let said = served.line(&["ready", "refused"]);
     (served, said)
 }
@@ -66,8 +69,9 @@ fn start(path: &Path, settings: &[(&str, &str)]) -> (Served, String) {
 fn volume(path: &Path, size_bytes: u64, settings: &[(&str, &str)]) -> Served {
     let size = size_bytes.to_string();
     let settings: Vec<_> = settings.iter().copied().chain([(names::SIZE, size.as_str())]).collect();
-    let (served, said) = start(path, &settings);
+    let (mut served, said) = start(path, &settings);
     assert_eq!(said, "ready");
+    served.over_ring = settings.iter().any(|(name, _)| *name == names::RING);
     served
 }
 
@@ -88,6 +92,7 @@ impl Served {
         drop(self.child.stdin.take());
         let line = self.line(&["busiest"]);
         assert!(self.child.wait().unwrap().success());
+        assert_eq!(!line.contains(" over /dev/fuse: "), self.over_ring, "{line}");
         let numbers: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
         (numbers[0], numbers[1])
     }
@@ -129,17 +134,25 @@ fn fio(path: &Path, arguments: &str) -> String {
     ok(&format!("fio --name=test --filename={} --direct=1 --output-format=terse {arguments}", path.display()))
 }
 
-const ENGINES: [&str; 2] = ["uring", "psync"];
+type Settings = Vec<(&'static str, &'static str)>;
+
+/// The ways to serve that this machine has: an engine of the reactor, through `/dev/fuse` or over
+/// the ring.
+fn ways() -> Vec<(Settings, Option<ring::Switch>)> {
+    let mut ways = vec![(vec![(names::ENGINE, "uring")], None), (vec![(names::ENGINE, "psync")], None)];
+    ways.extend(ring::Switch::on().map(|switch| (vec![(names::RING, "67108864")], Some(switch))));
+    ways
+}
 
 #[test]
 fn a_volume_is_a_file_that_holds_what_was_written() {
     if !fuse_is_there() {
         return;
     }
-    for engine in ENGINES {
+    for (settings, _switch) in ways() {
         let dir = tempfile::tempdir().unwrap();
         let mountpoint = dir.path().join("mnt");
-        let served = volume(&mountpoint.join("disk"), 16 * MIB + 512, &[(names::ENGINE, engine)]);
+        let served = volume(&mountpoint.join("disk"), 16 * MIB + 512, &settings);
         let disk = served.path.display().to_string();
         let input = dir.path().join("input").display().to_string();
         assert_eq!(ok(&format!("ls {}", mountpoint.display())), "disk\n");
@@ -164,28 +177,30 @@ fn the_end_of_a_volume_is_the_end() {
     if !fuse_is_there() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let served = volume(&dir.path().join("mnt/disk"), MIB, &[]);
-    let disk = served.path.display().to_string();
-    let file = OpenOptions::new().read(true).write(true).open(&served.path).unwrap();
-    file.write_all_at(b"last", MIB - 4).unwrap();
-    let mut bytes = [0; 100];
-    assert_eq!(file.read_at(&mut bytes, MIB - 4).unwrap(), 4);
-    assert_eq!(&bytes[..4], b"last");
-    assert_eq!(file.read_at(&mut bytes, MIB).unwrap(), 0);
-    assert_eq!(file.write_at(&[1; 8192], MIB - 4096).unwrap(), 4096, "as much as fits");
-    assert_eq!(file.write_at(b"x", MIB).unwrap_err().kind(), ErrorKind::StorageFull);
-    assert!(fails(&format!("truncate -s 2M {disk}")).contains("not permitted"));
-    assert!(fails(&format!("truncate -s 0 {disk}")).contains("not permitted"));
-    assert!(fails(&format!("fallocate -l 2M {disk}")).contains("No space left"));
-    fails(&format!("rm {disk}"));
-    fails(&format!("touch {disk}2"));
-    ok(&format!(
-        "touch {disk}; chmod 640 {disk}; chown 1:1 {disk}; truncate -s 1M {disk}; fallocate -l 1M {disk}"
-    ));
-    assert_eq!(ok(&format!("stat -c '%s %a %u' {disk}")), "1048576 640 1\n");
-    assert_eq!(ok(&format!("stat -f -c '%b %f %S' {disk}")), "256 0 4096\n");
-    served.stop();
+    for (settings, _switch) in ways() {
+        let dir = tempfile::tempdir().unwrap();
+        let served = volume(&dir.path().join("mnt/disk"), MIB, &settings);
+        let disk = served.path.display().to_string();
+        let file = OpenOptions::new().read(true).write(true).open(&served.path).unwrap();
+        file.write_all_at(b"last", MIB - 4).unwrap();
+        let mut bytes = [0; 100];
+        assert_eq!(file.read_at(&mut bytes, MIB - 4).unwrap(), 4);
+        assert_eq!(&bytes[..4], b"last");
+        assert_eq!(file.read_at(&mut bytes, MIB).unwrap(), 0);
+        assert_eq!(file.write_at(&[1; 8192], MIB - 4096).unwrap(), 4096, "as much as fits");
+        assert_eq!(file.write_at(b"x", MIB).unwrap_err().kind(), ErrorKind::StorageFull);
+        assert!(fails(&format!("truncate -s 2M {disk}")).contains("not permitted"));
+        assert!(fails(&format!("truncate -s 0 {disk}")).contains("not permitted"));
+        assert!(fails(&format!("fallocate -l 2M {disk}")).contains("No space left"));
+        fails(&format!("rm {disk}"));
+        fails(&format!("touch {disk}2"));
+        ok(&format!(
+            "touch {disk}; chmod 640 {disk}; chown 1:1 {disk}; truncate -s 1M {disk}; fallocate -l 1M {disk}"
+        ));
+        assert_eq!(ok(&format!("stat -c '%s %a %u' {disk}")), "1048576 640 1\n");
+        assert_eq!(ok(&format!("stat -f -c '%b %f %S' {disk}")), "256 0 4096\n");
+        served.stop();
+    }
 }
 
 #[test]
@@ -193,10 +208,15 @@ fn fio_reads_back_what_it_wrote_at_depth_32() {
     if !fuse_is_there() || !has("fio") {
         return;
     }
-    for (engine, pool) in [("uring", 256 * MIB), ("psync", 256 * MIB), ("uring", 40 * MIB)] {
+    let mut ways = ways();
+    ways.push((vec![(names::ENGINE, "uring"), (names::POOL, "41943040")], None));
+    // So little memory gives the shortest payloads, and few entries.
+    ways.extend(
+        ring::Switch::on()
+            .map(|switch| (vec![(names::RING, "1048576"), (names::POOL, "41943040")], Some(switch))),
+    );
+    for (settings, _switch) in ways {
         let dir = tempfile::tempdir().unwrap();
-        let pool = pool.to_string();
-        let settings = [(names::ENGINE, engine), (names::POOL, pool.as_str())];
         let served = volume(&dir.path().join("mnt/disk"), 32 * MIB, &settings);
         for client in ["libaio", "io_uring"] {
             for sizes in ["--bs=512", "--bs=4k", "--bsrange=512-192k --bs_unaligned=0 --blockalign=512"] {
@@ -214,25 +234,27 @@ fn holes_and_zeroes_read_as_zeroes() {
     if !fuse_is_there() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let served = volume(&dir.path().join("mnt/disk"), 8 * MIB, &[]);
-    let disk = served.path.display().to_string();
-    let mut expected = vec![0xA5; 8 * MIB as usize];
-    File::options().write(true).open(&served.path).unwrap().write_all_at(&expected, 0).unwrap();
-    for (mode, start, len) in [
-        ("--punch-hole", 4096, 8192),
-        ("--punch-hole", 1_000_001, 77_777),
-        ("--zero-range", 2 << 20, 1 << 20),
-        ("--zero-range", 5_000_512, 512),
-    ] {
-        ok(&format!("fallocate {mode} --keep-size -o {start} -l {len} {disk}"));
-        expected[start..start + len].fill(0);
+    for (settings, _switch) in ways() {
+        let dir = tempfile::tempdir().unwrap();
+        let served = volume(&dir.path().join("mnt/disk"), 8 * MIB, &settings);
+        let disk = served.path.display().to_string();
+        let mut expected = vec![0xA5; 8 * MIB as usize];
+        File::options().write(true).open(&served.path).unwrap().write_all_at(&expected, 0).unwrap();
+        for (mode, start, len) in [
+            ("--punch-hole", 4096, 8192),
+            ("--punch-hole", 1_000_001, 77_777),
+            ("--zero-range", 2 << 20, 1 << 20),
+            ("--zero-range", 5_000_512, 512),
+        ] {
+            ok(&format!("fallocate {mode} --keep-size -o {start} -l {len} {disk}"));
+            expected[start..start + len].fill(0);
+        }
+        ok(&format!("fallocate --punch-hole --keep-size -o {} -l 1M {disk}", 8 * MIB - 4096));
+        expected[8 * MIB as usize - 4096..].fill(0);
+        assert!(std::fs::read(&served.path).unwrap() == expected);
+        assert!(fails(&format!("fallocate --collapse-range -o 0 -l 4096 {disk}")).contains("not supported"));
+        served.stop();
     }
-    ok(&format!("fallocate --punch-hole --keep-size -o {} -l 1M {disk}", 8 * MIB - 4096));
-    expected[8 * MIB as usize - 4096..].fill(0);
-    assert!(std::fs::read(&served.path).unwrap() == expected);
-    assert!(fails(&format!("fallocate --collapse-range -o 0 -l 4096 {disk}")).contains("not supported"));
-    served.stop();
 }
 
 /// A loop device that goes away.
@@ -250,24 +272,26 @@ fn a_file_system_on_a_loop_device_survives_its_checks() {
     if !fuse_is_there() || !has("losetup") || !has("mkfs.ext4") || !root {
         return println!("skipped: needs root, losetup and mkfs.ext4");
     }
-    let dir = tempfile::tempdir().unwrap();
-    let served = volume(&dir.path().join("mnt/disk"), 64 * MIB, &[]);
-    let attach = format!("losetup --direct-io=on --show -f {}", served.path.display());
-    let device = Loop(ok(&attach).trim().to_owned());
-    let dio = ok(&format!("losetup -n -O DIO {}", device.0));
-    assert_eq!(dio.trim(), "1", "the loop device does direct I/O");
-    let ext4 = dir.path().join("ext4");
-    std::fs::create_dir(&ext4).unwrap();
-    let (device_path, ext4) = (&device.0, ext4.display());
-    ok(&format!("mkfs.ext4 -q {device_path}; mount -o discard {device_path} {ext4}"));
-    let filled = ok(&format!(
-        "head -c 20M /dev/urandom > {ext4}/a; cp {ext4}/a {ext4}/b; sync; rm {ext4}/b; fstrim {ext4}; md5sum < {ext4}/a"
-    ));
-    ok(&format!("umount {ext4}; fsck.ext4 -fn {device_path}; mount {device_path} {ext4}"));
-    let read_back = ok(&format!("md5sum < {ext4}/a; umount {ext4}"));
-    assert_eq!(filled, read_back);
-    drop(device);
-    served.stop();
+    for (settings, _switch) in ways() {
+        let dir = tempfile::tempdir().unwrap();
+        let served = volume(&dir.path().join("mnt/disk"), 64 * MIB, &settings);
+        let attach = format!("losetup --direct-io=on --show -f {}", served.path.display());
+        let device = Loop(ok(&attach).trim().to_owned());
+        let dio = ok(&format!("losetup -n -O DIO {}", device.0));
+        assert_eq!(dio.trim(), "1", "the loop device does direct I/O");
+        let ext4 = dir.path().join("ext4");
+        std::fs::create_dir(&ext4).unwrap();
+        let (device_path, ext4) = (&device.0, ext4.display());
+        ok(&format!("mkfs.ext4 -q {device_path}; mount -o discard {device_path} {ext4}"));
+        let filled = ok(&format!(
+            "head -c 20M /dev/urandom > {ext4}/a; cp {ext4}/a {ext4}/b; sync; rm {ext4}/b; fstrim {ext4}; md5sum < {ext4}/a"
+        ));
+        ok(&format!("umount {ext4}; fsck.ext4 -fn {device_path}; mount {device_path} {ext4}"));
+        let read_back = ok(&format!("md5sum < {ext4}/a; umount {ext4}"));
+        assert_eq!(filled, read_back);
+        drop(device);
+        served.stop();
+    }
 }
 
 #[test]
@@ -314,30 +338,36 @@ fn a_killed_server_is_replaced_by_the_next() {
     if !fuse_is_there() {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("file");
-    std::fs::write(&file, "below").unwrap();
-    for path in [dir.path().join("mnt/disk"), file] {
-        let mut killed = volume(&path, MIB, &[(names::DELAY_US, "2000000")]);
-        let (_other, said) = start(&path, &[(names::SIZE, "1048576")]);
-        assert!(said.contains("running forebay"), "{said}");
-        // A reader that waits when the server dies gets an error, and does not wait for ever.
-        let mut reader = Command::new("dd");
-        reader.args(["of=/dev/null", "count=1"]).arg(format!("if={}", path.display())).stderr(Stdio::null());
-        let mut reader = reader.spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(300));
-        killed.child.kill().unwrap();
-        killed.child.wait().unwrap();
-        assert!(!reader.wait().unwrap().success());
-        let error = File::open(&path).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::NotConnected, "{error}");
-        killed.targets.clear(); // the next one has to clear it away
-        drop(killed);
-        let served = volume(&path, 2 * MIB, &[]);
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 * MIB);
-        served.stop();
-        let left = ok("cat /proc/self/mountinfo");
-        assert!(!left.contains(&dir.path().display().to_string()), "{left}");
+    for (settings, _switch) in ways() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "below").unwrap();
+        for path in [dir.path().join("mnt/disk"), file] {
+            let slow = [&settings[..], &[(names::DELAY_US, "2000000")]].concat();
+            let mut killed = volume(&path, MIB, &slow);
+            let (_other, said) = start(&path, &[(names::SIZE, "1048576")]);
+            assert!(said.contains("running forebay"), "{said}");
+            // A reader that waits when the server dies gets an error, and does not wait for ever.
+            let mut reader = Command::new("dd");
+            reader
+                .args(["of=/dev/null", "count=1"])
+                .arg(format!("if={}", path.display()))
+                .stderr(Stdio::null());
+            let mut reader = reader.spawn().unwrap();
+            std::thread::sleep(Duration::from_millis(300));
+            killed.child.kill().unwrap();
+            killed.child.wait().unwrap();
+            assert!(!reader.wait().unwrap().success());
+            let error = File::open(&path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotConnected, "{error}");
+            killed.targets.clear(); // the next one has to clear it away
+            drop(killed);
+            let served = volume(&path, 2 * MIB, &settings);
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 * MIB);
+            served.stop();
+            let left = ok("cat /proc/self/mountinfo");
+            assert!(!left.contains(&dir.path().display().to_string()), "{left}");
+        }
     }
 }
 
@@ -346,9 +376,9 @@ fn unmounted_from_outside_the_server_ends() {
     if !fuse_is_there() {
         return;
     }
-    for engine in ENGINES {
+    for (settings, _switch) in ways() {
         let dir = tempfile::tempdir().unwrap();
-        let mut served = volume(&dir.path().join("mnt/disk"), MIB, &[(names::ENGINE, engine)]);
+        let mut served = volume(&dir.path().join("mnt/disk"), MIB, &settings);
         ok(&format!("umount {}", dir.path().join("mnt").display()));
         served.line(&["busiest"]);
         assert!(served.child.wait().unwrap().success());
@@ -362,8 +392,8 @@ fn thirty_two_slow_reads_run_at_once() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    for engine in ENGINES {
-        let settings = [(names::DELAY_US, "5000"), (names::ENGINE, engine)];
+    for (mut settings, _switch) in ways() {
+        settings.push((names::DELAY_US, "5000"));
         let served = volume(&dir.path().join("mnt/disk"), 64 * MIB, &settings);
         let common = "--rw=randread --bs=16k --size=64m --time_based --runtime=3";
         for client in ["--ioengine=io_uring --iodepth=32", "--ioengine=psync --numjobs=32 --group_reporting"]
@@ -372,13 +402,13 @@ fn thirty_two_slow_reads_run_at_once() {
             let line = terse.lines().find(|line| line.starts_with("3;")).unwrap();
             // Field 8 of terse output 3: read IOPS.
             let iops: f64 = line.split(';').nth(7).unwrap().parse().unwrap();
-            println!("{engine}, {client}: {iops} reads per second of 6400 possible");
+            println!("{settings:?}, {client}: {iops} reads per second of 6400 possible");
             // Far above what ten requests at once would give, and low enough for a machine that
             // does other work.
             assert!(iops > 3000.0, "{iops}: about {:.0} at once", iops * 0.005);
         }
         let (busiest, _) = served.stop();
-        assert!(busiest >= 30, "only {busiest} requests were under way at once ({engine})");
+        assert!(busiest >= 30, "only {busiest} requests were under way at once ({settings:?})");
     }
 }
 

@@ -8,3 +8,5 @@ pub(crate) const DELAY_US: &str = "FOREBAY_TEST_FUSE_DELAY_US";
 pub(crate) const ENGINE: &str = "FOREBAY_TEST_FUSE_ENGINE";
 pub(crate) const METHOD: &str = "FOREBAY_TEST_FUSE_METHOD";
 pub(crate) const POOL: &str = "FOREBAY_TEST_FUSE_POOL";
+/// Bytes for the ring, if requests are to come over io_uring.
+pub(crate) const RING: &str = "FOREBAY_TEST_FUSE_RING";

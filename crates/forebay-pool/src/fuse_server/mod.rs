@@ -1,9 +1,10 @@
-//! One FUSE mount on the reactor.
+//! One FUSE mount on the reactor, through `/dev/fuse` and, where the kernel has it, over io_uring
+//! (`ring`).
 //!
-//! Life of a request: it is received into a header buffer and a payload buffer of the pool. The
-//! protocol session says what it is. Either the answer goes out at once, or it becomes a request of
-//! the engine or a text for the owner of a control file. Then the answer is sent when that is done.
-//! Requests are answered in any order.
+//! Life of a request through `/dev/fuse`: it is received into a header buffer and a payload buffer
+//! of the pool. The protocol session says what it is. Either the answer goes out at once, or it
+//! becomes a request of the engine or a text for the owner of a control file. Then the answer is
+//! sent when that is done. Requests are answered in any order.
 //!
 //! - At least [`RECEIVES_MIN`] receives are posted at once, and more as requests come in crowds, up
 //!   to [`RECEIVES_MAX`]: so a crowd is taken in one turn of the loop.
@@ -22,6 +23,10 @@
 //! does everything while an answer waits for memory. The kernel, in turn, has a bound for
 //! asynchronous requests, and makes their users wait.
 
+mod ring;
+
+pub use ring::{RingMemory, RingPlan, Way};
+
 use forebay_config::mount_memory::MOUNT_BYTES;
 use forebay_core::{Request, RequestError, RequestId, RequestKind, Treatment};
 use forebay_export::fuse::wire::{WRITE_HEAD_BYTES, opcode};
@@ -31,6 +36,7 @@ use forebay_export::fuse::{
 use forebay_export::request::Operation;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{BufId, BufPool, FuseId, IoFailure, Op, Reactor, Span};
+use ring::{Ring, entry_at, place};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
@@ -59,6 +65,7 @@ const TOKEN_SHIFT: u32 = 28;
 const TOKEN_RECEIVE: u32 = 0;
 const TOKEN_ANSWER: u32 = 1;
 const TOKEN_PLAIN: u32 = 2;
+const TOKEN_RING: u32 = 3;
 
 const _: () = assert!(Answer::BYTES_MAX <= ANSWER_STRIDE && WRITE_HEAD_BYTES <= HEAD_STRIDE);
 
@@ -198,6 +205,8 @@ enum Source {
     Receive,
     /// What the mount has of its own.
     Spare,
+    /// Its entry of the ring, which keeps it.
+    Entry,
 }
 
 /// One mount; see the head of this file.
@@ -225,12 +234,14 @@ pub struct FuseServer<T> {
     crcs: Vec<u32>,
     scratch: Vec<u8>,
     out: Vec<u8>,
+    ring: Option<Ring>,
+    why_no_ring: String,
     closing: bool,
     ended: Option<IoFailure>,
 }
 
 impl<T: Tree> FuseServer<T> {
-    /// Serves the connection `fd` of a mount.
+    /// Serves the connection `fd` of a mount; over the ring, if there is one and the kernel agrees.
     ///
     /// # Errors
     /// [`IoFailure`] if the descriptor cannot be used; the memory was given back then.
@@ -243,6 +254,7 @@ impl<T: Tree> FuseServer<T> {
         session: Session<T>,
         options: FuseOptions,
         memory: FuseMemory,
+        ring: Result<RingMemory, String>,
     ) -> Result<Self, IoFailure> {
         let payload_bytes = session.limits().payload_bytes_max;
         assert!(payload_bytes <= PAYLOAD_BYTES_MAX, "a receive has room for {PAYLOAD_BYTES_MAX} bytes");
@@ -250,9 +262,18 @@ impl<T: Tree> FuseServer<T> {
             Ok(fuse) => fuse,
             Err(failure) => {
                 memory.give_back(reactor.pool_mut());
+                ring.into_iter().for_each(|ring| ring.give_back(reactor.pool_mut()));
                 return Err(failure);
             }
         };
+        let (ring, why_no_ring) = match ring.map(Ring::new) {
+            Ok((ring, access)) => {
+                reactor.open_fuse_ring(fuse, access);
+                (Some(ring), String::new())
+            }
+            Err(why) => (None, why),
+        };
+        let places = REQUESTS_MAX + ring.as_ref().map_or(0, Ring::entries);
         let buffers = options.buffer_bytes / payload_bytes.max(1) as usize;
         let receives = (buffers / 2).clamp(RECEIVES_MIN, RECEIVES_MAX);
         let data = memory.receives.map(Some).into_iter().chain(std::iter::repeat(None));
@@ -267,7 +288,7 @@ impl<T: Tree> FuseServer<T> {
             wanted: RECEIVES_MIN,
             few_turns: 0,
             spare: Some(memory.spare),
-            pending: std::iter::repeat_with(|| None).take(REQUESTS_MAX).collect(),
+            pending: std::iter::repeat_with(|| None).take(places).collect(),
             free_pending: (0..REQUESTS_MAX as u32).rev().collect(),
             adopted: 0,
             adopted_max: buffers.saturating_sub(receives),
@@ -276,6 +297,8 @@ impl<T: Tree> FuseServer<T> {
             crcs: Vec::new(),
             scratch: Vec::new(),
             out: Vec::new(),
+            ring,
+            why_no_ring,
             closing: false,
             ended: None,
         })
@@ -298,7 +321,7 @@ impl<T: Tree> FuseServer<T> {
 
     /// Requests that are not answered yet.
     pub fn requests(&self) -> usize {
-        REQUESTS_MAX - self.free_pending.len()
+        REQUESTS_MAX - self.free_pending.len() + self.ring.as_ref().map_or(0, Ring::requests)
     }
 
     /// No further requests; those under way are still answered. Unmount first, then close.
@@ -313,7 +336,8 @@ impl<T: Tree> FuseServer<T> {
     pub fn is_over(&self) -> bool {
         let posted = |receive: &Receive| matches!(receive.state, ReceiveState::Posted);
         let ends = self.closing || self.ended.is_some();
-        ends && self.is_quiet() && !self.receives.iter().any(posted)
+        let ring_ends = self.ring.as_ref().is_none_or(Ring::is_over);
+        ends && self.is_quiet() && ring_ends && !self.receives.iter().any(posted)
     }
 
     /// Gives back all memory of a server that is over.
@@ -326,12 +350,14 @@ impl<T: Tree> FuseServer<T> {
         let received = self.receives.iter_mut().filter_map(|receive| receive.data.take());
         let own = [self.heads, self.answers].into_iter().chain(self.spare.take());
         received.chain(own).for_each(|buffer| reactor.pool_mut().free(buffer));
+        self.ring.into_iter().for_each(|ring| ring.give_back(reactor.pool_mut()));
     }
 
     /// Every request was answered.
     pub fn is_quiet(&self) -> bool {
         let waits = |receive: &Receive| !matches!(receive.state, ReceiveState::Idle | ReceiveState::Posted);
         self.requests() == 0
+            && self.ring.as_ref().is_none_or(Ring::is_quiet)
             && self.unsent.is_empty()
             && self.plain.iter().all(Option::is_none)
             && !self.receives.iter().any(waits)
@@ -345,6 +371,12 @@ impl<T: Tree> FuseServer<T> {
         match token >> TOKEN_SHIFT {
             TOKEN_RECEIVE => self.received(reactor, index, result),
             TOKEN_ANSWER => self.answered(reactor, index, result),
+            TOKEN_RING => {
+                self.taken(index, result);
+                if self.ended.is_some() {
+                    reactor.close_fuse(self.fuse);
+                }
+            }
             _ => {
                 if let Some(buffer) = self.plain.get_mut(index).and_then(Option::take) {
                     self.let_go(reactor, buffer);
@@ -395,6 +427,10 @@ impl<T: Tree> FuseServer<T> {
             Ok(()) => pending.answer.ok(&mut self.out),
             Err(errno) => pending.answer.failed(&mut self.out, errno),
         }
+        if let Some(entry) = entry_at(index as usize) {
+            self.pending[index as usize] = None;
+            return self.commit(reactor, entry, data);
+        }
         self.send_answer(reactor, index, data);
     }
 
@@ -437,6 +473,7 @@ impl<T: Tree> FuseServer<T> {
         match buffer.from {
             Source::Spare => self.spare = Some(buffer.id),
             Source::Pool | Source::Receive => reactor.pool_mut().free(buffer.id),
+            Source::Entry => {}
         }
     }
 
@@ -455,7 +492,7 @@ impl<T: Tree> FuseServer<T> {
     pub fn turn(&mut self, backend: &mut dyn Backend, reactor: &mut Reactor) -> bool {
         self.send_unsent(reactor);
         self.learn();
-        let mut started = false;
+        let mut started = self.turn_ring(backend, reactor);
         for index in 0..self.receives.len() {
             match self.receives[index].state {
                 ReceiveState::Arrived(bytes) if self.unsent.is_empty() => {
@@ -557,7 +594,7 @@ impl<T: Tree> FuseServer<T> {
             Ok(FuseStep::Store { node, length_bytes, answer }) => {
                 self.scratch.clear();
                 self.copy_payload(reactor, index, length_bytes as usize);
-                let id = self.begin(answer, None, None, true);
+                let id = self.begin(answer, None, None, true, None);
                 backend.store(id, node, std::mem::take(&mut self.scratch));
                 true
             }
@@ -601,16 +638,18 @@ impl<T: Tree> FuseServer<T> {
         RequestId(self.options.request_base | u64::from(index))
     }
 
-    /// Notes a request that the backend gets. There is always room: a receive is posted only with a
-    /// place in reserve.
+    /// Notes a request that the backend gets. There is always room: an entry has a place of its
+    /// own, and a receive is posted only with one in reserve.
     fn begin(
         &mut self,
         answer: Answer,
         buffer: Option<Buffer>,
         data: Option<Span>,
         is_store: bool,
+        entry: Option<usize>,
     ) -> RequestId {
-        let index = self.free_pending.pop().expect("every receive that is not idle has a place in reserve");
+        let index = entry.map(place).or_else(|| self.free_pending.pop());
+        let index = index.expect("every receive that is not idle has a place in reserve");
         self.adopted += usize::from(buffer.is_some_and(|buffer| buffer.from == Source::Receive));
         let phase = Phase::Working;
         self.pending[index as usize] = Some(Pending { answer, phase, is_store, data, buffer });
@@ -644,7 +683,7 @@ impl<T: Tree> FuseServer<T> {
                 reactor.pool_mut().copy(Span::new(data, 0, len), Span::new(buffer.id, lead, len));
             }
         }
-        self.hand_over(backend, reactor, what, buffer);
+        self.hand_over(backend, reactor, what, buffer, None);
         true
     }
 
@@ -662,6 +701,7 @@ impl<T: Tree> FuseServer<T> {
         reactor: &Reactor,
         what: VolumeRequest,
         buffer: Option<Buffer>,
+        entry: Option<usize>,
     ) {
         let request = what.request;
         let (lead, len) = ((request.offset_bytes % BLOCK) as u32, request.length_bytes);
@@ -677,7 +717,7 @@ impl<T: Tree> FuseServer<T> {
             _ => {}
         }
         let treatment = backend.treatment(what.caller, &request);
-        let id = self.begin(what.answer, buffer, data, false);
+        let id = self.begin(what.answer, buffer, data, false, entry);
         backend.submit(Request {
             id,
             volume: self.options.volume,
