@@ -11,8 +11,9 @@
 //! of a step (`work`): so the data comes into the cache of the processor that sends it.
 //!
 //! Invariants:
-//! - A step is in one ring. What must be given by one thread always (commands of block devices and FUSE connections),
-//!   and what threads of another kind do (`BLKDISCARD`, jobs), stays in the loop's own.
+//! - A step is in one ring. What must be given by one thread always (commands of block devices and
+//!   FUSE connections), and what threads of another kind do (`BLKDISCARD`, jobs), stays in the
+//!   loop's own.
 //! - Steps, and what is told of memory and descriptors, reach each ring in the order of `push`. A
 //!   cancel goes to all rings, behind everything that was pushed before it.
 //! - Whoever is about to sleep says so and then looks once more; whoever hands something over looks
