@@ -5,13 +5,15 @@
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
 . "$E2E/fuse-lib.sh"
-need fio python3
+need fio python3 flock
 [ "$(id -u)" = 0 ] || skip "mounting needs root"
 [ -e /dev/fuse ] || skip "this machine has no /dev/fuse"
 
 SWITCH=/sys/module/fuse/parameters/enable_uring FILE=$T/vol/db.img
 [ -e "$SWITCH" ] || skip "this kernel has no FUSE over io_uring (Linux 6.14, CONFIG_FUSE_IO_URING)"
 [ -w "$SWITCH" ] || skip "no right to write $SWITCH"
+exec 9<"$SWITCH"
+flock -w 200 9 || skip "another test has the switch, which is the whole machine's"
 FOUND=$(cat "$SWITCH")
 on_exit 'echo "$FOUND" >"$SWITCH"'
 on_exit abort_fuse

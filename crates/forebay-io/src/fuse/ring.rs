@@ -65,7 +65,7 @@ impl RingAccess {
         let path = PathBuf::from(format!("{CONNECTIONS}/{minor}/abort"));
         let file = OpenOptions::new().write(true).open(&path).map_err(|error| {
             format!(
-                "{} cannot be opened ({error}): mount -t fusectl none {CONNECTIONS} as root, and export the volume anew",
+                "{} cannot be opened ({error}): as root, mount -t fusectl none {CONNECTIONS}, then attach the volume anew",
                 path.display()
             )
         })?;
@@ -81,7 +81,7 @@ fn is_switched_on(parameter: Option<&str>) -> Result<(), String> {
         Some("Y" | "1") => Ok(()),
         Some(_) => Err(format!(
             "it is switched off in the kernel: as root, echo Y > {PARAMETER} (or start with fuse.enable_uring=1), \
-             and export the volume anew"
+             then attach the volume anew, or start the daemon again"
         )),
         None => Err("the kernel does not have it: Linux 6.14 or newer is needed, built with \
                      CONFIG_FUSE_IO_URING, and the module fuse loaded"

@@ -279,7 +279,7 @@ impl<T: Tree> FuseServer<T> {
         match &self.ring {
             Some(ring) if ring.is_registered && ring.refused.is_none() => Way::Ring(ring.plan),
             Some(Ring { refused: Some(why), .. }) => {
-                Way::Device(format!("the kernel refused it ({why}): export the volume anew to try again"))
+                Way::Device(format!("the kernel refused it ({why}): attach the volume anew to try again"))
             }
             Some(_) => Way::Device("the kernel has not begun yet".into()),
             None => Way::Device(self.why_no_ring.clone()),
@@ -301,7 +301,7 @@ impl<T: Tree> FuseServer<T> {
         match agreed {
             Some(agreed) if !agreed.over_ring => {
                 self.why_no_ring = "the kernel did not offer it when the mount was made: see \
-                                    /sys/module/fuse/parameters/enable_uring, and export the volume anew"
+                                    /sys/module/fuse/parameters/enable_uring, and attach the volume anew"
                     .into();
                 ring.give_back(reactor.pool_mut());
             }

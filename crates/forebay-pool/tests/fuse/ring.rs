@@ -8,8 +8,9 @@ use std::time::Duration;
 
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// How many want it on, and what was there before the first.
-static WANTED: Mutex<(usize, String)> = Mutex::new((0, String::new()));
+/// How many want it on, what was there before the first, and the right to say so: other tests of
+/// this machine have to wait.
+static WANTED: Mutex<(usize, String, Option<File>)> = Mutex::new((0, String::new(), None));
 
 /// The switch is on until the last of these is dropped; then it is as it was found.
 pub(super) struct Switch(());
@@ -19,8 +20,10 @@ impl Switch {
     pub(super) fn on() -> Option<Self> {
         let mut wanted = WANTED.lock().unwrap_or_else(PoisonError::into_inner);
         if wanted.0 == 0 {
-            let switched = std::fs::read_to_string(PARAMETER).and_then(|found| {
-                wanted.1 = found;
+            let switched = File::open(PARAMETER).and_then(|file| {
+                rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
+                wanted.1 = std::fs::read_to_string(PARAMETER)?;
+                wanted.2 = Some(file);
                 std::fs::write(PARAMETER, "Y")
             });
             if let Err(error) = switched {
@@ -39,6 +42,7 @@ impl Drop for Switch {
         wanted.0 -= 1;
         if wanted.0 == 0 {
             let _ = std::fs::write(PARAMETER, wanted.1.trim());
+            wanted.2 = None;
         }
     }
 }
