@@ -4,7 +4,7 @@
 //! Reads are decrypted in place, before their checksums are computed. Writes are copied and
 //! encrypted in the copy (the *bounce*), because the engine and its clients go on using the
 //! original. A batch that could not be written is encrypted anew for another place. The reactor
-//! does both, on an I/O thread where there is one ([`CipherStage::for_reactor`]). Metadata is
+//! does both, on an I/O thread where there is one (`for_reactor`). Metadata is
 //! encrypted and decrypted here.
 //!
 //! Invariants
