@@ -226,6 +226,35 @@ impl forebay_io::PlaceCipher for ByPlace {
     }
 }
 
+/// Breaks whoever uses it.
+struct Broken;
+
+impl forebay_io::PlaceCipher for Broken {
+    fn encrypt(&self, _place: u64, _bytes: &mut [u8]) {
+        panic!("a panic that the test wants");
+    }
+
+    fn decrypt(&self, _place: u64, _bytes: &mut [u8]) {}
+}
+
+#[test]
+fn an_io_thread_that_panics_is_an_error_and_nobody_waits_for_it() {
+    let limits = Limits { io_threads: 1, io_threads_busy_pct: 0, ..Limits::default() };
+    let Ok((mut reactor, _)) = forebay_io::Reactor::open(forebay_io::EnginePreference::Uring, limits) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("device"), vec![1; MIB]).unwrap();
+    let device = Device::open_backing(dir.path().join("device"), DeviceOptions::default()).unwrap();
+    let device = reactor.add_device(device);
+    reactor.set_cipher(std::sync::Arc::new(Broken));
+    let buf = reactor.pool_mut().alloc(4096).unwrap();
+    let spans = [Span::new(buf, 0, 4096)];
+    reactor.submit(1, Op::EncryptedWrite { device, offset: 0, spans: &spans, place: 0 });
+    let mut done = Vec::new();
+    assert!(reactor.wait(None, &mut done).is_err() && done.is_empty());
+}
+
 #[test]
 fn what_is_encrypted_is_so_on_the_device_once_and_nowhere_else() {
     use forebay_io::PlaceCipher;

@@ -23,6 +23,7 @@
 //! - The lists are bounded by the operations in flight: an operation has one step at the engine.
 
 use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -37,6 +38,10 @@ use crate::waker::Waker;
 
 /// So many steps are worth waking a thread: that takes about as long as one of them.
 const WAKE_FOR: usize = 4;
+
+/// How long the end of the threads is waited for, and how often is looked.
+const END_WITHIN: Duration = Duration::from_secs(2);
+const END_LOOK: Duration = Duration::from_micros(100);
 
 /// What a thread is told.
 enum Order {
@@ -105,7 +110,7 @@ struct IoThread {
     shared: Arc<Shared>,
     /// What it is told next.
     orders: Vec<Order>,
-    join: Option<JoinHandle<()>>,
+    join: JoinHandle<()>,
 }
 
 /// The loop's own ring, and threads that have one each.
@@ -158,8 +163,9 @@ impl IoThreads {
             });
             let carrier =
                 Carrier { ring, shared: Arc::clone(&shared), under_way: Vec::new(), free: Vec::new() };
-            let join = std::thread::Builder::new().name(format!("ring-{number}")).spawn(|| carrier.run())?;
-            all.threads.push(IoThread { shared, orders: Vec::new(), join: Some(join) });
+            let thread = std::thread::Builder::new().name(format!("ring-{number}"));
+            let join = thread.spawn(|| carrier.run_or_tell())?;
+            all.threads.push(IoThread { shared, orders: Vec::new(), join });
         }
         Ok(all)
     }
@@ -287,12 +293,15 @@ impl Engine for IoThreads {
 }
 
 impl Drop for IoThreads {
-    /// Ends the threads. What is in their rings is given up, as with a ring that is dropped.
+    /// Ends the threads. What is in their rings is given up, as with a ring that is dropped. One that
+    /// does not come out of the kernel, because handing a step to a device hangs, is left behind: the
+    /// reactor has not got that step back, and leaves its memory behind, too.
     fn drop(&mut self) {
         self.tell_all(|| Order::Stop);
+        let until = Instant::now() + END_WITHIN;
         for thread in &mut self.threads {
-            if let Some(join) = thread.join.take() {
-                let _ = join.join();
+            while !thread.join.is_finished() && Instant::now() < until {
+                std::thread::sleep(END_LOOK);
             }
         }
     }
@@ -308,6 +317,14 @@ struct Carrier {
 }
 
 impl Carrier {
+    /// Should this panic, the loop hears of it: it would wait for ever.
+    fn run_or_tell(self) {
+        let shared = Arc::clone(&self.shared);
+        if catch_unwind(AssertUnwindSafe(|| self.run())).is_err() {
+            shared.bring_back(&mut Vec::new(), Some(IoFailure::from_errno(libc::EIO)));
+        }
+    }
+
     fn run(mut self) {
         let (mut orders, mut done) = (Vec::new(), Vec::new());
         loop {

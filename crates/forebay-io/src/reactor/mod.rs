@@ -137,23 +137,13 @@ impl Reactor {
             Ok(Box::new(Psync::new(limits.psync_threads).map_err(system("starting the I/O threads"))?))
         };
         let waker = Waker::new().map_err(system("making an event counter"))?;
-        let ring = || -> Result<Box<dyn Engine>, String> {
-            let new = || Uring::new(limits.ring_entries, limits.in_flight_max);
-            let own = new()?;
-            if limits.io_threads == 0 {
-                return Ok(Box::new(own));
-            }
-            let rings = (0..limits.io_threads).map(|_| new()).collect::<Result<_, _>>()?;
-            let threads = IoThreads::new(own, rings, limits.io_threads_busy_pct, &waker);
-            Ok(Box::new(threads.map_err(|error| format!("starting the I/O threads: {error}"))?))
-        };
         let (engine, message) = match preference {
             EnginePreference::Psync => (psync()?, None),
             EnginePreference::Uring => {
-                (ring().map_err(|reason| IoSetupError::UringUnavailable { reason })?, None)
+                rings(limits, &waker).map_err(|reason| IoSetupError::UringUnavailable { reason })?
             }
-            EnginePreference::Auto => match ring() {
-                Ok(engine) => (engine, None),
+            EnginePreference::Auto => match rings(limits, &waker) {
+                Ok(rings) => rings,
                 Err(reason) => (psync()?, Some(fallback_message(&reason))),
             },
         };
@@ -469,6 +459,27 @@ impl Reactor {
     /// The clock of the models.
     fn now_ns(&self) -> u64 {
         self.clock.elapsed().as_nanos() as u64
+    }
+}
+
+/// The engine of rings: the loop's own, and those of I/O threads. A message if there are none of
+/// those though they are wanted.
+fn rings(limits: Limits, waker: &Waker) -> Result<(Box<dyn Engine>, Option<String>), String> {
+    let new = || Uring::new(limits.ring_entries, limits.in_flight_max);
+    if limits.io_threads == 0 {
+        return Ok((Box::new(new()?), None));
+    }
+    let others = (0..limits.io_threads).map(|_| new()).collect::<Result<_, _>>();
+    let threads = others.and_then(|others| {
+        let threads = IoThreads::new(new()?, others, limits.io_threads_busy_pct, waker);
+        threads.map_err(|error| error.to_string())
+    });
+    match threads {
+        Ok(threads) => Ok((Box::new(threads), None)),
+        Err(why) => {
+            let what = format!("there are no I/O threads ({why}): expect lower throughput of a busy pool");
+            Ok((Box::new(new()?), Some(what)))
+        }
     }
 }
 
