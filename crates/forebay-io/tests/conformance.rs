@@ -194,6 +194,37 @@ fn a_loop_that_sleeps_keeps_its_steps() {
 }
 
 #[test]
+fn a_loop_that_polls_is_not_busy() {
+    let spin = Duration::from_millis(5);
+    let limits = Limits { io_threads: 1, spin, ..Limits::default() };
+    let Ok((mut reactor, _)) = forebay_io::Reactor::open(forebay_io::EnginePreference::Uring, limits) else {
+        return;
+    };
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let socket = reactor.add_socket(OwnedFd::from(ours)).unwrap();
+    let count = 200;
+    let sender = std::thread::spawn(move || {
+        for _ in 0..count {
+            // Sooner than the loop stops polling.
+            std::thread::sleep(Duration::from_millis(1));
+            std::io::Write::write_all(&mut theirs, b"x").unwrap();
+        }
+    });
+    let buf = reactor.pool_mut().alloc(4096).unwrap();
+    let (mut done, mut received) = (Vec::new(), 0);
+    while received < count {
+        reactor.submit(1, Op::Recv { socket, span: Span::new(buf, 0, 4096) });
+        done.clear();
+        while done.is_empty() {
+            reactor.wait(None, &mut done).unwrap();
+        }
+        received += done[0].result.unwrap();
+    }
+    sender.join().unwrap();
+    assert_eq!(reactor.stats().steps_given, 0);
+}
+
+#[test]
 fn jobs_are_run_beside_the_loop_each_once() {
     all_engines(|bench| {
         let (sender, results) = std::sync::mpsc::channel();

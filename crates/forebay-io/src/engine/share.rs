@@ -3,8 +3,9 @@
 //! A loop that sleeps has the time for its own steps, and they cost least where they begin. So
 //! threads get something only of a loop that is busy nearly always, and as much of it as brings the
 //! loop just below that: a step more each time that it was found to be busy, a step less each time
-//! that it was not. The load is the processor time of the loop's thread over the time that passed:
-//! a thread that waits for a processor does not get one sooner by having others wait beside it.
+//! that it was not. The load is the processor time of the loop's thread, but for what it
+//! polled away, over the time that passed: a thread that waits for a processor does not get one
+//! sooner by having others wait beside it.
 //!
 //! Invariant: the share is 0 to [`WHOLE`], and for a loop that has been idle it is 0 again.
 

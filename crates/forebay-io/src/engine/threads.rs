@@ -37,7 +37,7 @@ use crate::sys;
 use crate::waker::Waker;
 
 /// So many steps are worth waking a thread: that takes about as long as one of them.
-const WAKE_FOR: usize = 4;
+const WAKE_FOR: usize = 2;
 
 /// How long the end of the threads is waited for, and how often is looked.
 const END_WITHIN: Duration = Duration::from_secs(2);
@@ -221,11 +221,11 @@ impl IoThreads {
         for thread in &self.threads {
             if thread.shared.has_back.load(Ordering::Acquire) {
                 let mut back = lock(&thread.shared.back);
-                thread.shared.has_back.store(false, Ordering::Release);
                 done.append(&mut back.done);
                 if let Some(failure) = back.failed {
-                    return Err(failure);
+                    return Err(failure); // and every time again
                 }
+                thread.shared.has_back.store(false, Ordering::Release);
             }
         }
         Ok(())
@@ -266,7 +266,7 @@ impl Engine for IoThreads {
         done: &mut Vec<StepDone>,
     ) -> Result<(), IoFailure> {
         self.deal();
-        self.share.look(Instant::now(), sys::thread_cpu_time);
+        self.share.look(Instant::now(), || sys::thread_cpu_time().saturating_sub(self.own.polled()));
         let is_sleepy = sleep != Some(Duration::ZERO);
         self.sleeps.store(is_sleepy, Ordering::SeqCst);
         let threads = &self.threads;
@@ -293,9 +293,9 @@ impl Engine for IoThreads {
 }
 
 impl Drop for IoThreads {
-    /// Ends the threads. What is in their rings is given up, as with a ring that is dropped. One that
-    /// does not come out of the kernel, because handing a step to a device hangs, is left behind: the
-    /// reactor has not got that step back, and leaves its memory behind, too.
+    /// Ends the threads. What is in their rings is given up, as with a ring that is dropped. One
+    /// that does not come out of the kernel, because handing a step to a device hangs, is left
+    /// behind: the reactor has not got that step back, and leaves its memory behind, too.
     fn drop(&mut self) {
         self.tell_all(|| Order::Stop);
         let until = Instant::now() + END_WITHIN;

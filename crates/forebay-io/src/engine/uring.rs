@@ -68,6 +68,7 @@ pub(crate) struct Uring {
     enabled: bool,
     /// The kernel tells by a flag that it has deferred work to run.
     flags_work: bool,
+    polled: Duration,
     wake_armed: bool,
     /// Descriptors on which even submitting may wait: the kernel asks whoever serves the file
     /// whether it would.
@@ -104,6 +105,7 @@ impl Uring {
             devices_max,
             enabled: false,
             flags_work,
+            polled: Duration::ZERO,
             wake_armed: false,
             served: Vec::new(),
             blocking: Blocking::default(),
@@ -220,15 +222,24 @@ impl Uring {
 
     /// Busy-polls the completion queue, and whether something came from elsewhere; the kernel is
     /// entered only when it has deferred work to run.
-    fn poll_until(&mut self, deadline: Instant, has_more: impl Fn() -> bool) -> io::Result<()> {
-        while self.ring.completion().is_empty() && !has_more() && Instant::now() < deadline {
+    fn poll_for(&mut self, time: Duration, has_more: impl Fn() -> bool) -> io::Result<()> {
+        let began = Instant::now();
+        let mut polled = Duration::ZERO;
+        while self.ring.completion().is_empty() && !has_more() && polled < time {
             if self.ring.queue_state().task_work {
                 self.submit(0, None)?;
             } else {
                 std::hint::spin_loop();
             }
+            polled = began.elapsed();
         }
+        self.polled += polled;
         Ok(())
+    }
+
+    /// Time that was spent polling, for nothing or until something came.
+    pub(crate) fn polled(&self) -> Duration {
+        self.polled
     }
 
     /// One `io_uring_enter`. Interruption, the timeout and a busy kernel are not errors: the caller
@@ -294,7 +305,7 @@ impl Uring {
         let sleep = if done.is_empty() { sleep } else { Some(Duration::ZERO) };
         if !spin.is_zero() {
             self.submit(0, None)?;
-            self.poll_until(Instant::now() + spin, &has_more)?;
+            self.poll_for(spin, &has_more)?;
         }
         if self.ring.completion().is_empty() && sleep != Some(Duration::ZERO) && !has_more() {
             self.submit(1, sleep)?;
