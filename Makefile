@@ -1,5 +1,5 @@
 # `make demo` shows what Forebay does, `make test` checks everything, `make quick` what was changed. The first two install what is missing (see scripts/setup).
-.PHONY: demo test quick setup build lint doc unit instructions e2e lab bench sim-long
+.PHONY: demo test quick setup build install uninstall lint doc unit instructions e2e lab bench sim-long
 
 demo: setup
 	cargo build --release --locked -p forebay-cli
@@ -20,6 +20,13 @@ setup:
 
 build:
 	cargo build --release --locked -p forebay-cli -p forebay-lab-host -p forebay-flashcache-model
+
+# Where a system looks for it; as root, or with DESTDIR. What is built is installed: `make build` first.
+install:
+	@scripts/install
+
+uninstall:
+	@scripts/install --remove
 
 lint:
 	cargo fmt --all --check
