@@ -51,13 +51,13 @@ pub(crate) fn eventfd_take(fd: RawFd) -> i32 {
     result_of(unsafe { libc::preadv2(fd, &raw const vector, 1, -1, libc::RWF_NOWAIT) })
 }
 
-/// Puts the calling thread back to the priority that threads have, if it was put above.
-pub(crate) fn stand_back() {
-    // SAFETY: no pointers; 0 is the calling thread.
-    unsafe {
-        if libc::getpriority(libc::PRIO_PROCESS, 0) < 0 {
-            libc::setpriority(libc::PRIO_PROCESS, 0, 0);
-        }
+/// Puts the calling thread so many steps of niceness below where it is.
+pub(crate) fn stand_back(steps: u32) {
+    if steps > 0 {
+        // SAFETY: no pointers; 0 is the calling thread.
+        unsafe {
+            libc::setpriority(libc::PRIO_PROCESS, 0, libc::getpriority(libc::PRIO_PROCESS, 0) + steps as i32)
+        };
     }
 }
 

@@ -72,15 +72,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Psync {
     pub(crate) fn new(threads: u32) -> io::Result<Psync> {
-        Psync::with(threads, || {})
+        Psync::with(threads, 0)
     }
 
-    /// For what no client waits for: its threads do not stand above others, whoever makes them.
-    pub(crate) fn background(threads: u32) -> io::Result<Psync> {
-        Psync::with(threads, sys::stand_back)
-    }
-
-    fn with(threads: u32, begin: fn()) -> io::Result<Psync> {
+    /// Its threads stand so many steps of niceness below the one that makes them.
+    pub(crate) fn with(threads: u32, below: u32) -> io::Result<Psync> {
         let shared = Arc::new(Shared {
             fast: Line::default(),
             slow: Line::default(),
@@ -99,7 +95,7 @@ impl Psync {
                 let shared = Arc::clone(&shared);
                 let thread = std::thread::Builder::new().name(format!("io-{number}"));
                 let run = move || {
-                    begin();
+                    sys::stand_back(below);
                     work(&shared, lane);
                 };
                 engine.threads.push(thread.spawn(run)?);

@@ -69,6 +69,8 @@ pub(crate) struct Uring {
     /// The kernel tells by a flag that it has deferred work to run.
     flags_work: bool,
     polled: Duration,
+    /// See [`Limits`](crate::reactor::Limits).
+    raised_by: u32,
     wake_armed: bool,
     /// Descriptors on which even submitting may wait: the kernel asks whoever serves the file
     /// whether it would.
@@ -106,6 +108,7 @@ impl Uring {
             enabled: false,
             flags_work,
             polled: Duration::ZERO,
+            raised_by: 0,
             wake_armed: false,
             served: Vec::new(),
             blocking: Blocking::default(),
@@ -199,7 +202,7 @@ impl Uring {
     /// Has a thread do a step.
     fn push_blocking(&mut self, step: KernelStep) {
         if self.blocking.threads.is_none() {
-            match Psync::background(1) {
+            match Psync::with(1, self.raised_by) {
                 Ok(threads) => self.blocking.threads = Some(threads),
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(libc::ENOMEM);
@@ -235,6 +238,11 @@ impl Uring {
         }
         self.polled += polled;
         Ok(())
+    }
+
+    /// What threads does for it, no client at work waits for: they stand below by so much.
+    pub(crate) fn raised_by(self, steps: u32) -> Uring {
+        Uring { raised_by: steps, ..self }
     }
 
     /// Time that was spent polling, for nothing or until something came.

@@ -80,6 +80,9 @@ pub struct Limits {
     /// They get work if the thread that owns the reactor is busy for so many percent of the time,
     /// and only as much as brings it below that; 0: they get everything always.
     pub io_threads_busy_pct: u32,
+    /// The thread that makes the reactor was put above others by so many steps of niceness: threads
+    /// that do what no client at work waits for are put back by as many.
+    pub raised_by: u32,
     /// How long `wait` polls at most before it sleeps; how long it does is learned from how long
     /// waits take.
     pub spin: Duration,
@@ -94,6 +97,7 @@ impl Default for Limits {
             psync_threads: 16,
             io_threads: 0,
             io_threads_busy_pct: 90,
+            raised_by: 0,
             spin: Duration::ZERO,
         }
     }

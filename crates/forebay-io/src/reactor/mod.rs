@@ -465,7 +465,8 @@ impl Reactor {
 /// The engine of rings: the loop's own, and those of I/O threads. A message if there are none of
 /// those though they are wanted.
 fn rings(limits: Limits, waker: &Waker) -> Result<(Box<dyn Engine>, Option<String>), String> {
-    let new = || Uring::new(limits.ring_entries, limits.in_flight_max);
+    let new =
+        || Uring::new(limits.ring_entries, limits.in_flight_max).map(|ring| ring.raised_by(limits.raised_by));
     if limits.io_threads == 0 {
         return Ok((Box::new(new()?), None));
     }

@@ -217,12 +217,13 @@ impl Pool {
     ) -> Result<Self, RunError> {
         // Before the first operation: the kernel's workers take after the thread that they work
         // for. That it may not is no failure: most who try Forebay are not root.
-        let _ = crate::thread_priority::boost(start.nice_boost);
+        let raised_by = crate::thread_priority::boost(start.nice_boost).unwrap_or(0);
         let limits = Limits {
             buffer_bytes_max: start.buffer_bytes,
             spin: start.spin,
             io_threads: start.io_threads.unwrap_or_else(io_threads_of_machine),
             io_threads_busy_pct: start.io_threads_busy_pct,
+            raised_by,
             ..Limits::default()
         };
         let (mut reactor, note) = Reactor::open(start.io, limits).map_err(|error| {
