@@ -200,25 +200,31 @@ fn a_loop_that_polls_is_not_busy() {
     let Ok((mut reactor, _)) = forebay_io::Reactor::open(forebay_io::EnginePreference::Uring, limits) else {
         return;
     };
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
-    let socket = reactor.add_socket(OwnedFd::from(ours)).unwrap();
-    let count = 200;
+    // Several, so that a turn has steps enough to be given away.
+    let (ours, mut theirs): (Vec<_>, Vec<_>) = (0..8).map(|_| UnixStream::pair().unwrap()).unzip();
+    let mut add = |stream: UnixStream| reactor.add_socket(OwnedFd::from(stream)).unwrap();
+    let sockets: Vec<SocketId> = ours.into_iter().map(&mut add).collect();
+    let rounds = 200;
     let sender = std::thread::spawn(move || {
-        for _ in 0..count {
+        for _ in 0..rounds {
             // Sooner than the loop stops polling.
             std::thread::sleep(Duration::from_millis(1));
-            std::io::Write::write_all(&mut theirs, b"x").unwrap();
+            theirs.iter_mut().for_each(|stream| std::io::Write::write_all(stream, b"x").unwrap());
         }
     });
-    let buf = reactor.pool_mut().alloc(4096).unwrap();
-    let (mut done, mut received) = (Vec::new(), 0);
-    while received < count {
-        reactor.submit(1, Op::Recv { socket, span: Span::new(buf, 0, 4096) });
-        done.clear();
-        while done.is_empty() {
-            reactor.wait(None, &mut done).unwrap();
+    let buf = reactor.pool_mut().alloc(sockets.len() * 4096).unwrap();
+    let receive = |reactor: &mut forebay_io::Reactor, at: usize| {
+        let span = Span::new(buf, at as u32 * 4096, 4096);
+        reactor.submit(at as u64, Op::Recv { socket: sockets[at], span });
+    };
+    (0..sockets.len()).for_each(|at| receive(&mut reactor, at));
+    let (mut done, mut left) = (Vec::new(), rounds * sockets.len() as u32);
+    while left > 0 {
+        reactor.wait(None, &mut done).unwrap();
+        for completion in done.drain(..) {
+            left -= completion.result.unwrap();
+            receive(&mut reactor, completion.token as usize);
         }
-        received += done[0].result.unwrap();
     }
     sender.join().unwrap();
     assert_eq!(reactor.stats().steps_given, 0);
