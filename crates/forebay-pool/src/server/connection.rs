@@ -1,6 +1,6 @@
 //! The state of one NBD connection.
 
-use super::encrypted::Handshaken;
+use super::encrypted::{Handshaken, OwnBuffer};
 use super::tls::{LEFTOVER_BYTES_MAX, TlsLink};
 use super::{
     Arriving, FOR_ENGINE, FOR_REQUESTS, RECV_BYTES, RECV_BYTES_SMALL, RECV_BYTES_SMALL_TLS, REPLY_BYTES,
@@ -29,6 +29,8 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     /// Once TLS was begun: everything goes through it.
     pub(super) tls: Option<Box<TlsLink>>,
+    /// With TLS: a buffer to send from.
+    pub(super) own: Option<OwnBuffer>,
     /// A thread has that, for the handshake: it comes back through here.
     pub(super) handshake: Option<mpsc::Receiver<Handshaken>>,
     /// When the handshake must be done; `None` once it is.
@@ -100,6 +102,7 @@ impl Connection {
             session: Session::with_tls(Limits::default(), tls),
             peer,
             tls: None,
+            own: None,
             handshake: None,
             greeted_by: Some(greeted_by),
             volume: None,
@@ -198,7 +201,7 @@ impl Connection {
     pub(super) fn free_buffers(&mut self, reactor: &mut Reactor) {
         let received =
             self.buffer.take().into_iter().chain(self.arriving.take().map(|arriving| arriving.buffer));
-        let own = self.tls.as_mut().and_then(|tls| tls.let_go());
+        let own = self.own.take().map(OwnBuffer::let_go);
         let sent = self.owned.drain(..).chain(self.headers.drain(..));
         let reply = self.reply.take().map(|(buffer, _)| buffer);
         for buffer in received.chain(own).chain(sent).chain(reply) {

@@ -26,6 +26,34 @@ const LARGE_BYTES: usize = 256 << 10;
 /// Sends of a connection under way.
 const SENDS_MAX: u32 = 4;
 
+/// A buffer to send from that nobody can take away: with it a connection goes on even when all
+/// other memory is in use. It stays here while a thread has the rest for the handshake, for a send
+/// from it may end meanwhile.
+#[derive(Debug)]
+pub(super) struct OwnBuffer {
+    buffer: BufId,
+    is_free: bool,
+}
+
+impl OwnBuffer {
+    /// Takes the buffer if it is free.
+    fn take(&mut self) -> Option<BufId> {
+        std::mem::take(&mut self.is_free).then_some(self.buffer)
+    }
+
+    /// Takes a buffer back if it is that one.
+    pub(super) fn give_back(&mut self, buffer: BufId) -> bool {
+        let is_it = buffer == self.buffer;
+        self.is_free |= is_it;
+        is_it
+    }
+
+    /// Lets go of it, at the end.
+    pub(super) fn let_go(self) -> BufId {
+        self.buffer
+    }
+}
+
 /// What a thread gives back that went on with a handshake.
 #[derive(Debug)]
 pub(super) struct Handshaken {
@@ -54,8 +82,11 @@ impl Server {
                 .refusals
                 .note(format!("{}: there is no memory for TLS, or no certificate", connection.peer));
         };
-        match TlsLink::new(config, own) {
-            Ok(link) => connection.tls = Some(Box::new(link)),
+        match TlsLink::new(config) {
+            Ok(link) => {
+                connection.tls = Some(Box::new(link));
+                connection.own = Some(OwnBuffer { buffer: own, is_free: true });
+            }
             Err(failure) => {
                 connection.closing = true;
                 reactor.pool_mut().free(own);
@@ -98,7 +129,7 @@ impl Server {
                 }
                 self.note_decrypted(index, result);
             }
-            // It has panicked, and took its buffer along.
+            // It has panicked.
             _ => connection.closing = true,
         }
         self.enqueue(index);
@@ -189,7 +220,7 @@ impl Server {
         }
         let bytes: usize = connection.spans.iter().map(|span| span.len as usize).sum();
         let pool = reactor.pool_mut();
-        let out = buffer(tls, pool, bytes)?;
+        let out = buffer(connection.own.as_mut(), pool, bytes)?;
         let room = pool.capacity(out);
         let mut len = tls.speak(pool.bytes_mut(out));
         let mut failure = None;
@@ -229,7 +260,7 @@ impl Server {
             }
         }
         if len == 0 {
-            if !tls.give_back(out) {
+            if !connection.own.as_mut().is_some_and(|own| own.give_back(out)) {
                 pool.free(out);
             }
             return None;
@@ -254,13 +285,13 @@ fn free_taken(spans: &[Span], owned: &mut VecDeque<BufId>, owned_bytes: &mut u64
 
 /// A buffer to send from: a large one if there is much to send, else the connection's own, else
 /// what there is.
-fn buffer(tls: &mut TlsLink, pool: &mut BufPool, bytes: usize) -> Option<BufId> {
+fn buffer(own: Option<&mut OwnBuffer>, pool: &mut BufPool, bytes: usize) -> Option<BufId> {
     if bytes > OWN_BYTES
         && let Some(large) = pool.alloc_leaving(FOR_REPLIES, LARGE_BYTES)
     {
         return Some(large);
     }
-    tls.take_own().or_else(|| pool.alloc_leaving(FOR_REPLIES, OWN_BYTES))
+    own.and_then(OwnBuffer::take).or_else(|| pool.alloc_leaving(FOR_REPLIES, OWN_BYTES))
 }
 
 /// How far the spans of a connection have been taken.
@@ -288,5 +319,19 @@ impl Taken {
                 self.spans += 1;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_buffer_of_its_own_is_lent_to_one_send_at_a_time() {
+        let mut own = OwnBuffer { buffer: BufId(0), is_free: true };
+        assert_eq!((own.take(), own.take()), (Some(BufId(0)), None));
+        assert!(!own.give_back(BufId(1)) && own.take().is_none(), "another one");
+        assert!(own.give_back(BufId(0)));
+        assert_eq!((own.take(), own.let_go()), (Some(BufId(0)), BufId(0)));
     }
 }

@@ -16,8 +16,8 @@ impl Server {
         let index = sending.connection;
         let mut connection = self.connections.get_mut(index as usize).and_then(Option::as_mut);
         for buffer in sending.buffers.drain(..) {
-            let tls = connection.as_mut().and_then(|connection| connection.tls.as_mut());
-            if !tls.is_some_and(|tls| tls.give_back(buffer)) {
+            let own = connection.as_mut().and_then(|connection| connection.own.as_mut());
+            if !own.is_some_and(|own| own.give_back(buffer)) {
                 reactor.pool_mut().free(buffer);
             }
         }

@@ -10,7 +10,6 @@
 //! - After an error nothing is decrypted or encrypted any more; the alert that says why can still
 //!   be sent.
 
-use forebay_io::BufId;
 use rustls::ServerConfig;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
@@ -63,9 +62,6 @@ pub(super) struct TlsLink {
     speech: Vec<u8>,
     state: State,
     said_goodbye: bool,
-    /// A buffer to send from that nobody can take away, and whether it is free just now: with it
-    /// the connection goes on even when all other memory is in use.
-    own: Option<(BufId, bool)>,
     /// Bytes of replies that wait to be encrypted.
     pub(super) waiting_bytes: u64,
 }
@@ -94,15 +90,14 @@ enum Turn {
 }
 
 impl TlsLink {
-    /// The server's end of a new connection, with a buffer of its own to send from.
-    pub(super) fn new(config: Arc<ServerConfig>, own: BufId) -> Result<Self, TlsFailure> {
+    /// The server's end of a new connection.
+    pub(super) fn new(config: Arc<ServerConfig>) -> Result<Self, TlsFailure> {
         Ok(Self {
             connection: UnbufferedServerConnection::new(config)?,
             leftover: Vec::new(),
             speech: Vec::new(),
             state: State::Handshake,
             said_goodbye: false,
-            own: Some((own, true)),
             waiting_bytes: 0,
         })
     }
@@ -291,30 +286,6 @@ impl TlsLink {
             }
         }
         Err(cannot(&"the protocol does not allow it just now"))
-    }
-
-    // --- the buffer of its own
-
-    /// Takes the buffer if it is free.
-    pub(super) fn take_own(&mut self) -> Option<BufId> {
-        let (buffer, free) = self.own.as_mut()?;
-        std::mem::take(free).then_some(*buffer)
-    }
-
-    /// Takes a buffer back if it is that one.
-    pub(super) fn give_back(&mut self, buffer: BufId) -> bool {
-        match &mut self.own {
-            Some((own, free)) if *own == buffer => {
-                *free = true;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Lets go of the buffer, at the end.
-    pub(super) fn let_go(&mut self) -> Option<BufId> {
-        self.own.take().map(|(buffer, _)| buffer)
     }
 }
 
