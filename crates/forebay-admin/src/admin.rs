@@ -11,7 +11,8 @@
 
 use crate::error::{AdminError, ErrorKind};
 use crate::info::{
-    DaemonInfo, JobInfo, LossInfo, PoolInfo, ReloadDone, SettingInfo, SettingsDone, UpgradeBegun, VolumeInfo,
+    AdviceInfo, DaemonInfo, JobInfo, LossInfo, PoolInfo, ReloadDone, SettingInfo, SettingsDone, UpgradeBegun,
+    VolumeInfo,
 };
 use crate::request::{
     DetachHow, GrowRequest, OpenHow, PoolRequest, ReplaceRequest, RuleRequest, ScrubRequest, SettingsRequest,
@@ -67,6 +68,9 @@ pub trait Admin: Send + Sync + 'static {
     fn volume(&self, name: &str) -> Result<VolumeInfo, AdminError>;
     /// What was lost of a volume with its cache, by address.
     fn losses(&self, name: &str) -> Result<Vec<LossInfo>, AdminError>;
+    /// What caches of other sizes would have done for a pool, or for a volume, in this hour and the
+    /// `hours` before it.
+    fn advise(&self, target: Target<'_>, hours: u64) -> Result<AdviceInfo, AdminError>;
     /// Attaches a volume to its backing store and serves it.
     fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, AdminError>;
     /// Detaches a volume: a job. One that is in use (by a connection, or because its file is open)

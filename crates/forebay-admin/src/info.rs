@@ -255,6 +255,46 @@ pub struct LossInfo {
     pub written_unix_s: u64,
 }
 
+/// What caches of other sizes would do for a volume, or for all of a pool.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct AdviceInfo {
+    /// Pool.
+    pub pool: String,
+    /// Volume; empty if it is about all of the pool.
+    pub volume: String,
+    /// How long ago the counting began, in seconds.
+    pub seen_s: u64,
+    /// Bytes read since then that may be cached.
+    pub read_bytes: u64,
+    /// What the cache can hold now.
+    pub capacity_bytes: u64,
+    /// Mean time of a read that the cache answered, in microseconds, since the start; `null` if
+    /// there was none.
+    pub read_hit_mean_us: Option<f64>,
+    /// The same of a read that needed the backing store.
+    pub read_miss_mean_us: Option<f64>,
+    /// By size, the smallest first; none as long as nothing was read.
+    pub sizes: Vec<AdviceSize>,
+}
+
+/// What a cache of one size would do.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct AdviceSize {
+    /// Its size, as a multiple of the present one.
+    pub times: f64,
+    /// What it can hold.
+    pub capacity_bytes: u64,
+    /// Share of the bytes read that it would have, in percent.
+    pub hit_pct: f64,
+    /// It would have so much or more: a cache of this size is not full yet.
+    pub is_lower_bound: bool,
+    /// Bytes of the sample that were read.
+    pub sampled_bytes: u64,
+    /// Mean time of a read, in microseconds, if hits and misses take as long as now; `null` as long
+    /// as one of them is not known.
+    pub read_mean_us: Option<f64>,
+}
+
 /// One tunable as it is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SettingInfo {

@@ -48,6 +48,7 @@ mod request;
 mod scrub;
 
 pub use api::config::*;
+pub use api::curve::{CURVE_EIGHTHS, CURVE_POINTS, CurvePoint, MissRatioCurve};
 pub use api::destage::{DestageReport, Drain, Limit};
 pub use api::lifecycle_error::LifecycleError;
 pub use api::open_error::OpenError;

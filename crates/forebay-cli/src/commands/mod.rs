@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod advise;
 mod alarms;
 mod answers;
 mod check;
@@ -82,6 +83,8 @@ pub(crate) enum Command {
     Ublk(ublk::Command),
     /// Show counters and latencies of a running volume
     Stats(stats::Options),
+    /// Tell whether a larger or smaller cache would help
+    Advise(advise::Options),
     /// Simulate crashes and faulty devices, and judge the engine
     Sim(sim::Options),
     /// Print a completion script for a shell
@@ -116,6 +119,7 @@ impl Command {
             Self::Salvage(options) => salvage::execute(&options),
             Self::Ublk(command) => ublk::execute(&command),
             Self::Stats(options) => stats::execute(&options),
+            Self::Advise(options) => advise::execute(&options),
             Self::Sim(options) => sim::execute(&options),
             Self::Completions(options) => completions::execute(&options, whole),
             Self::Man(options) => man::execute(&options, whole),

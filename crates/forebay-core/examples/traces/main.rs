@@ -8,7 +8,11 @@
 //! elsewhere, and for each column misses of reads in percent. Of the engine also bytes written to
 //! the cache for each that was filled or written, and which share of the missed blocks found no
 //! room; its misses are null on a device that is too small.
+//!
+//! `traces --curve SHARES FILE...` compares the miss-ratio curve of a cache with engines of the
+//! sizes that it speaks of.
 
+mod curve;
 mod exact;
 #[path = "../../tests/rig/mod.rs"]
 mod rig;
@@ -24,13 +28,16 @@ const POLICIES: [(&str, ReclaimPolicy); 3] =
     [("fifo", ReclaimPolicy::Fifo), ("lru", ReclaimPolicy::Lru), ("s3fifo", ReclaimPolicy::S3Fifo)];
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).peekable();
+    let curve = arguments.next_if(|argument| argument == "--curve").is_some();
     let shares: Option<Vec<u64>> = arguments
         .next()
         .and_then(|list| list.split(',').map(|share| share.parse().ok().filter(|pct| *pct > 0)).collect());
     let files: Vec<String> = arguments.collect();
     let Some(shares) = shares.filter(|_| !files.is_empty()) else {
-        eprintln!("traces: usage: traces SHARES FILE..., with shares of the footprint in percent: 10,40");
+        eprintln!(
+            "traces: usage: traces [--curve] SHARES FILE..., with shares of the footprint in percent: 10,40"
+        );
         return ExitCode::from(2);
     };
     for (number, file) in files.iter().enumerate() {
@@ -41,7 +48,10 @@ fn main() -> ExitCode {
                 return ExitCode::FAILURE;
             }
         };
-        for share in &shares {
+        for share in shares.iter().filter(|_| curve) {
+            curve::print(number, *share, &trace);
+        }
+        for share in shares.iter().filter(|_| !curve) {
             println!("{{\"trace\": {number}, \"share_pct\": {share}, {}}}", row(*share, &trace));
         }
     }
@@ -74,12 +84,7 @@ fn row(share: u64, trace: &Trace) -> String {
 /// What the engine makes of a trace, on a device of so many blocks.
 fn played(policy: ReclaimPolicy, blocks: u64, trace: &Trace) -> String {
     let pool = PoolSettings { reclaim_policy: policy, ..PoolSettings::default() };
-    let mut rig = Rig::on_device(blocks * 4096, trace.end, &[VolumeSettings::default()], pool);
-    for request in &trace.requests {
-        let kind = if request.writes { RequestKind::Write { fua: false } } else { RequestKind::Read };
-        rig.request(0, kind, request.first, request.blocks, Treatment::Cache);
-    }
-    let stats = rig.engine.stats();
+    let stats = replayed(pool, blocks, trace, None).engine.stats();
     let misses = stats.read_miss_blocks;
     let asked = stats.written_bytes + stats.filled_blocks * 4096;
     let pct = |part: u64, whole: u64| part as f64 * 100.0 / whole.max(1) as f64;
@@ -89,4 +94,15 @@ fn played(policy: ReclaimPolicy, blocks: u64, trace: &Trace) -> String {
         stats.cache_written_bytes as f64 / asked.max(1) as f64,
         pct(stats.fill_no_room_blocks, misses)
     )
+}
+
+/// The engine after a trace, on a device of so many blocks, with so many requests in flight.
+fn replayed(pool: PoolSettings, blocks: u64, trace: &Trace, depth: Option<u64>) -> Rig {
+    let mut rig = Rig::on_device(blocks * 4096, trace.end, &[VolumeSettings::default()], pool);
+    rig.depth = depth.unwrap_or(rig.depth);
+    for request in &trace.requests {
+        let kind = if request.writes { RequestKind::Write { fua: false } } else { RequestKind::Read };
+        rig.request(0, kind, request.first, request.blocks, Treatment::Cache);
+    }
+    rig
 }

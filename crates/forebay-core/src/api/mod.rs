@@ -6,6 +6,7 @@
 //! batching are decided here, so that the owner only translates.
 
 pub mod config;
+pub mod curve;
 pub(crate) mod destage;
 pub(crate) mod lifecycle_error;
 pub(crate) mod open_error;

@@ -7,6 +7,7 @@ pub(crate) mod blank;
 pub(crate) mod counters;
 pub(crate) mod counting;
 pub(crate) mod coverage;
+pub(crate) mod curve;
 pub(crate) mod events;
 pub(crate) mod failure;
 pub(crate) mod fills;
@@ -36,6 +37,7 @@ use crate::api::{Action, Device, Nanos, Notice, OpId, REQUEST_BYTES_MAX, Request
 use crate::base::slab::Slab;
 use crate::context::counters::Counters;
 use crate::context::coverage::{CoverageMark, CoverageMarks};
+use crate::context::curve::Curve;
 use crate::context::events::Event;
 use crate::context::failure::{CacheFailure, ReadRetry};
 use crate::context::fills::Fills;
@@ -98,6 +100,8 @@ pub(crate) struct Context {
     pub(crate) log: Log,
     pub(crate) fills: Fills,
     pub(crate) ghosts: Ghosts,
+    /// What caches of other sizes would miss.
+    pub(crate) curve: Curve,
     /// Where superblock copies lie that differ from the one in effect, and what belongs there, in
     /// the order in which they are mended.
     pub(crate) stale_superblocks: Vec<(u64, Vec<u8>)>,
@@ -154,6 +158,7 @@ impl Context {
             log: Log::new(),
             fills: Fills::default(),
             ghosts: Ghosts::new(),
+            curve: Curve::new(),
             stale_superblocks: Vec::new(),
             order_waiters: Vec::new(),
             reclaim_wants_destage: false,

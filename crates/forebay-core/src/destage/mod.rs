@@ -565,6 +565,7 @@ impl Destager {
                     }
                     cx.map.set_state(slot, BlockState::Destaged);
                     cx.add_mark(slot);
+                    cx.model_cleaned(slot);
                     blocks += 1;
                 }
                 cx.map.unpin(slot);

@@ -1,6 +1,7 @@
 //! Questions that the engine answers about itself.
 
 use crate::api::config::CacheMark;
+use crate::api::curve::MissRatioCurve;
 use crate::api::destage::DestageReport;
 use crate::api::settings::{PoolSettings, ReclaimPolicy, VolumeSettings};
 use crate::api::stats::Stats;
@@ -48,8 +49,10 @@ impl Engine {
         stats.free_segments = self.cx.free_segments() as u64;
         stats.segments = u64::from(self.cx.segments_counted(self.cx.map.segments.len() as u32));
         stats.pinned_blocks = self.cx.map.pinned_blocks();
-        stats.index_memory_bytes =
-            (self.cx.map.memory_bytes() + self.requests.memory_bytes() + self.cx.ghosts.bytes()) as u64;
+        stats.index_memory_bytes = (self.cx.map.memory_bytes()
+            + self.requests.memory_bytes()
+            + self.cx.ghosts.bytes()
+            + self.cx.curve.bytes()) as u64;
         stats.requests_in_flight = self.cx.reqs.len() as u64;
         stats
     }
@@ -251,6 +254,19 @@ impl Engine {
     #[must_use]
     pub fn uuid(&self) -> forebay_format::CacheUuid {
         self.cx.superblock.uuid
+    }
+
+    /// What caches of other sizes would have missed, of a volume or of all: in this hour and the
+    /// `hours` before it, at most 23.
+    #[must_use]
+    pub fn miss_ratio_curve(&self, volume: Option<VolumeId>, hours: u64) -> MissRatioCurve {
+        self.cx.curve.report(volume, hours, self.cx.now)
+    }
+
+    /// Bytes allocated for [`Engine::miss_ratio_curve`]; they are in [`Stats::index_memory_bytes`].
+    #[must_use]
+    pub fn curve_memory_bytes(&self) -> usize {
+        self.cx.curve.bytes()
     }
 
     /// How far the cache has come, for a record outside of its device

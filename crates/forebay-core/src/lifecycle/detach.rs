@@ -217,6 +217,7 @@ impl Detaching {
         cx.volume_table.retain(|entry| entry.id != id);
         cx.forget_order(id);
         cx.ghosts.volume_gone(id);
+        cx.curve.volume_gone(id);
         cx.tell(Event::VolumeLeft { volume: id, goes: true });
         if fault::planted(PlantedBug::ReuseVolumeEarly) {
             cx.notice(Notice::Detached { volume: id });

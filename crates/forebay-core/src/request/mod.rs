@@ -23,6 +23,7 @@ impl Requests {
     #[inline(always)]
     pub(crate) fn take(&mut self, cx: &mut Context, request: Request<'_>) {
         let req = self.take_in(cx, request);
+        cx.model_use(req);
         match cx.reqs.get(req).kind {
             RequestKind::Read | RequestKind::Prefetch => self.start_read(cx, req),
             RequestKind::Flush => cx.start_flush(req),

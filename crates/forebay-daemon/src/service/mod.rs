@@ -15,6 +15,7 @@
 //! are), `event_bridge` (what pools report becomes events and alarms).
 
 mod absent;
+mod advice;
 mod closed;
 mod event_bridge;
 mod handover;
@@ -33,8 +34,8 @@ mod work;
 use forebay_admin::events::{AlarmKey, EventKind, Hub};
 use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use forebay_admin::{
-    Admin, AdminError, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo, OpenHow, PoolInfo,
-    PoolRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest, SettingInfo, SettingsDone,
+    Admin, AdminError, AdviceInfo, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo, OpenHow,
+    PoolInfo, PoolRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest, SettingInfo, SettingsDone,
     SettingsRequest, ShrinkRequest, Target, UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeRequest,
 };
 use forebay_config::rules::RuleSet;
@@ -255,6 +256,10 @@ impl Admin for Service {
 
     fn losses(&self, name: &str) -> Result<Vec<LossInfo>, AdminError> {
         self.losses_of(name)
+    }
+
+    fn advise(&self, target: Target<'_>, hours: u64) -> Result<AdviceInfo, AdminError> {
+        self.advice(target, hours)
     }
 
     fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, AdminError> {

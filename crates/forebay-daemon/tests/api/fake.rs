@@ -369,6 +369,34 @@ impl Admin for Fake {
             .map(|_| vec![LossInfo { offset_bytes: 4096, bytes: 512, written_unix_s: 1_700_000_000 }])
     }
 
+    fn advise(&self, target: Target<'_>, hours: u64) -> Result<AdviceInfo, AdminError> {
+        let (pool, volume) = match target {
+            Target::Pool(name) => {
+                self.lock().pool(name)?;
+                (name.to_owned(), String::new())
+            }
+            Target::Volume(name) => (self.lock().volume(name)?.info.pool.clone(), name.to_owned()),
+        };
+        let size = AdviceSize {
+            times: 2.0,
+            capacity_bytes: 2 << 30,
+            hit_pct: 97.5,
+            is_lower_bound: true,
+            sampled_bytes: 1 << 20,
+            read_mean_us: None,
+        };
+        Ok(AdviceInfo {
+            pool,
+            volume,
+            seen_s: hours.min(23) * 3600,
+            read_bytes: 1 << 30,
+            capacity_bytes: 1 << 30,
+            read_hit_mean_us: Some(80.5),
+            read_miss_mean_us: None,
+            sizes: vec![size],
+        })
+    }
+
     fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, AdminError> {
         let mut state = self.lock();
         name(&request.name, state.volumes.contains_key(&request.name), state.volumes.len())?;

@@ -131,6 +131,9 @@ impl Admin for Fake {
             files: Vec::new(),
         })
     }
+    fn advise(&self, _: Target<'_>, _: u64) -> Result<AdviceInfo, AdminError> {
+        unused()
+    }
     fn losses(&self, _: &str) -> Result<Vec<LossInfo>, AdminError> {
         unused()
     }

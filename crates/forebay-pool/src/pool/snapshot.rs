@@ -5,12 +5,15 @@ use crate::engine_io::Timed;
 use crate::loss_record::LossRecord;
 use crate::meter::{About, Counters, DirtyAge, MemberState, Snapshot, TimedPath};
 use forebay_admin::{FileInfo, VolumeState};
-use forebay_core::{DestageReport, Device, Engine, MirrorState, Nanos, VolumeSettings, VolumeStats};
+use forebay_core::{
+    DestageReport, Device, Engine, MirrorState, MissRatioCurve, Nanos, VolumeSettings, VolumeStats,
+};
 use forebay_format::VolumeId;
 use forebay_io::ReactorStats;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A volume just now.
 #[derive(Clone, Debug)]
@@ -182,6 +185,14 @@ impl Pool {
             all.extend(self.volume_statistics(VolumeId(at as u16), now));
         }
         all
+    }
+
+    /// What caches of other sizes would have missed, of a volume or of the whole pool, in this hour
+    /// and the `hours` before it; and how long ago the counting began.
+    pub fn miss_ratio_curve(&self, volume: Option<VolumeId>, hours: u64) -> (MissRatioCurve, Duration) {
+        let curve = self.engine.miss_ratio_curve(volume, hours);
+        let seen = Duration::from_nanos(self.io.now().saturating_sub(curve.since));
+        (curve, seen)
     }
 
     fn pool_counters(&self) -> Counters {

@@ -1,6 +1,7 @@
 //! Every path of the API: what it is, what it takes, what it answers. A handler checks nothing that
 //! `extract` can check and decides nothing: it calls [`Admin`] and gives the answer a status.
 
+mod advice;
 mod daemon;
 pub(super) mod events;
 mod jobs;
@@ -104,6 +105,8 @@ fn documented() -> OpenApiRouter<Context> {
         .routes(routes!(stats::stats))
         .routes(routes!(stats::volume_stats))
         .routes(routes!(stats::metrics))
+        .routes(routes!(advice::pool_advice))
+        .routes(routes!(advice::volume_advice))
 }
 
 /// What the routes say of themselves.

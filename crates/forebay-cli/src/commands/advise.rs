@@ -1,0 +1,152 @@
+//! `forebay advise`: would a larger cache help?
+
+use forebay_admin::{AdviceInfo, AdviceSize};
+
+use super::answers::print;
+use crate::client::{Admin, escaped};
+use crate::failure::Failure;
+use crate::screen::{self, harmless};
+
+/// With fewer blocks of the sample a figure is not worth printing: one of a hundred is a percent.
+const SAMPLE_MIN_BYTES: u64 = 100 * 4096;
+/// Characters of the longest bar.
+const BAR: f64 = 20.0;
+
+/// Options of `forebay advise`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The daemon keeps caches of other sizes in miniature. They see a sample of the blocks that clients use, under the
+settings of now, and hold no data. What is said is of the time that they have seen, and begins anew with the daemon.
+Examples:
+  forebay advise db
+  forebay advise --pool fast --hours 1
+  forebay advise db --json")]
+pub(crate) struct Options {
+    /// Volume
+    #[arg(required_unless_present = "pool", conflicts_with = "pool")]
+    volume: Option<String>,
+    /// All of this pool
+    #[arg(long, value_name = "POOL")]
+    pool: Option<String>,
+    /// Only this hour and so many before it
+    #[arg(long, value_name = "HOURS", value_parser = clap::value_parser!(u64).range(..24))]
+    hours: Option<u64>,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+/// Says what other sizes would do.
+pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
+    let target = match (&options.pool, &options.volume) {
+        (Some(pool), _) => format!("pools/{}", escaped(pool)),
+        (None, volume) => format!("volumes/{}", escaped(volume.as_deref().unwrap_or_default())),
+    };
+    let time = options.hours.map_or_else(String::new, |hours| format!("?hours={hours}"));
+    let answer = options.admin.client().get(&format!("/v1/{target}/advice{time}"))?;
+    print(&options.admin, &answer, words)
+}
+
+fn words(advice: &AdviceInfo) -> String {
+    let whose = match advice.volume.as_str() {
+        "" => format!("pool {}", harmless(&advice.pool)),
+        volume => format!("volume {} of pool {}", harmless(volume), harmless(&advice.pool)),
+    };
+    let seen = format!("{} read in {}", screen::bytes(advice.read_bytes), screen::uptime(advice.seen_s));
+    let known: Vec<&AdviceSize> =
+        advice.sizes.iter().filter(|size| size.sampled_bytes >= SAMPLE_MIN_BYTES).collect();
+    let Some(now) = known.iter().find(|size| size.times == 1.0) else {
+        return format!("{whose}: {seen}. That is too little to say anything; ask again later.\n");
+    };
+    let mut text = format!("{whose}: {seen}\n");
+    for (name, times) in [("twice", 2.0), ("half", 0.5)] {
+        if let Some(size) = known.iter().find(|size| size.times == times) {
+            text += &format!("{}\n", sentence(name, now, size));
+        }
+    }
+    text += &format!("{}\n", table(&known));
+    if known.iter().any(|size| size.is_lower_bound) {
+        text += "+: so much or more; a cache of this size would not be full yet\n";
+    }
+    text
+}
+
+/// What a size would bring, in one line.
+fn sentence(name: &str, now: &AdviceSize, size: &AdviceSize) -> String {
+    let more = if size.is_lower_bound { "+" } else { "" };
+    let time = now.read_mean_us.zip(size.read_mean_us).map_or_else(String::new, |(before, after)| {
+        format!(", a read {} -> {}", microseconds(before), microseconds(after))
+    });
+    format!(
+        "{name} the cache ({}): hits {:.1} -> {:.1} %{more}{time}",
+        screen::bytes(size.capacity_bytes),
+        now.hit_pct,
+        size.hit_pct
+    )
+}
+
+fn microseconds(us: f64) -> String {
+    screen::nanos((us * 1000.0) as u64)
+}
+
+fn table(sizes: &[&AdviceSize]) -> comfy_table::Table {
+    let mut table = screen::table(&["size", "cache", "hits", "mean read", ""], &[0, 1, 2, 3]);
+    for size in sizes {
+        let bound = if size.is_lower_bound { "+" } else { " " };
+        let mark = if size.times == 1.0 { "now" } else { "" };
+        table.add_row([
+            format!("{mark} x{}", size.times),
+            screen::bytes(size.capacity_bytes),
+            format!("{:.1} %{bound}", size.hit_pct),
+            size.read_mean_us.map_or_else(|| "-".into(), microseconds),
+            "#".repeat((size.hit_pct / 100.0 * BAR).round() as usize),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn advice(sampled_bytes: u64) -> AdviceInfo {
+        let size = |times: f64| AdviceSize {
+            times,
+            capacity_bytes: (times * 1e9) as u64,
+            hit_pct: 100.0 - 10.0 / times.max(0.2),
+            is_lower_bound: times > 4.0,
+            sampled_bytes,
+            read_mean_us: Some(80.0 + 600.0 / times),
+        };
+        let sizes = [0.25, 0.375, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0].map(size).into();
+        let (pool, volume) = ("fast".into(), "db".into());
+        let (hit, miss) = (Some(80.0), Some(6000.0));
+        AdviceInfo {
+            pool,
+            volume,
+            seen_s: 7980,
+            read_bytes: 15 << 30,
+            capacity_bytes: 1_000_000_000,
+            read_hit_mean_us: hit,
+            read_miss_mean_us: miss,
+            sizes,
+        }
+    }
+
+    #[test]
+    fn it_says_what_twice_the_cache_would_bring_and_fits_a_terminal() {
+        let text = words(&advice(1 << 30));
+        assert!(text.starts_with("volume db of pool fast: 15.0 GiB read in 2h 13m 00s\n"), "{text}");
+        assert!(
+            text.contains("\ntwice the cache (1.9 GiB): hits 90.0 -> 95.0 %, a read 680 µs -> 380 µs\n"),
+            "{text}"
+        );
+        assert!(text.contains("98.8 %+") && text.contains("\n+: so much or more"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+
+    #[test]
+    fn it_says_nothing_of_a_small_sample() {
+        let text = words(&advice(4096));
+        assert!(text.contains("too little") && !text.contains("twice"), "{text}");
+    }
+}

@@ -1,0 +1,356 @@
+//! A cache in miniature: what the policy that runs would keep of a sample of the blocks.
+//!
+//! It holds no data, only which blocks of the sample would be cached, in the order in which they
+//! would lie in the log. Of the real cache it has what decides hits: room is counted in slots, so
+//! that what is overwritten takes room until it is reclaimed; there is compaction while little
+//! counts; new blocks are on probation under `S3Fifo`, whose share follows what comes back, with
+//! the ghosts of the real cache ([`Ghosts`]); dirty blocks are not evicted, and are as many as may be; what is moved because
+//! it was hit has a budget; admission may ask for a second access. Segments are one slot long: of a
+//! sample, few blocks are of one segment. Not modelled: pins (a pin counts as a hit), shares of
+//! volumes, fills that find no memory.
+//!
+//! A block is known by 32 bits of its hash. Of 3,072 blocks some pair has the same ones once in a
+//! thousand caches.
+
+use crate::api::settings::{Admission, Priority, ReclaimPolicy};
+use crate::context::ghosts::{Ghosts, WHOLE};
+use crate::map::recent::Recent;
+use crate::map::segment::Key;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Blocks that one insertion may move, of as many slots: with a sample this small all of them may
+/// be hit, or dirty.
+const MOVES_MAX_ONE_IN: u32 = 64;
+
+/// Victims that share a budget of what is moved because it was hit, as the blocks of a segment do.
+const GROUP: u32 = 32;
+
+/// How the cache is run now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Rules {
+    pub(crate) policy: ReclaimPolicy,
+    /// Share of victims kept because they were hit, percent.
+    pub(crate) survivors_max_pct: u32,
+    /// Most blocks that are dirty, percent: what is above is written back at once.
+    pub(crate) dirty_limit_pct: u32,
+    /// What returns goes straight to the survivors.
+    pub(crate) returns_survive: bool,
+    /// Of the volume that is used now.
+    pub(crate) admission: Admission,
+    /// Of the volume that is used now.
+    pub(crate) priority: Priority,
+}
+
+/// What a client does with a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Use {
+    /// It is read, and cached if it was missed. `wanted`: without being asked twice.
+    Read { wanted: bool },
+    /// It is written to the cache first.
+    WriteBack,
+    /// It is written to the backing store first, and a copy to the cache.
+    WriteThrough { wanted: bool },
+    /// It is written past the cache, which has it no longer.
+    WritePast,
+}
+
+const HIT: u32 = 1 << 31;
+const DIRTY: u32 = 1 << 30;
+const MAIN: u32 = 1 << 29;
+const PRIORITY: u32 = 3 << 27;
+const PRIORITY_SHIFT: u32 = 27;
+const PLACE: u32 = (1 << 27) - 1;
+
+/// Which blocks are cached: an open table of the lower half of a word for the block, and of the
+/// upper half for what is known of it. Zero is no entry.
+#[derive(Debug)]
+struct Entries {
+    table: Box<[u64]>,
+    len: u32,
+    dirty: u32,
+}
+
+impl Entries {
+    fn new(slots: u32) -> Self {
+        // One is always free: there a search ends.
+        let size = (slots * 4 / 3).max(slots + 1).next_power_of_two() as usize;
+        Self { table: vec![0; size].into(), len: 0, dirty: 0 }
+    }
+
+    /// Where a block is, or where it would be.
+    fn find(&self, print: u32) -> (usize, bool) {
+        let mask = self.table.len() - 1;
+        let mut at = print.wrapping_mul(0x9e37_79b1) as usize & mask;
+        while self.table[at] != 0 {
+            if self.table[at] as u32 == print {
+                return (at, true);
+            }
+            at = (at + 1) & mask;
+        }
+        (at, false)
+    }
+
+    fn get(&self, print: u32) -> Option<u32> {
+        let (at, found) = self.find(print);
+        found.then(|| (self.table[at] >> 32) as u32)
+    }
+
+    fn set(&mut self, print: u32, known: u32) {
+        let (at, found) = self.find(print);
+        self.len += u32::from(!found);
+        self.dirty -= u32::from((self.table[at] >> 32) as u32 & DIRTY != 0);
+        self.dirty += u32::from(known & DIRTY != 0);
+        self.table[at] = u64::from(known) << 32 | u64::from(print);
+    }
+
+    /// Takes a block out, and moves up what lies behind it (Knuth, volume 3, algorithm R).
+    fn remove(&mut self, print: u32) {
+        let (mut hole, found) = self.find(print);
+        if !found {
+            return;
+        }
+        self.len -= 1;
+        self.dirty -= u32::from((self.table[hole] >> 32) as u32 & DIRTY != 0);
+        let mask = self.table.len() - 1;
+        let mut at = hole;
+        loop {
+            at = (at + 1) & mask;
+            if self.table[at] == 0 {
+                break;
+            }
+            let home = (self.table[at] as u32).wrapping_mul(0x9e37_79b1) as usize & mask;
+            if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
+                self.table[hole] = self.table[at];
+                hole = at;
+            }
+        }
+        self.table[hole] = 0;
+    }
+}
+
+/// Blocks in the order in which they lie in the log. One that was written again, or is gone, is
+/// still here: it takes room until its turn comes.
+#[derive(Debug, Default)]
+struct Queue {
+    prints: VecDeque<u32>,
+    /// Number of the first.
+    first: u32,
+}
+
+impl Queue {
+    /// Adds a block; gives its number.
+    fn push(&mut self, print: u32) -> u32 {
+        self.prints.push_back(print);
+        self.first.wrapping_add(self.prints.len() as u32 - 1) & PLACE
+    }
+
+    fn pop(&mut self) -> Option<(u32, u32)> {
+        let print = self.prints.pop_front()?;
+        let place = self.first;
+        self.first = self.first.wrapping_add(1) & PLACE;
+        Some((print, place))
+    }
+}
+
+/// See the top of the file.
+#[derive(Debug)]
+pub(crate) struct Miniature {
+    slots: u32,
+    entries: Entries,
+    /// Probation and main. Only `S3Fifo` uses the second.
+    queues: [Queue; 2],
+    ghosts: Ghosts,
+    missed: Option<Recent>,
+    /// Victims of this group, and what was kept of them because it was hit.
+    group: (u32, u32),
+    /// Something had to give way: until then it had room for more than it was asked for.
+    pub(crate) has_evicted: bool,
+}
+
+impl Miniature {
+    /// A cache of so many slots.
+    pub(crate) fn new(slots: u32) -> Self {
+        Self {
+            slots,
+            entries: Entries::new(slots),
+            queues: [Queue::default(), Queue::default()],
+            ghosts: Ghosts::new(),
+            missed: None,
+            group: (0, 0),
+            has_evicted: false,
+        }
+    }
+
+    /// Bytes allocated.
+    pub(crate) fn bytes(&self) -> usize {
+        let queues: usize = self.queues.iter().map(|queue| queue.prints.capacity() * 4).sum();
+        let missed = self.missed.as_ref().map_or(0, Recent::bytes);
+        self.entries.table.len() * 8 + queues + self.ghosts.bytes() + missed
+    }
+
+    /// A block of the sample is used; true if it was cached.
+    pub(crate) fn access(&mut self, rules: &Rules, print: u32, what: Use) -> bool {
+        let known = self.entries.get(print);
+        match (what, known) {
+            (Use::Read { .. }, Some(known)) => self.entries.set(print, known | HIT),
+            (Use::Read { wanted }, None) => {
+                if self.admits(rules, print, wanted) {
+                    let main = self.returns(rules, print) && rules.returns_survive;
+                    self.insert(rules, print, if main { MAIN } else { 0 });
+                }
+            }
+            (Use::WriteBack, _) => {
+                let hit = known.is_some() || self.returns(rules, print);
+                self.insert(rules, print, DIRTY | if hit { HIT } else { 0 });
+            }
+            (Use::WriteThrough { wanted }, _) => {
+                // What it replaces has left, so that the copy has proved nothing.
+                self.entries.remove(print);
+                if self.admits(rules, print, wanted || known.is_some()) {
+                    self.insert(rules, print, 0);
+                }
+            }
+            (Use::WritePast, _) => self.entries.remove(print),
+        }
+        known.is_some()
+    }
+
+    /// The block has been written back.
+    pub(crate) fn cleaned(&mut self, print: u32) {
+        if let Some(known) = self.entries.get(print) {
+            self.entries.set(print, known & !DIRTY);
+        }
+    }
+
+    fn admits(&mut self, rules: &Rules, print: u32, wanted: bool) -> bool {
+        let key = Key(u64::from(print));
+        match rules.admission {
+            _ if wanted => true,
+            Admission::Always => true,
+            Admission::Never => false,
+            Admission::SecondAccess => {
+                let missed = Recent::sized(&mut self.missed, u64::from(self.slots));
+                let known = missed.take(key) || self.ghosts.knows(key);
+                if !known {
+                    missed.note(key);
+                }
+                known
+            }
+        }
+    }
+
+    fn returns(&mut self, rules: &Rules, print: u32) -> bool {
+        rules.policy == ReclaimPolicy::S3Fifo
+            && self.ghosts.returns(Key(u64::from(print)), u64::from(self.slots))
+    }
+
+    fn used(&self) -> u32 {
+        self.queues.iter().map(|queue| queue.prints.len() as u32).sum()
+    }
+
+    /// Puts a block at the end of the log.
+    fn insert(&mut self, rules: &Rules, print: u32, flags: u32) {
+        self.make_room(rules);
+        self.append(print, flags | (rules.priority as u32) << PRIORITY_SHIFT);
+    }
+
+    fn append(&mut self, print: u32, known: u32) {
+        let place = self.queues[usize::from(known & MAIN != 0)].push(print);
+        self.entries.set(print, known & !PLACE | place);
+    }
+
+    fn make_room(&mut self, rules: &Rules) {
+        let room_pct = (rules.survivors_max_pct + 5).min(100);
+        // So much does not count that all of it is worth moving.
+        if self.used() >= self.slots
+            && u64::from(self.entries.len) * 100 < u64::from(self.slots) * u64::from(room_pct)
+        {
+            self.compact();
+        }
+        let mut moved = 0;
+        while self.used() >= self.slots {
+            let Some(queue) = self.queue_to_serve(rules) else { return };
+            moved += u32::from(self.give_way(rules, queue, moved <= self.slots / MOVES_MAX_ONE_IN));
+        }
+    }
+
+    /// What does not count gives its room back.
+    fn compact(&mut self) {
+        for queue in 0..2 {
+            let old = &mut self.queues[queue];
+            let prints: Vec<(u32, u32)> = core::iter::from_fn(|| old.pop()).collect();
+            for (print, place) in prints {
+                if let Some(known) = self.current(queue, print, place) {
+                    self.append(print, known);
+                }
+            }
+        }
+    }
+
+    /// What is known of a block, if this is where it lies.
+    fn current(&self, queue: usize, print: u32, place: u32) -> Option<u32> {
+        let here = |known: &u32| known & PLACE == place && usize::from(known & MAIN != 0) == queue;
+        self.entries.get(print).filter(here)
+    }
+
+    /// What is known of the next victim of a queue.
+    fn next(&self, queue: usize) -> Option<u32> {
+        let lies = &self.queues[queue];
+        lies.prints.front().and_then(|print| self.current(queue, *print, lies.first))
+    }
+
+    /// Probation if it is too large and the next of it is not dirty, else main.
+    fn queue_to_serve(&self, rules: &Rules) -> Option<usize> {
+        let len = [0, 1].map(|queue: usize| self.queues[queue].prints.len() as u64);
+        let queue = match rules.policy {
+            _ if len == [0, 0] => return None,
+            _ if len[1] == 0 => 0,
+            _ if len[0] == 0 => 1,
+            ReclaimPolicy::S3Fifo => {
+                let share = u128::from(len[0] + len[1]) * u128::from(self.ghosts.probation_share());
+                let is_large = u128::from(len[0]) > (share / u128::from(WHOLE)).max(1);
+                let dirty = |queue| self.next(queue).is_some_and(|known| known & DIRTY != 0);
+                usize::from(!is_large || dirty(0) && !dirty(1))
+            }
+            // Survivors of a policy that ran before.
+            ReclaimPolicy::Fifo | ReclaimPolicy::Lru => 1,
+        };
+        Some(queue)
+    }
+
+    /// The next of a queue gives way, or is moved: then it is true.
+    fn give_way(&mut self, rules: &Rules, queue: usize, may_move: bool) -> bool {
+        let Some((print, place)) = self.queues[queue].pop() else { return false };
+        let Some(known) = self.current(queue, print, place) else { return false };
+        if self.group.0 == GROUP {
+            self.group = (0, 0);
+        }
+        self.group.0 += 1;
+        let main = if rules.policy == ReclaimPolicy::S3Fifo { MAIN } else { 0 };
+        let hit = known & HIT != 0 && rules.policy != ReclaimPolicy::Fifo;
+        let second_chance = match (known & PRIORITY) >> PRIORITY_SHIFT {
+            low if low == Priority::Low as u32 => false,
+            high if high == Priority::High as u32 => hit || queue == 0,
+            _ => hit,
+        };
+        let in_budget = self.group.1 * 100 < GROUP * rules.survivors_max_pct;
+        let survives = second_chance && in_budget;
+        let dirty = known & DIRTY != 0
+            && u64::from(self.entries.dirty) * 100
+                <= u64::from(self.slots) * u64::from(rules.dirty_limit_pct);
+        if may_move && (dirty || survives) {
+            self.group.1 += u32::from(!dirty);
+            self.append(print, known & !HIT & !MAIN | main);
+            return true;
+        }
+        self.entries.remove(print);
+        self.has_evicted = true;
+        if rules.policy == ReclaimPolicy::S3Fifo {
+            self.ghosts.note(Key(u64::from(print)), queue == 0, u64::from(self.slots));
+        }
+        false
+    }
+}
