@@ -43,8 +43,9 @@ new_root() {
     mount --bind "$T" "$R$T"
     rm -f "$R/usr/bin/systemctl"
     install -m 755 "$E2E/systemctl-stand-in" "$R/usr/bin/systemctl"
+    install -m 644 "$E2E/service_manager.py" "$R/run/"
 }
 
 # In front of a command in the background: its process is then the job.
-IN_ROOT=(chroot "$R" env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LC_ALL=C)
+IN_ROOT=(chroot "$R" env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8)
 in_root() { "${IN_ROOT[@]}" "$@"; }
