@@ -34,7 +34,8 @@ dpkg-deb --fsys-tarfile "$DEB" | tar -t | sed -n -e 's/^\.//' -e '/[^/]$/p' | so
 } | sort | diff - "$T/in-deb" || fail "the Debian package has other files"
 installed -e 's,doc/forebay/LICENSE,licenses/forebay/LICENSE,' | diff - <(rpm -qp --nosignature -l "$RPM" | grep -v '^/etc/forebay$' | sort) ||
     fail "the RPM package has other files"
-rpm -qp --nosignature -c "$RPM" | grep -qx /etc/forebay/forebay.toml || fail "RPM would replace a configuration"
+rpm -qp --nosignature -c "$RPM" >"$T/rpm-config"
+grep -qx /etc/forebay/forebay.toml "$T/rpm-config" || fail "RPM would replace a configuration"
 
 say "lintian and rpmlint have nothing to say"
 lintian --allow-root --fail-on error,warning --tag-display-limit 0 "$DEB" || fail "lintian"
