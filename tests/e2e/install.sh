@@ -49,6 +49,7 @@ grep -q '^# mine' "$D/etc/forebay/forebay.toml" || fail "the configuration is no
 say "another prefix, which the unit knows; and what cannot be"
 install_as install /opt/forebay || { cat "$T/out"; fail "make install"; }
 grep -q '^ExecStart=/opt/forebay/bin/forebay serve' "$D/opt/forebay/lib/systemd/system/forebay.service" || fail "the unit starts something else"
+grep -q 'IMPORT{program}="/opt/forebay/bin/forebay inspect' "$D/opt/forebay/lib/udev/rules.d/61-forebay.rules" || fail "udev starts something else"
 refused 1 "no program at
 make build" env DESTDIR="$D" FOREBAY="$T/none" "$ROOT/scripts/install"
 refused 1 "no absolute path
