@@ -23,8 +23,8 @@ pub struct Signature {
     pub version: Option<u32>,
 }
 
-/// Looks for the signature of a cache: superblocks, or the headers of a further device of a cache on
-/// several ones. `read` fills the bytes from an offset, and says how many there were.
+/// Looks for the signature of a cache: superblocks, or the headers of a further device of a cache
+/// on several ones. `read` fills the bytes from an offset, and says how many there were.
 ///
 /// # Errors
 /// Those of `read`.
@@ -57,8 +57,8 @@ fn of_superblocks(blocks: &[Vec<u8>; 2]) -> Option<Signature> {
     }
 }
 
-/// What a copy that this program cannot use says of itself, if its checksum is right: one of a newer
-/// version, for instance.
+/// What a copy that this program cannot use says of itself, if its checksum is right: one of a
+/// newer version, for instance.
 fn identity(block: &[u8], copy: &Result<Superblock, FormatError>) -> Option<CacheUuid> {
     match copy {
         Err(FormatError::Checksum { .. }) => None,

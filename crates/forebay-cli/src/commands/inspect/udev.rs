@@ -2,11 +2,11 @@
 //! rule of udev reads it (packaging/61-forebay.rules).
 //!
 //! udev runs it for block devices of all kinds, empty drives and devices that are in use included.
-//! So it opens for reading only, without waiting for a medium, locks nothing, and has nothing to say
-//! of what is no cache.
+//! So it opens for reading only, without waiting for a medium, locks nothing, and has nothing to
+//! say of what is no cache.
 //!
-//! The names are those that udev's own prober (blkid) gives, because `lsblk` and others read them:
-//! <https://www.freedesktop.org/software/systemd/man/latest/udev.html>, libblkid's `udev` output.
+//! The names are those that udev's own prober gives (systemd, `src/udev/udev-builtin-blkid.c`),
+//! because `lsblk` and others read them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Result as IoResult};
@@ -60,8 +60,8 @@ fn read(file: &File, offset: u64, bytes: &mut [u8]) -> IoResult<usize> {
     Ok(there)
 }
 
-/// All devices of a cache have its identity. So this is a member of something, as of a RAID: nothing
-/// finds a device by it (`/dev/disk/by-uuid`).
+/// All devices of a cache have its identity. So this is a member of something, as of a RAID:
+/// nothing finds a device by it (`/dev/disk/by-uuid`).
 fn properties(found: &Signature) -> String {
     let mut text = "ID_FS_TYPE=forebay_cache\nID_FS_USAGE=raid\n".to_owned();
     if let Some(uuid) = found.uuid {
