@@ -1,5 +1,5 @@
 # `make demo` shows what Forebay does, `make test` checks everything, `make quick` what was changed. The first two install what is missing (see scripts/setup).
-.PHONY: demo test quick setup build install uninstall lint doc unit instructions e2e lab bench sim-long
+.PHONY: demo test quick setup build install uninstall deb rpm lint doc unit instructions e2e lab bench sim-long
 
 demo: setup
 	cargo build --release --locked -p forebay-cli
@@ -27,6 +27,13 @@ install:
 
 uninstall:
 	@scripts/install --remove
+
+# Packages of the program that is built, in target/packages. Debian's has the debug symbols beside it.
+deb: build
+	@scripts/package deb dbgsym
+
+rpm: build
+	@scripts/package rpm
 
 lint:
 	cargo fmt --all --check

@@ -22,6 +22,11 @@ impl Failure {
         Self { what: what.into(), hint: None, code: 1, not_found: false }
     }
 
+    /// The answer is no, and there is nothing to say about it: exit code 1.
+    pub(crate) fn silent() -> Self {
+        Self::new("")
+    }
+
     /// It was asked for in a wrong way: exit code 2.
     pub(crate) fn usage(what: impl Into<String>) -> Self {
         Self { code: 2, ..Self::new(what) }
@@ -50,6 +55,9 @@ impl Failure {
 
     /// Prints it and gives the exit code.
     pub(crate) fn report(&self) -> ExitCode {
+        if self.what.is_empty() {
+            return ExitCode::from(self.code);
+        }
         let paint = Paint::for_stderr();
         eprintln!("{} {}", paint.red("forebay:"), self.what);
         if let Some(hint) = &self.hint {

@@ -250,6 +250,39 @@ fn inspect_shows_what_is_there() {
 }
 
 #[test]
+fn udev_is_told_what_belongs_to_a_cache() {
+    let mut world = World::new();
+    world.start_and_write();
+    let ask = |path: &Path| {
+        let output = forebay(&["inspect", "--udev", text(path)]);
+        let said =
+            [output.stdout.clone(), output.stderr.clone()].map(|said| String::from_utf8(said).unwrap());
+        (code(&output), said)
+    };
+    // A daemon has it open.
+    let (code_in_use, [said, errors]) = ask(&world.path("cache"));
+    world.kill();
+    let report = json(&forebay(&["inspect", text(&world.path("cache")), "--json"]));
+    let uuid = report["superblocks"][0]["uuid"].as_str().unwrap();
+    let expected = format!(
+        "ID_FS_TYPE=forebay_cache\nID_FS_USAGE=raid\nID_FS_UUID={uuid}\nID_FS_UUID_ENC={uuid}\nID_FS_VERSION=1\n"
+    );
+    assert_eq!((code_in_use, said, errors), (0, expected, String::new()));
+    // Nothing is said of what is no cache, whatever it is.
+    let nothing = (1, [String::new(), String::new()]);
+    std::fs::write(world.path("short"), "short").unwrap();
+    for other in ["/dev/null", "/dev/zero", "/", "/proc/self/exe"].map(PathBuf::from) {
+        assert_eq!(ask(&other), nothing, "{}", other.display());
+    }
+    assert_eq!([ask(&world.path("short")), ask(&world.path("disk"))], [nothing.clone(), nothing]);
+    let (code_absent, [_, errors]) = ask(&world.path("absent"));
+    assert!(code_absent == 1 && errors.contains("absent: No such file"), "{errors}");
+    let cache = world.path("cache");
+    assert_eq!(code(&forebay(&["inspect", "--udev", text(&cache), text(&cache)])), 2);
+    assert_eq!(code(&forebay(&["inspect", "--udev", "--json", text(&cache)])), 2);
+}
+
+#[test]
 fn a_checkpoint_that_is_a_chain_is_shown_as_one() {
     let mut world = World::new();
     // So few that the window is not extended: an extension is of one checkpoint.

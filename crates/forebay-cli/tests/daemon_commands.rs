@@ -277,6 +277,10 @@ fn configuration_is_checked_without_a_daemon() {
     assert!(code == 1 && err.contains("bakcing") && !err.contains('\u{1b}'), "{err}");
     let (out, _, code) = run(&fake, &["config", "check", path, "--json"]);
     assert!(code == 1 && serde_json::from_str::<Value>(&out).unwrap()["errors"].as_u64() > Some(0), "{out}");
+    let (_, err, code) = run(&fake, &["config", "socket", path]);
+    assert!(code == 1 && err.contains("cannot be used") && err.contains("config check"), "{err}");
+    std::fs::write(&file, "[daemon]\nadmin_socket = \"/run/other.sock\"\n").unwrap();
+    assert_eq!(done(&fake, &["config", "socket", path]), "/run/other.sock\n");
     serde_json::from_str::<Value>(&done(&fake, &["config", "schema"])).unwrap();
     assert_eq!(run(&fake, &["config", "check", "/nowhere"]).2, 1);
 }
@@ -286,14 +290,16 @@ fn every_command_has_a_manual_page() {
     let fake = Fake::start();
     let folder = fake.folder.path().join("man");
     done(&fake, &["man", "--dir", folder.to_str().unwrap()]);
-    for page in ["forebay", "forebay-volume-attach", "forebay-flush", "forebay-rules-add", "forebay-top"] {
-        let text = std::fs::read_to_string(folder.join(format!("{page}.1"))).unwrap();
+    let commands = ["forebay", "forebay-volume-attach", "forebay-flush", "forebay-rules-add", "forebay-top"];
+    let commands = commands.map(|command| format!("man1/{command}.1"));
+    for page in commands.iter().map(String::as_str).chain(["man5/forebay.toml.5"]) {
+        let text = std::fs::read_to_string(folder.join(page)).unwrap();
         assert!(
             text.contains(".TH") && text.contains(".SH NAME") && text.contains(".SH SYNOPSIS"),
             "{page}: {text}"
         );
     }
-    let attach = std::fs::read_to_string(folder.join("forebay-volume-attach.1")).unwrap();
+    let attach = std::fs::read_to_string(folder.join("man1/forebay-volume-attach.1")).unwrap();
     assert!(attach.contains("backing") && attach.contains("Example"), "{attach}");
 }
 

@@ -13,7 +13,8 @@
 //! - `cache_spec`, `key_source`, `access_list`, `address_range`, `client_name`: values that several
 //!   sections have.
 //! - `mounts`, `mount_memory`: what FUSE files hide, and the memory that they need.
-//! - [`schema`], [`docs`]: JSON schema, example and tables, for people and editors.
+//! - [`schema`], [`docs`], [`manual`]: JSON schema, example, tables and manual page, for people and
+//!   editors.
 //!
 //! Invariants
 //! - A [`Config`] that [`parse`] gave contradicts itself nowhere: each name refers to something,
@@ -37,6 +38,7 @@ mod engine;
 pub mod file;
 mod key_source;
 pub mod keys;
+pub mod manual;
 pub mod model;
 pub mod mount_memory;
 pub mod mounts;

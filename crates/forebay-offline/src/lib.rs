@@ -7,6 +7,7 @@
 //!
 //! Which devices belong to a cache, for the daemon too:
 //! - [`device`]: what is on a device;
+//! - [`signature`]: whether a device belongs to a cache at all, for udev;
 //! - [`members`]: the further devices of a cache on several ones;
 //! - [`mirror_members`]: the two devices of a mirrored cache;
 //! - [`key`]: the key of an encrypted cache.
@@ -46,6 +47,7 @@ mod rebuild;
 mod refusal;
 pub mod salvage;
 mod scan;
+pub mod signature;
 mod space;
 pub mod verdict;
 

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use forebay_config::DaemonConfig;
+
 use crate::failure::{Failure, system};
 use crate::screen::{self, Paint};
 
@@ -17,6 +19,9 @@ pub(crate) enum Command {
     Schema,
     /// Print a file with every key, its default and what it does
     Example,
+    /// Print the admin socket that a configuration file names, for scripts: it is what --admin
+    /// takes
+    Socket(Socket),
 }
 
 #[derive(Debug, clap::Args)]
@@ -32,12 +37,22 @@ pub(crate) struct Check {
     json: bool,
 }
 
+#[derive(Debug, clap::Args)]
+pub(crate) struct Socket {
+    /// The file
+    #[arg(default_value = DEFAULT_FILE)]
+    file: PathBuf,
+}
+
 /// Checks, or prints.
 pub(crate) fn execute(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Check(options) => check(&options.file, options.json),
         Command::Schema => screen::print(&forebay_config::schema::text()),
         Command::Example => screen::print(&forebay_config::docs::example()),
+        Command::Socket(options) => {
+            screen::print(&format!("{}\n", daemon(&options.file)?.admin_socket.display()))
+        }
     }
 }
 
@@ -72,12 +87,20 @@ pub(super) fn check(file: &Path, json: bool) -> Result<(), Failure> {
 pub(super) fn state_dir(file: &Path) -> Result<PathBuf, Failure> {
     let hint =
         "`forebay config check FILE` says what is wrong with it; --state-dir DIR names the folder itself";
-    let text = read(file).map_err(|failure| failure.hint(hint))?;
+    daemon(file).map(|daemon| daemon.state_dir).map_err(|failure| failure.hint(hint))
+}
+
+/// The section of the daemon.
+fn daemon(file: &Path) -> Result<DaemonConfig, Failure> {
+    let text = read(file)?;
     let checked = forebay_config::parse(file, &text).map_err(|_| {
-        let what = format!("{}: cannot be used, so it is not known which state_dir it means", file.display());
-        Failure::new(what).hint(hint)
+        Failure::new(format!(
+            "{}: cannot be used, so it is not known what it says of the daemon",
+            file.display()
+        ))
+        .hint("`forebay config check FILE` says what is wrong with it")
     })?;
-    Ok(checked.config.daemon.state_dir)
+    Ok(checked.config.daemon)
 }
 
 fn read(file: &Path) -> Result<String, Failure> {

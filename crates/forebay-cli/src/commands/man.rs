@@ -1,4 +1,5 @@
-//! `forebay man`: manual pages, one for each command, from the definition of the command line.
+//! `forebay man`: manual pages, one for each command, from the definition of the command line, and
+//! one of the configuration file.
 
 use std::path::{Path, PathBuf};
 
@@ -9,20 +10,26 @@ use crate::screen;
 
 /// Options of `forebay man`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: forebay man --dir /usr/local/share/man/man1 && man forebay-volume-attach")]
+#[command(after_help = "Example: forebay man --dir /usr/local/share/man && man forebay-volume-attach")]
 pub(crate) struct Options {
-    /// Folder for the pages; it is made if it is not there
+    /// Folder for the folders man1 and man5 of the pages; all are made if they are not there
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 }
 
 /// Writes the pages.
 pub(crate) fn execute(options: &Options, whole: &clap::Command) -> Result<(), Failure> {
-    std::fs::create_dir_all(&options.dir).map_err(system(options.dir.display()))?;
+    let [commands, files] = ["man1", "man5"].map(|folder| options.dir.join(folder));
+    for folder in [&commands, &files] {
+        std::fs::create_dir_all(folder).map_err(system(folder.display()))?;
+    }
     let mut whole = whole.clone();
     whole.build();
-    let pages = write(&options.dir, &whole, "forebay")?;
-    screen::print(&format!("{pages} pages in {}\n", options.dir.display()))
+    let pages = write(&commands, &whole, "forebay")?;
+    let file = files.join("forebay.toml.5");
+    let page = forebay_config::manual::page(env!("CARGO_PKG_VERSION"));
+    std::fs::write(&file, page).map_err(system(file.display()))?;
+    screen::print(&format!("{} pages in {}\n", pages + 1, options.dir.display()))
 }
 
 /// Writes the page of a command and those of its subcommands; returns how many.

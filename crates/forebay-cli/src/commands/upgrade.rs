@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use forebay_admin::{DaemonInfo, UpgradeBegun, UpgradeInfo};
+use forebay_admin::{DaemonInfo, UpgradeBegun, UpgradeInfo, VolumeInfo};
 
-use crate::client::{self, Admin};
+use crate::client::{self, Admin, Client};
 use crate::failure::Failure;
 use crate::screen::{self, harmless};
 
@@ -21,6 +21,9 @@ pools, sockets and connections between two requests. If it cannot, the old daemo
 connect again. With files (fuse:) and virtual machines (vhost-user:) there is no upgrade; block devices (ublk:) wait
 meanwhile. See docs/operate/restart.md.")]
 pub(crate) struct Options {
+    /// Refuse if clients would be disconnected: those with TLS. Packages upgrade like this
+    #[arg(long)]
+    keep_clients: bool,
     #[command(flatten)]
     admin: Admin,
 }
@@ -28,6 +31,9 @@ pub(crate) struct Options {
 /// Upgrades, and says how that ended.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let client = options.admin.client();
+    if options.keep_clients {
+        refuse_if_disconnecting(&client)?;
+    }
     let begun: UpgradeBegun = client::read(&client.post_nothing("/v1/upgrade")?)?;
     let until = Instant::now() + WITHIN;
     let both = [begun.from_pid, begun.pid];
@@ -76,6 +82,24 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     ))
 }
 
+/// A connection with TLS cannot be passed on. Which of a volume's clients have one is not told, so
+/// all clients of a volume with such an export count.
+fn refuse_if_disconnecting(client: &Client) -> Result<(), Failure> {
+    let volumes: Vec<VolumeInfo> = client::list(&client.get("/v1/volumes")?, "volumes")?;
+    match volumes.iter().find(|volume| may_be_disconnected(volume)) {
+        None => Ok(()),
+        Some(volume) => Err(Failure::new(format!(
+            "not upgraded: volume {} has clients and an export with TLS, and clients with TLS would be disconnected",
+            harmless(&volume.name)
+        ))
+        .hint("if they connect again by themselves: forebay upgrade")),
+    }
+}
+
+fn may_be_disconnected(volume: &VolumeInfo) -> bool {
+    volume.connections > 0 && volume.exports.iter().any(|export| export.starts_with("nbds"))
+}
+
 /// How the upgrade ended, if it has.
 fn ended(answer: &serde_json::Value, begun: &UpgradeBegun) -> Option<UpgradeInfo> {
     let daemon: DaemonInfo = client::read(answer).ok()?;
@@ -97,8 +121,29 @@ fn is_alive(pid: u32) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
-    use super::is_alive;
+    use super::{VolumeInfo, is_alive, may_be_disconnected};
+    use serde_json::json;
+
+    #[test]
+    fn clients_of_a_volume_with_tls_may_be_disconnected() {
+        let volume = |exports: &[&str], connections: u64| -> VolumeInfo {
+            serde_json::from_value(json!({
+                "name": "db", "pool": "fast", "state": "serving", "backing": "file:/d", "exports": exports,
+                "size_bytes": 1, "mode": "writeback", "cached_bytes": 0, "dirty_bytes": 0,
+                "oldest_dirty_age_ns": 0, "destage_limited_by": "", "ordered": false,
+                "connections": connections, "job": null,
+            }))
+            .unwrap()
+        };
+        let plain = "nbd+unix:///db?socket=/s";
+        for tls in ["nbds://0.0.0.0:10809/db?tls=lan", "nbds+unix:///db?socket=/t&tls=lan"] {
+            assert!(may_be_disconnected(&volume(&[plain, tls], 1)));
+            assert!(!may_be_disconnected(&volume(&[plain, tls], 0)));
+        }
+        assert!(!may_be_disconnected(&volume(&[plain, "ublk:7"], 3)));
+    }
 
     #[test]
     fn a_process_that_has_ended_is_not_alive_before_it_is_waited_for_either() {

@@ -2,6 +2,7 @@
 //! for something.
 
 mod show;
+mod udev;
 
 use std::path::PathBuf;
 
@@ -24,7 +25,8 @@ Examples:
   forebay inspect flash.img
   forebay inspect flash.img --segments
   forebay inspect flash0.img flash1.img      # a pool of two devices
-  forebay inspect flash.img --segment 17 --batches --json")]
+  forebay inspect flash.img --segment 17 --batches --json
+  forebay inspect --udev /dev/nvme0n1p4      # what udev notes of it, if it belongs to a cache; else exit code 1")]
 pub(crate) struct Options {
     /// Files or block devices of the cache: all of its pool, in any order; no daemon may have it
     /// open
@@ -39,6 +41,10 @@ pub(crate) struct Options {
     /// Every batch with its entries, of the segment asked for or of all in use
     #[arg(long)]
     batches: bool,
+    /// Only say whether a device belongs to a cache, in the words of udev; a daemon may have it
+    /// open
+    #[arg(long, conflicts_with_all = ["segments", "segment", "batches", "key_file", "json"])]
+    udev: bool,
     #[command(flatten)]
     key: KeyOption,
     /// Print JSON
@@ -48,6 +54,9 @@ pub(crate) struct Options {
 
 /// Prints a cache.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
+    if options.udev {
+        return udev::execute(&options.cache);
+    }
     let key = options.key.read()?;
     let image = Image::open(Given { paths: &options.cache, key: key.as_ref() })?;
     if let Some(number) = options.segment.filter(|number| *number >= image.geometry().segment_count) {
