@@ -18,6 +18,8 @@ mod reload;
 mod rules;
 mod run;
 mod salvage;
+#[cfg(test)]
+mod screens;
 mod serve;
 mod settings;
 mod sim;
@@ -48,9 +50,9 @@ pub(crate) enum Command {
     /// Attach, detach, list, show and resize volumes
     #[command(subcommand)]
     Volume(Box<volume::Command>),
-    /// Show tunables
+    /// Show settings of volumes and pools
     Get(settings::Get),
-    /// Change tunables, live
+    /// Change settings, live
     Set(settings::Set),
     /// Write back what is dirty now
     Flush(flush::Options),

@@ -13,7 +13,7 @@ use super::settings::pair;
 use crate::client::{self, Admin, escaped};
 use crate::failure::Failure;
 use crate::job::{self, JobOptions, Wish};
-use crate::screen::{self, List, bytes, harmless, percent};
+use crate::screen::{Column, List, Table, Width, bytes, harmless, percent};
 
 /// Commands of `forebay pool`.
 #[derive(Debug, clap::Subcommand)]
@@ -53,7 +53,7 @@ pub(crate) struct Create {
     /// Keep what only the cache has on both of two devices: either may fail
     #[arg(long)]
     mirror: bool,
-    /// Set a tunable; may be repeated
+    /// Set a setting; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair)]
     settings: Vec<(String, String)>,
     /// Take a device that is there and begins with zeroes, fill a file system, and give up a
@@ -182,7 +182,7 @@ pub(crate) fn execute(command: Command) -> Result<(), Failure> {
         Command::List(admin) => list(&admin, "pools", "`forebay pool create` makes one", table),
         Command::Show(options) => {
             let pool = options.admin.client().get(&path(&options.name, ""))?;
-            print(&options.admin, &pool, show)
+            print(&options.admin, &pool, |pool| show(pool, Width::of_stdout()))
         }
         Command::Grow(Grow { name, device, size, force, admin }) => {
             let pool =
@@ -261,9 +261,16 @@ fn open(options: &Open) -> Result<(), Failure> {
 }
 
 /// One line for each pool.
-pub(super) fn table(pools: &[PoolInfo]) -> comfy_table::Table {
-    let mut table =
-        screen::table(&["pool", "size", "cached", "dirty", "devices", "volumes", "state"], &[1, 2, 3, 4]);
+pub(super) fn table(pools: &[PoolInfo]) -> Table {
+    let mut table = Table::new([
+        Column::text("pool", 0),
+        Column::number("size", 4),
+        Column::number("cached", 3),
+        Column::number("dirty", 1),
+        Column::number("devices", 5),
+        Column::text("volumes", 2),
+        Column::text("state", 0),
+    ]);
     for pool in pools {
         // What is in a cache that is not open nobody knows.
         let known = |text: String| if pool.not_open { "-".into() } else { text };
@@ -303,27 +310,24 @@ fn state(pool: &PoolInfo) -> String {
     }
 }
 
-fn show(pool: &PoolInfo) -> String {
+pub(super) fn show(pool: &PoolInfo, width: Width) -> String {
     let mut list = List::new();
     list.add("pool", harmless(&pool.name));
     list.add("state", state(pool));
     for device in &pool.devices {
         let state =
             if device.state.is_empty() { String::new() } else { format!(", {}", harmless(&device.state)) };
-        list.add("device", format!("{}, {}{state}", harmless(&device.path), bytes(device.size_bytes)));
+        // That of a device which was never opened is not known.
+        let size = Some(device.size_bytes).filter(|size| *size > 0);
+        let size = size.map_or(String::new(), |size| format!(", {}", bytes(size)));
+        list.add("device", format!("{}{size}{state}", harmless(&device.path)));
     }
-    list.add("size", bytes(pool.capacity_bytes));
-    if pool.mirror.is_empty() {
-        list.add("can grow to", bytes(pool.growable_to_bytes));
+    if let Some(why) = &pool.why {
+        list.add("why", harmless(why));
     }
-    let share = percent(pool.cached_bytes, pool.capacity_bytes);
-    list.add("cached", format!("{} ({share})", bytes(pool.cached_bytes)));
-    list.add("dirty", bytes(pool.dirty_bytes));
-    if pool.lost_bytes > 0 {
-        let ranges = if pool.lost_ranges == 1 { "range" } else { "ranges" };
-        list.add("LOST", format!("{} in {} {ranges}", bytes(pool.lost_bytes), pool.lost_ranges));
+    if !pool.not_open {
+        show_space(&mut list, pool);
     }
-    list.add("I/O by", harmless(&pool.io_engine));
     if let Some(known) = &pool.recorded {
         list.add("cache", harmless(&known.cache));
         list.add("recorded in", harmless(&known.path));
@@ -334,7 +338,26 @@ fn show(pool: &PoolInfo) -> String {
     for (volume, dirty) in &pool.absent {
         list.add("not attached", format!("{}, {} dirty", harmless(volume), bytes(*dirty)));
     }
-    list.to_string()
+    list.within(width)
+}
+
+/// What is in its cache.
+fn show_space(list: &mut List, pool: &PoolInfo) {
+    list.add("size", bytes(pool.capacity_bytes));
+    if pool.mirror.is_empty() {
+        list.add(
+            "largest size",
+            format!("{} by growing its devices or adding some", bytes(pool.growable_to_bytes)),
+        );
+    }
+    let share = percent(pool.cached_bytes, pool.capacity_bytes);
+    list.add("cached", format!("{} ({share})", bytes(pool.cached_bytes)));
+    list.add("dirty", bytes(pool.dirty_bytes));
+    if pool.lost_bytes > 0 {
+        let ranges = if pool.lost_ranges == 1 { "range" } else { "ranges" };
+        list.add("LOST", format!("{} in {} {ranges}", bytes(pool.lost_bytes), pool.lost_ranges));
+    }
+    list.add("I/O by", harmless(&pool.io_engine));
 }
 
 /// `PATH[:SIZE]`, by the rules of `forebay run --cache`. The size goes to the daemon as it was

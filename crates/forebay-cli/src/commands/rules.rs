@@ -8,7 +8,7 @@ use super::answers::{list_at, print_with};
 use super::volume::path;
 use crate::client::{Admin, escaped};
 use crate::failure::Failure;
-use crate::screen::{self, bytes, count, harmless, nanos};
+use crate::screen::{self, Column, Table, bytes, count, harmless, nanos};
 
 /// Commands of `forebay rules`.
 #[derive(Debug, clap::Subcommand)]
@@ -74,8 +74,15 @@ pub(crate) fn execute(command: Command) -> Result<(), Failure> {
 }
 
 /// One line for each rule.
-fn table(rules: &[Value]) -> comfy_table::Table {
-    let mut table = screen::table(&["rule", "", "requests", "bytes", "last match", "expires"], &[2, 3]);
+fn table(rules: &[Value]) -> Table {
+    let mut table = Table::new([
+        Column::text("rule", 0),
+        Column::text("", 0),
+        Column::number("requests", 1),
+        Column::number("bytes", 3),
+        Column::text("last match", 2),
+        Column::text("expires", 4),
+    ]);
     let time = |value: &Value, behind: &str| {
         value.as_u64().map_or("-".into(), |ms| format!("{}{behind}", nanos(ms.saturating_mul(1_000_000))))
     };

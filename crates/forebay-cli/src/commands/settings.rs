@@ -1,4 +1,4 @@
-//! `forebay get` and `forebay set`: tunables of volumes and pools.
+//! `forebay get` and `forebay set`: settings of volumes and pools.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -10,20 +10,20 @@ use forebay_config::tunables;
 use crate::client::{self, Admin, escaped};
 use crate::failure::Failure;
 use crate::job::{self, Wish};
-use crate::screen::{self, harmless};
+use crate::screen::{self, Column, Table, harmless};
 
 /// Options of `forebay get`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  forebay get db                        all tunables of volume db
+  forebay get db                        all settings of volume db
   forebay get db dirty_high_pct         one value, for scripts
   forebay get --pool fast")]
 pub(crate) struct Get {
-    /// A volume and perhaps a name of a tunable; with --pool only the name
+    /// A volume and perhaps the name of a setting; with --pool only the name
     #[arg(value_name = "VOLUME] [KEY", num_args = 0..=2, add = ArgValueCompleter::new(keys))]
     names: Vec<String>,
-    /// Tunables of this pool
+    /// Settings of this pool
     #[arg(long, value_name = "POOL")]
     pool: Option<String>,
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub(crate) struct Set {
     /// VOLUME KEY=VALUE..., or KEY=VALUE... with --pool
     #[arg(value_name = "VOLUME] [KEY=VALUE", required = true, num_args = 1.., add = ArgValueCompleter::new(pairs))]
     words: Vec<String>,
-    /// Tunables of this pool
+    /// Settings of this pool
     #[arg(long, value_name = "POOL")]
     pool: Option<String>,
     /// Until the next start only: the configuration file stays as it is
@@ -61,7 +61,7 @@ pub(crate) struct Set {
     admin: Admin,
 }
 
-/// Prints tunables.
+/// Prints settings.
 pub(crate) fn get(options: Get) -> Result<(), Failure> {
     let (target, rest) = target(options.pool, options.names)?;
     if rest.len() > 1 {
@@ -73,12 +73,12 @@ pub(crate) fn get(options: Get) -> Result<(), Failure> {
         return if options.admin.json {
             screen::print_json(&answer)
         } else {
-            screen::print(&table(&settings))
+            screen::print(&format!("{}\n", table(&settings)))
         };
     };
     let Some(setting) = settings.get(key) else {
         let known: Vec<&str> = settings.keys().map(String::as_str).collect();
-        return Err(Failure::usage(format!("there is no tunable \"{}\"", harmless(key)))
+        return Err(Failure::usage(format!("there is no setting \"{}\"", harmless(key)))
             .hint(format!("there are: {}", known.join(", "))));
     };
     if options.admin.json {
@@ -88,7 +88,7 @@ pub(crate) fn get(options: Get) -> Result<(), Failure> {
     }
 }
 
-/// Changes tunables.
+/// Changes settings.
 pub(crate) fn set(options: Set) -> Result<(), Failure> {
     let (target, words) = target(options.pool, options.words)?;
     if words.is_empty() {
@@ -141,15 +141,21 @@ pub(super) fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
-fn table(settings: &BTreeMap<String, SettingInfo>) -> String {
-    let mut table = screen::table(&["tunable", "value", "default", "takes", "live"], &[]);
+pub(super) fn table(settings: &BTreeMap<String, SettingInfo>) -> Table {
+    let mut table = Table::new([
+        Column::text("setting", 0),
+        Column::text("value", 0),
+        Column::text("default", 1),
+        Column::text("takes", 2),
+        Column::text("live", 3),
+    ]);
     for (key, setting) in settings {
         let live = if setting.live { "yes" } else { "no" };
         table.add_row(
             [key, &setting.value, &setting.default, &setting.takes, live].map(|cell: &str| harmless(cell)),
         );
     }
-    format!("{table}\n")
+    table
 }
 
 fn changes(done: &SettingsDone) -> String {
@@ -159,7 +165,7 @@ fn changes(done: &SettingsDone) -> String {
     done.changed.iter().map(|(key, old, new)| harmless(&format!("{key}: {old} -> {new}")) + "\n").collect()
 }
 
-/// Names of tunables, for the shell.
+/// Names of settings, for the shell.
 fn keys(typed: &OsStr) -> Vec<CompletionCandidate> {
     candidates(typed, "")
 }
@@ -191,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shell_is_offered_tunables() {
+    fn the_shell_is_offered_settings() {
         let found = pairs(OsStr::new("dirty_h"));
         assert!(found.iter().any(|candidate| candidate.get_value() == "dirty_high_pct="), "{found:?}");
         assert!(keys(OsStr::new("no-such")).is_empty());

@@ -8,7 +8,7 @@ use super::settings::pair;
 use crate::client::{self, Admin, escaped};
 use crate::failure::Failure;
 use crate::job::JobOptions;
-use crate::screen::{self, List, bytes, harmless, percent};
+use crate::screen::{self, Column, List, Table, Width, bytes, harmless, percent};
 
 /// Lost ranges that `volume show` lists.
 const LOSSES_SHOWN: usize = 10;
@@ -45,7 +45,7 @@ pub(crate) struct Attach {
     /// ublk:NAME, vhost-user:/path; may be repeated
     #[arg(long = "export", value_name = "URI")]
     exports: Vec<String>,
-    /// Set a tunable; may be repeated
+    /// Set a setting; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair)]
     settings: Vec<(String, String)>,
     #[command(flatten)]
@@ -113,7 +113,9 @@ pub(crate) fn execute(command: Command) -> Result<(), Failure> {
             if options.admin.json && !losses.is_empty() {
                 volume["losses"] = json!(losses);
             }
-            print(&options.admin, &volume, |volume: &VolumeInfo| show(volume, &losses))
+            print(&options.admin, &volume, |volume: &VolumeInfo| {
+                show(volume, &losses, screen::now_unix_s(), Width::of_stdout())
+            })
         }
         Command::Resize(Resize { name, size, force, job }) => {
             let wanted = if force { json!({ "size": size, "force": true }) } else { json!({ "size": size }) };
@@ -152,18 +154,29 @@ fn detach(options: &Detach) -> Result<(), Failure> {
 }
 
 /// One line for each volume.
-pub(super) fn table(volumes: &[VolumeInfo]) -> comfy_table::Table {
-    let header = ["volume", "pool", "state", "mode", "size", "cached", "dirty", "oldest dirty", "clients"];
-    let mut table = screen::table(&header, &[4, 5, 6, 7, 8]);
+pub(super) fn table(volumes: &[VolumeInfo]) -> Table {
+    let mut table = Table::new([
+        Column::text("volume", 0),
+        Column::text("pool", 3),
+        Column::text("state", 0),
+        Column::text("mode", 4),
+        Column::number("size", 5),
+        Column::number("cached", 7),
+        Column::number("dirty", 0),
+        Column::number("oldest dirty", 2),
+        Column::number("clients", 6),
+    ]);
     for volume in volumes {
+        // A volume that no open pool knows has no size, and nobody knows what is dirty of it.
+        let known = |text: String| if volume.size_bytes == 0 { "-".into() } else { text };
         table.add_row([
             harmless(&volume.name),
             harmless(&volume.pool),
             state(volume),
             harmless(&volume.mode),
-            bytes(volume.size_bytes),
-            bytes(volume.cached_bytes),
-            bytes(volume.dirty_bytes),
+            known(bytes(volume.size_bytes)),
+            known(bytes(volume.cached_bytes)),
+            known(bytes(volume.dirty_bytes)),
             oldest(volume),
             volume.connections.to_string(),
         ]);
@@ -182,11 +195,12 @@ fn state(volume: &VolumeInfo) -> String {
 fn oldest(volume: &VolumeInfo) -> String {
     match volume.dirty_bytes {
         0 => "-".into(),
+        _ if volume.state == VolumeState::Absent => "unknown".into(),
         _ => screen::uptime(volume.oldest_dirty_age_ns / 1_000_000_000),
     }
 }
 
-fn show(volume: &VolumeInfo, losses: &[LossInfo]) -> String {
+pub(super) fn show(volume: &VolumeInfo, losses: &[LossInfo], now_unix_s: u64, width: Width) -> String {
     let mut list = List::new();
     list.add("volume", harmless(&volume.name));
     list.add("pool", harmless(&volume.pool));
@@ -211,6 +225,9 @@ fn show(volume: &VolumeInfo, losses: &[LossInfo]) -> String {
             false => format!("no: it is not attached (forebay volume attach {})", harmless(&volume.name)),
         };
         list.add("served", how);
+        if let Some(why) = &volume.why {
+            list.add("why", harmless(why));
+        }
     }
     list.add("clients", volume.connections.to_string());
     list.add("size", bytes(volume.size_bytes));
@@ -231,20 +248,18 @@ fn show(volume: &VolumeInfo, losses: &[LossInfo]) -> String {
         let word = if ranges == 1 { "range" } else { "ranges" };
         list.add("LOST", format!("{lost} in {ranges} {word}: errors until they are written"));
     }
-    let now =
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     for loss in losses.iter().take(LOSSES_SHOWN) {
         let (from, to) = (loss.offset_bytes, loss.offset_bytes + loss.bytes);
         list.add(
             "lost",
             format!(
                 "bytes {from} to {to}, written {} ago",
-                screen::uptime(now.saturating_sub(loss.written_unix_s))
+                screen::uptime(now_unix_s.saturating_sub(loss.written_unix_s))
             ),
         );
     }
     if losses.len() > LOSSES_SHOWN {
         list.add("lost", format!("and {} more: --json, or the API, lists all", losses.len() - LOSSES_SHOWN));
     }
-    list.to_string()
+    list.within(width)
 }

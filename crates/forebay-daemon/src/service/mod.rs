@@ -211,7 +211,8 @@ impl Admin for Service {
     }
 
     fn pool(&self, name: &str) -> Result<PoolInfo, AdminError> {
-        self.pool_info(name)
+        let closed = self.closed_infos().into_iter().find(|pool| pool.name == name);
+        closed.map_or_else(|| self.pool_info(name), Ok)
     }
 
     fn create_pool(&self, request: PoolRequest) -> Result<PoolInfo, AdminError> {

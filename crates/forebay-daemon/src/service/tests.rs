@@ -1,7 +1,7 @@
 //! A service with real pools on files: one that fails, and all that change hands.
 
 use super::*;
-use forebay_admin::DeviceRequest;
+use forebay_admin::{DeviceRequest, VolumeState};
 use forebay_pool::handover::Inheritance;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -47,7 +47,9 @@ fn start_as_written(path: &Path, listener_store: Arc<ListenerStore>) -> Arc<Serv
 }
 
 fn served(service: &Service) -> Vec<String> {
-    service.volume_infos().unwrap().into_iter().map(|volume| volume.name).collect()
+    let all = service.volume_infos().unwrap();
+    let served = all.into_iter().filter(|volume| volume.state != VolumeState::Absent);
+    served.map(|volume| volume.name).collect()
 }
 
 #[test]
@@ -65,6 +67,10 @@ fn a_pool_that_panics_takes_no_other_with_it_and_can_be_opened_again() {
     }
     service.look_for_ended_pools();
     assert_eq!(served(&service), ["b"]);
+    let away = service.volume_info("a").unwrap();
+    assert_eq!((away.state, away.why.as_deref()), (VolumeState::Absent, Some("pool a is not open")));
+    let closed = service.closed_infos();
+    assert!(closed[0].why.as_ref().unwrap().contains("pool a has stopped"), "{closed:?}");
     let alarms = service.hub.alarms();
     assert_eq!(alarms.len(), 1);
     assert!(alarms[0].message.contains("pool a has stopped"), "{}", alarms[0].message);
