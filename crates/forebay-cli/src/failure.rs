@@ -3,7 +3,9 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use crate::log;
 use crate::paint::Paint;
+use forebay_admin::events::Severity;
 use forebay_offline::Refusal;
 use forebay_pool::RunError;
 
@@ -50,6 +52,11 @@ impl Failure {
 
     /// Prints it and gives the exit code.
     pub(crate) fn report(&self) -> ExitCode {
+        if log::is_journal() {
+            let hint = self.hint.as_ref().map_or(String::new(), |hint| format!("\nhint: {hint}"));
+            log::write(Severity::Error, &format!("{}{hint}", self.what));
+            return ExitCode::from(self.code);
+        }
         let paint = Paint::for_stderr();
         eprintln!("{} {}", paint.red("forebay:"), self.what);
         if let Some(hint) = &self.hint {

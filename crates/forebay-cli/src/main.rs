@@ -2,7 +2,8 @@
 //!
 //! One file per command in `commands`; each has its options (a `clap` structure) and a function
 //! that does it. What they share: `failure` (how a command fails), `screen` and `table` (how things
-//! look), `client` (the admin API), `job` (following what takes long), `interrupt` (Ctrl-C).
+//! look), `client` (the admin API), `job` (following what takes long), `interrupt` (Ctrl-C), `log`
+//! (lines of a daemon).
 //!
 //! Contract with scripts: results on stdout, everything else on stderr; exit code 0 done, 1 failed,
 //! 2 wrong usage; `--json` wherever a script reads. A closed pipe behind stdout is no failure.
@@ -13,6 +14,7 @@ mod commands;
 mod failure;
 mod interrupt;
 mod job;
+mod log;
 mod paint;
 #[cfg(test)]
 mod reference;

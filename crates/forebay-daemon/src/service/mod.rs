@@ -99,6 +99,7 @@ pub(crate) struct Service {
     locked: Mutex<locked::Locked>,
     started_unix_s: u64,
     config_path: Option<String>,
+    log_threshold: crate::log_level::LogThreshold,
     /// Lines for the log.
     on_event: Mutex<Box<dyn FnMut(ServiceEvent) + Send>>,
 }
@@ -347,7 +348,7 @@ impl Admin for Service {
     }
 
     fn reload(&self) -> Result<ReloadDone, AdminError> {
-        self.reload_file()
+        self.reload_and_tell()
     }
 
     fn upgrade(&self) -> Result<UpgradeBegun, AdminError> {

@@ -39,6 +39,7 @@ fn start_as_written(path: &Path, listener_store: Arc<ListenerStore>) -> Arc<Serv
         strict: true,
         new_cache: Vec::new(),
         force: false,
+        log_threshold: crate::log_level::LogThreshold::default(),
         on_event,
         listener_store,
         upgrader: None,
@@ -286,6 +287,24 @@ fn a_job_that_waits_does_not_hold_up_a_stop() {
 }
 
 #[test]
+fn a_reload_that_is_refused_leaves_everything_as_it_is_and_says_so() {
+    use forebay_admin::Admin;
+    use forebay_admin::events::{Delivery, Filter, Received, Start};
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), Arc::default(), "auto");
+    std::fs::write(folder.path().join("forebay.toml"), "[pool.a]\nno_such = 1\n").unwrap();
+    let mut events = service.hub.subscribe(Filter::default().kind("config").unwrap(), Start::Oldest).unwrap();
+    assert!(service.reload().is_err());
+    let Received::Delivery(Delivery::Event(event)) = events.receive(Duration::from_secs(5)) else {
+        panic!("no event");
+    };
+    assert_eq!(event.kind, EventKind::ConfigRefused);
+    assert!(event.message.contains("the old configuration stays in force"), "{}", event.message);
+    assert_eq!(served(&service), ["a", "b"]);
+    assert!(service.stop().is_empty());
+}
+
+#[test]
 fn a_cache_that_somebody_else_has_is_opened_when_it_is_free() {
     use forebay_io::{Device, DeviceOptions};
     let folder = tempfile::tempdir().unwrap();
@@ -300,6 +319,7 @@ fn a_cache_that_somebody_else_has_is_opened_when_it_is_free() {
         on_event: Box::new(|_| ()),
         listener_store: Arc::default(),
         upgrader: None,
+        log_threshold: crate::log_level::LogThreshold::default(),
         force: false,
         new_cache: Default::default(),
     };
