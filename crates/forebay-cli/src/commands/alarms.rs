@@ -1,9 +1,11 @@
 //! `forebay alarms`: conditions that last and need somebody.
 
+use clap_complete::engine::ArgValueCompleter;
 use serde_json::Value;
 
 use super::answers::{list_at, print_with};
 use crate::client::{Admin, escaped};
+use crate::complete;
 use crate::failure::Failure;
 use crate::screen::{Column, Table, harmless};
 
@@ -16,7 +18,7 @@ Examples:
   forebay alarms --acknowledge a3 --by alice")]
 pub(crate) struct Options {
     /// Acknowledge this alarm
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::alarms))]
     acknowledge: Option<String>,
     /// Who knows of it; your user name if left out
     #[arg(long, value_name = "NAME", requires = "acknowledge")]

@@ -2,9 +2,11 @@
 
 use super::answers::{list_at, print};
 use crate::client::{Admin, escaped};
+use crate::complete;
 use crate::failure::Failure;
 use crate::job::{self, Job};
 use crate::screen::{self, Column, List, Table, Width, harmless};
+use clap_complete::engine::ArgValueCompleter;
 
 /// Options of `forebay jobs`.
 #[derive(Debug, clap::Args)]
@@ -15,7 +17,7 @@ Examples:
   forebay jobs j17 --cancel")]
 pub(crate) struct Options {
     /// Id of a job, such as j17; all jobs if left out
-    #[arg(required_if_eq_any([("follow", "true"), ("cancel", "true")]))]
+    #[arg(required_if_eq_any([("follow", "true"), ("cancel", "true")]), add = ArgValueCompleter::new(complete::jobs))]
     id: Option<String>,
     /// Wait for its end
     #[arg(long)]

@@ -119,7 +119,7 @@ impl Command {
             Self::Ublk(command) => ublk::execute(&command),
             Self::Stats(options) => stats::execute(&options),
             Self::Sim(options) => sim::execute(&options),
-            Self::Completions(options) => completions::execute(&options, whole),
+            Self::Completions(options) => completions::execute(&options),
             Self::Man(options) => man::execute(&options, whole),
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::ArgGroup;
+use clap_complete::engine::ArgValueCompleter;
 use forebay_admin::{
     DeviceRequest, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
 };
@@ -11,8 +12,10 @@ use forebay_config::CacheSpec;
 use super::answers::{list, print};
 use super::settings::pair;
 use crate::client::{self, Admin, escaped};
+use crate::complete;
 use crate::failure::Failure;
 use crate::job::{self, JobOptions, Wish};
+use crate::paths;
 use crate::screen::{Column, List, Table, Width, bytes, harmless, percent};
 
 /// Commands of `forebay pool`.
@@ -54,7 +57,7 @@ pub(crate) struct Create {
     #[arg(long)]
     mirror: bool,
     /// Set a setting; may be repeated
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair)]
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair, add = ArgValueCompleter::new(complete::pairs))]
     settings: Vec<(String, String)>,
     /// Take a device that is there and begins with zeroes, fill a file system, and give up a
     /// recorded cache that may hold dirty data
@@ -67,6 +70,7 @@ pub(crate) struct Create {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Open {
     /// Name of the pool
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
     /// Make a new cache where the recorded one is not there, and give that one up: it is refused
     /// should it come back
@@ -82,6 +86,7 @@ pub(crate) struct Open {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Show {
     /// Name of the pool
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
     #[command(flatten)]
     admin: Admin,
@@ -91,6 +96,7 @@ pub(crate) struct Show {
 #[command(group = ArgGroup::new("how").required(true))]
 pub(crate) struct Grow {
     /// Name of the pool
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
     /// Add this cache device
     #[arg(long, value_name = "PATH[:SIZE]", value_parser = device, group = "how")]
@@ -109,6 +115,7 @@ pub(crate) struct Grow {
 #[command(group = ArgGroup::new("how").required(true))]
 pub(crate) struct Shrink {
     /// Name of the pool
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
     /// Give up the last cache device; its path, to be sure
     #[arg(long, value_name = "PATH", group = "how")]
@@ -126,6 +133,7 @@ pub(crate) struct Shrink {
 )]
 pub(crate) struct Scrub {
     /// Name of the pool
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
     /// Read at most so much in a second [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
@@ -141,6 +149,7 @@ If one device of a mirrored pool has failed, the pool stays in use while a job f
 Example: forebay pool replace fast --device /dev/nvme1n1")]
 pub(crate) struct Replace {
     /// Name of the pool
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
     /// New cache device: an empty one, or a file and the size to make it with. Two if both of a
     /// mirrored pool have failed
@@ -162,6 +171,7 @@ pub(crate) struct Replace {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Remove {
     /// Name of the pool
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
     /// Wipe its devices, so that nothing of what is cached can be read again
     #[arg(long)]
@@ -192,6 +202,7 @@ pub(crate) fn execute(command: Command) -> Result<(), Failure> {
             })
         }
         Command::Shrink(Shrink { name, device, size, job }) => {
+            let device = device.map(|device| paths::absolute(&device));
             job.run(|client| client.post(&path(&name, "/shrink"), Some(&ShrinkRequest { device, size })))
         }
         Command::Scrub(Scrub { name, rate, job }) => {
@@ -361,12 +372,12 @@ fn show_space(list: &mut List, pool: &PoolInfo) {
 }
 
 /// `PATH[:SIZE]`, by the rules of `forebay run --cache`. The size goes to the daemon as it was
-/// typed.
+/// typed; a relative path is made absolute.
 fn device(text: &str) -> Result<DeviceRequest, String> {
     let spec = text.parse::<CacheSpec>()?;
     let size = spec.size_bytes.and_then(|_| Some(text.rsplit_once(':')?.1.to_owned()));
     let path = spec.path.into_os_string().into_string().map_err(|_| "the path is not UTF-8".to_owned())?;
-    Ok(DeviceRequest { path, size })
+    Ok(DeviceRequest { path: paths::absolute(&path), size })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `forebay rules`: which requests of which clients are cached.
 
+use clap_complete::engine::ArgValueCompleter;
 use forebay_admin::RuleRequest;
 use forebay_config::rules::Rule;
 use serde_json::Value;
@@ -7,6 +8,7 @@ use serde_json::Value;
 use super::answers::{list_at, print_with};
 use super::volume::path;
 use crate::client::{Admin, escaped};
+use crate::complete;
 use crate::failure::Failure;
 use crate::screen::{self, Column, Table, bytes, count, harmless, nanos};
 
@@ -24,6 +26,7 @@ pub(crate) enum Command {
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
     /// Name of the volume
+    #[arg(add = ArgValueCompleter::new(complete::volumes))]
     volume: String,
     #[command(flatten)]
     admin: Admin,
@@ -37,6 +40,7 @@ Examples:
   forebay rules add db --position 0 'bypass size=1MiB..'")]
 pub(crate) struct Add {
     /// Name of the volume
+    #[arg(add = ArgValueCompleter::new(complete::volumes))]
     volume: String,
     /// The rule: an action and conditions
     #[arg(required = true)]
@@ -51,6 +55,7 @@ pub(crate) struct Add {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Delete {
     /// Name of the volume
+    #[arg(add = ArgValueCompleter::new(complete::volumes))]
     volume: String,
     /// Number of the rule, as `forebay rules list` shows it
     id: String,

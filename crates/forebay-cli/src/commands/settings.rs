@@ -1,13 +1,12 @@
 //! `forebay get` and `forebay set`: settings of volumes and pools.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 
-use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use clap_complete::engine::ArgValueCompleter;
 use forebay_admin::{Leaving, SettingInfo, SettingsDone, SettingsRequest};
-use forebay_config::tunables;
 
 use crate::client::{self, Admin, escaped};
+use crate::complete;
 use crate::failure::Failure;
 use crate::job::{self, Wish};
 use crate::screen::{self, Column, Table, harmless};
@@ -21,10 +20,10 @@ Examples:
   forebay get --pool fast")]
 pub(crate) struct Get {
     /// A volume and perhaps the name of a setting; with --pool only the name
-    #[arg(value_name = "VOLUME] [KEY", num_args = 0..=2, add = ArgValueCompleter::new(keys))]
+    #[arg(value_name = "VOLUME] [KEY", num_args = 0..=2, add = ArgValueCompleter::new(complete::volumes_and_settings))]
     names: Vec<String>,
     /// Settings of this pool
-    #[arg(long, value_name = "POOL")]
+    #[arg(long, value_name = "POOL", add = ArgValueCompleter::new(complete::pools))]
     pool: Option<String>,
     #[command(flatten)]
     admin: Admin,
@@ -40,10 +39,10 @@ Examples:
   forebay set --pool fast KEY=VALUE")]
 pub(crate) struct Set {
     /// VOLUME KEY=VALUE..., or KEY=VALUE... with --pool
-    #[arg(value_name = "VOLUME] [KEY=VALUE", required = true, num_args = 1.., add = ArgValueCompleter::new(pairs))]
+    #[arg(value_name = "VOLUME] [KEY=VALUE", required = true, num_args = 1.., add = ArgValueCompleter::new(complete::volumes_and_pairs))]
     words: Vec<String>,
     /// Settings of this pool
-    #[arg(long, value_name = "POOL")]
+    #[arg(long, value_name = "POOL", add = ArgValueCompleter::new(complete::pools))]
     pool: Option<String>,
     /// Until the next start only: the configuration file stays as it is
     #[arg(long)]
@@ -165,25 +164,6 @@ fn changes(done: &SettingsDone) -> String {
     done.changed.iter().map(|(key, old, new)| harmless(&format!("{key}: {old} -> {new}")) + "\n").collect()
 }
 
-/// Names of settings, for the shell.
-fn keys(typed: &OsStr) -> Vec<CompletionCandidate> {
-    candidates(typed, "")
-}
-
-/// The same with a `=` behind.
-pub(super) fn pairs(typed: &OsStr) -> Vec<CompletionCandidate> {
-    candidates(typed, "=")
-}
-
-fn candidates(typed: &OsStr, behind: &str) -> Vec<CompletionCandidate> {
-    let typed = typed.to_string_lossy();
-    let all = tunables::all().filter(|tunable| tunable.name.starts_with(&*typed));
-    all.map(|tunable| {
-        CompletionCandidate::new(format!("{}{behind}", tunable.name)).help(Some(tunable.help.into()))
-    })
-    .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,12 +174,5 @@ mod tests {
         assert_eq!(target(None, words(&["a b", "k"])).unwrap(), ("volumes/a%20b".into(), words(&["k"])));
         assert_eq!(target(Some("p".into()), words(&["k=1"])).unwrap(), ("pools/p".into(), words(&["k=1"])));
         assert!(target(None, words(&["k=1"])).is_err() && target(None, vec![]).is_err());
-    }
-
-    #[test]
-    fn the_shell_is_offered_settings() {
-        let found = pairs(OsStr::new("dirty_h"));
-        assert!(found.iter().any(|candidate| candidate.get_value() == "dirty_high_pct="), "{found:?}");
-        assert!(keys(OsStr::new("no-such")).is_empty());
     }
 }

@@ -1,13 +1,16 @@
 //! `forebay volume`: what is cached and served.
 
+use clap_complete::engine::ArgValueCompleter;
 use forebay_admin::{LossInfo, VolumeInfo, VolumeRequest, VolumeState};
 use serde_json::{Value, json};
 
 use super::answers::{list, print};
 use super::settings::pair;
 use crate::client::{self, Admin, escaped};
+use crate::complete;
 use crate::failure::Failure;
 use crate::job::JobOptions;
+use crate::paths;
 use crate::screen::{self, Column, List, Table, Width, bytes, harmless, percent};
 
 /// Lost ranges that `volume show` lists.
@@ -33,20 +36,21 @@ pub(crate) enum Command {
 Example: forebay volume attach db --backing /dev/sdb --export 'nbd+unix:///db?socket=/run/forebay/db.nbd' --set mode=writeback")]
 pub(crate) struct Attach {
     /// Name of the volume
+    #[arg(add = ArgValueCompleter::new(complete::volumes))]
     name: String,
     /// The slow device: a file (file:/srv/disk.img) or a block device (/dev/sdb); may be left out
     /// if the volume is configured
     #[arg(long, value_name = "URI", default_value = "", hide_default_value = true)]
     backing: String,
     /// Pool that caches it; may be left out if there is only one
-    #[arg(long)]
+    #[arg(long, add = ArgValueCompleter::new(complete::pools))]
     pool: Option<String>,
     /// Where clients find it: nbd+unix:///name?socket=/path, nbd://host:port/name, fuse:/path or
     /// ublk:NAME, vhost-user:/path; may be repeated
     #[arg(long = "export", value_name = "URI")]
     exports: Vec<String>,
     /// Set a setting; may be repeated
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair)]
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair, add = ArgValueCompleter::new(complete::pairs))]
     settings: Vec<(String, String)>,
     #[command(flatten)]
     admin: Admin,
@@ -61,6 +65,7 @@ removed. Programs meet I/O errors, and what a mounted file system has not writte
 Ctrl-C ends the waiting, not the detach.")]
 pub(crate) struct Detach {
     /// Name of the volume
+    #[arg(add = ArgValueCompleter::new(complete::volumes))]
     name: String,
     /// Leave dirty data in the cache: quick, and the next attach is warm, but do not use the
     /// backing store without it
@@ -79,6 +84,7 @@ pub(crate) struct Detach {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Show {
     /// Name of the volume
+    #[arg(add = ArgValueCompleter::new(complete::volumes))]
     name: String,
     #[command(flatten)]
     admin: Admin,
@@ -87,6 +93,7 @@ pub(crate) struct Show {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Resize {
     /// Name of the volume
+    #[arg(add = ArgValueCompleter::new(complete::volumes))]
     name: String,
     /// New size (20GiB), or `max` for all of the backing store
     size: String,
@@ -130,6 +137,8 @@ pub(super) fn path(name: &str, rest: &str) -> String {
 }
 
 fn attach(Attach { name, backing, pool, exports, settings, admin }: Attach) -> Result<(), Failure> {
+    let backing = paths::backing(&backing);
+    let exports = exports.iter().map(|export| paths::export(export)).collect();
     let request = VolumeRequest { name, pool, backing, exports, settings: settings.into_iter().collect() };
     let volume = admin.client().post("/v1/volumes", Some(&request))?;
     print(&admin, &volume, |volume: &VolumeInfo| {

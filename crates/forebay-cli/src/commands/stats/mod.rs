@@ -8,6 +8,7 @@ mod rows;
 mod summary;
 mod table;
 
+use clap_complete::engine::ArgValueCompleter;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use forebay_export::size::parse_duration;
 use serde_json::Value;
 
 use crate::client::{self, Client};
+use crate::complete;
 use crate::failure::Failure;
 use crate::screen::{self, Width};
 
@@ -31,7 +33,7 @@ Examples:
   forebay stats /run/forebay/admin.sock --format json")]
 pub(crate) struct Options {
     /// Volume, or the admin socket (anything with a slash)
-    #[arg(value_name = "VOLUME or SOCKET")]
+    #[arg(value_name = "VOLUME or SOCKET", add = ArgValueCompleter::new(complete::volumes))]
     target: Option<String>,
     /// Admin socket of the daemon
     #[arg(long, value_name = "SOCKET", env = "FOREBAY_ADMIN", hide_env_values = true)]
