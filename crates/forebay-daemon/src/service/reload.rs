@@ -34,7 +34,10 @@ impl Service {
         if !refused.is_empty() {
             self.hub.publish(NewEvent::new(EventKind::ConfigRefused, refused.join("; ")));
         }
-        result
+        result.map_err(|error| match error.hint.is_empty() {
+            true => AdminError { hint: "the old configuration stays in force".into(), ..error },
+            false => error,
+        })
     }
 
     pub(super) fn reload_file(&self) -> Result<ReloadDone, AdminError> {

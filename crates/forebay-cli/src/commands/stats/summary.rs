@@ -62,9 +62,12 @@ impl View<'_> {
     fn volume(&self) -> String {
         let up = self.n("uptime_ns").map_or("-".into(), |up| screen::uptime(up / 1_000_000_000));
         let size = self.n("size_bytes").map_or("-".into(), bytes);
-        let clients = self.n("connections").map_or("-".into(), count);
+        let clients = match self.n("connections") {
+            Some(1) => "1 client".into(),
+            clients => format!("{} clients", clients.map_or("-".into(), count)),
+        };
         format!(
-            "{} in pool {}: {size}, {}, up {up}, {clients} clients",
+            "{} in pool {}: {size}, {}, up {up}, {clients}",
             self.text("volume"),
             self.text("pool"),
             self.text("mode"),
