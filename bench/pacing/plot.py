@@ -22,7 +22,7 @@ from matplotlib import pyplot as plt  # noqa: E402
 
 COLOURS = {
     "age deadline": "#4c78a8",
-    "dirty level": "#72b7b2",
+    "dirty_low_pct": "#72b7b2",
     "backing store": "#e45756",
     "foreground latency": "#b279a2",
     "retry after failure": "#222222",

@@ -111,6 +111,9 @@ pub struct PoolInfo {
     /// is recorded is known.
     #[serde(default)]
     pub not_open: bool,
+    /// Why it is not open, if that is known.
+    #[serde(default)]
+    pub why: Option<String>,
     /// What is recorded of its cache outside of its devices, in the state directory.
     #[serde(default)]
     pub recorded: Option<RecordedInfo>,
@@ -138,6 +141,7 @@ impl PoolInfo {
             volumes: Vec::new(),
             absent: BTreeMap::new(),
             not_open: true,
+            why: None,
         }
     }
 }
@@ -228,6 +232,9 @@ pub struct VolumeInfo {
     /// Ranges that they are in; `/losses` lists them.
     #[serde(default)]
     pub lost_ranges: u64,
+    /// Why it is not attached, if it is absent.
+    #[serde(default)]
+    pub why: Option<String>,
     /// How requests of its files reach the daemon, one for each `fuse:` export that is mounted.
     #[serde(default)]
     pub files: Vec<FileInfo>,

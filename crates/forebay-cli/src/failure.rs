@@ -3,7 +3,9 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use crate::log;
 use crate::paint::Paint;
+use forebay_admin::events::Severity;
 use forebay_offline::Refusal;
 use forebay_pool::RunError;
 
@@ -56,6 +58,11 @@ impl Failure {
     /// Prints it and gives the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         if self.what.is_empty() {
+            return ExitCode::from(self.code);
+        }
+        if log::is_journal() {
+            let hint = self.hint.as_ref().map_or(String::new(), |hint| format!("\nhint: {hint}"));
+            log::write(Severity::Error, &format!("{}{hint}", self.what));
             return ExitCode::from(self.code);
         }
         let paint = Paint::for_stderr();

@@ -112,7 +112,10 @@ impl Job {
     }
 
     fn failure(&self) -> Failure {
-        let why = self.error.as_deref().map_or(String::new(), |error| format!(": {}", harmless(error)));
+        let why = self
+            .error
+            .as_deref()
+            .map_or(String::new(), |error| format!(": {}", screen::harmless_lines(error)));
         Failure::new(format!(
             "{}: {} after {}{why}",
             self.title(),

@@ -1,8 +1,9 @@
 //! `forebay`: the command line tool.
 //!
 //! One file per command in `commands`; each has its options (a `clap` structure) and a function
-//! that does it. What they share: `failure` (how a command fails), `screen` (how things look),
-//! `client` (the admin API), `job` (following what takes long), `interrupt` (Ctrl-C).
+//! that does it. What they share: `failure` (how a command fails), `screen` and `table` (how things
+//! look), `client` (the admin API), `job` (following what takes long), `interrupt` (Ctrl-C), `log`
+//! (lines of a daemon), `complete` (words for the shell), `paths`.
 //!
 //! Contract with scripts: results on stdout, everything else on stderr; exit code 0 done, 1 failed,
 //! 2 wrong usage; `--json` wherever a script reads. A closed pipe behind stdout is no failure.
@@ -10,13 +11,17 @@
 
 mod client;
 mod commands;
+mod complete;
 mod failure;
 mod interrupt;
 mod job;
+mod log;
 mod paint;
+mod paths;
 #[cfg(test)]
 mod reference;
 mod screen;
+mod table;
 
 use clap::{CommandFactory, Parser};
 use std::process::ExitCode;

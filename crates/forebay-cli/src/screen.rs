@@ -1,12 +1,11 @@
-//! Output for people: colours (only on a terminal), tables, and numbers.
+//! Output for people: colours (only on a terminal), and numbers; tables are in `table`.
 
-use std::fmt;
 use std::io::{self, Write};
-
-use comfy_table::{CellAlignment, Table, presets};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::failure::Failure;
 pub(crate) use crate::paint::Paint;
+pub(crate) use crate::table::{Column, List, Table, Width, wrapped};
 
 /// Writes to stdout, now. Somebody who closed the pipe has seen enough: that is no failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
@@ -24,43 +23,14 @@ pub(crate) fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
     print(&format!("{value:#}\n"))
 }
 
-/// A table with a header; the columns in `right` are aligned to the right.
-pub(crate) fn table(header: &[&str], right: &[usize]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_FULL_CONDENSED).set_header(header.iter().copied());
-    align(&mut table, right);
-    table
-}
-
-/// A list of names and values without lines.
-pub(crate) struct List(Table);
-
-impl List {
-    /// An empty list.
-    pub(crate) fn new() -> Self {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        Self(table)
-    }
-
-    /// Adds a line; without a name and a value it is an empty one.
-    pub(crate) fn add(&mut self, name: &str, value: String) {
-        self.0.add_row([name.to_owned(), value]);
-    }
-}
-
-impl fmt::Display for List {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.0.trim_fmt())
-    }
-}
-
-fn align(table: &mut Table, right: &[usize]) {
-    for column in right {
-        if let Some(column) = table.column_mut(*column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+/// A table with a header. The columns in `right` are numbers, of which the last one is left out
+/// first where there is no room; the others are text.
+pub(crate) fn table(header: &[&'static str], right: &[usize]) -> Table {
+    let column = |(at, name): (usize, &&'static str)| match right.contains(&at) {
+        true => Column::number(name, u8::try_from(at).unwrap_or(u8::MAX)),
+        false => Column::text(name, 0),
+    };
+    Table::new(header.iter().enumerate().map(column).collect::<Vec<_>>())
 }
 
 /// `1234567` as `1,234,567`.
@@ -103,10 +73,16 @@ pub(crate) fn nanos(number: u64) -> String {
     }
 }
 
-/// Seconds as `1h 02m 03s`.
+/// Now, in seconds since 1970.
+pub(crate) fn now_unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Seconds as `1h 02m 03s`, from a day on as `1d 02h 03m`.
 pub(crate) fn uptime(seconds: u64) -> String {
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
     match (hours, minutes) {
+        (24.., _) => format!("{}d {:02}h {minutes:02}m", hours / 24, hours % 24),
         (0, 0) => format!("{seconds}s"),
         (0, _) => format!("{minutes}m {:02}s", seconds % 60),
         _ => format!("{hours}h {minutes:02}m {:02}s", seconds % 60),
@@ -145,6 +121,7 @@ mod tests {
             ["5 ns", "15 µs", "1.50 ms", "180 ms"]
         );
         assert_eq!([uptime(59), uptime(61), uptime(3723)], ["59s", "1m 01s", "1h 02m 03s"]);
+        assert_eq!(uptime(90_061), "1d 01h 01m");
         assert_eq!([percent(1, 3), percent(1, 0)], ["33.3 %", "-"]);
     }
 

@@ -150,8 +150,8 @@ choices! {
         Error = "error": "what failed",
         Warn = "warn": "and what may fail soon",
         Info = "info": "and what changed",
-        Debug = "debug": "and each client and job",
-        Trace = "trace": "and each request",
+        Debug = "debug": "as info: there are no such lines yet",
+        Trace = "trace": "as info: there are no such lines yet",
     }
 }
 

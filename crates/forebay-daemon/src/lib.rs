@@ -7,12 +7,14 @@
 //!   configuration, jobs and events.
 //! - [`api`]: HTTP in front of it; [`control_files`]: the same as plain files.
 //! - `upgrade`: a successor takes over.
+//! - `log_level`: which events are told, and how severe each is.
 //! - `limits`: descriptors and locked memory of the process.
 #![forbid(unsafe_code)]
 
 pub mod api;
 pub mod control_files;
 mod limits;
+mod log_level;
 mod main_thread;
 mod run;
 mod serve;
@@ -69,6 +71,8 @@ pub enum RunEvent {
     },
     /// Something could not be done; the rest goes on.
     Problem(String),
+    /// Something was done.
+    Note(String),
     /// The admin API answers here.
     Admin(PathBuf),
     /// Everything was opened.
@@ -80,7 +84,7 @@ impl fmt::Display for RunEvent {
         match self {
             Self::Pool { pool, event } if pool.is_empty() => write!(f, "{event}"),
             Self::Pool { pool, event } => write!(f, "{pool}: {event}"),
-            Self::Problem(what) => f.write_str(what),
+            Self::Problem(what) | Self::Note(what) => f.write_str(what),
             Self::Admin(socket) => write!(f, "the admin API is at {}", socket.display()),
             Self::Serving => f.write_str("serving"),
         }

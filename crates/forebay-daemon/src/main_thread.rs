@@ -74,6 +74,7 @@ pub(crate) fn run_event(event: ServiceEvent) -> RunEvent {
         }
         ServiceEvent::Pool { pool, event } => RunEvent::Pool { pool, event },
         ServiceEvent::Problem(what) => RunEvent::Problem(what),
+        ServiceEvent::Note(what) => RunEvent::Note(what),
     }
 }
 

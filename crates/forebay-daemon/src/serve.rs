@@ -9,6 +9,7 @@
 
 use crate::api::{ApiError, ApiOptions, ApiServer, ReadyApi};
 use crate::control_files::{self, AlarmSource, ControlFiles};
+use crate::log_level::LogThreshold;
 use crate::main_thread::{
     LOOK, Message, event_sender, pass_on_events, run_event, start_service, stop, watch_signals,
 };
@@ -47,9 +48,20 @@ pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result
         false => None,
     };
     let file = ServedFile { program: &program, config: &options.config };
-    let origin =
-        Origin { file: Some(file), new_cache: &options.new_cache, force: false, has_api: true, drain: None };
-    let served = serve_after(predecessor.as_ref(), &file, &origin, report);
+    let origin = Origin {
+        file: Some(file),
+        new_cache: &options.new_cache,
+        force: false,
+        has_api: true,
+        drain: None,
+        log_threshold: LogThreshold::default(),
+    };
+    let mut report = |event: RunEvent| {
+        if origin.log_threshold.lets_through(&event) {
+            report(event);
+        }
+    };
+    let served = serve_after(predecessor.as_ref(), &file, &origin, &mut report);
     if let (Some(predecessor), Err(error)) = (&predecessor, &served) {
         predecessor.give_up(&error.to_string()); // of no consequence if it is gone
     }
@@ -69,6 +81,8 @@ pub(crate) struct Origin<'a> {
     pub(crate) has_api: bool,
     /// This volume is written back as fast as possible.
     pub(crate) drain: Option<&'a str>,
+    /// What is told.
+    pub(crate) log_threshold: LogThreshold,
 }
 
 /// What a successor is started with.
@@ -188,6 +202,7 @@ impl Daemon {
             strict: origin.file.is_none(),
             new_cache: origin.new_cache.to_vec(),
             force: origin.force,
+            log_threshold: origin.log_threshold.clone(),
             on_event: event_sender(&messages.0),
             listener_store: Arc::clone(&listener_store),
             upgrader: origin.file.map(|_| upgrader(&messages.0)),
@@ -261,7 +276,9 @@ impl Daemon {
         loop {
             match messages.1.recv_timeout(LOOK) {
                 Ok(Message::Event(event)) => report(run_event(event)),
-                Ok(Message::Signal(SIGHUP)) => reload(&self.service, report),
+                Ok(Message::Signal(SIGHUP)) => {
+                    let _ = self.service.reload(); // it has told what came of it
+                }
                 Ok(Message::Signal(SIGUSR2)) => {
                     if self.upgrade(None, origin, messages, report)? {
                         return Ok(());
@@ -442,24 +459,6 @@ fn show_files(path: &Path, service: &Arc<Service>, report: &mut dyn FnMut(RunEve
             report(RunEvent::Problem(format!("the control file system is not there: {error}")));
             None
         }
-    }
-}
-
-fn reload(service: &Service, report: &mut dyn FnMut(RunEvent)) {
-    match service.reload() {
-        Ok(done) => {
-            let none = done.changed.is_empty() && done.refused.is_empty();
-            for line in done.changed {
-                report(RunEvent::Problem(format!("reloaded: {line}")));
-            }
-            for line in done.refused {
-                report(RunEvent::Problem(format!("not reloaded: {line}")));
-            }
-            if none {
-                report(RunEvent::Problem("reloaded: nothing has changed".into()));
-            }
-        }
-        Err(error) => report(RunEvent::Problem(format!("not reloaded: {error}"))),
     }
 }
 

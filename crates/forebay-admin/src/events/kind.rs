@@ -117,6 +117,7 @@ kinds! {
     BackingChanged, "backing.changed", Error, "The backing store was changed while the cache was away.";
     BackingUncertain, "backing.uncertain", Warning, "After a crash it is unknown whether the backing store was changed; clean blocks were dropped.";
     ClientRefused, "client.refused", Warning, "A client was refused: certificate, user, address, or what it sent. Repetitions are counted.";
+    ConfigRefused, "config.refused", Warning, "The configuration file, or a part of it, was not taken over by a reload; what ran goes on as it was.";
     DaemonUpgraded, "daemon.upgraded", Info, "A successor has taken over pools and clients.";
     DaemonUpgradeFailed, "daemon.upgrade-failed", Warning, "No successor has taken over; the daemon goes on.";
     ClientConnected, "client.connected", Debug, "A client connected to an export.";

@@ -83,6 +83,11 @@ impl Client {
         self.json("GET", path, None, LOOK_WITHIN + extra)
     }
 
+    /// What is there, if the daemon says so in time.
+    pub(crate) fn get_within(&self, path: &str, timeout: Duration) -> Result<Value, Failure> {
+        self.json("GET", path, None, timeout)
+    }
+
     /// What is there, as text.
     pub(crate) fn text(&self, path: &str) -> Result<String, Failure> {
         self.exchange("GET", path, None, LOOK_WITHIN)
@@ -198,7 +203,7 @@ impl Client {
             _ => Failure::new(what),
         };
         match problem["hint"].as_str().filter(|hint| !hint.is_empty()) {
-            Some(hint) => failure.hint(crate::screen::harmless(hint)),
+            Some(hint) => failure.hint(crate::screen::harmless_lines(hint)),
             None => failure,
         }
     }

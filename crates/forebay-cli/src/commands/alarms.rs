@@ -1,11 +1,13 @@
 //! `forebay alarms`: conditions that last and need somebody.
 
+use clap_complete::engine::ArgValueCompleter;
 use serde_json::Value;
 
 use super::answers::{list_at, print_with};
 use crate::client::{Admin, escaped};
+use crate::complete;
 use crate::failure::Failure;
-use crate::screen::{self, harmless};
+use crate::screen::{Column, Table, harmless};
 
 /// Options of `forebay alarms`.
 #[derive(Debug, clap::Args)]
@@ -16,7 +18,7 @@ Examples:
   forebay alarms --acknowledge a3 --by alice")]
 pub(crate) struct Options {
     /// Acknowledge this alarm
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::alarms))]
     acknowledge: Option<String>,
     /// Who knows of it; your user name if left out
     #[arg(long, value_name = "NAME", requires = "acknowledge")]
@@ -47,8 +49,15 @@ pub(super) fn user() -> String {
 }
 
 /// One line for each alarm.
-pub(super) fn table(alarms: &[Value]) -> comfy_table::Table {
-    let mut table = screen::table(&["alarm", "severity", "about", "since", "known to", "what"], &[]);
+pub(super) fn table(alarms: &[Value]) -> Table {
+    let mut table = Table::new([
+        Column::text("alarm", 0),
+        Column::text("severity", 1),
+        Column::text("about", 2),
+        Column::text("since", 3),
+        Column::text("known to", 4),
+        Column::sentences("what", 0),
+    ]);
     for alarm in alarms {
         let text = |name: &str| harmless(alarm[name].as_str().unwrap_or("-"));
         let about = alarm["volume"].as_str().or(alarm["pool"].as_str()).map_or("-".into(), harmless);

@@ -1,12 +1,11 @@
 //! Answers of the daemon, as JSON or in words.
 
-use comfy_table::Table;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::client::{self, Admin};
 use crate::failure::Failure;
-use crate::screen;
+use crate::screen::{self, Table};
 
 /// Prints one of them.
 pub(super) fn print<T: DeserializeOwned>(

@@ -199,7 +199,6 @@ fn table_of(findings: &Findings) -> String {
         return String::new();
     }
     let mut table = screen::table(&["", "where", "what"], &[]);
-    table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic).set_width(118);
     let mut shown: Vec<&Finding> = findings.kept.iter().collect();
     shown.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     for finding in shown.iter().take(SHOWN_MAX) {

@@ -5,11 +5,13 @@
 //! - If events were lost, that is said where they are missing: on stderr for people, as a line of
 //!   its own with `--json`.
 
+use clap_complete::engine::ArgValueCompleter;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::client::{Admin, Received, escaped};
+use crate::complete;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::screen::{self, Paint, harmless};
@@ -37,7 +39,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PREFIX")]
     kind: Option<String>,
     /// Only about this volume
-    #[arg(long, value_name = "VOLUME")]
+    #[arg(long, value_name = "VOLUME", add = ArgValueCompleter::new(complete::volumes))]
     volume: Option<String>,
     /// At least this severity: debug, info, warning or error
     #[arg(long, value_name = "SEVERITY")]

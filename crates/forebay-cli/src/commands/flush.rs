@@ -1,10 +1,12 @@
 //! `forebay flush`: writes back what is dirty now.
 
+use clap_complete::engine::ArgValueCompleter;
 use std::time::Duration;
 
 use forebay_export::size::parse_duration;
 
 use crate::client::Admin;
+use crate::complete;
 use crate::failure::Failure;
 use crate::job::{self, Wish};
 
@@ -18,6 +20,7 @@ Examples:
   job=$(forebay flush db --background)")]
 pub(crate) struct Options {
     /// Name of the volume
+    #[arg(add = ArgValueCompleter::new(complete::volumes))]
     volume: String,
     /// Print the id of the job and do not wait
     #[arg(long)]

@@ -2,9 +2,11 @@
 
 use super::answers::{list_at, print};
 use crate::client::{Admin, escaped};
+use crate::complete;
 use crate::failure::Failure;
 use crate::job::{self, Job};
-use crate::screen::{self, List, harmless};
+use crate::screen::{self, Column, List, Table, Width, harmless};
+use clap_complete::engine::ArgValueCompleter;
 
 /// Options of `forebay jobs`.
 #[derive(Debug, clap::Args)]
@@ -15,7 +17,7 @@ Examples:
   forebay jobs j17 --cancel")]
 pub(crate) struct Options {
     /// Id of a job, such as j17; all jobs if left out
-    #[arg(required_if_eq_any([("follow", "true"), ("cancel", "true")]))]
+    #[arg(required_if_eq_any([("follow", "true"), ("cancel", "true")]), add = ArgValueCompleter::new(complete::jobs))]
     id: Option<String>,
     /// Wait for its end
     #[arg(long)]
@@ -43,12 +45,17 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
             format!("{}: {state}\n", job.title())
         });
     }
-    print(&options.admin, &client.get(&path)?, show)
+    print(&options.admin, &client.get(&path)?, |job| show(job, Width::of_stdout()))
 }
 
 /// One line for each job.
-pub(super) fn table(jobs: &[Job]) -> comfy_table::Table {
-    let mut table = screen::table(&["job", "what", "state", "progress"], &[]);
+pub(super) fn table(jobs: &[Job]) -> Table {
+    let mut table = Table::new([
+        Column::text("job", 0),
+        Column::text("what", 1),
+        Column::text("state", 2),
+        Column::sentences("progress", 0),
+    ]);
     for job in jobs {
         let progress =
             if job.is_over() { job.error.as_deref().map_or(String::new(), harmless) } else { job.progress() };
@@ -57,7 +64,7 @@ pub(super) fn table(jobs: &[Job]) -> comfy_table::Table {
     table
 }
 
-fn show(job: &Job) -> String {
+pub(super) fn show(job: &Job, width: Width) -> String {
     let mut list = List::new();
     list.add("job", harmless(&job.id));
     list.add("what", job.title());
@@ -72,5 +79,5 @@ fn show(job: &Job) -> String {
     if let Some(error) = &job.error {
         list.add("why it failed", harmless(error));
     }
-    list.to_string()
+    list.within(width)
 }

@@ -19,6 +19,8 @@ mod reload;
 mod rules;
 mod run;
 mod salvage;
+#[cfg(test)]
+mod screens;
 mod serve;
 mod settings;
 mod sim;
@@ -49,9 +51,9 @@ pub(crate) enum Command {
     /// Attach, detach, list, show and resize volumes
     #[command(subcommand)]
     Volume(Box<volume::Command>),
-    /// Show tunables
+    /// Show settings of volumes and pools
     Get(settings::Get),
-    /// Change tunables, live
+    /// Change settings, live
     Set(settings::Set),
     /// Write back what is dirty now
     Flush(flush::Options),
@@ -121,7 +123,7 @@ impl Command {
             Self::Stats(options) => stats::execute(&options),
             Self::Advise(options) => advise::execute(&options),
             Self::Sim(options) => sim::execute(&options),
-            Self::Completions(options) => completions::execute(&options, whole),
+            Self::Completions(options) => completions::execute(&options),
             Self::Man(options) => man::execute(&options, whole),
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::ArgGroup;
+use clap_complete::engine::ArgValueCompleter;
 use forebay_admin::{
     DeviceRequest, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
 };
@@ -11,9 +12,11 @@ use forebay_config::CacheSpec;
 use super::answers::{list, print};
 use super::settings::pair;
 use crate::client::{self, Admin, escaped};
+use crate::complete;
 use crate::failure::Failure;
 use crate::job::{self, JobOptions, Wish};
-use crate::screen::{self, List, bytes, harmless, percent};
+use crate::paths;
+use crate::screen::{Column, List, Table, Width, bytes, harmless, percent};
 
 /// Commands of `forebay pool`.
 #[derive(Debug, clap::Subcommand)]
@@ -53,8 +56,8 @@ pub(crate) struct Create {
     /// Keep what only the cache has on both of two devices: either may fail
     #[arg(long)]
     mirror: bool,
-    /// Set a tunable; may be repeated
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair)]
+    /// Set a setting; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair, add = ArgValueCompleter::new(complete::pairs))]
     settings: Vec<(String, String)>,
     /// Take a device that is there and begins with zeroes, fill a file system, and give up a
     /// recorded cache that may hold dirty data
@@ -67,6 +70,7 @@ pub(crate) struct Create {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Open {
     /// Name of the pool
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
     /// Make a new cache where the recorded one is not there, and give that one up: it is refused
     /// should it come back
@@ -82,6 +86,7 @@ pub(crate) struct Open {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Show {
     /// Name of the pool
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
     #[command(flatten)]
     admin: Admin,
@@ -91,6 +96,7 @@ pub(crate) struct Show {
 #[command(group = ArgGroup::new("how").required(true))]
 pub(crate) struct Grow {
     /// Name of the pool
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
     /// Add this cache device
     #[arg(long, value_name = "PATH[:SIZE]", value_parser = device, group = "how")]
@@ -109,6 +115,7 @@ pub(crate) struct Grow {
 #[command(group = ArgGroup::new("how").required(true))]
 pub(crate) struct Shrink {
     /// Name of the pool
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
     /// Give up the last cache device; its path, to be sure
     #[arg(long, value_name = "PATH", group = "how")]
@@ -126,6 +133,7 @@ pub(crate) struct Shrink {
 )]
 pub(crate) struct Scrub {
     /// Name of the pool
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
     /// Read at most so much in a second [default: 64MiB]
     #[arg(long, value_name = "SIZE")]
@@ -141,6 +149,7 @@ If one device of a mirrored pool has failed, the pool stays in use while a job f
 Example: forebay pool replace fast --device /dev/nvme1n1")]
 pub(crate) struct Replace {
     /// Name of the pool
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
     /// New cache device: an empty one, or a file and the size to make it with. Two if both of a
     /// mirrored pool have failed
@@ -162,6 +171,7 @@ pub(crate) struct Replace {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Remove {
     /// Name of the pool
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
     /// Wipe its devices, so that nothing of what is cached can be read again
     #[arg(long)]
@@ -182,7 +192,7 @@ pub(crate) fn execute(command: Command) -> Result<(), Failure> {
         Command::List(admin) => list(&admin, "pools", "`forebay pool create` makes one", table),
         Command::Show(options) => {
             let pool = options.admin.client().get(&path(&options.name, ""))?;
-            print(&options.admin, &pool, show)
+            print(&options.admin, &pool, |pool| show(pool, Width::of_stdout()))
         }
         Command::Grow(Grow { name, device, size, force, admin }) => {
             let pool =
@@ -192,6 +202,7 @@ pub(crate) fn execute(command: Command) -> Result<(), Failure> {
             })
         }
         Command::Shrink(Shrink { name, device, size, job }) => {
+            let device = device.map(|device| paths::absolute(&device));
             job.run(|client| client.post(&path(&name, "/shrink"), Some(&ShrinkRequest { device, size })))
         }
         Command::Scrub(Scrub { name, rate, job }) => {
@@ -261,9 +272,16 @@ fn open(options: &Open) -> Result<(), Failure> {
 }
 
 /// One line for each pool.
-pub(super) fn table(pools: &[PoolInfo]) -> comfy_table::Table {
-    let mut table =
-        screen::table(&["pool", "size", "cached", "dirty", "devices", "volumes", "state"], &[1, 2, 3, 4]);
+pub(super) fn table(pools: &[PoolInfo]) -> Table {
+    let mut table = Table::new([
+        Column::text("pool", 0),
+        Column::number("size", 4),
+        Column::number("cached", 3),
+        Column::number("dirty", 1),
+        Column::number("devices", 5),
+        Column::text("volumes", 2),
+        Column::text("state", 0),
+    ]);
     for pool in pools {
         // What is in a cache that is not open nobody knows.
         let known = |text: String| if pool.not_open { "-".into() } else { text };
@@ -303,27 +321,24 @@ fn state(pool: &PoolInfo) -> String {
     }
 }
 
-fn show(pool: &PoolInfo) -> String {
+pub(super) fn show(pool: &PoolInfo, width: Width) -> String {
     let mut list = List::new();
     list.add("pool", harmless(&pool.name));
     list.add("state", state(pool));
     for device in &pool.devices {
         let state =
             if device.state.is_empty() { String::new() } else { format!(", {}", harmless(&device.state)) };
-        list.add("device", format!("{}, {}{state}", harmless(&device.path), bytes(device.size_bytes)));
+        // That of a device which was never opened is not known.
+        let size = Some(device.size_bytes).filter(|size| *size > 0);
+        let size = size.map_or(String::new(), |size| format!(", {}", bytes(size)));
+        list.add("device", format!("{}{size}{state}", harmless(&device.path)));
     }
-    list.add("size", bytes(pool.capacity_bytes));
-    if pool.mirror.is_empty() {
-        list.add("can grow to", bytes(pool.growable_to_bytes));
+    if let Some(why) = &pool.why {
+        list.add("why", harmless(why));
     }
-    let share = percent(pool.cached_bytes, pool.capacity_bytes);
-    list.add("cached", format!("{} ({share})", bytes(pool.cached_bytes)));
-    list.add("dirty", bytes(pool.dirty_bytes));
-    if pool.lost_bytes > 0 {
-        let ranges = if pool.lost_ranges == 1 { "range" } else { "ranges" };
-        list.add("LOST", format!("{} in {} {ranges}", bytes(pool.lost_bytes), pool.lost_ranges));
+    if !pool.not_open {
+        show_space(&mut list, pool);
     }
-    list.add("I/O by", harmless(&pool.io_engine));
     if let Some(known) = &pool.recorded {
         list.add("cache", harmless(&known.cache));
         list.add("recorded in", harmless(&known.path));
@@ -334,16 +349,35 @@ fn show(pool: &PoolInfo) -> String {
     for (volume, dirty) in &pool.absent {
         list.add("not attached", format!("{}, {} dirty", harmless(volume), bytes(*dirty)));
     }
-    list.to_string()
+    list.within(width)
+}
+
+/// What is in its cache.
+fn show_space(list: &mut List, pool: &PoolInfo) {
+    list.add("size", bytes(pool.capacity_bytes));
+    if pool.mirror.is_empty() {
+        list.add(
+            "largest size",
+            format!("{} by growing its devices or adding some", bytes(pool.growable_to_bytes)),
+        );
+    }
+    let share = percent(pool.cached_bytes, pool.capacity_bytes);
+    list.add("cached", format!("{} ({share})", bytes(pool.cached_bytes)));
+    list.add("dirty", bytes(pool.dirty_bytes));
+    if pool.lost_bytes > 0 {
+        let ranges = if pool.lost_ranges == 1 { "range" } else { "ranges" };
+        list.add("LOST", format!("{} in {} {ranges}", bytes(pool.lost_bytes), pool.lost_ranges));
+    }
+    list.add("I/O by", harmless(&pool.io_engine));
 }
 
 /// `PATH[:SIZE]`, by the rules of `forebay run --cache`. The size goes to the daemon as it was
-/// typed.
+/// typed; a relative path is made absolute.
 fn device(text: &str) -> Result<DeviceRequest, String> {
     let spec = text.parse::<CacheSpec>()?;
     let size = spec.size_bytes.and_then(|_| Some(text.rsplit_once(':')?.1.to_owned()));
     let path = spec.path.into_os_string().into_string().map_err(|_| "the path is not UTF-8".to_owned())?;
-    Ok(DeviceRequest { path, size })
+    Ok(DeviceRequest { path: paths::absolute(&path), size })
 }
 
 #[cfg(test)]

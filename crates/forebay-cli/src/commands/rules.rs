@@ -1,5 +1,6 @@
 //! `forebay rules`: which requests of which clients are cached.
 
+use clap_complete::engine::ArgValueCompleter;
 use forebay_admin::RuleRequest;
 use forebay_config::rules::Rule;
 use serde_json::Value;
@@ -7,8 +8,9 @@ use serde_json::Value;
 use super::answers::{list_at, print_with};
 use super::volume::path;
 use crate::client::{Admin, escaped};
+use crate::complete;
 use crate::failure::Failure;
-use crate::screen::{self, bytes, count, harmless, nanos};
+use crate::screen::{self, Column, Table, bytes, count, harmless, nanos};
 
 /// Commands of `forebay rules`.
 #[derive(Debug, clap::Subcommand)]
@@ -24,6 +26,7 @@ pub(crate) enum Command {
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
     /// Name of the volume
+    #[arg(add = ArgValueCompleter::new(complete::volumes))]
     volume: String,
     #[command(flatten)]
     admin: Admin,
@@ -37,6 +40,7 @@ Examples:
   forebay rules add db --position 0 'bypass size=1MiB..'")]
 pub(crate) struct Add {
     /// Name of the volume
+    #[arg(add = ArgValueCompleter::new(complete::volumes))]
     volume: String,
     /// The rule: an action and conditions
     #[arg(required = true)]
@@ -51,6 +55,7 @@ pub(crate) struct Add {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Delete {
     /// Name of the volume
+    #[arg(add = ArgValueCompleter::new(complete::volumes))]
     volume: String,
     /// Number of the rule, as `forebay rules list` shows it
     id: String,
@@ -74,8 +79,15 @@ pub(crate) fn execute(command: Command) -> Result<(), Failure> {
 }
 
 /// One line for each rule.
-fn table(rules: &[Value]) -> comfy_table::Table {
-    let mut table = screen::table(&["rule", "", "requests", "bytes", "last match", "expires"], &[2, 3]);
+fn table(rules: &[Value]) -> Table {
+    let mut table = Table::new([
+        Column::text("rule", 0),
+        Column::text("", 0),
+        Column::number("requests", 1),
+        Column::number("bytes", 3),
+        Column::text("last match", 2),
+        Column::text("expires", 4),
+    ]);
     let time = |value: &Value, behind: &str| {
         value.as_u64().map_or("-".into(), |ms| format!("{}{behind}", nanos(ms.saturating_mul(1_000_000))))
     };

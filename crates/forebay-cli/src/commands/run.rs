@@ -10,6 +10,7 @@ use forebay_io::{DeviceModel, EnginePreference};
 use forebay_pool::{PoolEvent, RunError};
 
 use crate::failure::Failure;
+use crate::log;
 use crate::screen;
 
 const EXAMPLE: &str = "\
@@ -84,7 +85,7 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
                 said = line;
             }
         }
-        event => eprintln!("forebay: {event}"),
+        event => log::write(event.severity(), &event.to_string()),
     });
     ended(result).and(said)
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use forebay_daemon::ServeOptions;
 
 use crate::failure::Failure;
+use crate::log;
 
 /// Options of `forebay serve`.
 #[derive(Debug, clap::Args)]
@@ -42,5 +43,7 @@ fn start(options: &Options) -> Result<(), Failure> {
         new_cache: options.new_cache.clone(),
         successor: options.successor,
     };
-    super::run::ended(forebay_daemon::serve(&options, &mut |event| eprintln!("forebay: {event}")))
+    super::run::ended(forebay_daemon::serve(&options, &mut |event| {
+        log::write(event.severity(), &event.to_string())
+    }))
 }

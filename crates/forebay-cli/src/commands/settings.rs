@@ -1,30 +1,29 @@
-//! `forebay get` and `forebay set`: tunables of volumes and pools.
+//! `forebay get` and `forebay set`: settings of volumes and pools.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 
-use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use clap_complete::engine::ArgValueCompleter;
 use forebay_admin::{Leaving, SettingInfo, SettingsDone, SettingsRequest};
-use forebay_config::tunables;
 
 use crate::client::{self, Admin, escaped};
+use crate::complete;
 use crate::failure::Failure;
 use crate::job::{self, Wish};
-use crate::screen::{self, harmless};
+use crate::screen::{self, Column, Table, harmless};
 
 /// Options of `forebay get`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  forebay get db                        all tunables of volume db
+  forebay get db                        all settings of volume db
   forebay get db dirty_high_pct         one value, for scripts
   forebay get --pool fast")]
 pub(crate) struct Get {
-    /// A volume and perhaps a name of a tunable; with --pool only the name
-    #[arg(value_name = "VOLUME] [KEY", num_args = 0..=2, add = ArgValueCompleter::new(keys))]
+    /// A volume and perhaps the name of a setting; with --pool only the name
+    #[arg(value_name = "VOLUME] [KEY", num_args = 0..=2, add = ArgValueCompleter::new(complete::volumes_and_settings))]
     names: Vec<String>,
-    /// Tunables of this pool
-    #[arg(long, value_name = "POOL")]
+    /// Settings of this pool
+    #[arg(long, value_name = "POOL", add = ArgValueCompleter::new(complete::pools))]
     pool: Option<String>,
     #[command(flatten)]
     admin: Admin,
@@ -40,10 +39,10 @@ Examples:
   forebay set --pool fast KEY=VALUE")]
 pub(crate) struct Set {
     /// VOLUME KEY=VALUE..., or KEY=VALUE... with --pool
-    #[arg(value_name = "VOLUME] [KEY=VALUE", required = true, num_args = 1.., add = ArgValueCompleter::new(pairs))]
+    #[arg(value_name = "VOLUME] [KEY=VALUE", required = true, num_args = 1.., add = ArgValueCompleter::new(complete::volumes_and_pairs))]
     words: Vec<String>,
-    /// Tunables of this pool
-    #[arg(long, value_name = "POOL")]
+    /// Settings of this pool
+    #[arg(long, value_name = "POOL", add = ArgValueCompleter::new(complete::pools))]
     pool: Option<String>,
     /// Until the next start only: the configuration file stays as it is
     #[arg(long)]
@@ -61,7 +60,7 @@ pub(crate) struct Set {
     admin: Admin,
 }
 
-/// Prints tunables.
+/// Prints settings.
 pub(crate) fn get(options: Get) -> Result<(), Failure> {
     let (target, rest) = target(options.pool, options.names)?;
     if rest.len() > 1 {
@@ -73,12 +72,12 @@ pub(crate) fn get(options: Get) -> Result<(), Failure> {
         return if options.admin.json {
             screen::print_json(&answer)
         } else {
-            screen::print(&table(&settings))
+            screen::print(&format!("{}\n", table(&settings)))
         };
     };
     let Some(setting) = settings.get(key) else {
         let known: Vec<&str> = settings.keys().map(String::as_str).collect();
-        return Err(Failure::usage(format!("there is no tunable \"{}\"", harmless(key)))
+        return Err(Failure::usage(format!("there is no setting \"{}\"", harmless(key)))
             .hint(format!("there are: {}", known.join(", "))));
     };
     if options.admin.json {
@@ -88,7 +87,7 @@ pub(crate) fn get(options: Get) -> Result<(), Failure> {
     }
 }
 
-/// Changes tunables.
+/// Changes settings.
 pub(crate) fn set(options: Set) -> Result<(), Failure> {
     let (target, words) = target(options.pool, options.words)?;
     if words.is_empty() {
@@ -141,15 +140,21 @@ pub(super) fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
-fn table(settings: &BTreeMap<String, SettingInfo>) -> String {
-    let mut table = screen::table(&["tunable", "value", "default", "takes", "live"], &[]);
+pub(super) fn table(settings: &BTreeMap<String, SettingInfo>) -> Table {
+    let mut table = Table::new([
+        Column::text("setting", 0),
+        Column::text("value", 0),
+        Column::text("default", 1),
+        Column::text("takes", 2),
+        Column::text("live", 3),
+    ]);
     for (key, setting) in settings {
         let live = if setting.live { "yes" } else { "no" };
         table.add_row(
             [key, &setting.value, &setting.default, &setting.takes, live].map(|cell: &str| harmless(cell)),
         );
     }
-    format!("{table}\n")
+    table
 }
 
 fn changes(done: &SettingsDone) -> String {
@@ -157,25 +162,6 @@ fn changes(done: &SettingsDone) -> String {
         return "nothing changed: the values are what they were\n".into();
     }
     done.changed.iter().map(|(key, old, new)| harmless(&format!("{key}: {old} -> {new}")) + "\n").collect()
-}
-
-/// Names of tunables, for the shell.
-fn keys(typed: &OsStr) -> Vec<CompletionCandidate> {
-    candidates(typed, "")
-}
-
-/// The same with a `=` behind.
-pub(super) fn pairs(typed: &OsStr) -> Vec<CompletionCandidate> {
-    candidates(typed, "=")
-}
-
-fn candidates(typed: &OsStr, behind: &str) -> Vec<CompletionCandidate> {
-    let typed = typed.to_string_lossy();
-    let all = tunables::all().filter(|tunable| tunable.name.starts_with(&*typed));
-    all.map(|tunable| {
-        CompletionCandidate::new(format!("{}{behind}", tunable.name)).help(Some(tunable.help.into()))
-    })
-    .collect()
 }
 
 #[cfg(test)]
@@ -188,12 +174,5 @@ mod tests {
         assert_eq!(target(None, words(&["a b", "k"])).unwrap(), ("volumes/a%20b".into(), words(&["k"])));
         assert_eq!(target(Some("p".into()), words(&["k=1"])).unwrap(), ("pools/p".into(), words(&["k=1"])));
         assert!(target(None, words(&["k=1"])).is_err() && target(None, vec![]).is_err());
-    }
-
-    #[test]
-    fn the_shell_is_offered_tunables() {
-        let found = pairs(OsStr::new("dirty_h"));
-        assert!(found.iter().any(|candidate| candidate.get_value() == "dirty_high_pct="), "{found:?}");
-        assert!(keys(OsStr::new("no-such")).is_empty());
     }
 }

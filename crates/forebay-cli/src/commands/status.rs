@@ -1,14 +1,12 @@
 //! `forebay status`: daemon, alarms, pools, volumes and jobs on one screen.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use forebay_admin::{DaemonInfo, PoolInfo, VolumeInfo};
+use forebay_admin::{DaemonInfo, PoolInfo, VolumeInfo, VolumeState};
 use serde_json::{Value, json};
 
 use crate::client::{self, Admin};
 use crate::failure::Failure;
 use crate::job::Job;
-use crate::screen::{self, Paint, bytes, harmless};
+use crate::screen::{self, Column, Paint, Table, Width, bytes, harmless, wrapped};
 
 /// Options of `forebay status`.
 #[derive(Debug, clap::Args)]
@@ -32,34 +30,43 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     if options.admin.json {
         return screen::print_json(&all);
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
-    screen::print(&text(&all, now, Paint::for_stdout())?)
+    screen::print(&text(&all, screen::now_unix_s(), Paint::for_stdout(), Width::of_stdout())?)
 }
 
-fn text(all: &Value, now_unix_s: u64, paint: Paint) -> Result<String, Failure> {
+/// The screen: what is wrong comes first.
+pub(super) fn text(all: &Value, now_unix_s: u64, paint: Paint, width: Width) -> Result<String, Failure> {
     let daemon: DaemonInfo = client::read(&all["daemon"])?;
     let pools: Vec<PoolInfo> = client::read(&all["pools"])?;
     let volumes: Vec<VolumeInfo> = client::read(&all["volumes"])?;
     let jobs: Vec<Job> = client::read(&all["jobs"])?;
     let alarms: Vec<Value> = client::read(&all["alarms"])?;
-    let mut text = headline(&daemon, now_unix_s);
-    if !alarms.is_empty() {
-        text +=
-            &format!("\n{}\n{}\n", paint.red(&plural(alarms.len(), "alarm")), super::alarms::table(&alarms));
+    let mut text = format!("{}\n", wrapped(&headline(&daemon, now_unix_s), width));
+    let missing = Missing::of(&pools, &volumes, &alarms);
+    if !missing.is_empty() {
+        let heading = paint.red(&format!("{} not there", missing.len()));
+        text += &format!("\n{heading}\n{}\n", Missing::table(&missing).within(width));
+    }
+    let others: Vec<Value> =
+        alarms.iter().filter(|alarm| !missing.iter().any(|missing| missing.tells(alarm))).cloned().collect();
+    if !others.is_empty() {
+        let heading = paint.red(&plural(others.len(), "alarm"));
+        text += &format!("\n{heading}\n{}\n", super::alarms::table(&others).within(width));
     }
     if pools.is_empty() {
-        text += "\nthere are no pools yet: forebay pool create NAME --device PATH[:SIZE]\n";
+        let none = "there are no pools yet: forebay pool create NAME --device PATH[:SIZE]";
+        text += &format!("\n{}\n", wrapped(none, width));
     } else {
-        text += &format!("\n{}\n", super::pool::table(&pools));
+        text += &format!("\n{}\n", super::pool::table(&pools).within(width));
     }
     if volumes.is_empty() {
-        text += "\nthere are no volumes yet: forebay volume attach NAME --backing URI --export URI\n";
+        let none = "there are no volumes yet: forebay volume attach NAME --backing URI --export URI";
+        text += &format!("\n{}\n", wrapped(none, width));
     } else {
-        text += &format!("\n{}\n", super::volume::table(&volumes));
+        text += &format!("\n{}\n", super::volume::table(&volumes).within(width));
     }
     let open: Vec<Job> = jobs.into_iter().filter(|job| !job.is_over()).collect();
     if !open.is_empty() {
-        text += &format!("\n{}\n", super::jobs::table(&open));
+        text += &format!("\n{}\n", super::jobs::table(&open).within(width));
     }
     if alarms.is_empty() {
         text += &format!("\n{}\n", paint.green("no alarms"));
@@ -67,11 +74,74 @@ fn text(all: &Value, now_unix_s: u64, paint: Paint) -> Result<String, Failure> {
     Ok(text)
 }
 
+/// A pool or volume that should be there and is not, or whose dirty data waits for it.
+struct Missing {
+    what: &'static str,
+    name: String,
+    dirty: String,
+    why: String,
+    alarms: Vec<String>,
+}
+
+impl Missing {
+    fn of(pools: &[PoolInfo], volumes: &[VolumeInfo], alarms: &[Value]) -> Vec<Self> {
+        let about = |what: &str, name: &str| {
+            let is = |alarm: &&Value| {
+                let condition = alarm["condition"].as_str().unwrap_or_default();
+                alarm[what] == name && matches!(condition, "pool.failed" | "volume.failed" | "volume.absent")
+            };
+            let ids = alarms.iter().filter(is).filter_map(|alarm| alarm["id"].as_str());
+            ids.map(harmless).collect::<Vec<_>>()
+        };
+        let why = |why: &Option<String>| harmless(why.as_deref().unwrap_or("the daemon does not say why"));
+        let closed = pools.iter().filter(|pool| pool.not_open).map(|pool| Self {
+            what: "pool",
+            name: harmless(&pool.name),
+            dirty: match &pool.recorded {
+                Some(known) if known.in_use => "unknown".into(),
+                Some(known) => bytes(known.dirty_bytes),
+                None => "unknown".into(),
+            },
+            why: why(&pool.why),
+            alarms: about("pool", &pool.name),
+        });
+        let absent = volumes.iter().filter(|volume| volume.state == VolumeState::Absent).map(|volume| Self {
+            what: "volume",
+            name: harmless(&volume.name),
+            dirty: match pools.iter().any(|pool| pool.not_open && pool.name == volume.pool) {
+                true => "unknown".into(),
+                false => bytes(volume.dirty_bytes),
+            },
+            why: why(&volume.why),
+            alarms: about("volume", &volume.name),
+        });
+        closed.chain(absent).collect()
+    }
+
+    fn tells(&self, alarm: &Value) -> bool {
+        alarm["id"].as_str().is_some_and(|id| self.alarms.iter().any(|known| *known == harmless(id)))
+    }
+
+    fn table(all: &[Self]) -> Table {
+        let mut table = Table::new([
+            Column::text("not there", 0),
+            Column::number("dirty here", 0),
+            Column::text("alarm", 1),
+            Column::sentences("why", 0),
+        ]);
+        for one in all {
+            let name = format!("{} {}", one.what, one.name);
+            table.add_row([name, one.dirty.clone(), one.alarms.join(", "), one.why.clone()]);
+        }
+        table
+    }
+}
+
 fn headline(daemon: &DaemonInfo, now_unix_s: u64) -> String {
     let up = screen::uptime(now_unix_s.saturating_sub(daemon.started_unix_s));
     let config = daemon.config.as_deref().map_or(String::new(), |config| format!(", {}", harmless(config)));
     let (version, memory) = (harmless(&daemon.version), bytes(daemon.resident_bytes));
-    format!("forebay {version}, process {}, up {up}, {memory} of memory{config}\n", daemon.pid)
+    format!("forebay {version}, process {}, up {up}, {memory} of memory{config}", daemon.pid)
 }
 
 fn plural(number: usize, what: &str) -> String {

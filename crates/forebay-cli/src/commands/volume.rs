@@ -1,14 +1,17 @@
 //! `forebay volume`: what is cached and served.
 
+use clap_complete::engine::ArgValueCompleter;
 use forebay_admin::{LossInfo, VolumeInfo, VolumeRequest, VolumeState};
 use serde_json::{Value, json};
 
 use super::answers::{list, print};
 use super::settings::pair;
 use crate::client::{self, Admin, escaped};
+use crate::complete;
 use crate::failure::Failure;
 use crate::job::JobOptions;
-use crate::screen::{self, List, bytes, harmless, percent};
+use crate::paths;
+use crate::screen::{self, Column, List, Table, Width, bytes, harmless, percent};
 
 /// Lost ranges that `volume show` lists.
 const LOSSES_SHOWN: usize = 10;
@@ -33,20 +36,21 @@ pub(crate) enum Command {
 Example: forebay volume attach db --backing /dev/sdb --export 'nbd+unix:///db?socket=/run/forebay/db.nbd' --set mode=writeback")]
 pub(crate) struct Attach {
     /// Name of the volume
+    #[arg(add = ArgValueCompleter::new(complete::volumes))]
     name: String,
     /// The slow device: a file (file:/srv/disk.img) or a block device (/dev/sdb); may be left out
     /// if the volume is configured
     #[arg(long, value_name = "URI", default_value = "", hide_default_value = true)]
     backing: String,
     /// Pool that caches it; may be left out if there is only one
-    #[arg(long)]
+    #[arg(long, add = ArgValueCompleter::new(complete::pools))]
     pool: Option<String>,
     /// Where clients find it: nbd+unix:///name?socket=/path, nbd://host:port/name, fuse:/path or
     /// ublk:NAME, vhost-user:/path; may be repeated
     #[arg(long = "export", value_name = "URI")]
     exports: Vec<String>,
-    /// Set a tunable; may be repeated
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair)]
+    /// Set a setting; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair, add = ArgValueCompleter::new(complete::pairs))]
     settings: Vec<(String, String)>,
     #[command(flatten)]
     admin: Admin,
@@ -61,6 +65,7 @@ removed. Programs meet I/O errors, and what a mounted file system has not writte
 Ctrl-C ends the waiting, not the detach.")]
 pub(crate) struct Detach {
     /// Name of the volume
+    #[arg(add = ArgValueCompleter::new(complete::volumes))]
     name: String,
     /// Leave dirty data in the cache: quick, and the next attach is warm, but do not use the
     /// backing store without it
@@ -79,6 +84,7 @@ pub(crate) struct Detach {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Show {
     /// Name of the volume
+    #[arg(add = ArgValueCompleter::new(complete::volumes))]
     name: String,
     #[command(flatten)]
     admin: Admin,
@@ -87,6 +93,7 @@ pub(crate) struct Show {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Resize {
     /// Name of the volume
+    #[arg(add = ArgValueCompleter::new(complete::volumes))]
     name: String,
     /// New size (20GiB), or `max` for all of the backing store
     size: String,
@@ -113,7 +120,9 @@ pub(crate) fn execute(command: Command) -> Result<(), Failure> {
             if options.admin.json && !losses.is_empty() {
                 volume["losses"] = json!(losses);
             }
-            print(&options.admin, &volume, |volume: &VolumeInfo| show(volume, &losses))
+            print(&options.admin, &volume, |volume: &VolumeInfo| {
+                show(volume, &losses, screen::now_unix_s(), Width::of_stdout())
+            })
         }
         Command::Resize(Resize { name, size, force, job }) => {
             let wanted = if force { json!({ "size": size, "force": true }) } else { json!({ "size": size }) };
@@ -128,6 +137,8 @@ pub(super) fn path(name: &str, rest: &str) -> String {
 }
 
 fn attach(Attach { name, backing, pool, exports, settings, admin }: Attach) -> Result<(), Failure> {
+    let backing = paths::backing(&backing);
+    let exports = exports.iter().map(|export| paths::export(export)).collect();
     let request = VolumeRequest { name, pool, backing, exports, settings: settings.into_iter().collect() };
     let volume = admin.client().post("/v1/volumes", Some(&request))?;
     print(&admin, &volume, |volume: &VolumeInfo| {
@@ -152,18 +163,29 @@ fn detach(options: &Detach) -> Result<(), Failure> {
 }
 
 /// One line for each volume.
-pub(super) fn table(volumes: &[VolumeInfo]) -> comfy_table::Table {
-    let header = ["volume", "pool", "state", "mode", "size", "cached", "dirty", "oldest dirty", "clients"];
-    let mut table = screen::table(&header, &[4, 5, 6, 7, 8]);
+pub(super) fn table(volumes: &[VolumeInfo]) -> Table {
+    let mut table = Table::new([
+        Column::text("volume", 0),
+        Column::text("pool", 3),
+        Column::text("state", 0),
+        Column::text("mode", 4),
+        Column::number("size", 5),
+        Column::number("cached", 7),
+        Column::number("dirty", 0),
+        Column::number("oldest dirty", 2),
+        Column::number("clients", 6),
+    ]);
     for volume in volumes {
+        // A volume that no open pool knows has no size, and nobody knows what is dirty of it.
+        let known = |text: String| if volume.size_bytes == 0 { "-".into() } else { text };
         table.add_row([
             harmless(&volume.name),
             harmless(&volume.pool),
             state(volume),
             harmless(&volume.mode),
-            bytes(volume.size_bytes),
-            bytes(volume.cached_bytes),
-            bytes(volume.dirty_bytes),
+            known(bytes(volume.size_bytes)),
+            known(bytes(volume.cached_bytes)),
+            known(bytes(volume.dirty_bytes)),
             oldest(volume),
             volume.connections.to_string(),
         ]);
@@ -182,11 +204,12 @@ fn state(volume: &VolumeInfo) -> String {
 fn oldest(volume: &VolumeInfo) -> String {
     match volume.dirty_bytes {
         0 => "-".into(),
+        _ if volume.state == VolumeState::Absent => "unknown".into(),
         _ => screen::uptime(volume.oldest_dirty_age_ns / 1_000_000_000),
     }
 }
 
-fn show(volume: &VolumeInfo, losses: &[LossInfo]) -> String {
+pub(super) fn show(volume: &VolumeInfo, losses: &[LossInfo], now_unix_s: u64, width: Width) -> String {
     let mut list = List::new();
     list.add("volume", harmless(&volume.name));
     list.add("pool", harmless(&volume.pool));
@@ -211,6 +234,9 @@ fn show(volume: &VolumeInfo, losses: &[LossInfo]) -> String {
             false => format!("no: it is not attached (forebay volume attach {})", harmless(&volume.name)),
         };
         list.add("served", how);
+        if let Some(why) = &volume.why {
+            list.add("why", harmless(why));
+        }
     }
     list.add("clients", volume.connections.to_string());
     list.add("size", bytes(volume.size_bytes));
@@ -231,20 +257,18 @@ fn show(volume: &VolumeInfo, losses: &[LossInfo]) -> String {
         let word = if ranges == 1 { "range" } else { "ranges" };
         list.add("LOST", format!("{lost} in {ranges} {word}: errors until they are written"));
     }
-    let now =
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     for loss in losses.iter().take(LOSSES_SHOWN) {
         let (from, to) = (loss.offset_bytes, loss.offset_bytes + loss.bytes);
         list.add(
             "lost",
             format!(
                 "bytes {from} to {to}, written {} ago",
-                screen::uptime(now.saturating_sub(loss.written_unix_s))
+                screen::uptime(now_unix_s.saturating_sub(loss.written_unix_s))
             ),
         );
     }
     if losses.len() > LOSSES_SHOWN {
         list.add("lost", format!("and {} more: --json, or the API, lists all", losses.len() - LOSSES_SHOWN));
     }
-    list.to_string()
+    list.within(width)
 }

@@ -5,6 +5,7 @@ mod settings;
 
 pub use settings::{SettingHelp, settings};
 
+use crate::log_level::LogThreshold;
 use crate::main_thread::RUN_POOL;
 use crate::serve::{Origin, serve_config};
 use crate::{RunEvent, RunOptions};
@@ -57,7 +58,14 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
     }
     let new_cache = if options.new_cache { vec![RUN_POOL.to_owned()] } else { Vec::new() };
     let drain = drain.then_some(volume.as_str());
-    let origin = Origin { file: None, new_cache: &new_cache, force: options.force, has_api, drain };
+    let origin = Origin {
+        file: None,
+        new_cache: &new_cache,
+        force: options.force,
+        has_api,
+        drain,
+        log_threshold: LogThreshold::default(),
+    };
     serve_config(&origin, config, report)
 }
 

@@ -44,11 +44,34 @@ impl Service {
             for volume in absent.iter().cloned().chain(unknown) {
                 let config = running.config.volumes.get(&volume.name).filter(|config| config.pool == pool);
                 if volume.dirty_blocks > 0 || config.is_some() {
-                    all.push(info(&pool, volume, config));
+                    let why = self.why_absent(&volume.name, config.is_some());
+                    all.push(VolumeInfo { why: Some(why), ..info(&pool, volume, config) });
                 }
             }
         }
         Ok(all)
+    }
+
+    fn why_absent(&self, volume: &str, is_configured: bool) -> String {
+        let failed = self.message_of(&AlarmKey::volume(EventKind::VolumeFailed, volume));
+        failed.unwrap_or_else(|| match is_configured {
+            true => "it is configured, and nobody has attached it since".into(),
+            false => "it is not configured: it was detached, and its dirty data was kept".into(),
+        })
+    }
+
+    /// Configured volumes of pools that are not open: nothing more is known of them.
+    pub(super) fn volumes_of_closed_pools(&self) -> Vec<VolumeInfo> {
+        let running = self.running();
+        let closed =
+            running.config.volumes.iter().filter(|(_, volume)| !running.pools.contains_key(&volume.pool));
+        closed
+            .map(|(name, config)| {
+                let nothing = AbsentVolume { name: name.clone(), size_bytes: 0, dirty_blocks: 0 };
+                let why = format!("pool {} is not open", config.pool);
+                VolumeInfo { why: Some(why), ..info(&config.pool, nothing, Some(config)) }
+            })
+            .collect()
     }
 
     /// What an operator can do about a volume that is not attached and has dirty data.
@@ -159,6 +182,7 @@ fn info(pool: &str, volume: AbsentVolume, config: Option<&VolumeConfig>) -> Volu
         job: None,
         lost_bytes: 0,
         lost_ranges: 0,
+        why: None,
         files: Vec::new(),
         name: volume.name,
     }

@@ -2,6 +2,7 @@
 //! out.
 
 use super::{Service, ServiceEvent, lock};
+use forebay_admin::events::{AlarmKey, EventKind};
 use forebay_admin::{AdminError, DeviceInfo, ErrorKind, PoolInfo, RecordedInfo};
 use forebay_config::{ConfigFile, Edit};
 use forebay_pool::MayWait;
@@ -45,9 +46,16 @@ impl Service {
             let records = of_pool(&state_dir, &name).unwrap_or_default();
             let recorded = records.first().map(|record| recorded_info(record, &state_dir));
             let devices = devices.iter().map(device).collect();
-            PoolInfo { volumes: self.configured_volumes(&name), ..PoolInfo::closed(name, devices, recorded) }
+            let why = self.message_of(&AlarmKey::pool(EventKind::PoolFailed, &name));
+            let volumes = self.configured_volumes(&name);
+            PoolInfo { volumes, why, ..PoolInfo::closed(name, devices, recorded) }
         };
         closed.into_iter().map(info).collect()
+    }
+
+    /// What an alarm says, if it is raised.
+    pub(super) fn message_of(&self, key: &AlarmKey) -> Option<String> {
+        self.hub.alarms().into_iter().find(|alarm| alarm.key == *key).map(|alarm| alarm.message)
     }
 
     fn configured_volumes(&self, pool: &str) -> Vec<String> {

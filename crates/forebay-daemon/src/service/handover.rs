@@ -254,7 +254,10 @@ impl Service {
                 format!("no successor: {why}; clients waited {paused_ms} ms"),
             ),
         };
-        self.emit(super::ServiceEvent::Problem(text.clone()));
+        self.emit(match error {
+            None => super::ServiceEvent::Note(text.clone()),
+            Some(_) => super::ServiceEvent::Problem(text.clone()),
+        });
         self.hub.publish(NewEvent::new(kind, text));
         *lock(&self.upgraded) = Some(info);
     }

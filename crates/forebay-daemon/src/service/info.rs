@@ -50,6 +50,7 @@ impl Service {
             job: self.job_of_pool(name),
             absent: snapshot.absent.iter().map(|(name, blocks)| (name.clone(), blocks * BLOCK)).collect(),
             not_open: false,
+            why: None,
             recorded,
         })
     }
@@ -76,11 +77,15 @@ impl Service {
             all.extend(snapshot.volumes.into_iter().map(|volume| info(&pool, volume, &jobs)));
         }
         all.extend(self.absent_infos()?);
+        all.extend(self.volumes_of_closed_pools());
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
     }
 
     pub(super) fn volume_info(&self, name: &str) -> Result<VolumeInfo, AdminError> {
+        if let Some(info) = self.volumes_of_closed_pools().into_iter().find(|info| info.name == name) {
+            return Ok(info);
+        }
         let (pool, _) = self.pool_with(name)?;
         let snapshot = self.pool_snapshot(&pool)?;
         if let Some(volume) = snapshot.volumes.into_iter().find(|volume| volume.name == name) {
@@ -180,6 +185,7 @@ fn info(pool: &str, volume: VolumeSnapshot, jobs: &[JobView]) -> VolumeInfo {
         job: job.map(|job| job.id.to_string()),
         lost_bytes: volume.lost.bytes,
         lost_ranges: volume.lost.ranges,
+        why: None,
         files: volume.files,
         name: volume.name,
     }

@@ -119,7 +119,7 @@ impl Service {
             Place::Pool(name) => {
                 let result = self.reopen(name, forebay_admin::OpenHow::default());
                 if self.handle(name).is_ok() {
-                    self.emit(super::ServiceEvent::Problem(format!(
+                    self.emit(super::ServiceEvent::Note(format!(
                         "pool {name} is open: what it has waited for is there"
                     )));
                     return; // volumes that could not be attached have alarms of their own

@@ -100,6 +100,7 @@ pub(crate) struct Service {
     locked: Mutex<locked::Locked>,
     started_unix_s: u64,
     config_path: Option<String>,
+    log_threshold: crate::log_level::LogThreshold,
     /// Lines for the log.
     on_event: Mutex<Box<dyn FnMut(ServiceEvent) + Send>>,
 }
@@ -212,7 +213,8 @@ impl Admin for Service {
     }
 
     fn pool(&self, name: &str) -> Result<PoolInfo, AdminError> {
-        self.pool_info(name)
+        let closed = self.closed_infos().into_iter().find(|pool| pool.name == name);
+        closed.map_or_else(|| self.pool_info(name), Ok)
     }
 
     fn create_pool(&self, request: PoolRequest) -> Result<PoolInfo, AdminError> {
@@ -351,7 +353,7 @@ impl Admin for Service {
     }
 
     fn reload(&self) -> Result<ReloadDone, AdminError> {
-        self.reload_file()
+        self.reload_and_tell()
     }
 
     fn upgrade(&self) -> Result<UpgradeBegun, AdminError> {

@@ -1,10 +1,10 @@
 //! Reading the configuration file again, and doing what has changed in it.
 
-use super::Service;
 use super::records::Allowed;
 use super::settings::stored;
 use super::start::check_rules;
-use forebay_admin::events::{AlarmKey, EventKind, Severity};
+use super::{Service, ServiceEvent};
+use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::jobs::{JobKind, JobSpec, OnMiss};
 use forebay_admin::{AdminError, DetachHow, ErrorKind, ReloadDone, Target};
 use forebay_config::{Change, Config, Scope, diff};
@@ -14,6 +14,32 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Service {
+    /// Reads the file again, and tells what came of it: in the log, and by an event if anything was
+    /// refused.
+    pub(super) fn reload_and_tell(&self) -> Result<ReloadDone, AdminError> {
+        let result = self.reload_file();
+        let refused = match &result {
+            Ok(done) => {
+                let nothing = done.changed.is_empty() && done.refused.is_empty();
+                let changed =
+                    done.changed.iter().cloned().chain(nothing.then(|| "nothing has changed".into()));
+                changed.for_each(|line| self.emit(ServiceEvent::Note(format!("reloaded: {line}"))));
+                done.refused.iter().map(|line| format!("not reloaded, it stays as it was: {line}")).collect()
+            }
+            Err(error) => vec![format!("not reloaded, the old configuration stays in force: {}", error.what)],
+        };
+        for message in &refused {
+            self.emit(ServiceEvent::Problem(message.clone()));
+        }
+        if !refused.is_empty() {
+            self.hub.publish(NewEvent::new(EventKind::ConfigRefused, refused.join("; ")));
+        }
+        result.map_err(|error| match error.hint.is_empty() {
+            true => AdminError { hint: "the old configuration stays in force".into(), ..error },
+            false => error,
+        })
+    }
+
     pub(super) fn reload_file(&self) -> Result<ReloadDone, AdminError> {
         let new = {
             let mut file = self.changing()?;
@@ -74,7 +100,10 @@ impl Service {
             // As at a start with such a file: what is recorded of its cache stays.
             Change::PoolRemoved { pool } if self.is_closed(pool) => self.forget_closed(pool, None)?,
             Change::PoolRemoved { pool } => self.close_pool(pool, false, false)?,
-            Change::LogLevel => self.running_mut().config.daemon.log_level = new.daemon.log_level,
+            Change::LogLevel => {
+                self.running_mut().config.daemon.log_level = new.daemon.log_level;
+                self.log_threshold.set(new.daemon.log_level);
+            }
             Change::PoolAdded { pool } => {
                 let config = &new.pools[pool];
                 // It is configured, open or not, as at a start: `forebay pool open` is the way

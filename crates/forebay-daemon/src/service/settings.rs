@@ -190,18 +190,20 @@ impl Service {
 
     fn announce(&self, target: Target<'_>, changed: &Changed) {
         for (key, from, to) in changed {
+            let whose = match target {
+                Target::Pool(pool) => format!("pool {pool}"),
+                Target::Volume(volume) => volume.to_owned(),
+            };
+            let message = format!("{key} of {whose} is {to} now, not {from}");
+            self.emit(super::ServiceEvent::Note(message.clone()));
             let event = match target {
-                Target::Pool(pool) => {
-                    let message = format!("{key} of pool {pool} is {to} now, not {from}");
-                    NewEvent::new(EventKind::VolumeSettingChanged, message).pool(pool)
-                }
+                Target::Pool(pool) => NewEvent::new(EventKind::VolumeSettingChanged, message).pool(pool),
                 Target::Volume(volume) => {
                     let kind = if key == "mode" {
                         EventKind::VolumeModeChanged
                     } else {
                         EventKind::VolumeSettingChanged
                     };
-                    let message = format!("{key} of {volume} is {to} now, not {from}");
                     NewEvent::new(kind, message).volume(volume)
                 }
             };

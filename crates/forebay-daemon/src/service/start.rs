@@ -2,6 +2,7 @@
 
 use super::locked::Place;
 use super::{Running, Service, Upgrader, lock};
+use crate::log_level::LogThreshold;
 use forebay_admin::clock::SystemClock;
 use forebay_admin::events::{AlarmKey, EventKind, Hub, HubLimits, NewEvent, Severity};
 use forebay_admin::jobs::{JobId, Jobs, JobsLimits};
@@ -36,6 +37,8 @@ pub(crate) enum ServiceEvent {
     },
     /// Something could not be done; the rest goes on.
     Problem(String),
+    /// Something was done.
+    Note(String),
 }
 
 /// What a service is started with.
@@ -53,6 +56,8 @@ pub(crate) struct ServiceStart {
     /// Cache devices that are there may be taken if they begin with zeroes, and file systems
     /// filled.
     pub(crate) force: bool,
+    /// What is told; it follows the configuration.
+    pub(crate) log_threshold: LogThreshold,
     /// Lines for the log.
     pub(crate) on_event: Box<dyn FnMut(ServiceEvent) + Send>,
     /// Sockets that were there before.
@@ -93,8 +98,10 @@ impl Service {
             locked: Mutex::default(),
             started_unix_s: now.map_or(0, |since| since.as_secs()),
             config_path: start.path,
+            log_threshold: start.log_threshold,
             on_event: Mutex::new(start.on_event),
         });
+        service.log_threshold.set(start.config.daemon.log_level);
         let how = |pool: &str| OpenHow {
             new_cache: start.new_cache.iter().any(|wanted| wanted == pool),
             force: start.force,

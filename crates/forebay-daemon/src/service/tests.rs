@@ -1,7 +1,7 @@
 //! A service with real pools on files: one that fails, and all that change hands.
 
 use super::*;
-use forebay_admin::DeviceRequest;
+use forebay_admin::{DeviceRequest, VolumeState};
 use forebay_pool::handover::Inheritance;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -39,6 +39,7 @@ fn start_as_written(path: &Path, listener_store: Arc<ListenerStore>) -> Arc<Serv
         strict: true,
         new_cache: Vec::new(),
         force: false,
+        log_threshold: crate::log_level::LogThreshold::default(),
         on_event,
         listener_store,
         upgrader: None,
@@ -47,7 +48,9 @@ fn start_as_written(path: &Path, listener_store: Arc<ListenerStore>) -> Arc<Serv
 }
 
 fn served(service: &Service) -> Vec<String> {
-    service.volume_infos().unwrap().into_iter().map(|volume| volume.name).collect()
+    let all = service.volume_infos().unwrap();
+    let served = all.into_iter().filter(|volume| volume.state != VolumeState::Absent);
+    served.map(|volume| volume.name).collect()
 }
 
 #[test]
@@ -65,6 +68,10 @@ fn a_pool_that_panics_takes_no_other_with_it_and_can_be_opened_again() {
     }
     service.look_for_ended_pools();
     assert_eq!(served(&service), ["b"]);
+    let away = service.volume_info("a").unwrap();
+    assert_eq!((away.state, away.why.as_deref()), (VolumeState::Absent, Some("pool a is not open")));
+    let closed = service.closed_infos();
+    assert!(closed[0].why.as_ref().unwrap().contains("pool a has stopped"), "{closed:?}");
     let alarms = service.hub.alarms();
     assert_eq!(alarms.len(), 1);
     assert!(alarms[0].message.contains("pool a has stopped"), "{}", alarms[0].message);
@@ -280,6 +287,24 @@ fn a_job_that_waits_does_not_hold_up_a_stop() {
 }
 
 #[test]
+fn a_reload_that_is_refused_leaves_everything_as_it_is_and_says_so() {
+    use forebay_admin::Admin;
+    use forebay_admin::events::{Delivery, Filter, Received, Start};
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), Arc::default(), "auto");
+    std::fs::write(folder.path().join("forebay.toml"), "[pool.a]\nno_such = 1\n").unwrap();
+    let mut events = service.hub.subscribe(Filter::default().kind("config").unwrap(), Start::Oldest).unwrap();
+    assert_eq!(service.reload().unwrap_err().hint, "the old configuration stays in force");
+    let Received::Delivery(Delivery::Event(event)) = events.receive(Duration::from_secs(5)) else {
+        panic!("no event");
+    };
+    assert_eq!(event.kind, EventKind::ConfigRefused);
+    assert!(event.message.contains("the old configuration stays in force"), "{}", event.message);
+    assert_eq!(served(&service), ["a", "b"]);
+    assert!(service.stop().is_empty());
+}
+
+#[test]
 fn a_cache_that_somebody_else_has_is_opened_when_it_is_free() {
     use forebay_io::{Device, DeviceOptions};
     let folder = tempfile::tempdir().unwrap();
@@ -294,6 +319,7 @@ fn a_cache_that_somebody_else_has_is_opened_when_it_is_free() {
         on_event: Box::new(|_| ()),
         listener_store: Arc::default(),
         upgrader: None,
+        log_threshold: crate::log_level::LogThreshold::default(),
         force: false,
         new_cache: Default::default(),
     };

@@ -302,6 +302,7 @@ impl Admin for Fake {
             volumes: Vec::new(),
             absent: BTreeMap::new(),
             not_open: false,
+            why: None,
             recorded: None,
         };
         state.pools.insert(request.name, Pool { info: info.clone(), values });
@@ -426,6 +427,7 @@ impl Admin for Fake {
             job: None,
             lost_bytes: 0,
             lost_ranges: 0,
+            why: None,
             files: Vec::new(),
         };
         let rules = RuleSet::new(DefaultAction::Cache, info.size_bytes);

@@ -86,6 +86,7 @@ impl Admin for Fake {
             volumes: vec!["db".into(), "slow".into()],
             absent: BTreeMap::from([("old".into(), 5)]),
             not_open: false,
+            why: None,
             recorded: None,
         })
     }
@@ -128,6 +129,7 @@ impl Admin for Fake {
             job: None,
             lost_bytes: 0,
             lost_ranges: 0,
+            why: None,
             files: Vec::new(),
         })
     }

@@ -36,10 +36,14 @@ pub fn open_backing(
     let device = waiting_for_lock(|| Device::open_backing(uri.path(), wanted.clone()))?;
     let size_bytes = device.size_bytes() / 512 * 512;
     if size_bytes == 0 {
-        return Err(RunError::failed(
-            format!("the backing store {} is empty", device.path().display()),
-            "give it a size first, for example with: truncate -s 10G FILE",
-        ));
+        let path = device.path().display();
+        let hint = match uri {
+            BackingUri::Device(_) => {
+                "the device has no size: is a medium in it? `lsblk` shows what it has".to_owned()
+            }
+            BackingUri::File(_) => format!("give it a size first, for example with: truncate -s 10G {path}"),
+        };
+        return Err(RunError::failed(format!("the backing store {path} is empty"), hint));
     }
     let mut notes = device.notes().to_vec();
     if size_bytes != device.size_bytes() {

@@ -70,6 +70,14 @@ pub(super) fn create_file(
     notes: &mut Vec<String>,
 ) -> Result<(), RunError> {
     let path = &spec.path;
+    // The kernel makes what is there; a file among it would be one in memory, gone at the next
+    // start.
+    if path.starts_with("/dev") && !path.starts_with("/dev/shm") {
+        return Err(RunError::failed(
+            format!("there is no device {}", path.display()),
+            "`lsblk` lists the block devices that there are; a cache file lies in a folder of a file system, not below /dev",
+        ));
+    }
     let Some(size) = spec.size_bytes else {
         return Err(RunError::failed(
             format!("there is no cache file {}", path.display()),

@@ -1,11 +1,14 @@
 //! `forebay stats`: what a running volume has done and how it is, from its admin socket.
 //!
 //! The daemon gives JSON, Prometheus' and FlashCache's text; what people read is made here of the
-//! JSON: `table` shows everything once, `rows` one line for each interval.
+//! JSON: `summary` answers what is asked first, `table` shows everything (`--all`), `rows` one line
+//! for each interval.
 
 mod rows;
+mod summary;
 mod table;
 
+use clap_complete::engine::ArgValueCompleter;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,8 +17,9 @@ use forebay_export::size::parse_duration;
 use serde_json::Value;
 
 use crate::client::{self, Client};
+use crate::complete;
 use crate::failure::Failure;
-use crate::screen;
+use crate::screen::{self, Width};
 
 /// Options of `forebay stats`.
 #[derive(Debug, clap::Args)]
@@ -23,16 +27,20 @@ use crate::screen;
 The volume may be left out if there is only one. Instead of it the admin socket may be given, as with --admin.
 Examples:
   forebay stats db
+  forebay stats db --all
   forebay stats db --interval 2s
   forebay stats db --format flashcache
   forebay stats /run/forebay/admin.sock --format json")]
 pub(crate) struct Options {
     /// Volume, or the admin socket (anything with a slash)
-    #[arg(value_name = "VOLUME or SOCKET")]
+    #[arg(value_name = "VOLUME or SOCKET", add = ArgValueCompleter::new(complete::volumes))]
     target: Option<String>,
     /// Admin socket of the daemon
     #[arg(long, value_name = "SOCKET", env = "FOREBAY_ADMIN", hide_env_values = true)]
     admin: Option<PathBuf>,
+    /// Also tables of all rates, latencies, ages and devices
+    #[arg(long, conflicts_with_all = ["json", "interval"])]
+    all: bool,
     /// How to print
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -85,7 +93,9 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         let now = Instant::now();
         match (ask()?, format, options.interval) {
             (Answer::Text(text), ..) => screen::print(&text)?,
-            (Answer::Object(object), Format::Table, None) => screen::print(&table::text(&object))?,
+            (Answer::Object(object), Format::Table, None) => {
+                screen::print(&text(&object, options.all, Width::of_stdout()))?;
+            }
             (Answer::Object(object), Format::Table, Some(_)) => {
                 if let Some((then, old)) = &before {
                     let heading = lines.is_multiple_of(20);
@@ -100,6 +110,12 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         let Some(interval) = options.interval else { return Ok(()) };
         std::thread::sleep(interval.saturating_sub(now.elapsed()));
     }
+}
+
+/// Ten lines, and tables if all is wanted.
+pub(super) fn text(object: &Value, all: bool, width: Width) -> String {
+    let tables = if all { table::text(object, width) } else { String::new() };
+    summary::text(object, width) + &tables
 }
 
 enum Answer {

@@ -1,16 +1,20 @@
 //! `forebay top`: volumes, jobs and alarms, live on a terminal.
 //!
 //! `feed` asks the daemon on a thread of its own, `state` is what is shown and what keys do to it
-//! (no terminal, no daemon), `view` draws it.
+//! (no terminal, no daemon), `view` draws it, with `volumes`, `detail`, `heat` and `help`.
 //!
 //! Invariants
 //! - Keys are answered at once, however slow the daemon is.
 //! - The terminal is as it was before, however this ends: by key, by signal, by error or by panic.
 //! - What is on the screen and too old is called so.
 
+mod detail;
 mod feed;
+mod heat;
+mod help;
 mod state;
 mod view;
+mod volumes;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -31,8 +35,8 @@ const TURN: Duration = Duration::from_millis(100);
 /// Options of `forebay top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Keys: arrows or j k select a volume, s changes the order (r reverses it), a acknowledges the first new alarm,
-p pauses, q quits. Also shows the volume of a `forebay run ... --admin SOCKET`.")]
+Keys: ? shows all of them, arrows or j k select a volume, s changes the order (r reverses it), a acknowledges the
+first new alarm, p pauses, q quits. Details, charts and latency heat maps grow with the terminal. Also shows the volume of a `forebay run ... --admin SOCKET`.")]
 pub(crate) struct Options {
     /// Admin socket of the daemon
     #[arg(long, value_name = "SOCKET", env = "FOREBAY_ADMIN", default_value = DEFAULT_SOCKET, hide_env_values = true)]
@@ -108,4 +112,10 @@ fn run(
         changed = true;
     }
     Ok(())
+}
+
+/// The screen of some daemon, for golden files and the documentation.
+#[cfg(test)]
+pub(super) fn example(width: u16, height: u16) -> String {
+    view::tests::example(width, height)
 }

@@ -9,15 +9,20 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value;
 
 use super::feed::{News, Snapshot};
+use super::heat::Spread;
 
 /// Looks that sparklines remember.
-const HISTORY_MAX: usize = 240;
+const HISTORY_MAX: usize = 400;
 /// Looks that may be missing before what is shown is called old.
 const STALE_AFTER: u32 = 3;
 
 /// Paths of requests, in the order in which they are shown.
 pub(super) const PATHS: [&str; 8] =
     ["read_hit", "read_miss", "read_bypass", "write", "write_through", "write_past", "flush", "zero"];
+
+/// How many of [`PATHS`] are of reads, and which is that of FLUSH: writes are between them.
+const READ_PATHS: usize = 3;
+const FLUSH_PATH: usize = 6;
 
 /// Rate and latency of a path over the last seconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -32,8 +37,11 @@ pub(super) struct Latency {
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Volume {
     pub(super) name: String,
+    pub(super) pool: String,
     pub(super) state: String,
     pub(super) mode: String,
+    pub(super) size_bytes: Option<u64>,
+    pub(super) clients: Option<u64>,
     pub(super) hit_ratio: Option<f64>,
     pub(super) reads_per_s: Option<f64>,
     pub(super) writes_per_s: Option<f64>,
@@ -42,7 +50,11 @@ pub(super) struct Volume {
     pub(super) oldest_s: Option<f64>,
     pub(super) destage_per_s: Option<f64>,
     pub(super) limited_by: String,
+    pub(super) read_p99_us: Option<f64>,
+    pub(super) write_p99_us: Option<f64>,
     pub(super) latencies: Vec<Latency>,
+    /// How long reads and writes took, by path.
+    pub(super) spreads: [Vec<Spread>; 2],
 }
 
 /// What was, for sparklines; the newest last.
@@ -51,6 +63,8 @@ pub(super) struct History {
     pub(super) reads: VecDeque<u64>,
     pub(super) writes: VecDeque<u64>,
     pub(super) destage: VecDeque<u64>,
+    pub(super) read_spreads: VecDeque<Vec<Spread>>,
+    pub(super) write_spreads: VecDeque<Vec<Spread>>,
 }
 
 /// By what volumes are ordered.
@@ -60,6 +74,7 @@ pub(super) enum Order {
     Requests,
     Dirty,
     Hits,
+    Latency,
 }
 
 impl Order {
@@ -69,6 +84,7 @@ impl Order {
             Self::Requests => "requests",
             Self::Dirty => "dirty",
             Self::Hits => "hits",
+            Self::Latency => "latency",
         }
     }
 
@@ -77,7 +93,8 @@ impl Order {
             Self::Name => Self::Requests,
             Self::Requests => Self::Dirty,
             Self::Dirty => Self::Hits,
-            Self::Hits => Self::Name,
+            Self::Hits => Self::Latency,
+            Self::Latency => Self::Name,
         }
     }
 }
@@ -100,6 +117,7 @@ pub(super) struct State {
     pub(super) order: Order,
     pub(super) reversed: bool,
     pub(super) paused: bool,
+    pub(super) help: bool,
     pub(super) trouble: Option<String>,
     interval: Duration,
     taken: Option<Instant>,
@@ -115,6 +133,7 @@ impl State {
             order: Order::Name,
             reversed: false,
             paused: false,
+            help: false,
             trouble: None,
             interval,
             taken: None,
@@ -169,6 +188,8 @@ impl State {
     pub(super) fn key(&mut self, key: KeyEvent) -> Action {
         match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Action::Quit,
+            KeyCode::Char('?' | 'h') => self.help = !self.help,
+            _ if self.help => self.help = false,
             KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
             KeyCode::Up | KeyCode::Char('k') => self.select(-1),
             KeyCode::Down | KeyCode::Char('j') => self.select(1),
@@ -184,7 +205,7 @@ impl State {
                 self.reversed = !self.reversed;
                 self.sort();
             }
-            KeyCode::Char('p') => self.paused = !self.paused,
+            KeyCode::Char('p' | ' ') => self.paused = !self.paused,
             KeyCode::Char('a') => return self.first_new_alarm().map_or(Action::None, Action::Acknowledge),
             _ => {}
         }
@@ -210,6 +231,7 @@ impl State {
                 Order::Name => Ordering::Equal,
                 Order::Requests => b.requests_per_s().total_cmp(&a.requests_per_s()),
                 Order::Dirty => b.dirty_bytes.cmp(&a.dirty_bytes),
+                Order::Latency => b.p99_us().total_cmp(&a.p99_us()),
                 Order::Hits => b.hit_ratio.unwrap_or(-1.0).total_cmp(&a.hit_ratio.unwrap_or(-1.0)),
             };
             let both = most.then_with(|| a.name.cmp(&b.name));
@@ -224,8 +246,26 @@ impl Volume {
         let now = |name: &str| stats["windows"]["1s"][name].as_f64();
         let state = info.and_then(|info| serde_json::to_value(info.state).ok());
         let dirty_blocks = stats["dirty_blocks"].as_u64().unwrap_or(0);
+        let slowest = |paths: &[&str]| {
+            let all = paths.iter().filter_map(|path| stats["latency"][path]["10s"]["p99_us"].as_f64());
+            all.reduce(f64::max)
+        };
+        let spreads = |paths: &[&str]| {
+            let summary = |path: &&str| {
+                let windows = &stats["latency"][*path];
+                Spread::of(&windows["1s"])
+            };
+            paths.iter().filter_map(summary).collect::<Vec<_>>()
+        };
+        let (reads, writes) = (&PATHS[..READ_PATHS], &PATHS[READ_PATHS..FLUSH_PATH]);
         Self {
             name: info.map_or_else(|| text("volume"), |info| info.name.clone()),
+            pool: info.map_or_else(|| text("pool"), |info| info.pool.clone()),
+            size_bytes: info.map(|info| info.size_bytes).or(stats["size_bytes"].as_u64()),
+            clients: info.map(|info| info.connections).or(stats["connections"].as_u64()),
+            read_p99_us: slowest(reads),
+            write_p99_us: slowest(writes),
+            spreads: [spreads(reads), spreads(writes)],
             state: state
                 .and_then(|state| Some(state.as_str()?.to_owned()))
                 .unwrap_or_else(|| "serving".into()),
@@ -243,6 +283,11 @@ impl Volume {
                 .filter_map(|path| Latency::of(path, &stats["latency"][path]["10s"]))
                 .collect(),
         }
+    }
+
+    /// Of what is slowest.
+    fn p99_us(&self) -> f64 {
+        self.read_p99_us.unwrap_or(0.0).max(self.write_p99_us.unwrap_or(0.0))
     }
 
     fn requests_per_s(&self) -> f64 {
@@ -266,6 +311,14 @@ impl History {
                 queue.pop_front();
             }
             queue.push_back(value.unwrap_or(0.0).max(0.0) as u64);
+        }
+        for (queue, spreads) in
+            [&mut self.read_spreads, &mut self.write_spreads].into_iter().zip(&volume.spreads)
+        {
+            if queue.len() == HISTORY_MAX {
+                queue.pop_front();
+            }
+            queue.push_back(spreads.clone());
         }
     }
 }

@@ -67,26 +67,49 @@ fn screen(state: &State, now: Instant, width: u16, height: u16) -> String {
     (0..height).map(line).collect()
 }
 
-fn compare(name: &str, text: &str) {
-    let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::write(&path, text).unwrap();
+/// Four minutes of two volumes, one of which is busy in waves.
+pub(in super::super) fn example(width: u16, height: u16) -> String {
+    let now = Instant::now();
+    let mut state = state(snapshot(), now);
+    for look in 0..240_u64 {
+        let mut next = snapshot();
+        let wave = (look % 60).abs_diff(30);
+        next.volumes[1].1 = stats(2_000 + wave * 300, 0.9, 0.1 + wave as f64 / 200.0);
+        next.volumes[1].1["latency"]["read_hit"]["1s"] = spread(80.0 + wave as f64 * 4.0, 9_000.0);
+        next.volumes[1].1["latency"]["read_miss"]["1s"] = spread(4_000.0 + wave as f64 * 200.0, 900.0);
+        next.volumes[1].1["latency"]["write"]["1s"] = spread(120.0 + wave as f64 * 9.0, 2_000.0);
+        state.take(Ok(next), now);
     }
-    let golden = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(text, golden, "UPDATE_GOLDEN=1 writes the file anew");
+    screen(&state, now, width, height)
+}
+
+fn spread(p50: f64, per_s: f64) -> Value {
+    json!({ "count": 9, "per_s": per_s, "p50_us": p50, "p95_us": p50 * 2.0, "p99_us": p50 * 5.0,
+        "p999_us": p50 * 20.0, "max_us": p50 * 50.0 })
 }
 
 #[test]
-fn a_small_terminal_shows_everything_that_matters() {
-    let now = Instant::now();
-    let mut state = state(snapshot(), now);
-    for reads in [100, 2_000, 9_000] {
-        let mut next = snapshot();
-        next.volumes[1].1 = stats(reads, 0.9, 0.2);
-        state.take(Ok(next), now);
+fn a_larger_terminal_shows_more() {
+    let large = example(200, 60);
+    for part in ["latency of reads", "latency of writes", "limited by", "read p99", "█", "░"] {
+        assert!(large.contains(part), "{part}:\n{large}");
     }
-    compare("top-80x24", &screen(&state, now, 80, 24));
-    compare("top-120x40", &screen(&state, now, 120, 40));
+    assert!(!example(80, 24).contains("latency of reads"));
+}
+
+#[test]
+fn a_long_alarm_is_whole_and_help_says_what_keys_do() {
+    let now = Instant::now();
+    let mut long = snapshot();
+    long.alarms[1]["message"] =
+        "a sentence that is longer than eighty columns are, and ends with these words".into();
+    let mut state = state(long, now);
+    let text = screen(&state, now, 60, 40);
+    assert!(text.contains("ends with these") && text.contains("words"), "{text}");
+    press(&mut state, KeyCode::Char('?'));
+    assert!(screen(&state, now, 80, 24).contains("acknowledge the first alarm"));
+    assert_eq!(press(&mut state, KeyCode::Char('q')), Action::None, "any key leaves the help");
+    assert_eq!(press(&mut state, KeyCode::Char('q')), Action::Quit);
 }
 
 #[test]

@@ -1,48 +1,60 @@
-//! The screen of `forebay top`: a line about everything, volumes, the selected one in detail, jobs,
-//! alarms, keys.
+//! The screen of `forebay top`: a line about the daemon, its pools, volumes, the selected one in
+//! detail, jobs, alarms, keys.
 //!
 //! Lines that do not fit are cut from below, the least important first. Nothing is drawn outside
-//! the screen, however small it is.
+//! the screen, however small it is. What is left of a large screen goes to the details.
 
 use std::time::Instant;
 
+use forebay_admin::PoolInfo;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Cell, Gauge, Paragraph, Row, Sparkline, Table, TableState};
+use ratatui::widgets::Paragraph;
 
-use super::state::{Order, State, Volume};
-use crate::screen::{self, bytes, count, harmless, nanos};
+use super::state::State;
+use super::{detail, help, volumes};
+use crate::screen::{self, Width, bytes, count, harmless, wrapped};
 
-/// Most lines for jobs and for alarms, their headings included.
-const LIST_LINES_MAX: usize = 4;
-/// Lines of the detail of a volume.
-const DETAIL_LINES: u16 = 10;
-const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
-const DIM: Style = Style::new().add_modifier(Modifier::DIM);
+/// Lines of the details of a volume that a screen of 24 lines has, at least.
+const DETAIL_MIN: u16 = 9;
+pub(super) const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+pub(super) const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 
 /// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State, now: Instant) {
-    let (jobs, alarms) = (state.snapshot.jobs.len(), state.snapshot.alarms.len());
-    let lines = |number: usize| if number == 0 { 0 } else { (number + 1).min(LIST_LINES_MAX) as u16 };
-    let [head, volumes, detail, jobs, alarms, keys] = Layout::vertical([
+    let area = frame.area();
+    let most = usize::from(area.height / 6).clamp(3, 12);
+    let pools = pool_lines(state, usize::from(area.height / 12).max(1));
+    let jobs = listed("job", job_lines(state), most, area.width);
+    let alarms = listed("alarm", alarm_lines(state), most, area.width);
+    let fixed = 2 + pools.len() + jobs.len() + alarms.len();
+    let left = area.height.saturating_sub(fixed as u16);
+    let detail_min = if area.height < 24 { DETAIL_MIN - 2 } else { DETAIL_MIN };
+    let rows = (state.volumes.len() as u16).saturating_add(1).min(left.saturating_sub(detail_min).max(3));
+    let [head, pools_at, volumes_at, detail_at, jobs_at, alarms_at, keys_at] = Layout::vertical([
         Constraint::Length(1),
-        Constraint::Min(3),
-        Constraint::Length(DETAIL_LINES),
-        Constraint::Length(lines(jobs)),
-        Constraint::Length(lines(alarms)),
+        Constraint::Length(pools.len() as u16),
+        Constraint::Length(rows),
+        Constraint::Fill(1),
+        Constraint::Length(jobs.len() as u16),
+        Constraint::Length(alarms.len() as u16),
         Constraint::Length(1),
     ])
-    .areas(frame.area());
+    .areas(area);
     frame.render_widget(headline(state, now), head);
-    draw_volumes(frame, state, volumes);
+    frame.render_widget(Paragraph::new(pools), pools_at);
+    volumes::draw(frame, state, volumes_at);
     if let Some(volume) = state.position().and_then(|at| state.volumes.get(at)) {
-        draw_detail(frame, state, volume, detail);
+        detail::draw(frame, state, volume, detail_at);
     }
-    frame.render_widget(Paragraph::new(job_lines(state)), jobs);
-    frame.render_widget(Paragraph::new(alarm_lines(state)), alarms);
-    frame.render_widget(key_line(state), keys);
+    frame.render_widget(Paragraph::new(jobs), jobs_at);
+    frame.render_widget(Paragraph::new(alarms), alarms_at);
+    frame.render_widget(key_line(state, keys_at), keys_at);
+    if state.help {
+        help::draw(frame, area);
+    }
 }
 
 fn headline(state: &State, now: Instant) -> Line<'static> {
@@ -50,20 +62,6 @@ fn headline(state: &State, now: Instant) -> Line<'static> {
     if let Some(daemon) = &state.snapshot.daemon {
         let memory = bytes(daemon.resident_bytes);
         spans.push(Span::raw(format!(" {}, {memory} of memory", harmless(&daemon.version))));
-    }
-    for pool in &state.snapshot.pools {
-        let share = screen::percent(pool.cached_bytes, pool.capacity_bytes);
-        let text = format!("  {}: {share} of {} cached", harmless(&pool.name), bytes(pool.capacity_bytes));
-        spans.push(Span::raw(text));
-        if pool.cache_failed {
-            spans.push(Span::styled(" CACHE FAILED", BOLD.fg(Color::Red)));
-        } else if pool.fenced {
-            spans.push(Span::styled(" FENCED", BOLD.fg(Color::Red)));
-        } else if pool.mirror == "degraded" {
-            spans.push(Span::styled(" DEGRADED", BOLD.fg(Color::Yellow)));
-        } else if pool.mirror.starts_with("rebuilding") {
-            spans.push(Span::styled(format!(" {}", harmless(&pool.mirror)), BOLD.fg(Color::Yellow)));
-        }
     }
     if let Some(trouble) = &state.trouble {
         spans = vec![Span::styled(format!("no answer: {}", harmless(trouble)), BOLD.fg(Color::Red))];
@@ -77,161 +75,75 @@ fn headline(state: &State, now: Instant) -> Line<'static> {
     Line::from(spans)
 }
 
-fn draw_volumes(frame: &mut Frame<'_>, state: &State, area: Rect) {
-    if state.volumes.is_empty() {
-        let text = "there are no volumes yet: forebay volume attach NAME --backing URI --export URI";
-        frame.render_widget(Paragraph::new(text), area);
-        return;
+/// The pools, those with trouble first; at most so many lines.
+fn pool_lines(state: &State, most: usize) -> Vec<Line<'static>> {
+    let mut pools: Vec<(&PoolInfo, Option<Span<'static>>)> =
+        state.snapshot.pools.iter().map(|pool| (pool, pool_trouble(pool))).collect();
+    pools.sort_by_key(|(_, trouble)| trouble.is_none());
+    let hidden = pools.len().saturating_sub(most);
+    let mut lines: Vec<Line<'static>> = pools
+        .into_iter()
+        .take(most)
+        .map(|(pool, trouble)| {
+            let mut spans = vec![Span::raw(format!("pool {}: ", harmless(&pool.name)))];
+            spans.extend(trouble);
+            if !pool.not_open {
+                let share = screen::percent(pool.cached_bytes, pool.capacity_bytes);
+                let (capacity, dirty) = (bytes(pool.capacity_bytes), bytes(pool.dirty_bytes));
+                spans.push(Span::raw(format!("{share} of {capacity} used, {dirty} dirty")));
+            }
+            Line::from(spans)
+        })
+        .collect();
+    if let Some(last) = lines.last_mut().filter(|_| hidden > 0) {
+        last.push_span(Span::styled(format!("; {hidden} more"), DIM));
     }
-    let columns = [
-        ("volume", Order::Name),
-        ("mode", Order::Name),
-        ("hits", Order::Hits),
-        ("reads/s", Order::Requests),
-        ("writes/s", Order::Requests),
-        ("dirty", Order::Dirty),
-        ("oldest", Order::Dirty),
-        ("destage/s", Order::Dirty),
-    ];
-    let header = columns.iter().enumerate().map(|(index, (name, _))| {
-        let line = Line::from(*name);
-        Cell::from(if index < 2 { line } else { line.right_aligned() })
-    });
-    let widths = [
-        Constraint::Fill(1),
-        Constraint::Length(12),
-        Constraint::Length(7),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(9),
-        Constraint::Length(7),
-        Constraint::Length(9),
-    ];
-    let table = Table::new(state.volumes.iter().map(volume_row), widths)
-        .header(Row::new(header).style(DIM))
-        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
-    let mut selected = TableState::default().with_selected(state.position());
-    frame.render_stateful_widget(table, area, &mut selected);
+    lines
 }
 
-fn volume_row(volume: &Volume) -> Row<'static> {
-    let right = |text: String| Cell::from(Line::from(text).right_aligned());
-    let mode = if volume.state == "serving" { &volume.mode } else { &volume.state };
-    Row::new([
-        Cell::from(harmless(&volume.name)),
-        Cell::from(harmless(mode)),
-        right(volume.hit_ratio.map_or("-".into(), |ratio| format!("{:.1} %", ratio * 100.0))),
-        right(rate(volume.reads_per_s)),
-        right(rate(volume.writes_per_s)),
-        right(tight(volume.dirty_bytes)),
-        right(age(volume)),
-        right(volume.destage_per_s.map_or("-".into(), |rate| tight(rate as u64))),
-    ])
-}
-
-/// The two largest units of an age are enough.
-fn age(volume: &Volume) -> String {
-    let Some(seconds) = volume.oldest_s.filter(|_| volume.dirty_bytes > 0).map(|age| age as u64) else {
-        return "-".into();
+/// What is wrong with a pool.
+fn pool_trouble(pool: &PoolInfo) -> Option<Span<'static>> {
+    let (words, colour) = if pool.not_open {
+        ("NOT OPEN".into(), Color::Red)
+    } else if pool.cache_failed {
+        ("CACHE FAILED, ".into(), Color::Red)
+    } else if pool.fenced {
+        ("FENCED, ".into(), Color::Red)
+    } else if pool.lost_bytes > 0 {
+        (format!("LOST {}, ", bytes(pool.lost_bytes)), Color::Red)
+    } else if pool.mirror == "degraded" {
+        ("DEGRADED, ".into(), Color::Yellow)
+    } else if pool.mirror.starts_with("rebuilding") {
+        (format!("{}, ", harmless(&pool.mirror)), Color::Yellow)
+    } else {
+        return None;
     };
-    match seconds {
-        0..60 => format!("{seconds}s"),
-        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3600 % 24),
-    }
+    Some(Span::styled(words, BOLD.fg(colour)))
 }
 
-fn rate(rate: Option<f64>) -> String {
+pub(super) fn rate(rate: Option<f64>) -> String {
     rate.map_or("-".into(), |rate| count(rate.round().max(0.0) as u64))
 }
 
 /// Bytes without the space, for narrow columns.
-fn tight(number: u64) -> String {
+pub(super) fn tight(number: u64) -> String {
     bytes(number).replace(' ', "")
 }
 
-fn draw_detail(frame: &mut Frame<'_>, state: &State, volume: &Volume, area: Rect) {
-    let block =
-        Block::new().borders(Borders::TOP).title(Span::styled(format!(" {} ", harmless(&volume.name)), BOLD));
-    let inner = block.inner(area);
-    frame.render_widget(block, area);
-    let [left, _, right] =
-        Layout::horizontal([Constraint::Length(43), Constraint::Length(2), Constraint::Fill(1)]).areas(inner);
-    draw_latencies(frame, volume, left);
-    draw_history(frame, state, volume, right);
-}
-
-fn draw_latencies(frame: &mut Frame<'_>, volume: &Volume, area: Rect) {
-    let right = |text: String| Cell::from(Line::from(text).right_aligned());
-    let us = |us: Option<f64>| us.map_or("-".into(), |us| nanos((us * 1e3) as u64));
-    let rows = volume.latencies.iter().map(|latency| {
-        Row::new([
-            Cell::from(latency.path.replace('_', " ")),
-            right(rate(Some(latency.per_s))),
-            right(us(latency.p50_us)),
-            right(us(latency.p99_us)),
-        ])
-    });
-    let widths =
-        [Constraint::Length(14), Constraint::Length(9), Constraint::Length(9), Constraint::Length(9)];
-    let names = ["last 10 s", "per s", "p50", "p99"].iter().enumerate();
-    let header =
-        names.map(|(index, name)| if index == 0 { Cell::from(*name) } else { right((*name).into()) });
-    frame.render_widget(Table::new(rows, widths).header(Row::new(header).style(DIM)), area);
-}
-
-fn draw_history(frame: &mut Frame<'_>, state: &State, volume: &Volume, area: Rect) {
-    let [dirty, limit, reads, writes, destage] = Layout::vertical([
-        Constraint::Length(1),
-        Constraint::Length(1),
-        Constraint::Length(2),
-        Constraint::Length(2),
-        Constraint::Length(2),
-    ])
-    .areas(area);
-    let ratio = volume.dirty_ratio.unwrap_or(0.0).clamp(0.0, 1.0);
-    let label = match volume.dirty_ratio {
-        Some(ratio) => format!("{:.1} % dirty", ratio * 100.0),
-        None => format!("{} dirty", bytes(volume.dirty_bytes)),
-    };
-    frame.render_widget(
-        Gauge::default().ratio(ratio).label(label).gauge_style(Style::new().fg(Color::Yellow)),
-        dirty,
-    );
-    let limited = if volume.limited_by.is_empty() { "nothing" } else { &volume.limited_by };
-    frame.render_widget(Line::from(format!("destage limited by: {}", harmless(limited))), limit);
-    let Some(history) = state.history.get(&volume.name) else { return };
-    let lines = [
-        ("reads", &history.reads, Color::Green, reads),
-        ("writes", &history.writes, Color::Cyan, writes),
-        ("destage", &history.destage, Color::Magenta, destage),
-    ];
-    for (name, values, colour, area) in lines {
-        let [label, graph] = Layout::horizontal([Constraint::Length(8), Constraint::Fill(1)]).areas(area);
-        frame.render_widget(Paragraph::new(Line::styled(name, DIM)), label);
-        let newest = values.len().saturating_sub(usize::from(graph.width));
-        let shown: Vec<u64> = values.iter().copied().skip(newest).collect();
-        frame.render_widget(Sparkline::default().data(shown).style(Style::new().fg(colour)), graph);
-    }
-}
-
-fn job_lines(state: &State) -> Vec<Line<'static>> {
-    let jobs = &state.snapshot.jobs;
-    let lines = jobs.iter().map(|job| {
+fn job_lines(state: &State) -> Vec<(String, Style)> {
+    let line = |job: &crate::job::Job| {
         let colour = if job.deadline_at_risk || job.errors > 0 {
             Style::new().fg(Color::Yellow)
         } else {
             Style::new()
         };
-        Line::styled(format!("{:<5} {}: {}", harmless(&job.id), job.title(), job.progress()), colour)
-    });
-    titled("jobs", jobs.len(), lines)
+        (format!("{:<5} {}: {}", harmless(&job.id), job.title(), job.progress()), colour)
+    };
+    state.snapshot.jobs.iter().map(line).collect()
 }
 
-fn alarm_lines(state: &State) -> Vec<Line<'static>> {
-    let alarms = &state.snapshot.alarms;
-    let lines = alarms.iter().map(|alarm| {
+fn alarm_lines(state: &State) -> Vec<(String, Style)> {
+    let line = |alarm: &serde_json::Value| {
         let text = |name: &str| harmless(alarm[name].as_str().unwrap_or("-"));
         let known = alarm["acknowledged"]["by"].as_str().map(|by| format!(" (known to {})", harmless(by)));
         let style = match (known.is_some(), alarm["severity"].as_str()) {
@@ -239,25 +151,50 @@ fn alarm_lines(state: &State) -> Vec<Line<'static>> {
             (_, Some("error")) => BOLD.fg(Color::Red),
             _ => Style::new().fg(Color::Yellow),
         };
-        Line::styled(format!("{:<5} {}{}", text("id"), text("message"), known.unwrap_or_default()), style)
-    });
-    titled("alarms", alarms.len(), lines)
+        (format!("{:<5} {}{}", text("id"), text("message"), known.unwrap_or_default()), style)
+    };
+    state.snapshot.alarms.iter().map(line).collect()
 }
 
-/// A heading with the number of lines, and as many of them as there is room for.
-fn titled(what: &str, number: usize, lines: impl Iterator<Item = Line<'static>>) -> Vec<Line<'static>> {
-    let room = LIST_LINES_MAX - 1;
-    let more = if number > room { format!(", {} not shown", number - room) } else { String::new() };
-    let heading = Line::styled(format!("{number} {what}{more}"), DIM);
-    std::iter::once(heading).chain(lines.take(room)).collect()
+/// A heading with the number of `items`, and as many of them as there is room for in so many
+/// lines. An item that is longer than a line goes on in the next.
+fn listed(what: &str, items: Vec<(String, Style)>, most: usize, width: u16) -> Vec<Line<'static>> {
+    let number = items.len();
+    if number == 0 {
+        return Vec::new();
+    }
+    let mut lines = Vec::new();
+    let mut shown = 0;
+    for (text, style) in items {
+        let room = most - 1 - lines.len();
+        let item: Vec<String> = wrapped(&text, Width::of(width)).lines().map(str::to_owned).collect();
+        if room == 0 || (shown > 0 && item.len() > room) {
+            break;
+        }
+        shown += 1;
+        lines.extend(item.into_iter().take(room).map(|line| Line::styled(line, style)));
+    }
+    let plural = if number == 1 { "" } else { "s" };
+    let more = if number > shown { format!(", {} not shown", number - shown) } else { String::new() };
+    lines.insert(0, Line::styled(format!("{number} {what}{plural}{more}"), DIM));
+    lines
 }
 
-fn key_line(state: &State) -> Line<'static> {
-    let order =
-        format!("s order: {}{}  ", state.order.name(), if state.reversed { ", reversed" } else { "" });
-    Line::styled(format!("q quit  ↑↓ volume  {order}r reverse  p pause  a acknowledge"), DIM)
+/// The longest text that there is room for.
+fn key_line(state: &State, area: Rect) -> Line<'static> {
+    let order = format!("{}{}", state.order.name(), if state.reversed { " reversed" } else { "" });
+    let texts = [
+        format!(
+            "q quit  ? help  ↑↓ volume  s order: {order}  r reverse  p {}  a acknowledge",
+            if state.paused { "go on" } else { "pause" }
+        ),
+        format!("q quit  ? help  ↑↓ volume  s order: {order}  p pause"),
+        "q quit  ? help  ↑↓  s  r  p  a".to_owned(),
+    ];
+    let fits = texts.iter().find(|text| text.chars().count() <= usize::from(area.width));
+    Line::styled(fits.unwrap_or(&texts[2]).clone(), DIM)
 }
 
 #[cfg(test)]
 #[path = "tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -1,0 +1,150 @@
+//! What people see, at several widths: golden files, and the page of the documentation that is made
+//! of the same texts. `UPDATE_GOLDEN=1` writes all of them anew.
+
+mod fixture;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use forebay_admin::{LossInfo, PoolInfo, SettingInfo, VolumeInfo};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{alarms, jobs, pool, settings, stats, status, top, volume};
+use crate::job::Job;
+use crate::paint::Paint;
+use crate::screen::Width;
+use crate::table::widest;
+
+/// Widths of terminals, and sizes of the screen of `forebay top`.
+const WIDTHS: [u16; 4] = [50, 80, 120, 200];
+const TOPS: [(u16, u16); 4] = [(50, 20), (80, 24), (120, 40), (200, 60)];
+
+const HEAD: &str = "\
+# Screens
+
+Made by `crates/forebay-cli/src/commands/screens/mod.rs` from what the commands print; do not edit by hand.
+
+- **On a terminal** every table fits it. Where there is no room for all columns, the least important are left out and
+  named below the table. Words wrap, numbers are never cut.
+- **Not on a terminal** lines are as long as they need to be, so that `grep` and `awk` find them whole. If `COLUMNS` is
+  set, it is the width: `watch forebay status` fits its window. Scripts read `--json`.
+- **`forebay top`** draws larger charts on a larger terminal, and heat maps of latencies from about 40 lines on.
+  `?` shows all keys.
+";
+
+/// All screens but `top`, with the command that shows each.
+fn screens(width: Width) -> Vec<(&'static str, String)> {
+    let daemon = include_str!("../../../../forebay-pool/tests/golden/stats.json");
+    let statistics: Value = serde_json::from_str(daemon).unwrap();
+    let losses: Vec<LossInfo> = read(fixture::losses());
+    let jobs_there: Vec<Job> = read(fixture::jobs());
+    let tunables: BTreeMap<String, SettingInfo> = read(fixture::settings());
+    let line = |text: String| text + "\n";
+    vec![
+        ("forebay status", state(&fixture::rich(), width)),
+        ("forebay stats db", stats::text(&statistics, false, width)),
+        (
+            "forebay pool list",
+            line(pool::table(&read::<Vec<PoolInfo>>(fixture::rich()["pools"].take())).within(width)),
+        ),
+        ("forebay pool show fast", pool::show(&read(fixture::fast()), width)),
+        ("forebay pool show spare", pool::show(&read(fixture::closed()), width)),
+        (
+            "forebay volume list",
+            line(volume::table(&read::<Vec<VolumeInfo>>(fixture::volumes())).within(width)),
+        ),
+        (
+            "forebay volume show database-primary",
+            volume::show(&read(fixture::database()), &losses, fixture::NOW_UNIX_S, width),
+        ),
+        ("forebay get database-primary", line(settings::table(&tunables).within(width))),
+        ("forebay jobs", line(jobs::table(&jobs_there).within(width))),
+        ("forebay jobs j17", jobs::show(&jobs_there[0], width)),
+        ("forebay alarms", line(alarms::table(&read::<Vec<Value>>(fixture::alarms())).within(width))),
+        ("forebay stats db --all", stats::text(&statistics, true, width)),
+    ]
+}
+
+fn state(all: &Value, width: Width) -> String {
+    status::text(all, fixture::NOW_UNIX_S, Paint::none(), width).unwrap()
+}
+
+fn read<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn compare(path: &Path, text: &str) {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(path, text).unwrap();
+    }
+    let golden = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(text == golden, "{}: UPDATE_GOLDEN=1 writes it anew", path.display());
+}
+
+#[test]
+fn every_screen_is_as_agreed_at_every_width() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    for width in WIDTHS {
+        let screens = screens(Width::of(width));
+        let all: String = screens.iter().map(|(command, text)| format!("$ {command}\n{text}\n")).collect();
+        compare(&golden.join(format!("screens-{width}.txt")), &all);
+    }
+    for (width, height) in TOPS {
+        compare(&golden.join(format!("top-{width}x{height}.txt")), &top::example(width, height));
+    }
+}
+
+#[test]
+fn no_line_is_wider_than_the_terminal() {
+    for width in 40..=220 {
+        let nothing = json!({});
+        let empty = [
+            ("status", state(&fixture::empty(), Width::of(width))),
+            ("stats", stats::text(&nothing, true, Width::of(width))),
+        ];
+        for (command, text) in screens(Width::of(width)).into_iter().chain(empty) {
+            for line in text.lines() {
+                assert!(widest(line) <= width, "{command} at {width}: {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_are_whole_at_every_width() {
+    for width in WIDTHS {
+        let text = state(&fixture::rich(), Width::of(width));
+        for number in ["12.0 GiB", "9.0 GiB", "3.0 GiB", "123.0 MiB"] {
+            assert!(text.contains(number), "{number} at {width}:\n{text}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_there_is_told_once_with_its_reason() {
+    let text = state(&fixture::rich(), Width::of(200));
+    for part in ["3 not there", "pool spare", "No such file or directory", "3.0 GiB", "2 alarms"] {
+        assert!(text.contains(part), "{part}:\n{text}");
+    }
+    assert_eq!(text.matches("No such file").count(), 1, "{text}");
+}
+
+#[test]
+fn the_page_of_screens_is_of_this_code() {
+    let mut page = HEAD.to_owned();
+    let mut add = |title: String, text: &str| {
+        page += &format!("\n## {title}\n\n```text\n{}\n```\n", text.trim_end());
+    };
+    for (command, text) in screens(Width::of(80)) {
+        add(format!("`{command}`"), &text);
+    }
+    for (width, height) in TOPS {
+        add(format!("`forebay top` in {width} columns and {height} lines"), &top::example(width, height));
+    }
+    for width in [50, 120, 200] {
+        let (command, text) = screens(Width::of(width)).swap_remove(0);
+        add(format!("`{command}` in {width} columns"), &text);
+    }
+    compare(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/use/screens.md"), &page);
+}

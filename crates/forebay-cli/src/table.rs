@@ -1,0 +1,369 @@
+//! Tables and lists that fit the terminal they are printed on.
+//!
+//! Invariants
+//! - No line is wider than the width that is asked for, if that is [`NARROWEST`] or more.
+//! - A number is never cut or broken. Text is broken between words, and inside a word only if that
+//!   is longer than its column.
+//! - A column that is left out is named below the table.
+
+use std::fmt;
+
+use comfy_table::{
+    CellAlignment, ColumnConstraint, ContentArrangement, Table as Drawn, Width as ColumnWidth, presets,
+};
+
+/// Narrowest width that everything fits.
+const NARROWEST: u16 = 40;
+/// Width of a terminal that does not say how wide it is, such as a serial line.
+const UNKNOWN_TERMINAL: u16 = 80;
+/// A column of text is not made narrower than its longest word, if that has at most so many
+/// characters.
+const WORD_MAX: u16 = 20;
+/// A column of sentences is not made narrower than this, or than half of the width.
+const SENTENCE_MIN: u16 = 40;
+/// Units that stay on the line of their number.
+const UNITS: [&str; 12] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ns", "µs", "ms", "s", "%"];
+/// A space at which no line is broken.
+const FIRM: char = '\u{a0}';
+
+/// Columns that a line may have; `None` for as many as it needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Width(Option<u16>);
+
+impl Width {
+    /// Of the standard output: what a terminal has, else `$COLUMNS` (which `watch` sets), else no
+    /// limit, so that what reads a pipe finds whole lines.
+    pub(crate) fn of_stdout() -> Self {
+        let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        match rustix::termios::tcgetwinsize(std::io::stdout()) {
+            Ok(size) if size.ws_col == 0 => Self::of(columns.unwrap_or(UNKNOWN_TERMINAL)),
+            Ok(size) => Self::of(size.ws_col),
+            Err(_) => columns.filter(|columns| *columns > 0).map_or(Self::unlimited(), Self::of),
+        }
+    }
+
+    /// So many.
+    pub(crate) fn of(columns: u16) -> Self {
+        Self(Some(columns.max(NARROWEST)))
+    }
+
+    /// As many as a line needs.
+    pub(crate) fn unlimited() -> Self {
+        Self(None)
+    }
+
+    /// So many, if there is a limit.
+    pub(crate) fn columns(self) -> Option<u16> {
+        self.0
+    }
+}
+
+/// What is in a column.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Words,
+    Sentences,
+    Numbers,
+}
+
+/// A column of a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column {
+    name: &'static str,
+    kind: Kind,
+    /// The highest is left out first; 0 never is.
+    rank: u8,
+}
+
+impl Column {
+    /// Of words, aligned to the left. It is made narrower where that helps.
+    pub(crate) const fn text(name: &'static str, rank: u8) -> Self {
+        Self { name, kind: Kind::Words, rank }
+    }
+
+    /// Of sentences: others are left out rather than that it becomes too narrow to read.
+    pub(crate) const fn sentences(name: &'static str, rank: u8) -> Self {
+        Self { name, kind: Kind::Sentences, rank }
+    }
+
+    /// Of numbers, aligned to the right.
+    pub(crate) const fn number(name: &'static str, rank: u8) -> Self {
+        Self { name, kind: Kind::Numbers, rank }
+    }
+}
+
+/// A table with a header.
+#[derive(Debug)]
+pub(crate) struct Table {
+    columns: Vec<Column>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// An empty one.
+    pub(crate) fn new(columns: impl Into<Vec<Column>>) -> Self {
+        Self { columns: columns.into(), rows: Vec::new() }
+    }
+
+    /// Adds a line; cells that are missing are empty.
+    pub(crate) fn add_row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
+        let mut row: Vec<String> = cells.into_iter().map(|cell| firm(&cell.into())).collect();
+        row.resize(self.columns.len(), String::new());
+        self.rows.push(row);
+    }
+
+    /// The table, in lines of at most this width. There is no line end behind the last one.
+    pub(crate) fn within(&self, width: Width) -> String {
+        let Some(most) = width.columns() else { return soft(&self.drawn(true).to_string()) };
+        let sizes = self.sizes(most);
+        let whole: Vec<usize> = (0..self.columns.len()).collect();
+        let natural = |kept: &[usize]| kept.iter().map(|at| u32::from(sizes[*at].natural)).sum::<u32>();
+        // Lines between the columns are the first that room is taken from.
+        let lined = natural(&whole) + overhead(whole.len(), true) <= u32::from(most);
+        let mut kept = whole;
+        loop {
+            let least: u32 = kept.iter().map(|at| u32::from(sizes[*at].least)).sum();
+            if least + overhead(kept.len(), lined) <= u32::from(most) {
+                break;
+            }
+            let Some(out) = self.least_important(&kept) else { break };
+            kept.retain(|at| *at != out);
+        }
+        let room = most.saturating_sub(overhead(kept.len(), lined) as u16);
+        let widths = share(room, &kept.iter().map(|at| sizes[*at]).collect::<Vec<_>>());
+        let mut drawn = self.drawn(lined);
+        drawn.set_content_arrangement(ContentArrangement::Dynamic).set_width(most);
+        for (at, column) in drawn.column_iter_mut().enumerate() {
+            column.set_constraint(match kept.iter().position(|kept| *kept == at) {
+                Some(position) => {
+                    let padding = if lined { 2 } else { u16::from(position > 0) * 2 };
+                    ColumnConstraint::Absolute(ColumnWidth::Fixed(widths[position] + padding))
+                }
+                None => ColumnConstraint::Hidden,
+            });
+            if !lined {
+                column.set_padding((if kept.first() == Some(&at) { 0 } else { 2 }, 0));
+            }
+        }
+        let table = soft(&drawn.trim_fmt());
+        let out: Vec<&str> =
+            (0..self.columns.len()).filter(|at| !kept.contains(at)).map(|at| self.columns[at].name).collect();
+        match out.as_slice() {
+            [] => table,
+            out => format!("{table}\n{}", wrapped(&format!("no room for: {}", out.join(", ")), width)),
+        }
+    }
+
+    fn least_important(&self, kept: &[usize]) -> Option<usize> {
+        let out = kept.iter().copied().max_by_key(|at| self.columns[*at].rank)?;
+        (self.columns[out].rank > 0).then_some(out)
+    }
+
+    fn drawn(&self, lined: bool) -> Drawn {
+        let mut drawn = Drawn::new();
+        let style = if lined { presets::UTF8_FULL_CONDENSED } else { presets::NOTHING };
+        drawn.load_style(style).set_header(self.columns.iter().map(|column| column.name));
+        drawn.add_rows(&self.rows);
+        for at in (0..self.columns.len()).filter(|at| self.columns[*at].kind == Kind::Numbers) {
+            if let Some(column) = drawn.column_mut(at) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        drawn
+    }
+
+    /// What each column would like, and what it needs.
+    fn sizes(&self, most: u16) -> Vec<Size> {
+        let natural = self.drawn(true).column_max_content_widths();
+        let words = |text: &str| text.split(' ').map(widest).max().unwrap_or(0);
+        let size = |(at, column): (usize, &Column)| {
+            let header = words(column.name);
+            let cells = self.rows.iter().map(|row| &row[at]);
+            let least = match column.kind {
+                Kind::Words => cells.map(|cell| words(cell)).max().unwrap_or(0).min(WORD_MAX),
+                Kind::Sentences => natural[at].min(SENTENCE_MIN).min(most / 2),
+                Kind::Numbers => cells.map(|cell| widest(cell)).max().unwrap_or(0),
+            };
+            Size { natural: natural[at], least: least.max(header).max(1) }
+        };
+        self.columns.iter().enumerate().map(size).collect()
+    }
+}
+
+/// On the standard output.
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.within(Width::of_stdout()))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    natural: u16,
+    least: u16,
+}
+
+/// Characters between and around so many columns.
+fn overhead(columns: usize, lined: bool) -> u32 {
+    let columns = columns as u32;
+    if lined { 3 * columns + 1 } else { 2 * columns.saturating_sub(1) }
+}
+
+/// Divides room: each column gets what it needs, then the narrowest that would like more.
+fn share(room: u16, sizes: &[Size]) -> Vec<u16> {
+    let mut widths: Vec<u16> = sizes.iter().map(|size| size.least.min(size.natural)).collect();
+    let mut left = room.saturating_sub(widths.iter().sum());
+    while left > 0 {
+        let narrow = widths.iter_mut().zip(sizes).filter(|(width, size)| **width < size.natural);
+        let Some((width, _)) = narrow.min_by_key(|(width, _)| **width) else { break };
+        *width += 1;
+        left -= 1;
+    }
+    widths
+}
+
+/// Columns of a terminal that a line takes.
+pub(crate) fn widest(text: &str) -> u16 {
+    let mut cell = Drawn::new();
+    cell.add_row([text]);
+    if text.is_empty() { 0 } else { cell.column_max_content_widths().first().copied().unwrap_or(0) }
+}
+
+/// Numbers and their units, and the parts of a duration, are not divided.
+fn firm(text: &str) -> String {
+    let mut firm = String::with_capacity(text.len());
+    for (index, word) in text.split(' ').enumerate() {
+        let digit = |c: char| c.is_ascii_digit();
+        let unit = word.split(|c: char| !c.is_alphanumeric() && c != '%').next().unwrap_or_default();
+        let before = firm.rsplit([' ', FIRM]).next().unwrap_or_default();
+        let is_part = |word: &str| {
+            let word = word.trim_end_matches([',', ';', '.', ')']);
+            word.starts_with(digit)
+                && word.trim_start_matches(digit).len() == 1
+                && word.ends_with(['d', 'h', 'm', 's'])
+        };
+        let joins = before.ends_with(digit) && UNITS.contains(&unit) || is_part(before) && is_part(word);
+        if index > 0 {
+            firm.push(if joins { FIRM } else { ' ' });
+        }
+        firm += word;
+    }
+    firm
+}
+
+/// As it is printed.
+fn soft(text: &str) -> String {
+    text.replace(FIRM, " ")
+}
+
+/// Text in lines of at most this width, broken between words. There is no line end behind the last
+/// one.
+pub(crate) fn wrapped(text: &str, width: Width) -> String {
+    let mut cell = Drawn::new();
+    cell.load_style(presets::NOTHING).add_row([firm(text)]);
+    if let Some(most) = width.columns() {
+        cell.set_content_arrangement(ContentArrangement::Dynamic).set_width(most);
+    }
+    if let Some(column) = cell.column_mut(0) {
+        column.set_padding((0, 0));
+    }
+    soft(&cell.trim_fmt())
+}
+
+/// A list of names and values without lines between them.
+#[derive(Debug, Default)]
+pub(crate) struct List(Vec<[String; 2]>);
+
+impl List {
+    /// An empty list.
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a line.
+    pub(crate) fn add(&mut self, name: &str, value: String) {
+        self.0.push([name.to_owned(), firm(&value)]);
+    }
+
+    /// The list, in lines of at most this width, each with its end.
+    pub(crate) fn within(&self, width: Width) -> String {
+        let names = self.0.iter().map(|[name, _]| widest(name)).max().unwrap_or(0);
+        let mut drawn = Drawn::new();
+        drawn.load_style(presets::NOTHING);
+        drawn.add_rows(&self.0);
+        if let Some(most) = width.columns() {
+            drawn.set_content_arrangement(ContentArrangement::Dynamic).set_width(most);
+            if let Some(column) = drawn.column_mut(0) {
+                column.set_constraint(ColumnConstraint::Absolute(ColumnWidth::Fixed(names + 2)));
+            }
+        }
+        format!("{}\n", soft(&drawn.trim_fmt()))
+    }
+}
+
+/// On the standard output.
+impl fmt::Display for List {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.within(Width::of_stdout()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rich() -> Table {
+        let mut table = Table::new([
+            Column::text("volume", 0),
+            Column::number("dirty", 0),
+            Column::number("oldest dirty", 1),
+            Column::text("what", 2),
+        ]);
+        table.add_row(["database", "1,234.5 GiB", "1h 02m 03s", "a sentence of many words that goes on"]);
+        table.add_row(["a-name-that-is-longer-than-any-name-should-be", "0 B", "-", ""]);
+        table
+    }
+
+    #[test]
+    fn no_line_is_wider_than_asked_for_and_no_number_is_broken() {
+        for width in NARROWEST..220 {
+            let text = rich().within(Width::of(width));
+            assert!(text.lines().all(|line| widest(line) <= width), "{width}:\n{text}");
+            assert!(text.contains("1,234.5 GiB"), "{width}:\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_matters_least_goes_first_and_is_named() {
+        let text = rich().within(Width::of(50));
+        assert!(text.ends_with("no room for: what") && text.contains("1h 02m 03s"), "{text}");
+        assert!(!rich().within(Width::unlimited()).contains("no room"));
+    }
+
+    #[test]
+    fn a_number_and_its_unit_stay_together() {
+        for text in ["  bytes", "a 1 B/s b", "(0 B/s), 5 µs; 1h 02m 03s", "", "x  y", "p99 s3"] {
+            assert_eq!(soft(&firm(text)), text);
+        }
+        assert_eq!(
+            firm("was 1.0 GiB, for 1m 02s (99 %) in 3 ranges"),
+            "was 1.0\u{a0}GiB, for 1m\u{a0}02s (99\u{a0}%) in 3 ranges"
+        );
+    }
+
+    #[test]
+    fn a_list_keeps_its_values_in_their_column() {
+        let mut list = List::new();
+        list.add("state", "one two three four five six seven eight nine ten".into());
+        assert_eq!(
+            list.within(Width::of(40)),
+            " state  one two three four five six\n        seven eight nine ten\n"
+        );
+    }
+
+    #[test]
+    fn text_is_broken_between_words() {
+        let text = wrapped("one two three four five six seven eight nine", Width::of(40));
+        assert_eq!(text, "one two three four five six seven eight\nnine");
+    }
+}

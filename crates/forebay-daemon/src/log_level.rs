@@ -1,0 +1,103 @@
+//! How severe what the daemon tells is, and from which severity on it is told (`log_level`).
+
+use crate::RunEvent;
+use forebay_admin::events::Severity;
+use forebay_config::choices::LogLevel;
+use forebay_pool::PoolEvent;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// The least severity that is told. All who have a clone share it: a reload changes it.
+#[derive(Clone, Debug)]
+pub(crate) struct LogThreshold(Arc<AtomicU8>);
+
+impl Default for LogThreshold {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU8::new(rank(Severity::Info))))
+    }
+}
+
+impl LogThreshold {
+    /// From now on.
+    pub(crate) fn set(&self, level: LogLevel) {
+        let least = match level {
+            LogLevel::Error => Severity::Error,
+            LogLevel::Warn => Severity::Warning,
+            LogLevel::Info => Severity::Info,
+            LogLevel::Debug | LogLevel::Trace => Severity::Debug,
+        };
+        self.0.store(rank(least), Ordering::Relaxed);
+    }
+
+    /// Whether an event is told. That the daemon serves, and where, always is.
+    pub(crate) fn lets_through(&self, event: &RunEvent) -> bool {
+        let is_readiness = matches!(event, RunEvent::Admin(_) | RunEvent::Serving);
+        is_readiness || rank(event.severity()) >= self.0.load(Ordering::Relaxed)
+    }
+}
+
+fn rank(severity: Severity) -> u8 {
+    Severity::ALL.iter().position(|other| *other == severity).map_or(0, |at| at as u8)
+}
+
+impl RunEvent {
+    /// How much somebody should care.
+    #[must_use]
+    pub fn severity(&self) -> Severity {
+        match self {
+            Self::Pool { event, .. } => of_pool(event),
+            Self::Problem(_) => Severity::Warning,
+            Self::Note(_) | Self::Admin(_) | Self::Serving => Severity::Info,
+        }
+    }
+}
+
+fn of_pool(event: &PoolEvent) -> Severity {
+    match event {
+        PoolEvent::Lost { .. }
+        | PoolEvent::DeviceEnded { .. }
+        | PoolEvent::CacheFenced
+        | PoolEvent::RecordFailed { .. }
+        | PoolEvent::CacheFailed { .. }
+        | PoolEvent::OpenedWithoutCache { .. }
+        | PoolEvent::BackingChanged { .. }
+        | PoolEvent::GivenUp { .. }
+        | PoolEvent::NotClosed { .. } => Severity::Error,
+        PoolEvent::BlocksDamaged { .. }
+        | PoolEvent::DestageFailed { .. }
+        | PoolEvent::OperationFailed { .. }
+        | PoolEvent::CacheWriteFailed { .. }
+        | PoolEvent::DiscardsRefused
+        | PoolEvent::Degraded { .. }
+        | PoolEvent::RescueEnded { .. }
+        | PoolEvent::OrderLost { .. }
+        | PoolEvent::BackingUncertain { .. }
+        | PoolEvent::ClientRefused { .. } => Severity::Warning,
+        _ => Severity::Info,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_level_decides_and_readiness_is_always_told() {
+        let threshold = LogThreshold::default();
+        let told = |threshold: &LogThreshold| {
+            let events = [
+                RunEvent::Pool { pool: "p".into(), event: PoolEvent::CacheFenced },
+                RunEvent::Problem("p".into()),
+                RunEvent::Note("n".into()),
+                RunEvent::Serving,
+            ];
+            events.map(|event| threshold.lets_through(&event))
+        };
+        assert_eq!(told(&threshold), [true, true, true, true]);
+        let shared = threshold.clone();
+        threshold.set(LogLevel::Warn);
+        assert_eq!(told(&shared), [true, true, false, true]);
+        threshold.set(LogLevel::Error);
+        assert_eq!(told(&shared), [true, false, false, true]);
+    }
+}
