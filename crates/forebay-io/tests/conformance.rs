@@ -304,9 +304,10 @@ struct Hangs {
 
 impl forebay_io::PlaceCipher for Hangs {
     fn encrypt(&self, _place: u64, bytes: &mut [u8]) {
-        self.begun.send(()).unwrap();
-        let is_told = self.go_on.lock().unwrap().recv_timeout(Duration::from_secs(60)).is_ok();
-        self.went_on.send((is_told, bytes.to_vec())).unwrap();
+        self.begun.send(()).expect("the test waits for it");
+        let is_told =
+            self.go_on.lock().expect("one thread has it").recv_timeout(Duration::from_secs(60)).is_ok();
+        self.went_on.send((is_told, bytes.to_vec())).expect("the test waits for it");
     }
 
     fn decrypt(&self, _place: u64, _bytes: &mut [u8]) {}
