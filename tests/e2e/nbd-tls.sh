@@ -112,6 +112,25 @@ fi
 wait "$SLOW" || { cat "$T/slow.out"; fail "slow handshakes"; }
 timeout 60 python3 "$E2E/nbd_starttls.py" "$PORT" crowd || fail "crowd"
 
+say "a thousand that begin a handshake and are gone, three times: nothing of them stays"
+of_daemon() { # connections, descriptors, kB of memory
+    curl -s --unix-socket "$ADMIN" http://x/v1/stats >"$T/stats.json"
+    connections=$(python3 -c 'import json, sys; print(json.load(sys.stdin)["pools"]["fast"]["connections"])' <"$T/stats.json")
+    descriptors=$(find "/proc/$DAEMON/fd" -mindepth 1 | wc -l)
+    memory=$(awk '/^VmRSS/ { print $2 }' "/proc/$DAEMON/status")
+}
+nobody_is_left() { of_daemon && [ "$connections" -eq 0 ]; }
+for round in 1 2 3; do
+    timeout 60 python3 "$E2E/nbd_starttls.py" "$PORT" vanish >"$T/vanish.out" || fail "vanish"
+    eventually 20 nobody_is_left || fail "$connections connections are left of those that have vanished"
+    echo "  $(cat "$T/vanish.out") began; $descriptors descriptors, $memory kB"
+    # The first ones make it have as much memory as it ever needs for so many.
+    if [ "$round" = 1 ]; then had=$descriptors had_memory=$memory; fi
+done
+[ "$descriptors" -le "$had" ] || fail "$descriptors descriptors, and $had before"
+[ "$memory" -le $((had_memory + 4096)) ] || fail "$memory kB of memory, and $had_memory before"
+nbdcopy --connections=4 "$(uri alice)" "$T/out" || fail "an honest client afterwards"
+
 say "new certificates on reload, while a client is connected"
 # shellcheck disable=SC2086 # as above
 nbdkit -U "$T/proxy.sock" -f nbd $VIA >"$T/proxy.log" 2>&1 &

@@ -3,7 +3,10 @@ handshakes that never end. Standard library only.
 
     nbd_starttls.py PORT CASE       exits with 0 if the server does as it must"""
 
+import contextlib
+import resource
 import socket
+import ssl
 import struct
 import sys
 import time
@@ -133,6 +136,43 @@ def crowd(port):
         one.close()
 
 
+def client_hello():
+    """The first message of a client that means it."""
+    out = ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost").do_handshake()
+    return out.read()
+
+
+def vanish(port):
+    """A thousand at once begin a handshake and are gone: in the middle of the first message, behind it, and when the server has
+    begun to answer; half of them by a reset. Prints how many came so far that they said something."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    hello = client_hello()
+    peers = [socket.create_connection(("127.0.0.1", port), 30) for _ in range(1000)]
+    said = 0
+    # Most recent ones first: of those that have chosen nothing the server keeps a number, and cuts off the oldest.
+    for number, peer in reversed(list(enumerate(peers))):
+        with contextlib.suppress(ConnectionError):
+            peer.sendall(struct.pack(">I", 3) + option(STARTTLS))
+            greeting = b""
+            while len(greeting) < 18 + 20 and (part := peer.recv(18 + 20 - len(greeting))):
+                greeting += part
+            if len(greeting) == 18 + 20:
+                peer.sendall(hello[: len(hello) // 2] if number % 3 == 0 else hello)
+                said += 1
+                if number % 3 == 2:
+                    peer.recv(1)
+    for number, peer in enumerate(peers):
+        if number % 2:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+    assert said >= 100, said
+    print(said)
+
+
 if __name__ == "__main__":
-    cases = {case.__name__: case for case in (plaintext, old_way, injection, endless, slow, crowd)}
+    cases = {case.__name__: case for case in (plaintext, old_way, injection, endless, slow, crowd, vanish)}
     cases[sys.argv[2]](int(sys.argv[1]))

@@ -42,6 +42,12 @@ planted_bugs! {
     ForgetEarlierExtensions = "forget-earlier-extensions",
     /// A restart overlooks that the window was extended.
     OverlookExtension = "overlook-extension",
+    /// The search for segments that a damaged extension added passes over those that the checkpoint
+    /// calls open, though they may have been filled, emptied and added since.
+    PassOverOpen = "pass-over-open",
+    /// Of a segment that a lost extension has added, and whose first block was not durable, what is
+    /// found further on counts for its earlier use.
+    BelieveLaterUse = "believe-later-use",
     /// A segment is discarded before a checkpoint says that it holds nothing.
     DiscardEarly = "discard-early",
     /// A segment that is being discarded may be written.

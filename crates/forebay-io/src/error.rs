@@ -247,6 +247,14 @@ pub enum SocketError {
         /// Longest path in bytes.
         max: usize,
     },
+    /// There is no folder for it.
+    #[error("cannot listen on {path}: there is no folder {folder}: make it, or choose another path")]
+    NoFolder {
+        /// The path as given.
+        path: PathBuf,
+        /// The folder in which the socket was to be made.
+        folder: PathBuf,
+    },
     /// A system call failed.
     #[error("cannot listen on {address}: {what}: {source}")]
     System {

@@ -40,7 +40,7 @@ pub struct PeerCred {
 ///
 /// # Errors
 /// [`SocketError::InUse`], [`SocketError::NotASocket`], [`SocketError::TooLong`],
-/// [`SocketError::System`].
+/// [`SocketError::NoFolder`], [`SocketError::System`].
 pub fn listen_unix(path: impl AsRef<Path>, mode: u32) -> Result<OwnedFd, SocketError> {
     let path = path.as_ref();
     if path.as_os_str().len() > UNIX_PATH_BYTES_MAX {
@@ -60,6 +60,9 @@ pub fn listen_unix(path: impl AsRef<Path>, mode: u32) -> Result<OwnedFd, SocketE
         // Somebody bound it between our look and our bind: they are alive.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             return Err(SocketError::InUse { path: path.into() });
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(SocketError::NoFolder { path: path.into(), folder: folder_of(path).into() });
         }
         result => result.map_err(failed("bind"))?,
     };
@@ -100,6 +103,10 @@ impl SocketFile {
     }
 }
 
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// So long is waited for somebody else who makes or removes sockets in the same folder, which takes
 /// no time.
 const ALONE_WITHIN: Duration = Duration::from_secs(2);
@@ -109,8 +116,7 @@ const ALONE_WITHIN: Duration = Duration::from_secs(2);
 /// between bind and listen nobody answers. A folder that cannot be read cannot be locked; then it
 /// goes without.
 fn alone_in(path: &Path) -> Option<File> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = File::open(folder).ok()?;
+    let folder = File::open(folder_of(path)).ok()?;
     let until = Instant::now() + ALONE_WITHIN;
     // SAFETY: flock takes no pointers.
     while sys::check(unsafe { libc::flock(folder.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }).is_err() {
@@ -304,6 +310,11 @@ mod tests {
         assert!(matches!(listen_unix(dir.path().join("f"), 0o600), Err(SocketError::NotASocket { .. })));
         let long = dir.path().join("x".repeat(200));
         assert!(matches!(listen_unix(long, 0o600), Err(SocketError::TooLong { .. })));
+        let lost = listen_unix(dir.path().join("missing/s"), 0o600).unwrap_err().to_string();
+        assert!(
+            lost.contains(&format!("no folder {}: make it", dir.path().join("missing").display())),
+            "{lost}"
+        );
     }
 
     #[test]

@@ -9,6 +9,8 @@ mod common;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use common::{all_engines, pattern};
@@ -290,6 +292,58 @@ fn an_io_thread_that_panics_is_an_error_and_nobody_waits_for_it() {
     reactor.submit(1, Op::EncryptedWrite { device, offset: 0, spans: &spans, place: 0 });
     let mut done = Vec::new();
     assert!(reactor.wait(None, &mut done).is_err() && done.is_empty());
+}
+
+/// Keeps whoever encrypts, as a device does that hangs when it is handed a step: until it is told
+/// to go on, or for a minute. Then it says whether it was told, and which bytes it had.
+struct Hangs {
+    begun: Sender<()>,
+    go_on: Mutex<Receiver<()>>,
+    went_on: Sender<(bool, Vec<u8>)>,
+}
+
+impl forebay_io::PlaceCipher for Hangs {
+    fn encrypt(&self, _place: u64, bytes: &mut [u8]) {
+        self.begun.send(()).expect("the test waits for it");
+        let is_told =
+            self.go_on.lock().expect("one thread has it").recv_timeout(Duration::from_secs(60)).is_ok();
+        self.went_on.send((is_told, bytes.to_vec())).expect("the test waits for it");
+    }
+
+    fn decrypt(&self, _place: u64, _bytes: &mut [u8]) {}
+}
+
+#[test]
+fn an_io_thread_that_hangs_keeps_neither_the_loop_nor_its_end_and_its_memory_stays() {
+    let limits = Limits { io_threads: 1, io_threads_busy_pct: 0, ..Limits::default() };
+    let Ok((mut reactor, _)) = forebay_io::Reactor::open(forebay_io::EnginePreference::Uring, limits) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("device"), vec![1; MIB]).unwrap();
+    let device = Device::open_backing(dir.path().join("device"), DeviceOptions::default()).unwrap();
+    let device = reactor.add_device(device);
+    let ((begun, has_begun), (tell, go_on), (went_on, result)) = (channel(), channel(), channel());
+    reactor.set_cipher(std::sync::Arc::new(Hangs { begun, go_on: Mutex::new(go_on), went_on }));
+    let buf = reactor.pool_mut().alloc(2 * MIB).unwrap();
+    let span = Span::new(buf, 0, MIB as u32);
+    let bytes = pattern(7, MIB);
+    reactor.pool_mut().copy_in(span, &bytes);
+    reactor.submit(1, Op::EncryptedWrite { device, offset: 0, spans: &[span], place: 0 });
+    let mut done = Vec::new();
+    reactor.wait(Some(Duration::ZERO), &mut done).unwrap();
+    has_begun.recv().unwrap();
+    // What the thread has nothing to do with goes on.
+    reactor.run(2, || ());
+    while done.is_empty() {
+        reactor.wait(None, &mut done).unwrap();
+    }
+    assert_eq!(done.iter().map(|completion| completion.token).collect::<Vec<_>>(), [2]);
+    drop(reactor);
+    assert!(result.try_recv().is_err(), "the end has waited for the thread");
+    tell.send(()).unwrap();
+    let (is_told, had) = result.recv().unwrap();
+    assert!(is_told && had == bytes, "the memory of its step has changed");
 }
 
 #[test]

@@ -10,7 +10,8 @@
 //!   several; [`encryption`]: keys.
 //! - [`register`], [`loss_record`], [`mirror_notes`], [`witness`], [`failed_mark`]: what is known
 //!   of a cache outside of its log.
-//! - [`guard`]: who may use an export; [`secret_file`]: files with secrets.
+//! - [`guard`]: who may use an export; `direction`: what rules ask of a request; [`secret_file`]:
+//!   files with secrets.
 //! - [`handover`]: sockets that outlive a process.
 //! - [`meter`]: what is counted and timed.
 //! - [`may_wait`]: which threads may wait; the pool's may not.
@@ -21,6 +22,7 @@
 
 pub mod cache_device;
 pub mod cipher;
+mod direction;
 pub mod durable;
 pub mod encryption;
 pub mod engine_io;

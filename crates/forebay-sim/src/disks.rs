@@ -115,6 +115,9 @@ pub struct Disks {
     pub dirty_slots: DirtySlots,
     /// The cache device has lost or changed something.
     pub damaged: bool,
+    /// An extension was lost, and a segment that it had added cannot tell: blocks that the
+    /// checkpoint calls clean there may have been written over.
+    pub untold: bool,
     /// The volumes as their operator sees them.
     pub volumes: Vec<VolumeStatus>,
     /// Bytes of the cache device that the pool has.

@@ -14,6 +14,7 @@ use crate::counters::Counters;
 use crate::device::{Faults, SimDevice};
 use crate::disks::{Snapshot, device_of};
 use crate::ensure::ensure;
+use crate::lost_extension::{is_segment_lost, lose_extension};
 use crate::plan::{Plan, Style};
 use crate::rng::{Digest, Rng};
 use crate::start::first_state;
@@ -252,6 +253,7 @@ impl Run {
         if snapshot.rng.chance(1, 6) {
             damage_one_copy(&self.plan, &mut snapshot);
         }
+        lose_extension(&self.plan, &mut snapshot);
         let plain = self.trial.as_ref().is_some_and(|trial| trial.plain);
         // Drawn apart, so that everything else stays what it is.
         let own = &mut Rng::new(snapshot.rng.clone().word() ^ 0x4f54_4845_5253);
@@ -265,8 +267,9 @@ impl Run {
         let mut world = self.open(snapshot, trap);
         world.stop_faults();
         let serves = open_with_errors(&mut world)?;
+        let refused = world.disks.untold && is_segment_lost(world.engine.status());
         if !world.stopped {
-            ensure!(serves || world.oracle.relaxed, "does not open: {:?}", world.engine.status());
+            ensure!(serves || refused || world.oracle.relaxed, "does not open: {:?}", world.engine.status());
         }
         if serves {
             world.trap = Trap::Off;

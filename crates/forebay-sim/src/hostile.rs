@@ -11,6 +11,7 @@
 //!
 //! Invariant: same seed, same outcomes.
 
+use crate::at_rest::{batch_header, newest_checkpoint};
 use crate::content::Content;
 use crate::device::SimDevice;
 use crate::disks::{CACHE, Moment, Snapshot};
@@ -19,13 +20,11 @@ use crate::image::Image;
 use crate::oracle::Oracle;
 use crate::plan::{FaultPlan, Plan, Style};
 use crate::rng::{Rng, mix};
-use crate::start::{first_state, first_volumes, format_params, superblock_in};
+use crate::start::{first_state, first_volumes, format_params};
 use crate::violation::caught;
 use crate::workload::{Advance, Workload, read_everything, settle};
 use crate::world::World;
 use forebay_core::{OnBackingChange, PlantedBug, Status, fault, format_cache};
-use forebay_format::batch::BatchHeader;
-use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry};
 use std::collections::BTreeMap;
@@ -353,25 +352,6 @@ fn lose_write(plan: &Plan, old: &Image, cache: &mut SimDevice, rng: &mut Rng) ->
     cache.preset(plan.geometry.segment_offset(number, from), &bytes);
     cache.rot(plan.geometry.segment_offset(number, summary) + rng.below(64), rng.below(8) as u8);
     true
-}
-
-fn newest_checkpoint(cache: &Image) -> Option<Checkpoint> {
-    let superblock = superblock_in(cache)?;
-    [0, 1].into_iter().find_map(|copy| {
-        let (offset, len) = superblock.checkpoint_place(copy);
-        let mut bytes = vec![0; len as usize];
-        cache.read(offset, &mut bytes);
-        superblock.read_checkpoint(&bytes).ok()
-    })
-}
-
-/// The header of a batch at this block of a segment, if it was written for this place.
-fn batch_header(plan: &Plan, image: &Image, segment: u32, at: u32) -> Option<BatchHeader> {
-    let mut bytes = [0; BLOCK_BYTES];
-    image.read(plan.geometry.segment_offset(segment, at), &mut bytes);
-    let header = BatchHeader::decode(&bytes, &mut Vec::new()).ok()?;
-    header.check_place(plan.uuid, segment, at).ok()?;
-    Some(header)
 }
 
 /// Formats a device, up to some write, which is torn. False if the first of them has not even

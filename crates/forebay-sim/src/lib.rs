@@ -35,8 +35,10 @@ mod destage_check;
 pub mod oracle;
 
 // The world around one engine: devices, what survives a crash, starts, owner, clients, operator.
+mod at_rest;
 mod cipher;
 pub mod disks;
+mod lost_extension;
 mod start;
 pub mod world;
 

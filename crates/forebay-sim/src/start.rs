@@ -1,11 +1,11 @@
 //! Starts: devices are formatted, and engines are made that open them, as the owner does it.
 
+use crate::at_rest::superblock_in;
 use crate::cipher::encrypted;
 use crate::content::Content;
 use crate::device::SimDevice;
 use crate::dirty_slots::DirtySlots;
 use crate::disks::{AttachState, CACHE, Disks, MemberNotes, Risk, Snapshot, VolumeStatus, device_of};
-use crate::image::Image;
 use crate::oracle::Oracle;
 use crate::plan::{Plan, VolumePlan};
 use crate::rng::{Rng, mix};
@@ -15,7 +15,7 @@ use forebay_core::{
 };
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::superblock::Superblock;
-use forebay_format::{BLOCK_BYTES, Geometry, Members, SECTORS_PER_BLOCK, VolumeId};
+use forebay_format::{BLOCK_BYTES, Members, SECTORS_PER_BLOCK, VolumeId};
 
 /// New devices: a formatted cache and backing stores with something on them.
 pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
@@ -59,6 +59,7 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
             .collect(),
         dirty_slots: DirtySlots::new(&plan.geometry, plan.cache_bytes_max()),
         damaged: false,
+        untold: false,
         volumes,
         cache_bytes: plan.cache_bytes,
         cache_pending: None,
@@ -240,14 +241,4 @@ pub(crate) fn blank_member(plan: &Plan) -> SimDevice {
     let mut device = SimDevice::new(plan.geometry.member_bytes(), plan.cache_latency);
     device.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
     device
-}
-
-/// The superblock that counts.
-pub(crate) fn superblock_in(image: &Image) -> Option<Superblock> {
-    let copies = [0, 1].map(|copy| {
-        let mut bytes = vec![0; BLOCK_BYTES];
-        image.read(Geometry::superblock_offset(copy), &mut bytes);
-        Superblock::decode(&bytes)
-    });
-    Superblock::choose(copies).ok()
 }

@@ -6,6 +6,7 @@ use super::answers::print;
 use crate::client::{Admin, escaped};
 use crate::failure::Failure;
 use crate::screen::{self, harmless};
+use crate::table::{Column, Table, Width, wrapped};
 
 /// With fewer blocks of the sample a figure is not worth printing: one of a hundred is a percent.
 const SAMPLE_MIN_BYTES: u64 = 100 * 4096;
@@ -43,10 +44,10 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     };
     let time = options.hours.map_or_else(String::new, |hours| format!("?hours={hours}"));
     let answer = options.admin.client().get(&format!("/v1/{target}/advice{time}"))?;
-    print(&options.admin, &answer, words)
+    print(&options.admin, &answer, |advice| words(advice, Width::of_stdout()))
 }
 
-fn words(advice: &AdviceInfo) -> String {
+fn words(advice: &AdviceInfo, width: Width) -> String {
     let whose = match advice.volume.as_str() {
         "" => format!("pool {}", harmless(&advice.pool)),
         volume => format!("volume {} of pool {}", harmless(volume), harmless(&advice.pool)),
@@ -55,17 +56,19 @@ fn words(advice: &AdviceInfo) -> String {
     let known: Vec<&AdviceSize> =
         advice.sizes.iter().filter(|size| size.sampled_bytes >= SAMPLE_MIN_BYTES).collect();
     let Some(now) = known.iter().find(|size| size.times == 1.0) else {
-        return format!("{whose}: {seen}. That is too little to say anything; ask again later.\n");
+        let little = format!("{whose}: {seen}. That is too little to say anything; ask again later.");
+        return wrapped(&little, width) + "\n";
     };
-    let mut text = format!("{whose}: {seen}\n");
+    let mut text = wrapped(&format!("{whose}: {seen}"), width) + "\n";
     for (name, times) in [("twice", 2.0), ("half", 0.5)] {
         if let Some(size) = known.iter().find(|size| size.times == times) {
-            text += &format!("{}\n", sentence(name, now, size));
+            text += &(wrapped(&sentence(name, now, size), width) + "\n");
         }
     }
-    text += &format!("{}\n", table(&known));
+    text += &(table(&known).within(width) + "\n");
     if known.iter().any(|size| size.is_lower_bound) {
-        text += "+: so much or more; a cache of this size would not be full yet\n";
+        let bound = "+: so much or more; a cache of this size would not be full yet";
+        text += &(wrapped(bound, width) + "\n");
     }
     text
 }
@@ -88,8 +91,14 @@ fn microseconds(us: f64) -> String {
     screen::nanos((us * 1000.0) as u64)
 }
 
-fn table(sizes: &[&AdviceSize]) -> comfy_table::Table {
-    let mut table = screen::table(&["size", "cache", "hits", "mean read", ""], &[0, 1, 2, 3]);
+fn table(sizes: &[&AdviceSize]) -> Table {
+    let mut table = Table::new([
+        Column::number("size", 0),
+        Column::number("cache", 0),
+        Column::number("hits", 0),
+        Column::number("mean read", 1),
+        Column::text("of all reads", 2),
+    ]);
     for size in sizes {
         let bound = if size.is_lower_bound { "+" } else { " " };
         let mark = if size.times == 1.0 { "now" } else { "" };
@@ -134,19 +143,20 @@ mod tests {
 
     #[test]
     fn it_says_what_twice_the_cache_would_bring_and_fits_a_terminal() {
-        let text = words(&advice(1 << 30));
+        let text = words(&advice(1 << 30), Width::of(80));
         assert!(text.starts_with("volume db of pool fast: 15.0 GiB read in 2h 13m 00s\n"), "{text}");
-        assert!(
-            text.contains("\ntwice the cache (1.9 GiB): hits 90.0 -> 95.0 %, a read 680 µs -> 380 µs\n"),
-            "{text}"
-        );
+        let twice = "\ntwice the cache (1.9 GiB): hits 90.0 -> 95.0 %, a read 680 µs -> 380 µs\n";
+        assert!(text.contains(twice), "{text}");
         assert!(text.contains("98.8 %+") && text.contains("\n+: so much or more"), "{text}");
-        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        for columns in 40..200_usize {
+            let text = words(&advice(1 << 30), Width::of(columns as u16));
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}: {text}");
+        }
     }
 
     #[test]
     fn it_says_nothing_of_a_small_sample() {
-        let text = words(&advice(4096));
+        let text = words(&advice(4096), Width::unlimited());
         assert!(text.contains("too little") && !text.contains("twice"), "{text}");
     }
 }

@@ -570,3 +570,19 @@ fn a_volume_of_a_guest_is_in_use_and_grows() {
     assert!(guest.frontend.as_ref().unwrap().get_features().is_err(), "the guest is cut off");
     assert!(!world.socket().exists());
 }
+
+#[test]
+fn an_export_that_cannot_be_made_is_told_once_with_what_to_do() {
+    let world = World::new();
+    let missing = world.path("missing");
+    let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .args(["run", "--backing", text(&world.path("disk"))])
+        .args(["--cache", &format!("{}:32MiB", world.path("cache").display())])
+        .args(["--export", &format!("vhost-user:{}/v.sock", missing.display())])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(log.matches("cannot export v").count(), 1, "{log}");
+    assert!(log.contains(&format!("there is no folder {}: make it", missing.display())), "{log}");
+}

@@ -110,6 +110,8 @@ coverage! {
     WindowExtended = "window-extended",
     /// Both copies of an extension were damaged, and the segments were asked.
     ExtensionSearched = "extension-searched",
+    /// A segment whose first block was not durable was found to have been added.
+    LaterUseFound = "later-use-found",
     /// A checkpoint was an increment.
     CheckpointIncrement = "checkpoint-increment",
     /// A base was begun beside the checkpoint in effect.

@@ -2,7 +2,8 @@
 //!
 //! Where both copies of a slot are damaged (a crash can tear both, and a device can lose both), the
 //! segments say themselves which of them were added: the first block of one that was written since
-//! the checkpoint is of its epoch and of a later sequence. That is a read for each segment.
+//! the checkpoint is of its epoch and of a later sequence. That is a read for each segment. Where a
+//! power cut has taken the first block, what is found further on says it (`segments`).
 
 use crate::api::DeviceFailure;
 use crate::api::open_error::OpenError;
@@ -14,7 +15,7 @@ use crate::fault::{self, PlantedBug};
 use crate::recovery::state::Recovery;
 use alloc::vec::Vec;
 use forebay_format::WindowExtension;
-use forebay_format::checkpoint::Checkpoint;
+use forebay_format::checkpoint::{Checkpoint, SegmentState};
 use forebay_format::extension::{Chosen, EXTENSION_BLOCKS};
 use forebay_format::superblock::CacheState;
 
@@ -73,8 +74,13 @@ impl Recovery {
             Chosen::AtLeast(segments) => {
                 cx.cover(CoverageMark::ExtensionSearched);
                 self.extending.found = segments;
-                let found = &self.extending.found;
-                let unknown = self.extending.checkpoint.addable().filter(|number| !found.contains(number));
+                let (checkpoint, found) = (&self.extending.checkpoint, &self.extending.found);
+                let passed_over = |number: u32| {
+                    fault::planted(PlantedBug::PassOverOpen)
+                        && checkpoint.segments[number as usize].state == SegmentState::Open
+                };
+                let unknown =
+                    checkpoint.addable().filter(|number| !found.contains(number) && !passed_over(*number));
                 self.extending.heads = unknown.collect();
                 self.search(cx)
             }

@@ -14,7 +14,7 @@ use crate::recovery::scan::{After, Bytes};
 use crate::recovery::state::{Pieces, Recovery};
 use alloc::vec::Vec;
 use forebay_format::batch::{BatchHeader, BatchKind, Entry};
-use forebay_format::checkpoint::{SegmentState, SlotState};
+use forebay_format::checkpoint::{SegmentState, SlotState, SlotStates};
 use forebay_format::geometry::VOLUMES_MAX;
 use forebay_format::superblock::CacheState;
 use forebay_format::{BLOCK_BYTES, StreamKind, VolumeId, summary};
@@ -185,7 +185,12 @@ impl Recovery {
         result: Result<&[u8], DeviceFailure>,
     ) -> Result<(), OpenError> {
         let at = cx.map.segments[number as usize].summary_block;
-        let Some(payload) = result.ok().and_then(|bytes| summary_payload(bytes, cx.place(number), at)) else {
+        let found = result.ok().and_then(|bytes| summary_payload(bytes, cx.place(number), at));
+        if found.as_ref().is_some_and(|(header, _)| self.is_later(header)) {
+            self.forget_earlier_use(cx, number);
+            return Ok(());
+        }
+        let Some((_, payload)) = found else {
             // The batch headers say the same.
             cx.cover(CoverageMark::SummaryDamaged);
             cx.map.segments[number as usize].summary_block = 0;
@@ -300,6 +305,10 @@ impl Recovery {
     ) -> Result<(), OpenError> {
         let used = cx.map.segments[number as usize].completed;
         let batches = scan::accounted(bytes, cx.place(number), used);
+        if batches.iter().any(|batch| self.is_later(&batch.header)) {
+            self.forget_earlier_use(cx, number);
+            return Ok(());
+        }
         let state = self.checkpoint.segments[number as usize].state;
         for batch in &batches {
             for (index, entry) in batch.data() {
@@ -333,6 +342,22 @@ impl Recovery {
             self.tails.extend(tail);
         }
         Ok(())
+    }
+
+    /// True if the checkpoint does not account for a batch where it accounts for all: an extension
+    /// that is lost has added the segment, and its first block was not durable.
+    fn is_later(&self, header: &BatchHeader) -> bool {
+        header.epoch == self.checkpoint.epoch
+            && header.sequence >= self.checkpoint.next_sequence
+            && !fault::planted(PlantedBug::BelieveLaterUse)
+    }
+
+    /// Nothing of the use that the checkpoint speaks of counts: what made it void was durable
+    /// before the segment was added. Of its new use nothing does either, without the first batch.
+    fn forget_earlier_use(&mut self, cx: &mut Context, number: u32) {
+        cx.cover(CoverageMark::LaterUseFound);
+        self.checkpoint.segments[number as usize].slots = SlotStates::default();
+        cx.map.segments[number as usize].summary_block = 0;
     }
 
     /// Every slot that the checkpoint counts must have been found. Missing clean ones are merely
@@ -393,8 +418,8 @@ fn belongs(ends: &[u64], key: Key, mask: u8, keep: bool) -> bool {
     }
 }
 
-/// The payload of a summary, if header and payload are intact and in their place.
-fn summary_payload(bytes: &[u8], place: Place, at: u32) -> Option<&[u8]> {
+/// Header and payload of a summary, if header and payload are intact and in their place.
+fn summary_payload(bytes: &[u8], place: Place, at: u32) -> Option<(BatchHeader, &[u8])> {
     let mut entries = Vec::new();
     let header = BatchHeader::decode(bytes.get(..BLOCK_BYTES)?, &mut entries).ok()?;
     header.check_place(place.uuid, place.segment, at).ok()?;
@@ -406,5 +431,5 @@ fn summary_payload(bytes: &[u8], place: Place, at: u32) -> Option<&[u8]> {
     let payload = bytes.get(BLOCK_BYTES..end)?;
     let right =
         header.kind == BatchKind::Summary && slots == at && forebay_format::checksum(payload) == crc32c;
-    right.then_some(payload)
+    right.then_some((header, payload))
 }

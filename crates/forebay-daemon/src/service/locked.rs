@@ -48,6 +48,11 @@ impl Service {
     /// Has what could not be opened tried again, if that is because somebody else has a device of
     /// it, or it cannot be recorded; the error for the alarm.
     pub(super) fn try_again_if_locked(&self, place: Place, error: AdminError) -> AdminError {
+        if let (Place::Volume(name), ErrorKind::Conflict, true) = (&place, error.kind, error.hint.is_empty())
+        {
+            // An export that cannot be made.
+            return AdminError { hint: format!("then: forebay volume attach {name}"), ..error };
+        }
         let awaits = match &place {
             // A volume that is refused, for what its store has: nobody else has that, though it may
             // not be closed yet.

@@ -524,3 +524,38 @@ fn a_volume_that_is_refused_for_what_its_store_has_is_not_tried_again() {
     assert!(tried(ErrorKind::Failed).ends_with("it is tried again until it is free"));
     assert!(service.stop().is_empty());
 }
+
+#[test]
+fn a_volume_whose_export_cannot_be_made_says_what_to_do_and_is_not_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::File::create(at("a.img")).unwrap().set_len(1 << 20).unwrap();
+    let text = format!(
+        "[daemon]\nstate_dir = {:?}\n[pool.fast]\ndevices = [{{ path = {:?}, size = \"16MiB\" }}]\n\
+         [volume.a]\npool = \"fast\"\nbacking = {:?}\nexports = [{:?}]\n",
+        at("state"),
+        at("cache"),
+        at("a.img"),
+        format!("vhost-user:{}", at("missing/a.sock"))
+    );
+    std::fs::write(at("forebay.toml"), text).unwrap();
+    let (file, checked) = load(Path::new(&at("forebay.toml"))).unwrap();
+    let start = ServiceStart {
+        config: checked.config,
+        file: Some(file),
+        path: None,
+        strict: false,
+        on_event: Box::new(|_| ()),
+        listener_store: Arc::default(),
+        upgrader: None,
+        force: false,
+        new_cache: Default::default(),
+    };
+    let service = Service::start(start).unwrap();
+    let alarms = service.hub.alarms();
+    let told = format!("there is no folder {}: make it, or choose another path", at("missing"));
+    assert!(alarms[0].message.contains(&told), "{}", alarms[0].message);
+    assert!(alarms[0].message.contains("then: forebay volume attach a"), "{}", alarms[0].message);
+    assert!(lock(&service.locked).is_empty());
+    assert!(service.stop().is_empty());
+}

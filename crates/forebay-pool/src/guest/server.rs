@@ -18,9 +18,10 @@ use super::memory::Mapped;
 use super::requests::{PIECE_BUFFER_BYTES, Part, Pending, Piece, Table};
 use super::ring::{Next, ServedRing};
 use super::{Arrival, Done, Order, RINGS_MAX, Shared, Start};
+use crate::direction::direction;
 use crate::fuse_server::kind;
 use crate::server::Volumes;
-use forebay_config::rules::{Client, Direction, Identity, RuleSet};
+use forebay_config::rules::{Client, Identity, RuleSet};
 use forebay_core::{Request, RequestError, RequestId, Treatment};
 use forebay_export::request::Operation;
 use forebay_export::vhost_user::config_changed;
@@ -419,8 +420,7 @@ impl GuestServer {
     fn treatment(&mut self, request: &BlockRequest, at: Instant) -> Treatment {
         let Work::Transfer { request, .. } = &request.work else { return Treatment::Cache };
         let Some(frontend) = &mut self.frontend else { return Treatment::Cache };
-        let is_read = request.operation == Operation::Read;
-        let direction = if is_read { Direction::Read } else { Direction::Write };
+        let Some(direction) = direction(request.operation) else { return Treatment::Cache };
         frontend.client.decide(direction, request.offset_bytes, request.length_bytes, at).0.into()
     }
 

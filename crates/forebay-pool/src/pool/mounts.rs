@@ -5,15 +5,15 @@
 //! reserved before.
 
 use super::{KIND_FUSE, KIND_SHIFT, Pool};
+use crate::direction::direction;
 use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseMemory, FuseOptions, FuseServer};
 use crate::may_wait::MayWait;
 use crate::mounting::{Made, reserve, ring_bytes};
 use forebay_admin::FileInfo;
 use forebay_config::mount_memory::MOUNTS_MAX;
-use forebay_config::rules::{ClientCache, Direction};
+use forebay_config::rules::ClientCache;
 use forebay_core::{Engine, Nanos, Request, RequestError, RequestId, Treatment};
 use forebay_export::fuse::{Caller, VolumeTree};
-use forebay_export::request::Operation;
 use forebay_export::uri::ExportUri;
 use forebay_format::VolumeId;
 use forebay_io::IoFailure;
@@ -71,11 +71,7 @@ impl Backend for MountBackend<'_> {
     }
 
     fn treatment(&mut self, caller: Caller, what: &forebay_export::request::ClientRequest) -> Treatment {
-        let direction = match what.operation {
-            Operation::Read => Direction::Read,
-            Operation::Write { .. } => Direction::Write,
-            _ => return Treatment::Cache,
-        };
+        let Some(direction) = direction(what.operation) else { return Treatment::Cache };
         let (offset, len) = (what.offset_bytes, what.length_bytes);
         self.clients.decide((caller.pid, caller.uid), direction, offset, len, self.at).0.into()
     }

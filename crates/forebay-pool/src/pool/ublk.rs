@@ -10,13 +10,14 @@
 //! removed then, and at a stop.
 
 use super::{KIND_SHIFT, KIND_UBLK, Pool, PoolEvent, Users};
+use crate::direction::direction;
 use crate::may_wait::MayWait;
 use crate::ublk_device::{DeviceSpec, UblkDevice, mark, prepare};
 use crate::ublk_server::{Backend, OnReactor, UblkOptions, UblkServer, reserve};
 use forebay_config::mount_memory::MOUNTS_MAX;
-use forebay_config::rules::{Client, Direction, Identity};
+use forebay_config::rules::{Client, Identity};
 use forebay_core::{Engine, Nanos, Request, RequestError, RequestId, Treatment};
-use forebay_export::request::{ClientRequest, Operation};
+use forebay_export::request::ClientRequest;
 use forebay_export::size::ByteSize;
 use forebay_export::uri::{ExportUri, device_name_problem};
 use forebay_format::VolumeId;
@@ -98,11 +99,7 @@ impl Backend for DeviceBackend<'_> {
 
     /// The kernel does not say who asks: rules for somebody match nobody.
     fn treatment(&mut self, request: &ClientRequest) -> Treatment {
-        let direction = match request.operation {
-            Operation::Read => Direction::Read,
-            Operation::Write { .. } => Direction::Write,
-            _ => return Treatment::Cache,
-        };
+        let Some(direction) = direction(request.operation) else { return Treatment::Cache };
         self.client.decide(direction, request.offset_bytes, request.length_bytes, self.at).0.into()
     }
 }

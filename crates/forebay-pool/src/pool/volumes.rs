@@ -369,7 +369,10 @@ impl Pool {
         }
         let Some(Exporting { problem, then, .. }) = served.exporting.take() else { return };
         let name = served.spec.name.clone();
-        let failed = |what| AdminError::new(ErrorKind::Failed, format!("cannot export {name}: {what}"), "");
+        let failed = |what| {
+            // A conflict: nobody tries it again by itself.
+            AdminError::new(ErrorKind::Conflict, format!("cannot export {name}: {what}"), "")
+        };
         match then {
             Then::Attached => self.attached_with(id, problem.map_or(Ok(()), |what| Err(failed(what)))),
             Then::Back(error) => {
@@ -601,7 +604,10 @@ impl Pool {
             return self.attach_failed(id, error);
         }
         let Some(served) = self.served_mut(id) else { return };
-        let (exports, rules) = (served.spec.exports.clone(), Arc::clone(&served.spec.rules));
+        let (mut exports, rules) = (served.spec.exports.clone(), Arc::clone(&served.spec.rules));
+        if self.stopping {
+            exports.clear(); // nobody is served any more
+        }
         self.server.add_volume(id, rules);
         self.export_all(id, &exports, Then::Back(*error));
     }

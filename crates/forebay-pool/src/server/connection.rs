@@ -6,12 +6,13 @@ use super::{
     Arriving, FOR_ENGINE, FOR_REQUESTS, RECV_BYTES, RECV_BYTES_SMALL, RECV_BYTES_SMALL_TLS, REPLY_BYTES,
     REQUESTS_MAX, STALLED_AFTER, STALLED_SEEN, UNSENT_BYTES_MAX,
 };
+use crate::direction::direction;
 use crate::guard::Peer;
-use forebay_config::rules::{Client, Direction};
+use forebay_config::rules::Client;
 use forebay_core::Treatment;
 use forebay_export::nbd::Tls;
 use forebay_export::nbd::session::{Limits, NbdRequest, Session};
-use forebay_export::request::{ClientRequest, Operation};
+use forebay_export::request::ClientRequest;
 use forebay_format::VolumeId;
 use forebay_io::{BufId, BufPool, Reactor, SocketId, Span};
 use std::collections::VecDeque;
@@ -168,11 +169,7 @@ impl Connection {
     /// What the rules say of a request.
     pub(super) fn treatment(&mut self, what: &ClientRequest, now: Instant) -> Treatment {
         let Some(client) = &mut self.client else { return Treatment::Cache };
-        let direction = match what.operation {
-            Operation::Read | Operation::Cache => Direction::Read,
-            Operation::Write { .. } => Direction::Write,
-            _ => return Treatment::Cache,
-        };
+        let Some(direction) = direction(what.operation) else { return Treatment::Cache };
         client.decide(direction, what.offset_bytes, what.length_bytes, now).0.into()
     }
 

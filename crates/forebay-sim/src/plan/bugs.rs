@@ -16,6 +16,8 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (ExtendWithNewSegments, Needs::Nothing, Plan::full_cache),
     (ForgetEarlierExtensions, Needs::Nothing, Plan::full_cache),
     (OverlookExtension, Needs::Nothing, Plan::full_cache),
+    (PassOverOpen, Needs::LostExtensions, Plan::refilled_segments),
+    (BelieveLaterUse, Needs::LostExtensions, Plan::refilled_clean_segments),
     (DiscardEarly, Needs::Discards, Plan::full_of_dirty),
     (WriteUnderDiscard, Needs::Discards, Plan::full_cache),
     (UnlistDiscarded, Needs::Discards, Plan::full_cache),
@@ -131,8 +133,15 @@ pub(super) fn row(bug: PlantedBug) -> (Needs, Situation) {
 
 /// The situations that a run without a bug is led to: what is looked for must not be there.
 pub(super) fn situations_of_all() -> Vec<Situation> {
-    let apart =
-        [Needs::Mirror, Needs::Cipher, Needs::LateStarts, Needs::Chain, Needs::Discards, Needs::OtherTest];
+    let apart = [
+        Needs::Mirror,
+        Needs::Cipher,
+        Needs::LateStarts,
+        Needs::Chain,
+        Needs::Discards,
+        Needs::LostExtensions,
+        Needs::OtherTest,
+    ];
     BUGS.iter().filter(|(_, needs, _)| !apart.contains(needs)).map(|(.., situation)| *situation).collect()
 }
 

@@ -42,6 +42,7 @@ impl Plan {
         plan.draw_cipher(needs, &mut own(0x4349_5048_4552));
         plan.draw_chain(needs, &mut own(0x43_4841_494e));
         plan.draw_discards(needs, &mut own(0x5452_494d));
+        plan.draw_lost_extensions(needs, &mut own(0x4558_5445_4e44));
         if bug.is_none() && plan.mirror.is_none() && plan.faults.cache.flush_error > 0 {
             plan.faults.cache.flush_drops = own(0x4452_4f50_5045).chance(1, 2);
         }
@@ -78,6 +79,7 @@ impl Plan {
             death: None,
             outage: None,
             truncations: Vec::new(),
+            lost_extensions_of: 0,
             discards: DiscardPlan::default(),
             late_starts: None,
             mirror: None,
@@ -160,6 +162,23 @@ impl Plan {
                 error_ppm: rng.pick(&[0, 0, 20_000, 200_000]),
                 ns_max: rng.pick(&[0, 0, 1_000_000, 50_000_000, 3_000_000_000]),
             };
+        }
+    }
+
+    /// Mirrored caches have no extensions, and into encrypted ones nobody can look.
+    fn draw_lost_extensions(&mut self, needs: Option<Needs>, rng: &mut Rng) {
+        let small = self.mirror.is_none() && self.cipher.is_none() && self.scale == Scale::Small;
+        match needs {
+            Some(Needs::LostExtensions) => self.lost_extensions_of = 1,
+            None if small && rng.chance(1, 6) => {
+                self.lost_extensions_of = rng.pick(&[1, 2, 4]);
+                match rng.below(4) {
+                    0 => self.refilled_segments(rng),
+                    1 => self.refilled_clean_segments(rng),
+                    _ => {}
+                }
+            }
+            _ => {}
         }
     }
 
@@ -277,6 +296,7 @@ impl Plan {
             death: None,
             outage: None,
             truncations: Vec::new(),
+            lost_extensions_of: 0,
             discards: DiscardPlan::default(),
             late_starts: None,
             mirror: None,

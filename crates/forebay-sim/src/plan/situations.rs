@@ -121,6 +121,27 @@ impl Plan {
         self.depth = 16;
     }
 
+    /// A segment that is open, and nearly full, at a checkpoint holds nothing soon: its few blocks
+    /// are written over and over, and checkpoints are rare.
+    pub(super) fn refilled_segments(&mut self, rng: &mut Rng) {
+        self.full_cache(rng);
+        self.start_in(vec![Mode::Writeback], rng);
+        self.mix = Mix { write: 90, flush: 2, hot_pct: 95, large_pct: 5, ..Mix::default() };
+        self.engine.checkpoint.log_bytes = 64 << 20;
+        (self.death, self.truncations) = (None, Vec::new());
+        (self.style, self.sample) = (Style::Fork, 10);
+    }
+
+    /// As [`Plan::refilled_segments`], with blocks that are clean soon: they leave the cache
+    /// without a record.
+    pub(super) fn refilled_clean_segments(&mut self, rng: &mut Rng) {
+        self.refilled_segments(rng);
+        (self.settings.dirty_low_pct, self.settings.idle_delay) = (0, 10_000_000);
+        (self.mix.hot_pct, self.mix.pause) = (30, 4);
+        (self.settings.max_destage_iops, self.settings.max_destage_bytes_per_s) = (0, 0);
+        self.engine.pool.discard_freed = false;
+    }
+
     pub(super) fn full_of_dirty(&mut self, rng: &mut Rng) {
         self.squeeze(rng);
         self.settings.dirty_low_pct = self.settings.dirty_high_pct.min(40);

@@ -224,6 +224,8 @@ pub(crate) enum Needs {
     Chain,
     /// A cache device that is told which segments hold nothing.
     Discards,
+    /// Crashes that damage both copies of an extension of the window.
+    LostExtensions,
     /// A test of another kind: no plan shows it.
     OtherTest,
 }
@@ -271,6 +273,8 @@ pub struct Plan {
     pub outage: Option<(u64, u64)>,
     /// Devices that end for a while, in this order.
     pub truncations: Vec<TruncationPlan>,
+    /// One crash in so many leaves both copies of an extension of the window damaged; 0: none does.
+    pub lost_extensions_of: u64,
     /// How the cache device takes discards.
     pub discards: DiscardPlan,
     /// The owner cannot start some operations at once.

@@ -566,7 +566,8 @@ impl World {
                 self.books.note_damage();
                 self.check_scrubbed()?;
                 let fill_was_dropped = !lost && self.disks.devices.iter().any(SimDevice::has_ever_dropped);
-                let may_be = cache_errors > 0 || self.disks.damaged || fill_was_dropped;
+                let written_over = !lost && self.disks.untold;
+                let may_be = cache_errors > 0 || self.disks.damaged || fill_was_dropped || written_over;
                 ensure!(may_be, "{notice:?}, but nothing was damaged");
                 ensure!(!lost || self.plan.mirror.is_none(), "{notice:?}, but there is another member");
                 ensure!(!lost || self.plan.outage.is_none(), "{notice:?}, but the device answers again");

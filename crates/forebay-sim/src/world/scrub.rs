@@ -88,7 +88,7 @@ impl World {
         let settled = report.damaged_blocks == report.lost_blocks + report.repaired_blocks
             && report.unreadable_blocks == 0;
         let harmed = self.disks.member_notes.as_ref().is_some_and(|member_notes| member_notes.harmed);
-        let fault = self.errors[CACHE] > 0 || self.disks.damaged || harmed;
+        let fault = self.errors[CACHE] > 0 || self.disks.damaged || self.disks.untold || harmed;
         let sound = report.damaged_blocks + report.unreadable_blocks == 0;
         ensure!(fault || sound, "{report:?}, but nothing was damaged");
         if complete {

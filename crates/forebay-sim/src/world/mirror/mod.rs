@@ -11,11 +11,12 @@
 
 use super::World;
 use super::state::Note;
+use crate::at_rest::superblock_in;
 use crate::device::Death;
 use crate::disks::{CACHE, device_of};
 use crate::ensure::ensure;
 use crate::plan::{MirrorPlan, OwnerPlan};
-use crate::start::{blank_member, superblock_in};
+use crate::start::blank_member;
 use forebay_core::{LifecycleError, MirrorState, Notice, Status};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry};

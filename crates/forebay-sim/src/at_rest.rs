@@ -1,0 +1,38 @@
+//! What a cache device that is not encrypted says at rest: superblock, checkpoint, batches.
+
+use crate::image::Image;
+use crate::plan::Plan;
+use forebay_format::batch::BatchHeader;
+use forebay_format::checkpoint::Checkpoint;
+use forebay_format::superblock::Superblock;
+use forebay_format::{BLOCK_BYTES, Geometry};
+
+/// The superblock that counts.
+pub(crate) fn superblock_in(image: &Image) -> Option<Superblock> {
+    let copies = [0, 1].map(|copy| {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        image.read(Geometry::superblock_offset(copy), &mut bytes);
+        Superblock::decode(&bytes)
+    });
+    Superblock::choose(copies).ok()
+}
+
+/// The checkpoint that the superblock names, if a copy of it is whole.
+pub(crate) fn newest_checkpoint(cache: &Image) -> Option<Checkpoint> {
+    let superblock = superblock_in(cache)?;
+    [0, 1].into_iter().find_map(|copy| {
+        let (offset, len) = superblock.checkpoint_place(copy);
+        let mut bytes = vec![0; len as usize];
+        cache.read(offset, &mut bytes);
+        superblock.read_checkpoint(&bytes).ok()
+    })
+}
+
+/// The header of a batch at this block of a segment, if it was written for this place.
+pub(crate) fn batch_header(plan: &Plan, image: &Image, segment: u32, at: u32) -> Option<BatchHeader> {
+    let mut bytes = [0; BLOCK_BYTES];
+    image.read(plan.geometry.segment_offset(segment, at), &mut bytes);
+    let header = BatchHeader::decode(&bytes, &mut Vec::new()).ok()?;
+    header.check_place(plan.uuid, segment, at).ok()?;
+    Some(header)
+}
