@@ -38,8 +38,8 @@ fn measured(rig: &Rig) -> f64 {
 }
 
 fn modelled(curve: &MissRatioCurve, eighths: u64) -> f64 {
-    let point = curve.points.iter().find(|point| point.eighths == eighths).unwrap();
-    point.miss_ratio().unwrap()
+    let point = curve.points.iter().find(|point| point.eighths == eighths).expect("all sizes are in it");
+    point.miss_ratio().expect("something was read")
 }
 
 /// The mean of what the curves of all places say, by size.

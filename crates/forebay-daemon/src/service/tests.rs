@@ -549,6 +549,7 @@ fn a_volume_whose_export_cannot_be_made_says_what_to_do_and_is_not_tried_again()
         listener_store: Arc::default(),
         upgrader: None,
         force: false,
+        log_threshold: crate::log_level::LogThreshold::default(),
         new_cache: Default::default(),
     };
     let service = Service::start(start).unwrap();

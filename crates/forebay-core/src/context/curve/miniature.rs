@@ -4,10 +4,10 @@
 //! would lie in the log. Of the real cache it has what decides hits: room is counted in slots, so
 //! that what is overwritten takes room until it is reclaimed; there is compaction while little
 //! counts; new blocks are on probation under `S3Fifo`, whose share follows what comes back, with
-//! the ghosts of the real cache ([`Ghosts`]); dirty blocks are not evicted, and are as many as may be; what is moved because
-//! it was hit has a budget; admission may ask for a second access. Segments are one slot long: of a
-//! sample, few blocks are of one segment. Not modelled: pins (a pin counts as a hit), shares of
-//! volumes, fills that find no memory.
+//! the ghosts of the real cache ([`Ghosts`]); dirty blocks are not evicted, and are as many as may
+//! be; what is moved because it was hit has a budget; admission may ask for a second access.
+//! Segments are one slot long: of a sample, few blocks are of one segment. Not modelled: pins (a
+//! pin counts as a hit), shares of volumes, fills that find no memory.
 //!
 //! A block is known by 32 bits of its hash. Of 3,072 blocks some pair has the same ones once in a
 //! thousand caches.
