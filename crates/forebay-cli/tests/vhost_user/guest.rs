@@ -84,34 +84,49 @@ impl Guest {
         }
     }
 
-    /// Connects, and has all rings served. What was in flight is handed over, if there was a device
-    /// before.
+    /// Connects as QEMU does.
     pub(crate) fn connect(&mut self, path: &Path) {
-        let mut frontend = Frontend::connect(path, 64).unwrap();
-        frontend.set_owner().unwrap();
-        let features = frontend.get_features().unwrap();
-        let protocol = frontend.get_protocol_features().unwrap();
         let wanted = VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::INFLIGHT_SHMFD
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS;
-        assert_eq!(protocol & wanted, wanted);
-        frontend.set_protocol_features(wanted).unwrap();
-        frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
-        assert!(frontend.get_queue_num().unwrap() >= self.rings.len() as u64);
+        assert_eq!(self.connect_with(path, wanted, u64::MAX), wanted);
+    }
+
+    /// Connects with those of the features that the device has, and has all rings served; gives the
+    /// protocol's. What was in flight is handed over, if there was a device before.
+    pub(crate) fn connect_with(
+        &mut self,
+        path: &Path,
+        protocol: VhostUserProtocolFeatures,
+        virtio: u64,
+    ) -> VhostUserProtocolFeatures {
+        let mut frontend = Frontend::connect(path, 64).unwrap();
+        frontend.set_owner().unwrap();
+        let features = frontend.get_features().unwrap();
+        let protocol = protocol & frontend.get_protocol_features().unwrap();
+        frontend.set_protocol_features(protocol).unwrap();
+        if protocol.contains(VhostUserProtocolFeatures::REPLY_ACK) {
+            frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
+        }
+        if protocol.contains(VhostUserProtocolFeatures::MQ) {
+            assert!(frontend.get_queue_num().unwrap() >= self.rings.len() as u64);
+        }
         assert!(features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() != 0);
         // All but kicks and signals by position: each is signalled here.
-        frontend.set_features(features & !(1 << 29)).unwrap();
+        frontend.set_features(features & virtio & !(1 << 29)).unwrap();
         let region = self.memory.iter().next().unwrap();
         frontend.set_mem_table(&[VhostUserMemoryRegionInfo::from_guest_region(region).unwrap()]).unwrap();
-        let (area, file) = self.inflight.take().unwrap_or_else(|| {
-            let wanted = VhostUserInflight::new(0, 0, self.rings.len() as u16, SIZE);
-            frontend.get_inflight_fd(&wanted).unwrap()
-        });
-        frontend.set_inflight_fd(&area, file.as_raw_fd()).unwrap();
-        self.inflight = Some((area, file));
+        if protocol.contains(VhostUserProtocolFeatures::INFLIGHT_SHMFD) {
+            let (area, file) = self.inflight.take().unwrap_or_else(|| {
+                let wanted = VhostUserInflight::new(0, 0, self.rings.len() as u16, SIZE);
+                frontend.get_inflight_fd(&wanted).unwrap()
+            });
+            frontend.set_inflight_fd(&area, file.as_raw_fd()).unwrap();
+            self.inflight = Some((area, file));
+        }
         for (index, ring) in self.rings.iter().enumerate() {
             let host = |at| self.memory.get_host_address(GuestAddress(at)).unwrap() as u64;
             let config = VringConfigData {
@@ -132,6 +147,7 @@ impl Guest {
             frontend.set_vring_enable(index, true).unwrap();
         }
         self.frontend = Some(frontend);
+        protocol
     }
 
     /// Makes a file shorter that the device has, its guest's memory or that of requests in flight,
