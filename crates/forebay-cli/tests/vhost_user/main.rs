@@ -213,7 +213,8 @@ fn frontends_that_ask_for_less_are_served() {
         | VhostUserProtocolFeatures::MQ
         | VhostUserProtocolFeatures::BACKEND_REQ;
     let least = VhostUserProtocolFeatures::CONFIG;
-    // Without indirect descriptors (28), event indices (29), discards (13), zeroes (14), more rings (12).
+    // Without indirect descriptors (28), event indices (29), discards (13), zeroes (14), more rings
+    // (12).
     let few = !(1 << 28 | 1 << 29 | 1 << 12 | 1 << 13 | 1 << 14_u64);
     let asking = [(cloud_hypervisor, u64::MAX), (crosvm, u64::MAX), (least, few)];
     let mut world = World::new();

@@ -37,6 +37,10 @@ const SAMPLE_ONE_IN: u64 = 16;
 const SLOTS_ALWAYS: u64 = 512;
 /// All blocks, as rates are counted.
 const ALL: u64 = 1 << 32;
+/// Blocks of a request that are modelled. Only a discard or zeroes past the cache have more: what
+/// lies behind stays in miniatures until its turn comes, and no call takes longer than some tenths
+/// of a millisecond.
+const MODELLED_MAX: u64 = 1 << 16;
 /// Counts are kept of so many hours.
 const HOURS: usize = 24;
 const HOUR_NS: u64 = 3_600_000_000_000;
@@ -133,8 +137,8 @@ impl Curve {
         }
         if let Some(volume) = counts {
             for ((reads, misses), missed) in self.hour(volume, now).sampled.iter_mut().zip(missed) {
-                *reads += u32::from(missed.is_some());
-                *misses += u32::from(missed == Some(true));
+                *reads = reads.saturating_add(u32::from(missed.is_some()));
+                *misses = misses.saturating_add(u32::from(missed == Some(true)));
             }
         }
     }
@@ -221,7 +225,7 @@ impl Context {
             self.curve.hour(volume, self.now).reads += last - first + 1;
         }
         let first_key = self.ghosts.remembered(Key::new(volume, first)).0;
-        for key in first_key..=first_key + (last - first) {
+        for key in first_key..=first_key + (last - first).min(MODELLED_MAX - 1) {
             let (order, print) = sample(Key(key));
             if order < self.curve.limit {
                 let rules = self.rules(volume);
