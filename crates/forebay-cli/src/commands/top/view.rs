@@ -32,7 +32,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State, now: Instant) {
     let fixed = 2 + pools.len() + jobs.len() + alarms.len();
     let left = area.height.saturating_sub(fixed as u16);
     let detail_min = if area.height < 24 { DETAIL_MIN - 2 } else { DETAIL_MIN };
-    let rows = (state.volumes.len() as u16).saturating_add(1).min(left.saturating_sub(detail_min).max(3));
+    let rows =
+        (state.volumes.len() as u16).saturating_add(1).max(2).min(left.saturating_sub(detail_min).max(3));
     let [head, pools_at, volumes_at, detail_at, jobs_at, alarms_at, keys_at] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(pools.len() as u16),

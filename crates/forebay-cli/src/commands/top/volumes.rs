@@ -5,7 +5,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
+use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState, Wrap};
 
 use super::state::{Order, State, Volume};
 use super::view::{DIM, rate, tight};
@@ -66,7 +66,7 @@ impl Column {
 pub(super) fn draw(frame: &mut Frame<'_>, state: &State, area: Rect) {
     if state.volumes.is_empty() {
         let text = "there are no volumes yet: forebay volume attach NAME --backing URI --export URI";
-        frame.render_widget(Paragraph::new(text), area);
+        frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), area);
         return;
     }
     let names: Vec<String> = state.volumes.iter().map(name).collect();
