@@ -71,6 +71,8 @@ refused 'nothing is called\|there is no volume\|no volume' dbb
 refused 'pool' --pool slow
 refused '24' db --hours 24
 refused 'required\|VOLUME' 
-[ "$(curl -s -o /dev/null -w '%{http_code}' --unix-socket "$ADMIN" "http://x/v1/volumes/db/advice?hours=x")" = 400 ] ||
-    fail "an hour that is no number is taken"
+for hours in x 24 -1 99999999999999999999; do
+    code=$(curl -s -o /dev/null -w '%{http_code}' --unix-socket "$ADMIN" "http://x/v1/volumes/db/advice?hours=$hours")
+    [ "$code" = 400 ] || fail "hours=$hours is answered with $code"
+done
 say "passed"

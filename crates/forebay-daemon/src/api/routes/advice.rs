@@ -7,7 +7,8 @@ use utoipa::IntoParams;
 
 use super::{Answer, Context};
 use crate::api::extract::{Names, Parameters};
-use forebay_admin::{AdviceInfo, Target};
+use crate::api::problem::Problem;
+use forebay_admin::{AdminError, AdviceInfo, ErrorKind, Target};
 
 /// Which time is asked about.
 #[derive(Deserialize, IntoParams)]
@@ -15,13 +16,23 @@ use forebay_admin::{AdviceInfo, Target};
 #[serde(deny_unknown_fields)]
 pub(super) struct Time {
     /// So many hours before this one, at most 23; all of them if left out.
-    #[param(required = false)]
+    #[param(required = false, maximum = 23)]
     hours: Option<u64>,
 }
 
+/// Counts are kept of this hour and so many before it.
+const HOURS_MAX: u64 = 23;
+
 impl Time {
-    fn hours(&self) -> u64 {
-        self.hours.unwrap_or(u64::MAX)
+    fn hours(&self) -> Result<u64, Problem> {
+        match self.hours {
+            None => Ok(HOURS_MAX),
+            Some(hours @ 0..=HOURS_MAX) => Ok(hours),
+            Some(hours) => {
+                let what = format!("hours={hours}: counts are kept of {HOURS_MAX} hours before this one");
+                Err(AdminError::new(ErrorKind::Invalid, what, "leave hours out for all of them").into())
+            }
+        }
     }
 }
 
@@ -34,7 +45,8 @@ pub(super) async fn pool_advice(
     Names(pool): Names<String>,
     Parameters(time): Parameters<Time>,
 ) -> Answer<AdviceInfo> {
-    context.look(move |admin| admin.advise(Target::Pool(&pool), time.hours())).await.map(Json)
+    let hours = time.hours()?;
+    context.look(move |admin| admin.advise(Target::Pool(&pool), hours)).await.map(Json)
 }
 
 /// What caches of other sizes, for all of its pool, would have done for a volume.
@@ -46,5 +58,6 @@ pub(super) async fn volume_advice(
     Names(volume): Names<String>,
     Parameters(time): Parameters<Time>,
 ) -> Answer<AdviceInfo> {
-    context.look(move |admin| admin.advise(Target::Volume(&volume), time.hours())).await.map(Json)
+    let hours = time.hours()?;
+    context.look(move |admin| admin.advise(Target::Volume(&volume), hours)).await.map(Json)
 }
