@@ -26,7 +26,7 @@ ask volume detach old --keep
 say "everybody is told"
 shown() {
     ask status
-    says 'old .*absent.*2.0 MiB' && says 'of old, which is not attached'
+    says 'old .*absent.*2.0 MiB' && says 'volume old .*2.0 MiB.*its dirty data was kept; do not use its backing store'
     ask pool show fast
     says 'not attached.*old, 2.0 MiB dirty'
     ask volume list

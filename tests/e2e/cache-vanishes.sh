@@ -75,8 +75,8 @@ for _ in 1 2; do
     turned_away 'is not there, but the cache [0-9a-f]* of pool fast on .* is recorded'
     [ ! -e "$T/flash/cache.img" ] || fail "a cache was made"
     "$FOREBAY" pool open fast --admin "$ADMIN" >"$T/ask.out" 2>&1 && fail "it opened"
-    "$FOREBAY" pool show fast --admin "$ADMIN" >"$T/ask.out" 2>&1 && fail "it is shown"
-    grep -q 'configured, but not open' "$T/ask.out" || fail "pool show: $(cat "$T/ask.out")"
+    "$FOREBAY" pool show fast --admin "$ADMIN" >"$T/ask.out" 2>&1 || fail "it is not shown: $(cat "$T/ask.out")"
+    grep -q 'is not there, but the cache' "$T/ask.out" || fail "pool show: $(cat "$T/ask.out")"
     crash
 done
 say "an empty file in its place, and its path misspelt: no other"

@@ -56,7 +56,7 @@ impl Service {
         let failed = self.message_of(&AlarmKey::volume(EventKind::VolumeFailed, volume));
         failed.unwrap_or_else(|| match is_configured {
             true => "it is configured, and nobody has attached it since".into(),
-            false => "it is not configured: it was detached, and its dirty data was kept".into(),
+            false => "it is not configured: it was detached, and its dirty data was kept; do not use its backing store".into(),
         })
     }
 

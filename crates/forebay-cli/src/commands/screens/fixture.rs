@@ -90,7 +90,9 @@ pub(super) fn losses() -> Value {
 
 pub(super) fn volumes() -> Value {
     let mut away = volume("scratch", "fast", "absent", "", 3 * GIB);
-    away["why"] = "it is not configured: it was detached, and its dirty data was kept".into();
+    away["why"] =
+        "it is not configured: it was detached, and its dirty data was kept; do not use its backing store"
+            .into();
     let mut mail = volume("mail", "spare", "absent", "writeback", 0);
     mail["size_bytes"] = 0.into();
     mail["why"] = "pool spare is not open".into();
