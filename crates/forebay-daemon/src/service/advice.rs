@@ -1,7 +1,7 @@
 //! What caches of other sizes would do, and what that is worth in time.
 
 use super::Service;
-use forebay_admin::{AdminError, AdviceInfo, AdviceSize, ErrorKind, Target};
+use forebay_admin::{AdminError, AdviceInfo, AdviceSize, Target};
 use forebay_core::{CURVE_EIGHTHS, MissRatioCurve};
 use forebay_format::BLOCK_BYTES;
 use forebay_pool::meter::{Snapshot, TimedPath};
@@ -25,7 +25,7 @@ impl Service {
             Some((pool.miss_ratio_curve(id, hours), capacity, pool.statistics()))
         })?;
         let Some(((curve, seen), capacity, statistics)) = found else {
-            return Err(AdminError::new(ErrorKind::Conflict, format!("volume {volume} is not attached"), ""));
+            return Err(super::info::not_attached(&volume));
         };
         // The first is of the pool itself, which times no requests.
         let of_volumes = statistics.into_iter().filter(|one| !one.about.volume.is_empty());
