@@ -71,8 +71,9 @@ refused 'nothing is called\|there is no volume\|no volume' dbb
 refused 'pool' --pool slow
 refused '24' db --hours 24
 refused 'required\|VOLUME' 
-for hours in x 24 -1 99999999999999999999; do
-    code=$(curl -s -o /dev/null -w '%{http_code}' --unix-socket "$ADMIN" "http://x/v1/volumes/db/advice?hours=$hours")
-    [ "$code" = 400 ] || fail "hours=$hours is answered with $code"
+# What is no number is no request; what is too large makes no sense.
+for asked in x:400 -1:400 99999999999999999999:400 24:422; do
+    code=$(curl -s -o /dev/null -w '%{http_code}' --unix-socket "$ADMIN" "http://x/v1/volumes/db/advice?hours=${asked%:*}")
+    [ "$code" = "${asked#*:}" ] || fail "hours=${asked%:*} is answered with $code"
 done
 say "passed"
