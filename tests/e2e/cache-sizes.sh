@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What a cache is made on: a file that is there and begins with zeroes is taken only with --force, a file system is not filled without a
+# What a cache is made on: what is there, begins with zeroes and is no blank device is taken only with --force, a file system is not filled without a
 # word, a start that fails leaves no cache file behind, and the sizes that the daemon writes into its file hold at the next start.
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
-need mount losetup
+need mount losetup blkdiscard
 export STATE_DIRECTORY=$T/run-state
 RUN=("$FOREBAY" run --backing "file:$BACKING" --export "$URI" --cache)
 mkdir "$T/flash"
@@ -36,7 +36,7 @@ CACHE=$T/flash/cache.img CACHE_SIZE=97MB
 start --force
 stop
 
-say "pool create on a device that is there; grow by a file, shrink, start again"
+say "pool create on a device that is not blank, and on one that is; grow by a file, shrink, start again"
 truncate -s 64M "$T/db.img"
 truncate -s 20M "$T/disk"
 DEVICE=$(losetup -f --show "$T/disk") || skip "there are no loop devices"
@@ -50,9 +50,13 @@ backing = "file:$T/db.img"
 exports = ["nbd+unix:///db?socket=$T/db.sock"]
 END
 serve
+printf x | dd of="$DEVICE" bs=1 seek=$((20 * 1024 * 1024 - 1)) conv=notrunc status=none
 refused 1 'is there, but is no cache
 same command with --force' "$FOREBAY" pool create fast --device "$DEVICE" --admin "$ADMIN"
 ask pool create fast --device "$DEVICE" --force
+ask pool remove fast --erase
+blkdiscard --zeroout "$DEVICE"
+ask pool create fast --device "$DEVICE"
 ask pool remove fast --erase
 ask pool grow grown --device "$T/two.img:16MiB"
 ask pool shrink grown --device "$T/two.img"

@@ -23,7 +23,7 @@ pub struct ReplaceRequest {
     /// older.
     #[serde(default)]
     pub discard_lost: bool,
-    /// Take a device that is there and begins with zeroes, and fill a file system.
+    /// Take a device that is not blank but begins with zeroes, and fill a file system.
     #[serde(default, skip_serializing_if = "is_false")]
     pub force: bool,
 }
@@ -50,7 +50,7 @@ pub struct PoolRequest {
     /// Tunables, as text.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
-    /// Take a device that is there and begins with zeroes, fill a file system, and give up a
+    /// Take a device that is not blank but begins with zeroes, fill a file system, and give up a
     /// recorded cache of this name or on these devices that may hold dirty data.
     #[serde(default, skip_serializing_if = "is_false")]
     pub force: bool,
@@ -64,7 +64,7 @@ pub struct OpenHow {
     /// should it come back.
     #[serde(default)]
     pub new_cache: bool,
-    /// Take a device that is there and begins with zeroes, and fill a file system.
+    /// Take a device that is not blank but begins with zeroes, and fill a file system.
     #[serde(default)]
     pub force: bool,
 }
@@ -79,7 +79,7 @@ pub struct GrowRequest {
     /// New size of the last cache device (`20GiB`); `max` for all of a block device.
     #[serde(default)]
     pub size: Option<String>,
-    /// Take a device that is there and begins with zeroes, and fill a file system.
+    /// Take a device that is not blank but begins with zeroes, and fill a file system.
     #[serde(default, skip_serializing_if = "is_false")]
     pub force: bool,
 }

@@ -54,7 +54,7 @@ pub struct RunOptions {
     pub io: forebay_io::EnginePreference,
     /// Make a new cache where the recorded one is not there.
     pub new_cache: bool,
-    /// Take a cache device that is there and begins with zeroes, and fill a file system.
+    /// Take a cache device that is not blank but begins with zeroes, and fill a file system.
     pub force: bool,
 }
 

@@ -260,7 +260,7 @@ pub struct Permit<'a> {
     pub pool: Option<&'a str>,
     /// What was said of recorded caches.
     pub consent: Consent,
-    /// A device that is there and begins with zeroes may be taken, and a file system may be filled.
+    /// A device that is not blank but begins with zeroes may be taken, and a file system may be filled.
     pub force: bool,
 }
 
@@ -292,21 +292,20 @@ impl Permit<'_> {
         })
     }
 
-    /// Whether a device that is there and holds nothing at its beginning may be taken.
-    ///
-    /// # Errors
-    /// Nobody has said so.
-    pub(crate) fn take_empty(&self, path: &Path) -> Result<(), RunError> {
-        if self.force || self.consent == Consent::NewCache {
-            return Ok(());
-        }
-        Err(RunError::failed(
+    /// Whether a device may be taken whatever follows the zeroes at its beginning.
+    pub(crate) fn may_take_any(&self) -> bool {
+        self.force || self.consent == Consent::NewCache
+    }
+
+    /// Why a device that begins with zeroes is not taken.
+    pub(crate) fn not_empty(&self, path: &Path) -> RunError {
+        RunError::failed(
             format!(
-                "{} is there, but is no cache: its beginning is zero, what follows is not known",
+                "{} is there, but is no cache: its beginning is zero, what follows is not known, or is not",
                 path.display()
             ),
             format!("if nothing on it is needed: {}", self.again("--force")),
-        ))
+        )
     }
 
     /// Whether this cache may be opened; gives how far it must have come.

@@ -59,7 +59,7 @@ pub(crate) struct Create {
     /// Set a setting; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair, add = ArgValueCompleter::new(complete::pairs))]
     settings: Vec<(String, String)>,
-    /// Take a device that is there and begins with zeroes, fill a file system, and give up a
+    /// Take a device that is not blank but begins with zeroes, fill a file system, and give up a
     /// recorded cache that may hold dirty data
     #[arg(long)]
     force: bool,
@@ -76,7 +76,7 @@ pub(crate) struct Open {
     /// should it come back
     #[arg(long)]
     new_cache: bool,
-    /// Take a device that is there and begins with zeroes, and fill a file system
+    /// Take a device that is not blank but begins with zeroes, and fill a file system
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -104,7 +104,7 @@ pub(crate) struct Grow {
     /// New size of the last cache device (20GiB), or `max` for all of a block device
     #[arg(long, group = "how")]
     size: Option<String>,
-    /// Take a device that is there and begins with zeroes, and fill a file system
+    /// Take a device that is not blank but begins with zeroes, and fill a file system
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -158,7 +158,7 @@ pub(crate) struct Replace {
     /// Give up what was lost with the old cache: older data stands in its place
     #[arg(long)]
     discard_lost: bool,
-    /// Take a device that is there and begins with zeroes, and fill a file system
+    /// Take a device that is not blank but begins with zeroes, and fill a file system
     #[arg(long)]
     force: bool,
     /// Do not wait until the new device of a mirrored pool has what it must have

@@ -57,7 +57,7 @@ pub(crate) struct Options {
     /// should it come back
     #[arg(long)]
     new_cache: bool,
-    /// Take a cache device that is there and begins with zeroes, and fill a file system
+    /// Take a cache device that is not blank but begins with zeroes, and fill a file system
     #[arg(long)]
     force: bool,
 }

@@ -1,9 +1,10 @@
 //! Making a cache where there is none yet.
 //!
-//! A cache is made only in a file that did not exist, or, if the operator says so, on a device that
-//! begins with zeroes. Data that somebody put there is never written over. The records of caches
-//! (`register`) are asked before one is made or opened.
+//! A cache is made only in a file that did not exist, on a device that is blank, or, if the operator
+//! says so, on one that begins with zeroes. Data that somebody put there is never written over. The
+//! records of caches (`register`) are asked before one is made or opened.
 
+use super::blank::is_blank;
 use crate::cache_device::{device_error, is_cut_off, new_params};
 use crate::error::RunError;
 use crate::register::Permit;
@@ -43,12 +44,17 @@ impl Making<'_> {
         self.permit.map_or(Ok(()), |permit| permit.make(specs))
     }
 
-    /// Whether a device that is there may be taken, although it is no cache.
+    /// Whether a device that is there may be taken, although it is no cache: it is blank, or the
+    /// operator says so.
     ///
     /// # Errors
-    /// Nobody has said so.
-    pub(crate) fn check_empty(&self, path: &Path) -> Result<(), RunError> {
-        self.permit.map_or(Ok(()), |permit| permit.take_empty(path))
+    /// Nobody has said so, or it cannot be read.
+    pub(super) fn check_empty(&self, device: &Device) -> Result<(), RunError> {
+        let Some(permit) = self.permit else { return Ok(()) };
+        match permit.may_take_any() || is_blank(device).map_err(device_error)? {
+            true => Ok(()),
+            false => Err(permit.not_empty(device.path())),
+        }
     }
 
     /// Whether a cache may be opened; how far it must have come.

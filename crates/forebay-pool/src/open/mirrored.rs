@@ -285,7 +285,7 @@ fn make_on(
     let (mut devices, mut sizes, mut notes) = (Vec::new(), Vec::new(), Vec::new());
     for (spec, place) in places {
         let device = match place {
-            Place::Empty(device) => making.check_empty(&spec.path).map(|()| device)?,
+            Place::Empty(device) => making.check_empty(&device).map(|()| device)?,
             Place::Begun(device) => device,
             _ => {
                 create_file(spec, making, &mut notes)?;

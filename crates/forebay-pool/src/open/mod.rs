@@ -4,6 +4,7 @@
 //! `backing` (backing stores).
 
 mod backing;
+mod blank;
 mod making;
 mod mirrored;
 mod parts;
@@ -125,7 +126,7 @@ pub fn open_caches(
                 making.check_make(specs)?;
             }
             if matches!(found, Found::Blank) {
-                making.check_empty(path)?;
+                making.check_empty(&cache)?;
             }
             let made = format(spec, making, &cache);
             if made.is_err() && !existed {
@@ -258,7 +259,7 @@ fn open_unused(
     }
     let device = waiting_for_lock(|| Device::open_cache(&spec.path, DeviceOptions::default()))?;
     match look(&device) {
-        Found::Blank => making.check_empty(&spec.path).map(|()| device),
+        Found::Blank => making.check_empty(&device).map(|()| device),
         Found::Begun => Ok(device),
         Found::Cache(_) => Err(foreign(&spec.path, "it is a cache already")),
         // Half of a grow, or of a shrink, that was killed: the cache does not lie on it, or it

@@ -76,7 +76,7 @@ pub(super) struct Allowed {
     #[serde(default)]
     #[param(required = false)]
     new_cache: bool,
-    /// Take a device that is there and begins with zeroes, and fill a file system.
+    /// Take a device that is not blank but begins with zeroes, and fill a file system.
     #[serde(default)]
     #[param(required = false)]
     force: bool,
