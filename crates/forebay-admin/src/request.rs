@@ -10,7 +10,8 @@ fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// A new cache for a pool whose cache has failed, or a new device for a mirrored one.
+/// Another device in place of a sound one, a new cache for a pool whose cache has failed, or a new
+/// device for a mirrored one.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplaceRequest {
@@ -19,6 +20,10 @@ pub struct ReplaceRequest {
     /// The second one, if both devices of a mirrored pool have failed.
     #[serde(default)]
     pub other: Option<DeviceRequest>,
+    /// The device that leaves, if the cache is sound: its path. May be left out if it is the only
+    /// one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub old: Option<String>,
     /// What is lost is given up: the volumes have there what their backing stores have, which is
     /// older.
     #[serde(default)]
@@ -88,7 +93,7 @@ pub struct GrowRequest {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ShrinkRequest {
-    /// Give up the last cache device; its path, to be sure.
+    /// Give up this cache device, one of several: its path.
     #[serde(default)]
     pub device: Option<String>,
     /// New size of the last cache device.

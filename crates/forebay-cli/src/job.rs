@@ -104,7 +104,7 @@ impl Job {
         let written = self.bytes_total.filter(|total| *total > 0 && self.is_done());
         let done = match self.kind.as_str() {
             "scrub" => "compared",
-            "rebuild" => "copied",
+            "rebuild" | "replace" | "shrink" => "copied",
             _ => "written back",
         };
         let written = written.map_or(String::new(), |total| format!(", {} {done}", bytes(total)));

@@ -7,6 +7,9 @@
 use forebay_config::{
     Change, Checked, Config, Report, Scope, Severity, Value, diff, docs, keys, parse, schema,
 };
+use forebay_format::geometry::SEGMENTS_MIN;
+use forebay_format::member::DATA_START_BLOCK;
+use forebay_format::{BLOCK_BYTES, Geometry};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 
@@ -52,6 +55,32 @@ fn wrong_files_are_explained() {
         };
         assert!(!report.is_empty(), "{} is not wrong", path.display());
         golden(&path.with_extension("txt"), &report.to_string());
+    }
+}
+
+proptest! {
+    /// What the daemon writes after a pool has grown or shrunk is taken at the next start: a cache
+    /// of any number of segments, and a further device of one segment or more.
+    #[test]
+    fn a_size_that_a_cache_can_have_is_right(
+        made in 3_u64 << 20..2 << 30,
+        segment in prop::option::of(4_u32..10),
+        part in 0.0..1.0,
+        odd in 0_u64..4096,
+        further in 0_u64..100,
+    ) {
+        let segment_blocks = segment.map(|power| 1 << power);
+        let Ok(geometry) = Geometry::for_device(made, segment_blocks) else { return Ok(()) };
+        let all = f64::from(geometry.segments_max() - SEGMENTS_MIN);
+        let segments = u64::from(SEGMENTS_MIN) + (all * part) as u64;
+        let unit = geometry.segment_bytes();
+        let first = geometry.segments_start_block * BLOCK_BYTES as u64 + segments * unit + odd;
+        let more = DATA_START_BLOCK * BLOCK_BYTES as u64 + (1 + further) * unit + odd;
+        let size = segment_blocks.map_or(String::new(), |blocks| format!("segment_size = {}", blocks * BLOCK_BYTES as u32));
+        let text = format!(
+            "[pool.p]\ndevices = [{{ path = \"/a\", size = \"{first}B\" }}, {{ path = \"/b\", size = {more} }}]\n{size}\n"
+        );
+        prop_assert!(read(&text).is_ok(), "{}\n{:?}", text, read(&text).err().map(|report| report.to_string()));
     }
 }
 

@@ -5,6 +5,7 @@
 //! ([`crate::engine_memory`]); metadata goes in pieces.
 
 use crate::cipher::{CipherStage, Waiting};
+use crate::device_copy::{DeviceCopy, Step};
 use crate::engine_memory::{PIECE_BYTES, Part, Reserve};
 use crate::members::MemberMap;
 use crate::meter::TimedPath;
@@ -31,6 +32,8 @@ struct Held {
     /// Members whose part of a flush has not ended, beyond the first, and how one has failed.
     others: usize,
     failure: Option<IoFailure>,
+    /// What was encrypted where it lies goes to this device as well, when it has been written.
+    second: Option<(DeviceId, u64, forebay_io::Span)>,
     /// It changes the backing store of this volume.
     changes: Option<VolumeId>,
 }
@@ -80,10 +83,33 @@ pub(crate) struct CacheDevices {
     pub(crate) map: MemberMap,
 }
 
+/// One of them is copied onto another device, which is to take its place.
+#[derive(Debug)]
+pub(crate) struct Copying {
+    /// Its place among those of the cache.
+    pub(crate) member: usize,
+    /// The new one.
+    pub(crate) device: DeviceId,
+    pub(crate) copy: DeviceCopy,
+    /// The first failure of the new device.
+    pub(crate) failure: Option<IoFailure>,
+}
+
+/// What an operation of the engine does to a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Access {
+    /// Nothing that another device would have to follow.
+    Other,
+    Write,
+    /// Its memory holds what is written only when it has ended.
+    EncryptedWrite,
+}
+
 /// The engine's side of the reactor.
 #[derive(Debug)]
 pub(crate) struct EngineIo {
     cache: CacheDevices,
+    copying: Option<Copying>,
     /// By volume number.
     backings: Vec<Option<DeviceId>>,
     /// By volume number: what counts our writes to the backing store.
@@ -102,6 +128,12 @@ pub(crate) struct EngineIo {
     origin: Instant,
     now: Nanos,
     token_base: u64,
+    /// Of operations on the device that one of the cache's is copied onto.
+    second_base: u64,
+    /// Those that have not ended.
+    seconds: u32,
+    /// What fails there has failed for the engine.
+    second_counts: bool,
     /// Operations under way on each member of a mirrored cache.
     under_way: [u32; 2],
     /// Synchronous operations to complete before anything else, with their result.
@@ -113,10 +145,11 @@ impl EngineIo {
         cache: CacheDevices,
         scratch: forebay_io::BufId,
         reserve: Reserve,
-        token_base: u64,
+        (token_base, second_base): (u64, u64),
     ) -> Self {
         Self {
             cache,
+            copying: None,
             backings: Vec::new(),
             watches: Vec::new(),
             scratch,
@@ -130,6 +163,9 @@ impl EngineIo {
             origin: Instant::now(),
             now: 0,
             token_base,
+            second_base,
+            seconds: 0,
+            second_counts: false,
             under_way: [0; 2],
             ready: Vec::new(),
         }
@@ -229,6 +265,7 @@ impl EngineIo {
         reactor: &mut Reactor,
         op: OpId,
         (device, offset, len): (Device, u64, u64),
+        access: Access,
         op_of: impl FnOnce(DeviceId, u64, &[forebay_io::Span]) -> Op<'_>,
     ) {
         let member = if device == Device::Cache { self.cache.map.mirror_member(offset) } else { None };
@@ -236,7 +273,20 @@ impl EngineIo {
             Ok((device, offset)) => {
                 self.begins_on(op, member);
                 self.lies_at(op, device, offset);
+                let second = self.second_of(device, offset, len, access);
                 reactor.submit(self.token(op), op_of(device, offset, &self.spans));
+                let Some(device) = second else { return };
+                self.held(op).others = 1;
+                self.seconds += 1;
+                match (access, self.spans.first()) {
+                    (Access::EncryptedWrite, Some(span)) => {
+                        self.held(op).second = Some((device, offset, *span));
+                    }
+                    _ => {
+                        let spans = &self.spans;
+                        reactor.submit(self.second_token(op), Op::Write { device, offset, spans });
+                    }
+                }
             }
             Err(failure) => {
                 self.release(reactor, op);
@@ -259,6 +309,12 @@ impl EngineIo {
                 }
                 for device in &self.cache.ids {
                     reactor.submit(token, Op::Flush { device: *device });
+                }
+                if let Some(copying) = self.copying.as_ref().filter(|copying| copying.copy.flushes_both()) {
+                    let device = copying.device;
+                    self.held(op).others += 1;
+                    self.seconds += 1;
+                    reactor.submit(self.second_token(op), Op::Flush { device });
                 }
             }
             Device::Backing(volume) => match self.backing(volume) {
@@ -346,9 +402,11 @@ impl EngineIo {
                 let is_encrypted = self.cipher.is_some() && device == Device::Cache;
                 let place = is_encrypted.then_some(offset);
                 let range = (device, offset, len.into());
-                self.submit(reactor, op, range, |device, offset, spans| match crc || is_encrypted {
-                    true => Op::CheckedRead { device, offset, spans, place },
-                    false => Op::Read { device, offset, spans },
+                self.submit(reactor, op, range, Access::Other, |device, offset, spans| {
+                    match crc || is_encrypted {
+                        true => Op::CheckedRead { device, offset, spans, place },
+                        false => Op::Read { device, offset, spans },
+                    }
                 });
             }
             Action::Write { op, device, offset, len } => {
@@ -400,7 +458,12 @@ impl EngineIo {
             Action::DiscardSegment { op, offset, len } => {
                 self.time(op, Device::Cache, TimedPath::CacheDiscard, "discard", len);
                 let range = (Device::Cache, offset, len);
-                self.submit(reactor, op, range, |device, offset, _| Op::Discard { device, offset, len });
+                // Nobody reads what was discarded, on whichever device.
+                self.submit(reactor, op, range, Access::Other, |device, offset, _| Op::Discard {
+                    device,
+                    offset,
+                    len,
+                });
             }
             Action::Copy { from, to } => reactor.pool_mut().copy(self.span(from), self.span(to)),
             Action::FillZero { span } => reactor.pool_mut().fill_zero(self.span(span)),
@@ -423,6 +486,113 @@ impl EngineIo {
         self.token_base | u64::from(op.0)
     }
 
+    // --- a device is copied onto another one
+
+    fn second_token(&self, op: OpId) -> u64 {
+        self.second_base | u64::from(op.0)
+    }
+
+    /// The device that a write to another one must go to as well. `Device::Backing` stores are
+    /// never copied, and their devices have other numbers.
+    fn second_of(&mut self, device: DeviceId, offset: u64, len: u64, access: Access) -> Option<DeviceId> {
+        let copying = self.copying.as_mut()?;
+        if access == Access::Other || self.cache.ids.get(copying.member) != Some(&device) {
+            return None;
+        }
+        copying.copy.write_begins(offset, len).then_some(copying.device)
+    }
+
+    pub(crate) fn copying(&self) -> Option<&Copying> {
+        self.copying.as_ref()
+    }
+
+    pub(crate) fn copying_mut(&mut self) -> Option<&mut Copying> {
+        self.copying.as_mut()
+    }
+
+    /// Begins to copy a device.
+    pub(crate) fn begin_copying(&mut self, copying: Copying) {
+        self.second_counts = false;
+        self.copying = Some(copying);
+    }
+
+    /// From now on what fails on the new device has failed for the engine.
+    pub(crate) fn copy_counts(&mut self) {
+        self.second_counts = true;
+    }
+
+    pub(crate) fn does_copy_count(&self) -> bool {
+        self.second_counts
+    }
+
+    /// Ends the copy. If the new device takes over, what is under way on it counts still.
+    pub(crate) fn end_copying(&mut self, takes_over: bool) -> Option<Copying> {
+        let copying = self.copying.take()?;
+        self.second_counts = takes_over;
+        if takes_over {
+            self.cache.ids[copying.member] = copying.device;
+        }
+        Some(copying)
+    }
+
+    /// No operation is under way that has gone to a device beside the one that the engine knows.
+    pub(crate) fn seconds_have_ended(&self) -> bool {
+        self.seconds == 0
+    }
+
+    /// Begins the next step of the copy.
+    pub(crate) fn next_copy_step(&mut self) -> Option<Step> {
+        let Self { copying: Some(copying), cache, held, .. } = self else { return None };
+        let old = cache.ids.get(copying.member).copied();
+        let is_written = |from: u64, to: u64| {
+            held.iter().filter_map(|held| held.timed).any(|timed| {
+                let is_there = |(id, offset)| Some(id) == old && offset < to && offset + timed.bytes > from;
+                timed.operation == "write" && timed.at.is_some_and(is_there)
+            })
+        };
+        copying.copy.next(is_written)
+    }
+
+    /// An operation has ended on the device that one of the cache's is copied onto. That it failed
+    /// there is nothing to the engine before that device counts.
+    pub(crate) fn second_completed(
+        &mut self,
+        engine: &mut Engine,
+        reactor: &mut Reactor,
+        op: OpId,
+        mut completion: Completion,
+    ) -> Option<(Timed, Option<IoFailure>)> {
+        self.seconds -= 1;
+        if let Err(failure) = completion.result {
+            self.copying.as_mut().into_iter().for_each(|copying| {
+                copying.failure.get_or_insert(failure);
+            });
+            if !self.second_counts {
+                completion.result = Ok(0);
+            }
+        }
+        self.complete(engine, reactor, op, &completion)
+    }
+
+    /// What was encrypted where it lies has been written, and goes to the new device as well; false
+    /// if it does not.
+    fn write_second(&mut self, reactor: &mut Reactor, op: OpId, written: Result<u32, IoFailure>) -> bool {
+        let Some((device, offset, span)) = self.held(op).second.take() else { return true };
+        let failure = written.err();
+        if let Some(copying) = self.copying.as_mut().filter(|copying| copying.device == device) {
+            copying.failure = copying.failure.or(failure);
+        } else if !self.cache.ids.contains(&device) {
+            self.seconds -= 1;
+            return false; // the copy has ended without it
+        }
+        if failure.is_some() {
+            self.seconds -= 1;
+            return false;
+        }
+        reactor.submit(self.second_token(op), Op::Write { device, offset, spans: &[span] });
+        true
+    }
+
     fn write(&mut self, engine: &mut Engine, reactor: &mut Reactor, op: OpId, range: (Device, u64, u64)) {
         self.take_spans(engine, op);
         if range.0 == Device::Cache && self.cipher.is_some() {
@@ -438,7 +608,11 @@ impl EngineIo {
             self.held(op).part = Some(part);
             self.spans.insert(0, span);
         }
-        self.submit(reactor, op, range, |device, offset, spans| Op::Write { device, offset, spans });
+        self.submit(reactor, op, range, Access::Write, |device, offset, spans| Op::Write {
+            device,
+            offset,
+            spans,
+        });
     }
 
     /// Writes an encrypted copy of the spans and of the header, as soon as there is memory for it.
@@ -450,11 +624,8 @@ impl EngineIo {
         self.spans.clear();
         self.spans.push(copy);
         let (range, place) = ((Device::Cache, write.offset, write.len), write.offset);
-        self.submit(reactor, write.op, range, |device, offset, spans| Op::EncryptedWrite {
-            device,
-            offset,
-            spans,
-            place,
+        self.submit(reactor, write.op, range, Access::EncryptedWrite, |device, offset, spans| {
+            Op::EncryptedWrite { device, offset, spans, place }
         });
     }
 
@@ -502,7 +673,8 @@ impl EngineIo {
         self.held(op).meta = Some((meta, span));
         self.spans.clear();
         self.spans.push(span);
-        self.submit(reactor, op, (Device::Cache, offset, len as u64), |device, offset, spans| {
+        let access = if reads { Access::Other } else { Access::Write };
+        self.submit(reactor, op, (Device::Cache, offset, len as u64), access, |device, offset, spans| {
             if reads { Op::Read { device, offset, spans } } else { Op::Write { device, offset, spans } }
         });
     }
@@ -584,8 +756,11 @@ impl EngineIo {
         held.failure = held.failure.or(completion.result.err());
         if held.others > 0 {
             held.others -= 1;
-            return None;
+            if self.write_second(reactor, op, completion.result) {
+                return None;
+            }
         }
+        let held = self.held(op);
         let failure = held.failure.take();
         let ok = failure.is_none();
         let (timed, meta) = (held.timed.take(), held.meta.take());

@@ -7,9 +7,9 @@
 //! - [`engine_io`]: actions of the engine as operations; [`engine_memory`]: its buffers;
 //!   [`cipher`]: encryption on the way.
 //! - [`open`]: cache devices and backing stores; [`cache_device`]: one device; [`members`]:
-//!   several; [`encryption`]: keys.
-//! - [`register`], [`loss_record`], [`mirror_notes`], [`witness`], [`failed_mark`]: what is known
-//!   of a cache outside of its log.
+//!   several; `device_copy`: one is copied onto another one; [`encryption`]: keys.
+//! - [`register`], [`replaced`], [`loss_record`], [`mirror_notes`], [`witness`], [`failed_mark`]:
+//!   what is known of a cache outside of its log.
 //! - [`guard`]: who may use an export; `direction`: what rules ask of a request; [`secret_file`]:
 //!   files with secrets.
 //! - [`handover`]: sockets that outlive a process.
@@ -22,6 +22,7 @@
 
 pub mod cache_device;
 pub mod cipher;
+mod device_copy;
 mod direction;
 pub mod durable;
 pub mod encryption;
@@ -42,6 +43,7 @@ pub mod mounting;
 pub mod open;
 pub mod pool;
 pub mod register;
+pub mod replaced;
 pub mod secret_file;
 pub mod server;
 pub mod thread_priority;
@@ -56,7 +58,7 @@ pub use loss_record::{only_copies, reads_as_loss_record};
 pub use may_wait::MayWait;
 pub use mirror_notes::is_noted_out;
 pub use pool::{
-    AbsentVolume, Claims, Lost, Mirrored, Pool, PoolEvent, PoolGone, PoolHandle, PoolSnapshot, PoolStart,
-    Promise, PromiseSender, Rebuilding, Users, VolumeSnapshot, VolumeSpec,
+    AbsentVolume, Claims, CopyProgress, Lost, Mirrored, Pool, PoolEvent, PoolGone, PoolHandle, PoolSnapshot,
+    PoolStart, Promise, PromiseSender, Rebuilding, Users, VolumeSnapshot, VolumeSpec,
 };
 pub use register::{CacheRecord, Objection, cache_record};

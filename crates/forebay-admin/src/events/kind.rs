@@ -91,6 +91,7 @@ kinds! {
     PoolCreated, "pool.created", Info, "A new pool exists.";
     PoolGrown, "pool.grown", Info, "A pool has more space.";
     PoolShrunk, "pool.shrunk", Info, "A pool has less space.";
+    PoolDeviceReplaced, "pool.device-replaced", Info, "Another device has taken the place of a cache device.";
     PoolScrubbed, "pool.scrubbed", Info, "A scrub of a cache has ended; a warning if something was damaged.";
     JobStarted, "job.started", Info, "A job began to run.";
     JobProgress, "job.progress", Info, "Progress of a job; a newer event replaces an older one.";

@@ -1,10 +1,10 @@
 //! Conflicts between jobs.
 //!
-//! | new, while | flush of the volume | detach (drain) | detach (else) | mode, resize | remove | shrink | scrub, rebuild |
+//! | new, while | flush of the volume | detach (drain) | detach (else) | mode, resize | remove | shrink, replace | scrub, rebuild |
 //! | --- | --- | --- | --- | --- | --- | --- | --- |
 //! | flush | queued: rides on it; running: after it | rides on it | refused | beside it | refused | beside it | beside it |
 //! | detach, mode change, resize | after it | refused | refused | refused | refused | beside it | beside it |
-//! | shrink | beside it | beside it | beside it | beside it | refused | refused | beside it |
+//! | shrink, replace | beside it | beside it | beside it | beside it | refused | refused | beside it |
 //! | scrub, rebuild | beside it | beside it | beside it | beside it | refused | beside it | beside it; another one of its kind: refused |
 //! | remove | after it | refused | refused | refused | refused | refused | refused |
 //!
@@ -31,7 +31,7 @@ pub(super) enum Relation {
 
 /// How `new` stands to `other`, which has begun or not.
 pub(super) fn relation(new: &JobSpec, other: &JobSpec, other_has_begun: bool) -> Relation {
-    use JobKind::{Detach, Flush, ModeChange, Rebuild, Remove, Resize, Scrub, Shrink};
+    use JobKind::{Detach, Flush, GiveUp, ModeChange, Rebuild, Remove, Replace, Resize, Scrub, Shrink};
     let both_of_volumes = new.volume.is_some() && other.volume.is_some();
     if new.pool != other.pool || (both_of_volumes && new.volume != other.volume) {
         return Relation::Beside;
@@ -40,14 +40,14 @@ pub(super) fn relation(new: &JobSpec, other: &JobSpec, other_has_begun: bool) ->
         (Flush, Flush) if other_has_begun => Relation::After,
         (Flush, Flush | Detach(DetachHow::Drain)) => Relation::Rides,
         (Flush, Detach(_) | Remove { .. }) => Relation::Refused,
-        (Flush, ModeChange(_) | Resize(_) | Shrink(_) | Scrub(_) | Rebuild) => Relation::Beside,
+        (Flush, _) => Relation::Beside,
         (Detach(_) | ModeChange(_) | Resize(_) | Remove { .. }, Flush) => Relation::After,
-        (Detach(_) | ModeChange(_) | Resize(_), Shrink(_) | Scrub(_) | Rebuild) => Relation::Beside,
-        (Shrink(_) | Scrub(_) | Rebuild, Flush | Detach(_) | ModeChange(_) | Resize(_)) => Relation::Beside,
-        (Shrink(_), Scrub(_) | Rebuild) | (Scrub(_), Shrink(_) | Rebuild) => Relation::Beside,
-        (Rebuild, Shrink(_) | Scrub(_)) => Relation::Beside,
-        (Detach(_) | ModeChange(_) | Resize(_), _) => Relation::Refused,
-        (Shrink(_) | Scrub(_) | Rebuild | Remove { .. }, _) => Relation::Refused,
+        (Remove { .. }, _) | (_, Remove { .. }) => Relation::Refused,
+        (Detach(_) | ModeChange(_) | Resize(_), Detach(_) | ModeChange(_) | Resize(_)) => Relation::Refused,
+        // The devices of a pool change in one way at a time.
+        (Shrink(_) | GiveUp(_) | Replace, Shrink(_) | GiveUp(_) | Replace) => Relation::Refused,
+        (Scrub(_), Scrub(_)) | (Rebuild, Rebuild) => Relation::Refused,
+        _ => Relation::Beside,
     }
 }
 
@@ -64,21 +64,23 @@ mod tests {
 
     #[test]
     fn the_table_of_this_file_holds() {
-        use JobKind::{Detach, Flush, ModeChange, Rebuild, Remove, Resize, Scrub, Shrink};
+        use JobKind::{Detach, Flush, GiveUp, ModeChange, Rebuild, Remove, Replace, Resize, Scrub, Shrink};
         let (mode, drain, keep) =
             (ModeChange(Mode::Writeback), Detach(DetachHow::Drain), Detach(DetachHow::Keep));
         let remove = Remove { erase: false };
-        let others = [Flush, drain, keep, mode, remove, Shrink(1), Scrub(1), Rebuild];
+        let others = [Flush, drain, keep, mode, remove, Shrink(1), Replace, Scrub(1), Rebuild];
         let table = [
-            (Flush, "arxbxbbb"),
-            (drain, "axxxxbbb"),
-            (keep, "axxxxbbb"),
-            (mode, "axxxxbbb"),
-            (Resize(1), "axxxxbbb"),
-            (Shrink(1), "bbbbxxbb"),
-            (Scrub(1), "bbbbxbxb"),
-            (Rebuild, "bbbbxbbx"),
-            (remove, "axxxxxxx"),
+            (Flush, "arxbxbbbb"),
+            (drain, "axxxxbbbb"),
+            (keep, "axxxxbbbb"),
+            (mode, "axxxxbbbb"),
+            (Resize(1), "axxxxbbbb"),
+            (Shrink(1), "bbbbxxxbb"),
+            (GiveUp(1), "bbbbxxxbb"),
+            (Replace, "bbbbxxxbb"),
+            (Scrub(1), "bbbbxbbxb"),
+            (Rebuild, "bbbbxbbbx"),
+            (remove, "axxxxxxxx"),
         ];
         for (new, row) in table {
             for (other, expected) in others.into_iter().zip(row.chars()) {

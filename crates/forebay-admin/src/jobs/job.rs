@@ -48,6 +48,11 @@ pub enum JobKind {
     Resize(u64),
     /// Pool: it shrinks to this size in bytes.
     Shrink(u64),
+    /// Pool: it gives up the device at this place of its list, which is not the last one. The last
+    /// one takes its place.
+    GiveUp(u16),
+    /// Pool: another device takes the place of one of its cache.
+    Replace,
     /// Pool: everything in its cache is compared with its checksums, so many bytes a second at
     /// most.
     Scrub(u64),
@@ -70,7 +75,8 @@ impl JobKind {
             Self::Detach(_) => "detach",
             Self::ModeChange(_) => "mode-change",
             Self::Resize(_) => "resize",
-            Self::Shrink(_) => "shrink",
+            Self::Shrink(_) | Self::GiveUp(_) => "shrink",
+            Self::Replace => "replace",
             Self::Scrub(_) => "scrub",
             Self::Rebuild => "rebuild",
             Self::Remove { .. } => "remove",
@@ -80,17 +86,26 @@ impl JobKind {
     /// Whether it concerns a whole pool and not one volume.
     #[must_use]
     pub fn is_of_pool(self) -> bool {
-        matches!(self, Self::Shrink(_) | Self::Scrub(_) | Self::Rebuild | Self::Remove { .. })
+        matches!(
+            self,
+            Self::Shrink(_)
+                | Self::GiveUp(_)
+                | Self::Replace
+                | Self::Scrub(_)
+                | Self::Rebuild
+                | Self::Remove { .. }
+        )
     }
 
     fn parameters(self) -> Value {
         match self {
             Self::ModeChange(mode) => json!({ "mode": mode.name() }),
             Self::Resize(size_bytes) | Self::Shrink(size_bytes) => json!({ "size_bytes": size_bytes }),
+            Self::GiveUp(place) => json!({ "device": place }),
             Self::Scrub(bytes_per_s) => json!({ "bytes_per_s": bytes_per_s }),
             Self::Detach(how) => json!({ "how": how }),
             Self::Remove { erase } => json!({ "erase": erase }),
-            Self::Flush | Self::Rebuild => Value::Null,
+            Self::Flush | Self::Replace | Self::Rebuild => Value::Null,
         }
     }
 }
@@ -216,7 +231,7 @@ pub enum Phase {
     Syncing,
     /// What is cached is read and compared with its checksums.
     Comparing,
-    /// What is cached gets its second copy.
+    /// What is cached is copied to another device.
     Copying,
     /// The change itself: mode, size, the end of the volume.
     Applying,

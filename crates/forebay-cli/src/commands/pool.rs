@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clap::ArgGroup;
 use clap_complete::engine::ArgValueCompleter;
 use forebay_admin::{
-    DeviceRequest, GrowRequest, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
+    DeviceRequest, GrowRequest, JobInfo, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
 };
 use forebay_config::CacheSpec;
 
@@ -35,8 +35,8 @@ pub(crate) enum Command {
     Shrink(Shrink),
     /// Compare everything in the cache with its checksums while it is used
     Scrub(Scrub),
-    /// Give a pool whose cache has failed a new one, or a mirrored pool another device for one that
-    /// failed
+    /// Put another device in the place of a cache device while the pool is used, or give a pool
+    /// whose cache has failed a new one
     Replace(Replace),
     /// Close a pool that has no volumes, and forget it
     Remove(Remove),
@@ -117,7 +117,7 @@ pub(crate) struct Shrink {
     /// Name of the pool
     #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
-    /// Give up the last cache device; its path, to be sure
+    /// Give up this cache device, one of several
     #[arg(long, value_name = "PATH", group = "how")]
     device: Option<String>,
     /// New size of the last cache device
@@ -144,9 +144,12 @@ pub(crate) struct Scrub {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+If the device is sound, a job copies it while the pool stays in use. Then it is not needed any more, and erased.
 If the cache of the pool has failed, its clients are disconnected for a moment and can connect again.
 If one device of a mirrored pool has failed, the pool stays in use while a job fills the new device.
-Example: forebay pool replace fast --device /dev/nvme1n1")]
+Examples:
+  forebay pool replace fast --device /dev/nvme1n1
+  forebay pool replace fast --old /dev/nvme0n1 --device /dev/nvme2n1")]
 pub(crate) struct Replace {
     /// Name of the pool
     #[arg(add = ArgValueCompleter::new(complete::pools))]
@@ -155,13 +158,16 @@ pub(crate) struct Replace {
     /// mirrored pool have failed
     #[arg(long = "device", value_name = "PATH[:SIZE]", required = true, value_parser = device)]
     devices: Vec<DeviceRequest>,
+    /// The sound device that leaves, if the pool has several
+    #[arg(long, value_name = "PATH")]
+    old: Option<String>,
     /// Give up what was lost with the old cache: older data stands in its place
     #[arg(long)]
     discard_lost: bool,
     /// Take a device that is not blank but begins with zeroes, and fill a file system
     #[arg(long)]
     force: bool,
-    /// Do not wait until the new device of a mirrored pool has what it must have
+    /// Do not wait until the new device has what it must have
     #[arg(long)]
     background: bool,
     #[command(flatten)]
@@ -226,19 +232,24 @@ fn path(name: &str, rest: &str) -> String {
 }
 
 fn replace(
-    Replace { name, devices, discard_lost, force, background, admin }: Replace,
+    Replace { name, devices, old, discard_lost, force, background, admin }: Replace,
 ) -> Result<(), Failure> {
     let mut devices = devices.into_iter();
     let (Some(device), other, None) = (devices.next(), devices.next(), devices.next()) else {
         return Err(Failure::usage("a cache lies on two devices at most that can be replaced"));
     };
     let client = admin.client();
-    let request = ReplaceRequest { device, other, discard_lost, force };
+    let old = old.map(|old| paths::absolute(&old));
+    let request = ReplaceRequest { device, other, old, discard_lost, force };
     let pool = client.post(&path(&name, "/replace"), Some(&request))?;
     let info: PoolInfo = client::read(&pool)?;
-    if let Some(job) = info.job.filter(|_| !info.mirror.is_empty()) {
-        let job = client.get(&format!("/v1/jobs/{}", escaped(&job)))?;
-        return job::attend(&client, &job, Wish { background, json: admin.json });
+    // A new cache in place of a failed one is there at once.
+    if let Some(job) = info.job {
+        let answer = client.get(&format!("/v1/jobs/{}", escaped(&job)))?;
+        let job: JobInfo = client::read(&answer)?;
+        if ["rebuild", "replace"].contains(&job.kind.as_str()) {
+            return job::attend(&client, &answer, Wish { background, json: admin.json });
+        }
     }
     print(&admin, &pool, |pool: &PoolInfo| {
         format!("pool {}: a new cache of {}\n", harmless(&pool.name), bytes(pool.capacity_bytes))

@@ -3,14 +3,15 @@
 
 use super::reader::{Reader, Taken, lexical};
 use crate::CacheSpec;
-use crate::choices::{DefaultAction, OnBackingChange};
+use crate::choices::{DefaultAction, Mirror, OnBackingChange};
 use crate::conflicts::{self, Conflict};
 use crate::diagnostic::{Diagnostic, Span};
 use crate::model::{AdminTcp, Config, VolumeConfig};
 use crate::mounts;
 use crate::value::nearest;
 use forebay_export::uri::{Endpoint, ExportUri, Guards, device_name_problem};
-use forebay_format::geometry::VOLUMES_MAX;
+use forebay_format::geometry::{SEGMENT_BLOCKS_MIN, VOLUMES_MAX};
+use forebay_format::member::DATA_START_BLOCK;
 use forebay_format::{BLOCK_BYTES, Geometry};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -107,14 +108,26 @@ fn mirrors(reader: &mut Reader, config: &Config) {
     }
 }
 
-/// A cache must have room for enough segments.
+/// A cache must have room for enough segments: its first device, and both of a mirrored one. A
+/// further device of another cache needs room for one segment behind its header.
+///
+/// Sizes that the daemon has written itself must pass: nothing is refused here that a cache can
+/// have after it has grown or shrunk.
 fn geometry(reader: &mut Reader, config: &Config) {
     for (pool, section) in &config.pools {
-        let segment_blocks = section.tunables().segment_size.map(|size| size.0 / BLOCK_BYTES as u64);
+        let tunables = section.tunables();
+        let segment_blocks = tunables.segment_size.map(|size| size.0 / BLOCK_BYTES as u64);
         let segment_blocks = segment_blocks.and_then(|blocks| u32::try_from(blocks).ok());
         for (index, device) in section.devices.iter().enumerate() {
             let Some(size_bytes) = device.size_bytes else { continue };
-            if let Err(problem) = Geometry::for_device(size_bytes, segment_blocks) {
+            let is_further = index > 0 && tunables.mirror == Mirror::Off;
+            let problem = match is_further {
+                true => too_small_to_join(size_bytes, segment_blocks),
+                false => {
+                    Geometry::for_device(size_bytes, segment_blocks).err().map(|error| error.to_string())
+                }
+            };
+            if let Some(problem) = problem {
                 let span = at(reader, &format!("pool.{pool}.devices[{index}]"));
                 let message = format!("{} cannot be a cache: {problem}", device.path.display());
                 let smaller = segment_blocks.map_or("", |_| "or make segment_size of the pool smaller");
@@ -122,6 +135,18 @@ fn geometry(reader: &mut Reader, config: &Config) {
             }
         }
     }
+}
+
+/// Why a device of this size cannot be a further one of a cache. The size of its segments is known
+/// only if it is configured.
+fn too_small_to_join(size_bytes: u64, segment_blocks: Option<u32>) -> Option<String> {
+    let blocks = DATA_START_BLOCK + u64::from(segment_blocks.unwrap_or(SEGMENT_BLOCKS_MIN));
+    let least = blocks * BLOCK_BYTES as u64;
+    (size_bytes < least).then(|| {
+        format!(
+            "{size_bytes} bytes are too few for a further device, which needs at least {least} bytes; give it a larger SIZE"
+        )
+    })
 }
 
 /// Each backing store once, and none of them a cache device.

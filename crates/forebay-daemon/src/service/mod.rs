@@ -9,10 +9,11 @@
 //!   only for the steps that change something, not while it drains.
 //!
 //! Files: `start` (opening everything at the start, stopping it), `pools`, `mirror` (mirrored
-//! ones), `volumes`, `settings`, `reload`, `work`, `absent` (volumes that are not attached),
-//! `closed` (pools that are not open), `opening` (cache devices, which may hang), `locked` (devices
-//! that somebody else has), `handover` (passing everything to a successor), `info` (how things
-//! are), `event_bridge` (what pools report becomes events and alarms).
+//! ones), `replace` (another device for a sound one), `volumes`, `settings`, `reload`, `work`,
+//! `absent` (volumes that are not attached), `closed` (pools that are not open), `opening` (cache
+//! devices, which may hang), `locked` (devices that somebody else has), `handover` (passing
+//! everything to a successor), `info` (how things are), `event_bridge` (what pools report becomes
+//! events and alarms).
 
 mod absent;
 mod advice;
@@ -26,6 +27,7 @@ mod opening;
 mod pools;
 mod records;
 mod reload;
+mod replace;
 mod settings;
 mod start;
 mod volumes;
@@ -230,8 +232,8 @@ impl Admin for Service {
     }
 
     fn shrink_pool(&self, name: &str, request: ShrinkRequest) -> Result<JobInfo, AdminError> {
-        let bytes = self.bytes_after_shrink(name, &request)?;
-        self.begin_job(JobSpec::pool(JobKind::Shrink(bytes), name))
+        let kind = self.shrink_wanted(name, &request)?;
+        self.begin_job(JobSpec::pool(kind, name))
     }
 
     fn scrub_pool(&self, name: &str, request: ScrubRequest) -> Result<JobInfo, AdminError> {

@@ -20,6 +20,7 @@ use forebay_pool::encryption::read_key;
 use forebay_pool::loss_record::LossRecord;
 use forebay_pool::open::{Making, PoolParts, bytes_to_make, check_new, open_caches, open_joining};
 use forebay_pool::register::Permit;
+use forebay_pool::replaced;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -149,15 +150,24 @@ impl Service {
         let path = spec.path.clone();
         let is_there = self.places.within(&spec.path, WITHIN, move |_| path.exists());
         let is_there = is_there.ok_or_else(|| no_answer(&spec.path, WITHIN))?;
+        let name = opening.name.clone();
         let device = self.open_unused(spec, opening)?;
-        self.join_device(handle, spec, device).inspect_err(|not| {
+        self.join_device(&name, handle, spec, device).inspect_err(|not| {
             if !is_there && not.is_certain {
                 unmake(std::slice::from_ref(&spec.path));
             }
         })
     }
 
-    fn join_device(&self, handle: &PoolHandle, spec: &CacheSpec, device: Device) -> Result<(), NotJoined> {
+    pub(super) fn join_device(
+        &self,
+        name: &str,
+        handle: &PoolHandle,
+        spec: &CacheSpec,
+        device: Device,
+    ) -> Result<(), NotJoined> {
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        replaced::forget(&MayWait::here(), &state_dir, name, &spec.path).map_err(AdminError::from)?;
         let random = forebay_pool::cache_device::random_uuid().map_err(AdminError::from)?;
         let tag = random.iter().fold(0, |tag: u64, byte| tag << 4 ^ u64::from(*byte)) | 1;
         let bytes = device.size_bytes();

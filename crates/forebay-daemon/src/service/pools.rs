@@ -8,6 +8,7 @@ use super::settings::{invalid, stored, take_out};
 use super::start::check_rules;
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
+use forebay_admin::jobs::JobKind;
 use forebay_admin::{
     AdminError, DeviceRequest, ErrorKind, GrowRequest, OpenHow, PoolInfo, PoolRequest, ReplaceRequest,
     ScrubRequest, ShrinkRequest,
@@ -24,7 +25,7 @@ use forebay_pool::cache_device::erase_cache;
 use forebay_pool::loss_record::{LossRecord, Seen, Verdict, judge};
 use forebay_pool::open::seen;
 use forebay_pool::register::{Consent, of_pool};
-use forebay_pool::{PoolHandle, PoolStart, Promise};
+use forebay_pool::{PoolHandle, PoolSnapshot, PoolStart, Promise};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +45,7 @@ impl Service {
         config: &PoolConfig,
         allowed: Allowed,
     ) -> Result<(), AdminError> {
+        self.settle_replaced(name, config)?;
         let tunables = config.tunables();
         let state_dir = self.running().config.daemon.state_dir.clone();
         let opening = self.opening(name, config, allowed);
@@ -250,7 +252,7 @@ impl Service {
     }
 
     /// Makes the last device of a pool longer where that is wanted, and has the pool use it.
-    fn lengthen(
+    pub(super) fn lengthen(
         &self,
         handle: &PoolHandle,
         name: &str,
@@ -266,23 +268,35 @@ impl Service {
         Self::ask(handle, move |pool| pool.grow_last(wanted, there, resized))
     }
 
-    /// The length of the cache devices together after a shrink.
-    pub(super) fn bytes_after_shrink(&self, name: &str, request: &ShrinkRequest) -> Result<u64, AdminError> {
+    /// What a pool has to do to shrink as it is asked to.
+    pub(super) fn shrink_wanted(&self, name: &str, request: &ShrinkRequest) -> Result<JobKind, AdminError> {
         self.check_unmirrored(name)?;
         let snapshot = self.pool_snapshot(name)?;
+        if let (Some(device), None) = (&request.device, &request.size)
+            && snapshot.devices.len() > 1
+            && let Some(kind) = self.give_up_device(name, device)?
+        {
+            return Ok(kind);
+        }
+        self.bytes_after_shrink(&snapshot, name, request).map(JobKind::Shrink)
+    }
+
+    /// The length of the cache devices together after the last one has become shorter, or has left.
+    fn bytes_after_shrink(
+        &self,
+        snapshot: &PoolSnapshot,
+        name: &str,
+        request: &ShrinkRequest,
+    ) -> Result<u64, AdminError> {
         let all: u64 = snapshot.devices.iter().map(|(_, bytes)| bytes).sum();
         let Some((path, last)) = snapshot.devices.last() else {
             return Err(invalid("the pool has no device", ""));
         };
         match (&request.device, &request.size) {
-            (Some(device), None) if Path::new(device) == path && snapshot.devices.len() > 1 => Ok(all - last),
+            (Some(_), None) if snapshot.devices.len() > 1 => Ok(all - last),
             (Some(device), None) => Err(invalid(
                 format!("{device} cannot be taken out of pool {name}"),
-                if snapshot.devices.len() > 1 {
-                    format!("only the last one can: {}", path.display())
-                } else {
-                    "it is the only one; to give up the pool: forebay pool remove".to_owned()
-                },
+                "the pool has one device; to give up the pool: forebay pool remove",
             )),
             (None, Some(size)) => {
                 let wanted = bytes(size)?;
@@ -374,6 +388,13 @@ impl Service {
         if let Some(mirror) = self.pool_snapshot(name)?.mirror {
             return self.replace_member(name, &devices, &mirror, request.force, file.as_mut());
         }
+        if !self.pool_snapshot(name)?.cache_failed {
+            drop(file); // a job changes it, when the new device has everything
+            return match request.other {
+                None => self.replace_sound(name, request),
+                Some(_) => Err(invalid("a sound device gets one new one in its place", "give one --device")),
+            };
+        }
         let record = self.check_replaceable(name, request.discard_lost)?;
         self.check_devices_wanted(name, devices.len())?;
         self.check_recordable()?;
@@ -456,8 +477,8 @@ impl Service {
         let refuse = |what: String, hint: &str| Err(AdminError::new(ErrorKind::Conflict, what, hint));
         let Some(record) = snapshot.record.filter(|_| snapshot.cache_failed) else {
             return refuse(
-                format!("the cache of pool {name} has not failed"),
-                "to move it to another device: pool grow --device, then pool shrink --device",
+                format!("what only the failed cache of pool {name} has is not recorded yet"),
+                "wait until the alarm cache.fenced is over, then try again",
             );
         };
         if !snapshot.rescue_over {
@@ -591,7 +612,7 @@ fn header_bytes(member: usize) -> u64 {
 
 /// The length of a cache file: what it is given with is compared with that at the next start, not
 /// with what the pool uses of it.
-fn length_of_file(path: &Path) -> Option<u64> {
+pub(super) fn length_of_file(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len())
 }
 
@@ -604,7 +625,7 @@ fn bytes(size: &str) -> Result<u64, AdminError> {
     parsed.map(|size| size.0).map_err(|error| invalid(format!("{size}: {error}"), "such as 20GiB"))
 }
 
-fn device(request: &DeviceRequest) -> Result<CacheSpec, AdminError> {
+pub(super) fn device(request: &DeviceRequest) -> Result<CacheSpec, AdminError> {
     let size_bytes = request.size.as_deref().map(bytes).transpose()?;
     if request.path.is_empty() {
         return Err(invalid("a device has no path", ""));

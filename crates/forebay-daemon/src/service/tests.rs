@@ -380,7 +380,7 @@ fn a_replacement_that_cannot_be_is_refused_before_anything_is_given_up() {
     let at = |name: &str| folder.path().join(name).display().to_string();
     let request = |paths: [&str; 2], size: &str| {
         let [device, other] = paths.map(|path| DeviceRequest { path: at(path), size: Some(size.into()) });
-        ReplaceRequest { device, other: Some(other), discard_lost: true, force: true }
+        ReplaceRequest { device, other: Some(other), old: None, discard_lost: true, force: true }
     };
     let mirrors = folder.path().join("state/mirrors");
     let refused = |paths, size, why: &str| {
@@ -443,7 +443,8 @@ fn while_a_failed_cache_is_replaced_a_start_serves_without_it() {
             size: Some("16MiB".into()),
         };
         let other = (names.len() == 2).then(|| device("y"));
-        let request = ReplaceRequest { device: device("x"), other, discard_lost: false, force: false };
+        let request =
+            ReplaceRequest { device: device("x"), other, old: None, discard_lost: false, force: false };
         service.replace("a", &request).unwrap();
         assert!(!service.pool_snapshot("a").unwrap().cache_failed, "{names:?}");
         assert!(service.stop().is_empty());

@@ -44,11 +44,21 @@ impl Work {
 }
 
 /// Why a job ends early.
-enum End {
+pub(super) enum End {
     /// It was cancelled, or its deadline has passed.
     Stopped,
     /// It cannot be done.
     Failed(String),
+}
+
+impl End {
+    /// In words.
+    pub(super) fn reason(&self) -> &str {
+        match self {
+            Self::Stopped => "it was ended early",
+            Self::Failed(reason) => reason,
+        }
+    }
 }
 
 impl From<AdminError> for End {
@@ -150,6 +160,8 @@ impl Service {
             JobKind::Detach(how) => self.detach(id, volume, how, spec.force),
             JobKind::Resize(bytes) => self.resize(id, volume, bytes, spec.force),
             JobKind::Shrink(bytes) => self.shrink(id, &spec.pool, bytes),
+            JobKind::GiveUp(member) => self.give_up_job(id, &spec.pool, member.into()),
+            JobKind::Replace => self.replace_job(id, &spec.pool),
             JobKind::Scrub(bytes_per_s) => self.scrub(id, &spec.pool, bytes_per_s),
             JobKind::Rebuild => self.rebuild(id, &spec.pool),
             JobKind::Remove { erase } => self.remove(id, &spec.pool, erase, spec.force),
@@ -163,7 +175,7 @@ impl Service {
         self.work_changed.notify_all();
     }
 
-    fn should_stop(&self, id: JobId) -> bool {
+    pub(super) fn should_stop(&self, id: JobId) -> bool {
         self.jobs.should_stop(id) || lock(&self.work).stopping
     }
 
@@ -264,7 +276,7 @@ impl Service {
         )))
     }
 
-    fn phase(&self, id: JobId, phase: Phase) {
+    pub(super) fn phase(&self, id: JobId, phase: Phase) {
         self.jobs.report(id, Report { left: Left::Unknown, phase, limited_by: None, errors: 0 });
     }
 
@@ -378,18 +390,26 @@ impl Service {
     }
 
     fn shrink(&self, id: JobId, pool: &str, bytes: u64) -> Result<(), End> {
+        self.shrink_to(id, &*self.handle(pool)?, bytes)?;
+        self.note_devices(pool)?;
+        let message = format!("pool {pool} has {} now", ByteSize(self.pool_info(pool)?.capacity_bytes));
+        self.hub.publish(NewEvent::new(EventKind::PoolShrunk, message).pool(pool));
+        Ok(())
+    }
+
+    /// Has a pool use less of its last device, or none of it. The configuration is not changed.
+    pub(super) fn shrink_to(&self, id: JobId, handle: &PoolHandle, bytes: u64) -> Result<(), End> {
         self.phase(id, Phase::Draining);
-        let handle = self.handle(pool)?;
-        let promise = Self::ask(&handle, move |pool| pool.shrink(bytes))?;
+        let promise = Self::ask(handle, move |pool| pool.shrink(bytes))?;
         let result = loop {
             match promise.try_wait(LOOK) {
                 Some(result) => break result,
-                None if self.should_stop(id) => Self::ask(&handle, |pool| pool.cancel_resize())??,
+                None if self.should_stop(id) => Self::ask(handle, |pool| pool.cancel_resize())??,
                 None => {}
             }
         };
         match result {
-            Some(Ok(())) => Ok(self.note_devices(pool)?),
+            Some(Ok(())) => Ok(()),
             Some(Err(_)) if self.should_stop(id) => Err(End::Stopped),
             Some(Err(error)) => Err(error.into()),
             None => Err(End::Failed("the pool stopped meanwhile".into())),

@@ -160,7 +160,12 @@ fn finish(state: &mut State, spec: &JobSpec) -> Outlook {
         JobKind::Shrink(size) => {
             state.pools.entry(spec.pool.clone()).and_modify(|pool| pool.info.capacity_bytes = size);
         }
-        JobKind::Flush | JobKind::ModeChange(_) | JobKind::Scrub(_) | JobKind::Rebuild => {}
+        JobKind::Flush
+        | JobKind::ModeChange(_)
+        | JobKind::GiveUp(_)
+        | JobKind::Replace
+        | JobKind::Scrub(_)
+        | JobKind::Rebuild => {}
     }
     Outlook::Done
 }

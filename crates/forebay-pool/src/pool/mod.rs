@@ -12,9 +12,9 @@
 //! (when the cache device fails), `mirror` (when a device of a mirrored cache fails), `handle`
 //! (asking), `letting_go` (of devices that may hang), `volumes` (attach, detach, resize, settings),
 //! `mounts` (volumes as files), `ublk` (volumes as block devices), `guests` (volumes as devices of
-//! virtual machines), `quiesce` (pausing, for a successor), `size` (growing and shrinking the
-//! pool), `report` (what the operator is told), `losses` (what is lost), `snapshot` (how everything
-//! is just now), `users` (who uses a volume).
+//! virtual machines), `quiesce` (pausing, for a successor), `replace` (another device in place of a
+//! sound one), `size` (growing and shrinking the pool), `report` (what the operator is told),
+//! `losses` (what is lost), `snapshot` (how everything is just now), `users` (who uses a volume).
 
 mod absent;
 mod cache_failure;
@@ -27,6 +27,7 @@ mod losses;
 mod mirror;
 mod mounts;
 mod quiesce;
+mod replace;
 mod report;
 mod scrub;
 mod size;
@@ -39,6 +40,7 @@ pub use absent::AbsentVolume;
 pub use handle::{PoolGone, PoolHandle, Promise, PromiseSender};
 pub use losses::Lost;
 pub use mirror::Rebuilding;
+pub use replace::CopyProgress;
 pub use report::PoolEvent;
 pub use snapshot::{Mirrored, PoolSnapshot, VolumeSnapshot};
 pub use ublk::Claims;
@@ -47,7 +49,7 @@ pub(crate) use volumes::Served;
 pub use volumes::VolumeSpec;
 
 use crate::cipher::CipherStage;
-use crate::engine_io::{CacheDevices, EngineIo};
+use crate::engine_io::{CacheDevices, EngineIo, Timed};
 use crate::engine_memory::Reserve;
 use crate::error::RunError;
 use crate::guard::GuardBook;
@@ -78,6 +80,10 @@ const KIND_ACCEPT: u64 = 2;
 const KIND_RECEIVE: u64 = 3;
 const KIND_SEND: u64 = 4;
 const KIND_HANDSHAKE: u64 = 5;
+/// Operations of the engine on the device that one of the cache's is copied onto.
+const KIND_SECOND: u64 = 6;
+/// The copy itself.
+const KIND_COPY: u64 = 7;
 /// Mounts count up from here,
 const KIND_FUSE: u64 = 16;
 /// block devices from here,
@@ -186,6 +192,7 @@ pub struct Pool {
     resizing: Option<Resizing>,
     /// How often its size was changed.
     resized: u64,
+    replacing: replace::Replacing,
     /// Who waits until every connection has quiesced.
     quiescing: Option<handle::PromiseSender<()>>,
     scrubbing: Option<scrub::Done>,
@@ -251,7 +258,8 @@ impl Pool {
         let ids: Vec<DeviceId> = parts.devices.into_iter().map(|device| reactor.add_device(device)).collect();
         ids.iter().for_each(|id| reactor.prefer_device(*id));
         let cache = CacheDevices { ids, map: parts.map };
-        let mut io = EngineIo::new(cache, scratch, reserve, KIND_ENGINE << KIND_SHIFT);
+        let mut io =
+            EngineIo::new(cache, scratch, reserve, (KIND_ENGINE << KIND_SHIFT, KIND_SECOND << KIND_SHIFT));
         if let Some(cipher) = parts.cipher {
             let cipher = CipherStage::new(cipher, reactor.pool_mut()).ok_or_else(|| {
                 RunError::failed("no memory for what is to be encrypted", "raise buffer_memory")
@@ -293,6 +301,7 @@ impl Pool {
             guards: start.guards,
             resizing: None,
             resized: 0,
+            replacing: replace::Replacing::default(),
             quiescing: None,
             scrubbing: None,
             discarding: Vec::new(),
@@ -365,7 +374,9 @@ impl Pool {
             self.turn()?;
         }
         let timeout = Instant::now() + LAST_REPLIES;
-        while !(self.clients_are_quiet() && self.chores_are_done()) && Instant::now() < timeout {
+        while !(self.clients_are_quiet() && self.chores_are_done() && self.copy_is_quiet())
+            && Instant::now() < timeout
+        {
             self.turn()?;
         }
         self.tell_losses();
@@ -476,7 +487,7 @@ impl Pool {
         let losses = self.look_after_losses();
         let (look, mounts) = (self.look_after_devices(), self.look_after_mounts());
         let stores = self.look_after_stores();
-        let stores = stores.into_iter().chain(self.look_after_chores());
+        let stores = stores.into_iter().chain(self.look_after_chores()).chain(self.look_after_copy());
         let others = record.into_iter().chain(note).chain(losses).chain(look).chain(mounts).chain(stores);
         let timeout = self.sleep().into_iter().chain(others).min();
         self.completions.clear();
@@ -575,13 +586,15 @@ impl Pool {
                 self.letting_go.moves();
                 let op = OpId(index);
                 let done = self.io.complete(&mut self.engine, &mut self.reactor, op, &completion);
-                if let Some((timed, failure)) = done {
-                    if let Some(failure) = failure {
-                        self.operation_failed(&timed, failure);
-                    }
-                    self.time_operation(timed);
-                }
+                self.operation_done(done);
             }
+            KIND_SECOND => {
+                self.letting_go.moves();
+                let (op, io) = (OpId(index), &mut self.io);
+                let done = io.second_completed(&mut self.engine, &mut self.reactor, op, completion);
+                self.operation_done(done);
+            }
+            KIND_COPY => self.copy_completed(completion.result),
             KIND_ACCEPT => self.server.accepted(&mut self.reactor, index, completion.result),
             KIND_RECEIVE => self.server.received(&mut self.reactor, index, completion.result),
             KIND_SEND => self.server.sent(&mut self.reactor, index, completion.result.is_ok()),
@@ -592,6 +605,14 @@ impl Pool {
             kind if kind >= KIND_UBLK => self.ublk_completed(kind - KIND_UBLK, index, completion.result),
             kind => self.mount_completed(kind - KIND_FUSE, index, completion.result),
         }
+    }
+
+    fn operation_done(&mut self, done: Option<(Timed, Option<IoFailure>)>) {
+        let Some((timed, failure)) = done else { return };
+        if let Some(failure) = failure {
+            self.operation_failed(&timed, failure);
+        }
+        self.time_operation(timed);
     }
 
     /// Carries out everything that the engine wants now; true if there was anything.

@@ -146,6 +146,7 @@ impl Pool {
         let now = self.io.now();
         let begun = match &self.resizing {
             Some(_) => Err(LifecycleError::Busy),
+            None if self.is_replacing() => Err(LifecycleError::Busy),
             None => self.engine.resize_pool(now, bytes, members),
         };
         match begun {
@@ -186,7 +187,7 @@ impl Pool {
     pub fn device_to_grow(&self) -> Result<Growing, AdminError> {
         let device = self.reactor.device(self.last_device());
         let device = device.ok_or_else(|| self.failed("grow", &"no device"))?;
-        if self.resizing.is_some() {
+        if self.resizing.is_some() || self.is_replacing() {
             return Err(refused("grow pool", &self.name, &LifecycleError::Busy));
         }
         if let Some(now) = device.ended() {
@@ -347,7 +348,7 @@ impl Pool {
         }
         cache.map.leave();
         if let Some(id) = cache.ids.pop() {
-            crate::time_limit::let_go(self.reactor.remove_device(id));
+            self.close_when_idle(id, None);
         }
     }
 }

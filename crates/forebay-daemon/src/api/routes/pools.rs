@@ -107,7 +107,8 @@ pub(super) async fn grow_pool(
     context.change(move |admin| admin.grow_pool(&pool, request)).await.map(Json)
 }
 
-/// Gives a pool whose cache has failed a new, empty one. Its clients are disconnected for a moment.
+/// Puts another device in the place of a sound one: a job of the pool. Or gives a pool whose cache
+/// has failed a new, empty one; its clients are disconnected for a moment.
 #[utoipa::path(post, path = "/v1/pools/{pool}/replace", tag = "pools", request_body = ReplaceRequest,
     params(("pool" = String, Path, description = "Name")),
     responses((status = 200, description = "The pool as it is now", body = PoolInfo)))]

@@ -1,0 +1,463 @@
+//! Another device in place of a sound one of a cache, and giving up one of several: jobs, while the
+//! pool is used.
+//!
+//! Both copy the device that leaves onto another one (`forebay_pool::Pool::begin_copy`): a new one,
+//! or the last one of the pool, which is emptied before. The configuration changes in one step,
+//! when the other device has everything, and so says at any time which devices a start needs. Pairs
+//! of devices are listed (`forebay_pool::replaced`) before the first byte is copied, so that the
+//! one that does not count is erased whatever is killed.
+
+use super::pools::{device, length_of_file, stopped};
+use super::records::Allowed;
+use super::settings::{invalid, stored};
+use super::start::check_rules;
+use super::work::End;
+use super::{Service, ServiceEvent, lock};
+use forebay_admin::events::{EventKind, NewEvent};
+use forebay_admin::jobs::{JobId, JobKind, JobSpec, Left, Phase, Report};
+use forebay_admin::{AdminError, ErrorKind, PoolInfo, ReplaceRequest};
+use forebay_config::{CacheSpec, Edit, PoolConfig};
+use forebay_export::size::ByteSize;
+use forebay_io::Device;
+use forebay_pool::cache_device::{begin_on, is_same};
+use forebay_pool::register::Consent;
+use forebay_pool::replaced::{self, Pair};
+use forebay_pool::{CopyProgress, MayWait, PoolHandle, Promise};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often a job looks how far it is.
+const LOOK: Duration = Duration::from_millis(100);
+/// A device that leaves has so long to be erased.
+const ERASE_WITHIN: Duration = Duration::from_secs(20);
+
+impl Service {
+    // --- another device
+
+    /// Begins to copy a sound cache device onto a new one; a job goes on with it.
+    pub(super) fn replace_sound(&self, name: &str, request: &ReplaceRequest) -> Result<PoolInfo, AdminError> {
+        self.check_has_file(name)?;
+        let (spec, member) = (device(&request.device)?, self.member_of(name, request.old.as_deref())?);
+        let handle = self.handle(name)?;
+        let (config, _) = self.with_volumes(name)?;
+        if let Some(own) = config.devices.iter().find(|own| is_same(&own.path, &spec.path)) {
+            let what = format!("{} is a cache device of pool {name} already", own.path.display());
+            return Err(invalid(what, "give one that is not used"));
+        }
+        self.check_unused(&spec.path)?;
+        let needed = Self::ask(&handle, move |pool| pool.bytes_of_device(member))?;
+        let is_last = member + 1 == config.devices.len();
+        if spec.size_bytes.is_some_and(|size| size < needed) {
+            return Err(too_small(name, &spec.path, needed, is_last));
+        }
+        let is_there = spec.path.exists();
+        let allowed = Allowed { consent: Consent::Create, force: request.force };
+        let opened = self.open_unused(&spec, self.opening(name, &config, allowed))?;
+        let begun = if opened.size_bytes() < needed {
+            Err(too_small(name, &spec.path, needed, is_last))
+        } else {
+            self.begin_copy(name, &handle, member, opened)
+        };
+        let begun = begun.and_then(|()| {
+            let begun = self.begin_job(JobSpec::pool(JobKind::Replace, name)).map(drop);
+            begun.inspect_err(|_| self.undo_copy(name, &handle))
+        });
+        if begun.is_err() && !is_there {
+            super::records::unmake(std::slice::from_ref(&spec.path));
+        }
+        begun?;
+        self.pool_info(name)
+    }
+
+    /// Nothing else that is configured lies on a device, open or not.
+    fn check_unused(&self, path: &Path) -> Result<(), AdminError> {
+        let (pools, volumes) = {
+            let running = self.running();
+            (running.config.pools.clone(), running.config.volumes.clone())
+        };
+        let of_pool = pools
+            .iter()
+            .find(|(_, pool)| pool.devices.iter().any(|spec| is_at(spec, path)))
+            .map(|(name, _)| format!("a cache device of pool {name}"));
+        let of_volume = || {
+            let found = volumes.iter().find(|(_, volume)| is_same(volume.backing.path(), path));
+            found.map(|(name, _)| format!("the backing store of volume {name}"))
+        };
+        match of_pool.or_else(of_volume) {
+            None => Ok(()),
+            Some(what) => Err(AdminError::new(
+                ErrorKind::Conflict,
+                format!("{} is in use: it is {what}", path.display()),
+                "give a device that is not used",
+            )),
+        }
+    }
+
+    /// The configuration says which device counts, so there must be one.
+    fn check_has_file(&self, name: &str) -> Result<(), AdminError> {
+        if self.config_path.is_some() {
+            return Ok(());
+        }
+        let what = format!("the cache of {name} is named on the command line of `forebay run`");
+        Err(AdminError::new(
+            ErrorKind::Conflict,
+            what,
+            "only `forebay serve` can change to other devices: it writes them into its file",
+        ))
+    }
+
+    /// The place of a cache device that an operator names, or of the only one.
+    fn member_of(&self, name: &str, path: Option<&str>) -> Result<usize, AdminError> {
+        let devices = self.pool_snapshot(name)?.devices;
+        let all: Vec<String> = devices.iter().map(|(path, _)| path.display().to_string()).collect();
+        let Some(path) = path else {
+            return match devices.len() {
+                1 => Ok(0),
+                _ => Err(invalid(
+                    format!("pool {name} has {} devices", devices.len()),
+                    format!("say which one leaves: --old PATH, one of {}", all.join(", ")),
+                )),
+            };
+        };
+        let found = devices
+            .iter()
+            .position(|(device, _)| device == Path::new(path) || is_same(device, Path::new(path)));
+        found.ok_or_else(|| {
+            let what = format!("{path} is no cache device of pool {name}");
+            invalid(what, format!("its devices are {}", all.join(", ")))
+        })
+    }
+
+    /// Lists the pair and begins to copy. The device that is filled says so from now on.
+    fn begin_copy(
+        &self,
+        name: &str,
+        handle: &PoolHandle,
+        member: usize,
+        opened: Device,
+    ) -> Result<(), AdminError> {
+        let pair = self.pair(name, handle, member, opened.path())?;
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        let opened = self.with_devices(&[bare(opened.path())], move |may_wait| {
+            begin_on(may_wait, &opened).map(|()| opened)
+        })??;
+        replaced::forget(&MayWait::here(), &state_dir, name, opened.path())?;
+        replaced::add(&MayWait::here(), &state_dir, name, &pair)?;
+        Self::ask(handle, move |pool| pool.begin_copy(member, opened))?.inspect_err(|_| {
+            // Nothing was copied; what is listed is settled by the next start too.
+            let _ = replaced::remove(&MayWait::here(), &state_dir, name, &pair);
+        })
+    }
+
+    fn pair(&self, name: &str, handle: &PoolHandle, member: usize, new: &Path) -> Result<Pair, AdminError> {
+        let facts = Self::ask(handle, |pool| pool.facts())?;
+        let (cache, _) = facts.ok_or_else(|| {
+            AdminError::new(ErrorKind::Conflict, format!("the cache of pool {name} has failed"), "")
+        })?;
+        let old = self.pool_snapshot(name)?.devices.get(member).map(|(path, _)| path.clone());
+        Ok(Pair::new(cache, &old.unwrap_or_default(), new))
+    }
+
+    /// The job: watches the copy, and changes to the new device when it has everything.
+    pub(super) fn replace_job(&self, id: JobId, name: &str) -> Result<(), End> {
+        let handle = self.handle(name)?;
+        let [old, new] = Self::ask(&handle, |pool| pool.copied_devices())?
+            .ok_or_else(|| End::Failed("the copy has ended already".into()))?;
+        if let Err(end) = self.watch_copy(id, &handle) {
+            self.undo_copy(name, &handle);
+            return Err(end);
+        }
+        self.phase(id, Phase::Applying);
+        self.take_over(name, &handle, |devices| {
+            devices.iter().map(|spec| if is_at(spec, &old) { sized(&new) } else { spec.clone() }).collect()
+        })?;
+        let message = format!("{} has taken the place of {} in pool {name}", new.display(), old.display());
+        self.hub.publish(NewEvent::new(EventKind::PoolDeviceReplaced, message).pool(name));
+        self.use_all(name, &handle, &new);
+        Ok(())
+    }
+
+    /// Waits until the new device has everything.
+    fn watch_copy(&self, id: JobId, handle: &PoolHandle) -> Result<(), End> {
+        loop {
+            match Self::ask(handle, |pool| pool.copy_progress())? {
+                Some(CopyProgress::Whole) => return Ok(()),
+                Some(CopyProgress::Left(left)) => self.jobs.report(
+                    id,
+                    Report { left: Left::All(left), phase: Phase::Copying, limited_by: None, errors: 0 },
+                ),
+                Some(CopyProgress::Ended(why)) => {
+                    return Err(End::Failed(format!("{why}; the pool is as it was")));
+                }
+                None => return Err(End::Failed("the copy has ended".into())),
+            }
+            if self.should_stop(id) {
+                return Err(End::Stopped);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Names the new device in the configuration, has the pool use it alone, and erases the old
+    /// one.
+    fn take_over(
+        &self,
+        name: &str,
+        handle: &PoolHandle,
+        change: impl Fn(&[CacheSpec]) -> Vec<CacheSpec>,
+    ) -> Result<(), End> {
+        let Ok(mut file) = self.changing() else {
+            self.undo_copy(name, handle);
+            return Err(End::Stopped);
+        };
+        let [old, new] = Self::ask(handle, |pool| pool.copied_devices())?.unwrap_or_default();
+        let cache = Self::ask(handle, |pool| pool.facts())?.map(|(cache, _)| cache);
+        let before = self.with_volumes(name)?.0.devices;
+        let after = change(&before);
+        let mut write = |devices: &[CacheSpec]| match file.as_mut() {
+            Some(file) => {
+                let edit = Edit::SetDevices { pool: name.into(), devices: devices.to_vec() };
+                file.edit(&[edit], &check_rules).map(drop).map_err(|error| stored(&error))
+            }
+            None => Err(invalid("there is no configuration file", "")),
+        };
+        let counts = Self::ask(handle, |pool| pool.copy_counts())?;
+        let named = counts.and_then(|()| write(&after));
+        let taken = named.and_then(|()| Self::ask(handle, |pool| pool.take_over()).and_then(|taken| taken));
+        let taken = match taken {
+            Ok(taken) => taken,
+            Err(error) => {
+                // Both devices have everything. If nobody knows what the file has now, it has the
+                // old one again.
+                let _ = write(&before);
+                self.undo_copy(name, handle);
+                return Err(error.into());
+            }
+        };
+        if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
+            pool.devices = after;
+        }
+        let pair = cache.map(|cache| Pair::new(cache, &old, &new));
+        if let Some(pair) = &pair {
+            // If that cannot be written, the next start knows it from the configuration.
+            let state_dir = self.running().config.daemon.state_dir.clone();
+            let _ = replaced::took_over(&MayWait::here(), &state_dir, name, pair);
+        }
+        drop(file);
+        self.raise_record(name);
+        if let Some(pair) = pair {
+            self.erase(name, taken, &old, &pair, false);
+        }
+        Ok(())
+    }
+
+    /// Ends a copy before the new device counts, and makes that ready to be taken again.
+    fn undo_copy(&self, name: &str, handle: &PoolHandle) {
+        let paths = Self::ask(handle, |pool| pool.copied_devices()).ok().flatten();
+        let cache = Self::ask(handle, |pool| pool.facts()).ok().flatten();
+        let left = Self::ask(handle, |pool| pool.give_copy_up());
+        if let (Some([old, new]), Some((cache, _)), Ok(left)) = (paths, cache, left) {
+            self.erase(name, left, &new, &Pair::new(cache, &old, &new), true);
+        } // else the pool or its cache has ended: the next start looks after it
+    }
+
+    /// Erases the device at this path, which leaves its pool. If it cannot be, the next start tries
+    /// again.
+    fn erase(&self, name: &str, left: Promise<Device>, path: &Path, pair: &Pair, filling: bool) {
+        let of = pair.clone();
+        let hangs = || super::opening::no_answer(path, ERASE_WITHIN);
+        let left = left.wait_or_give_up(ERASE_WITHIN).flatten().ok_or_else(hangs);
+        let erased = left.and_then(|left| {
+            let work = move |may_wait: &MayWait| replaced::erase_left(may_wait, &left, &of, filling);
+            self.places.within(path, ERASE_WITHIN, work).ok_or_else(hangs)
+        });
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        let done = erased.and_then(|erased| {
+            erased?;
+            Ok(replaced::remove(&MayWait::here(), &state_dir, name, pair)?)
+        });
+        if let Err(error) = done {
+            self.emit(ServiceEvent::Problem(format!(
+                "{} is used by pool {name} no more, and cannot be erased: {}. The next start tries again; do not use it as a cache \
+                 before",
+                path.display(),
+                error.what
+            )));
+        }
+    }
+
+    /// A last device that is longer than the one in whose place it stands is used in full.
+    fn use_all(&self, name: &str, handle: &PoolHandle, new: &Path) {
+        let Ok((config, _)) = self.with_volumes(name) else { return };
+        if config.devices.last().is_none_or(|last| !is_at(last, new)) {
+            return;
+        }
+        let longer = self.lengthen(handle, name, None).map(Promise::wait);
+        let refused = match longer {
+            Ok(Some(Ok(()))) => return self.tell_if_failed(name, self.note_devices(name)),
+            // It is no longer, or not by a segment.
+            Ok(Some(Err(error))) | Err(error) if error.kind == ErrorKind::Invalid => return,
+            Ok(Some(Err(error))) | Err(error) => error,
+            Ok(None) => stopped(),
+        };
+        self.tell_if_failed(name, Err(refused));
+    }
+
+    fn tell_if_failed(&self, name: &str, result: Result<(), AdminError>) {
+        if let Err(error) = result {
+            let way = format!("forebay pool grow {name} --size max");
+            self.emit(ServiceEvent::Problem(format!(
+                "pool {name} does not use all of its new device: {}; to try again: {way}",
+                error.what
+            )));
+        }
+    }
+
+    // --- one device less
+
+    /// How a device that is not the last one is given up; `None` if it is the last one.
+    pub(super) fn give_up_device(&self, name: &str, path: &str) -> Result<Option<JobKind>, AdminError> {
+        let snapshot = self.pool_snapshot(name)?;
+        let (member, count) = (self.member_of(name, Some(path))?, snapshot.devices.len());
+        if member + 1 == count {
+            return Ok(None);
+        }
+        self.check_has_file(name)?;
+        let (last, _) = &snapshot.devices[count - 1];
+        let handle = self.handle(name)?;
+        let needed = Self::ask(&handle, move |pool| pool.bytes_of_device(member))?;
+        let there = Self::ask(&handle, |pool| pool.last_device_bytes())?;
+        if there < needed {
+            return Err(invalid(
+                format!(
+                    "{path} cannot be given up: the last device takes its place, and {} has {}, not {}",
+                    last.display(),
+                    ByteSize(there),
+                    ByteSize(needed)
+                ),
+                format!(
+                    "give up {0} first: forebay pool shrink {name} --device {0}; or put a larger one in its place: forebay pool \
+                     replace {name} --old {0} --device PATH",
+                    last.display()
+                ),
+            ));
+        }
+        Ok(u16::try_from(member).ok().map(JobKind::GiveUp))
+    }
+
+    /// The job: the last device is emptied, and what leaves is copied onto it.
+    pub(super) fn give_up_job(&self, id: JobId, name: &str, member: usize) -> Result<(), End> {
+        let handle = self.handle(name)?;
+        let before = self.with_volumes(name)?.0;
+        let snapshot = self.pool_snapshot(name)?;
+        let (Some((old, _)), Some((last, used))) = (snapshot.devices.get(member), snapshot.devices.last())
+        else {
+            return Err(End::Failed("the pool has other devices by now".into()));
+        };
+        let all: u64 = snapshot.devices.iter().map(|(_, bytes)| bytes).sum();
+        self.shrink_to(id, &handle, all - used)?;
+        let moved = self.move_onto(id, name, &handle, (member, last), &before);
+        if let Err(end) = moved {
+            if lock(&self.work).stopping {
+                return Err(end); // the configuration has it still: the next start takes it in again
+            }
+            return match self.rejoin(name, &handle, last, &before) {
+                Ok(()) => Err(end),
+                Err(why) => Err(End::Failed(format!("{}; {why}", end.reason()))),
+            };
+        }
+        let old = old.display();
+        let message = format!("{old} has left pool {name}, and {} has taken its place", last.display());
+        self.hub.publish(NewEvent::new(EventKind::PoolShrunk, message).pool(name));
+        self.use_all(name, &handle, last);
+        Ok(())
+    }
+
+    /// Copies a device onto the one that has just left its pool.
+    fn move_onto(
+        &self,
+        id: JobId,
+        name: &str,
+        handle: &PoolHandle,
+        (member, last): (usize, &PathBuf),
+        config: &PoolConfig,
+    ) -> Result<(), End> {
+        let allowed = Allowed { consent: Consent::NewCache, force: true };
+        let opened = self.open_unused(&bare(last), self.opening(name, config, allowed))?;
+        self.begin_copy(name, handle, member, opened)?;
+        if let Err(end) = self.watch_copy(id, handle) {
+            self.undo_copy(name, handle);
+            return Err(end);
+        }
+        self.phase(id, Phase::Applying);
+        self.take_over(name, handle, |devices| {
+            let old = devices.get(member).map(|spec| spec.path.clone()).unwrap_or_default();
+            let kept = devices.iter().filter(|spec| !is_at(spec, last));
+            kept.map(|spec| if is_at(spec, &old) { sized(last) } else { spec.clone() }).collect()
+        })
+    }
+
+    /// Takes the last device into the pool again, which is what it was then.
+    fn rejoin(
+        &self,
+        name: &str,
+        handle: &PoolHandle,
+        last: &Path,
+        config: &PoolConfig,
+    ) -> Result<(), String> {
+        let allowed = Allowed { consent: Consent::NewCache, force: true };
+        let spare = self.open_unused(&bare(last), self.opening(name, config, allowed));
+        let joined = spare
+            .and_then(|spare| self.join_device(name, handle, &bare(last), spare).map_err(|not| not.error));
+        joined.map_err(|error| {
+            let noted = self.note_devices(name).err().map_or_else(String::new, |error| error.what);
+            let path = last.display();
+            format!(
+                "pool {name} is without {path} now: {}; to add it again: forebay pool grow {name} --device {path} --force. {noted}",
+                error.what
+            )
+        })
+    }
+
+    /// Before a pool is opened: what was left of a replacement is erased.
+    pub(super) fn settle_replaced(&self, name: &str, config: &PoolConfig) -> Result<(), AdminError> {
+        let (state_dir, pool) = (self.running().config.daemon.state_dir.clone(), name.to_owned());
+        let devices = config.devices.clone();
+        let place = state_dir.join("replaced");
+        let settled = self.places.within(&place, ERASE_WITHIN, move |may_wait| {
+            replaced::settle(may_wait, &state_dir, &pool, &devices)
+        });
+        for note in settled.ok_or_else(|| super::opening::no_answer(&place, ERASE_WITHIN))?? {
+            self.emit(ServiceEvent::Note(format!("pool {name}: {note}")));
+        }
+        Ok(())
+    }
+}
+
+/// A device that is there, whatever its length.
+fn bare(path: &Path) -> CacheSpec {
+    CacheSpec { path: path.to_owned(), size_bytes: None }
+}
+
+/// As it is configured: a file with its length.
+fn sized(path: &Path) -> CacheSpec {
+    CacheSpec { path: path.to_owned(), size_bytes: length_of_file(path) }
+}
+
+fn is_at(spec: &CacheSpec, path: &Path) -> bool {
+    spec.path == path || is_same(&spec.path, path)
+}
+
+fn too_small(name: &str, path: &Path, needed: u64, is_last: bool) -> AdminError {
+    let what = format!(
+        "{} is too small: it needs {}, which are used of the device that leaves",
+        path.display(),
+        ByteSize(needed)
+    );
+    let hint = if is_last {
+        format!("give a larger one, or make the pool smaller first: forebay pool shrink {name} --size SIZE")
+    } else {
+        "give one at least as large: only the last device of a pool can be made smaller".to_owned()
+    };
+    invalid(what, hint)
+}

@@ -1,0 +1,313 @@
+//! Another device in place of a sound one of the cache, while it is used.
+//!
+//! The pool copies ([`crate::device_copy`]), at a limited rate, one chunk after the other. Whoever
+//! has asked for it watches, and names the new device in the configuration once it has everything.
+//! Then one of two ends: the new device takes the place of the old one, or everything stays as it
+//! was. Either way the device that leaves is handed back, to be erased, as soon as no operation on
+//! it is under way.
+//!
+//! What fails on the new device ends the copy and concerns nobody else, until the configuration is
+//! about to name it: from then on both devices must take every write and every flush, because
+//! nobody knows which of them the next start finds.
+
+use super::handle::PromiseSender;
+use super::{KIND_COPY, KIND_SHIFT, Pool, Promise};
+use crate::device_copy::{CHUNK_BYTES, DeviceCopy, Step};
+use crate::engine_io::Copying;
+use forebay_admin::{AdminError, ErrorKind};
+use forebay_core::LifecycleError;
+use forebay_format::BLOCK_BYTES;
+use forebay_io::{BufId, Device, DeviceId, IoFailure, Op, Span};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// A device is copied no faster: clients need the old one too. As a mirrored cache is filled.
+const BYTES_PER_S: u64 = 256 << 20;
+/// A device that is not used any more is asked for so often.
+const LOOK: Duration = Duration::from_millis(5);
+const TOKEN: u64 = KIND_COPY << KIND_SHIFT;
+
+/// What is under way of a chunk, or of a flush.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Doing {
+    #[default]
+    Nothing,
+    Reading {
+        from: u64,
+        len: u64,
+    },
+    Writing,
+    Flushing,
+}
+
+/// The copy of a cache device onto another one.
+#[derive(Debug, Default)]
+pub(super) struct Replacing {
+    doing: Doing,
+    buffer: Option<BufId>,
+    /// The next chunk is not begun before.
+    due: Option<Instant>,
+    /// Why the copy has ended before its time.
+    ended: Option<String>,
+    /// Devices that are used no more, and who waits for them. Operations may be under way on them,
+    /// a flush of all devices at least.
+    leaving: Vec<(DeviceId, Option<PromiseSender<Device>>)>,
+}
+
+/// How far a copy is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CopyProgress {
+    /// So many bytes are to be copied yet.
+    Left(u64),
+    /// The new device has everything.
+    Whole,
+    /// It has ended before that; the pool is as it was.
+    Ended(String),
+}
+
+impl Pool {
+    /// Bytes that a device must have to take the place of this one of the cache's devices.
+    pub fn bytes_of_device(&self, member: usize) -> u64 {
+        let map = &self.io.cache().map;
+        let all = self.engine.geometry().device_blocks * BLOCK_BYTES as u64;
+        let end = if member + 1 < self.io.cache().ids.len() { map.start_of(member + 1) } else { all };
+        map.base_of(member) + end.saturating_sub(map.start_of(member))
+    }
+
+    /// Bytes that the last of the cache's devices has, used or not.
+    pub fn last_device_bytes(&self) -> u64 {
+        let last = self.io.cache().ids.last();
+        last.and_then(|id| self.reactor.device(*id)).map_or(0, |device| device.size_bytes())
+    }
+
+    fn refuse_copy(&self, why: &dyn std::fmt::Display) -> AdminError {
+        let what = format!("cannot replace a device of pool {}: {why}", self.name);
+        AdminError::new(ErrorKind::Conflict, what, "look at its state: forebay pool show")
+    }
+
+    /// True while a device of the cache is copied onto another one.
+    pub(super) fn is_replacing(&self) -> bool {
+        self.io.copying().is_some() || self.replacing.ended.is_some()
+    }
+
+    /// Begins to copy one of the cache's devices onto this one, which is empty.
+    ///
+    /// # Errors
+    /// The pool is being changed already, is mirrored or has failed, or the device is too small.
+    pub fn begin_copy(&mut self, member: usize, device: Device) -> Result<(), AdminError> {
+        let used = self.bytes_of_device(member);
+        let is_quiet = self.copy_is_quiet() && self.io.seconds_have_ended();
+        if self.is_replacing() || self.resizing.is_some() || !is_quiet {
+            return Err(self.refuse_copy(&LifecycleError::Busy));
+        }
+        if self.engine.mirror_state().is_some() || member >= self.io.cache().ids.len() {
+            return Err(self.refuse_copy(&"it is mirrored, or has no such device"));
+        }
+        if self.engine.is_fenced() || self.engine.runs_without_cache() {
+            return Err(self.refuse_copy(&LifecycleError::Fenced));
+        }
+        if device.size_bytes() < used {
+            return Err(self.refuse_copy(&"the new device is too small"));
+        }
+        let buffer = self.reactor.pool_mut().alloc(CHUNK_BYTES as usize);
+        let Some(buffer) = buffer else { return Err(self.refuse_copy(&"no memory; try again")) };
+        let id = self.reactor.add_device(device);
+        self.reactor.prefer_device(id);
+        self.reactor.set_device_end(id, used);
+        let copy = DeviceCopy::new(used);
+        self.io.begin_copying(Copying { member, device: id, copy, failure: None });
+        self.replacing.buffer = Some(buffer);
+        self.replacing.due = None;
+        Ok(())
+    }
+
+    /// How far the copy is; nothing if there is none.
+    pub fn copy_progress(&self) -> Option<CopyProgress> {
+        if let Some(why) = &self.replacing.ended {
+            return Some(CopyProgress::Ended(why.clone()));
+        }
+        let copying = self.io.copying()?;
+        Some(match copying.failure {
+            Some(failure) => CopyProgress::Ended(self.new_failed(copying.device, failure)),
+            None if copying.copy.is_whole() => CopyProgress::Whole,
+            None => CopyProgress::Left(copying.copy.left_bytes()),
+        })
+    }
+
+    /// The configuration is about to name the new device: from now on what fails on it has failed
+    /// for the cache.
+    ///
+    /// # Errors
+    /// It has not everything, or has failed.
+    pub fn copy_counts(&mut self) -> Result<(), AdminError> {
+        let why = match self.copy_progress() {
+            Some(CopyProgress::Whole) if !self.stopping => {
+                self.io.copy_counts();
+                return Ok(());
+            }
+            Some(CopyProgress::Ended(why)) => why,
+            _ => "the new device has not everything".into(),
+        };
+        Err(self.refuse_copy(&why))
+    }
+
+    /// The configuration names the new device: it takes the place of the old one. The promise gives
+    /// the old one.
+    ///
+    /// # Errors
+    /// Something has failed on the new one meanwhile. Both have everything that was acknowledged.
+    pub fn take_over(&mut self) -> Result<Promise<Device>, AdminError> {
+        if let Some(CopyProgress::Ended(why)) = self.copy_progress() {
+            return Err(self.refuse_copy(&why));
+        }
+        Ok(self.end_copy(true))
+    }
+
+    /// Everything stays as it was. The promise gives the new device.
+    pub fn give_copy_up(&mut self) -> Promise<Device> {
+        self.end_copy(false)
+    }
+
+    fn end_copy(&mut self, takes_over: bool) -> Promise<Device> {
+        let (done, promise) = Promise::pair();
+        self.replacing.ended = None;
+        let old = self.io.copying().and_then(|copying| self.io.cache().ids.get(copying.member).copied());
+        let Some(copying) = self.io.end_copying(takes_over) else { return promise };
+        let leaves = if takes_over { old.unwrap_or(copying.device) } else { copying.device };
+        self.close_when_idle(leaves, Some(done));
+        self.free_copy_buffer();
+        self.note_cache_ends();
+        self.resized += 1; // who has looked at the last device must look again
+        promise
+    }
+
+    /// Paths of the old device and of the new one.
+    pub fn copied_devices(&self) -> Option<[PathBuf; 2]> {
+        let copying = self.io.copying()?;
+        let old = *self.io.cache().ids.get(copying.member)?;
+        let path = |id| self.reactor.device(id).map(|device| device.path().to_owned());
+        Some([path(old)?, path(copying.device)?])
+    }
+
+    fn new_failed(&self, device: DeviceId, failure: IoFailure) -> String {
+        let path = self.reactor.device(device).map(|device| device.path().display().to_string());
+        format!("the new device {} failed: {failure}", path.unwrap_or_default())
+    }
+
+    /// The copy ends here, and what it was for is told to who watches it. The new device stays open
+    /// for them.
+    fn copy_fails(&mut self, why: String) {
+        self.replacing.ended.get_or_insert(why);
+    }
+
+    fn free_copy_buffer(&mut self) {
+        if self.replacing.doing == Doing::Nothing
+            && let Some(buffer) = self.replacing.buffer.take()
+        {
+            self.reactor.pool_mut().free(buffer);
+        }
+    }
+
+    /// Nothing of a copy is under way, and every device that left was handed over.
+    pub(super) fn copy_is_quiet(&self) -> bool {
+        self.replacing.doing == Doing::Nothing
+    }
+
+    /// A device is used no more: as soon as nothing is under way on it, it is handed over, or
+    /// closed.
+    pub(super) fn close_when_idle(&mut self, id: DeviceId, done: Option<PromiseSender<Device>>) {
+        self.replacing.leaving.push((id, done));
+    }
+
+    /// Goes on with the copy when it is time, and hands over devices that are used no more; returns
+    /// how long the loop may sleep because of that.
+    pub(super) fn look_after_copy(&mut self) -> Option<Duration> {
+        let mut waiting = None;
+        for (id, done) in std::mem::take(&mut self.replacing.leaving) {
+            match self.reactor.remove_device(id) {
+                Some(device) => match done {
+                    Some(done) => done.try_send(device).unwrap_or_else(crate::time_limit::let_go),
+                    None => crate::time_limit::let_go(device),
+                },
+                None => {
+                    self.replacing.leaving.push((id, done));
+                    waiting = Some(LOOK);
+                }
+            }
+        }
+        let Some(copying) = self.io.copying() else { return waiting };
+        if self.replacing.ended.is_some() || self.replacing.doing != Doing::Nothing {
+            return waiting;
+        }
+        if let Some(failure) = copying.failure.filter(|_| !self.io.does_copy_count()) {
+            let why = self.new_failed(copying.device, failure);
+            self.copy_fails(why);
+        } else if self.engine.is_fenced() || self.engine.runs_without_cache() {
+            self.copy_fails("the cache failed meanwhile".into());
+        } else if self.stopping {
+            self.copy_fails("the daemon was stopped; start it again and repeat".into());
+        } else if !copying.copy.is_whole() {
+            let now = Instant::now();
+            match self.replacing.due.and_then(|due| due.checked_duration_since(now)) {
+                Some(left) if !left.is_zero() => {
+                    return Some(waiting.map_or(left, |look: Duration| look.min(left)));
+                }
+                _ => self.begin_copy_step(now),
+            }
+        }
+        waiting
+    }
+
+    fn begin_copy_step(&mut self, now: Instant) {
+        let (Some(step), Some(copying)) = (self.io.next_copy_step(), self.io.copying()) else { return };
+        let (old, new) = (self.io.cache().ids[copying.member], copying.device);
+        match step {
+            Step::Copy { from, len } => {
+                let Some(span) = self.copy_span(len) else { return };
+                let since = self.replacing.due.unwrap_or(now).max(now);
+                self.replacing.due = Some(since + Duration::from_nanos(len * 1_000_000_000 / BYTES_PER_S));
+                self.replacing.doing = Doing::Reading { from, len };
+                self.reactor.submit(TOKEN, Op::Read { device: old, offset: from, spans: &[span] });
+            }
+            Step::Flush => {
+                self.replacing.doing = Doing::Flushing;
+                self.reactor.submit(TOKEN, Op::Flush { device: new });
+            }
+        }
+    }
+
+    fn copy_span(&self, len: u64) -> Option<Span> {
+        self.replacing.buffer.map(|buffer| Span::new(buffer, 0, len as u32))
+    }
+
+    /// A step of the copy has ended.
+    pub(super) fn copy_completed(&mut self, result: Result<u32, IoFailure>) {
+        let doing = std::mem::take(&mut self.replacing.doing);
+        let Some(copying) = self.io.copying_mut().filter(|_| self.replacing.ended.is_none()) else {
+            return self.free_copy_buffer();
+        };
+        let new = copying.device;
+        match (doing, result) {
+            (Doing::Reading { from, .. }, Err(failure)) => {
+                let path = self.copied_devices().map(|[old, _]| old.display().to_string());
+                self.copy_fails(format!(
+                    "{} cannot be read at byte {from}: {failure}; what only it has stays there. `forebay pool scrub` says what \
+                     is damaged; when every volume is drained (`forebay volume detach`) the pool can be made anew",
+                    path.unwrap_or_default()
+                ));
+            }
+            (_, Err(failure)) => {
+                let why = self.new_failed(new, failure);
+                self.copy_fails(why);
+            }
+            (Doing::Reading { from, len }, Ok(_)) => {
+                let Some(span) = self.copy_span(len) else { return };
+                self.replacing.doing = Doing::Writing;
+                self.reactor.submit(TOKEN, Op::Write { device: new, offset: from, spans: &[span] });
+            }
+            (Doing::Writing, Ok(_)) => copying.copy.chunk_written(),
+            (Doing::Flushing, Ok(_)) => copying.copy.flushed(),
+            (Doing::Nothing, Ok(_)) => {}
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Devices that hold a copy of a part of a cache and must not be taken for it: the old one of a
+//! pair of which the new one took over, or the new one if it did not.
+//!
+//! `STATE_DIR/replaced/POOL.json` lists such pairs from before the first byte is written to the new
+//! device until the one that does not count was erased. Which one counts is said by the
+//! configuration alone: it is changed in one step, when both have everything. So whatever is
+//! killed when, the next start knows which one to erase.
+//!
+//! - Nothing is erased that does not say itself that it is of this cache.
+//! - Nothing is erased that the configuration names, but the new device of a pair whose old one it
+//!   names too, and that has not taken over: the last device of a pool, which is to take the place
+//!   of another one.
+//! - A device that is not there stays on the list: it may come back. One that joins a pool again is
+//!   taken off it before.
+
+use crate::cache_device::{device_error, is_same};
+use crate::durable;
+use crate::error::RunError;
+use crate::loss_record::hex;
+use crate::may_wait::MayWait;
+use forebay_config::CacheSpec;
+use forebay_format::superblock::being_made;
+use forebay_format::{BLOCK_BYTES, CacheUuid};
+use forebay_io::{Device, DeviceError, DeviceOptions};
+use forebay_offline::device::{BLANK_BYTES, Found, look, superblocks, wait_for};
+use forebay_offline::members::read_copies;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const FOLDER: &str = "replaced";
+const VERSION: u32 = 1;
+
+/// A device that is to take the place of another one, or has.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pair {
+    cache_uuid: String,
+    old: PathBuf,
+    new: PathBuf,
+    /// The configuration has named the new one.
+    took_over: bool,
+}
+
+impl Pair {
+    /// Of one cache.
+    #[must_use]
+    pub fn new(cache: CacheUuid, old: &Path, new: &Path) -> Self {
+        Self { cache_uuid: hex(&cache.0), old: old.to_owned(), new: new.to_owned(), took_over: false }
+    }
+
+    fn is_of(&self, other: &Self) -> bool {
+        self.cache_uuid == other.cache_uuid
+            && is_place(&self.old, &other.old)
+            && is_place(&self.new, &other.new)
+    }
+
+    /// The device that does not count.
+    fn leaves(&self) -> &Path {
+        if self.took_over { &self.old } else { &self.new }
+    }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pairs {
+    version: u32,
+    pairs: Vec<Pair>,
+}
+
+fn path_of(state_dir: &Path, pool: &str) -> PathBuf {
+    state_dir.join(FOLDER).join(format!("{pool}.json"))
+}
+
+fn read(state_dir: &Path, pool: &str) -> Result<Vec<Pair>, RunError> {
+    let path = path_of(state_dir, pool);
+    let failed = |why: &dyn std::fmt::Display| {
+        RunError::failed(
+            format!("cannot read {}, which tells which cache devices were replaced: {why}", path.display()),
+            "restore it from a backup; or, if no cache device was being replaced, remove the file",
+        )
+    };
+    let bytes = match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(|error| failed(&error))?,
+    };
+    let read: Pairs = serde_json::from_slice(&bytes).map_err(|error| failed(&error))?;
+    if read.version == VERSION { Ok(read.pairs) } else { Err(failed(&"it is of another version")) }
+}
+
+fn write(may_wait: &MayWait, state_dir: &Path, pool: &str, pairs: Vec<Pair>) -> Result<(), RunError> {
+    let path = path_of(state_dir, pool);
+    let written = match pairs.is_empty() {
+        true => durable::remove(may_wait, state_dir, &path),
+        false => durable::replace_json(may_wait, state_dir, &path, &Pairs { version: VERSION, pairs }),
+    };
+    written.map_err(|error| {
+        RunError::failed(
+            format!(
+                "cannot write {}, which tells which cache devices were replaced: {error}",
+                path.display()
+            ),
+            "make room in state_dir, or give the daemon the right to write there; then try again",
+        )
+    })
+}
+
+/// Lists a pair, durably, before anything is copied.
+///
+/// # Errors
+/// The list cannot be read or written.
+pub fn add(may_wait: &MayWait, state_dir: &Path, pool: &str, pair: &Pair) -> Result<(), RunError> {
+    let mut pairs = read(state_dir, pool)?;
+    pairs.retain(|other| !other.is_of(pair));
+    pairs.push(pair.clone());
+    write(may_wait, state_dir, pool, pairs)
+}
+
+/// The configuration names the new device of a pair.
+///
+/// # Errors
+/// The list cannot be read or written; the next start knows it from the configuration.
+pub fn took_over(may_wait: &MayWait, state_dir: &Path, pool: &str, pair: &Pair) -> Result<(), RunError> {
+    add(may_wait, state_dir, pool, &Pair { took_over: true, ..pair.clone() })
+}
+
+/// The device of a pair that does not count was erased.
+///
+/// # Errors
+/// The list cannot be read or written.
+pub fn remove(may_wait: &MayWait, state_dir: &Path, pool: &str, pair: &Pair) -> Result<(), RunError> {
+    let mut pairs = read(state_dir, pool)?;
+    pairs.retain(|other| !other.is_of(pair));
+    write(may_wait, state_dir, pool, pairs)
+}
+
+/// A device is about to join the pool: nobody may erase it any more.
+///
+/// # Errors
+/// The list cannot be read or written.
+pub fn forget(may_wait: &MayWait, state_dir: &Path, pool: &str, path: &Path) -> Result<(), RunError> {
+    let before = read(state_dir, pool)?;
+    let mut pairs = before.clone();
+    pairs.retain(|pair| !is_place(pair.leaves(), path));
+    if pairs == before { Ok(()) } else { write(may_wait, state_dir, pool, pairs) }
+}
+
+fn is_place(a: &Path, b: &Path) -> bool {
+    a == b || is_same(a, b)
+}
+
+/// Before a pool is opened on these devices: erases what was left over when its daemon was killed
+/// in the middle of a replacement, or could not be erased then. Gives a line for each.
+///
+/// # Errors
+/// The configuration names a new device that has not everything, or the list cannot be read.
+pub fn settle(
+    may_wait: &MayWait,
+    state_dir: &Path,
+    pool: &str,
+    specs: &[CacheSpec],
+) -> Result<Vec<String>, RunError> {
+    let pairs = read(state_dir, pool)?;
+    if pairs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let is_named = |path: &Path| specs.iter().any(|spec| is_place(&spec.path, path));
+    let (mut left, mut notes) = (Vec::new(), Vec::new());
+    for mut pair in pairs.iter().cloned() {
+        let (old, new) = (is_named(&pair.old), is_named(&pair.new));
+        if !pair.took_over && !old && new && is_begun(&pair.new) {
+            return Err(RunError::failed(
+                format!(
+                    "{} was to take the place of {}, and has not everything of it",
+                    pair.new.display(),
+                    pair.old.display()
+                ),
+                format!("put {} back into the devices of pool {pool}", pair.old.display()),
+            ));
+        }
+        pair.took_over |= !old && new;
+        if pair.took_over && old {
+            continue; // it has come back into the pool
+        }
+        let (leaves, filling, took_over) = (pair.leaves(), !pair.took_over, pair.took_over);
+        let knows = took_over || old;
+        if !knows {
+            left.push(pair); // both have other names by now, or none
+            continue;
+        }
+        if !leaves.exists() {
+            left.push(pair);
+            continue;
+        }
+        let why = if took_over { "was replaced" } else { "was to replace another device, and has not" };
+        match erase_at(may_wait, leaves, &pair.cache_uuid, filling) {
+            Ok(true) => notes.push(format!("{} {why}: it is erased", leaves.display())),
+            Ok(false) => {} // it is something else by now
+            Err(error) => {
+                notes.push(format!("{} {why}, and cannot be erased: {error}", leaves.display()));
+                left.push(pair.clone());
+            }
+        }
+    }
+    if left != pairs {
+        write(may_wait, state_dir, pool, left)?;
+    }
+    Ok(notes)
+}
+
+fn is_begun(path: &Path) -> bool {
+    let options = DeviceOptions { read_only: true, lock: false, ..DeviceOptions::default() };
+    Device::open_cache(path, options).is_ok_and(|device| matches!(look(&device), Found::Begun))
+}
+
+fn erase_at(may_wait: &MayWait, path: &Path, cache: &str, filling: bool) -> Result<bool, RunError> {
+    let opened = wait_for(|| Device::open_cache(path, DeviceOptions::default())).map_err(device_error)?;
+    erase(may_wait, &opened, cache, filling).map_err(device_error)
+}
+
+/// Has a device of a cache that nobody has open any more forget that it is one; true if it was. One
+/// that was being filled says so afterwards, so that it can be taken again without a question.
+///
+/// # Errors
+/// It cannot be written.
+fn erase(_: &MayWait, device: &Device, cache: &str, filling: bool) -> Result<bool, DeviceError> {
+    let of_superblock = superblocks(device).into_iter().flatten().any(|found| hex(&found.uuid.0) == cache);
+    let of_member = read_copies(device).into_iter().flatten().any(|found| hex(&found.uuid.0) == cache);
+    if !of_superblock && !of_member {
+        return Ok(false);
+    }
+    let mut bytes = vec![0; BLANK_BYTES];
+    if filling {
+        // Behind the head lies what was copied: nobody looks there as long as the head says so.
+        bytes.truncate(crate::device_copy::HEAD_BYTES as usize);
+        let mark = being_made();
+        bytes[..mark.len().min(BLOCK_BYTES)].copy_from_slice(&mark);
+    }
+    device.write_at(0, &bytes)?;
+    device.flush()?;
+    Ok(true)
+}
+
+/// As [`settle`], of one device of a pair that has just left its pool.
+///
+/// # Errors
+/// It cannot be written; the list has it still, and the next start tries again.
+pub fn erase_left(may_wait: &MayWait, device: &Device, pair: &Pair, filling: bool) -> Result<(), RunError> {
+    erase(may_wait, device, &pair.cache_uuid, filling).map(drop).map_err(device_error)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::cache_device::begin_on;
+    use forebay_format::member::{HEADER_BLOCKS, MemberHeader};
+
+    const CACHE: CacheUuid = CacheUuid([7; 16]);
+
+    fn file(folder: &Path, name: &str) -> PathBuf {
+        let path = folder.join(name);
+        fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        path
+    }
+
+    fn open(path: &Path) -> Device {
+        Device::open_cache(path, DeviceOptions { direct: false, ..Default::default() }).unwrap()
+    }
+
+    fn member(path: &Path, cache: CacheUuid) {
+        let header = MemberHeader { uuid: cache, index: 1, tag: 5, first_block: 4096, blocks: 64 };
+        for block in HEADER_BLOCKS {
+            open(path).write_at(block * BLOCK_BYTES as u64, &header.encode()).unwrap();
+        }
+    }
+
+    fn has_header(path: &Path) -> bool {
+        read_copies(&open(path)).iter().any(Result::is_ok)
+    }
+
+    #[test]
+    fn the_configuration_says_which_of_a_pair_is_erased() {
+        let folder = tempfile::tempdir().unwrap();
+        let (may_wait, dir) = (MayWait::here(), folder.path());
+        let (old, new, state) = (file(dir, "old"), file(dir, "new"), dir.join("state"));
+        let pair = Pair::new(CACHE, &old, &new);
+        let specs = |path: &Path| [CacheSpec { path: path.to_owned(), size_bytes: None }];
+        let set_up = || {
+            member(&old, CACHE);
+            member(&new, CACHE);
+            add(&may_wait, &state, "p", &pair).unwrap();
+        };
+        set_up();
+        let notes = settle(&may_wait, &state, "p", &specs(&old)).unwrap();
+        assert!(notes.len() == 1 && notes[0].contains("new was to replace"), "{notes:?}");
+        assert!(has_header(&old) && is_begun(&new), "the new one can be taken again");
+        assert!(!path_of(&state, "p").exists());
+
+        set_up();
+        let notes = settle(&may_wait, &state, "p", &specs(&new)).unwrap();
+        assert!(notes.len() == 1 && notes[0].contains("old was replaced"), "{notes:?}");
+        assert!(!has_header(&old) && has_header(&new));
+        assert!(matches!(look(&open(&old)), Found::Blank));
+
+        set_up();
+        let both = [specs(&old), specs(&new)].concat();
+        settle(&may_wait, &state, "p", &both).unwrap();
+        assert!(has_header(&old) && is_begun(&new), "the old one is named: nothing took over");
+
+        // It took over, and the old one is in the pool again.
+        set_up();
+        took_over(&may_wait, &state, "p", &pair).unwrap();
+        assert_eq!(settle(&may_wait, &state, "p", &both).unwrap(), [""; 0]);
+        assert!(has_header(&old) && has_header(&new) && !path_of(&state, "p").exists());
+
+        // What joins is taken off the list, whatever it was there for.
+        set_up();
+        forget(&may_wait, &state, "p", &old).unwrap();
+        assert!(path_of(&state, "p").exists(), "the new one is still to be erased");
+        forget(&may_wait, &state, "p", &new).unwrap();
+        assert!(!path_of(&state, "p").exists());
+
+        // Neither is named: nobody knows which one counts.
+        set_up();
+        let other = specs(&file(dir, "other"));
+        assert_eq!(settle(&may_wait, &state, "p", &other).unwrap(), [""; 0]);
+        assert!(has_header(&old) && has_header(&new) && path_of(&state, "p").exists());
+    }
+
+    #[test]
+    fn nothing_else_is_erased_and_what_is_not_there_stays_on_the_list() {
+        let folder = tempfile::tempdir().unwrap();
+        let (may_wait, dir) = (MayWait::here(), folder.path());
+        let (old, new, state) = (file(dir, "old"), file(dir, "new"), dir.join("state"));
+        let pair = Pair::new(CACHE, &old, &new);
+        let specs = [CacheSpec { path: new.clone(), size_bytes: None }];
+        member(&new, CACHE);
+        add(&may_wait, &state, "p", &pair).unwrap();
+        fs::remove_file(&old).unwrap();
+        assert_eq!(settle(&may_wait, &state, "p", &specs).unwrap(), [""; 0]);
+        assert!(path_of(&state, "p").exists());
+        // Another cache has the name by now.
+        file(dir, "old");
+        member(&old, CacheUuid([8; 16]));
+        assert_eq!(settle(&may_wait, &state, "p", &specs).unwrap(), [""; 0]);
+        assert!(has_header(&old) && !path_of(&state, "p").exists());
+        // The new one is named, and was never filled: the old one is what there is.
+        member(&old, CACHE);
+        open(&new).write_at(0, &vec![0; BLANK_BYTES]).unwrap();
+        begin_on(&may_wait, &open(&new)).unwrap();
+        add(&may_wait, &state, "p", &pair).unwrap();
+        let refused = settle(&may_wait, &state, "p", &specs).unwrap_err().to_string();
+        assert!(refused.contains("new was to take the place of") && has_header(&old), "{refused}");
+        fs::write(path_of(&state, "p"), "{}").unwrap();
+        assert!(settle(&may_wait, &state, "p", &specs).unwrap_err().to_string().contains("cannot read"));
+    }
+}
