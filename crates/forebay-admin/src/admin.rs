@@ -15,8 +15,8 @@ use crate::info::{
     VolumeInfo,
 };
 use crate::request::{
-    DetachHow, GrowRequest, OpenHow, PoolRequest, ReplaceRequest, RuleRequest, ScrubRequest, SettingsRequest,
-    ShrinkRequest, VolumeRequest,
+    DetachHow, GrowRequest, MetricsForm, OpenHow, PoolRequest, ReplaceRequest, RuleRequest, ScrubRequest,
+    SettingsRequest, ShrinkRequest, VolumeRequest,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -108,7 +108,7 @@ pub trait Admin: Send + Sync + 'static {
     /// Statistics of a volume under FlashCache's names.
     fn flashcache(&self, volume: &str) -> Result<String, AdminError>;
     /// Statistics for Prometheus.
-    fn metrics(&self) -> Result<String, AdminError>;
+    fn metrics(&self, form: MetricsForm) -> Result<String, AdminError>;
 
     /// Reads the configuration file again and does what has changed in it.
     fn reload(&self) -> Result<ReloadDone, AdminError>;

@@ -151,11 +151,6 @@ impl Service {
     pub(super) fn flashcache_text(&self, volume: &str) -> Result<String, AdminError> {
         Ok(format::flashcache::text(&self.report(volume)?.counters))
     }
-
-    pub(super) fn prometheus_text(&self) -> Result<String, AdminError> {
-        let reports = self.snapshots()?.into_iter().map(Snapshot::report).collect();
-        format::prometheus(reports).map_err(|error| AdminError::new(ErrorKind::Failed, error, ""))
-    }
 }
 
 /// The volume is configured, but its pool does not have it just now.

@@ -208,7 +208,6 @@ impl Pool {
                 connections: u64::from(self.server.connections()),
                 io_engine: self.io_engine(),
                 rss_bytes: crate::meter::resident_bytes(),
-                absent_dirty_bytes: Some(self.absent().iter().map(|volume| volume.dirty_blocks * 4096).sum()),
                 members: self.mirrored().map(|mirror| [0, 1].map(|member| mirror.state_of(member))),
                 ..About::default()
             },
@@ -235,7 +234,6 @@ impl Pool {
             rss_bytes: crate::meter::resident_bytes(),
             limited_by: self.engine.destage_report(id).map(|report| report.limited_by.words()),
             members: None,
-            absent_dirty_bytes: None,
         };
         let served = self.served_mut(id)?;
         Some(Snapshot {
