@@ -11,8 +11,8 @@
 
 use crate::error::{AdminError, ErrorKind};
 use crate::info::{
-    AdviceInfo, DaemonInfo, JobInfo, LossInfo, PoolInfo, ReloadDone, SettingInfo, SettingsDone, UpgradeBegun,
-    VolumeInfo,
+    AdviceInfo, DaemonInfo, JobInfo, LossInfo, PoolInfo, RatesOfAll, ReloadDone, SettingInfo, SettingsDone,
+    UpgradeBegun, VolumeInfo,
 };
 use crate::request::{
     DetachHow, GrowRequest, MetricsForm, OpenHow, PoolRequest, ReplaceRequest, RuleRequest, ScrubRequest,
@@ -105,6 +105,8 @@ pub trait Admin: Send + Sync + 'static {
 
     /// Statistics as JSON: of one volume, or of everything.
     fn stats(&self, volume: Option<&str>) -> Result<serde_json::Value, AdminError>;
+    /// Rates of everything that is open, in the last seconds: little work, for who looks often.
+    fn rates(&self) -> Result<RatesOfAll, AdminError>;
     /// Statistics of a volume under FlashCache's names.
     fn flashcache(&self, volume: &str) -> Result<String, AdminError>;
     /// Statistics for Prometheus.

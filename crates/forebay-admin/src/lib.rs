@@ -21,8 +21,9 @@ mod request;
 pub use admin::{Admin, Target};
 pub use error::{AdminError, ErrorKind};
 pub use info::{
-    AdviceInfo, AdviceSize, DaemonInfo, DeviceInfo, FileInfo, JobInfo, LossInfo, PoolInfo, RecordedInfo,
-    ReloadDone, SettingInfo, SettingsDone, UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeState,
+    AdviceInfo, AdviceSize, DaemonInfo, DeviceInfo, FileInfo, JobInfo, LossInfo, PoolInfo, RatesInfo,
+    RatesOfAll, RecordedInfo, ReloadDone, SettingInfo, SettingsDone, UpgradeBegun, UpgradeInfo, VolumeInfo,
+    VolumeState,
 };
 pub use request::{
     DetachHow, DeviceRequest, GrowRequest, Leaving, MetricsForm, OpenHow, PoolRequest, ReplaceRequest,

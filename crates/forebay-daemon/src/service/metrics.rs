@@ -1,8 +1,8 @@
 //! What Prometheus is told: the statistics of pools and volumes, how these stand, which alarms are
 //! active, and what the process uses.
 //!
-//! Words (a state, a mode, a limit) are labels of a series with the value 1. Only the one that holds
-//! is told: the series of another one ends with the scrape in which it no longer holds.
+//! Words (a state, a mode, a limit) are labels of a series with the value 1. Only the one that
+//! holds is told: the series of another one ends with the scrape in which it no longer holds.
 
 use super::Service;
 use forebay_admin::events::Severity;

@@ -37,9 +37,9 @@ use forebay_admin::events::{AlarmKey, EventKind, Hub};
 use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use forebay_admin::{
     Admin, AdminError, AdviceInfo, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo,
-    MetricsForm, OpenHow, PoolInfo, PoolRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest,
-    SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target, UpgradeBegun, UpgradeInfo, VolumeInfo,
-    VolumeRequest,
+    MetricsForm, OpenHow, PoolInfo, PoolRequest, RatesOfAll, ReloadDone, ReplaceRequest, RuleRequest,
+    ScrubRequest, SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target, UpgradeBegun,
+    UpgradeInfo, VolumeInfo, VolumeRequest,
 };
 use forebay_config::rules::RuleSet;
 use forebay_config::{Config, ConfigFile, VolumeConfig};
@@ -345,6 +345,10 @@ impl Admin for Service {
 
     fn stats(&self, volume: Option<&str>) -> Result<serde_json::Value, AdminError> {
         self.statistics(volume)
+    }
+
+    fn rates(&self) -> Result<RatesOfAll, AdminError> {
+        self.rates_of_all()
     }
 
     fn flashcache(&self, volume: &str) -> Result<String, AdminError> {

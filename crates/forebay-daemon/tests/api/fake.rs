@@ -530,6 +530,15 @@ impl Admin for Fake {
         }
     }
 
+    fn rates(&self) -> Result<RatesOfAll, AdminError> {
+        let rates = RatesInfo { reads_per_s: Some(4.0), ..RatesInfo::default() };
+        let names = self.lock().volumes.keys().cloned().collect::<Vec<_>>();
+        Ok(RatesOfAll {
+            volumes: names.into_iter().map(|name| (name, rates.clone())).collect(),
+            ..RatesOfAll::default()
+        })
+    }
+
     fn flashcache(&self, volume: &str) -> Result<String, AdminError> {
         self.lock().volume(volume).map(|_| "reads=4 writes=0\n".into())
     }

@@ -3,7 +3,7 @@
 use super::{Lost, Pool, Served};
 use crate::engine_io::Timed;
 use crate::loss_record::LossRecord;
-use crate::meter::{About, Counters, DirtyAge, MemberState, Snapshot, TimedPath};
+use crate::meter::{About, Counters, DirtyAge, History, MemberState, Rates, Snapshot, TimedPath, Window};
 use forebay_admin::{FileInfo, VolumeState};
 use forebay_core::{
     DestageReport, Device, Engine, MirrorState, MissRatioCurve, Nanos, VolumeSettings, VolumeStats,
@@ -185,6 +185,30 @@ impl Pool {
             all.extend(self.volume_statistics(VolumeId(at as u16), now));
         }
         all
+    }
+
+    /// What each volume did in the last ten seconds, and before them the pool itself under an empty
+    /// name: without latencies by path, so it is little work.
+    pub fn rates(&mut self) -> Vec<(String, Counters, Rates)> {
+        let now = self.io.now();
+        let last = |history: &mut History, counters: &Counters| {
+            history.rates(now, counters)[Window::TenSeconds as usize]
+        };
+        let counters = self.pool_counters();
+        let mut all = vec![(String::new(), counters, last(&mut self.history, &counters))];
+        for (at, served) in self.volumes.iter_mut().enumerate() {
+            let (Some(served), Some(stats)) = (served, self.engine.volume_stats(VolumeId(at as u16))) else {
+                continue;
+            };
+            let counters = Counters::of_volume(&stats, &self.engine.stats());
+            all.push((served.spec.name.clone(), counters, last(&mut served.history, &counters)));
+        }
+        all
+    }
+
+    /// Time since it was opened.
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
     }
 
     /// What caches of other sizes would have missed, of a volume or of the whole pool, in this hour
