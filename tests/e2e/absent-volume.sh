@@ -36,7 +36,7 @@ shown() {
     ask alarms --json
     says '"volume.absent"'
     curl -s --unix-socket "$ADMIN" http://forebay/metrics >"$T/ask.out"
-    says 'forebay_absent_dirty_bytes{pool="fast"} 2097152'
+    says 'forebay_absent_dirty_bytes{pool="fast",volume="old"} 2097152'
 }
 shown
 

@@ -11,12 +11,12 @@
 
 use crate::error::{AdminError, ErrorKind};
 use crate::info::{
-    AdviceInfo, DaemonInfo, JobInfo, LossInfo, PoolInfo, ReloadDone, SettingInfo, SettingsDone, UpgradeBegun,
-    VolumeInfo,
+    AdviceInfo, DaemonInfo, JobInfo, LossInfo, PoolInfo, RatesOfAll, ReloadDone, SettingInfo, SettingsDone,
+    UpgradeBegun, VolumeInfo,
 };
 use crate::request::{
-    DetachHow, GrowRequest, OpenHow, PoolRequest, ReplaceRequest, RuleRequest, ScrubRequest, SettingsRequest,
-    ShrinkRequest, VolumeRequest,
+    DetachHow, GrowRequest, MetricsForm, OpenHow, PoolRequest, ReplaceRequest, RuleRequest, ScrubRequest,
+    SettingsRequest, ShrinkRequest, VolumeRequest,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -105,10 +105,12 @@ pub trait Admin: Send + Sync + 'static {
 
     /// Statistics as JSON: of one volume, or of everything.
     fn stats(&self, volume: Option<&str>) -> Result<serde_json::Value, AdminError>;
+    /// Rates of everything that is open, in the last seconds: little work, for who looks often.
+    fn rates(&self) -> Result<RatesOfAll, AdminError>;
     /// Statistics of a volume under FlashCache's names.
     fn flashcache(&self, volume: &str) -> Result<String, AdminError>;
     /// Statistics for Prometheus.
-    fn metrics(&self) -> Result<String, AdminError>;
+    fn metrics(&self, form: MetricsForm) -> Result<String, AdminError>;
 
     /// Reads the configuration file again and does what has changed in it.
     fn reload(&self) -> Result<ReloadDone, AdminError>;

@@ -302,6 +302,53 @@ pub struct AdviceSize {
     pub read_mean_us: Option<f64>,
 }
 
+/// What a pool or a volume did in the last ten seconds. What is not known, such as an average of
+/// nothing, is null.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct RatesInfo {
+    /// Time since the pool was opened, in seconds.
+    pub uptime_s: u64,
+    /// Read requests in a second.
+    pub reads_per_s: Option<f64>,
+    /// Write requests in a second.
+    pub writes_per_s: Option<f64>,
+    /// Bytes read by clients in a second.
+    pub read_bytes_per_s: Option<f64>,
+    /// Bytes written by clients in a second.
+    pub written_bytes_per_s: Option<f64>,
+    /// Blocks in a second that reads looked for and found.
+    pub read_hit_blocks_per_s: Option<f64>,
+    /// Blocks in a second that reads looked for and did not find.
+    pub read_miss_blocks_per_s: Option<f64>,
+    /// Share of the blocks looked for that was found, 0 to 1.
+    pub read_hit_ratio: Option<f64>,
+    /// Mean time of a read, in microseconds.
+    pub read_latency_mean_us: Option<f64>,
+    /// Mean time of a write, in microseconds.
+    pub write_latency_mean_us: Option<f64>,
+    /// Bytes in a second that became dirty.
+    pub dirtied_bytes_per_s: Option<f64>,
+    /// Bytes written back in a second.
+    pub destaged_bytes_per_s: Option<f64>,
+    /// Writes in a second that had to wait because too much was dirty.
+    pub throttled_writes_per_s: Option<f64>,
+    /// Of a pool: bytes written to its cache devices in a second, metadata included.
+    pub flash_written_bytes_per_s: Option<f64>,
+    /// Of a pool: the same since it was opened.
+    pub flash_written_bytes: Option<u64>,
+    /// Of a pool: share of its capacity that may be dirty, in percent.
+    pub dirty_limit_pct: Option<u32>,
+}
+
+/// Rates of everything that is open, by name.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct RatesOfAll {
+    /// Of pools.
+    pub pools: BTreeMap<String, RatesInfo>,
+    /// Of volumes that are attached.
+    pub volumes: BTreeMap<String, RatesInfo>,
+}
+
 /// One tunable as it is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SettingInfo {

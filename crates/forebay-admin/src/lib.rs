@@ -21,10 +21,11 @@ mod request;
 pub use admin::{Admin, Target};
 pub use error::{AdminError, ErrorKind};
 pub use info::{
-    AdviceInfo, AdviceSize, DaemonInfo, DeviceInfo, FileInfo, JobInfo, LossInfo, PoolInfo, RecordedInfo,
-    ReloadDone, SettingInfo, SettingsDone, UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeState,
+    AdviceInfo, AdviceSize, DaemonInfo, DeviceInfo, FileInfo, JobInfo, LossInfo, PoolInfo, RatesInfo,
+    RatesOfAll, RecordedInfo, ReloadDone, SettingInfo, SettingsDone, UpgradeBegun, UpgradeInfo, VolumeInfo,
+    VolumeState,
 };
 pub use request::{
-    DetachHow, DeviceRequest, GrowRequest, Leaving, OpenHow, PoolRequest, ReplaceRequest, RuleRequest,
-    ScrubRequest, SettingsRequest, ShrinkRequest, VolumeRequest,
+    DetachHow, DeviceRequest, GrowRequest, Leaving, MetricsForm, OpenHow, PoolRequest, ReplaceRequest,
+    RuleRequest, ScrubRequest, SettingsRequest, ShrinkRequest, VolumeRequest,
 };

@@ -10,6 +10,16 @@ fn is_false(value: &bool) -> bool {
     !*value
 }
 
+/// In which text metrics are wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MetricsForm {
+    /// Prometheus' own text format, version 0.0.4: what everything reads.
+    #[default]
+    Text,
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+}
+
 /// Another device in place of a sound one, a new cache for a pool whose cache has failed, or a new
 /// device for a mirrored one.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]

@@ -3,9 +3,9 @@
 //! `docs/operate/api.md`.
 //!
 //! Files: `server` (connections and their limits), `access` and `tls` (who may come in over TCP),
-//! `write_timeout` (connections whose peer takes nothing), `extract` (checks of what comes in),
-//! `calls` (calls that block), `routes` (a handler for each path), `openapi` (their description),
-//! `problem` (the form of an error).
+//! `browser` (pages of others), `write_timeout` (connections whose peer takes nothing), `extract`
+//! (checks of what comes in), `calls` (calls that block), `routes` (a handler for each path),
+//! `openapi` (their description), `ui` (the dashboard), `problem` (the form of an error).
 //!
 //! Invariants
 //! - It has a thread and an event loop of its own, which never block: no request can hold up
@@ -14,12 +14,15 @@
 //!   the ones that can be set.
 //! - Every error that a handler or a router gives is a [`Problem`]. (What is not HTTP at all is
 //!   refused by the HTTP library with a bare status.)
-//! - Over TCP nothing is done before the token was seen, `/metrics` excepted if so configured;
+//! - Over TCP nothing is done before the token was seen, `/metrics` excepted if so configured, and
+//!   the dashboard, whose files tell nothing;
 //!   without TLS it listens on loopback only. Whoever can open the unix socket needs no token: the
 //!   file's mode and its folder decide, and lists of users if there are any.
 //! - Who may only look changes nothing: that is decided by the method of a request.
+//! - Pages that a browser has from somewhere else get nothing.
 
 mod access;
+mod browser;
 mod calls;
 mod extract;
 mod openapi;
@@ -27,6 +30,7 @@ mod problem;
 mod routes;
 mod server;
 mod tls;
+mod ui;
 mod write_timeout;
 
 pub use extract::BODY_BYTES_MAX;

@@ -33,7 +33,7 @@ use super::calls::THREADS;
 use super::extract::check_length;
 use super::problem::Problem;
 use super::write_timeout::WriteTimeout;
-use super::{ApiError, ApiOptions, Limits, Services, TcpOptions, routes, tls};
+use super::{ApiError, ApiOptions, Limits, Services, TcpOptions, browser, routes, tls, ui};
 use forebay_admin::{AdminError, ErrorKind};
 use forebay_config::AdminUsers;
 use forebay_export::uri::Endpoint;
@@ -239,7 +239,7 @@ struct House {
 
 impl House {
     async fn serve(self, unix: UnixListener, tcp: Option<TcpEndpoint<TcpListener>>, router: Router) {
-        let router = router.layer(from_fn(refuse_large));
+        let router = router.layer(from_fn(refuse_large)).layer(from_fn(browser::refuse_other_pages));
         let mut stopping = self.stopping.clone();
         let serve_tcp = async {
             match tcp {
@@ -257,6 +257,7 @@ impl House {
     }
 
     async fn serve_unix(self, listener: UnixListener, router: Router) {
+        let router = router.layer(from_fn(browser::refuse_other_names));
         let places = Arc::new(Semaphore::new(self.limits.connections_max));
         loop {
             let Ok((stream, _)) = listener.accept().await else {
@@ -349,17 +350,23 @@ async fn refuse_large(request: Request, next: Next) -> Response {
     }
 }
 
-async fn check_level(State(level): State<Option<Level>>, request: Request, next: Next) -> Response {
+async fn check_level(State(level): State<Option<Level>>, mut request: Request, next: Next) -> Response {
     let needs = Level::needed(request.method());
-    if level.is_some_and(|has| has >= needs) {
+    if ui::is_asked_for(request.method(), request.uri().path()) {
+        return next.run(request).await;
+    }
+    if let Some(has) = level.filter(|has| *has >= needs) {
+        request.extensions_mut().insert(has); // the dashboard is told what it may
         return next.run(request).await;
     }
     Level::refusal(level, needs).into_response()
 }
 
 async fn check_token(State(guard): State<Guard>, request: Request, next: Next) -> Response {
-    let open = guard.metrics_open && request.uri().path() == routes::METRICS;
-    if open && Level::needed(request.method()) == Level::Read {
+    let path = request.uri().path();
+    let is_metrics = guard.metrics_open && path == routes::METRICS;
+    let is_open = is_metrics && Level::needed(request.method()) == Level::Read;
+    if is_open || ui::is_asked_for(request.method(), path) {
         return next.run(request).await;
     }
     if let Some(level) = guard.tokens.level(request.headers()) {

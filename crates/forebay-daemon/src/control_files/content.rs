@@ -4,7 +4,7 @@ use super::format;
 use super::layout::{self, Directory, File, Node};
 use super::refusals::Refusals;
 use super::{AlarmSource, errno};
-use forebay_admin::{Admin, AdminError, ErrorKind, SettingInfo, Target};
+use forebay_admin::{Admin, AdminError, ErrorKind, MetricsForm, SettingInfo, Target};
 use forebay_export::fuse::{Errno, Found, Need, NodeKind};
 use std::sync::Arc;
 
@@ -121,7 +121,7 @@ impl Content {
                 self.alarms.as_ref().map(|alarms| alarms()).iter().flatten().map(format::alarm).collect()
             }
             File::Daemon(field) => format::file(&(field.get)(&admin.daemon())),
-            File::Metrics => admin.metrics()?,
+            File::Metrics => admin.metrics(MetricsForm::Text)?,
             File::Pool(name, field) => format::file(&(field.get)(&admin.pool(name)?)),
             File::Volume(name, field) => format::file(&(field.get)(&admin.volume(name)?)),
             File::Job(id, field) => format::file(&(field.get)(&admin.job(id)?)),

@@ -2,10 +2,12 @@
 
 use super::Service;
 use forebay_admin::jobs::{JobFilter, JobView};
-use forebay_admin::{AdminError, DeviceInfo, ErrorKind, LossInfo, PoolInfo, VolumeInfo};
+use forebay_admin::{
+    AdminError, DeviceInfo, ErrorKind, LossInfo, PoolInfo, RatesInfo, RatesOfAll, VolumeInfo,
+};
 use forebay_format::BLOCK_BYTES;
 use forebay_pool::loss_record::Range;
-use forebay_pool::meter::{Report, Snapshot, format};
+use forebay_pool::meter::{Rates, Report, Snapshot, format};
 use forebay_pool::{Mirrored, PoolSnapshot, VolumeSnapshot};
 use serde_json::{Map, Value, json};
 
@@ -148,13 +150,57 @@ impl Service {
         Ok(json!({ "pools": pools, "volumes": volumes }))
     }
 
+    pub(super) fn rates_of_all(&self) -> Result<RatesOfAll, AdminError> {
+        let handles: Vec<_> = {
+            let running = self.running();
+            let limit =
+                |name: &String| running.config.pools.get(name).map(|pool| pool.tunables().dirty_limit_pct);
+            running.pools.iter().map(|(name, handle)| (name.clone(), limit(name), handle.clone())).collect()
+        };
+        let mut all = RatesOfAll::default();
+        for (pool, dirty_limit_pct, handle) in handles {
+            let (rates, uptime) = Self::ask(&handle, |pool| (pool.rates(), pool.uptime()))?;
+            for (volume, counters, last) in rates {
+                let info = rates_info(&last, uptime.as_secs());
+                if !volume.is_empty() {
+                    all.volumes.insert(volume, info);
+                    continue;
+                }
+                let flash_written_bytes_per_s = last.per_second(last.counted.cache_written_bytes);
+                let flash_written_bytes = Some(counters.cache_written_bytes);
+                let info =
+                    RatesInfo { flash_written_bytes_per_s, flash_written_bytes, dirty_limit_pct, ..info };
+                all.pools.insert(pool.clone(), info);
+            }
+        }
+        Ok(all)
+    }
+
     pub(super) fn flashcache_text(&self, volume: &str) -> Result<String, AdminError> {
         Ok(format::flashcache::text(&self.report(volume)?.counters))
     }
+}
 
-    pub(super) fn prometheus_text(&self) -> Result<String, AdminError> {
-        let reports = self.snapshots()?.into_iter().map(Snapshot::report).collect();
-        format::prometheus(reports).map_err(|error| AdminError::new(ErrorKind::Failed, error, ""))
+fn rates_info(last: &Rates, uptime_s: u64) -> RatesInfo {
+    let counted = &last.counted;
+    let per_s = |count: u64| last.per_second(count);
+    let mean_us = |ns: u64, of: u64| (of > 0).then(|| ns as f64 / of as f64 / 1e3);
+    let looked_for = counted.read_hit_blocks + counted.read_miss_blocks;
+    RatesInfo {
+        uptime_s,
+        reads_per_s: per_s(counted.reads),
+        writes_per_s: per_s(counted.writes),
+        read_bytes_per_s: per_s(counted.read_bytes),
+        written_bytes_per_s: per_s(counted.written_bytes),
+        read_hit_blocks_per_s: per_s(counted.read_hit_blocks),
+        read_miss_blocks_per_s: per_s(counted.read_miss_blocks),
+        read_hit_ratio: (looked_for > 0).then(|| counted.read_hit_blocks as f64 / looked_for as f64),
+        read_latency_mean_us: mean_us(counted.read_time_ns, counted.reads),
+        write_latency_mean_us: mean_us(counted.write_time_ns, counted.writes),
+        dirtied_bytes_per_s: per_s(counted.dirtied_blocks * BLOCK),
+        destaged_bytes_per_s: per_s(counted.destaged_blocks * BLOCK),
+        throttled_writes_per_s: per_s(counted.throttled_writes),
+        ..RatesInfo::default()
     }
 }
 

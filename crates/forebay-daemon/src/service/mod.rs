@@ -12,8 +12,8 @@
 //! ones), `replace` (another device for a sound one), `volumes`, `settings`, `reload`, `work`,
 //! `absent` (volumes that are not attached), `closed` (pools that are not open), `opening` (cache
 //! devices, which may hang), `locked` (devices that somebody else has), `handover` (passing
-//! everything to a successor), `info` (how things are), `event_bridge` (what pools report becomes
-//! events and alarms).
+//! everything to a successor), `info` (how things are), `metrics` (the same for Prometheus),
+//! `event_bridge` (what pools report becomes events and alarms).
 
 mod absent;
 mod advice;
@@ -22,6 +22,7 @@ mod event_bridge;
 mod handover;
 mod info;
 mod locked;
+mod metrics;
 mod mirror;
 mod opening;
 mod pools;
@@ -36,9 +37,10 @@ mod work;
 use forebay_admin::events::{AlarmKey, EventKind, Hub};
 use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use forebay_admin::{
-    Admin, AdminError, AdviceInfo, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo, OpenHow,
-    PoolInfo, PoolRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest, SettingInfo, SettingsDone,
-    SettingsRequest, ShrinkRequest, Target, UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeRequest,
+    Admin, AdminError, AdviceInfo, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo,
+    MetricsForm, OpenHow, PoolInfo, PoolRequest, RatesOfAll, ReloadDone, ReplaceRequest, RuleRequest,
+    ScrubRequest, SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target, UpgradeBegun,
+    UpgradeInfo, VolumeInfo, VolumeRequest,
 };
 use forebay_config::rules::RuleSet;
 use forebay_config::{Config, ConfigFile, VolumeConfig};
@@ -346,12 +348,16 @@ impl Admin for Service {
         self.statistics(volume)
     }
 
+    fn rates(&self) -> Result<RatesOfAll, AdminError> {
+        self.rates_of_all()
+    }
+
     fn flashcache(&self, volume: &str) -> Result<String, AdminError> {
         self.flashcache_text(volume)
     }
 
-    fn metrics(&self) -> Result<String, AdminError> {
-        self.prometheus_text()
+    fn metrics(&self, form: MetricsForm) -> Result<String, AdminError> {
+        self.metrics_text(form)
     }
 
     fn reload(&self) -> Result<ReloadDone, AdminError> {

@@ -14,6 +14,7 @@ use forebay_admin::*;
 use forebay_config::rules::{DefaultAction, Position, Rule, RuleId, RuleSet};
 use forebay_daemon::api::Services;
 use forebay_export::size::ByteSize;
+use forebay_pool::meter::format::exposition::{self, Family, Labels};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -534,12 +535,22 @@ impl Admin for Fake {
         }
     }
 
+    fn rates(&self) -> Result<RatesOfAll, AdminError> {
+        let rates = RatesInfo { reads_per_s: Some(4.0), ..RatesInfo::default() };
+        let names = self.lock().volumes.keys().cloned().collect::<Vec<_>>();
+        Ok(RatesOfAll {
+            volumes: names.into_iter().map(|name| (name, rates.clone())).collect(),
+            ..RatesOfAll::default()
+        })
+    }
+
     fn flashcache(&self, volume: &str) -> Result<String, AdminError> {
         self.lock().volume(volume).map(|_| "reads=4 writes=0\n".into())
     }
 
-    fn metrics(&self) -> Result<String, AdminError> {
-        Ok("# TYPE forebay_volumes gauge\nforebay_volumes 1\n# EOF\n".into())
+    fn metrics(&self, form: MetricsForm) -> Result<String, AdminError> {
+        let family = Family::gauge("forebay_volumes", "Volumes").with(Labels::new(), 1_u64);
+        Ok(exposition::text(&[family], form))
     }
 
     fn reload(&self) -> Result<ReloadDone, AdminError> {

@@ -55,6 +55,7 @@ fn who_may_look_changes_nothing() {
         let status = call(&stage, READ, method, "/v1/volumes/db", "").status;
         assert!([400, 403].contains(&status), "{method}: {status}");
     }
+    assert_eq!(call(&stage, READ, "GET", "/v1/overview", "").json()["may_operate"], false);
     for path in ["/v1/daemon", "/v1/volumes/db", "/v1/stats", "/metrics", "/v1/alarms"] {
         assert_eq!(call(&stage, READ, "GET", path, "").status, 200, "{path}");
     }

@@ -11,6 +11,7 @@ mod limits;
 mod openapi;
 mod routes;
 mod tcp;
+mod ui;
 
 use forebay_daemon::api::{ApiOptions, ApiServer, Limits, TcpOptions, serve};
 use std::path::PathBuf;

@@ -254,10 +254,13 @@ impl Admin for Fake {
         }
         Ok(json!({"reads": 7, "writes": null, "latency": {"hit": {"p50_us": 1.5}}}))
     }
+    fn rates(&self) -> Result<RatesOfAll, AdminError> {
+        unused()
+    }
     fn flashcache(&self, _: &str) -> Result<String, AdminError> {
         Ok("reads=7 writes=8 \nread_hits=6\ndisk_read_errors=0 disk_write_errors=1\n".into())
     }
-    fn metrics(&self) -> Result<String, AdminError> {
+    fn metrics(&self, _: MetricsForm) -> Result<String, AdminError> {
         Ok("# EOF\n".into())
     }
     fn reload(&self) -> Result<ReloadDone, AdminError> {

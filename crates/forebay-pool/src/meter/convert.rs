@@ -37,7 +37,6 @@ convert! {
 macro_rules! of_volume {
     ($($name:ident = $from:ident;)*) => {
         /// What is taken over of a volume: our name, and the engine's.
-        #[cfg(test)]
         const TAKEN_OF_VOLUMES: &[(&str, &str)] = &[$((stringify!($name), stringify!($from)),)*];
 
         impl Counters {
@@ -96,6 +95,11 @@ impl Counters {
         self.uncached_writes += volume.uncached_writes;
         self.through_writes += volume.through_writes;
     }
+}
+
+/// True for what is counted by volume; the rest is of its pool.
+pub(super) fn is_of_volumes(name: &str) -> bool {
+    name == "backing_write_errors" || TAKEN_OF_VOLUMES.iter().any(|(ours, _)| *ours == name)
 }
 
 impl TimedPath {

@@ -53,8 +53,6 @@ pub struct About {
     pub rss_bytes: u64,
     /// What keeps destage from being faster, in a few words; `None` if that is not known.
     pub limited_by: Option<&'static str>,
-    /// Bytes of dirty data of volumes that are not attached; of a pool only.
-    pub absent_dirty_bytes: Option<u64>,
     /// How the devices stand, of a pool whose cache is mirrored.
     pub members: Option<[MemberState; 2]>,
 }

@@ -2,6 +2,7 @@
 
 use super::window::SECOND_NS;
 use super::*;
+use forebay_admin::MetricsForm;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
@@ -218,7 +219,6 @@ fn report() -> Report {
         rss_bytes: 77 << 20,
         limited_by: Some("latency_target"),
         members: None,
-        absent_dirty_bytes: None,
     };
     let ages = [(SECOND_NS, 5), (60 * SECOND_NS, 6), (u64::MAX, 7)];
     Report {
@@ -267,7 +267,8 @@ fn a_volume_of_which_nothing_is_known_yet_has_no_averages() {
     let value = serde_json::Value::from(format::object(&Report::default()));
     assert!(value["read_hit_ratio"].is_null() && value["dirty_age"].is_null());
     assert!(value["windows"]["1s"]["reads_per_s"].is_null());
-    let text = format::prometheus(vec![Report::default()]).unwrap();
+    let families = format::families(&[Report::default()]);
+    let text = format::exposition::text(&families, MetricsForm::OpenMetrics);
     assert!(!text.contains("latency") && !text.contains("dirty_age") && text.ends_with("# EOF\n"), "{text}");
 }
 
@@ -276,13 +277,21 @@ fn prometheus_is_as_agreed() {
     let mut other = report();
     (other.about.volume, other.about.pool, other.latency) =
         ("logs".into(), String::new(), MeterSnapshot::default());
-    let text = format::prometheus(vec![report(), other]).unwrap();
+    let mut pool = report();
+    pool.about.volume = String::new();
+    pool.about.members = Some([MemberState::Ok, MemberState::Missing]);
+    let families = format::families(&[pool, report(), other]);
+    let text = format::exposition::text(&families, MetricsForm::OpenMetrics);
     assert_eq!(text, golden("tests/golden/stats.prom", &text), "UPDATE_GOLDEN=1 writes the file anew");
     assert_eq!(text.matches("# TYPE forebay_reads counter").count(), 1, "a metric is declared once");
     assert!(text.contains("forebay_reads_total{volume=\"logs\"} 700"), "{text}");
+    assert!(!text.contains("forebay_reads_total{pool=\"fast\"}"), "what volumes count is not counted twice");
+    let of_pool = text.lines().filter(|line| line.starts_with("forebay_cache_written_bytes"));
+    assert_eq!(of_pool.count(), 1, "what a pool has is not repeated by its volumes");
     let series: Vec<&str> = text
         .lines()
-        .filter(|line| line.starts_with("forebay_latency_seconds_bucket") && line.contains("\"write\""))
+        .filter(|line| line.starts_with("forebay_latency_seconds_bucket{pool=\"fast\",volume"))
+        .filter(|line| line.contains("\"write\""))
         .collect();
     let counts: Vec<u64> =
         series.iter().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();

@@ -3,7 +3,7 @@
 use super::{Lost, Pool, Served};
 use crate::engine_io::Timed;
 use crate::loss_record::LossRecord;
-use crate::meter::{About, Counters, DirtyAge, MemberState, Snapshot, TimedPath};
+use crate::meter::{About, Counters, DirtyAge, History, MemberState, Rates, Snapshot, TimedPath, Window};
 use forebay_admin::{FileInfo, VolumeState};
 use forebay_core::{
     DestageReport, Device, Engine, MirrorState, MissRatioCurve, Nanos, VolumeSettings, VolumeStats,
@@ -187,6 +187,30 @@ impl Pool {
         all
     }
 
+    /// What each volume did in the last ten seconds, and before them the pool itself under an empty
+    /// name: without latencies by path, so it is little work.
+    pub fn rates(&mut self) -> Vec<(String, Counters, Rates)> {
+        let now = self.io.now();
+        let last = |history: &mut History, counters: &Counters| {
+            history.rates(now, counters)[Window::TenSeconds as usize]
+        };
+        let counters = self.pool_counters();
+        let mut all = vec![(String::new(), counters, last(&mut self.history, &counters))];
+        for (at, served) in self.volumes.iter_mut().enumerate() {
+            let (Some(served), Some(stats)) = (served, self.engine.volume_stats(VolumeId(at as u16))) else {
+                continue;
+            };
+            let counters = Counters::of_volume(&stats, &self.engine.stats());
+            all.push((served.spec.name.clone(), counters, last(&mut served.history, &counters)));
+        }
+        all
+    }
+
+    /// Time since it was opened.
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
     /// What caches of other sizes would have missed, of a volume or of the whole pool, in this hour
     /// and the `hours` before it; and how long ago the counting began.
     pub fn miss_ratio_curve(&self, volume: Option<VolumeId>, hours: u64) -> (MissRatioCurve, Duration) {
@@ -208,7 +232,6 @@ impl Pool {
                 connections: u64::from(self.server.connections()),
                 io_engine: self.io_engine(),
                 rss_bytes: crate::meter::resident_bytes(),
-                absent_dirty_bytes: Some(self.absent().iter().map(|volume| volume.dirty_blocks * 4096).sum()),
                 members: self.mirrored().map(|mirror| [0, 1].map(|member| mirror.state_of(member))),
                 ..About::default()
             },
@@ -235,7 +258,6 @@ impl Pool {
             rss_bytes: crate::meter::resident_bytes(),
             limited_by: self.engine.destage_report(id).map(|report| report.limited_by.words()),
             members: None,
-            absent_dirty_bytes: None,
         };
         let served = self.served_mut(id)?;
         Some(Snapshot {

@@ -5,6 +5,7 @@ mod advice;
 mod daemon;
 pub(super) mod events;
 mod jobs;
+mod overview;
 mod pools;
 mod rules;
 mod settings;
@@ -35,6 +36,7 @@ pub(super) const METRICS: &str = "/metrics";
 struct Context {
     admin: Arc<dyn Admin>,
     jobs: forebay_admin::jobs::Jobs,
+    events: forebay_admin::events::Hub,
     looks: Calls,
     changes: Calls,
     stopping: watch::Receiver<bool>,
@@ -102,6 +104,7 @@ fn documented() -> OpenApiRouter<Context> {
         .routes(routes!(rules::delete_rule))
         .routes(routes!(jobs::jobs))
         .routes(routes!(jobs::job, jobs::cancel_job))
+        .routes(routes!(overview::overview))
         .routes(routes!(stats::stats))
         .routes(routes!(stats::volume_stats))
         .routes(routes!(stats::metrics))
@@ -121,6 +124,7 @@ pub(super) fn router(services: Services, limits: &Limits, stopping: watch::Recei
     let context = Context {
         admin: services.admin,
         jobs: services.jobs,
+        events: services.events.clone(),
         looks: Calls::looks(limits.look_within),
         changes: Calls::changes(limits.change_within),
         stopping,
@@ -129,6 +133,7 @@ pub(super) fn router(services: Services, limits: &Limits, stopping: watch::Recei
     router
         .with_state(context)
         .merge(events::router(services.events, limits.heartbeat))
+        .merge(super::ui::router())
         .fallback(async |uri: Uri| {
             let what = format!("there is no path {}", uri.path());
             Problem::from(AdminError::new(ErrorKind::NotFound, what, "GET /v1/openapi.json lists the paths"))

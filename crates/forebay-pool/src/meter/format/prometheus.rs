@@ -1,196 +1,115 @@
-//! The statistics for Prometheus, as OpenMetrics text.
+//! The statistics of pools and volumes as metrics for Prometheus.
 //!
-//! Every metric is called `forebay_` and the name of the field; counters end in `_total`. It
-//! carries the labels `pool` and `volume`, as far as the report has them. Durations are histograms,
-//! `forebay_latency_seconds` with the label `path`, since the start. What follows from other
-//! numbers is left out: Prometheus computes rates, ratios and percentiles over the time that the
-//! question is about. So is what nobody counts.
+//! Every metric is called `forebay_` and the name of the field, with seconds for nanoseconds. What
+//! is counted by volume has the labels `pool` and `volume`; what only a pool has (devices, log,
+//! space) has `pool` alone. No metric has both, so a sum over all series of a metric is right.
+//! Durations are histograms, `forebay_latency_seconds` with the label `path`, since the start;
+//! those of the cache device are the pool's. What follows from other numbers is left out:
+//! Prometheus computes rates, ratios and percentiles over the time that the question is about.
 
-use super::super::{AGE_BOUNDS, CounterKind, DirtyAge, FIELDS, MemberState, Report};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Registry;
-use std::fmt;
+use super::super::convert::is_of_volumes;
+use super::super::{AGE_BOUNDS, CounterKind, FIELDS, Field, MemberState, Report};
+use super::exposition::{Family, Labels};
 
-/// What the answer to a scrape is.
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// The text of one scrape.
-///
-/// # Errors
-/// Formatting failed, which writing to memory does not.
-pub fn text(reports: Vec<Report>) -> Result<String, fmt::Error> {
-    let mut registry = Registry::with_prefix("forebay");
-    registry.register_collector(Box::new(Reports(reports)));
-    let mut out = String::new();
-    text::encode(&mut out, &registry)?;
-    Ok(out)
+/// The metrics of pools (an empty name of a volume) and volumes.
+#[must_use]
+pub fn families(reports: &[Report]) -> Vec<Family> {
+    let (volumes, pools): (Vec<_>, Vec<_>) =
+        reports.iter().partition(|report| !report.about.volume.is_empty());
+    let counted = |field| of_field(field, if is_of_volumes(field.name) { &volumes } else { &pools });
+    let mut all: Vec<Family> = FIELDS.iter().map(counted).collect();
+    let mut size = Family::gauge("forebay_volume_size_bytes", "Size of the volume");
+    let mut users = Family::gauge("forebay_connections", "Clients connected to the volume");
+    let mut uptime = Family::gauge("forebay_pool_uptime_seconds", "Time since the pool was opened");
+    let mut connected = Family::gauge("forebay_pool_connections", "Clients connected to the pool");
+    for report in &volumes {
+        size.add(labels(report), report.about.size_bytes);
+        users.add(labels(report), report.about.connections);
+    }
+    for report in &pools {
+        uptime.add(labels(report), seconds(report.about.uptime_ns));
+        connected.add(labels(report), report.about.connections);
+    }
+    all.extend([size, users, uptime, connected, members(&pools)]);
+    all.extend(ages(&volumes));
+    all.push(latency(reports));
+    all
 }
 
-/// What one scrape tells: OpenMetrics wants all volumes of a metric in one place.
-#[derive(Debug)]
-struct Reports(Vec<Report>);
-
-type Labels<'a> = Vec<(&'static str, &'a str)>;
-
-/// A value of a gauge.
-#[derive(Clone, Copy)]
-enum Gauge {
-    Whole(u64),
-    Seconds(u64),
+/// Names of the pool and volume of a report, as far as it has them.
+fn labels(report: &Report) -> Labels {
+    let all = [("pool", &report.about.pool), ("volume", &report.about.volume)];
+    all.into_iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(name, value)| (name, value.clone()))
+        .collect()
 }
 
-impl Collector for Reports {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let to = &mut encoder;
-        for field in FIELDS {
-            let value = |report: &Report| (field.get)(&report.counters);
-            match field.kind {
-                CounterKind::Gauge => {
-                    self.gauge(to, field.name, field.help, |report| Gauge::Whole(value(report)))?
-                }
-                CounterKind::Counter | CounterKind::Time => {
-                    self.counter(to, field.name, field.help, value)?
-                }
-            }
-        }
-        let whole = |value: fn(&Report) -> u64| move |report: &Report| Gauge::Whole(value(report));
-        self.gauge(to, "size_bytes", "Size of the volume", whole(|report| report.about.size_bytes))?;
-        self.gauge(to, "connections", "Clients connected", whole(|report| report.about.connections))?;
-        self.gauge(
-            to,
-            "rss_bytes",
-            "Memory of the process, in bytes",
-            whole(|report| report.about.rss_bytes),
-        )?;
-        self.gauge(to, "uptime_seconds", "Time since the start", |report| {
-            Gauge::Seconds(report.about.uptime_ns)
-        })?;
-        self.absent(to)?;
-        self.members(to)?;
-        self.ages(to)?;
-        self.latency(to)
-    }
+fn with(mut labels: Labels, name: &'static str, value: &str) -> Labels {
+    labels.push((name, value.into()));
+    labels
 }
 
-impl Reports {
-    fn each(&self) -> impl Iterator<Item = (&Report, Labels<'_>)> {
-        self.0.iter().map(|report| {
-            let labels = [("pool", report.about.pool.as_str()), ("volume", report.about.volume.as_str())];
-            (report, labels.into_iter().filter(|(_, value)| !value.is_empty()).collect())
-        })
-    }
-
-    fn counter(
-        &self,
-        to: &mut DescriptorEncoder<'_>,
-        name: &str,
-        help: &str,
-        value: impl Fn(&Report) -> u64,
-    ) -> fmt::Result {
-        let mut family = to.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (report, labels) in self.each() {
-            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value(report), None)?;
-        }
-        Ok(())
-    }
-
-    fn gauge(
-        &self,
-        to: &mut DescriptorEncoder<'_>,
-        name: &str,
-        help: &str,
-        value: impl Fn(&Report) -> Gauge,
-    ) -> fmt::Result {
-        let mut family = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (report, labels) in self.each() {
-            let mut metric = family.encode_family(&labels)?;
-            match value(report) {
-                Gauge::Whole(value) => metric.encode_gauge(&clamped(value))?,
-                Gauge::Seconds(ns) => metric.encode_gauge(&(ns as f64 / 1e9))?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Of pools only.
-    fn absent(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        if self.0.iter().all(|report| report.about.absent_dirty_bytes.is_none()) {
-            return Ok(());
-        }
-        let help = "Dirty data of volumes that are not attached, in bytes";
-        let mut family = to.encode_descriptor("absent_dirty_bytes", help, None, MetricType::Gauge)?;
-        for (report, labels) in self.each() {
-            let Some(bytes) = report.about.absent_dirty_bytes else { continue };
-            family.encode_family(&labels)?.encode_gauge(&clamped(bytes))?;
-        }
-        Ok(())
-    }
-
-    fn members(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        if self.0.iter().all(|report| report.about.members.is_none()) {
-            return Ok(());
-        }
-        let help = "Devices of a mirrored cache, by how they stand";
-        let mut family = to.encode_descriptor("cache_members", help, None, MetricType::Gauge)?;
-        for (report, labels) in self.each() {
-            let Some(members) = report.about.members else { continue };
-            for state in MemberState::ALL {
-                let number = members.iter().filter(|member| **member == state).count();
-                let labels = with(&labels, ("state", state.name()));
-                family.encode_family(&labels)?.encode_gauge(&(number as i64))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn ages(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        if self.0.iter().all(|report| report.dirty_age.is_none()) {
-            return Ok(());
-        }
-        let age = |report: &Report| report.dirty_age.unwrap_or_default();
-        let help = "Age of the oldest dirty block; 0 if nothing is dirty";
-        self.gauge(to, "dirty_age_oldest_seconds", help, |report| {
-            Gauge::Seconds(age(report).oldest_ns.unwrap_or(0))
-        })?;
-        let help = "Dirty blocks by age";
-        let mut family = to.encode_descriptor("dirty_age_blocks", help, None, MetricType::Gauge)?;
-        for (report, labels) in self.each() {
-            let DirtyAge { blocks, .. } = age(report);
-            for ((name, _), blocks) in AGE_BOUNDS.iter().zip(blocks) {
-                let labels = with(&labels, ("age", name));
-                family.encode_family(&labels)?.encode_gauge(&clamped(blocks))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn latency(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        if self.0.iter().all(|report| report.latency.paths.is_empty()) {
-            return Ok(());
-        }
-        let help = "Time that requests and device operations took, by path";
-        let mut family = to.encode_descriptor("latency_seconds", help, None, MetricType::Histogram)?;
-        for (report, labels) in self.each() {
-            for path in &report.latency.paths {
-                let bound = |ns| if ns == u64::MAX { f64::INFINITY } else { ns as f64 / 1e9 };
-                let buckets: Vec<_> = path.buckets.iter().map(|(ns, count)| (bound(*ns), *count)).collect();
-                let count = buckets.iter().map(|(_, count)| count).sum();
-                let labels = with(&labels, ("path", path.path.name()));
-                let mut metric = family.encode_family(&labels)?;
-                metric.encode_histogram::<NoLabelSet>(path.sum_ns as f64 / 1e9, count, &buckets, None)?;
-            }
-        }
-        Ok(())
-    }
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
 }
 
-fn with<'a>(labels: &Labels<'a>, label: (&'static str, &'a str)) -> Labels<'a> {
-    labels.iter().copied().chain([label]).collect()
+fn of_field(field: &Field, reports: &[&Report]) -> Family {
+    let stem = field.name.strip_suffix("_ns").map(|stem| format!("{stem}_seconds"));
+    let name = format!("forebay_{}", stem.as_deref().unwrap_or(field.name));
+    let help = field.help.trim_end_matches(", in nanoseconds");
+    let mut family = match field.kind {
+        CounterKind::Gauge => Family::gauge(name, help),
+        CounterKind::Counter | CounterKind::Time => Family::counter(name, help),
+    };
+    for report in reports {
+        let value = (field.get)(&report.counters);
+        match field.kind {
+            CounterKind::Time => family.add(labels(report), seconds(value)),
+            CounterKind::Counter | CounterKind::Gauge => family.add(labels(report), value),
+        }
+    }
+    family
 }
 
-/// A gauge is signed.
-fn clamped(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
+fn members(pools: &[&Report]) -> Family {
+    let mut family = Family::gauge("forebay_cache_members", "Devices of a mirrored cache, by how they stand");
+    for report in pools {
+        let Some(members) = report.about.members else { continue };
+        for state in MemberState::ALL {
+            let number = members.iter().filter(|member| **member == state).count() as u64;
+            family.add(with(labels(report), "state", state.name()), number);
+        }
+    }
+    family
+}
+
+fn ages(volumes: &[&Report]) -> [Family; 2] {
+    let mut oldest = Family::gauge(
+        "forebay_dirty_age_oldest_seconds",
+        "Age of the oldest dirty block; 0 if nothing is dirty",
+    );
+    let mut blocks = Family::gauge("forebay_dirty_age_blocks", "Dirty blocks by age");
+    for report in volumes {
+        let Some(age) = &report.dirty_age else { continue };
+        oldest.add(labels(report), seconds(age.oldest_ns.unwrap_or(0)));
+        for ((name, _), number) in AGE_BOUNDS.iter().zip(age.blocks) {
+            blocks.add(with(labels(report), "age", name), number);
+        }
+    }
+    [oldest, blocks]
+}
+
+fn latency(reports: &[Report]) -> Family {
+    let help = "Time that requests and device operations took, by path";
+    let mut family = Family::histogram("forebay_latency_seconds", help);
+    for report in reports {
+        for path in &report.latency.paths {
+            let bound = |ns| if ns == u64::MAX { f64::INFINITY } else { seconds(ns) };
+            let buckets: Vec<_> = path.buckets.iter().map(|(ns, count)| (bound(*ns), *count)).collect();
+            let labels = with(labels(report), "path", path.path.name());
+            family.add_histogram(&labels, &buckets, seconds(path.sum_ns));
+        }
+    }
+    family
 }

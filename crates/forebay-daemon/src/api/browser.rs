@@ -1,0 +1,117 @@
+//! Requests that a browser sends for pages of others. The unix socket asks for no token, and `ssh -L`
+//! brings it to a port of the operator's own machine, where every page that is open could reach it.
+//!
+//! Invariants
+//! - What a page of another origin asks for is refused, whatever it is (`Origin`, `Sec-Fetch-Site`),
+//!   except the dashboard itself, to which a link may lead.
+//! - Over the unix socket a name that a stranger could have given this machine is refused (`Host`):
+//!   a page of that name would not look like one of another origin. Tokens of TCP are not sent by
+//!   themselves, so there names are free.
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use std::net::IpAddr;
+
+use super::problem::Problem;
+use super::ui;
+use forebay_admin::{AdminError, ErrorKind};
+
+/// Refuses what pages of others ask for.
+pub(super) async fn refuse_other_pages(request: Request, next: Next) -> Response {
+    let is_page = ui::is_asked_for(request.method(), request.uri().path());
+    if !is_page && is_of_another_page(request.headers()) {
+        let hint = "open the dashboard of the daemon itself, or use a client that is no browser";
+        return refusal("a page of another site asks for this", hint);
+    }
+    next.run(request).await
+}
+
+/// Refuses names that are not of this machine alone.
+pub(super) async fn refuse_other_names(request: Request, next: Next) -> Response {
+    let host = request.headers().get(header::HOST).map(|host| host.to_str().unwrap_or("."));
+    let all = host.into_iter().chain(request.uri().authority().map(|authority| authority.as_str()));
+    for name in all {
+        if !is_local(name) {
+            let hint = "over the unix socket use localhost, or a name without a dot";
+            return refusal("the header Host has a name that others can give", hint);
+        }
+    }
+    next.run(request).await
+}
+
+fn refusal(what: &str, hint: &str) -> Response {
+    Problem::new(StatusCode::FORBIDDEN, AdminError::new(ErrorKind::Denied, what, hint)).into_response()
+}
+
+fn is_of_another_page(headers: &HeaderMap) -> bool {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let is_from_elsewhere = |site: &str| site != "same-origin" && site != "none";
+    let is_other = |origin: &str| {
+        let host = origin.split_once("://").map(|(_, host)| host);
+        host.is_none_or(|host| !text("host").is_some_and(|own| own.eq_ignore_ascii_case(host)))
+    };
+    text("sec-fetch-site").is_some_and(is_from_elsewhere) || text("origin").is_some_and(is_other)
+}
+
+/// True for loopback addresses, `localhost`, and names without a dot, which no public name is.
+fn is_local(authority: &str) -> bool {
+    let name = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, _)) => address,
+        None => authority.rsplit_once(':').map_or(authority, |(name, _)| name),
+    };
+    match name.parse::<IpAddr>() {
+        Ok(address) => address.is_loopback(),
+        Err(_) => !name.contains('.') || name.to_ascii_lowercase().ends_with(".localhost"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(all: &[(&'static str, &str)]) -> HeaderMap {
+        all.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn pages_of_others_are_told_by_what_browsers_send() {
+        let host = ("host", "localhost:8660");
+        for ours in [
+            headers(&[host]),
+            headers(&[host, ("sec-fetch-site", "same-origin"), ("origin", "http://localhost:8660")]),
+            headers(&[host, ("sec-fetch-site", "none")]),
+        ] {
+            assert!(!is_of_another_page(&ours), "{ours:?}");
+        }
+        for other in [
+            headers(&[host, ("sec-fetch-site", "cross-site")]),
+            headers(&[host, ("sec-fetch-site", "same-site")]),
+            headers(&[host, ("origin", "http://localhost:1")]),
+            headers(&[host, ("origin", "null")]),
+            headers(&[("origin", "http://localhost:8660")]),
+        ] {
+            assert!(is_of_another_page(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_others_can_give_are_told_from_local_ones() {
+        for local in
+            ["localhost", "localhost:8660", "x", "forebay", "127.0.0.1:80", "[::1]:8660", "a.localhost", ""]
+        {
+            assert!(is_local(local), "{local}");
+        }
+        for other in [
+            "evil.example",
+            "evil.example:8660",
+            "10.0.0.1",
+            "[2001:db8::1]:80",
+            ".",
+            "localhost.evil.example",
+        ] {
+            assert!(!is_local(other), "{other}");
+        }
+    }
+}

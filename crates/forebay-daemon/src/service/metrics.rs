@@ -1,0 +1,257 @@
+//! What Prometheus is told: the statistics of pools and volumes, how these stand, which alarms are
+//! active, and what the process uses.
+//!
+//! Words (a state, a mode, a limit) are labels of a series with the value 1. Only the one that
+//! holds is told: the series of another one ends with the scrape in which it no longer holds.
+
+use super::Service;
+use forebay_admin::events::Severity;
+use forebay_admin::{AdminError, MetricsForm, VolumeState};
+use forebay_core::Limit;
+use forebay_format::BLOCK_BYTES;
+use forebay_pool::meter::format::exposition::{self, Family, Labels};
+use forebay_pool::meter::format::families;
+use forebay_pool::meter::{Snapshot, resident_bytes};
+use forebay_pool::{PoolSnapshot, VolumeSnapshot};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+impl Service {
+    pub(super) fn metrics_text(&self, form: MetricsForm) -> Result<String, AdminError> {
+        let handles: Vec<_> = {
+            let running = self.running();
+            running.pools.iter().map(|(name, handle)| (name.clone(), handle.clone())).collect()
+        };
+        let (mut reports, mut states) = (Vec::new(), States::new());
+        for (name, handle) in handles {
+            let (snapshot, statistics) = Self::ask(&handle, |pool| (pool.snapshot(), pool.statistics()))?;
+            reports.extend(statistics.into_iter().map(Snapshot::report));
+            states.take_pool(&name, &snapshot);
+        }
+        self.add_what_is_not_served(&mut states);
+        let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+        let mut all = vec![Family::info("forebay_build", "Version of the daemon").with(version, 1_u64)];
+        all.extend(self.process());
+        all.extend(self.alarms());
+        all.extend(states.into_families());
+        all.extend(families(&reports));
+        Ok(exposition::text(&all, form))
+    }
+
+    /// Pools and volumes that are configured and that nobody serves.
+    fn add_what_is_not_served(&self, states: &mut States) {
+        let running = self.running();
+        for (name, pool) in &running.config.pools {
+            if !running.pools.contains_key(name) {
+                states.pool_state.add(of_pool(name, &[("state", "closed")]), 1_u64);
+            }
+            let limit = f64::from(pool.tunables().dirty_limit_pct) / 100.0;
+            states.dirty_limit.add(of_pool(name, &[]), limit);
+        }
+        for (name, volume) in &running.config.volumes {
+            if !states.has(&volume.pool, name) {
+                states.absent(&volume.pool, name);
+            }
+        }
+    }
+
+    /// Under the names that Prometheus' own libraries give them.
+    fn process(&self) -> [Family; 5] {
+        let none = Labels::new;
+        let mut processor =
+            Family::counter("process_cpu_seconds", "Processor time of the daemon, of user and system");
+        let mut files = Family::gauge("process_open_fds", "Open file descriptors of the daemon");
+        let mut most =
+            Family::gauge("process_max_fds", "Most file descriptors that the daemon may have open");
+        if let Some(seconds) = processor_seconds() {
+            processor.add(none(), seconds);
+        }
+        if let Ok(entries) = std::fs::read_dir("/proc/self/fd") {
+            files.add(none(), entries.count() as u64);
+        }
+        if let Some(limit) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
+            most.add(none(), limit);
+        }
+        let memory = Family::gauge("process_resident_memory_bytes", "Memory of the daemon");
+        let start = Family::gauge("process_start_time_seconds", "Start of the daemon, in seconds since 1970");
+        [
+            processor,
+            files,
+            most,
+            memory.with(none(), resident_bytes()),
+            start.with(none(), self.started_unix_s as f64),
+        ]
+    }
+
+    /// How many there are by severity, and each of them.
+    fn alarms(&self) -> [Family; 2] {
+        let alarms = self.hub.alarms();
+        let mut number = Family::gauge("forebay_alarms", "Active alarms by severity");
+        for severity in Severity::ALL {
+            let active = alarms.iter().filter(|alarm| alarm.severity == severity).count() as u64;
+            number.add(vec![("severity", severity.name().into())], active);
+        }
+        let help = "An active alarm: its condition, severity, and the pool or volume that it is about";
+        let mut each = Family::gauge("forebay_alarm", help);
+        for alarm in &alarms {
+            let mut labels = vec![
+                ("condition", alarm.key.condition.name().to_owned()),
+                ("severity", alarm.severity.name().to_owned()),
+            ];
+            labels.extend(alarm.key.pool.iter().map(|pool| ("pool", pool.clone())));
+            labels.extend(alarm.key.volume.iter().map(|volume| ("volume", volume.clone())));
+            each.add(labels, 1_u64);
+        }
+        [number, each]
+    }
+}
+
+/// How pools and volumes stand.
+struct States {
+    pool_state: Family,
+    dirty_limit: Family,
+    absent_dirty: Family,
+    volume_state: Family,
+    mode: Family,
+    limit: Family,
+    target: Family,
+    throttled: Family,
+    period: Family,
+    dirty_high: Family,
+    /// Pools and volumes that were told.
+    told: Vec<(String, String)>,
+}
+
+impl States {
+    fn new() -> Self {
+        Self {
+            pool_state: Family::gauge(
+                "forebay_pool_state",
+                "How the pool stands: open, degraded (a device of a mirror does not count), fenced, cache-failed or closed",
+            ),
+            dirty_limit: Family::gauge(
+                "forebay_dirty_limit_ratio",
+                "Share of the pool's capacity that dirty data of all volumes does not exceed",
+            ),
+            absent_dirty: Family::gauge(
+                "forebay_absent_dirty_bytes",
+                "Dirty data of a volume that is not attached",
+            ),
+            volume_state: Family::gauge(
+                "forebay_volume_state",
+                "How the volume stands: attaching, serving, draining, detaching or absent",
+            ),
+            mode: Family::gauge("forebay_volume_mode", "How the volume uses the cache"),
+            limit: Family::gauge("forebay_destage_limit", "What keeps destage from being faster, in words"),
+            target: Family::gauge(
+                "forebay_destage_target_bytes_per_second",
+                "Rate that destage aims at; not there if it is as fast as the backing store goes",
+            ),
+            throttled: Family::gauge(
+                "forebay_throttled_requests",
+                "Writes that wait because too much is dirty",
+            ),
+            period: Family::gauge(
+                "forebay_flush_period_seconds",
+                "The setting flush_period: no block is to stay dirty for longer; not there if it is off",
+            ),
+            dirty_high: Family::gauge(
+                "forebay_dirty_high_ratio",
+                "The setting dirty_high_pct: the share of the pool's capacity at which writers are slowed",
+            ),
+            told: Vec::new(),
+        }
+    }
+
+    fn take_pool(&mut self, pool: &str, snapshot: &PoolSnapshot) {
+        let degraded = snapshot.mirror.as_ref().is_some_and(|mirror| mirror.state.out.is_some());
+        let state = match (snapshot.cache_failed, snapshot.fenced, degraded) {
+            (true, ..) => "cache-failed",
+            (_, true, _) => "fenced",
+            (_, _, true) => "degraded",
+            _ => "open",
+        };
+        self.pool_state.add(of_pool(pool, &[("state", state)]), 1_u64);
+        for volume in &snapshot.volumes {
+            self.take_volume(pool, volume);
+        }
+        for (name, blocks) in snapshot.absent.iter().filter(|(_, blocks)| **blocks > 0) {
+            self.absent(pool, name);
+            self.absent_dirty.add(of_volume(pool, name, &[]), blocks * BLOCK);
+        }
+    }
+
+    fn take_volume(&mut self, pool: &str, volume: &VolumeSnapshot) {
+        let labels = |more: &[(&'static str, &str)]| of_volume(pool, &volume.name, more);
+        self.told.push((pool.into(), volume.name.clone()));
+        self.volume_state.add(labels(&[("state", volume.state.name())]), 1_u64);
+        self.mode.add(labels(&[("mode", volume.settings.mode.name())]), 1_u64);
+        self.dirty_high.add(labels(&[]), f64::from(volume.settings.dirty_high_pct) / 100.0);
+        if volume.settings.flush_period > 0 {
+            self.period.add(labels(&[]), volume.settings.flush_period as f64 / 1e9);
+        }
+        let limit = volume.destage.map_or(Limit::Stopped, |report| report.limited_by);
+        self.limit.add(labels(&[("limit", limit.words())]), 1_u64);
+        self.throttled.add(labels(&[]), volume.destage.map_or(0, |report| report.throttled_requests));
+        if let Some(target) = volume.destage.and_then(|report| report.target_blocks_per_s) {
+            self.target.add(labels(&[]), target.saturating_mul(BLOCK));
+        }
+    }
+
+    fn has(&self, pool: &str, volume: &str) -> bool {
+        self.told.iter().any(|told| told.0 == pool && told.1 == volume)
+    }
+
+    fn absent(&mut self, pool: &str, volume: &str) {
+        self.told.push((pool.into(), volume.into()));
+        self.volume_state.add(of_volume(pool, volume, &[("state", VolumeState::Absent.name())]), 1_u64);
+    }
+
+    fn into_families(self) -> [Family; 10] {
+        [
+            self.pool_state,
+            self.dirty_limit,
+            self.absent_dirty,
+            self.volume_state,
+            self.mode,
+            self.limit,
+            self.target,
+            self.throttled,
+            self.period,
+            self.dirty_high,
+        ]
+    }
+}
+
+fn of_pool(pool: &str, more: &[(&'static str, &str)]) -> Labels {
+    let pool = ("pool", pool);
+    [pool].iter().chain(more).map(|(name, value)| (*name, (*value).to_owned())).collect()
+}
+
+fn of_volume(pool: &str, volume: &str, more: &[(&'static str, &str)]) -> Labels {
+    let all = [("pool", pool), ("volume", volume)];
+    all.iter().chain(more).map(|(name, value)| (*name, (*value).to_owned())).collect()
+}
+
+/// Processor time of this process: fields 14 and 15 of proc_pid_stat(5), behind the name, which may
+/// have blanks.
+fn processor_seconds() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(11);
+    let (user, system) = (fields.next()?.parse::<u64>().ok()?, fields.next()?.parse::<u64>().ok()?);
+    Some((user + system) as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_processor_time_of_this_process_is_found() {
+        let before = processor_seconds().unwrap();
+        let mut sum = 0_u64;
+        while processor_seconds().unwrap() <= before {
+            sum = (0..100_000).fold(sum, |sum, at| std::hint::black_box(sum.wrapping_add(at)));
+        }
+    }
+}

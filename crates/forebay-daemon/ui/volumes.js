@@ -1,0 +1,98 @@
+// The table of volumes: sorted by a column, filtered by words, one of them shown below in detail.
+
+import { byId, element, Keyed, setAttribute, setText } from "./dom.js";
+import { bytes, bytesRate, duration, micros, percent, rate } from "./format.js";
+
+/** From so many volumes on there is a filter. */
+const FILTER_FROM = 8;
+const age = (volume) => volume.oldest_dirty_age_ns / 1e9;
+
+/** Columns: what is in the head, the value to sort by, its text, and from which width on it is there (style.css). */
+const COLUMNS = [
+  { name: "state", value: (v) => v.state, text: (v) => v.state, words: true },
+  { name: "pool", value: (v) => v.pool, text: (v) => v.pool, words: true, rank: 3 },
+  { name: "mode", value: (v) => v.mode, text: (v) => v.mode || "-", words: true, rank: 3 },
+  { name: "size", value: (v) => v.size_bytes, text: (v) => bytes(v.size_bytes), rank: 4 },
+  { name: "hits", value: (v, r) => r.read_hit_ratio, text: (v, r) => percent(r.read_hit_ratio) },
+  { name: "reads/s", value: (v, r) => r.reads_per_s, text: (v, r) => rate(r.reads_per_s) },
+  { name: "read", label: "mean time of a read", value: (v, r) => r.read_latency_mean_us, text: (v, r) => micros(r.read_latency_mean_us), rank: 2 },
+  { name: "writes/s", value: (v, r) => r.writes_per_s, text: (v, r) => rate(r.writes_per_s) },
+  { name: "write", label: "mean time of a write", value: (v, r) => r.write_latency_mean_us, text: (v, r) => micros(r.write_latency_mean_us), rank: 2 },
+  { name: "dirty", value: (v) => v.dirty_bytes, text: (v) => bytes(v.dirty_bytes) },
+  { name: "oldest", label: "age of the oldest dirty block", value: age, text: (v) => (v.dirty_bytes > 0 && v.state !== "absent" ? duration(age(v)) : "-"), rank: 2 },
+  { name: "destage", value: (v, r) => r.destaged_bytes_per_s, text: (v, r) => bytesRate(r.destaged_bytes_per_s), rank: 2 },
+  { name: "limited by", value: (v) => v.destage_limited_by, text: (v) => v.destage_limited_by || "-", words: true, rank: 2 },
+];
+
+const compare = (a, b) => (typeof a === "string" ? a.localeCompare(b) : (b ?? -1) - (a ?? -1));
+
+export class Volumes {
+  constructor(root, page) {
+    Object.assign(this, { page, order: null, reversed: false, overview: null });
+    this.filter = byId("filter");
+    this.filter.addEventListener("input", () => this.draw());
+    this.empty = element("p", { class: "nothing" });
+    const head = element("tr", {}, this.heading("volume", null, {}), ...COLUMNS.map((column) => this.heading(column.name, column, column)));
+    const body = element("tbody");
+    this.table = element("table", {}, element("thead", {}, head), body);
+    root.append(this.table, this.empty);
+    this.rows = new Keyed(body, (volume) => this.make(volume), (row, volume) => this.update(row, volume));
+    this.heads = [...head.children];
+  }
+
+  heading(name, column, { label, words, rank }) {
+    const sort = () => {
+      this.reversed = this.order === column ? !this.reversed : false;
+      this.order = column;
+      this.draw();
+    };
+    const button = element("button", { type: "button", onclick: sort, title: label ?? null }, name);
+    const head = element("th", { scope: "col", "data-rank": rank ?? null, class: words || !column ? null : "number", "data-name": name }, button);
+    head.column = column;
+    return head;
+  }
+
+  show(overview) {
+    this.overview = overview;
+    this.draw();
+  }
+
+  draw() {
+    if (!this.overview) return;
+    const { volumes, volume_rates: rates } = this.overview;
+    const words = this.filter.value.trim().toLowerCase();
+    this.filter.parentElement.hidden = volumes.length < FILTER_FROM && words === "";
+    const has = (volume) => [volume.name, volume.pool, volume.state, volume.mode].some((text) => text.toLowerCase().includes(words));
+    const shown = volumes.filter((volume) => words === "" || has(volume));
+    const value = this.order ? (volume) => this.order.value(volume, rates[volume.name] ?? {}) : (volume) => volume.name;
+    shown.sort((a, b) => compare(value(a), value(b)) || a.name.localeCompare(b.name));
+    if (this.reversed) shown.reverse();
+    for (const head of this.heads) {
+      const down = Boolean(head.column && !head.column.words) !== this.reversed;
+      setAttribute(head, "aria-sort", head.column === this.order ? (down ? "descending" : "ascending") : null);
+    }
+    this.rows.show(shown, (volume) => volume.name);
+    setText(byId("volumes-count"), shown.length === volumes.length ? String(volumes.length) : `${shown.length} of ${volumes.length}`);
+    this.table.hidden = shown.length === 0;
+    this.empty.hidden = shown.length > 0;
+    setText(this.empty, volumes.length === 0 ? "there are no volumes yet: forebay volume attach NAME --backing URI --export URI" : "no volume has these words");
+  }
+
+  make(volume) {
+    const link = element("a", { href: `#volume=${encodeURIComponent(volume.name)}` }, volume.name);
+    const cells = COLUMNS.map((column) => element("td", { "data-name": column.name, "data-rank": column.rank ?? null, class: column.words ? null : "number" }));
+    const row = element("tr", {}, element("th", { scope: "row" }, link), ...cells);
+    row.parts = { link, cells };
+    return row;
+  }
+
+  update(row, volume) {
+    const rates = this.overview.volume_rates[volume.name] ?? {};
+    COLUMNS.forEach((column, at) => setText(row.parts.cells[at], column.text(volume, rates)));
+    setAttribute(row, "data-bad", volume.state === "serving" && volume.lost_bytes === 0 ? null : "");
+    setAttribute(row, "title", volume.why);
+    const selected = this.page.selected === `volume=${volume.name}`;
+    setAttribute(row, "data-selected", selected ? "" : null);
+    setAttribute(row.parts.link, "aria-current", selected ? "true" : null);
+  }
+}

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# What is there for Prometheus: both texts of /metrics, the rules and their tests, and a real Prometheus that scrapes a daemon over
+# TCP with the token for looking. Every expression of the Grafana dashboard has series there, and alerts come.
+. "$(dirname "$0")/lib.sh"
+. "$E2E/serve-lib.sh"
+. "$E2E/tls-lib.sh"
+PATH=$PATH:$ROOT/target/prometheus/usr/bin
+need prometheus promtool curl jq qemu-io
+
+MONITORING=$ROOT/packaging/monitoring
+truncate -s 64M "$T/db.img" "$T/old.img"
+for token in token read-token; do (umask 077; head -c 32 /dev/urandom | base64 >"$T/$token"); done
+TCP=$(free_port)
+PROMETHEUS=http://127.0.0.1:$(free_port)
+config <<END
+admin_tcp = { listen = "127.0.0.1:$TCP", token_file = "$T/token", read_token_file = "$T/read-token" }
+
+[pool.fast]
+devices = [{ path = "$T/flash.img", size = "64MiB" }]
+
+[volume.db]
+pool = "fast"
+backing = "file:$T/db.img"
+exports = ["nbd+unix:///db?socket=$T/nbd.sock"]
+flush_period = "1h"
+
+[volume.old]
+pool = "fast"
+backing = "file:$T/old.img"
+exports = ["nbd+unix:///old?socket=$T/nbd.sock"]
+idle_delay = "off"
+END
+serve
+client() { qemu-io -f raw "$@" >"$T/qemu-io.out" 2>&1 || { cat "$T/qemu-io.out"; fail "the client got an error"; }; }
+DB="nbd+unix:///db?socket=$T/nbd.sock" OLD="nbd+unix:///old?socket=$T/nbd.sock"
+client -c 'write 0 4M' -c flush -c 'read 2M 8M' "$DB"
+client -c 'write 0 1M' -c flush "$OLD"
+
+say "both texts"
+curl -fsS --unix-socket "$ADMIN" http://x/metrics >"$T/metrics" || fail "no metrics"
+promtool check metrics <"$T/metrics" >"$T/lint" 2>&1 || { cat "$T/lint"; fail "promtool finds something"; }
+[ ! -s "$T/lint" ] || { cat "$T/lint"; fail "promtool finds something"; }
+curl -fsS --unix-socket "$ADMIN" -H 'Accept: application/openmetrics-text' http://x/metrics | tail -1 | grep -qx '# EOF' || fail "OpenMetrics"
+for series in 'forebay_build_info{version="[0-9.]*"} 1' 'forebay_pool_state{pool="fast",state="open"} 1' \
+    'forebay_volume_mode{pool="fast",volume="db",mode="writeback"} 1' 'forebay_flush_period_seconds{pool="fast",volume="db"} 3600.0' \
+    'forebay_alarms{severity="error"} 0' 'process_resident_memory_bytes [1-9]' 'forebay_cache_written_bytes_total{pool="fast"} [1-9]'; do
+    grep -q "^$series" "$T/metrics" || fail "there is no $series"
+done
+
+say "rules and their tests"
+promtool check rules "$MONITORING/forebay.rules.yml" >"$T/lint" 2>&1 || { cat "$T/lint"; fail "the rules"; }
+promtool test rules "$MONITORING/forebay.rules.test.yml" >"$T/lint" 2>&1 || { cat "$T/lint"; fail "the tests of the rules"; }
+
+say "a Prometheus that scrapes the daemon"
+cat >"$T/prometheus.yml" <<END
+global: { scrape_interval: 1s, evaluation_interval: 1s }
+rule_files: ["$MONITORING/forebay.rules.yml"]
+scrape_configs:
+  - job_name: forebay
+    authorization: { credentials_file: "$T/read-token" }
+    static_configs: [{ targets: ["127.0.0.1:$TCP"] }]
+END
+prometheus --config.file="$T/prometheus.yml" --storage.tsdb.path="$T/tsdb" --web.listen-address="${PROMETHEUS#http://}" \
+    --log.level=warn >"$T/prometheus.log" 2>&1 &
+SERVER=$!
+on_exit kill "$SERVER"
+value() { curl -fsS "$PROMETHEUS/api/v1/query" --data-urlencode "query=$1" 2>"$T/curl.err" | jq -e -r '.data.result[0].value[1]'; }
+is() { [ "$(value "$1")" = "$2" ]; } # EXPRESSION VALUE
+eventually 20 is 'up{job="forebay"}' 1 || { cat "$T/prometheus.log"; fail "it does not reach the daemon"; }
+for ((i = 0; i < 5; i++)); do
+    client -c "write $((i + 5))M 1M" -c flush -c "read ${i}M 2M" -c "discard 40M 1M" "$DB"
+    sleep 0.6
+done
+
+say "an alert for a volume whose dirty data was left behind"
+ask volume detach old --keep
+alert() { is "count(ALERTS{alertname=\"$1\"})" 1; }
+eventually 10 alert ForebayVolumeAbsentWithDirtyData || fail "no alert: $(cat "$T/curl.err")"
+is forebay:pool_dirty_bytes "$(value '4096 * sum(forebay_dirty_blocks) + sum(forebay_absent_dirty_bytes)')" || fail "the dirty data of a pool"
+is 'sum(forebay_absent_dirty_bytes)' 1048576 || fail "the dirty data of the absent volume"
+
+say "every expression of the dashboard has series"
+"$ROOT/target/venv/bin/python" "$E2E/grafana_expressions.py" "$MONITORING/forebay.dashboard.json" "$PROMETHEUS" || fail "the dashboard"
+
+say "an alert for a daemon that is gone"
+unserve
+eventually 10 alert ForebayDown || fail "no alert"
