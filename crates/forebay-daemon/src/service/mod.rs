@@ -12,7 +12,7 @@
 //! ones), `volumes`, `settings`, `reload`, `work`, `absent` (volumes that are not attached),
 //! `closed` (pools that are not open), `opening` (cache devices, which may hang), `locked` (devices
 //! that somebody else has), `handover` (passing everything to a successor), `info` (how things
-//! are), `event_bridge` (what pools report becomes events and alarms).
+//! are), `wear` (of the flash), `event_bridge` (what pools report becomes events and alarms).
 
 mod absent;
 mod advice;
@@ -29,6 +29,7 @@ mod reload;
 mod settings;
 mod start;
 mod volumes;
+mod wear;
 mod work;
 
 use forebay_admin::events::{AlarmKey, EventKind, Hub};
@@ -98,6 +99,8 @@ pub(crate) struct Service {
     attaching: Mutex<BTreeMap<String, VolumeConfig>>,
     /// What is tried again until its devices are free.
     locked: Mutex<locked::Locked>,
+    /// What is known of the wear of cache devices.
+    wear: Mutex<crate::wear::Wear>,
     started_unix_s: u64,
     config_path: Option<String>,
     log_threshold: crate::log_level::LogThreshold,

@@ -69,6 +69,7 @@ impl Collector for Reports {
         })?;
         self.absent(to)?;
         self.members(to)?;
+        self.devices_written(to)?;
         self.ages(to)?;
         self.latency(to)
     }
@@ -140,6 +141,25 @@ impl Reports {
                 let number = members.iter().filter(|member| **member == state).count();
                 let labels = with(&labels, ("state", state.name()));
                 family.encode_family(&labels)?.encode_gauge(&(number as i64))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn devices_written(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        if self.0.iter().all(|report| report.about.devices_written.is_empty()) {
+            return Ok(());
+        }
+        let help = "Bytes written to each cache device since the start, by cause";
+        let mut family =
+            to.encode_descriptor("cache_device_written_bytes", help, None, MetricType::Counter)?;
+        for (report, labels) in self.each() {
+            for (device, written) in &report.about.devices_written {
+                let labels = with(&labels, ("device", device.as_str()));
+                for (cause, bytes) in written.by_cause() {
+                    let labels = with(&labels, ("cause", cause));
+                    family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&bytes, None)?;
+                }
             }
         }
         Ok(())
