@@ -1,5 +1,6 @@
 //! Answers to the operator: the state of things, and the results of changes.
 
+use crate::flash::{EnduranceInfo, FlashInfo};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -64,6 +65,9 @@ pub struct DeviceInfo {
     /// is on it does not count); else empty.
     #[serde(default)]
     pub state: String,
+    /// What was written to it; of a pool that is open.
+    #[serde(default)]
+    pub flash: Option<FlashInfo>,
 }
 
 /// A pool.
@@ -103,6 +107,9 @@ pub struct PoolInfo {
     /// Job that is at work on the pool as a whole.
     #[serde(default)]
     pub job: Option<String>,
+    /// How its endurance budget stands, if it has one.
+    #[serde(default)]
+    pub endurance: Option<EnduranceInfo>,
     /// Names of its volumes.
     pub volumes: Vec<String>,
     /// Volumes that it holds data of but that are not attached, with the bytes of dirty data.
@@ -138,6 +145,7 @@ impl PoolInfo {
             lost_ranges: 0,
             io_engine: String::new(),
             job: None,
+            endurance: None,
             volumes: Vec::new(),
             absent: BTreeMap::new(),
             not_open: true,

@@ -3,7 +3,7 @@
 //!
 //! - `admin`: [`Admin`], the one interface.
 //! - `request`: what is asked for.
-//! - `info`: what is answered.
+//! - `info`, `flash`: what is answered.
 //! - `error`: why something was not done.
 //! - [`jobs`]: work that takes long.
 //! - [`events`]: what happens, told to whoever follows, and alarms.
@@ -14,12 +14,14 @@ mod admin;
 pub mod clock;
 mod error;
 pub mod events;
+mod flash;
 mod info;
 pub mod jobs;
 mod request;
 
 pub use admin::{Admin, Target};
 pub use error::{AdminError, ErrorKind};
+pub use flash::{EnduranceInfo, FlashInfo, WearInfo};
 pub use info::{
     AdviceInfo, AdviceSize, DaemonInfo, DeviceInfo, FileInfo, JobInfo, LossInfo, PoolInfo, RatesInfo,
     RatesOfAll, RecordedInfo, ReloadDone, SettingInfo, SettingsDone, UpgradeBegun, UpgradeInfo, VolumeInfo,

@@ -2,6 +2,7 @@
 //! change, and for `forebay run`.
 
 use super::choices::Mirror;
+use super::endurance;
 use super::tunables::{PoolTunables, VolumeTunables};
 
 /// Two or more settings that cannot hold together.
@@ -46,6 +47,13 @@ pub fn of_volume(volume: &VolumeTunables) -> Vec<Conflict> {
 #[must_use]
 pub fn of_pool(pool: &PoolTunables, devices: usize) -> Vec<Conflict> {
     let mut found = Vec::new();
+    if endurance::budget(pool.endurance_budget, pool.endurance_rating).is_none() {
+        found.push(conflict(
+            &["endurance_budget", "endurance_rating"],
+            "endurance_budget is a number of years, and what the devices can take is not known".into(),
+            "set endurance_rating to what their data sheet says (`600TB`, `0.3DWPD/5y`), or give a size per day",
+        ));
+    }
     if pool.mirror == Mirror::Off {
         return found;
     }
@@ -99,6 +107,10 @@ mod tests {
         assert_eq!(of_pool(&pool(&[("mirror", "on")]), 2), []);
         let one = of_pool(&pool(&[("mirror", "on")]), 1);
         assert!(one.len() == 1 && one[0].message.contains("two devices, not on 1"), "{one:?}");
+        let years =
+            |more: &[(&str, &str)]| of_pool(&pool(&[&[("endurance_budget", "7y")], more].concat()), 1);
+        assert!(years(&[])[0].help.contains("endurance_rating"));
+        assert_eq!(years(&[("endurance_rating", "600TB")]), []);
         let key = [("encryption_key_file", "/etc/key")];
         assert_eq!(of_pool(&pool(&key), 2), []);
         let both = of_pool(&pool(&[key[0], ("mirror", "on")]), 2);

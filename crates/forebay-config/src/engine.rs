@@ -1,6 +1,7 @@
 //! Tunables as the engine takes them: its units, and 0 where the registry says off.
 
 use super::choices;
+use super::endurance;
 use super::tunables::{PoolTunables, VolumeTunables};
 use forebay_core::{
     Admission, DestageOrder, OnBackingChange, PoolSettings, Priority, ReclaimPolicy, VolumeSettings,
@@ -123,6 +124,9 @@ impl From<&PoolTunables> for PoolSettings {
             dirty_limit_pct: pool.dirty_limit_pct,
             batches_in_flight: pool.batches_in_flight,
             discard_freed: pool.discard_freed == choices::DiscardFreed::On,
+            // Years without a rating are a conflict, and do not get here.
+            endurance_budget: endurance::budget(pool.endurance_budget, pool.endurance_rating)
+                .unwrap_or_default(),
         }
     }
 }
@@ -151,6 +155,8 @@ mod tests {
             ValueKind::Duration { .. } => Some("3s"),
             ValueKind::Key => Some("/key"),
             ValueKind::Device => Some("hdd-7200"),
+            ValueKind::Endurance { rating: true } => Some("600TB"),
+            ValueKind::Endurance { rating: false } => Some("0.5DWPD"),
         };
         value.unwrap().to_owned()
     }
@@ -166,8 +172,10 @@ mod tests {
                     VolumeSettings::from(&VolumeTunables::new(&settings)) != VolumeSettings::default()
                 }
             };
-            // What no rule matches is decided by the rules, before the engine.
-            assert_eq!(arrived, tunable.name != "default_action", "{}", tunable.name);
+            // What no rule matches is decided by the rules, before the engine; what devices are
+            // rated for concerns it only with a budget of years.
+            let elsewhere = ["default_action", "endurance_rating"].contains(&tunable.name);
+            assert_eq!(arrived, !elsewhere, "{}", tunable.name);
         }
     }
 }

@@ -8,6 +8,7 @@
 //! - [`model`]: what was read.
 //! - [`edit`], [`store`]: live changes, written into the file itself.
 //! - [`diff`](mod@diff): what has to happen to get from one model to another.
+//! - [`endurance`]: how much may be written to flash.
 //! - `engine`: tunables as `forebay-core` takes them.
 //! - [`rules`]: which requests of which clients are cached; `rule_table`: rules in the file.
 //! - `cache_spec`, `key_source`, `access_list`, `address_range`, `client_name`: values that several
@@ -34,6 +35,7 @@ pub mod diagnostic;
 pub mod diff;
 pub mod docs;
 pub mod edit;
+pub mod endurance;
 mod engine;
 pub mod file;
 mod key_source;

@@ -12,6 +12,9 @@ use serde_json::{Map, Value, json};
 const SIZE: &str = r"^[0-9]+(\.[0-9]+)? ?([KkMmGgTtPp]?[Bb]?|[KkMmGgTtPp][Ii][Bb])$";
 const RATE: &str = r"^([0-9]+(\.[0-9]+)? ?([KkMmGgTtPp]?[Bb]?|[KkMmGgTtPp][Ii][Bb])(/s)?|off|unlimited)$";
 const DEVICE: &str = r"^(none|hdd-7200|card-[dt](:[1-9][0-9]*)?)$";
+const RATING: &str =
+    r"^[0-9.]+ ?([KkMmGgTtPp]?[Bb]?|[KkMmGgTtPp][Ii][Bb]|[Dd][Ww][Pp][Dd] ?/ ?[0-9.]+ ?y(ears?)?)$";
+const BUDGET: &str = r"^[0-9.]+ ?([KkMmGgTtPp]?[Bb]?|[KkMmGgTtPp][Ii][Bb]|[Dd][Ww][Pp][Dd]|y(ears?)?)$";
 const DURATION: &str = r"^0$|^([0-9]+ ?(ns|us|ms|s|sec|m|min|h|d|w|[a-z]+) ?)+$";
 
 /// The schema.
@@ -132,6 +135,9 @@ fn of_kind(kind: &ValueKind) -> Value {
             json!({ "anyOf": [{ "const": "off" }, { "type": "string", "pattern": "^(/|credential:)." }] })
         }
         ValueKind::Device => json!({ "type": "string", "pattern": DEVICE }),
+        ValueKind::Endurance { rating } => {
+            json!({ "anyOf": [{ "const": "off" }, { "type": "string", "pattern": if rating { RATING } else { BUDGET } }] })
+        }
         ValueKind::Rate => {
             json!({ "anyOf": [{ "type": "string", "pattern": RATE }, { "type": "integer", "minimum": 0 }] })
         }

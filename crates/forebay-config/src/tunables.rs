@@ -10,6 +10,7 @@ use super::choices::*;
 use super::settings::Settings;
 use super::value::{Choice, Value, ValueError, ValueKind, nearest};
 use crate::KeySource;
+use crate::endurance::Endurance;
 use forebay_export::size::ByteSize;
 use forebay_io::DeviceModel;
 use std::time::Duration;
@@ -244,6 +245,16 @@ impl FromValue for Option<KeySource> {
     }
 }
 
+impl FromValue for Option<Endurance> {
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Off => Some(None),
+            Value::Endurance(amount) => Some(Some(amount)),
+            _ => None,
+        }
+    }
+}
+
 impl FromValue for Option<DeviceModel> {
     fn from_value(value: Value) -> Option<Self> {
         if let Value::Device(model) = value { Some(model) } else { None }
@@ -397,6 +408,10 @@ tunables! {
             "log writes in flight for each stream";
         discard_freed: DiscardFreed = "off", ValueKind::Choice(DiscardFreed::CHOICES), Live,
             "tell the cache device which segments hold nothing, one after the other";
+        endurance_budget: Option<Endurance> = "off", ValueKind::Endurance { rating: false }, Live,
+            "what may be written to the pool's devices in a day: fills and kept blocks are held back, clients never are";
+        endurance_rating: Option<Endurance> = "off", ValueKind::Endurance { rating: true }, Live,
+            "what may be written to each device in its life, by its data sheet";
         buffer_memory: ByteSize = "512MiB", size(192 << 20, 1 << 40), AtStart,
             "memory for requests in flight, all clients of the pool together";
         pool_connections_max: u32 = "1024", count(1, 60_000, "connections"), AtStart,

@@ -93,6 +93,17 @@ fn any_value(kind: ValueKind) -> BoxedStrategy<Value> {
                 .prop_map(|text| Value::Key(text.parse().unwrap()))
                 .boxed()
         }
+        ValueKind::Endurance { rating } => {
+            let texts = if rating {
+                "[1-9][0-9]{0,12}(TB|B|KiB)|[1-9]DWPD/[1-9].5y"
+            } else {
+                "[1-9][0-9]{0,4}GB|0.[0-9]5DWPD|[1-9]y"
+            };
+            proptest::string::string_regex(texts)
+                .unwrap()
+                .prop_filter_map("too large", move |text| kind.parse(&text).ok())
+                .boxed()
+        }
         ValueKind::Rate => any::<u64>().prop_map(|bytes| Value::Size(ByteSize(bytes))).boxed(),
         ValueKind::Duration { min, max, off } => {
             let least = (min.as_nanos() as u64).max(u64::from(off));

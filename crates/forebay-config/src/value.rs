@@ -8,6 +8,7 @@
 //!   caller knows.
 
 use crate::KeySource;
+use crate::endurance::{Endurance, EnduranceError};
 use forebay_export::size::{ByteSize, parse_duration};
 use forebay_io::DeviceModel;
 use std::fmt;
@@ -74,6 +75,11 @@ pub enum ValueKind {
     Key,
     /// A device to imitate, or `none`.
     Device,
+    /// An amount of writing, or `off`: a rating of devices, or a budget.
+    Endurance {
+        /// It is a rating.
+        rating: bool,
+    },
 }
 
 /// Nothing is imitated.
@@ -94,6 +100,8 @@ pub enum Value {
     Key(KeySource),
     /// A device to imitate, if any.
     Device(Option<DeviceModel>),
+    /// An amount of writing.
+    Endurance(Endurance),
     /// Something that is switched off.
     Off,
     /// A size that is decided elsewhere.
@@ -172,6 +180,12 @@ impl ValueKind {
                 Ok(model) => Ok(Value::Device(Some(model))),
                 Err(problem) => Err(ValueError::new(format!("{problem}; or {NO_DEVICE}"))),
             },
+            ValueKind::Endurance { .. } if text == "off" => Ok(Value::Off),
+            ValueKind::Endurance { .. } => {
+                let read =
+                    text.parse().map_err(|error: EnduranceError| ValueError::new(error.to_string()))?;
+                self.within(Value::Endurance(read))
+            }
         }
     }
 
@@ -208,7 +222,7 @@ impl ValueKind {
             (_, other @ (Raw::Flag(_) | Raw::Other(_))) => {
                 Err(ValueError::new(format!("{} is not possible; {}", other.what(), self.range())))
             }
-            (ValueKind::Key | ValueKind::Device, Raw::Integer(_)) => {
+            (ValueKind::Key | ValueKind::Device | ValueKind::Endurance { .. }, Raw::Integer(_)) => {
                 Err(ValueError::new(format!("a number is not possible; {}", self.range())))
             }
         }
@@ -240,6 +254,12 @@ impl ValueKind {
             ),
             ValueKind::Key => "path, credential:NAME, or off".into(),
             ValueKind::Device => format!("{NO_DEVICE}, {}", DeviceModel::NAMES),
+            ValueKind::Endurance { rating: true } => {
+                "size, or device writes per day and years (0.3DWPD/5y), or off".into()
+            }
+            ValueKind::Endurance { rating: false } => {
+                "size per day, device writes per day (0.3DWPD), years of the rating (7y), or off".into()
+            }
         }
     }
 
@@ -272,6 +292,11 @@ impl ValueKind {
             }
             (ValueKind::Duration { min, max, .. }, Value::Duration(time)) => (min..=max).contains(time),
             (ValueKind::Rate, Value::Size(_)) => true,
+            (ValueKind::Endurance { rating }, Value::Endurance(amount)) => match amount {
+                Endurance::Bytes(_) => true,
+                Endurance::WritesForYears { .. } => rating,
+                Endurance::Writes { .. } | Endurance::Years(_) => !rating,
+            },
             _ => false,
         };
         if fits { Ok(value) } else { Err(ValueError::new(format!("{value} is {}", self.out_of_range()))) }
@@ -352,6 +377,7 @@ impl fmt::Display for Value {
             Value::Key(source) => write!(f, "{source}"),
             Value::Device(None) => f.write_str(NO_DEVICE),
             Value::Device(Some(model)) => write!(f, "{model}"),
+            Value::Endurance(amount) => write!(f, "{amount}"),
             Value::Off => f.write_str("off"),
             Value::Auto => f.write_str("auto"),
         }

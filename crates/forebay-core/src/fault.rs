@@ -76,6 +76,8 @@ planted_bugs! {
     DestageBeforeDurable = "destage-before-durable",
     /// A write is acknowledged before earlier batches of its stream completed.
     AcknowledgeOutOfOrder = "acknowledge-out-of-order",
+    /// The endurance budget holds nothing back.
+    OverspendEndurance = "overspend-endurance",
     /// A read fill is kept although the block was written meanwhile.
     KeepOvertakenFill = "keep-overtaken-fill",
     /// A read is answered by a fill that waits for its batch although the block was written

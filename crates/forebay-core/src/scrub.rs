@@ -421,7 +421,7 @@ impl Scrubber {
             volume.fills() && (key.block() + 1) * BLOCK <= volume.limit_bytes
         };
         let idle = serves && !cx.locks.is_held(range) && !cx.fills.any_in(range);
-        if !idle || cx.map.lookup(key).is_some() || cx.stopping {
+        if !idle || cx.map.lookup(key).is_some() || cx.stopping || cx.spares_flash() {
             return;
         }
         let Some(page) = cx.pages.take(PageUse::Fill) else { return };

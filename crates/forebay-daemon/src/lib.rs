@@ -7,6 +7,7 @@
 //!   configuration, jobs and events.
 //! - [`api`]: HTTP in front of it; [`control_files`]: the same as plain files.
 //! - `upgrade`: a successor takes over.
+//! - `wear`: how worn the disks of caches are.
 //! - `log_level`: which events are told, and how severe each is.
 //! - `limits`: descriptors and locked memory of the process.
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ mod run;
 mod serve;
 mod service;
 mod upgrade;
+mod wear;
 
 pub use run::{SettingHelp, run, settings, state_dir};
 pub use serve::serve;

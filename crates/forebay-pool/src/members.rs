@@ -56,6 +56,11 @@ impl MemberMap {
         }
     }
 
+    /// The cache is mirrored.
+    pub(crate) fn is_mirrored(&self) -> bool {
+        self.mirror.is_some()
+    }
+
     /// The member of a mirrored cache that has this byte of the pool's space.
     pub(crate) fn mirror_member(&self, offset: u64) -> Option<u8> {
         self.mirror.map(|(geometry, _)| geometry.mirror_place(offset).0 as u8)

@@ -10,6 +10,10 @@ use forebay_core::{Action, Device, Engine, RequestKind, RequestOutcome, Stats, V
 use forebay_format::VolumeId;
 use forebay_format::geometry::VOLUMES_MAX;
 
+/// The keys of the cache's devices: the members of a mirrored one, and of others two halves, as if
+/// they were devices.
+pub(crate) const PARTS: [u64; 2] = [11, 12];
+
 /// What happened since the engine was opened.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Books {
@@ -18,6 +22,8 @@ pub(crate) struct Books {
     moved: bool,
     /// A device had ended: an operation may have been asked for several times, and counts once.
     ended: bool,
+    /// Bytes that each part of the cache got ([`PARTS`]).
+    written: [u64; PARTS.len()],
 }
 
 /// Declares a part of [`Stats`] that shows from outside.
@@ -121,6 +127,16 @@ impl Books {
         self.ended = true;
     }
 
+    /// A device had ended at some time.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// A part of the cache gets so many bytes.
+    pub(crate) fn note_written(&mut self, part: usize, bytes: u64) {
+        self.written[part] += bytes;
+    }
+
     /// A volume has come or gone.
     pub(crate) fn note_moved(&mut self) {
         self.moved = true;
@@ -173,7 +189,8 @@ impl Books {
     }
 
     /// Compares the books with the counters of the engine. `open`: the requests that are under way;
-    /// `volumes`: how many there are, if all of them were attached at the opening.
+    /// `volumes`: how many there are, if all of them were attached at the opening; `held`: the
+    /// owner has not started all that it was asked for.
     ///
     /// # Errors
     /// They differ.
@@ -182,8 +199,9 @@ impl Books {
         engine: &Engine,
         open: &[Asked],
         volumes: Option<usize>,
+        held: bool,
     ) -> Result<(), String> {
-        let Self { mut seen, moved, ended } = *self;
+        let Self { mut seen, moved, ended, written } = *self;
         let stats = engine.stats();
         // What was refused was answered at once.
         open.iter().for_each(|(kind, (_, len), _)| seen.takes(*kind, *len));
@@ -192,6 +210,12 @@ impl Books {
             said.operations = seen.operations;
         }
         ensure!(said == seen, "the counters say {said:?}, and it was {seen:?}");
+        let (sum, total) = (stats.written().total(), stats.cache_written_bytes);
+        ensure!(sum == total, "the causes have {sum} bytes, and {total} were written: {:?}", stats.written());
+        if !ended && !held {
+            let said = PARTS.map(|key| engine.written_to(key).map_or(0, |written| written.total()));
+            ensure!(said == written, "the devices got {written:?} bytes, and {said:?} are counted");
+        }
         let (in_flight, open) = (stats.requests_in_flight, open.len());
         ensure!(in_flight == open as u64, "{in_flight} requests are under way, and it is {open}");
         let stats_of = |id| engine.volume_stats(VolumeId(id));

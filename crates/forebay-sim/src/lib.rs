@@ -32,6 +32,7 @@ pub mod plan;
 mod counter_check;
 mod counters;
 mod destage_check;
+mod endurance_check;
 pub mod oracle;
 
 // The world around one engine: devices, what survives a crash, starts, owner, clients, operator.

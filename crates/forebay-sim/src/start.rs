@@ -3,6 +3,7 @@
 use crate::at_rest::superblock_in;
 use crate::cipher::encrypted;
 use crate::content::Content;
+use crate::counter_check::PARTS;
 use crate::device::SimDevice;
 use crate::dirty_slots::DirtySlots;
 use crate::disks::{AttachState, CACHE, Disks, MemberNotes, Risk, Snapshot, VolumeStatus, device_of};
@@ -15,7 +16,7 @@ use forebay_core::{
 };
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::superblock::Superblock;
-use forebay_format::{BLOCK_BYTES, Members, SECTORS_PER_BLOCK, VolumeId};
+use forebay_format::{BLOCK_BYTES, Geometry, Members, SECTORS_PER_BLOCK, VolumeId};
 
 /// New devices: a formatted cache and backing stores with something on them.
 pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
@@ -150,11 +151,20 @@ pub(crate) fn open_engine(
     let bytes = disks.cache_bytes.max(disks.cache_pending.unwrap_or(0));
     let attachments = attachments.collect();
     let config = EngineConfig { known: disks.known, ..plan.engine.clone() };
-    if plan.mirror.is_some() {
+    let mut engine = if plan.mirror.is_some() {
         let members = find_members(plan, disks, rng);
-        return Engine::open_mirrored(config, members, attachments, now);
-    }
-    Engine::open(config, bytes, attachments, now)
+        Engine::open_mirrored(config, members, attachments, now)
+    } else {
+        Engine::open(config, bytes, attachments, now)
+    };
+    let second = if plan.mirror.is_some() { 0 } else { second_half(&plan.geometry) };
+    engine.set_devices(&[(PARTS[0], 0), (PARTS[1], second)]);
+    engine
+}
+
+/// Where the second half of the segments begins.
+pub(crate) fn second_half(geometry: &Geometry) -> u64 {
+    geometry.segment_offset(geometry.segment_count / 2, 0)
 }
 
 /// An engine without a cache, for the volumes that are attached.

@@ -5,11 +5,12 @@ use crate::counters::Counters;
 use crate::device::SimDevice;
 use crate::disks::{AttachState, Disks, Snapshot, VolumeStatus};
 use crate::ensure::ensure;
-use crate::plan::{Mix, OwnerPlan, Plan, pool_settings, settings};
+use crate::plan::{Mix, OwnerPlan, Plan, endurance_budget, pool_settings, settings};
 use crate::rng::Rng;
 use crate::world::{ANSWER_LIMIT_NS, Trap, World};
 use forebay_core::{
-    Drain, OnBackingChange, PoolSettings, RequestKind, Status, Suspicion, Treatment, VolumeSettings,
+    Drain, EnduranceBudget, OnBackingChange, PoolSettings, RequestKind, Status, Suspicion, Treatment,
+    VolumeSettings,
 };
 use forebay_format::VolumeId;
 use std::cell::RefCell;
@@ -325,7 +326,11 @@ impl Workload {
                 }
                 let drawn = pool_settings(&mut world.rng);
                 let discard_freed = world.plan.engine.pool.discard_freed && drawn.survivors_max_pct != 30;
-                let pool = Some(PoolSettings { discard_freed, ..drawn });
+                let endurance_budget = match world.plan.engine.pool.endurance_budget {
+                    EnduranceBudget::Unlimited => EnduranceBudget::Unlimited,
+                    _ => endurance_budget(drawn.batches_in_flight + drawn.dirty_limit_pct),
+                };
+                let pool = Some(PoolSettings { discard_freed, endurance_budget, ..drawn });
                 Step::Configure { volume, settings, pool }
             }
             Deed::Drain => {

@@ -113,6 +113,7 @@ kinds! {
     CacheFailed, "cache.failed", Error, "The cache device failed; its volumes are served without it. Has what is lost.";
     CacheDegraded, "cache.degraded", Warning, "One of the two devices of a mirrored cache failed or is missing. Nothing is lost.";
     MirrorWhole, "cache.whole", Info, "Both devices of a mirrored cache have all dirty data.";
+    CacheWear, "cache.wear", Warning, "A disk of a cache is nearly worn out, short of spare blocks, or warns of something.";
     StateUnwritable, "state.unwritable", Warning, "The records of a cache or its backing stores cannot be written to the state directory.";
     OrderLost, "order.lost", Warning, "A backing store alone is no crash-consistent image until what is dirty is written back.";
     BackingChanged, "backing.changed", Error, "The backing store was changed while the cache was away.";

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use clap::ArgGroup;
 use clap_complete::engine::ArgValueCompleter;
 use forebay_admin::{
-    DeviceRequest, GrowRequest, JobInfo, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
+    DeviceRequest, EnduranceInfo, FlashInfo, GrowRequest, JobInfo, PoolInfo, PoolRequest, ReplaceRequest,
+    ScrubRequest, ShrinkRequest,
 };
 use forebay_config::CacheSpec;
 
@@ -16,7 +17,7 @@ use crate::complete;
 use crate::failure::Failure;
 use crate::job::{self, JobOptions, Wish};
 use crate::paths;
-use crate::screen::{Column, List, Table, Width, bytes, harmless, percent};
+use crate::screen::{Column, List, Table, Width, bytes, harmless, percent, uptime};
 
 /// Commands of `forebay pool`.
 #[derive(Debug, clap::Subcommand)]
@@ -343,6 +344,10 @@ pub(super) fn show(pool: &PoolInfo, width: Width) -> String {
         let size = Some(device.size_bytes).filter(|size| *size > 0);
         let size = size.map_or(String::new(), |size| format!(", {}", bytes(size)));
         list.add("device", format!("{}{size}{state}", harmless(&device.path)));
+        if let Some(flash) = &device.flash {
+            list.add("  written", written(flash));
+            show_wear(&mut list, flash);
+        }
     }
     if let Some(why) = &pool.why {
         list.add("why", harmless(why));
@@ -363,6 +368,62 @@ pub(super) fn show(pool: &PoolInfo, width: Width) -> String {
     list.within(width)
 }
 
+/// What was written to a device, most of it first.
+fn written(flash: &FlashInfo) -> String {
+    let mut causes: Vec<(&String, u64)> = flash
+        .written_by_cause
+        .iter()
+        .map(|(cause, some)| (cause, *some))
+        .filter(|(_, some)| *some > 0)
+        .collect();
+    causes.sort_by_key(|(_, some)| std::cmp::Reverse(*some));
+    let causes: Vec<String> =
+        causes.iter().map(|(cause, some)| format!("{} {}", harmless(cause), bytes(*some))).collect();
+    let of = if causes.is_empty() { String::new() } else { format!(": {}", causes.join(", ")) };
+    format!("{} since the start {} ago{of}", bytes(flash.written_bytes), uptime(flash.written_for_s))
+}
+
+/// What a device reports, and how long it lasts.
+fn show_wear(list: &mut List, flash: &FlashInfo) {
+    for disk in &flash.wear {
+        let mut words = Vec::new();
+        words.extend(disk.used_pct.map(|used| format!("{used} % of its rated life used")));
+        words.extend(disk.written_bytes.map(|written| format!("{} written in it", bytes(written))));
+        words.extend(disk.spare_pct.map(|spare| format!("{spare} % spare")));
+        words.extend(disk.media_errors.map(|errors| format!("{errors} media errors")));
+        let concerns = disk.concerns();
+        if !concerns.is_empty() {
+            words.push(format!("WARNING: {}", harmless(&concerns.join(", "))));
+        }
+        list.add(
+            "  disk",
+            format!("{} ({}): {}", harmless(&disk.disk), harmless(&disk.model), words.join(", ")),
+        );
+    }
+    if let Some(why) = &flash.wear_unknown {
+        list.add("  wear", format!("not known: {}", harmless(why)));
+    }
+    if let Some(life) = &flash.life {
+        list.add("  lasts", harmless(life));
+    }
+}
+
+/// How an endurance budget stands.
+fn budget(endurance: &EnduranceInfo) -> String {
+    let saved = bytes(endurance.saved_bytes.unsigned_abs());
+    let account = if endurance.saved_bytes < 0 { format!("{saved} owed") } else { format!("{saved} saved") };
+    let cost = match endurance.missed_blocks {
+        0 => String::new(),
+        missed => format!("; it cost {} of the hits at most", percent(missed, endurance.read_blocks)),
+    };
+    format!(
+        "{} a day, {account}; fills and kept blocks may take {} a day now; {}{cost}",
+        bytes(endurance.budget_bytes),
+        bytes(endurance.optional_bytes),
+        harmless(&endurance.restraint)
+    )
+}
+
 /// What is in its cache.
 fn show_space(list: &mut List, pool: &PoolInfo) {
     list.add("size", bytes(pool.capacity_bytes));
@@ -378,6 +439,9 @@ fn show_space(list: &mut List, pool: &PoolInfo) {
     if pool.lost_bytes > 0 {
         let ranges = if pool.lost_ranges == 1 { "range" } else { "ranges" };
         list.add("LOST", format!("{} in {} {ranges}", bytes(pool.lost_bytes), pool.lost_ranges));
+    }
+    if let Some(endurance) = &pool.endurance {
+        list.add("budget", budget(endurance));
     }
     list.add("I/O by", harmless(&pool.io_engine));
 }

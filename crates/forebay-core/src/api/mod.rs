@@ -8,10 +8,12 @@
 pub mod config;
 pub mod curve;
 pub(crate) mod destage;
+pub mod endurance;
 pub(crate) mod lifecycle_error;
 pub(crate) mod open_error;
 pub mod settings;
 pub(crate) mod stats;
+pub mod written;
 
 use crate::api::lifecycle_error::LifecycleError;
 use crate::api::settings::Treatment;

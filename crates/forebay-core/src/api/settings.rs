@@ -5,6 +5,7 @@
 //! (a low limit above the high one) is refused by [`VolumeSettings::check`] before it gets here.
 
 use crate::api::Nanos;
+use crate::api::endurance::EnduranceBudget;
 use forebay_format::checkpoint::Mode;
 use thiserror::Error;
 
@@ -158,6 +159,8 @@ pub struct PoolSettings {
     pub batches_in_flight: u32,
     /// The cache device is told which segments hold nothing.
     pub discard_freed: bool,
+    /// Bytes that may be written to the cache devices in a day.
+    pub endurance_budget: EnduranceBudget,
 }
 
 impl Default for PoolSettings {
@@ -168,6 +171,7 @@ impl Default for PoolSettings {
             dirty_limit_pct: 80,
             batches_in_flight: 4,
             discard_freed: false,
+            endurance_budget: EnduranceBudget::Unlimited,
         }
     }
 }

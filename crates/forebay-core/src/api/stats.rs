@@ -1,5 +1,6 @@
 //! Counters and gauges of the engine, with units in their names.
 
+use crate::api::written::WrittenBytes;
 use crate::api::{Device, Nanos, Request, RequestKind};
 
 /// Counters and gauges. Every counter starts at zero when the engine is opened.
@@ -48,6 +49,31 @@ pub struct Stats {
     pub cache_writes: u64,
     /// Bytes written to the cache device, metadata included.
     pub cache_written_bytes: u64,
+    /// Of those bytes, data of clients' writes. All that are called `cache_written_` and something
+    /// add up to `cache_written_bytes`.
+    pub cache_written_client_bytes: u64,
+    /// Copies of what clients wrote through to the backing store.
+    pub cache_written_copy_bytes: u64,
+    /// Blocks that were read from the backing store.
+    pub cache_written_fill_bytes: u64,
+    /// Clean blocks that reclaim moved because they are worth it.
+    pub cache_written_kept_bytes: u64,
+    /// Blocks that had to be moved.
+    pub cache_written_moved_bytes: u64,
+    /// Headers of batches and summaries of segments.
+    pub cache_written_header_bytes: u64,
+    /// Checkpoints, superblocks and extensions of the append window.
+    pub cache_written_checkpoint_bytes: u64,
+    /// What members of a mirrored cache lacked.
+    pub cache_written_rebuild_bytes: u64,
+    /// What a start wrote again.
+    pub cache_written_restart_bytes: u64,
+    /// Fills, and copies of write-through, left out because of the endurance budget.
+    pub endurance_unfilled_blocks: u64,
+    /// Clean blocks that reclaim would have kept without the endurance budget.
+    pub endurance_unkept_blocks: u64,
+    /// Blocks that reads missed and that the endurance budget had left out: what it cost at most.
+    pub endurance_missed_blocks: u64,
     /// Flushes of the cache device.
     pub cache_flushes: u64,
     /// Read operations on backing stores.
@@ -191,13 +217,39 @@ impl Stats {
         *bytes += u64::from(len);
     }
 
-    pub(crate) fn count_write(&mut self, device: Device, len: u32) {
-        let (count, bytes) = match device {
-            Device::Cache => (&mut self.cache_writes, &mut self.cache_written_bytes),
-            Device::Backing(_) => (&mut self.backing_writes, &mut self.backing_written_bytes),
-        };
-        *count += 1;
-        *bytes += u64::from(len);
+    pub(crate) fn count_backing_write(&mut self, len: u32) {
+        self.backing_writes += 1;
+        self.backing_written_bytes += u64::from(len);
+    }
+
+    pub(crate) fn count_cache_write(&mut self, len: u32, written: &WrittenBytes) {
+        self.cache_writes += 1;
+        self.cache_written_bytes += u64::from(len);
+        self.cache_written_client_bytes += written.clients;
+        self.cache_written_copy_bytes += written.copies;
+        self.cache_written_fill_bytes += written.fills;
+        self.cache_written_kept_bytes += written.kept;
+        self.cache_written_moved_bytes += written.moved;
+        self.cache_written_header_bytes += written.headers;
+        self.cache_written_checkpoint_bytes += written.checkpoints;
+        self.cache_written_rebuild_bytes += written.rebuilds;
+        self.cache_written_restart_bytes += written.restarts;
+    }
+
+    /// Bytes written to the cache devices, by cause.
+    #[must_use]
+    pub fn written(&self) -> WrittenBytes {
+        WrittenBytes {
+            clients: self.cache_written_client_bytes,
+            copies: self.cache_written_copy_bytes,
+            fills: self.cache_written_fill_bytes,
+            kept: self.cache_written_kept_bytes,
+            moved: self.cache_written_moved_bytes,
+            headers: self.cache_written_header_bytes,
+            checkpoints: self.cache_written_checkpoint_bytes,
+            rebuilds: self.cache_written_rebuild_bytes,
+            restarts: self.cache_written_restart_bytes,
+        }
     }
 }
 

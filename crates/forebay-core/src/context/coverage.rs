@@ -38,6 +38,10 @@ macro_rules! coverage {
 }
 
 coverage! {
+    /// The endurance budget had nothing for a fill.
+    UnfilledForEndurance = "unfilled-for-endurance",
+    /// The endurance budget had nothing for a block that reclaim would have kept.
+    UnkeptForEndurance = "unkept-for-endurance",
     /// A segment of the append window was discarded.
     WindowDiscarded = "window-discarded",
     /// A segment that is not in the append window was discarded.

@@ -3,11 +3,14 @@
 //!
 //! A part of the engine owns its own state and is handed the context. Nothing here calls a part.
 
+pub(crate) mod account;
 pub(crate) mod blank;
 pub(crate) mod counters;
 pub(crate) mod counting;
 pub(crate) mod coverage;
 pub(crate) mod curve;
+pub(crate) mod devices_written;
+pub(crate) mod endurance;
 pub(crate) mod events;
 pub(crate) mod failure;
 pub(crate) mod fills;
@@ -28,16 +31,20 @@ pub(crate) mod sectors;
 pub(crate) mod streams;
 pub(crate) mod volume;
 pub(crate) mod volumes;
+pub(crate) mod written;
 
 use crate::api::config::EngineConfig;
 use crate::api::open_error::OpenError;
 use crate::api::settings::VolumeSettings;
 use crate::api::stats::Stats;
+use crate::api::written::Payload;
 use crate::api::{Action, Device, Nanos, Notice, OpId, REQUEST_BYTES_MAX, Request, RequestKind, Span};
 use crate::base::slab::Slab;
+use crate::context::account::Endurance;
 use crate::context::counters::Counters;
 use crate::context::coverage::{CoverageMark, CoverageMarks};
 use crate::context::curve::Curve;
+use crate::context::devices_written::DevicesWritten;
 use crate::context::events::Event;
 use crate::context::failure::{CacheFailure, ReadRetry};
 use crate::context::fills::Fills;
@@ -102,6 +109,10 @@ pub(crate) struct Context {
     pub(crate) ghosts: Ghosts,
     /// What caches of other sizes would miss.
     pub(crate) curve: Curve,
+    /// What the cache may write of its own accord.
+    pub(crate) endurance: Endurance,
+    /// What was written to each device.
+    pub(crate) devices_written: DevicesWritten,
     /// Where superblock copies lie that differ from the one in effect, and what belongs there, in
     /// the order in which they are mended.
     pub(crate) stale_superblocks: Vec<(u64, Vec<u8>)>,
@@ -159,6 +170,8 @@ impl Context {
             fills: Fills::default(),
             ghosts: Ghosts::new(),
             curve: Curve::new(),
+            endurance: Endurance::default(),
+            devices_written: DevicesWritten::new(),
             stale_superblocks: Vec::new(),
             order_waiters: Vec::new(),
             reclaim_wants_destage: false,
@@ -289,6 +302,7 @@ impl Context {
             action: None,
             ended: 0,
             len: 0,
+            payload: Payload::default(),
             spans,
             header: None,
             meta: None,
@@ -351,7 +365,7 @@ impl Context {
         state.spans.extend_from_slice(spans);
         (state.backing, state.len) = (Some(volume), len);
         self.backing_begins(volume);
-        self.stats.count_write(Device::Backing(volume), len);
+        self.stats.count_backing_write(len);
         self.actions.push_back(Action::Write { op: OpId(op), device: Device::Backing(volume), offset, len });
     }
 
@@ -417,11 +431,11 @@ impl Context {
     /// Writes metadata to the cache device.
     pub(crate) fn write_meta(&mut self, offset: u64, meta: Arc<Vec<u8>>, kind: OpKind) {
         let op = self.new_op(kind);
-        self.stats.count_write(Device::Cache, meta.len() as u32);
         self.stats.cache_metadata_writes += 1;
-        let member = self.member_at(offset);
+        let (member, len) = (self.member_at(offset), meta.len() as u32);
         let state = self.ops.get_mut(op);
         (state.meta, state.member) = (Some(meta), member);
+        self.count_cache_write(op, offset, len);
         self.actions.push_back(Action::WriteMeta { op: OpId(op), offset });
     }
 

@@ -1,5 +1,6 @@
 //! Operations under way: what each is for, and what it needs until it ends.
 
+use crate::api::written::Payload;
 use crate::api::{Action, Device, Nanos, Span};
 use crate::context::pages::Page;
 use crate::context::recovery_reads::RecoveryRead;
@@ -151,6 +152,8 @@ pub(crate) struct Op {
     pub(crate) action: Option<Action>,
     pub(crate) ended: u8,
     pub(crate) len: u32,
+    /// Blocks of a batch.
+    pub(crate) payload: Payload,
     pub(crate) spans: Vec<Span>,
     pub(crate) header: Option<Box<[u8; BLOCK_BYTES]>>,
     /// Both copies of a checkpoint are written from the same bytes.

@@ -83,7 +83,7 @@ impl Queue {
     fn count(&mut self, owner: ItemOwner) -> Option<&mut usize> {
         match owner {
             ItemOwner::Fill(..) => Some(&mut self.fills),
-            ItemOwner::Survivor(_) => Some(&mut self.survivors),
+            ItemOwner::Survivor(_) | ItemOwner::Kept(_) => Some(&mut self.survivors),
             _ => None,
         }
     }

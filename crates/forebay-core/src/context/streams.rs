@@ -27,8 +27,10 @@ pub(crate) enum ItemOwner {
     Copy(u32),
     /// A read fill, in its page, with the token of its registration.
     Fill(Page, u64),
-    /// A relocated block.
+    /// A block that had to be moved.
     Survivor(u32),
+    /// A clean block that was moved because it is worth it.
+    Kept(u32),
     /// The intent of a direct write.
     Intent(u32),
     /// A drop mark of a direct write.

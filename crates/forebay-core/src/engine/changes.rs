@@ -48,7 +48,9 @@ impl Engine {
     pub fn configure_pool(&mut self, now: Nanos, settings: PoolSettings) -> Result<(), SettingsError> {
         settings.check()?;
         self.begin(now);
+        self.cx.settle_endurance();
         self.cx.config.pool = settings;
+        self.cx.settle_endurance();
         self.cx.free.look_for_stale();
         Ok(())
     }

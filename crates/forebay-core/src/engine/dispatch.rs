@@ -112,7 +112,7 @@ impl Engine {
             }
             ItemOwner::Copy(direct) => self.requests.copy_appended(&mut self.cx, direct, slot),
             ItemOwner::Fill(page, token) => self.cx.fill_done(key, page, token, slot),
-            ItemOwner::Survivor(relocation) => {
+            ItemOwner::Survivor(relocation) | ItemOwner::Kept(relocation) => {
                 if let Some(moved) = self.relocations.relocated(&mut self.cx, relocation, slot) {
                     self.destager.follow(&mut self.cx, moved);
                 }

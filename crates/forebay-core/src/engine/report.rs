@@ -1,10 +1,13 @@
 //! Questions that the engine answers about itself.
 
+use crate::api::OpId;
 use crate::api::config::CacheMark;
 use crate::api::curve::MissRatioCurve;
 use crate::api::destage::DestageReport;
+use crate::api::endurance::EnduranceReport;
 use crate::api::settings::{PoolSettings, ReclaimPolicy, VolumeSettings};
 use crate::api::stats::Stats;
+use crate::api::written::WrittenBytes;
 use crate::context::Status;
 use crate::context::counters::VolumeStats;
 use crate::context::coverage::CoverageMarks;
@@ -52,7 +55,8 @@ impl Engine {
         stats.index_memory_bytes = (self.cx.map.memory_bytes()
             + self.requests.memory_bytes()
             + self.cx.ghosts.bytes()
-            + self.cx.curve.bytes()) as u64;
+            + self.cx.curve.bytes()
+            + self.cx.endurance.bytes()) as u64;
         stats.requests_in_flight = self.cx.reqs.len() as u64;
         stats
     }
@@ -261,6 +265,31 @@ impl Engine {
     #[must_use]
     pub fn miss_ratio_curve(&self, volume: Option<VolumeId>, hours: u64) -> MissRatioCurve {
         self.cx.curve.report(volume, hours, self.cx.now)
+    }
+
+    /// How the endurance budget stands; `None`: there is none.
+    #[must_use]
+    pub fn endurance(&self) -> Option<EnduranceReport> {
+        self.cx.endurance_report()
+    }
+
+    /// What a write that is under way writes to the cache device, by cause.
+    #[must_use]
+    pub fn written_by(&self, op: OpId) -> WrittenBytes {
+        self.cx.ops.get(op.0).written()
+    }
+
+    /// What was written since the start to the device with this key ([`Engine::set_devices`]).
+    #[must_use]
+    pub fn written_to(&self, key: u64) -> Option<WrittenBytes> {
+        self.cx.devices_written.of(key)
+    }
+
+    /// Names the devices of the cache in their order: a key of the owner's choice, not 0, and the
+    /// byte where each begins in the space of the pool (of a mirrored cache, 0). What was counted
+    /// of a device stays with its key.
+    pub fn set_devices(&mut self, devices: &[(u64, u64)]) {
+        self.cx.devices_written.set(devices);
     }
 
     /// Bytes allocated for [`Engine::miss_ratio_curve`]; they are in [`Stats::index_memory_bytes`].

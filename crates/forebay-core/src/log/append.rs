@@ -12,6 +12,7 @@
 //! its items, and those of the batches after it, are written again, to a fresh segment, with the
 //! same stream sequence. Nothing waits for the summary but the end of its segment.
 
+use crate::api::written::Payload;
 use crate::api::{Action, Device, Notice, OpId};
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
@@ -170,7 +171,7 @@ impl Context {
         let ends = |item: &Item| match item.done {
             ItemOwner::Fill(..) => !fills_wait,
             ItemOwner::Copy(_) => true,
-            ItemOwner::Survivor(_) => kind == StreamKind::Fill || none_comes,
+            ItemOwner::Survivor(_) | ItemOwner::Kept(_) => kind == StreamKind::Fill || none_comes,
             _ => false,
         };
         if !self.log.streams[kind.index()].queue.iter().any(ends) {
@@ -191,12 +192,13 @@ impl Context {
         let (segment, start) = self.log.streams[kind.index()].open.expect("a segment was prepared");
         let room = self.batch_blocks() - start - 1;
         let op = self.new_op(OpKind::Batch(kind));
-        let mut payload = 0;
+        let (mut payload, mut causes) = (0, Payload::default());
         while entries.len() < ENTRIES_MAX {
             let Some(item) = self.next_item(kind, payload < room) else { break };
             let flush_epoch = self.flush_epoch(kind, &item);
             if let Some(span) = item.span {
                 payload += 1;
+                causes.add(item.done);
                 let slot = self.map.slot(segment, start + payload);
                 self.map.describe(slot, item.key, item.crc, item.mask());
                 self.map.set_epoch(slot, flush_epoch);
@@ -229,7 +231,8 @@ impl Context {
         {
             self.ops.get_mut(last.op).header = Some(bytes.clone());
         }
-        self.ops.get_mut(op).header = Some(bytes);
+        let state = self.ops.get_mut(op);
+        (state.header, state.payload) = (Some(bytes), causes);
         let stream = &mut self.log.streams[kind.index()];
         stream.next_sequence += 1;
         stream.open = Some((segment, start + payload + 1));
@@ -247,7 +250,7 @@ impl Context {
         }
         let offset = self.map.geometry.segment_offset(batch.segment, batch.start);
         let len = batch.blocks * BLOCK_BYTES as u32;
-        self.stats.count_write(Device::Cache, len);
+        self.count_cache_write(batch.op, offset, len);
         let op = OpId(batch.op);
         self.actions.push_back(if batch.is_summary {
             Action::WriteMeta { op, offset }

@@ -37,7 +37,7 @@ impl Context {
             && (stream.queue.fills() == 0 || fills_may);
         // The one that has waited longest stands for all: each was looked at just now.
         let may_wait = |owner| match owner {
-            ItemOwner::Survivor(_) => true,
+            ItemOwner::Survivor(_) | ItemOwner::Kept(_) => true,
             ItemOwner::Fill(..) => self.now < stream.queued_since + DELAY_NS,
             _ => false,
         };

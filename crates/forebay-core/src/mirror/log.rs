@@ -47,6 +47,7 @@ impl Context {
         let copy = self.new_op(OpKind::Batch(kind));
         let from = self.ops.get_mut(op);
         let (spans, meta, header) = (core::mem::take(&mut from.spans), from.meta.clone(), from.header.take());
+        let payload = from.payload;
         if let Some(header) = header {
             let mut bytes = self.spare_header();
             bytes.copy_from_slice(&header[..]);
@@ -55,7 +56,7 @@ impl Context {
         }
         let to = self.ops.get_mut(copy);
         to.spans.extend_from_slice(&spans);
-        to.meta = meta;
+        (to.meta, to.payload) = (meta, payload);
         self.ops.get_mut(op).spans = spans;
         copy
     }
@@ -91,7 +92,7 @@ impl Context {
     fn write_half(&mut self, op: u32, batch: &Batch, segment: u32, start: u32) {
         let offset = self.map.geometry.segment_offset(segment, start);
         let len = batch.blocks * BLOCK_BYTES as u32;
-        self.stats.count_write(Device::Cache, len);
+        self.count_cache_write(op, offset, len);
         self.ops.get_mut(op).member = self.member_at(offset);
         self.actions.push_back(if batch.is_summary {
             Action::WriteMeta { op: OpId(op), offset }

@@ -253,7 +253,7 @@ impl Context {
         let state = self.ops.get_mut(op);
         state.spans.extend_from_slice(&copying.spans());
         state.member = member;
-        self.stats.count_write(Device::Cache, len);
+        self.count_cache_write(op, offset, len);
         self.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
         self.put_copy(copying);
     }

@@ -161,7 +161,7 @@ impl Context {
         state.spans.push(span);
         state.member = bad;
         let len = BLOCK_BYTES as u32;
-        self.stats.count_write(Device::Cache, len);
+        self.count_cache_write(op, offset, len);
         self.actions.push_back(Action::Write { op: OpId(op), device: Device::Cache, offset, len });
         if let Some(mirror) = &mut self.mirror {
             mirror.repairs.current = Some(repair);

@@ -54,7 +54,7 @@ pub(super) enum Compacting {
 
 /// Share of a segment that may count for it to be compacted, percent.
 fn budget_pct(cx: &Context) -> u32 {
-    cx.config.pool.survivors_max_pct.max(LEAST_PCT)
+    cx.survivors_max_pct().max(LEAST_PCT)
 }
 
 /// What counts leaves room: it is better put together than evicted.
@@ -86,7 +86,7 @@ impl Compaction {
         (view, round): (&View, u64),
         skipped: &[u32],
     ) -> Compacting {
-        if !cx.can_relocate() || !has_room(cx) {
+        if !cx.can_relocate() || cx.spares_flash() || !has_room(cx) {
             return Compacting::No;
         }
         if cx.map.begun >= self.barren_until && skipped.len() < SKIPPED_MAX {

@@ -315,10 +315,17 @@ impl Reclaim {
         // A segment full of dirty blocks gains nothing when it is moved; without room, nothing can
         // be moved at all.
         let most = cx.batch_blocks();
+        // Destage makes clean what the endurance budget has nothing for, as long as writers have
+        // room.
+        let waits = cx.spares_flash() && !cx.is_short_of_segments();
         View {
             policy: cx.config.pool.reclaim_policy,
             segment_blocks: blocks,
-            movable: if cx.can_relocate() && !self.is_moving_in_vain(cx) { most * 3 / 4 } else { 1 },
+            movable: if cx.can_relocate() && !self.is_moving_in_vain(cx) && !waits {
+                most * 3 / 4
+            } else {
+                1
+            },
             newest: cx.log.next_sequence,
             probation_share: cx.ghosts.probation_share(),
             densest: None,
@@ -387,12 +394,12 @@ impl Reclaim {
             let moves = match cx.map.state(slot) {
                 BlockState::Void => false,
                 BlockState::Clean => {
-                    let keep = self.keeps(cx, slot, &kept);
+                    let keep = self.keeps_in_budget(cx, slot, &kept);
                     if keep != Keep::No && Self::is_busy_relocating(cx, checkpoint) {
                         self.victim = Some(Victim { segment, next, kept });
                         return Emptying::Moving;
                     }
-                    if keep != Keep::No && relocations.relocate(cx, slot) {
+                    if keep != Keep::No && relocations.keep(cx, slot) {
                         cx.count_survivor(slot, &mut kept);
                         false
                     } else if keep == Keep::Must {
@@ -425,6 +432,19 @@ impl Reclaim {
         if cx.map.segments[segment as usize].live == 0 { Emptying::Done } else { Emptying::Stuck(segment) }
     }
 
+    /// What becomes of a clean block of the victim: as [`Self::keeps`], unless the endurance budget
+    /// has nothing for it.
+    fn keeps_in_budget(&self, cx: &mut Context, slot: u32, kept: &Kept) -> Keep {
+        let keep = self.keeps(cx, slot, kept);
+        if keep == Keep::No || !cx.spares_flash() {
+            return keep;
+        }
+        cx.cover(CoverageMark::UnkeptForEndurance);
+        cx.stats.endurance_unkept_blocks += 1;
+        cx.leave_out(cx.map.key(slot));
+        Keep::No
+    }
+
     /// What becomes of a clean block of the victim.
     fn keeps(&self, cx: &Context, slot: u32, kept: &Kept) -> Keep {
         let pinned = cx.map.is_pinned(slot);
@@ -447,7 +467,7 @@ impl Reclaim {
         let keeping = Keeping {
             policy: cx.config.pool.reclaim_policy,
             segment_blocks: cx.map.geometry.segment_blocks,
-            survivors_max_pct: cx.config.pool.survivors_max_pct,
+            survivors_max_pct: cx.survivors_max_pct(),
         };
         keeping.decide(&block, kept)
     }

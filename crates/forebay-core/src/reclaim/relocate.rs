@@ -49,6 +49,8 @@ pub(crate) struct Relocation {
     next: Option<u32>,
     /// Its new record says that it is dirty.
     recorded_dirty: bool,
+    /// It could have been evicted.
+    kept: bool,
 }
 
 /// Blocks that will be read at once: the first and the last move, and the blocks from one to the
@@ -114,11 +116,20 @@ impl Relocations {
 
     /// Starts to move a block; false if that is not possible now.
     pub(crate) fn relocate(&mut self, cx: &mut Context, slot: u32) -> bool {
-        self.relocate_masked(cx, slot, None)
+        self.begin(cx, slot, None, false)
+    }
+
+    /// As `relocate`, for a block that could be evicted.
+    pub(crate) fn keep(&mut self, cx: &mut Context, slot: u32) -> bool {
+        self.begin(cx, slot, None, true)
     }
 
     /// As `relocate`; the copy has no sectors but those of `mask`.
     pub(crate) fn relocate_masked(&mut self, cx: &mut Context, slot: u32, mask: Option<u8>) -> bool {
+        self.begin(cx, slot, mask, false)
+    }
+
+    fn begin(&mut self, cx: &mut Context, slot: u32, mask: Option<u8>, kept: bool) -> bool {
         let key = cx.map.key(slot);
         let range = BlockRange { first: key, last: key };
         if !cx.can_relocate() || cx.map.is_fixed(slot) || !cx.has_room_for_single(slot) {
@@ -133,7 +144,7 @@ impl Relocations {
         }
         let page = cx.pages.take(PageUse::Survivor).expect("a page is available");
         let relocation =
-            Relocation { key, from: slot, mask, page, tries: 1, next: None, recorded_dirty: false };
+            Relocation { key, from: slot, mask, page, tries: 1, next: None, recorded_dirty: false, kept };
         let relocation = self.moves.insert(relocation);
         cx.log.moves += 1;
         cx.map.leaves(slot, true);
@@ -222,13 +233,15 @@ impl Relocations {
                 !dirty || cx.is_held(slot),
                 "I11: only what the cache holds durably is moved while it is dirty"
             );
-            self.moves.get_mut(number).recorded_dirty = dirty;
+            let relocation = self.moves.get_mut(number);
+            relocation.recorded_dirty = dirty;
+            let kept = relocation.kept;
             let item = Item {
                 key,
                 crc: cx.map.crc(slot),
                 kind: ItemKind::Data { mask: cx.map.mask(slot) & mask, dirty },
                 span: Some(page.span()),
-                done: ItemOwner::Survivor(number),
+                done: if kept { ItemOwner::Kept(number) } else { ItemOwner::Survivor(number) },
             };
             cx.map.pin(slot);
             // A record that says something of dirty data, be it that it is clean now, belongs on

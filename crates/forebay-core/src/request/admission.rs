@@ -4,7 +4,8 @@
 //! is written in a write-back mode enters in any case. With `SecondAccess` a block enters if it was
 //! missed, or evicted, not long ago; a write-through copy also if it replaces one.
 //! `Treatment::Pin`, `Treatment::WriteThrough` (for its copy) and a prefetch say that the block is
-//! wanted and are not asked twice.
+//! wanted and are not asked twice. An endurance budget makes `Always` ask twice, or lets nothing in
+//! (`context::endurance`).
 //!
 //! **Sequential bypass.** The request of a stream that has passed the threshold (`sequential`) is
 //! treated as `Treatment::Bypass`: reads are answered from the cache where it has the data and do
@@ -18,9 +19,11 @@
 //! (I26). At most half of the pool is pinned; beyond that, or above the volume's largest share, a
 //! pin counts as a hit. A restart forgets them; the next access under the rule pins again.
 
+use crate::api::endurance::Restraint;
 use crate::api::settings::{Admission, ReclaimPolicy, Treatment};
 use crate::api::{Request, RequestKind};
 use crate::context::Context;
+use crate::context::coverage::CoverageMark;
 use crate::context::sectors::BLOCK;
 use crate::fault::{self, PlantedBug};
 use crate::map::recent::Recent;
@@ -159,28 +162,34 @@ impl AdmissionMemory {
     }
 
     /// True if a clean copy of this block may enter on behalf of this request.
-    pub(crate) fn admits(&mut self, cx: &Context, req: u32, key: Key) -> bool {
+    pub(crate) fn admits(&mut self, cx: &mut Context, req: u32, key: Key) -> bool {
         let request = cx.reqs.get(req);
         let wanted = matches!(request.treatment, Treatment::Pin | Treatment::WriteThrough)
             || request.kind == RequestKind::Prefetch;
         if cx.is_far_above_maximum(key.volume()) {
             return false;
         }
-        match cx.volume(key.volume()).settings.admission {
-            _ if wanted => true,
-            Admission::Always => true,
-            Admission::Never => false,
-            Admission::SecondAccess => {
-                let known = cx.ghosts.knows(key);
-                let (capacity, key) = (cx.space(), cx.ghosts.remembered(key));
-                let missed = Recent::sized(&mut self.missed, capacity);
-                let known = missed.take(key) || known;
-                if !known {
-                    missed.note(key);
-                }
-                known
-            }
+        let (admission, restraint) = (cx.volume(key.volume()).settings.admission, cx.restraint());
+        match admission {
+            _ if wanted && restraint != Restraint::All => return true,
+            Admission::Always if restraint == Restraint::None => return true,
+            Admission::Never if !wanted => return false,
+            _ => {}
         }
+        let known = cx.ghosts.knows(key);
+        let (capacity, remembered) = (cx.space(), cx.ghosts.remembered(key));
+        let missed = Recent::sized(&mut self.missed, capacity);
+        let known = missed.take(remembered) || known;
+        let admitted = known && restraint != Restraint::All;
+        if !admitted {
+            missed.note(remembered);
+        }
+        if !admitted && (wanted || admission == Admission::Always || known) {
+            cx.cover(CoverageMark::UnfilledForEndurance);
+            cx.stats.endurance_unfilled_blocks += 1;
+            cx.leave_out(key);
+        }
+        admitted
     }
 
     /// Whether [`AdmissionMemory::admits`] would say yes; changes nothing.
@@ -191,13 +200,16 @@ impl AdmissionMemory {
         if cx.is_far_above_maximum(key.volume()) {
             return false;
         }
-        match cx.volume(key.volume()).settings.admission {
-            Admission::Never => wanted,
-            Admission::SecondAccess if !wanted => {
-                let missed = |recent: &Recent| recent.contains(cx.ghosts.remembered(key));
-                cx.ghosts.knows(key) || self.missed.as_ref().is_some_and(missed)
-            }
-            Admission::Always | Admission::SecondAccess => true,
+        let known = || {
+            let missed = |recent: &Recent| recent.contains(cx.ghosts.remembered(key));
+            cx.ghosts.knows(key) || self.missed.as_ref().is_some_and(missed)
+        };
+        match (cx.volume(key.volume()).settings.admission, cx.restraint()) {
+            (_, Restraint::All) => false,
+            _ if wanted => true,
+            (Admission::Never, _) => false,
+            (Admission::SecondAccess, _) | (Admission::Always, Restraint::Some) => known(),
+            (Admission::Always, Restraint::None) => true,
         }
     }
 

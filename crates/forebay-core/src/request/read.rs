@@ -126,6 +126,7 @@ impl Context {
             && !self.fenced
             && !self.stopping
             && !self.is_far_above_maximum(key.volume())
+            && !self.spares_flash()
             && !self.fills.any_in(BlockRange { first: key, last: key })
     }
 
@@ -430,6 +431,7 @@ impl Requests {
         let whole = (cx.read_end(req) / BLOCK).saturating_sub(block);
         for (block, index) in (block..block + u64::from(count).min(whole)).zip(0..) {
             let key = Key::new(volume, block);
+            cx.note_miss(key);
             let idle = !cx.locks.is_held(BlockRange { first: key, last: key });
             if !idle || cx.map.lookup(key).is_some() {
                 continue;

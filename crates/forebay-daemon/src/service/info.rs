@@ -1,6 +1,7 @@
 //! Pools, volumes and statistics as the API shows them.
 
 use super::Service;
+use super::wear::endurance_info;
 use forebay_admin::jobs::{JobFilter, JobView};
 use forebay_admin::{
     AdminError, DeviceInfo, ErrorKind, LossInfo, PoolInfo, RatesInfo, RatesOfAll, VolumeInfo,
@@ -10,6 +11,7 @@ use forebay_pool::loss_record::Range;
 use forebay_pool::meter::{Rates, Report, Snapshot, format};
 use forebay_pool::{Mirrored, PoolSnapshot, VolumeSnapshot};
 use serde_json::{Map, Value, json};
+use std::path::Path;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -32,10 +34,13 @@ impl Service {
             devices: snapshot
                 .devices
                 .iter()
-                .map(|(path, bytes)| {
+                .zip(&snapshot.written)
+                .map(|((path, bytes), written)| {
                     let path = path.display().to_string();
                     let state = snapshot.mirror.as_ref().map_or("", |mirror| mirror.state_of_path(&path));
-                    DeviceInfo { path, size_bytes: *bytes, state: state.into() }
+                    let flash =
+                        Some(self.flash_info(name, (Path::new(&path), *bytes), written, snapshot.uptime));
+                    DeviceInfo { path, size_bytes: *bytes, state: state.into(), flash }
                 })
                 .collect(),
             capacity_bytes: snapshot.capacity_blocks * BLOCK,
@@ -50,6 +55,7 @@ impl Service {
             io_engine: snapshot.io_engine.into(),
             volumes: snapshot.volumes.iter().map(|volume| volume.name.clone()).collect(),
             job: self.job_of_pool(name),
+            endurance: endurance_info(&snapshot),
             absent: snapshot.absent.iter().map(|(name, blocks)| (name.clone(), blocks * BLOCK)).collect(),
             not_open: false,
             why: None,

@@ -12,8 +12,8 @@
 //! ones), `replace` (another device for a sound one), `volumes`, `settings`, `reload`, `work`,
 //! `absent` (volumes that are not attached), `closed` (pools that are not open), `opening` (cache
 //! devices, which may hang), `locked` (devices that somebody else has), `handover` (passing
-//! everything to a successor), `info` (how things are), `metrics` (the same for Prometheus),
-//! `event_bridge` (what pools report becomes events and alarms).
+//! everything to a successor), `info` (how things are), `wear` (of the flash), `metrics` (the same
+//! for Prometheus), `event_bridge` (what pools report becomes events and alarms).
 
 mod absent;
 mod advice;
@@ -32,6 +32,7 @@ mod replace;
 mod settings;
 mod start;
 mod volumes;
+mod wear;
 mod work;
 
 use forebay_admin::events::{AlarmKey, EventKind, Hub};
@@ -102,6 +103,8 @@ pub(crate) struct Service {
     attaching: Mutex<BTreeMap<String, VolumeConfig>>,
     /// What is tried again until its devices are free.
     locked: Mutex<locked::Locked>,
+    /// What is known of the wear of cache devices.
+    wear: Mutex<crate::wear::Wear>,
     started_unix_s: u64,
     config_path: Option<String>,
     log_threshold: crate::log_level::LogThreshold,

@@ -96,6 +96,7 @@ impl Service {
             places: forebay_pool::time_limit::Places::default(),
             attaching: Mutex::default(),
             locked: Mutex::default(),
+            wear: Mutex::default(),
             started_unix_s: now.map_or(0, |since| since.as_secs()),
             config_path: start.path,
             log_threshold: start.log_threshold,
@@ -166,9 +167,10 @@ impl Service {
     fn spawn_helpers(self: &Arc<Self>) {
         let beginner = Arc::clone(self);
         let (looker, opener) = (Arc::downgrade(self), Arc::downgrade(self));
-        let follower = Arc::downgrade(self);
+        let (follower, wearer) = (Arc::downgrade(self), Arc::downgrade(self));
         let threads = [
             std::thread::Builder::new().name("records".into()).spawn(move || Self::follow_caches(&follower)),
+            std::thread::Builder::new().name("wear".into()).spawn(move || Self::follow_wear(&wearer)),
             std::thread::Builder::new().name("jobs".into()).spawn(move || beginner.begin_jobs()),
             std::thread::Builder::new().name("rules".into()).spawn(move || {
                 while let Some(service) = looker.upgrade() {
@@ -240,6 +242,7 @@ impl Service {
                 "pool {name} has stopped: {why}; its volumes are not served. To open it again: forebay pool open {name}"
             );
             self.hub.clear(&AlarmKey::pool(EventKind::StateUnwritable, &name));
+            self.hub.clear(&AlarmKey::pool(EventKind::CacheWear, &name));
             self.hub.raise(AlarmKey::pool(EventKind::PoolFailed, &name), Severity::Error, &message);
             self.emit(ServiceEvent::Problem(message));
         }

@@ -205,7 +205,7 @@ fn name(name: &str, taken: bool, count: usize) -> Result<(), AdminError> {
 fn device(request: &DeviceRequest) -> Result<DeviceInfo, AdminError> {
     path(&request.path)?;
     let size_bytes = request.size.as_deref().map_or(Ok(1 << 30), size)?;
-    Ok(DeviceInfo { path: request.path.clone(), size_bytes, state: String::new() })
+    Ok(DeviceInfo { path: request.path.clone(), size_bytes, state: String::new(), flash: None })
 }
 
 /// All values with these changes.
@@ -304,6 +304,7 @@ impl Admin for Fake {
             lost_bytes: 0,
             lost_ranges: 0,
             io_engine: "psync".into(),
+            endurance: None,
             job: None,
             volumes: Vec::new(),
             absent: BTreeMap::new(),

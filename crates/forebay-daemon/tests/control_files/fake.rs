@@ -71,7 +71,12 @@ impl Admin for Fake {
     fn pool(&self, name: &str) -> Result<PoolInfo, AdminError> {
         Ok(PoolInfo {
             name: name.into(),
-            devices: vec![DeviceInfo { path: "/dev/nvme\n0".into(), size_bytes: 4096, state: String::new() }],
+            devices: vec![DeviceInfo {
+                path: "/dev/nvme\n0".into(),
+                size_bytes: 4096,
+                state: String::new(),
+                flash: None,
+            }],
             capacity_bytes: 1000,
             cached_bytes: 900,
             dirty_bytes: 7,
@@ -83,6 +88,7 @@ impl Admin for Fake {
             lost_ranges: 0,
             io_engine: "psync".into(),
             job: None,
+            endurance: None,
             volumes: vec!["db".into(), "slow".into()],
             absent: BTreeMap::from([("old".into(), 5)]),
             not_open: false,

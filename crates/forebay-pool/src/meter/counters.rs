@@ -100,6 +100,18 @@ counters! {
     Counter cache_read_bytes = "Bytes read from the cache device";
     Counter cache_writes = "Write operations on the cache device";
     Counter cache_written_bytes = "Bytes written to the cache device, metadata included";
+    Counter cache_written_client_bytes = "Of those bytes, data of clients' writes; in a mirrored cache both copies, here and below";
+    Counter cache_written_copy_bytes = "Of those bytes, copies of what clients wrote through to the backing store";
+    Counter cache_written_fill_bytes = "Of those bytes, blocks that were read from the backing store";
+    Counter cache_written_kept_bytes = "Of those bytes, clean blocks that reclaim moved because they are worth it";
+    Counter cache_written_moved_bytes = "Of those bytes, blocks that had to be moved: dirty ones, and those that a change of a size moved";
+    Counter cache_written_header_bytes = "Of those bytes, headers of batches and summaries of segments";
+    Counter cache_written_checkpoint_bytes = "Of those bytes, checkpoints, superblocks and extensions of the append window";
+    Counter cache_written_rebuild_bytes = "Of those bytes, what devices of a mirrored cache lacked";
+    Counter cache_written_restart_bytes = "Of those bytes, what a start wrote again because it may not have been durable";
+    Counter endurance_unfilled_blocks = "Fills, and copies of write-through, left out because of endurance_budget";
+    Counter endurance_unkept_blocks = "Clean blocks that reclaim would have kept without endurance_budget";
+    Counter endurance_missed_blocks = "Blocks that reads missed and that endurance_budget had left out: what it cost, at most";
     Counter cache_metadata_writes = "Writes to the cache device without any block of data: batches of marks or intents alone, summaries, checkpoints and superblocks";
     Counter cache_flushes = "Flushes of the cache device";
     Counter cache_read_errors = "Read operations on the cache device that failed";
@@ -211,6 +223,12 @@ pub const DERIVED: &[Derived] = &[
         help: "Bytes written to the cache device per byte that clients wrote or that was filled",
         of: &["cache_written_bytes", "written_bytes", "filled_blocks"],
         get: |c| ratio(c.cache_written_bytes, c.written_bytes + c.filled_blocks * super::format::BLOCK),
+    },
+    Derived {
+        name: "cache_written_bytes_per_user_byte",
+        help: "Bytes written to the cache device per byte that clients read or wrote",
+        of: &["cache_written_bytes", "read_bytes", "written_bytes"],
+        get: |c| ratio(c.cache_written_bytes, c.read_bytes + c.written_bytes),
     },
     Derived {
         name: "backing_write_mean_bytes",

@@ -1,7 +1,7 @@
 //! Everything that is known of a volume at one instant: what the formats are made from.
 
 use super::{Capture, Counters, DirtyAge, MeterSnapshot, Rates};
-use forebay_core::Nanos;
+use forebay_core::{Nanos, WrittenBytes};
 
 /// How a device of a mirrored cache stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +55,8 @@ pub struct About {
     pub limited_by: Option<&'static str>,
     /// How the devices stand, of a pool whose cache is mirrored.
     pub members: Option<[MemberState; 2]>,
+    /// What was written to each device since the start; of a pool only.
+    pub devices_written: Vec<(String, WrittenBytes)>,
 }
 
 /// Statistics of a volume at one instant.

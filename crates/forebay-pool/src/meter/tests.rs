@@ -3,6 +3,7 @@
 use super::window::SECOND_NS;
 use super::*;
 use forebay_admin::MetricsForm;
+use forebay_core::WrittenBytes;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
@@ -209,6 +210,10 @@ fn report() -> Report {
     let now = 70 * SECOND_NS + SECOND_NS / 2;
     (counters.reads, counters.destaged_blocks) = (700, 70);
     let about = About {
+        devices_written: vec![(
+            "/dev/nvme0n1".into(),
+            WrittenBytes { fills: 8192, ..WrittenBytes::default() },
+        )],
         pool: "fast".into(),
         volume: "db \"1\"".into(),
         mode: "writeback",

@@ -8,12 +8,14 @@
 
 use super::{Pool, PoolEvent};
 use crate::engine_io::Timed;
-use forebay_core::{Device, Status};
+use forebay_core::{Device, Status, WrittenBytes};
 use forebay_format::BLOCK_BYTES;
 use forebay_io::{DeviceId, IoFailure, IoFailureKind};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Time between two looks at the lengths of the devices.
@@ -50,6 +52,7 @@ impl Pool {
         if self.engine.runs_without_cache() {
             return;
         }
+        self.name_devices();
         let (cache, geometry) = (self.io.cache(), self.engine.geometry());
         let mut ends = Vec::new();
         if self.engine.mirror_state().is_some() {
@@ -65,6 +68,28 @@ impl Pool {
         for (id, end) in ends {
             self.reactor.set_device_end(id, end);
         }
+    }
+
+    /// Tells the engine which devices there are, so that it counts what is written to each.
+    pub(super) fn name_devices(&mut self) {
+        let cache = self.io.cache();
+        let path =
+            |at: usize| cache.ids.get(at).and_then(|id| self.reactor.device(*id)).map(|device| device.path());
+        let devices: Vec<(u64, u64)> = if cache.map.is_mirrored() {
+            let key = |member: u8| {
+                cache.map.device_of(member).and_then(path).map_or(u64::from(member) + 1, device_key)
+            };
+            [0, 1].map(|member| (key(member), 0)).to_vec()
+        } else {
+            let key = |at: usize| path(at).map_or(at as u64 + 1, device_key);
+            (0..cache.ids.len()).map(|at| (key(at), cache.map.start_of(at))).collect()
+        };
+        self.engine.set_devices(&devices);
+    }
+
+    /// What was written to a device since the start.
+    pub(super) fn written_to(&self, path: &Path) -> WrittenBytes {
+        self.engine.written_to(device_key(path)).unwrap_or_default()
     }
 
     /// Looks at the lengths of all devices when it is time; returns how long the loop may sleep
@@ -176,6 +201,13 @@ impl Pool {
             others,
         });
     }
+}
+
+/// What the engine knows a device by; never one of the small numbers of those that are not open.
+fn device_key(path: &Path) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    path.hash(&mut hasher);
+    hasher.finish() | 1 << 63
 }
 
 /// True if a device that fails like this will not come back.

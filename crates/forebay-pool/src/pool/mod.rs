@@ -324,6 +324,7 @@ impl Pool {
         if without_cache {
             pool.opened_without_cache();
         } else {
+            pool.name_devices();
             if let Err(error) = pool.recover(parts.created) {
                 // Operations that hang would keep this thread, and who waits for it.
                 pool.leave_reactor();

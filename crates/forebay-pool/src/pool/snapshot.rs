@@ -6,7 +6,8 @@ use crate::loss_record::LossRecord;
 use crate::meter::{About, Counters, DirtyAge, History, MemberState, Rates, Snapshot, TimedPath, Window};
 use forebay_admin::{FileInfo, VolumeState};
 use forebay_core::{
-    DestageReport, Device, Engine, MirrorState, MissRatioCurve, Nanos, VolumeSettings, VolumeStats,
+    DestageReport, Device, EnduranceReport, Engine, MirrorState, MissRatioCurve, Nanos, VolumeSettings,
+    VolumeStats, WrittenBytes,
 };
 use forebay_format::VolumeId;
 use forebay_io::ReactorStats;
@@ -49,6 +50,18 @@ pub struct VolumeSnapshot {
 pub struct PoolSnapshot {
     /// Cache devices with the bytes used of them.
     pub devices: Vec<(PathBuf, u64)>,
+    /// What was written to each of them since the start.
+    pub written: Vec<WrittenBytes>,
+    /// How the endurance budget stands, if there is one.
+    pub endurance: Option<EnduranceReport>,
+    /// Blocks that reads missed and that the budget had left out.
+    pub endurance_missed_blocks: u64,
+    /// Blocks that reads found.
+    pub read_hit_blocks: u64,
+    /// Blocks that they did not find.
+    pub read_miss_blocks: u64,
+    /// Time since the start.
+    pub uptime: Duration,
     /// Blocks that the cache can hold.
     pub capacity_blocks: u64,
     /// Blocks that it holds.
@@ -118,7 +131,13 @@ impl Pool {
     pub fn snapshot(&self) -> PoolSnapshot {
         let stats = self.engine.stats();
         PoolSnapshot {
+            written: self.devices().iter().map(|(path, _)| self.written_to(path)).collect(),
             devices: self.devices(),
+            endurance: self.engine.endurance(),
+            endurance_missed_blocks: stats.endurance_missed_blocks,
+            read_hit_blocks: stats.read_hit_blocks,
+            read_miss_blocks: stats.read_miss_blocks,
+            uptime: self.started.elapsed(),
             capacity_blocks: stats.capacity_blocks,
             cached_blocks: stats.cached_blocks,
             dirty_blocks: stats.dirty_blocks,
@@ -233,6 +252,11 @@ impl Pool {
                 io_engine: self.io_engine(),
                 rss_bytes: crate::meter::resident_bytes(),
                 members: self.mirrored().map(|mirror| [0, 1].map(|member| mirror.state_of(member))),
+                devices_written: self
+                    .devices()
+                    .iter()
+                    .map(|(path, _)| (path.display().to_string(), self.written_to(path)))
+                    .collect(),
                 ..About::default()
             },
             counters,
@@ -258,6 +282,7 @@ impl Pool {
             rss_bytes: crate::meter::resident_bytes(),
             limited_by: self.engine.destage_report(id).map(|report| report.limited_by.words()),
             members: None,
+            devices_written: Vec::new(),
         };
         let served = self.served_mut(id)?;
         Some(Snapshot {

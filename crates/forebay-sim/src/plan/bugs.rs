@@ -32,6 +32,7 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (SkipIntent, Needs::Nothing, Plan::written_past),
     (DestageBeforeDurable, Needs::Nothing, Plan::destaged_at_once),
     (AcknowledgeOutOfOrder, Needs::Nothing, Plan::batches_out_of_order),
+    (OverspendEndurance, Needs::Nothing, Plan::small_endurance),
     (KeepOvertakenFill, Needs::Nothing, Plan::reads_beside_writes),
     (AnswerOvertakenFill, Needs::Nothing, Plan::reads_beside_writes),
     (SkipChecksum, Needs::Nothing, Plan::rot_that_is_read),

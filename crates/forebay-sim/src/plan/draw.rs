@@ -4,7 +4,8 @@ use super::types::{FaultPlan, Mix, VolumePlan};
 use crate::device::{Faults, Latency};
 use crate::rng::Rng;
 use forebay_core::{
-    Admission, DestageOrder, EngineConfig, PoolSettings, Priority, ReclaimPolicy, VolumeSettings,
+    Admission, DestageOrder, EnduranceBudget, EngineConfig, PoolSettings, Priority, ReclaimPolicy,
+    VolumeSettings,
 };
 use forebay_format::checkpoint::Mode;
 use forebay_format::{BLOCK_BYTES, Geometry};
@@ -52,6 +53,20 @@ pub(crate) fn pool_settings(rng: &mut Rng) -> PoolSettings {
         reclaim_policy: rng.pick(&[ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo]),
         dirty_limit_pct: rng.pick(&[10, 40, 60, 90]),
         discard_freed: false,
+        endurance_budget: EnduranceBudget::Unlimited,
+    }
+}
+
+/// An endurance budget: from nothing over some blocks a second to everything.
+pub(crate) fn endurance_budget(choice: u32) -> EnduranceBudget {
+    const GB: u64 = 1_000_000_000;
+    match choice % 6 {
+        0 => EnduranceBudget::Bytes(1),
+        1 => EnduranceBudget::Bytes(4 * GB),
+        2 => EnduranceBudget::Bytes(40 * GB),
+        3 => EnduranceBudget::BytesOfEachDevice(20 * GB),
+        4 => EnduranceBudget::Bytes(400 * GB),
+        _ => EnduranceBudget::Bytes(u64::MAX),
     }
 }
 

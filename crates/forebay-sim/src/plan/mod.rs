@@ -15,7 +15,7 @@ mod situations;
 mod truncation;
 mod types;
 
-pub(crate) use draw::{pool_settings, settings};
+pub(crate) use draw::{endurance_budget, pool_settings, settings};
 pub(crate) use truncation::BRIEF_NS;
 pub use types::{
     CipherPlan, FaultPlan, LateStartPlan, MirrorPlan, Mix, OwnerPlan, Plan, Scale, Style, TruncatedDevice,

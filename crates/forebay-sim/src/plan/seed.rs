@@ -5,8 +5,8 @@
 
 use super::bugs;
 use super::draw::{
-    backing_latency, cache_latency, engine, faults, geometry, mirrored_geometry, modes, orders, requests,
-    settings, volume,
+    backing_latency, cache_latency, endurance_budget, engine, faults, geometry, mirrored_geometry, modes,
+    orders, requests, settings, volume,
 };
 use super::situations;
 use super::types::{
@@ -43,6 +43,7 @@ impl Plan {
         plan.draw_chain(needs, &mut own(0x43_4841_494e));
         plan.draw_discards(needs, &mut own(0x5452_494d));
         plan.draw_lost_extensions(needs, &mut own(0x4558_5445_4e44));
+        plan.draw_endurance(needs, &mut own(0x4255_4447_4554));
         if bug.is_none() && plan.mirror.is_none() && plan.faults.cache.flush_error > 0 {
             plan.faults.cache.flush_drops = own(0x4452_4f50_5045).chance(1, 2);
         }
@@ -162,6 +163,12 @@ impl Plan {
                 error_ppm: rng.pick(&[0, 0, 20_000, 200_000]),
                 ns_max: rng.pick(&[0, 0, 1_000_000, 50_000_000, 3_000_000_000]),
             };
+        }
+    }
+
+    fn draw_endurance(&mut self, needs: Option<Needs>, rng: &mut Rng) {
+        if needs.is_none() && rng.chance(1, 4) {
+            self.engine.pool.endurance_budget = endurance_budget(rng.below(6) as u32);
         }
     }
 

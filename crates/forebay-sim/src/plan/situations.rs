@@ -5,7 +5,7 @@ use super::draw::geometry;
 use super::types::{FaultPlan, MirrorPlan, Mix, OwnerPlan, Plan, Situation, Style};
 use crate::device::{Death, Faults};
 use crate::rng::Rng;
-use forebay_core::{Admission, DestageOrder, VolumeSettings};
+use forebay_core::{Admission, DestageOrder, EnduranceBudget, VolumeSettings};
 use forebay_format::BLOCK_BYTES;
 use forebay_format::checkpoint::Mode;
 
@@ -153,6 +153,13 @@ impl Plan {
         self.squeeze(rng);
         (self.mix.rule_pct, self.mix.sweep, self.mix.hot_pct) = (90, 0, 0);
         (self.cache_latency.read_ns, self.cache_latency.write_ns) = (2_000_000, 10_000_000);
+    }
+
+    /// Reads fill a cache that may hardly be written.
+    pub(super) fn small_endurance(&mut self, rng: &mut Rng) {
+        self.squeeze(rng);
+        (self.mix.read, self.mix.tune, self.settings.admission) = (60, 0, Admission::Always);
+        self.engine.pool.endurance_budget = EnduranceBudget::Bytes(rng.pick(&[1, 4_000_000_000]));
     }
 
     pub(super) fn batches_out_of_order(&mut self, rng: &mut Rng) {

@@ -10,6 +10,7 @@ use crate::device::{OpKind, SimDevice, WriteEnd};
 use crate::disks::{AttachState, CACHE, device_of};
 use crate::ensure::ensure;
 use crate::memory::{JUNK, overlap};
+use crate::start::second_half;
 use forebay_core::{Action, Device, DeviceFailure, Notice, OpId, PlantedBug, Span, Status, WASTE, fault};
 use forebay_format::geometry::CHECKPOINT_START_BLOCK;
 use forebay_format::superblock::Superblock;
@@ -19,6 +20,7 @@ use std::rc::Rc;
 impl World {
     pub(crate) fn perform(&mut self, action: Action) -> Result<(), String> {
         self.books.note_action(&action, &self.engine);
+        self.note_endurance(&action)?;
         if self.hold(action)? { Ok(()) } else { self.start(action) }
     }
 
@@ -268,11 +270,31 @@ impl World {
             Some(_) if device == CACHE => Rc::new(self.encrypt(offset, header, &data)),
             _ => Rc::clone(&data),
         };
+        if let Some(part) = self.part_of(device, offset) {
+            self.books.note_written(part, len);
+        }
         let number = self.disks.devices[device].submit_write(offset, bytes, &mut self.rng);
         let kind = FlightKind::Write { number, offset, data, header };
         self.launch(op, OpKind::Write, len, Flight { device, spans, kind })?;
         self.crash_point();
         Ok(())
+    }
+
+    /// The part of the cache that a byte of this device belongs to.
+    fn part_of(&self, device: usize, offset: u64) -> Option<usize> {
+        match self.is_cache(device) {
+            true if self.plan.mirror.is_some() => Some(usize::from(device != CACHE)),
+            true => Some(usize::from(offset >= second_half(&self.plan.geometry))),
+            false => None,
+        }
+    }
+
+    fn note_endurance(&mut self, action: &Action) -> Result<(), String> {
+        let (Action::Write { op, device: Device::Cache, .. } | Action::WriteMeta { op, .. }) = *action else {
+            return Ok(());
+        };
+        let sound = self.engine.stats().cache_write_errors == 0 && !self.books.has_ended();
+        self.endurance_check.note(&self.engine.written_by(op), self.now, sound)
     }
 
     /// What the cache device gets of a write.

@@ -28,15 +28,16 @@ use crate::counters::Counters;
 use crate::destage_check::DestageCheck;
 use crate::device::{Faults, SimDevice};
 use crate::disks::{CACHE, Disks, Moment, Record, Risk, Snapshot};
+use crate::endurance_check::EnduranceCheck;
 use crate::ensure::ensure;
 use crate::memory::Memory;
 use crate::oracle::Oracle;
 use crate::plan::Plan;
 use crate::rng::{Digest, Rng};
 use crate::start::{backing_record, open_engine, open_without_cache, replace_cache};
-use forebay_core::{Engine, OnBackingChange, PoolSettings, Status, VolumeSettings};
+use forebay_core::{EnduranceBudget, Engine, OnBackingChange, PoolSettings, Status, VolumeSettings};
 use forebay_format::{BLOCK_BYTES, VolumeId};
-use state::{Flight, Note, Pending, Scrubs, Short, Task};
+use state::{Flight, FlightKind, Note, Pending, Scrubs, Short, Task};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::rc::Rc;
@@ -85,6 +86,7 @@ pub struct World {
     /// Errors that devices have reported to the engine.
     errors: Vec<u64>,
     destage_check: DestageCheck,
+    endurance_check: EnduranceCheck,
     ticks: u32,
     /// Hash of everything that happened.
     pub digest: Digest,
@@ -183,6 +185,7 @@ impl World {
             requests: BTreeMap::new(),
             next_request: 0,
             destage_check: DestageCheck::new(plan),
+            endurance_check: EnduranceCheck::default(),
             ticks: 0,
             digest: Digest::default(),
             trap: Trap::Off,
@@ -223,6 +226,7 @@ impl World {
             label: 0,
         };
         world.counters.opens = 1;
+        world.begin_endurance();
         world.begin_start();
         world
     }
@@ -247,6 +251,7 @@ impl World {
         self.engine = open_engine(&self.plan, &self.disks, &self.late, policy, &mut self.rng, self.now);
         self.memory = Memory::new(self.plan.engine.scratch_blocks);
         self.destage_check = DestageCheck::new(&self.plan);
+        self.begin_endurance();
         self.flights.clear();
         self.queue.clear();
         (self.fenced, self.stopping, self.quiesced, self.closed) = (false, false, false, false);
@@ -294,7 +299,20 @@ impl World {
     pub(crate) fn check_counters(&self) -> Result<(), String> {
         let open: Vec<_> = self.requests.values().map(Pending::asked).collect();
         let volumes = (!self.late.contains(&true)).then_some(self.plan.volumes.len());
-        self.books.check(&self.engine, &open, volumes)
+        let held = self.flights.values().any(|flight| matches!(flight.kind, FlightKind::Held(_)));
+        self.books.check(&self.engine, &open, volumes, held)
+    }
+
+    /// An engine begins under the budget of the plan.
+    fn begin_endurance(&mut self) {
+        self.endurance_check = EnduranceCheck::default();
+        self.set_endurance(self.plan.engine.pool.endurance_budget);
+    }
+
+    fn set_endurance(&mut self, budget: EnduranceBudget) {
+        let devices = if self.plan.mirror.is_some() { 2 } else { 1 };
+        let in_flight = u64::from(self.plan.engine.scratch_blocks) * 4096;
+        self.endurance_check.set(budget, devices, self.now, in_flight);
     }
 
     /// True if a device has reported an error to the engine.
@@ -380,6 +398,7 @@ impl World {
     pub fn configure_pool(&mut self, settings: PoolSettings) -> Result<(), String> {
         let result = self.engine.configure_pool(self.now, settings);
         ensure!(result.is_ok(), "{settings:?} is refused: {result:?}");
+        self.set_endurance(settings.endurance_budget);
         self.pump()
     }
 

@@ -78,6 +78,7 @@ pub(super) fn text(object: &Value, width: Width) -> String {
     text += &view.latency();
     text += &view.dirty();
     text += &view.devices();
+    text += &view.causes();
     text += &view.memory();
     text
 }
@@ -87,6 +88,19 @@ struct View<'a> {
     object: &'a Value,
     width: Width,
 }
+
+/// What wears the flash, and the middle of the name of its counter.
+const CAUSES: [(&str, &str); 9] = [
+    ("client writes", "client"),
+    ("write-through copies", "copy"),
+    ("fills", "fill"),
+    ("kept blocks", "kept"),
+    ("moved blocks", "moved"),
+    ("headers", "header"),
+    ("checkpoints", "checkpoint"),
+    ("rebuild", "rebuild"),
+    ("restart", "restart"),
+];
 
 impl View<'_> {
     fn rows(&self, title: &'static str, columns: &[Column]) -> Rows {
@@ -213,6 +227,26 @@ impl View<'_> {
         rows.end(&format!(
             "blocks in all: {filled} filled, {evicted} evicted, {moved} moved, {damaged} damaged"
         ))
+    }
+
+    /// What wears the flash, of the pool.
+    fn causes(&self) -> String {
+        let mut rows = self.rows("written to flash", &windows());
+        for (name, counter) in CAUSES {
+            if self.n(&format!("cache_written_{counter}_bytes")).is_some_and(|bytes| bytes > 0) {
+                rows.add(name, self.byte_rates(&format!("cache_written_{counter}_bytes_per_s")));
+            }
+        }
+        let each = |x| format!("{x:.2}");
+        rows.add("per byte of clients", self.windows("cache_written_bytes_per_user_byte", each));
+        let (unfilled, unkept) = (self.n("endurance_unfilled_blocks"), self.n("endurance_unkept_blocks"));
+        let held = unfilled.unwrap_or(0) + unkept.unwrap_or(0) > 0;
+        let held = held.then(|| {
+            let (unfilled, unkept) = (self.count("endurance_unfilled_blocks"), self.count("endurance_unkept_blocks"));
+            let missed = self.count("endurance_missed_blocks");
+            format!("; left out for the budget: {unfilled} fills, {unkept} kept blocks; at most {missed} misses for it")
+        });
+        rows.end(&format!("{} in all{}", self.bytes("cache_written_bytes"), held.unwrap_or_default()))
     }
 
     fn memory(&self) -> String {

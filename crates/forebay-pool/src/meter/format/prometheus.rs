@@ -30,7 +30,7 @@ pub fn families(reports: &[Report]) -> Vec<Family> {
         uptime.add(labels(report), seconds(report.about.uptime_ns));
         connected.add(labels(report), report.about.connections);
     }
-    all.extend([size, users, uptime, connected, members(&pools)]);
+    all.extend([size, users, uptime, connected, members(&pools), devices_written(&pools)]);
     all.extend(ages(&volumes));
     all.push(latency(reports));
     all
@@ -79,6 +79,20 @@ fn members(pools: &[&Report]) -> Family {
         for state in MemberState::ALL {
             let number = members.iter().filter(|member| **member == state).count() as u64;
             family.add(with(labels(report), "state", state.name()), number);
+        }
+    }
+    family
+}
+
+fn devices_written(pools: &[&Report]) -> Family {
+    let help = "Bytes written to each cache device since the start, by cause";
+    let mut family = Family::counter("forebay_cache_device_written_bytes", help);
+    for report in pools {
+        for (device, written) in &report.about.devices_written {
+            for (cause, bytes) in written.by_cause() {
+                let of_device = with(labels(report), "device", device);
+                family.add(with(of_device, "cause", cause), bytes);
+            }
         }
     }
     family

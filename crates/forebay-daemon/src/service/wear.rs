@@ -1,0 +1,156 @@
+//! What is written to the flash of pools, how worn it is, and how long it lasts: collected by a
+//! thread of its own, told with each pool, and an alarm if a disk gives reason for one.
+
+use super::{Service, lock};
+use crate::wear::remaining::{Rate, left};
+use crate::wear::smartctl::Smartctl;
+use crate::wear::{Found, ask};
+use forebay_admin::events::{AlarmKey, EventKind, Severity};
+use forebay_admin::{EnduranceInfo, FlashInfo};
+use forebay_config::PoolTunables;
+use forebay_config::endurance::rated_bytes;
+use forebay_core::WrittenBytes;
+use forebay_pool::PoolSnapshot;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Weak;
+use std::time::{Duration, Instant};
+
+/// How often the thread looks whether there is something to do.
+const LOOK: Duration = Duration::from_millis(500);
+/// Times over which rates are told, how they are called in words, and their names.
+const SPANS: [(u64, &str, &str); 3] =
+    [(3600, "last hour", "hour"), (86_400, "last day", "day"), (7 * 86_400, "last week", "week")];
+
+impl Service {
+    /// Follows the wear of all pools until the service stops. While disks are asked, which may take
+    /// long, the service is not held.
+    pub(super) fn follow_wear(me: &Weak<Self>) {
+        let smartctl = Smartctl::of_system();
+        while let Some(service) = me.upgrade() {
+            if lock(&service.work).stopping {
+                return;
+            }
+            let now = Instant::now();
+            if lock(&service.wear).notes_are_due(now) {
+                let written = service.devices_of_all().into_values().flatten().collect();
+                lock(&service.wear).note(now, written);
+            }
+            let asked = lock(&service.wear).is_due(now).then(|| service.devices_of_all());
+            drop(service);
+            if let Some(devices) = asked {
+                let found = ask_all(&smartctl, devices);
+                if let Some(service) = me.upgrade() {
+                    service.take_wear(found);
+                }
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// The devices of open pools, and what was written to each.
+    fn devices_of_all(&self) -> BTreeMap<String, Vec<(PathBuf, u64)>> {
+        let names: Vec<String> = self.running().pools.keys().cloned().collect();
+        let of = |name: String| {
+            let snapshot = self.pool_snapshot(&name).ok()?;
+            let paths = snapshot.devices.into_iter().map(|(path, _)| path);
+            let written = snapshot.written.iter().map(WrittenBytes::total);
+            Some((name, paths.zip(written).collect()))
+        };
+        names.into_iter().filter_map(of).collect()
+    }
+
+    /// Takes over what disks have answered, and tells of those that give reason for concern.
+    pub(super) fn take_wear(&self, found: BTreeMap<String, BTreeMap<PathBuf, Found>>) {
+        for (pool, devices) in &found {
+            let mut concerns = Vec::new();
+            for disk in devices.values().flat_map(|found| &found.wear) {
+                let of_disk = disk.concerns();
+                if !of_disk.is_empty() {
+                    concerns.push(format!("{} ({}): {}", disk.disk, disk.model, of_disk.join(", ")));
+                }
+            }
+            self.tell_wear(pool, &concerns);
+        }
+        lock(&self.wear).answered(Instant::now(), found.into_values().flatten().collect());
+    }
+
+    fn tell_wear(&self, pool: &str, concerns: &[String]) {
+        let key = AlarmKey::pool(EventKind::CacheWear, pool);
+        if concerns.is_empty() {
+            self.hub.clear(&key);
+            return;
+        }
+        let message = format!(
+            "pool {pool}: {}; give it another device before this one fails: docs/operate/flash-life.md",
+            concerns.join("; ")
+        );
+        self.hub.raise(key, Severity::Warning, &message);
+    }
+
+    /// What is known of the flash of a device.
+    pub(super) fn flash_info(
+        &self,
+        pool: &str,
+        (path, size_bytes): (&Path, u64),
+        written: &WrittenBytes,
+        since: Duration,
+    ) -> FlashInfo {
+        let rating = self.running().config.pools.get(pool).and_then(|config| {
+            let rating = PoolTunables::new(&config.settings).endurance_rating?;
+            Some(rating)
+        });
+        let mut wear = lock(&self.wear);
+        wear.want();
+        let Found { wear: disks, unknown } = wear.of(path).cloned().unwrap_or_default();
+        let (now, total) = (Instant::now(), written.total());
+        let mut bytes_a_day = BTreeMap::new();
+        let mut longest = Rate { bytes: total, over: since, called: "time since the start" };
+        for (seconds, called, name) in SPANS {
+            let seen = wear.written_in(path, Duration::from_secs(seconds), (now, total));
+            if let Some((bytes, over)) = seen {
+                longest = Rate { bytes, over, called };
+                bytes_a_day.insert(name.to_owned(), longest.a_day());
+            }
+        }
+        drop(wear);
+        // A rating in device writes is one of the whole device, which the pool may have a part of.
+        let capacity = disks.iter().filter_map(|disk| disk.capacity_bytes).max();
+        let rated = rating.and_then(|rating| rated_bytes(rating, capacity.unwrap_or(size_bytes)));
+        let (life, life_days) = left(Some(longest), &disks, rated);
+        FlashInfo {
+            written_bytes: total,
+            written_for_s: since.as_secs(),
+            written_by_cause: written.by_cause().map(|(cause, bytes)| (cause.to_owned(), bytes)).into(),
+            bytes_a_day,
+            wear: disks,
+            wear_unknown: unknown,
+            life: Some(life),
+            life_days,
+        }
+    }
+}
+
+/// Asks the disks of devices by pool. May take long.
+pub(super) fn ask_all(
+    smartctl: &Smartctl,
+    devices: BTreeMap<String, Vec<(PathBuf, u64)>>,
+) -> BTreeMap<String, BTreeMap<PathBuf, Found>> {
+    let of = |devices: Vec<(PathBuf, u64)>| {
+        devices.into_iter().map(|(path, _)| (path.clone(), ask(smartctl, &path))).collect()
+    };
+    devices.into_iter().map(|(pool, devices)| (pool, of(devices))).collect()
+}
+
+/// How the budget of a pool stands.
+pub(super) fn endurance_info(snapshot: &PoolSnapshot) -> Option<EnduranceInfo> {
+    let report = snapshot.endurance?;
+    Some(EnduranceInfo {
+        budget_bytes: report.budget_bytes,
+        saved_bytes: report.saved_bytes,
+        optional_bytes: report.optional_bytes,
+        restraint: report.restraint.words().into(),
+        missed_blocks: snapshot.endurance_missed_blocks,
+        read_blocks: snapshot.read_hit_blocks + snapshot.read_miss_blocks,
+    })
+}

@@ -1,0 +1,60 @@
+//! Checks what an endurance budget limits: copies, fills and kept blocks take no more than the rate
+//! of the budget allows since the engine was opened.
+//!
+//! The bound is that of `forebay_core`'s account for an engine that begins with nothing saved
+//! (`context/endurance.rs`), computed from the settings and from the bytes of each operation. What
+//! clients write makes it smaller; that is not counted here, so the bound holds whatever they do.
+
+use crate::ensure::ensure;
+use forebay_core::{EnduranceBudget, WrittenBytes};
+
+const DAY_NS: u128 = 86_400_000_000_000;
+/// A block and its header may be begun with the last of the budget.
+const LAST_BYTES: u128 = 2 * 4096;
+
+/// What was allowed and taken since the engine was opened, in bytes times nanoseconds of a day.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct EnduranceCheck {
+    budget: Option<u64>,
+    at: u64,
+    /// All that the budget has given; at most a day's.
+    given: u128,
+    allowed: u128,
+    taken_bytes: u128,
+}
+
+impl EnduranceCheck {
+    /// Under this budget from now on. `in_flight_bytes`: what may have been begun under another.
+    pub(crate) fn set(&mut self, budget: EnduranceBudget, devices: u64, now: u64, in_flight_bytes: u64) {
+        self.settle(now);
+        let was = self.budget;
+        self.budget = match budget {
+            EnduranceBudget::Bytes(bytes) => Some(bytes),
+            EnduranceBudget::BytesOfEachDevice(bytes) => Some(bytes.saturating_mul(devices)),
+            EnduranceBudget::Unlimited | EnduranceBudget::DeviceWrites(_) => None,
+        };
+        if was.is_some() && was != self.budget {
+            self.allowed += u128::from(in_flight_bytes) * DAY_NS;
+        }
+    }
+
+    fn settle(&mut self, now: u64) {
+        let passed = u128::from(now - std::mem::replace(&mut self.at, now));
+        let Some(budget) = self.budget.map(u128::from) else { return };
+        self.given = (self.given + budget * passed).min(budget * DAY_NS);
+        self.allowed += (budget + 3 * self.given / DAY_NS).min(4 * budget) * passed;
+    }
+
+    /// This is written. `sound`: nothing was written twice because a write failed.
+    pub(crate) fn note(&mut self, written: &WrittenBytes, now: u64, sound: bool) -> Result<(), String> {
+        self.settle(now);
+        self.taken_bytes += u128::from(written.optional());
+        let Some(budget) = self.budget.filter(|_| sound && written.optional() > 0) else { return Ok(()) };
+        let (taken, allowed) = (self.taken_bytes, self.allowed / DAY_NS + LAST_BYTES);
+        ensure!(
+            taken <= allowed,
+            "with a budget of {budget} bytes a day, {taken} bytes of {allowed} were written"
+        );
+        Ok(())
+    }
+}
