@@ -25,6 +25,6 @@ pub use info::{
     ReloadDone, SettingInfo, SettingsDone, UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeState,
 };
 pub use request::{
-    DetachHow, DeviceRequest, GrowRequest, Leaving, OpenHow, PoolRequest, ReplaceRequest, RuleRequest,
-    ScrubRequest, SettingsRequest, ShrinkRequest, VolumeRequest,
+    DetachHow, DeviceRequest, GrowRequest, Leaving, OpenHow, PoolRequest, RecordRequest, ReplaceRequest,
+    RuleRequest, ScrubRequest, SettingsRequest, ShrinkRequest, VolumeRequest,
 };

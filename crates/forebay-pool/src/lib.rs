@@ -41,6 +41,7 @@ pub mod mirror_notes;
 pub mod mounting;
 pub mod open;
 pub mod pool;
+mod recorder;
 pub mod register;
 pub mod secret_file;
 pub mod server;
@@ -59,4 +60,5 @@ pub use pool::{
     AbsentVolume, Claims, Lost, Mirrored, Pool, PoolEvent, PoolGone, PoolHandle, PoolSnapshot, PoolStart,
     Promise, PromiseSender, Rebuilding, Users, VolumeSnapshot, VolumeSpec,
 };
+pub use recorder::Recorded;
 pub use register::{CacheRecord, Objection, cache_record};

@@ -46,6 +46,8 @@ pub enum JobKind {
     ModeChange(Mode),
     /// Volume: it gets this size in bytes.
     Resize(u64),
+    /// Volume: its requests are recorded, for so many seconds at most.
+    Record(u64),
     /// Pool: it shrinks to this size in bytes.
     Shrink(u64),
     /// Pool: everything in its cache is compared with its checksums, so many bytes a second at
@@ -70,6 +72,7 @@ impl JobKind {
             Self::Detach(_) => "detach",
             Self::ModeChange(_) => "mode-change",
             Self::Resize(_) => "resize",
+            Self::Record(_) => "record",
             Self::Shrink(_) => "shrink",
             Self::Scrub(_) => "scrub",
             Self::Rebuild => "rebuild",
@@ -88,6 +91,7 @@ impl JobKind {
             Self::ModeChange(mode) => json!({ "mode": mode.name() }),
             Self::Resize(size_bytes) | Self::Shrink(size_bytes) => json!({ "size_bytes": size_bytes }),
             Self::Scrub(bytes_per_s) => json!({ "bytes_per_s": bytes_per_s }),
+            Self::Record(seconds) => json!({ "for_s": seconds }),
             Self::Detach(how) => json!({ "how": how }),
             Self::Remove { erase } => json!({ "erase": erase }),
             Self::Flush | Self::Rebuild => Value::Null,
@@ -218,6 +222,8 @@ pub enum Phase {
     Comparing,
     /// What is cached gets its second copy.
     Copying,
+    /// Requests are recorded.
+    Recording,
     /// The change itself: mode, size, the end of the volume.
     Applying,
     /// It is being ended early, and what it changed is undone.
@@ -236,6 +242,7 @@ impl Phase {
             Self::Syncing => "syncing",
             Self::Comparing => "comparing",
             Self::Copying => "copying",
+            Self::Recording => "recording",
             Self::Applying => "applying",
             Self::Undoing => "undoing",
             Self::Done => "done",

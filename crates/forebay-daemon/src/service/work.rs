@@ -44,7 +44,7 @@ impl Work {
 }
 
 /// Why a job ends early.
-enum End {
+pub(super) enum End {
     /// It was cancelled, or its deadline has passed.
     Stopped,
     /// It cannot be done.
@@ -149,6 +149,7 @@ impl Service {
             JobKind::ModeChange(_) => self.flush(id, volume, Until::Empty),
             JobKind::Detach(how) => self.detach(id, volume, how, spec.force),
             JobKind::Resize(bytes) => self.resize(id, volume, bytes, spec.force),
+            JobKind::Record(_) => self.record(id, volume),
             JobKind::Shrink(bytes) => self.shrink(id, &spec.pool, bytes),
             JobKind::Scrub(bytes_per_s) => self.scrub(id, &spec.pool, bytes_per_s),
             JobKind::Rebuild => self.rebuild(id, &spec.pool),
@@ -163,7 +164,7 @@ impl Service {
         self.work_changed.notify_all();
     }
 
-    fn should_stop(&self, id: JobId) -> bool {
+    pub(super) fn should_stop(&self, id: JobId) -> bool {
         self.jobs.should_stop(id) || lock(&self.work).stopping
     }
 

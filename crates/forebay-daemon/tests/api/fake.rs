@@ -160,7 +160,11 @@ fn finish(state: &mut State, spec: &JobSpec) -> Outlook {
         JobKind::Shrink(size) => {
             state.pools.entry(spec.pool.clone()).and_modify(|pool| pool.info.capacity_bytes = size);
         }
-        JobKind::Flush | JobKind::ModeChange(_) | JobKind::Scrub(_) | JobKind::Rebuild => {}
+        JobKind::Flush
+        | JobKind::ModeChange(_)
+        | JobKind::Scrub(_)
+        | JobKind::Rebuild
+        | JobKind::Record(_) => {}
     }
     Outlook::Done
 }
@@ -341,6 +345,20 @@ impl Admin for Fake {
         self.pool(name)?;
         let rate = request.rate.map_or(Ok(1 << 26), |text| size(&text))?;
         self.start(JobSpec::pool(JobKind::Scrub(rate), name))
+    }
+
+    fn record_volume(
+        &self,
+        name: &str,
+        request: RecordRequest,
+        to: tokio::sync::mpsc::Sender<Vec<u8>>,
+    ) -> Result<JobInfo, AdminError> {
+        let pool = self.volume(name)?.pool;
+        if request.for_s == 0 {
+            return Err(invalid("for_s is at least 1"));
+        }
+        let _ = to.try_send(b"a trace".to_vec());
+        self.start(JobSpec::volume(JobKind::Record(request.for_s), &pool, name))
     }
 
     fn replace_cache(&self, name: &str, request: ReplaceRequest) -> Result<PoolInfo, AdminError> {
