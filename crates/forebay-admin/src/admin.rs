@@ -21,6 +21,9 @@ use crate::request::{
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// Where the bytes of a trace go.
+pub type TraceSender = tokio::sync::mpsc::Sender<Vec<u8>>;
+
 /// A pool or a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target<'a> {
@@ -77,7 +80,7 @@ pub trait Admin: Send + Sync + 'static {
         &self,
         name: &str,
         request: RecordRequest,
-        to: tokio::sync::mpsc::Sender<Vec<u8>>,
+        to: TraceSender,
     ) -> Result<JobInfo, AdminError>;
     /// Attaches a volume to its backing store and serves it.
     fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, AdminError>;

@@ -18,7 +18,7 @@ mod info;
 pub mod jobs;
 mod request;
 
-pub use admin::{Admin, Target};
+pub use admin::{Admin, Target, TraceSender};
 pub use error::{AdminError, ErrorKind};
 pub use info::{
     AdviceInfo, AdviceSize, DaemonInfo, DeviceInfo, FileInfo, JobInfo, LossInfo, PoolInfo, RecordedInfo,

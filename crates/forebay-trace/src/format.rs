@@ -176,9 +176,9 @@ pub fn reader(
         Format::OracleGeneral => Inside::Binary(BinaryReader::new(from, Kind::OracleGeneral { id_bytes })),
         Format::Bin => Inside::Binary(BinaryReader::new(from, Kind::Bin)),
         Format::Csv => text(Box::new(Csv::new(options)), from),
-        Format::Iolog => text(Box::new(Iolog::default()), from),
-        Format::Blkparse => text(Box::new(Blkparse::default()), from),
-        Format::Msr => text(Box::new(Msr::default()), from),
+        Format::Iolog => text(Box::<Iolog>::default(), from),
+        Format::Blkparse => text(Box::<Blkparse>::default(), from),
+        Format::Msr => text(Box::<Msr>::default(), from),
         Format::Alibaba => text(Box::new(Alibaba), from),
     };
     let header = if let Inside::Forebay(reader) = &inside { Some(reader.header().clone()) } else { None };

@@ -33,8 +33,7 @@ impl MadeTrace {
     #[must_use]
     pub fn new(records: Vec<Record>) -> Self {
         let reordered = records.windows(2).filter(|pair| pair[1].at_ns < pair[0].at_ns).count() as u64;
-        let mut requests =
-            if records.iter().any(|record| is_long(record)) { split(&records) } else { records };
+        let mut requests = if records.iter().any(is_long) { split(&records) } else { records };
         if reordered > 0 {
             requests.sort_by_key(|record| record.at_ns);
         }

@@ -37,7 +37,7 @@ use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, Wai
 use forebay_admin::{
     Admin, AdminError, AdviceInfo, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo, OpenHow,
     PoolInfo, PoolRequest, RecordRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest, SettingInfo,
-    SettingsDone, SettingsRequest, ShrinkRequest, Target, UpgradeBegun, UpgradeInfo, VolumeInfo,
+    SettingsDone, SettingsRequest, ShrinkRequest, Target, TraceSender, UpgradeBegun, UpgradeInfo, VolumeInfo,
     VolumeRequest,
 };
 use forebay_config::rules::RuleSet;
@@ -272,7 +272,7 @@ impl Admin for Service {
         &self,
         name: &str,
         request: RecordRequest,
-        to: tokio::sync::mpsc::Sender<Vec<u8>>,
+        to: TraceSender,
     ) -> Result<JobInfo, AdminError> {
         self.begin_recording(name, &request, to)
     }

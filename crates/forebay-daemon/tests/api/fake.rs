@@ -351,7 +351,7 @@ impl Admin for Fake {
         &self,
         name: &str,
         request: RecordRequest,
-        to: tokio::sync::mpsc::Sender<Vec<u8>>,
+        to: TraceSender,
     ) -> Result<JobInfo, AdminError> {
         let pool = self.volume(name)?.pool;
         if request.for_s == 0 {

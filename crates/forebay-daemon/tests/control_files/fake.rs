@@ -102,12 +102,7 @@ impl Admin for Fake {
     fn scrub_pool(&self, _: &str, _: ScrubRequest) -> Result<JobInfo, AdminError> {
         unused()
     }
-    fn record_volume(
-        &self,
-        _: &str,
-        _: RecordRequest,
-        _: tokio::sync::mpsc::Sender<Vec<u8>>,
-    ) -> Result<JobInfo, AdminError> {
+    fn record_volume(&self, _: &str, _: RecordRequest, _: TraceSender) -> Result<JobInfo, AdminError> {
         unused()
     }
     fn replace_cache(&self, _: &str, _: ReplaceRequest) -> Result<PoolInfo, AdminError> {

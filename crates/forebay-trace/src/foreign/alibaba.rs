@@ -44,6 +44,6 @@ impl RecordWriter for Alibaba {
         };
         let Record { at_ns, offset, len, .. } = record;
         writeln!(to, "0,{opcode},{offset},{len},{}", at_ns / 1000)?;
-        Ok(Kept { time: at_ns % 1000 == 0, ..Kept::range() })
+        Ok(Kept { time: at_ns.is_multiple_of(1000), ..Kept::range() })
     }
 }

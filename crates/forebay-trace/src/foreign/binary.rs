@@ -95,7 +95,10 @@ impl RecordWriter for BinWriter {
         to.write_all(&blocks.start.to_le_bytes())?;
         to.write_all(&((blocks.end - blocks.start) as u32).to_le_bytes())?;
         to.write_all(&u32::from(record.operation == Operation::Write).to_le_bytes())?;
-        Ok(Kept { range: record.offset % BLOCK == 0 && record.len % BLOCK == 0, ..Kept::range() })
+        Ok(Kept {
+            range: record.offset.is_multiple_of(BLOCK) && record.len.is_multiple_of(BLOCK),
+            ..Kept::range()
+        })
     }
 }
 

@@ -92,7 +92,7 @@ impl RecordWriter for Blkparse {
             write!(to, "{first} + {count} ")?;
         }
         writeln!(to, "[forebay]")?;
-        let range = record.offset % SECTOR == 0 && record.len % SECTOR == 0;
+        let range = record.offset.is_multiple_of(SECTOR) && record.len.is_multiple_of(SECTOR);
         let operation = record.operation != Operation::WriteZeroes;
         let fua = !record.fua || record.operation == Operation::Write;
         Ok(Kept { range, operation, fua, ..Kept::range() })

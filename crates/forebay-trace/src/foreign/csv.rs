@@ -2,7 +2,7 @@
 //! block, so a request of several blocks is several lines; its time is whole seconds, the unit of
 //! libCacheSim.
 //!
-//! Read with `--trace-type-params "time-col=1,obj-id-col=2,obj-size-col=3,delimiter=,,has-header=true"`.
+//! Its parameters are `time-col=1,obj-id-col=2,obj-size-col=3,delimiter=,,has-header=true`.
 
 use super::{Parsed, RecordWriter, TextFormat};
 use crate::error::TraceError;
@@ -82,6 +82,6 @@ pub(super) fn blocks_of(record: &Record, unit: u64) -> std::ops::Range<u64> {
 
 /// What is kept of a request that becomes an object for each block.
 pub(super) fn kept_as_blocks(record: &Record, unit: u64) -> Kept {
-    let range = record.offset % unit == 0 && record.len == unit;
-    Kept { range, time: record.at_ns % 1_000_000_000 == 0, ..Kept::range() }
+    let range = record.offset.is_multiple_of(unit) && record.len == unit;
+    Kept { range, time: record.at_ns.is_multiple_of(1_000_000_000), ..Kept::range() }
 }

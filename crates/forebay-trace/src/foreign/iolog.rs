@@ -63,7 +63,7 @@ impl RecordWriter for Iolog {
         self.head(to)?;
         let (Record { at_ns, offset, len, .. }, us) = (record, record.at_ns / 1000);
         self.last_us = self.last_us.max(us);
-        let mut kept = Kept { time: at_ns % 1000 == 0, ..Kept::range() };
+        let mut kept = Kept { time: at_ns.is_multiple_of(1000), ..Kept::range() };
         match record.operation {
             Operation::Read => writeln!(to, "{us} {FILE} read {offset} {len}")?,
             Operation::Write => writeln!(to, "{us} {FILE} write {offset} {len}")?,

@@ -78,7 +78,7 @@ impl RecordWriter for Msr {
         let ticks = (self.started_unix_ns / TICK_NS + at_ns / TICK_NS).saturating_add(TICKS_TO_1970);
         let latency = record.latency_ns.unwrap_or(0) / TICK_NS;
         writeln!(to, "{ticks},forebay,0,{kind},{offset},{len},{latency}")?;
-        let whole = |ns: u64| ns % TICK_NS == 0;
+        let whole = |ns: u64| ns.is_multiple_of(TICK_NS);
         let latency = record.latency_ns.is_none_or(whole);
         Ok(Kept { time: whole(*at_ns), latency, ..Kept::range() })
     }

@@ -14,8 +14,8 @@ use crate::screen::{bytes, count, harmless};
 /// Which trace is read, and how.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Input {
-    /// Format of the trace, if its name does not tell: forebay, csv (of libCacheSim), oracleGeneral,
-    /// bin, iolog, blkparse, msr or alibaba
+    /// Format of the trace, if its name does not tell: forebay, csv (of libCacheSim),
+    /// oracleGeneral, bin, iolog, blkparse, msr or alibaba
     #[arg(long, value_name = "FORMAT")]
     pub(crate) from: Option<Format>,
     /// Only requests of this device of a trace of several

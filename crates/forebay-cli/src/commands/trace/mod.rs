@@ -1,5 +1,5 @@
-//! `forebay trace`: traces of requests. `files` (names and formats), `record`, `convert`, `replay`, `target`
-//! (where it goes to).
+//! `forebay trace`: traces of requests. `files` (names and formats), `record`, `convert`, `replay`,
+//! `target` (where it goes to).
 
 mod convert;
 pub(super) mod files;

@@ -210,10 +210,8 @@ impl<'a> Replay<'a> {
             let Some(due) = self.wait_until_due(record, began) else { break };
             let late = due.map_or(Duration::ZERO, |due| due.elapsed());
             let since = due.unwrap_or_else(Instant::now);
-            let done = connection.make(record).map_err(|failure| {
-                self.broken.store(true, Ordering::Relaxed);
-                failure
-            })?;
+            let broken = |_: &Failure| self.broken.store(true, Ordering::Relaxed);
+            let done = connection.make(record).inspect_err(broken)?;
             let done = done.map(|made| made.then(|| since.elapsed()));
             if let Ok(mut results) = self.results.lock() {
                 results.add(record, late, done);
