@@ -1,4 +1,4 @@
-"""Traces as files: records of 24 bytes, little endian, as `crates/forebay-core/examples/traces/trace.rs` reads them.
+"""Traces as files: records of 24 bytes, little endian: the format `bin` of `forebay trace convert`.
 
 u64 nanoseconds (not used), u64 first block of 4 KiB, u32 blocks (0 counts as 1), u32 write (0 or 1).
 """

@@ -8,6 +8,7 @@ pub mod guest;
 pub mod image;
 pub mod nbd;
 pub mod records;
+pub mod traces;
 pub mod words;
 
 use crate::Target;
@@ -24,6 +25,7 @@ pub const ALL: &[Target] = &[
     config::TARGET,
     words::TARGET,
     records::LOSS,
+    traces::READ,
     api::CONTROL_FILES,
     api::HTTP,
 ];

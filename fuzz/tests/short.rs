@@ -50,6 +50,7 @@ short_runs! {
     config = "config",
     words = "words",
     loss_record = "loss-record",
+    trace = "trace",
     control_files = "control-files",
     api = "api",
 }

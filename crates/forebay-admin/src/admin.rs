@@ -15,11 +15,15 @@ use crate::info::{
     UpgradeBegun, VolumeInfo,
 };
 use crate::request::{
-    DetachHow, GrowRequest, MetricsForm, OpenHow, PoolRequest, ReplaceRequest, RuleRequest, ScrubRequest,
+    DetachHow, GrowRequest, MetricsForm, OpenHow, PoolRequest, RecordRequest, ReplaceRequest, RuleRequest,
+    ScrubRequest,
     SettingsRequest, ShrinkRequest, VolumeRequest,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+/// Where the bytes of a trace go.
+pub type TraceSender = tokio::sync::mpsc::Sender<Vec<u8>>;
 
 /// A pool or a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +75,14 @@ pub trait Admin: Send + Sync + 'static {
     /// What caches of other sizes would have done for a pool, or for a volume, in this hour and the
     /// `hours` before it.
     fn advise(&self, target: Target<'_>, hours: u64) -> Result<AdviceInfo, AdminError>;
+    /// Records the requests of a volume: a job. The bytes of the trace go to `to`, which is closed
+    /// at the end. If they are not taken records are lost, and counted in the trace.
+    fn record_volume(
+        &self,
+        name: &str,
+        request: RecordRequest,
+        to: TraceSender,
+    ) -> Result<JobInfo, AdminError>;
     /// Attaches a volume to its backing store and serves it.
     fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, AdminError>;
     /// Detaches a volume: a job. One that is in use (by a connection, or because its file is open)

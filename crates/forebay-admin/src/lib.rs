@@ -19,7 +19,7 @@ mod info;
 pub mod jobs;
 mod request;
 
-pub use admin::{Admin, Target};
+pub use admin::{Admin, Target, TraceSender};
 pub use error::{AdminError, ErrorKind};
 pub use flash::{EnduranceInfo, FlashInfo, WearInfo};
 pub use info::{
@@ -28,6 +28,7 @@ pub use info::{
     VolumeState,
 };
 pub use request::{
-    DetachHow, DeviceRequest, GrowRequest, Leaving, MetricsForm, OpenHow, PoolRequest, ReplaceRequest,
+    DetachHow, DeviceRequest, GrowRequest, Leaving, MetricsForm, OpenHow, PoolRequest, RecordRequest,
+    ReplaceRequest,
     RuleRequest, ScrubRequest, SettingsRequest, ShrinkRequest, VolumeRequest,
 };

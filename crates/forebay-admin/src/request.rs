@@ -120,6 +120,19 @@ pub struct ScrubRequest {
     pub rate: Option<String>,
 }
 
+/// How the requests of a volume are to be recorded.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RecordRequest {
+    /// Seconds after which it ends, at most 2,592,000 (30 days).
+    #[schema(minimum = 1, maximum = 2_592_000)]
+    pub for_s: u64,
+    /// Size in bytes that the trace does not exceed; 1 GiB if left out.
+    #[serde(default)]
+    #[schema(minimum = 4096)]
+    pub max_bytes: Option<u64>,
+}
+
 /// A volume to attach.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

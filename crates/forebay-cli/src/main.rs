@@ -3,7 +3,7 @@
 //! One file per command in `commands`; each has its options (a `clap` structure) and a function
 //! that does it. What they share: `failure` (how a command fails), `screen` and `table` (how things
 //! look), `client` (the admin API), `job` (following what takes long), `interrupt` (Ctrl-C), `log`
-//! (lines of a daemon), `complete` (words for the shell), `paths`.
+//! (lines of a daemon), `complete` (words for the shell), `paths`, `progress`.
 //!
 //! Contract with scripts: results on stdout, everything else on stderr; exit code 0 done, 1 failed,
 //! 2 wrong usage; `--json` wherever a script reads. A closed pipe behind stdout is no failure.
@@ -18,6 +18,7 @@ mod job;
 mod log;
 mod paint;
 mod paths;
+mod progress;
 #[cfg(test)]
 mod reference;
 mod screen;

@@ -42,6 +42,7 @@ pub mod mirror_notes;
 pub mod mounting;
 pub mod open;
 pub mod pool;
+mod recorder;
 pub mod register;
 pub mod replaced;
 pub mod secret_file;
@@ -61,4 +62,5 @@ pub use pool::{
     AbsentVolume, Claims, CopyProgress, Lost, Mirrored, Pool, PoolEvent, PoolGone, PoolHandle, PoolSnapshot,
     PoolStart, Promise, PromiseSender, Rebuilding, Users, VolumeSnapshot, VolumeSpec,
 };
+pub use recorder::Recorded;
 pub use register::{CacheRecord, Objection, cache_record};

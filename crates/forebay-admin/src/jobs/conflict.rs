@@ -1,5 +1,7 @@
 //! Conflicts between jobs.
 //!
+//! A recording is beside everything, and everything is beside it: it ends with its volume.
+//!
 //! | new, while | flush of the volume | detach (drain) | detach (else) | mode, resize | remove | shrink, replace | scrub, rebuild |
 //! | --- | --- | --- | --- | --- | --- | --- | --- |
 //! | flush | queued: rides on it; running: after it | rides on it | refused | beside it | refused | beside it | beside it |
@@ -31,12 +33,15 @@ pub(super) enum Relation {
 
 /// How `new` stands to `other`, which has begun or not.
 pub(super) fn relation(new: &JobSpec, other: &JobSpec, other_has_begun: bool) -> Relation {
-    use JobKind::{Detach, Flush, GiveUp, ModeChange, Rebuild, Remove, Replace, Resize, Scrub, Shrink};
+    use JobKind::{
+        Detach, Flush, GiveUp, ModeChange, Rebuild, Record, Remove, Replace, Resize, Scrub, Shrink,
+    };
     let both_of_volumes = new.volume.is_some() && other.volume.is_some();
     if new.pool != other.pool || (both_of_volumes && new.volume != other.volume) {
         return Relation::Beside;
     }
     match (new.kind, other.kind) {
+        (Record(_), _) | (_, Record(_)) => Relation::Beside,
         (Flush, Flush) if other_has_begun => Relation::After,
         (Flush, Flush | Detach(DetachHow::Drain)) => Relation::Rides,
         (Flush, Detach(_) | Remove { .. }) => Relation::Refused,
@@ -94,6 +99,17 @@ mod tests {
             }
         }
         assert_eq!(relation(&on(Flush), &on(Flush), false), Relation::Rides);
+    }
+
+    #[test]
+    fn recordings_are_beside_everything() {
+        let record = on(JobKind::Record(60));
+        for other in
+            [JobKind::Flush, DRAIN, JobKind::Shrink(1), JobKind::Remove { erase: true }, JobKind::Record(1)]
+        {
+            assert_eq!(relation(&record, &on(other), true), Relation::Beside);
+            assert_eq!(relation(&on(other), &record, true), Relation::Beside);
+        }
     }
 
     #[test]

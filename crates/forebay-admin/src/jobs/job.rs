@@ -46,6 +46,8 @@ pub enum JobKind {
     ModeChange(Mode),
     /// Volume: it gets this size in bytes.
     Resize(u64),
+    /// Volume: its requests are recorded, for so many seconds at most.
+    Record(u64),
     /// Pool: it shrinks to this size in bytes.
     Shrink(u64),
     /// Pool: it gives up the device at this place of its list, which is not the last one. The last
@@ -75,6 +77,7 @@ impl JobKind {
             Self::Detach(_) => "detach",
             Self::ModeChange(_) => "mode-change",
             Self::Resize(_) => "resize",
+            Self::Record(_) => "record",
             Self::Shrink(_) | Self::GiveUp(_) => "shrink",
             Self::Replace => "replace",
             Self::Scrub(_) => "scrub",
@@ -103,6 +106,7 @@ impl JobKind {
             Self::Resize(size_bytes) | Self::Shrink(size_bytes) => json!({ "size_bytes": size_bytes }),
             Self::GiveUp(place) => json!({ "device": place }),
             Self::Scrub(bytes_per_s) => json!({ "bytes_per_s": bytes_per_s }),
+            Self::Record(seconds) => json!({ "for_s": seconds }),
             Self::Detach(how) => json!({ "how": how }),
             Self::Remove { erase } => json!({ "erase": erase }),
             Self::Flush | Self::Replace | Self::Rebuild => Value::Null,
@@ -233,6 +237,8 @@ pub enum Phase {
     Comparing,
     /// What is cached is copied to another device.
     Copying,
+    /// Requests are recorded.
+    Recording,
     /// The change itself: mode, size, the end of the volume.
     Applying,
     /// It is being ended early, and what it changed is undone.
@@ -251,6 +257,7 @@ impl Phase {
             Self::Syncing => "syncing",
             Self::Comparing => "comparing",
             Self::Copying => "copying",
+            Self::Recording => "recording",
             Self::Applying => "applying",
             Self::Undoing => "undoing",
             Self::Done => "done",

@@ -46,6 +46,8 @@ pub(crate) struct Answer {
     /// Status.
     pub(crate) status: u16,
     length: Option<usize>,
+    /// Where what was made is to be found.
+    pub(crate) location: Option<String>,
     stream: UnixStream,
     /// What came of the body together with the head.
     early: Vec<u8>,
@@ -129,7 +131,7 @@ fn head_and_body(request: &HttpRequest<'_>) -> Vec<u8> {
 }
 
 fn read_head(stream: UnixStream, until: Instant, stop: &dyn Fn() -> bool) -> Result<Answer, Error> {
-    let mut answer = Answer { status: 0, length: None, stream, early: Vec::new() };
+    let mut answer = Answer { status: 0, length: None, location: None, stream, early: Vec::new() };
     let mut bytes = Vec::new();
     loop {
         match answer.read(until, stop)? {
@@ -147,6 +149,8 @@ fn read_head(stream: UnixStream, until: Instant, stop: &dyn Fn() -> bool) -> Res
             Ok(httparse::Status::Complete(end)) => {
                 let length = head.headers.iter().find(|h| h.name.eq_ignore_ascii_case("content-length"));
                 answer.length = length.and_then(|h| std::str::from_utf8(h.value).ok()?.trim().parse().ok());
+                let location = head.headers.iter().find(|h| h.name.eq_ignore_ascii_case("location"));
+                answer.location = location.and_then(|h| std::str::from_utf8(h.value).ok().map(str::to_owned));
                 answer.status = head.code.ok_or(Error::NotHttp)?;
                 answer.early = bytes.split_off(end);
                 return Ok(answer);

@@ -1,13 +1,16 @@
 //! The admin API as commands use it: one client for all of them.
 //!
-//! `http` is one request, `sse` a stream of events; here are addresses, answers as JSON, and
-//! failures in words: what did not answer, where it was looked for, and what to do.
+//! `http` is one request, `sse` a stream of events, `stream` one of bytes; here are addresses,
+//! answers as JSON, and failures in words: what did not answer, where it was looked for, and what
+//! to do.
 
 mod http;
 mod sse;
+mod stream;
 
 pub(crate) use http::escaped;
 pub(crate) use sse::{Events, Received};
+pub(crate) use stream::Piece;
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

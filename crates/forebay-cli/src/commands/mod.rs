@@ -27,9 +27,11 @@ mod sim;
 mod stats;
 mod status;
 mod top;
+mod trace;
 mod ublk;
 mod upgrade;
 mod volume;
+mod what_if;
 
 use crate::failure::Failure;
 
@@ -87,6 +89,11 @@ pub(crate) enum Command {
     Stats(stats::Options),
     /// Tell whether a larger or smaller cache would help
     Advise(advise::Options),
+    /// Tell what other caches and settings would make of a trace
+    WhatIf(what_if::Options),
+    /// Record, convert and replay traces of requests
+    #[command(subcommand)]
+    Trace(trace::Command),
     /// Simulate crashes and faulty devices, and judge the engine
     Sim(sim::Options),
     /// Print a completion script for a shell
@@ -122,6 +129,8 @@ impl Command {
             Self::Ublk(command) => ublk::execute(&command),
             Self::Stats(options) => stats::execute(&options),
             Self::Advise(options) => advise::execute(&options),
+            Self::WhatIf(options) => what_if::execute(&options),
+            Self::Trace(command) => trace::execute(&command),
             Self::Sim(options) => sim::execute(&options),
             Self::Completions(options) => completions::execute(&options),
             Self::Man(options) => man::execute(&options, whole),

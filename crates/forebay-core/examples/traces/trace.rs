@@ -1,19 +1,19 @@
-//! Block traces: files of records of 24 bytes, little endian: u64 nanoseconds, u64 first block of
-//! 4 KiB, u32 blocks, u32 write (0 or 1).
+//! Block traces for examples, in every format that `forebay trace` reads, by the end of the file's
+//! name; else records of 24 bytes (`bin`).
 //!
-//! Times are not used. A record of no blocks counts as one block. `bench/tracing/records.py` reads
-//! the same files and has the same limits.
+//! Reads and writes count, as whole blocks, and times do not. `bench/tracing/records.py` reads
+//! records of 24 bytes as well and has the same limits.
 
 use super::exact::Access;
 use forebay_core::REQUEST_BYTES_MAX;
+use forebay_trace::{Format, Operation, Options, reader};
 use std::collections::HashSet;
+use std::fs::File;
+use std::io::BufReader;
 
 const BLOCK: u64 = 4096;
-const RECORD: usize = 24;
 /// Blocks of the longest request.
 const BLOCKS_MAX: u64 = REQUEST_BYTES_MAX / BLOCK;
-/// Blocks of the largest volume.
-const END_MAX: u64 = 1 << 40;
 
 /// A request of a trace.
 pub(crate) struct Request {
@@ -35,21 +35,29 @@ impl Trace {
     /// Reads a file.
     ///
     /// # Errors
-    /// If it cannot be read, is no sequence of records, or has a request that no volume takes.
+    /// If it cannot be read, is no trace, or has a request that no volume takes.
     pub(crate) fn read(file: &str) -> Result<Self, String> {
-        let bytes = std::fs::read(file).map_err(|error| error.to_string())?;
-        if bytes.is_empty() || bytes.len() % RECORD != 0 {
-            return Err(format!("{} bytes are no records of {RECORD} bytes", bytes.len()));
-        }
-        let requests: Vec<Request> = bytes.chunks_exact(RECORD).map(request).collect();
-        for (at, one) in requests.iter().enumerate() {
-            if one.blocks > BLOCKS_MAX || one.first >= END_MAX - one.blocks {
-                let (first, blocks) = (one.first, one.blocks);
+        let from = File::open(file).map_err(|error| error.to_string())?;
+        let format = Format::of_name(file).unwrap_or(Format::Bin);
+        let source = reader(Box::new(BufReader::new(from)), Some(format), &Options::default());
+        let mut source = source.map_err(|error| error.to_string())?;
+        let mut requests = Vec::new();
+        while let Some(record) = source.next_record().map_err(|error| error.to_string())? {
+            let writes = record.operation == Operation::Write;
+            if !writes && record.operation != Operation::Read {
+                continue;
+            }
+            let (first, end) = (record.offset / BLOCK, record.end().div_ceil(BLOCK));
+            let (at, blocks) = (requests.len(), end - first);
+            if blocks > BLOCKS_MAX {
                 return Err(format!(
-                    "record {at}: {blocks} blocks from {first} on; a request has at most {BLOCKS_MAX} blocks, \
-                     and ends below block {END_MAX}"
+                    "request {at}: {blocks} blocks from {first} on; a request has at most {BLOCKS_MAX} blocks"
                 ));
             }
+            requests.push(Request { first, blocks, writes });
+        }
+        if requests.is_empty() {
+            return Err("there are no requests".into());
         }
         let mut trace = Self { requests, footprint: 0, end: 0 };
         trace.footprint = trace.accesses().map(|one| one.block).collect::<HashSet<_>>().len() as u64;
@@ -63,11 +71,4 @@ impl Trace {
             (one.first..one.first + one.blocks).map(|block| Access { block, writes: one.writes })
         })
     }
-}
-
-fn request(record: &[u8]) -> Request {
-    let word = |at: usize, len: usize| {
-        record[at..at + len].iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte))
-    };
-    Request { first: word(8, 8), blocks: word(16, 4).max(1), writes: word(20, 4) != 0 }
 }

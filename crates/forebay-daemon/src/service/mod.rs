@@ -26,6 +26,7 @@ mod metrics;
 mod mirror;
 mod opening;
 mod pools;
+mod recording;
 mod records;
 mod reload;
 mod replace;
@@ -39,9 +40,9 @@ use forebay_admin::events::{AlarmKey, EventKind, Hub};
 use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use forebay_admin::{
     Admin, AdminError, AdviceInfo, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo,
-    MetricsForm, OpenHow, PoolInfo, PoolRequest, RatesOfAll, ReloadDone, ReplaceRequest, RuleRequest,
-    ScrubRequest, SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target, UpgradeBegun,
-    UpgradeInfo, VolumeInfo, VolumeRequest,
+    MetricsForm, OpenHow, PoolInfo, PoolRequest, RatesOfAll, RecordRequest, ReloadDone, ReplaceRequest,
+    RuleRequest, ScrubRequest, SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target, TraceSender,
+    UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeRequest,
 };
 use forebay_config::rules::RuleSet;
 use forebay_config::{Config, ConfigFile, VolumeConfig};
@@ -97,6 +98,8 @@ pub(crate) struct Service {
     /// Job threads are told that there is something to begin, or that the daemon stops.
     work: Mutex<work::Work>,
     work_changed: Condvar,
+    /// Recordings that have not begun.
+    recordings: Mutex<BTreeMap<JobId, recording::Asked>>,
     /// Devices that threads wait for.
     places: forebay_pool::time_limit::Places,
     /// Volumes that are being attached, with their configuration: nobody else does that meanwhile.
@@ -271,6 +274,15 @@ impl Admin for Service {
         self.advice(target, hours)
     }
 
+    fn record_volume(
+        &self,
+        name: &str,
+        request: RecordRequest,
+        to: TraceSender,
+    ) -> Result<JobInfo, AdminError> {
+        self.begin_recording(name, &request, to)
+    }
+
     fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, AdminError> {
         self.attach(request)
     }
@@ -331,6 +343,7 @@ impl Admin for Service {
     fn cancel_job(&self, id: &str) -> Result<JobInfo, AdminError> {
         let id = Self::job_id(id)?;
         self.jobs.cancel(id)?;
+        self.forget_recordings();
         self.work_changed.notify_all();
         self.job_info(id)
     }

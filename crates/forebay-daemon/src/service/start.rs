@@ -93,6 +93,7 @@ impl Service {
             upgraded: Mutex::default(),
             work: Mutex::default(),
             work_changed: Condvar::new(),
+            recordings: Mutex::default(),
             places: forebay_pool::time_limit::Places::default(),
             attaching: Mutex::default(),
             locked: Mutex::default(),

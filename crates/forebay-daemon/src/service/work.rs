@@ -159,6 +159,7 @@ impl Service {
             JobKind::ModeChange(_) => self.flush(id, volume, Until::Empty),
             JobKind::Detach(how) => self.detach(id, volume, how, spec.force),
             JobKind::Resize(bytes) => self.resize(id, volume, bytes, spec.force),
+            JobKind::Record(_) => self.record(id, volume),
             JobKind::Shrink(bytes) => self.shrink(id, &spec.pool, bytes),
             JobKind::GiveUp(member) => self.give_up_job(id, &spec.pool, member.into()),
             JobKind::Replace => self.replace_job(id, &spec.pool),

@@ -166,7 +166,8 @@ fn finish(state: &mut State, spec: &JobSpec) -> Outlook {
         | JobKind::GiveUp(_)
         | JobKind::Replace
         | JobKind::Scrub(_)
-        | JobKind::Rebuild => {}
+        | JobKind::Rebuild
+        | JobKind::Record(_) => {}
     }
     Outlook::Done
 }
@@ -348,6 +349,20 @@ impl Admin for Fake {
         self.pool(name)?;
         let rate = request.rate.map_or(Ok(1 << 26), |text| size(&text))?;
         self.start(JobSpec::pool(JobKind::Scrub(rate), name))
+    }
+
+    fn record_volume(
+        &self,
+        name: &str,
+        request: RecordRequest,
+        to: TraceSender,
+    ) -> Result<JobInfo, AdminError> {
+        let pool = self.volume(name)?.pool;
+        if request.for_s == 0 {
+            return Err(invalid("for_s is at least 1"));
+        }
+        let _ = to.try_send(b"a trace".to_vec());
+        self.start(JobSpec::volume(JobKind::Record(request.for_s), &pool, name))
     }
 
     fn replace_cache(&self, name: &str, request: ReplaceRequest) -> Result<PoolInfo, AdminError> {

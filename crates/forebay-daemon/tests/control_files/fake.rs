@@ -108,6 +108,9 @@ impl Admin for Fake {
     fn scrub_pool(&self, _: &str, _: ScrubRequest) -> Result<JobInfo, AdminError> {
         unused()
     }
+    fn record_volume(&self, _: &str, _: RecordRequest, _: TraceSender) -> Result<JobInfo, AdminError> {
+        unused()
+    }
     fn replace_cache(&self, _: &str, _: ReplaceRequest) -> Result<PoolInfo, AdminError> {
         unused()
     }

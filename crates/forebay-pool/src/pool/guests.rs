@@ -4,6 +4,7 @@ use super::{KIND_GUEST, KIND_SHIFT, Pool};
 use crate::guest::control::Control;
 use crate::guest::{GuestOptions, GuestServer, Order, Shared};
 use crate::may_wait::MayWait;
+use crate::recorder::Front;
 use forebay_core::{RequestError, RequestId};
 use forebay_export::uri::{Endpoint, ExportUri};
 use forebay_format::VolumeId;
@@ -130,7 +131,8 @@ impl Pool {
         let times = (self.io.now(), Instant::now());
         let mut started = false;
         for guest in self.guests.iter_mut().flatten() {
-            started |= guest.server.turn(&mut self.engine, &mut self.reactor, times);
+            let mut front = Front { engine: &mut self.engine, recorder: &mut self.recorder };
+            started |= guest.server.turn(&mut front, &mut self.reactor, times);
         }
         started
     }

@@ -12,9 +12,10 @@
 //! (when the cache device fails), `mirror` (when a device of a mirrored cache fails), `handle`
 //! (asking), `letting_go` (of devices that may hang), `volumes` (attach, detach, resize, settings),
 //! `mounts` (volumes as files), `ublk` (volumes as block devices), `guests` (volumes as devices of
-//! virtual machines), `quiesce` (pausing, for a successor), `replace` (another device in place of a
-//! sound one), `size` (growing and shrinking the pool), `report` (what the operator is told),
-//! `losses` (what is lost), `snapshot` (how everything is just now), `users` (who uses a volume).
+//! virtual machines), `quiesce` (pausing, for a successor), `recordings` (of requests), `replace`
+//! (another device in place of a sound one), `size` (growing and shrinking the pool), `report` (what
+//! the operator is told), `losses` (what is lost), `snapshot` (how everything is just now), `users`
+//! (who uses a volume).
 
 mod absent;
 mod cache_failure;
@@ -27,6 +28,7 @@ mod losses;
 mod mirror;
 mod mounts;
 mod quiesce;
+mod recordings;
 mod replace;
 mod report;
 mod scrub;
@@ -58,6 +60,7 @@ use crate::loss_record::LossRecord;
 use crate::may_wait::MayWait;
 use crate::meter::{History, Meter};
 use crate::open::PoolParts;
+use crate::recorder::{Front, Recorder};
 use crate::register::{Entry, Facts, older_hint, record_path};
 use crate::server::{Refused, Server, ServerToken, put_memory_by};
 use cache_failure::CacheFailure;
@@ -186,6 +189,7 @@ pub struct Pool {
     /// The cache device: its durations, and what is counted for the whole pool.
     meter: Meter,
     history: History,
+    recorder: Recorder,
     buffer_bytes: usize,
     guards: Arc<GuardBook>,
     /// Who waits for the end of a change of the pool's size.
@@ -297,6 +301,7 @@ impl Pool {
             volumes: Vec::new(),
             meter: Meter::new(io.now()),
             history: History::new(io.now()),
+            recorder: Recorder::default(),
             buffer_bytes: start.buffer_bytes,
             guards: start.guards,
             resizing: None,
@@ -519,7 +524,8 @@ impl Pool {
     fn work(&mut self) {
         loop {
             let now = self.io.read_clock();
-            let started = self.server.turn(&mut self.engine, &mut self.reactor, now);
+            let mut front = Front { engine: &mut self.engine, recorder: &mut self.recorder };
+            let started = self.server.turn(&mut front, &mut self.reactor, now);
             let started = self.turn_mounts() || started;
             let started = self.turn_ublks() || started;
             let started = self.turn_guests() || started;
@@ -626,6 +632,7 @@ impl Pool {
                 match left {
                     Some(Action::Reply { request, result, path, took, volume, bytes }) => {
                         self.time_request(volume, path, took, bytes);
+                        self.recorder.replied(request, result.is_ok(), path, took);
                         match (Self::guest_of(request), Self::mount_of(request)) {
                             (Some(index), _) => self.guest_replied(index, request, result),
                             (None, Some(index)) if index as u64 >= ublk::REQUESTS => {

@@ -9,10 +9,11 @@ use crate::direction::direction;
 use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseMemory, FuseOptions, FuseServer};
 use crate::may_wait::MayWait;
 use crate::mounting::{Made, reserve, ring_bytes};
+use crate::recorder::Front;
 use forebay_admin::FileInfo;
 use forebay_config::mount_memory::MOUNTS_MAX;
 use forebay_config::rules::ClientCache;
-use forebay_core::{Engine, Nanos, Request, RequestError, RequestId, Treatment};
+use forebay_core::{Nanos, Request, RequestError, RequestId, Treatment};
 use forebay_export::fuse::{Caller, VolumeTree};
 use forebay_export::uri::ExportUri;
 use forebay_format::VolumeId;
@@ -59,7 +60,7 @@ pub(super) struct Mounting {
 
 /// The engine, as a mount sees it.
 struct MountBackend<'a> {
-    engine: &'a mut Engine,
+    front: Front<'a>,
     now: Nanos,
     clients: &'a mut ClientCache,
     at: Instant,
@@ -67,7 +68,7 @@ struct MountBackend<'a> {
 
 impl Backend for MountBackend<'_> {
     fn submit(&mut self, request: Request<'_>) {
-        self.engine.submit(self.now, request);
+        self.front.submit(self.now, request);
     }
 
     fn treatment(&mut self, caller: Caller, what: &forebay_export::request::ClientRequest) -> Treatment {
@@ -221,7 +222,8 @@ impl Pool {
         let mut started = false;
         for mounted in self.mounts.iter_mut().flatten() {
             let Mounted { server, clients, .. } = mounted;
-            let mut backend = MountBackend { engine: &mut self.engine, now, clients, at };
+            let front = Front { engine: &mut self.engine, recorder: &mut self.recorder };
+            let mut backend = MountBackend { front, now, clients, at };
             started |= server.turn(&mut backend, &mut self.reactor);
         }
         started

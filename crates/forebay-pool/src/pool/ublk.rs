@@ -12,11 +12,12 @@
 use super::{KIND_SHIFT, KIND_UBLK, Pool, PoolEvent, Users};
 use crate::direction::direction;
 use crate::may_wait::MayWait;
+use crate::recorder::Front;
 use crate::ublk_device::{DeviceSpec, UblkDevice, mark, prepare};
 use crate::ublk_server::{Backend, OnReactor, UblkOptions, UblkServer, reserve};
 use forebay_config::mount_memory::MOUNTS_MAX;
 use forebay_config::rules::{Client, Identity};
-use forebay_core::{Engine, Nanos, Request, RequestError, RequestId, Treatment};
+use forebay_core::{Nanos, Request, RequestError, RequestId, Treatment};
 use forebay_export::request::ClientRequest;
 use forebay_export::size::ByteSize;
 use forebay_export::uri::{ExportUri, device_name_problem};
@@ -86,7 +87,7 @@ pub(crate) enum Fate {
 
 /// The engine, as a device sees it.
 struct DeviceBackend<'a> {
-    engine: &'a mut Engine,
+    front: Front<'a>,
     now: Nanos,
     client: &'a mut Client,
     at: Instant,
@@ -94,7 +95,7 @@ struct DeviceBackend<'a> {
 
 impl Backend for DeviceBackend<'_> {
     fn submit(&mut self, request: Request<'_>) {
-        self.engine.submit(self.now, request);
+        self.front.submit(self.now, request);
     }
 
     /// The kernel does not say who asks: rules for somebody match nobody.
@@ -283,7 +284,8 @@ impl Pool {
         let mut started = false;
         for serving in self.blocks.iter_mut().flatten().filter_map(|block| block.serving.as_mut()) {
             let Serving { server, ublk, client } = serving;
-            let mut backend = DeviceBackend { engine: &mut self.engine, now, client, at };
+            let front = Front { engine: &mut self.engine, recorder: &mut self.recorder };
+            let mut backend = DeviceBackend { front, now, client, at };
             started |= server.turn(&mut backend, &mut OnReactor { reactor: &mut self.reactor, ublk: *ublk });
         }
         started

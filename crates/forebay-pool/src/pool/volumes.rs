@@ -473,6 +473,7 @@ impl Pool {
     fn forget(&mut self, id: VolumeId) -> Option<Served> {
         let served = self.volumes.get_mut(usize::from(id.0))?.take()?;
         self.io.set_backing(id, None);
+        self.recorder.volume_gone(id);
         self.forget_device(served.device);
         let known = self.engine.volume_table().iter().any(|entry| entry.id == id);
         match self.io.set_watch(id, None) {

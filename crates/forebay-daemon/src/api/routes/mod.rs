@@ -10,6 +10,7 @@ mod pools;
 mod rules;
 mod settings;
 mod stats;
+mod traces;
 mod volumes;
 
 use std::sync::Arc;
@@ -99,6 +100,7 @@ fn documented() -> OpenApiRouter<Context> {
         .routes(routes!(volumes::losses))
         .routes(routes!(volumes::resize_volume))
         .routes(routes!(volumes::flush_volume))
+        .routes(routes!(traces::record_volume))
         .routes(routes!(settings::volume_settings, settings::set_volume))
         .routes(routes!(rules::rules, rules::add_rule))
         .routes(routes!(rules::delete_rule))

@@ -1,0 +1,120 @@
+//! `forebay trace record`: what clients ask of a volume, into a file.
+//!
+//! The daemon sends the trace as it grows, and this process writes it. If it does not keep up, the
+//! daemon counts what it has no room for. Ctrl-C has the job cancelled, and what was recorded until
+//! then is whole.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap_complete::engine::ArgValueCompleter;
+use forebay_admin::{JobInfo, RecordRequest};
+use forebay_export::size::{ByteSize, parse_duration};
+use forebay_trace::Format;
+
+use super::files::{Input, Output, failed, is_stdio, notes, open};
+use crate::client::{self, Admin, Client, Piece, escaped};
+use crate::complete;
+use crate::failure::{Failure, system};
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::screen::{self, bytes, count, harmless, uptime};
+
+/// The rest of a recording that was ended comes within this time.
+const END_WITHIN: Duration = Duration::from_secs(15);
+
+/// Options of `forebay trace record`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Times, operations, ranges, outcomes and latencies are recorded, and no data. Ctrl-C ends it; the trace is whole.
+Examples:
+  forebay trace record db --for 1h --to db.fbtrace
+  forebay trace record db --for 10min --to - | forebay trace convert - db.iolog")]
+pub(crate) struct Options {
+    /// Volume
+    #[arg(add = ArgValueCompleter::new(complete::volumes))]
+    volume: String,
+    /// Record for so long
+    #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = parse_duration)]
+    time: Duration,
+    /// The file to write; - is the standard output
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+    /// End when the file would become larger
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    max_size: ByteSize,
+    /// Replace the file if it is there already
+    #[arg(long)]
+    overwrite: bool,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+/// Records.
+pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
+    let seconds = options.time.as_secs().max(u64::from(!options.time.is_zero()));
+    let request = RecordRequest { for_s: seconds, max_bytes: Some(options.max_size.0) };
+    let interrupt = Interrupt::listen()?;
+    let client = options.admin.client();
+    let (output, mut file) = Output::create(&options.to, options.overwrite)?;
+    let path = format!("/v1/volumes/{}/trace", escaped(&options.volume));
+    let begun = client.stream(&path, &request).inspect_err(|_| output.remove());
+    let (mut stream, job) = begun?;
+    let progress = Progress::new("record", seconds);
+    let (began, mut written, mut ended_at) = (Instant::now(), 0, None);
+    loop {
+        if interrupt.came() && ended_at.is_none() {
+            ended_at = Some(Instant::now());
+            // It may have ended by itself this moment.
+            let _ = client.delete(&job);
+        }
+        if ended_at.is_some_and(|at| at.elapsed() > END_WITHIN) {
+            break;
+        }
+        match stream.next()? {
+            Piece::Bytes(piece) => {
+                written += piece.len() as u64;
+                let kept = file.write_all(&piece).and_then(|()| file.flush());
+                kept.map_err(system(format!("cannot write {}", options.to.display())))?;
+            }
+            Piece::Nothing => {}
+            Piece::End => break,
+        }
+        let passed = began.elapsed().as_secs();
+        progress.at(passed, || format!("{} of {}, {}", uptime(passed), uptime(seconds), bytes(written)));
+    }
+    drop((progress, file));
+    report(options, &client, &job, interrupt.came())
+}
+
+/// Says what was recorded, and how the job ended.
+fn report(options: &Options, client: &Client, job: &str, interrupted: bool) -> Result<(), Failure> {
+    let mut cut = false;
+    if !is_stdio(&options.to) && options.to.is_file() {
+        let input = Input { from: Some(Format::Forebay), only: None, id_bytes: 4096 };
+        let mut source = open(&options.to, &input)?;
+        while source.next_record().map_err(failed("read", &options.to))?.is_some() {}
+        let reading = source.reading();
+        cut = reading.cut_bytes.is_some();
+        screen::print(&format!("{} requests in {}\n", count(reading.records), options.to.display()))?;
+        notes(reading).iter().for_each(|note| eprintln!("note: {note}"));
+    }
+    // The stream ends a moment before the job.
+    let ended: JobInfo = match client.wait(&format!("{job}?wait=5s"), END_WITHIN) {
+        Ok(answer) => client::read(&answer)?,
+        Err(failure) if cut => {
+            return Err(failure.hint("the daemon has gone; the trace has what came until then"));
+        }
+        Err(failure) => return Err(failure),
+    };
+    match ended.state.as_str() {
+        "completed" => Ok(()),
+        "cancelled" if interrupted => Ok(()),
+        "cancelled" => Err(Failure::new("the recording was cancelled; the trace is whole up to there")),
+        _ => {
+            let why = ended.error.unwrap_or_else(|| "it has not ended".into());
+            Err(Failure::new(format!("the recording has ended early: {}", harmless(&why))))
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Where a trace is replayed to: an NBD export, or a block device or file.
+
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forebay_admin::VolumeInfo;
+use forebay_export::nbd::client::{ClientError, NbdClient, Transport};
+use forebay_export::nbd::codec::{cmd, cmd_flag};
+use forebay_export::uri::ExportUri;
+use forebay_trace::{Operation, Record};
+use rustix::fs::OFlags;
+
+use crate::client::{self, Admin, escaped};
+use crate::failure::{Failure, system};
+use crate::screen::harmless;
+
+/// So long a server may be silent.
+const SILENCE: Duration = Duration::from_secs(120);
+/// Longest request without payload that is made, in bytes.
+const PART_BYTES: usize = 1 << 30;
+/// What direct I/O is aligned to.
+const ALIGN: usize = 4096;
+
+/// What is replayed to.
+pub(super) struct Target {
+    /// For messages.
+    pub(super) name: String,
+    pub(super) size_bytes: u64,
+    place: Place,
+    writes: bool,
+}
+
+enum Place {
+    Nbd(ExportUri),
+    File { path: PathBuf, flags: i32 },
+}
+
+/// One way to it, with one request at a time.
+pub(super) enum Connection {
+    Nbd { client: Box<NbdClient<Transport>>, cookie: u64, data: Vec<u8> },
+    File { file: File, memory: Vec<u8> },
+}
+
+impl Target {
+    /// Finds it: a URI, a path, or a volume of the daemon.
+    pub(super) fn find(text: &str, admin: &Admin, writes: bool) -> Result<Self, Failure> {
+        if text.starts_with('/') || text.starts_with("./") || text.starts_with("../") {
+            return Self::file(text.into(), writes);
+        }
+        if text.contains("://") {
+            let uri = text.parse::<ExportUri>().map_err(|error| Failure::usage(error.to_string()))?;
+            return Self::nbd(uri, writes);
+        }
+        let answer = admin.client().get(&format!("/v1/volumes/{}", escaped(text)))?;
+        let volume: VolumeInfo = client::read(&answer)?;
+        let uris = volume.exports.iter().filter_map(|export| export.parse::<ExportUri>().ok());
+        match uris
+            .into_iter()
+            .find(|uri| matches!(uri, ExportUri::Nbd { guards, .. } if guards.tls.is_none()))
+        {
+            Some(uri) => Self::nbd(uri, writes),
+            None => Err(Failure::new(format!("volume {} has no NBD export without TLS", harmless(text)))
+                .hint("give the path of its file or block device")),
+        }
+    }
+
+    fn nbd(uri: ExportUri, writes: bool) -> Result<Self, Failure> {
+        if !matches!(uri, ExportUri::Nbd { .. }) {
+            return Err(Failure::usage(format!("{uri} is not the URI of an NBD export"))
+                .hint("give nbd://, nbd+unix://, the path of a device, or the name of a volume"));
+        }
+        let mut target = Self { name: uri.to_string(), size_bytes: 0, place: Place::Nbd(uri), writes };
+        if let Connection::Nbd { client, .. } = target.connect(0)? {
+            target.size_bytes = client.size_bytes();
+        }
+        Ok(target)
+    }
+
+    fn file(path: PathBuf, writes: bool) -> Result<Self, Failure> {
+        let cannot = || system(format!("cannot open {}", path.display()));
+        let open = |flags: OFlags| {
+            OpenOptions::new().read(true).write(writes).custom_flags(flags.bits() as i32).open(&path)
+        };
+        let (file, flags) = match open(OFlags::DIRECT) {
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                eprintln!("note: {} has no direct I/O: the page cache has a part in it", path.display());
+                (open(OFlags::empty()).map_err(cannot())?, OFlags::empty())
+            }
+            opened => (opened.map_err(cannot())?, OFlags::DIRECT),
+        };
+        let mut end = &file;
+        let size_bytes = std::io::Seek::seek(&mut end, std::io::SeekFrom::End(0)).map_err(cannot())?;
+        let name = path.display().to_string();
+        Ok(Self { name, size_bytes, place: Place::File { path, flags: flags.bits() as i32 }, writes })
+    }
+
+    /// Another way to it.
+    pub(super) fn connect(&self, number: usize) -> Result<Connection, Failure> {
+        match &self.place {
+            Place::File { path, flags } => {
+                let opened = OpenOptions::new().read(true).write(self.writes).custom_flags(*flags).open(path);
+                let file = opened.map_err(system(format!("cannot open {}", path.display())))?;
+                Ok(Connection::File { file, memory: Vec::new() })
+            }
+            Place::Nbd(uri) => {
+                let refused = |error: ClientError| {
+                    let what = format!("cannot connect to {}: {}", self.name, whole(&error));
+                    let failure = Failure::new(harmless(&what));
+                    if number > 0 {
+                        failure
+                            .hint(format!("the server took {number} connections; choose a smaller --depth"))
+                    } else {
+                        failure
+                    }
+                };
+                let client = NbdClient::connect(uri).map_err(refused)?;
+                let limited = client.stream().set_timeout(Some(SILENCE));
+                limited.map_err(system(format!("cannot use the connection to {}", self.name)))?;
+                Ok(Connection::Nbd { client: Box::new(client), cookie: 0, data: Vec::new() })
+            }
+        }
+    }
+}
+
+/// An error with its cause.
+fn whole(error: &ClientError) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+/// Something to write: it differs from block to block, and is not zeroes.
+fn fill(memory: &mut [u8], offset: u64) {
+    for (number, block) in memory.chunks_mut(512).enumerate() {
+        block.fill(number as u8 | 1);
+        let stamp = (offset + number as u64 * 512).to_le_bytes();
+        let len = block.len().min(stamp.len());
+        block[..len].copy_from_slice(&stamp[..len]);
+    }
+}
+
+impl Connection {
+    /// Makes a request and waits for its end; false if there is no such request. The inner error is
+    /// of this request, the outer one ends everything.
+    pub(super) fn make(&mut self, record: &Record) -> Result<Result<bool, String>, Failure> {
+        match self {
+            Self::Nbd { client, cookie, data } => {
+                *cookie += 1;
+                match over_nbd(client, *cookie, data, record) {
+                    Ok(()) => Ok(Ok(true)),
+                    Err(error @ ClientError::Request(_)) => Ok(Err(at(record, &error.to_string()))),
+                    Err(error) => Err(Failure::new(harmless(&at(record, &whole(&error))))),
+                }
+            }
+            Self::File { file, memory } => match on_file(file, memory, record) {
+                Ok(made) => Ok(Ok(made)),
+                Err(error) => Ok(Err(at(record, &error.to_string()))),
+            },
+        }
+    }
+}
+
+fn at(record: &Record, what: &str) -> String {
+    let Record { operation, offset, len, .. } = record;
+    format!("{} of {len} bytes at byte {offset}: {what}", operation.name())
+}
+
+fn over_nbd(
+    client: &mut NbdClient<Transport>,
+    cookie: u64,
+    data: &mut Vec<u8>,
+    record: &Record,
+) -> Result<(), ClientError> {
+    let fua = if record.fua { cmd_flag::FUA } else { 0 };
+    let len = record.len as u32; // of a read or write, which `MadeTrace` has cut
+    match record.operation {
+        Operation::Read => client.send_read(cookie, record.offset, len)?,
+        Operation::Write => {
+            data.resize(len as usize, 0);
+            fill(data, record.offset);
+            client.send_write(cookie, record.offset, data, record.fua)?;
+        }
+        Operation::Flush => client.send_request(cmd::FLUSH, 0, cookie, 0, 0)?,
+        Operation::Discard => return in_parts(client, (cmd::TRIM, fua), cookie, data, record),
+        Operation::WriteZeroes => return in_parts(client, (cmd::WRITE_ZEROES, fua), cookie, data, record),
+    }
+    client.recv_reply(data)?.result?;
+    Ok(())
+}
+
+/// What has no payload may be longer than NBD has requests.
+fn in_parts(
+    client: &mut NbdClient<Transport>,
+    (kind, flags): (u16, u16),
+    cookie: u64,
+    data: &mut Vec<u8>,
+    record: &Record,
+) -> Result<(), ClientError> {
+    for offset in (record.offset..record.end()).step_by(PART_BYTES) {
+        let len = (record.end() - offset).min(PART_BYTES as u64) as u32;
+        client.send_request(kind, flags, cookie, offset, len)?;
+        client.recv_reply(data)?.result?;
+    }
+    Ok(())
+}
+
+/// False if it is nothing that files have.
+fn on_file(file: &File, memory: &mut Vec<u8>, record: &Record) -> std::io::Result<bool> {
+    match record.operation {
+        Operation::Flush => return file.sync_data().map(|()| true),
+        Operation::Discard | Operation::WriteZeroes => return Ok(false),
+        Operation::Read | Operation::Write => {}
+    }
+    // Direct I/O is of whole, aligned blocks.
+    let first = record.offset / ALIGN as u64 * ALIGN as u64;
+    let len = (record.end() - first).next_multiple_of(ALIGN as u64) as usize;
+    if memory.len() < len + ALIGN {
+        memory.resize(len + ALIGN, 0);
+    }
+    let lead = memory.as_ptr().align_offset(ALIGN).min(ALIGN);
+    let memory = &mut memory[lead..lead + len];
+    if record.operation == Operation::Write {
+        fill(memory, first);
+        file.write_all_at(memory, first)?;
+        if record.fua {
+            file.sync_data()?;
+        }
+        return Ok(true);
+    }
+    let mut have = 0;
+    while (have as u64) < record.end() - first {
+        match file.read_at(&mut memory[have..], first + have as u64)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            read => have += read,
+        }
+    }
+    Ok(true)
+}

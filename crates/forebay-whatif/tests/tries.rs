@@ -1,0 +1,126 @@
+//! What comes of traces whose outcome is known.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use forebay_core::{PoolSettings, VolumeSettings};
+use forebay_trace::{Operation, Record};
+use forebay_whatif::{
+    DiskKind, Figures, FlashTimes, MadeTrace, Pace, PathFigures, Plan, PlanError, RequestOutcome, run,
+};
+
+const MS: u64 = 1_000_000;
+
+fn plan() -> Plan {
+    Plan {
+        cache_bytes: 256 << 20,
+        volume_bytes: 1 << 30,
+        pool: PoolSettings::default(),
+        volume: VolumeSettings::default(),
+        scratch_blocks: 4096,
+        segment_blocks: None,
+        bypass: false,
+        flash: FlashTimes::default(),
+        disk: DiskKind::Hdd7200,
+        path_ns: 50_000,
+        pace: Pace::AsFast,
+        depth: 1,
+    }
+}
+
+fn tried(plan: &Plan, records: &[Record]) -> Figures {
+    run(plan, &MadeTrace::new(records.to_vec()), &|_| true).unwrap().unwrap()
+}
+
+/// Reads of single blocks, one every `every_ns`, in an order that jumps.
+fn reads(count: u64, every_ns: u64) -> Vec<Record> {
+    let block = |at: u64| at * 7919 % 16_384;
+    (0..count).map(|at| Record::new(at * every_ns, Operation::Read, block(at) * 65_536, 4096)).collect()
+}
+
+fn path(figures: &Figures, path: RequestOutcome) -> &PathFigures {
+    figures.paths.iter().find(|one| one.path == path).unwrap()
+}
+
+#[test]
+fn what_is_read_twice_is_missed_once_and_takes_the_time_of_its_device() {
+    let twice = [reads(2000, 0), reads(2000, 0)].concat();
+    let figures = tried(&plan(), &twice);
+    assert_eq!(figures.hit_pct(), Some(50.0));
+    assert_eq!((figures.requests, figures.failed), (4000, 0));
+    let (hits, misses) = (path(&figures, RequestOutcome::ReadHit), path(&figures, RequestOutcome::ReadMiss));
+    assert_eq!((hits.count(), misses.count()), (2000, 2000));
+    // A read of flash, its 4 KiB and the path.
+    assert_eq!(hits.latency_ns.min() / 1000, 134);
+    // Half of the stroke, 4 ms until the byte comes round, and what is filled.
+    assert!((14 * MS..20 * MS).contains(&misses.mean_ns()), "{}", misses.mean_ns());
+    assert_eq!(figures.stats.backing_read_bytes, 2000 * 4096);
+    assert!(figures.stats.cache_written_bytes > 2000 * 4096);
+    // What is the same is the same, to the nanosecond.
+    assert_eq!(tried(&plan(), &twice).took_ns, figures.took_ns);
+}
+
+#[test]
+fn writes_are_acknowledged_by_flash_and_stay_dirty() {
+    let writes: Vec<Record> =
+        reads(500, 0).iter().map(|one| Record { operation: Operation::Write, ..*one }).collect();
+    let figures = tried(&plan(), &writes);
+    assert!(path(&figures, RequestOutcome::Write).mean_ns() < MS);
+    assert!(figures.stats.dirty_blocks > 400, "{}", figures.stats.dirty_blocks);
+    let mut through = plan();
+    through.volume.mode = forebay_format::checkpoint::Mode::Writethrough;
+    let figures = tried(&through, &writes);
+    assert!(path(&figures, RequestOutcome::WriteThrough).mean_ns() > 5 * MS);
+    assert_eq!(figures.stats.dirty_blocks, 0);
+    let past = Plan { bypass: true, ..plan() };
+    assert_eq!(tried(&past, &writes).stats.cached_blocks, 0);
+}
+
+#[test]
+fn requests_that_come_too_fast_wait_and_that_is_told() {
+    let recorded = |speed| Plan { pace: Pace::Recorded { speed }, depth: 8, ..plan() };
+    let slow = tried(&recorded(1.0), &reads(300, 100 * MS));
+    assert_eq!((slow.waited, slow.waited_ns_max), (0, 0));
+    assert!((29_900 * MS..30_000 * MS).contains(&slow.took_ns), "{}", slow.took_ns);
+    let fast = tried(&recorded(100.0), &reads(300, 100 * MS));
+    assert!(fast.waited > 200 && fast.waited_ns_max > 300 * MS, "{} {}", fast.waited, fast.waited_ns_max);
+    let latency = |figures: &Figures| path(figures, RequestOutcome::ReadMiss).mean_ns();
+    assert!(latency(&fast) > 20 * latency(&slow), "the line counts: {} {}", latency(&fast), latency(&slow));
+}
+
+#[test]
+fn a_disk_may_take_the_same_time_for_everything() {
+    let figures = tried(&Plan { disk: DiskKind::Constant(3 * MS), ..plan() }, &reads(10, 0));
+    assert_eq!(path(&figures, RequestOutcome::ReadMiss).mean_ns(), 3_050_000);
+}
+
+#[test]
+fn requests_of_any_kind_length_and_order_are_answered() {
+    let records = vec![
+        Record::new(900, Operation::Read, 0, 1 << 30),
+        Record::new(500, Operation::Write, 700, 1),
+        Record { fua: true, ..Record::new(600, Operation::Write, 4095, 4098) },
+        Record::new(700, Operation::Flush, 0, 0),
+        Record::new(800, Operation::Discard, 0, 1 << 40),
+        Record::new(100, Operation::WriteZeroes, 512, 1 << 21),
+    ];
+    let trace = MadeTrace::new(records);
+    assert_eq!((trace.reordered, trace.end_bytes, trace.requests().len()), (2, 1 << 40, 5 + 32));
+    assert_eq!(trace.footprint_bytes(), 1 << 30);
+    let plan = Plan { volume_bytes: 1 << 40, disk: DiskKind::Constant(MS), depth: 4, ..plan() };
+    let figures = run(&plan, &trace, &|_| true).unwrap().unwrap();
+    assert_eq!((figures.requests, figures.failed), (37, 0));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let trace = MadeTrace::new(reads(5, 0));
+    let small = Plan { volume_bytes: 4096, ..plan() };
+    assert!(matches!(run(&small, &trace, &|_| true), Err(PlanError::Volume { .. })));
+    for cache_bytes in [0, 4096, 100_000, u64::MAX / 4096 * 4096] {
+        let cache = Plan { cache_bytes, ..plan() };
+        assert!(matches!(run(&cache, &trace, &|_| true), Err(PlanError::Cache { .. })), "{cache_bytes}");
+    }
+    let many = MadeTrace::new(reads(20_000, 0));
+    let quick = Plan { disk: DiskKind::Constant(1), ..plan() };
+    assert!(run(&quick, &many, &|_| false).unwrap().is_none(), "it was told to stop");
+    assert_eq!(run(&plan(), &MadeTrace::default(), &|_| true).unwrap().unwrap().requests, 0);
+}
