@@ -14,6 +14,7 @@ use forebay_admin::{
 };
 use forebay_config::CacheSpec;
 use forebay_config::choices::Mirror;
+use forebay_config::device_name::{node_of, stable_name};
 use forebay_config::{ConfigFile, Edit, PoolConfig, Scope, Settings, VolumeConfig, conflicts};
 use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
@@ -275,7 +276,11 @@ impl Service {
             return Err(invalid("the pool has no device", ""));
         };
         match (&request.device, &request.size) {
-            (Some(device), None) if Path::new(device) == path && snapshot.devices.len() > 1 => Ok(all - last),
+            (Some(device), None)
+                if node_of(Path::new(device)) == node_of(path) && snapshot.devices.len() > 1 =>
+            {
+                Ok(all - last)
+            }
             (Some(device), None) => Err(invalid(
                 format!("{device} cannot be taken out of pool {name}"),
                 if snapshot.devices.len() > 1 {
@@ -610,6 +615,14 @@ fn device(request: &DeviceRequest) -> Result<CacheSpec, AdminError> {
         return Err(invalid("a device has no path", ""));
     }
     Ok(CacheSpec { path: request.path.clone().into(), size_bytes })
+}
+
+/// A device is kept by a name that stays.
+pub(super) fn keep_name(request: &mut DeviceRequest) {
+    let stable = stable_name(Path::new(&request.path));
+    if let Some(stable) = stable.to_str() {
+        request.path = stable.to_owned();
+    }
 }
 
 fn asked(spec: &CacheSpec) -> DeviceRequest {
