@@ -59,7 +59,7 @@ put() { timeout 60 dd if="$1" of="$2" bs=1M oflag=direct conv=notrunc,fsync stat
 no_errors() {
     if dmesg | grep -E 'ublkb.*I/O error|EXT4-fs error|Buffer I/O.*ublk'; then fail "the kernel met I/O errors: $1"; fi
 }
-device_number() { readlink "$DEVICE" | sed 's|^/dev/ublkb||'; }
+device_number() { readlink "$DEVICE" | sed 's|.*/ublkb||'; }
 
 alarmed() { ask alarms; grep -Eq "writing (db|small) back|fast" "$T/ask.out"; }
 no_alarm() { ! alarmed; }

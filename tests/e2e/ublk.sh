@@ -54,7 +54,7 @@ END
 # Whatever happens: a device that waits for its daemon would hang whoever comes next.
 on_exit 'kill -9 $DAEMON; sleep 1; "$FOREBAY" ublk remove db --force'
 
-device_number() { readlink "$DEVICE" | sed 's|^/dev/ublkb||'; }
+device_number() { readlink "$DEVICE" | sed 's|.*/ublkb||'; }
 no_errors() {
     if dmesg | grep -E 'I/O error|EXT4-fs error|Buffer I/O'; then fail "the kernel met I/O errors: $1"; fi
 }

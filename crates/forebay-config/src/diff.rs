@@ -5,6 +5,7 @@
 //! before their volumes. What cannot be changed while things run is refused with the reason and
 //! what to do; the caller decides whether to apply the rest.
 
+use super::device_name::node_of;
 use super::model::{Config, DaemonConfig, PoolConfig, VolumeConfig};
 use super::settings::Settings;
 use super::tunables::{Applies, Scope};
@@ -179,9 +180,19 @@ fn without<T: PartialEq + Clone>(these: &[T], those: &[T]) -> Vec<T> {
 }
 
 fn pool_changes(diff: &mut Diff, name: &str, old: &PoolConfig, new: &PoolConfig) {
-    let has =
-        |pool: &PoolConfig, device: &CacheSpec| pool.devices.iter().any(|other| other.path == device.path);
-    let (mut added, mut removed) = (without(&new.devices, &old.devices), without(&old.devices, &new.devices));
+    // Another name of the same device is no other device.
+    let is = |a: &CacheSpec, b: &CacheSpec| a.path == b.path || node_of(&a.path) == node_of(&b.path);
+    let has = |pool: &PoolConfig, device: &CacheSpec| pool.devices.iter().any(|other| is(other, device));
+    let without = |these: &PoolConfig, those: &PoolConfig| -> Vec<CacheSpec> {
+        let same = |a: &CacheSpec, b: &CacheSpec| is(a, b) && a.size_bytes == b.size_bytes;
+        these
+            .devices
+            .iter()
+            .filter(|one| !those.devices.iter().any(|other| same(one, other)))
+            .cloned()
+            .collect()
+    };
+    let (mut added, mut removed) = (without(new, old), without(old, new));
     let resized: Vec<CacheSpec> = added.iter().filter(|device| has(old, device)).cloned().collect();
     added.retain(|device| !has(old, device));
     removed.retain(|device| !has(new, device));
@@ -197,7 +208,7 @@ fn volume_changes(diff: &mut Diff, name: &str, old: &VolumeConfig, new: &VolumeC
         let reason = format!("what is dirty is in pool `{}`", old.pool);
         diff.refuse(format!("volume.{name}.pool"), reason, again());
     }
-    if old.backing != new.backing {
+    if old.backing != new.backing && node_of(old.backing.path()) != node_of(new.backing.path()) {
         let reason = format!("what is dirty belongs to {}", old.backing);
         diff.refuse(format!("volume.{name}.backing"), reason, again());
     }

@@ -13,6 +13,7 @@
 //! - [`rules`]: which requests of which clients are cached; `rule_table`: rules in the file.
 //! - `cache_spec`, `key_source`, `access_list`, `address_range`, `client_name`: values that several
 //!   sections have.
+//! - [`device_name`]: names of devices that stay, and whether two are one device.
 //! - `mounts`, `mount_memory`: what FUSE files hide, and the memory that they need.
 //! - [`schema`], [`docs`], [`manual`]: JSON schema, example, tables and manual page, for people and
 //!   editors.
@@ -31,6 +32,7 @@ mod cache_spec;
 pub mod choices;
 mod client_name;
 pub mod conflicts;
+pub mod device_name;
 pub mod diagnostic;
 pub mod diff;
 pub mod docs;

@@ -5,6 +5,7 @@
 //! mounts. Nobody is asked who may not answer, so this can be done while the files are served, also
 //! by this process.
 
+use super::device_name::node_of;
 use super::model::{Config, TlsFiles, VolumeConfig};
 use super::mount_memory::{MOUNTS_MAX, memory_for, mounts_max};
 use forebay_export::uri::{Endpoint, ExportUri};
@@ -107,7 +108,7 @@ fn block_devices<'a>(volumes: impl Iterator<Item = (&'a String, &'a VolumeConfig
         for (index, uri) in section.exports.iter().enumerate() {
             let ExportUri::Ublk { name } = uri else { continue };
             let name = Path::new("/dev/forebay").join(name.as_deref().unwrap_or(volume));
-            let node = std::fs::read_link(&name).ok();
+            let node = Some(node_of(&name)).filter(|node| *node != name);
             devices.push(BlockDevice {
                 key: format!("volume.{volume}.exports[{index}]"),
                 volume,
@@ -123,9 +124,8 @@ impl BlockDevice<'_> {
     /// What is at the path is read from and written to the device. Partitions and what is mounted
     /// from it are not looked for.
     fn carries(&self, path: &Path) -> bool {
-        let leads_to = std::fs::read_link(path).ok();
         let is_it = |path: &Path| path == self.name || self.node.as_deref() == Some(path);
-        is_it(path) || leads_to.is_some_and(|target| is_it(&target))
+        is_it(path) || is_it(&node_of(path))
     }
 
     fn blame(&self, key: String, what: String, path: &Path) -> Problem {

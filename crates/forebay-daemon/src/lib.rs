@@ -9,11 +9,13 @@
 //! - `upgrade`: a successor takes over.
 //! - `wear`: how worn the disks of caches are.
 //! - `log_level`: which events are told, and how severe each is.
+//! - `late_devices`: how long devices may take to appear while the machine starts.
 //! - `limits`: descriptors and locked memory of the process.
 #![forbid(unsafe_code)]
 
 pub mod api;
 pub mod control_files;
+mod late_devices;
 mod limits;
 mod log_level;
 mod main_thread;

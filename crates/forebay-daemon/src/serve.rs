@@ -9,6 +9,7 @@
 
 use crate::api::{ApiError, ApiOptions, ApiServer, ReadyApi};
 use crate::control_files::{self, AlarmSource, ControlFiles};
+use crate::late_devices;
 use crate::log_level::LogThreshold;
 use crate::main_thread::{
     LOOK, Message, event_sender, pass_on_events, run_event, start_service, stop, watch_signals,
@@ -26,7 +27,7 @@ use forebay_pool::open::check_key;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 type Report<'a> = &'a mut dyn FnMut(RunEvent);
 
@@ -148,7 +149,10 @@ fn serve_on(
     let signals: &[i32] =
         if origin.file.is_some() { &[SIGINT, SIGTERM, SIGHUP, SIGUSR2] } else { &[SIGINT, SIGTERM] };
     watch_signals(&messages.0, signals)?;
-    let mut daemon = Daemon::open(origin, config, file, Arc::new(listener_store), &messages, report)?;
+    // What a predecessor has served is there.
+    let patience = if followed.is_some() { Duration::ZERO } else { late_devices::patience() };
+    let mut daemon =
+        Daemon::open(origin, config, (file, patience), Arc::new(listener_store), &messages, report)?;
     match daemon.begin(origin, followed, report) {
         Ok(()) => daemon.keep_on(origin, &messages, report),
         Err(error) => Err(daemon.close(&messages.1, report).err().unwrap_or(error)),
@@ -171,6 +175,9 @@ struct Daemon {
     daemon: DaemonConfig,
     api: Api,
     control_files: Option<ControlFiles>,
+    /// The service manager has not been told yet that this serves: it is when no device is waited
+    /// for any more, and then at the latest, once what has come is open.
+    ready_by: Option<Instant>,
 }
 
 /// The admin API.
@@ -189,7 +196,7 @@ impl Daemon {
     fn open(
         origin: &Origin<'_>,
         config: Config,
-        file: Option<ConfigFile>,
+        (file, patience): (Option<ConfigFile>, Duration),
         listener_store: Arc<ListenerStore>,
         messages: &Messages,
         report: Report<'_>,
@@ -206,9 +213,11 @@ impl Daemon {
             on_event: event_sender(&messages.0),
             listener_store: Arc::clone(&listener_store),
             upgrader: origin.file.map(|_| upgrader(&messages.0)),
+            patience,
         };
         let service = start_service(start, messages, report)?;
-        Ok(Self { service, listener_store, daemon, api: Api::Gone, control_files: None })
+        let ready_by = Some(Instant::now() + patience);
+        Ok(Self { service, listener_store, daemon, api: Api::Gone, control_files: None, ready_by })
     }
 
     /// Opens the sockets of the API.
@@ -248,11 +257,23 @@ impl Daemon {
         }
         self.listener_store.close_rest();
         self.open_control_files(report)?;
+        self.tell_ready();
+        report(RunEvent::Serving);
+        Ok(())
+    }
+
+    /// Tells the service manager that this serves, once that is to be told: what is ordered after
+    /// it finds the volumes whose devices came late.
+    fn tell_ready(&mut self) {
+        let Some(by) = self.ready_by else { return };
+        let waits = self.service.awaits_devices() && Instant::now() < by;
+        if waits || self.service.opens_late() {
+            return;
+        }
+        self.ready_by = None;
         if let Some(manager) = self.listener_store.manager() {
             manager.ready();
         }
-        report(RunEvent::Serving);
-        Ok(())
     }
 
     /// The API and the control files.
@@ -274,6 +295,7 @@ impl Daemon {
         report: Report<'_>,
     ) -> Result<(), RunError> {
         loop {
+            self.tell_ready();
             match messages.1.recv_timeout(LOOK) {
                 Ok(Message::Event(event)) => report(run_event(event)),
                 Ok(Message::Signal(SIGHUP)) => {
@@ -413,8 +435,15 @@ impl Daemon {
     ) -> Result<(), RunError> {
         let Estate { inheritance, config, file, unclosed: _ } = estate;
         self.listener_store.put_back(inheritance);
-        let daemon = Self::open(origin, config, file, Arc::clone(&self.listener_store), messages, report)?;
-        *self = daemon;
+        let daemon = Self::open(
+            origin,
+            config,
+            (file, Duration::ZERO),
+            Arc::clone(&self.listener_store),
+            messages,
+            report,
+        )?;
+        *self = Self { ready_by: None, ..daemon };
         self.service.go_on();
         Ok(())
     }

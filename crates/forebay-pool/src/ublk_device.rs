@@ -4,7 +4,8 @@
 //!
 //! 1. [`prepare`] makes the device, or finds the one that an earlier process left.
 //! 2. Its channel goes to the pool's thread, which asks for a request of each tag.
-//! 3. [`Prepared::start`] lets requests come, and gives the device its name.
+//! 3. [`Prepared::start`] gives the device its name, and lets requests come. The kernel announces
+//!    the device then, and udev finds the name (`forebay ublk name`).
 //!
 //! Whose device it is: the kernel keeps 64 bits with each device that its maker gave it. Ours are
 //! [`mark`]: 16 bits that say Forebay, and 48 of a hash over the identity of the volume (128 random
@@ -15,6 +16,8 @@
 //!
 //! Names are symbolic links in [`FOLDER`]. One is replaced only if it leads to no device, or to a
 //! device of the same mark; anything else keeps the name, also a device that waits for its daemon.
+//! They are as udev makes links (`../ublkbN`): it has the same one, so that systemd knows the name.
+//! Earlier versions made `/dev/ublkbN`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -165,20 +168,24 @@ impl Prepared {
     /// In words; the device is removed then, unless it was there before.
     pub fn start(mut self, may_wait: &MayWait) -> Result<UblkDevice, String> {
         let number = self.number;
-        let started =
-            if self.recovers { self.control.end_recovery(number) } else { self.control.start(number) };
         let can_resize = self.control.can_resize();
-        let sized = started.and_then(|()| match (self.recovers, can_resize) {
-            // The volume may have got another size while nobody served the device.
-            (true, true) => self.control.set_size(number, self.spec.size_bytes, self.spec.block_bytes),
-            _ => Ok(()),
+        let named = link(&self.spec.name, number).map_err(|error| {
+            format!("cannot make the link {FOLDER}/{} to /dev/ublkb{number}: {error}", self.spec.name)
         });
-        let named = sized.map_err(|error| error.to_string()).and_then(|()| {
-            link(&self.spec.name, number).map_err(|error| {
-                format!("cannot make the link {FOLDER}/{} to /dev/ublkb{number}: {error}", self.spec.name)
-            })
+        let started = named.and_then(|()| {
+            let started =
+                if self.recovers { self.control.end_recovery(number) } else { self.control.start(number) };
+            let sized = started.and_then(|()| match (self.recovers, can_resize) {
+                // The volume may have got another size while nobody served the device.
+                (true, true) => self.control.set_size(number, self.spec.size_bytes, self.spec.block_bytes),
+                _ => Ok(()),
+            });
+            sized.map_err(|error| error.to_string())
         });
-        if let Err(why) = named {
+        if let Err(why) = started {
+            if !self.recovers {
+                unlink(&self.spec.name, number);
+            }
             self.undo(may_wait);
             return Err(why);
         }
@@ -316,9 +323,11 @@ fn name_is_free(control: &mut Control, spec: &DeviceSpec) -> Result<(), String> 
     }
 }
 
-/// The N of `/dev/ublkbN`.
+/// The N of `/dev/ublkbN`, also as a link in [`FOLDER`] says it.
 pub(crate) fn number_of(path: &Path) -> Option<u32> {
-    path.to_str()?.strip_prefix("/dev/ublkb")?.parse().ok()
+    let path = path.to_str()?;
+    let rest = path.strip_prefix("/dev/").or_else(|| path.strip_prefix("../"))?;
+    rest.strip_prefix("ublkb")?.parse().ok()
 }
 
 fn link(name: &str, number: u32) -> io::Result<()> {
@@ -333,7 +342,7 @@ fn link(name: &str, number: u32) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    std::os::unix::fs::symlink(format!("/dev/ublkb{number}"), &unfinished)?;
+    std::os::unix::fs::symlink(format!("../ublkb{number}"), &unfinished)?;
     std::fs::rename(&unfinished, folder.join(name))
 }
 
@@ -379,7 +388,8 @@ mod tests {
     #[test]
     fn only_links_to_ublk_devices_are_ours() {
         assert_eq!(number_of(Path::new("/dev/ublkb12")), Some(12));
-        for other in ["/dev/sda", "ublkb1", "/dev/ublkb", "/dev/ublkb1p1", "/dev/ublkb-1"] {
+        assert_eq!(number_of(Path::new("../ublkb12")), Some(12));
+        for other in ["/dev/sda", "ublkb1", "/dev/ublkb", "/dev/ublkb1p1", "../ublkb1p1", "/dev/ublkb-1"] {
             assert_eq!(number_of(Path::new(other)), None, "{other}");
         }
     }

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use forebay_export::uri::device_name_problem;
 use forebay_io::ublk::{Control, DeviceInfo, State};
 use thiserror::Error;
 
@@ -28,11 +29,7 @@ pub struct FoundDevice {
 
 impl FoundDevice {
     fn new(info: &DeviceInfo) -> Self {
-        let is_it =
-            |path: &Path| std::fs::read_link(path).ok().as_deref().and_then(number_of) == Some(info.number);
-        let links = std::fs::read_dir(FOLDER).into_iter().flatten().flatten();
-        let name =
-            links.filter(|link| is_it(&link.path())).find_map(|link| link.file_name().into_string().ok());
+        let name = name_of(info.number);
         let server_pid = Some(info.server_pid).filter(|pid| *pid > 0 && info.state == State::Live);
         Self { number: info.number, name, state: info.state, server_pid }
     }
@@ -70,6 +67,22 @@ pub enum NotRemoved {
     /// The driver refuses, in words.
     #[error("{0}")]
     Failed(String),
+}
+
+/// The name of a device below [`FOLDER`], if it has one. Asks nobody but the file system.
+#[must_use]
+pub fn name_of(number: u32) -> Option<String> {
+    let is_it = |path: &Path| std::fs::read_link(path).ok().as_deref().and_then(number_of) == Some(number);
+    let links = std::fs::read_dir(FOLDER).into_iter().flatten().flatten();
+    let names =
+        links.filter(|link| is_it(&link.path())).filter_map(|link| link.file_name().into_string().ok());
+    names.filter(|name| device_name_problem(name).is_none()).min()
+}
+
+/// The name of the device at a path such as `/dev/ublkb0`, if it has one.
+#[must_use]
+pub fn name_at(path: &Path) -> Option<String> {
+    name_of(number_of(path)?)
 }
 
 /// All devices that Forebay has made.

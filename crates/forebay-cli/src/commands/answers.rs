@@ -1,11 +1,13 @@
 //! Answers of the daemon, as JSON or in words.
 
+use std::path::Path;
+
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::client::{self, Admin};
 use crate::failure::Failure;
-use crate::screen::{self, Table};
+use crate::screen::{self, Table, harmless};
 
 /// Prints one of them.
 pub(super) fn print<T: DeserializeOwned>(
@@ -14,6 +16,24 @@ pub(super) fn print<T: DeserializeOwned>(
     words: impl Fn(&T) -> String,
 ) -> Result<(), Failure> {
     if admin.json { screen::print_json(answer) } else { screen::print(&words(&client::read(answer)?)) }
+}
+
+/// A line for each device that is kept by another name than it was given by.
+pub(super) fn kept_as<'a>(
+    asked: impl Iterator<Item = &'a Path>,
+    kept: impl Iterator<Item = &'a Path>,
+) -> String {
+    let (asked, kept): (Vec<_>, Vec<_>) = (asked.collect(), kept.collect());
+    let renamed = asked.iter().filter(|path| path.starts_with("/dev") && !kept.contains(path));
+    let names = kept.iter().filter(|path| path.starts_with("/dev/disk/by-id") && !asked.contains(path));
+    let line = |(asked, kept): (&&Path, &&Path)| {
+        format!(
+            "{} is kept as {}\n",
+            harmless(&asked.display().to_string()),
+            harmless(&kept.display().to_string())
+        )
+    };
+    renamed.zip(names).map(line).collect()
 }
 
 /// Prints an answer of which the words follow from all of it.

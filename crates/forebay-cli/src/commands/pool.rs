@@ -1,6 +1,7 @@
 //! `forebay pool`: cache devices.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use clap::ArgGroup;
 use clap_complete::engine::ArgValueCompleter;
@@ -10,7 +11,7 @@ use forebay_admin::{
 };
 use forebay_config::CacheSpec;
 
-use super::answers::{list, print};
+use super::answers::{kept_as, list, print};
 use super::settings::pair;
 use crate::client::{self, Admin, escaped};
 use crate::complete;
@@ -262,12 +263,15 @@ fn create(Create { name, devices, mirror, settings, force, admin }: Create) -> R
     if mirror {
         settings.insert("mirror".into(), "on".into());
     }
+    let asked: Vec<PathBuf> = devices.iter().map(|device| (&device.path).into()).collect();
     let request = PoolRequest { name, devices, settings, force };
     let pool = admin.client().post("/v1/pools", Some(&request))?;
     print(&admin, &pool, |pool: &PoolInfo| {
         let cached = Some(pool.cached_bytes).filter(|cached| *cached > 0);
         let cached = cached.map_or(String::new(), |cached| format!(", {} cached", bytes(cached)));
-        format!("pool {}: {}{cached}\n", harmless(&pool.name), bytes(pool.capacity_bytes))
+        let kept = pool.devices.iter().map(|device| Path::new(&device.path));
+        let kept = kept_as(asked.iter().map(PathBuf::as_path), kept);
+        format!("pool {}: {}{cached}\n{kept}", harmless(&pool.name), bytes(pool.capacity_bytes))
     })
 }
 

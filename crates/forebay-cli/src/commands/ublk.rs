@@ -1,5 +1,7 @@
 //! `forebay ublk`: block devices that are there, without a daemon.
 
+use std::path::{Path, PathBuf};
+
 use forebay_pool::MayWait;
 use forebay_pool::ublk_found::{self, FoundDevice, NotRemoved};
 
@@ -14,6 +16,12 @@ pub(crate) enum Command {
         /// As JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Print the name of a block device below /dev/forebay: for udev, which makes a link of it
+    #[command(hide = true)]
+    Name {
+        /// The device, for instance /dev/ublkb0
+        device: PathBuf,
     },
     /// Remove a block device that no daemon will serve again
     #[command(after_help = "\
@@ -32,6 +40,7 @@ volume goes on with it. See docs/use/ublk.md.")]
 pub(crate) fn execute(command: &Command) -> Result<(), Failure> {
     match command {
         Command::List { json } => list(*json),
+        Command::Name { device } => name(device),
         Command::Remove { name, force } => remove(name, *force),
     }
 }
@@ -54,6 +63,12 @@ fn list(json: bool) -> Result<(), Failure> {
         table.add_row([found.name.clone().unwrap_or_default(), node(found), found.words()]);
     }
     screen::print(&format!("{table}\n"))
+}
+
+fn name(device: &Path) -> Result<(), Failure> {
+    let name = ublk_found::name_at(device);
+    let name = name.ok_or_else(|| Failure::new(format!("{} has no name of Forebay's", device.display())))?;
+    screen::print(&format!("{name}\n"))
 }
 
 fn remove(name: &str, force: bool) -> Result<(), Failure> {

@@ -2,9 +2,10 @@
 
 use clap_complete::engine::ArgValueCompleter;
 use forebay_admin::{LossInfo, VolumeInfo, VolumeRequest, VolumeState};
+use forebay_export::uri::BackingUri;
 use serde_json::{Value, json};
 
-use super::answers::{list, print};
+use super::answers::{kept_as, list, print};
 use super::settings::pair;
 use crate::client::{self, Admin, escaped};
 use crate::complete;
@@ -139,6 +140,7 @@ pub(super) fn path(name: &str, rest: &str) -> String {
 fn attach(Attach { name, backing, pool, exports, settings, admin }: Attach) -> Result<(), Failure> {
     let backing = paths::backing(&backing);
     let exports = exports.iter().map(|export| paths::export(export)).collect();
+    let asked = backing.clone();
     let request = VolumeRequest { name, pool, backing, exports, settings: settings.into_iter().collect() };
     let volume = admin.client().post("/v1/volumes", Some(&request))?;
     print(&admin, &volume, |volume: &VolumeInfo| {
@@ -147,6 +149,9 @@ fn attach(Attach { name, backing, pool, exports, settings, admin }: Attach) -> R
             format!("volume {name}: {} in pool {pool}, {}\n", bytes(volume.size_bytes), volume.mode);
         for export in &volume.exports {
             text += &format!("ready: {}\n", harmless(export));
+        }
+        if let (Ok(asked), Ok(kept)) = (asked.parse::<BackingUri>(), volume.backing.parse::<BackingUri>()) {
+            text += &kept_as(std::iter::once(asked.path()), std::iter::once(kept.path()));
         }
         text
     })

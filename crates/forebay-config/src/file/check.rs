@@ -5,6 +5,7 @@ use super::reader::{Reader, Taken, lexical};
 use crate::CacheSpec;
 use crate::choices::{DefaultAction, Mirror, OnBackingChange};
 use crate::conflicts::{self, Conflict};
+use crate::device_name::node_of;
 use crate::diagnostic::{Diagnostic, Span};
 use crate::model::{AdminTcp, Config, VolumeConfig};
 use crate::mounts;
@@ -14,7 +15,7 @@ use forebay_format::geometry::{SEGMENT_BLOCKS_MIN, VOLUMES_MAX};
 use forebay_format::member::DATA_START_BLOCK;
 use forebay_format::{BLOCK_BYTES, Geometry};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Longest path of a unix socket: the kernel's address has 108 bytes, one of them the final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -78,8 +79,8 @@ fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Each cache device once. Gives who has which.
-fn devices(reader: &mut Reader, config: &Config) -> Taken<PathBuf> {
+/// Each cache device once. Gives who has which, by path and by node.
+fn devices(reader: &mut Reader, config: &Config) -> (Taken<PathBuf>, Taken<PathBuf>) {
     let mut all: Vec<(Span, &String, &CacheSpec)> = Vec::new();
     for (pool, section) in &config.pools {
         for (index, device) in section.devices.iter().enumerate() {
@@ -87,15 +88,30 @@ fn devices(reader: &mut Reader, config: &Config) -> Taken<PathBuf> {
         }
     }
     all.sort_by_key(|(span, ..)| span.start);
-    let mut taken = Taken::default();
+    let (mut taken, mut nodes) = (Taken::default(), Taken::default());
     for (span, pool, device) in all {
         let who = format!("pool `{pool}`");
-        if let Some((holder, first)) = taken.take(lexical(&device.path), &who, span.clone()) {
+        let path = lexical(&device.path);
+        if let Some((holder, first)) = taken.take(path.clone(), &who, span.clone()) {
             let message = format!("{} is a cache device of {holder} already", device.path.display());
             reader.push(Diagnostic::error(span, message).related(first, "first used here"));
+        } else if let Some((holder, first)) = nodes.take(node_of(&path), &who, span.clone()) {
+            one_device(reader, span, &device.path, &format!("a cache device of {holder}"), first);
         }
     }
-    taken
+    (taken, nodes)
+}
+
+/// Two names are those of one device. No error: which device has which name may be another thing at
+/// the next start, and everything else is to be served then.
+fn one_device(reader: &mut Reader, span: Span, path: &Path, what: &str, first: Span) {
+    let message = format!("{} is another name of {what}", path.display());
+    let same = Diagnostic::warning(span, message).related(first, "named otherwise here");
+    reader.push(
+        same.help(
+            "only one of the two can be opened: give each device once, by a name below /dev/disk/by-id",
+        ),
+    );
 }
 
 /// A mirrored cache lies on two devices.
@@ -150,8 +166,8 @@ fn too_small_to_join(size_bytes: u64, segment_blocks: Option<u32>) -> Option<Str
 }
 
 /// Each backing store once, and none of them a cache device.
-fn backings(reader: &mut Reader, config: &Config, devices: &Taken<PathBuf>) {
-    let mut taken = Taken::default();
+fn backings(reader: &mut Reader, config: &Config, (devices, nodes): &(Taken<PathBuf>, Taken<PathBuf>)) {
+    let (mut taken, mut taken_nodes) = (Taken::default(), Taken::default());
     for (name, volume) in in_file_order(reader, config) {
         let span = at(reader, &format!("volume.{name}.backing"));
         let path = lexical(volume.backing.path());
@@ -159,11 +175,17 @@ fn backings(reader: &mut Reader, config: &Config, devices: &Taken<PathBuf>) {
             let message = format!("{} is a cache device of {pool}", path.display());
             let same = Diagnostic::error(span.clone(), message).related(first, "used as a cache here");
             reader.push(same.help("a backing store needs a file or device of its own"));
+        } else if let Some((pool, first)) = nodes.holder(&node_of(&path)) {
+            one_device(reader, span.clone(), &path, &format!("a cache device of {pool}"), first);
         }
         if let Some((holder, first)) = taken.take(path.clone(), &format!("volume `{name}`"), span.clone()) {
             let message = format!("{} is the backing store of {holder} already", path.display());
             let twice = Diagnostic::error(span, message).related(first, "first used here");
             reader.push(twice.help("a volume may have several exports: add one there instead"));
+        } else if let Some((holder, first)) =
+            taken_nodes.take(node_of(&path), &format!("volume `{name}`"), span.clone())
+        {
+            one_device(reader, span, &path, &format!("the backing store of {holder}"), first);
         }
     }
 }

@@ -1,5 +1,13 @@
-//! Pools and volumes whose devices somebody else has, at the start: they are tried again until the
-//! devices are free.
+//! Pools and volumes whose devices are not there, or are somebody else's: they are tried again
+//! until they can be opened.
+//!
+//! While a machine starts, devices appear in any order, and some seconds after the daemon. A node
+//! that is there may not have its permissions yet. A device that somebody pulled comes back under
+//! the name that the configuration has. So each path is looked at every second. Nothing is opened
+//! for it but the device itself, and what was refused for another reason is not tried again.
+//!
+//! A mirrored cache could be opened without one of its devices, which would be out of date from
+//! then on. So it is not, as long as the daemon is patient ([`Service::patience_until`]).
 //!
 //! A process that was killed holds its locks until the kernel has ended what it had in flight; a
 //! device that hangs makes that long. A daemon that gave up meanwhile would serve nothing, for
@@ -10,16 +18,21 @@
 use super::{Service, lock};
 use forebay_admin::events::{AlarmKey, EventKind, Severity};
 use forebay_admin::{AdminError, ErrorKind, VolumeRequest};
+use forebay_config::CacheSpec;
+use forebay_config::choices::Mirror;
 use forebay_io::{Device, DeviceError, DeviceOptions};
 use forebay_pool::MayWait;
+use forebay_pool::register::of_pool;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// A device has so long to be opened.
 const WITHIN: Duration = Duration::from_secs(20);
 /// What is added to the alarm.
-const HINT: &str = "it is tried again until it is free";
+const HELD: &str = "it is tried again until it is free";
+const UNOPENED: &str = "it is tried again until it can be opened";
 const UNRECORDED: &str = "it is tried again until state_dir takes writes";
 
 /// What waits for its devices.
@@ -45,25 +58,28 @@ impl Place {
 pub(super) type Locked = BTreeSet<Place>;
 
 impl Service {
-    /// Has what could not be opened tried again, if that is because somebody else has a device of
-    /// it, or it cannot be recorded; the error for the alarm.
+    /// Has what could not be opened tried again, if that is because of a device, or it cannot be
+    /// recorded; the error for the alarm.
     pub(super) fn try_again_if_locked(&self, place: Place, error: AdminError) -> AdminError {
         if let (Place::Volume(name), ErrorKind::Conflict, true) = (&place, error.kind, error.hint.is_empty())
         {
             // An export that cannot be made.
             return AdminError { hint: format!("then: forebay volume attach {name}"), ..error };
         }
-        let awaits = match &place {
-            // A volume that is refused, for what its store has: nobody else has that, though it may
-            // not be closed yet.
-            _ if error.kind == ErrorKind::Conflict => return error,
-            _ if self.is_locked(&place) => HINT,
-            _ if self.is_unrecordable(&place) => UNRECORDED,
-            _ => return error,
-        };
+        let Some(awaits) = self.awaits(&place, &error) else { return error };
         lock(&self.locked).insert(place);
         let hint = if error.hint.is_empty() { awaits.into() } else { format!("{}; {awaits}", error.hint) };
         AdminError { hint, ..error }
+    }
+
+    /// What this waits for, in words for the alarm, if it is to be tried again.
+    fn awaits(&self, place: &Place, error: &AdminError) -> Option<&'static str> {
+        // A volume that is refused, for what its store has: nobody else has that, though it may not
+        // be closed yet.
+        if error.kind == ErrorKind::Conflict {
+            return None;
+        }
+        self.hindrance(place).or_else(|| self.is_unrecordable(place).then_some(UNRECORDED))
     }
 
     /// Whether nothing can be recorded of the cache of this pool.
@@ -71,28 +87,81 @@ impl Service {
         matches!(place, Place::Pool(_)) && self.check_recordable().is_err()
     }
 
-    /// Whether somebody else has a device. One that hangs is not free either.
-    fn is_locked(&self, place: &Place) -> bool {
-        let paths: Vec<PathBuf> = {
-            let running = self.running();
-            match place {
-                Place::Pool(name) => {
-                    let devices = running.config.pools.get(name).map(|pool| pool.devices.clone());
-                    devices.unwrap_or_default().into_iter().map(|device| device.path).collect()
+    /// Something waits for its devices.
+    pub(crate) fn awaits_devices(&self) -> bool {
+        !lock(&self.locked).is_empty()
+    }
+
+    /// Something that has waited for its devices is being opened.
+    pub(crate) fn opens_late(&self) -> bool {
+        self.opens_late.load(Ordering::Acquire)
+    }
+
+    /// A mirrored pool that is not to be opened yet, because one of its devices may still come; the
+    /// error for the alarm.
+    pub(super) fn to_be_awaited(&self, pool: &str) -> Option<AdminError> {
+        let place = Place::Pool(pool.to_owned());
+        let left = self.patience_until.saturating_duration_since(Instant::now());
+        if left.is_zero() || !self.is_mirrored(pool) {
+            return None;
+        }
+        self.hindrance(&place)?;
+        lock(&self.locked).insert(place);
+        Some(AdminError::new(
+            ErrorKind::Unavailable,
+            format!("pool {pool} is mirrored, and not both of its devices can be opened"),
+            format!("it is opened with one of them if that is still so in {} s", left.as_secs() + 1),
+        ))
+    }
+
+    fn is_mirrored(&self, pool: &str) -> bool {
+        let running = self.running();
+        running.config.pools.get(pool).is_some_and(|pool| pool.tunables().mirror == Mirror::On)
+    }
+
+    /// What keeps a pool or volume from being opened for now, in words for the alarm.
+    fn hindrance(&self, place: &Place) -> Option<&'static str> {
+        let found: Vec<&'static str> = match place {
+            Place::Volume(name) => {
+                let backing = self.running().config.volumes.get(name)?.backing.path().to_owned();
+                return self.why_not_opened(&backing);
+            }
+            Place::Pool(name) => {
+                let (devices, state_dir) = {
+                    let running = self.running();
+                    (running.config.pools.get(name)?.devices.clone(), running.config.daemon.state_dir.clone())
+                };
+                let is_recorded = || of_pool(&state_dir, name).is_ok_and(|records| !records.is_empty());
+                // A file that is still to be made is not waited for.
+                let is_to_be_made =
+                    |spec: &CacheSpec| spec.size_bytes.is_some() && !spec.path.exists() && !is_recorded();
+                let awaited = devices.iter().filter(|spec| !is_to_be_made(spec));
+                let found: Vec<_> = awaited.filter_map(|spec| self.why_not_opened(&spec.path)).collect();
+                let is_patient = Instant::now() < self.patience_until;
+                if self.is_mirrored(name)
+                    && !is_patient
+                    && !found.contains(&HELD)
+                    && found.len() < devices.len()
+                {
+                    return None; // one will do
                 }
-                Place::Volume(name) => {
-                    let volume = running.config.volumes.get(name);
-                    volume.map(|volume| volume.backing.path().to_owned()).into_iter().collect()
-                }
+                found
             }
         };
-        paths.into_iter().any(|path| {
-            let wanted = path.clone();
-            let look = move |_: &MayWait| {
-                Device::open_cache(&wanted, DeviceOptions { direct: false, ..DeviceOptions::default() })
-            };
-            matches!(self.places.within(&path, WITHIN, look), Some(Err(DeviceError::InUse { .. })) | None)
-        })
+        found.first().copied()
+    }
+
+    /// Whether a device cannot be opened. One that hangs is not free either.
+    fn why_not_opened(&self, path: &Path) -> Option<&'static str> {
+        let wanted = path.to_owned();
+        let look = move |_: &MayWait| {
+            Device::open_cache(&wanted, DeviceOptions { direct: false, ..DeviceOptions::default() })
+        };
+        match self.places.within(path, WITHIN, look) {
+            Some(Err(DeviceError::InUse { .. })) | None => Some(HELD),
+            Some(Err(DeviceError::Open { .. })) => Some(UNOPENED),
+            Some(_) => None,
+        }
     }
 
     /// Opens what waits and is free by now.
@@ -109,25 +178,27 @@ impl Service {
                     known.is_some_and(|pool| self.handle(&pool).is_ok()) && self.attached(name).is_err()
                 }
             };
-            if wanted && (self.is_locked(&place) || self.is_unrecordable(&place)) {
+            if wanted && (self.hindrance(&place).is_some() || self.is_unrecordable(&place)) {
                 continue;
             }
-            lock(&self.locked).remove(&place);
-            if wanted {
-                self.open_again(place);
+            self.opens_late.store(wanted, Ordering::Release);
+            if !wanted || !self.open_again(&place) {
+                lock(&self.locked).remove(&place);
             }
+            self.opens_late.store(false, Ordering::Release);
         }
     }
 
-    fn open_again(&self, place: Place) {
-        let (key, result) = match &place {
+    /// True if it is to be tried again.
+    fn open_again(&self, place: &Place) -> bool {
+        let (key, result) = match place {
             Place::Pool(name) => {
                 let result = self.reopen(name, forebay_admin::OpenHow::default());
                 if self.handle(name).is_ok() {
                     self.emit(super::ServiceEvent::Note(format!(
                         "pool {name} is open: what it has waited for is there"
                     )));
-                    return; // volumes that could not be attached have alarms of their own
+                    return false; // volumes that could not be attached have alarms of their own
                 }
                 (AlarmKey::pool(EventKind::PoolFailed, name), result.map(drop))
             }
@@ -138,10 +209,11 @@ impl Service {
                 (AlarmKey::volume(EventKind::VolumeFailed, name), self.attach(request).map(drop))
             }
         };
-        if let Err(error) = result {
-            let error = self.try_again_if_locked(place, error);
-            self.hub.raise(key, Severity::Error, &format!("{}; {}", error.what, error.hint));
-            self.emit(super::ServiceEvent::Problem(error.what));
-        }
+        let Err(error) = result else { return false };
+        let waits = self.awaits(place, &error).is_some();
+        let error = self.try_again_if_locked(place.clone(), error);
+        self.hub.raise(key, Severity::Error, &format!("{}; {}", error.what, error.hint));
+        self.emit(super::ServiceEvent::Problem(error.what));
+        waits
     }
 }

@@ -11,9 +11,10 @@
 //! Files: `start` (opening everything at the start, stopping it), `pools`, `mirror` (mirrored
 //! ones), `replace` (another device for a sound one), `volumes`, `settings`, `reload`, `work`,
 //! `absent` (volumes that are not attached), `closed` (pools that are not open), `opening` (cache
-//! devices, which may hang), `locked` (devices that somebody else has), `handover` (passing
-//! everything to a successor), `info` (how things are), `wear` (of the flash), `metrics` (the same
-//! for Prometheus), `event_bridge` (what pools report becomes events and alarms).
+//! devices, which may hang), `locked` (devices that are not there, or that somebody else has),
+//! `handover` (passing everything to a successor), `info` (how things are), `wear` (of the flash),
+//! `metrics` (the same for Prometheus), `event_bridge` (what pools report becomes events and
+//! alarms).
 
 mod absent;
 mod advice;
@@ -52,8 +53,9 @@ use forebay_pool::register::Entry;
 use forebay_pool::{Pool, PoolGone, PoolHandle};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) use handover::{Estate, UpgradeAnswer, Upgrader};
 pub(crate) use start::{ServiceEvent, ServiceStart, load};
@@ -104,8 +106,12 @@ pub(crate) struct Service {
     places: forebay_pool::time_limit::Places,
     /// Volumes that are being attached, with their configuration: nobody else does that meanwhile.
     attaching: Mutex<BTreeMap<String, VolumeConfig>>,
-    /// What is tried again until its devices are free.
+    /// What is tried again until its devices can be opened.
     locked: Mutex<locked::Locked>,
+    /// One of them is being opened.
+    opens_late: AtomicBool,
+    /// Devices may still come until then.
+    patience_until: Instant,
     /// What is known of the wear of cache devices.
     wear: Mutex<crate::wear::Wear>,
     started_unix_s: u64,
@@ -227,7 +233,8 @@ impl Admin for Service {
         closed.map_or_else(|| self.pool_info(name), Ok)
     }
 
-    fn create_pool(&self, request: PoolRequest) -> Result<PoolInfo, AdminError> {
+    fn create_pool(&self, mut request: PoolRequest) -> Result<PoolInfo, AdminError> {
+        request.devices.iter_mut().for_each(pools::keep_name);
         self.create(request)
     }
 
@@ -235,7 +242,8 @@ impl Admin for Service {
         self.reopen(name, how)
     }
 
-    fn grow_pool(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, AdminError> {
+    fn grow_pool(&self, name: &str, mut request: GrowRequest) -> Result<PoolInfo, AdminError> {
+        request.device.iter_mut().for_each(pools::keep_name);
         self.grow(name, request)
     }
 
@@ -249,7 +257,9 @@ impl Admin for Service {
         self.begin_job(JobSpec::pool(JobKind::Scrub(bytes_per_s), name))
     }
 
-    fn replace_cache(&self, name: &str, request: ReplaceRequest) -> Result<PoolInfo, AdminError> {
+    fn replace_cache(&self, name: &str, mut request: ReplaceRequest) -> Result<PoolInfo, AdminError> {
+        pools::keep_name(&mut request.device);
+        request.other.iter_mut().for_each(pools::keep_name);
         self.replace(name, &request)
     }
 

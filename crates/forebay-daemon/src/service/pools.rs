@@ -15,6 +15,7 @@ use forebay_admin::{
 };
 use forebay_config::CacheSpec;
 use forebay_config::choices::Mirror;
+use forebay_config::device_name::stable_name;
 use forebay_config::{ConfigFile, Edit, PoolConfig, Scope, Settings, VolumeConfig, conflicts};
 use forebay_core::{EngineConfig, PoolSettings};
 use forebay_export::size::ByteSize;
@@ -631,6 +632,14 @@ pub(super) fn device(request: &DeviceRequest) -> Result<CacheSpec, AdminError> {
         return Err(invalid("a device has no path", ""));
     }
     Ok(CacheSpec { path: request.path.clone().into(), size_bytes })
+}
+
+/// A device is kept by a name that stays.
+pub(super) fn keep_name(request: &mut DeviceRequest) {
+    let stable = stable_name(Path::new(&request.path));
+    if let Some(stable) = stable.to_str() {
+        request.path = stable.to_owned();
+    }
 }
 
 fn asked(spec: &CacheSpec) -> DeviceRequest {

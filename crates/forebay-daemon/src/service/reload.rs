@@ -7,6 +7,7 @@ use super::{Service, ServiceEvent};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::jobs::{JobKind, JobSpec, OnMiss};
 use forebay_admin::{AdminError, DetachHow, ErrorKind, ReloadDone, Target};
+use forebay_config::device_name::node_of;
 use forebay_config::{Change, Config, Scope, diff};
 use std::time::{Duration, Instant};
 
@@ -61,6 +62,7 @@ impl Service {
             }
         }
         let differences = diff(&old, &new);
+        self.take_names(&new);
         let mut done = ReloadDone::default();
         self.update_guards(&new, &mut done);
         done.refused.extend(differences.refused.iter().map(ToString::to_string));
@@ -71,6 +73,27 @@ impl Service {
             }
         }
         Ok(done)
+    }
+
+    /// The file may name the same devices otherwise.
+    fn take_names(&self, new: &Config) {
+        let mut running = self.running_mut();
+        for (name, pool) in &mut running.config.pools {
+            for (device, named) in
+                pool.devices.iter_mut().zip(new.pools.get(name).iter().flat_map(|new| &new.devices))
+            {
+                if node_of(&device.path) == node_of(&named.path) {
+                    device.path.clone_from(&named.path);
+                }
+            }
+        }
+        for (name, volume) in &mut running.config.volumes {
+            let named = new.volumes.get(name).map(|new| &new.backing);
+            if let Some(named) = named.filter(|named| node_of(named.path()) == node_of(volume.backing.path()))
+            {
+                volume.backing.clone_from(named);
+            }
+        }
     }
 
     /// Certificates are read again, also if the file says the same as before; allow lists hold at

@@ -12,12 +12,13 @@ use forebay_core::Drain;
 use forebay_pool::handover::ListenerStore;
 use forebay_pool::{PoolEvent, PoolHandle};
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Rules are looked after this often.
 const RULES_EVERY: Duration = Duration::from_secs(1);
-/// Devices that somebody else has are looked at this often.
+/// Devices that cannot be opened are looked at this often.
 const LOCKED_EVERY: Duration = Duration::from_secs(1);
 /// A pool gives up waiting for its devices by itself; one whose thread hangs in a system call is
 /// given up after so long.
@@ -56,6 +57,8 @@ pub(crate) struct ServiceStart {
     /// Cache devices that are there may be taken if they begin with zeroes, and file systems
     /// filled.
     pub(crate) force: bool,
+    /// Devices may still come for so long.
+    pub(crate) patience: Duration,
     /// What is told; it follows the configuration.
     pub(crate) log_threshold: LogThreshold,
     /// Lines for the log.
@@ -98,6 +101,8 @@ impl Service {
             attaching: Mutex::default(),
             locked: Mutex::default(),
             wear: Mutex::default(),
+            opens_late: AtomicBool::new(false),
+            patience_until: Instant::now() + start.patience,
             started_unix_s: now.map_or(0, |since| since.as_secs()),
             config_path: start.path,
             log_threshold: start.log_threshold,
@@ -128,6 +133,10 @@ impl Service {
             self.emit(ServiceEvent::Problem(problem)); // the exports that need it fail, and say so
         }
         for (name, pool) in &config.pools {
+            if let Some(error) = self.to_be_awaited(name).filter(|_| !strict) {
+                self.trouble(AlarmKey::pool(EventKind::PoolFailed, name), &error, strict)?;
+                continue;
+            }
             if let Err(error) = self.open_pool(name, pool, how(name).into()) {
                 let error =
                     if strict { error } else { self.try_again_if_locked(Place::Pool(name.clone()), error) };

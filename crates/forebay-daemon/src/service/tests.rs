@@ -43,6 +43,7 @@ fn start_as_written(path: &Path, listener_store: Arc<ListenerStore>) -> Arc<Serv
         on_event,
         listener_store,
         upgrader: None,
+        patience: Duration::ZERO,
     };
     Service::start(start).unwrap()
 }
@@ -304,26 +305,120 @@ fn a_reload_that_is_refused_leaves_everything_as_it_is_and_says_so() {
     assert!(service.stop().is_empty());
 }
 
+/// As `forebay serve` does: what cannot be opened has an alarm.
+fn start_with_what_is_there(folder: &Path, patience: Duration) -> Arc<Service> {
+    let path = folder.join("forebay.toml");
+    let (file, checked) = load(&path).unwrap();
+    let start = ServiceStart {
+        config: checked.config,
+        file: Some(file),
+        path: Some(path.display().to_string()),
+        strict: false,
+        on_event: Box::new(|_| ()),
+        listener_store: Arc::default(),
+        upgrader: None,
+        patience,
+        log_threshold: crate::log_level::LogThreshold::default(),
+        force: false,
+        new_cache: Default::default(),
+    };
+    Service::start(start).unwrap()
+}
+
+fn until(service: &Service, what: impl Fn(&Service) -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !what(service) {
+        assert!(Instant::now() < until, "{:?}", service.hub.alarms());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn what_is_not_there_is_opened_when_it_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let service = start(folder.path(), Arc::default(), "auto");
+    assert!(service.stop().is_empty());
+    std::fs::rename(at("a.cache"), at("a.gone")).unwrap();
+    std::fs::rename(at("b.img"), at("b.gone")).unwrap();
+    let service = start_with_what_is_there(folder.path(), Duration::ZERO);
+    assert!(served(&service).is_empty() && service.awaits_devices());
+    let alarms = service.hub.alarms();
+    let told = |alarm: &forebay_admin::events::Alarm| {
+        alarm.message.ends_with("it is tried again until it can be opened")
+    };
+    assert!(alarms.len() == 2 && alarms.iter().all(told), "{alarms:?}");
+    std::fs::rename(at("b.gone"), at("b.img")).unwrap();
+    until(&service, |service| served(service) == ["b"]);
+    assert!(service.awaits_devices());
+    std::fs::rename(at("a.gone"), at("a.cache")).unwrap();
+    until(&service, |service| served(service) == ["a", "b"]);
+    until(&service, |service| !service.awaits_devices() && !service.opens_late());
+    assert!(service.hub.alarms().is_empty(), "{:?}", service.hub.alarms());
+    assert!(service.stop().is_empty());
+}
+
+/// Another cache in its place is not taken, and the place is not looked at for ever.
+#[test]
+fn something_else_that_comes_is_refused_as_at_a_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let service = start(folder.path(), Arc::default(), "auto");
+    assert!(service.stop().is_empty());
+    std::fs::rename(at("a.cache"), at("a.gone")).unwrap();
+    let service = start_with_what_is_there(folder.path(), Duration::ZERO);
+    assert!(service.awaits_devices());
+    std::fs::write(at("a.new"), vec![7; 16 << 20]).unwrap();
+    std::fs::rename(at("a.new"), at("a.cache")).unwrap();
+    until(&service, |service| !service.awaits_devices());
+    let alarms = service.hub.alarms();
+    assert!(alarms.len() == 1 && alarms[0].message.contains("a.cache"), "{alarms:?}");
+    assert!(std::fs::read(at("a.cache")).unwrap().iter().all(|byte| *byte == 7), "it was written to");
+    assert_eq!(served(&service), ["b"]);
+    assert!(service.stop().is_empty());
+}
+
+#[test]
+fn both_devices_of_a_mirrored_pool_are_waited_for_while_the_machine_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let text = format!(
+        "[daemon]\nstate_dir = {:?}\n[pool.a]\nmirror = \"on\"\ndevices = [{{ path = {:?}, size = \"16MiB\" }}, {{ path = {:?}, size = \"16MiB\" }}]\n",
+        at("state"),
+        at("x"),
+        at("y")
+    );
+    std::fs::write(at("forebay.toml"), text).unwrap();
+    let patient = Duration::from_secs(3600);
+    // There is none yet: that is nothing to wait for.
+    let service = start_with_what_is_there(folder.path(), patient);
+    assert!(!service.awaits_devices(), "{:?}", service.hub.alarms());
+    assert!(service.stop().is_empty());
+    std::fs::rename(at("y"), at("y.gone")).unwrap();
+    let service = start_with_what_is_there(folder.path(), patient);
+    let alarms = service.hub.alarms();
+    assert!(alarms[0].message.contains("not both of its devices can be opened"), "{alarms:?}");
+    assert!(service.awaits_devices() && service.running().pools.is_empty());
+    std::fs::rename(at("y.gone"), at("y")).unwrap();
+    until(&service, |service| !service.awaits_devices());
+    assert!(service.hub.alarms().is_empty(), "{:?}", service.hub.alarms());
+    assert!(service.stop().is_empty());
+    // Later, one will do.
+    std::fs::rename(at("y"), at("y.gone")).unwrap();
+    let service = start_with_what_is_there(folder.path(), Duration::ZERO);
+    assert!(!service.awaits_devices());
+    let is_degraded = |alarm: &forebay_admin::events::Alarm| alarm.key.condition == EventKind::CacheDegraded;
+    until(&service, |service| service.hub.alarms().iter().any(is_degraded));
+    assert!(service.stop().is_empty());
+}
+
 #[test]
 fn a_cache_that_somebody_else_has_is_opened_when_it_is_free() {
     use forebay_io::{Device, DeviceOptions};
     let folder = tempfile::tempdir().unwrap();
     assert!(start(folder.path(), Arc::default(), "auto").stop().is_empty());
     let held = Device::open_cache(folder.path().join("a.cache"), DeviceOptions::default()).unwrap();
-    let (file, checked) = load(&folder.path().join("forebay.toml")).unwrap();
-    let start = ServiceStart {
-        config: checked.config,
-        file: Some(file),
-        path: None,
-        strict: false,
-        on_event: Box::new(|_| ()),
-        listener_store: Arc::default(),
-        upgrader: None,
-        log_threshold: crate::log_level::LogThreshold::default(),
-        force: false,
-        new_cache: Default::default(),
-    };
-    let service = Service::start(start).unwrap();
+    let service = start_with_what_is_there(folder.path(), Duration::ZERO);
     assert_eq!(served(&service), ["b"]);
     let alarms = service.hub.alarms();
     assert!(alarms[0].message.contains("it is tried again until it is free"), "{}", alarms[0].message);
@@ -549,6 +644,7 @@ fn a_volume_whose_export_cannot_be_made_says_what_to_do_and_is_not_tried_again()
         on_event: Box::new(|_| ()),
         listener_store: Arc::default(),
         upgrader: None,
+        patience: Duration::ZERO,
         force: false,
         log_threshold: crate::log_level::LogThreshold::default(),
         new_cache: Default::default(),

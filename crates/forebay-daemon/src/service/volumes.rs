@@ -6,6 +6,7 @@ use super::start::check_rules;
 use super::{Service, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent};
 use forebay_admin::{AdminError, ErrorKind, RuleRequest, VolumeInfo, VolumeRequest, VolumeState};
+use forebay_config::device_name::{node_of, stable_name};
 use forebay_config::mounts::Problem;
 use forebay_config::rules::{Action, Position, Rule, RuleSet};
 use forebay_config::{Edit, RuleTable, RuleValue, Scope, Settings, VolumeConfig};
@@ -113,7 +114,10 @@ impl Service {
             ));
         }
         let same_backing = request.backing.is_empty()
-            || request.backing.parse().is_ok_and(|backing: BackingUri| backing == config.backing);
+            || request
+                .backing
+                .parse()
+                .is_ok_and(|backing: BackingUri| is_same_store(&backing, &config.backing));
         let same_pool = request.pool.as_ref().is_none_or(|pool| *pool == config.pool);
         if same_backing && same_pool && request.exports.is_empty() && request.settings.is_empty() {
             return Ok(config);
@@ -143,10 +147,14 @@ impl Service {
                 "give --backing",
             ));
         }
-        let backing = request.backing.parse().map_err(|error| invalid(error, ""))?;
+        let backing: BackingUri = request.backing.parse().map_err(|error| invalid(error, ""))?;
+        let backing = match backing {
+            BackingUri::Device(path) => BackingUri::Device(stable_name(&path)),
+            BackingUri::File(_) => backing,
+        };
         let attaching = lock(&self.attaching);
         let mut others = running.config.volumes.iter().chain(attaching.iter());
-        if let Some((other, _)) = others.find(|(_, other)| other.backing == backing) {
+        if let Some((other, _)) = others.find(|(_, other)| is_same_store(&other.backing, &backing)) {
             let what = format!("{} is the backing store of volume {other}", request.backing);
             return Err(AdminError::new(ErrorKind::Conflict, what, ""));
         }
@@ -378,6 +386,11 @@ impl Service {
     pub(super) fn is_serving(&self, name: &str) -> bool {
         self.volume_info(name).is_ok_and(|info| info.state == VolumeState::Serving)
     }
+}
+
+/// Also if one of them names the device otherwise.
+fn is_same_store(one: &BackingUri, other: &BackingUri) -> bool {
+    one == other || node_of(one.path()) == node_of(other.path())
 }
 
 fn added(name: &str, config: &VolumeConfig) -> Edit {
