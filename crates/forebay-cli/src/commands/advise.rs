@@ -47,7 +47,8 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     print(&options.admin, &answer, |advice| words(advice, Width::of_stdout()))
 }
 
-fn words(advice: &AdviceInfo, width: Width) -> String {
+/// What is said of an answer, in lines of at most so many characters.
+pub(super) fn words(advice: &AdviceInfo, width: Width) -> String {
     let whose = match advice.volume.as_str() {
         "" => format!("pool {}", harmless(&advice.pool)),
         volume => format!("volume {} of pool {}", harmless(volume), harmless(&advice.pool)),

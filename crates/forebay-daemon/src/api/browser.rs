@@ -1,9 +1,10 @@
-//! Requests that a browser sends for pages of others. The unix socket asks for no token, and `ssh -L`
-//! brings it to a port of the operator's own machine, where every page that is open could reach it.
+//! Requests that a browser sends for pages of others. The unix socket asks for no token, and `ssh
+//! -L` brings it to a port of the operator's own machine, where every page that is open could reach
+//! it.
 //!
 //! Invariants
-//! - What a page of another origin asks for is refused, whatever it is (`Origin`, `Sec-Fetch-Site`),
-//!   except the dashboard itself, to which a link may lead.
+//! - What a page of another origin asks for is refused, whatever it is (`Origin`,
+//!   `Sec-Fetch-Site`), except the dashboard itself, to which a link may lead.
 //! - Over the unix socket a name that a stranger could have given this machine is refused (`Host`):
 //!   a page of that name would not look like one of another origin. Tokens of TCP are not sent by
 //!   themselves, so there names are free.

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use forebay_admin::{DaemonInfo, PoolInfo, VolumeInfo};
+use forebay_admin::{AdviceInfo, DaemonInfo, PoolInfo, VolumeInfo};
 use serde_json::Value;
 
 use crate::client::{self, Client, escaped};
@@ -22,14 +22,27 @@ pub(super) struct Snapshot {
     pub(super) alarms: Vec<Value>,
 }
 
+/// What somebody at the screen wants.
+#[derive(Debug)]
+pub(super) enum Wish {
+    /// This alarm is known.
+    Acknowledge(String),
+    /// What other sizes of the cache would do for this volume.
+    Advice(String),
+}
+
+/// What other sizes of the cache would do for a volume, or why that is not known.
+pub(super) type Advice = Result<AdviceInfo, String>;
+
 /// What came of a look, or why there is nothing.
 pub(super) type News = Result<Snapshot, String>;
 
 /// The thread that asks. It ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Feed {
-    wishes: Sender<String>,
+    wishes: Sender<Wish>,
     news: Receiver<News>,
+    advice: Receiver<Advice>,
 }
 
 impl Feed {
@@ -37,10 +50,11 @@ impl Feed {
     pub(super) fn start(client: Client, interval: Duration) -> std::io::Result<Self> {
         let (wishes, wished) = channel();
         let (teller, news) = channel();
+        let (adviser, advice) = channel();
         std::thread::Builder::new().name("forebay-feed".into()).spawn(move || {
-            ask_again_and_again(&client, interval, &wished, &teller);
+            ask_again_and_again(&client, interval, &wished, &teller, &adviser);
         })?;
-        Ok(Self { wishes, news })
+        Ok(Self { wishes, news, advice })
     }
 
     /// What came meanwhile, if anything did.
@@ -48,22 +62,35 @@ impl Feed {
         self.news.try_recv().ok()
     }
 
-    /// Has an alarm acknowledged; the next look shows it.
-    pub(super) fn acknowledge(&self, alarm: String) {
-        let _ = self.wishes.send(alarm); // an error says that the thread has ended, which ends this, too
+    /// The advice that was wished for, if it came meanwhile.
+    pub(super) fn advice(&self) -> Option<Advice> {
+        self.advice.try_recv().ok()
+    }
+
+    /// Has something done: the next look shows that an alarm is known, and advice comes when it is
+    /// there.
+    pub(super) fn wish(&self, wish: Wish) {
+        let _ = self.wishes.send(wish); // an error says that the thread has ended, which ends this, too
     }
 }
 
 fn ask_again_and_again(
     client: &Client,
     interval: Duration,
-    wished: &Receiver<String>,
+    wished: &Receiver<Wish>,
     teller: &Sender<News>,
+    adviser: &Sender<Advice>,
 ) {
     let mut next = Instant::now() + interval;
     loop {
         match wished.recv_timeout(next.saturating_duration_since(Instant::now())) {
-            Ok(alarm) => {
+            Ok(Wish::Advice(volume)) => {
+                let path = super::super::volume::path(&volume, "/advice");
+                let advice = client.get(&path).and_then(|answer| client::read(&answer));
+                let _ = adviser.send(advice.map_err(|failure| failure.to_string()));
+                continue;
+            }
+            Ok(Wish::Acknowledge(alarm)) => {
                 let by = escaped(&super::super::alarms::user());
                 let path = format!("/v1/alarms/{}/acknowledge?by={by}", escaped(&alarm));
                 if let Err(failure) = client.post_nothing(&path) {

@@ -7,7 +7,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Wrap};
 
 use super::view::BOLD;
 
-const KEYS: [(&str, &str); 10] = [
+const KEYS: [(&str, &str); 11] = [
     ("q Esc", "quit"),
     ("? h", "show or leave this help"),
     ("up down j k", "select a volume; its details are shown below"),
@@ -16,6 +16,7 @@ const KEYS: [(&str, &str); 10] = [
     ("s", "next order: name, requests, dirty, hits, latency"),
     ("r", "reverse the order"),
     ("p space", "pause and go on; a paused screen does not change"),
+    ("m", "miss-ratio curve of the volume: what other sizes would hit"),
     ("a", "acknowledge the first alarm that nobody knows of"),
     ("Ctrl-C", "quit"),
 ];

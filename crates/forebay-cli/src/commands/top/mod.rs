@@ -1,13 +1,14 @@
 //! `forebay top`: volumes, jobs and alarms, live on a terminal.
 //!
 //! `feed` asks the daemon on a thread of its own, `state` is what is shown and what keys do to it
-//! (no terminal, no daemon), `view` draws it, with `volumes`, `detail`, `heat` and `help`.
+//! (no terminal, no daemon), `view` draws it, with `volumes`, `detail`, `heat`, `curve` and `help`.
 //!
 //! Invariants
 //! - Keys are answered at once, however slow the daemon is.
 //! - The terminal is as it was before, however this ends: by key, by signal, by error or by panic.
 //! - What is on the screen and too old is called so.
 
+mod curve;
 mod detail;
 mod feed;
 mod heat;
@@ -26,7 +27,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use crate::client::{Client, DEFAULT_SOCKET};
 use crate::failure::{Failure, system};
 use crate::interrupt::Interrupt;
-use feed::Feed;
+use feed::{Feed, Wish};
 use state::{Action, State};
 
 /// Longest time between a signal and its effect.
@@ -36,7 +37,7 @@ const TURN: Duration = Duration::from_millis(100);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Keys: ? shows all of them, arrows or j k select a volume, s changes the order (r reverses it), a acknowledges the
-first new alarm, p pauses, q quits. Details, charts and latency heat maps grow with the terminal. Also shows the volume of a `forebay run ... --admin SOCKET`.")]
+first new alarm, m shows the miss-ratio curve, p pauses, q quits. Details, charts and latency heat maps grow with the terminal. Also shows the volume of a `forebay run ... --admin SOCKET`.")]
 pub(crate) struct Options {
     /// Admin socket of the daemon
     #[arg(long, value_name = "SOCKET", env = "FOREBAY_ADMIN", default_value = DEFAULT_SOCKET, hide_env_values = true)]
@@ -96,6 +97,10 @@ fn run(
             state.take(news, Instant::now());
             changed = true;
         }
+        while let Some(advice) = feed.advice() {
+            state.take_advice(advice);
+            changed = true;
+        }
         if !event::poll(TURN)? {
             changed |= state.is_stale(Instant::now());
             continue;
@@ -103,7 +108,8 @@ fn run(
         match event::read()? {
             Event::Key(key) if key.kind != KeyEventKind::Release => match state.key(key) {
                 Action::Quit => return Ok(()),
-                Action::Acknowledge(alarm) => feed.acknowledge(alarm),
+                Action::Acknowledge(alarm) => feed.wish(Wish::Acknowledge(alarm)),
+                Action::Advise(volume) => feed.wish(Wish::Advice(volume)),
                 Action::None => {}
             },
             Event::Resize(..) => {}

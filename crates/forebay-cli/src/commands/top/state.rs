@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::Value;
 
-use super::feed::{News, Snapshot};
+use super::feed::{Advice, News, Snapshot};
 use super::heat::Spread;
 
 /// Looks that sparklines remember.
@@ -105,6 +105,8 @@ pub(super) enum Action {
     None,
     Quit,
     Acknowledge(String),
+    /// Ask what other sizes of the cache would do for this volume.
+    Advise(String),
 }
 
 /// Everything that is shown.
@@ -118,6 +120,8 @@ pub(super) struct State {
     pub(super) reversed: bool,
     pub(super) paused: bool,
     pub(super) help: bool,
+    /// What other sizes of the cache would do for the selected volume, once somebody wants to know.
+    pub(super) advice: Option<Option<Advice>>,
     pub(super) trouble: Option<String>,
     interval: Duration,
     taken: Option<Instant>,
@@ -134,6 +138,7 @@ impl State {
             reversed: false,
             paused: false,
             help: false,
+            advice: None,
             trouble: None,
             interval,
             taken: None,
@@ -165,6 +170,13 @@ impl State {
         }
     }
 
+    /// Takes the advice that was asked for, unless nobody waits for it any more.
+    pub(super) fn take_advice(&mut self, advice: Advice) {
+        if self.advice.is_some() {
+            self.advice = Some(Some(advice));
+        }
+    }
+
     /// How old what is shown is, if that is worth a word.
     pub(super) fn age(&self, now: Instant) -> Option<Duration> {
         let age = now.saturating_duration_since(self.taken?);
@@ -190,6 +202,7 @@ impl State {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Action::Quit,
             KeyCode::Char('?' | 'h') => self.help = !self.help,
             _ if self.help => self.help = false,
+            _ if self.advice.is_some() => self.advice = None,
             KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
             KeyCode::Up | KeyCode::Char('k') => self.select(-1),
             KeyCode::Down | KeyCode::Char('j') => self.select(1),
@@ -206,6 +219,11 @@ impl State {
                 self.sort();
             }
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
+            KeyCode::Char('m') => {
+                let Some(volume) = self.selected.clone() else { return Action::None };
+                self.advice = Some(None);
+                return Action::Advise(volume);
+            }
             KeyCode::Char('a') => return self.first_new_alarm().map_or(Action::None, Action::Acknowledge),
             _ => {}
         }

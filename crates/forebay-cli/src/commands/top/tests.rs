@@ -5,6 +5,7 @@ use super::super::feed::Snapshot;
 use super::super::state::{Action, State};
 use super::draw;
 use crate::client;
+use forebay_admin::AdviceInfo;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -136,6 +137,39 @@ fn a_daemon_that_is_gone_is_named_and_what_is_old_is_called_so() {
     assert!(text.starts_with("1m 01s old  no answer: /run/x: no daemon answers"), "{text}");
     state.take(Ok(snapshot()), now + Duration::from_secs(62));
     assert!(screen(&state, now + Duration::from_secs(62), 80, 24).starts_with("forebay 0.1.0"));
+}
+
+#[test]
+fn the_curve_of_the_selected_volume_is_asked_for_shown_and_left() {
+    let now = Instant::now();
+    let mut state = state(snapshot(), now);
+    let size = |times: f64, hit_pct: f64| {
+        json!({ "times": times, "capacity_bytes": (times * 1e9) as u64, "hit_pct": hit_pct, "is_lower_bound": false,
+            "sampled_bytes": 1 << 30, "read_mean_us": 500.0 })
+    };
+    let advice: AdviceInfo =
+        client::read(&json!({ "pool": "fast", "volume": "db", "seen_s": 7980, "read_bytes": 1 << 30,
+        "capacity_bytes": 1_000_000_000, "read_hit_mean_us": 80.0, "read_miss_mean_us": 5000.0,
+        "sizes": [size(0.5, 80.0), size(1.0, 90.0), size(2.0, 95.0)] }))
+        .unwrap();
+    state.take_advice(Ok(advice.clone()));
+    assert!(!screen(&state, now, 80, 24).contains("twice the cache"), "nobody has asked");
+    assert_eq!(press(&mut state, KeyCode::Char('m')), Action::Advise("db".into()));
+    assert!(screen(&state, now, 80, 24).contains("the daemon is asked"));
+    state.take_advice(Ok(advice));
+    let text = screen(&state, now, 80, 24);
+    assert!(
+        text.contains("twice the cache (1.9 GiB): hits 90.0 -> 95.0 %") && text.contains("now x1"),
+        "{text}"
+    );
+    for (width, height) in [(1, 1), (20, 5), (200, 3)] {
+        screen(&state, now, width, height);
+    }
+    assert_eq!(press(&mut state, KeyCode::Char('q')), Action::None, "any key leaves it");
+    assert!(!screen(&state, now, 80, 24).contains("twice the cache"));
+    press(&mut state, KeyCode::Char('m'));
+    state.take_advice(Err("volume db is not attached".into()));
+    assert!(screen(&state, now, 80, 24).contains("volume db is not attached"));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use super::state::State;
-use super::{detail, help, volumes};
+use super::{curve, detail, help, volumes};
 use crate::screen::{self, Width, bytes, count, harmless, wrapped};
 
 /// Lines of the details of a volume that a screen of 24 lines has, at least.
@@ -53,6 +53,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State, now: Instant) {
     frame.render_widget(Paragraph::new(jobs), jobs_at);
     frame.render_widget(Paragraph::new(alarms), alarms_at);
     frame.render_widget(key_line(state, keys_at), keys_at);
+    if let Some(advice) = &state.advice {
+        curve::draw(frame, advice.as_ref(), area);
+    }
     if state.help {
         help::draw(frame, area);
     }

@@ -1,0 +1,32 @@
+//! The miss-ratio curve of the selected volume, over the screen of `forebay top`: `m`. It is what
+//! `forebay advise` says, of the moment in which it was asked for: it changes by the hour.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Clear, Paragraph};
+
+use super::super::advise;
+use super::feed::Advice;
+use crate::screen::{Width, harmless, wrapped};
+
+/// Widest window, its frame included.
+const WIDTH_MAX: u16 = 78;
+
+/// Draws it over everything else; nothing means that the answer has not come yet.
+pub(super) fn draw(frame: &mut Frame<'_>, advice: Option<&Advice>, area: Rect) {
+    let width = area.width.min(WIDTH_MAX);
+    let room = Width::of(width.saturating_sub(2));
+    let text = match advice {
+        None => "the daemon is asked".to_owned(),
+        Some(Ok(advice)) => advise::words(advice, room),
+        Some(Err(trouble)) => wrapped(&harmless(trouble), room),
+    };
+    let lines: Vec<Line<'_>> = text.lines().map(Line::raw).collect();
+    let height = area.height.min(lines.len() as u16 + 2);
+    let place =
+        Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
+    frame.render_widget(Clear, place);
+    let block = Block::bordered().title(" miss-ratio curve ").title_bottom(" any key leaves it ");
+    frame.render_widget(Paragraph::new(lines).block(block), place);
+}
