@@ -29,7 +29,7 @@ serve
 
 load() { # MODE
     fio --name=load --ioengine=nbd --uri="nbd+unix:///db?socket=$T/nbd.sock" --iodepth=8 --rw="$1" --bs=16k --size=192M \
-        --norandommap --io_size=48M --output="$T/fio.out" || fail "$(cat "$T/fio.out")"
+        --norandommap --randrepeat=0 --io_size=48M --output="$T/fio.out" || fail "$(cat "$T/fio.out")"
 }
 counter() { "$FOREBAY" stats db --admin "$ADMIN" --format json | python3 -c "import json, sys; print(json.load(sys.stdin)['$1'])"; }
 
@@ -67,7 +67,7 @@ ask set --pool fast endurance_budget=1MB
 before=$(counter filled_blocks)
 load randread
 after=$(counter filled_blocks)
-[ $((after - before)) -le 4 ] || fail "$((after - before)) blocks were filled with a budget of 1 MB a day"
+[ $((after - before)) -le 20 ] || fail "$((after - before)) blocks were filled with a budget of 1 MB a day"
 [ "$(counter endurance_unfilled_blocks)" -gt 100 ] || fail "nothing was left out"
 load randwrite
 [ "$(counter failed_requests)" = 0 ] || fail "a client was refused"

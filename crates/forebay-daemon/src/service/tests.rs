@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Instant;
 
-fn start(folder: &Path, listener_store: Arc<ListenerStore>, io: &str) -> Arc<Service> {
+pub(super) fn start(folder: &Path, listener_store: Arc<ListenerStore>, io: &str) -> Arc<Service> {
     let path = folder.join("forebay.toml");
     let at = |name: &str| folder.join(name).display().to_string();
     let mut text = format!("[daemon]\nadmin_socket = {:?}\nstate_dir = {:?}\n", at("admin"), at("state"));

@@ -70,7 +70,10 @@ impl Service {
                     concerns.push(format!("{} ({}): {}", disk.disk, disk.model, of_disk.join(", ")));
                 }
             }
-            self.tell_wear(pool, &concerns);
+            // It may have been removed meanwhile.
+            if self.running().pools.contains_key(pool) {
+                self.tell_wear(pool, &concerns);
+            }
         }
         lock(&self.wear).answered(Instant::now(), found.into_values().flatten().collect());
     }
@@ -153,4 +156,50 @@ pub(super) fn endurance_info(snapshot: &PoolSnapshot) -> Option<EnduranceInfo> {
         missed_blocks: snapshot.endurance_missed_blocks,
         read_blocks: snapshot.read_hit_blocks + snapshot.read_miss_blocks,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::start;
+    use super::*;
+    use forebay_admin::WearInfo;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_worn_disk_raises_an_alarm_and_each_device_tells_of_its_flash() {
+        let folder = tempfile::tempdir().unwrap();
+        let service = start(folder.path(), Arc::default(), "auto");
+        let flash = || service.pool_info("a").unwrap().devices.remove(0).flash.unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        // The disk of this machine is asked, and may answer or not.
+        while flash().wear.is_empty() && flash().wear_unknown.is_none() {
+            assert!(Instant::now() < until, "nobody was asked");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let seen = flash();
+        assert_eq!(seen.written_by_cause.values().sum::<u64>(), seen.written_bytes);
+        assert!(seen.written_bytes > 0 && seen.written_by_cause["checkpoints"] > 0, "{seen:?}");
+        let alarmed =
+            || service.hub.alarms().into_iter().find(|alarm| alarm.key.condition == EventKind::CacheWear);
+        let answer = |used_pct: u64| {
+            let disk = "/dev/nvme9n1".to_owned();
+            let wear = vec![WearInfo { disk, used_pct: Some(used_pct), ..WearInfo::default() }];
+            let found = Found { wear, unknown: None };
+            let devices = BTreeMap::from([(folder.path().join("a.cache"), found.clone())]);
+            let gone = BTreeMap::from([(folder.path().join("c.cache"), found)]);
+            service.take_wear(BTreeMap::from([("a".into(), devices), ("gone".into(), gone)]));
+        };
+        answer(93);
+        let alarm = alarmed().expect("it is nearly worn out");
+        assert!(
+            alarm.message.contains("/dev/nvme9n1") && alarm.message.contains("93 %"),
+            "{}",
+            alarm.message
+        );
+        assert_eq!(alarm.key, AlarmKey::pool(EventKind::CacheWear, "a"), "a pool that is gone has none");
+        assert_eq!(flash().wear[0].used_pct, Some(93));
+        answer(5);
+        assert!(alarmed().is_none(), "another disk is there");
+        assert!(service.stop().is_empty());
+    }
 }
