@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use clap_complete::engine::ArgValueCompleter;
 use forebay_admin::{JobInfo, RecordRequest};
 use forebay_export::size::{ByteSize, parse_duration};
-use forebay_trace::Format;
+use forebay_trace::{Format, Reading};
+use serde_json::json;
 
 use super::files::{Input, Output, failed, is_stdio, notes, open};
 use crate::client::{self, Admin, Client, Piece, escaped};
@@ -90,24 +91,24 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
 
 /// Says what was recorded, and how the job ended.
 fn report(options: &Options, client: &Client, job: &str, interrupted: bool) -> Result<(), Failure> {
-    let mut cut = false;
-    if !is_stdio(&options.to) && options.to.is_file() {
-        let input = Input { from: Some(Format::Forebay), only: None, id_bytes: 4096 };
-        let mut source = open(&options.to, &input)?;
-        while source.next_record().map_err(failed("read", &options.to))?.is_some() {}
-        let reading = source.reading();
-        cut = reading.cut_bytes.is_some();
-        screen::print(&format!("{} requests in {}\n", count(reading.records), options.to.display()))?;
-        notes(reading).iter().for_each(|note| eprintln!("note: {note}"));
-    }
+    let written = what_is_there(options)?;
+    let cut = written.as_ref().is_some_and(|reading| reading.cut_bytes.is_some());
     // The stream ends a moment before the job.
-    let ended: JobInfo = match client.wait(&format!("{job}?wait=5s"), END_WITHIN) {
-        Ok(answer) => client::read(&answer)?,
-        Err(failure) if cut => {
-            return Err(failure.hint("the daemon has gone; the trace has what came until then"));
+    let answer = client.wait(&format!("{job}?wait=5s"), END_WITHIN);
+    let hint = "the daemon has gone; the trace has what came until then";
+    let answer = answer.map_err(|failure| if cut { failure.hint(hint) } else { failure });
+    if let Some(reading) = &written {
+        if options.admin.json {
+            let job = answer.as_ref().ok();
+            screen::print_json(
+                &json!({ "requests": reading.records, "lost": reading.lost, "cut_off": cut, "job": job }),
+            )?;
+        } else {
+            screen::print(&format!("{} requests in {}\n", count(reading.records), options.to.display()))?;
+            notes(reading).iter().for_each(|note| eprintln!("note: {note}"));
         }
-        Err(failure) => return Err(failure),
-    };
+    }
+    let ended: JobInfo = client::read(&answer?)?;
     match ended.state.as_str() {
         "completed" => Ok(()),
         "cancelled" if interrupted => Ok(()),
@@ -117,4 +118,15 @@ fn report(options: &Options, client: &Client, job: &str, interrupted: bool) -> R
             Err(Failure::new(format!("the recording has ended early: {}", harmless(&why))))
         }
     }
+}
+
+/// Reads what was written, unless it went through a pipe.
+fn what_is_there(options: &Options) -> Result<Option<Reading>, Failure> {
+    if is_stdio(&options.to) || !options.to.is_file() {
+        return Ok(None);
+    }
+    let input = Input { from: Some(Format::Forebay), only: None, id_bytes: 4096 };
+    let mut source = open(&options.to, &input)?;
+    while source.next_record().map_err(failed("read", &options.to))?.is_some() {}
+    Ok(Some(source.reading().clone()))
 }
