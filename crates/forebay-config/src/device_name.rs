@@ -10,14 +10,15 @@ use std::path::{Path, PathBuf};
 
 /// Names from a disk's model and serial number, or that an administrator gave.
 const BY_ID: &str = "/dev/disk/by-id";
-/// Names in [`BY_ID`] that tell an administrator nothing: numbers instead of model and serial number.
+/// Names in [`BY_ID`] that tell an administrator nothing: numbers instead of model and serial
+/// number.
 const NUMBERS: [&str; 8] =
     ["wwn-", "nvme-eui.", "nvme-nvme.", "nvme-uuid.", "scsi-2", "scsi-3", "dm-uuid-", "md-uuid-"];
 /// These name what is on a device, and go with that to another one.
 const OF_CONTENT: [&str; 1] = ["lvm-pv-uuid-"];
 
-/// The node that a path below `/dev` leads to. Any other path, and one that leads to nothing, is what
-/// it is.
+/// The node that a path below `/dev` leads to. Any other path, and one that leads to nothing, is
+/// what it is.
 #[must_use]
 pub fn node_of(path: &Path) -> PathBuf {
     let node = path.starts_with("/dev").then(|| std::fs::canonicalize(path).ok()).flatten();

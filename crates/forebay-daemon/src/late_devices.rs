@@ -1,9 +1,9 @@
 //! How long devices may take to appear while the machine starts.
 //!
-//! Nothing says which devices will still come. For so long a start counts on it: a mirrored cache is
-//! not opened with one device yet, and the service manager is not told yet that the daemon serves.
-//! What is there is served meanwhile. A daemon that is started later meets devices that have come or
-//! will not, and waits for none.
+//! Nothing says which devices will still come. For so long a start counts on it: a mirrored cache
+//! is not opened with one device yet, and the service manager is not told yet that the daemon
+//! serves. What is there is served meanwhile. A daemon that is started later meets devices that
+//! have come or will not, and waits for none.
 
 use std::time::Duration;
 

@@ -133,7 +133,7 @@ impl Service {
             self.emit(ServiceEvent::Problem(problem)); // the exports that need it fail, and say so
         }
         for (name, pool) in &config.pools {
-            if let Some(error) = self.to_be_awaited(name).filter(|_| !strict) {
+            if !strict && let Some(error) = self.to_be_awaited(name) {
                 self.trouble(AlarmKey::pool(EventKind::PoolFailed, name), &error, strict)?;
                 continue;
             }
