@@ -531,6 +531,14 @@ impl EngineIo {
         self.second_counts = takes_over;
         if takes_over {
             self.cache.ids[copying.member] = copying.device;
+            return Some(copying);
+        }
+        // Its number may be that of another device before these have been written to the old one.
+        for held in &mut self.held {
+            if held.second.take().is_some() {
+                held.others = 0;
+                self.seconds -= 1;
+            }
         }
         Some(copying)
     }
@@ -581,9 +589,6 @@ impl EngineIo {
         let failure = written.err();
         if let Some(copying) = self.copying.as_mut().filter(|copying| copying.device == device) {
             copying.failure = copying.failure.or(failure);
-        } else if !self.cache.ids.contains(&device) {
-            self.seconds -= 1;
-            return false; // the copy has ended without it
         }
         if failure.is_some() {
             self.seconds -= 1;
