@@ -1,4 +1,5 @@
-//! How much may be written to flash, as people write it: a size, device writes per day (DWPD), years.
+//! How much may be written to flash, as people write it: a size, device writes per day (DWPD),
+//! years.
 //!
 //! | written | as `endurance_rating`, of each device | as `endurance_budget`, of the pool |
 //! | --- | --- | --- |

@@ -2,8 +2,8 @@
 //! [REQUESTS_A_DAY]]`. The table is in `docs/use/endurance.md`; it is the same on every machine.
 //!
 //! The cache has 128 MiB, the volume four times as much. By day, from 8 to 18 o'clock, nine of ten
-//! requests are made. They are Zipf 1.1, one in ten writes. From 2 to 3 o'clock all of the volume is
-//! read once, as by a backup. The first day warms the cache up and is not counted.
+//! requests are made. They are Zipf 1.1, one in ten writes. From 2 to 3 o'clock all of the volume
+//! is read once, as by a backup. The first day warms the cache up and is not counted.
 
 #[path = "../tests/rig/mod.rs"]
 mod rig;

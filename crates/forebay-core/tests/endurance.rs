@@ -1,5 +1,5 @@
-//! The endurance budget over hours of load in virtual time: what is written stays within it, clients
-//! come first, and nobody waits for it.
+//! The endurance budget over hours of load in virtual time: what is written stays within it,
+//! clients come first, and nobody waits for it.
 
 #[path = "rig/mod.rs"]
 mod rig;

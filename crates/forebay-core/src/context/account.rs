@@ -5,10 +5,10 @@
 //! Clients are never refused anything: what they write beyond the budget is a debt.
 //!
 //! **The purse.** What the cache may do without (fills, copies of write-through, clean blocks that
-//! are kept) is paid from a purse of ten minutes, so that it is spread over the day. It is filled at
-//! `budget + account / 8 hours` while the account has something: what a night leaves over is spent
-//! over the working day. It is filled at `budget + account / hour` while the account owes: with an
-//! hour's debt there is nothing for it. So clients' bytes come first.
+//! are kept) is paid from a purse of ten minutes, so that it is spread over the day. It is filled
+//! at `budget + account / 8 hours` while the account has something: what a night leaves over is
+//! spent over the working day. It is filled at `budget + account / hour` while the account owes:
+//! with an hour's debt there is nothing for it. So clients' bytes come first.
 //!
 //! **Bounds** while the budget stays, in any time `T` of one engine: what is optional takes at most
 //! `4 * budget * T` and the purse, and from an empty account (as at the start) at most

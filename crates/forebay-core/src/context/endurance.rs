@@ -3,13 +3,13 @@
 //!
 //! **Whom it holds back.** While more than half of the purse is there, nobody. Below, only blocks
 //! that were missed or evicted not long ago are filled, and reclaim keeps the less the emptier it
-//! is. So the level settles where what is worth more uses up the budget. From an empty purse nothing
-//! is filled and nothing clean is kept. Dirty blocks then wait until destage has written them,
-//! unless writers are about to wait for room.
+//! is. So the level settles where what is worth more uses up the budget. From an empty purse
+//! nothing is filled and nothing clean is kept. Dirty blocks then wait until destage has written
+//! them, unless writers are about to wait for room.
 //!
-//! **What it costs.** Blocks that were left out are remembered as fingerprints, about as many as the
-//! cache holds. A read that misses one of them would have been a hit, if nothing else had to give
-//! way for it: at most, therefore.
+//! **What it costs.** Blocks that were left out are remembered as fingerprints, about as many as
+//! the cache holds. A read that misses one of them would have been a hit, if nothing else had to
+//! give way for it: at most, therefore.
 
 use crate::api::endurance::{EnduranceBudget, EnduranceReport, Restraint};
 use crate::api::written::WrittenBytes;
@@ -83,8 +83,8 @@ impl Context {
         self.endurance.budget.is_some() && self.restraint() == Restraint::All
     }
 
-    /// Share of a segment that may be kept, percent: the setting, and less if the purse is less than
-    /// half full.
+    /// Share of a segment that may be kept, percent: the setting, and less if the purse is less
+    /// than half full.
     #[inline]
     pub(crate) fn survivors_max_pct(&self) -> u32 {
         let most = self.config.pool.survivors_max_pct;

@@ -1,8 +1,8 @@
 //! How worn the disks of caches are, and how long they last.
 //!
 //! A thread beside the pools asks every disk below a cache device once an hour, and when somebody
-//! looks and the last answer is older than ten minutes. What cannot be asked is said, and is never a
-//! reason to stop. What the engines have written is noted at the same time, so that rates of an
+//! looks and the last answer is older than ten minutes. What cannot be asked is said, and is never
+//! a reason to stop. What the engines have written is noted at the same time, so that rates of an
 //! hour, a day and a week are known. Nothing is kept over a restart.
 //!
 //! - `disks`: which disks there are.

@@ -1,7 +1,7 @@
 //! How long a flash device lasts at the rate at which it is written.
 //!
-//! By its rating: what is left of it, at this rate. By what the device reports: it has taken so many
-//! bytes for so many percent of its life, and the rest lasts as long in proportion. The latter
+//! By its rating: what is left of it, at this rate. By what the device reports: it has taken so
+//! many bytes for so many percent of its life, and the rest lasts as long in proportion. The latter
 //! counts what the device moves itself and what others write to it. Both are said with the time
 //! over which the rate was seen. No rate of less than an hour says anything of years.
 

@@ -84,7 +84,8 @@ impl Smartctl {
                 Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
                 _ => {
                     let _ = child.kill();
-                    // Whoever hangs in the kernel is waited for by a thread, which nobody waits for.
+                    // Whoever hangs in the kernel is waited for by a thread, which nobody waits
+                    // for.
                     let _ = std::thread::Builder::new().name("smartctl".into()).spawn(move || child.wait());
                     break None;
                 }
