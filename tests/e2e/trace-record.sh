@@ -109,6 +109,7 @@ refuses 'no volume' trace record nothing --for 1s --to "$T/nothing.fbtrace"
 [ ! -e "$T/nothing.fbtrace" ] || fail "a file of nothing stays"
 refuses 'is there already' trace record db --for 1s --to "$T/one.fbtrace"
 refuses '1 to 2592000' trace record db --for 31d --to "$T/long.fbtrace"
+refuses 'while it is read' trace convert "$T/one.fbtrace" "$T/one.fbtrace" --overwrite
 refuses 'does not tell a format' trace convert "$T/one.fbtrace" "$T/x"
 
 say "the daemon is killed"

@@ -1,6 +1,8 @@
 //! `forebay trace convert`: from one format to another, and what is lost on the way.
 
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use forebay_trace::native::Header;
 use forebay_trace::{Format, NewTrace, Reading, Sink, Source, Tally, writer};
@@ -51,6 +53,10 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         let what = format!("the name of {} does not tell a format", shown(&options.target));
         return Err(Failure::usage(what).hint("say it with --to, for instance --to oracleGeneral"));
     };
+    if is_same(&options.source, &options.target) {
+        let what = format!("{} cannot be written while it is read", shown(&options.target));
+        return Err(Failure::usage(what).hint("choose another name for the new trace"));
+    }
     let interrupt = Interrupt::listen()?;
     let mut source = files::open(&options.source, &options.input)?;
     let header = source.reading().header.clone().unwrap_or_default();
@@ -63,6 +69,14 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         return say(options, &text);
     }
     say(options, &words(reading, format, &tally))
+}
+
+/// Both are the same file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    match (fs::metadata(one), fs::metadata(other)) {
+        (Ok(one), Ok(other)) => one.is_file() && (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        _ => false,
+    }
 }
 
 /// What was done is said on stderr if the trace goes to the standard output.
