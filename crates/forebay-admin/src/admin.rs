@@ -16,8 +16,7 @@ use crate::info::{
 };
 use crate::request::{
     DetachHow, GrowRequest, MetricsForm, OpenHow, PoolRequest, RecordRequest, ReplaceRequest, RuleRequest,
-    ScrubRequest,
-    SettingsRequest, ShrinkRequest, VolumeRequest,
+    ScrubRequest, SettingsRequest, ShrinkRequest, VolumeRequest,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;

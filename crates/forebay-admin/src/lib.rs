@@ -29,6 +29,5 @@ pub use info::{
 };
 pub use request::{
     DetachHow, DeviceRequest, GrowRequest, Leaving, MetricsForm, OpenHow, PoolRequest, RecordRequest,
-    ReplaceRequest,
-    RuleRequest, ScrubRequest, SettingsRequest, ShrinkRequest, VolumeRequest,
+    ReplaceRequest, RuleRequest, ScrubRequest, SettingsRequest, ShrinkRequest, VolumeRequest,
 };

@@ -260,7 +260,8 @@ pub struct Permit<'a> {
     pub pool: Option<&'a str>,
     /// What was said of recorded caches.
     pub consent: Consent,
-    /// A device that is not blank but begins with zeroes may be taken, and a file system may be filled.
+    /// A device that is not blank but begins with zeroes may be taken, and a file system may be
+    /// filled.
     pub force: bool,
 }
 

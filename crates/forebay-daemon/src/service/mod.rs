@@ -42,8 +42,8 @@ use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, Wai
 use forebay_admin::{
     Admin, AdminError, AdviceInfo, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo,
     MetricsForm, OpenHow, PoolInfo, PoolRequest, RatesOfAll, RecordRequest, ReloadDone, ReplaceRequest,
-    RuleRequest, ScrubRequest, SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target, TraceSender,
-    UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeRequest,
+    RuleRequest, ScrubRequest, SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target,
+    TraceSender, UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeRequest,
 };
 use forebay_config::rules::RuleSet;
 use forebay_config::{Config, ConfigFile, VolumeConfig};

@@ -3,9 +3,9 @@
 //! A new flash device, or one that was discarded, reads as zeroes. It may be taken for a cache
 //! without a question. Looked at are 1 MiB at either end, where file systems, partition tables,
 //! RAID and LVM have their marks, and one block in each 256th of the rest. So a 128th of the device
-//! in one piece is found. Scattered blocks that fill a hundredth of it are missed with a probability
-//! of 8 %, a twentieth with one of 2 in a million. A file is never blank: it may be that of a cache
-//! which was cut and made as long again.
+//! in one piece is found. Scattered blocks that fill a hundredth of it are missed with a
+//! probability of 8 %, a twentieth with one of 2 in a million. A file is never blank: it may be
+//! that of a cache which was cut and made as long again.
 
 use forebay_io::{Device, DeviceError, DeviceKind};
 
@@ -38,13 +38,13 @@ pub(super) fn is_blank(device: &Device) -> Result<bool, DeviceError> {
     Ok(true)
 }
 
-/// Where the blocks between the ends begin: one in each of [`SAMPLES`] equal parts, at another place
-/// of each, as what is there may be regular itself.
+/// Where the blocks between the ends begin: one in each of [`SAMPLES`] equal parts, at another
+/// place of each, as what is there may be regular itself.
 fn samples(size_bytes: u64) -> impl Iterator<Item = u64> {
     let part = (size_bytes / SAMPLES).max(BLOCK_BYTES);
     let parts = size_bytes / part;
     // The golden ratio of 2^32 spreads the places evenly (Knuth, TAOCP 3, 6.4).
-    let place = move |at: u64| at * part + ((at * 2_654_435_769 >> 16) % (1 << 16)) * part / (1 << 16);
+    let place = move |at: u64| at * part + (((at * 2_654_435_769) >> 16) % (1 << 16)) * part / (1 << 16);
     let places = (0..parts).map(move |at| place(at) / BLOCK_BYTES * BLOCK_BYTES);
     places.filter(move |offset| offset + BLOCK_BYTES <= size_bytes)
 }

@@ -1,8 +1,8 @@
 //! Making a cache where there is none yet.
 //!
-//! A cache is made only in a file that did not exist, on a device that is blank, or, if the operator
-//! says so, on one that begins with zeroes. Data that somebody put there is never written over. The
-//! records of caches (`register`) are asked before one is made or opened.
+//! A cache is made only in a file that did not exist, on a device that is blank, or, if the
+//! operator says so, on one that begins with zeroes. Data that somebody put there is never written
+//! over. The records of caches (`register`) are asked before one is made or opened.
 
 use super::blank::is_blank;
 use crate::cache_device::{device_error, is_cut_off, new_params};

@@ -13,9 +13,9 @@
 //! (asking), `letting_go` (of devices that may hang), `volumes` (attach, detach, resize, settings),
 //! `mounts` (volumes as files), `ublk` (volumes as block devices), `guests` (volumes as devices of
 //! virtual machines), `quiesce` (pausing, for a successor), `recordings` (of requests), `replace`
-//! (another device in place of a sound one), `size` (growing and shrinking the pool), `report` (what
-//! the operator is told), `losses` (what is lost), `snapshot` (how everything is just now), `users`
-//! (who uses a volume).
+//! (another device in place of a sound one), `size` (growing and shrinking the pool), `report`
+//! (what the operator is told), `losses` (what is lost), `snapshot` (how everything is just now),
+//! `users` (who uses a volume).
 
 mod absent;
 mod cache_failure;

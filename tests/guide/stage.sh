@@ -1,0 +1,128 @@
+# shellcheck shell=bash
+# What happens on the stage of the guide by itself: sourced for each direction of a page (execute.py).
+#
+#   new_machine      nothing is cached: the service is off, /dev/sdb has a file system with data, mounted at /srv/db, and
+#                    /dev/nvme0n1 and /dev/nvme1n1 are empty
+#   attached         the same after what attach-disk.md says
+#   users            somebody writes and reads files in /srv/db, and compares them, in the background, for two minutes at most
+#   users_done       ends that; there must have been no error
+#   dirty MIB        so much is written to /srv/db/recent and is only in the cache
+#   device NAME      /dev/NAME is there, and empty (sdc)
+#   dies NAME        the device answers with errors from now on
+#   power_cut        everything that runs ends at once, and the machine starts again
+#   other_host, first_host   this is another machine now, which knows nothing of pool and volume; it is the first one again
+#   data_is_there [FOLDER]   the data of new_machine is there (default: /srv/db)
+#
+# The devices are mapped by device mapper onto files, so that they can fail. $STAGE is a folder that outlives the directions.
+
+STAGE=/run/stage
+PAGES=$(dirname "${BASH_SOURCE[0]}")/../../docs/operate
+declare -A SIZES=([sdb]=512M [sdc]=512M [nvme0n1]=128M [nvme1n1]=128M)
+
+wait_for() { # SECONDS COMMAND...
+    local until=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [ "$SECONDS" -lt "$until" ] || { echo "not within time: $*" && return 1; }
+        sleep 0.2
+    done
+}
+
+# device NAME: an empty one, under the name that it has in the pages.
+device() {
+    local loop
+    dmsetup remove --force "guide-$1" 2>/dev/null || true
+    losetup -j "$STAGE/$1" -O NAME -n | xargs -r -n 1 losetup -d
+    rm -f "$STAGE/$1" "/dev/$1"
+    truncate -s "${SIZES[$1]}" "$STAGE/$1"
+    loop=$(losetup --find --show "$STAGE/$1")
+    dmsetup create "guide-$1" --noudevsync --table "0 $(blockdev --getsz "$loop") linear $loop 0"
+    mknod "/dev/$1" b $((0x$(stat -L -c %t "/dev/mapper/guide-$1"))) $((0x$(stat -L -c %T "/dev/mapper/guide-$1")))
+}
+
+stop_all() {
+    local name
+    systemctl disable --now forebay >/dev/null 2>&1 || true
+    for name in $(forebay ublk list --json 2>/dev/null | sed -n 's/.*"name": "\(.*\)".*/\1/p'); do forebay ublk remove "$name" --force; done
+    wait_for 10 sh -c 'umount -l /srv/* /mnt 2>/dev/null; ! grep -q " /srv/" /proc/mounts' || true
+}
+
+new_machine() {
+    local name
+    mkdir -p "$STAGE" /srv/db
+    stop_all
+    rm -rf /var/lib/forebay/* /etc/systemd/system/forebay.service.d /run/manager
+    [ -e "$STAGE/forebay.toml" ] || cp -a /etc/forebay/forebay.toml "$STAGE/"
+    cp -a "$STAGE/forebay.toml" /etc/forebay/
+    sed -i '/forebay/d' /etc/fstab
+    for name in sdb nvme0n1 nvme1n1; do device "$name"; done
+    mkfs.ext4 -q /dev/sdb
+    mount /dev/sdb /srv/db
+    head -c 20M /dev/urandom | split -b 2M - /srv/db/table-
+    (cd /srv/db && sha256sum table-*) >"$STAGE/sums"
+    sync -f /srv/db
+}
+
+attached() {
+    python3 "$(dirname "${BASH_SOURCE[0]}")/execute.py" "$PAGES/attach-disk.md"
+    data_is_there
+}
+
+data_is_there() { (cd "${1:-/srv/db}" && sha256sum --quiet -c "$STAGE/sums"); }
+
+users() {
+    (cd "$STAGE" && exec fio --name=users --directory=/srv/db --size=16M --rw=randrw --bs=4k --ioengine=io_uring --direct=1 --iodepth=4 \
+        --fsync=64 --verify=crc32c --verify_fatal=1 --verify_state_save=0 --verify_backlog=256 --time_based --runtime=120 \
+        --output="$STAGE/fio" >/dev/null 2>&1) &
+    echo $! >"$STAGE/users.pid"
+}
+
+users_done() {
+    kill -TERM "$(cat "$STAGE/users.pid")"
+    while [ -e "/proc/$(cat "$STAGE/users.pid")" ]; do sleep 0.2; done
+    ! grep -E '^(verify|crc32c): |err= *[1-9]' "$STAGE/fio"
+    grep -q 'Run status' "$STAGE/fio"
+}
+
+dirty() {
+    forebay set db idle_delay=off dirty_low_pct=60 --temporary >/dev/null
+    head -c "$1M" /dev/urandom >/srv/db/recent
+    sync -f /srv/db
+    sha256sum /srv/db/recent | cut -d' ' -f1 >"$STAGE/recent"
+    echo 3 >/proc/sys/vm/drop_caches
+}
+
+dies() {
+    dmsetup suspend --nolockfs "guide-$1"
+    dmsetup load "guide-$1" --table "0 $(blockdev --getsz "/dev/$1") error"
+    dmsetup resume --noudevsync "guide-$1"
+}
+
+# What runs ends at once. The block device waits for its daemon, so what is mounted from it meets errors: as if memory were gone.
+power_cut() {
+    kill -9 "$(cat /run/manager.pid)" "$(cat /run/manager/main.pid)"
+    sleep 1
+    forebay ublk remove db --force
+    kill -9 "$(cat "$STAGE/users.pid")" || true
+    wait_for 20 umount /srv/db
+    systemctl start forebay
+}
+
+# What a host knows: state folder and configuration.
+other_host() {
+    mkdir -p "$STAGE/first"
+    cp -a /var/lib/forebay "$STAGE/first/state"
+    cp -a /etc/forebay/forebay.toml "$STAGE/first/"
+    rm -rf /var/lib/forebay/*
+    cp -a "$STAGE/forebay.toml" /etc/forebay/
+    systemctl start forebay
+}
+
+# Its devices have gone.
+first_host() {
+    systemctl stop forebay
+    rm -rf /var/lib/forebay/* /dev/sdb /dev/nvme0n1
+    cp -a "$STAGE/first/state/." /var/lib/forebay/
+    cp -a "$STAGE/first/forebay.toml" /etc/forebay/
+    rm -rf "$STAGE/first"
+}
