@@ -4,15 +4,18 @@
 
 What of a page is executed:
 
-- Blocks ```console: a line behind the prompt `# ` is a command (a line that ends with a backslash goes on). The lines below it are
-  what it prints, both streams: `...` stands for any lines, `…` for any text in a line, and more spaces than one for one. Without
-  such lines anything may be printed. It must end with exit code 0, or with N if the line `exit N` is below it.
-- Blocks whose first line is a comment with an absolute path (`# /etc/fstab`, `<!-- /path -->`): the file of that name gets the
-  block as its content; with `# /path, at its end` it is added to.
-- Directions to the stage (`<!-- guide: COMMAND -->`), which a reader does not see: functions of stage.sh, for what happens by itself
-  on a real system (load, a device that fails) and for what must be true in the end. The first one of a page says how it begins.
+- Blocks ```console: a line behind the prompt `# ` is a command (a line that ends with a backslash goes on). The lines
+  below it are what it prints, both streams: `...` stands for any lines, `…` for any text in a line, more spaces than
+  one for one. Without such lines anything may be printed. It must end with exit code 0, or with N if the line `exit N`
+  (`exit N or M`) is below it.
+- Blocks whose first line is a comment with an absolute path (`# /etc/fstab`, `<!-- /path -->`): the file of that name
+  gets the block as its content; with `# /path, at its end` it is added to.
+- Directions to the stage (`<!-- guide: COMMAND -->`), which a reader does not see: functions of stage.sh, for what
+  happens by itself on a real system (load, a device that fails) and for what must be true in the end. The first one of
+  a page says how it begins.
 
-A page ends at the first line that is not as it says, and the others go on; the exit code is then 1. Standard library only."""
+A page ends at the first line that is not as it says, and the others go on; the exit code is then 1. Standard library
+only."""
 
 import dataclasses
 import pathlib
@@ -36,7 +39,7 @@ class Step:
     kind: str  # command, file, direction
     text: str
     expected: list[str] = dataclasses.field(default_factory=list)
-    code: int = 0
+    codes: tuple[int, ...] = (0,)
     path: str = ""
     append: bool = False
 
@@ -79,9 +82,9 @@ def commands(block: list[str], first_line: int) -> list[Step]:
         elif line.startswith("# "):
             steps.append(Step(first_line + offset, "command", line[2:]))
         elif not steps:
-            raise Wrong(f"line {first_line + offset}: a block of commands begins with the prompt `# `, not with {line!r}")
-        elif re.fullmatch(r"exit \d+", line):
-            steps[-1].code = int(line[5:])
+            raise Wrong(f"line {first_line + offset}: a block begins with the prompt `# `, not with {line!r}")
+        elif re.fullmatch(r"exit \d+( or \d+)*", line):
+            steps[-1].codes = tuple(int(code) for code in line[5:].split(" or "))
         else:
             steps[-1].expected.append(line)
         goes_on = (goes_on or line.startswith("# ")) and line.endswith("\\")
@@ -116,15 +119,22 @@ def run(step: Step) -> None:
     with pathlib.Path("/run/guide-output").open("w+") as output:
         try:
             code = subprocess.run(
-                ["bash", "-c", text], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd="/root", timeout=LIMIT_SECONDS
+                ["bash", "-c", text],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd="/root",
+                timeout=LIMIT_SECONDS,
             ).returncode
         except subprocess.TimeoutExpired:
             code = None
         output.seek(0)
         printed = output.read().replace("\r", "\n").splitlines()
     said = "\n".join(f"    | {line}" for line in printed)
-    if code != step.code:
-        how = f"is not done after {LIMIT_SECONDS} s" if code is None else f"ended with {code}, not {step.code}"
+    if code not in step.codes:
+        wanted_codes = " or ".join(str(wanted) for wanted in step.codes)
+        how = f"is not done after {LIMIT_SECONDS} s" if code is None else f"ended with {code}, not {wanted_codes}"
         raise Wrong(f"line {step.line}: {step.text}\n  {how}:\n{said}")
     if step.expected and not same(step.expected, printed):
         wanted = "\n".join(f"    | {line}" for line in step.expected)

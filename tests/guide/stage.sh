@@ -58,7 +58,7 @@ new_machine() {
     for name in sdb nvme0n1 nvme1n1; do device "$name"; done
     mkfs.ext4 -q /dev/sdb
     mount /dev/sdb /srv/db
-    head -c 20M /dev/urandom | split -b 2M - /srv/db/table-
+    head -c 3M /dev/urandom | split -b 1M - /srv/db/table-
     (cd /srv/db && sha256sum table-*) >"$STAGE/sums"
     sync -f /srv/db
 }

@@ -404,6 +404,9 @@ impl Service {
         let allowed = Allowed { consent: Consent::Create, force: request.force };
         self.check_new(self.opening(name, &config, allowed))?;
         let handle = self.handle(name)?;
+        let names: Vec<String> = volumes.iter().map(|(volume, _)| volume.clone()).collect();
+        let identities =
+            Self::ask(&handle, move |pool| names.iter().map(|name| pool.uuid_of(name)).collect::<Vec<_>>())?;
         let edit = |devices| Edit::SetDevices { pool: name.into(), devices };
         if let Some(file) = file.as_mut() {
             file.edit(&[edit(devices)], &check_rules).map_err(|error| stored(&error))?;
@@ -427,8 +430,8 @@ impl Service {
         }
         let allowed = Allowed { consent: Consent::NewCache, force: request.force };
         self.open_pool(name, &config, allowed)?;
-        for (name, volume) in &volumes {
-            self.attach_configured(name, volume)?;
+        for ((name, volume), identity) in volumes.iter().zip(identities) {
+            self.attach_as(name, volume, identity)?;
         }
         drop(file);
         self.hub.clear(&AlarmKey::pool(EventKind::CacheFailed, name));

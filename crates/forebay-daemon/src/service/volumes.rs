@@ -173,6 +173,18 @@ impl Service {
 
     /// Opens the backing store and has the pool attach it.
     pub(super) fn attach_configured(&self, name: &str, config: &VolumeConfig) -> Result<(), AdminError> {
+        self.attach_as(name, config, None)
+    }
+
+    /// The same. A volume that the cache does not know gets this identity, or a new one. It has had
+    /// it in another cache: its block device (`ublk:`), by whose mark it is found, may be in use
+    /// still.
+    pub(super) fn attach_as(
+        &self,
+        name: &str,
+        config: &VolumeConfig,
+        identity: Option<[u8; 16]>,
+    ) -> Result<(), AdminError> {
         let handle = self.handle(&config.pool)?;
         self.guards.prepare(&self.running().config, &config.exports);
         let tunables = config.tunables();
@@ -183,7 +195,7 @@ impl Service {
         self.check_not_of_absent(name, config, &backing)?;
         let wanted = name.to_owned();
         let uuid = Self::ask(&handle, move |pool| pool.uuid_of(&wanted))?;
-        let uuid = uuid.map_or_else(random_uuid, Ok)?;
+        let uuid = uuid.or(identity).map_or_else(random_uuid, Ok)?;
         let state_dir = self.running().config.daemon.state_dir.clone();
         let looked = within(OPEN_TIMEOUT, "look", move |may_wait| {
             let prepared = Prepared::look(may_wait, &backing.device, &state_dir, uuid);

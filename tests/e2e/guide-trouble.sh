@@ -1,0 +1,4 @@
+#!/usr/bin/env bash
+# The guide: power, flash and disk fail (guide-lib.sh).
+PAGES=${PAGES:-"power-failed flash-died disk-died"}
+. "$(dirname "$0")/guide-lib.sh"
