@@ -298,6 +298,12 @@ impl Permit<'_> {
         self.force || self.consent == Consent::NewCache
     }
 
+    /// Whether a blank device may be taken: an operator names it just now. One that the
+    /// configuration names may be another one today, and its cache be elsewhere.
+    pub(crate) fn may_take_blank(&self) -> bool {
+        self.consent == Consent::Create
+    }
+
     /// Why a device that begins with zeroes is not taken.
     pub(crate) fn not_empty(&self, path: &Path) -> RunError {
         RunError::failed(

@@ -44,17 +44,16 @@ impl Making<'_> {
         self.permit.map_or(Ok(()), |permit| permit.make(specs))
     }
 
-    /// Whether a device that is there may be taken, although it is no cache: it is blank, or the
-    /// operator says so.
+    /// Whether a device that is there may be taken, although it is no cache: it is blank and the
+    /// operator names it, or says that nothing on it is needed.
     ///
     /// # Errors
     /// Nobody has said so, or it cannot be read.
     pub(super) fn check_empty(&self, device: &Device) -> Result<(), RunError> {
         let Some(permit) = self.permit else { return Ok(()) };
-        match permit.may_take_any() || is_blank(device).map_err(device_error)? {
-            true => Ok(()),
-            false => Err(permit.not_empty(device.path())),
-        }
+        let may_take =
+            permit.may_take_any() || permit.may_take_blank() && is_blank(device).map_err(device_error)?;
+        if may_take { Ok(()) } else { Err(permit.not_empty(device.path())) }
     }
 
     /// Whether a cache may be opened; how far it must have come.
