@@ -213,6 +213,8 @@ def figures(page: Page) -> None:
         page.get_by_role("img", name=re.compile(r"Latency by path: read hit [0-9]+ µs|Latency by path: read hit .* ms"))
     ).to_be_visible()
     expect(page.locator("#charts")).to_contain_text("limited by: ")
+    expect(page.locator(".card").first).to_contain_text("endurance budget: ")
+    expect(page.locator(".card").first).to_contain_text("lasts: ")
     say("keys: filter, order and choice")
     page.get_by_label("filter").fill("v3")
     expect(page.locator("#volume-table tbody tr")).to_have_count(10)

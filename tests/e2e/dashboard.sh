@@ -24,6 +24,7 @@ admin_tcp = { listen = "127.0.0.1:$TCP", token_file = "$T/token", read_token_fil
 
 [pool.fast]
 devices = [{ path = "$T/flash.img", size = "96MiB" }]
+endurance_budget = "1TB"
 END
     # A flush that takes long enough to be cancelled.
     volume db 256M 'max_destage_bandwidth = "128KiB"' 'idle_delay = "off"' ${PICTURES:+'emulate = "hdd-7200"'}

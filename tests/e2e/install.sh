@@ -36,6 +36,8 @@ systemd-sysusers --root="$D" || fail "the user cannot be made"
 grep -q '^forebay:' "$D/etc/passwd" || fail "there is no user"
 systemd-tmpfiles --root="$D" --create forebay.conf || fail "the folders cannot be made"
 [ "$(stat -c %a "$D/etc/forebay") $(stat -c %a "$D/etc/forebay/keys")" = "750 700" ] || fail "the folders have other modes"
+sed -n '/^# .*ublk.conf$/,/^```$/p' "$ROOT/docs/operate/boot.md" | sed '1d;$d' | diff - "$D/usr/share/forebay/ublk.conf" ||
+    fail "docs/operate/boot.md has another drop-in than the package"
 grep -q '^ExecStart=/usr/bin/forebay serve' "$D/usr/lib/systemd/system/forebay.service" || fail "the unit starts something else"
 
 say "removed: nothing is left of it, but a configuration, which another installation leaves as it is"

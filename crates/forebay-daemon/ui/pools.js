@@ -22,6 +22,28 @@ function words(pool, rates) {
   return flash + lost + (absent.length > 0 ? `; not attached: ${absent.join("; ")}` : "");
 }
 
+/** What a device reports of its wear, and how long it lasts: a line for each, as `forebay pool show` has them. */
+function wearOf({ path, flash }) {
+  const disks = (flash?.wear ?? []).map((disk) => {
+    const said = [
+      typeof disk.used_pct === "number" ? `${disk.used_pct} % of its rated life used` : null,
+      typeof disk.spare_pct === "number" ? `${disk.spare_pct} % spare` : null,
+      disk.media_errors > 0 ? `${disk.media_errors} media errors` : null,
+      disk.failing ? "it calls itself failing" : null,
+      ...disk.warnings,
+    ];
+    return `${disk.disk}: ${said.filter((words) => words).join(", ")}`;
+  });
+  return flash?.life ? [...disks, `${path} lasts: ${flash.life}`] : disks;
+}
+
+/** How the endurance budget stands, and what it costs. */
+function budgetOf({ endurance }) {
+  if (!endurance) return [];
+  const cost = endurance.read_blocks > 0 ? `, ${percent(endurance.missed_blocks / endurance.read_blocks)} of the hits at most` : "";
+  return [`endurance budget: ${bytes(endurance.budget_bytes)} a day; ${endurance.restraint}${cost}`];
+}
+
 export class Pools {
   constructor(root) {
     this.empty = element("p", { class: "nothing" }, "there are no pools yet: forebay pool create NAME --device DEVICE");
@@ -40,11 +62,11 @@ export class Pools {
   make(pool) {
     const parts = {
       link: element("a", { href: `#pool=${encodeURIComponent(pool.name)}` }, pool.name),
-      state: element("span", { class: "state" }), devices: element("p", { class: "devices" }), words: element("p"),
+      state: element("span", { class: "state" }), devices: element("p", { class: "devices" }), wear: element("p", { class: "devices" }), words: element("p"),
       cached: element("span", { class: "cached" }), dirty: element("span", { class: "dirty" }), level: element("p"),
     };
     const bar = element("div", { class: "bar", "aria-hidden": "true" }, parts.dirty, parts.cached);
-    const card = element("article", { class: "card" }, element("h3", {}, parts.link, parts.state), parts.level, bar, parts.words, parts.devices);
+    const card = element("article", { class: "card" }, element("h3", {}, parts.link, parts.state), parts.level, bar, parts.words, parts.devices, parts.wear);
     card.parts = parts;
     return card;
   }
@@ -62,5 +84,6 @@ export class Pools {
     parts.cached.style.width = `${(clean / pool.capacity_bytes) * 100 || 0}%`;
     setText(parts.words, words(pool, this.overview.pool_rates[pool.name]));
     setText(parts.devices, pool.devices.map((device) => `${device.path} (${bytes(device.size_bytes)}${device.state ? `, ${device.state}` : ""})`).join("  "));
+    setText(parts.wear, [...pool.devices.flatMap(wearOf), ...budgetOf(pool)].join("; "));
   }
 }
