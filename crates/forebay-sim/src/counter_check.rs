@@ -190,7 +190,7 @@ impl Books {
 
     /// Compares the books with the counters of the engine. `open`: the requests that are under way;
     /// `volumes`: how many there are, if all of them were attached at the opening; `held`: the
-    /// owner has not started all that it was asked for.
+    /// owner has not started all that it was asked for, or a device that has ended refuses it.
     ///
     /// # Errors
     /// They differ.

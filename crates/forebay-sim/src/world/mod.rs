@@ -299,7 +299,8 @@ impl World {
     pub(crate) fn check_counters(&self) -> Result<(), String> {
         let open: Vec<_> = self.requests.values().map(Pending::asked).collect();
         let volumes = (!self.late.contains(&true)).then_some(self.plan.volumes.len());
-        let held = self.flights.values().any(|flight| matches!(flight.kind, FlightKind::Held(_)));
+        let is_held = |kind: &FlightKind| matches!(kind, FlightKind::Held(_) | FlightKind::Refused);
+        let held = self.flights.values().any(|flight| is_held(&flight.kind));
         self.books.check(&self.engine, &open, volumes, held)
     }
 
