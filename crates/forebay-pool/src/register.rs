@@ -308,7 +308,7 @@ impl Permit<'_> {
     pub(crate) fn not_empty(&self, path: &Path) -> RunError {
         RunError::failed(
             format!(
-                "{} is there, but is no cache: its beginning is zero, what follows is not known, or is not",
+                "{} is there, but is no cache: it begins with zeroes, and something else may follow",
                 path.display()
             ),
             format!("if nothing on it is needed: {}", self.again("--force")),
