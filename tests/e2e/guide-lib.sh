@@ -15,7 +15,7 @@ if [ ! -e /dev/ublk-control ]; then
     exit "$code"
 fi
 
-need dmsetup fio mkfs.ext4 setpriv
+need dmsetup fio mkfs.ext4 setpriv mariadbd
 new_root
 # The devices of this machine: those of the pages and of ublk are made while the pages run.
 mount --rbind /dev "$R/dev"

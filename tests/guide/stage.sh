@@ -11,6 +11,7 @@
 #   dies NAME        the device answers with errors from now on
 #   power_cut        everything that runs ends at once, and the machine starts again
 #   other_host, first_host   this is another machine now, which knows nothing of pool and volume; it is the first one again
+#   are_settings_of_postgres FILE   PostgreSQL knows each, if it is installed here (scripts/setup does not: it would start a server)
 #   data_is_there [FOLDER]   the data of new_machine is there (default: /srv/db)
 #
 # The devices are mapped by device mapper onto files, so that they can fail. $STAGE is a folder that outlives the directions.
@@ -137,4 +138,14 @@ first_host() {
     cp -a "$STAGE/first/state/." /var/lib/forebay/
     cp -a "$STAGE/first/forebay.toml" /etc/forebay/
     rm -rf "$STAGE/first"
+}
+
+are_settings_of_postgres() {
+    local server name
+    server=$(compgen -G '/usr/lib/postgresql/*/bin/postgres' | tail -n 1)
+    [ -n "$server" ] || return 0
+    su postgres -s /bin/sh -c "$server --describe-config" | cut -f1 >"$STAGE/settings"
+    for name in $(sed -n 's/ =.*//p' "$1"); do
+        grep -qx "$name" "$STAGE/settings" || { echo "PostgreSQL does not know $name" && return 1; }
+    done
 }
