@@ -123,6 +123,7 @@ pub fn run(
         free: (0..plan.depth.max(1)).rev().collect(),
         answers: BinaryHeap::new(),
         paths: Vec::new(),
+        processor_free_at: 0,
         answered: 0,
         failed: 0,
         waited: 0,
@@ -147,6 +148,8 @@ struct Run<'a> {
     /// Answers on their way to the client: when they arrive, and their places.
     answers: BinaryHeap<Reverse<(u64, usize)>>,
     paths: Vec<Option<PathFigures>>,
+    /// When the processor has done its work for all answers so far.
+    processor_free_at: u64,
     answered: u64,
     failed: u64,
     waited: u64,
@@ -229,7 +232,8 @@ impl Run<'_> {
         let mut replies = std::mem::take(&mut self.machine.replies);
         for reply in replies.drain(..) {
             let place = reply.id as usize;
-            let arrives = self.machine.now + self.plan.path_ns;
+            self.processor_free_at = self.processor_free_at.max(self.machine.now) + self.plan.processor_ns;
+            let arrives = self.processor_free_at + self.plan.path_ns;
             let took = arrives - self.began_at[place];
             let path = index(reply.path);
             if self.paths.len() <= path {
@@ -262,7 +266,7 @@ impl Run<'_> {
         Figures {
             stats: self.machine.engine.stats(),
             paths: self.paths.into_iter().flatten().collect(),
-            took_ns: self.machine.now + self.plan.path_ns - self.began,
+            took_ns: self.machine.now.max(self.processor_free_at) + self.plan.path_ns - self.began,
             requests: self.answered,
             failed: self.failed,
             waited_ns_max: self.waited_ns_max,

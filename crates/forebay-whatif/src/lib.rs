@@ -7,8 +7,8 @@
 //!
 //! Invariants
 //! - Nothing reads a clock or draws a number: the same plan and trace give the same figures.
-//! - Time that a processor needs is not modelled, but for a constant of each request
-//!   ([`Plan::path_ns`]).
+//! - Of a processor only so much is modelled: each answer needs the same time of it, one after the
+//!   other ([`Plan::processor_ns`]), and has a time of its own beside ([`Plan::path_ns`]).
 #![forbid(unsafe_code)]
 
 mod client;

@@ -38,8 +38,11 @@ pub struct Plan {
     pub flash: FlashTimes,
     /// The backing store.
     pub disk: DiskKind,
-    /// Time that each request takes beside what the devices take, in nanoseconds.
+    /// Time that each request takes beside what the devices take, however many there are, in
+    /// nanoseconds.
     pub path_ns: u64,
+    /// Time that each request needs of the one processor that serves all of them, in nanoseconds.
+    pub processor_ns: u64,
     /// When requests come.
     pub pace: Pace,
     /// Requests in flight at most.

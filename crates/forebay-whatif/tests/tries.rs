@@ -21,6 +21,7 @@ fn plan() -> Plan {
         flash: FlashTimes::default(),
         disk: DiskKind::Hdd7200,
         path_ns: 50_000,
+        processor_ns: 0,
         pace: Pace::AsFast,
         depth: 1,
     }
@@ -123,4 +124,17 @@ fn what_makes_no_sense_is_refused() {
     let quick = Plan { disk: DiskKind::Constant(1), ..plan() };
     assert!(run(&quick, &many, &|_| false).unwrap().is_none(), "it was told to stop");
     assert_eq!(run(&plan(), &MadeTrace::default(), &|_| true).unwrap().unwrap().requests, 0);
+}
+
+#[test]
+fn the_processor_serves_one_request_after_the_other() {
+    let hits = [reads(64, 0), vec![reads(64, 0); 100].concat()].concat();
+    let busy = Plan { processor_ns: 200_000, depth: 16, ..plan() };
+    let figures = tried(&busy, &hits);
+    // Flash would answer sixteen of them in 134 us each; the processor needs 200 us for each.
+    let mean_ns = path(&figures, RequestOutcome::ReadHit).mean_ns();
+    assert!((15 * 200_000..=16 * 200_000).contains(&mean_ns), "{mean_ns}");
+    let alone = tried(&Plan { depth: 1, ..busy }, &hits);
+    let p50 = path(&alone, RequestOutcome::ReadHit).latency_ns.value_at_quantile(0.5);
+    assert!((334_000..335_000).contains(&p50), "flash, processor and path: {p50}");
 }

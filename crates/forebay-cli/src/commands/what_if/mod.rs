@@ -61,9 +61,12 @@ pub(crate) struct Options {
     /// Bytes that the cache device moves in a second
     #[arg(long, value_name = "SIZE", default_value = "1GB", value_parser = positive)]
     flash_bandwidth: ByteSize,
-    /// Time that each request takes beside what devices take
-    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = parse_duration)]
+    /// Time that each request takes beside what devices and processor take
+    #[arg(long, value_name = "TIME", default_value = "35us", value_parser = parse_duration)]
     path: Duration,
+    /// Time that each request needs of the processor, one after the other
+    #[arg(long, value_name = "TIME", default_value = "24us", value_parser = parse_duration)]
+    processor: Duration,
     #[command(flatten)]
     pace: PaceOptions,
     /// Print everything as JSON
@@ -140,6 +143,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         flash,
         disk: options.disk,
         path_ns: nanos(options.path),
+        processor_ns: nanos(options.processor),
         pace,
         depth: options.pace.depth as usize,
     };

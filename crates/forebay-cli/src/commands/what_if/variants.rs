@@ -59,6 +59,7 @@ pub(super) struct Common {
     pub(super) flash: FlashTimes,
     pub(super) disk: DiskKind,
     pub(super) path_ns: u64,
+    pub(super) processor_ns: u64,
     pub(super) pace: Pace,
     pub(super) depth: usize,
 }
@@ -189,6 +190,7 @@ fn variant(
         flash: common.flash,
         disk: common.disk,
         path_ns: common.path_ns,
+        processor_ns: common.processor_ns,
         pace: common.pace,
         depth: common.depth,
     };
@@ -205,6 +207,7 @@ mod tests {
             flash: FlashTimes::default(),
             disk: DiskKind::Hdd7200,
             path_ns: 0,
+            processor_ns: 0,
             pace: Pace::AsFast,
             depth: 1,
         }
