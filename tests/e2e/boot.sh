@@ -4,6 +4,7 @@
 # that comes late is mounted, one that never comes holds nothing up. At the end everything is unmounted before the daemon stops.
 #
 # GUEST_SECONDS: one start of the guest takes so long at most (200), for a machine that is busy otherwise.
+# Runs in a guest.
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
 need qemu-system-x86_64 mkfs.ext4 systemd-sysusers nbd-client strip

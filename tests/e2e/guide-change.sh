@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
-# The guide: a cache is changed, moved and taken away while it is used (guide-lib.sh).
-PAGES=${PAGES:-"upgrade maintenance replace-flash take-away move-host"}
+# The guide: a cache is changed while it is used (guide-lib.sh).
+# Runs in a guest.
+PAGES=${PAGES:-"upgrade maintenance replace-flash"}
 . "$(dirname "$0")/guide-lib.sh"

@@ -4,6 +4,7 @@
 # device waits or sees an error, as with a disk. Nothing that was acknowledged is lost, and nothing reads wrong.
 #
 # Runs in the guest (tests/guest): devices are made to hang and to fail with device mapper.
+# Runs in a guest.
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
 

@@ -4,6 +4,7 @@
 #
 # Where the kernel has no ublk the test runs in a guest (tests/guest). With KERNEL=uml that is user-mode Linux, if one was built
 # (bench/kernel-peers/setup): it has a newer kernel, so there the device grows under its file system.
+# Runs in a guest.
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A Linux guest with a file system on a volume over vhost-user. The daemon is killed and stopped under its load, and the volume
 # grows: fio meets no error and finds what it wrote, and the backing store has it in the end.
+# Runs in a guest.
 . "$(dirname "$0")/lib.sh"
 if [ -n "${IN_GUEST:-}" ]; then
     MOUNT=/run/mnt OUT=/run/out

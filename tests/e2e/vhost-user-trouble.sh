@@ -4,6 +4,7 @@
 # or sees an error, as with a disk. What was fsynced is there, and nothing reads wrong.
 #
 # The store is a file of another daemon: it hangs while that one is stopped, and fails while that one's own store has no bytes.
+# Runs in a guest.
 . "$(dirname "$0")/lib.sh"
 
 if [ -n "${IN_GUEST:-}" ]; then
