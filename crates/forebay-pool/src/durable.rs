@@ -33,7 +33,7 @@ pub(crate) fn replace(
 ///
 /// # Errors
 /// As [`replace`].
-pub(crate) fn replace_json(
+pub fn replace_json(
     may_wait: &MayWait,
     state_dir: &Path,
     path: &Path,

@@ -100,7 +100,7 @@ impl Service {
             places: forebay_pool::time_limit::Places::default(),
             attaching: Mutex::default(),
             locked: Mutex::default(),
-            wear: Mutex::default(),
+            wear: Mutex::new(crate::wear::Wear::begin(&start.config.daemon.state_dir)),
             opens_late: AtomicBool::new(false),
             patience_until: Instant::now() + start.patience,
             started_unix_s: now.map_or(0, |since| since.as_secs()),

@@ -10,11 +10,11 @@ use forebay_admin::{EnduranceInfo, FlashInfo};
 use forebay_config::PoolTunables;
 use forebay_config::endurance::rated_bytes;
 use forebay_core::WrittenBytes;
-use forebay_pool::PoolSnapshot;
+use forebay_pool::{MayWait, PoolSnapshot};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Weak;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often the thread looks whether there is something to do.
 const LOOK: Duration = Duration::from_millis(500);
@@ -31,12 +31,11 @@ impl Service {
             if lock(&service.work).stopping {
                 return;
             }
-            let now = Instant::now();
-            if lock(&service.wear).notes_are_due(now) {
-                let written = service.devices_of_all().into_values().flatten().collect();
-                lock(&service.wear).note(now, written);
+            if lock(&service.wear).history.is_due(SystemTime::now()) {
+                service.note_written();
             }
-            let asked = lock(&service.wear).is_due(now).then(|| service.devices_of_all());
+            let due = lock(&service.wear).is_due(Instant::now());
+            let asked = due.then(|| service.devices_of_all());
             drop(service);
             if let Some(devices) = asked {
                 let found = ask_all(&smartctl, devices);
@@ -46,6 +45,16 @@ impl Service {
             }
             std::thread::sleep(LOOK);
         }
+    }
+
+    /// Notes what was written to the devices of open pools. A state directory that takes no writes
+    /// has an alarm of its own.
+    pub(super) fn note_written(&self) {
+        let written = self.devices_of_all().into_values().flatten().collect();
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        let mut wear = lock(&self.wear);
+        wear.history.note(SystemTime::now(), &written);
+        let _ = wear.history.save(&MayWait::here(), &state_dir);
     }
 
     /// The devices of open pools, and what was written to each.
@@ -106,11 +115,11 @@ impl Service {
         let mut wear = lock(&self.wear);
         wear.want();
         let Found { wear: disks, unknown } = wear.of(path).cloned().unwrap_or_default();
-        let (now, total) = (Instant::now(), written.total());
+        let (now, total) = (SystemTime::now(), written.total());
         let mut bytes_a_day = BTreeMap::new();
         let mut longest = Rate { bytes: total, over: since, called: "time since the start" };
         for (seconds, called, name) in SPANS {
-            let seen = wear.written_in(path, Duration::from_secs(seconds), (now, total));
+            let seen = wear.history.written_in(path, Duration::from_secs(seconds), (now, total));
             if let Some((bytes, over)) = seen {
                 longest = Rate { bytes, over, called };
                 bytes_a_day.insert(name.to_owned(), longest.a_day());

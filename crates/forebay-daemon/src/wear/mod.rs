@@ -2,20 +2,23 @@
 //!
 //! A thread beside the pools asks every disk below a cache device once an hour, and when somebody
 //! looks and the last answer is older than ten minutes. What cannot be asked is said, and is never
-//! a reason to stop. What the engines have written is noted at the same time, so that rates of an
-//! hour, a day and a week are known. Nothing is kept over a restart.
+//! a reason to stop. The same thread notes what the engines have written, so that rates of an hour,
+//! a day and a week are known.
 //!
 //! - `disks`: which disks there are.
 //! - `smartctl`: what they report.
+//! - `history`: what was written.
 //! - `remaining`: from rates to years.
 
 mod disks;
+mod history;
 pub(crate) mod remaining;
 pub(crate) mod smartctl;
 
 use forebay_admin::WearInfo;
+use history::History;
 use smartctl::Smartctl;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -23,11 +26,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const EVERY: Duration = Duration::from_secs(3600);
 /// And with.
 const AGAIN: Duration = Duration::from_secs(600);
-/// Time between two notes of what was written.
-const NOTE_EVERY: Duration = Duration::from_secs(600);
-/// So many notes are kept: somewhat more than a week.
-const NOTES_MAX: usize = 7 * 24 * 6 + 2;
-
 /// What was found out of a cache device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
@@ -43,11 +41,16 @@ pub(crate) struct Wear {
     found: BTreeMap<PathBuf, Found>,
     asked_at: Option<Instant>,
     wanted: bool,
-    /// Bytes written since the pool was opened, by time.
-    notes: VecDeque<(Instant, BTreeMap<PathBuf, u64>)>,
+    /// What was written.
+    pub(crate) history: History,
 }
 
 impl Wear {
+    /// As it was known when the daemon of before ended.
+    pub(crate) fn begin(state_dir: &Path) -> Self {
+        Self { history: History::load(state_dir, SystemTime::now()), ..Self::default() }
+    }
+
     /// Somebody looks: the disks are asked again, if the last time is long enough ago.
     pub(crate) fn want(&mut self) {
         self.wanted = true;
@@ -59,20 +62,6 @@ impl Wear {
         self.asked_at.is_none_or(|at| now.duration_since(at) >= least)
     }
 
-    /// What was written is to be noted now.
-    pub(crate) fn notes_are_due(&self, now: Instant) -> bool {
-        self.notes.back().is_none_or(|(at, _)| now.duration_since(*at) >= NOTE_EVERY)
-    }
-
-    /// Notes what was written.
-    pub(crate) fn note(&mut self, now: Instant, written: BTreeMap<PathBuf, u64>) {
-        self.notes.push_back((now, written));
-        self.notes.truncate(NOTES_MAX);
-        while self.notes.len() > NOTES_MAX - 1 {
-            self.notes.pop_front();
-        }
-    }
-
     /// Takes answers over.
     pub(crate) fn answered(&mut self, now: Instant, found: BTreeMap<PathBuf, Found>) {
         (self.found, self.asked_at, self.wanted) = (found, Some(now), false);
@@ -81,21 +70,6 @@ impl Wear {
     /// What is known of a device.
     pub(crate) fn of(&self, device: &Path) -> Option<&Found> {
         self.found.get(device)
-    }
-
-    /// Bytes that were written to a device in the last time of this length, and the time that this
-    /// covers: at least nine tenths of it. `now_bytes`: written until now. A pool that was opened
-    /// again counts from zero.
-    pub(crate) fn written_in(
-        &self,
-        device: &Path,
-        length: Duration,
-        (now, now_bytes): (Instant, u64),
-    ) -> Option<(u64, Duration)> {
-        let back = |at: &Instant| now.duration_since(*at);
-        let notes = self.notes.iter().filter_map(|(at, written)| Some((back(at), *written.get(device)?)));
-        let (ago, then) = notes.filter(|(ago, _)| *ago <= length + NOTE_EVERY).max_by_key(|(ago, _)| *ago)?;
-        (ago * 10 >= length * 9 && then <= now_bytes).then(|| (now_bytes - then, ago))
     }
 }
 
@@ -119,29 +93,6 @@ pub(crate) fn ask(smartctl: &Smartctl, device: &Path) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rates_need_as_much_time_as_they_speak_of() {
-        let (mut wear, start) = (Wear::default(), Instant::now());
-        let device = Path::new("/dev/nvme0n1");
-        let at = |minutes: u64| start + Duration::from_secs(60 * minutes);
-        for tens in 0..=18 {
-            assert!(wear.notes_are_due(at(10 * tens)));
-            wear.note(at(10 * tens), BTreeMap::from([(device.to_owned(), 1000 * tens)]));
-            assert!(!wear.notes_are_due(at(10 * tens + 9)));
-        }
-        let within =
-            |hours: u64| wear.written_in(device, Duration::from_secs(3600 * hours), (at(180), 18_000));
-        assert_eq!(within(1), Some((7000, Duration::from_secs(4200))));
-        assert_eq!(within(3), Some((18_000, Duration::from_secs(10_800))));
-        assert_eq!(within(24), None, "it is not known for so long");
-        let again = wear.written_in(device, Duration::from_secs(3600), (at(180), 10));
-        assert_eq!(again, None, "the pool was opened again");
-        for minute in 0..20_000 {
-            wear.note(at(180 + minute), BTreeMap::new());
-        }
-        assert!(wear.notes.len() <= NOTES_MAX);
-    }
 
     #[test]
     fn disks_are_asked_seldom_unless_somebody_looks() {
