@@ -40,9 +40,10 @@ lint:
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	target/venv/bin/ruff check --no-cache bench
 	target/venv/bin/ruff format --no-cache --check bench
-	target/venv/bin/ruff check --no-cache --config bench/ruff.toml tests/power-cuts tests/power-cuts/run scripts/check-docs scripts/mutants scripts/structure scripts/wrap-comments tests/golden-caches/golden.py tests/guide
-	target/venv/bin/ruff format --no-cache --config bench/ruff.toml --check tests/power-cuts tests/power-cuts/run scripts/check-docs scripts/mutants scripts/structure scripts/wrap-comments tests/golden-caches/golden.py tests/guide
+	target/venv/bin/ruff check --no-cache --config bench/ruff.toml tests/power-cuts tests/power-cuts/run scripts/check-docs scripts/licenses scripts/mutants scripts/structure scripts/wrap-comments tests/golden-caches/golden.py tests/guide
+	target/venv/bin/ruff format --no-cache --config bench/ruff.toml --check tests/power-cuts tests/power-cuts/run scripts/check-docs scripts/licenses scripts/mutants scripts/structure scripts/wrap-comments tests/golden-caches/golden.py tests/guide
 	scripts/check-docs
+	scripts/licenses --check
 	scripts/wrap-comments --check
 	scripts/structure --check
 	lab/check style

@@ -37,6 +37,20 @@ installed -e 's,doc/forebay/LICENSE,licenses/forebay/LICENSE,' | diff - <(rpm -q
 rpm -qp --nosignature -c "$RPM" >"$T/rpm-config"
 grep -qx /etc/forebay/forebay.toml "$T/rpm-config" || fail "RPM would replace a configuration"
 
+say "a full disk: what was installed stays whole, and the same command goes on once there is room"
+mkdir "$T/small"
+mount -t tmpfs -o size=1M tmpfs "$T/small"
+on_exit "umount -l '$T/small'"
+install -D -m 755 "$(type -P true)" "$T/small/usr/bin/forebay"
+install_small() { refused "$1" "$2" env FOREBAY="$FOREBAY" DESTDIR="$T/small" PREFIX=/usr "$ROOT/scripts/install"; }
+install_small 1 'bin/forebay cannot be written
+make room'
+"$T/small/usr/bin/forebay" || fail "the program that was there is gone"
+[ "$(find "$T/small" -type f | wc -l)" = 1 ] || fail "half of a file is left: $(find "$T/small" -type f)"
+mount -o remount,size=1G "$T/small"
+FOREBAY=$FOREBAY DESTDIR=$T/small PREFIX=/usr "$ROOT/scripts/install" >/dev/null
+assert_same "$FOREBAY" "$T/small/usr/bin/forebay" "the program"
+
 say "lintian and rpmlint have nothing to say"
 lintian --allow-root --fail-on error,warning --tag-display-limit 0 "$DEB" || fail "lintian"
 rpmlint -c "$ROOT/packaging/rpmlint.toml" "$RPM" >"$T/rpmlint.out" 2>&1 || { cat "$T/rpmlint.out"; fail "rpmlint"; }
@@ -106,8 +120,19 @@ grep -q 'has taken over from' "$T/dpkg.out" || { cat "$T/dpkg.out"; fail "dpkg d
 [ "$(main_pid)" != "$before" ] || fail "the old process is the daemon"
 [ "/proc/$(main_pid)/exe" -ef "$R/usr/bin/forebay" ] || fail "the daemon is not the program of the package"
 
-say "upgraded under fio on a file: the old program goes on, and what to do is said"
+say "upgraded on a full disk: the old package and its daemon go on"
+before=$(main_pid)
+mount -t tmpfs -o size=4k tmpfs "$R/usr/share/forebay"
+on_exit "umount -l '$R/usr/share/forebay'"
 package "$T/newer" 0.1.3 deb
+if install_deb "$T"/newer/forebay_0.1.3-*.deb; then fail "there was room for it"; fi
+grep -q 'No space left' "$T/dpkg.out" || { cat "$T/dpkg.out"; fail "dpkg failed for another reason"; }
+umount "$R/usr/share/forebay"
+[ "$(main_pid)" = "$before" ] && [ "/proc/$before/exe" -ef "$R/usr/bin/forebay" ] || fail "the program was replaced"
+[ "$(in_root dpkg-query -W -f '${Status} ${Version}' forebay)" = "install ok installed 0.1.2-0forebay1" ] || fail "the old package is not whole"
+operate volume list
+
+say "upgraded under fio on a file: the old program goes on, and what to do is said"
 operate volume attach file --pool fast --backing file:/srv/forebay/file.img --export fuse:/srv/forebay/file/disk
 before=$(main_pid)
 FIO=("${AS_SERVICE[@]}" fio)
