@@ -52,9 +52,13 @@ impl Service {
     pub(super) fn note_written(&self) {
         let written = self.devices_of_all().into_values().flatten().collect();
         let state_dir = self.running().config.daemon.state_dir.clone();
-        let mut wear = lock(&self.wear);
-        wear.history.note(SystemTime::now(), &written);
-        let _ = wear.history.save(&MayWait::here(), &state_dir);
+        // Whoever looks does not wait for the file.
+        let history = {
+            let mut wear = lock(&self.wear);
+            wear.history.note(SystemTime::now(), &written);
+            wear.history.clone()
+        };
+        let _ = history.save(&MayWait::here(), &state_dir);
     }
 
     /// The devices of open pools, and what was written to each.

@@ -45,7 +45,7 @@ struct Counted {
 }
 
 /// Notes of a week.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     notes: VecDeque<Note>,
     counted: BTreeMap<PathBuf, Counted>,
