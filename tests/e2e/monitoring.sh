@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What is there for Prometheus: both texts of /metrics, the rules and their tests, and a real Prometheus that scrapes a daemon over
-# TCP with the token for looking. Every expression of the Grafana dashboard has series there, and alerts come.
+# What is there for Prometheus: both texts of /metrics, the rules and their tests, the token for looking, and a real Prometheus that
+# scrapes the port without a token. Every expression of the Grafana dashboard has series there, and alerts come.
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
 . "$E2E/tls-lib.sh"
@@ -11,6 +11,7 @@ MONITORING=$ROOT/packaging/monitoring
 truncate -s 64M "$T/db.img" "$T/old.img"
 for token in token read-token; do (umask 077; head -c 32 /dev/urandom | base64 >"$T/$token"); done
 TCP=$(free_port)
+OPEN=127.0.0.1:$(free_port)
 PROMETHEUS=http://127.0.0.1:$(free_port)
 config <<END
 admin_tcp = { listen = "127.0.0.1:$TCP", token_file = "$T/token", read_token_file = "$T/read-token" }
@@ -47,6 +48,16 @@ for series in 'forebay_build_info{version="[0-9.]*"} 1' 'forebay_pool_state{pool
     grep -q "^$series" "$T/metrics" || fail "there is no $series"
 done
 
+say "over TCP with the token for looking, and on a port of its own without one"
+[ "$(curl -s -o /dev/null -w '%{http_code}' "http://127.0.0.1:$TCP/metrics")" = 401 ] || fail "no token is asked for"
+has_metrics() { curl -fsS -o "$T/metrics" "$@" && grep -q ^forebay_build_info "$T/metrics"; }
+has_metrics -H "Authorization: Bearer $(cat "$T/read-token")" "http://127.0.0.1:$TCP/metrics" || fail "the token for looking"
+refused 2 "other hosts reach 0.0.0.0.*admin_tcp" "$FOREBAY" set --daemon metrics_listen=0.0.0.0:1 --admin "$ADMIN"
+refused 2 "used by the admin API already" "$FOREBAY" set --daemon "metrics_listen=127.0.0.1:$TCP" --admin "$ADMIN"
+ask set --daemon "metrics_listen=$OPEN"
+grep -qx "metrics: http://$OPEN/metrics" "$T/ask.out" || fail "it does not say where: $(cat "$T/ask.out")"
+has_metrics "http://$OPEN/metrics" || fail "no metrics without a token"
+
 say "rules and their tests"
 promtool check rules "$MONITORING/forebay.rules.yml" >"$T/lint" 2>&1 || { cat "$T/lint"; fail "the rules"; }
 promtool test rules "$MONITORING/forebay.rules.test.yml" >"$T/lint" 2>&1 || { cat "$T/lint"; fail "the tests of the rules"; }
@@ -57,8 +68,7 @@ global: { scrape_interval: 1s, evaluation_interval: 1s }
 rule_files: ["$MONITORING/forebay.rules.yml"]
 scrape_configs:
   - job_name: forebay
-    authorization: { credentials_file: "$T/read-token" }
-    static_configs: [{ targets: ["127.0.0.1:$TCP"] }]
+    static_configs: [{ targets: ["$OPEN"] }]
 END
 prometheus --config.file="$T/prometheus.yml" --storage.tsdb.path="$T/tsdb" --web.listen-address="${PROMETHEUS#http://}" \
     --log.level=warn >"$T/prometheus.log" 2>&1 &

@@ -22,6 +22,9 @@ pub struct DaemonInfo {
     pub pools: Vec<String>,
     /// Names of the volumes.
     pub volumes: Vec<String>,
+    /// Where `/metrics` is served without a token: address and port.
+    #[serde(default)]
+    pub metrics: Option<String>,
     /// How the last upgrade that this process knows of ended.
     #[serde(default)]
     pub upgrade: Option<UpgradeInfo>,

@@ -132,6 +132,8 @@ impl Service {
             // ended has no clients.
             inheritance.append(pool.ask_and_wait(Pool::hand_over).unwrap_or_default());
         }
+        // A change that was under way when the API ended may have opened it again.
+        inheritance.listeners.extend(self.give_metrics_away());
         let config = self.running().config.clone();
         let file = changing.take();
         drop(changing);

@@ -9,7 +9,7 @@
 //!   only for the steps that change something, not while it drains.
 //!
 //! Files: `start` (opening everything at the start, stopping it), `pools`, `mirror` (mirrored
-//! ones), `replace` (another device for a sound one), `volumes`, `settings`, `reload`, `work`,
+//! ones), `replace` (another device for a sound one), `volumes`, `settings`, `daemon_settings` (of the daemon itself), `reload`, `work`,
 //! `absent` (volumes that are not attached), `closed` (pools that are not open), `opening` (cache
 //! devices, which may hang), `locked` (devices that are not there, or that somebody else has),
 //! `handover` (passing everything to a successor), `info` (how things are), `wear` (of the flash),
@@ -19,6 +19,7 @@
 mod absent;
 mod advice;
 mod closed;
+mod daemon_settings;
 mod event_bridge;
 mod handover;
 mod info;
@@ -37,6 +38,7 @@ mod volumes;
 mod wear;
 mod work;
 
+use crate::api::MetricsPort;
 use forebay_admin::events::{AlarmKey, EventKind, Hub};
 use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use forebay_admin::{
@@ -93,6 +95,8 @@ pub(crate) struct Service {
     guards: Arc<GuardBook>,
     /// Sockets that outlive this process.
     listener_store: Arc<ListenerStore>,
+    /// Where metrics are served without a token.
+    metrics: MetricsPort,
     /// Asks the main thread for an upgrade, where there can be one.
     upgrader: Option<Upgrader>,
     /// How the last upgrade ended.
@@ -215,8 +219,17 @@ impl Admin for Service {
             resident_bytes: forebay_pool::meter::resident_bytes(),
             pools: running.pools.keys().cloned().collect(),
             volumes: running.config.volumes.keys().cloned().collect(),
+            metrics: self.metrics.address().map(|address| address.to_string()),
             upgrade: lock(&self.upgraded).clone(),
         }
+    }
+
+    fn daemon_settings(&self) -> BTreeMap<String, SettingInfo> {
+        self.daemon_setting_infos()
+    }
+
+    fn set_daemon(&self, request: SettingsRequest) -> Result<SettingsDone, AdminError> {
+        self.change_daemon(&request)
     }
 
     fn pools(&self) -> Result<Vec<PoolInfo>, AdminError> {
