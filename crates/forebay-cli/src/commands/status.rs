@@ -74,7 +74,8 @@ pub(super) fn text(all: &Value, now_unix_s: u64, paint: Paint, width: Width) -> 
     Ok(text)
 }
 
-/// A pool or volume that should be there and is not, or whose dirty data waits for it.
+/// A pool or volume that should be there and is not, or does not answer, or whose dirty data waits
+/// for it.
 struct Missing {
     what: &'static str,
     name: String,
@@ -88,13 +89,17 @@ impl Missing {
         let about = |what: &str, name: &str| {
             let is = |alarm: &&Value| {
                 let condition = alarm["condition"].as_str().unwrap_or_default();
-                alarm[what] == name && matches!(condition, "pool.failed" | "volume.failed" | "volume.absent")
+                alarm[what] == name
+                    && matches!(
+                        condition,
+                        "pool.failed" | "pool.not-answering" | "volume.failed" | "volume.absent"
+                    )
             };
             let ids = alarms.iter().filter(is).filter_map(|alarm| alarm["id"].as_str());
             ids.map(harmless).collect::<Vec<_>>()
         };
         let why = |why: &Option<String>| harmless(why.as_deref().unwrap_or("the daemon does not say why"));
-        let closed = pools.iter().filter(|pool| pool.not_open).map(|pool| Self {
+        let closed = pools.iter().filter(|pool| pool.is_unknown()).map(|pool| Self {
             what: "pool",
             name: harmless(&pool.name),
             dirty: match &pool.recorded {
@@ -105,10 +110,12 @@ impl Missing {
             why: why(&pool.why),
             alarms: about("pool", &pool.name),
         });
-        let absent = volumes.iter().filter(|volume| volume.state == VolumeState::Absent).map(|volume| Self {
+        let is_away =
+            |volume: &&VolumeInfo| matches!(volume.state, VolumeState::Absent | VolumeState::Unknown);
+        let absent = volumes.iter().filter(is_away).map(|volume| Self {
             what: "volume",
             name: harmless(&volume.name),
-            dirty: match pools.iter().any(|pool| pool.not_open && pool.name == volume.pool) {
+            dirty: match pools.iter().any(|pool| pool.is_unknown() && pool.name == volume.pool) {
                 true => "unknown".into(),
                 false => bytes(volume.dirty_bytes),
             },
