@@ -8,6 +8,11 @@ use crate::failure::Failure;
 use crate::job::Job;
 use crate::screen::{self, Column, Paint, Table, Width, bytes, harmless, wrapped};
 
+/// So many that are not there are shown, pools first.
+const MISSING_MAX: usize = 20;
+/// So many alarms are shown, the gravest first.
+const ALARMS_MAX: usize = 10;
+
 /// Options of `forebay status`.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -44,13 +49,19 @@ pub(super) fn text(all: &Value, now_unix_s: u64, paint: Paint, width: Width) -> 
     let missing = Missing::of(&pools, &volumes, &alarms);
     if !missing.is_empty() {
         let heading = paint.red(&format!("{} not there", missing.len()));
-        text += &format!("\n{heading}\n{}\n", Missing::table(&missing).within(width));
+        let shown = &missing[..missing.len().min(MISSING_MAX)];
+        text += &format!("\n{heading}\n{}\n", Missing::table(shown).within(width));
+        if missing.len() > shown.len() {
+            let more = format!("and {} more: forebay volume list", missing.len() - shown.len());
+            text += &format!("{}\n", wrapped(&more, width));
+        }
     }
     let others: Vec<Value> =
         alarms.iter().filter(|alarm| !missing.iter().any(|missing| missing.tells(alarm))).cloned().collect();
     if !others.is_empty() {
         let heading = paint.red(&plural(others.len(), "alarm"));
-        text += &format!("\n{heading}\n{}\n", super::alarms::table(&others).within(width));
+        text +=
+            &format!("\n{heading}\n{}", super::alarms::text(others, (ALARMS_MAX, "forebay alarms"), width));
     }
     if pools.is_empty() {
         let none = "there are no pools yet: forebay pool create NAME --device PATH[:SIZE]";
