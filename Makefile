@@ -40,8 +40,8 @@ lint:
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	target/venv/bin/ruff check --no-cache bench
 	target/venv/bin/ruff format --no-cache --check bench
-	target/venv/bin/ruff check --no-cache --config bench/ruff.toml tests/power-cuts tests/power-cuts/run scripts/check-docs scripts/licenses scripts/mutants scripts/structure scripts/wrap-comments tests/golden-caches/golden.py tests/guide
-	target/venv/bin/ruff format --no-cache --config bench/ruff.toml --check tests/power-cuts tests/power-cuts/run scripts/check-docs scripts/licenses scripts/mutants scripts/structure scripts/wrap-comments tests/golden-caches/golden.py tests/guide
+	target/venv/bin/ruff check --no-cache --config bench/ruff.toml tests tests/power-cuts/run scripts/check-docs scripts/licenses scripts/mutants scripts/structure scripts/wrap-comments
+	target/venv/bin/ruff format --no-cache --config bench/ruff.toml --check tests tests/power-cuts/run scripts/check-docs scripts/licenses scripts/mutants scripts/structure scripts/wrap-comments
 	scripts/check-docs
 	scripts/licenses --check
 	scripts/wrap-comments --check

@@ -8,13 +8,14 @@ import fcntl
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 LOOP_SET_STATUS64, LOOP_GET_STATUS64 = 0x4C04, 0x4C05
 INFO_BYTES, SIZE_LIMIT_AT = 232, 32  # struct loop_info64
 
 
 def end_at(device, size_bytes):
-    with open(device, "rb", buffering=0) as file:
+    with Path(device).open("rb", buffering=0) as file:
         info = bytearray(INFO_BYTES)
         fcntl.ioctl(file, LOOP_GET_STATUS64, info)
         struct.pack_into("<Q", info, SIZE_LIMIT_AT, size_bytes)
@@ -25,7 +26,7 @@ class LoopDevice:
     """A file as a block device, until it is let go."""
 
     def __init__(self, file):
-        made = subprocess.run(["losetup", "--find", "--show", file], capture_output=True, text=True)
+        made = subprocess.run(["losetup", "--find", "--show", file], check=False, capture_output=True, text=True)
         if made.returncode:
             raise OSError(f"losetup {file}: {made.stderr.strip()}")
         self.path = made.stdout.strip()
@@ -37,7 +38,7 @@ class LoopDevice:
         end_at(self.path, 0)
 
     def release(self):
-        subprocess.run(["losetup", "--detach", self.path], capture_output=True)
+        subprocess.run(["losetup", "--detach", self.path], check=False, capture_output=True)
 
 
 if __name__ == "__main__":

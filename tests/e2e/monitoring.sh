@@ -1,22 +1,32 @@
 #!/usr/bin/env bash
-# What is there for Prometheus: both texts of /metrics, the rules and their tests, and a real Prometheus that scrapes a daemon over
-# TCP with the token for looking. Every expression of the Grafana dashboard has series there, and alerts come.
+# What is there for Prometheus: both texts of /metrics, the rules and their tests, the token for looking, and a real Prometheus that
+# scrapes the port without a token. Every expression of the Grafana dashboard has series there, and alerts come. A pool that does not
+# answer hides no other, neither there nor from commands.
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
 . "$E2E/tls-lib.sh"
 PATH=$PATH:$ROOT/target/prometheus/usr/bin
-need prometheus promtool curl jq qemu-io
+need prometheus promtool curl jq qemu-io python3
 
 MONITORING=$ROOT/packaging/monitoring
-truncate -s 64M "$T/db.img" "$T/old.img"
+truncate -s 64M "$T/db.img" "$T/old.img" "$T/far.img"
 for token in token read-token; do (umask 077; head -c 32 /dev/urandom | base64 >"$T/$token"); done
 TCP=$(free_port)
+OPEN=127.0.0.1:$(free_port)
 PROMETHEUS=http://127.0.0.1:$(free_port)
 config <<END
 admin_tcp = { listen = "127.0.0.1:$TCP", token_file = "$T/token", read_token_file = "$T/read-token" }
 
 [pool.fast]
 devices = [{ path = "$T/flash.img", size = "64MiB" }]
+
+[pool.second]
+devices = [{ path = "$T/second.img", size = "64MiB" }]
+
+[volume.far]
+pool = "second"
+backing = "file:$T/far.img"
+exports = []
 
 [volume.db]
 pool = "fast"
@@ -47,6 +57,16 @@ for series in 'forebay_build_info{version="[0-9.]*"} 1' 'forebay_pool_state{pool
     grep -q "^$series" "$T/metrics" || fail "there is no $series"
 done
 
+say "over TCP with the token for looking, and on a port of its own without one"
+[ "$(curl -s -o /dev/null -w '%{http_code}' "http://127.0.0.1:$TCP/metrics")" = 401 ] || fail "no token is asked for"
+has_metrics() { curl -fsS -o "$T/metrics" "$@" && grep -q ^forebay_build_info "$T/metrics"; }
+has_metrics -H "Authorization: Bearer $(cat "$T/read-token")" "http://127.0.0.1:$TCP/metrics" || fail "the token for looking"
+refused 2 "other hosts reach 0.0.0.0.*admin_tcp" "$FOREBAY" set --daemon metrics_listen=0.0.0.0:1 --admin "$ADMIN"
+refused 2 "used by the admin API already" "$FOREBAY" set --daemon "metrics_listen=127.0.0.1:$TCP" --admin "$ADMIN"
+ask set --daemon "metrics_listen=$OPEN"
+grep -qx "metrics: http://$OPEN/metrics" "$T/ask.out" || fail "it does not say where: $(cat "$T/ask.out")"
+has_metrics "http://$OPEN/metrics" || fail "no metrics without a token"
+
 say "rules and their tests"
 promtool check rules "$MONITORING/forebay.rules.yml" >"$T/lint" 2>&1 || { cat "$T/lint"; fail "the rules"; }
 promtool test rules "$MONITORING/forebay.rules.test.yml" >"$T/lint" 2>&1 || { cat "$T/lint"; fail "the tests of the rules"; }
@@ -57,8 +77,7 @@ global: { scrape_interval: 1s, evaluation_interval: 1s }
 rule_files: ["$MONITORING/forebay.rules.yml"]
 scrape_configs:
   - job_name: forebay
-    authorization: { credentials_file: "$T/read-token" }
-    static_configs: [{ targets: ["127.0.0.1:$TCP"] }]
+    static_configs: [{ targets: ["$OPEN"] }]
 END
 prometheus --config.file="$T/prometheus.yml" --storage.tsdb.path="$T/tsdb" --web.listen-address="${PROMETHEUS#http://}" \
     --log.level=warn >"$T/prometheus.log" 2>&1 &
@@ -81,6 +100,35 @@ is 'sum(forebay_absent_dirty_bytes)' 1048576 || fail "the dirty data of the abse
 
 say "every expression of the dashboard has series"
 "$ROOT/target/venv/bin/python" "$E2E/grafana_expressions.py" "$MONITORING/forebay.dashboard.json" "$PROMETHEUS" || fail "the dashboard"
+
+hides_no_other() {
+    mkfifo "$T/word"
+    python3 "$E2E/hold_thread.py" "$DAEMON" pool-second <"$T/word" >"$T/held" 2>&1 &
+    HOLDER=$!
+    exec 8>"$T/word"
+    eventually 10 grep -q held "$T/held" || fail "the thread is not held: $(cat "$T/held")"
+    is_told() { # WORDS COMMAND...
+        ask "${@:2}"
+        grep -Eq "$1" "$T/ask.out" || { cat "$T/ask.out"; fail "forebay ${*:2} does not say $1"; }
+    }
+    is_told 'pool second.*has not answered for' status
+    is_told 'second.*NOT ANSWERING' pool list
+    is_told 'fast .* ok' pool list
+    is_told 'far .*unknown' volume list
+    is_told 'db .*serving' volume list
+    is_told 'db in pool fast' stats db
+    ask alarms
+    refused 1 'the pool does not answer' "$FOREBAY" stats far --admin "$ADMIN"
+    eventually 10 is 'forebay_pool_state{pool="second",state="not-answering"}' 1 || fail "/metrics does not tell"
+    is 'forebay_pool_state{pool="fast",state="open"}' 1 || fail "the other pool is not told"
+    curl -fsS --unix-socket "$ADMIN" http://x/v1/overview | jq -e '[.pools[].not_answering] == [false, true]' >/dev/null || fail "the dashboard"
+    exec 8>&-
+    wait "$HOLDER" || fail "the thread was not let go"
+    is_well() { ask pool list && ! grep -q ANSWERING "$T/ask.out"; }
+    eventually 20 is_well || fail "it answers, and is told not to: $(cat "$T/ask.out")"
+}
+say "a pool that does not answer hides no other"
+if [ "$(id -u)" = 0 ]; then hides_no_other; else say "not tried: only root can hold a thread of another process"; fi
 
 say "an alert for a daemon that is gone"
 unserve

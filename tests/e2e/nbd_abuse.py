@@ -1,6 +1,6 @@
 """Clients that do not behave. Each one must leave the server serving, and change nothing that it should not.
 
-    nbd_abuse.py SOCKET EXPORT CASE"""
+nbd_abuse.py SOCKET EXPORT CASE"""
 
 import os
 import random
@@ -125,7 +125,13 @@ def unaligned(path, export):
 CASES = {
     case.__name__.replace("_", "-"): case
     for case in (
-        garbage, garbage_after_handshake, half_a_write, vanish_with_requests_in_flight, out_of_range, huge, unaligned,
+        garbage,
+        garbage_after_handshake,
+        half_a_write,
+        vanish_with_requests_in_flight,
+        out_of_range,
+        huge,
+        unaligned,
     )
 }
 

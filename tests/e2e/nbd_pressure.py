@@ -1,5 +1,6 @@
-"""Clients that ask for much and read nothing for a while, more together than the pool has memory for: all of it comes in the
-end, and is right. Over TLS to a port, or (with - instead of certificates) to a unix socket. Standard library only.
+"""Clients that ask for much and read nothing for a while, more together than the pool has memory for: all of it comes
+in the end, and is right. Over TLS to a port, or (with - instead of certificates) to a unix socket. Standard library
+only.
 
     nbd_pressure.py PORT|SOCKET CERTIFICATES|- IMAGE CLIENTS REQUESTS"""
 
@@ -9,6 +10,7 @@ import struct
 import sys
 import threading
 import time
+from pathlib import Path
 
 OPTION_MAGIC, STARTTLS, GO = 0x49484156454F5054, 5, 7
 PIECE = 1 << 20
@@ -89,8 +91,7 @@ def client(place, certificates, image, requests, failures):
 
 def main():
     place, certificates, path, clients, requests = sys.argv[1:]
-    with open(path, "rb") as file:
-        image = file.read()
+    image = Path(path).read_bytes()
     failures = []
     arguments = (place, certificates, image, int(requests), failures)
     threads = [threading.Thread(target=client, args=arguments) for _ in range(int(clients))]

@@ -1,9 +1,10 @@
 """Clients that take too much: of memory, and of connections. Standard library only.
 
-    nbd_slow.py slow SOCKET EXPORT CLIENTS    clients that ask for as much as they can and read nothing; one polite client among
-                                              them, which must be served within 30 s at any time
-    nbd_slow.py many SOCKET EXPORT ATTEMPTS MAX    so many connections are tried; at most MAX may be let in, one after the end of
-                                              them must be"""
+nbd_slow.py slow SOCKET EXPORT CLIENTS         clients that ask for as much as they can and read nothing; one polite
+                                               client among them, which must be served within 30 s at any time
+nbd_slow.py many SOCKET EXPORT ATTEMPTS MAX    so many connections are tried; at most MAX may be let in, one after
+                                               the end of them must be
+"""
 
 import resource
 import socket
@@ -43,7 +44,7 @@ def slow(path, export, count):
 
 
 def many(path, export, attempts, most):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     data = struct.pack(">I", len(export)) + export.encode() + struct.pack(">H", 0)
     hello = struct.pack(">I", 3) + struct.pack(">QII", OPTION_MAGIC, OPTION_GO, len(data)) + data

@@ -1,6 +1,8 @@
 """Clients that begin a write and do not end it, and those that go while they wait. Standard library only.
 
-    nbd_stalled.py CASE FOLDER PORT    volumes `db` and `o` of one pool, at FOLDER/db.sock, FOLDER/o.sock, and `db` at PORT"""
+    nbd_stalled.py CASE FOLDER PORT
+
+There are volumes `db` and `o` of one pool, at FOLDER/db.sock, FOLDER/o.sock, and `db` at PORT."""
 
 import json
 import os
@@ -51,7 +53,9 @@ def are_there(clients):
 
 def connections(volume):
     told = subprocess.run(
-        [os.environ["FOREBAY"], "volume", "list", "--json", "--admin", f"{FOLDER}/admin.sock"], capture_output=True, check=True
+        [os.environ["FOREBAY"], "volume", "list", "--json", "--admin", f"{FOLDER}/admin.sock"],
+        capture_output=True,
+        check=True,
     )
     return next(found["connections"] for found in json.loads(told.stdout) if found["name"] == volume)
 
@@ -71,7 +75,8 @@ def longest():
 
 
 def stalled():
-    """They have what their volume may have: the other one notices nothing, and their own one is served when they are cut off."""
+    """They have what their volume may have: the other one notices nothing, and their own one is served when they are
+    cut off."""
     place = f"{FOLDER}/db.sock"
     clients = [*half_writes(place, 32 * MIB, 6), *half_writes(place, MIB, 20), *half_writes(place, 65536, 60)]
     clients += half_writes(place, 4096, 60)

@@ -146,8 +146,8 @@ def client_hello():
 
 
 def vanish(port):
-    """A thousand at once begin a handshake and are gone: in the middle of the first message, behind it, and when the server has
-    begun to answer; half of them by a reset. Prints how many came so far that they said something."""
+    """A thousand at once begin a handshake and are gone: in the middle of the first message, behind it, and when the
+    server has begun to answer; half of them by a reset. Prints how many came so far that they said something."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     hello = client_hello()

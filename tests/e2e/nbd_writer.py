@@ -14,12 +14,12 @@ such as a backing store after everything was drained to it."""
 
 import argparse
 import array
-import os
 import random
 import struct
 import sys
 import threading
 import time
+from pathlib import Path
 
 from nbd_client import FLAG_FUA, FLUSH, READ, TRIM, WRITE, WRITE_ZEROES, Client, Disconnected
 
@@ -36,23 +36,24 @@ class State:
     """For every sector the stamp that was acknowledged last, and the one that is under way."""
 
     def __init__(self, path, sectors):
-        self.path = path
+        self.path = Path(path)
         self.next_stamp = 1
         self.acknowledged = array.array("Q", bytes(8 * sectors))
         self.pending = array.array("Q", [NOTHING]) * sectors
-        if os.path.exists(path):
-            with open(path, "rb") as file:
+        if self.path.exists():
+            with self.path.open("rb") as file:
                 self.next_stamp, count = struct.unpack("<QQ", file.read(16))
                 assert count == sectors, f"the volume has {sectors} sectors, it had {count}"
                 self.acknowledged = array.array("Q", file.read(8 * sectors))
                 self.pending = array.array("Q", file.read(8 * sectors))
 
     def save(self):
-        with open(self.path + ".new", "wb") as file:
+        new = self.path.with_name(self.path.name + ".new")
+        with new.open("wb") as file:
             file.write(struct.pack("<QQ", self.next_stamp, len(self.pending)))
             file.write(self.acknowledged.tobytes())
             file.write(self.pending.tobytes())
-        os.replace(self.path + ".new", self.path)
+        new.replace(self.path)
 
     def mismatches(self, first, data):
         """Compares what was read with what may be there; remembers what is there."""
@@ -120,7 +121,7 @@ class Writer:
             with self.lock:
                 self.gone = True
                 self.lock.notify_all()
-        except BaseException as error:  # noqa: BLE001 - whatever fails in a thread must end the run
+        except BaseException as error:  # whatever fails in a thread must end the run
             with self.lock:
                 self.problem = self.problem or f"{type(error).__name__}: {error}"
                 self.lock.notify_all()
@@ -229,10 +230,10 @@ def verify(options):
 
 
 def check_file(options):
-    state = State(options.state, os.path.getsize(options.file) // SECTOR)
+    state = State(options.state, Path(options.file).stat().st_size // SECTOR)
 
     def mismatches():
-        with open(options.file, "rb") as file:
+        with Path(options.file).open("rb") as file:
             sector = 0
             while data := file.read(1 << 20):
                 yield from state.mismatches(sector, data)

@@ -1,9 +1,10 @@
 """Changes a field in both superblock copies of a cache file and makes their checksums right again.
 
-    patch_superblock.py FILE FIELD VALUE [--wrong-checksum]"""
+patch_superblock.py FILE FIELD VALUE [--wrong-checksum]"""
 
 import struct
 import sys
+from pathlib import Path
 
 FIELDS = {"version": (8, "<I"), "state": (12, "<I"), "generation": (32, "<Q"), "segment_count": (76, "<I")}
 COPIES, SECTOR, CRC = (0, 16 * 4096), 512, 508
@@ -21,7 +22,7 @@ def crc32c(data):
 assert crc32c(b"123456789") == 0xE3069283
 path, field, value = sys.argv[1:4]
 offset, form = FIELDS[field]
-with open(path, "r+b") as file:
+with Path(path).open("r+b") as file:
     for copy in COPIES:
         file.seek(copy)
         sector = bytearray(file.read(SECTOR))

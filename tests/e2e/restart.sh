@@ -5,7 +5,9 @@
 # KILLS=50 UPGRADES=50 for the long run.
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
+. "$E2E/tls-lib.sh"
 need_fio
+need curl
 need python3 nbdkit qemu-io
 nbdkit --dump-plugin nbd >/dev/null 2>&1 || skip "this nbdkit has no nbd plugin"
 
@@ -18,7 +20,10 @@ truncate -s 256M "$T/vol.img"
 truncate -s 64M "$T/other.img"
 # A copy, so that the program can be replaced while it runs.
 cp "$FOREBAY" "$T/forebay"
+METRICS=127.0.0.1:$(free_port)
 config <<END
+metrics_listen = "$METRICS"
+
 [pool.fast]
 devices = [{ path = "$T/flash.img", size = "96MiB" }]
 
@@ -82,6 +87,18 @@ qemu_until_enough() {
         "driver=nbd,server.type=unix,server.path=$T/nbd.sock,export=vol,reconnect-delay=120" >"$T/qemu.out" 2>&1 || return 1
     ! grep -Ei 'error|failed|mismatch|fail' "$T/qemu.out"
 }
+# Whoever asks for metrics may be cut off by a kill, and is never refused (7).
+metrics_until_enough() {
+    local code asked=0
+    until [ -e "$T/enough" ]; do
+        code=0
+        curl -sS -o "$T/metrics" "http://$METRICS/metrics" 2>"$T/metrics.err" || code=$?
+        [ "$code" != 7 ] || return 1
+        asked=$((asked + 1))
+        sleep 0.1
+    done
+    [ "$asked" -gt 10 ] && grep -q '^forebay_build_info' "$T/metrics"
+}
 drill() {
     python3 "$E2E/restart_drill.py" --folder "$T/manager" --admin "$ADMIN" --forebay "$FOREBAY" --seed "${SEED:-1}" "$@" \
         --json "$T/drill.json" || fail "the drill: $(tail -n 20 "$T/stderr")"
@@ -99,10 +116,13 @@ fio_until_enough kit "nbd+unix:///?socket=$T/kit.sock" --rw=randwrite --size=32M
 FIO=$!
 qemu_until_enough &
 QEMU=$!
+metrics_until_enough &
+SCRAPER=$!
 drill --socket "$T/nbd.sock" --export vol --kills "$KILLS" --upgrades "$UPGRADES"
 touch "$T/enough"
 wait "$FIO" || { cat "$T/fio-kit.out"; fail "fio saw an error, or wrong data"; }
 wait "$QEMU" || { tail "$T/qemu.out"; fail "qemu-io saw an error, or wrong data"; }
+wait "$SCRAPER" || fail "the port of the metrics was closed meanwhile: $(cat "$T/metrics.err")"
 say "fio: $(cat "$T/fio-kit.rounds") rounds of 32 MiB written and verified"
 [ -z "${FIGURES:-}" ] || cp "$T/drill.json" "$FIGURES.mixed.json"
 

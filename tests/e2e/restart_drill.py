@@ -1,10 +1,12 @@
 """Kills and upgrades a daemon while it is used, and measures what a client sees of it.
 
-    restart_drill.py --folder F --socket S --export E --admin A --forebay BINARY [--kills N] [--upgrades N] [--seed N] [--json FILE]
+    restart_drill.py --folder F --socket S --export E --admin A --forebay BINARY [--kills N] [--upgrades N] [--seed N]
+        [--json FILE]
 
-F/main.pid is the process of the daemon (see service_manager.py). A probe reads and writes one block after the other; when its
-connection ends it connects again, as clients do that can. A pause is the longest time between two answers around a kill or an
-upgrade. During an upgrade the probe must keep its connection, and it must never read anything but what it wrote."""
+F/main.pid is the process of the daemon (see service_manager.py). A probe reads and writes one block after the
+other; when its connection ends it connects again, as clients do that can. A pause is the longest time between two
+answers around a kill or an upgrade. During an upgrade the probe must keep its connection, and it must never read
+anything but what it wrote."""
 
 import argparse
 import json
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 from nbd_client import FLAG_FUA, READ, WRITE, Client, Disconnected
 
@@ -36,7 +39,7 @@ class Probe(threading.Thread):
     def run(self):
         try:
             self.probe()
-        except BaseException as error:  # noqa: BLE001 - whatever fails here must end the drill
+        except BaseException as error:  # whatever fails here must end the drill
             self.trouble = f"{type(error).__name__}: {error}"
 
     def probe(self):
@@ -83,8 +86,7 @@ class Probe(threading.Thread):
 
 
 def main_pid(folder):
-    with open(f"{folder}/main.pid") as file:
-        return int(file.read())
+    return int(Path(folder, "main.pid").read_text())
 
 
 def kill(options):
@@ -94,11 +96,13 @@ def kill(options):
 def upgrade(options):
     command = [options.forebay, "upgrade", "--json", "--admin", options.admin]
     # After a kill the daemon may not answer yet: that is no failed upgrade.
-    for attempt in range(100):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    attempt = 0
+    while True:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
         if done.returncode == 0:
             return json.loads(done.stdout)
-        if "not upgraded" in done.stderr or attempt == 99:
+        attempt += 1
+        if "not upgraded" in done.stderr or attempt == 100:
             raise SystemExit(f"forebay upgrade: {done.stderr}")
         time.sleep(0.1)
 
@@ -150,8 +154,7 @@ def main():
             result[event] = {"count": len(times), "median_ms": round(median, 1), "max_ms": round(most, 1)}
             print(f"{len(times)} times {event}: pause median {median:.0f} ms, longest {most:.0f} ms")
     if options.json:
-        with open(options.json, "w") as file:
-            json.dump(result, file)
+        Path(options.json).write_text(json.dumps(result))
     return 0
 
 

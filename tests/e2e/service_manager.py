@@ -2,9 +2,10 @@
 
     service_manager.py FOLDER COMMAND...
 
-What it does of sd_notify(3) and sd_listen_fds(3): READY, MAINPID, FDSTORE, FDSTOREREMOVE, LISTEN_FDS. A service that ends is
-started again at once (Restart=always). FOLDER/main.pid is the process that is the service, FOLDER/ready how often it was ready.
-SIGTERM stops the service and ends. The end of a process that is not the service any more means nothing. Standard library only."""
+What it does of sd_notify(3) and sd_listen_fds(3): READY, MAINPID, FDSTORE, FDSTOREREMOVE, LISTEN_FDS. A service
+that ends is started again at once (Restart=always). FOLDER/main.pid is the process that is the service,
+FOLDER/ready how often it was ready. SIGTERM stops the service and ends. The end of a process that is not the
+service any more means nothing. Standard library only."""
 
 import array
 import ctypes
@@ -14,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -28,9 +30,9 @@ class Manager:
         self.notices.bind(f"{folder}/notify")
 
     def write(self, name, value):
-        with open(f"{self.folder}/{name}.new", "w") as file:
-            file.write(f"{value}\n")
-        os.replace(f"{self.folder}/{name}.new", f"{self.folder}/{name}")
+        new = Path(self.folder, f"{name}.new")
+        new.write_text(f"{value}\n")
+        new.replace(Path(self.folder, name))
 
     def start(self):
         with self.lock:

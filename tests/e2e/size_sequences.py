@@ -142,7 +142,7 @@ class Sequence:
         path = str(self.daemon.folder / f"flash{self.made}.img")
         return path, f"{odd_size(self.draw, least, 3 * least)}B"
 
-    def change(self) -> None:
+    def change(self) -> None:  # noqa: PLR0912 (one arm for each change)
         last, self.before = self.devices[-1], list(self.devices)
         kind = self.draw.choice(
             ["grow-size", "grow-max", "grow-device", "shrink-size", "shrink-device", "replace", "cut"]

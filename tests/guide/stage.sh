@@ -12,6 +12,8 @@
 #   power_cut        everything that runs ends at once, and the machine starts again
 #   other_host, first_host   this is another machine now, which knows nothing of pool and volume; it is the first one again
 #   are_settings_of_postgres FILE   PostgreSQL knows each, if it is installed here (scripts/setup does not: it would start a server)
+#   prometheus_runs  the service runs with a pool and a volume on files, and Prometheus as its package configures it
+#   is_scraped HOST:PORT   Prometheus has asked the daemon there, and has the rules
 #   data_is_there [FOLDER]   the data of new_machine is there (default: /srv/db)
 #
 # The devices are mapped by device mapper onto files, so that they can fail. $STAGE is a folder that outlives the directions.
@@ -138,6 +140,28 @@ first_host() {
     cp -a "$STAGE/first/state/." /var/lib/forebay/
     cp -a "$STAGE/first/forebay.toml" /etc/forebay/
     rm -rf "$STAGE/first"
+}
+
+prometheus_runs() {
+    install -d -o forebay "$STAGE/monitored"
+    systemctl start forebay
+    truncate -s 64M "$STAGE/monitored/db.img"
+    chown forebay: "$STAGE/monitored/db.img"
+    forebay pool create fast --device "$STAGE/monitored/flash.img:64MiB" >/dev/null
+    forebay volume attach db --backing "file:$STAGE/monitored/db.img" >/dev/null
+    setsid prometheus --config.file=/etc/prometheus/prometheus.yml --storage.tsdb.path="$STAGE/tsdb" --log.level=warn \
+        >"$STAGE/prometheus.log" 2>&1 &
+    echo $! >/run/prometheus.pid
+    wait_for 30 asks_prometheus rules '"status":"success"'
+}
+
+# asks_prometheus WHAT WORDS [QUERY]: its API answers with the words.
+asks_prometheus() { curl -fsSG "http://localhost:9090/api/v1/$1" --data-urlencode "query=${3:-}" 2>/dev/null | grep -q -- "$2"; }
+
+is_scraped() {
+    kill -0 "$(cat /run/prometheus.pid)"
+    wait_for 40 asks_prometheus query ',"1"\]' "up{job=\"forebay\",instance=\"$1\"}" || { cat "$STAGE/prometheus.log" && return 1; }
+    wait_for 10 asks_prometheus rules '"name":"ForebayDown"'
 }
 
 are_settings_of_postgres() {

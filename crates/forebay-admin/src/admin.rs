@@ -38,6 +38,15 @@ pub enum Target<'a> {
 pub trait Admin: Send + Sync + 'static {
     /// About the daemon itself.
     fn daemon(&self) -> DaemonInfo;
+    /// What of the daemon itself can be changed while it runs.
+    fn daemon_settings(&self) -> BTreeMap<String, SettingInfo> {
+        BTreeMap::new()
+    }
+    /// Changes settings of the daemon.
+    fn set_daemon(&self, request: SettingsRequest) -> Result<SettingsDone, AdminError> {
+        let _ = request;
+        Err(AdminError::new(ErrorKind::Invalid, "this daemon has no settings", ""))
+    }
     /// All pools.
     fn pools(&self) -> Result<Vec<PoolInfo>, AdminError>;
     /// One pool.

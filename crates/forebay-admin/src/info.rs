@@ -22,6 +22,9 @@ pub struct DaemonInfo {
     pub pools: Vec<String>,
     /// Names of the volumes.
     pub volumes: Vec<String>,
+    /// Where `/metrics` is served without a token: address and port.
+    #[serde(default)]
+    pub metrics: Option<String>,
     /// How the last upgrade that this process knows of ended.
     #[serde(default)]
     pub upgrade: Option<UpgradeInfo>,
@@ -118,7 +121,10 @@ pub struct PoolInfo {
     /// is recorded is known.
     #[serde(default)]
     pub not_open: bool,
-    /// Why it is not open, if that is known.
+    /// It is open, and does not answer: of its cache only what is recorded is known.
+    #[serde(default)]
+    pub not_answering: bool,
+    /// Why it is not open, if that is known, or for how long it has not answered.
     #[serde(default)]
     pub why: Option<String>,
     /// What is recorded of its cache outside of its devices, in the state directory.
@@ -127,6 +133,12 @@ pub struct PoolInfo {
 }
 
 impl PoolInfo {
+    /// Nothing is known of what is in its cache but what is recorded.
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        self.not_open || self.not_answering
+    }
+
     /// A pool that is not open.
     #[must_use]
     pub fn closed(name: String, devices: Vec<DeviceInfo>, recorded: Option<RecordedInfo>) -> Self {
@@ -149,6 +161,7 @@ impl PoolInfo {
             volumes: Vec::new(),
             absent: BTreeMap::new(),
             not_open: true,
+            not_answering: false,
             why: None,
         }
     }
@@ -186,6 +199,8 @@ pub enum VolumeState {
     /// Not served: it is configured and could not be attached, or the cache has dirty data of it
     /// from an earlier time.
     Absent,
+    /// Its pool does not answer.
+    Unknown,
 }
 
 impl VolumeState {
@@ -197,6 +212,7 @@ impl VolumeState {
             VolumeState::Draining => "draining",
             VolumeState::Detaching => "detaching",
             VolumeState::Absent => "absent",
+            VolumeState::Unknown => "unknown",
         }
     }
 }

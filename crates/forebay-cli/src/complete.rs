@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap_complete::engine::CompletionCandidate;
-use forebay_config::ValueKind;
-use forebay_config::tunables;
+use forebay_config::keys::{self, Shape};
+use forebay_config::value::Choice;
+use forebay_config::{ValueKind, daemon_settings, tunables};
 use serde_json::Value;
 
 use crate::client::{Client, DEFAULT_SOCKET};
@@ -39,11 +40,17 @@ pub(crate) fn alarms(typed: &OsStr) -> Vec<CompletionCandidate> {
 
 /// Names of volumes and settings: `forebay get`.
 pub(crate) fn volumes_and_settings(typed: &OsStr) -> Vec<CompletionCandidate> {
+    if is_of_daemon(std::env::args()) {
+        return daemon_settings(typed, "");
+    }
     volumes(typed).into_iter().chain(settings(typed, "")).collect()
 }
 
 /// Names of volumes, and settings with their values: `forebay set`.
 pub(crate) fn volumes_and_pairs(typed: &OsStr) -> Vec<CompletionCandidate> {
+    if is_of_daemon(std::env::args()) {
+        return daemon_pairs(typed);
+    }
     let volumes = if typed.to_string_lossy().contains('=') { Vec::new() } else { volumes(typed) };
     volumes.into_iter().chain(pairs(typed)).collect()
 }
@@ -53,17 +60,42 @@ pub(crate) fn pairs(typed: &OsStr) -> Vec<CompletionCandidate> {
     let typed_text = typed.to_string_lossy();
     let Some((key, value)) = typed_text.split_once('=') else { return settings(typed, "=") };
     let tunable = tunables::all().find(|tunable| tunable.name == key);
-    let words = match tunable.map(|tunable| &tunable.kind) {
-        Some(ValueKind::Choice(words)) => *words,
-        _ => &[],
-    };
-    words
-        .iter()
-        .filter(|word| word.name.starts_with(value))
+    match tunable.map(|tunable| &tunable.kind) {
+        Some(ValueKind::Choice(words)) => values(key, value, words),
+        _ => Vec::new(),
+    }
+}
+
+/// The same of the daemon itself.
+fn daemon_pairs(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let typed_text = typed.to_string_lossy();
+    let Some((key, value)) = typed_text.split_once('=') else { return daemon_settings(typed, "=") };
+    match keys::DAEMON.iter().find(|known| known.name == key).map(|known| known.shape) {
+        Some(Shape::Choice(words)) => values(key, value, words),
+        _ => Vec::new(),
+    }
+}
+
+fn values(key: &str, value: &str, words: &[Choice]) -> Vec<CompletionCandidate> {
+    let fitting = words.iter().filter(|word| word.name.starts_with(value));
+    fitting
         .map(|word| {
             CompletionCandidate::new(format!("{key}={}", word.name)).help(Some(word.help.to_owned().into()))
         })
         .collect()
+}
+
+fn daemon_settings(typed: &OsStr, behind: &str) -> Vec<CompletionCandidate> {
+    let typed = typed.to_string_lossy();
+    let live = keys::DAEMON.iter().filter(|key| daemon_settings::NAMES.contains(&key.name));
+    live.filter(|key| key.name.starts_with(&*typed))
+        .map(|key| CompletionCandidate::new(format!("{}{behind}", key.name)).help(Some(key.help.into())))
+        .collect()
+}
+
+/// Whether settings of the daemon itself are asked for on the line that is completed.
+fn is_of_daemon(words: impl Iterator<Item = String>) -> bool {
+    words.skip_while(|word| word != "--").any(|word| word == "--daemon")
 }
 
 fn settings(typed: &OsStr, behind: &str) -> Vec<CompletionCandidate> {
@@ -116,6 +148,10 @@ mod tests {
         assert!(words(&pairs(OsStr::new("dirty_h"))).contains(&"dirty_high_pct=".into()));
         assert_eq!(words(&pairs(OsStr::new("mode=writet"))), ["mode=writethrough"]);
         assert!(pairs(OsStr::new("no-such=")).is_empty() && pairs(OsStr::new("flush_period=")).is_empty());
+        assert_eq!(words(&daemon_pairs(OsStr::new(""))), ["metrics_listen=", "log_level="]);
+        assert_eq!(words(&daemon_pairs(OsStr::new("log_level=w"))), ["log_level=warn"]);
+        let of_daemon = |line: &str| is_of_daemon(line.split(' ').map(str::to_owned));
+        assert!(of_daemon("forebay -- forebay set --daemon ") && !of_daemon("forebay -- forebay set "));
     }
 
     #[test]

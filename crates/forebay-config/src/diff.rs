@@ -29,6 +29,8 @@ pub enum Change {
     },
     /// The daemon's log level.
     LogLevel,
+    /// Where the daemon serves metrics without a token.
+    MetricsListen,
     /// Open or make a pool.
     PoolAdded {
         /// Which.
@@ -153,6 +155,9 @@ pub fn diff(old: &Config, new: &Config) -> Diff {
 fn daemon(diff: &mut Diff, old: &DaemonConfig, new: &DaemonConfig) {
     if old.log_level != new.log_level {
         diff.changes.push(Change::LogLevel);
+    }
+    if old.metrics_listen != new.metrics_listen {
+        diff.changes.push(Change::MetricsListen);
     }
     for (key, differs) in [
         ("admin_socket", old.admin_socket != new.admin_socket),

@@ -20,6 +20,8 @@ pub enum Edit {
     Set { scope: Scope, name: String, key: String, value: String },
     /// Takes a tunable out: the default holds again.
     Unset { scope: Scope, name: String, key: String },
+    /// Sets a key of `[daemon]`, which is made if it is not there, or takes the key out.
+    Daemon { key: String, value: Option<String> },
     /// A new pool.
     AddPool { name: String, devices: Vec<CacheSpec>, settings: Vec<(String, String)> },
     /// Takes a pool out.
@@ -109,6 +111,14 @@ impl Edit {
             Edit::Unset { scope, name, key } => {
                 let tunable = tunable(*scope, key)?;
                 remove_tunable(section(document, scope.name(), name)?, tunable);
+            }
+            Edit::Daemon { key, value: Some(text) } => {
+                put(daemon_section(document)?, key, text.as_str().into());
+            }
+            Edit::Daemon { key, value: None } => {
+                if document.contains_key("daemon") {
+                    daemon_section(document)?.remove(key);
+                }
             }
             Edit::AddPool { name, devices, settings } => {
                 let table = new_section(document, "pool", name)?;
@@ -236,10 +246,7 @@ fn new_section<'a>(
     kind: &'static str,
     name: &str,
 ) -> Result<&'a mut Table, EditError> {
-    // What stands after the last table stays before the new one.
-    let end = document.trailing().as_str().unwrap_or_default().to_owned();
-    document.set_trailing("");
-    let prefix = if document.is_empty() && end.is_empty() { end } else { end + "\n" };
+    let table = table_at_the_end(document);
     let all = document.entry(kind).or_insert_with(|| {
         let mut all = Table::new();
         all.set_implicit(true);
@@ -250,11 +257,29 @@ fn new_section<'a>(
     if all.contains_key(name) {
         return Err(EditError::ThereAlready { kind, name: name.into() });
     }
+    all.insert(name, Item::Table(table));
+    all.get_mut(name).and_then(Item::as_table_mut).ok_or_else(shape)
+}
+
+/// `[daemon]`, at the end if there is none.
+fn daemon_section(document: &mut DocumentMut) -> Result<&mut dyn TableLike, EditError> {
+    if !document.contains_key("daemon") {
+        let table = table_at_the_end(document);
+        document.insert("daemon", Item::Table(table));
+    }
+    let section = document.get_mut("daemon").and_then(Item::as_table_like_mut);
+    section.ok_or_else(|| EditError::Shape("daemon".into()))
+}
+
+/// An empty table behind all others. What stands after the last one stays before it.
+fn table_at_the_end(document: &mut DocumentMut) -> Table {
+    let end = document.trailing().as_str().unwrap_or_default().to_owned();
+    document.set_trailing("");
+    let prefix = if document.is_empty() && end.is_empty() { end } else { end + "\n" };
     let mut table = Table::new();
     table.set_position(Some(AT_THE_END));
     table.decor_mut().set_prefix(prefix);
-    all.insert(name, Item::Table(table));
-    all.get_mut(name).and_then(Item::as_table_mut).ok_or_else(shape)
+    table
 }
 
 /// Position of a table after all that were read.

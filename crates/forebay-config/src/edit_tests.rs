@@ -116,6 +116,22 @@ fn a_file_without_sections_gets_them() {
 }
 
 #[test]
+fn the_daemon_has_its_section_or_gets_one() {
+    let daemon =
+        |value: Option<&str>| Edit::Daemon { key: "metrics_listen".into(), value: value.map(str::to_owned) };
+    let line = "metrics_listen = \"127.0.0.1:8661\"\n";
+    for bare in ["# Mine.\n", "[pool.p]\ndevices = [\"/srv/c\"]\n# Below.\n"] {
+        let new = edit(bare, daemon(Some("127.0.0.1:8661"))).unwrap();
+        assert_eq!(new, format!("{bare}\n[daemon]\n{line}"));
+        assert_eq!(edit(bare, daemon(None)).unwrap(), bare);
+    }
+    let has = "[daemon]\nlog_level = \"warn\" # not all\n\n[pool.p]\ndevices = [\"/srv/c\"]\n";
+    let new = edit(has, daemon(Some("127.0.0.1:8661"))).unwrap();
+    assert_eq!(new, has.replace("not all\n", &format!("not all\n{line}")));
+    assert_eq!(edit(&new, daemon(None)).unwrap(), has);
+}
+
+#[test]
 fn devices_exports_and_size_are_exchanged() {
     let devices = vec![
         CacheSpec { path: "/dev/nvme0n1p4".into(), size_bytes: None },

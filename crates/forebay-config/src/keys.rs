@@ -13,6 +13,8 @@ pub enum Shape {
     Name,
     /// `host:port`.
     Address,
+    /// An address of loopback and a port, or `off`.
+    LoopbackAddress,
     /// URI of a backing store.
     Backing,
     /// A list of URIs of exports.
@@ -90,6 +92,14 @@ pub const DAEMON: &[Key] = &[
         "{ listen = \"127.0.0.1:8660\", token_file = \"/etc/forebay/token\" }",
         "the admin API over TCP too, for who has the token",
     ),
+    Key {
+        name: "metrics_listen",
+        shape: Shape::LoopbackAddress,
+        required: false,
+        default: "\"off\"",
+        example: "\"127.0.0.1:8661\"",
+        help: "/metrics for Prometheus without a token, to everybody on this machine: an address of loopback and a port",
+    },
     optional(
         "admin_operate",
         Shape::Table(USERS),

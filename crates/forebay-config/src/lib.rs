@@ -6,6 +6,7 @@
 //! - [`file`](mod@file): forebay.toml, checked as a whole; a [`Report`] of everything that is
 //!   wrong.
 //! - [`model`]: what was read.
+//! - [`daemon_settings`]: what of `[daemon]` changes while it runs.
 //! - [`edit`], [`store`]: live changes, written into the file itself.
 //! - [`diff`](mod@diff): what has to happen to get from one model to another.
 //! - [`endurance`]: how much may be written to flash.
@@ -32,6 +33,7 @@ mod cache_spec;
 pub mod choices;
 mod client_name;
 pub mod conflicts;
+pub mod daemon_settings;
 pub mod device_name;
 pub mod diagnostic;
 pub mod diff;

@@ -9,6 +9,7 @@ use crate::AccessList;
 use crate::CacheSpec;
 use forebay_export::uri::{BackingUri, ExportUri, Guards};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Longest name of a pool or volume, in bytes: what the cache device has room for.
@@ -49,6 +50,9 @@ pub struct DaemonConfig {
     pub admin_mode: u32,
     /// The admin API over TCP.
     pub admin_tcp: Option<AdminTcp>,
+    /// Where `/metrics` is served without a token: an address of loopback. Port 0: any that is
+    /// free.
+    pub metrics_listen: Option<SocketAddr>,
     /// Who may do what over the admin socket; whoever can open it may do everything if nothing is
     /// said.
     pub admin_users: Option<AdminUsers>,
@@ -68,6 +72,7 @@ impl Default for DaemonConfig {
             admin_socket: keys::ADMIN_SOCKET.into(),
             admin_mode: keys::ADMIN_MODE,
             admin_tcp: None,
+            metrics_listen: None,
             admin_users: None,
             control_fs: None,
             log_level: LogLevel::Info,

@@ -153,6 +153,9 @@ fn shape(shape: Shape) -> Value {
         Shape::Path => json!({ "type": "string", "pattern": "^/" }),
         Shape::Name | Shape::Backing => json!({ "type": "string", "minLength": 1 }),
         Shape::Address => json!({ "type": "string", "pattern": ":[0-9]+$" }),
+        Shape::LoopbackAddress => {
+            json!({ "anyOf": [{ "const": "off" }, { "type": "string", "pattern": "^(127[.][0-9.]+|\\[::1\\]):[0-9]+$" }] })
+        }
         Shape::Exports => json!({ "type": "array", "items": { "type": "string", "pattern": "^[a-z+]+:" } }),
         Shape::Devices => {
             let path = json!({ "type": "string", "pattern": "^/" });

@@ -300,10 +300,11 @@ fn devices_exports_sizes_and_rules_are_told_apart() {
 
 #[test]
 fn another_backing_or_daemon_socket_needs_more_than_a_reload() {
-    let new = format!("[daemon]\nadmin_socket = \"/run/o.sock\"\nlog_level = \"debug\"\n{TWO}")
-        .replace("/dev/x", "/dev/y");
+    let daemon =
+        "[daemon]\nadmin_socket = \"/run/o.sock\"\nlog_level = \"debug\"\nmetrics_listen = \"[::1]:1\"\n";
+    let new = format!("{daemon}{TWO}").replace("/dev/x", "/dev/y");
     let (changes, refused) = changes(TWO, &new);
-    assert_eq!(changes, [Change::LogLevel]);
+    assert_eq!(changes, [Change::LogLevel, Change::MetricsListen]);
     assert!(refused[0].starts_with("daemon.admin_socket: "), "{refused:?}");
     assert!(refused[1].contains("what is dirty belongs to file:///dev/x"), "{refused:?}");
 }

@@ -24,7 +24,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         token_file: token_file.into(),
         read_token_file: None,
         tls: None,
-        metrics_open: false,
     });
     let fake = fake::Fake::new();
     fake.furnish()?;

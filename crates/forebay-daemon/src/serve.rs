@@ -225,6 +225,7 @@ impl Daemon {
         let options = ApiOptions::from(&self.daemon);
         let ready = ReadyApi::open(&options, self.service.services(), Arc::clone(&self.listener_store));
         self.api = Api::Ready(Box::new(ready.map_err(api_failed)?));
+        self.service.open_metrics();
         Ok(())
     }
 
@@ -281,6 +282,7 @@ impl Daemon {
         if let Api::Ready(ready) = std::mem::replace(&mut self.api, Api::Gone) {
             self.api = Api::Serving(ready.serve().map_err(api_failed)?);
             report(RunEvent::Admin(self.daemon.admin_socket.clone()));
+            self.service.serve_metrics();
         }
         self.control_files =
             self.daemon.control_fs.as_ref().and_then(|path| show_files(path, &self.service, report));
@@ -335,6 +337,7 @@ impl Daemon {
         self.service.tell_to_stop();
         drop(self.control_files);
         drop(self.api);
+        self.service.close_metrics();
         stop(&self.service, received, report)
     }
 
@@ -374,10 +377,11 @@ impl Daemon {
             return Ok(false);
         }
         self.control_files = None;
-        let listeners = match std::mem::replace(&mut self.api, Api::Gone) {
+        let mut listeners = match std::mem::replace(&mut self.api, Api::Gone) {
             Api::Serving(api) => api.into_listeners(),
             _ => Vec::new(),
         };
+        listeners.extend(self.service.give_metrics_away());
         let pid = successor.pid();
         let failed = |why: String, paused_ms| UpgradeInfo {
             from_pid: std::process::id(),

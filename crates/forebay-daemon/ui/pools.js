@@ -6,6 +6,7 @@ import { bytes, bytesRate, duration, percent } from "./format.js";
 /** How a pool stands, in a word, and whether that is bad. */
 export function stateOf(pool) {
   if (pool.not_open) return ["not open", true];
+  if (pool.not_answering) return ["does not answer", true];
   if (pool.cache_failed) return ["cache failed", true];
   if (pool.fenced) return ["fenced", true];
   if (pool.mirror && pool.mirror !== "whole") return [pool.mirror, true];
@@ -14,6 +15,7 @@ export function stateOf(pool) {
 
 function words(pool, rates) {
   if (pool.not_open) return pool.why ?? "it is not open";
+  if (pool.not_answering) return pool.why;
   const flash = rates
     ? `flash: ${bytes(rates.flash_written_bytes)} written in ${duration(rates.uptime_s)}, now ${bytesRate(rates.flash_written_bytes_per_s)}`
     : "";
@@ -78,7 +80,7 @@ export class Pools {
     setAttribute(parts.link, "aria-current", this.selected === `pool=${pool.name}` ? "true" : null);
     const clean = Math.max(0, pool.cached_bytes - pool.dirty_bytes);
     const limit = this.overview.pool_rates[pool.name]?.dirty_limit_pct;
-    setText(parts.level, `${bytes(pool.cached_bytes)} cached of ${bytes(pool.capacity_bytes)}, ${bytes(pool.dirty_bytes)} of it dirty ` +
+    setText(parts.level, pool.not_open || pool.not_answering ? "what is in its cache is not known" : `${bytes(pool.cached_bytes)} cached of ${bytes(pool.capacity_bytes)}, ${bytes(pool.dirty_bytes)} of it dirty ` +
       `(${percent(pool.dirty_bytes / pool.capacity_bytes)}${limit ? `, limit ${limit} %` : ""})`);
     parts.dirty.style.width = `${(pool.dirty_bytes / pool.capacity_bytes) * 100 || 0}%`;
     parts.cached.style.width = `${(clean / pool.capacity_bytes) * 100 || 0}%`;

@@ -59,8 +59,8 @@ pub use loss_record::{only_copies, reads_as_loss_record};
 pub use may_wait::MayWait;
 pub use mirror_notes::is_noted_out;
 pub use pool::{
-    AbsentVolume, Claims, CopyProgress, Lost, Mirrored, Pool, PoolEvent, PoolGone, PoolHandle, PoolSnapshot,
-    PoolStart, Promise, PromiseSender, Rebuilding, Users, VolumeSnapshot, VolumeSpec,
+    AbsentVolume, Claims, CopyProgress, Look, Lost, Mirrored, Pool, PoolEvent, PoolGone, PoolHandle,
+    PoolSnapshot, PoolStart, Promise, PromiseSender, Rebuilding, Users, VolumeSnapshot, VolumeSpec,
 };
 pub use recorder::Recorded;
 pub use register::{CacheRecord, Objection, cache_record};

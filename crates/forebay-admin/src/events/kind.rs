@@ -84,6 +84,7 @@ kinds! {
     VolumeFailed, "volume.failed", Error, "A volume that is configured could not be attached.";
     VolumeAbsent, "volume.absent", Warning, "The cache has dirty data of a volume that is not attached.";
     PoolFailed, "pool.failed", Error, "A pool that is configured could not be opened.";
+    PoolNotAnswering, "pool.not-answering", Error, "A pool does not answer: its thread hangs, or has no processor.";
     VolumeDetached, "volume.detached", Info, "A volume was detached, and the backing store has all of it.";
     VolumeModeChanged, "volume.mode-changed", Info, "A volume is cached in another mode.";
     VolumeSettingChanged, "volume.setting-changed", Info, "A setting of a volume has another value.";

@@ -1,13 +1,19 @@
 //! `forebay alarms`: conditions that last and need somebody.
 
+use std::cmp::Reverse;
+
 use clap_complete::engine::ArgValueCompleter;
+use forebay_admin::events::Severity;
 use serde_json::Value;
 
-use super::answers::{list_at, print_with};
-use crate::client::{Admin, escaped};
+use super::answers::print_with;
+use crate::client::{self, Admin, escaped};
 use crate::complete;
 use crate::failure::Failure;
-use crate::screen::{Column, Table, harmless};
+use crate::screen::{Column, Table, Width, harmless, wrapped};
+
+/// So many are shown, unless all are asked for.
+const SHOWN_MAX: usize = 50;
 
 /// Options of `forebay alarms`.
 #[derive(Debug, clap::Args)]
@@ -15,8 +21,12 @@ use crate::screen::{Column, Table, harmless};
 Acknowledging says that somebody knows; it holds for everybody, and the alarm lasts until its condition ends.
 Examples:
   forebay alarms
+  forebay alarms --all
   forebay alarms --acknowledge a3 --by alice")]
 pub(crate) struct Options {
+    /// Show all of them, not the 50 gravest alone
+    #[arg(long, conflicts_with = "acknowledge")]
+    all: bool,
     /// Acknowledge this alarm
     #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::alarms))]
     acknowledge: Option<String>,
@@ -30,7 +40,13 @@ pub(crate) struct Options {
 /// Lists alarms, or acknowledges one.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let Some(id) = &options.acknowledge else {
-        return list_at(&options.admin, ("/v1/alarms", "alarms"), "", table);
+        let most = if options.all { usize::MAX } else { SHOWN_MAX };
+        return print_with(&options.admin, &options.admin.client().get("/v1/alarms")?, |answer| {
+            Ok(match client::list(answer, "alarms")? {
+                none if none.is_empty() => "there are no alarms\n".into(),
+                alarms => text(alarms, (most, "forebay alarms --all"), Width::of_stdout()),
+            })
+        });
     };
     let by = options.by.clone().unwrap_or_else(user);
     let path = format!("/v1/alarms/{}/acknowledge?by={}", escaped(id), escaped(&by));
@@ -48,8 +64,28 @@ pub(super) fn user() -> String {
         .unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))
 }
 
+/// The gravest first, of these the newest.
+pub(super) fn sort(alarms: &mut [Value]) {
+    alarms.sort_by_cached_key(|alarm| {
+        let severity = alarm["severity"].as_str().and_then(Severity::from_name);
+        Reverse((severity, alarm["raised"].as_str().unwrap_or_default().to_owned()))
+    });
+}
+
+/// So many of them, the gravest first, and with which command the others are seen.
+pub(super) fn text(mut alarms: Vec<Value>, (most, all): (usize, &str), width: Width) -> String {
+    sort(&mut alarms);
+    let more = alarms.len().saturating_sub(most);
+    alarms.truncate(most);
+    let text = format!("{}\n", table(&alarms).within(width));
+    match more {
+        0 => text,
+        _ => format!("{text}{}\n", wrapped(&format!("and {more} more: {all}"), width)),
+    }
+}
+
 /// One line for each alarm.
-pub(super) fn table(alarms: &[Value]) -> Table {
+fn table(alarms: &[Value]) -> Table {
     let mut table = Table::new([
         Column::text("alarm", 0),
         Column::text("severity", 1),

@@ -9,9 +9,46 @@ use crate::screen;
 
 /// What the engine of completions is asked by.
 const VARIABLE: &str = "COMPLETE";
-/// zsh runs the file of a command's first completion as that completion.
-const FIRST_OF_ZSH: &str =
-    "\n[ \"$funcstack[1]\" = \"_forebay\" ] && _clap_dynamic_completer_forebay \"$@\"\n";
+/// zsh runs the file of a command's first completion as that completion. No blank comes behind
+/// `KEY=`: a value follows.
+const MORE_OF_ZSH: &str = r#"
+_forebay_describe() {
+    setopt localoptions extendedglob
+    local -a open=(${(M)other:#[^:]##=(|:*)}) whole=(${other:#[^:]##=(|:*)})
+    [[ -n $open ]] && _describe -V 'values' open -S ''
+    [[ -n $whole ]] && _describe -V 'values' whole
+}
+
+[ "$funcstack[1]" = "_forebay" ] && _clap_dynamic_completer_forebay "$@"
+"#;
+/// How the script of zsh shows words, and how it does with [`MORE_OF_ZSH`].
+const DESCRIBE: [&str; 2] = ["_describe -V 'values' other", "_forebay_describe"];
+/// Readline divides a line at `=` and `:` as well, and keeps what is before the last of them.
+/// forebay wants whole words.
+const MORE_OF_BASH: &str = r#"
+_forebay() {
+    local at word gap whole line=${COMP_LINE:0:COMP_POINT} words=()
+    for ((at = 0; at <= COMP_CWORD; at++)); do
+        gap=${line%%[^[:space:]]*}
+        line=${line#"$gap"}
+        word=${COMP_WORDS[at]}
+        [[ $at -lt $COMP_CWORD ]] || word=$line
+        line=${line#"$word"}
+        if [[ $at -gt 0 && -z $gap ]]; then
+            words[${#words[@]}-1]+=$word
+        else
+            words+=("$word")
+        fi
+    done
+    whole=${words[${#words[@]}-1]}
+    local COMP_WORDS=("${words[@]}") COMP_CWORD=$((${#words[@]} - 1))
+    _clap_complete_forebay "$1" "$whole" "$3"
+    local breaks=${COMP_WORDBREAKS//[^=:]/}
+    [[ -z $breaks || $whole != *[$breaks]* ]] || COMPREPLY=("${COMPREPLY[@]#"${whole%"${whole##*[$breaks]}"}"}")
+}
+complete -o nospace -o bashdefault -o nosort -F _forebay forebay 2>/dev/null ||
+    complete -o nospace -o bashdefault -F _forebay forebay
+"#;
 
 /// Options of `forebay completions`.
 #[derive(Debug, clap::Args)]
@@ -32,6 +69,33 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     shell
         .write_registration(VARIABLE, "forebay", "forebay", "forebay", &mut script)
         .map_err(system("completions"))?;
-    let more = if options.shell == Shell::Zsh { FIRST_OF_ZSH } else { "" };
-    screen::print(&format!("{}{more}", String::from_utf8_lossy(&script)))
+    screen::print(&finished(options.shell, &String::from_utf8_lossy(&script)))
+}
+
+/// With what the shells need besides.
+fn finished(shell: Shell, script: &str) -> String {
+    match shell {
+        Shell::Zsh => script.replace(DESCRIBE[0], DESCRIBE[1]) + MORE_OF_ZSH,
+        Shell::Bash => script.to_owned() + MORE_OF_BASH,
+        _ => script.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What they do is tested in the shells themselves (`tests/e2e/completions.sh`).
+    #[test]
+    fn the_scripts_have_what_is_changed_in_them() {
+        let script = |shell: Shell| {
+            let (mut script, shells) = (Vec::new(), Shells::builtins());
+            let completer = shells.completer(&shell.to_string()).unwrap();
+            completer.write_registration(VARIABLE, "forebay", "forebay", "forebay", &mut script).unwrap();
+            finished(shell, &String::from_utf8(script).unwrap())
+        };
+        let zsh = script(Shell::Zsh);
+        assert_eq!((zsh.matches(DESCRIBE[0]).count(), zsh.matches(DESCRIBE[1]).count()), (0, 2), "{zsh}");
+        assert!(script(Shell::Bash).contains("\n_clap_complete_forebay() {"));
+    }
 }

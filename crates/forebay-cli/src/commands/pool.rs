@@ -299,8 +299,7 @@ pub(super) fn table(pools: &[PoolInfo]) -> Table {
         Column::text("state", 0),
     ]);
     for pool in pools {
-        // What is in a cache that is not open nobody knows.
-        let known = |text: String| if pool.not_open { "-".into() } else { text };
+        let known = |text: String| if pool.is_unknown() { "-".into() } else { text };
         table.add_row([
             harmless(&pool.name),
             known(bytes(pool.capacity_bytes)),
@@ -322,6 +321,9 @@ fn state(pool: &PoolInfo) -> String {
             Some(_) => "NOT OPEN: nothing dirty".into(),
             None => "NOT OPEN".into(),
         };
+    }
+    if pool.not_answering {
+        return "NOT ANSWERING".into();
     }
     match (pool.cache_failed, pool.fenced, pool.lost_bytes) {
         (true, _, 0) => "CACHE FAILED: served without it".into(),

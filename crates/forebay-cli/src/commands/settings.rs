@@ -1,9 +1,9 @@
-//! `forebay get` and `forebay set`: settings of volumes and pools.
+//! `forebay get` and `forebay set`: settings of volumes, of pools, and of the daemon itself.
 
 use std::collections::BTreeMap;
 
 use clap_complete::engine::ArgValueCompleter;
-use forebay_admin::{Leaving, SettingInfo, SettingsDone, SettingsRequest};
+use forebay_admin::{DaemonInfo, Leaving, SettingInfo, SettingsDone, SettingsRequest};
 
 use crate::client::{self, Admin, escaped};
 use crate::complete;
@@ -17,16 +17,27 @@ use crate::screen::{self, Column, Table, harmless};
 Examples:
   forebay get db                        all settings of volume db
   forebay get db dirty_high_pct         one value, for scripts
-  forebay get --pool fast")]
+  forebay get --pool fast
+  forebay get --daemon                  what of the daemon itself can be changed while it runs")]
 pub(crate) struct Get {
-    /// A volume and perhaps the name of a setting; with --pool only the name
+    /// A volume and perhaps the name of a setting; with --pool or --daemon only the name
     #[arg(value_name = "VOLUME] [KEY", num_args = 0..=2, add = ArgValueCompleter::new(complete::volumes_and_settings))]
     names: Vec<String>,
+    #[command(flatten)]
+    whose: Whose,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+/// Whose settings, if not a volume's.
+#[derive(Debug, clap::Args)]
+struct Whose {
     /// Settings of this pool
     #[arg(long, value_name = "POOL", add = ArgValueCompleter::new(complete::pools))]
     pool: Option<String>,
-    #[command(flatten)]
-    admin: Admin,
+    /// Settings of the daemon itself
+    #[arg(long, conflicts_with = "pool")]
+    daemon: bool,
 }
 
 /// Options of `forebay set`.
@@ -36,14 +47,14 @@ All are changed, or none. `KEY=` sets the default.
 Examples:
   forebay set db dirty_high_pct=30 flush_period=10min
   forebay set db mode=writethrough --drain
-  forebay set --pool fast KEY=VALUE")]
+  forebay set --pool fast KEY=VALUE
+  forebay set --daemon metrics_listen=127.0.0.1:8661    /metrics for Prometheus, without a token")]
 pub(crate) struct Set {
-    /// VOLUME KEY=VALUE..., or KEY=VALUE... with --pool
+    /// VOLUME KEY=VALUE..., or KEY=VALUE... with --pool or --daemon
     #[arg(value_name = "VOLUME] [KEY=VALUE", required = true, num_args = 1.., add = ArgValueCompleter::new(complete::volumes_and_pairs))]
     words: Vec<String>,
-    /// Settings of this pool
-    #[arg(long, value_name = "POOL", add = ArgValueCompleter::new(complete::pools))]
-    pool: Option<String>,
+    #[command(flatten)]
+    whose: Whose,
     /// Until the next start only: the configuration file stays as it is
     #[arg(long)]
     temporary: bool,
@@ -62,7 +73,7 @@ pub(crate) struct Set {
 
 /// Prints settings.
 pub(crate) fn get(options: Get) -> Result<(), Failure> {
-    let (target, rest) = target(options.pool, options.names)?;
+    let (target, rest) = target(options.whose, options.names)?;
     if rest.len() > 1 {
         return Err(Failure::usage("forebay get takes one key").hint("leave the key out to see all of them"));
     }
@@ -89,7 +100,7 @@ pub(crate) fn get(options: Get) -> Result<(), Failure> {
 
 /// Changes settings.
 pub(crate) fn set(options: Set) -> Result<(), Failure> {
-    let (target, words) = target(options.pool, options.words)?;
+    let (target, words) = target(options.whose, options.words)?;
     if words.is_empty() {
         return Err(Failure::usage("nothing to set").hint("for example: forebay set db dirty_high_pct=30"));
     }
@@ -110,6 +121,9 @@ pub(crate) fn set(options: Set) -> Result<(), Failure> {
         screen::print_json(&answer)?;
     } else {
         screen::print(&changes(&done))?;
+        if done.changed.iter().any(|(key, ..)| key == "metrics_listen") {
+            screen::print(&metrics_place(&client::read(&client.get("/v1/daemon")?)?))?;
+        }
     }
     match &done.job {
         Some(id) => {
@@ -120,13 +134,22 @@ pub(crate) fn set(options: Set) -> Result<(), Failure> {
     }
 }
 
-/// `pools/NAME` or `volumes/NAME`, and the words that are left.
-fn target(pool: Option<String>, mut words: Vec<String>) -> Result<(String, Vec<String>), Failure> {
-    if let Some(pool) = pool {
+/// Where metrics are: the port may be one that the system chose.
+fn metrics_place(daemon: &DaemonInfo) -> String {
+    let at = |address: &String| format!("metrics: http://{}/metrics\n", harmless(address));
+    daemon.metrics.as_ref().map_or_else(String::new, at)
+}
+
+/// `daemon`, `pools/NAME` or `volumes/NAME`, and the words that are left.
+fn target(whose: Whose, mut words: Vec<String>) -> Result<(String, Vec<String>), Failure> {
+    if whose.daemon {
+        return Ok(("daemon".into(), words));
+    }
+    if let Some(pool) = whose.pool {
         return Ok((format!("pools/{}", escaped(&pool)), words));
     }
     if words.is_empty() || words[0].contains('=') {
-        return Err(Failure::usage("which volume?").hint("give its name first, or --pool POOL"));
+        return Err(Failure::usage("which volume?").hint("give its name first, or --pool POOL, or --daemon"));
     }
     let volume = words.remove(0);
     Ok((format!("volumes/{}", escaped(&volume)), words))
@@ -171,8 +194,12 @@ mod tests {
     #[test]
     fn a_volume_comes_first_unless_it_is_a_pool() {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        assert_eq!(target(None, words(&["a b", "k"])).unwrap(), ("volumes/a%20b".into(), words(&["k"])));
-        assert_eq!(target(Some("p".into()), words(&["k=1"])).unwrap(), ("pools/p".into(), words(&["k=1"])));
-        assert!(target(None, words(&["k=1"])).is_err() && target(None, vec![]).is_err());
+        let of = |pool: Option<&str>, daemon| Whose { pool: pool.map(str::to_owned), daemon };
+        let none = || of(None, false);
+        assert_eq!(target(none(), words(&["a b", "k"])).unwrap(), ("volumes/a%20b".into(), words(&["k"])));
+        let set = || words(&["k=1"]);
+        assert_eq!(target(of(Some("p"), false), set()).unwrap(), ("pools/p".into(), set()));
+        assert_eq!(target(of(None, true), set()).unwrap(), ("daemon".into(), set()));
+        assert!(target(none(), set()).is_err() && target(none(), vec![]).is_err());
     }
 }

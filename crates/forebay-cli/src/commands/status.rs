@@ -8,6 +8,11 @@ use crate::failure::Failure;
 use crate::job::Job;
 use crate::screen::{self, Column, Paint, Table, Width, bytes, harmless, wrapped};
 
+/// So many that are not there are shown, pools first.
+const MISSING_MAX: usize = 20;
+/// So many alarms are shown, the gravest first.
+const ALARMS_MAX: usize = 10;
+
 /// Options of `forebay status`.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -44,13 +49,19 @@ pub(super) fn text(all: &Value, now_unix_s: u64, paint: Paint, width: Width) -> 
     let missing = Missing::of(&pools, &volumes, &alarms);
     if !missing.is_empty() {
         let heading = paint.red(&format!("{} not there", missing.len()));
-        text += &format!("\n{heading}\n{}\n", Missing::table(&missing).within(width));
+        let shown = &missing[..missing.len().min(MISSING_MAX)];
+        text += &format!("\n{heading}\n{}\n", Missing::table(shown).within(width));
+        if missing.len() > shown.len() {
+            let more = format!("and {} more: forebay volume list", missing.len() - shown.len());
+            text += &format!("{}\n", wrapped(&more, width));
+        }
     }
     let others: Vec<Value> =
         alarms.iter().filter(|alarm| !missing.iter().any(|missing| missing.tells(alarm))).cloned().collect();
     if !others.is_empty() {
         let heading = paint.red(&plural(others.len(), "alarm"));
-        text += &format!("\n{heading}\n{}\n", super::alarms::table(&others).within(width));
+        text +=
+            &format!("\n{heading}\n{}", super::alarms::text(others, (ALARMS_MAX, "forebay alarms"), width));
     }
     if pools.is_empty() {
         let none = "there are no pools yet: forebay pool create NAME --device PATH[:SIZE]";
@@ -74,7 +85,8 @@ pub(super) fn text(all: &Value, now_unix_s: u64, paint: Paint, width: Width) -> 
     Ok(text)
 }
 
-/// A pool or volume that should be there and is not, or whose dirty data waits for it.
+/// A pool or volume that should be there and is not, or does not answer, or whose dirty data waits
+/// for it.
 struct Missing {
     what: &'static str,
     name: String,
@@ -88,13 +100,17 @@ impl Missing {
         let about = |what: &str, name: &str| {
             let is = |alarm: &&Value| {
                 let condition = alarm["condition"].as_str().unwrap_or_default();
-                alarm[what] == name && matches!(condition, "pool.failed" | "volume.failed" | "volume.absent")
+                alarm[what] == name
+                    && matches!(
+                        condition,
+                        "pool.failed" | "pool.not-answering" | "volume.failed" | "volume.absent"
+                    )
             };
             let ids = alarms.iter().filter(is).filter_map(|alarm| alarm["id"].as_str());
             ids.map(harmless).collect::<Vec<_>>()
         };
         let why = |why: &Option<String>| harmless(why.as_deref().unwrap_or("the daemon does not say why"));
-        let closed = pools.iter().filter(|pool| pool.not_open).map(|pool| Self {
+        let closed = pools.iter().filter(|pool| pool.is_unknown()).map(|pool| Self {
             what: "pool",
             name: harmless(&pool.name),
             dirty: match &pool.recorded {
@@ -105,10 +121,12 @@ impl Missing {
             why: why(&pool.why),
             alarms: about("pool", &pool.name),
         });
-        let absent = volumes.iter().filter(|volume| volume.state == VolumeState::Absent).map(|volume| Self {
+        let is_away =
+            |volume: &&VolumeInfo| matches!(volume.state, VolumeState::Absent | VolumeState::Unknown);
+        let absent = volumes.iter().filter(is_away).map(|volume| Self {
             what: "volume",
             name: harmless(&volume.name),
-            dirty: match pools.iter().any(|pool| pool.not_open && pool.name == volume.pool) {
+            dirty: match pools.iter().any(|pool| pool.is_unknown() && pool.name == volume.pool) {
                 true => "unknown".into(),
                 false => bytes(volume.dirty_bytes),
             },

@@ -209,7 +209,7 @@ fn state(volume: &VolumeInfo) -> String {
 fn oldest(volume: &VolumeInfo) -> String {
     match volume.dirty_bytes {
         0 => "-".into(),
-        _ if volume.state == VolumeState::Absent => "unknown".into(),
+        _ if matches!(volume.state, VolumeState::Absent | VolumeState::Unknown) => "unknown".into(),
         _ => screen::uptime(volume.oldest_dirty_age_ns / 1_000_000_000),
     }
 }

@@ -209,6 +209,14 @@ fn exports(reader: &mut Reader, config: &Config) {
         let tcp = Endpoint::Tcp { host: host.clone(), port: *port };
         addresses.take(address(&tcp), "the admin API", at(reader, "daemon.admin_tcp.listen"));
     }
+    if let Some(listen) = daemon.metrics_listen.filter(|listen| listen.port() != 0) {
+        let tcp = address(&Endpoint::Tcp { host: listen.ip().to_string(), port: listen.port() });
+        let span = at(reader, "daemon.metrics_listen");
+        if let Some((holder, first)) = addresses.take(tcp.clone(), "metrics_listen", span.clone()) {
+            let twice = Diagnostic::error(span, format!("{tcp} is used by {holder} already"));
+            reader.push(twice.related(first, "first used here").help("give one of them another port"));
+        }
+    }
     for (volume, section) in in_file_order(reader, config) {
         for (index, uri) in section.exports.iter().enumerate() {
             let span = at(reader, &format!("volume.{volume}.exports[{index}]"));

@@ -3,12 +3,14 @@
 use super::guards::ids;
 use super::reader::{Reader, Table, Value, near_key, raw};
 use crate::choices::{LockMemory, LogLevel};
+use crate::daemon_settings::metrics_address;
 use crate::diagnostic::{Diagnostic, Span};
 use crate::keys::{self, Key};
 use crate::model::{AdminTcp, DaemonConfig, TlsFiles, UserList};
 use crate::tunables::FromValue;
 use crate::value::{Choice, Raw, ValueKind};
 use forebay_export::uri::{Endpoint, ExportUri, Guards};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Reads the section; what is wrong keeps its default.
@@ -34,6 +36,7 @@ pub(super) fn read(reader: &mut Reader, table: &Table<'_>, _span: Span) -> Daemo
                 let level = choice(reader, name, value, LogLevel::CHOICES).and_then(LogLevel::from_value);
                 daemon.log_level = level.unwrap_or(daemon.log_level);
             }
+            "metrics_listen" => daemon.metrics_listen = metrics_listen(reader, name, value),
             "lock_memory" => {
                 let lock = choice(reader, name, value, LockMemory::CHOICES).and_then(LockMemory::from_value);
                 daemon.lock_memory = lock.unwrap_or(daemon.lock_memory);
@@ -100,6 +103,15 @@ fn choice(
             None
         }
     }
+}
+
+/// Where metrics are served without a token.
+fn metrics_listen(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<SocketAddr> {
+    let text = reader.text(key, value, "an address and a port in quotes, like \"127.0.0.1:8661\"")?;
+    metrics_address(text).unwrap_or_else(|error| {
+        reader.push(Diagnostic::error(value.span(), format!("`{key}`: {error}")));
+        None
+    })
 }
 
 fn admin_tcp(reader: &mut Reader, value: &Value<'_>) -> Option<AdminTcp> {

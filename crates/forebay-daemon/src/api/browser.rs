@@ -5,9 +5,10 @@
 //! Invariants
 //! - What a page of another origin asks for is refused, whatever it is (`Origin`,
 //!   `Sec-Fetch-Site`), except the dashboard itself, to which a link may lead.
-//! - Over the unix socket a name that a stranger could have given this machine is refused (`Host`):
-//!   a page of that name would not look like one of another origin. Tokens of TCP are not sent by
-//!   themselves, so there names are free.
+//! - Where no token is asked for, over the unix socket and on the port of the metrics, a name that
+//!   a stranger could have given this machine is refused (`Host`): a page of that name would not
+//!   look like one of another origin. Tokens of TCP are not sent by themselves, so there names are
+//!   free.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -35,7 +36,7 @@ pub(super) async fn refuse_other_names(request: Request, next: Next) -> Response
     let all = host.into_iter().chain(request.uri().authority().map(|authority| authority.as_str()));
     for name in all {
         if !is_local(name) {
-            let hint = "over the unix socket use localhost, or a name without a dot";
+            let hint = "use localhost, an address of loopback, or a name without a dot";
             return refusal("the header Host has a name that others can give", hint);
         }
     }

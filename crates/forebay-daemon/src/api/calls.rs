@@ -17,7 +17,8 @@ use forebay_admin::{AdminError, ErrorKind};
 
 /// Threads for calls that look, and for those that change something.
 pub(super) const THREADS: usize = LOOKS + CHANGES;
-const LOOKS: usize = 4;
+/// Threads for calls that look.
+pub(super) const LOOKS: usize = 4;
 const CHANGES: usize = 4;
 
 /// A kind of calls.

@@ -3,6 +3,7 @@
 //! `docs/operate/api.md`.
 //!
 //! Files: `server` (connections and their limits), `access` and `tls` (who may come in over TCP),
+//! `event_loop` (the thread that serves them), `metrics_port` (`/metrics` without a token),
 //! `browser` (pages of others), `write_timeout` (connections whose peer takes nothing), `extract`
 //! (checks of what comes in), `calls` (calls that block), `routes` (a handler for each path),
 //! `openapi` (their description), `ui` (the dashboard), `problem` (the form of an error).
@@ -14,7 +15,7 @@
 //!   the ones that can be set.
 //! - Every error that a handler or a router gives is a [`Problem`]. (What is not HTTP at all is
 //!   refused by the HTTP library with a bare status.)
-//! - Over TCP nothing is done before the token was seen, `/metrics` excepted if so configured, and
+//! - Over TCP nothing is done before the token was seen, except on the port of the metrics, and for
 //!   the dashboard, whose files tell nothing;
 //!   without TLS it listens on loopback only. Whoever can open the unix socket needs no token: the
 //!   file's mode and its folder decide, and lists of users if there are any.
@@ -24,7 +25,9 @@
 mod access;
 mod browser;
 mod calls;
+mod event_loop;
 mod extract;
+mod metrics_port;
 mod openapi;
 mod problem;
 mod routes;
@@ -36,6 +39,7 @@ mod write_timeout;
 pub use extract::BODY_BYTES_MAX;
 pub(crate) use extract::{Names, Parameters};
 pub use forebay_pool::secret_file::{FileError, FileProblem, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
+pub(crate) use metrics_port::MetricsPort;
 pub use openapi::document;
 pub use problem::Problem;
 pub(crate) use server::ReadyApi;
@@ -70,7 +74,7 @@ pub struct ApiOptions {
 }
 
 impl From<&DaemonConfig> for ApiOptions {
-    /// As the configuration has it, with the usual bounds; `/metrics` over TCP needs the token.
+    /// As the configuration has it, with the usual bounds.
     fn from(config: &DaemonConfig) -> Self {
         let tcp = config.admin_tcp.as_ref().map(|tcp| TcpOptions {
             host: tcp.host.clone(),
@@ -78,7 +82,6 @@ impl From<&DaemonConfig> for ApiOptions {
             token_file: tcp.token_file.clone(),
             read_token_file: tcp.read_token_file.clone(),
             tls: tcp.tls.clone(),
-            metrics_open: false,
         });
         let (socket, socket_mode) = (config.admin_socket.clone(), config.admin_mode);
         Self { socket, socket_mode, users: config.admin_users.clone(), tcp, limits: Limits::default() }
@@ -98,8 +101,6 @@ pub struct TcpOptions {
     pub read_token_file: Option<PathBuf>,
     /// TLS; without it only loopback is allowed.
     pub tls: Option<TlsFiles>,
-    /// `/metrics` needs no token.
-    pub metrics_open: bool,
 }
 
 /// Bounds of the API.
@@ -155,6 +156,14 @@ pub enum ApiError {
     Tcp {
         /// Which.
         address: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The port of the metrics cannot be had.
+    #[error("metrics_listen: cannot listen on {address}: {source}")]
+    Metrics {
+        /// Which.
+        address: SocketAddr,
         /// What the system said.
         source: std::io::Error,
     },

@@ -5,7 +5,7 @@
 //!   bounded time.
 //! - Connections over TCP and over the unix socket are counted apart: strangers cannot lock out the
 //!   operator.
-//! - [`ApiServer`] stops within [`STOP_WITHIN`] and removes its socket when it is dropped.
+//! - [`ApiServer`] removes its socket when it is dropped.
 
 use std::net::{SocketAddr, TcpListener as StdTcpListener, ToSocketAddrs};
 use std::os::fd::AsFd;
@@ -13,7 +13,6 @@ use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use axum::Router;
@@ -30,6 +29,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::access::{Level, Tokens, level_of_user};
 use super::calls::THREADS;
+use super::event_loop::{EventLoop, STOP_WITHIN};
 use super::extract::check_length;
 use super::problem::Problem;
 use super::write_timeout::WriteTimeout;
@@ -40,8 +40,6 @@ use forebay_export::uri::Endpoint;
 use forebay_pool::MayWait;
 use forebay_pool::handover::{Listener, ListenerStore};
 
-/// How long a stop waits for answers under way.
-const STOP_WITHIN: Duration = Duration::from_millis(300);
 /// Rest after an accept that failed, usually for want of descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 /// Most headers of a request, and most bytes of them.
@@ -62,8 +60,7 @@ pub struct ApiServer {
     tcp: Option<SocketAddr>,
     /// The file of its unix socket.
     file: Option<forebay_io::SocketFile>,
-    stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
+    event_loop: EventLoop,
     /// The listening sockets once more: they can outlive the server.
     listeners: Vec<Listener>,
     listener_store: Arc<ListenerStore>,
@@ -78,21 +75,14 @@ impl ApiServer {
 
     /// Stops serving, and gives the listening sockets away: who connects waits for who takes them.
     pub(crate) fn into_listeners(mut self) -> Vec<Listener> {
-        self.end();
+        self.event_loop.end();
         std::mem::take(&mut self.listeners)
-    }
-
-    fn end(&mut self) {
-        self.stop.send_replace(true);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // a panic there has been told already
-        }
     }
 }
 
 impl Drop for ApiServer {
     fn drop(&mut self) {
-        self.end();
+        self.event_loop.end();
         if !self.listeners.is_empty()
             && !self.listener_store.keeps()
             && let Some(file) = self.file
@@ -149,39 +139,18 @@ impl ReadyApi {
 
     /// Begins to accept.
     pub(crate) fn serve(self) -> Result<ApiServer, ApiError> {
-        let failed = |what| move |source| ApiError::System { what, source };
         let Self { options, services, unix, tcp, listeners, listener_store } = self;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .max_blocking_threads(THREADS)
-            .build()
-            .map_err(failed("event queue"))?;
-        let (stop, stopping) = watch::channel(false);
         let tcp_address = tcp.as_ref().map(|bound| bound.address);
-        let router = routes::router(services, &options.limits, stopping.clone());
-        let users = options.users.clone().map(Arc::new);
-        let house = House { limits: options.limits.clone(), users, stopping };
-        let inside = runtime.enter();
-        unix.set_nonblocking(true).map_err(failed("socket"))?;
-        let unix = UnixListener::from_std(unix).map_err(failed("socket"))?;
-        let tcp = tcp.map(|bound| bound.into_tokio()).transpose().map_err(failed("socket"))?;
-        drop(inside);
-        let thread = std::thread::Builder::new().name("forebay-admin".into()).spawn(move || {
-            runtime.block_on(house.serve(unix, tcp, router));
-            runtime.shutdown_timeout(STOP_WITHIN);
-        });
-        let thread = Some(thread.map_err(failed("thread"))?);
+        let event_loop = EventLoop::spawn("forebay-admin", THREADS, |stopping| {
+            unix.set_nonblocking(true)?;
+            let unix = UnixListener::from_std(unix)?;
+            let tcp = tcp.map(TcpEndpoint::into_tokio).transpose()?;
+            let router = routes::router(services, &options.limits, stopping.clone());
+            Ok(House::new(options.limits, options.users, stopping).serve(unix, tcp, router))
+        })?;
         let file = forebay_io::SocketFile::at(&options.socket);
-        Ok(ApiServer {
-            socket: options.socket,
-            file,
-            tcp: tcp_address,
-            stop,
-            thread,
-            listeners,
-            listener_store,
-        })
+        let (socket, tcp) = (options.socket, tcp_address);
+        Ok(ApiServer { socket, file, tcp, event_loop, listeners, listener_store })
     }
 }
 
@@ -189,15 +158,8 @@ impl ReadyApi {
 struct TcpEndpoint<L> {
     listener: L,
     address: SocketAddr,
-    guard: Guard,
-    tls: Option<TlsAcceptor>,
-}
-
-/// What a request over TCP must show.
-#[derive(Clone)]
-struct Guard {
     tokens: Tokens,
-    metrics_open: bool,
+    tls: Option<TlsAcceptor>,
 }
 
 impl TcpEndpoint<StdTcpListener> {
@@ -220,36 +182,57 @@ impl TcpEndpoint<StdTcpListener> {
         };
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { listener, address, guard: Guard { tokens, metrics_open: options.metrics_open }, tls })
+        Ok(Self { listener, address, tokens, tls })
     }
 
     fn into_tokio(self) -> std::io::Result<TcpEndpoint<TcpListener>> {
-        let Self { listener, address, guard, tls } = self;
-        Ok(TcpEndpoint { listener: TcpListener::from_std(listener)?, address, guard, tls })
+        let Self { listener, address, tokens, tls } = self;
+        Ok(TcpEndpoint { listener: TcpListener::from_std(listener)?, address, tokens, tls })
     }
 }
 
 /// What all connections share.
 #[derive(Clone)]
-struct House {
+pub(super) struct House {
     limits: Limits,
     users: Option<Arc<AdminUsers>>,
     stopping: watch::Receiver<bool>,
 }
 
 impl House {
+    pub(super) fn new(limits: Limits, users: Option<AdminUsers>, stopping: watch::Receiver<bool>) -> Self {
+        Self { limits, users: users.map(Arc::new), stopping }
+    }
+
     async fn serve(self, unix: UnixListener, tcp: Option<TcpEndpoint<TcpListener>>, router: Router) {
         let router = router.layer(from_fn(refuse_large)).layer(from_fn(browser::refuse_other_pages));
-        let mut stopping = self.stopping.clone();
         let serve_tcp = async {
             match tcp {
-                Some(bound) => self.clone().serve_tcp(bound, router.clone()).await,
+                Some(TcpEndpoint { listener, tokens, tls, .. }) => {
+                    let router = router.clone().layer(from_fn_with_state(tokens, check_token));
+                    self.clone().serve_tcp(listener, tls, router).await;
+                }
                 None => std::future::pending().await,
             }
         };
+        let serve = async { tokio::join!(self.clone().serve_unix(unix, router.clone()), serve_tcp) };
+        self.until_stopped(serve).await;
+    }
+
+    /// Serves without a token. The names that browsers use for loopback are checked as over the
+    /// unix socket.
+    pub(super) async fn serve_metrics(self, listener: TcpListener, router: Router) {
+        let router = router
+            .layer(from_fn(refuse_large))
+            .layer(from_fn(browser::refuse_other_pages))
+            .layer(from_fn(browser::refuse_other_names));
+        self.until_stopped(self.clone().serve_tcp(listener, None, router)).await;
+    }
+
+    async fn until_stopped<T>(&self, serve: impl Future<Output = T>) {
+        let mut stopping = self.stopping.clone();
         tokio::select! {
-            () = self.clone().serve_unix(unix, router.clone()) => {}
-            () = serve_tcp => {}
+            _ = serve => {}
             _ = stopping.wait_for(|stop| *stop) => {}
         }
         // Connections see the same sign, and end after the answer that is under way.
@@ -283,16 +266,15 @@ impl House {
         router.layer(from_fn_with_state(level, check_level))
     }
 
-    async fn serve_tcp(self, bound: TcpEndpoint<TcpListener>, router: Router) {
+    async fn serve_tcp(self, listener: TcpListener, tls: Option<TlsAcceptor>, router: Router) {
         let places = Arc::new(Semaphore::new(self.limits.connections_max));
-        let router = router.layer(from_fn_with_state(bound.guard, check_token));
         loop {
-            let Ok((stream, _)) = bound.listener.accept().await else {
+            let Ok((stream, _)) = listener.accept().await else {
                 tokio::time::sleep(ACCEPT_REST).await;
                 continue;
             };
             let _ = stream.set_nodelay(true); // an answer is one write or few
-            match (places.clone().try_acquire_owned(), &bound.tls) {
+            match (places.clone().try_acquire_owned(), &tls) {
                 (Ok(place), Some(tls)) => {
                     let (house, router, handshake) = (self.clone(), router.clone(), tls.accept(stream));
                     tokio::spawn(async move {
@@ -362,14 +344,11 @@ async fn check_level(State(level): State<Option<Level>>, mut request: Request, n
     Level::refusal(level, needs).into_response()
 }
 
-async fn check_token(State(guard): State<Guard>, request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    let is_metrics = guard.metrics_open && path == routes::METRICS;
-    let is_open = is_metrics && Level::needed(request.method()) == Level::Read;
-    if is_open || ui::is_asked_for(request.method(), path) {
+async fn check_token(State(tokens): State<Tokens>, request: Request, next: Next) -> Response {
+    if ui::is_asked_for(request.method(), request.uri().path()) {
         return next.run(request).await;
     }
-    if let Some(level) = guard.tokens.level(request.headers()) {
+    if let Some(level) = tokens.level(request.headers()) {
         return check_level(State(Some(level)), request, next).await;
     }
     let hint = "send the header Authorization: Bearer TOKEN, with the token of the daemon's token_file";

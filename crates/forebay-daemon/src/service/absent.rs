@@ -28,28 +28,54 @@ fn way_out(volume: &AbsentVolume, pool: &str, backing: &str, is_configured: bool
 impl Service {
     /// Volumes that pools do not serve: those that are configured, and those that have dirty data.
     /// With what is configured of them.
-    pub(super) fn absent_infos(&self) -> Result<Vec<VolumeInfo>, AdminError> {
-        let pools: Vec<(String, Arc<PoolHandle>)> =
-            self.running().pools.iter().map(|(name, handle)| (name.clone(), Arc::clone(handle))).collect();
+    ///
+    /// # Errors
+    /// A pool does not answer, and so may have more of them; those of the others are given to
+    /// `found` before.
+    fn find_absent<T>(
+        &self,
+        mut found: impl FnMut(VolumeInfo) -> Option<T>,
+    ) -> Result<Option<T>, AdminError> {
+        let looked = self.look_at_all(|pool| (pool.absent(), pool.names()));
+        let mut all = looked
+            .answers
+            .into_iter()
+            .flat_map(|(pool, (absent, served))| self.absent_of(&pool, absent, &served));
+        match (all.find_map(&mut found), looked.silent.first()) {
+            (None, Some(silent)) => {
+                let what = format!("pool {silent} does not answer");
+                Err(AdminError::new(ErrorKind::Unavailable, what, "try again when it does"))
+            }
+            (one, _) => Ok(one),
+        }
+    }
+
+    /// Those of a pool that has said what it has of absent volumes, and which it serves.
+    pub(super) fn absent_of(
+        &self,
+        pool: &str,
+        absent: Vec<AbsentVolume>,
+        served: &[String],
+    ) -> Vec<VolumeInfo> {
+        let running = self.running();
+        let configured = running.config.volumes.iter().filter(|(_, config)| config.pool == pool);
+        let unknown = configured
+            .filter(|(name, _)| !served.contains(name) && !absent.iter().any(|absent| absent.name == **name))
+            .map(|(name, _)| nothing_of(name));
         let mut all = Vec::new();
-        for (pool, handle) in pools {
-            let (absent, served) = Self::ask(&handle, |pool| (pool.absent(), pool.names()))?;
-            let running = self.running();
-            let configured = running.config.volumes.iter().filter(|(_, config)| config.pool == pool);
-            let unknown = configured
-                .filter(|(name, _)| {
-                    !served.contains(name) && !absent.iter().any(|absent| absent.name == **name)
-                })
-                .map(|(name, _)| AbsentVolume { name: name.clone(), size_bytes: 0, dirty_blocks: 0 });
-            for volume in absent.iter().cloned().chain(unknown) {
-                let config = running.config.volumes.get(&volume.name).filter(|config| config.pool == pool);
-                if volume.dirty_blocks > 0 || config.is_some() {
-                    let why = self.why_absent(&volume.name, config.is_some());
-                    all.push(VolumeInfo { why: Some(why), ..info(&pool, volume, config) });
-                }
+        for volume in absent.iter().cloned().chain(unknown) {
+            let config = running.config.volumes.get(&volume.name).filter(|config| config.pool == pool);
+            if volume.dirty_blocks > 0 || config.is_some() {
+                let why = self.why_absent(&volume.name, config.is_some());
+                all.push(VolumeInfo { why: Some(why), ..info(pool, volume, config) });
             }
         }
-        Ok(all)
+        all
+    }
+
+    /// The absent volume of this name.
+    pub(super) fn absent_info(&self, name: &str) -> Result<Option<VolumeInfo>, AdminError> {
+        self.find_absent(|info| (info.name == name).then_some(info))
     }
 
     fn why_absent(&self, volume: &str, is_configured: bool) -> String {
@@ -62,16 +88,17 @@ impl Service {
 
     /// Configured volumes of pools that are not open: nothing more is known of them.
     pub(super) fn volumes_of_closed_pools(&self) -> Vec<VolumeInfo> {
+        let open: Vec<String> = self.running().pools.keys().cloned().collect();
+        let closed = self.volumes_unasked(|pool| !open.iter().any(|open| open == pool));
+        let why = |info: &VolumeInfo| Some(format!("pool {} is not open", info.pool));
+        closed.into_iter().map(|info| VolumeInfo { why: why(&info), ..info }).collect()
+    }
+
+    /// Configured volumes of pools that are not asked.
+    pub(super) fn volumes_unasked(&self, of: impl Fn(&str) -> bool) -> Vec<VolumeInfo> {
         let running = self.running();
-        let closed =
-            running.config.volumes.iter().filter(|(_, volume)| !running.pools.contains_key(&volume.pool));
-        closed
-            .map(|(name, config)| {
-                let nothing = AbsentVolume { name: name.clone(), size_bytes: 0, dirty_blocks: 0 };
-                let why = format!("pool {} is not open", config.pool);
-                VolumeInfo { why: Some(why), ..info(&config.pool, nothing, Some(config)) }
-            })
-            .collect()
+        let volumes = running.config.volumes.iter().filter(|(_, volume)| of(&volume.pool));
+        volumes.map(|(name, config)| info(&config.pool, nothing_of(name), Some(config))).collect()
     }
 
     /// What an operator can do about a volume that is not attached and has dirty data.
@@ -86,8 +113,7 @@ impl Service {
         if configured.is_ok() {
             return configured;
         }
-        let absent = self.absent_infos()?.into_iter().find(|info| info.name == name);
-        match absent {
+        match self.absent_info(name)? {
             Some(info) => Ok((info.pool.clone(), self.handle(&info.pool)?)),
             None => configured,
         }
@@ -162,6 +188,11 @@ impl Service {
             self.way_out(Some(first), pool),
         ))
     }
+}
+
+/// Nobody knows more of it than that it is configured.
+fn nothing_of(name: &str) -> AbsentVolume {
+    AbsentVolume { name: name.into(), size_bytes: 0, dirty_blocks: 0 }
 }
 
 fn info(pool: &str, volume: AbsentVolume, config: Option<&VolumeConfig>) -> VolumeInfo {

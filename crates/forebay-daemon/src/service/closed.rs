@@ -31,11 +31,20 @@ impl Service {
 
     /// Pools that are configured and not open.
     pub(super) fn closed_infos(&self) -> Vec<PoolInfo> {
-        let (closed, state_dir) = {
+        let closed: Vec<String> = {
             let running = self.running();
-            let closed = running.config.pools.iter().filter(|(name, _)| !running.pools.contains_key(*name));
-            let closed: Vec<_> = closed.map(|(name, pool)| (name.clone(), pool.devices.clone())).collect();
-            (closed, running.config.daemon.state_dir.clone())
+            let closed = running.config.pools.keys().filter(|name| !running.pools.contains_key(*name));
+            closed.cloned().collect()
+        };
+        closed.iter().map(|name| self.configured_info(name)).collect()
+    }
+
+    /// What is known of a pool without asking it: what is configured, and what is recorded.
+    pub(super) fn configured_info(&self, name: &str) -> PoolInfo {
+        let (devices, state_dir) = {
+            let running = self.running();
+            let devices = running.config.pools.get(name).map(|pool| pool.devices.clone());
+            (devices.unwrap_or_default(), running.config.daemon.state_dir.clone())
         };
         let device = |spec: &forebay_config::CacheSpec| DeviceInfo {
             path: spec.path.display().to_string(),
@@ -43,15 +52,12 @@ impl Service {
             state: String::new(),
             flash: None,
         };
-        let info = |(name, devices): (String, Vec<forebay_config::CacheSpec>)| {
-            let records = of_pool(&state_dir, &name).unwrap_or_default();
-            let recorded = records.first().map(|record| recorded_info(record, &state_dir));
-            let devices = devices.iter().map(device).collect();
-            let why = self.message_of(&AlarmKey::pool(EventKind::PoolFailed, &name));
-            let volumes = self.configured_volumes(&name);
-            PoolInfo { volumes, why, ..PoolInfo::closed(name, devices, recorded) }
-        };
-        closed.into_iter().map(info).collect()
+        let records = of_pool(&state_dir, name).unwrap_or_default();
+        let recorded = records.first().map(|record| recorded_info(record, &state_dir));
+        let devices = devices.iter().map(device).collect();
+        let why = self.message_of(&AlarmKey::pool(EventKind::PoolFailed, name));
+        let volumes = self.configured_volumes(name);
+        PoolInfo { volumes, why, ..PoolInfo::closed(name.into(), devices, recorded) }
     }
 
     /// What an alarm says, if it is raised.

@@ -11,7 +11,7 @@ use forebay_admin::{AdminError, ErrorKind, UpgradeBegun, UpgradeInfo, VolumeStat
 use forebay_config::{Config, ConfigFile};
 use forebay_pool::handover::Inheritance;
 use forebay_pool::{Pool, PoolHandle, Promise, PromiseSender};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -105,7 +105,7 @@ impl Service {
         Ok(())
     }
 
-    fn pool_handles(&self) -> Vec<(String, Arc<PoolHandle>)> {
+    pub(super) fn pool_handles(&self) -> Vec<(String, Arc<PoolHandle>)> {
         let running = self.running();
         running.pools.iter().map(|(name, pool)| (name.clone(), Arc::clone(pool))).collect()
     }
@@ -132,6 +132,8 @@ impl Service {
             // ended has no clients.
             inheritance.append(pool.ask_and_wait(Pool::hand_over).unwrap_or_default());
         }
+        // A change that was under way when the API ended may have opened it again.
+        inheritance.listeners.extend(self.give_metrics_away());
         let config = self.running().config.clone();
         let file = changing.take();
         drop(changing);
@@ -209,11 +211,10 @@ impl Service {
 
     /// As clients begin to wait.
     fn duties(&self) -> Result<Duties, AdminError> {
-        let infos = self.volume_infos()?;
+        let volumes = self.volumes_that_are_served()?;
         let quiesced_since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let served = infos.into_iter().filter(|volume| volume.state == VolumeState::Serving);
         Ok(Duties {
-            volumes: served.map(|volume| volume.name).collect(),
+            volumes,
             passed: self.listener_store.has_passed(),
             quiesced_since_unix_ns: u64::try_from(quiesced_since.as_nanos()).unwrap_or(u64::MAX),
             pid: std::process::id(),
@@ -221,16 +222,27 @@ impl Service {
         })
     }
 
+    /// # Errors
+    /// A pool does not answer: nobody knows.
+    pub(super) fn volumes_that_are_served(&self) -> Result<BTreeSet<String>, AdminError> {
+        let infos = self.volume_infos();
+        if let Some(unknown) = infos.iter().find(|volume| volume.state == VolumeState::Unknown) {
+            let why = unknown.why.clone().unwrap_or_default();
+            return Err(AdminError::new(ErrorKind::Unavailable, why, "try again when it answers"));
+        }
+        let served = infos.into_iter().filter(|volume| volume.state == VolumeState::Serving);
+        Ok(served.map(|volume| volume.name).collect())
+    }
+
     /// Whether everything is served that the predecessor has served, and that is still configured.
     ///
     /// # Errors
     /// What is not, and why.
     pub(crate) fn check_duties(&self, duties: &Duties) -> Result<(), String> {
-        let infos = self.volume_infos().map_err(|error| error.what)?;
+        let serving = self.volumes_that_are_served().map_err(|error| error.what)?;
         let configured = self.running().config.volumes.clone();
         for name in duties.volumes.iter().filter(|name| configured.contains_key(*name)) {
-            let served = infos.iter().any(|info| info.name == *name && info.state == VolumeState::Serving);
-            if !served {
+            if !serving.contains(name) {
                 let alarms = self.hub.alarms();
                 let why: Vec<&str> = alarms.iter().map(|alarm| alarm.message.as_str()).collect();
                 return Err(format!("volume {name} is not served by the successor: {}", why.join("; ")));

@@ -21,7 +21,11 @@ impl Service {
     }
 
     pub(super) fn pool_info(&self, name: &str) -> Result<PoolInfo, AdminError> {
-        let snapshot = self.pool_snapshot(name)?;
+        Ok(self.pool_info_of(name, &self.pool_snapshot(name)?))
+    }
+
+    /// Of what the pool has said of itself.
+    pub(super) fn pool_info_of(&self, name: &str, snapshot: &PoolSnapshot) -> PoolInfo {
         let recorded = {
             let running = self.running();
             running
@@ -29,7 +33,7 @@ impl Service {
                 .get(name)
                 .map(|entry| super::closed::recorded_info(&entry.record(), &running.config.daemon.state_dir))
         };
-        Ok(PoolInfo {
+        PoolInfo {
             name: name.into(),
             devices: snapshot
                 .devices
@@ -55,12 +59,13 @@ impl Service {
             io_engine: snapshot.io_engine.into(),
             volumes: snapshot.volumes.iter().map(|volume| volume.name.clone()).collect(),
             job: self.job_of_pool(name),
-            endurance: endurance_info(&snapshot),
+            endurance: endurance_info(snapshot),
             absent: snapshot.absent.iter().map(|(name, blocks)| (name.clone(), blocks * BLOCK)).collect(),
             not_open: false,
+            not_answering: false,
             why: None,
             recorded,
-        })
+        }
     }
 
     /// Jobs that have not ended.
@@ -76,30 +81,29 @@ impl Service {
         job.map(|job| job.id.to_string())
     }
 
-    pub(super) fn volume_infos(&self) -> Result<Vec<VolumeInfo>, AdminError> {
-        let names: Vec<String> = self.running().pools.keys().cloned().collect();
+    pub(super) fn volume_infos(&self) -> Vec<VolumeInfo> {
         let jobs = self.open_jobs();
-        let mut all = Vec::new();
-        for pool in names {
-            let snapshot = self.pool_snapshot(&pool)?;
+        let looked = self.look_at_all(|pool| (pool.snapshot(), pool.absent(), pool.names()));
+        let mut all = self.volumes_of_silent(&looked.silent);
+        for (pool, (snapshot, absent, served)) in looked.answers {
             all.extend(snapshot.volumes.into_iter().map(|volume| info(&pool, volume, &jobs)));
+            all.extend(self.absent_of(&pool, absent, &served));
         }
-        all.extend(self.absent_infos()?);
         all.extend(self.volumes_of_closed_pools());
         all.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(all)
+        all
     }
 
     pub(super) fn volume_info(&self, name: &str) -> Result<VolumeInfo, AdminError> {
         if let Some(info) = self.volumes_of_closed_pools().into_iter().find(|info| info.name == name) {
             return Ok(info);
         }
-        let (pool, _) = self.pool_with(name)?;
-        let snapshot = self.pool_snapshot(&pool)?;
+        let (pool, handle) = self.pool_with(name)?;
+        let snapshot = Self::look_at(&handle, |pool| pool.snapshot())?;
         if let Some(volume) = snapshot.volumes.into_iter().find(|volume| volume.name == name) {
             return Ok(info(&pool, volume, &self.open_jobs()));
         }
-        let absent = self.absent_infos()?.into_iter().find(|info| info.name == name);
+        let absent = self.absent_info(name)?;
         let job = self
             .open_jobs()
             .iter()
@@ -111,7 +115,7 @@ impl Service {
     pub(super) fn losses_of(&self, name: &str) -> Result<Vec<LossInfo>, AdminError> {
         let (_, handle) = self.pool_of(name)?;
         let volume = name.to_owned();
-        let losses = Self::ask(&handle, move |pool| pool.find(&volume).map(|id| pool.losses_of(id)))?;
+        let losses = Self::look_at(&handle, move |pool| pool.find(&volume).map(|id| pool.losses_of(id)))?;
         let info = |range: Range| LossInfo {
             offset_bytes: range.offset_bytes,
             bytes: range.bytes,
@@ -122,19 +126,9 @@ impl Service {
 
     // --- statistics
 
-    /// Of all pools, each pool's own first.
-    fn snapshots(&self) -> Result<Vec<Snapshot>, AdminError> {
-        let handles: Vec<_> = self.running().pools.values().cloned().collect();
-        let mut all = Vec::new();
-        for handle in handles {
-            all.extend(Self::ask(&handle, |pool| pool.statistics())?);
-        }
-        Ok(all)
-    }
-
     fn report(&self, volume: &str) -> Result<Report, AdminError> {
         let (_, handle) = self.pool_of(volume)?;
-        let all = Self::ask(&handle, |pool| pool.statistics())?;
+        let all = Self::look_at(&handle, |pool| pool.statistics())?;
         let found = all.into_iter().find(|snapshot| snapshot.about.volume == volume);
         found.map(Snapshot::report).ok_or_else(|| not_attached(volume))
     }
@@ -144,7 +138,9 @@ impl Service {
             return Ok(Value::Object(format::object(&self.report(volume)?)));
         }
         let (mut pools, mut volumes) = (Map::new(), Map::new());
-        for snapshot in self.snapshots()? {
+        let looked = self.look_at_all(|pool| pool.statistics());
+        // Each pool's own come first.
+        for snapshot in looked.answers.into_iter().flat_map(|(_, all)| all) {
             let (pool, volume) = (snapshot.about.pool.clone(), snapshot.about.volume.clone());
             let value = Value::Object(format::object(&snapshot.report()));
             if volume.is_empty() {
@@ -153,19 +149,15 @@ impl Service {
                 volumes.insert(volume, value)
             };
         }
-        Ok(json!({ "pools": pools, "volumes": volumes }))
+        Ok(json!({ "pools": pools, "volumes": volumes, "not_answering": looked.silent }))
     }
 
-    pub(super) fn rates_of_all(&self) -> Result<RatesOfAll, AdminError> {
-        let handles: Vec<_> = {
-            let running = self.running();
-            let limit =
-                |name: &String| running.config.pools.get(name).map(|pool| pool.tunables().dirty_limit_pct);
-            running.pools.iter().map(|(name, handle)| (name.clone(), limit(name), handle.clone())).collect()
-        };
+    pub(super) fn rates_of_all(&self) -> RatesOfAll {
+        let looked = self.look_at_all(|pool| (pool.rates(), pool.uptime()));
         let mut all = RatesOfAll::default();
-        for (pool, dirty_limit_pct, handle) in handles {
-            let (rates, uptime) = Self::ask(&handle, |pool| (pool.rates(), pool.uptime()))?;
+        for (pool, (rates, uptime)) in looked.answers {
+            let dirty_limit_pct =
+                self.running().config.pools.get(&pool).map(|pool| pool.tunables().dirty_limit_pct);
             for (volume, counters, last) in rates {
                 let info = rates_info(&last, uptime.as_secs());
                 if !volume.is_empty() {
@@ -179,7 +171,7 @@ impl Service {
                 all.pools.insert(pool.clone(), info);
             }
         }
-        Ok(all)
+        all
     }
 
     pub(super) fn flashcache_text(&self, volume: &str) -> Result<String, AdminError> {

@@ -18,15 +18,17 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl Service {
     pub(super) fn metrics_text(&self, form: MetricsForm) -> Result<String, AdminError> {
-        let handles: Vec<_> = {
-            let running = self.running();
-            running.pools.iter().map(|(name, handle)| (name.clone(), handle.clone())).collect()
-        };
+        let looked = self.look_at_all(|pool| (pool.snapshot(), pool.statistics()));
         let (mut reports, mut states) = (Vec::new(), States::new());
-        for (name, handle) in handles {
-            let (snapshot, statistics) = Self::ask(&handle, |pool| (pool.snapshot(), pool.statistics()))?;
+        for (name, (snapshot, statistics)) in looked.answers {
             reports.extend(statistics.into_iter().map(Snapshot::report));
             states.take_pool(&name, &snapshot);
+        }
+        for pool in &looked.silent {
+            states.pool_state.add(of_pool(pool, &[("state", "not-answering")]), 1_u64);
+        }
+        for volume in self.volumes_of_silent(&looked.silent) {
+            states.untold(&volume.pool, &volume.name, VolumeState::Unknown);
         }
         self.add_what_is_not_served(&mut states);
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
@@ -50,7 +52,7 @@ impl Service {
         }
         for (name, volume) in &running.config.volumes {
             if !states.has(&volume.pool, name) {
-                states.absent(&volume.pool, name);
+                states.untold(&volume.pool, name, VolumeState::Absent);
             }
         }
     }
@@ -127,7 +129,7 @@ impl States {
         Self {
             pool_state: Family::gauge(
                 "forebay_pool_state",
-                "How the pool stands: open, degraded (a device of a mirror does not count), fenced, cache-failed or closed",
+                "How the pool stands: open, degraded (a device of a mirror does not count), fenced, cache-failed, closed or not-answering",
             ),
             dirty_limit: Family::gauge(
                 "forebay_dirty_limit_ratio",
@@ -139,7 +141,7 @@ impl States {
             ),
             volume_state: Family::gauge(
                 "forebay_volume_state",
-                "How the volume stands: attaching, serving, draining, detaching or absent",
+                "How the volume stands: attaching, serving, draining, detaching, absent, or unknown where its pool does not answer",
             ),
             mode: Family::gauge("forebay_volume_mode", "How the volume uses the cache"),
             limit: Family::gauge("forebay_destage_limit", "What keeps destage from being faster, in words"),
@@ -176,7 +178,7 @@ impl States {
             self.take_volume(pool, volume);
         }
         for (name, blocks) in snapshot.absent.iter().filter(|(_, blocks)| **blocks > 0) {
-            self.absent(pool, name);
+            self.untold(pool, name, VolumeState::Absent);
             self.absent_dirty.add(of_volume(pool, name, &[]), blocks * BLOCK);
         }
     }
@@ -202,9 +204,10 @@ impl States {
         self.told.iter().any(|told| told.0 == pool && told.1 == volume)
     }
 
-    fn absent(&mut self, pool: &str, volume: &str) {
+    /// A volume of which nothing else is known.
+    fn untold(&mut self, pool: &str, volume: &str, state: VolumeState) {
         self.told.push((pool.into(), volume.into()));
-        self.volume_state.add(of_volume(pool, volume, &[("state", VolumeState::Absent.name())]), 1_u64);
+        self.volume_state.add(of_volume(pool, volume, &[("state", state.name())]), 1_u64);
     }
 
     fn into_families(self) -> [Family; 10] {

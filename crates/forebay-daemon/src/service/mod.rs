@@ -9,20 +9,22 @@
 //!   only for the steps that change something, not while it drains.
 //!
 //! Files: `start` (opening everything at the start, stopping it), `pools`, `mirror` (mirrored
-//! ones), `replace` (another device for a sound one), `volumes`, `settings`, `reload`, `work`,
-//! `absent` (volumes that are not attached), `closed` (pools that are not open), `opening` (cache
-//! devices, which may hang), `locked` (devices that are not there, or that somebody else has),
-//! `handover` (passing everything to a successor), `info` (how things are), `wear` (of the flash),
-//! `metrics` (the same for Prometheus), `event_bridge` (what pools report becomes events and
-//! alarms).
+//! ones), `replace` (another device for a sound one), `volumes`, `settings`, `daemon_settings` (of
+//! the daemon itself), `reload`, `work`, `absent` (volumes that are not attached), `closed` (pools
+//! that are not open), `opening` (cache devices, which may hang), `locked` (devices that are not
+//! there, or that somebody else has), `handover` (passing everything to a successor), `info` (how
+//! things are), `looks` (pools that do not answer), `wear` (of the flash), `metrics` (the same for
+//! Prometheus), `event_bridge` (what pools report becomes events and alarms).
 
 mod absent;
 mod advice;
 mod closed;
+mod daemon_settings;
 mod event_bridge;
 mod handover;
 mod info;
 mod locked;
+mod looks;
 mod metrics;
 mod mirror;
 mod opening;
@@ -37,6 +39,7 @@ mod volumes;
 mod wear;
 mod work;
 
+use crate::api::MetricsPort;
 use forebay_admin::events::{AlarmKey, EventKind, Hub};
 use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use forebay_admin::{
@@ -93,6 +96,8 @@ pub(crate) struct Service {
     guards: Arc<GuardBook>,
     /// Sockets that outlive this process.
     listener_store: Arc<ListenerStore>,
+    /// Where metrics are served without a token.
+    metrics: MetricsPort,
     /// Asks the main thread for an upgrade, where there can be one.
     upgrader: Option<Upgrader>,
     /// How the last upgrade ended.
@@ -215,14 +220,24 @@ impl Admin for Service {
             resident_bytes: forebay_pool::meter::resident_bytes(),
             pools: running.pools.keys().cloned().collect(),
             volumes: running.config.volumes.keys().cloned().collect(),
+            metrics: self.metrics.address().map(|address| address.to_string()),
             upgrade: lock(&self.upgraded).clone(),
         }
     }
 
+    fn daemon_settings(&self) -> BTreeMap<String, SettingInfo> {
+        self.daemon_setting_infos()
+    }
+
+    fn set_daemon(&self, request: SettingsRequest) -> Result<SettingsDone, AdminError> {
+        self.change_daemon(&request)
+    }
+
     fn pools(&self) -> Result<Vec<PoolInfo>, AdminError> {
-        let names: Vec<String> = self.running().pools.keys().cloned().collect();
-        let open: Result<Vec<PoolInfo>, AdminError> = names.iter().map(|name| self.pool_info(name)).collect();
-        let mut all = open?;
+        let looked = self.look_at_all(|pool| pool.snapshot());
+        let mut all: Vec<PoolInfo> =
+            looked.answers.iter().map(|(name, snapshot)| self.pool_info_of(name, snapshot)).collect();
+        all.extend(looked.silent.iter().map(|name| self.silent_info(name)));
         all.extend(self.closed_infos());
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(all)
@@ -269,7 +284,7 @@ impl Admin for Service {
     }
 
     fn volumes(&self) -> Result<Vec<VolumeInfo>, AdminError> {
-        self.volume_infos()
+        Ok(self.volume_infos())
     }
 
     fn volume(&self, name: &str) -> Result<VolumeInfo, AdminError> {
@@ -375,7 +390,7 @@ impl Admin for Service {
     }
 
     fn rates(&self) -> Result<RatesOfAll, AdminError> {
-        self.rates_of_all()
+        Ok(self.rates_of_all())
     }
 
     fn flashcache(&self, volume: &str) -> Result<String, AdminError> {

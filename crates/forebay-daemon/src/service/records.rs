@@ -57,7 +57,10 @@ impl Service {
     pub(super) fn raise_record(&self, name: &str) {
         let entry = self.running().entries.get(name).cloned();
         let Ok(handle) = self.handle(name) else { return };
-        let Ok((facts, stores)) = handle.ask(|pool| (pool.facts(), pool.unrecorded_stores())) else { return };
+        let Ok((facts, stores)) = Self::look_at(&handle, |pool| (pool.facts(), pool.unrecorded_stores()))
+        else {
+            return;
+        };
         let mut behind = Vec::new();
         if let (Some(entry), Some((_, facts))) = (entry, facts)
             && let Err(why) = entry.raise(&MayWait::here(), &facts)
@@ -128,6 +131,7 @@ impl Service {
             }
             if last.elapsed() >= FOLLOW_EVERY {
                 let names: Vec<String> = service.running().pools.keys().cloned().collect();
+                service.tell_silent_pools(super::looks::ALARM_AFTER);
                 names.iter().for_each(|name| service.raise_record(name));
                 last = Instant::now();
             }

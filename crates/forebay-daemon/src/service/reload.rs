@@ -127,6 +127,7 @@ impl Service {
                 self.running_mut().config.daemon.log_level = new.daemon.log_level;
                 self.log_threshold.set(new.daemon.log_level);
             }
+            Change::MetricsListen => self.listen_for_metrics(new.daemon.metrics_listen)?,
             Change::PoolAdded { pool } => {
                 let config = &new.pools[pool];
                 // It is configured, open or not, as at a start: `forebay pool open` is the way
@@ -227,6 +228,7 @@ fn describe(change: &Change) -> String {
         Change::VolumeRemoved { volume } => format!("volume {volume} detached"),
         Change::PoolRemoved { pool } => format!("pool {pool} closed"),
         Change::LogLevel => "log level".into(),
+        Change::MetricsListen => "metrics_listen".into(),
         Change::PoolAdded { pool } => format!("pool {pool} opened"),
         Change::PoolDevices { pool, .. } => format!("devices of pool {pool}"),
         Change::Setting { name, key, from, to, .. } => format!("{key} of {name}: {from} -> {to}"),

@@ -16,7 +16,7 @@ use forebay_core::{PoolSettings, VolumeSettings};
 use std::collections::BTreeMap;
 
 /// Key, old value, new value.
-type Changed = Vec<(String, String, String)>;
+pub(super) type Changed = Vec<(String, String, String)>;
 
 pub(super) fn invalid(what: impl ToString, hint: impl ToString) -> AdminError {
     AdminError::new(ErrorKind::Invalid, what, hint)

@@ -2,6 +2,7 @@
 
 use super::locked::Place;
 use super::{Running, Service, Upgrader, lock};
+use crate::api::MetricsPort;
 use crate::log_level::LogThreshold;
 use forebay_admin::clock::SystemClock;
 use forebay_admin::events::{AlarmKey, EventKind, Hub, HubLimits, NewEvent, Severity};
@@ -91,6 +92,7 @@ impl Service {
             hub,
             jobs,
             guards: Arc::default(),
+            metrics: MetricsPort::new(Arc::clone(&start.listener_store)),
             listener_store: start.listener_store,
             upgrader: start.upgrader,
             upgraded: Mutex::default(),

@@ -49,7 +49,7 @@ fn start_as_written(path: &Path, listener_store: Arc<ListenerStore>) -> Arc<Serv
 }
 
 fn served(service: &Service) -> Vec<String> {
-    let all = service.volume_infos().unwrap();
+    let all = service.volume_infos();
     let served = all.into_iter().filter(|volume| volume.state != VolumeState::Absent);
     served.map(|volume| volume.name).collect()
 }

@@ -269,6 +269,7 @@ impl Admin for Fake {
             resident_bytes: 1 << 20,
             pools: state.pools.keys().cloned().collect(),
             volumes: state.volumes.keys().cloned().collect(),
+            metrics: None,
             upgrade: None,
         }
     }

@@ -17,7 +17,6 @@ fn stage() -> Stage {
         std::fs::write(&read, READ).unwrap();
         set_mode(&read, 0o600);
         tcp.read_token_file = Some(read);
-        tcp.metrics_open = true;
         options.tcp = Some(tcp);
     })
 }
@@ -62,13 +61,6 @@ fn who_may_look_changes_nothing() {
     assert_eq!(call(&stage, OPERATE, "GET", "/v1/volumes", "").json(), before);
     let flushed = call(&stage, OPERATE, "POST", "/v1/volumes/db/flush", "");
     assert_eq!(flushed.status, 202, "{flushed:?}");
-}
-
-#[test]
-fn open_metrics_are_for_looking_and_other_tokens_are_none() {
-    let stage = stage();
-    assert_eq!(call(&stage, "x", "GET", "/metrics", "").status, 200);
-    call(&stage, "x", "POST", "/metrics", "").problem(401, "denied");
     call(&stage, &READ[1..], "GET", "/v1/daemon", "").problem(401, "denied");
 }
 

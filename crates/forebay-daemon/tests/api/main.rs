@@ -58,7 +58,7 @@ fn tcp_options(folder: &std::path::Path, token: &str, mode: u32) -> TcpOptions {
     std::fs::write(&token_file, token).unwrap();
     set_mode(&token_file, mode);
     let host = "127.0.0.1".into();
-    TcpOptions { host, port: 0, token_file, read_token_file: None, tls: None, metrics_open: false }
+    TcpOptions { host, port: 0, token_file, read_token_file: None, tls: None }
 }
 
 fn set_mode(path: &std::path::Path, mode: u32) {

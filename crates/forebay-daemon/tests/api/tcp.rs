@@ -54,15 +54,6 @@ fn nothing_is_done_without_the_token() {
     assert_eq!(stage.call("GET", "/v1/daemon", "").status, 200, "the unix socket asks for no token");
 }
 
-#[test]
-fn metrics_are_open_if_so_configured_and_nothing_else_is() {
-    let stage = with_tcp(|tcp| tcp.metrics_open = true);
-    assert_eq!(call(&stage, "/metrics", "").status, 200);
-    for path in ["/v1/stats", "/metrics/", "//metrics", "/v1/../metrics"] {
-        call(&stage, path, "").problem(401, "denied");
-    }
-}
-
 fn refused(tcp: TcpOptions) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut options = options(&folder);

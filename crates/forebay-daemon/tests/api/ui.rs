@@ -101,6 +101,24 @@ fn everything_at_once_and_what_may_be_done() {
 }
 
 #[test]
+fn of_hundreds_of_alarms_the_gravest_are_told_first_and_all_are_counted() {
+    use forebay_admin::events::{AlarmKey, EventKind, Severity};
+    let stage = Stage::new();
+    let events = stage.fake.services().events;
+    for number in 0..500 {
+        let severity = if number == 7 { Severity::Error } else { Severity::Warning };
+        let key = AlarmKey::volume(EventKind::DestageFailed, &format!("v{number}"));
+        events.raise(key, severity, "it fails");
+    }
+    let overview = stage.call("GET", "/v1/overview", "").json();
+    assert_eq!(overview["alarms_total"], 500);
+    let told = overview["alarms"].as_array().unwrap();
+    let names: Vec<_> = told.iter().map(|alarm| alarm["volume"].as_str().unwrap()).collect();
+    assert_eq!((told.len(), &names[..3]), (200, &["v7", "v499", "v498"][..]));
+    assert_eq!(stage.call("GET", "/v1/alarms", "").json()["alarms"].as_array().unwrap().len(), 500);
+}
+
+#[test]
 fn pages_of_others_and_other_names_get_nothing() {
     let stage = with_tcp();
     let authorized = format!("Authorization: Bearer {TOKEN}\r\n");

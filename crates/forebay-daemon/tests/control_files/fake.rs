@@ -62,6 +62,7 @@ impl Admin for Fake {
             resident_bytes: 1 << 20,
             pools: vec!["fast".into()],
             volumes: vec!["db".into(), "slow".into()],
+            metrics: None,
             upgrade: None,
         }
     }

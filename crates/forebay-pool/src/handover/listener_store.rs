@@ -127,7 +127,7 @@ impl ListenerStore {
     }
 
     /// Nobody listens there any more; while parked the predecessor does.
-    pub(crate) fn forget(&self, endpoint: &Endpoint) {
+    pub fn forget(&self, endpoint: &Endpoint) {
         self.waiting().retain(|listener| listener.endpoint != *endpoint);
         if let Some(manager) = self.manager.as_ref().filter(|_| !self.is_parked()) {
             manager.forget(endpoint);

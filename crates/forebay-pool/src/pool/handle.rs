@@ -31,6 +31,9 @@ pub enum PoolGone {
     /// It is busy.
     #[error("the pool did not answer within {} s; nothing was done", TIMEOUT.as_secs())]
     Late,
+    /// It has not answered for a while, and is not asked.
+    #[error("the pool does not answer")]
+    Silent,
     /// It has begun, and does not come to an end.
     #[error("the pool has not ended within {} s what it was asked for; it may still be done", STUCK.as_secs())]
     Stuck,
@@ -117,6 +120,21 @@ pub struct PoolHandle {
     tasks: Mutex<mpsc::Sender<PoolTask>>,
     waker: Waker,
     thread: Mutex<Option<Thread>>,
+    silence: Mutex<Option<Silence>>,
+}
+
+/// A pool has missed the deadline of a look.
+struct Silence {
+    since: Instant,
+    /// Kept when its thread is back at work.
+    ping: Promise<()>,
+}
+
+/// An answer that is waited for. See [`PoolHandle::begin_look`].
+#[derive(Debug)]
+pub struct Look<T> {
+    begun: Instant,
+    promise: Promise<T>,
 }
 
 /// The thread of a pool, and how it has ended.
@@ -167,7 +185,8 @@ impl PoolHandle {
             .map_err(|error| RunError::failed(format!("cannot start a thread: {error}"), ""))?;
         let died = || RunError::failed("the pool's thread ended while it was opened", "");
         let waker = result.recv().map_err(|_| died())??;
-        Ok(Self { tasks: Mutex::new(asking), waker, thread: Mutex::new(Some(Thread { handle, ended })) })
+        let thread = Mutex::new(Some(Thread { handle, ended }));
+        Ok(Self { tasks: Mutex::new(asking), waker, thread, silence: Mutex::default() })
     }
 
     /// Runs `what` on the pool's thread and returns its result.
@@ -185,6 +204,50 @@ impl PoolHandle {
             Some(answer) => answer,
         };
         answer.ok_or(PoolGone::Stopped)
+    }
+
+    /// Asks for something that is only looked at, and does not wait: several pools can be asked at
+    /// once. One that has missed a deadline is not asked before it is back.
+    ///
+    /// # Errors
+    /// The pool has stopped, or is silent.
+    pub fn begin_look<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&mut Pool) -> T + Send + 'static,
+    ) -> Result<Look<T>, PoolGone> {
+        match self.silence() {
+            Some(_) => Err(PoolGone::Silent),
+            None => Ok(Look { begun: Instant::now(), promise: self.begin(what)? }),
+        }
+    }
+
+    /// Waits until then for what it was asked.
+    ///
+    /// # Errors
+    /// The pool has stopped, or has not answered.
+    pub fn end_look<T>(&self, look: Look<T>, until: Instant) -> Result<T, PoolGone> {
+        match look.promise.try_wait(until.saturating_duration_since(Instant::now())) {
+            Some(answer) => answer.ok_or(PoolGone::Stopped),
+            None => {
+                look.promise.claim.take(); // what was not begun is not done any more
+                let mut silence = self.silence.lock().unwrap_or_else(PoisonError::into_inner);
+                if silence.is_none() {
+                    *silence = Some(Silence { since: look.begun, ping: self.begin(|_| ())? });
+                }
+                Err(PoolGone::Silent)
+            }
+        }
+    }
+
+    /// How long it has not answered, if it has missed a deadline and is not back.
+    pub fn silence(&self) -> Option<Duration> {
+        let mut silence = self.silence.lock().unwrap_or_else(PoisonError::into_inner);
+        let Silence { since, ping } = silence.as_ref()?;
+        if ping.try_wait(Duration::ZERO).is_none() {
+            return Some(since.elapsed());
+        }
+        *silence = None;
+        None
     }
 
     /// Has `what` run on the pool's thread, sooner or later; nobody waits for it.

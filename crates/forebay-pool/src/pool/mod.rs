@@ -39,7 +39,7 @@ mod users;
 mod volumes;
 
 pub use absent::AbsentVolume;
-pub use handle::{PoolGone, PoolHandle, Promise, PromiseSender};
+pub use handle::{Look, PoolGone, PoolHandle, Promise, PromiseSender};
 pub use losses::Lost;
 pub use mirror::Rebuilding;
 pub use replace::CopyProgress;

@@ -162,6 +162,23 @@ pub(super) fn alarms() -> Value {
     ])
 }
 
+/// What `forebay status` asks for where 64 volumes are away, with so many alarms, a third of them
+/// errors.
+pub(super) fn many_alarms(number: usize) -> Value {
+    let alarm = |at: usize| {
+        let severity = if at % 3 == 2 { "error" } else { "warning" };
+        let message = if severity == "error" { "it fails" } else { "it warns" };
+        json!({ "id": format!("a{at}"), "condition": "destage.failed", "pool": null, "volume": format!("v{}", at % 64),
+            "severity": severity, "message": message, "raised": format!("2023-11-14T22:{:02}:{:02}.5Z", at / 60, at % 60),
+            "seen": "2023-11-14T23:13:20Z", "repeats": 0, "acknowledged": null })
+    };
+    let mut all = empty();
+    all["alarms"] = (1..=number).map(alarm).collect();
+    all["volumes"] =
+        (0..64).map(|at| volume(&format!("v{at}"), "fast", "absent", "writeback", GIB)).collect();
+    all
+}
+
 /// Settings of a volume, of all kinds.
 pub(super) fn settings() -> Value {
     let setting = |value: &str, default: &str, takes: &str, live: bool| json!({ "value": value, "default": default, "takes": takes, "live": live, "help": "" });

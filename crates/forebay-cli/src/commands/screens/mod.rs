@@ -61,7 +61,8 @@ fn screens(width: Width) -> Vec<(&'static str, String)> {
         ("forebay get database-primary", line(settings::table(&tunables).within(width))),
         ("forebay jobs", line(jobs::table(&jobs_there).within(width))),
         ("forebay jobs j17", jobs::show(&jobs_there[0], width)),
-        ("forebay alarms", line(alarms::table(&read::<Vec<Value>>(fixture::alarms())).within(width))),
+        ("forebay alarms", alarms::text(read(fixture::alarms()), (50, "forebay alarms --all"), width)),
+        ("forebay stats db --interval 1s", stats::interval_example(&statistics, width)),
         ("forebay stats db --all", stats::text(&statistics, true, width)),
     ]
 }
@@ -108,6 +109,26 @@ fn no_line_is_wider_than_the_terminal() {
                 assert!(widest(line) <= width, "{command} at {width}: {line}");
             }
         }
+    }
+}
+
+#[test]
+fn hundreds_of_alarms_fit_a_screen_the_gravest_first() {
+    let all = fixture::many_alarms(500);
+    for width in [40, 80, 220] {
+        let width = Width::of(width);
+        let text = alarms::text(read(all["alarms"].clone()), (50, "forebay alarms --all"), width);
+        assert!(text.contains("and 450 more:") && !text.contains("warns"), "{text}");
+        let (first, last) = (text.find("a500").unwrap(), text.find("a353").unwrap());
+        assert!(first < last, "the newest of the gravest comes first:\n{text}");
+        let whole = alarms::text(read(all["alarms"].clone()), (usize::MAX, ""), width);
+        assert!(whole.contains("a1 ") && !whole.contains("more:"));
+
+        let text = state(&all, width);
+        for part in ["500 alarms", "and 490 more:", "64 not there", "and 44 more:"] {
+            assert!(text.contains(part), "{part}:\n{text}");
+        }
+        assert!(!text.contains("warns"), "{text}");
     }
 }
 

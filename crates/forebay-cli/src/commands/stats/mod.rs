@@ -99,7 +99,8 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
             (Answer::Object(object), Format::Table, Some(_)) => {
                 if let Some((then, old)) = &before {
                     let heading = lines.is_multiple_of(20);
-                    screen::print(&rows::line(heading, old, &object, now.duration_since(*then)))?;
+                    let (took, width) = (now.duration_since(*then), Width::of_stdout());
+                    screen::print(&rows::line(heading, (old, &object), took, width))?;
                     lines += 1;
                 }
                 before = Some((now, object));
@@ -116,6 +117,12 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
 pub(super) fn text(object: &Value, all: bool, width: Width) -> String {
     let tables = if all { table::text(object, width) } else { String::new() };
     summary::text(object, width) + &tables
+}
+
+/// The first line of a watch that has seen all of this happen in a second.
+#[cfg(test)]
+pub(super) fn interval_example(object: &Value, width: Width) -> String {
+    rows::line(true, (&Value::Null, object), Duration::from_secs(1), width)
 }
 
 enum Answer {

@@ -1,52 +1,125 @@
 //! Statistics of each interval in one line, for watching.
+//!
+//! Invariants
+//! - Columns do not move from line to line: their widths depend on the terminal alone.
+//! - No line is wider than the terminal. Columns for which there is no room are named, and no
+//!   digit is cut: a number that is too long for its column is rounded.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::screen::{self, bytes, count, nanos};
+use crate::screen::{self, Width, bytes, count, nanos, wrapped};
+
+/// Name, width with the blank before it, and what is left out first: the highest, 0 never.
+const COLUMNS: [(&str, usize, u8); 10] = [
+    ("reads/s", 11, 0),
+    ("read", 9, 1),
+    ("hits", 8, 0),
+    ("writes/s", 11, 0),
+    ("write", 9, 2),
+    ("flushes/s", 11, 7),
+    ("dirty", 11, 3),
+    ("destage/s", 11, 4),
+    ("disk r/s", 11, 5),
+    ("disk w/s", 11, 6),
+];
 
 fn number(object: &Value, name: &str) -> u64 {
     object[name].as_u64().unwrap_or(0)
 }
 
 /// One line of what happened between two answers of the daemon.
-pub(super) fn line(heading: bool, old: &Value, new: &Value, took: Duration) -> String {
+pub(super) fn line(heading: bool, (old, new): (&Value, &Value), took: Duration, width: Width) -> String {
     let difference = |name| number(new, name).saturating_sub(number(old, name));
     let rate = |name| (difference(name) as f64 / took.as_secs_f64()) as u64;
     let mean = |time, operations| match difference(operations) {
-        0 => "-".into(),
-        operations => nanos(difference(time) / operations),
+        0 => Cell::from("-"),
+        operations => {
+            let time = difference(time) / operations;
+            Cell { text: nanos(time), rounded: format!("{:.0e} s", time as f64 / 1e9) }
+        }
     };
+    let many = |name| {
+        let number = rate(name);
+        Cell { text: count(number), rounded: format!("{:.2e}", number as f64) }
+    };
+    let blocks = |blocks: u64| Cell::from(&*bytes(blocks.saturating_mul(4096)));
     let (hits, misses) = (difference("read_hit_blocks"), difference("read_miss_blocks"));
     let cells = [
-        ("reads/s", count(rate("reads"))),
-        ("read", mean("read_time_ns", "reads")),
-        ("hits", screen::percent(hits, hits + misses)),
-        ("writes/s", count(rate("writes"))),
-        ("write", mean("write_time_ns", "writes")),
-        ("flushes/s", count(rate("flushes"))),
-        ("dirty", bytes(number(new, "dirty_blocks").saturating_mul(4096))),
-        ("destage/s", bytes(rate("destaged_blocks").saturating_mul(4096))),
-        ("disk r/s", count(rate("backing_reads"))),
-        ("disk w/s", count(rate("backing_writes"))),
+        many("reads"),
+        mean("read_time_ns", "reads"),
+        Cell::from(&*screen::percent(hits, hits.saturating_add(misses))),
+        many("writes"),
+        mean("write_time_ns", "writes"),
+        many("flushes"),
+        blocks(number(new, "dirty_blocks")),
+        blocks(rate("destaged_blocks")),
+        many("backing_reads"),
+        many("backing_writes"),
     ];
+    let fit = fitting(width);
+    let row = |cell: &dyn Fn(usize) -> String| {
+        let cells = (0..COLUMNS.len()).filter(|at| fit[*at]).map(|at| {
+            let width = COLUMNS[at].1;
+            format!("{:>width$}", cell(at))
+        });
+        cells.collect::<String>() + "\n"
+    };
     let mut text = String::new();
     if heading {
-        text += &row(cells.iter().map(|(name, _)| *name));
+        text += &left_out(&fit, width);
+        text += &row(&|at| COLUMNS[at].0.to_owned());
     }
-    text + &row(cells.iter().map(|(_, cell)| cell.as_str()))
+    text + &row(&|at| cells[at].within(COLUMNS[at].1 - 1))
 }
 
-fn row<'a>(cells: impl Iterator<Item = &'a str>) -> String {
-    let mut text: String = cells.map(|cell| format!("{cell:>11}")).collect();
-    text.push('\n');
-    text
+/// A number as it is shown, and how if it is too long.
+struct Cell {
+    text: String,
+    rounded: String,
+}
+
+impl Cell {
+    fn within(&self, width: usize) -> String {
+        if self.text.chars().count() <= width { self.text.clone() } else { self.rounded.clone() }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self { text: text.into(), rounded: text.into() }
+    }
+}
+
+/// Which columns there is room for, the most important first.
+fn fitting(width: Width) -> [bool; COLUMNS.len()] {
+    let mut fit = [true; COLUMNS.len()];
+    let Some(most) = width.columns() else { return fit };
+    let wide = |fit: &[bool]| {
+        COLUMNS.iter().zip(fit).filter(|(_, fit)| **fit).map(|(column, _)| column.1).sum::<usize>()
+    };
+    while wide(&fit) > usize::from(most) {
+        let shown = (0..COLUMNS.len()).filter(|at| fit[*at] && COLUMNS[*at].2 > 0);
+        let Some(out) = shown.max_by_key(|at| COLUMNS[*at].2) else { break };
+        fit[out] = false;
+    }
+    fit
+}
+
+fn left_out(fit: &[bool], width: Width) -> String {
+    let out: Vec<&str> =
+        COLUMNS.iter().zip(fit).filter(|(_, fit)| !**fit).map(|(column, _)| column.0).collect();
+    match out.as_slice() {
+        [] => String::new(),
+        out => format!("{}\n", wrapped(&format!("no room for: {}", out.join(", ")), width)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::widest;
     use serde_json::json;
 
     #[test]
@@ -55,17 +128,65 @@ mod tests {
         let new = json!({
             "reads": 300, "read_time_ns": 2_000_000, "read_hit_blocks": 13, "read_miss_blocks": 11, "dirty_blocks": 256,
         });
-        let text = line(true, &old, &new, Duration::from_secs(2));
+        let of = |heading, width| line(heading, (&old, &new), Duration::from_secs(2), width);
         let expected = "    \
-    reads/s       read       hits   writes/s      write  flushes/s      dirty  destage/s   disk r/s   disk w/s
-        100      10 µs     75.0 %          0          -          0    1.0 MiB        0 B          0          0
+    reads/s     read    hits   writes/s    write  flushes/s      dirty  destage/s   disk r/s   disk w/s
+        100    10 µs  75.0 %          0        -          0    1.0 MiB        0 B          0          0
 ";
-        assert_eq!(text, expected);
-        assert_eq!(line(false, &old, &new, Duration::from_secs(2)), expected.split_once('\n').unwrap().1);
+        assert_eq!(of(true, Width::unlimited()), expected);
+        assert_eq!(of(false, Width::of(120)), expected.split_once('\n').unwrap().1);
+        let narrow = "\
+no room for: dirty, destage/s, disk r/s,
+disk w/s, flushes/s, write
+    reads/s     read    hits   writes/s
+        100    10 µs  75.0 %          0
+";
+        let words = |text: &str| {
+            text.split([' ', ',', '\n'])
+                .filter(|word| !word.is_empty())
+                .map(str::to_owned)
+                .collect::<std::collections::BTreeSet<_>>()
+        };
+        let seen = of(true, Width::of(40));
+        assert_eq!(
+            seen.lines().rev().take(2).collect::<Vec<_>>(),
+            narrow.lines().rev().take(2).collect::<Vec<_>>()
+        );
+        assert_eq!(words(&seen), words(narrow));
+    }
+
+    #[test]
+    fn every_width_has_whole_numbers_in_columns_that_do_not_move() {
+        let most = json!({
+            "reads": u64::MAX, "read_time_ns": u64::MAX, "read_hit_blocks": u64::MAX, "read_miss_blocks": u64::MAX,
+            "writes": 1, "write_time_ns": u64::MAX, "flushes": 99_999_999, "dirty_blocks": u64::MAX,
+            "destaged_blocks": u64::MAX, "backing_reads": 100_000_000, "backing_writes": 12_345_678,
+        });
+        for columns in 40..=220 {
+            let width = Width::of(columns);
+            let quiet = line(true, (&json!({}), &json!([])), Duration::from_secs(1), width);
+            let busy = line(false, (&json!({}), &most), Duration::from_secs(1), width);
+            let all: Vec<&str> = quiet.lines().chain(busy.lines()).collect();
+            assert!(all.iter().all(|line| widest(line) <= columns), "{columns}:\n{quiet}{busy}");
+            let rows: Vec<_> = all[all.len() - 3..].iter().map(|line| line.chars().count()).collect();
+            assert!(rows.iter().all(|row| *row == rows[0]), "{columns}:\n{quiet}{busy}");
+            for (name, _, rank) in COLUMNS {
+                assert!(quiet.contains(name), "{name} is neither shown nor named at {columns}");
+                let heading = all[all.len() - 3];
+                assert!(rank > 0 || heading.contains(name), "{name} is left out at {columns}");
+            }
+            assert!(busy.contains("1.84e19") && busy.contains("100.0 %"), "{columns}: {busy}");
+            if columns >= 103 {
+                for whole in ["99,999,999", "12,345,678", "1.00e8", "2e10 s", "16.0 EiB"] {
+                    assert!(busy.contains(whole), "{whole}: {busy}");
+                }
+                assert!(!quiet.contains("no room for"));
+            }
+        }
     }
 
     #[test]
     fn numbers_that_are_missing_do_no_harm() {
-        assert!(line(true, &json!({}), &json!([]), Duration::ZERO).contains("reads/s"));
+        assert!(line(true, (&json!({}), &json!([])), Duration::ZERO, Width::of(80)).contains("reads/s"));
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use forebay_admin::{AdviceInfo, DaemonInfo, PoolInfo, VolumeInfo};
+use forebay_admin::{AdviceInfo, DaemonInfo, PoolInfo, VolumeInfo, VolumeState};
 use serde_json::Value;
 
 use crate::client::{self, Client, escaped};
@@ -119,7 +119,10 @@ pub(super) fn look(client: &Client) -> Result<Snapshot, Failure> {
     for volume in volumes {
         // One that was detached just now has none, and will be gone at the next look.
         let path = super::super::volume::path(&volume.name, "/stats");
-        let statistics = client.get_if_there(&path)?.unwrap_or(Value::Null);
+        let statistics = match volume.state {
+            VolumeState::Unknown => Value::Null, // its pool does not answer this either
+            _ => client.get_if_there(&path)?.unwrap_or(Value::Null),
+        };
         with_statistics.push((Some(volume), statistics));
     }
     let mut jobs: Vec<Job> = client::list(&client.get("/v1/jobs")?, "jobs")?;

@@ -149,7 +149,10 @@ impl State {
     pub(super) fn take(&mut self, news: News, now: Instant) {
         let snapshot = match news {
             Ok(_) if self.paused => return,
-            Ok(snapshot) => snapshot,
+            Ok(mut snapshot) => {
+                super::super::alarms::sort(&mut snapshot.alarms);
+                snapshot
+            }
             Err(trouble) => {
                 self.trouble = Some(trouble);
                 return;

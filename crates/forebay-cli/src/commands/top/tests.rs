@@ -114,6 +114,23 @@ fn a_long_alarm_is_whole_and_help_says_what_keys_do() {
 }
 
 #[test]
+fn of_hundreds_of_alarms_the_gravest_are_shown_and_all_are_counted() {
+    let now = Instant::now();
+    let mut many = snapshot();
+    let alarm = |at: usize| {
+        let severity = if at == 250 { "error" } else { "warning" };
+        json!({ "id": format!("a{at}"), "severity": severity, "raised": "2023", "message": format!("{severity} of v{at}") })
+    };
+    many.alarms = (0..500).map(alarm).collect();
+    let mut state = state(many, now);
+    for (width, height) in [(50, 20), (80, 24), (200, 60)] {
+        let text = screen(&state, now, width, height);
+        assert!(text.contains("500 alarms, ") && text.contains("error of v250"), "{text}");
+    }
+    assert_eq!(press(&mut state, KeyCode::Char('a')), Action::Acknowledge("a250".into()));
+}
+
+#[test]
 fn no_size_of_terminal_and_no_answer_of_a_daemon_is_too_strange() {
     let now = Instant::now();
     let mut strange = snapshot();

@@ -91,7 +91,7 @@ fn pool_lines(state: &State, most: usize) -> Vec<Line<'static>> {
         .map(|(pool, trouble)| {
             let mut spans = vec![Span::raw(format!("pool {}: ", harmless(&pool.name)))];
             spans.extend(trouble);
-            if !pool.not_open {
+            if !pool.is_unknown() {
                 let share = screen::percent(pool.cached_bytes, pool.capacity_bytes);
                 let (capacity, dirty) = (bytes(pool.capacity_bytes), bytes(pool.dirty_bytes));
                 spans.push(Span::raw(format!("{share} of {capacity} used, {dirty} dirty")));
@@ -109,6 +109,8 @@ fn pool_lines(state: &State, most: usize) -> Vec<Line<'static>> {
 fn pool_trouble(pool: &PoolInfo) -> Option<Span<'static>> {
     let (words, colour) = if pool.not_open {
         ("NOT OPEN".into(), Color::Red)
+    } else if pool.not_answering {
+        ("NOT ANSWERING".into(), Color::Red)
     } else if pool.cache_failed {
         ("CACHE FAILED, ".into(), Color::Red)
     } else if pool.fenced {

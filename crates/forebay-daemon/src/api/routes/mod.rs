@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use axum::{Json, Router};
 use serde::Serialize;
 use tokio::sync::watch;
@@ -30,7 +31,7 @@ use super::{Limits, Services};
 use forebay_admin::{Admin, AdminError, ErrorKind, JobInfo};
 
 /// Path of the statistics for Prometheus.
-pub(super) const METRICS: &str = "/metrics";
+const METRICS: &str = "/metrics";
 
 /// What handlers work with.
 #[derive(Clone)]
@@ -44,6 +45,17 @@ struct Context {
 }
 
 impl Context {
+    fn new(services: Services, limits: &Limits, stopping: watch::Receiver<bool>) -> Self {
+        Self {
+            admin: services.admin,
+            jobs: services.jobs,
+            events: services.events,
+            looks: Calls::looks(limits.look_within),
+            changes: Calls::changes(limits.change_within),
+            stopping,
+        }
+    }
+
     /// Asks the control something.
     async fn look<T: Send + 'static>(
         &self,
@@ -84,6 +96,7 @@ struct Skeleton;
 fn documented() -> OpenApiRouter<Context> {
     OpenApiRouter::with_openapi(Skeleton::openapi())
         .routes(routes!(daemon::daemon))
+        .routes(routes!(settings::daemon_settings, settings::set_daemon))
         .routes(routes!(daemon::reload))
         .routes(routes!(daemon::upgrade))
         .routes(routes!(daemon::openapi))
@@ -123,28 +136,34 @@ pub(super) fn described() -> utoipa::openapi::OpenApi {
 
 /// All routes.
 pub(super) fn router(services: Services, limits: &Limits, stopping: watch::Receiver<bool>) -> Router {
-    let context = Context {
-        admin: services.admin,
-        jobs: services.jobs,
-        events: services.events.clone(),
-        looks: Calls::looks(limits.look_within),
-        changes: Calls::changes(limits.change_within),
-        stopping,
-    };
+    let events = services.events.clone();
     let (router, _) = documented().split_for_parts();
     router
-        .with_state(context)
-        .merge(events::router(services.events, limits.heartbeat))
+        .with_state(Context::new(services, limits, stopping))
+        .merge(events::router(events, limits.heartbeat))
         .merge(super::ui::router())
-        .fallback(async |uri: Uri| {
-            let what = format!("there is no path {}", uri.path());
-            Problem::from(AdminError::new(ErrorKind::NotFound, what, "GET /v1/openapi.json lists the paths"))
-        })
-        .method_not_allowed_fallback(async |method: Method, uri: Uri| {
-            let what = format!("{} does not take {method}", uri.path());
-            let error = AdminError::new(ErrorKind::Invalid, what, "the header Allow has what it takes");
-            Problem::new(StatusCode::METHOD_NOT_ALLOWED, error)
-        })
+        .fallback(async |uri: Uri| not_there(&uri, "GET /v1/openapi.json lists the paths"))
+        .method_not_allowed_fallback(not_taken)
+}
+
+/// The statistics for Prometheus, and nothing else.
+pub(super) fn metrics_router(services: Services, limits: &Limits, stopping: watch::Receiver<bool>) -> Router {
+    Router::new()
+        .route(METRICS, get(stats::metrics))
+        .with_state(Context::new(services, limits, stopping))
+        .route("/", get(async || "This is Forebay. Its metrics for Prometheus are at /metrics.\n"))
+        .fallback(async |uri: Uri| not_there(&uri, "there is /metrics; all else is at the admin API"))
+        .method_not_allowed_fallback(not_taken)
+}
+
+fn not_there(uri: &Uri, hint: &str) -> Problem {
+    Problem::from(AdminError::new(ErrorKind::NotFound, format!("there is no path {}", uri.path()), hint))
+}
+
+async fn not_taken(method: Method, uri: Uri) -> Problem {
+    let what = format!("{} does not take {method}", uri.path());
+    let error = AdminError::new(ErrorKind::Invalid, what, "the header Allow has what it takes");
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, error)
 }
 
 /// 202: a job was taken, and this is where it can be watched.

@@ -3,6 +3,7 @@
 use axum::extract::State;
 use axum::{Extension, Json};
 use serde::Serialize;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
@@ -13,7 +14,7 @@ use forebay_admin::{DaemonInfo, JobInfo, PoolInfo, RatesInfo, VolumeInfo};
 
 /// Jobs that have ended: so many of the newest are told.
 const ENDED_JOBS_MAX: usize = 10;
-/// Alarms: so many of the newest are told.
+/// Alarms: so many of the gravest are told.
 const ALARMS_MAX: usize = 200;
 
 /// Everything at one instant, in few numbers.
@@ -33,7 +34,7 @@ pub(super) struct Overview {
     volume_rates: BTreeMap<String, RatesInfo>,
     /// Jobs that have not ended, and the last ten that have; the newest last.
     jobs: Vec<JobInfo>,
-    /// The newest active alarms, at most 200.
+    /// The gravest active alarms, and of these the newest, at most 200; the gravest first.
     alarms: Vec<AlarmInfo>,
     /// How many there are.
     alarms_total: usize,
@@ -46,7 +47,9 @@ pub(super) async fn overview(
     State(context): State<Context>,
     level: Option<Extension<Level>>,
 ) -> Answer<Overview> {
-    let alarms = context.events.alarms();
+    let mut alarms = context.events.alarms();
+    alarms.reverse(); // the newest first
+    alarms.sort_by_key(|alarm| Reverse(alarm.severity));
     // Who was not asked for a level may do everything.
     let may_operate = level.is_none_or(|Extension(level)| level >= Level::Operate);
     let overview = move |admin: &dyn forebay_admin::Admin| {
@@ -59,7 +62,7 @@ pub(super) async fn overview(
             pool_rates: rates.pools,
             volume_rates: rates.volumes,
             jobs: newest(admin.jobs()),
-            alarms: alarms.iter().rev().take(ALARMS_MAX).map(AlarmInfo::from).collect(),
+            alarms: alarms.iter().take(ALARMS_MAX).map(AlarmInfo::from).collect(),
             alarms_total: alarms.len(),
         })
     };

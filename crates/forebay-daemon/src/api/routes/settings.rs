@@ -12,6 +12,23 @@ use crate::api::extract::{Body, Names};
 use crate::api::problem::Problem;
 use forebay_admin::{SettingInfo, SettingsDone, SettingsRequest, Target};
 
+/// Settings of the daemon itself that can be changed while it runs.
+#[utoipa::path(get, path = "/v1/daemon/settings", tag = "daemon",
+    responses((status = 200, description = "By key", body = BTreeMap<String, SettingInfo>)))]
+pub(super) async fn daemon_settings(State(context): State<Context>) -> Answer<BTreeMap<String, SettingInfo>> {
+    context.look(|admin| Ok(admin.daemon_settings())).await.map(Json)
+}
+
+/// Changes settings of the daemon itself: all that are given, or none.
+#[utoipa::path(patch, path = "/v1/daemon/settings", tag = "daemon", request_body = SettingsRequest,
+    responses((status = 200, description = "What was changed", body = SettingsDone)))]
+pub(super) async fn set_daemon(
+    State(context): State<Context>,
+    Body(request): Body<SettingsRequest>,
+) -> Answer<SettingsDone> {
+    context.change(move |admin| admin.set_daemon(request)).await.map(Json)
+}
+
 /// All tunables of a pool.
 #[utoipa::path(get, path = "/v1/pools/{pool}/settings", tag = "pools",
     params(("pool" = String, Path, description = "Name")),

@@ -1,0 +1,194 @@
+//! Looking at all pools at once: one that does not answer hides no other.
+//!
+//! Invariants
+//! - All pools are asked at the same time, and have one deadline together.
+//! - A pool that has missed it is asked nothing more before it answers a ping: looking costs
+//!   nothing then, and requests do not pile up before its thread.
+
+use super::{Service, gone};
+use forebay_admin::events::{AlarmKey, EventKind, Severity};
+use forebay_admin::{AdminError, PoolInfo, VolumeInfo, VolumeState};
+use forebay_pool::{Pool, PoolHandle};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// All pools together have so long to answer. A pool never waits for a device, so its thread hangs
+/// or has no processor; the API gives up after 5 s.
+const WITHIN: Duration = Duration::from_secs(3);
+/// A pool that is silent for so long raises an alarm.
+pub(super) const ALARM_AFTER: Duration = Duration::from_secs(10);
+
+/// What pools say of themselves, by name.
+pub(super) struct Looked<T> {
+    /// Those that have answered.
+    pub(super) answers: Vec<(String, T)>,
+    /// Those that have not.
+    pub(super) silent: Vec<String>,
+}
+
+impl Service {
+    /// Asks all open pools. One that has ended is in neither list.
+    pub(super) fn look_at_all<T: Send + 'static>(&self, what: fn(&mut Pool) -> T) -> Looked<T> {
+        let until = Instant::now() + WITHIN;
+        let begun: Vec<_> = self
+            .pool_handles()
+            .into_iter()
+            .map(|(name, handle)| {
+                let look = handle.begin_look(what);
+                (name, handle, look)
+            })
+            .collect();
+        let mut looked = Looked { answers: Vec::new(), silent: Vec::new() };
+        for (name, handle, look) in begun {
+            match look.and_then(|look| handle.end_look(look, until)) {
+                Ok(answer) => looked.answers.push((name, answer)),
+                Err(forebay_pool::PoolGone::Stopped) => {}
+                Err(_) => looked.silent.push(name),
+            }
+        }
+        looked
+    }
+
+    /// Asks one pool for something that is only looked at.
+    pub(super) fn look_at<T: Send + 'static>(
+        handle: &PoolHandle,
+        what: impl FnOnce(&mut Pool) -> T + Send + 'static,
+    ) -> Result<T, AdminError> {
+        let until = Instant::now() + WITHIN;
+        handle.begin_look(what).and_then(|look| handle.end_look(look, until)).map_err(gone)
+    }
+
+    /// Raises alarms of pools that have been silent for so long, and clears those of others.
+    pub(super) fn tell_silent_pools(&self, alarm_after: Duration) {
+        self.look_at_all(|_| ());
+        for (name, handle) in self.pool_handles() {
+            let key = AlarmKey::pool(EventKind::PoolNotAnswering, &name);
+            match handle.silence() {
+                None => drop(self.hub.clear(&key)),
+                Some(silence) if silence >= alarm_after => {
+                    let message = format!(
+                        "pool {name} does not answer: a system call of its thread hangs, or it has no processor. Its clients may wait; \
+                         other pools go on. See what the kernel says (dmesg), then restart the daemon"
+                    );
+                    self.hub.raise(key, Severity::Error, &message);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// A pool that does not answer, as far as it is known without it.
+    pub(super) fn silent_info(&self, name: &str) -> PoolInfo {
+        let why = Some(self.why_silent(name));
+        PoolInfo { not_open: false, not_answering: true, why, ..self.configured_info(name) }
+    }
+
+    /// Volumes of pools that do not answer.
+    pub(super) fn volumes_of_silent(&self, silent: &[String]) -> Vec<VolumeInfo> {
+        let unknown = |info: VolumeInfo| VolumeInfo {
+            state: VolumeState::Unknown,
+            destage_limited_by: String::new(),
+            why: Some(self.why_silent(&info.pool)),
+            ..info
+        };
+        let all = self.volumes_unasked(|pool| silent.iter().any(|silent| silent == pool));
+        all.into_iter().map(unknown).collect()
+    }
+
+    fn why_silent(&self, pool: &str) -> String {
+        let handle: Option<Arc<PoolHandle>> = self.running().pools.get(pool).cloned();
+        let silence = handle.and_then(|handle| handle.silence()).unwrap_or_default();
+        format!("pool {pool} has not answered for {} s", silence.as_secs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::start;
+    use super::*;
+    use forebay_admin::{Admin, MetricsForm};
+    use std::sync::mpsc::{Sender, channel};
+
+    /// The pool hangs until what is returned is dropped.
+    fn hang(service: &Service, pool: &str) -> Sender<()> {
+        let (go, hangs) = channel::<()>();
+        let (begun, begins) = channel::<()>();
+        service.handle(pool).unwrap().order(move |_| {
+            begun.send(()).unwrap();
+            let _ = hangs.recv();
+        });
+        begins.recv().unwrap();
+        go
+    }
+
+    #[test]
+    fn a_pool_that_hangs_hides_no_other_and_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let service = start(folder.path(), Arc::default(), "auto");
+        let go = hang(&service, "a");
+        let pools = service.pools().unwrap();
+        let told: Vec<_> = pools.iter().map(|pool| (pool.name.as_str(), pool.not_answering)).collect();
+        assert_eq!(told, [("a", true), ("b", false)]);
+        assert!(pools[0].why.as_ref().unwrap().contains("has not answered"), "{:?}", pools[0]);
+        assert!(!pools[0].not_open && pools[0].volumes == ["a"] && pools[0].devices.len() == 1);
+        assert!(pools[1].capacity_bytes > 0);
+        let states: Vec<_> = service.volumes().unwrap().into_iter().map(|v| (v.name, v.state)).collect();
+        assert_eq!(states, [("a".into(), VolumeState::Unknown), ("b".into(), VolumeState::Serving)]);
+        let rates = service.rates().unwrap();
+        assert!(rates.pools.contains_key("b") && !rates.pools.contains_key("a"));
+        let stats = service.stats(None).unwrap();
+        assert!(stats["pools"]["b"].is_object() && stats["not_answering"] == serde_json::json!(["a"]));
+        let text = service.metrics(MetricsForm::Text).unwrap();
+        for line in [
+            "forebay_pool_state{pool=\"a\",state=\"not-answering\"} 1",
+            "forebay_pool_state{pool=\"b\",state=\"open\"} 1",
+            "forebay_volume_state{pool=\"a\",volume=\"a\",state=\"unknown\"} 1",
+            "forebay_reads_total{pool=\"b\",volume=\"b\"} 0",
+        ] {
+            assert!(text.contains(line), "{line}:\n{text}");
+        }
+        assert!(service.volume_info("b").is_ok() && service.stats(Some("b")).is_ok());
+        let error = service.stats(Some("a")).unwrap_err();
+        assert!(error.what.contains("does not answer"), "{error:?}");
+        // Nobody knows whether the volume is served: who takes over must not be told that it is not.
+        assert!(service.volumes_that_are_served().unwrap_err().what.contains("pool a"));
+
+        drop(go);
+        let until = Instant::now() + Duration::from_secs(30);
+        while service.pools().unwrap()[0].not_answering {
+            assert!(Instant::now() < until, "it answers again, and nobody hears it");
+        }
+        assert!(service.volumes().unwrap().iter().all(|volume| volume.state == VolumeState::Serving));
+        assert!(service.stop().is_empty());
+    }
+
+    #[test]
+    fn looks_do_not_pile_up_and_a_long_silence_is_an_alarm() {
+        let folder = tempfile::tempdir().unwrap();
+        let service = start(folder.path(), Arc::default(), "auto");
+        let go = hang(&service, "a");
+        let handle = service.handle("a").unwrap();
+        let alarmed =
+            || service.hub.alarms().iter().any(|alarm| alarm.key.condition == EventKind::PoolNotAnswering);
+        service.tell_silent_pools(Duration::MAX);
+        assert!(!alarmed(), "a moment is no silence");
+        let (asked, kept) = (Arc::new(()), Arc::new(()));
+        let (in_asked, in_kept) = (Arc::clone(&asked), Arc::clone(&kept));
+        assert!(handle.begin_look(move |_| drop(in_asked)).is_err());
+        handle.order(move |_| drop(in_kept));
+        assert_eq!(
+            (Arc::strong_count(&asked), Arc::strong_count(&kept)),
+            (1, 2),
+            "a look waits at the thread"
+        );
+        service.tell_silent_pools(Duration::ZERO);
+        assert!(alarmed());
+        drop(go);
+        let until = Instant::now() + Duration::from_secs(30);
+        while alarmed() {
+            assert!(Instant::now() < until, "it answers, and the alarm stays");
+            service.tell_silent_pools(ALARM_AFTER);
+        }
+        assert!(service.stop().is_empty());
+    }
+}
