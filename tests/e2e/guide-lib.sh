@@ -16,15 +16,6 @@ if [ ! -e /dev/ublk-control ]; then
 fi
 
 need dmsetup fio mkfs.ext4 setpriv mariadbd
-new_root
-# The devices of this machine: those of the pages and of ublk are made while the pages run.
-mount --rbind /dev "$R/dev"
-ln -sfn /proc/self/fd /dev/fd
-for number in 0:stdin 1:stdout 2:stderr; do ln -sfn "/proc/self/fd/${number%:*}" "/dev/${number#*:}"; done
-mkdir -p "$R/run/udev"
-FOREBAY=$FOREBAY DESTDIR=$R PREFIX=/usr "$ROOT/scripts/install" >/dev/null
-in_root systemd-sysusers forebay.conf
-in_root systemd-tmpfiles --create forebay.conf
-in_root chown forebay: /etc/forebay/forebay.toml
+new_system
 # shellcheck disable=SC2086 # names of pages
 in_root python3 "$ROOT/tests/guide/execute.py" $(printf "$ROOT/docs/operate/%s.md " $PAGES) || fail "a page is not as it says"

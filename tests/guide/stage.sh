@@ -3,7 +3,7 @@
 #
 #   new_machine      nothing is cached: the service is off, /dev/sdb has a file system with data, mounted at /srv/db, and
 #                    /dev/nvme0n1 and /dev/nvme1n1 are empty
-#   attached         the same after what attach-disk.md says; it is left as it is if the page before has left it so
+#   attached         the same with a cache (attach-disk.md); it is left as it is if the page before has left it so
 #   users            somebody writes and reads files in /srv/db, and compares them, in the background, for two minutes at most
 #   users_done       ends that; there must have been no error
 #   dirty MIB        so much is written to /srv/db/recent and is only in the cache
@@ -19,7 +19,6 @@
 # The devices are mapped by device mapper onto files, so that they can fail. $STAGE is a folder that outlives the directions.
 
 STAGE=/run/stage
-PAGES=$(dirname "${BASH_SOURCE[0]}")/../../docs/operate
 declare -A SIZES=([sdb]=512M [sdc]=512M [nvme0n1]=128M [nvme1n1]=128M)
 
 wait_for() { # SECONDS COMMAND...
@@ -73,7 +72,8 @@ attached() {
         forebay set db idle_delay= dirty_low_pct= >/dev/null
         return
     fi
-    python3 "$(dirname "${BASH_SOURCE[0]}")/execute.py" "$PAGES/attach-disk.md"
+    new_machine
+    forebay cache /srv/db --device /dev/nvme0n1
     data_is_there
 }
 

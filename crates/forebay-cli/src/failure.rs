@@ -49,6 +49,11 @@ impl Failure {
         Self { hint: Some(hint.into()), ..self }
     }
 
+    /// Says how things are now, behind what went wrong.
+    pub(crate) fn but(self, how: &str) -> Self {
+        Self { what: format!("{}; {how}", self.what), ..self }
+    }
+
     /// The exit code.
     #[cfg(test)]
     pub(crate) fn code(&self) -> u8 {

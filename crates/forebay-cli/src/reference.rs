@@ -18,8 +18,8 @@ Made from the definition of the command line by `crates/forebay-cli/src/referenc
 - **Sizes** are written `4KiB`, `512M`, `10GiB` (powers of 1024) or `10GB` (powers of 1000).
 - **Durations** are written `250ms`, `30s`, `5min`.
 
-A command marked *asks the daemon* also takes `--admin SOCKET` and, except for `top`, `--json`. The socket is
-`$FOREBAY_ADMIN` if that is set, else `/run/forebay/admin.sock`. It may be the one of `forebay run --admin SOCKET`.
+A command marked *asks the daemon* also takes `--admin SOCKET` and, except for `top`, `cache` and `uncache`, `--json`.
+The socket is `$FOREBAY_ADMIN` if that is set, else `/run/forebay/admin.sock`. It may be the one of `forebay run --admin SOCKET`.
 There the pool is called `run`, and changes last until it stops. The command gives up after 10 s without an answer, and
 after 75 s for a change.
 

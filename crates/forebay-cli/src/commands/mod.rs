@@ -3,6 +3,7 @@
 mod advise;
 mod alarms;
 mod answers;
+mod cache;
 mod check;
 mod completions;
 mod config;
@@ -53,6 +54,10 @@ pub(crate) enum Command {
     /// Attach, detach, list, show and resize volumes
     #[command(subcommand)]
     Volume(Box<volume::Command>),
+    /// Put a cache before a mounted disk: pool, volume, mount and line of fstab
+    Cache(cache::Cache),
+    /// Take the cache away from a mounted disk
+    Uncache(cache::Uncache),
     /// Show settings of volumes and pools
     Get(settings::Get),
     /// Change settings, live
@@ -112,6 +117,8 @@ impl Command {
             Self::Status(options) => status::execute(&options),
             Self::Pool(options) => pool::execute(*options),
             Self::Volume(options) => volume::execute(*options),
+            Self::Cache(options) => cache::cache(options),
+            Self::Uncache(options) => cache::uncache(options),
             Self::Get(options) => settings::get(options),
             Self::Set(options) => settings::set(options),
             Self::Flush(options) => flush::execute(&options),

@@ -454,7 +454,7 @@ fn show_space(list: &mut List, pool: &PoolInfo) {
 
 /// `PATH[:SIZE]`, by the rules of `forebay run --cache`. The size goes to the daemon as it was
 /// typed; a relative path is made absolute.
-fn device(text: &str) -> Result<DeviceRequest, String> {
+pub(super) fn device(text: &str) -> Result<DeviceRequest, String> {
     let spec = text.parse::<CacheSpec>()?;
     let size = spec.size_bytes.and_then(|_| Some(text.rsplit_once(':')?.1.to_owned()));
     let path = spec.path.into_os_string().into_string().map_err(|_| "the path is not UTF-8".to_owned())?;

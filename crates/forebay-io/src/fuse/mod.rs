@@ -43,6 +43,7 @@ use helper::c_string;
 pub use place::{Place, volume_place};
 pub use ring::RingAccess;
 use table::FILE_SYSTEM;
+pub use table::unescape;
 
 /// Source of our mounts in the mount table.
 const SOURCE: &str = "forebay";

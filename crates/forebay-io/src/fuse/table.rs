@@ -115,8 +115,8 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     Some(Mount { device: (major.parse().ok()?, minor.parse().ok()?), point, kind, source })
 }
 
-/// Undoes the octal escapes of spaces, tabs, newlines and backslashes.
-fn unescape(field: &[u8]) -> OsString {
+/// Undoes the octal escapes of spaces, tabs, newlines and backslashes in a field of a mount table.
+pub fn unescape(field: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let [first, tail @ ..] = rest {

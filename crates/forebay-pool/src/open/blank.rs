@@ -19,7 +19,7 @@ const SAMPLES: u64 = 256;
 ///
 /// # Errors
 /// It cannot be read.
-pub(super) fn is_blank(device: &Device) -> Result<bool, DeviceError> {
+pub fn is_blank(device: &Device) -> Result<bool, DeviceError> {
     if device.kind() != DeviceKind::Block {
         return Ok(false);
     }

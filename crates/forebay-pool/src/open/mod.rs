@@ -11,6 +11,7 @@ mod parts;
 
 pub use backing::{Backing, open_backing};
 pub(crate) use backing::{final_record, sample_blocks};
+pub use blank::is_blank;
 pub use making::Making;
 pub(crate) use mirrored::open_mirrored;
 pub use parts::PoolParts;

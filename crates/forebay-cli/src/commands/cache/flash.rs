@@ -1,0 +1,102 @@
+//! Whether flash devices can be made into a pool: what the daemon will look at, looked at before
+//! anything is changed.
+
+use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use forebay_admin::{DeviceRequest, PoolRequest};
+use forebay_io::{Device, DeviceOptions};
+use forebay_offline::device::{Found, look};
+use forebay_pool::open::is_blank;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::disk;
+use super::mounts::{Mounts, is_below};
+use crate::failure::{Failure, system};
+use crate::screen::harmless;
+
+/// Looks at all devices of a pool that is to be made before the disk `disk`; gives those that are
+/// blank.
+///
+/// # Errors
+/// One cannot be used, and why.
+pub(super) fn check(request: &PoolRequest, disk: &Path, mounts: &Mounts) -> Result<Vec<PathBuf>, Failure> {
+    let mut blank = Vec::new();
+    for (at, device) in request.devices.iter().enumerate() {
+        let path = Path::new(&device.path);
+        let earlier = request.devices[..at].iter().map(|device| Path::new(&device.path));
+        if let Some(twice) = earlier.into_iter().find(|other| *other == path || disk::is_same(other, path)) {
+            return Err(Failure::usage(format!(
+                "{} and {} are the same device",
+                twice.display(),
+                path.display()
+            )));
+        }
+        if check_one(device, disk, mounts, request.force)? {
+            blank.push(path.to_owned());
+        }
+    }
+    Ok(blank)
+}
+
+/// Whether it is blank; a file that is to be made is none that has to be made so again.
+fn check_one(request: &DeviceRequest, disk: &Path, mounts: &Mounts, force: bool) -> Result<bool, Failure> {
+    let path = Path::new(&request.path);
+    let shown = harmless(&request.path);
+    if disk::is_same(path, disk) {
+        return Err(Failure::usage(format!("{shown} is the disk itself")).hint("give the flash device"));
+    }
+    let point = mounts.0.iter().find(|mount| disk::is_mounted_from(mount, disk)).map(|mount| &mount.point);
+    if point.is_some_and(|point| is_below(path, point)) {
+        return Err(Failure::usage(format!("{shown} lies on the disk that it is to cache"))
+            .hint("give a flash device, or a file on one"));
+    }
+    match std::fs::metadata(path) {
+        Ok(meta) if meta.file_type().is_block_device() => {}
+        Ok(meta) if meta.is_file() => return Ok(false), // the daemon judges what is in it
+        Ok(_) => return Err(Failure::usage(format!("{shown} is no block device and no file"))),
+        Err(_) if request.size.is_some() && !path.starts_with("/dev") => return Ok(false),
+        Err(error) => {
+            return Err(Failure::new(format!("{shown}: {error}"))
+                .hint("`lsblk` lists the block devices that there are"));
+        }
+    }
+    check_unused(path)?;
+    let options = DeviceOptions { read_only: true, direct: false, lock: false, ..DeviceOptions::default() };
+    let device = Device::open_cache(path, options).map_err(|error| Failure::new(error.to_string()))?;
+    match look(&device) {
+        Found::Begun => Ok(true),
+        Found::Blank => match is_blank(&device) {
+            Ok(true) => Ok(true),
+            Ok(false) if force => Ok(false),
+            Ok(false) => Err(Failure::new(format!("{shown} begins with zeroes, but something is on it"))
+                .hint(format!("if nothing of that is needed: --force, or blkdiscard {shown}"))),
+            Err(error) => Err(Failure::new(error.to_string())),
+        },
+        Found::Cache(_) => Err(Failure::new(format!("{shown} has a cache of Forebay on it"))
+            .hint(format!(
+                "`forebay pool create NAME --device {shown}` opens it, then give --pool NAME instead of --device; if nothing of it is \
+                 needed: blkdiscard {shown}"
+            ))),
+        Found::Foreign(why) => Err(Failure::new(format!("{shown} has something on it: {why}"))
+            .hint(format!("if nothing of that is needed: blkdiscard {shown}; `lsblk -f {shown}` says what it is"))),
+    }
+}
+
+/// Nobody has it mounted, or made something of it.
+fn check_unused(path: &Path) -> Result<(), Failure> {
+    let open = File::options().read(true).custom_flags(OFlags::EXCL.bits() as i32).open(path);
+    match open {
+        Ok(_) => Ok(()),
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::BUSY) => {
+            let shown = harmless(&path.display().to_string());
+            Err(Failure::new(format!(
+                "{shown} is in use: mounted, or a part of another device, of a pool or of the swap space"
+            ))
+            .hint(format!("`lsblk {shown}` tells what is on it")))
+        }
+        Err(error) => Err(system(path.display())(error)),
+    }
+}

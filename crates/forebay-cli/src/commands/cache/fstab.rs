@@ -1,0 +1,318 @@
+//! `/etc/fstab` (fstab(5)) as text in which one line is changed.
+//!
+//! The line of the disk becomes that of its volume, as `docs/operate/boot.md` says. The old line
+//! stays above it as a comment ([`MARK`]): taking the cache away puts it back as it was, however
+//! long that is after, and whatever was edited elsewhere in the file.
+//!
+//! Invariants
+//! - Every byte outside of the changed line stays, whatever it is: other encodings, ends of lines
+//!   of other systems, a last line without an end.
+//! - The file is replaced as a whole: at every instant it is the old or the new one.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::ops::Range;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use forebay_io::fuse::unescape;
+use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
+use serde::{Deserialize, Serialize};
+
+/// Where it is.
+pub(super) const FSTAB: &str = "/etc/fstab";
+/// Begins the comment that keeps the line of the disk.
+const MARK: &str = "# before forebay: ";
+/// The context that SELinux keeps with a file.
+const CONTEXT: &str = "security.selinux";
+/// Longest context that is kept.
+const CONTEXT_BYTES_MAX: usize = 4096;
+
+/// A line that says what is mounted where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry<'a> {
+    /// Which line it is, from one on.
+    pub(super) number: usize,
+    /// The line without its end.
+    pub(super) text: &'a [u8],
+    /// Where the line begins in the file.
+    start: usize,
+    /// Where its fields are in `text`: source, mount point, type, options, and two numbers.
+    fields: Vec<Range<usize>>,
+}
+
+impl Entry<'_> {
+    fn field(&self, at: usize) -> Option<OsString> {
+        self.fields.get(at).map(|range| unescape(&self.text[range.clone()]))
+    }
+
+    /// What is mounted: a path, or `UUID=...` and the like. Quotation marks are no part of it.
+    pub(super) fn source(&self) -> OsString {
+        let mut bytes = self.field(0).unwrap_or_default().into_vec();
+        bytes.retain(|byte| *byte != b'"');
+        OsString::from_vec(bytes)
+    }
+
+    /// Where it is mounted. Slashes at its end are no part of it.
+    pub(super) fn point(&self) -> PathBuf {
+        PathBuf::from(self.field(1).unwrap_or_default()).components().collect()
+    }
+
+    /// Its options; there may be none.
+    pub(super) fn options(&self) -> Vec<String> {
+        let field = self.field(3).map(|field| field.to_string_lossy().into_owned()).unwrap_or_default();
+        field.split(',').filter(|option| !option.is_empty()).map(str::to_owned).collect()
+    }
+}
+
+/// All lines that are neither empty nor a comment.
+pub(super) fn entries(table: &[u8]) -> Vec<Entry<'_>> {
+    let mut start = 0;
+    let mut entries = Vec::new();
+    for (index, line) in table.split(|byte| *byte == b'\n').enumerate() {
+        let text = line.strip_suffix(b"\r").unwrap_or(line);
+        let fields = fields(text);
+        let is_comment = fields.first().is_some_and(|field| text[field.start] == b'#');
+        if fields.len() >= 2 && !is_comment {
+            entries.push(Entry { number: index + 1, text, start, fields });
+        }
+        start += line.len() + 1;
+    }
+    entries
+}
+
+/// Where the fields of a line are: what stands between spaces and tabs.
+fn fields(text: &[u8]) -> Vec<Range<usize>> {
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let mut fields = Vec::new();
+    let mut at = 0;
+    while at < text.len() {
+        let end = at + text[at..].iter().position(is_blank).unwrap_or(text.len() - at);
+        if end > at {
+            fields.push(at..end);
+        }
+        at = end + 1;
+    }
+    fields
+}
+
+/// Lines that take the place of others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Change {
+    /// The first line of them, from one on.
+    number: usize,
+    /// What stands there, without the end of its last line.
+    from: Vec<u8>,
+    /// What is to stand there.
+    to: Vec<u8>,
+}
+
+impl Change {
+    /// The line of a disk becomes that of a volume, whose block device is `device`.
+    pub(super) fn to_volume(table: &[u8], entry: &Entry<'_>, device: &Path) -> Self {
+        let options = for_volume(&entry.options(), device).join(",");
+        let line = with_fields(entry, device.as_os_str().as_encoded_bytes(), options.as_bytes());
+        let to = [MARK.as_bytes(), entry.text, end_of_line(table, entry), &line].concat();
+        Self { number: entry.number, from: entry.text.to_owned(), to }
+    }
+
+    /// The line of a volume becomes that of its disk: the one that it was, or, if nothing says
+    /// what it was, one for the path `disk`.
+    pub(super) fn to_disk(table: &[u8], entry: &Entry<'_>, disk: &Path) -> Self {
+        let above = table[..entry.start].strip_suffix(b"\n").unwrap_or_default();
+        let above = above.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+        let kept = above.strip_suffix(b"\r").unwrap_or(above).strip_prefix(MARK.as_bytes());
+        // Of another mount point it is somebody's own business.
+        let kept = kept.filter(|kept| entries(kept).first().is_some_and(|was| was.point() == entry.point()));
+        match kept {
+            Some(kept) => {
+                let from = [above, b"\n", entry.text].concat();
+                Self { number: entry.number - 1, from, to: kept.to_owned() }
+            }
+            None => {
+                let options = for_disk(&entry.options()).join(",");
+                let to = with_fields(entry, disk.as_os_str().as_encoded_bytes(), options.as_bytes());
+                Self { number: entry.number, from: entry.text.to_owned(), to }
+            }
+        }
+    }
+
+    /// The way back.
+    pub(super) fn reversed(&self) -> Self {
+        Self { number: self.number, from: self.to.clone(), to: self.from.clone() }
+    }
+
+    /// The text with the change made; `None` if what is to be changed is not there.
+    pub(super) fn applied(&self, table: &[u8]) -> Option<Vec<u8>> {
+        let at = find_lines(table, &self.from)?;
+        Some([&table[..at], &self.to, &table[at + self.from.len()..]].concat())
+    }
+
+    /// What it leads to is there, and what it changes is not.
+    pub(super) fn is_made(&self, table: &[u8]) -> bool {
+        find_lines(table, &self.to).is_some() && find_lines(table, &self.from).is_none()
+    }
+
+    /// As somebody would do it in a shell.
+    pub(super) fn command(&self) -> String {
+        let count = |text: &[u8]| text.iter().filter(|byte| **byte == b'\n').count();
+        let mut script = Vec::new();
+        let last = self.number + count(&self.from);
+        if last > self.number {
+            script.push(format!("{}d", self.number));
+        }
+        let lines: Vec<&[u8]> = self.to.split(|byte| *byte == b'\n').collect();
+        for (index, line) in lines.iter().enumerate() {
+            let what = if index + 1 == lines.len() { 'c' } else { 'i' };
+            let text = String::from_utf8_lossy(line).replace('\\', "\\\\").replace('\r', "\\r");
+            script.push(format!("{last}{what}\\{text}"));
+        }
+        let script: Vec<String> =
+            script.iter().map(|part| format!("-e {}", super::shell::quoted(part))).collect();
+        format!("sed -i {} {FSTAB}", script.join(" "))
+    }
+}
+
+/// How the line ends, for one that is put above it.
+fn end_of_line<'a>(table: &[u8], entry: &Entry<'_>) -> &'a [u8] {
+    let is_of_dos = table[entry.start + entry.text.len()..].starts_with(b"\r\n");
+    if is_of_dos { b"\r\n" } else { b"\n" }
+}
+
+/// The line with another source and other options. Fields behind the options, and what is between
+/// the fields, stay.
+fn with_fields(entry: &Entry<'_>, source: &[u8], options: &[u8]) -> Vec<u8> {
+    let text = entry.text;
+    let options = if options.is_empty() { b"defaults" } else { options };
+    let (Some(first), Some(second)) = (entry.fields.first(), entry.fields.get(1)) else {
+        return text.to_owned();
+    };
+    let head = [&text[..first.start], &escaped(source), &text[first.end..second.end]].concat();
+    let kind = entry.fields.get(2).map_or(&b" auto"[..], |kind| &text[second.end..kind.end]);
+    let rest = match (entry.fields.get(2), entry.fields.get(3)) {
+        (Some(kind), Some(old)) => [&text[kind.end..old.start], options, &text[old.end..]].concat(),
+        _ => [b" ", options].concat(),
+    };
+    [&head, kind, &rest].concat()
+}
+
+/// A field in which blanks are not its end.
+fn escaped(field: &[u8]) -> Vec<u8> {
+    let escape = |byte: &u8| match byte {
+        b' ' | b'\t' | b'\n' | b'\\' | b'#' => format!("\\{byte:03o}").into_bytes(),
+        byte => vec![*byte],
+    };
+    field.iter().flat_map(escape).collect()
+}
+
+/// Options of a volume's mount, as `docs/operate/boot.md` explains them, behind those that there
+/// are. What somebody has set stays.
+fn for_volume(options: &[String], device: &Path) -> Vec<String> {
+    let has = |wanted: &str| options.iter().any(|option| option.starts_with(wanted));
+    let mut all: Vec<String> = options.iter().filter(|option| *option != "defaults").cloned().collect();
+    let mut add = |option: String, unless: &str| {
+        if !has(unless) {
+            all.push(option);
+        }
+    };
+    add("_netdev".into(), "_netdev");
+    add("nofail".into(), "nofail");
+    add("x-systemd.after=forebay.service".into(), "x-systemd.after=forebay.service");
+    add("x-systemd.device-timeout=60s".into(), "x-systemd.device-timeout=");
+    // What is not mounted at the start is not mounted when its device appears either.
+    if !has("noauto") {
+        add("x-systemd.wanted-by=remote-fs.target".into(), "x-systemd.wanted-by=remote-fs.target");
+        let unit = unit_name(device);
+        add(format!("x-systemd.wanted-by={unit}"), &format!("x-systemd.wanted-by={unit}"));
+    }
+    all
+}
+
+/// The options without those of a volume. `nofail` stays: it does no harm, and may be meant.
+fn for_disk(options: &[String]) -> Vec<String> {
+    let is_ours = |option: &String| {
+        option == "_netdev"
+            || option.starts_with("x-systemd.wanted-by=")
+            || ["after", "requires"].iter().any(|key| *option == format!("x-systemd.{key}=forebay.service"))
+            || option == "x-systemd.device-timeout=60s"
+    };
+    options.iter().filter(|option| !is_ours(option)).cloned().collect()
+}
+
+/// The name that systemd has for a device, as `systemd-escape --path --suffix=device` prints it.
+pub(super) fn unit_name(device: &Path) -> String {
+    format!("{}.device", escaped_path(device))
+}
+
+/// A path in the name of a unit (systemd.unit(5)).
+pub(super) fn escaped_path(path: &Path) -> String {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    let bytes: Vec<u8> = bytes.iter().copied().skip_while(|byte| *byte == b'/').collect();
+    let escape = |(at, byte): (usize, &u8)| match byte {
+        b'/' => "-".into(),
+        b'.' if at == 0 => "\\x2e".into(),
+        byte if byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'_' | b'.') => {
+            char::from(*byte).to_string()
+        }
+        byte => format!("\\x{byte:02x}"),
+    };
+    if bytes.is_empty() { "-".into() } else { bytes.iter().enumerate().map(escape).collect() }
+}
+
+/// Where these lines stand in the text as whole lines.
+fn find_lines(table: &[u8], lines: &[u8]) -> Option<usize> {
+    let starts = std::iter::once(0)
+        .chain(table.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1));
+    let is_end = |rest: &[u8]| rest.is_empty() || rest.starts_with(b"\n") || rest.starts_with(b"\r\n");
+    starts.into_iter().find(|at| table[*at..].strip_prefix(lines).is_some_and(is_end))
+}
+
+/// What the file has; nothing if there is none.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    match std::fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        other => other,
+    }
+}
+
+/// Replaces the file as a whole if it has `old`: owner, permissions and context stay.
+///
+/// # Errors
+/// Any step fails, or somebody has changed the file meanwhile. It is then as it was.
+pub(super) fn replace(path: &Path, old: &[u8], new: &[u8]) -> io::Result<()> {
+    // A link stays a link.
+    let path = std::fs::canonicalize(path)?;
+    let now = File::open(&path)?;
+    let fresh_path = path.with_extension("forebay-new");
+    let mut fresh = File::create(&fresh_path)?;
+    let mut write = || {
+        let meta = now.metadata()?;
+        fchown(&fresh, Some(meta.uid()), Some(meta.gid()))?;
+        fresh.set_permissions(PermissionsExt::from_mode(meta.mode() & 0o7777))?;
+        let mut context = [0; CONTEXT_BYTES_MAX];
+        if let Ok(length) = fgetxattr(&now, CONTEXT, &mut context) {
+            fsetxattr(&fresh, CONTEXT, &context[..length], XattrFlags::empty())?;
+        }
+        fresh.write_all(new)?;
+        fresh.sync_all()?;
+        if std::fs::read(&path)? != old {
+            return Err(io::Error::other("somebody else has changed it meanwhile"));
+        }
+        std::fs::rename(&fresh_path, &path)?;
+        File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
+    };
+    let written = write();
+    if written.is_err() {
+        let _ = std::fs::remove_file(&fresh_path);
+    }
+    written
+}
+
+#[cfg(test)]
+#[path = "fstab_tests.rs"]
+mod tests;

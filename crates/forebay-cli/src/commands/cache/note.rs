@@ -1,0 +1,165 @@
+//! What was begun of a change, in `/run`: for the same command given again after it was killed, and
+//! for the way back.
+//!
+//! Invariants
+//! - A step is noted before it is begun, so each step that may have done something is known.
+//! - Only one process works on a mount point at a time.
+//! - The note does not outlive the machine's start: then the line of `/etc/fstab` and the
+//!   configuration of the daemon say what is so.
+
+use std::fs::{DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use super::fstab::escaped_path;
+use super::steps::Step;
+use crate::failure::{Failure, system};
+
+/// Where the notes are; for root alone.
+const FOLDER: &str = "/run/forebay-cache";
+
+/// Which way it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Way {
+    /// A cache is put before a disk.
+    Put,
+    /// It is taken away.
+    Take,
+}
+
+/// A change that was begun.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Begun {
+    pub(super) way: Way,
+    /// What was asked for, in words.
+    pub(super) asked: String,
+    /// All steps, in order.
+    pub(super) plan: Vec<Step>,
+    /// Those of them that were begun, by their place; what was so before is not among them.
+    pub(super) begun: Vec<usize>,
+    /// What is said when all are done.
+    pub(super) ending: String,
+}
+
+/// The note of a mount point, held by this process alone.
+#[derive(Debug)]
+pub(super) struct Note {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Note {
+    /// Takes the note of a mount point.
+    ///
+    /// # Errors
+    /// Another process has it, or there is no place for it.
+    pub(super) fn take(point: &Path) -> Result<Self, Failure> {
+        Self::take_in(Path::new(FOLDER), point)
+    }
+
+    fn take_in(folder: &Path, point: &Path) -> Result<Self, Failure> {
+        // No escaped path begins with a dot.
+        let path = folder.join(escaped_path(point));
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(system(folder.display()))?;
+        let lock_path = folder.join(".lock");
+        let lock = File::create(&lock_path).map_err(system(lock_path.display()))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { path, _lock: lock }),
+            Err(error) if error == rustix::io::Errno::WOULDBLOCK => {
+                Err(Failure::new("another `forebay cache` or `forebay uncache` is at work")
+                    .hint("wait until it has ended; what it does it says itself"))
+            }
+            Err(error) => Err(system(lock_path.display())(error.into())),
+        }
+    }
+
+    /// What was begun, if anything.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn read(&self) -> Result<Option<Begun>, Failure> {
+        read(&self.path)
+    }
+
+    /// The same for who only looks.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn look(point: &Path) -> Result<Option<Begun>, Failure> {
+        read(&Path::new(FOLDER).join(escaped_path(point)))
+    }
+
+    /// Keeps it, as a whole.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(super) fn write(&self, begun: &Begun) -> Result<(), Failure> {
+        let fresh = self.path.with_file_name(".new");
+        let write = || {
+            let mut file = File::create(&fresh)?;
+            file.write_all(&serde_json::to_vec(begun)?)?;
+            std::fs::rename(&fresh, &self.path)
+        };
+        write().map_err(system(self.path.display()))
+    }
+
+    /// All is done, or undone.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub(super) fn remove(&self) -> Result<(), Failure> {
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(system(self.path.display())),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Option<Begun>, Failure> {
+    let text = match std::fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(system(path.display()))?,
+    };
+    serde_json::from_slice(&text).map(Some).map_err(|error| {
+        Failure::new(format!("{} is not understood: {error}", path.display())).hint(
+            "another version of forebay was interrupted: finish with that one, or remove the file and look at \
+             `findmnt`, /etc/fstab and `forebay status` yourself",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_kept_for_its_mount_point_and_held_by_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("notes");
+        let note = Note::take_in(&folder, Path::new("/srv/db")).unwrap();
+        assert!(note.read().unwrap().is_none());
+        let begun = Begun {
+            way: Way::Put,
+            asked: "x".into(),
+            plan: vec![Step::LoadDriver],
+            begun: vec![0],
+            ending: String::new(),
+        };
+        note.write(&begun).unwrap();
+        assert!(Note::take_in(&folder, Path::new("/srv/db")).unwrap_err().to_string().contains("at work"));
+        drop(note);
+        assert!(Note::take_in(&folder, Path::new("/srv/db2")).unwrap().read().unwrap().is_none());
+        let note = Note::take_in(&folder, Path::new("/srv/db")).unwrap();
+        let read = note.read().unwrap().unwrap();
+        assert_eq!((read.way, read.asked.as_str(), read.begun), (Way::Put, "x", vec![0]));
+        std::fs::write(&note.path, "{").unwrap();
+        assert!(note.read().unwrap_err().to_string().contains("not understood"));
+        note.remove().unwrap();
+        note.remove().unwrap();
+        assert!(note.read().unwrap().is_none());
+    }
+}

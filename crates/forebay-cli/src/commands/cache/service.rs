@@ -1,0 +1,246 @@
+//! The daemon as a service of systemd, and whether it may make block devices.
+//!
+//! What is to be done follows from what is so ([`decide`]). A daemon that serves pools is never
+//! restarted here: its NBD clients and files would notice.
+
+use std::path::{Path, PathBuf};
+
+use forebay_admin::DaemonInfo;
+use forebay_pool::{MayWait, ublk_found};
+
+use super::shell;
+use super::steps::Step;
+use crate::failure::Failure;
+
+/// The unit.
+pub(super) const UNIT: &str = "forebay";
+/// Where drop-ins of an administrator are.
+pub(super) const DROP_IN_FOLDER: &str = "/etc/systemd/system/forebay.service.d";
+/// The drop-in that lets the service make block devices.
+pub(super) const DROP_IN: &str = "ublk.conf";
+/// Commands to the driver go there.
+pub(super) const DRIVER: &str = "/dev/ublk-control";
+/// systemd is the machine's service manager if this is there (sd_booted(3)).
+const SYSTEMD: &str = "/run/systemd/system";
+/// The number of `CAP_SYS_ADMIN` (capabilities(7)).
+const CAP_SYS_ADMIN: u32 = 21;
+
+/// How the service is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Service {
+    pub(super) is_active: bool,
+    pub(super) is_enabled: bool,
+}
+
+impl Service {
+    /// How it is now; `None` if there is no systemd, or it has no such service.
+    pub(super) fn look() -> Option<Self> {
+        if !has_systemd() {
+            return None;
+        }
+        let loaded = shell::output(&["systemctl", "show", UNIT, "--property=LoadState"]).ok()?;
+        if !loaded.lines().any(|line| line == "LoadState=loaded") {
+            return None;
+        }
+        Some(Self { is_active: is("is-active"), is_enabled: is("is-enabled") })
+    }
+}
+
+fn is(what: &str) -> bool {
+    shell::succeeds(&["systemctl", what, "--quiet", UNIT])
+}
+
+/// The machine is run by systemd.
+pub(super) fn has_systemd() -> bool {
+    Path::new(SYSTEMD).is_dir()
+}
+
+/// A daemon that answers.
+#[derive(Clone, Debug)]
+pub(super) struct Daemon {
+    pid: u32,
+    pools: Vec<String>,
+    may_make: bool,
+}
+
+impl Daemon {
+    /// The one that has answered with this.
+    pub(super) fn new(info: &DaemonInfo) -> Self {
+        Self { pid: info.pid, pools: info.pools.clone(), may_make: may_make_devices(info.pid) != Some(false) }
+    }
+
+    /// It may make block devices, or nobody can tell.
+    pub(super) fn may_make(&self) -> bool {
+        self.may_make
+    }
+}
+
+/// Whether a process has the capability for it; `None` for one that cannot be seen.
+fn may_make_devices(pid: u32) -> Option<bool> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+    Some(mask & (1 << CAP_SYS_ADMIN) != 0)
+}
+
+/// The drop-in of the package that this program belongs to.
+fn packaged_drop_in() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok();
+    let prefix = own.as_deref().and_then(Path::parent).and_then(Path::parent).map(Path::to_owned);
+    let prefixes = prefix.into_iter().chain([PathBuf::from("/usr"), PathBuf::from("/usr/local")]);
+    prefixes.map(|prefix| prefix.join("share/forebay").join(DROP_IN)).find(|path| path.is_file())
+}
+
+/// The steps after which a daemon runs that may make block devices.
+///
+/// # Errors
+/// It is for somebody else to do: what, and why.
+pub(super) fn steps(daemon: Option<&Daemon>) -> Result<Vec<Step>, Failure> {
+    let mut steps = Vec::new();
+    if Path::new(DRIVER).exists() {
+        ublk_found::devices(&MayWait::here()).map_err(Failure::new)?;
+    } else if shell::succeeds(&["modprobe", "--dry-run", "--quiet", "ublk_drv"]) {
+        steps.push(Step::LoadDriver);
+    } else {
+        return Err(Failure::new("this kernel has no ublk (CONFIG_BLK_DEV_UBLK, Linux 6.5 or later): a volume cannot be a block device")
+            .hint("in a container, give it /dev/ublk-control; else a volume is reached over NBD or as a file: docs/operate/boot.md"));
+    }
+    let is_there = Path::new(DROP_IN_FOLDER).join(DROP_IN).exists();
+    let drop_in =
+        if is_there { DropIn::There } else { packaged_drop_in().map_or(DropIn::Nowhere, DropIn::Packaged) };
+    steps.extend(decide(Service::look(), &drop_in, daemon)?);
+    Ok(steps)
+}
+
+/// Whether the drop-in is installed, and where it is to be had.
+#[derive(Clone, Debug)]
+enum DropIn {
+    There,
+    Packaged(PathBuf),
+    Nowhere,
+}
+
+fn decide(service: Option<Service>, drop_in: &DropIn, daemon: Option<&Daemon>) -> Result<Vec<Step>, Failure> {
+    let to_enable = |service: &Service| {
+        (!service.is_enabled).then_some(Step::StartService { enable: true, start: false })
+    };
+    match (daemon, &service) {
+        (Some(daemon), Some(service)) if daemon.may_make => {
+            // One that was started by hand is whoever's who did that.
+            Ok(to_enable(service).filter(|_| service.is_active).into_iter().collect())
+        }
+        (Some(daemon), None) if daemon.may_make => Ok(Vec::new()),
+        (Some(daemon), Some(service)) if service.is_active && daemon.pools.is_empty() => {
+            let restart = [Step::RestartService];
+            Ok(drop_in.steps()?.into_iter().chain(restart).chain(to_enable(service)).collect())
+        }
+        (Some(daemon), Some(service)) if service.is_active => {
+            let mut commands: Vec<String> = drop_in.steps()?.iter().flat_map(Step::commands).collect();
+            commands.extend(Step::RestartService.commands());
+            Err(Failure::new(format!(
+                "the daemon (process {}) may not make block devices, and a restart would interrupt what it serves (pools: {})",
+                daemon.pid,
+                daemon.pools.join(", ")
+            ))
+            .hint(format!(
+                "restart it when its clients can bear that (docs/operate/restart.md), then the same command again:\n        {}",
+                commands.join("\n        ")
+            )))
+        }
+        (Some(daemon), _) => Err(Failure::new(format!(
+            "the daemon (process {}) may not make block devices: it needs CAP_SYS_ADMIN",
+            daemon.pid
+        ))
+        .hint("it was not started by the service forebay: start it as root (forebay serve), then the same command again")),
+        (None, Some(service)) => {
+            let start = Step::StartService { enable: !service.is_enabled, start: true };
+            Ok(drop_in.steps()?.into_iter().chain([start]).collect())
+        }
+        (None, None) => Err(Failure::new("no daemon answers, and systemd has no service forebay here that could be started").hint(
+            "start one as root, and have it started with the machine: forebay serve --config /etc/forebay/forebay.toml",
+        )),
+    }
+}
+
+impl DropIn {
+    fn steps(&self) -> Result<Vec<Step>, Failure> {
+        match self {
+            Self::There => Ok(Vec::new()),
+            Self::Packaged(from) => Ok(vec![Step::AddDropIn { from: from.clone() }]),
+            Self::Nowhere => Err(Failure::new(format!(
+                "the service may not make block devices, and the package's share/forebay/{DROP_IN}, which lets it, is not there"
+            ))
+            .hint(format!("install the package anew, or write {DROP_IN_FOLDER}/{DROP_IN} as docs/operate/boot.md has it"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn commands(service: Option<(bool, bool)>, drop_in: &DropIn, daemon: Option<(&[&str], bool)>) -> String {
+        let service = service.map(|(is_active, is_enabled)| Service { is_active, is_enabled });
+        let daemon = daemon.map(|(pools, may_make)| Daemon {
+            pid: 7,
+            pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
+            may_make,
+        });
+        match decide(service, drop_in, daemon.as_ref()) {
+            Ok(steps) => steps.iter().flat_map(Step::commands).collect::<Vec<_>>().join("; "),
+            Err(failure) => format!("{failure:?}"),
+        }
+    }
+
+    #[test]
+    fn a_service_is_let_in_and_started_as_far_as_needed() {
+        let packaged = DropIn::Packaged("/usr/share/forebay/ublk.conf".into());
+        let install = "install -D -m 644 -t /etc/systemd/system/forebay.service.d /usr/share/forebay/ublk.conf; systemctl daemon-reload";
+        assert_eq!(
+            commands(Some((false, false)), &packaged, None),
+            format!("{install}; systemctl enable --now forebay")
+        );
+        assert_eq!(commands(Some((false, true)), &DropIn::There, None), "systemctl start forebay");
+        let idle: (&[&str], bool) = (&[], false);
+        assert_eq!(
+            commands(Some((true, true)), &packaged, Some(idle)),
+            format!("{install}; systemctl restart forebay")
+        );
+        assert_eq!(
+            commands(Some((true, false)), &DropIn::There, Some(idle)),
+            "systemctl restart forebay; systemctl enable forebay"
+        );
+    }
+
+    #[test]
+    fn a_daemon_that_may_is_left_alone() {
+        let serving: (&[&str], bool) = (&["fast"], true);
+        for service in [None, Some((true, true)), Some((false, false))] {
+            assert_eq!(commands(service, &DropIn::Nowhere, Some(serving)), "");
+        }
+        assert_eq!(
+            commands(Some((true, false)), &DropIn::Nowhere, Some(serving)),
+            "systemctl enable forebay"
+        );
+    }
+
+    #[test]
+    fn what_would_interrupt_is_left_to_people() {
+        let packaged = DropIn::Packaged("/p/ublk.conf".into());
+        let serving: (&[&str], bool) = (&["fast", "slow"], false);
+        let said = commands(Some((true, true)), &packaged, Some(serving));
+        for part in ["process 7", "fast, slow", "install -D", "/p/ublk.conf", "systemctl restart forebay"] {
+            assert!(said.contains(part), "{part} is not in {said}");
+        }
+        assert!(commands(None, &packaged, Some(serving)).contains("start it as root"));
+        assert!(commands(None, &packaged, None).contains("forebay serve --config"));
+        assert!(commands(Some((false, false)), &DropIn::Nowhere, None).contains("boot.md"));
+    }
+
+    #[test]
+    fn capabilities_are_those_of_the_process() {
+        let of_this = may_make_devices(std::process::id());
+        assert!(of_this.is_some());
+        assert_eq!(may_make_devices(u32::MAX), None);
+    }
+}
