@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Sound cache devices are replaced, and any one of several is given up, under writes: with kill -9 at any moment of it, cancelled, and with
 # new devices that are too small, in use, one of the pool's own, or that end meanwhile. Whatever happens, every acknowledged write is there,
-# and the pool lies on the devices that the configuration names. DELAYS=... for other moments (milliseconds after the command was given, or
-# with a c before them, after the configuration was changed).
+# and the pool lies on the devices that the configuration names. A device of a mirrored pool is replaced in the same
+# way, and the pool is mirrored all the time. DELAYS=... for other moments (milliseconds after the command was given, or with a c before
+# them, after the configuration was changed).
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
 need python3
@@ -218,4 +219,86 @@ crash
 serve
 lies_on u.img "after kill -9"
 verify "after kill -9, encrypted"
+unserve
+
+say "a mirrored pool: either device, under writes; mirrored all the time; kill -9; and what fails meanwhile"
+rm "$T/vol.img" "$T/state"
+truncate -s 48M "$T/vol.img"
+config <<END
+[pool.fast]
+devices = [{ path = "$T/m.img", size = "64MiB" }, { path = "$T/n.img", size = "64MiB" }]
+mirror = "on"
+
+[volume.vol]
+pool = "fast"
+backing = "file:$T/vol.img"
+exports = ["nbd+unix:///vol?socket=$SOCKET"]
+idle_delay = "off"
+END
+sed -i "s|^state_dir = .*|state_dir = \"$T/mirrored.d\"|" "$T/forebay.toml"
+is_now() { # TEXT: pool show says so
+    "$FOREBAY" pool show fast --admin "$ADMIN" >"$T/show.out" && grep -q "$1" "$T/show.out"
+}
+stands() { is_now "$1" || { cat "$T/show.out"; fail "not '$1' $2"; }; } # TEXT WHEN
+begin_replace() { # OLD NEW: in the background
+    "${replace[@]}" --old "$T/$1.img" --device "$T/$2.img:64MiB" >"$T/job" 2>&1 &
+    JOB=$!
+}
+serve
+load 4 7
+refused 2 'has 2 devices
+--old PATH, one of .*m.img, .*n.img' "${replace[@]}" --device "$T/o.img:64MiB"
+refused 2 'too small: it needs' "${replace[@]}" --old "$T/m.img" --device "$T/o.img:60MiB"
+begin_replace m o
+while kill -0 "$JOB" 2>/dev/null; do stands 'ok, mirrored' "while a device was replaced"; done
+wait "$JOB" || { cat "$T/job"; fail "the job"; }
+ask pool replace fast --old "$T/n.img" --device "$T/p.img:70MiB"
+stands 'ok, mirrored' "after both devices were replaced"
+lies_on "o.img p.img" "after both devices were replaced"
+loaded "of a mirrored cache"
+for name in m n; do no_cache $name.img "after it was replaced" && rm "$T/$name.img"; done
+verify "after both devices of a mirrored cache were replaced"
+
+load 20 8
+begin_replace o m
+sleep 0.1
+crash
+wait "$JOB" || true
+loaded "until kill -9"
+serve
+verify "after kill -9 while a device of a mirrored cache was replaced"
+stands 'ok, mirrored' "after kill -9"
+if [ "$(devices)" = "m.img p.img" ]; then
+    no_cache o.img "after kill -9"
+    rm "$T/o.img"
+    ask pool replace fast --old "$T/m.img" --device "$T/o.img:64MiB"
+fi
+rm -f "$T/m.img"
+lies_on "o.img p.img" "after kill -9"
+
+cp --sparse=always "$T/p.img" "$T/older.img"
+load 3 9
+begin_replace o m
+truncate -s 1M "$T/o.img" # the one that is copied
+if wait "$JOB"; then fail "a device was copied that had failed"; fi
+eventually 10 is_now DEGRADED || fail "not degraded"
+ask pool replace fast --old "$T/p.img" --device "$T/n.img:64MiB" # the one that is left
+loaded "while a device failed that was copied"
+verify "on a copy of the one that is left"
+ask pool replace fast --device "$T/m.img"
+stands 'ok, mirrored' "after the other one was replaced"
+load 2 10
+begin_replace m q
+truncate -s 1M "$T/n.img" # the other one
+wait "$JOB" || { cat "$T/job"; fail "a copy does not need the other device"; }
+loaded "while the other device failed"
+verify "after the other device had failed"
+rm "$T/n.img"
+ask pool replace fast --device "$T/n.img:64MiB"
+stands 'ok, mirrored' "in the end"
+unserve
+mv "$T/older.img" "$T/n.img" # one that was replaced long ago, under the name of the one that counts
+serve
+stands DEGRADED "with a device that was replaced before"
+verify "with a device that was replaced before"
 unserve

@@ -5,11 +5,11 @@
 //! ([`crate::engine_memory`]); metadata goes in pieces.
 
 use crate::cipher::{CipherStage, Waiting};
-use crate::device_copy::{DeviceCopy, Step};
 use crate::engine_memory::{PIECE_BYTES, Part, Reserve};
 use crate::members::MemberMap;
 use crate::meter::TimedPath;
 use crate::witness::Watch;
+use forebay_core::device_copy::{CopyStep, DeviceCopy};
 use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
 use forebay_format::VolumeId;
 use forebay_io::{Completion, DeviceId, IoFailure, IoFailureKind, Op, Reactor};
@@ -310,12 +310,8 @@ impl EngineIo {
                 for device in &self.cache.ids {
                     reactor.submit(token, Op::Flush { device: *device });
                 }
-                if let Some(copying) = self.copying.as_ref().filter(|copying| copying.copy.flushes_both()) {
-                    let device = copying.device;
-                    self.held(op).others += 1;
-                    self.seconds += 1;
-                    reactor.submit(self.second_token(op), Op::Flush { device });
-                }
+                let copied = self.copying.as_ref().map(|copying| copying.member);
+                self.flush_second(reactor, op, copied);
             }
             Device::Backing(volume) => match self.backing(volume) {
                 Ok(device) => {
@@ -327,13 +323,25 @@ impl EngineIo {
         }
     }
 
+    /// A flush of the device at this place goes to the one that it is copied onto, too.
+    fn flush_second(&mut self, reactor: &mut Reactor, op: OpId, at: Option<usize>) {
+        let copying = self.copying.as_ref().filter(|copying| Some(copying.member) == at);
+        let Some(copying) = copying.filter(|copying| copying.copy.flushes_both()) else { return };
+        let device = copying.device;
+        self.held(op).others += 1;
+        self.seconds += 1;
+        reactor.submit(self.second_token(op), Op::Flush { device });
+    }
+
     fn flush_member(&mut self, reactor: &mut Reactor, op: OpId, member: u8) {
-        let device = self.cache.map.device_of(member).and_then(|at| self.cache.ids.get(at)).copied();
+        let at = self.cache.map.device_of(member);
+        let device = at.and_then(|at| self.cache.ids.get(at)).copied();
         match device {
             Some(device) => {
                 self.begins_on(op, Some(member));
                 self.lies_at(op, device, 0);
                 reactor.submit(self.token(op), Op::Flush { device });
+                self.flush_second(reactor, op, at);
             }
             None => self.ready.push((op, Err(DeviceFailure::Failed))),
         }
@@ -549,7 +557,7 @@ impl EngineIo {
     }
 
     /// Begins the next step of the copy.
-    pub(crate) fn next_copy_step(&mut self) -> Option<Step> {
+    pub(crate) fn next_copy_step(&mut self) -> Option<CopyStep> {
         let Self { copying: Some(copying), cache, held, .. } = self else { return None };
         let old = cache.ids.get(copying.member).copied();
         let is_written = |from: u64, to: u64| {

@@ -1,10 +1,14 @@
 //! Another device in place of a sound one of the cache, while it is used.
 //!
-//! The pool copies ([`crate::device_copy`]), at a limited rate, one chunk after the other. Whoever
-//! has asked for it watches, and names the new device in the configuration once it has everything.
-//! Then one of two ends: the new device takes the place of the old one, or everything stays as it
-//! was. Either way the device that leaves is handed back, to be erased, as soon as no operation on
-//! it is under way.
+//! The pool copies ([`forebay_core::device_copy`]), at a limited rate, one chunk after the other.
+//! Whoever has asked for it watches, and names the new device in the configuration once it has
+//! everything. Then one of two ends: the new device takes the place of the old one, or everything
+//! stays as it was. Either way the device that leaves is handed back, to be erased, as soon as no
+//! operation on it is under way.
+//!
+//! A device of a mirrored cache is copied in the same way, and counts all the time. If it is put
+//! out the copy ends: the new device has its tag, and must not count either. If the other one is
+//! put out the copy goes on. Nothing is filled meanwhile.
 //!
 //! What fails on the new device ends the copy and concerns nobody else, until the configuration is
 //! about to name it: from then on both devices must take every write and every flush, because
@@ -12,15 +16,17 @@
 
 use super::handle::PromiseSender;
 use super::{KIND_COPY, KIND_SHIFT, Pool, Promise};
-use crate::device_copy::{CHUNK_BYTES, DeviceCopy, Step};
 use crate::engine_io::Copying;
 use forebay_admin::{AdminError, ErrorKind};
-use forebay_core::LifecycleError;
+use forebay_core::device_copy::{CopyStep, DeviceCopy};
+use forebay_core::{LifecycleError, MirrorState};
 use forebay_format::BLOCK_BYTES;
 use forebay_io::{BufId, Device, DeviceId, IoFailure, Op, Span};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// Most bytes that are copied at once.
+const CHUNK_BYTES: u64 = 1 << 20;
 /// A device is copied no faster: clients need the old one too. As a mirrored cache is filled.
 const BYTES_PER_S: u64 = 256 << 20;
 /// A device that is not used any more is asked for so often.
@@ -69,6 +75,9 @@ impl Pool {
     /// Bytes that a device must have to take the place of this one of the cache's devices.
     pub fn bytes_of_device(&self, member: usize) -> u64 {
         let map = &self.io.cache().map;
+        if map.is_mirrored() {
+            return self.engine.geometry().member_bytes();
+        }
         let all = self.engine.geometry().device_blocks * BLOCK_BYTES as u64;
         let end = if member + 1 < self.io.cache().ids.len() { map.start_of(member + 1) } else { all };
         map.base_of(member) + end.saturating_sub(map.start_of(member))
@@ -90,18 +99,45 @@ impl Pool {
         self.io.copying().is_some() || self.replacing.ended.is_some()
     }
 
-    /// Begins to copy one of the cache's devices onto this one, which is empty.
+    /// The place among the devices of the cache of the one that is listed at this place
+    /// ([`Pool::devices`]); of a mirrored cache those are listed that are open.
+    fn place_of_listed(&self, at: usize) -> Option<usize> {
+        let cache = self.io.cache();
+        if !cache.map.is_mirrored() {
+            return (at < cache.ids.len()).then_some(at);
+        }
+        let places = (0..2).filter_map(|member| cache.map.device_of(member));
+        let is_open =
+            |place: &usize| cache.ids.get(*place).is_some_and(|id| self.reactor.device(*id).is_some());
+        places.filter(is_open).nth(at)
+    }
+
+    /// The cache is mirrored, and the device at this place of its devices does not count.
+    fn is_member_out(&self, place: usize) -> bool {
+        let out = self.engine.mirror_state().and_then(|state| state.out);
+        out.is_some_and(|out| self.io.cache().map.device_of(out) == Some(place))
+    }
+
+    /// Begins to copy one of the cache's devices, by its place in [`Pool::devices`], onto this one,
+    /// which is empty.
     ///
     /// # Errors
-    /// The pool is being changed already, is mirrored or has failed, or the device is too small.
-    pub fn begin_copy(&mut self, member: usize, device: Device) -> Result<(), AdminError> {
-        let used = self.bytes_of_device(member);
+    /// The pool is being changed already or has failed, a device of a mirrored one is being filled
+    /// or the one that is to be copied has failed, or the new device is too small.
+    pub fn begin_copy(&mut self, at: usize, device: Device) -> Result<(), AdminError> {
+        let used = self.bytes_of_device(at);
         let is_quiet = self.copy_is_quiet() && self.io.seconds_have_ended();
         if self.is_replacing() || self.resizing.is_some() || !is_quiet {
             return Err(self.refuse_copy(&LifecycleError::Busy));
         }
-        if self.engine.mirror_state().is_some() || member >= self.io.cache().ids.len() {
-            return Err(self.refuse_copy(&"it is mirrored, or has no such device"));
+        let Some(member) = self.place_of_listed(at) else {
+            return Err(self.refuse_copy(&"it has no such device"));
+        };
+        if matches!(self.engine.mirror_state(), Some(MirrorState { rebuild: Some(_), .. })) {
+            return Err(self.refuse_copy(&"the other device is being filled"));
+        }
+        if self.is_member_out(member) {
+            return Err(self.refuse_copy(&"that device has failed"));
         }
         if self.engine.is_fenced() || self.engine.runs_without_cache() {
             return Err(self.refuse_copy(&LifecycleError::Fenced));
@@ -114,7 +150,7 @@ impl Pool {
         let id = self.reactor.add_device(device);
         self.reactor.prefer_device(id);
         self.reactor.set_device_end(id, used);
-        let copy = DeviceCopy::new(used);
+        let copy = DeviceCopy::new(used, CHUNK_BYTES);
         self.io.begin_copying(Copying { member, device: id, copy, failure: None });
         self.replacing.buffer = Some(buffer);
         self.replacing.due = None;
@@ -129,6 +165,9 @@ impl Pool {
         let copying = self.io.copying()?;
         Some(match copying.failure {
             Some(failure) => CopyProgress::Ended(self.new_failed(copying.device, failure)),
+            None if self.is_member_out(copying.member) => {
+                CopyProgress::Ended("the device that is copied failed meanwhile".into())
+            }
             None if copying.copy.is_whole() => CopyProgress::Whole,
             None => CopyProgress::Left(copying.copy.left_bytes()),
         })
@@ -236,12 +275,15 @@ impl Pool {
             }
         }
         let Some(copying) = self.io.copying() else { return waiting };
+        let is_out = self.is_member_out(copying.member);
         if self.replacing.ended.is_some() || self.replacing.doing != Doing::Nothing {
             return waiting;
         }
         if let Some(failure) = copying.failure.filter(|_| !self.io.does_copy_count()) {
             let why = self.new_failed(copying.device, failure);
             self.copy_fails(why);
+        } else if is_out {
+            self.copy_fails("the device that is copied failed meanwhile".into());
         } else if self.engine.is_fenced() || self.engine.runs_without_cache() {
             self.copy_fails("the cache failed meanwhile".into());
         } else if self.stopping {
@@ -262,14 +304,14 @@ impl Pool {
         let (Some(step), Some(copying)) = (self.io.next_copy_step(), self.io.copying()) else { return };
         let (old, new) = (self.io.cache().ids[copying.member], copying.device);
         match step {
-            Step::Copy { from, len } => {
+            CopyStep::Copy { from, len } => {
                 let Some(span) = self.copy_span(len) else { return };
                 let since = self.replacing.due.unwrap_or(now).max(now);
                 self.replacing.due = Some(since + Duration::from_nanos(len * 1_000_000_000 / BYTES_PER_S));
                 self.replacing.doing = Doing::Reading { from, len };
                 self.reactor.submit(TOKEN, Op::Read { device: old, offset: from, spans: &[span] });
             }
-            Step::Flush => {
+            CopyStep::Flush => {
                 self.replacing.doing = Doing::Flushing;
                 self.reactor.submit(TOKEN, Op::Flush { device: new });
             }
