@@ -20,6 +20,8 @@
 //! those of the member that is copied go to both. All else is the same: the new device has the
 //! bytes of the member, its tag included.
 
+use crate::fault::{self, PlantedBug};
+
 /// The beginning of a cache device: superblocks or headers, and nothing else. A device that is
 /// being filled says so there.
 pub const HEAD_BYTES: u64 =
@@ -31,7 +33,7 @@ pub const HEAD_BYTES: u64 =
 /// # Errors
 /// That of the old device, else that of the new one.
 pub fn joint<E>(old: Result<(), E>, new: Result<(), E>, counts: bool) -> Result<(), E> {
-    if counts { old.and(new) } else { old }
+    if counts && !fault::planted(PlantedBug::TrustFailedSecond) { old.and(new) } else { old }
 }
 
 /// What is to be done next.
@@ -114,6 +116,10 @@ impl DeviceCopy {
             Phase::Body if self.copied < self.used => {
                 (self.copied, self.used.min(self.copied + self.chunk_bytes))
             }
+            Phase::Body if fault::planted(PlantedBug::HeadBeforeFlush) => {
+                self.phase = Phase::Head;
+                (0, HEAD_BYTES.min(self.used))
+            }
             Phase::Body => {
                 self.phase = Phase::BodyFlush;
                 self.is_flushing = true;
@@ -138,6 +144,9 @@ impl DeviceCopy {
         if let Some(chunk) = &mut self.chunk {
             chunk.is_spoiled |= from < chunk.to && to > chunk.from;
         }
+        if fault::planted(PlantedBug::CopyWithoutSecondWrite) {
+            return false;
+        }
         let in_body = from < self.copied && to > HEAD_BYTES;
         let in_head = from < HEAD_BYTES && self.phase >= Phase::HeadFlush;
         in_body || in_head
@@ -146,14 +155,14 @@ impl DeviceCopy {
     /// Whether a flush that begins now must go to the new device as well.
     #[must_use]
     pub fn flushes_both(&self) -> bool {
-        self.phase >= Phase::BodyFlush
+        self.phase >= Phase::BodyFlush && !fault::planted(PlantedBug::FlushOldDeviceOnly)
     }
 
     /// The chunk under way is on the new device.
     pub fn chunk_written(&mut self) {
         let Some(chunk) = self.chunk.take() else { return };
         match self.phase {
-            _ if chunk.is_spoiled => {}
+            _ if chunk.is_spoiled && !fault::planted(PlantedBug::CopyBehindWrite) => {}
             Phase::Body => self.copied = chunk.to,
             Phase::Head => self.phase = Phase::HeadFlush,
             Phase::BodyFlush | Phase::HeadFlush | Phase::Whole => {}
@@ -182,7 +191,7 @@ impl DeviceCopy {
     /// # Panics
     /// It has not.
     pub fn begin_to_count(&mut self) {
-        assert!(self.is_whole(), "a device counts that has not everything");
+        assert!(self.is_whole(), "I80: a device counts that has not everything");
         self.counts = true;
     }
 
