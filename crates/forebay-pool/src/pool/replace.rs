@@ -10,6 +10,10 @@
 //! out the copy ends: the new device has its tag, and must not count either. If the other one is
 //! put out the copy goes on. Nothing is filled meanwhile.
 //!
+//! What is written to both has memory of its own for the new device. So if that does not answer, and
+//! does not count yet, the copy ends and clients go on: at once if it is cancelled, else after some
+//! seconds. An old device that does not answer holds up what it always does, and no end of the copy.
+//!
 //! What fails on the new device ends the copy and concerns nobody else, until the configuration is
 //! about to name it: from then on both devices must take every write and every flush, because
 //! nobody knows which of them the next start finds.
@@ -29,8 +33,12 @@ use std::time::{Duration, Instant};
 const CHUNK_BYTES: u64 = 1 << 20;
 /// A device is copied no faster: clients need the old one too. As a mirrored cache is filled.
 const BYTES_PER_S: u64 = 256 << 20;
+/// The new device has so long for an operation, until it counts. Then nobody waits for it any more.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// A device that is not used any more is asked for so often.
 const LOOK: Duration = Duration::from_millis(5);
+/// Whether the new device answers is looked at so often.
+const WATCH: Duration = Duration::from_secs(1);
 const TOKEN: u64 = KIND_COPY << KIND_SHIFT;
 
 /// What is under way of a chunk, or of a flush.
@@ -50,6 +58,8 @@ enum Doing {
 #[derive(Debug, Default)]
 pub(super) struct Replacing {
     doing: Doing,
+    /// Since when.
+    doing_since: Option<Instant>,
     buffer: Option<BufId>,
     /// The next chunk is not begun before.
     due: Option<Instant>,
@@ -151,7 +161,7 @@ impl Pool {
         self.reactor.prefer_device(id);
         self.reactor.set_device_end(id, used);
         let copy = DeviceCopy::new(used, CHUNK_BYTES);
-        self.io.begin_copying(Copying { member, device: id, copy, failure: None });
+        self.io.begin_copying(Copying { member, device: id, copy, failure: None, is_over: false });
         self.replacing.buffer = Some(buffer);
         self.replacing.due = None;
         Ok(())
@@ -229,14 +239,30 @@ impl Pool {
     }
 
     fn new_failed(&self, device: DeviceId, failure: IoFailure) -> String {
+        format!("the new device {} failed: {failure}", self.path_of(device))
+    }
+
+    fn path_of(&self, device: DeviceId) -> String {
         let path = self.reactor.device(device).map(|device| device.path().display().to_string());
-        format!("the new device {} failed: {failure}", path.unwrap_or_default())
+        path.unwrap_or_default()
     }
 
     /// The copy ends here, and what it was for is told to who watches it. The new device stays open
     /// for them.
     fn copy_fails(&mut self, why: String) {
         self.replacing.ended.get_or_insert(why);
+        self.io.copying_mut().into_iter().for_each(|copying| copying.is_over = true);
+        self.io.let_seconds_go();
+    }
+
+    /// The new device has not answered for too long, and does not count.
+    fn new_hangs(&self, now: Instant) -> bool {
+        let seconds = self.io.oldest_second().map(|since| self.io.now().saturating_sub(since));
+        let second = seconds.is_some_and(|passed| passed > ANSWERS_WITHIN.as_nanos() as u64);
+        let on_new = matches!(self.replacing.doing, Doing::Writing | Doing::Flushing);
+        let step = self.replacing.doing_since.filter(|_| on_new);
+        let step = step.is_some_and(|since| now.duration_since(since) > ANSWERS_WITHIN);
+        !self.io.does_copy_count() && (second || step)
     }
 
     fn free_copy_buffer(&mut self) {
@@ -247,9 +273,14 @@ impl Pool {
         }
     }
 
-    /// Nothing of a copy is under way, and every device that left was handed over.
+    /// Nothing of a copy is under way.
     pub(super) fn copy_is_quiet(&self) -> bool {
         self.replacing.doing == Doing::Nothing
+    }
+
+    /// Operations are under way on a device that is no more one of the pool's, or never was.
+    pub(super) fn copy_hangs(&self) -> bool {
+        !self.copy_is_quiet() || !self.io.seconds_have_ended()
     }
 
     /// A device is used no more: as soon as nothing is under way on it, it is handed over, or
@@ -276,6 +307,18 @@ impl Pool {
         }
         let Some(copying) = self.io.copying() else { return waiting };
         let is_out = self.is_member_out(copying.member);
+        let device = copying.device;
+        if self.replacing.ended.is_none() {
+            if self.new_hangs(Instant::now()) {
+                let path = self.path_of(device);
+                let seconds = ANSWERS_WITHIN.as_secs();
+                self.copy_fails(format!("the new device {path} has not answered for {seconds} s"));
+            } else if self.stopping && !self.io.does_copy_count() {
+                self.copy_fails("the daemon was stopped; start it again and repeat".into());
+            }
+            waiting = Some(waiting.unwrap_or(WATCH).min(WATCH));
+        }
+        let Some(copying) = self.io.copying() else { return waiting };
         if self.replacing.ended.is_some() || self.replacing.doing != Doing::Nothing {
             return waiting;
         }
@@ -286,8 +329,6 @@ impl Pool {
             self.copy_fails("the device that is copied failed meanwhile".into());
         } else if self.engine.is_fenced() || self.engine.runs_without_cache() {
             self.copy_fails("the cache failed meanwhile".into());
-        } else if self.stopping {
-            self.copy_fails("the daemon was stopped; start it again and repeat".into());
         } else if !copying.copy.is_whole() {
             let now = Instant::now();
             match self.replacing.due.and_then(|due| due.checked_duration_since(now)) {
@@ -308,14 +349,18 @@ impl Pool {
                 let Some(span) = self.copy_span(len) else { return };
                 let since = self.replacing.due.unwrap_or(now).max(now);
                 self.replacing.due = Some(since + Duration::from_nanos(len * 1_000_000_000 / BYTES_PER_S));
-                self.replacing.doing = Doing::Reading { from, len };
+                self.does(Doing::Reading { from, len });
                 self.reactor.submit(TOKEN, Op::Read { device: old, offset: from, spans: &[span] });
             }
             CopyStep::Flush => {
-                self.replacing.doing = Doing::Flushing;
+                self.does(Doing::Flushing);
                 self.reactor.submit(TOKEN, Op::Flush { device: new });
             }
         }
+    }
+
+    fn does(&mut self, doing: Doing) {
+        (self.replacing.doing, self.replacing.doing_since) = (doing, Some(Instant::now()));
     }
 
     fn copy_span(&self, len: u64) -> Option<Span> {
@@ -344,7 +389,7 @@ impl Pool {
             }
             (Doing::Reading { from, len }, Ok(_)) => {
                 let Some(span) = self.copy_span(len) else { return };
-                self.replacing.doing = Doing::Writing;
+                self.does(Doing::Writing);
                 self.reactor.submit(TOKEN, Op::Write { device: new, offset: from, spans: &[span] });
             }
             (Doing::Writing, Ok(_)) => copying.copy.chunk_written(),
