@@ -70,7 +70,7 @@ serve
 refused '[1-9]' 'two devices, not on 3' "$FOREBAY" pool create no --mirror --device "$T/1:8MiB" --device "$T/2:8MiB" \
     --device "$T/3:8MiB" --admin "$ADMIN"
 refused '[1-9]' 'mirrored: its size cannot be changed' "$FOREBAY" pool grow safe --size max --admin "$ADMIN"
-refused '[1-9]' 'both are sound' "$FOREBAY" pool replace safe --device "$T/d/cache.img:64MiB" --admin "$ADMIN"
+refused '[1-9]' 'has 2 devices' "$FOREBAY" pool replace safe --device "$T/d/cache.img:64MiB" --admin "$ADMIN"
 whole || fail "not whole: $(cat "$T/ask.out")"
 
 say "one device takes no more writes: no error, and an alarm"

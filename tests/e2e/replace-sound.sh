@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Sound cache devices are replaced, and any one of several is given up, under writes: with kill -9 at any moment of it, cancelled, and with
-# new devices that are too small, in use, one of the pool's own, or that end meanwhile. Whatever happens, every acknowledged write is there,
-# and the pool lies on the devices that the configuration names. DELAYS=... for other moments (milliseconds after the command was given, or
-# with a c before them, after the configuration was changed).
+# new devices that are too small, in use, one of the pool's own, or that end or hang meanwhile. Whatever happens, every acknowledged write is there,
+# and the pool lies on the devices that the configuration names. A device of a mirrored pool is replaced in the same
+# way, and the pool is mirrored all the time. DELAYS=... for other moments (milliseconds after the command was given, or with a c before
+# them, after the configuration was changed).
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
 need python3
@@ -218,4 +219,142 @@ crash
 serve
 lies_on u.img "after kill -9"
 verify "after kill -9, encrypted"
+unserve
+
+say "a mirrored pool: either device, under writes; mirrored all the time; kill -9; and what fails meanwhile"
+rm "$T/vol.img" "$T/state"
+truncate -s 48M "$T/vol.img"
+config <<END
+[pool.fast]
+devices = [{ path = "$T/m.img", size = "64MiB" }, { path = "$T/n.img", size = "64MiB" }]
+mirror = "on"
+
+[volume.vol]
+pool = "fast"
+backing = "file:$T/vol.img"
+exports = ["nbd+unix:///vol?socket=$SOCKET"]
+idle_delay = "off"
+END
+sed -i "s|^state_dir = .*|state_dir = \"$T/mirrored.d\"|" "$T/forebay.toml"
+is_now() { # TEXT: pool show says so
+    "$FOREBAY" pool show fast --admin "$ADMIN" >"$T/show.out" && grep -q "$1" "$T/show.out"
+}
+stands() { is_now "$1" || { cat "$T/show.out"; fail "not '$1' $2"; }; } # TEXT WHEN
+begin_replace() { # OLD NEW: in the background
+    "${replace[@]}" --old "$T/$1.img" --device "$T/$2.img:64MiB" >"$T/job" 2>&1 &
+    JOB=$!
+}
+serve
+load 4 7
+refused 2 'has 2 devices
+--old PATH, one of .*m.img, .*n.img' "${replace[@]}" --device "$T/o.img:64MiB"
+refused 2 'too small: it needs' "${replace[@]}" --old "$T/m.img" --device "$T/o.img:60MiB"
+begin_replace m o
+while kill -0 "$JOB" 2>/dev/null; do stands 'ok, mirrored' "while a device was replaced"; done
+wait "$JOB" || { cat "$T/job"; fail "the job"; }
+ask pool replace fast --old "$T/n.img" --device "$T/p.img:70MiB"
+stands 'ok, mirrored' "after both devices were replaced"
+lies_on "o.img p.img" "after both devices were replaced"
+loaded "of a mirrored cache"
+for name in m n; do no_cache $name.img "after it was replaced" && rm "$T/$name.img"; done
+verify "after both devices of a mirrored cache were replaced"
+
+load 20 8
+begin_replace o m
+sleep 0.1
+crash
+wait "$JOB" || true
+loaded "until kill -9"
+serve
+verify "after kill -9 while a device of a mirrored cache was replaced"
+stands 'ok, mirrored' "after kill -9"
+if [ "$(devices)" = "m.img p.img" ]; then
+    no_cache o.img "after kill -9"
+    rm "$T/o.img"
+    ask pool replace fast --old "$T/m.img" --device "$T/o.img:64MiB"
+fi
+rm -f "$T/m.img"
+lies_on "o.img p.img" "after kill -9"
+
+cp --sparse=always "$T/p.img" "$T/older.img"
+load 3 9
+begin_replace o m
+truncate -s 1M "$T/o.img" # the one that is copied
+if wait "$JOB"; then fail "a device was copied that had failed"; fi
+eventually 10 is_now DEGRADED || fail "not degraded"
+ask pool replace fast --old "$T/p.img" --device "$T/n.img:64MiB" # the one that is left
+loaded "while a device failed that was copied"
+verify "on a copy of the one that is left"
+m=$T/m.img
+[ -e "$m" ] || m=$m:64MiB # it may have failed before it was begun
+ask pool replace fast --device "$m"
+stands 'ok, mirrored' "after the other one was replaced"
+load 2 10
+begin_replace m q
+truncate -s 1M "$T/n.img" # the other one
+wait "$JOB" || { cat "$T/job"; fail "a copy does not need the other device"; }
+loaded "while the other device failed"
+verify "after the other device had failed"
+rm "$T/n.img"
+ask pool replace fast --device "$T/n.img:64MiB"
+stands 'ok, mirrored' "in the end"
+unserve
+mv "$T/older.img" "$T/n.img" # one that was replaced long ago, under the name of the one that counts
+serve
+stands DEGRADED "with a device that was replaced before"
+verify "with a device that was replaced before"
+unserve
+
+say "a new device that does not answer: cancelled, and at a stop; clients go on, and the daemon ends"
+if [ "$(id -u)" != 0 ] || [ ! -e /dev/fuse ]; then
+    say "- not tried: that needs root and /dev/fuse"
+    exit 0
+fi
+mkdir "$T/slow"
+truncate -s 120M "$T/behind.img"
+# Through /dev/fuse: who waits for a stopped server over io_uring cannot be killed (docs/use/fuse.md).
+"$FOREBAY" run --io psync --backing "file:$T/behind.img" --cache "$T/other.img:64MiB" --export "fuse:$T/slow/new.img" >"$T/other.out" 2>&1 &
+OTHER=$!
+on_exit "kill -CONT $OTHER; kill $OTHER; umount -l $T/slow"
+eventually 20 test -e "$T/slow/new.img" || fail "the slow device is not there: $(cat "$T/other.out")"
+rm "$T/vol.img" "$T/state"
+truncate -s 48M "$T/vol.img"
+config <<END
+[pool.fast]
+devices = [{ path = "$T/v.img", size = "100MiB" }]
+
+[volume.vol]
+pool = "fast"
+backing = "file:$T/vol.img"
+exports = ["nbd+unix:///vol?socket=$SOCKET"]
+idle_delay = "off"
+END
+sed -i "s|^state_dir = .*|state_dir = \"$T/slow.d\"|" "$T/forebay.toml"
+begin_slow() { # a copy onto the slow device, which does not answer any more
+    "${replace[@]}" --device "$T/slow/new.img" --force >"$T/job" 2>&1 &
+    JOB=$!
+    eventually 10 sh -c "'$FOREBAY' pool show fast --json --admin '$ADMIN' | grep -q '\"job\": \"'" || { cat "$T/job"; fail "no job"; }
+    kill -STOP "$OTHER"
+}
+serve
+load 4 11
+begin_slow
+job=$("$FOREBAY" jobs --json --admin "$ADMIN" | grep -o '"j[0-9]\+"' | tail -n 1 | tr -d '"')
+sleep 1
+"$FOREBAY" jobs "$job" --cancel --admin "$ADMIN" >"$T/cancel.out" 2>&1 &
+loaded "while the new device does not answer" # it ends only if its writes are answered
+kill -CONT "$OTHER"
+if wait "$JOB"; then fail "a device that does not answer has taken over"; fi
+eventually 10 sh -c "'$FOREBAY' jobs '$job' --json --admin '$ADMIN' | grep -q '\"cancelled\"'" || { cat "$T/job"; fail "not cancelled"; }
+lies_on v.img "after it was cancelled"
+verify "after it was cancelled"
+load 20 12
+begin_slow
+stop # its exit code is 0: the pool was closed
+loaded "until the stop"
+wait "$JOB" || true
+kill -CONT "$OTHER"
+serve
+lies_on v.img "after a stop while the new device did not answer"
+verify "after a stop while the new device did not answer"
 unserve

@@ -261,6 +261,16 @@ planted_bugs! {
     /// At a start, blocks that the log has replaced since the checkpoint are listed like all
     /// others, and are not found when the log replaces them.
     ListReplaced = "list-replaced",
+    /// While a cache device is copied, writes to what was copied go to the old device only.
+    CopyWithoutSecondWrite = "copy-without-second-write",
+    /// A chunk of a cache device counts as copied though it was written meanwhile.
+    CopyBehindWrite = "copy-behind-write",
+    /// The head of a cache device is copied before the rest was flushed.
+    HeadBeforeFlush = "head-before-flush",
+    /// A flush of a cache device that was copied does not go to the new one.
+    FlushOldDeviceOnly = "flush-old-device-only",
+    /// What fails on a new cache device is not told though the configuration may name it.
+    TrustFailedSecond = "trust-failed-second",
 }
 
 impl PlantedBug {

@@ -10,6 +10,7 @@
 //! - `base`: structures that know nothing of a cache
 //! - `api`: what enters and leaves the engine: requests, events, actions, settings, counters
 //! - `fault`: planted bugs, for tests
+//! - `device_copy`: a cache device is copied onto another one, for the owner: no part of the engine
 //! - `map`: which block is where, and what it is worth
 //! - `context`: what all parts share
 //! - `log`: appending to the cache device, and the flushes that make it durable
@@ -34,6 +35,7 @@ mod base;
 mod checkpoint;
 mod context;
 mod destage;
+pub mod device_copy;
 mod discard;
 mod engine;
 mod failure;

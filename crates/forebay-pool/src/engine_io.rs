@@ -5,11 +5,11 @@
 //! ([`crate::engine_memory`]); metadata goes in pieces.
 
 use crate::cipher::{CipherStage, Waiting};
-use crate::device_copy::{DeviceCopy, Step};
 use crate::engine_memory::{PIECE_BYTES, Part, Reserve};
 use crate::members::MemberMap;
 use crate::meter::TimedPath;
 use crate::witness::Watch;
+use forebay_core::device_copy::{CopyStep, DeviceCopy};
 use forebay_core::{Action, BufId, Device, DeviceFailure, Engine, Nanos, OpId, SCRATCH, Span};
 use forebay_format::VolumeId;
 use forebay_io::{Completion, DeviceId, IoFailure, IoFailureKind, Op, Reactor};
@@ -34,6 +34,8 @@ struct Held {
     failure: Option<IoFailure>,
     /// What was encrypted where it lies goes to this device as well, when it has been written.
     second: Option<(DeviceId, u64, forebay_io::Span)>,
+    /// It waits for a device that another one is copied onto; if the copy ends it does not.
+    waits_for_second: bool,
     /// It changes the backing store of this volume.
     changes: Option<VolumeId>,
 }
@@ -93,6 +95,21 @@ pub(crate) struct Copying {
     pub(crate) copy: DeviceCopy,
     /// The first failure of the new device.
     pub(crate) failure: Option<IoFailure>,
+    /// It has ended: nothing more goes to the new device.
+    pub(crate) is_over: bool,
+}
+
+/// An operation of the engine on the device that one of the cache's is copied onto.
+#[derive(Debug)]
+struct Second {
+    /// Who waits for it.
+    op: Option<OpId>,
+    /// What it writes has memory of its own. So nobody has to wait for a device that does not
+    /// answer, and that does not count.
+    buffer: Option<forebay_io::BufId>,
+    /// It reads the memory of the operation, which has to wait.
+    is_bound: bool,
+    began: Nanos,
 }
 
 /// What an operation of the engine does to a device.
@@ -130,8 +147,11 @@ pub(crate) struct EngineIo {
     token_base: u64,
     /// Of operations on the device that one of the cache's is copied onto.
     second_base: u64,
-    /// Those that have not ended.
-    seconds: u32,
+    /// Those that have not ended, by number, and numbers that are free.
+    seconds: Vec<Option<Second>>,
+    free_seconds: Vec<u32>,
+    /// Operations that have ended, and waited for nothing but a device that does not count.
+    let_go: Vec<OpId>,
     /// What fails there has failed for the engine.
     second_counts: bool,
     /// Operations under way on each member of a mirrored cache.
@@ -164,7 +184,9 @@ impl EngineIo {
             now: 0,
             token_base,
             second_base,
-            seconds: 0,
+            seconds: Vec::new(),
+            free_seconds: Vec::new(),
+            let_go: Vec::new(),
             second_counts: false,
             under_way: [0; 2],
             ready: Vec::new(),
@@ -277,15 +299,12 @@ impl EngineIo {
                 reactor.submit(self.token(op), op_of(device, offset, &self.spans));
                 let Some(device) = second else { return };
                 self.held(op).others = 1;
-                self.seconds += 1;
+                self.held(op).waits_for_second = true;
                 match (access, self.spans.first()) {
                     (Access::EncryptedWrite, Some(span)) => {
                         self.held(op).second = Some((device, offset, *span));
                     }
-                    _ => {
-                        let spans = &self.spans;
-                        reactor.submit(self.second_token(op), Op::Write { device, offset, spans });
-                    }
+                    _ => self.begin_second_write(reactor, op, device, offset),
                 }
             }
             Err(failure) => {
@@ -310,12 +329,8 @@ impl EngineIo {
                 for device in &self.cache.ids {
                     reactor.submit(token, Op::Flush { device: *device });
                 }
-                if let Some(copying) = self.copying.as_ref().filter(|copying| copying.copy.flushes_both()) {
-                    let device = copying.device;
-                    self.held(op).others += 1;
-                    self.seconds += 1;
-                    reactor.submit(self.second_token(op), Op::Flush { device });
-                }
+                let copied = self.copying.as_ref().map(|copying| copying.member);
+                self.flush_second(reactor, op, copied);
             }
             Device::Backing(volume) => match self.backing(volume) {
                 Ok(device) => {
@@ -327,13 +342,28 @@ impl EngineIo {
         }
     }
 
+    /// A flush of the device at this place goes to the one that it is copied onto, too.
+    fn flush_second(&mut self, reactor: &mut Reactor, op: OpId, at: Option<usize>) {
+        let copying = self.copying.as_ref().filter(|copying| Some(copying.member) == at);
+        let goes =
+            |copying: &&Copying| copying.copy.flushes_both() && (!copying.is_over || self.second_counts);
+        let Some(copying) = copying.filter(goes) else { return };
+        let device = copying.device;
+        self.held(op).others += 1;
+        self.held(op).waits_for_second = true;
+        let token = self.begin_second(op, None, false);
+        reactor.submit(token, Op::Flush { device });
+    }
+
     fn flush_member(&mut self, reactor: &mut Reactor, op: OpId, member: u8) {
-        let device = self.cache.map.device_of(member).and_then(|at| self.cache.ids.get(at)).copied();
+        let at = self.cache.map.device_of(member);
+        let device = at.and_then(|at| self.cache.ids.get(at)).copied();
         match device {
             Some(device) => {
                 self.begins_on(op, Some(member));
                 self.lies_at(op, device, 0);
                 reactor.submit(self.token(op), Op::Flush { device });
+                self.flush_second(reactor, op, at);
             }
             None => self.ready.push((op, Err(DeviceFailure::Failed))),
         }
@@ -488,15 +518,84 @@ impl EngineIo {
 
     // --- a device is copied onto another one
 
-    fn second_token(&self, op: OpId) -> u64 {
-        self.second_base | u64::from(op.0)
+    /// An operation on the new device begins; returns its token.
+    fn begin_second(&mut self, op: OpId, buffer: Option<forebay_io::BufId>, is_bound: bool) -> u64 {
+        let second = Some(Second { op: Some(op), buffer, is_bound, began: self.now });
+        let number = match self.free_seconds.pop() {
+            Some(number) => {
+                self.seconds[number as usize] = second;
+                number
+            }
+            None => {
+                self.seconds.push(second);
+                self.seconds.len() as u32 - 1
+            }
+        };
+        self.second_base | u64::from(number)
+    }
+
+    /// Writes what `spans` have to the new device, from memory of its own if there is some.
+    fn begin_second_write(&mut self, reactor: &mut Reactor, op: OpId, device: DeviceId, offset: u64) {
+        let len: u32 = self.spans.iter().map(|span| span.len).sum();
+        let Some(buffer) = reactor.pool_mut().alloc_leaving(4, len as usize) else {
+            let token = self.begin_second(op, None, true);
+            reactor.submit(token, Op::Write { device, offset, spans: &self.spans });
+            return;
+        };
+        let mut at = 0;
+        for span in &self.spans {
+            reactor.pool_mut().copy(*span, forebay_io::Span::new(buffer, at, span.len));
+            at += span.len;
+        }
+        let token = self.begin_second(op, Some(buffer), false);
+        let spans = &[forebay_io::Span::new(buffer, 0, len)];
+        reactor.submit(token, Op::Write { device, offset, spans });
+    }
+
+    /// Since when the new device has not answered.
+    pub(crate) fn oldest_second(&self) -> Option<Nanos> {
+        self.seconds.iter().flatten().filter(|second| second.op.is_some()).map(|second| second.began).min()
+    }
+
+    /// Nobody waits for the new device any more, but for what it reads of the memory of others.
+    pub(crate) fn let_seconds_go(&mut self) {
+        for (number, held) in (0..).zip(&mut self.held) {
+            if !held.waits_for_second {
+                continue;
+            }
+            let under_way = self.seconds.iter_mut().flatten().find(|second| second.op == Some(OpId(number)));
+            match under_way {
+                Some(second) if second.is_bound => continue,
+                Some(second) => {
+                    second.op = None;
+                    match held.others {
+                        0 => self.let_go.push(OpId(number)),
+                        _ => held.others -= 1,
+                    }
+                }
+                // It was not written to the old device yet.
+                None => (held.second, held.others) = (None, 0),
+            }
+            held.waits_for_second = false;
+        }
+    }
+
+    /// Ends the operations that were let go of; what they were, and how they failed.
+    pub(crate) fn complete_let_go(
+        &mut self,
+        engine: &mut Engine,
+        reactor: &mut Reactor,
+    ) -> Vec<(Timed, Option<IoFailure>)> {
+        let ops = std::mem::take(&mut self.let_go);
+        ops.into_iter().filter_map(|op| self.ended(engine, reactor, op, None)).collect()
     }
 
     /// The device that a write to another one must go to as well. `Device::Backing` stores are
     /// never copied, and their devices have other numbers.
     fn second_of(&mut self, device: DeviceId, offset: u64, len: u64, access: Access) -> Option<DeviceId> {
         let copying = self.copying.as_mut()?;
-        if access == Access::Other || self.cache.ids.get(copying.member) != Some(&device) {
+        let is_old = self.cache.ids.get(copying.member) == Some(&device);
+        if access == Access::Other || !is_old || copying.is_over && !self.second_counts {
             return None;
         }
         copying.copy.write_begins(offset, len).then_some(copying.device)
@@ -533,23 +632,19 @@ impl EngineIo {
             self.cache.ids[copying.member] = copying.device;
             return Some(copying);
         }
-        // Its number may be that of another device before these have been written to the old one.
-        for held in &mut self.held {
-            if held.second.take().is_some() {
-                held.others = 0;
-                self.seconds -= 1;
-            }
-        }
+        // Its number may be that of another device before what is encrypted has been written to the
+        // old one.
+        self.let_seconds_go();
         Some(copying)
     }
 
     /// No operation is under way that has gone to a device beside the one that the engine knows.
     pub(crate) fn seconds_have_ended(&self) -> bool {
-        self.seconds == 0
+        self.seconds.iter().all(Option::is_none)
     }
 
     /// Begins the next step of the copy.
-    pub(crate) fn next_copy_step(&mut self) -> Option<Step> {
+    pub(crate) fn next_copy_step(&mut self) -> Option<CopyStep> {
         let Self { copying: Some(copying), cache, held, .. } = self else { return None };
         let old = cache.ids.get(copying.member).copied();
         let is_written = |from: u64, to: u64| {
@@ -567,10 +662,16 @@ impl EngineIo {
         &mut self,
         engine: &mut Engine,
         reactor: &mut Reactor,
-        op: OpId,
+        number: u32,
         mut completion: Completion,
     ) -> Option<(Timed, Option<IoFailure>)> {
-        self.seconds -= 1;
+        let Second { op, buffer, .. } = self.seconds.get_mut(number as usize)?.take()?;
+        self.free_seconds.push(number);
+        if let Some(buffer) = buffer {
+            reactor.pool_mut().free(buffer);
+        }
+        let op = op?; // else nobody waits for it
+        self.held(op).waits_for_second = false;
         if let Err(failure) = completion.result {
             self.copying.as_mut().into_iter().for_each(|copying| {
                 copying.failure.get_or_insert(failure);
@@ -591,10 +692,12 @@ impl EngineIo {
             copying.failure = copying.failure.or(failure);
         }
         if failure.is_some() {
-            self.seconds -= 1;
+            self.held(op).waits_for_second = false;
             return false;
         }
-        reactor.submit(self.second_token(op), Op::Write { device, offset, spans: &[span] });
+        self.spans.clear();
+        self.spans.push(span);
+        self.begin_second_write(reactor, op, device, offset);
         true
     }
 
@@ -765,6 +868,17 @@ impl EngineIo {
                 return None;
             }
         }
+        self.ended(engine, reactor, op, Some(completion))
+    }
+
+    /// All parts of an operation have ended.
+    fn ended(
+        &mut self,
+        engine: &mut Engine,
+        reactor: &mut Reactor,
+        op: OpId,
+        completion: Option<&Completion>,
+    ) -> Option<(Timed, Option<IoFailure>)> {
         let held = self.held(op);
         let failure = held.failure.take();
         let ok = failure.is_none();
@@ -787,7 +901,7 @@ impl EngineIo {
             return timed.map(|timed| (timed, failure));
         }
         self.crcs.clear();
-        if std::mem::take(&mut self.held(op).crc) {
+        if let (true, Some(completion)) = (std::mem::take(&mut self.held(op).crc), completion) {
             self.crcs.extend_from_slice(reactor.checksums(completion));
         }
         self.release(reactor, op);

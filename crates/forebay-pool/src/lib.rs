@@ -7,7 +7,7 @@
 //! - [`engine_io`]: actions of the engine as operations; [`engine_memory`]: its buffers;
 //!   [`cipher`]: encryption on the way.
 //! - [`open`]: cache devices and backing stores; [`cache_device`]: one device; [`members`]:
-//!   several; `device_copy`: one is copied onto another one; [`encryption`]: keys.
+//!   several; [`encryption`]: keys.
 //! - [`register`], [`replaced`], [`loss_record`], [`mirror_notes`], [`witness`], [`failed_mark`]:
 //!   what is known of a cache outside of its log.
 //! - [`guard`]: who may use an export; `direction`: what rules ask of a request; [`secret_file`]:
@@ -22,7 +22,6 @@
 
 pub mod cache_device;
 pub mod cipher;
-mod device_copy;
 mod direction;
 pub mod durable;
 pub mod encryption;

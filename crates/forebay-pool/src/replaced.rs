@@ -10,6 +10,7 @@
 //! - Nothing is erased that the configuration names, but the new device of a pair whose old one it
 //!   names too, and that has not taken over: the last device of a pool, which is to take the place
 //!   of another one.
+//! - A pool is not opened with an old device in place of the one that took over from it.
 //! - A device that is not there stays on the list: it may come back. One that joins a pool again is
 //!   taken off it before.
 
@@ -154,7 +155,8 @@ fn is_place(a: &Path, b: &Path) -> bool {
 /// in the middle of a replacement, or could not be erased then. Gives a line for each.
 ///
 /// # Errors
-/// The configuration names a new device that has not everything, or the list cannot be read.
+/// The configuration names a new device that has not everything, or an old one in place of the one
+/// that took over from it, or the list cannot be read.
 pub fn settle(
     may_wait: &MayWait,
     state_dir: &Path,
@@ -181,6 +183,16 @@ pub fn settle(
         }
         pair.took_over |= !old && new;
         if pair.took_over && old {
+            if !new && is_of_cache(&pair.old, &pair.cache_uuid) {
+                return Err(RunError::failed(
+                    format!(
+                        "{} was replaced by {}, and what is on it is old",
+                        pair.old.display(),
+                        pair.new.display()
+                    ),
+                    format!("put {} back into the devices of pool {pool}", pair.new.display()),
+                ));
+            }
             continue; // it has come back into the pool
         }
         let (leaves, filling, took_over) = (pair.leaves(), !pair.took_over, pair.took_over);
@@ -209,9 +221,23 @@ pub fn settle(
     Ok(notes)
 }
 
-fn is_begun(path: &Path) -> bool {
+fn looked_at(path: &Path) -> Option<Device> {
     let options = DeviceOptions { read_only: true, lock: false, ..DeviceOptions::default() };
-    Device::open_cache(path, options).is_ok_and(|device| matches!(look(&device), Found::Begun))
+    Device::open_cache(path, options).ok()
+}
+
+fn is_begun(path: &Path) -> bool {
+    looked_at(path).is_some_and(|device| matches!(look(&device), Found::Begun))
+}
+
+fn is_of_cache(path: &Path, cache: &str) -> bool {
+    looked_at(path).is_some_and(|device| says_of(&device, cache))
+}
+
+/// The device says that it is of this cache.
+fn says_of(device: &Device, cache: &str) -> bool {
+    superblocks(device).into_iter().flatten().any(|found| hex(&found.uuid.0) == cache)
+        || read_copies(device).into_iter().flatten().any(|found| hex(&found.uuid.0) == cache)
 }
 
 fn erase_at(may_wait: &MayWait, path: &Path, cache: &str, filling: bool) -> Result<bool, RunError> {
@@ -225,15 +251,13 @@ fn erase_at(may_wait: &MayWait, path: &Path, cache: &str, filling: bool) -> Resu
 /// # Errors
 /// It cannot be written.
 fn erase(_: &MayWait, device: &Device, cache: &str, filling: bool) -> Result<bool, DeviceError> {
-    let of_superblock = superblocks(device).into_iter().flatten().any(|found| hex(&found.uuid.0) == cache);
-    let of_member = read_copies(device).into_iter().flatten().any(|found| hex(&found.uuid.0) == cache);
-    if !of_superblock && !of_member {
+    if !says_of(device, cache) {
         return Ok(false);
     }
     let mut bytes = vec![0; BLANK_BYTES];
     if filling {
         // Behind the head lies what was copied: nobody looks there as long as the head says so.
-        bytes.truncate(crate::device_copy::HEAD_BYTES as usize);
+        bytes.truncate(forebay_core::device_copy::HEAD_BYTES as usize);
         let mark = being_made();
         bytes[..mark.len().min(BLOCK_BYTES)].copy_from_slice(&mark);
     }
@@ -314,6 +338,13 @@ mod tests {
         took_over(&may_wait, &state, "p", &pair).unwrap();
         assert_eq!(settle(&may_wait, &state, "p", &both).unwrap(), [""; 0]);
         assert!(has_header(&old) && has_header(&new) && !path_of(&state, "p").exists());
+
+        // It took over, and the old one, which was not erased, is named in its place.
+        set_up();
+        took_over(&may_wait, &state, "p", &pair).unwrap();
+        let refused = settle(&may_wait, &state, "p", &specs(&old)).unwrap_err().to_string();
+        assert!(refused.contains("old was replaced by") && refused.contains("is old"), "{refused}");
+        assert!(has_header(&old) && has_header(&new) && path_of(&state, "p").exists());
 
         // What joins is taken off the list, whatever it was there for.
         set_up();

@@ -76,6 +76,10 @@ counters! {
     members_out,
     /// Members filled anew.
     rebuilds,
+    /// Copies of cache devices begun.
+    copies_begun,
+    /// Of those, copies that have taken the place of the old device.
+    copies_ended,
     /// Virtual nanoseconds.
     virtual_ns,
 }

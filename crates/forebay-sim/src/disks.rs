@@ -96,11 +96,36 @@ pub struct MemberNotes {
     pub rotten: BTreeMap<u64, usize>,
 }
 
+/// Whether the configuration names a device in place of the one that is copied onto it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Naming {
+    /// It names the old one.
+    No,
+    /// It is being changed: a crash may find either.
+    UnderWay,
+}
+
+/// A device that one of the cache's is copied onto.
+#[derive(Clone)]
+pub struct Spare {
+    /// Index of the old one.
+    pub of: usize,
+    /// The new one.
+    pub device: SimDevice,
+    /// What the configuration says.
+    pub naming: Naming,
+    /// Nothing has failed on it.
+    pub is_sound: bool,
+}
+
 /// Everything that survives a crash.
 #[derive(Clone)]
 pub struct Disks {
     /// The cache device, then the backing stores, then the second member of a mirrored cache.
     pub devices: Vec<SimDevice>,
+    /// What the cache device, or a member, is copied onto. None after a crash: it is in the place
+    /// of the old one then, or of no use.
+    pub spare: Option<Spare>,
     /// Modification stamps of the backing stores.
     pub stamps: Vec<i64>,
     /// Blocks of the backing stores whose checksums were recorded at the last orderly stop.

@@ -397,6 +397,7 @@ fn open_with_errors(world: &mut World) -> Result<bool, String> {
 /// Faults begin: not before the cache is open, so that opening is judged by itself.
 fn set_faults(world: &mut World) {
     let plan = Rc::clone(&world.plan);
+    world.quiet_copies(false);
     for (index, device) in world.disks.devices.iter_mut().enumerate() {
         let backing = (1..=plan.volumes.len()).contains(&index);
         device.faults = if backing { plan.faults.backing } else { plan.faults.cache };
@@ -413,6 +414,7 @@ fn inject(world: &mut World) -> Result<(), String> {
     world.shorten_device();
     world.fail_cache()?;
     world.fail_and_replace_members()?;
+    world.begin_copy();
     let faults = world.plan.faults;
     let geometry = world.plan.geometry;
     let start = geometry.segments_start_block * BLOCK_BYTES as u64;

@@ -697,6 +697,7 @@ pub fn settle(world: &mut World) -> Result<(), String> {
     for device in &mut world.disks.devices {
         device.quiet();
     }
+    world.quiet_copies(true);
     world.restore_device();
     world.wait_flights()?;
     world.wait_requests()?;

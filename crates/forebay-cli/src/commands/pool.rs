@@ -147,6 +147,7 @@ pub(crate) struct Scrub {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 If the device is sound, a job copies it while the pool stays in use. Then it is not needed any more, and erased.
+A mirrored pool, of which --old names a sound device, is mirrored all the time.
 If the cache of the pool has failed, its clients are disconnected for a moment and can connect again.
 If one device of a mirrored pool has failed, the pool stays in use while a job fills the new device.
 Examples:

@@ -386,7 +386,8 @@ impl Service {
         let mut file = self.changing()?;
         let devices = [Some(&request.device), request.other.as_ref()].into_iter().flatten();
         let devices = devices.map(device).collect::<Result<Vec<_>, _>>()?;
-        if let Some(mirror) = self.pool_snapshot(name)?.mirror {
+        let mirror = self.pool_snapshot(name)?.mirror;
+        if let Some(mirror) = mirror.filter(|mirror| !mirror.is_sound(request.old.as_deref())) {
             return self.replace_member(name, &devices, &mirror, request.force, file.as_mut());
         }
         if !self.pool_snapshot(name)?.cache_failed {

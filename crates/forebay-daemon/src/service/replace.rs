@@ -46,7 +46,8 @@ impl Service {
         }
         self.check_unused(&spec.path)?;
         let needed = Self::ask(&handle, move |pool| pool.bytes_of_device(member))?;
-        let is_last = member + 1 == config.devices.len();
+        let is_mirrored = self.pool_snapshot(name)?.mirror.is_some();
+        let is_last = member + 1 == config.devices.len() && !is_mirrored;
         if spec.size_bytes.is_some_and(|size| size < needed) {
             return Err(too_small(name, &spec.path, needed, is_last));
         }
@@ -168,8 +169,11 @@ impl Service {
             return Err(end);
         }
         self.phase(id, Phase::Applying);
+        let is_mirrored = self.pool_snapshot(name)?.mirror.is_some();
+        // A member of a mirrored cache that has vanished must not be made again.
+        let named = if is_mirrored { bare(&new) } else { sized(&new) };
         self.take_over(name, &handle, |devices| {
-            devices.iter().map(|spec| if is_at(spec, &old) { sized(&new) } else { spec.clone() }).collect()
+            devices.iter().map(|spec| if is_at(spec, &old) { named.clone() } else { spec.clone() }).collect()
         })?;
         let message = format!("{} has taken the place of {} in pool {name}", new.display(), old.display());
         self.hub.publish(NewEvent::new(EventKind::PoolDeviceReplaced, message).pool(name));
@@ -289,7 +293,8 @@ impl Service {
     /// A last device that is longer than the one in whose place it stands is used in full.
     fn use_all(&self, name: &str, handle: &PoolHandle, new: &Path) {
         let Ok((config, _)) = self.with_volumes(name) else { return };
-        if config.devices.last().is_none_or(|last| !is_at(last, new)) {
+        let is_mirrored = self.pool_snapshot(name).is_ok_and(|pool| pool.mirror.is_some());
+        if is_mirrored || config.devices.last().is_none_or(|last| !is_at(last, new)) {
             return;
         }
         let longer = self.lengthen(handle, name, None).map(Promise::wait);
@@ -457,7 +462,8 @@ fn too_small(name: &str, path: &Path, needed: u64, is_last: bool) -> AdminError 
     let hint = if is_last {
         format!("give a larger one, or make the pool smaller first: forebay pool shrink {name} --size SIZE")
     } else {
-        "give one at least as large: only the last device of a pool can be made smaller".to_owned()
+        "give one at least as large: only the last device of a pool that is not mirrored can be made smaller"
+            .to_owned()
     };
     invalid(what, hint)
 }

@@ -173,6 +173,10 @@ impl Pool {
     /// The member that another device may take the place of.
     fn replaceable(&self) -> Result<u8, AdminError> {
         match self.engine.mirror_state() {
+            _ if self.is_replacing() => Err(self.refuse_replacement(
+                &"the other one is being copied",
+                "wait for it, or cancel it: forebay jobs",
+            )),
             Some(MirrorState { out: Some(member), noted: true, rebuild: None, .. }) => Ok(member),
             Some(MirrorState { rebuild: Some(_), .. }) => {
                 Err(self

@@ -402,6 +402,9 @@ impl Pool {
         let absent = self.absent().into_iter().filter(|volume| volume.dirty_blocks > 0);
         let absent = absent.map(|volume| volume.name).collect();
         (self.report)(PoolEvent::Stopped { dirty_bytes, lost, losers, absent });
+        if self.copy_hangs() {
+            self.leave_reactor();
+        }
         Ok(())
     }
 
@@ -597,8 +600,8 @@ impl Pool {
             }
             KIND_SECOND => {
                 self.letting_go.moves();
-                let (op, io) = (OpId(index), &mut self.io);
-                let done = io.second_completed(&mut self.engine, &mut self.reactor, op, completion);
+                let io = &mut self.io;
+                let done = io.second_completed(&mut self.engine, &mut self.reactor, index, completion);
                 self.operation_done(done);
             }
             KIND_COPY => self.copy_completed(completion.result),
@@ -651,7 +654,11 @@ impl Pool {
                     _ => {}
                 }
             }
-            if !self.io.complete_ready(&mut self.engine) {
+            let let_go = self.io.complete_let_go(&mut self.engine, &mut self.reactor);
+            any |= !let_go.is_empty();
+            let none = let_go.is_empty();
+            let_go.into_iter().for_each(|done| self.operation_done(Some(done)));
+            if !self.io.complete_ready(&mut self.engine) && none {
                 return any;
             }
             any = true;

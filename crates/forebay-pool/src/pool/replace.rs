@@ -1,10 +1,18 @@
 //! Another device in place of a sound one of the cache, while it is used.
 //!
-//! The pool copies ([`crate::device_copy`]), at a limited rate, one chunk after the other. Whoever
-//! has asked for it watches, and names the new device in the configuration once it has everything.
-//! Then one of two ends: the new device takes the place of the old one, or everything stays as it
-//! was. Either way the device that leaves is handed back, to be erased, as soon as no operation on
-//! it is under way.
+//! The pool copies ([`forebay_core::device_copy`]), at a limited rate, one chunk after the other.
+//! Whoever has asked for it watches, and names the new device in the configuration once it has
+//! everything. Then one of two ends: the new device takes the place of the old one, or everything
+//! stays as it was. Either way the device that leaves is handed back, to be erased, as soon as no
+//! operation on it is under way.
+//!
+//! A device of a mirrored cache is copied in the same way, and counts all the time. If it is put
+//! out the copy ends: the new device has its tag, and must not count either. If the other one is
+//! put out the copy goes on. Nothing is filled meanwhile.
+//!
+//! What is written to both has memory of its own for the new device. So if that does not answer, and
+//! does not count yet, the copy ends and clients go on: at once if it is cancelled, else after some
+//! seconds. An old device that does not answer holds up what it always does, and no end of the copy.
 //!
 //! What fails on the new device ends the copy and concerns nobody else, until the configuration is
 //! about to name it: from then on both devices must take every write and every flush, because
@@ -12,19 +20,25 @@
 
 use super::handle::PromiseSender;
 use super::{KIND_COPY, KIND_SHIFT, Pool, Promise};
-use crate::device_copy::{CHUNK_BYTES, DeviceCopy, Step};
 use crate::engine_io::Copying;
 use forebay_admin::{AdminError, ErrorKind};
-use forebay_core::LifecycleError;
+use forebay_core::device_copy::{CopyStep, DeviceCopy};
+use forebay_core::{LifecycleError, MirrorState};
 use forebay_format::BLOCK_BYTES;
 use forebay_io::{BufId, Device, DeviceId, IoFailure, Op, Span};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// Most bytes that are copied at once.
+const CHUNK_BYTES: u64 = 1 << 20;
 /// A device is copied no faster: clients need the old one too. As a mirrored cache is filled.
 const BYTES_PER_S: u64 = 256 << 20;
+/// The new device has so long for an operation, until it counts. Then nobody waits for it any more.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// A device that is not used any more is asked for so often.
 const LOOK: Duration = Duration::from_millis(5);
+/// Whether the new device answers is looked at so often.
+const WATCH: Duration = Duration::from_secs(1);
 const TOKEN: u64 = KIND_COPY << KIND_SHIFT;
 
 /// What is under way of a chunk, or of a flush.
@@ -44,6 +58,8 @@ enum Doing {
 #[derive(Debug, Default)]
 pub(super) struct Replacing {
     doing: Doing,
+    /// Since when.
+    doing_since: Option<Instant>,
     buffer: Option<BufId>,
     /// The next chunk is not begun before.
     due: Option<Instant>,
@@ -69,6 +85,9 @@ impl Pool {
     /// Bytes that a device must have to take the place of this one of the cache's devices.
     pub fn bytes_of_device(&self, member: usize) -> u64 {
         let map = &self.io.cache().map;
+        if map.is_mirrored() {
+            return self.engine.geometry().member_bytes();
+        }
         let all = self.engine.geometry().device_blocks * BLOCK_BYTES as u64;
         let end = if member + 1 < self.io.cache().ids.len() { map.start_of(member + 1) } else { all };
         map.base_of(member) + end.saturating_sub(map.start_of(member))
@@ -90,18 +109,45 @@ impl Pool {
         self.io.copying().is_some() || self.replacing.ended.is_some()
     }
 
-    /// Begins to copy one of the cache's devices onto this one, which is empty.
+    /// The place among the devices of the cache of the one that is listed at this place
+    /// ([`Pool::devices`]); of a mirrored cache those are listed that are open.
+    fn place_of_listed(&self, at: usize) -> Option<usize> {
+        let cache = self.io.cache();
+        if !cache.map.is_mirrored() {
+            return (at < cache.ids.len()).then_some(at);
+        }
+        let places = (0..2).filter_map(|member| cache.map.device_of(member));
+        let is_open =
+            |place: &usize| cache.ids.get(*place).is_some_and(|id| self.reactor.device(*id).is_some());
+        places.filter(is_open).nth(at)
+    }
+
+    /// The cache is mirrored, and the device at this place of its devices does not count.
+    fn is_member_out(&self, place: usize) -> bool {
+        let out = self.engine.mirror_state().and_then(|state| state.out);
+        out.is_some_and(|out| self.io.cache().map.device_of(out) == Some(place))
+    }
+
+    /// Begins to copy one of the cache's devices, by its place in [`Pool::devices`], onto this one,
+    /// which is empty.
     ///
     /// # Errors
-    /// The pool is being changed already, is mirrored or has failed, or the device is too small.
-    pub fn begin_copy(&mut self, member: usize, device: Device) -> Result<(), AdminError> {
-        let used = self.bytes_of_device(member);
+    /// The pool is being changed already or has failed, a device of a mirrored one is being filled
+    /// or the one that is to be copied has failed, or the new device is too small.
+    pub fn begin_copy(&mut self, at: usize, device: Device) -> Result<(), AdminError> {
+        let used = self.bytes_of_device(at);
         let is_quiet = self.copy_is_quiet() && self.io.seconds_have_ended();
         if self.is_replacing() || self.resizing.is_some() || !is_quiet {
             return Err(self.refuse_copy(&LifecycleError::Busy));
         }
-        if self.engine.mirror_state().is_some() || member >= self.io.cache().ids.len() {
-            return Err(self.refuse_copy(&"it is mirrored, or has no such device"));
+        let Some(member) = self.place_of_listed(at) else {
+            return Err(self.refuse_copy(&"it has no such device"));
+        };
+        if matches!(self.engine.mirror_state(), Some(MirrorState { rebuild: Some(_), .. })) {
+            return Err(self.refuse_copy(&"the other device is being filled"));
+        }
+        if self.is_member_out(member) {
+            return Err(self.refuse_copy(&"that device has failed"));
         }
         if self.engine.is_fenced() || self.engine.runs_without_cache() {
             return Err(self.refuse_copy(&LifecycleError::Fenced));
@@ -114,8 +160,8 @@ impl Pool {
         let id = self.reactor.add_device(device);
         self.reactor.prefer_device(id);
         self.reactor.set_device_end(id, used);
-        let copy = DeviceCopy::new(used);
-        self.io.begin_copying(Copying { member, device: id, copy, failure: None });
+        let copy = DeviceCopy::new(used, CHUNK_BYTES);
+        self.io.begin_copying(Copying { member, device: id, copy, failure: None, is_over: false });
         self.replacing.buffer = Some(buffer);
         self.replacing.due = None;
         Ok(())
@@ -129,6 +175,9 @@ impl Pool {
         let copying = self.io.copying()?;
         Some(match copying.failure {
             Some(failure) => CopyProgress::Ended(self.new_failed(copying.device, failure)),
+            None if self.is_member_out(copying.member) => {
+                CopyProgress::Ended("the device that is copied failed meanwhile".into())
+            }
             None if copying.copy.is_whole() => CopyProgress::Whole,
             None => CopyProgress::Left(copying.copy.left_bytes()),
         })
@@ -190,14 +239,30 @@ impl Pool {
     }
 
     fn new_failed(&self, device: DeviceId, failure: IoFailure) -> String {
+        format!("the new device {} failed: {failure}", self.path_of(device))
+    }
+
+    fn path_of(&self, device: DeviceId) -> String {
         let path = self.reactor.device(device).map(|device| device.path().display().to_string());
-        format!("the new device {} failed: {failure}", path.unwrap_or_default())
+        path.unwrap_or_default()
     }
 
     /// The copy ends here, and what it was for is told to who watches it. The new device stays open
     /// for them.
     fn copy_fails(&mut self, why: String) {
         self.replacing.ended.get_or_insert(why);
+        self.io.copying_mut().into_iter().for_each(|copying| copying.is_over = true);
+        self.io.let_seconds_go();
+    }
+
+    /// The new device has not answered for too long, and does not count.
+    fn new_hangs(&self, now: Instant) -> bool {
+        let seconds = self.io.oldest_second().map(|since| self.io.now().saturating_sub(since));
+        let second = seconds.is_some_and(|passed| passed > ANSWERS_WITHIN.as_nanos() as u64);
+        let on_new = matches!(self.replacing.doing, Doing::Writing | Doing::Flushing);
+        let step = self.replacing.doing_since.filter(|_| on_new);
+        let step = step.is_some_and(|since| now.duration_since(since) > ANSWERS_WITHIN);
+        !self.io.does_copy_count() && (second || step)
     }
 
     fn free_copy_buffer(&mut self) {
@@ -208,9 +273,14 @@ impl Pool {
         }
     }
 
-    /// Nothing of a copy is under way, and every device that left was handed over.
+    /// Nothing of a copy is under way.
     pub(super) fn copy_is_quiet(&self) -> bool {
         self.replacing.doing == Doing::Nothing
+    }
+
+    /// Operations are under way on a device that is no more one of the pool's, or never was.
+    pub(super) fn copy_hangs(&self) -> bool {
+        !self.copy_is_quiet() || !self.io.seconds_have_ended()
     }
 
     /// A device is used no more: as soon as nothing is under way on it, it is handed over, or
@@ -236,16 +306,29 @@ impl Pool {
             }
         }
         let Some(copying) = self.io.copying() else { return waiting };
+        let is_out = self.is_member_out(copying.member);
+        let device = copying.device;
+        if self.replacing.ended.is_none() {
+            if self.new_hangs(Instant::now()) {
+                let path = self.path_of(device);
+                let seconds = ANSWERS_WITHIN.as_secs();
+                self.copy_fails(format!("the new device {path} has not answered for {seconds} s"));
+            } else if self.stopping && !self.io.does_copy_count() {
+                self.copy_fails("the daemon was stopped; start it again and repeat".into());
+            }
+            waiting = Some(waiting.unwrap_or(WATCH).min(WATCH));
+        }
+        let Some(copying) = self.io.copying() else { return waiting };
         if self.replacing.ended.is_some() || self.replacing.doing != Doing::Nothing {
             return waiting;
         }
         if let Some(failure) = copying.failure.filter(|_| !self.io.does_copy_count()) {
             let why = self.new_failed(copying.device, failure);
             self.copy_fails(why);
+        } else if is_out {
+            self.copy_fails("the device that is copied failed meanwhile".into());
         } else if self.engine.is_fenced() || self.engine.runs_without_cache() {
             self.copy_fails("the cache failed meanwhile".into());
-        } else if self.stopping {
-            self.copy_fails("the daemon was stopped; start it again and repeat".into());
         } else if !copying.copy.is_whole() {
             let now = Instant::now();
             match self.replacing.due.and_then(|due| due.checked_duration_since(now)) {
@@ -262,18 +345,22 @@ impl Pool {
         let (Some(step), Some(copying)) = (self.io.next_copy_step(), self.io.copying()) else { return };
         let (old, new) = (self.io.cache().ids[copying.member], copying.device);
         match step {
-            Step::Copy { from, len } => {
+            CopyStep::Copy { from, len } => {
                 let Some(span) = self.copy_span(len) else { return };
                 let since = self.replacing.due.unwrap_or(now).max(now);
                 self.replacing.due = Some(since + Duration::from_nanos(len * 1_000_000_000 / BYTES_PER_S));
-                self.replacing.doing = Doing::Reading { from, len };
+                self.does(Doing::Reading { from, len });
                 self.reactor.submit(TOKEN, Op::Read { device: old, offset: from, spans: &[span] });
             }
-            Step::Flush => {
-                self.replacing.doing = Doing::Flushing;
+            CopyStep::Flush => {
+                self.does(Doing::Flushing);
                 self.reactor.submit(TOKEN, Op::Flush { device: new });
             }
         }
+    }
+
+    fn does(&mut self, doing: Doing) {
+        (self.replacing.doing, self.replacing.doing_since) = (doing, Some(Instant::now()));
     }
 
     fn copy_span(&self, len: u64) -> Option<Span> {
@@ -302,7 +389,7 @@ impl Pool {
             }
             (Doing::Reading { from, len }, Ok(_)) => {
                 let Some(span) = self.copy_span(len) else { return };
-                self.replacing.doing = Doing::Writing;
+                self.does(Doing::Writing);
                 self.reactor.submit(TOKEN, Op::Write { device: new, offset: from, spans: &[span] });
             }
             (Doing::Writing, Ok(_)) => copying.copy.chunk_written(),

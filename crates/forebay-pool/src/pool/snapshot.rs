@@ -1,6 +1,7 @@
 //! Snapshots of a pool and its volumes: now, and in the time before.
 
 use super::{Lost, Pool, Served};
+use crate::cache_device::is_same;
 use crate::engine_io::Timed;
 use crate::loss_record::LossRecord;
 use crate::meter::{About, Counters, DirtyAge, History, MemberState, Rates, Snapshot, TimedPath, Window};
@@ -12,7 +13,7 @@ use forebay_core::{
 use forebay_format::VolumeId;
 use forebay_io::ReactorStats;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,6 +118,15 @@ impl Mirrored {
             (true, Some(_)) => MemberState::Out,
             (true, None) => MemberState::Missing,
         }
+    }
+
+    /// What is to be replaced is a sound device: both are, or it is the one with this path.
+    pub fn is_sound(&self, path: Option<&str>) -> bool {
+        let is_there = |member: usize| {
+            let other = self.paths[member].as_deref();
+            path.zip(other).is_some_and(|(a, b)| a == b || is_same(Path::new(a), Path::new(b)))
+        };
+        self.state.out.is_none_or(|out| is_there(1 - usize::from(out)))
     }
 
     /// How the device with this path stands, in a word.

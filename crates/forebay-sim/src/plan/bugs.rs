@@ -124,6 +124,11 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (EndIsZeroes, Needs::ShortBacking, Plan::read_without_faults),
     (FailAtEnd, Needs::ShortCache, Plan::much_dirty),
     (ListReplaced, Needs::Nothing, Plan::dirty_at_start),
+    (CopyWithoutSecondWrite, Needs::Copies, Plan::only_writeback),
+    (CopyBehindWrite, Needs::Copies, Plan::only_writeback),
+    (HeadBeforeFlush, Needs::Copies, Plan::only_writeback),
+    (FlushOldDeviceOnly, Needs::Copies, Plan::only_writeback),
+    (TrustFailedSecond, Needs::FailingCopies, Plan::only_writeback),
 ];
 
 /// What a bug needs, and its situation.
@@ -141,6 +146,8 @@ pub(super) fn situations_of_all() -> Vec<Situation> {
         Needs::Chain,
         Needs::Discards,
         Needs::LostExtensions,
+        Needs::Copies,
+        Needs::FailingCopies,
         Needs::OtherTest,
     ];
     BUGS.iter().filter(|(_, needs, _)| !apart.contains(needs)).map(|(.., situation)| *situation).collect()

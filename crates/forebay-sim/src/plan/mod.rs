@@ -6,6 +6,7 @@
 
 mod bugs;
 mod cipher;
+mod copying;
 mod draw;
 mod late_starts;
 mod mirror;
@@ -18,6 +19,6 @@ mod types;
 pub(crate) use draw::{endurance_budget, pool_settings, settings};
 pub(crate) use truncation::BRIEF_NS;
 pub use types::{
-    CipherPlan, FaultPlan, LateStartPlan, MirrorPlan, Mix, OwnerPlan, Plan, Scale, Style, TruncatedDevice,
-    TruncationPlan, VolumePlan,
+    CipherPlan, CopyPlan, FaultPlan, LateStartPlan, MirrorPlan, Mix, OwnerPlan, Plan, Scale, Style,
+    TruncatedDevice, TruncationPlan, VolumePlan,
 };

@@ -44,6 +44,7 @@ impl Plan {
         plan.draw_discards(needs, &mut own(0x5452_494d));
         plan.draw_lost_extensions(needs, &mut own(0x4558_5445_4e44));
         plan.draw_endurance(needs, &mut own(0x4255_4447_4554));
+        plan.draw_copies(needs, &mut own(0x434f_5049_4553));
         if bug.is_none() && plan.mirror.is_none() && plan.faults.cache.flush_error > 0 {
             plan.faults.cache.flush_drops = own(0x4452_4f50_5045).chance(1, 2);
         }
@@ -84,6 +85,7 @@ impl Plan {
             discards: DiscardPlan::default(),
             late_starts: None,
             mirror: None,
+            copies: None,
             cipher: None,
             owner: rng.pick(&[OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Later, OwnerPlan::Never]),
             requests: rng.range(60, 200) as u32 * if sample == 1 { 1 } else { sample as u32 / 2 + 1 },
@@ -241,14 +243,14 @@ impl Plan {
     }
 
     /// The plan for a seed whose cache is small and not mirrored: the next one from this seed on.
-    /// It is not encrypted either, so that its device can be looked at.
+    /// It is not encrypted or copied either, so that its device can be looked at.
     #[must_use]
     pub fn unmirrored(mut seed: u64) -> Self {
         loop {
             let plan = Self::new(seed, None);
             let small = plan.scale == Scale::Small && !plan.volumes.iter().any(VolumePlan::is_sparse);
             if plan.mirror.is_none() && small {
-                return Self { cipher: None, ..plan };
+                return Self { cipher: None, copies: None, ..plan };
             }
             seed = mix(seed);
         }
@@ -307,6 +309,7 @@ impl Plan {
             discards: DiscardPlan::default(),
             late_starts: None,
             mirror: None,
+            copies: None,
             cipher: None,
             owner: OwnerPlan::Records,
             requests: 0,

@@ -148,6 +148,25 @@ pub struct MirrorPlan {
     pub misses_of: u64,
 }
 
+/// The cache device, or members, are copied onto others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CopyPlan {
+    /// After so many requests of a world the next one begins, if it can.
+    pub starts: Vec<u64>,
+    /// Most bytes that are copied at once.
+    pub chunk_bytes: u64,
+    /// Longest pause between two steps, in nanoseconds.
+    pub pause_ns_max: u64,
+    /// Longest time that a change of the configuration takes, in nanoseconds.
+    pub naming_ns_max: u64,
+    /// Steps before which the operator cancels the copy, in parts per million.
+    pub cancel_ppm: u32,
+    /// Faults of the new devices.
+    pub faults: Faults,
+    /// They begin when the new device counts.
+    pub begins_late: bool,
+}
+
 /// How the cache device takes discards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiscardPlan {
@@ -226,6 +245,10 @@ pub(crate) enum Needs {
     Discards,
     /// Crashes that damage both copies of an extension of the window.
     LostExtensions,
+    /// A cache device that is copied onto another one.
+    Copies,
+    /// The same, and the new one fails when it counts.
+    FailingCopies,
     /// A test of another kind: no plan shows it.
     OtherTest,
 }
@@ -281,6 +304,8 @@ pub struct Plan {
     pub late_starts: Option<LateStartPlan>,
     /// The cache is mirrored over two devices, and this happens to them.
     pub mirror: Option<MirrorPlan>,
+    /// The cache device, or members, are copied onto others.
+    pub copies: Option<CopyPlan>,
     /// The cache is encrypted.
     pub cipher: Option<CipherPlan>,
     /// What the owner does then, and whenever the cache is fenced.

@@ -4,6 +4,7 @@
 //! Here the rules of `forebay_core::api` are checked. Whatever breaks one ends the run.
 
 use super::World;
+use super::copying::Copies;
 use super::state::{Flight, FlightKind, Sampled};
 use crate::cipher::{self, CacheWrite};
 use crate::device::{OpKind, SimDevice, WriteEnd};
@@ -103,6 +104,9 @@ impl World {
         let kind = if ended { FlightKind::Refused } else { FlightKind::Flush { covered } };
         let flight = Flight { device, spans: Vec::new(), kind };
         self.launch(op, OpKind::Flush, 0, flight)?;
+        if !ended {
+            self.flush_second(op, device);
+        }
         self.crash_point();
         Ok(())
     }
@@ -273,9 +277,10 @@ impl World {
         if let Some(part) = self.part_of(device, offset) {
             self.books.note_written(part, len);
         }
-        let number = self.disks.devices[device].submit_write(offset, bytes, &mut self.rng);
+        let number = self.disks.devices[device].submit_write(offset, Rc::clone(&bytes), &mut self.rng);
         let kind = FlightKind::Write { number, offset, data, header };
         self.launch(op, OpKind::Write, len, Flight { device, spans, kind })?;
+        self.write_second(op, device, offset, &bytes);
         self.crash_point();
         Ok(())
     }
@@ -386,6 +391,21 @@ impl World {
     }
 
     pub(crate) fn finish(&mut self, op: u32) -> Result<(), String> {
+        if Copies::is_of_copy(op) {
+            return self.copy_finished(op);
+        }
+        self.swap_retired(op);
+        let finished = self.finish_flight(op);
+        self.swap_back();
+        finished?;
+        let acted = self.pump();
+        if !self.requests.is_empty() || !self.flights.is_empty() {
+            self.crash_point();
+        }
+        acted
+    }
+
+    fn finish_flight(&mut self, op: u32) -> Result<(), String> {
         let Some(Flight { device, spans, kind }) = self.flights.remove(&op) else {
             return Err(format!("operation {op} has ended before"));
         };
@@ -446,15 +466,11 @@ impl World {
                     self.fault(device, 0, 0);
                 }
                 let result = if good { Ok(()) } else { Err(DeviceFailure::Failed) };
-                self.engine.complete(self.now, OpId(op), result, &[]);
+                self.complete(op, result);
                 self.crash_point();
             }
         }
-        let acted = self.pump();
-        if !self.requests.is_empty() || !self.flights.is_empty() {
-            self.crash_point();
-        }
-        acted
+        Ok(())
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one operation, used once")]
@@ -509,7 +525,7 @@ impl World {
                 self.damage(landed, len);
             }
         }
-        self.engine.complete(self.now, OpId(op), result, &[]);
+        self.complete(op, result);
         Ok(end)
     }
 

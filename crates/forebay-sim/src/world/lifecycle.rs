@@ -196,6 +196,9 @@ impl World {
     /// # Errors
     /// Any violation.
     pub fn resize_pool(&mut self) -> Result<(), String> {
+        if self.is_copying() {
+            return Ok(());
+        }
         if self.disks.cache_pending.is_some() {
             if self.rng.chance(1, 3) && self.engine.cancel_pool_resize(self.now).is_ok() {
                 self.pump()?;

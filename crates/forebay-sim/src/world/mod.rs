@@ -12,6 +12,7 @@
 
 mod actions;
 mod client;
+mod copying;
 mod late_starts;
 mod lifecycle;
 mod mirror;
@@ -35,6 +36,7 @@ use crate::oracle::Oracle;
 use crate::plan::Plan;
 use crate::rng::{Digest, Rng};
 use crate::start::{backing_record, open_engine, open_without_cache, replace_cache};
+use copying::Copies;
 use forebay_core::{EnduranceBudget, Engine, OnBackingChange, PoolSettings, Status, VolumeSettings};
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use state::{Flight, FlightKind, Note, Pending, Scrubs, Short, Task};
@@ -149,6 +151,7 @@ pub struct World {
     /// The volume, as long as the oracle does not know of the change.
     pub(crate) unlearned: Option<usize>,
     scrubs: Scrubs,
+    copies: Copies,
     books: Books,
     /// Counters.
     pub counters: Counters,
@@ -168,6 +171,8 @@ impl World {
         let late = draw_late(plan, &mut rng);
         let trap_rng = Rng::new(rng.word());
         let order_rng = Rng::new(rng.word());
+        // Not drawn from it: what has no copies stays as it is.
+        let copies = Copies::new(Rng::new(rng.clone().word() ^ 0x434f_5049_4553));
         let mut world = Self {
             plan: Rc::clone(plan),
             now,
@@ -216,6 +221,7 @@ impl World {
             policy,
             disorder: None,
             scrubs: Scrubs::default(),
+            copies,
             books: Books::default(),
             greets: false,
             rewrites: 0,
@@ -241,6 +247,8 @@ impl World {
         }
         self.disorder = self.disorder.take().or(self.check_counters().err());
         self.books = Books::default();
+        self.disks.spare = None;
+        self.copies.forget();
         self.ordered = self.ordered_now();
         self.late = draw_late(&self.plan, &mut self.rng);
         self.policy = policy;
@@ -324,6 +332,7 @@ impl World {
     /// No device makes errors from now on.
     pub(crate) fn stop_faults(&mut self) {
         self.disks.devices.iter_mut().for_each(|device| device.faults = Faults::default());
+        self.quiet_copies(true);
     }
 
     /// Counters, the engine of now included.
@@ -447,7 +456,8 @@ impl World {
         let deadline = self.engine.next_deadline();
         let owner = self.owner.as_ref().map(|task| task.due);
         let note = self.note.as_ref().map(|note| note.due);
-        let next = done.into_iter().chain(deadline).chain(owner).chain(note).min();
+        let copy = self.copies.due();
+        let next = done.into_iter().chain(deadline).chain(owner).chain(note).chain(copy).min();
         let Some(next) = next.filter(|next| *next <= limit) else {
             ensure!(self.requests.is_empty() || limit != u64::MAX, "{}", self.stall());
             if limit != u64::MAX {
@@ -466,6 +476,8 @@ impl World {
         } else if note.is_some_and(|due| due <= next) {
             self.ticks = 0;
             self.note_done()?;
+        } else if copy.is_some_and(|due| due <= next) {
+            self.copy_step()?;
         } else {
             self.ticks += 1;
             ensure!(
@@ -505,6 +517,9 @@ impl World {
 
     /// A crash may happen here.
     fn crash_point(&mut self) {
+        if self.copies.is_swapped {
+            return; // It is one when the devices are in their places.
+        }
         self.counters.crash_points_seen += 1;
         self.watch_order();
         match &mut self.trap {
@@ -543,8 +558,14 @@ impl World {
         let power = power || self.disks.devices.iter().any(SimDevice::has_dropped);
         let mut crashed =
             |device: &SimDevice| if power { device.power_cut(&mut rng) } else { device.kill(&mut rng) };
-        let devices = self.disks.devices.iter().map(&mut crashed).collect();
+        let mut devices: Vec<SimDevice> = self.disks.devices.iter().map(&mut crashed).collect();
         let mut moment = self.moment();
+        if let Some(spare) = moment.disks.spare.take()
+            && let Some(named) =
+                spare.after_crash(power, &mut Rng::new(rng.clone().word() ^ 0x0053_5041_5245))
+        {
+            devices[spare.of] = named;
+        }
         if let Some(record) = self.owner.as_ref().and_then(Task::record)
             && rng.chance(1, 2)
         {
@@ -572,6 +593,7 @@ impl World {
     /// Any violation.
     pub fn quiesce(&mut self) -> Result<(), String> {
         self.stopping = true;
+        self.end_copy()?;
         self.engine.begin_shutdown(self.now);
         self.pump()?;
         self.wait_for("quiescing", |world| world.quiesced)

@@ -121,7 +121,7 @@ impl World {
             self.fail_member(member, death)?;
         }
         let replaces = mirror.replaces_of > 0 && self.rng.chance(1, mirror.replaces_of);
-        if state.out.is_some() && state.noted && state.rebuild.is_none() && replaces {
+        if state.out.is_some() && state.noted && state.rebuild.is_none() && replaces && !self.is_copying() {
             self.replace_member(usize::from(state.out.unwrap_or(0)))?;
         }
         Ok(())

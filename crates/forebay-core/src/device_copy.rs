@@ -1,6 +1,6 @@
-//! A cache device is copied onto another one while it is used: what is copied when, and which
-//! writes and flushes go to both. Only the state; operations are submitted by
-//! [`crate::engine_io`] and `pool::replace`.
+//! A cache device is copied onto another one while it is used: what is copied when, which writes
+//! and flushes go to both, and when the new one counts. Only the state: the engine knows nothing of
+//! it. Its owner submits the operations, in the daemon `forebay-pool`, and the simulator.
 //!
 //! - The old device alone counts until the configuration names the new one. It has every write and
 //!   every flush until then.
@@ -12,21 +12,41 @@
 //!   has ended, the new device holds whatever a flush has promised, before it or since.
 //! - Its head, with the superblocks or the header of a member, is copied last, and only after that
 //!   flush: a device with a head has all the rest, durably.
+//! - What fails on the new device is nothing to the engine until that device counts
+//!   ([`DeviceCopy::begin_to_count`]): just before the configuration names it. From then on an
+//!   operation has succeeded only if both devices have done it ([`joint`]).
+//!
+//! In a mirrored cache the device is a member, and a flush of the cache is one of each member:
+//! those of the member that is copied go to both. All else is the same: the new device has the
+//! bytes of the member, its tag included.
+
+use crate::fault::{self, PlantedBug};
 
 /// The beginning of a cache device: superblocks or headers, and nothing else. A device that is
 /// being filled says so there.
-pub(crate) const HEAD_BYTES: u64 =
+pub const HEAD_BYTES: u64 =
     forebay_format::geometry::CHECKPOINT_START_BLOCK * forebay_format::BLOCK_BYTES as u64;
 
-/// Most bytes that are copied at once.
-pub(crate) const CHUNK_BYTES: u64 = 1 << 20;
+/// How an operation ends that goes to both devices: as on the old one; once the new one `counts`
+/// only if it has succeeded there too.
+///
+/// # Errors
+/// That of the old device, else that of the new one.
+pub fn joint<E>(old: Result<(), E>, new: Result<(), E>, counts: bool) -> Result<(), E> {
+    if counts && !fault::planted(PlantedBug::TrustFailedSecond) { old.and(new) } else { old }
+}
 
 /// What is to be done next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
+pub enum CopyStep {
     /// Read so many bytes of the old device from here, and write them to the same place of the new
     /// one.
-    Copy { from: u64, len: u64 },
+    Copy {
+        /// The first byte.
+        from: u64,
+        /// How many.
+        len: u64,
+    },
     /// Flush the new device.
     Flush,
 }
@@ -57,53 +77,75 @@ struct Chunk {
 
 /// The copy of one device onto another one.
 #[derive(Debug)]
-pub(crate) struct DeviceCopy {
+pub struct DeviceCopy {
     phase: Phase,
     /// Bytes of the old device that are used.
     used: u64,
+    /// Most bytes that are copied at once.
+    chunk_bytes: u64,
     /// From the head to here everything is on the new device.
     copied: u64,
     chunk: Option<Chunk>,
     is_flushing: bool,
+    counts: bool,
 }
 
 impl DeviceCopy {
-    /// Nothing is copied yet.
-    pub(crate) fn new(used_bytes: u64) -> Self {
+    /// Nothing is copied yet of the bytes that are used of a device; so many are copied at once.
+    #[must_use]
+    pub fn new(used_bytes: u64, chunk_bytes: u64) -> Self {
         let copied = HEAD_BYTES.min(used_bytes);
-        Self { phase: Phase::Body, used: used_bytes, copied, chunk: None, is_flushing: false }
+        Self {
+            phase: Phase::Body,
+            used: used_bytes,
+            chunk_bytes,
+            copied,
+            chunk: None,
+            is_flushing: false,
+            counts: false,
+        }
     }
 
     /// Begins the next step, if none is under way and one is left. `is_written` says whether a
     /// write to these bytes of the old device is under way, from and to.
-    pub(crate) fn next(&mut self, is_written: impl FnOnce(u64, u64) -> bool) -> Option<Step> {
+    pub fn next(&mut self, is_written: impl FnOnce(u64, u64) -> bool) -> Option<CopyStep> {
         if self.chunk.is_some() || self.is_flushing {
             return None;
         }
         let (from, to) = match self.phase {
-            Phase::Body if self.copied < self.used => (self.copied, self.used.min(self.copied + CHUNK_BYTES)),
+            Phase::Body if self.copied < self.used => {
+                (self.copied, self.used.min(self.copied + self.chunk_bytes))
+            }
+            Phase::Body if fault::planted(PlantedBug::HeadBeforeFlush) => {
+                self.phase = Phase::Head;
+                (0, HEAD_BYTES.min(self.used))
+            }
             Phase::Body => {
                 self.phase = Phase::BodyFlush;
                 self.is_flushing = true;
-                return Some(Step::Flush);
+                return Some(CopyStep::Flush);
             }
             Phase::Head => (0, HEAD_BYTES.min(self.used)),
             Phase::HeadFlush => {
                 self.is_flushing = true;
-                return Some(Step::Flush);
+                return Some(CopyStep::Flush);
             }
             Phase::BodyFlush | Phase::Whole => return None,
         };
-        self.chunk = Some(Chunk { from, to, is_spoiled: is_written(from, to) });
-        Some(Step::Copy { from, len: to - from })
+        let is_spoiled = is_written(from, to);
+        self.chunk = Some(Chunk { from, to, is_spoiled });
+        Some(CopyStep::Copy { from, len: to - from })
     }
 
     /// A write to the old device begins: true if it must go to the new one as well, and ends when
     /// both have ended.
-    pub(crate) fn write_begins(&mut self, from: u64, len: u64) -> bool {
+    pub fn write_begins(&mut self, from: u64, len: u64) -> bool {
         let to = from.saturating_add(len);
         if let Some(chunk) = &mut self.chunk {
             chunk.is_spoiled |= from < chunk.to && to > chunk.from;
+        }
+        if fault::planted(PlantedBug::CopyWithoutSecondWrite) {
+            return false;
         }
         let in_body = from < self.copied && to > HEAD_BYTES;
         let in_head = from < HEAD_BYTES && self.phase >= Phase::HeadFlush;
@@ -111,15 +153,16 @@ impl DeviceCopy {
     }
 
     /// Whether a flush that begins now must go to the new device as well.
-    pub(crate) fn flushes_both(&self) -> bool {
-        self.phase >= Phase::BodyFlush
+    #[must_use]
+    pub fn flushes_both(&self) -> bool {
+        self.phase >= Phase::BodyFlush && !fault::planted(PlantedBug::FlushOldDeviceOnly)
     }
 
     /// The chunk under way is on the new device.
-    pub(crate) fn chunk_written(&mut self) {
+    pub fn chunk_written(&mut self) {
         let Some(chunk) = self.chunk.take() else { return };
         match self.phase {
-            _ if chunk.is_spoiled => {}
+            _ if chunk.is_spoiled && !fault::planted(PlantedBug::CopyBehindWrite) => {}
             Phase::Body => self.copied = chunk.to,
             Phase::Head => self.phase = Phase::HeadFlush,
             Phase::BodyFlush | Phase::HeadFlush | Phase::Whole => {}
@@ -127,7 +170,7 @@ impl DeviceCopy {
     }
 
     /// The flush under way has ended.
-    pub(crate) fn flushed(&mut self) {
+    pub fn flushed(&mut self) {
         self.is_flushing = false;
         self.phase = match self.phase {
             Phase::BodyFlush => Phase::Head,
@@ -138,22 +181,41 @@ impl DeviceCopy {
 
     /// The new device has everything that the old one has, durably as far as a flush has promised
     /// it.
-    pub(crate) fn is_whole(&self) -> bool {
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
         self.phase == Phase::Whole
     }
 
+    /// The configuration is about to name the new device, which has everything.
+    ///
+    /// # Panics
+    /// It has not.
+    pub fn begin_to_count(&mut self) {
+        assert!(self.is_whole(), "I80: a device counts that has not everything");
+        self.counts = true;
+    }
+
+    /// An operation has succeeded only if the new device has done it too.
+    #[must_use]
+    pub fn counts(&self) -> bool {
+        self.counts
+    }
+
     /// Bytes that are not on the new device yet.
-    pub(crate) fn left_bytes(&self) -> u64 {
+    #[must_use]
+    pub fn left_bytes(&self) -> u64 {
         let head = if self.phase < Phase::HeadFlush { HEAD_BYTES.min(self.used) } else { 0 };
         self.used - self.copied + head
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
+    use alloc::collections::BTreeMap;
+    use alloc::vec::Vec;
+
+    const CHUNK_BYTES: u64 = 1 << 20;
 
     /// The unit of this model, and how many a device has.
     const UNIT: u64 = 64 << 10;
@@ -236,7 +298,7 @@ mod tests {
                 draw: Draw(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
                 old: Model::default(),
                 new: Model::default(),
-                copy: DeviceCopy::new(UNITS * UNIT),
+                copy: DeviceCopy::new(UNITS * UNIT, CHUNK_BYTES),
                 writes: Vec::new(),
                 flushes: Vec::new(),
                 acknowledged: BTreeMap::new(),
@@ -320,11 +382,11 @@ mod tests {
                 writes.iter().any(|write| write.unit * UNIT < to && (write.unit + 1) * UNIT > from)
             };
             match self.copy.next(is_written) {
-                Some(Step::Copy { from, len }) => {
+                Some(CopyStep::Copy { from, len }) => {
                     let units = from / UNIT..(from + len).div_ceil(UNIT);
                     self.carried = Some((units.start, units.map(|unit| self.old.read(unit)).collect()));
                 }
-                Some(Step::Flush) => self.flushing = Some(self.new.cached.clone()),
+                Some(CopyStep::Flush) => self.flushing = Some(self.new.cached.clone()),
                 None => {}
             }
         }
@@ -373,32 +435,32 @@ mod tests {
 
     #[test]
     fn the_head_comes_last_and_what_is_left_gets_less() {
-        let mut copy = DeviceCopy::new(HEAD_BYTES + CHUNK_BYTES + 4096);
+        let mut copy = DeviceCopy::new(HEAD_BYTES + CHUNK_BYTES + 4096, CHUNK_BYTES);
         let mut steps = Vec::new();
         while !copy.is_whole() {
             let before = copy.left_bytes();
-            match copy.next(|_, _| false).unwrap() {
-                step @ Step::Copy { .. } => {
+            match copy.next(|_, _| false).expect("it is not whole") {
+                step @ CopyStep::Copy { .. } => {
                     assert_eq!(copy.next(|_, _| false), None, "one step at a time");
                     copy.chunk_written();
                     assert!(copy.left_bytes() < before);
                     steps.push(step);
                 }
-                step @ Step::Flush => {
+                step @ CopyStep::Flush => {
                     copy.flushed();
                     steps.push(step);
                 }
             }
         }
-        let copied = |from, len| Step::Copy { from, len };
+        let copied = |from, len| CopyStep::Copy { from, len };
         assert_eq!(
             steps,
             [
                 copied(HEAD_BYTES, CHUNK_BYTES),
                 copied(HEAD_BYTES + CHUNK_BYTES, 4096),
-                Step::Flush,
+                CopyStep::Flush,
                 copied(0, HEAD_BYTES),
-                Step::Flush
+                CopyStep::Flush
             ]
         );
         assert_eq!((copy.left_bytes(), copy.next(|_, _| false)), (0, None));

@@ -1,0 +1,504 @@
+//! A cache device is copied onto another one, and that takes its place, as the daemon does it: the
+//! decisions are those of [`forebay_core::device_copy`], here are the operations.
+//!
+//! - Whatever device the configuration names after a crash is opened. While it is being changed
+//!   that may be either.
+//! - A new device that has a head must have all the rest (I80): one in two of those that a crash
+//!   leaves is opened, as if somebody had put it into the configuration.
+//! - What fails on the new device ends the copy, and concerns nobody else until that device counts.
+//! - The new device holds an older state of the cache at first, or nothing.
+
+use super::World;
+use super::state::FlightKind;
+use crate::at_rest::superblock_in;
+use crate::device::{OpKind, SimDevice, WriteEnd};
+use crate::disks::{CACHE, Naming, Spare, device_of};
+use crate::ensure::ensure;
+use crate::plan::CopyPlan;
+use crate::rng::Rng;
+use forebay_core::device_copy::{CopyStep, DeviceCopy, HEAD_BYTES, joint};
+use forebay_core::{DeviceFailure, OpId, Status};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// Operations of copies have numbers from here on; those of the engine are below.
+const FIRST_ID: u32 = 1 << 31;
+
+type Outcome = Result<(), DeviceFailure>;
+
+/// What a copy is doing.
+#[derive(Clone, Debug)]
+enum Doing {
+    /// Nothing until then.
+    Pause,
+    Reading {
+        id: u32,
+        from: u64,
+        len: u64,
+    },
+    Writing {
+        id: u32,
+        number: u64,
+    },
+    Flushing {
+        id: u32,
+        covered: u64,
+    },
+    /// The configuration is being changed until then.
+    Naming,
+}
+
+/// A device that is being copied.
+struct Copying {
+    copy: DeviceCopy,
+    doing: Doing,
+    due: u64,
+}
+
+/// What an operation of the engine does on the new device.
+#[derive(Clone, Copy, Debug)]
+enum Deed {
+    Write { number: u64, from: u64, to: u64 },
+    Flush { covered: u64 },
+}
+
+/// An operation that goes to both devices.
+struct Second {
+    op: u32,
+    /// The device that was copied; when the new one has taken over it is in its place.
+    of: usize,
+    deed: Deed,
+    /// How it ended on the old device, and on the new one.
+    old: Option<Outcome>,
+    new: Option<Outcome>,
+}
+
+/// A device that was replaced, as long as operations are under way on it.
+struct Retired {
+    of: usize,
+    device: SimDevice,
+    ops: BTreeSet<u32>,
+}
+
+/// All about copies, in one world.
+pub(crate) struct Copies {
+    rng: Rng,
+    begun: usize,
+    next_id: u32,
+    current: Option<Copying>,
+    seconds: BTreeMap<u32, Second>,
+    /// Operations under way that go to both devices still count on both.
+    counts: bool,
+    retired: Option<Retired>,
+    /// The device that was replaced stands in its old place for a moment.
+    pub(super) is_swapped: bool,
+    /// Faults are over.
+    is_quiet: bool,
+}
+
+impl Copies {
+    pub(crate) fn new(rng: Rng) -> Self {
+        Self {
+            rng,
+            begun: 0,
+            next_id: FIRST_ID,
+            current: None,
+            seconds: BTreeMap::new(),
+            counts: false,
+            retired: None,
+            is_swapped: false,
+            is_quiet: false,
+        }
+    }
+
+    /// When the copy goes on by itself.
+    pub(super) fn due(&self) -> Option<u64> {
+        let copying = self.current.as_ref()?;
+        matches!(copying.doing, Doing::Pause | Doing::Naming).then_some(copying.due)
+    }
+
+    /// A new engine is about to open what there is.
+    pub(super) fn forget(&mut self) {
+        let begun = self.begun;
+        *self = Self { begun, ..Self::new(Rng::new(self.rng.word())) };
+    }
+
+    pub(super) fn is_of_copy(op: u32) -> bool {
+        op >= FIRST_ID
+    }
+
+    fn id(&mut self) -> u32 {
+        self.next_id = self.next_id.wrapping_add(1) | FIRST_ID;
+        self.next_id
+    }
+}
+
+impl World {
+    pub(crate) fn is_copying(&self) -> bool {
+        self.copies.current.is_some()
+    }
+
+    /// New devices make no errors from now on, or those of the plan.
+    pub(crate) fn quiet_copies(&mut self, is_quiet: bool) {
+        self.copies.is_quiet = is_quiet;
+    }
+
+    /// The operator replaces a sound device, if it is time.
+    pub(crate) fn begin_copy(&mut self) {
+        let Some(plan) = self.plan.copies.clone() else { return };
+        let is_due = plan.starts.get(self.copies.begun).is_some_and(|at| self.counters.requests >= *at);
+        let serves = self.engine.status() == Status::Ready && !self.stopping && !self.fenced;
+        let is_quiet =
+            self.copies.current.is_none() && self.copies.seconds.is_empty() && self.copies.retired.is_none();
+        if !is_due || !serves || self.without_cache || !is_quiet || self.disks.cache_pending.is_some() {
+            return;
+        }
+        let of = match self.engine.mirror_state() {
+            None => CACHE,
+            Some(state) => {
+                let member = self.copies.rng.below(2) as usize;
+                if state.rebuild.is_some() || state.out.map(usize::from) == Some(member) {
+                    return;
+                }
+                device_of(&self.plan, member)
+            }
+        };
+        let used =
+            if self.plan.mirror.is_some() { self.disks.devices[of].bytes() } else { self.disks.cache_bytes };
+        let rng = &mut self.copies.rng;
+        // One that is put back holds an older state of this cache behind its head.
+        let old = &self.disks.devices[of];
+        let mut device = SimDevice::new(old.bytes(), old.latency);
+        device.misdirect_from = old.misdirect_from;
+        if rng.chance(1, 2) {
+            let mut bytes = vec![0; old.bytes() as usize];
+            old.visible().read(0, &mut bytes);
+            bytes[..HEAD_BYTES as usize].fill(0);
+            device.preset(0, &bytes);
+        }
+        self.disks.spare = Some(Spare { of, device, naming: Naming::No, is_sound: true });
+        let copy = DeviceCopy::new(used, plan.chunk_bytes);
+        let due = self.now + rng.below(plan.pause_ns_max + 1);
+        self.copies.current = Some(Copying { copy, doing: Doing::Pause, due });
+        self.copies.begun += 1;
+        self.copies.counts = false;
+        self.counters.copies_begun += 1;
+        self.digest.add_all(&[19, of as u64, used]);
+    }
+
+    /// It is time for the next step.
+    pub(super) fn copy_step(&mut self) -> Result<(), String> {
+        let Some(copying) = &self.copies.current else { return Ok(()) };
+        let is_naming = matches!(copying.doing, Doing::Naming);
+        if !self.may_copy() || !is_naming && self.operator_cancels() {
+            return self.give_copy_up();
+        }
+        if is_naming {
+            return self.take_over();
+        }
+        let Some(Spare { of, .. }) = self.disks.spare else { return Err("a copy without a device".into()) };
+        let ranges = self.written_ranges(of);
+        let is_written = |from: u64, to: u64| ranges.iter().any(|(at, end)| *at < to && *end > from);
+        let (id, plan) = (self.copies.id(), self.copy_plan());
+        let Some(copying) = &mut self.copies.current else { return Ok(()) };
+        let (doing, time) = match copying.copy.next(is_written) {
+            Some(CopyStep::Copy { from, len }) => {
+                let time = self.disks.devices[of].time(OpKind::Read, len, &mut self.copies.rng);
+                (Doing::Reading { id, from, len }, time)
+            }
+            Some(CopyStep::Flush) => {
+                self.set_faults(&plan);
+                let Some(spare) = &self.disks.spare else { return Ok(()) };
+                let covered = spare.device.submit_flush();
+                (Doing::Flushing { id, covered }, spare.device.time(OpKind::Flush, 0, &mut self.copies.rng))
+            }
+            None => {
+                // It has everything: the configuration is about to name it.
+                ensure!(copying.copy.is_whole(), "a copy does not go on");
+                copying.copy.begin_to_count();
+                (copying.doing, copying.due) =
+                    (Doing::Naming, self.now + self.copies.rng.range(1, plan.naming_ns_max));
+                self.copies.counts = true;
+                self.disks.spare.iter_mut().for_each(|spare| spare.naming = Naming::UnderWay);
+                self.crash_point();
+                return Ok(());
+            }
+        };
+        self.begin(doing, id, time);
+        Ok(())
+    }
+
+    fn begin(&mut self, doing: Doing, id: u32, time: u64) {
+        if let Some(copying) = &mut self.copies.current {
+            copying.doing = doing;
+        }
+        self.push(id, self.now + time);
+    }
+
+    fn push(&mut self, id: u32, due: u64) {
+        self.pushed += 1;
+        self.queue.push(Reverse((due, self.pushed, id)));
+    }
+
+    fn copy_plan(&self) -> CopyPlan {
+        self.plan.copies.clone().unwrap_or_default()
+    }
+
+    fn set_faults(&mut self, plan: &CopyPlan) {
+        let fails = !self.copies.is_quiet && (self.copies.counts || !plan.begins_late);
+        let Some(spare) = &mut self.disks.spare else { return };
+        spare.device.faults = if fails { plan.faults } else { Default::default() };
+    }
+
+    /// Bytes of a device that are being written, on it or on the new one.
+    fn written_ranges(&self, of: usize) -> Vec<(u64, u64)> {
+        let first = self.flights.values().filter(|flight| flight.device == of);
+        let first = first.filter_map(|flight| match &flight.kind {
+            FlightKind::Write { offset, data, .. } => Some((*offset, *offset + data.len() as u64)),
+            _ => None,
+        });
+        let second = self.copies.seconds.values().filter_map(|second| match second.deed {
+            Deed::Write { from, to, .. } => Some((from, to)),
+            Deed::Flush { .. } => None,
+        });
+        first.chain(second).collect()
+    }
+
+    /// Nothing has happened that ends the copy.
+    fn may_copy(&self) -> bool {
+        let Some(spare) = &self.disks.spare else { return false };
+        let out = self.engine.mirror_state().and_then(|state| state.out);
+        let is_out = out.is_some_and(|out| device_of(&self.plan, usize::from(out)) == spare.of);
+        spare.is_sound && !is_out && !self.fenced && !self.without_cache
+    }
+
+    fn operator_cancels(&mut self) -> bool {
+        let ppm = self.copy_plan().cancel_ppm;
+        self.copies.rng.ppm(ppm)
+    }
+
+    /// An operation of the copy, or of the engine on the new device, has ended.
+    pub(super) fn copy_finished(&mut self, id: u32) -> Result<(), String> {
+        if self.copies.seconds.contains_key(&id) {
+            self.finish_second(id);
+        } else {
+            self.finish_chunk(id)?;
+        }
+        let acted = self.pump();
+        self.crash_point();
+        acted
+    }
+
+    fn finish_chunk(&mut self, id: u32) -> Result<(), String> {
+        let plan = self.copy_plan();
+        let next = self.now + self.copies.rng.below(plan.pause_ns_max + 1);
+        let (Some(copying), Some(spare)) = (&mut self.copies.current, &mut self.disks.spare) else {
+            return Ok(());
+        };
+        let good = match copying.doing {
+            Doing::Reading { id: of, from, len } if of == id => {
+                let mut bytes = vec![0; len as usize];
+                let fails =
+                    self.short.is_some_and(|short| short.device == spare.of && self.now < short.until)
+                        || self.unreadable_until.is_some_and(|until| self.now < until);
+                if fails || !self.disks.devices[spare.of].read(from, &mut bytes, &mut self.copies.rng) {
+                    self.counters.faults += 1;
+                    return self.give_copy_up();
+                }
+                return self.write_chunk(from, bytes);
+            }
+            Doing::Writing { id: of, number } if of == id => {
+                let good = spare.device.complete_write(number) == WriteEnd::Good;
+                if good {
+                    copying.copy.chunk_written();
+                }
+                good
+            }
+            Doing::Flushing { id: of, covered } if of == id => {
+                let good = spare.device.complete_flush(covered, &mut self.copies.rng);
+                if good {
+                    copying.copy.flushed();
+                }
+                good
+            }
+            _ => return Ok(()), // of a copy that was given up
+        };
+        (copying.doing, copying.due) = (Doing::Pause, next);
+        if !good {
+            self.counters.faults += 1;
+            return self.give_copy_up();
+        }
+        Ok(())
+    }
+
+    fn write_chunk(&mut self, from: u64, bytes: Vec<u8>) -> Result<(), String> {
+        let (id, len) = (self.copies.id(), bytes.len() as u64);
+        let Some((number, time)) = self.write_to_spare(from, Rc::new(bytes)) else { return Ok(()) };
+        self.digest.add_all(&[20, from, len]);
+        self.begin(Doing::Writing { id, number }, id, time);
+        Ok(())
+    }
+
+    /// The new device gets some bytes: the number of the write there, and how long it takes.
+    fn write_to_spare(&mut self, offset: u64, bytes: Rc<Vec<u8>>) -> Option<(u64, u64)> {
+        self.set_faults(&self.copy_plan());
+        let (spare, rng) = (self.disks.spare.as_mut()?, &mut self.copies.rng);
+        let time = spare.device.time(OpKind::Write, bytes.len() as u64, rng);
+        Some((spare.device.submit_write(offset, bytes, rng), time))
+    }
+
+    // --- operations of the engine that go to both
+
+    /// A write to a device was submitted: it may go to the new one as well.
+    pub(super) fn write_second(&mut self, op: OpId, device: usize, offset: u64, bytes: &Rc<Vec<u8>>) {
+        let Some(spare) = self.disks.spare.as_ref().filter(|spare| spare.of == device) else { return };
+        let (is_sound, len) = (spare.is_sound, bytes.len() as u64);
+        let Some(copying) = &mut self.copies.current else { return };
+        if !copying.copy.write_begins(offset, len) || !is_sound && !self.copies.counts {
+            return;
+        }
+        let Some((number, time)) = self.write_to_spare(offset, Rc::clone(bytes)) else { return };
+        self.begin_second(op, device, Deed::Write { number, from: offset, to: offset + len }, time);
+    }
+
+    /// The same of a flush.
+    pub(super) fn flush_second(&mut self, op: OpId, device: usize) {
+        let goes = self.copies.current.as_ref().is_some_and(|copying| copying.copy.flushes_both());
+        let plan = self.copy_plan();
+        let Some(spare) = self.disks.spare.as_ref().filter(|spare| goes && spare.of == device) else {
+            return;
+        };
+        let covered = spare.device.submit_flush();
+        let time = spare.device.time(OpKind::Flush, 0, &mut self.copies.rng);
+        self.set_faults(&plan);
+        self.begin_second(op, device, Deed::Flush { covered }, time);
+    }
+
+    fn begin_second(&mut self, op: OpId, of: usize, deed: Deed, time: u64) {
+        let id = self.copies.id();
+        self.copies.seconds.insert(id, Second { op: op.0, of, deed, old: None, new: None });
+        self.push(id, self.now + time);
+    }
+
+    fn finish_second(&mut self, id: u32) {
+        let Some(second) = self.copies.seconds.get_mut(&id) else { return };
+        let of = second.of;
+        let device = match &mut self.disks.spare {
+            Some(spare) => &mut spare.device,
+            None => &mut self.disks.devices[of],
+        };
+        let good = match second.deed {
+            Deed::Write { number, .. } => device.complete_write(number) == WriteEnd::Good,
+            Deed::Flush { covered } => device.complete_flush(covered, &mut self.copies.rng),
+        };
+        second.new = Some(if good { Ok(()) } else { Err(DeviceFailure::Failed) });
+        if !good {
+            self.disks.spare.iter_mut().for_each(|spare| spare.is_sound = false);
+            self.counters.faults += 1;
+            if self.copies.counts {
+                self.fault(of, 0, 0);
+            }
+        }
+        self.complete_if_both(id);
+    }
+
+    /// An operation has ended on the device that the engine knows. If it goes to another one as
+    /// well the engine hears of it when that has ended there.
+    pub(super) fn complete(&mut self, op: u32, result: Outcome) {
+        match self.copies.seconds.iter_mut().find(|(_, second)| second.op == op) {
+            Some((id, second)) => {
+                second.old = Some(result);
+                let id = *id;
+                self.complete_if_both(id);
+            }
+            None => self.engine.complete(self.now, OpId(op), result, &[]),
+        }
+    }
+
+    fn complete_if_both(&mut self, id: u32) {
+        let Some(Second { op, old: Some(old), new: Some(new), .. }) = self.copies.seconds.get(&id) else {
+            return;
+        };
+        let (op, result) = (*op, joint(*old, *new, self.copies.counts));
+        self.copies.seconds.remove(&id);
+        self.engine.complete(self.now, OpId(op), result, &[]);
+    }
+
+    // --- the end
+
+    /// The configuration names the new device: it takes the place of the old one.
+    fn take_over(&mut self) -> Result<(), String> {
+        let Some(Spare { of, device, .. }) = self.disks.spare.take() else { return Ok(()) };
+        self.copies.current = None;
+        let faults = self.disks.devices[of].faults;
+        let retired = std::mem::replace(&mut self.disks.devices[of], device);
+        self.disks.devices[of].faults = faults;
+        let is_begun = |kind: &FlightKind| !matches!(kind, FlightKind::Held(_));
+        let on_it = self.flights.iter().filter(|(_, flight)| flight.device == of && is_begun(&flight.kind));
+        let ops: BTreeSet<u32> = on_it.map(|(op, _)| *op).collect();
+        if !ops.is_empty() {
+            self.copies.retired = Some(Retired { of, device: retired, ops });
+        }
+        self.counters.copies_ended += 1;
+        self.digest.add_all(&[21, of as u64]);
+        self.crash_point();
+        self.pump()
+    }
+
+    /// Everything stays as it was. What waits for the new device only is answered.
+    pub(super) fn give_copy_up(&mut self) -> Result<(), String> {
+        let Some(_) = self.copies.current.take() else { return Ok(()) };
+        // If the configuration names the new one it is changed back first.
+        self.disks.spare = None;
+        self.copies.counts = false;
+        for (_, second) in std::mem::take(&mut self.copies.seconds) {
+            if let Some(old) = second.old {
+                self.engine.complete(self.now, OpId(second.op), old, &[]);
+            }
+        }
+        self.digest.add(22);
+        self.crash_point();
+        self.pump()
+    }
+
+    /// The engine is about to stop: the configuration is changed if that has begun, else nothing.
+    pub(crate) fn end_copy(&mut self) -> Result<(), String> {
+        match self.copies.current.as_ref().map(|copying| &copying.doing) {
+            Some(Doing::Naming) if self.may_copy() => self.take_over(),
+            _ => self.give_copy_up(),
+        }
+    }
+
+    /// An operation ends on the device that it was begun on, if that was replaced meanwhile: that
+    /// stands in its old place until [`Self::swap_back`].
+    pub(super) fn swap_retired(&mut self, op: u32) {
+        let Some(retired) = &mut self.copies.retired else { return };
+        if !retired.ops.remove(&op) {
+            return;
+        }
+        std::mem::swap(&mut self.disks.devices[retired.of], &mut retired.device);
+        self.copies.is_swapped = true;
+    }
+
+    pub(super) fn swap_back(&mut self) {
+        let Some(retired) = self.copies.retired.as_mut().filter(|_| self.copies.is_swapped) else { return };
+        std::mem::swap(&mut self.disks.devices[retired.of], &mut retired.device);
+        self.copies.is_swapped = false;
+        if retired.ops.is_empty() {
+            self.copies.retired = None;
+        }
+    }
+}
+
+impl Spare {
+    /// After a crash: the device that is opened in place of the old one, if it is this one.
+    pub(crate) fn after_crash(&self, power: bool, rng: &mut Rng) -> Option<SimDevice> {
+        let device = if power { self.device.power_cut(rng) } else { self.device.kill(rng) };
+        let is_named = match self.naming {
+            Naming::UnderWay => rng.chance(1, 2),
+            Naming::No => self.is_sound && superblock_in(device.visible()).is_some() && rng.chance(1, 2),
+        };
+        is_named.then_some(device)
+    }
+}
