@@ -150,7 +150,8 @@ mod tests {
         assert!(service.volume_info("b").is_ok() && service.stats(Some("b")).is_ok());
         let error = service.stats(Some("a")).unwrap_err();
         assert!(error.what.contains("does not answer"), "{error:?}");
-        // Nobody knows whether the volume is served: who takes over must not be told that it is not.
+        // Nobody knows whether the volume is served: who takes over must not be told that it is
+        // not.
         assert!(service.volumes_that_are_served().unwrap_err().what.contains("pool a"));
 
         drop(go);

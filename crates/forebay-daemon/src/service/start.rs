@@ -254,6 +254,7 @@ impl Service {
                 "pool {name} has stopped: {why}; its volumes are not served. To open it again: forebay pool open {name}"
             );
             self.hub.clear(&AlarmKey::pool(EventKind::StateUnwritable, &name));
+            self.hub.clear(&AlarmKey::pool(EventKind::PoolNotAnswering, &name));
             self.hub.clear(&AlarmKey::pool(EventKind::CacheWear, &name));
             self.hub.raise(AlarmKey::pool(EventKind::PoolFailed, &name), Severity::Error, &message);
             self.emit(ServiceEvent::Problem(message));
