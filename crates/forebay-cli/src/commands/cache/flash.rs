@@ -75,13 +75,13 @@ fn check_one(request: &DeviceRequest, disk: &Path, mounts: &Mounts, force: bool)
                 .hint(format!("if nothing of that is needed: --force, or blkdiscard {shown}"))),
             Err(error) => Err(Failure::new(error.to_string())),
         },
-        Found::Cache(_) => Err(Failure::new(format!("{shown} has a cache of Forebay on it"))
-            .hint(format!(
-                "`forebay pool create NAME --device {shown}` opens it, then give --pool NAME instead of --device; if nothing of it is \
-                 needed: blkdiscard {shown}"
-            ))),
-        Found::Foreign(why) => Err(Failure::new(format!("{shown} has something on it: {why}"))
-            .hint(format!("if nothing of that is needed: blkdiscard {shown}; `lsblk -f {shown}` says what it is"))),
+        Found::Cache(_) => Err(Failure::new(format!("{shown} has a cache of Forebay on it")).hint(format!(
+            "`forebay pool create NAME --device {shown}` opens it, then give --pool NAME instead of \
+                 --device; if nothing of it is needed: blkdiscard {shown}"
+        ))),
+        Found::Foreign(why) => Err(Failure::new(format!("{shown} has something on it: {why}")).hint(
+            format!("if nothing of that is needed: blkdiscard {shown}; `lsblk -f {shown}` says what it is"),
+        )),
     }
 }
 

@@ -18,8 +18,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use forebay_io::fuse::unescape;
-use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
+use rustix::fs::{Access, XattrFlags, fgetxattr, fsetxattr};
 use serde::{Deserialize, Serialize};
+
+use super::mounts::Mounts;
 
 /// Where it is.
 pub(super) const FSTAB: &str = "/etc/fstab";
@@ -278,6 +280,18 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         other => other,
     }
+}
+
+/// Whether [`replace`] will be able to: looked at before anything else is changed.
+///
+/// # Errors
+/// Its folder takes no files, or a container has it mounted by itself.
+pub(super) fn check_replaceable(mounts: &Mounts, path: &Path) -> io::Result<()> {
+    let path = std::fs::canonicalize(path)?;
+    if mounts.at(&path).next().is_some() {
+        return Err(io::Error::other("it is a mount of its own, and cannot be replaced"));
+    }
+    Ok(rustix::fs::access(path.parent().unwrap_or(Path::new("/")), Access::WRITE_OK)?)
 }
 
 /// Replaces the file as a whole if it has `old`: owner, permissions and context stay.

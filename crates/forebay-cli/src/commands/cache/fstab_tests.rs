@@ -181,5 +181,14 @@ fn the_file_is_replaced_as_a_whole_or_not_at_all() {
     assert!(why.contains("somebody else"), "{why}");
     assert_eq!(read(&link).unwrap(), b"new");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left behind");
+    check_replaceable(&Mounts::default(), &link).unwrap();
+    let table = folder.path().join("mountinfo");
+    std::fs::write(
+        &table,
+        format!("1 0 8:1 /f {} rw - ext4 /dev/x rw\n", file.canonicalize().unwrap().display()),
+    )
+    .unwrap();
+    let why = check_replaceable(&Mounts::of(&table).unwrap(), &link).unwrap_err().to_string();
+    assert!(why.contains("mount of its own"), "{why}");
     assert_eq!(read(&folder.path().join("none")).unwrap(), b"");
 }

@@ -102,6 +102,9 @@ pub(super) fn plan(client: &Client, point: &Path, wanted: &Wanted, asked: String
     let table = fstab::read(Path::new(FSTAB)).map_err(system(FSTAB))?;
     let entries = fstab::entries(&table);
     let entry = line_of(&entries, &mount, &device)?;
+    if entry.is_some() {
+        fstab::check_replaceable(&mounts, Path::new(FSTAB)).map_err(system(FSTAB))?;
+    }
     check_units(&mount, entry.is_some())?;
     let known = Known::look(client)?;
     let mut steps = service::steps(known.daemon.as_ref())?;
@@ -130,7 +133,8 @@ pub(super) fn plan(client: &Client, point: &Path, wanted: &Wanted, asked: String
     steps.extend(entry.as_ref().map(|entry| Step::Edit(Change::to_volume(&table, entry, &volume))));
     steps.push(Step::Mount(mounted(&volume)));
     let ending = format!(
-        "{} is on {} now, in pool {pool}; do not use {} itself meanwhile\n`forebay stats {name}` tells whether it helps, `{}` takes it away\n",
+        "{} is on {} now, in pool {pool}; do not use {} itself meanwhile\n\
+         `forebay stats {name}` tells whether it helps, `{}` takes it away\n",
         harmless(&point.display().to_string()),
         volume.display(),
         device.display(),
@@ -169,7 +173,7 @@ fn check_mount(mounts: &Mounts, mount: &Mount) -> Result<(), Failure> {
         is_below(&mount.point, Path::new("/usr")) || is_below(&mount.point, Path::new("/boot"));
     if is_of_system || needed.into_iter().any(|path| is_below(path, &mount.point)) {
         return Err(Failure::new(format!("{point} is needed before the daemon runs, or by the daemon itself"))
-            .hint("root file system, /usr, /boot, /var and the like cannot be on a volume; move the data to a file system of its own"));
+            .hint("/, /usr, /boot, /var and the like cannot be on a volume: move the data to a file system of its own"));
     }
     if mount.root != Path::new("/") {
         let root = harmless(&mount.root.display().to_string());
@@ -358,16 +362,16 @@ impl Known {
                         .hint("give one: --pool NAME, or flash for a new one: --device PATH --pool NAME"));
                 }
             };
-            if !settings.is_empty() {
-                return Err(Failure::usage(format!("pool {used} is there already, and has its settings"))
-                    .hint(format!("change them with: forebay set --pool {used} KEY=VALUE")));
-            }
+            refuse_settings(&used, &settings)?;
             return Ok((used, None));
         }
         let name = wanted.pool.clone().unwrap_or_else(|| POOL.into());
         check_name(&name).map_err(|problem| Failure::usage(problem).hint("give another: --pool NAME"))?;
         match self.pools.get(&name) {
-            Some(devices) if is_on(devices, &wanted.devices) => Ok((name, None)),
+            Some(devices) if is_on(devices, &wanted.devices) => {
+                refuse_settings(&name, &settings)?;
+                Ok((name, None))
+            }
             Some(devices) => Err(Failure::usage(format!(
                 "there is a pool {name} already, on {}",
                 harmless(&devices.join(", "))
@@ -381,6 +385,16 @@ impl Known {
             }
         }
     }
+}
+
+/// Settings of a pool that is there are changed by nobody in passing; which devices it mirrors was
+/// asked for in the same words when it was made.
+fn refuse_settings(pool: &str, settings: &Texts) -> Result<(), Failure> {
+    if settings.keys().all(|key| key == "mirror") {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("pool {pool} is there already, and has its settings"))
+        .hint(format!("change them with: forebay set --pool {pool} KEY=VALUE")))
 }
 
 /// A pool lies on exactly these devices.
@@ -434,7 +448,8 @@ fn notes(known: &Known, mount: &Mount, device: &Path, is_in_fstab: bool) -> Vec<
     }
     if disk::is_encrypted(device) {
         notes.push(format!(
-            "{} is encrypted, and what the cache holds of it is not, unless the flash is or the pool has a key (docs/operate/security.md)",
+            "{} is encrypted, and what the cache holds of it is not, unless the flash is or the \
+             pool has a key (docs/operate/security.md)",
             device.display()
         ));
     }

@@ -114,8 +114,10 @@ fn a_pool_is_made_or_used() {
         assert!(said.contains(part), "{part} is not in {said}");
     }
     let settings = Texts::from([("segment_size".to_owned(), "1MiB".to_owned())]);
-    let refused = known(&[("slow", "/b")]).pool(&wanted(&[], None), settings).unwrap_err();
-    assert!(refused.to_string().contains("has its settings"));
+    for wanted in [wanted(&[], None), wanted(&["/b"], Some("slow"))] {
+        let refused = known(&[("slow", "/b")]).pool(&wanted, settings.clone()).unwrap_err();
+        assert!(refused.to_string().contains("has its settings"));
+    }
 }
 
 #[test]

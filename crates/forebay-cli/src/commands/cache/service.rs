@@ -102,8 +102,8 @@ pub(super) fn steps(daemon: Option<&Daemon>) -> Result<Vec<Step>, Failure> {
     } else if shell::succeeds(&["modprobe", "--dry-run", "--quiet", "ublk_drv"]) {
         steps.push(Step::LoadDriver);
     } else {
-        return Err(Failure::new("this kernel has no ublk (CONFIG_BLK_DEV_UBLK, Linux 6.5 or later): a volume cannot be a block device")
-            .hint("in a container, give it /dev/ublk-control; else a volume is reached over NBD or as a file: docs/operate/boot.md"));
+        return Err(Failure::new("this kernel has no ublk (CONFIG_BLK_DEV_UBLK, Linux 6.5 or later)")
+            .hint("give a container /dev/ublk-control; without ublk a volume is reached over NBD: docs/operate/boot.md"));
     }
     let is_there = Path::new(DROP_IN_FOLDER).join(DROP_IN).exists();
     let drop_in =
@@ -195,7 +195,8 @@ mod tests {
     #[test]
     fn a_service_is_let_in_and_started_as_far_as_needed() {
         let packaged = DropIn::Packaged("/usr/share/forebay/ublk.conf".into());
-        let install = "install -D -m 644 -t /etc/systemd/system/forebay.service.d /usr/share/forebay/ublk.conf; systemctl daemon-reload";
+        let install = "install -D -m 644 -t /etc/systemd/system/forebay.service.d /usr/share/forebay/ublk.conf; \
+            systemctl daemon-reload";
         assert_eq!(
             commands(Some((false, false)), &packaged, None),
             format!("{install}; systemctl enable --now forebay")

@@ -417,8 +417,8 @@ fn detach(client: &Client, volume: &str) -> Result<(), Failure> {
     follow(client, &client::read::<Job>(&job)?.id)
 }
 
-/// Writes everything back, and leaves the mode. A drain that is under way already, because who asked
-/// for it was killed, is waited for.
+/// Writes everything back, and leaves the mode. A drain that is under way already, because who
+/// asked for it was killed, is waited for.
 fn drain(client: &Client, volume: &str, mode: &str) -> Result<(), Failure> {
     let now = volume_info(client, volume)?;
     let (job, is_left) = now.map_or((None, false), |now| (now.job, now.mode != mode));

@@ -43,6 +43,9 @@ pub(super) fn plan(client: &Client, point: &Path, keep_pool: bool, asked: String
         Path::new(&entry.source()) == device || disk::is_named(&entry.source(), &device) == Some(true)
     };
     let line = at_point.filter(names_volume);
+    if line.is_some() {
+        fstab::check_replaceable(&mounts, Path::new(FSTAB)).map_err(system(FSTAB))?;
+    }
     let of = |source: &Path| match &mount {
         Some(mount) => mounted(mount, source, at_point),
         None => {
@@ -156,7 +159,7 @@ fn not_found(point: &Path, mounts: &Mounts, mount: Option<&Mount>) -> Failure {
             ))
         }
     };
-    failure.hint("`findmnt` lists what is mounted, `forebay volume list` the volumes; volumes over NBD or FUSE: docs/operate/take-away.md")
+    failure.hint("`findmnt` lists mounts, `forebay volume list` volumes; those over NBD or FUSE: docs/operate/take-away.md")
 }
 
 /// The pool of a volume, if nothing else uses it.
