@@ -108,6 +108,7 @@ fn day(rig: &mut Rig, dice: &mut Dice, zipf: &Zipf, requests: u64) -> Day {
             checkpoints: since(&before, |stats| stats.cache_written_checkpoint_bytes),
             rebuilds: since(&before, |stats| stats.cache_written_rebuild_bytes),
             restarts: since(&before, |stats| stats.cache_written_restart_bytes),
+            copied: since(&before, |stats| stats.cache_written_device_copy_bytes),
         },
         hits: since(&before, |stats| stats.read_hit_blocks),
         misses: since(&before, |stats| stats.read_miss_blocks),

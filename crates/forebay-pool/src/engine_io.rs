@@ -154,6 +154,8 @@ pub(crate) struct EngineIo {
     let_go: Vec<OpId>,
     /// What fails there has failed for the engine.
     second_counts: bool,
+    /// Writes and bytes that the new device got, and the engine does not know of yet.
+    copied: (u64, u64),
     /// Operations under way on each member of a mirrored cache.
     under_way: [u32; 2],
     /// Synchronous operations to complete before anything else, with their result.
@@ -188,6 +190,7 @@ impl EngineIo {
             free_seconds: Vec::new(),
             let_go: Vec::new(),
             second_counts: false,
+            copied: (0, 0),
             under_way: [0; 2],
             ready: Vec::new(),
         }
@@ -537,6 +540,7 @@ impl EngineIo {
     /// Writes what `spans` have to the new device, from memory of its own if there is some.
     fn begin_second_write(&mut self, reactor: &mut Reactor, op: OpId, device: DeviceId, offset: u64) {
         let len: u32 = self.spans.iter().map(|span| span.len).sum();
+        self.count_copied(len.into());
         let Some(buffer) = reactor.pool_mut().alloc_leaving(4, len as usize) else {
             let token = self.begin_second(op, None, true);
             reactor.submit(token, Op::Write { device, offset, spans: &self.spans });
@@ -613,6 +617,17 @@ impl EngineIo {
     pub(crate) fn begin_copying(&mut self, copying: Copying) {
         self.second_counts = false;
         self.copying = Some(copying);
+    }
+
+    /// How many writes the new device got since this was asked the last time, and of how many
+    /// bytes.
+    pub(crate) fn take_copied(&mut self) -> (u64, u64) {
+        std::mem::take(&mut self.copied)
+    }
+
+    /// The new device gets so many bytes.
+    pub(crate) fn count_copied(&mut self, bytes: u64) {
+        self.copied = (self.copied.0 + 1, self.copied.1 + bytes);
     }
 
     /// From now on what fails on the new device has failed for the engine.

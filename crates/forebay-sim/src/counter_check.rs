@@ -10,20 +10,29 @@ use forebay_core::{Action, Device, Engine, RequestKind, RequestOutcome, Stats, V
 use forebay_format::VolumeId;
 use forebay_format::geometry::VOLUMES_MAX;
 
-/// The keys of the cache's devices: the members of a mirrored one, and of others two halves, as if
-/// they were devices.
+/// The keys of the cache's devices at first: the members of a mirrored one, and of others two
+/// halves, as if they were devices. Those that devices are copied onto have higher ones.
 pub(crate) const PARTS: [u64; 2] = [11, 12];
 
 /// What happened since the engine was opened.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Books {
     seen: Seen,
     /// A volume came or went: its counters did not count all the time.
     moved: bool,
     /// A device had ended: an operation may have been asked for several times, and counts once.
     ended: bool,
-    /// Bytes that each part of the cache got ([`PARTS`]).
-    written: [u64; PARTS.len()],
+    /// The key of each part of the cache, and the bytes that it got.
+    written: [(u64, u64); PARTS.len()],
+    /// The same of the device that one is copied onto.
+    new: (u64, u64),
+}
+
+impl Default for Books {
+    fn default() -> Self {
+        let (seen, moved, ended) = (Seen::default(), false, false);
+        Self { seen, moved, ended, written: PARTS.map(|key| (key, 0)), new: (PARTS[1] + 1, 0) }
+    }
 }
 
 /// Declares a part of [`Stats`] that shows from outside.
@@ -134,7 +143,29 @@ impl Books {
 
     /// A part of the cache gets so many bytes.
     pub(crate) fn note_written(&mut self, part: usize, bytes: u64) {
-        self.written[part] += bytes;
+        self.written[part].1 += bytes;
+    }
+
+    /// The device that one of the cache's is copied onto gets so many bytes; returns its key.
+    pub(crate) fn note_copied(&mut self, bytes: u64) -> u64 {
+        self.new.1 += bytes;
+        self.seen.operations.cache_writes += 1;
+        self.seen.operations.cache_written_bytes += bytes;
+        self.new.0
+    }
+
+    /// That device has taken the place of these parts; returns the keys of all.
+    pub(crate) fn note_taken_over(&mut self, parts: &[usize]) -> [u64; PARTS.len()] {
+        for part in parts {
+            self.written[*part] = self.new;
+            self.new = (self.new.0 + 1, 0);
+        }
+        self.written.map(|(key, _)| key)
+    }
+
+    /// That device was given up.
+    pub(crate) fn note_given_up(&mut self) {
+        self.new = (self.new.0 + 1, 0);
     }
 
     /// A volume has come or gone.
@@ -201,7 +232,7 @@ impl Books {
         volumes: Option<usize>,
         held: bool,
     ) -> Result<(), String> {
-        let Self { mut seen, moved, ended, written } = *self;
+        let Self { mut seen, moved, ended, written, new } = *self;
         let stats = engine.stats();
         // What was refused was answered at once.
         open.iter().for_each(|(kind, (_, len), _)| seen.takes(*kind, *len));
@@ -213,8 +244,10 @@ impl Books {
         let (sum, total) = (stats.written().total(), stats.cache_written_bytes);
         ensure!(sum == total, "the causes have {sum} bytes, and {total} were written: {:?}", stats.written());
         if !ended && !held {
-            let said = PARTS.map(|key| engine.written_to(key).map_or(0, |written| written.total()));
-            ensure!(said == written, "the devices got {written:?} bytes, and {said:?} are counted");
+            for (key, got) in written.into_iter().chain([new]) {
+                let said = engine.written_to(key).map_or(0, |written| written.total());
+                ensure!(said == got, "device {key} got {got} bytes, and {said} are counted");
+            }
         }
         let (in_flight, open) = (stats.requests_in_flight, open.len());
         ensure!(in_flight == open as u64, "{in_flight} requests are under way, and it is {open}");

@@ -158,9 +158,13 @@ pub(crate) fn open_engine(
     } else {
         Engine::open(config, bytes, attachments, now)
     };
-    let second = if plan.mirror.is_some() { 0 } else { second_half(&plan.geometry) };
-    engine.set_devices(&[(PARTS[0], 0), (PARTS[1], second)]);
+    engine.set_devices(&[(PARTS[0], 0), (PARTS[1], second_part(plan))]);
     engine
+}
+
+/// Where the second part of the cache begins, for [`Engine::set_devices`].
+pub(crate) fn second_part(plan: &Plan) -> u64 {
+    if plan.mirror.is_some() { 0 } else { second_half(&plan.geometry) }
 }
 
 /// Where the second half of the segments begins.

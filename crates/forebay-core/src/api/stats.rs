@@ -68,6 +68,8 @@ pub struct Stats {
     pub cache_written_rebuild_bytes: u64,
     /// What a start wrote again.
     pub cache_written_restart_bytes: u64,
+    /// What copies of cache devices gave the new ones.
+    pub cache_written_device_copy_bytes: u64,
     /// Fills, and copies of write-through, left out because of the endurance budget.
     pub endurance_unfilled_blocks: u64,
     /// Clean blocks that reclaim would have kept without the endurance budget.
@@ -222,9 +224,9 @@ impl Stats {
         self.backing_written_bytes += u64::from(len);
     }
 
-    pub(crate) fn count_cache_write(&mut self, len: u32, written: &WrittenBytes) {
-        self.cache_writes += 1;
-        self.cache_written_bytes += u64::from(len);
+    pub(crate) fn count_cache_writes(&mut self, writes: u64, written: &WrittenBytes) {
+        self.cache_writes += writes;
+        self.cache_written_bytes += written.total();
         self.cache_written_client_bytes += written.clients;
         self.cache_written_copy_bytes += written.copies;
         self.cache_written_fill_bytes += written.fills;
@@ -234,6 +236,7 @@ impl Stats {
         self.cache_written_checkpoint_bytes += written.checkpoints;
         self.cache_written_rebuild_bytes += written.rebuilds;
         self.cache_written_restart_bytes += written.restarts;
+        self.cache_written_device_copy_bytes += written.copied;
     }
 
     /// Bytes written to the cache devices, by cause.
@@ -249,6 +252,7 @@ impl Stats {
             checkpoints: self.cache_written_checkpoint_bytes,
             rebuilds: self.cache_written_rebuild_bytes,
             restarts: self.cache_written_restart_bytes,
+            copied: self.cache_written_device_copy_bytes,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Bytes written to a cache device, by cause.
 //!
-//! Every write of the engine to its cache is counted where it is issued. What the causes have adds
-//! up to what was written (I78).
+//! Every write of the engine to its cache is counted where it is issued, and what its owner writes
+//! to a device that one of the cache's is copied onto (`Engine::note_copied`). What the causes have
+//! adds up to what was written (I78).
 
 use core::ops::AddAssign;
 
@@ -49,6 +50,8 @@ causes! {
     rebuilds = "rebuild",
     /// What a start wrote again because it may not have been durable.
     restarts = "restart",
+    /// What a copy of a cache device gave the new one until that took its place.
+    copied = "device copy",
 }
 
 impl WrittenBytes {

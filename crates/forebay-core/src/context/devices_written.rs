@@ -15,39 +15,52 @@ struct Part {
 
 /// What was written to each device since the start.
 #[derive(Debug)]
-pub(crate) struct DevicesWritten(Vec<Part>);
+pub(crate) struct DevicesWritten {
+    parts: Vec<Part>,
+    /// The last one that a device was copied onto: its key.
+    new: Option<(u64, WrittenBytes)>,
+}
 
 impl DevicesWritten {
     /// A pool of one device, unless its owner says more.
     pub(crate) fn new() -> Self {
-        Self(alloc::vec![Part { key: 0, start: 0, written: WrittenBytes::default() }])
+        Self { parts: alloc::vec![Part { key: 0, start: 0, written: WrittenBytes::default() }], new: None }
     }
 
     /// The pool has these devices now: their keys, and where each begins. What was counted of a
     /// device goes with its key; at the first call, with its place.
     pub(crate) fn set(&mut self, devices: &[(u64, u64)]) {
-        let first = self.0.len() == 1 && self.0[0].key == 0;
-        let was = core::mem::take(&mut self.0);
-        self.0.extend(devices.iter().enumerate().map(|(at, (key, start))| {
+        let first = self.parts.len() == 1 && self.parts[0].key == 0;
+        let was = core::mem::take(&mut self.parts);
+        for (at, (key, start)) in devices.iter().enumerate() {
             let known = was.iter().find(|part| part.key == *key).or(was.get(at).filter(|_| first));
-            Part {
-                key: *key,
-                start: *start,
-                written: known.map_or_else(Default::default, |part| part.written),
-            }
-        }));
+            let new = self.new.take_if(|(of, _)| of == key).map(|(_, written)| written);
+            let written = known.map(|part| part.written).or(new).unwrap_or_default();
+            self.parts.push(Part { key: *key, start: *start, written });
+        }
     }
 
     /// What was written to a device.
     pub(crate) fn of(&self, key: u64) -> Option<WrittenBytes> {
-        self.0.iter().find(|part| part.key == key).map(|part| part.written)
+        let new = self.new.filter(|(of, _)| *of == key).map(|(_, written)| written);
+        self.parts.iter().find(|part| part.key == key).map(|part| part.written).or(new)
+    }
+
+    /// A device that one of these is copied onto got some bytes.
+    pub(crate) fn add_to_new(&mut self, key: u64, written: WrittenBytes) {
+        let part = self.parts.iter_mut().find(|part| part.key == key).map(|part| &mut part.written);
+        match (part, &mut self.new) {
+            (Some(before), _) => *before += written,
+            (None, Some((of, before))) if *of == key => *before += written,
+            (None, new) => *new = Some((key, written)),
+        }
     }
 
     /// Bytes were written at a place of the pool's space, in a mirrored cache to this member.
     pub(crate) fn add(&mut self, member: Option<usize>, offset: u64, written: WrittenBytes) {
-        let after = || self.0.partition_point(|part| part.start <= offset);
+        let after = || self.parts.partition_point(|part| part.start <= offset);
         let at = member.unwrap_or_else(|| after().saturating_sub(1));
-        if let Some(part) = self.0.get_mut(at) {
+        if let Some(part) = self.parts.get_mut(at) {
             part.written += written;
         }
     }

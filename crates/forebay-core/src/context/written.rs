@@ -51,9 +51,18 @@ impl Context {
     pub(crate) fn count_cache_write(&mut self, op: u32, offset: u64, len: u32) {
         let written = self.ops.get(op).written();
         assert!(written.total() == u64::from(len), "I78: all that is written has a cause");
-        self.stats.count_cache_write(len, &written);
+        self.stats.count_cache_writes(1, &written);
         let member = self.superblock.mirror.is_some().then(|| self.map.geometry.mirror_place(offset).0);
         self.devices_written.add(member, offset, written);
+        self.charge_endurance(&written);
+    }
+
+    /// The owner has written so much to the device with this key, which a device of the cache is
+    /// copied onto. The endurance budget pays for it, and holds nothing of it back.
+    pub(crate) fn count_copied(&mut self, key: u64, writes: u64, bytes: u64) {
+        let written = WrittenBytes { copied: bytes, ..WrittenBytes::default() };
+        self.stats.count_cache_writes(writes, &written);
+        self.devices_written.add_to_new(key, written);
         self.charge_endurance(&written);
     }
 }

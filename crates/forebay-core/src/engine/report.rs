@@ -1,6 +1,5 @@
 //! Questions that the engine answers about itself.
 
-use crate::api::OpId;
 use crate::api::config::CacheMark;
 use crate::api::curve::MissRatioCurve;
 use crate::api::destage::DestageReport;
@@ -8,6 +7,7 @@ use crate::api::endurance::EnduranceReport;
 use crate::api::settings::{PoolSettings, ReclaimPolicy, VolumeSettings};
 use crate::api::stats::Stats;
 use crate::api::written::WrittenBytes;
+use crate::api::{Nanos, OpId};
 use crate::context::Status;
 use crate::context::counters::VolumeStats;
 use crate::context::coverage::CoverageMarks;
@@ -283,6 +283,14 @@ impl Engine {
     #[must_use]
     pub fn written_to(&self, key: u64) -> Option<WrittenBytes> {
         self.cx.devices_written.of(key)
+    }
+
+    /// The owner has written so many bytes, in so many writes, to the device with this key: one
+    /// that a device of the cache is copied onto ([`crate::device_copy`]). [`Engine::written_to`]
+    /// has them, also when it has become a device of the cache.
+    pub fn note_copied(&mut self, now: Nanos, key: u64, writes: u64, bytes: u64) {
+        self.cx.now = self.cx.now.max(now);
+        self.cx.count_copied(key, writes, bytes);
     }
 
     /// Names the devices of the cache in their order: a key of the owner's choice, not 0, and the

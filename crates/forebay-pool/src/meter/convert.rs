@@ -24,7 +24,7 @@ convert! {
     sequential_bypassed_writes filled_blocks read_time_ns write_time_ns flush_time_ns cache_reads cache_read_bytes
     cache_writes cache_written_bytes cache_written_client_bytes cache_written_copy_bytes cache_written_fill_bytes
     cache_written_kept_bytes cache_written_moved_bytes cache_written_header_bytes cache_written_checkpoint_bytes
-    cache_written_rebuild_bytes cache_written_restart_bytes endurance_unfilled_blocks endurance_unkept_blocks
+    cache_written_rebuild_bytes cache_written_restart_bytes cache_written_device_copy_bytes endurance_unfilled_blocks endurance_unkept_blocks
     endurance_missed_blocks cache_flushes backing_reads backing_read_bytes backing_writes
     backing_written_bytes backing_flushes destaged_blocks destage_writes destage_failures front_merged_blocks
     back_merged_blocks evicted_blocks trimmed_blocks relocated_blocks gap_filled_blocks survivor_hit_blocks survivor_pinned_blocks

@@ -159,6 +159,7 @@ counters! {
     Gauge segments = "Segments of the cache device";
     Gauge index_memory_bytes = "Memory of index and tables, in bytes";
     Gauge requests_in_flight = "Requests that have not been answered";
+    Counter cache_written_device_copy_bytes = "Of cache_written_bytes, what copies of cache devices gave the new ones";
 }
 
 /// A number that follows from others; `None` as long as there is nothing to compute it from.

@@ -87,6 +87,11 @@ impl Pool {
         self.engine.set_devices(&devices);
     }
 
+    /// What the engine knows an open device by.
+    pub(super) fn key_of(&self, id: DeviceId) -> Option<u64> {
+        self.reactor.device(id).map(|device| device_key(device.path()))
+    }
+
     /// What was written to a device since the start.
     pub(super) fn written_to(&self, path: &Path) -> WrittenBytes {
         self.engine.written_to(device_key(path)).unwrap_or_default()

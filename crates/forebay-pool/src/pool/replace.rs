@@ -10,9 +10,10 @@
 //! out the copy ends: the new device has its tag, and must not count either. If the other one is
 //! put out the copy goes on. Nothing is filled meanwhile.
 //!
-//! What is written to both has memory of its own for the new device. So if that does not answer, and
-//! does not count yet, the copy ends and clients go on: at once if it is cancelled, else after some
-//! seconds. An old device that does not answer holds up what it always does, and no end of the copy.
+//! What is written to both has memory of its own for the new device. So if that does not answer,
+//! and does not count yet, the copy ends and clients go on: at once if it is cancelled, else after
+//! some seconds. An old device that does not answer holds up what it always does, and no end of the
+//! copy.
 //!
 //! What fails on the new device ends the copy and concerns nobody else, until the configuration is
 //! about to name it: from then on both devices must take every write and every flush, because
@@ -221,6 +222,7 @@ impl Pool {
         let (done, promise) = Promise::pair();
         self.replacing.ended = None;
         let old = self.io.copying().and_then(|copying| self.io.cache().ids.get(copying.member).copied());
+        self.note_copied();
         let Some(copying) = self.io.end_copying(takes_over) else { return promise };
         let leaves = if takes_over { old.unwrap_or(copying.device) } else { copying.device };
         self.close_when_idle(leaves, Some(done));
@@ -228,6 +230,15 @@ impl Pool {
         self.note_cache_ends();
         self.resized += 1; // who has looked at the last device must look again
         promise
+    }
+
+    /// Tells the engine what the new device got.
+    fn note_copied(&mut self) {
+        let (writes, bytes) = self.io.take_copied();
+        let Some(id) = self.io.copying().map(|copying| copying.device).filter(|_| writes > 0) else { return };
+        let Some(key) = self.key_of(id) else { return };
+        let now = self.io.now();
+        self.engine.note_copied(now, key, writes, bytes);
     }
 
     /// Paths of the old device and of the new one.
@@ -305,6 +316,7 @@ impl Pool {
                 }
             }
         }
+        self.note_copied();
         let Some(copying) = self.io.copying() else { return waiting };
         let is_out = self.is_member_out(copying.member);
         let device = copying.device;
@@ -390,6 +402,7 @@ impl Pool {
             (Doing::Reading { from, len }, Ok(_)) => {
                 let Some(span) = self.copy_span(len) else { return };
                 self.does(Doing::Writing);
+                self.io.count_copied(len);
                 self.reactor.submit(TOKEN, Op::Write { device: new, offset: from, spans: &[span] });
             }
             (Doing::Writing, Ok(_)) => copying.copy.chunk_written(),

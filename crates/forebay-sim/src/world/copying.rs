@@ -16,6 +16,7 @@ use crate::disks::{CACHE, Naming, Spare, device_of};
 use crate::ensure::ensure;
 use crate::plan::CopyPlan;
 use crate::rng::Rng;
+use crate::start::second_part;
 use forebay_core::device_copy::{CopyStep, DeviceCopy, HEAD_BYTES, joint};
 use forebay_core::{DeviceFailure, OpId, Status};
 use std::cmp::Reverse;
@@ -343,6 +344,8 @@ impl World {
     /// The new device gets some bytes: the number of the write there, and how long it takes.
     fn write_to_spare(&mut self, offset: u64, bytes: Rc<Vec<u8>>) -> Option<(u64, u64)> {
         self.set_faults(&self.copy_plan());
+        let key = self.books.note_copied(bytes.len() as u64);
+        self.engine.note_copied(self.now, key, 1, bytes.len() as u64);
         let (spare, rng) = (self.disks.spare.as_mut()?, &mut self.copies.rng);
         let time = spare.device.time(OpKind::Write, bytes.len() as u64, rng);
         Some((spare.device.submit_write(offset, bytes, rng), time))
@@ -440,6 +443,9 @@ impl World {
         if !ops.is_empty() {
             self.copies.retired = Some(Retired { of, device: retired, ops });
         }
+        let parts = if self.plan.mirror.is_none() { vec![0, 1] } else { vec![usize::from(of != CACHE)] };
+        let [first, second] = self.books.note_taken_over(&parts);
+        self.engine.set_devices(&[(first, 0), (second, second_part(&self.plan))]);
         self.counters.copies_ended += 1;
         self.digest.add_all(&[21, of as u64]);
         self.crash_point();
@@ -451,6 +457,7 @@ impl World {
         let Some(_) = self.copies.current.take() else { return Ok(()) };
         // If the configuration names the new one it is changed back first.
         self.disks.spare = None;
+        self.books.note_given_up();
         self.copies.counts = false;
         for (_, second) in std::mem::take(&mut self.copies.seconds) {
             if let Some(old) = second.old {

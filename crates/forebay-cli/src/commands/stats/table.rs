@@ -90,7 +90,7 @@ struct View<'a> {
 }
 
 /// What wears the flash, and the middle of the name of its counter.
-const CAUSES: [(&str, &str); 9] = [
+const CAUSES: [(&str, &str); 10] = [
     ("client writes", "client"),
     ("write-through copies", "copy"),
     ("fills", "fill"),
@@ -100,6 +100,7 @@ const CAUSES: [(&str, &str); 9] = [
     ("checkpoints", "checkpoint"),
     ("rebuild", "rebuild"),
     ("restart", "restart"),
+    ("device copy", "device_copy"),
 ];
 
 impl View<'_> {
