@@ -7,7 +7,8 @@
 //! - [`engine_io`]: actions of the engine as operations; [`engine_memory`]: its buffers;
 //!   [`cipher`]: encryption on the way.
 //! - [`open`]: cache devices and backing stores; [`cache_device`]: one device; [`members`]:
-//!   several; `device_copy`: one is copied onto another one; [`encryption`]: keys.
+//!   several; [`settings_copy`]: settings on a cache that leaves; `device_copy`: one is copied onto
+//!   another one; [`encryption`]: keys.
 //! - [`register`], [`replaced`], [`loss_record`], [`mirror_notes`], [`witness`], [`failed_mark`]:
 //!   what is known of a cache outside of its log.
 //! - [`guard`]: who may use an export; `direction`: what rules ask of a request; [`secret_file`]:
@@ -47,6 +48,7 @@ pub mod register;
 pub mod replaced;
 pub mod secret_file;
 pub mod server;
+pub mod settings_copy;
 pub mod thread_priority;
 pub mod time_limit;
 pub mod ublk_device;

@@ -41,6 +41,7 @@ impl Service {
             path: spec.path.display().to_string(),
             size_bytes: spec.size_bytes.unwrap_or(0),
             state: String::new(),
+            copied: None,
             flash: None,
         };
         let info = |(name, devices): (String, Vec<forebay_config::CacheSpec>)| {

@@ -4,14 +4,14 @@ use super::Service;
 use super::wear::endurance_info;
 use forebay_admin::jobs::{JobFilter, JobView};
 use forebay_admin::{
-    AdminError, DeviceInfo, ErrorKind, LossInfo, PoolInfo, RatesInfo, RatesOfAll, VolumeInfo,
+    AdminError, CopyInfo, DeviceInfo, ErrorKind, LossInfo, PoolInfo, RatesInfo, RatesOfAll, VolumeInfo,
 };
 use forebay_format::BLOCK_BYTES;
 use forebay_pool::loss_record::Range;
 use forebay_pool::meter::{Rates, Report, Snapshot, format};
-use forebay_pool::{Mirrored, PoolSnapshot, VolumeSnapshot};
+use forebay_pool::{CopyProgress, Mirrored, PoolSnapshot, VolumeSnapshot};
 use serde_json::{Map, Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
@@ -22,6 +22,7 @@ impl Service {
 
     pub(super) fn pool_info(&self, name: &str) -> Result<PoolInfo, AdminError> {
         let snapshot = self.pool_snapshot(name)?;
+        let copied = self.copied(name)?;
         let recorded = {
             let running = self.running();
             running
@@ -40,7 +41,9 @@ impl Service {
                     let state = snapshot.mirror.as_ref().map_or("", |mirror| mirror.state_of_path(&path));
                     let flash =
                         Some(self.flash_info(name, (Path::new(&path), *bytes), written, snapshot.uptime));
-                    DeviceInfo { path, size_bytes: *bytes, state: state.into(), flash }
+                    let copied = copied.as_ref().filter(|(from, _)| from.as_os_str() == path.as_str());
+                    let copied = copied.map(|(_, copy)| copy.clone());
+                    DeviceInfo { path, size_bytes: *bytes, state: state.into(), copied, flash }
                 })
                 .collect(),
             capacity_bytes: snapshot.capacity_blocks * BLOCK,
@@ -61,6 +64,18 @@ impl Service {
             why: None,
             recorded,
         })
+    }
+
+    /// The device of a pool that is being copied, and how far that is.
+    fn copied(&self, name: &str) -> Result<Option<(PathBuf, CopyInfo)>, AdminError> {
+        let handle = self.handle(name)?;
+        let (devices, progress) = Self::ask(&handle, |pool| (pool.copied_devices(), pool.copy_progress()))?;
+        let left_bytes = match progress {
+            Some(CopyProgress::Left(left)) => left,
+            Some(CopyProgress::Whole) => 0,
+            Some(CopyProgress::Ended(_)) | None => return Ok(None),
+        };
+        Ok(devices.map(|[from, to]| (from, CopyInfo { to: to.display().to_string(), left_bytes })))
     }
 
     /// Jobs that have not ended.

@@ -75,6 +75,7 @@ impl Admin for Fake {
                 path: "/dev/nvme\n0".into(),
                 size_bytes: 4096,
                 state: String::new(),
+                copied: None,
                 flash: None,
             }],
             capacity_bytes: 1000,
@@ -115,6 +116,12 @@ impl Admin for Fake {
         unused()
     }
     fn remove_pool(&self, _: &str, _: bool, _: bool) -> Result<JobInfo, AdminError> {
+        unused()
+    }
+    fn export_pool(&self, _: &str, _: ExportRequest) -> Result<JobInfo, AdminError> {
+        unused()
+    }
+    fn import_pool(&self, _: ImportRequest) -> Result<ImportInfo, AdminError> {
         unused()
     }
     fn volumes(&self) -> Result<Vec<VolumeInfo>, AdminError> {
