@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Disk and cache move to another host (folder, configuration and state directory of its own), with dirty data: copied with their times the
 # volume is there at once, copied without them it is refused until somebody says what is to become of what is dirty, and then nothing is
-# missing. The old host forgets the pool.
+# missing. The old host forgets the pool. Then with an export and an import, which carry the settings, also with kill -9 in the middle of them
+# (DELAYS=... for other moments, in seconds after the command was given).
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
 need python3
@@ -72,3 +73,153 @@ ask pool remove fast --force
 ask pool list
 ! grep -q '^fast' "$T/ask.out" || fail "the pool is not forgotten"
 unserve
+
+# --- export and import: the settings come along
+
+host() { # NAME: the daemon of that host, with what its configuration has already on stdin
+    ADMIN=$T/admin.sock
+    { printf '[daemon]\nadmin_socket = "%s"\nstate_dir = "%s"\n' "$ADMIN" "$T/$1/state" && cat; } >"$T/forebay.toml"
+    serve
+}
+has_pool() { grep -q '^\[pool\.' "$T/forebay.toml"; }
+to() { # NAME: disk and cache move there, with their times
+    mkdir -p "$T/$1"
+    mv "$T/$at/"*.img "$T/$1/"
+    at=$1
+}
+import() { ask pool import --device "$T/$at/more.img" --device "$T/$at/flash.img" "$@"; }
+settings() { # what the file says of the volume, but for names of this host
+    python3 -c 'import json, sys, tomllib
+volume = tomllib.load(open(sys.argv[1], "rb"))["volume"]["vol"]
+del volume["pool"], volume["backing"]
+print(json.dumps(volume, sort_keys=True))' "$T/forebay.toml"
+}
+
+say "an export: refused while it is used, and for a pool that is not there; then whole"
+at=first
+mkdir "$T/first"
+rm "$T/state"
+truncate -s 48M "$T/first/vol.img"
+host first <<END
+[pool.fast]
+devices = [{ path = "$T/first/flash.img", size = "32MiB" }, { path = "$T/first/more.img", size = "16MiB" }]
+segment_size = "256KiB"
+
+[volume.vol]
+pool = "fast"
+backing = "file:$T/first/vol.img"
+exports = ["nbd+unix:///vol?socket=$SOCKET"]
+size = "40MiB"
+idle_delay = "off"
+
+[[volume.vol.rule]]
+action = "bypass"
+exe = "rsync"
+END
+settings >"$T/settings"
+: >"$T/writer.out"
+writer write --seconds 2 --seed 7 >"$T/writer.out" 2>&1 &
+WRITER=$!
+eventually 10 grep -q '^connected' "$T/writer.out" || fail "the writer"
+refused 1 'cannot export vol: it is in use: 1 NBD client
+--force' "$FOREBAY" pool export fast --admin "$ADMIN"
+refused 1 'no pool "fst"' "$FOREBAY" pool export fst --admin "$ADMIN"
+wait "$WRITER" || fail "the writer: $(tail -n 5 "$T/writer.out")"
+refused 1 'is in use' "$FOREBAY" pool import --device "$T/first/flash.img" --admin "$ADMIN"
+ask pool export fast
+! has_pool || fail "the configuration has the pool still"
+refused 1 '' "$FOREBAY" pool show fast --admin "$ADMIN"
+"$FOREBAY" inspect "$T/first/flash.img" "$T/first/more.img" >"$T/inspect.out" || fail "inspect"
+grep -q "exported by $(uname -n)" "$T/inspect.out" || fail "inspect does not say that it is exported: $(cat "$T/inspect.out")"
+unserve
+serve
+ask pool list --json
+[ "$(cat "$T/ask.out")" = "[]" ] || fail "a start opens it: $(cat "$T/ask.out")"
+unserve
+
+say "an import: refused with a reason, tried dry, and then with members in any order, under another name"
+to second
+host second <<END
+[pool.fast]
+devices = [{ path = "$T/mine.img", size = "32MiB" }]
+END
+cp "$T/forebay.toml" "$T/before.toml"
+pool_import() { refused "$1" "$2" "$FOREBAY" pool import --admin "$ADMIN" "${@:3}"; }
+both=(--device "$T/second/more.img" --device "$T/second/flash.img")
+pool_import 1 'device 2 \([0-9a-f]{16}\) is missing' --device "$T/second/flash.img" --pool quick
+pool_import 1 'its first one is missing' --device "$T/second/more.img" --pool quick
+pool_import 1 'there is a pool fast already
+--pool NAME' "${both[@]}"
+pool_import 1 'was not exported|is in use' --device "$T/mine.img"
+pool_import '1|2' 'no volume vl
+its volumes are vol' "${both[@]}" --pool quick --backing vl=/x
+pool_import '1|2' 'cannot be taken for the backing store of volume vol' "${both[@]}" --pool quick --backing "vol=file:$T/second/more.img"
+pool_import '1|2' 'the same device' "${both[@]}" --device "$T/second/flash.img" --pool quick
+import --pool quick --dry-run
+grep -q "would be imported" "$T/ask.out" || fail "dry: $(cat "$T/ask.out")"
+cmp "$T/forebay.toml" "$T/before.toml" || fail "a dry run changes the configuration"
+import --pool quick
+grep -q "volume vol: file://$T/second/vol.img (was file://$T/first/vol.img), attached" "$T/ask.out" || fail "$(cat "$T/ask.out")"
+verify "after the import"
+settings | cmp - "$T/settings" || fail "other settings: $(settings)"
+grep -q '^segment_size = "256KiB"' "$T/forebay.toml" || fail "not the settings of the pool: $(cat "$T/forebay.toml")"
+ask events --after oldest --json
+grep -q 'pool.imported' "$T/ask.out" && ! grep -q 'backing.changed' "$T/ask.out" || fail "$(cat "$T/ask.out")"
+ask pool show quick --json
+python3 -c 'import json, sys; pool = json.load(open(sys.argv[1])); sys.exit(not pool["dirty_bytes"] or not pool["cached_bytes"])' "$T/ask.out" ||
+    fail "cold, or nothing is dirty: $(cat "$T/ask.out")"
+pool_import 1 'is in use: it is a cache device of pool quick' "${both[@]}"
+crash
+cp "$T/forebay.toml" "$T/second.toml"
+host third </dev/null
+pool_import 1 'it is in use since it was exported
+pool create NAME' "${both[@]}"
+unserve
+cp "$T/second.toml" "$T/forebay.toml"
+serve
+verify "after kill -9 of the host that imported it"
+
+say "a backing store that is not there is waited for"
+ask pool export quick
+unserve
+to third
+mv "$T/third/vol.img" "$T/vol.kept"
+host third </dev/null
+refused 1 'is imported, but 1 of its volumes is not attached' "$FOREBAY" pool import --admin "$ADMIN" \
+    --device "$T/third/flash.img" --device "$T/third/more.img"
+mkdir -p "$T/second"
+mv "$T/vol.kept" "$T/second/vol.img"
+eventually 20 sh -c "'$FOREBAY' volume show vol --admin '$ADMIN' | grep -q serving" || fail "not attached when it came"
+verify "after the store came"
+
+say "killed at any instant: configured or exported, and nothing is lost"
+unserve
+mv "$T/second/vol.img" "$T/third/vol.img"
+sed -i "s|$T/second/vol.img|$T/third/vol.img|" "$T/forebay.toml"
+for delay in ${DELAYS:-0.05 0.12 0.2}; do
+    [ -S "$ADMIN" ] && rm -f "$ADMIN"
+    serve
+    writer write --seconds 0.3 --seed 9 >"$T/writer.out" 2>&1 || fail "the writer: $(tail -n 5 "$T/writer.out")"
+    timeout 20 "$FOREBAY" pool export quick --admin "$ADMIN" >/dev/null 2>&1 &
+    EXPORT=$!
+    sleep "$delay"
+    crash
+    wait "$EXPORT" || true
+    was=exported
+    has_pool && was=configured
+    serve
+    if [ "$was" = exported ]; then
+        timeout 20 "$FOREBAY" pool import --device "$T/third/more.img" --device "$T/third/flash.img" --admin "$ADMIN" >/dev/null 2>&1 &
+        IMPORT=$!
+        sleep "$delay"
+        crash
+        wait "$IMPORT" || true
+        has_pool || was="$was, and not imported"
+        serve
+        has_pool || import
+    fi
+    echo "  after $delay s: $was"
+    eventually 20 sh -c "'$FOREBAY' volume show vol --admin '$ADMIN' | grep -q serving" || fail "not served after $delay s"
+    verify "after kill -9, $delay s after an export or import had begun"
+    unserve
+done

@@ -117,6 +117,9 @@ ask pool grow fast --device "$T/e.img:120MiB" # a copy takes half a second
 load 3 3
 "${replace[@]}" --old "$T/e.img" --device "$T/f.img:120MiB" --background >"$T/job" 2>&1 || { cat "$T/job"; fail "the job"; }
 job=$(grep -o 'j[0-9]\+' "$T/job" | head -n 1)
+"$FOREBAY" pool show fast --admin "$ADMIN" >"$T/show.out"
+grep -q "copied to *$T/f.img, .* left" "$T/show.out" || "$FOREBAY" jobs "$job" --json --admin "$ADMIN" | grep -q '"completed"' ||
+    fail "pool show does not tell what is copied: $(cat "$T/show.out")"
 refused 1 'busy|under way|another change' "${replace[@]}" --old "$T/d3.img" --device "$T/g.img:120MiB"
 "$FOREBAY" jobs "$job" --cancel --admin "$ADMIN" >"$T/cancel.out" 2>&1 || true
 eventually 10 sh -c "'$FOREBAY' jobs $job --json --admin '$ADMIN' | grep -Eq '\"(cancelled|completed)\"'" || fail "not cancelled"

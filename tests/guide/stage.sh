@@ -10,7 +10,7 @@
 #   device NAME      /dev/NAME is there, and empty (sdc)
 #   dies NAME        the device answers with errors from now on
 #   power_cut        everything that runs ends at once, and the machine starts again
-#   other_host, first_host   this is another machine now, which knows nothing of pool and volume; it is the first one again
+#   other_host       this is another machine now, which knows nothing of pool and volume
 #   are_settings_of_postgres FILE   PostgreSQL knows each, if it is installed here (scripts/setup does not: it would start a server)
 #   prometheus_runs  the service runs with a pool and a volume on files, and Prometheus as its package configures it
 #   is_scraped HOST:PORT   Prometheus has asked the daemon there, and has the rules
@@ -125,21 +125,10 @@ power_cut() {
 
 # What a host knows: state folder and configuration.
 other_host() {
-    mkdir -p "$STAGE/first"
-    cp -a /var/lib/forebay "$STAGE/first/state"
-    cp -a /etc/forebay/forebay.toml "$STAGE/first/"
+    systemctl stop forebay
     rm -rf /var/lib/forebay/*
     cp -a "$STAGE/forebay.toml" /etc/forebay/
     systemctl start forebay
-}
-
-# Its devices have gone.
-first_host() {
-    systemctl stop forebay
-    rm -rf /var/lib/forebay/* /dev/sdb /dev/nvme0n1
-    cp -a "$STAGE/first/state/." /var/lib/forebay/
-    cp -a "$STAGE/first/forebay.toml" /etc/forebay/
-    rm -rf "$STAGE/first"
 }
 
 prometheus_runs() {

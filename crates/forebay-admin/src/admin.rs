@@ -11,12 +11,12 @@
 
 use crate::error::{AdminError, ErrorKind};
 use crate::info::{
-    AdviceInfo, DaemonInfo, JobInfo, LossInfo, PoolInfo, RatesOfAll, ReloadDone, SettingInfo, SettingsDone,
-    UpgradeBegun, VolumeInfo,
+    AdviceInfo, DaemonInfo, ImportInfo, JobInfo, LossInfo, PoolInfo, RatesOfAll, ReloadDone, SettingInfo,
+    SettingsDone, UpgradeBegun, VolumeInfo,
 };
 use crate::request::{
-    DetachHow, GrowRequest, MetricsForm, OpenHow, PoolRequest, RecordRequest, ReplaceRequest, RuleRequest,
-    ScrubRequest, SettingsRequest, ShrinkRequest, VolumeRequest,
+    DetachHow, ExportRequest, GrowRequest, ImportRequest, MetricsForm, OpenHow, PoolRequest, RecordRequest,
+    ReplaceRequest, RuleRequest, ScrubRequest, SettingsRequest, ShrinkRequest, VolumeRequest,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -73,6 +73,12 @@ pub trait Admin: Send + Sync + 'static {
     /// devices unless `erase`. One that cannot be opened is forgotten with its volumes with
     /// `force`, whatever only its cache has.
     fn remove_pool(&self, name: &str, erase: bool, force: bool) -> Result<JobInfo, AdminError>;
+    /// Closes a pool with its volumes, writes their settings onto its cache, and forgets it: a job.
+    /// Refused while volumes are in use unless `force`.
+    fn export_pool(&self, name: &str, request: ExportRequest) -> Result<JobInfo, AdminError>;
+    /// Opens a pool that was exported, with its settings, and attaches its volumes. One whose
+    /// backing store is not there yet is attached when it comes.
+    fn import_pool(&self, request: ImportRequest) -> Result<ImportInfo, AdminError>;
 
     /// All volumes.
     fn volumes(&self) -> Result<Vec<VolumeInfo>, AdminError>;

@@ -68,9 +68,57 @@ pub struct DeviceInfo {
     /// is on it does not count); else empty.
     #[serde(default)]
     pub state: String,
+    /// It is being copied onto another device, which is to take its place.
+    #[serde(default)]
+    pub copied: Option<CopyInfo>,
     /// What was written to it; of a pool that is open.
     #[serde(default)]
     pub flash: Option<FlashInfo>,
+}
+
+/// A device that another one is copied onto, to take its place.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct CopyInfo {
+    /// Path of the other one.
+    pub to: String,
+    /// Bytes that it still has to get; none are left while it takes the place.
+    pub left_bytes: u64,
+}
+
+/// A pool that was imported, or, in a dry run, would be.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ImportInfo {
+    /// Name of the pool here.
+    pub pool: String,
+    /// Identity of its cache.
+    pub cache: String,
+    /// Host that exported it.
+    pub exported_by: String,
+    /// When, in seconds since 1970.
+    pub exported_unix_s: u64,
+    /// Its cache devices in the order of their space.
+    pub devices: Vec<String>,
+    /// Its volumes.
+    pub volumes: Vec<ImportedVolume>,
+    /// Nothing was done.
+    pub dry_run: bool,
+}
+
+/// A volume of a pool that was imported.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct ImportedVolume {
+    /// Name.
+    pub name: String,
+    /// URI of its backing store.
+    pub backing: String,
+    /// What its backing store was called before, if that was otherwise.
+    #[serde(default)]
+    pub was: Option<String>,
+    /// It is served; in a dry run: its backing store is there.
+    pub attached: bool,
+    /// Why it is not.
+    #[serde(default)]
+    pub why: Option<String>,
 }
 
 /// A pool.

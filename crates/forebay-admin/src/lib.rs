@@ -23,11 +23,12 @@ pub use admin::{Admin, Target, TraceSender};
 pub use error::{AdminError, ErrorKind};
 pub use flash::{EnduranceInfo, FlashInfo, WearInfo};
 pub use info::{
-    AdviceInfo, AdviceSize, DaemonInfo, DeviceInfo, FileInfo, JobInfo, LossInfo, PoolInfo, RatesInfo,
-    RatesOfAll, RecordedInfo, ReloadDone, SettingInfo, SettingsDone, UpgradeBegun, UpgradeInfo, VolumeInfo,
-    VolumeState,
+    AdviceInfo, AdviceSize, CopyInfo, DaemonInfo, DeviceInfo, FileInfo, ImportInfo, ImportedVolume, JobInfo,
+    LossInfo, PoolInfo, RatesInfo, RatesOfAll, RecordedInfo, ReloadDone, SettingInfo, SettingsDone,
+    UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeState,
 };
 pub use request::{
-    DetachHow, DeviceRequest, GrowRequest, Leaving, MetricsForm, OpenHow, PoolRequest, RecordRequest,
-    ReplaceRequest, RuleRequest, ScrubRequest, SettingsRequest, ShrinkRequest, VolumeRequest,
+    DetachHow, DeviceRequest, ExportRequest, GrowRequest, ImportRequest, Leaving, MetricsForm, OpenHow,
+    PoolRequest, RecordRequest, ReplaceRequest, RuleRequest, ScrubRequest, SettingsRequest, ShrinkRequest,
+    VolumeRequest,
 };

@@ -84,6 +84,35 @@ pub struct OpenHow {
     pub force: bool,
 }
 
+/// How a pool leaves for another host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExportRequest {
+    /// Write everything back first. Otherwise dirty data stays in the cache and moves with it.
+    #[serde(default)]
+    pub drain: bool,
+    /// Also if clients use its volumes: they are cut off.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// A pool that was exported, here or on another host.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ImportRequest {
+    /// All devices of its cache, in any order.
+    pub devices: Vec<String>,
+    /// Another name for the pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    /// Backing stores, as URIs, by volume, where they are not found by themselves.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub backing: BTreeMap<String, String>,
+    /// Only say what would be done.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub dry_run: bool,
+}
+
 /// How a pool is to grow: one of the two.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

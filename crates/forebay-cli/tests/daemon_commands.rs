@@ -105,6 +105,18 @@ fn what_the_daemon_is_asked_for() {
         asked("DELETE", "/v1/pools/fast?erase=true", Value::Null)
     );
     assert_eq!(
+        ask("pool export fast --drain --background"),
+        asked("POST", "/v1/pools/fast/export", json!({ "drain": true, "force": false }))
+    );
+    assert_eq!(
+        ask("pool import --device /dev/y --device /dev/x --pool quick --backing db=/dev/sdb --dry-run"),
+        asked(
+            "POST",
+            "/v1/import",
+            json!({ "devices": ["/dev/y", "/dev/x"], "pool": "quick", "backing": { "db": "/dev/sdb" }, "dry_run": true })
+        )
+    );
+    assert_eq!(
         ask("volume attach db --backing /dev/sdb --export nbd://h/db --set mode=writeback"),
         asked(
             "POST",

@@ -72,6 +72,23 @@ pub fn parse_with(path: &Path, text: &str, rules: &RuleCheck<'_>) -> Result<Chec
     if failed { Err(report) } else { Ok(Checked { config, warnings: report }) }
 }
 
+/// Reads sections by themselves: whether they fit together, and into a file, is not looked at.
+///
+/// # Errors
+/// A report of what is wrong within them.
+pub(crate) fn parse_sections(path: &Path, text: &str) -> Result<Config, Report> {
+    let (root, errors) = DeTable::parse_recoverable(text);
+    let mut reader = Reader::default();
+    let config = document(&mut reader, root.get_ref());
+    let (syntax, swallowed_from) = syntax_errors(&errors, text);
+    if !syntax.is_empty() {
+        reader.keep_only_what_does_not_touch(&syntax, swallowed_from);
+    }
+    let all: Vec<Diagnostic> = syntax.into_iter().chain(reader.diagnostics).collect();
+    let failed = all.iter().any(|diagnostic| diagnostic.severity == Severity::Error);
+    if failed { Err(Report::new(path, text, all)) } else { Ok(config) }
+}
+
 /// What the parser complains about, and from where on the rest means nothing: a bracket that is not
 /// closed swallows what follows. Of the complaints about that only the first, where the closing one
 /// should be, and the one about the bracket help anybody.

@@ -8,6 +8,7 @@
 //! - [`model`]: what was read.
 //! - [`daemon_settings`]: what of `[daemon]` changes while it runs.
 //! - [`edit`], [`store`]: live changes, written into the file itself.
+//! - [`pool_section`]: a pool and its volumes alone, for another host.
 //! - [`diff`](mod@diff): what has to happen to get from one model to another.
 //! - [`endurance`]: how much may be written to flash.
 //! - `engine`: tunables as `forebay-core` takes them.
@@ -48,6 +49,7 @@ pub mod manual;
 pub mod model;
 pub mod mount_memory;
 pub mod mounts;
+pub mod pool_section;
 pub mod rule_table;
 pub mod rules;
 pub mod schema;
@@ -68,6 +70,7 @@ pub use key_source::KeySource;
 pub use model::{
     AdminTcp, AdminUsers, Config, DaemonConfig, PoolConfig, TlsConfig, TlsFiles, UserList, VolumeConfig,
 };
+pub use pool_section::PoolSection;
 pub use rule_table::{RuleEntry, RuleTable, RuleValue};
 pub use settings::Settings;
 pub use store::{ConfigFile, StoreError};

@@ -130,6 +130,25 @@ impl ConfigFile {
         &self.text
     }
 
+    /// What the file says now, with what others have changed in it. What was loaded stays.
+    ///
+    /// # Errors
+    /// It cannot be read, or is wrong now.
+    pub fn newest(&self, rules: &RuleCheck<'_>) -> Result<Checked, StoreError> {
+        let text = read(&self.path, &self.shown)?;
+        parse_with(&self.shown, &text, rules)
+            .map_err(|report| StoreError::WrongMeanwhile { report: Box::new(report) })
+    }
+
+    /// Whether these changes can be written; nothing is.
+    ///
+    /// # Errors
+    /// The file or the result would be wrong.
+    pub fn would_take(&self, edits: &[Edit], rules: &RuleCheck<'_>) -> Result<(), StoreError> {
+        let newest = read(&self.path, &self.shown)?;
+        self.edited(&newest, newest != self.text, edits, rules).map(drop)
+    }
+
     /// Writes changes into the file: all of them or none.
     ///
     /// # Errors

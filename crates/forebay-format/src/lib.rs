@@ -11,6 +11,7 @@
 //! block 0          superblock, copy A                       (one 512-byte sector used)
 //! block 16         superblock, copy B
 //! blocks 4, 8      window extensions, copy A                (and copy B in blocks 20 and 24)
+//! blocks 9 to 15   settings copy, copy A                    (and copy B in blocks 25 to 31)
 //! block 32         checkpoint slots 0..4                    (geometry.checkpoint_slot_blocks each)
 //! segments_start   segment 0, segment 1, ...                (geometry.segment_blocks each)
 //! ```
@@ -41,6 +42,8 @@ pub mod mirror;
 
 pub mod superblock;
 
+pub mod settings_copy;
+
 pub mod structures;
 
 pub use encryption::Encryption;
@@ -49,6 +52,7 @@ pub use extension::WindowExtension;
 pub use geometry::Geometry;
 pub use member::Members;
 pub use mirror::MirrorMark;
+pub use settings_copy::SettingsCopy;
 pub use units::{
     BLOCK_BYTES, CacheUuid, SECTOR_BYTES, SECTORS_PER_BLOCK, Slot, StreamKind, VERSION, VolumeId,
 };

@@ -12,7 +12,8 @@ use forebay_format::checkpoint::{self, Checkpoint, SegmentEntry, SlotState};
 use forebay_format::layout::Structure;
 use forebay_format::superblock::{self, CacheState, Chain, Superblock};
 use forebay_format::{
-    BLOCK_BYTES, CacheUuid, FormatError, Geometry, SECTOR_BYTES, WindowExtension, structures, summary,
+    BLOCK_BYTES, CacheUuid, FormatError, Geometry, SECTOR_BYTES, SettingsCopy, WindowExtension, structures,
+    summary,
 };
 
 fn decode_header(bytes: &[u8]) -> Result<BatchHeader, FormatError> {
@@ -58,6 +59,80 @@ fn every_flipped_bit_of_a_window_extension_is_detected() {
     with_each_bit_flipped(&samples::extension().encode(), BLOCK_BYTES, |bytes, bit| {
         assert!(WindowExtension::decode(bytes).is_err(), "bit {bit}");
     });
+}
+
+#[test]
+fn every_flipped_bit_of_a_settings_copy_is_detected() {
+    let settings = samples::settings();
+    let bytes = settings.encode();
+    let end = SECTOR_BYTES + settings.text.len();
+    with_each_bit_flipped(&bytes, end, |bytes, bit| {
+        assert!(SettingsCopy::decode(bytes).is_err(), "bit {bit}");
+    });
+    let mut behind = bytes.clone();
+    behind[end] = 1;
+    assert_eq!(SettingsCopy::decode(&behind), Ok(settings), "what is behind the text does not count");
+}
+
+/// Whoever writes a settings copy by hand makes its checksums right.
+#[test]
+fn settings_copies_that_cannot_be_are_refused() {
+    let text_bytes = field("settings copy", "text_bytes").0;
+    let sealed = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = samples::settings().encode();
+        change(&mut bytes);
+        let text = bytes[SECTOR_BYTES..][..samples::settings().text.len()].to_vec();
+        let at = field("settings copy", "text_crc32c").0;
+        bytes[at..at + 4].copy_from_slice(&forebay_format::checksum(&text).to_le_bytes());
+        let mut head = bytes[..SECTOR_BYTES].to_vec();
+        head[508..].fill(0);
+        bytes[508..512].copy_from_slice(&forebay_format::checksum(&head).to_le_bytes());
+        SettingsCopy::decode(&bytes).map_err(|error| error.to_string())
+    };
+    assert_eq!(sealed(&|_| {}), Ok(samples::settings()));
+    let too_long =
+        sealed(&|bytes| bytes[text_bytes..text_bytes + 4].copy_from_slice(&28_161_u32.to_le_bytes()));
+    assert!(too_long.unwrap_err().contains("`text_bytes` holds 28161"));
+    let endless = sealed(&|bytes| bytes[text_bytes..text_bytes + 4].fill(0xff));
+    assert!(endless.unwrap_err().contains("`text_bytes` holds 4294967295"));
+    assert!(sealed(&|bytes| bytes[SECTOR_BYTES + 3] = 0xff).unwrap_err().contains("no UTF-8 here"));
+    assert!(sealed(&|bytes| bytes[8] = 2).unwrap_err().contains("format version 2"));
+    assert!(sealed(&|bytes| bytes[200] = 2).unwrap_err().contains("`reserved`"));
+    let bytes = samples::settings().encode();
+    for len in [0, 511, SECTOR_BYTES, SECTOR_BYTES + samples::settings().text.len() - 1] {
+        let error = SettingsCopy::decode(&bytes[..len]).unwrap_err();
+        assert!(matches!(error, FormatError::TooShort { .. }), "{len}: {error}");
+    }
+}
+
+#[test]
+fn a_settings_copy_counts_beside_its_superblock_only() {
+    let superblock = Superblock { state: CacheState::Clean, ..samples::superblock() };
+    let copy =
+        SettingsCopy { uuid: superblock.uuid, generation: superblock.generation, ..samples::settings() };
+    assert!(copy.is_current(&superblock));
+    assert!(!copy.is_current(&Superblock { state: CacheState::Open, ..superblock.clone() }));
+    assert!(!copy.is_current(&Superblock { generation: superblock.generation + 1, ..superblock.clone() }));
+    assert!(!copy.is_current(&Superblock { uuid: CacheUuid([1; 16]), ..superblock }));
+    let none = FormatError::Magic { structure: "settings copy" };
+    let newer = SettingsCopy { generation: copy.generation + 1, ..copy.clone() };
+    let torn = FormatError::Checksum { structure: "settings copy", found: 1, computed: 2 };
+    let version = FormatError::Version { structure: "settings copy", found: 2, supported: 1 };
+    let choose = |a: &Result<_, _>, b: &Result<_, _>| {
+        let (one, other) =
+            (SettingsCopy::choose([a.clone(), b.clone()]), SettingsCopy::choose([b.clone(), a.clone()]));
+        assert_eq!(one, other);
+        one
+    };
+    assert_eq!(choose(&Ok(copy.clone()), &Ok(newer.clone())), Ok(newer), "an export was interrupted");
+    assert_eq!(choose(&Ok(copy.clone()), &Err(torn.clone())), Ok(copy.clone()));
+    assert_eq!(choose(&Err(none.clone()), &Err(torn.clone())), Err(torn));
+    assert_eq!(choose(&Err(none.clone()), &Err(none.clone())), Err(none));
+    assert_eq!(
+        choose(&Ok(copy), &Err(version.clone())),
+        Err(version),
+        "its writer may have changed anything"
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use forebay_format::checkpoint::increment;
 use forebay_format::layout::Structure;
 use forebay_format::{
     BLOCK_BYTES, SECTOR_BYTES, SECTORS_PER_BLOCK, VERSION, batch, checkpoint, extension, geometry, member,
-    structures, summary, superblock,
+    settings_copy, structures, summary, superblock,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -78,6 +78,7 @@ fn every_limit_of_the_document_matches_the_code() {
         ("MEMBERS_MAX", member::MEMBERS_MAX as u64),
         ("DATA_START_BLOCK", member::DATA_START_BLOCK),
         ("EXTENSION_SEGMENTS_MAX", extension::EXTENSION_SEGMENTS_MAX as u64),
+        ("SETTINGS_TEXT_MAX", settings_copy::SETTINGS_TEXT_MAX as u64),
         ("ENTRIES_MAX", batch::ENTRIES_MAX as u64),
         ("ITEM_BYTES", summary::ITEM_BYTES as u64),
     ];
@@ -103,6 +104,7 @@ fn the_magic_numbers_of_the_document_match_the_code() {
         &increment::INCREMENT_MAGIC,
         &increment::BASE_MAGIC,
         &extension::MAGIC,
+        &settings_copy::MAGIC,
         &batch::MAGIC,
     ] {
         let shown = format!("`{}`", String::from_utf8_lossy(magic).replace('\0', "\\0"));

@@ -15,7 +15,7 @@ use forebay_format::checkpoint::Checkpoint;
 use forebay_format::checkpoint::increment::{ChainReader, Increment};
 use forebay_format::member::MemberHeader;
 use forebay_format::superblock::{Superblock, being_made};
-use forebay_format::{BLOCK_BYTES, FormatError, WindowExtension, summary};
+use forebay_format::{BLOCK_BYTES, FormatError, SettingsCopy, WindowExtension, summary};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -59,6 +59,12 @@ fn member_header_bytes() {
 fn window_extension_bytes() {
     let golden = golden("extension", &samples::extension().encode());
     assert_eq!(WindowExtension::decode(&golden), Ok(samples::extension()));
+}
+
+#[test]
+fn settings_copy_bytes() {
+    let golden = golden("settings", &samples::settings().encode());
+    assert_eq!(SettingsCopy::decode(&golden), Ok(samples::settings()));
 }
 
 #[test]

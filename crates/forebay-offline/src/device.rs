@@ -3,8 +3,9 @@
 //! Damage behind the superblocks is for others to find.
 
 use forebay_format::geometry::CHECKPOINT_START_BLOCK;
+use forebay_format::settings_copy::{SETTINGS_BLOCKS, SETTINGS_COPY_BYTES};
 use forebay_format::superblock::{Superblock, being_made};
-use forebay_format::{BLOCK_BYTES, FormatError, Geometry};
+use forebay_format::{BLOCK_BYTES, FormatError, Geometry, SettingsCopy};
 use forebay_io::{Device, DeviceError};
 use std::time::{Duration, Instant};
 
@@ -81,5 +82,16 @@ pub fn superblocks(device: &Device) -> [Result<Superblock, FormatError>; 2] {
         // A copy that cannot be read is all zeroes, and as such not a superblock.
         let _ = device.read_at(offset, &mut block);
         Superblock::decode(&block)
+    })
+}
+
+/// Both copies of the settings on a device.
+#[must_use]
+pub fn settings_copies(device: &Device) -> [Result<SettingsCopy, FormatError>; 2] {
+    SETTINGS_BLOCKS.map(|block| {
+        let mut bytes = vec![0; SETTINGS_COPY_BYTES];
+        let missing = FormatError::TooShort { structure: "settings copy", needed: bytes.len(), found: 0 };
+        device.read_at(block * BLOCK_BYTES as u64, &mut bytes).map_err(|_| missing)?;
+        SettingsCopy::decode(&bytes)
     })
 }

@@ -5,13 +5,13 @@ use std::borrow::Cow;
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::geometry::CHECKPOINT_SLOTS;
 use forebay_format::superblock::{CacheState, Superblock};
-use forebay_format::{BLOCK_BYTES, FormatError, Geometry, StreamKind};
+use forebay_format::{BLOCK_BYTES, FormatError, Geometry, SettingsCopy, StreamKind};
 
 use crate::Refusal;
 pub use crate::batch::Bytes;
 use crate::chain::Found;
 use crate::copies;
-use crate::device::superblocks;
+use crate::device::{settings_copies, superblocks};
 use crate::extension;
 use crate::mirror::Mirror;
 use crate::space::{Given, Space};
@@ -127,6 +127,18 @@ impl Image {
     /// True if the last daemon gave the cache up, and its volumes went on without it.
     pub fn is_failed(&self) -> bool {
         self.superblock.state == CacheState::Failed
+    }
+
+    /// What an export has written onto the cache, if anything of it is there. It may be about the
+    /// cache as it was before it was opened again.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub fn settings_copy(&self) -> Result<Option<SettingsCopy>, FormatError> {
+        match SettingsCopy::choose(settings_copies(self.space.first())) {
+            Err(FormatError::Magic { .. }) => Ok(None),
+            other => other.map(Some),
+        }
     }
 
     /// The checkpoint in effect, if a copy of it is intact.

@@ -17,6 +17,7 @@
 //! - [`mirror`]: the two devices of a mirrored cache, together or each alone; `copies` merges a
 //!   segment that both have;
 //! - [`image`]: superblocks and checkpoints;
+//! - [`exported`]: the settings on a cache that was exported;
 //! - `batch`: the bytes of a segment, and the batches in them;
 //! - [`log`]: which batches count after a checkpoint;
 //! - [`verdict`]: the state of every slot, and whether its bytes are right;
@@ -36,6 +37,7 @@ mod batch;
 mod chain;
 mod copies;
 pub mod device;
+pub mod exported;
 mod extension;
 pub mod image;
 pub mod key;

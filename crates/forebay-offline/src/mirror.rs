@@ -12,6 +12,7 @@
 //! Which devices count is decided by [`crate::mirror_members`] and by the notes of the daemon.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use forebay_format::batch::BatchHeader;
 use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState};
@@ -270,6 +271,11 @@ impl Mirror {
     }
 
     // --- for people
+
+    /// Where a device is, if it was given.
+    pub(crate) fn path(&self, member: usize) -> Option<&Path> {
+        self.mirror[member].as_ref().map(|found| found.is.device.path())
+    }
 
     /// How the devices stand: for each its path, if it was given, and a word.
     pub fn standing(&self) -> [(String, &'static str); 2] {

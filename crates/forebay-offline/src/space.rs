@@ -238,6 +238,11 @@ impl Space {
         self.others.iter().map(|(_, header)| header)
     }
 
+    /// The devices in the order of the pool's space, of a cache that is not mirrored.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = &Device> {
+        std::iter::once(self.first()).chain(self.others.iter().map(|(device, _)| device))
+    }
+
     /// Bytes of the pool's space, as far as devices were given and are long enough.
     pub(crate) fn bytes(&self) -> u64 {
         if let Some(mirror) = self.mirror() {

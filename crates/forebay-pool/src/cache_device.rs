@@ -5,6 +5,7 @@ use crate::error::RunError;
 use crate::may_wait::MayWait;
 use forebay_config::CacheSpec;
 use forebay_core::FormatParams;
+use forebay_format::geometry::CHECKPOINT_START_BLOCK;
 use forebay_format::superblock::being_made;
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry};
 use forebay_io::{Device, DeviceError, DeviceOptions};
@@ -62,10 +63,10 @@ pub fn begin_on(_: &MayWait, device: &Device) -> Result<(), RunError> {
 /// It cannot be opened or written.
 pub fn erase_cache(_: &MayWait, path: &Path) -> Result<(), RunError> {
     let device = waiting_for_lock(|| Device::open_cache(path, DeviceOptions::default()))?;
-    for copy in [0, 1] {
-        device.write_at(Geometry::superblock_offset(copy), &[0; BLOCK_BYTES]).map_err(device_error)?;
-    }
-    device.flush().map_err(device_error)
+    // With the superblocks goes what lies between and behind them: an earlier export, for instance.
+    let head = CHECKPOINT_START_BLOCK * BLOCK_BYTES as u64;
+    let zeroes = vec![0; head.min(device.size_bytes()) as usize / BLOCK_BYTES * BLOCK_BYTES];
+    device.write_at(0, &zeroes).and_then(|()| device.flush()).map_err(device_error)
 }
 
 /// True if both paths lead to the same file or device.

@@ -7,7 +7,7 @@
 //! - [`engine_io`]: actions of the engine as operations; [`engine_memory`]: its buffers;
 //!   [`cipher`]: encryption on the way.
 //! - [`open`]: cache devices and backing stores; [`cache_device`]: one device; [`members`]:
-//!   several; [`encryption`]: keys.
+//!   several; [`settings_copy`]: settings on a cache that leaves; [`encryption`]: keys.
 //! - [`register`], [`replaced`], [`loss_record`], [`mirror_notes`], [`witness`], [`failed_mark`]:
 //!   what is known of a cache outside of its log.
 //! - [`guard`]: who may use an export; `direction`: what rules ask of a request; [`secret_file`]:
@@ -46,6 +46,7 @@ pub mod register;
 pub mod replaced;
 pub mod secret_file;
 pub mod server;
+pub mod settings_copy;
 pub mod thread_priority;
 pub mod time_limit;
 pub mod ublk_device;
@@ -58,8 +59,9 @@ pub use loss_record::{only_copies, reads_as_loss_record};
 pub use may_wait::MayWait;
 pub use mirror_notes::is_noted_out;
 pub use pool::{
-    AbsentVolume, Claims, CopyProgress, Look, Lost, Mirrored, Pool, PoolEvent, PoolGone, PoolHandle,
-    PoolSnapshot, PoolStart, Promise, PromiseSender, Rebuilding, Users, VolumeSnapshot, VolumeSpec,
+    AbsentVolume, Claims, CopiedDevice, CopyProgress, Look, Lost, Mirrored, Pool, PoolEvent, PoolGone,
+    PoolHandle, PoolSnapshot, PoolStart, Promise, PromiseSender, Rebuilding, Users, VolumeSnapshot,
+    VolumeSpec,
 };
 pub use recorder::Recorded;
 pub use register::{CacheRecord, Objection, cache_record};

@@ -3,22 +3,23 @@
 //! What decodes must encode to bytes that decode to the same: whatever is believed can be written
 //! again.
 
+use forebay_config::PoolSection;
 use forebay_format::batch::{BatchHeader, Entry};
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::checkpoint::increment::{BASE_MAGIC, ChainReader, INCREMENT_MAGIC, Increment};
 use forebay_format::member::MemberHeader;
 use forebay_format::superblock::{Chain, Superblock};
-use forebay_format::{BLOCK_BYTES, Geometry, checksum, summary};
+use forebay_format::{BLOCK_BYTES, Geometry, SECTOR_BYTES, SettingsCopy, checksum, summary};
 
 use crate::Target;
 
 /// The first byte names the structure and says whether checksums are made right.
 pub const TARGET: Target = Target {
     name: "format",
-    about: "superblock, member header, checkpoint, increment, base, batch header, summary; checksums made right in half of the inputs",
+    about: "superblock, member header, checkpoint, increment, base, batch header, summary, settings copy; checksums made right in half of the inputs",
     run,
     seeds,
-    words: &["FOREBAY\0", "FBAYMEMB", "FBAYCKPT", "FBAYINCR", "FBAYBASE", "FBAT"],
+    words: &["FOREBAY\0", "FBAYMEMB", "FBAYCKPT", "FBAYINCR", "FBAYBASE", "FBAT", "FBAYSETS"],
     bytes_max: 64 << 10,
     short_run: 30_000,
 };
@@ -69,6 +70,7 @@ fn run(input: &[u8]) {
             assert!(summary::decode(&bytes, slots).count() as u32 <= slots);
         }
         6 => chain(&mut bytes, seal),
+        7 => settings(&mut bytes, seal),
         _ => {
             let word = |at: usize| {
                 bytes.get(at..at + 8).map_or(0, |b| b.iter().fold(0, |n, b| n << 8 | u64::from(*b)))
@@ -106,6 +108,26 @@ fn checkpoint(bytes: &mut [u8], seal: bool) {
     }
     if let Ok((found, blocks)) = Increment::decode(bytes) {
         assert_eq!(Increment::decode(&found.encode()), Ok((found, blocks)));
+    }
+}
+
+/// A settings copy, and the text in it as sections of a configuration file.
+fn settings(bytes: &mut [u8], seal: bool) {
+    if seal && bytes.len() > SECTOR_BYTES {
+        let stated = bytes[12..16].iter().rev().fold(0, |n: usize, b| n << 8 | usize::from(*b));
+        let end = stated.saturating_add(SECTOR_BYTES).min(bytes.len());
+        let crc = checksum(&bytes[SECTOR_BYTES..end]);
+        bytes[144..148].copy_from_slice(&crc.to_le_bytes());
+    }
+    sealed(bytes, seal, 508, SECTOR_BYTES);
+    if let Ok(found) = SettingsCopy::decode(bytes) {
+        // Names for people are cut to whole characters.
+        let again = SettingsCopy::decode(&found.encode()).map(|again| (again.text, again.generation));
+        assert_eq!(again, Ok((found.text.clone(), found.generation)));
+        if let Ok(section) = PoolSection::parse(&found.text) {
+            let text = section.text().unwrap_or_default();
+            assert_eq!(PoolSection::parse(&text).map(|again| again.text()), Ok(Ok(text)));
+        }
     }
 }
 
@@ -151,6 +173,7 @@ fn seeds() -> Vec<Vec<u8>> {
         (2, INCREMENT),
         (3, include_str!("../../../crates/forebay-format/tests/golden/batch-records.hex")),
         (3, include_str!("../../../crates/forebay-format/tests/golden/batch-summary.hex")),
+        (7, include_str!("../../../crates/forebay-format/tests/golden/settings.hex")),
     ];
     let mut seeds = Vec::new();
     for (what, text) in golden {

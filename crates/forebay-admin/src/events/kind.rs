@@ -92,6 +92,8 @@ kinds! {
     PoolCreated, "pool.created", Info, "A new pool exists.";
     PoolGrown, "pool.grown", Info, "A pool has more space.";
     PoolShrunk, "pool.shrunk", Info, "A pool has less space.";
+    PoolExported, "pool.exported", Info, "A pool was closed, and its settings are on its cache for another host.";
+    PoolImported, "pool.imported", Info, "A pool that was exported was opened, with its settings.";
     PoolDeviceReplaced, "pool.device-replaced", Info, "Another device has taken the place of a cache device.";
     PoolScrubbed, "pool.scrubbed", Info, "A scrub of a cache has ended; a warning if something was damaged.";
     JobStarted, "job.started", Info, "A job began to run.";

@@ -2,18 +2,19 @@
 //!
 //! A recording is beside everything, and everything is beside it: it ends with its volume.
 //!
-//! | new, while | flush of the volume | detach (drain) | detach (else) | mode, resize | remove | shrink, replace | scrub, rebuild |
+//! | new, while | flush of the volume | detach (drain) | detach (else) | mode, resize | remove, export | shrink, replace | scrub, rebuild |
 //! | --- | --- | --- | --- | --- | --- | --- | --- |
 //! | flush | queued: rides on it; running: after it | rides on it | refused | beside it | refused | beside it | beside it |
 //! | detach, mode change, resize | after it | refused | refused | refused | refused | beside it | beside it |
 //! | shrink, replace | beside it | beside it | beside it | beside it | refused | refused | beside it |
 //! | scrub, rebuild | beside it | beside it | beside it | beside it | refused | beside it | beside it; another one of its kind: refused |
-//! | remove | after it | refused | refused | refused | refused | refused | refused |
+//! | remove, export | after it | refused | refused | refused | refused | refused | refused |
 //!
 //! A flush promises that what was dirty when it was asked for is on the backing store. A detach
 //! that drains does that too, and a flush that has not begun will cover more, so the new flush
 //! rides on those. A flush that runs has begun too early for it. A detach that keeps or discards
-//! dirty data never keeps the promise, and a pool that is removed has no volumes.
+//! dirty data never keeps the promise, and a pool that is removed or exported has no volumes in the
+//! end.
 
 use super::job::{JobKind, JobSpec};
 use crate::DetachHow;
@@ -34,7 +35,7 @@ pub(super) enum Relation {
 /// How `new` stands to `other`, which has begun or not.
 pub(super) fn relation(new: &JobSpec, other: &JobSpec, other_has_begun: bool) -> Relation {
     use JobKind::{
-        Detach, Flush, GiveUp, ModeChange, Rebuild, Record, Remove, Replace, Resize, Scrub, Shrink,
+        Detach, Export, Flush, GiveUp, ModeChange, Rebuild, Record, Remove, Replace, Resize, Scrub, Shrink,
     };
     let both_of_volumes = new.volume.is_some() && other.volume.is_some();
     if new.pool != other.pool || (both_of_volumes && new.volume != other.volume) {
@@ -44,10 +45,10 @@ pub(super) fn relation(new: &JobSpec, other: &JobSpec, other_has_begun: bool) ->
         (Record(_), _) | (_, Record(_)) => Relation::Beside,
         (Flush, Flush) if other_has_begun => Relation::After,
         (Flush, Flush | Detach(DetachHow::Drain)) => Relation::Rides,
-        (Flush, Detach(_) | Remove { .. }) => Relation::Refused,
+        (Flush, Detach(_) | Remove { .. } | Export { .. }) => Relation::Refused,
         (Flush, _) => Relation::Beside,
-        (Detach(_) | ModeChange(_) | Resize(_) | Remove { .. }, Flush) => Relation::After,
-        (Remove { .. }, _) | (_, Remove { .. }) => Relation::Refused,
+        (Detach(_) | ModeChange(_) | Resize(_) | Remove { .. } | Export { .. }, Flush) => Relation::After,
+        (Remove { .. } | Export { .. }, _) | (_, Remove { .. } | Export { .. }) => Relation::Refused,
         (Detach(_) | ModeChange(_) | Resize(_), Detach(_) | ModeChange(_) | Resize(_)) => Relation::Refused,
         // The devices of a pool change in one way at a time.
         (Shrink(_) | GiveUp(_) | Replace, Shrink(_) | GiveUp(_) | Replace) => Relation::Refused,
@@ -73,19 +74,21 @@ mod tests {
         let (mode, drain, keep) =
             (ModeChange(Mode::Writeback), Detach(DetachHow::Drain), Detach(DetachHow::Keep));
         let remove = Remove { erase: false };
-        let others = [Flush, drain, keep, mode, remove, Shrink(1), Replace, Scrub(1), Rebuild];
+        let export = JobKind::Export { drain: false };
+        let others = [Flush, drain, keep, mode, remove, export, Shrink(1), Replace, Scrub(1), Rebuild];
         let table = [
-            (Flush, "arxbxbbbb"),
-            (drain, "axxxxbbbb"),
-            (keep, "axxxxbbbb"),
-            (mode, "axxxxbbbb"),
-            (Resize(1), "axxxxbbbb"),
-            (Shrink(1), "bbbbxxxbb"),
-            (GiveUp(1), "bbbbxxxbb"),
-            (Replace, "bbbbxxxbb"),
-            (Scrub(1), "bbbbxbbxb"),
-            (Rebuild, "bbbbxbbbx"),
-            (remove, "axxxxxxxx"),
+            (Flush, "arxbxxbbbb"),
+            (drain, "axxxxxbbbb"),
+            (keep, "axxxxxbbbb"),
+            (mode, "axxxxxbbbb"),
+            (Resize(1), "axxxxxbbbb"),
+            (Shrink(1), "bbbbxxxxbb"),
+            (GiveUp(1), "bbbbxxxxbb"),
+            (Replace, "bbbbxxxxbb"),
+            (Scrub(1), "bbbbxxbbxb"),
+            (Rebuild, "bbbbxxbbbx"),
+            (remove, "axxxxxxxxx"),
+            (export, "axxxxxxxxx"),
         ];
         for (new, row) in table {
             for (other, expected) in others.into_iter().zip(row.chars()) {

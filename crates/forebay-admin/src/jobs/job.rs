@@ -66,6 +66,11 @@ pub enum JobKind {
         /// Wipe its devices.
         erase: bool,
     },
+    /// Pool: it is closed with its volumes, and given up with their settings on its cache.
+    Export {
+        /// Everything is written back before.
+        drain: bool,
+    },
 }
 
 impl JobKind {
@@ -83,6 +88,7 @@ impl JobKind {
             Self::Scrub(_) => "scrub",
             Self::Rebuild => "rebuild",
             Self::Remove { .. } => "remove",
+            Self::Export { .. } => "export",
         }
     }
 
@@ -97,6 +103,7 @@ impl JobKind {
                 | Self::Scrub(_)
                 | Self::Rebuild
                 | Self::Remove { .. }
+                | Self::Export { .. }
         )
     }
 
@@ -109,6 +116,7 @@ impl JobKind {
             Self::Record(seconds) => json!({ "for_s": seconds }),
             Self::Detach(how) => json!({ "how": how }),
             Self::Remove { erase } => json!({ "erase": erase }),
+            Self::Export { drain } => json!({ "drain": drain }),
             Self::Flush | Self::Replace | Self::Rebuild => Value::Null,
         }
     }

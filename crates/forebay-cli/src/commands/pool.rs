@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::ArgGroup;
 use clap_complete::engine::ArgValueCompleter;
 use forebay_admin::{
-    DeviceRequest, EnduranceInfo, FlashInfo, GrowRequest, JobInfo, PoolInfo, PoolRequest, ReplaceRequest,
-    ScrubRequest, ShrinkRequest,
+    DeviceRequest, EnduranceInfo, ExportRequest, FlashInfo, GrowRequest, ImportInfo, ImportRequest, JobInfo,
+    PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
 };
 use forebay_config::CacheSpec;
 
@@ -40,6 +40,11 @@ pub(crate) enum Command {
     /// Put another device in the place of a cache device while the pool is used, or give a pool
     /// whose cache has failed a new one
     Replace(Replace),
+    /// Close a pool with its volumes, write their settings onto its cache, and forget it: for
+    /// another host
+    Export(Export),
+    /// Open a pool that was exported, with its volumes and settings
+    Import(Import),
     /// Close a pool that has no volumes, and forget it
     Remove(Remove),
 }
@@ -178,6 +183,48 @@ pub(crate) struct Replace {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Its volumes must not be in use. Dirty data stays in the cache and moves with it. There: forebay pool import
+Example: forebay pool export fast")]
+pub(crate) struct Export {
+    /// Name of the pool
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
+    name: String,
+    /// Write everything back first: the backing stores are whole without the cache then
+    #[arg(long)]
+    drain: bool,
+    /// Also if volumes are in use: clients are cut off, files and block devices are removed
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    job: JobOptions,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+A backing store is looked for by the name that it had, then among disks of the same size, by what the cache knows of it.
+One that is not there yet is attached when it comes. The exit code is 1 if a volume is not attached.
+Examples:
+  forebay pool import --device /dev/nvme0n1
+  forebay pool import --device /srv/flash.img --backing db=file:/srv/db.img --dry-run")]
+pub(crate) struct Import {
+    /// Cache device; give all of the cache, in any order
+    #[arg(long = "device", value_name = "PATH", required = true)]
+    devices: Vec<String>,
+    /// Another name for the pool
+    #[arg(long, value_name = "NAME")]
+    pool: Option<String>,
+    /// Where the backing store of a volume is, if it is not found; may be repeated
+    #[arg(long, value_name = "VOLUME=URI", value_parser = pair)]
+    backing: Vec<(String, String)>,
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    admin: Admin,
+}
+
+#[derive(Debug, clap::Args)]
 pub(crate) struct Remove {
     /// Name of the pool
     #[arg(add = ArgValueCompleter::new(complete::pools))]
@@ -218,6 +265,10 @@ pub(crate) fn execute(command: Command) -> Result<(), Failure> {
             job.run(|client| client.post(&path(&name, "/scrub"), Some(&ScrubRequest { rate })))
         }
         Command::Replace(options) => replace(options),
+        Command::Export(Export { name, drain, force, job }) => {
+            job.run(|client| client.post(&path(&name, "/export"), Some(&ExportRequest { drain, force })))
+        }
+        Command::Import(options) => import(options),
         Command::Remove(Remove { name, erase, force, job }) => {
             let how = match (erase, force) {
                 (false, false) => "",
@@ -257,6 +308,44 @@ fn replace(
     print(&admin, &pool, |pool: &PoolInfo| {
         format!("pool {}: a new cache of {}\n", harmless(&pool.name), bytes(pool.capacity_bytes))
     })
+}
+
+fn import(Import { devices, pool, backing, dry_run, admin }: Import) -> Result<(), Failure> {
+    let request = ImportRequest {
+        devices: devices.iter().map(|device| paths::absolute(device)).collect(),
+        pool,
+        backing: backing.into_iter().map(|(volume, uri)| (volume, paths::backing(&uri))).collect(),
+        dry_run,
+    };
+    let answer = admin.client().post("/v1/import", Some(&request))?;
+    print(&admin, &answer, imported)?;
+    let info: ImportInfo = client::read(&answer)?;
+    let missing = info.volumes.iter().filter(|volume| !volume.attached).count();
+    if missing == 0 || info.dry_run {
+        return Ok(());
+    }
+    let s = if missing == 1 { " is" } else { "s are" };
+    Err(Failure::new(format!(
+        "pool {} is imported, but {missing} of its volumes{s} not attached",
+        harmless(&info.pool)
+    ))
+    .hint("`forebay alarms` tells when that changes; to try again: forebay volume attach NAME"))
+}
+
+fn imported(info: &ImportInfo) -> String {
+    let (name, host) = (harmless(&info.pool), harmless(&info.exported_by));
+    let is = if info.dry_run { "would be imported" } else { "imported" };
+    let mut text = format!("pool {name}: {is} from {host}, on {}\n", harmless(&info.devices.join(", ")));
+    for volume in &info.volumes {
+        let was = volume.was.as_ref().map_or(String::new(), |was| format!(" (was {})", harmless(was)));
+        let state = match (&volume.why, info.dry_run) {
+            (Some(why), _) => format!("NOT ATTACHED: {}", harmless(why)),
+            (None, true) => "there".into(),
+            (None, false) => "attached".into(),
+        };
+        text += &format!("volume {}: {}{was}, {state}\n", harmless(&volume.name), harmless(&volume.backing));
+    }
+    text
 }
 
 fn create(Create { name, devices, mirror, settings, force, admin }: Create) -> Result<(), Failure> {
@@ -351,6 +440,13 @@ pub(super) fn show(pool: &PoolInfo, width: Width) -> String {
         let size = Some(device.size_bytes).filter(|size| *size > 0);
         let size = size.map_or(String::new(), |size| format!(", {}", bytes(size)));
         list.add("device", format!("{}{size}{state}", harmless(&device.path)));
+        if let Some(copy) = &device.copied {
+            let left = match copy.left_bytes {
+                0 => "everything is there, it takes the place".into(),
+                left => format!("{} left", bytes(left)),
+            };
+            list.add("  copied to", format!("{}, {left}", harmless(&copy.to)));
+        }
         if let Some(flash) = &device.flash {
             list.add("  written", written(flash));
             show_wear(&mut list, flash);

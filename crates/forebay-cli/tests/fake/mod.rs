@@ -95,6 +95,13 @@ fn rest(method: &str, path: &str) -> Response {
         ("POST", "/v1/pools") => (201, pool()),
         ("GET", "/v1/pools/fast") | ("POST", "/v1/pools/fast/grow") => (200, pool()),
         ("POST", "/v1/pools/fast/shrink") => (202, job("shrink", 0.0, "running")),
+        ("POST", "/v1/pools/fast/export") => (202, job("export", 0.0, "running")),
+        ("POST", "/v1/import") => (
+            200,
+            json!({ "pool": "quick", "cache": "febf777042d94be4a87dc48ece121186", "exported_by": "old",
+                "exported_unix_s": 1_700_000_000, "devices": ["/dev/x", "/dev/y"], "dry_run": true,
+                "volumes": [{ "name": "db", "backing": "/dev/sdb", "was": "/dev/sdc", "attached": true, "why": null }] }),
+        ),
         ("DELETE", "/v1/pools/fast") => (202, job("remove", 0.0, "running")),
         ("GET", "/v1/volumes") => (200, json!([volume("db", 1 << 30), volume("vm", 0)])),
         ("POST", "/v1/volumes") => (201, volume("db", 0)),

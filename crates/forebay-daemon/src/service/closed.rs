@@ -50,6 +50,7 @@ impl Service {
             path: spec.path.display().to_string(),
             size_bytes: spec.size_bytes.unwrap_or(0),
             state: String::new(),
+            copied: None,
             flash: None,
         };
         let records = of_pool(&state_dir, name).unwrap_or_default();

@@ -4,7 +4,7 @@ use super::Service;
 use super::wear::endurance_info;
 use forebay_admin::jobs::{JobFilter, JobView};
 use forebay_admin::{
-    AdminError, DeviceInfo, ErrorKind, LossInfo, PoolInfo, RatesInfo, RatesOfAll, VolumeInfo,
+    AdminError, CopyInfo, DeviceInfo, ErrorKind, LossInfo, PoolInfo, RatesInfo, RatesOfAll, VolumeInfo,
 };
 use forebay_format::BLOCK_BYTES;
 use forebay_pool::loss_record::Range;
@@ -44,7 +44,12 @@ impl Service {
                     let state = snapshot.mirror.as_ref().map_or("", |mirror| mirror.state_of_path(&path));
                     let flash =
                         Some(self.flash_info(name, (Path::new(&path), *bytes), written, snapshot.uptime));
-                    DeviceInfo { path, size_bytes: *bytes, state: state.into(), flash }
+                    let copied = snapshot.copied.as_ref().filter(|copy| copy.from == Path::new(&path));
+                    let copied = copied.map(|copy| CopyInfo {
+                        to: copy.to.display().to_string(),
+                        left_bytes: copy.left_bytes,
+                    });
+                    DeviceInfo { path, size_bytes: *bytes, state: state.into(), copied, flash }
                 })
                 .collect(),
             capacity_bytes: snapshot.capacity_blocks * BLOCK,

@@ -9,19 +9,23 @@
 //!   only for the steps that change something, not while it drains.
 //!
 //! Files: `start` (opening everything at the start, stopping it), `pools`, `mirror` (mirrored
-//! ones), `replace` (another device for a sound one), `volumes`, `settings`, `daemon_settings` (of
-//! the daemon itself), `reload`, `work`, `absent` (volumes that are not attached), `closed` (pools
-//! that are not open), `opening` (cache devices, which may hang), `locked` (devices that are not
-//! there, or that somebody else has), `handover` (passing everything to a successor), `info` (how
-//! things are), `looks` (pools that do not answer), `wear` (of the flash), `metrics` (the same for
-//! Prometheus), `event_bridge` (what pools report becomes events and alarms).
+//! ones), `replace` (another device for a sound one), `export` and `import` (a pool that goes to
+//! another host, or comes), `stores` (backing stores of one that comes), `volumes`, `settings`,
+//! `daemon_settings` (of the daemon itself), `reload`, `work`, `absent` (volumes that are not
+//! attached), `closed` (pools that are not open), `opening` (cache devices, which may hang),
+//! `locked` (devices that are not there, or that somebody else has), `handover` (passing everything
+//! to a successor), `info` (how things are), `looks` (pools that do not answer), `wear` (of the
+//! flash), `metrics` (the same for Prometheus), `event_bridge` (what pools report becomes events
+//! and alarms).
 
 mod absent;
 mod advice;
 mod closed;
 mod daemon_settings;
 mod event_bridge;
+mod export;
 mod handover;
+mod import;
 mod info;
 mod locked;
 mod looks;
@@ -35,6 +39,7 @@ mod reload;
 mod replace;
 mod settings;
 mod start;
+mod stores;
 mod volumes;
 mod wear;
 mod work;
@@ -43,10 +48,10 @@ use crate::api::MetricsPort;
 use forebay_admin::events::{AlarmKey, EventKind, Hub};
 use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use forebay_admin::{
-    Admin, AdminError, AdviceInfo, DaemonInfo, DetachHow, ErrorKind, GrowRequest, JobInfo, LossInfo,
-    MetricsForm, OpenHow, PoolInfo, PoolRequest, RatesOfAll, RecordRequest, ReloadDone, ReplaceRequest,
-    RuleRequest, ScrubRequest, SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target,
-    TraceSender, UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeRequest,
+    Admin, AdminError, AdviceInfo, DaemonInfo, DetachHow, ErrorKind, ExportRequest, GrowRequest, ImportInfo,
+    ImportRequest, JobInfo, LossInfo, MetricsForm, OpenHow, PoolInfo, PoolRequest, RatesOfAll, RecordRequest,
+    ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest, SettingInfo, SettingsDone, SettingsRequest,
+    ShrinkRequest, Target, TraceSender, UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeRequest,
 };
 use forebay_config::rules::RuleSet;
 use forebay_config::{Config, ConfigFile, VolumeConfig};
@@ -281,6 +286,14 @@ impl Admin for Service {
     fn remove_pool(&self, name: &str, erase: bool, force: bool) -> Result<JobInfo, AdminError> {
         self.check_removable(name, erase, force)?;
         self.begin_job(JobSpec::pool(JobKind::Remove { erase }, name).force(force))
+    }
+
+    fn export_pool(&self, name: &str, request: ExportRequest) -> Result<JobInfo, AdminError> {
+        self.begin_export(name, request)
+    }
+
+    fn import_pool(&self, request: ImportRequest) -> Result<ImportInfo, AdminError> {
+        self.import(&request)
     }
 
     fn volumes(&self) -> Result<Vec<VolumeInfo>, AdminError> {

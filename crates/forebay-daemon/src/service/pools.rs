@@ -157,14 +157,29 @@ impl Service {
     pub(super) fn reopen(&self, name: &str, how: OpenHow) -> Result<PoolInfo, AdminError> {
         let _changing = self.changing()?;
         self.look_for_ended_pools();
+        self.open_with_volumes(name, how)
+    }
+
+    /// The same, for who is changing something.
+    pub(super) fn open_with_volumes(&self, name: &str, how: OpenHow) -> Result<PoolInfo, AdminError> {
         let (config, volumes) = self.with_volumes(name)?;
         if self.running().pools.contains_key(name) {
             return Err(AdminError::new(ErrorKind::Conflict, format!("pool {name} is open"), ""));
         }
         self.open_pool(name, &config, how.into())?;
         self.hub.clear(&AlarmKey::pool(EventKind::PoolFailed, name));
-        let mut first = None;
-        for (name, volume) in &volumes {
+        let failed = self.attach_all(&volumes);
+        self.look_for_absent(name);
+        match failed.into_iter().next() {
+            None => self.pool_info(name),
+            Some((_, error)) => Err(error),
+        }
+    }
+
+    /// Attaches configured volumes; those that could not be, which have an alarm.
+    pub(super) fn attach_all(&self, volumes: &[(String, VolumeConfig)]) -> Vec<(String, AdminError)> {
+        let mut failed = Vec::new();
+        for (name, volume) in volumes {
             match self.attach_configured(name, volume) {
                 Ok(()) => {
                     self.hub.clear(&AlarmKey::volume(EventKind::VolumeFailed, name));
@@ -173,20 +188,13 @@ impl Service {
                 }
                 Err(error) => {
                     let error = self.try_again_if_locked(Place::Volume(name.clone()), error);
-                    self.hub.raise(
-                        AlarmKey::volume(EventKind::VolumeFailed, name),
-                        Severity::Error,
-                        &error.what,
-                    );
-                    first = first.or(Some(error));
+                    let key = AlarmKey::volume(EventKind::VolumeFailed, name);
+                    self.hub.raise(key, Severity::Error, &error.what);
+                    failed.push((name.clone(), error));
                 }
             }
         }
-        self.look_for_absent(name);
-        match first {
-            None => self.pool_info(name),
-            Some(error) => Err(error),
-        }
+        failed
     }
 
     // --- size

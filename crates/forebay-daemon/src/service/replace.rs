@@ -71,7 +71,7 @@ impl Service {
     }
 
     /// Nothing else that is configured lies on a device, open or not.
-    fn check_unused(&self, path: &Path) -> Result<(), AdminError> {
+    pub(super) fn check_unused(&self, path: &Path) -> Result<(), AdminError> {
         let (pools, volumes) = {
             let running = self.running();
             (running.config.pools.clone(), running.config.volumes.clone())

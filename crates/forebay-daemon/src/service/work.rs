@@ -70,7 +70,7 @@ impl From<AdminError> for End {
 
 /// When a drain is done.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Until {
+pub(super) enum Until {
     /// Nothing is dirty any more.
     Empty,
     /// Nothing is dirty any more that was written before this.
@@ -166,6 +166,7 @@ impl Service {
             JobKind::Scrub(bytes_per_s) => self.scrub(id, &spec.pool, bytes_per_s),
             JobKind::Rebuild => self.rebuild(id, &spec.pool),
             JobKind::Remove { erase } => self.remove(id, &spec.pool, erase, spec.force),
+            JobKind::Export { drain } => self.export(id, &spec.pool, drain, spec.force),
         };
         match result {
             Ok(()) => self.jobs.finish(id),
@@ -203,7 +204,13 @@ impl Service {
     }
 
     /// Waits until a drain is done, and tells how far it is.
-    fn watch_drain(&self, id: JobId, handle: &PoolHandle, volume: &str, until: Until) -> Result<(), End> {
+    pub(super) fn watch_drain(
+        &self,
+        id: JobId,
+        handle: &PoolHandle,
+        volume: &str,
+        until: Until,
+    ) -> Result<(), End> {
         loop {
             if self.should_stop(id) {
                 return Err(End::Stopped);

@@ -155,6 +155,10 @@ fn finish(state: &mut State, spec: &JobSpec) -> Outlook {
             return Outlook::Failed("it is in use again".into());
         }
         JobKind::Remove { .. } => drop(state.pools.remove(&spec.pool)),
+        JobKind::Export { .. } => {
+            state.volumes.retain(|_, volume| volume.info.pool != spec.pool);
+            drop(state.pools.remove(&spec.pool));
+        }
         JobKind::Resize(size) => {
             state.volumes.entry(volume).and_modify(|volume| volume.info.size_bytes = size);
         }
@@ -206,7 +210,7 @@ fn name(name: &str, taken: bool, count: usize) -> Result<(), AdminError> {
 fn device(request: &DeviceRequest) -> Result<DeviceInfo, AdminError> {
     path(&request.path)?;
     let size_bytes = request.size.as_deref().map_or(Ok(1 << 30), size)?;
-    Ok(DeviceInfo { path: request.path.clone(), size_bytes, state: String::new(), flash: None })
+    Ok(DeviceInfo { path: request.path.clone(), size_bytes, state: String::new(), copied: None, flash: None })
 }
 
 /// All values with these changes.
@@ -311,6 +315,7 @@ impl Admin for Fake {
             volumes: Vec::new(),
             absent: BTreeMap::new(),
             not_open: false,
+            not_answering: false,
             why: None,
             recorded: None,
         };
@@ -377,6 +382,34 @@ impl Admin for Fake {
             return Err(conflict(format!("pool {name} has the volume {volume}")));
         }
         self.start(JobSpec::pool(JobKind::Remove { erase }, name))
+    }
+
+    fn export_pool(&self, name: &str, request: ExportRequest) -> Result<JobInfo, AdminError> {
+        self.pool(name)?;
+        self.start(JobSpec::pool(JobKind::Export { drain: request.drain }, name).force(request.force))
+    }
+
+    fn import_pool(&self, request: ImportRequest) -> Result<ImportInfo, AdminError> {
+        if request.devices.is_empty() {
+            return Err(invalid("no device is given"));
+        }
+        request.devices.iter().try_for_each(|device| path(device))?;
+        let pool = request.pool.unwrap_or_else(|| "came".into());
+        if !request.dry_run {
+            let device = |path: &String| DeviceRequest { path: path.clone(), size: None };
+            let devices = request.devices.iter().map(device).collect();
+            let name = pool.clone();
+            self.create_pool(PoolRequest { name, devices, settings: BTreeMap::new(), force: false })?;
+        }
+        Ok(ImportInfo {
+            pool,
+            cache: "00000000-0000-0000-0000-000000000000".into(),
+            exported_by: "elsewhere".into(),
+            exported_unix_s: 1_700_000_000,
+            devices: request.devices,
+            volumes: Vec::new(),
+            dry_run: request.dry_run,
+        })
     }
 
     fn volumes(&self) -> Result<Vec<VolumeInfo>, AdminError> {

@@ -51,6 +51,16 @@ fn pools_live_and_die() {
     assert_eq!(stage.call("GET", "/v1/pools/p", "").json()["capacity_bytes"], 1_u64 << 30);
     assert_eq!(end_of(&stage, &stage.call("DELETE", "/v1/pools/p?erase=true", "")), "completed");
     stage.call("GET", "/v1/pools/p", "").problem(404, "not-found");
+    let import = |how: &str| stage.call("POST", "/v1/import", &format!(r#"{{"devices": ["/dev/a"]{how}}}"#));
+    assert_eq!(import(r#", "dry_run": true"#).json()["dry_run"], true);
+    stage.call("GET", "/v1/pools/came", "").problem(404, "not-found");
+    assert_eq!(import("").json()["pool"], "came");
+    import("").problem(409, "conflict");
+    assert_eq!(
+        end_of(&stage, &stage.call("POST", "/v1/pools/came/export", r#"{"drain": true}"#)),
+        "completed"
+    );
+    stage.call("GET", "/v1/pools/came", "").problem(404, "not-found");
 
     stage.call("POST", "/v1/pools", r#"{"name": "a b", "devices": []}"#).problem(422, "invalid");
     let again = r#"{"name": "fast", "devices": [{"path": "/dev/a"}]}"#;

@@ -76,6 +76,7 @@ impl Admin for Fake {
                 path: "/dev/nvme\n0".into(),
                 size_bytes: 4096,
                 state: String::new(),
+                copied: None,
                 flash: None,
             }],
             capacity_bytes: 1000,
@@ -93,6 +94,7 @@ impl Admin for Fake {
             volumes: vec!["db".into(), "slow".into()],
             absent: BTreeMap::from([("old".into(), 5)]),
             not_open: false,
+            not_answering: false,
             why: None,
             recorded: None,
         })
@@ -116,6 +118,12 @@ impl Admin for Fake {
         unused()
     }
     fn remove_pool(&self, _: &str, _: bool, _: bool) -> Result<JobInfo, AdminError> {
+        unused()
+    }
+    fn export_pool(&self, _: &str, _: ExportRequest) -> Result<JobInfo, AdminError> {
+        unused()
+    }
+    fn import_pool(&self, _: ImportRequest) -> Result<ImportInfo, AdminError> {
         unused()
     }
     fn volumes(&self) -> Result<Vec<VolumeInfo>, AdminError> {

@@ -10,8 +10,8 @@ use forebay_format::member::MemberHeader;
 use forebay_format::summary::{self, SummaryItem};
 use forebay_format::superblock::{CacheState, Chain, Superblock};
 use forebay_format::{
-    BLOCK_BYTES, CacheUuid, Encryption, Geometry, Members, MirrorMark, Slot, StreamKind, VolumeId,
-    WindowExtension,
+    BLOCK_BYTES, CacheUuid, Encryption, Geometry, Members, MirrorMark, SettingsCopy, Slot, StreamKind,
+    VolumeId, WindowExtension,
 };
 
 pub(crate) const UUID: CacheUuid = CacheUuid([
@@ -78,6 +78,17 @@ pub(crate) fn extension() -> WindowExtension {
         epoch: 0x1112,
         number: 3,
         segments: vec![5, 0x2122_2324, 7],
+    }
+}
+
+pub(crate) fn settings() -> SettingsCopy {
+    SettingsCopy {
+        uuid: UUID,
+        generation: 0x0102_0304,
+        exported_unix_s: 1_700_000_000,
+        host: "old".into(),
+        written_by: "forebay 0.1.0".into(),
+        text: "[pool.fast]\ndevices = [\"/dev/nvme0n1\"]\n\n[volume.db]\npool = \"fast\"\nbacking = \"/dev/sdb\"\nexports = [\"ublk:\"]\n".into(),
     }
 }
 

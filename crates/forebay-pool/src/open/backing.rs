@@ -74,10 +74,15 @@ fn record(identity: &DeviceIdentity, samples: Vec<(u64, u32)>) -> BackingRecord 
             DeviceKind::Special => 3,
         },
         size_bytes: identity.size_bytes,
-        unique: [fnv(0xcbf2_9ce4_8422_2325, &identity.unique), fnv(0x9ae1_6a3b_2f90_404f, &identity.unique)],
+        unique: unique(identity),
         stamp_ns: identity.mtime_ns,
         samples,
     }
+}
+
+/// Which store it is, as the record says it.
+pub(super) fn unique(identity: &DeviceIdentity) -> [u64; 2] {
+    [fnv(0xcbf2_9ce4_8422_2325, &identity.unique), fnv(0x9ae1_6a3b_2f90_404f, &identity.unique)]
 }
 
 /// FNV-1a, 64 bits: the identity is a text of any length, the record has room for two numbers.

@@ -1,10 +1,11 @@
 //! Opening the devices of a pool, and deciding whether there is a cache to open or one to make.
 //!
 //! Files: `making` (a new cache), `parts` (what was opened), `mirrored` (a cache on two devices),
-//! `backing` (backing stores).
+//! `backing` (backing stores), `likeness` (whether one is the one that a cache has noted).
 
 mod backing;
 mod blank;
+mod likeness;
 mod making;
 mod mirrored;
 mod parts;
@@ -12,6 +13,7 @@ mod parts;
 pub use backing::{Backing, open_backing};
 pub(crate) use backing::{final_record, sample_blocks};
 pub use blank::is_blank;
+pub use likeness::{Likeness, likeness};
 pub use making::Making;
 pub(crate) use mirrored::open_mirrored;
 pub use parts::PoolParts;

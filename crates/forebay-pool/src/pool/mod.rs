@@ -44,7 +44,7 @@ pub use losses::Lost;
 pub use mirror::Rebuilding;
 pub use replace::CopyProgress;
 pub use report::PoolEvent;
-pub use snapshot::{Mirrored, PoolSnapshot, VolumeSnapshot};
+pub use snapshot::{CopiedDevice, Mirrored, PoolSnapshot, VolumeSnapshot};
 pub use ublk::Claims;
 pub use users::Users;
 pub(crate) use volumes::Served;
@@ -65,6 +65,7 @@ use crate::register::{Entry, Facts, older_hint, record_path};
 use crate::server::{Refused, Server, ServerToken, put_memory_by};
 use cache_failure::CacheFailure;
 use devices::DeviceWatch;
+use forebay_admin::AdminError;
 use forebay_config::mount_memory::MOUNTS_MAX;
 use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, CacheUuid};
@@ -471,6 +472,28 @@ impl Pool {
             self.letting_go.waits(true);
             self.stop_without_limit(Fate::RemoveUnused);
         }
+    }
+
+    /// As [`Pool::stop`], for a pool that leaves this host with its volumes: their block devices
+    /// are removed, and nothing is left to another process.
+    ///
+    /// # Errors
+    /// Somebody uses a volume, and it is not to be done by `force`. Whether a block device is used
+    /// is known only to who has claimed it: nobody can come to those as long as `claims` are there.
+    pub fn stop_for_good(&mut self, force: bool, claims: Claims) -> Result<(), AdminError> {
+        let used = self.names().into_iter().map(|name| (self.users(&name), name));
+        let used = used.into_iter().find(|(users, _)| !force && !users.is_empty());
+        if let Some((users, name)) = used {
+            crate::time_limit::let_go(claims);
+            return Err(users.refuse("export", &name));
+        }
+        if self.stopping {
+            crate::time_limit::let_go(claims);
+            return Ok(());
+        }
+        self.letting_go.waits(true);
+        self.stop_without_limit(Fate::Remove(claims));
+        Ok(())
     }
 
     /// As [`Pool::stop`], however long devices take: for a process that goes on, and opens the pool

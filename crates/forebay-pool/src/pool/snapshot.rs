@@ -1,6 +1,6 @@
 //! Snapshots of a pool and its volumes: now, and in the time before.
 
-use super::{Lost, Pool, Served};
+use super::{CopyProgress, Lost, Pool, Served};
 use crate::cache_device::is_same;
 use crate::engine_io::Timed;
 use crate::loss_record::LossRecord;
@@ -53,6 +53,8 @@ pub struct PoolSnapshot {
     pub devices: Vec<(PathBuf, u64)>,
     /// What was written to each of them since the start.
     pub written: Vec<WrittenBytes>,
+    /// The one that is being copied.
+    pub copied: Option<CopiedDevice>,
     /// How the endurance budget stands, if there is one.
     pub endurance: Option<EnduranceReport>,
     /// Blocks that reads missed and that the budget had left out.
@@ -89,6 +91,17 @@ pub struct PoolSnapshot {
     pub volumes: Vec<VolumeSnapshot>,
     /// Volumes of the table that are not attached, with their dirty blocks.
     pub absent: BTreeMap<String, u64>,
+}
+
+/// A cache device that is being copied onto another one.
+#[derive(Clone, Debug)]
+pub struct CopiedDevice {
+    /// Its path.
+    pub from: PathBuf,
+    /// That of the other one.
+    pub to: PathBuf,
+    /// Bytes that are not there yet.
+    pub left_bytes: u64,
 }
 
 /// How a mirrored cache stands.
@@ -137,12 +150,23 @@ impl Mirrored {
 }
 
 impl Pool {
+    fn copied_device(&self) -> Option<CopiedDevice> {
+        let left_bytes = match self.copy_progress()? {
+            CopyProgress::Left(left) => left,
+            CopyProgress::Whole => 0,
+            CopyProgress::Ended(_) => return None,
+        };
+        let [from, to] = self.copied_devices()?;
+        Some(CopiedDevice { from, to, left_bytes })
+    }
+
     /// How everything is just now.
     pub fn snapshot(&self) -> PoolSnapshot {
         let stats = self.engine.stats();
         PoolSnapshot {
             written: self.devices().iter().map(|(path, _)| self.written_to(path)).collect(),
             devices: self.devices(),
+            copied: self.copied_device(),
             endurance: self.engine.endurance(),
             endurance_missed_blocks: stats.endurance_missed_blocks,
             read_hit_blocks: stats.read_hit_blocks,

@@ -141,6 +141,7 @@ fn document(image: &Image, options: &Options) -> Value {
     put("path", json!(image.shown()));
     put("device_bytes", json!(image.device_bytes()));
     put("superblocks", image.superblocks.iter().map(superblock_json).collect());
+    put("exported", show::exported_json(image));
     put(
         "checkpoint_copies",
         image

@@ -18,6 +18,7 @@ pub(super) fn overview(image: &Image) -> String {
     let mut text =
         format!("{} ({})\n\n{}\n", image.shown(), bytes(image.device_bytes()), paint.bold("superblocks"));
     text += &superblocks(&image.superblocks);
+    text += &exported(image);
     let name = checkpoint_name(&image.superblock);
     text += &format!("\n{}\n", paint.bold(&format!("checkpoint {name}")));
     for (copy, name) in image.checkpoints.iter().zip(["A", "B"]) {
@@ -59,6 +60,39 @@ fn superblocks(copies: &[Result<Superblock, FormatError>; 2]) -> String {
         }
     }
     text
+}
+
+/// Whether the cache is exported, and by whom.
+fn exported(image: &Image) -> String {
+    let copy = match image.settings_copy() {
+        Ok(None) => return String::new(),
+        Ok(Some(copy)) => copy,
+        Err(error) => return format!(" exported: {error}\n"),
+    };
+    let host = screen::harmless(&copy.host);
+    let ago = screen::uptime(screen::now_unix_s().saturating_sub(copy.exported_unix_s));
+    match copy.is_current(&image.superblock) {
+        true => {
+            format!(" exported by {host}, {ago} ago; to open it with its settings: forebay pool import\n")
+        }
+        false => format!(" was exported by {host}, {ago} ago, and opened since\n"),
+    }
+}
+
+/// The same as JSON, with the settings.
+pub(super) fn exported_json(image: &Image) -> Value {
+    match image.settings_copy() {
+        Ok(None) => Value::Null,
+        Ok(Some(copy)) => json!({
+            "current": copy.is_current(&image.superblock),
+            "host": copy.host,
+            "exported_unix_s": copy.exported_unix_s,
+            "written_by": copy.written_by,
+            "generation": copy.generation,
+            "settings": copy.text,
+        }),
+        Err(error) => json!({ "error": error.to_string() }),
+    }
 }
 
 fn mirrored(mark: MirrorMark) -> String {

@@ -107,6 +107,8 @@ fn documented() -> OpenApiRouter<Context> {
         .routes(routes!(pools::shrink_pool))
         .routes(routes!(pools::scrub_pool))
         .routes(routes!(pools::replace_cache))
+        .routes(routes!(pools::export_pool))
+        .routes(routes!(pools::import_pool))
         .routes(routes!(settings::pool_settings, settings::set_pool))
         .routes(routes!(volumes::volumes, volumes::attach_volume))
         .routes(routes!(volumes::volume, volumes::detach_volume))

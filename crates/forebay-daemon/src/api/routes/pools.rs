@@ -10,7 +10,8 @@ use super::{Answer, Context, accepted, created};
 use crate::api::extract::{Body, Names, Parameters};
 use crate::api::problem::Problem;
 use forebay_admin::{
-    GrowRequest, JobInfo, OpenHow, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
+    ExportRequest, GrowRequest, ImportInfo, ImportRequest, JobInfo, OpenHow, PoolInfo, PoolRequest,
+    ReplaceRequest, ScrubRequest, ShrinkRequest,
 };
 
 /// All pools.
@@ -142,4 +143,28 @@ pub(super) async fn scrub_pool(
     Body(request): Body<ScrubRequest>,
 ) -> Result<Response, Problem> {
     context.change(move |admin| admin.scrub_pool(&pool, request)).await.map(accepted)
+}
+
+/// Closes a pool with its volumes, writes their settings onto its cache for another host, and
+/// forgets it: a job.
+#[utoipa::path(post, path = "/v1/pools/{pool}/export", tag = "pools", request_body = ExportRequest,
+    params(("pool" = String, Path, description = "Name")),
+    responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]
+pub(super) async fn export_pool(
+    State(context): State<Context>,
+    Names(pool): Names<String>,
+    Body(request): Body<ExportRequest>,
+) -> Result<Response, Problem> {
+    context.change(move |admin| admin.export_pool(&pool, request)).await.map(accepted)
+}
+
+/// Opens a pool that was exported, with its settings, and attaches its volumes. One whose backing
+/// store is not there yet is attached when it comes.
+#[utoipa::path(post, path = "/v1/import", tag = "pools", request_body = ImportRequest,
+    responses((status = 200, description = "The pool and its volumes", body = ImportInfo)))]
+pub(super) async fn import_pool(
+    State(context): State<Context>,
+    Body(request): Body<ImportRequest>,
+) -> Answer<ImportInfo> {
+    context.change(|admin| admin.import_pool(request)).await.map(Json)
 }

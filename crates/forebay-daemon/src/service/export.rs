@@ -1,0 +1,200 @@
+//! A pool leaves for another host: its volumes are let go, the cache is closed, the settings are
+//! written onto it, and the configuration forgets both. A job.
+//!
+//! Whatever ends the daemon in between leaves one of two things. Until the configuration has
+//! forgotten the pool the next start opens it as before, and with that what was written onto the
+//! cache counts no longer (`forebay_format::settings_copy`). Afterwards it is exported as a whole.
+//! What fails before that step brings the pool back.
+
+use super::settings::stored;
+use super::start::check_rules;
+use super::work::{End, Until};
+use super::{Service, ServiceEvent, lock};
+use forebay_admin::events::{EventKind, NewEvent};
+use forebay_admin::jobs::{JobId, JobKind, JobSpec, Phase};
+use forebay_admin::{AdminError, ErrorKind, ExportRequest, JobInfo, OpenHow};
+use forebay_config::{ConfigFile, PoolSection};
+use forebay_format::CacheUuid;
+use forebay_pool::settings_copy;
+use forebay_pool::{Claims, MayWait, Pool, PoolHandle};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A closed cache has so long to take the settings.
+const WRITE_WITHIN: Duration = Duration::from_secs(20);
+
+fn conflict(what: impl ToString, hint: impl ToString) -> AdminError {
+    AdminError::new(ErrorKind::Conflict, what, hint)
+}
+
+impl Service {
+    /// Begins the job, unless it is known to be in vain.
+    pub(super) fn begin_export(&self, name: &str, request: ExportRequest) -> Result<JobInfo, AdminError> {
+        let handle = self.handle(name)?;
+        self.exportable(name, self.changing()?.as_ref())?;
+        if !request.force {
+            drop(Self::await_all_unused(&handle)?);
+        }
+        let kind = JobKind::Export { drain: request.drain };
+        self.begin_job(JobSpec::pool(kind, name).force(request.force))
+    }
+
+    /// What the configuration says of a pool that can be exported, with the text for its cache.
+    fn exportable(&self, name: &str, file: Option<&ConfigFile>) -> Result<(PoolSection, String), AdminError> {
+        let Some(file) = file else {
+            let what = format!("the cache of {name} is named on the command line of `forebay run`");
+            let hint =
+                "there are no settings to take along: stop it, and start `forebay run` on the other host";
+            return Err(conflict(what, hint));
+        };
+        let snapshot = self.pool_snapshot(name)?;
+        if snapshot.cache_failed || snapshot.fenced {
+            let what = format!("the cache of pool {name} has failed");
+            return Err(conflict(what, format!("give it another: forebay pool replace {name}")));
+        }
+        if let Some((volume, _)) = lock(&self.attaching).iter().find(|(_, volume)| volume.pool == name) {
+            return Err(conflict(
+                format!("volume {volume} is being attached"),
+                "wait: its backing store may be slow",
+            ));
+        }
+        // Of the file, not of what runs: a change that was to hold until the next start ends here.
+        let config = file.newest(&check_rules).map_err(|error| stored(&error))?.config;
+        let section = PoolSection::of(&config, name).ok_or_else(|| {
+            conflict(format!("the configuration file has no pool {name} any more"), "forebay reload")
+        })?;
+        let text = section.text().map_err(|error| AdminError::new(ErrorKind::Invalid, error, ""))?;
+        settings_copy::check_length(&text)?;
+        Ok((section, text))
+    }
+
+    /// Nobody uses a volume of a pool, nor can come to its block devices as long as what is
+    /// returned is there.
+    fn await_all_unused(handle: &PoolHandle) -> Result<Claims, AdminError> {
+        let mut claims = Claims::new();
+        for volume in Self::ask(handle, |pool| pool.names())? {
+            let unused = Self::await_unused(handle, &volume);
+            claims.extend(unused.map_err(|users| users.refuse("export", &volume))?);
+        }
+        Ok(claims)
+    }
+
+    /// The job.
+    pub(super) fn export(&self, id: JobId, name: &str, drain: bool, force: bool) -> Result<(), End> {
+        let handle = self.handle(name)?;
+        let volumes = Self::ask(&handle, |pool| pool.names())?;
+        let drained = if drain { self.drain_all(id, &handle, &volumes) } else { Ok(()) };
+        let left = drained.and_then(|()| {
+            self.phase(id, Phase::Applying);
+            Ok(self.leave(name, &handle, force)?)
+        });
+        if left.is_err() && drain {
+            let undo = move |pool: &mut Pool| volumes.iter().for_each(|volume| pool.end_draining(volume));
+            handle.order(undo); // one that has stopped is open anew
+        }
+        left
+    }
+
+    fn drain_all(&self, id: JobId, handle: &PoolHandle, volumes: &[String]) -> Result<(), End> {
+        for volume in volumes {
+            let volume = volume.clone();
+            Self::ask(handle, move |pool| pool.begin_draining(&volume))??;
+        }
+        volumes.iter().try_for_each(|volume| self.watch_drain(id, handle, volume, Until::Empty))
+    }
+
+    fn leave(&self, name: &str, handle: &PoolHandle, force: bool) -> Result<(), AdminError> {
+        let mut file = self.changing()?;
+        let (section, text) = self.exportable(name, file.as_ref())?;
+        let claims = if force { Claims::new() } else { Self::await_all_unused(handle)? };
+        let facts = Self::ask(handle, |pool| pool.facts())?;
+        let (cache, _) = facts.ok_or_else(|| conflict(format!("the cache of pool {name} has failed"), ""))?;
+        let devices = self.pool_snapshot(name)?.devices.into_iter().map(|(path, _)| path).collect();
+        let absent = Self::ask(handle, |pool| pool.absent())?;
+        self.stop_for_good(name, handle, force, claims)?;
+        let closed = handle.stop().map_err(AdminError::from);
+        let written = closed.and_then(|()| self.write_settings(cache, devices, text));
+        let forgotten = written.and_then(|()| match file.as_mut() {
+            Some(file) => {
+                file.edit(&section.removed(), &check_rules).map(drop).map_err(|error| stored(&error))
+            }
+            None => Ok(()),
+        });
+        if let Err(error) = forgotten {
+            if let Some(file) = file.as_mut() {
+                // It has the pool, unless only its durability is in doubt.
+                let _ = file.edit(&section.added(), &check_rules);
+            }
+            self.bring_back(name);
+            let hint = if error.hint.is_empty() { String::new() } else { format!("{}; ", error.hint) };
+            return Err(AdminError { hint: format!("{hint}the pool was opened again"), ..error });
+        }
+        let configured = section.volumes.iter().map(|(volume, _)| volume.clone());
+        self.forget_exported(
+            name,
+            &configured.chain(absent.into_iter().map(|volume| volume.name)).collect::<Vec<_>>(),
+        );
+        Ok(())
+    }
+
+    /// Has a pool begin to stop. It is off the table before: one that ends there has failed.
+    fn stop_for_good(
+        &self,
+        name: &str,
+        handle: &PoolHandle,
+        force: bool,
+        claims: Claims,
+    ) -> Result<(), AdminError> {
+        let taken = self.running_mut().pools.remove(name);
+        let stops = Self::ask(handle, move |pool| pool.stop_for_good(force, claims)).and_then(|stops| stops);
+        if stops.is_err() {
+            self.running_mut().pools.extend(taken.map(|taken| (name.to_owned(), taken)));
+        }
+        stops
+    }
+
+    fn write_settings(
+        &self,
+        cache: CacheUuid,
+        devices: Vec<PathBuf>,
+        text: String,
+    ) -> Result<(), AdminError> {
+        let first = devices.first().cloned().unwrap_or_default();
+        let written = self.places.within(&first, WRITE_WITHIN, move |may_wait| {
+            settings_copy::write(may_wait, cache, &devices, &text)
+        });
+        Ok(written.ok_or_else(|| super::opening::no_answer(&first, WRITE_WITHIN))??)
+    }
+
+    /// Opens a pool again that was stopped for an export.
+    fn bring_back(&self, name: &str) {
+        self.running_mut().entries.remove(name);
+        if let Err(error) = self.open_with_volumes(name, OpenHow::default()) {
+            self.emit(ServiceEvent::Problem(format!("pool {name}: {}; {}", error.what, error.hint)));
+        }
+    }
+
+    fn forget_exported(&self, name: &str, volumes: &[String]) {
+        let entry = {
+            let mut running = self.running_mut();
+            running.made.remove(name);
+            running.config.pools.remove(name);
+            running.config.volumes.retain(|_, volume| volume.pool != name);
+            volumes.iter().for_each(|volume| drop(running.rules.remove(volume)));
+            running.entries.remove(name)
+        };
+        // A kill before this leaves a record that says more than it must: the cache is opened by
+        // the same name, or by none.
+        if let Some(Err(why)) = entry.map(|entry| entry.remove(&MayWait::here(), false)) {
+            self.emit(ServiceEvent::Problem(format!(
+                "pool {name} is exported, but its cache is still recorded: {why}"
+            )));
+        }
+        lock(&self.locked).retain(|place| !place.is_of(name, volumes));
+        self.clear_alarms_of(name, volumes);
+        let message = format!(
+            "pool {name} is exported: its devices and the backing stores of its volumes can go to another host; there: forebay pool import"
+        );
+        self.hub.publish(NewEvent::new(EventKind::PoolExported, message).pool(name));
+    }
+}

@@ -1,0 +1,218 @@
+//! A pool that was exported comes: its devices are put in order, the backing stores of its volumes
+//! are looked for (`stores`), and the configuration gets both with their settings in one step. Then
+//! they are opened as at a start.
+//!
+//! Whatever ends the daemon before that step has changed nothing. Afterwards the next start opens
+//! what is configured. Opening the cache ends what was written onto it
+//! (`forebay_format::settings_copy`), so nobody imports it twice.
+
+use super::Service;
+use super::records::Allowed;
+use super::settings::{invalid, stored};
+use super::start::check_rules;
+use super::stores::Wanted;
+use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
+use forebay_admin::{AdminError, ErrorKind, ImportInfo, ImportRequest, ImportedVolume};
+use forebay_config::device_name::stable_name;
+use forebay_config::{CacheSpec, ConfigFile, PoolSection};
+use forebay_export::uri::BackingUri;
+use forebay_format::checkpoint::VolumeEntry;
+use forebay_offline::exported::{Exported, find};
+use forebay_offline::image::Image;
+use forebay_offline::{Given, Key};
+use forebay_pool::RunError;
+use forebay_pool::cache_device::is_same;
+use forebay_pool::encryption::read_key;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The devices of a cache have so long to say what is on them.
+const LOOK_WITHIN: Duration = Duration::from_secs(30);
+
+impl Service {
+    pub(super) fn import(&self, request: &ImportRequest) -> Result<ImportInfo, AdminError> {
+        let mut file = self.changing()?;
+        let Some(file) = file.as_mut() else {
+            let what = "`forebay run` has one pool, and no configuration file for another one";
+            return Err(AdminError::new(ErrorKind::Conflict, what, "import it with `forebay serve`"));
+        };
+        let found = self.find_exported(&request.devices)?;
+        let (section, mut info) = self.plan(&found, request)?;
+        file.would_take(&section.added(), &check_rules).map_err(|error| stored(&error))?;
+        if request.dry_run {
+            return Ok(info);
+        }
+        file.edit(&section.added(), &check_rules).map_err(|error| stored(&error))?;
+        self.open_imported(&section, file)?;
+        let mut failed: BTreeMap<String, AdminError> =
+            self.attach_all(&section.volumes).into_iter().collect();
+        self.look_for_absent(&section.name);
+        for volume in &mut info.volumes {
+            let error = failed.remove(&volume.name);
+            volume.attached = error.is_none();
+            volume.why = error.map(|error| format!("{}; {}", error.what, error.hint));
+        }
+        let message = format!("pool {} is imported; {} had it", section.name, found.copy.host);
+        self.hub.publish(NewEvent::new(EventKind::PoolImported, message).pool(&section.name));
+        Ok(info)
+    }
+
+    /// What the configuration is to have, and what the operator is told of it.
+    fn plan(
+        &self,
+        found: &Exported,
+        request: &ImportRequest,
+    ) -> Result<(PoolSection, ImportInfo), AdminError> {
+        let mut section = self.section_of(found, request.pool.as_deref())?;
+        let entries = self.entries_of(&found.devices, &section)?;
+        let given = given(&request.backing, &section)?;
+        let wanted = Wanted { section: &section, entries: &entries, given: &given, devices: &found.devices };
+        let stores = self.find_stores(&wanted)?;
+        let mut volumes = Vec::new();
+        for ((name, volume), store) in section.volumes.iter_mut().zip(stores) {
+            let (was, backing) = (volume.backing.to_string(), store.backing.to_string());
+            volume.backing = store.backing;
+            volumes.push(ImportedVolume {
+                name: name.clone(),
+                was: Some(was).filter(|was| *was != backing),
+                backing,
+                attached: store.why.is_none(),
+                why: store.why,
+            });
+        }
+        // Without a size: a file that is gone is not made anew.
+        let spec = |path: &PathBuf| CacheSpec { path: path.clone(), size_bytes: None };
+        section.pool.devices = found.devices.iter().map(spec).collect();
+        let info = ImportInfo {
+            pool: section.name.clone(),
+            cache: found.superblock.uuid.to_string(),
+            exported_by: found.copy.host.clone(),
+            exported_unix_s: found.copy.exported_unix_s,
+            devices: found.devices.iter().map(|path| path.display().to_string()).collect(),
+            volumes,
+            dry_run: request.dry_run,
+        };
+        Ok((section, info))
+    }
+
+    /// The exported cache on these devices.
+    fn find_exported(&self, asked: &[String]) -> Result<Exported, AdminError> {
+        let Some(first) = asked.first() else {
+            return Err(invalid("no device is given", "give all devices of the cache: --device PATH"));
+        };
+        let mut devices: Vec<PathBuf> = Vec::new();
+        for path in asked {
+            let path = Path::new(path);
+            self.check_unused(path)?;
+            if let Some(other) = devices.iter().find(|other| is_same(other, path)) {
+                let what = format!("{} and {} are the same device", other.display(), path.display());
+                return Err(invalid(what, "give each device once"));
+            }
+            devices.push(stable_name(path));
+        }
+        let found = self.places.within(Path::new(first), LOOK_WITHIN, move |_| find(&devices));
+        let found = found.ok_or_else(|| super::opening::no_answer(Path::new(first), LOOK_WITHIN))?;
+        Ok(found.map_err(RunError::from)?)
+    }
+
+    /// The settings on a cache, as they are to be here, if nothing here is in their way.
+    fn section_of(&self, found: &Exported, name: Option<&str>) -> Result<PoolSection, AdminError> {
+        let section = PoolSection::parse(&found.copy.text).map_err(|report| {
+            let what =
+                format!("the settings on the cache are not understood: {}", report.to_string().trim_end());
+            invalid(what, "a newer forebay may have written them: import the pool with that")
+        })?;
+        let section = match name {
+            Some(name) => {
+                forebay_config::model::check_name(name).map_err(|problem| invalid(problem, ""))?;
+                section.renamed(name)
+            }
+            None => section,
+        };
+        let taken = |what: &str, hint: &str| Err(AdminError::new(ErrorKind::Conflict, what, hint));
+        let running = self.running();
+        if running.config.pools.contains_key(&section.name) {
+            return taken(
+                &format!("there is a pool {} already", section.name),
+                "give the one that comes another name: --pool NAME",
+            );
+        }
+        let has = |name: &String| running.config.volumes.contains_key(name);
+        if let Some((volume, _)) = section.volumes.iter().find(|(name, _)| has(name)) {
+            let hint = format!(
+                "a volume keeps its name, which is in the cache: detach the one that is here, forebay volume detach {volume}"
+            );
+            return taken(&format!("there is a volume {volume} already"), &hint);
+        }
+        Ok(section)
+    }
+
+    /// What the cache knows of its volumes.
+    fn entries_of(&self, devices: &[PathBuf], section: &PoolSection) -> Result<Vec<VolumeEntry>, AdminError> {
+        let source = section.pool.tunables().encryption_key_file;
+        let key: Option<Key> = source.as_ref().map(read_key).transpose()?;
+        let (first, paths) = (devices.first().cloned().unwrap_or_default(), devices.to_vec());
+        let read = move |_: &forebay_pool::MayWait| {
+            let image = Image::open(Given { paths: &paths, key: key.as_ref() })?;
+            let volumes = image.checkpoint().map(|checkpoint| checkpoint.volumes.clone());
+            volumes.ok_or_else(|| {
+                let what = format!("{}: no copy of the checkpoint is intact", image.shown());
+                forebay_offline::Refusal::new(what).hint("`forebay check` says what is wrong")
+            })
+        };
+        let read = self.places.within(&first, LOOK_WITHIN, read);
+        let read = read.ok_or_else(|| super::opening::no_answer(&first, LOOK_WITHIN))?;
+        Ok(read.map_err(RunError::from)?)
+    }
+
+    /// Opens the pool, which the configuration has. If it cannot be, and the cache is as the export
+    /// has left it, the configuration is as it was; otherwise it is a pool that is not open.
+    fn open_imported(&self, section: &PoolSection, file: &mut ConfigFile) -> Result<(), AdminError> {
+        let name = &section.name;
+        let opened = self.open_pool(name, &section.pool, Allowed::default());
+        let devices: Vec<PathBuf> = section.pool.devices.iter().map(|spec| spec.path.clone()).collect();
+        let first = devices.first().cloned().unwrap_or_default();
+        let is_as_it_was = || {
+            let again = self.places.within(&first, LOOK_WITHIN, move |_| find(&devices).is_ok());
+            again == Some(true)
+        };
+        if let Err(error) = &opened
+            && is_as_it_was()
+        {
+            // It was written a moment ago; the error of opening is what matters.
+            let _ = file.edit(&section.removed(), &check_rules);
+            return Err(error.clone());
+        }
+        {
+            let mut running = self.running_mut();
+            running.config.pools.insert(name.clone(), section.pool.clone());
+            running.config.volumes.extend(section.volumes.iter().cloned());
+        }
+        opened.map_err(|error| {
+            self.hub.raise(AlarmKey::pool(EventKind::PoolFailed, name), Severity::Error, &error.what);
+            let hint = if error.hint.is_empty() { String::new() } else { format!("{}; ", error.hint) };
+            let way = format!("it is configured now, with its volumes: forebay pool open {name}");
+            AdminError { hint: hint + &way, ..error }
+        })
+    }
+}
+
+/// Backing stores that the operator names.
+fn given(
+    asked: &BTreeMap<String, String>,
+    section: &PoolSection,
+) -> Result<BTreeMap<String, BackingUri>, AdminError> {
+    let parsed = |(name, uri): (&String, &String)| {
+        if !section.volumes.iter().any(|(volume, _)| volume == name) {
+            let known: Vec<&str> = section.volumes.iter().map(|(volume, _)| volume.as_str()).collect();
+            return Err(invalid(
+                format!("the pool has no volume {name}"),
+                format!("its volumes are {}", known.join(", ")),
+            ));
+        }
+        let uri: BackingUri = uri.parse().map_err(|error| invalid(error, "--backing VOLUME=PATH"))?;
+        Ok((name.clone(), uri))
+    };
+    asked.iter().map(parsed).collect()
+}

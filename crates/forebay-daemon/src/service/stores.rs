@@ -1,0 +1,207 @@
+//! The backing stores of a pool that is imported: where they are on this host.
+//!
+//! A store has the name that the configuration of the other host had. If there is none of that
+//! name, or it is another disk, it is looked for among the block devices of the same size, and
+//! among files of the same name beside the cache. What is found so must have what the cache noted
+//! of it, and be the only one. A store that is nowhere is left to come later.
+
+use super::Service;
+use super::settings::invalid;
+use forebay_admin::AdminError;
+use forebay_config::device_name::{node_of, stable_name};
+use forebay_config::{PoolSection, VolumeConfig};
+use forebay_export::uri::BackingUri;
+use forebay_format::checkpoint::VolumeEntry;
+use forebay_pool::MayWait;
+use forebay_pool::open::{Likeness, likeness};
+use forebay_pool::time_limit::within;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Stores of one volume have so long to be compared.
+const WITHIN: Duration = Duration::from_secs(15);
+const BLOCK_DEVICES: &str = "/sys/class/block";
+/// Devices that are served by somebody, maybe by this process, or that are memory.
+const NO_DISKS: [&str; 4] = ["ublkb", "nbd", "ram", "zram"];
+
+const NOTHING_TELLS: &str = "it has another time, and nothing on it tells which one it is";
+
+/// What is imported.
+pub(super) struct Wanted<'a> {
+    pub(super) section: &'a PoolSection,
+    /// What the cache knows of its volumes.
+    pub(super) entries: &'a [VolumeEntry],
+    /// What the operator has said.
+    pub(super) given: &'a BTreeMap<String, BackingUri>,
+    /// The devices of the cache.
+    pub(super) devices: &'a [PathBuf],
+}
+
+/// Where the store of a volume is.
+#[derive(Clone, Debug)]
+pub(super) struct Store {
+    pub(super) backing: BackingUri,
+    /// Why it is not there, if it is not.
+    pub(super) why: Option<String>,
+}
+
+impl Service {
+    /// The stores of the volumes, in their order.
+    pub(super) fn find_stores(&self, wanted: &Wanted<'_>) -> Result<Vec<Store>, AdminError> {
+        let mut stores: Vec<Store> = Vec::new();
+        for (name, volume) in &wanted.section.volumes {
+            let entry = wanted.entries.iter().find(|entry| entry.name == *name);
+            let store = match wanted.given.get(name) {
+                Some(backing) => Self::check_given(name, backing, entry)?,
+                None => self.find_store((name, volume), entry, wanted, &stores)?,
+            };
+            // What is not there is nobody's.
+            if store.why.is_none() {
+                self.check_unused(store.backing.path())?;
+            }
+            stores.push(store);
+        }
+        Ok(stores)
+    }
+
+    fn check_given(
+        name: &str,
+        backing: &BackingUri,
+        entry: Option<&VolumeEntry>,
+    ) -> Result<Store, AdminError> {
+        let backing = match backing {
+            BackingUri::Device(path) => BackingUri::Device(stable_name(path)),
+            BackingUri::File(_) => backing.clone(),
+        };
+        let path = backing.path();
+        match entry.map(|entry| compare(path, entry)) {
+            None if path.exists() => {}
+            None => return Err(invalid(format!("there is no {}", path.display()), "")),
+            Some(Likeness::Same { .. } | Likeness::Unsure) => {}
+            Some(Likeness::Unreadable(why)) => {
+                return Err(invalid(why, "give the backing store as it is called here"));
+            }
+            Some(Likeness::Other(why)) => return Err(is_other(name, path, &why)),
+        }
+        Ok(Store { backing, why: None })
+    }
+
+    fn find_store(
+        &self,
+        (name, volume): (&str, &VolumeConfig),
+        entry: Option<&VolumeEntry>,
+        wanted: &Wanted<'_>,
+        taken: &[Store],
+    ) -> Result<Store, AdminError> {
+        let noted = volume.backing.path();
+        let is_taken = |path: &Path| taken.iter().any(|store| node_of(store.backing.path()) == node_of(path));
+        let Some(entry) = entry else {
+            let why = (!noted.exists()).then(|| format!("{} is not there", noted.display()));
+            return Ok(Store { backing: volume.backing.clone(), why });
+        };
+        let unlike = match compare(noted, entry) {
+            Likeness::Same { .. } => return Ok(Store { backing: volume.backing.clone(), why: None }),
+            unlike => unlike,
+        };
+        let mut found: Vec<BackingUri> = Vec::new();
+        for candidate in candidates(noted, entry, wanted.devices) {
+            let path = candidate.path();
+            let is_free = !is_taken(path) && self.check_unused(path).is_ok();
+            if is_free && compare(path, entry) == (Likeness::Same { proven: true }) {
+                found.push(candidate);
+            }
+        }
+        match (&found[..], unlike) {
+            ([only], _) => Ok(Store { backing: only.clone(), why: None }),
+            ([], Likeness::Other(why)) => Err(is_other(name, noted, &why)),
+            ([], Likeness::Same { .. } | Likeness::Unsure) => Err(is_other(name, noted, NOTHING_TELLS)),
+            ([], Likeness::Unreadable(why)) => Ok(Store { backing: volume.backing.clone(), why: Some(why) }),
+            (several, _) => {
+                let several: Vec<String> = several.iter().map(ToString::to_string).collect();
+                Err(invalid(
+                    format!("the backing store of volume {name} could be any of {}", several.join(", ")),
+                    format!("say which: --backing {name}=PATH"),
+                ))
+            }
+        }
+    }
+}
+
+fn is_other(name: &str, path: &Path, why: &str) -> AdminError {
+    invalid(
+        format!("{} cannot be taken for the backing store of volume {name}: {why}", path.display()),
+        format!(
+            "say which it is: --backing {name}=PATH. If it is this one, and others wrote to it since: open the cache with `forebay pool \
+             create`, and say what counts with `forebay volume attach {name} --set on_backing_change=...`"
+        ),
+    )
+}
+
+/// As [`likeness`], by a thread that is waited for only so long.
+fn compare(path: &Path, entry: &VolumeEntry) -> Likeness {
+    let (place, entry) = (path.to_owned(), entry.clone());
+    let compared = within(WITHIN, "compare", move |may_wait: &MayWait| likeness(may_wait, &place, &entry));
+    compared.unwrap_or_else(|| Likeness::Unreadable(format!("{} does not answer", path.display())))
+}
+
+/// Where else a store may be.
+fn candidates(noted: &Path, entry: &VolumeEntry, devices: &[PathBuf]) -> Vec<BackingUri> {
+    let beside =
+        devices.iter().filter(|device| !device.starts_with("/dev")).filter_map(|device| device.parent());
+    let name = noted.file_name().unwrap_or_default();
+    let mut files: Vec<PathBuf> =
+        beside.map(|folder| folder.join(name)).filter(|file| file.is_file()).collect();
+    files.dedup();
+    let disks = disks_of(Path::new(BLOCK_DEVICES), entry.backing.size_bytes);
+    let disks = disks.into_iter().filter(|disk| !devices.iter().any(|device| node_of(device) == *disk));
+    let disks = disks.map(|disk| BackingUri::Device(stable_name(&disk)));
+    files.into_iter().map(BackingUri::File).chain(disks).collect()
+}
+
+/// Nodes of the block devices that have so many bytes, and that no other device lies on. `folder`
+/// is where the kernel lists them.
+fn disks_of(folder: &Path, bytes: u64) -> Vec<PathBuf> {
+    let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let is_wanted = |name: &String| {
+        let sectors = std::fs::read_to_string(folder.join(name).join("size"));
+        let has = sectors.ok().and_then(|text| text.trim().parse::<u64>().ok());
+        let holders = std::fs::read_dir(folder.join(name).join("holders"));
+        let is_held = holders.is_ok_and(|mut holders| holders.next().is_some());
+        has == Some(bytes / 512) && !is_held && !NO_DISKS.iter().any(|start| name.starts_with(start))
+    };
+    // A `/` in the name of a node is a `!` there.
+    let mut nodes: Vec<PathBuf> =
+        names.filter(is_wanted).map(|name| Path::new("/dev").join(name.replace('!', "/"))).collect();
+    nodes.sort();
+    nodes
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_of_the_size_that_are_no_part_of_others_are_looked_at() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, sectors, holder) in [
+            ("sdb", "2048", None),
+            ("sdc", "4096", None),
+            ("sdd", "2048", Some("dm-0")),
+            ("dm-0", "2048", None),
+            ("ublkb0", "2048", None),
+            ("cciss!c0d0", "2048", None),
+            ("broken", "many", None),
+        ] {
+            let disk = folder.path().join(name);
+            std::fs::create_dir_all(disk.join("holders")).unwrap();
+            std::fs::write(disk.join("size"), format!("{sectors}\n")).unwrap();
+            holder.map(|holder| std::fs::write(disk.join("holders").join(holder), "").unwrap());
+        }
+        let found = disks_of(folder.path(), 1 << 20);
+        assert_eq!(found, ["/dev/cciss/c0d0", "/dev/dm-0", "/dev/sdb"].map(PathBuf::from));
+        assert!(disks_of(Path::new("/no-such-folder"), 1 << 20).is_empty());
+    }
+}

@@ -1,0 +1,80 @@
+//! Writing the settings of a pool onto its cache, once that is closed: the last step of an export
+//! but for the configuration.
+
+use crate::cache_device::{device_error, waiting_for_lock};
+use crate::error::RunError;
+use crate::loss_record::unix_s;
+use crate::may_wait::MayWait;
+use forebay_format::settings_copy::{SETTINGS_BLOCKS, SETTINGS_TEXT_MAX};
+use forebay_format::superblock::{CacheState, Superblock};
+use forebay_format::{BLOCK_BYTES, CacheUuid, SettingsCopy};
+use forebay_io::{Device, DeviceOptions};
+use forebay_offline::device::{Found, look};
+use std::path::PathBuf;
+
+/// Whether a text fits, asked before anything is stopped for it.
+///
+/// # Errors
+/// It does not.
+pub fn check_length(text: &str) -> Result<(), RunError> {
+    let len = text.len();
+    if len <= SETTINGS_TEXT_MAX {
+        return Ok(());
+    }
+    Err(RunError::failed(
+        format!(
+            "the settings of the pool and its volumes have {len} bytes, and the cache has room for {SETTINGS_TEXT_MAX}"
+        ),
+        "nothing was stopped; mostly rules take the room: take some out, and add them again on the other host (`forebay rules`), or move without \
+         an export: stop the daemon, and `forebay pool create` there",
+    ))
+}
+
+/// Writes the settings onto the first of the devices of a closed cache, or onto each of a mirrored
+/// one that counts.
+///
+/// # Errors
+/// The cache was not closed in an orderly way, or a device cannot be written.
+pub fn write(_: &MayWait, cache: CacheUuid, devices: &[PathBuf], text: &str) -> Result<(), RunError> {
+    check_length(text)?;
+    let mut found: Vec<(Device, Superblock)> = Vec::new();
+    let mut failed = None;
+    for path in devices {
+        match waiting_for_lock(|| Device::open_cache(path, DeviceOptions::default())) {
+            // Further devices of a cache have no superblock.
+            Ok(device) => match look(&device) {
+                Found::Cache(superblock) if superblock.uuid == cache => found.push((device, *superblock)),
+                _ => {}
+            },
+            // One of a mirrored cache that is out may be gone.
+            Err(error) => failed = Some(error),
+        }
+    }
+    let newest = found.iter().map(|(_, superblock)| superblock.generation).max();
+    found.retain(|(_, superblock)| Some(superblock.generation) == newest);
+    let Some((_, superblock)) = found.first() else {
+        return Err(
+            failed.unwrap_or_else(|| RunError::failed("no device has the superblock of the cache", ""))
+        );
+    };
+    if superblock.state != CacheState::Clean {
+        let what = "the cache was not closed in an orderly way: a device did not answer, or failed";
+        return Err(RunError::failed(what, "see the log of the daemon"));
+    }
+    let copy = SettingsCopy {
+        uuid: cache,
+        generation: superblock.generation,
+        exported_unix_s: unix_s(),
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        written_by: concat!("forebay ", env!("CARGO_PKG_VERSION")).into(),
+        text: text.into(),
+    };
+    let bytes = copy.encode();
+    for (device, _) in &found {
+        for block in SETTINGS_BLOCKS {
+            let written = device.write_at(block * BLOCK_BYTES as u64, &bytes);
+            written.and_then(|()| device.flush()).map_err(device_error)?;
+        }
+    }
+    Ok(())
+}
