@@ -2,8 +2,8 @@
 # `forebay cache` and `forebay uncache` (tests/guest/cache-steps): a cache is put before a mounted disk and taken away, refused, killed
 # at each step, and undone where a step fails. Where the kernel has no ublk that is in a guest (tests/guest).
 #
-# ALL=1 kills `cache` at each of its lines before `uncache`, not at one of them, and has somebody use the mount in the middle. That
-# takes longer than a test may, with GUEST_SECONDS=900: a command of its own, `ALL=1 GUEST_SECONDS=900 tests/e2e/cache-mount.sh`.
+# `ALL=1 GUEST_SECONDS=900 tests/e2e/cache-mount.sh` is a command of its own: it kills `cache` at each of its lines before `uncache`, not
+# at one of them, and has somebody use the mount in the middle.
 # Runs in a guest.
 . "$(dirname "$0")/root-lib.sh"
 

@@ -27,7 +27,7 @@ pub(super) struct Looked<T> {
 }
 
 impl Service {
-    /// Asks all open pools. One that has ended is in neither list.
+    /// Asks all open pools. One that has ended by itself is silent until it is off the table.
     pub(super) fn look_at_all<T: Send + 'static>(&self, what: fn(&mut Pool) -> T) -> Looked<T> {
         let until = Instant::now() + WITHIN;
         let begun: Vec<_> = self
@@ -42,7 +42,6 @@ impl Service {
         for (name, handle, look) in begun {
             match look.and_then(|look| handle.end_look(look, until)) {
                 Ok(answer) => looked.answers.push((name, answer)),
-                Err(forebay_pool::PoolGone::Stopped) => {}
                 Err(_) => looked.silent.push(name),
             }
         }
