@@ -26,12 +26,14 @@ pub(crate) struct Books {
     written: [(u64, u64); PARTS.len()],
     /// The same of the device that one is copied onto.
     new: (u64, u64),
+    /// What was counted for a device went to the one that took its place.
+    strayed: bool,
 }
 
 impl Default for Books {
     fn default() -> Self {
-        let (seen, moved, ended) = (Seen::default(), false, false);
-        Self { seen, moved, ended, written: PARTS.map(|key| (key, 0)), new: (PARTS[1] + 1, 0) }
+        let (seen, written, new) = (Seen::default(), PARTS.map(|key| (key, 0)), (PARTS[1] + 1, 0));
+        Self { seen, moved: false, ended: false, written, new, strayed: false }
     }
 }
 
@@ -154,8 +156,10 @@ impl Books {
         self.new.0
     }
 
-    /// That device has taken the place of these parts; returns the keys of all.
-    pub(crate) fn note_taken_over(&mut self, parts: &[usize]) -> [u64; PARTS.len()] {
+    /// That device has taken the place of these parts; returns the keys of all. `held`: the owner
+    /// has not started all that it was asked for.
+    pub(crate) fn note_taken_over(&mut self, parts: &[usize], held: bool) -> [u64; PARTS.len()] {
+        self.strayed |= held;
         for part in parts {
             self.written[*part] = self.new;
             self.new = (self.new.0 + 1, 0);
@@ -232,7 +236,7 @@ impl Books {
         volumes: Option<usize>,
         held: bool,
     ) -> Result<(), String> {
-        let Self { mut seen, moved, ended, written, new } = *self;
+        let Self { mut seen, moved, ended, written, new, strayed } = *self;
         let stats = engine.stats();
         // What was refused was answered at once.
         open.iter().for_each(|(kind, (_, len), _)| seen.takes(*kind, *len));
@@ -243,7 +247,7 @@ impl Books {
         ensure!(said == seen, "the counters say {said:?}, and it was {seen:?}");
         let (sum, total) = (stats.written().total(), stats.cache_written_bytes);
         ensure!(sum == total, "the causes have {sum} bytes, and {total} were written: {:?}", stats.written());
-        if !ended && !held {
+        if !ended && !held && !strayed {
             for (key, got) in written.into_iter().chain([new]) {
                 let said = engine.written_to(key).map_or(0, |written| written.total());
                 ensure!(said == got, "device {key} got {got} bytes, and {said} are counted");

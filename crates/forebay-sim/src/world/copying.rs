@@ -444,7 +444,8 @@ impl World {
             self.copies.retired = Some(Retired { of, device: retired, ops });
         }
         let parts = if self.plan.mirror.is_none() { vec![0, 1] } else { vec![usize::from(of != CACHE)] };
-        let [first, second] = self.books.note_taken_over(&parts);
+        let held = self.flights.values().any(|flight| matches!(flight.kind, FlightKind::Held(_)));
+        let [first, second] = self.books.note_taken_over(&parts, held);
         self.engine.set_devices(&[(first, 0), (second, second_part(&self.plan))]);
         self.counters.copies_ended += 1;
         self.digest.add_all(&[21, of as u64]);
