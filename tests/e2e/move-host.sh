@@ -2,7 +2,7 @@
 # Disk and cache move to another host (folder, configuration and state directory of its own), with dirty data: copied with their times the
 # volume is there at once, copied without them it is refused until somebody says what is to become of what is dirty, and then nothing is
 # missing. The old host forgets the pool. Then with an export and an import, which carry the settings, also with kill -9 in the middle of them
-# (DELAYS=... for other moments, in seconds after the command was given).
+# (DELAYS=... for other moments, in seconds after the command was given, or `changed`: when the configuration has).
 . "$(dirname "$0")/lib.sh"
 . "$E2E/serve-lib.sh"
 need python3
@@ -196,13 +196,22 @@ say "killed at any instant: configured or exported, and nothing is lost"
 unserve
 mv "$T/second/vol.img" "$T/third/vol.img"
 sed -i "s|$T/second/vol.img|$T/third/vol.img|" "$T/forebay.toml"
-for delay in ${DELAYS:-0.05 0.12 0.2}; do
+moment() { # WHEN COMMAND: after so many seconds, or when the command is true
+    local tries=2000
+    [ "$1" = changed ] || { sleep "$1" && return; }
+    until eval "$2"; do
+        tries=$((tries - 1))
+        [ "$tries" -gt 0 ] || fail "the configuration does not change"
+        sleep 0.01
+    done
+}
+for delay in ${DELAYS:-0.05 0.2 changed}; do
     [ -S "$ADMIN" ] && rm -f "$ADMIN"
     serve
     writer write --seconds 0.3 --seed 9 >"$T/writer.out" 2>&1 || fail "the writer: $(tail -n 5 "$T/writer.out")"
     timeout 20 "$FOREBAY" pool export quick --admin "$ADMIN" >/dev/null 2>&1 &
     EXPORT=$!
-    sleep "$delay"
+    moment "$delay" '! has_pool'
     crash
     wait "$EXPORT" || true
     was=exported
@@ -211,15 +220,15 @@ for delay in ${DELAYS:-0.05 0.12 0.2}; do
     if [ "$was" = exported ]; then
         timeout 20 "$FOREBAY" pool import --device "$T/third/more.img" --device "$T/third/flash.img" --admin "$ADMIN" >/dev/null 2>&1 &
         IMPORT=$!
-        sleep "$delay"
+        moment "$delay" has_pool
         crash
         wait "$IMPORT" || true
         has_pool || was="$was, and not imported"
         serve
         has_pool || import
     fi
-    echo "  after $delay s: $was"
-    eventually 20 sh -c "'$FOREBAY' volume show vol --admin '$ADMIN' | grep -q serving" || fail "not served after $delay s"
-    verify "after kill -9, $delay s after an export or import had begun"
+    echo "  $delay: $was"
+    eventually 20 sh -c "'$FOREBAY' volume show vol --admin '$ADMIN' | grep -q serving" || fail "not served after kill -9 ($delay)"
+    verify "after kill -9 in an export or import ($delay)"
     unserve
 done

@@ -86,7 +86,6 @@ pub fn superblocks(device: &Device) -> [Result<Superblock, FormatError>; 2] {
 }
 
 /// Both copies of the settings on a device.
-#[must_use]
 pub fn settings_copies(device: &Device) -> [Result<SettingsCopy, FormatError>; 2] {
     SETTINGS_BLOCKS.map(|block| {
         let mut bytes = vec![0; SETTINGS_COPY_BYTES];

@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(found.devices, [one.clone(), two.clone(), three.clone()]);
         let said = refused(&[one.clone(), three.clone()]);
         assert!(said.contains("lies on 3 devices, and device 2 (00000000000000a1) is missing"), "{said}");
-        let said = refused(&[one.clone()]);
+        let said = refused(std::slice::from_ref(&one));
         assert!(
             said.contains("device 2 (00000000000000a1), device 3 (00000000000000a2) are missing"),
             "{said}"

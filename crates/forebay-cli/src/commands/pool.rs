@@ -561,6 +561,19 @@ pub(super) fn device(text: &str) -> Result<DeviceRequest, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_admin::{CopyInfo, DeviceInfo};
+
+    #[test]
+    fn a_device_that_is_copied_names_the_one_that_takes_its_place() {
+        let shown = |left_bytes| {
+            let copied = Some(CopyInfo { to: "/dev/y".into(), left_bytes });
+            let (path, state) = ("/dev/x".into(), String::new());
+            let device = DeviceInfo { path, size_bytes: 1 << 30, state, copied, flash: None };
+            show(&PoolInfo::closed("fast".into(), vec![device], None), Width::of(80))
+        };
+        assert!(shown(3 << 20).contains("/dev/y, 3.0 MiB left"), "{}", shown(3 << 20));
+        assert!(shown(0).contains("/dev/y, everything is there"), "{}", shown(0));
+    }
 
     #[test]
     fn a_device_keeps_its_size_as_it_was_typed() {

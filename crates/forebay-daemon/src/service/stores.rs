@@ -198,7 +198,9 @@ mod tests {
             let disk = folder.path().join(name);
             std::fs::create_dir_all(disk.join("holders")).unwrap();
             std::fs::write(disk.join("size"), format!("{sectors}\n")).unwrap();
-            holder.map(|holder| std::fs::write(disk.join("holders").join(holder), "").unwrap());
+            if let Some(holder) = holder {
+                std::fs::write(disk.join("holders").join(holder), "").unwrap();
+            }
         }
         let found = disks_of(folder.path(), 1 << 20);
         assert_eq!(found, ["/dev/cciss/c0d0", "/dev/dm-0", "/dev/sdb"].map(PathBuf::from));
