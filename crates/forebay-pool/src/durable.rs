@@ -29,10 +29,11 @@ pub(crate) fn replace(
     sync_names(state_dir, folder)
 }
 
-/// As [`replace`], with a value as JSON.
+/// Replaces the file `path`, in a folder of the state directory, by a value as JSON: as a whole, and
+/// durably. Folders are made. Only one caller at a time for each path.
 ///
 /// # Errors
-/// As [`replace`].
+/// Any step fails. The file is then what it was, or already the new one.
 pub fn replace_json(
     may_wait: &MayWait,
     state_dir: &Path,

@@ -129,7 +129,7 @@ impl Pool {
         out.is_some_and(|out| self.io.cache().map.device_of(out) == Some(place))
     }
 
-    /// Begins to copy one of the cache's devices, by its place in [`Pool::devices`], onto this one,
+    /// Begins to copy one of the cache's devices, by its place in `Pool::devices`, onto this one,
     /// which is empty.
     ///
     /// # Errors
