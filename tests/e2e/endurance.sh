@@ -48,12 +48,12 @@ from pathlib import Path
 t = Path(sys.argv[1])
 stats = json.loads((t / "stats.json").read_text())
 causes = [name for name in stats if name.startswith("cache_written_") and name.endswith("_bytes") and name != "cache_written_bytes"]
-assert len(causes) == 9, causes
+assert len(causes) == 10, causes
 total = sum(stats[name] for name in causes)
 assert total == stats["cache_written_bytes"] > 64 << 20, (total, stats["cache_written_bytes"])
 metrics = (t / "metrics").read_text()
 found = re.findall(r'forebay_cache_device_written_bytes_total\{[^}]*cause="([^"]*)"[^}]*\} (\d+)', metrics)
-assert len(found) == 9 and sum(int(value) for _, value in found) >= total, found
+assert len(found) == 10 and sum(int(value) for _, value in found) >= total, found
 PY
 
 say "what makes no sense is refused, and a budget holds fills back"
