@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 const BLOCK: u64 = 4096;
 /// How often is looked what limits destage.
 const LOOK_NS: u64 = 100_000_000;
+/// All hours that the engine's curve has.
+const HOURS: u64 = 23;
 /// After so many turns somebody is told how far it is.
 const LOOK_TURNS: u64 = 1 << 14;
 
@@ -265,6 +267,7 @@ impl Run<'_> {
         limits.sort_by(|one, other| other.1.total_cmp(&one.1));
         Figures {
             stats: self.machine.engine.stats(),
+            curve: self.machine.engine.miss_ratio_curve(None, HOURS),
             paths: self.paths.into_iter().flatten().collect(),
             took_ns: self.machine.now.max(self.processor_free_at) + self.plan.path_ns - self.began,
             requests: self.answered,

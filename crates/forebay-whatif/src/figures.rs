@@ -1,6 +1,6 @@
 //! What a try is measured by.
 
-use forebay_core::{RequestOutcome, Stats};
+use forebay_core::{MissRatioCurve, RequestOutcome, Stats};
 use hdrhistogram::Histogram;
 
 /// Longest latency that is told apart, in nanoseconds: an hour.
@@ -46,6 +46,8 @@ impl PathFigures {
 pub struct Figures {
     /// Counters of the engine when the last request was answered.
     pub stats: Stats,
+    /// What the engine says of caches of other sizes, as `forebay advise` has it.
+    pub curve: MissRatioCurve,
     /// By the way that requests went; only those that some went.
     pub paths: Vec<PathFigures>,
     /// Time from the first request to the last answer, in nanoseconds.

@@ -195,6 +195,10 @@ fn one(variant: &Variant, figures: &Figures) -> Value {
         "backing_read_bytes": stats.backing_read_bytes, "backing_written_bytes": stats.backing_written_bytes,
         "filled_blocks": stats.filled_blocks, "fill_no_room_blocks": stats.fill_no_room_blocks,
         "evicted_blocks": stats.evicted_blocks, "dirty_bytes": stats.dirty_blocks * 4096, "cached_bytes": stats.cached_blocks * 4096,
+        "curve": figures.curve.points.iter().map(|point| json!({
+            "cache_bytes": variant.plan.cache_bytes * point.eighths / 8, "is_upper_bound": point.is_upper_bound,
+            "miss_pct": point.miss_ratio().map(|ratio| ratio * 100.0),
+        })).collect::<Vec<_>>(),
         "took_ns": figures.took_ns, "requests": figures.requests, "failed": figures.failed,
         "waited": figures.waited, "waited_ns_max": figures.waited_ns_max,
         "destage_limited_by": figures.limits.iter().map(|(words, share)| json!({ "limit": words, "pct": share })).collect::<Vec<_>>(),
