@@ -29,8 +29,8 @@ pub(crate) fn replace(
     sync_names(state_dir, folder)
 }
 
-/// Replaces the file `path`, in a folder of the state directory, by a value as JSON: as a whole, and
-/// durably. Folders are made. Only one caller at a time for each path.
+/// Replaces the file `path`, in a folder of the state directory, by a value as JSON: as a whole,
+/// and durably. Folders are made. Only one caller at a time for each path.
 ///
 /// # Errors
 /// Any step fails. The file is then what it was, or already the new one.
