@@ -189,6 +189,7 @@ mod tests {
             assert!(Instant::now() < until, "nobody was asked");
             std::thread::sleep(Duration::from_millis(20));
         }
+        assert!(folder.path().join("state/wear.json").exists(), "what was written is noted");
         let seen = flash();
         assert_eq!(seen.written_by_cause.values().sum::<u64>(), seen.written_bytes);
         assert!(seen.written_bytes > 0 && seen.written_by_cause["checkpoints"] > 0, "{seen:?}");

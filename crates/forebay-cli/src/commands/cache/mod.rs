@@ -203,7 +203,8 @@ fn place(point: &Path) -> Result<PathBuf, Failure> {
     if mounts.at(&absolute).next().is_some() {
         return Ok(absolute);
     }
-    std::fs::canonicalize(&absolute).map_err(system(point.display()))
+    let found = std::fs::canonicalize(&absolute).map_err(system(point.display()));
+    found.map_err(|failure| failure.hint("give the folder that the disk is mounted at; `findmnt` lists them"))
 }
 
 /// What was asked for, to tell whether it is the same again.
