@@ -44,12 +44,20 @@ def settings(number: int, ports: list[tuple[int, int]], folder: Path) -> str:
     return "".join(f"{key}={value}\n" for key, value in lines.items())
 
 
+def cluster_id(random: bytes) -> str:
+    """The name of a cluster, from 16 random bytes, in base64 as Kafka writes its UUIDs.
+
+    The first bit is cleared: a name that begins with `-` is taken for an option (Kafka draws another one then).
+    """
+    return base64.urlsafe_b64encode(bytes([random[0] & 0x7F]) + random[1:]).decode().rstrip("=")
+
+
 @contextmanager
 def brokers(count: int, data: Path, work: Work) -> Iterator[str]:
     """So many brokers, with their data in a folder each below `data`, until the block ends; gives their addresses."""
     java.build()
     ports = [(free_port(), free_port()) for _ in range(count)]
-    cluster = base64.urlsafe_b64encode(os.urandom(16)).decode()[:22]
+    cluster = cluster_id(os.urandom(16))
     with ExitStack() as stack:
         configured = []
         for number in range(1, count + 1):

@@ -76,6 +76,13 @@ def test_two_brokers_know_each_other() -> None:
     assert "log.dirs=/data/broker-2\n" in said
 
 
+def test_the_name_of_a_cluster_is_no_option() -> None:
+    names = [kafka.cluster_id(bytes([first]) + bytes(15)) for first in range(256)]
+    assert [name for name in names if name.startswith("-")] == []
+    assert {len(name) for name in names} == {22}
+    assert kafka.cluster_id(bytes(range(16))) == "AAECAwQFBgcICQoLDA0ODw"
+
+
 def test_a_node_keeps_everything_in_its_folder() -> None:
     said = cassandra.settings("127.0.0.2", "127.0.0.1", 7000, 9042, Path("/data/node-2"), sync=True)
     assert "commitlog_sync: batch\n" in said
