@@ -46,6 +46,14 @@ impl DevicesWritten {
         self.parts.iter().find(|part| part.key == key).map(|part| part.written).or(new)
     }
 
+    /// Bytes of headers in the log for each thousand that came in from clients and backing stores.
+    pub(crate) fn headers_permille(&self) -> u32 {
+        let of = |written: &WrittenBytes| (written.headers, written.clients + written.copies + written.fills);
+        let all = self.parts.iter().map(|part| of(&part.written));
+        let (headers, payload) = all.fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
+        u32::try_from(headers.saturating_mul(1000) / payload.max(1)).unwrap_or(u32::MAX)
+    }
+
     /// A device that one of these is copied onto got some bytes.
     pub(crate) fn add_to_new(&mut self, key: u64, written: WrittenBytes) {
         let part = self.parts.iter_mut().find(|part| part.key == key).map(|part| &mut part.written);

@@ -2,12 +2,18 @@
 //!
 //! It holds no data, only which blocks of the sample would be cached, in the order in which they
 //! would lie in the log. Of the real cache it has what decides hits: room is counted in slots, so
-//! that what is overwritten takes room until it is reclaimed; there is compaction while little
-//! counts; new blocks are on probation under `S3Fifo`, whose share follows what comes back, with
-//! the ghosts of the real cache ([`Ghosts`]); dirty blocks are not evicted, and are as many as may
-//! be; what is moved because it was hit has a budget; admission may ask for a second access.
+//! that what is overwritten takes room until it is reclaimed, and so do headers of batches; there
+//! is compaction while little counts; new blocks are on probation under `S3Fifo`, whose share
+//! follows what comes back, with the ghosts of the real cache ([`Ghosts`]); dirty blocks are not
+//! evicted; what is moved because it was hit has a budget; admission may ask for a second access.
 //! Segments are one slot long: of a sample, few blocks are of one segment. Not modelled: pins (a
 //! pin counts as a hit), shares of volumes, fills that find no memory.
+//!
+//! **Dirty blocks.** While destage goes by their ages, a block is clean here when the real cache
+//! has written it back: that does not depend on its size. While destage goes by the dirty level,
+//! the same share of a cache of any size is dirty, so a larger one writes each block back later. A
+//! block that the real cache has written back is *due* then: it is clean here, in the same order,
+//! when more than that share is dirty.
 //!
 //! A block is known by 32 bits of its hash. Of 3,072 blocks some pair has the same ones once in a
 //! thousand caches.
@@ -34,8 +40,14 @@ pub(crate) struct Rules {
     pub(crate) policy: ReclaimPolicy,
     /// Share of victims kept because they were hit, percent.
     pub(crate) survivors_max_pct: u32,
-    /// Most blocks that are dirty, percent: what is above is written back at once.
-    pub(crate) dirty_limit_pct: u32,
+    /// Slots that are written, in thousandths: the others are those of empty and open segments.
+    pub(crate) room_permille: u32,
+    /// Headers of batches for each block that comes in, in thousandths.
+    pub(crate) headers_permille: u32,
+    /// Destage goes by the dirty level.
+    pub(crate) by_level: bool,
+    /// Most blocks that are dirty, in thousandths: what is above is written back at once.
+    pub(crate) dirty_max_permille: u32,
     /// What returns goes straight to the survivors.
     pub(crate) returns_survive: bool,
     /// Of the volume that is used now.
@@ -62,7 +74,14 @@ const DIRTY: u32 = 1 << 30;
 const MAIN: u32 = 1 << 29;
 const PRIORITY: u32 = 3 << 27;
 const PRIORITY_SHIFT: u32 = 27;
-const PLACE: u32 = (1 << 27) - 1;
+const DUE: u32 = 1 << 26;
+const PLACE: u32 = (1 << 26) - 1;
+
+/// What lies in a queue for a header. A block that has this number lies elsewhere.
+const HEADER: u32 = u32::MAX;
+
+/// Blocks that become clean in one call because they are due.
+const DUE_A_CALL: u32 = 4;
 
 /// Which blocks are cached: an open table of the lower half of a word for the block, and of the
 /// upper half for what is known of it. Zero is no entry.
@@ -164,6 +183,11 @@ pub(crate) struct Miniature {
     queues: [Queue; 2],
     ghosts: Ghosts,
     missed: Option<Recent>,
+    /// Blocks in the order in which the real cache has written them back. Those that are still due
+    /// have the flag.
+    due: VecDeque<u32>,
+    /// Headers that are to be written, in thousandths.
+    headers: u32,
     /// Victims of this group, and what was kept of them because it was hit.
     group: (u32, u32),
     /// Something had to give way: until then it had room for more than it was asked for.
@@ -179,6 +203,8 @@ impl Miniature {
             queues: [Queue::default(), Queue::default()],
             ghosts: Ghosts::new(),
             missed: None,
+            due: VecDeque::new(),
+            headers: 0,
             group: (0, 0),
             has_evicted: false,
         }
@@ -186,13 +212,15 @@ impl Miniature {
 
     /// Bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
-        let queues: usize = self.queues.iter().map(|queue| queue.prints.capacity() * 4).sum();
+        let queues = self.queues.iter().map(|queue| &queue.prints).chain([&self.due]);
+        let queues: usize = queues.map(|queue| queue.capacity() * 4).sum();
         let missed = self.missed.as_ref().map_or(0, Recent::bytes);
         self.entries.table.len() * 8 + queues + self.ghosts.bytes() + missed
     }
 
     /// A block of the sample is used; true if it was cached.
     pub(crate) fn access(&mut self, rules: &Rules, print: u32, what: Use) -> bool {
+        self.write_back_due(rules);
         let known = self.entries.get(print);
         match (what, known) {
             (Use::Read { .. }, Some(known)) => self.entries.set(print, known | HIT),
@@ -218,11 +246,40 @@ impl Miniature {
         known.is_some()
     }
 
-    /// The block has been written back.
-    pub(crate) fn cleaned(&mut self, print: u32) {
-        if let Some(known) = self.entries.get(print) {
-            self.entries.set(print, known & !DIRTY);
+    /// The real cache has written the block back.
+    pub(crate) fn cleaned(&mut self, print: u32, by_level: bool) {
+        let Some(known) = self.entries.get(print).filter(|known| known & DIRTY != 0) else { return };
+        if !by_level {
+            self.entries.set(print, known & !DIRTY & !DUE);
+        } else if known & DUE == 0 {
+            self.entries.set(print, known | DUE);
+            self.due.push_back(print);
+            if self.due.len() > self.slots as usize / 2 {
+                self.write_back_first();
+            }
         }
+    }
+
+    fn write_back_due(&mut self, rules: &Rules) {
+        for _ in 0..DUE_A_CALL {
+            if self.due.is_empty() || rules.by_level && !self.has_too_much_dirty(rules) {
+                return;
+            }
+            self.write_back_first();
+        }
+    }
+
+    /// The first that is due becomes clean, unless it was written again meanwhile.
+    fn write_back_first(&mut self) {
+        if let Some(print) = self.due.pop_front()
+            && let Some(known) = self.entries.get(print).filter(|known| known & DUE != 0)
+        {
+            self.entries.set(print, known & !DIRTY & !DUE);
+        }
+    }
+
+    fn has_too_much_dirty(&self, rules: &Rules) -> bool {
+        u64::from(self.entries.dirty) * 1000 > u64::from(self.slots) * u64::from(rules.dirty_max_permille)
     }
 
     fn admits(&mut self, rules: &Rules, print: u32, wanted: bool) -> bool {
@@ -254,6 +311,11 @@ impl Miniature {
     /// Puts a block at the end of the log.
     fn insert(&mut self, rules: &Rules, print: u32, flags: u32) {
         self.make_room(rules);
+        self.headers += rules.headers_permille;
+        if self.headers >= 1000 {
+            self.headers -= 1000;
+            self.queues[usize::from(flags & MAIN != 0)].push(HEADER);
+        }
         self.append(print, flags | (rules.priority as u32) << PRIORITY_SHIFT);
     }
 
@@ -263,17 +325,19 @@ impl Miniature {
     }
 
     fn make_room(&mut self, rules: &Rules) {
+        let slots = u64::from(self.slots) * u64::from(rules.room_permille) / 1000;
+        let slots = slots.max(1) as u32;
         let room_pct = (rules.survivors_max_pct + 5).min(100);
         // So much does not count that all of it is worth moving.
-        if self.used() >= self.slots
+        if self.used() >= slots
             && u64::from(self.entries.len) * 100 < u64::from(self.slots) * u64::from(room_pct)
         {
             self.compact();
         }
         let mut moved = 0;
-        while self.used() >= self.slots {
+        while self.used() >= slots {
             let Some(queue) = self.queue_to_serve(rules) else { return };
-            moved += u32::from(self.give_way(rules, queue, moved <= self.slots / MOVES_MAX_ONE_IN));
+            moved += u32::from(self.give_way(rules, queue, moved <= slots / MOVES_MAX_ONE_IN));
         }
     }
 
@@ -338,9 +402,7 @@ impl Miniature {
         };
         let in_budget = self.group.1 * 100 < GROUP * rules.survivors_max_pct;
         let survives = second_chance && in_budget;
-        let dirty = known & DIRTY != 0
-            && u64::from(self.entries.dirty) * 100
-                <= u64::from(self.slots) * u64::from(rules.dirty_limit_pct);
+        let dirty = known & DIRTY != 0 && !self.has_too_much_dirty(rules);
         if may_move && (dirty || survives) {
             self.group.1 += u32::from(!dirty);
             self.append(print, known & !HIT & !MAIN | main);
@@ -352,5 +414,93 @@ impl Miniature {
             self.ghosts.note(Key(u64::from(print)), queue == 0, u64::from(self.slots));
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOTS: u32 = 1000;
+
+    fn rules(by_level: bool, dirty_max_permille: u32) -> Rules {
+        Rules {
+            policy: ReclaimPolicy::Fifo,
+            survivors_max_pct: 75,
+            room_permille: 1000,
+            headers_permille: 0,
+            by_level,
+            dirty_max_permille,
+            returns_survive: true,
+            admission: Admission::Always,
+            priority: Priority::Normal,
+        }
+    }
+
+    /// Blocks from 1 on, written one after the other and written back by the real cache.
+    fn written_back(blocks: u32, rules: &Rules) -> Miniature {
+        let mut cache = Miniature::new(SLOTS);
+        for print in 1..=blocks {
+            cache.access(rules, print, Use::WriteBack);
+        }
+        for print in 1..=blocks {
+            cache.cleaned(print, rules.by_level);
+        }
+        cache
+    }
+
+    fn dirty(cache: &Miniature, prints: core::ops::RangeInclusive<u32>) -> usize {
+        prints.filter(|print| cache.entries.get(*print).is_some_and(|known| known & DIRTY != 0)).count()
+    }
+
+    #[test]
+    fn by_age_a_block_is_clean_when_the_real_cache_has_written_it_back() {
+        let cache = written_back(400, &rules(false, 800));
+        assert_eq!(dirty(&cache, 1..=400), 0);
+    }
+
+    #[test]
+    fn by_level_the_same_share_stays_dirty_and_the_first_written_back_is_clean_first() {
+        let by_level = rules(true, 300);
+        let mut cache = written_back(400, &by_level);
+        assert_eq!(dirty(&cache, 1..=400), 400, "they are due");
+        for _ in 0..100 {
+            cache.access(&by_level, 1, Use::Read { wanted: true });
+        }
+        assert_eq!(dirty(&cache, 1..=100), 0);
+        assert_eq!(dirty(&cache, 101..=400), 300);
+        // What is written again is not due any more.
+        cache.access(&by_level, 101, Use::WriteBack);
+        let by_age = rules(false, 800);
+        for _ in 0..100 {
+            cache.access(&by_age, 1, Use::Read { wanted: true });
+        }
+        assert_eq!(dirty(&cache, 101..=101), 1);
+        assert_eq!(dirty(&cache, 102..=400), 0, "destage goes by ages again");
+    }
+
+    #[test]
+    fn what_is_due_has_a_bound() {
+        let by_level = rules(true, 1000);
+        let mut cache = written_back(900, &by_level);
+        assert_eq!(cache.due.len(), 500);
+        assert_eq!(dirty(&cache, 1..=900), 500);
+        cache.cleaned(900, true);
+        assert_eq!(cache.due.len(), 500, "a block is due once");
+    }
+
+    #[test]
+    fn headers_and_empty_segments_take_room() {
+        let holds = |room_permille, headers_permille| {
+            let rules = Rules { room_permille, headers_permille, ..rules(false, 800) };
+            let mut cache = Miniature::new(SLOTS);
+            for print in 1..=2 * SLOTS {
+                cache.access(&rules, print, Use::Read { wanted: true });
+            }
+            cache.entries.len
+        };
+        assert_eq!(holds(1000, 0), 1000);
+        assert_eq!(holds(900, 0), 900);
+        assert!((905..915).contains(&holds(1000, 100)), "{}", holds(1000, 100));
     }
 }

@@ -41,6 +41,8 @@ const ALL: u64 = 1 << 32;
 /// lies behind stays in miniatures until its turn comes, and no call takes longer than some tenths
 /// of a millisecond.
 const MODELLED_MAX: u64 = 1 << 16;
+/// What streams have open and have not written yet, in segments: three are half full.
+const OPEN_SEGMENTS: u64 = 2;
 /// Counts are kept of so many hours.
 const HOURS: usize = 24;
 const HOUR_NS: u64 = 3_600_000_000_000;
@@ -143,12 +145,10 @@ impl Curve {
         }
     }
 
-    fn cleaned(&mut self, key: Key) {
-        let (order, print) = sample(key);
-        if order < self.limit {
-            for size in self.sizes.iter_mut().filter(|size| order < size.rate) {
-                size.miniature.cleaned(print);
-            }
+    /// A block of the sample has been written back.
+    fn cleaned(&mut self, (order, print): (u64, u32), by_level: bool) {
+        for size in self.sizes.iter_mut().filter(|size| order < size.rate) {
+            size.miniature.cleaned(print, by_level);
         }
     }
 
@@ -185,13 +185,34 @@ impl Curve {
 }
 
 impl Context {
+    /// Destage of a volume goes by its dirty level, and so much of the pool is dirty, in
+    /// thousandths.
+    fn dirty_share(&self, volume: VolumeId) -> Option<u32> {
+        let levels = self.is_attached(volume).then(|| self.levels(volume))?;
+        let is_low = levels.volume.dirty < self.low_level(volume, &levels);
+        let share = levels.pool.dirty * 1000 / levels.capacity.max(1);
+        (!is_low).then(|| share.min(1000) as u32)
+    }
+
+    /// Slots that are written, in thousandths: all but those of segments that are empty or open.
+    fn room_permille(&self) -> u32 {
+        let segments = u64::from(self.segments_staying()).max(1);
+        let sealed = segments.saturating_sub(u64::from(self.free.window_size) + OPEN_SEGMENTS);
+        (sealed * 1000 / segments) as u32
+    }
+
     fn rules(&self, volume: VolumeId) -> Rules {
         let settings = self.volumes.get(usize::from(volume.0)).and_then(|volume| volume.as_ref());
         let settings = settings.map(|volume| volume.settings).unwrap_or_default();
+        let dirty_share = self.dirty_share(volume);
+        let limit_pct = self.config.pool.dirty_limit_pct.min(settings.dirty_high_pct);
         Rules {
             policy: self.config.pool.reclaim_policy,
             survivors_max_pct: self.config.pool.survivors_max_pct,
-            dirty_limit_pct: self.config.pool.dirty_limit_pct.min(settings.dirty_high_pct),
+            room_permille: self.room_permille(),
+            headers_permille: self.devices_written.headers_permille().min(1000),
+            by_level: dirty_share.is_some(),
+            dirty_max_permille: dirty_share.unwrap_or(limit_pct * 10),
             returns_survive: self.mirror.is_none(),
             admission: settings.admission,
             priority: settings.priority,
@@ -237,6 +258,11 @@ impl Context {
     /// The block in a slot has been written back.
     #[inline]
     pub(crate) fn model_cleaned(&mut self, slot: u32) {
-        self.curve.cleaned(self.ghosts.remembered(self.map.key(slot)));
+        let key = self.map.key(slot);
+        let sampled = sample(self.ghosts.remembered(key));
+        if sampled.0 < self.curve.limit {
+            let by_level = self.dirty_share(key.volume()).is_some();
+            self.curve.cleaned(sampled, by_level);
+        }
     }
 }
