@@ -49,6 +49,7 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     let disks = Disks {
         devices,
         spare: None,
+        outdated: None,
         // Caches of different machines do not note the same stamps.
         stamps: vec![1_000_000 * (plan.identity as i64 - 6); plan.volumes.len()],
         sampled: vec![Vec::new(); plan.volumes.len()],
