@@ -461,10 +461,14 @@ mod tests {
         };
         let pair = Pair::new(CACHE, &old, &new);
         add(&may_wait, &state, "p", &pair).unwrap();
-        assert_eq!(stays(&old), [old.clone()], "the new one may have everything, and has vanished");
+        assert_eq!(
+            stays(&old),
+            std::slice::from_ref(&old),
+            "the new one may have everything, and has vanished"
+        );
         assert_eq!(stays(&dir.join("other")), [""; 0].map(PathBuf::from), "nobody knows which one counts");
         // Killed before it was noted that the new one has taken over: the configuration says it.
-        assert_eq!(stays(&new), [new.clone()]);
+        assert_eq!(stays(&new), std::slice::from_ref(&new));
         left_behind(&may_wait, &state, "p", &pair).unwrap();
         assert_eq!(stays(&new), [""; 0].map(PathBuf::from));
         assert!(path_of(&state, "p").exists(), "it is erased if it comes back");

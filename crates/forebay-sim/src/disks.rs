@@ -141,6 +141,8 @@ pub struct Disks {
     pub spare: Option<Spare>,
     /// The member that was replaced last.
     pub outdated: Option<Outdated>,
+    /// Another host opens them: it finds all of them, and has neither notes nor record.
+    pub is_elsewhere: bool,
     /// Modification stamps of the backing stores.
     pub stamps: Vec<i64>,
     /// Blocks of the backing stores whose checksums were recorded at the last orderly stop.

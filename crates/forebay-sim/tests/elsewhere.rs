@@ -10,7 +10,7 @@ use forebay_sim::plan::Plan;
 use forebay_sim::{Counters, PlantedBug};
 
 /// Seeds, and crash points of each.
-const SEEDS: usize = 24;
+const SEEDS: usize = 16;
 const PER_SEED: u64 = 120;
 
 #[test]

@@ -537,7 +537,8 @@ pub(crate) fn elsewhere(mut snapshot: Snapshot) -> Option<(Snapshot, usize, bool
     let notes = snapshot.disks.member_notes.as_mut().filter(|notes| is_sure && notes.noted.is_empty())?;
     // Copies on it are bad where it was written to since: that is no false alarm.
     notes.harmed = true;
-    snapshot.disks.known = CacheMark::default();
+    // One of them alone would be refused there, as nobody knows whether it counts.
+    (snapshot.disks.known, snapshot.disks.is_elsewhere) = (CacheMark::default(), true);
     snapshot.disks.devices[of] = device;
     snapshot.disks.devices.iter_mut().for_each(SimDevice::quiet);
     Some((snapshot, of, has_ended))
