@@ -11,8 +11,8 @@
 //!
 //! A tag is changed by a checkpoint, like the size of the pool. Its header lies on another device
 //! than the superblock that lists it. So first one copy of the header gets the new tag, then the
-//! superblock, then the other copy: at any instant the superblock lists a tag that one copy has, and
-//! that one counts.
+//! superblock, then the other copy: at any instant the superblock lists a tag that one copy has,
+//! and that one counts.
 
 use super::handle::PromiseSender;
 use super::size::{Resizing, Then};
