@@ -132,8 +132,8 @@ def choose(entries: Sequence[Entry], count: int, seed: int) -> list[Cut]:
 
 
 class Configuration:
-    """Which cache device the configuration names at a cut, from the marks of `replacer.py`: `round-DEVICE` when that one
-    is about to be replaced, and `config-DEVICE` when it was read."""
+    """Which cache device the configuration names at a cut, from the marks of `replacer.py`: `round-DEVICE` when that
+    one is about to be replaced, and `config-DEVICE` when it was read."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.marks = [(at, entry.mark) for at, entry in enumerate(entries) if entry.mark.startswith((CONFIG, ROUND))]
@@ -141,8 +141,8 @@ class Configuration:
     def named_at(self, cut: Cut) -> tuple[str, bool]:
         """The device, and whether that is sure. If it is not, it may be the one before, too.
 
-        What was read is marked afterwards. So at a cut it is what the last mark before it says, if the second one behind
-        it says the same: that was read after the first one behind it was made.
+        What was read is marked afterwards. So at a cut it is what the last mark before it says, if the second one
+        behind it says the same: that was read after the first one behind it was made.
         """
         reads = [(at, mark.removeprefix(CONFIG)) for at, mark in self.marks if mark.startswith(CONFIG)]
         now = next((name for at, name in reversed(reads) if at < cut.entries), reads[0][1])

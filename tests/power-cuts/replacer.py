@@ -30,7 +30,7 @@ def main() -> int:
 
     def read() -> str:
         text = options.config.read_text()
-        return next(name for name in options.devices if f"/dev/mapper/{name}\"" in text)
+        return next(name for name in options.devices if f'/dev/mapper/{name}"' in text)
 
     def mark() -> None:
         log.mark(CONFIG + read())

@@ -123,7 +123,12 @@ def test_what_the_configuration_names_is_sure_but_for_where_it_changes(tmp_path:
     at = [configuration.named_at(Cut(1, place, "none", 1)) for place in range(len(entries) + 1)]
     # Between the second and the fourth reading it may have changed already, or not yet.
     assert at == [("cache", True)] * 3 + [("new", False)] * 2 + [("new", True)] * 4
-    assert [configuration.replaced_at(Cut(1, place, "none", 1)) for place in (0, 1, 6, 7)] == ["", "cache", "cache", "new"]
+    assert [configuration.replaced_at(Cut(1, place, "none", 1)) for place in (0, 1, 6, 7)] == [
+        "",
+        "cache",
+        "cache",
+        "new",
+    ]
 
 
 def test_two_of_three_cuts_are_where_a_device_is_replaced(tmp_path: Path) -> None:
