@@ -13,7 +13,6 @@ from pathlib import Path
 
 from writer import SECTOR, content
 
-FENCE = "fence-"
 ZEROES = bytes(SECTOR)
 SHOWN = 5
 

@@ -6,12 +6,28 @@ import struct
 from pathlib import Path
 
 import pytest
-from cuts import DISCARD, FATES, FLUSH, FUA, MAGIC, MARK, SECTOR, Cut, Devices, Entry, choose, entries_of
+from cuts import (
+    DISCARD,
+    FATES,
+    FLUSH,
+    FUA,
+    MAGIC,
+    MARK,
+    SECTOR,
+    Configuration,
+    Cut,
+    Devices,
+    Entry,
+    Part,
+    choose,
+    entries_of,
+)
 from promises import Promises
 from writer import content
 
 CACHE = 8
 WHOLE = 16
+PARTS = [Part("cache", CACHE), Part("new", 4), Part("backing", 4)]
 
 
 def logged(path: Path, lines: list[tuple[int, int, int, bytes]], flushed: list[str]) -> list[Entry]:
@@ -23,12 +39,12 @@ def logged(path: Path, lines: list[tuple[int, int, int, bytes]], flushed: list[s
         parts.append((struct.pack("<QQQQ", sector, sectors, flags, len(inline)) + inline).ljust(SECTOR, b"\0"))
         parts.append(b"" if flags & (MARK | DISCARD) else data.ljust(sectors * SECTOR, b"\0"))
     log.write_bytes(b"".join(parts))
-    numbers = {"cache": "253,1", "backing": "253,2"}
+    numbers = {"cache": "253,1", "new": "253,3", "backing": "253,2"}
     told = [f"{name} {number}" for name, number in numbers.items()]
     for name in flushed:
         told += [f"x [000] 1.0: block_bio_complete: {number} FWS 0 + 0 [0]" for number in ("253,0", numbers[name])]
     events.write_text("\n".join(told))
-    return entries_of(log, events, CACHE)
+    return entries_of(log, events, PARTS)
 
 
 def write(sector: int, byte: bytes, flags: int = 0, sectors: int = 1) -> tuple[int, int, int, bytes]:
@@ -37,7 +53,7 @@ def write(sector: int, byte: bytes, flags: int = 0, sectors: int = 1) -> tuple[i
 
 def first_bytes(path: Path, entries: list[Entry], fate: str, seed: int = 1, liar: str = "") -> list[bytes]:
     """The first byte of each sector after a cut at the end of the log."""
-    image = Devices(path / "log", entries, WHOLE, liar).after(Cut(1, len(entries), fate, seed))
+    image = Devices(path / "log", entries, PARTS, liar).after(Cut(1, len(entries), fate, seed))
     return [bytes(image[sector * SECTOR : sector * SECTOR + 1]) for sector in range(WHOLE)]
 
 
@@ -51,9 +67,12 @@ def test_a_flush_makes_durable_what_its_own_device_has(tmp_path: Path) -> None:
     assert (found[0], found[CACHE], found[1]) == (b"a", b"\0", b"\0")
     assert first_bytes(tmp_path, entries, "all")[: CACHE + 1].count(b"\0") == CACHE - 2
     assert first_bytes(tmp_path, entries, "none", liar="cache")[0] == b"\0"
-    entries = logged(tmp_path, lines, ["backing"])
+    entries = logged(tmp_path, lines, ["new"])
     found = first_bytes(tmp_path, entries, "none")
     assert (found[0], found[CACHE]) == (b"\0", b"b")
+    lines = [write(CACHE + 3, b"n"), write(CACHE + 4, b"b"), FLUSHED]
+    entries = logged(tmp_path, lines, ["backing"])
+    assert first_bytes(tmp_path, entries, "none")[CACHE + 3 : CACHE + 5] == [b"\0", b"b"]
 
 
 def test_fua_stays_and_nothing_older_comes_over_it(tmp_path: Path) -> None:
@@ -91,6 +110,32 @@ def test_cuts_are_in_order_and_many_are_where_a_promise_begins(tmp_path: Path) -
     assert [cut.entries for cut in cuts] == sorted(cut.entries for cut in cuts)
     assert {cut.fate for cut in cuts} == set(FATES)
     assert sum(bool(cut.entries and entries[cut.entries - 1].flags & (FLUSH | MARK)) for cut in cuts) >= 50
+
+
+def mark(text: str) -> tuple[int, int, int, bytes]:
+    return 0, 0, MARK, text.encode() + b"\0"
+
+
+def test_what_the_configuration_names_is_sure_but_for_where_it_changes(tmp_path: Path) -> None:
+    read = [mark(f"config-{name}") for name in ("cache", "cache", "cache", "new", "new")]
+    entries = logged(tmp_path, [mark("round-cache"), *read, mark("round-new"), mark("config-new")], [])
+    configuration = Configuration(entries)
+    at = [configuration.named_at(Cut(1, place, "none", 1)) for place in range(len(entries) + 1)]
+    # Between the second and the fourth reading it may have changed already, or not yet.
+    assert at == [("cache", True)] * 3 + [("new", False)] * 2 + [("new", True)] * 4
+    assert [configuration.replaced_at(Cut(1, place, "none", 1)) for place in (0, 1, 6, 7)] == [
+        "",
+        "cache",
+        "cache",
+        "new",
+    ]
+
+
+def test_two_of_three_cuts_are_where_a_device_is_replaced(tmp_path: Path) -> None:
+    quiet = [write(0, b"a")] * 300
+    entries = logged(tmp_path, [*quiet, mark("config-cache"), write(1, b"a"), mark("config-new"), *quiet], [])
+    places = [cut.entries for cut in choose(entries, 90, seed=3)]
+    assert 60 <= sum(301 <= place <= 303 for place in places) < 90
 
 
 JOURNAL = "w 1 0 2\na 1\nf 1\nw 2 0 1\na 2\nF 1\nz 3 1 1\na 3\nw 4 2 1\na 4\nU 2 4\n"

@@ -18,7 +18,8 @@
 //!
 //! In a mirrored cache the device is a member, and a flush of the cache is one of each member:
 //! those of the member that is copied go to both. All else is the same: the new device has the
-//! bytes of the member, its tag included.
+//! bytes of the member, its tag included. So the change has not ended before the old one is too far
+//! behind to be believed beside the other member ([`is_left_behind`]).
 
 use crate::fault::{self, PlantedBug};
 
@@ -34,6 +35,19 @@ pub const HEAD_BYTES: u64 =
 /// That of the old device, else that of the new one.
 pub fn joint<E>(old: Result<(), E>, new: Result<(), E>, counts: bool) -> Result<(), E> {
     if counts && !fault::planted(PlantedBug::TrustFailedSecond) { old.and(new) } else { old }
+}
+
+/// Generations of the superblock by which a device that was replaced must be behind. A start
+/// believes a member that is behind by one. The checkpoint that was under way when the new device
+/// took over may have written one to the old device.
+const GENERATIONS_BEHIND: u64 = 3;
+
+/// The device of a mirrored cache that was replaced when the superblock had the generation `then`
+/// is believed by no start that finds the other member as well, now that it has the generation
+/// `now`: nobody needs the notes of this host for that.
+#[must_use]
+pub fn is_left_behind(then: u64, now: u64) -> bool {
+    now >= then.saturating_add(GENERATIONS_BEHIND) || fault::planted(PlantedBug::LeaveOldBelieved)
 }
 
 /// What is to be done next.
@@ -212,6 +226,14 @@ impl DeviceCopy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_that_was_replaced_is_left_behind_by_more_than_a_start_believes() {
+        // The checkpoint under way at the change may have reached it: then it has generation 8.
+        assert!(!is_left_behind(7, 9), "behind by one at most");
+        assert!(is_left_behind(7, 10));
+    }
+
     use alloc::collections::BTreeMap;
     use alloc::vec::Vec;
 

@@ -271,6 +271,9 @@ planted_bugs! {
     FlushOldDeviceOnly = "flush-old-device-only",
     /// What fails on a new cache device is not told though the configuration may name it.
     TrustFailedSecond = "trust-failed-second",
+    /// A member of a mirrored cache was replaced, and the change counts as done while a start
+    /// elsewhere would still believe the old one.
+    LeaveOldBelieved = "leave-old-believed",
 }
 
 impl PlantedBug {

@@ -6,8 +6,8 @@ mod rig;
 use forebay_core::{
     DestageOrder, DetachHow, LifecycleError, Notice, PoolSettings, RequestKind, Treatment, VolumeSettings,
 };
-use forebay_format::VolumeId;
 use forebay_format::checkpoint::Mode;
+use forebay_format::{Members, VolumeId};
 use rig::{GATHERED_NS, Rig};
 
 const BLOCK: u64 = 4096;
@@ -41,6 +41,19 @@ fn dirty_after_a_write(rig: &mut Rig, block: u64) -> u64 {
     rig.write(0, block);
     rig.rest(GATHERED_NS);
     rig.engine.dirty_blocks(VOLUME)
+}
+
+#[test]
+fn a_pool_of_the_same_size_gets_other_tags_by_one_checkpoint_and_keeps_everything() {
+    let mut rig = rig();
+    let (geometry, checkpoints) = (rig.engine.geometry(), rig.engine.stats().checkpoints);
+    let members = Members::new(&[7]).expect("a tag");
+    rig.engine.resize_pool(rig.now(), geometry.device_blocks * BLOCK, members).expect("it can be changed");
+    rig.rest(GATHERED_NS);
+    assert!(rig.notices.contains(&Notice::PoolResized { segments: geometry.segment_count }));
+    assert_eq!((rig.engine.members(), rig.engine.geometry()), (members, geometry));
+    assert_eq!(rig.engine.stats().checkpoints, checkpoints + 1);
+    assert_eq!(dirty_after_a_write(&mut rig, 21), 21);
 }
 
 #[test]

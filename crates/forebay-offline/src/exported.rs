@@ -259,7 +259,7 @@ mod tests {
         );
         assert!(refused(&[two, three.clone()]).contains("its first one is missing"));
         let left = member("left", 1, 0xa9, first);
-        assert!(refused(&[one, left, three]).contains("was taken out since"));
+        assert!(refused(&[one, left, three]).contains("was taken out or replaced since"));
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub fn open_members(
         .map(|device| Found {
             name: device.path().display().to_string(),
             bytes: device.size_bytes(),
-            header: read_header(device),
+            header: read_header(device, superblock.members.tags()),
         })
         .collect();
     let headers = check(superblock, &found)?;
@@ -45,12 +45,13 @@ struct Found {
     header: Result<MemberHeader, FormatError>,
 }
 
-/// The header of a device, if its two copies do not contradict each other.
+/// The header of a device of a cache whose superblock lists these tags, if its two copies do not
+/// contradict each other. Where no superblock is known, none are.
 ///
 /// # Errors
 /// Neither copy is intact, or they contradict each other.
-pub fn read_header(device: &Device) -> Result<MemberHeader, FormatError> {
-    choose(read_copies(device))
+pub fn read_header(device: &Device, tags: &[u64]) -> Result<MemberHeader, FormatError> {
+    choose(read_copies(device), tags)
 }
 
 /// Both copies of the header of a device.
@@ -63,16 +64,24 @@ pub fn read_copies(device: &Device) -> [Result<MemberHeader, FormatError>; 2] {
     })
 }
 
-fn choose(copies: [Result<MemberHeader, FormatError>; 2]) -> Result<MemberHeader, FormatError> {
+/// The header of a device of a cache whose superblock lists these tags, if its two copies do not
+/// contradict each other.
+fn choose(copies: [Result<MemberHeader, FormatError>; 2], tags: &[u64]) -> Result<MemberHeader, FormatError> {
+    let is_listed =
+        |header: &MemberHeader| tags.get(usize::from(header.index) - 1).is_some_and(|tag| *tag == header.tag);
     match copies {
         // A crash between the two: there was never more used of the device than the larger one
         // says.
         [Ok(a), Ok(b)] if a == (MemberHeader { blocks: a.blocks, ..b }) => {
             Ok(MemberHeader { blocks: a.blocks.max(b.blocks), ..a })
         }
+        // A crash while the member got another tag: the superblock says which one is in effect.
+        [Ok(a), Ok(b)] if a == (MemberHeader { tag: a.tag, blocks: a.blocks, ..b }) => {
+            Ok(if is_listed(&b) { b } else { a })
+        }
         [Ok(a), Ok(b)] => {
-            let (expected, found) = (a.tag, b.tag);
-            Err(FormatError::Misplaced { structure: "member header", field: "tag", expected, found })
+            let (expected, found) = (u64::from(a.index), u64::from(b.index));
+            Err(FormatError::Misplaced { structure: "member header", field: "index", expected, found })
         }
         [Ok(header), _] | [Err(_), Ok(header)] => Ok(header),
         [Err(error), Err(_)] => Err(error),
@@ -125,7 +134,7 @@ fn belongs(superblock: &Superblock, device: &Found) -> Result<MemberHeader, Refu
     let tag = superblock.members.tags().get(usize::from(header.index) - 1);
     if tag != Some(&header.tag) {
         return Err(Refusal::new(format!(
-            "{name} was a member of this cache, but it was taken out since: nothing on it counts"
+            "{name} was a member of this cache, but it was taken out or replaced since: nothing on it counts"
         ))
         .hint("leave it out; to use it again, erase its beginning and grow the cache by it"));
     }
@@ -265,13 +274,35 @@ mod tests {
     fn one_intact_copy_of_a_header_is_enough_and_two_different_ones_are_too_many() {
         let [a, b] = headers();
         let torn = FormatError::Magic { structure: "member header" };
+        let choose = |copies| choose(copies, &[11, 22]);
         assert_eq!(choose([Err(torn.clone()), Ok(a)]), Ok(a));
         assert_eq!(choose([Ok(a), Err(torn)]), Ok(a));
         assert!(choose([Ok(a), Ok(b)]).is_err());
-        assert!(choose([Ok(a), Ok(MemberHeader { tag: 12, ..a })]).is_err());
+        assert!(choose([Ok(a), Ok(MemberHeader { uuid: CacheUuid([8; 16]), ..a })]).is_err());
+        assert!(choose([Ok(a), Ok(MemberHeader { first_block: a.first_block + 64, ..a })]).is_err());
         // A change of the size was cut off between the two.
         let longer = MemberHeader { blocks: 2048, ..a };
         assert_eq!(choose([Ok(longer), Ok(a)]), Ok(longer));
         assert_eq!(choose([Ok(a), Ok(longer)]), Ok(longer));
+    }
+
+    #[test]
+    fn while_a_member_gets_another_tag_the_superblock_says_which_one_is_in_effect() {
+        let [a, b] = headers();
+        let other = MemberHeader { tag: 12, ..a };
+        let belongs = |copies, tags: &[u64]| {
+            let listing = Superblock { members: Members::new(tags).unwrap(), ..superblock() };
+            let header = choose(copies, tags);
+            check(&listing, &[device(header), device(Ok(b))]).map(|headers| headers[0].tag)
+        };
+        for (listed, right) in [(11, a), (12, other)] {
+            assert_eq!(belongs([Ok(other), Ok(a)], &[listed, 22]).unwrap(), right.tag);
+            assert_eq!(belongs([Ok(a), Ok(other)], &[listed, 22]).unwrap(), right.tag);
+            // One that was replaced before has the former one only.
+            let gone = if listed == 11 { other } else { a };
+            let why = belongs([Ok(gone), Ok(gone)], &[listed, 22]).unwrap_err().to_string();
+            assert!(why.contains("taken out"), "{why}");
+        }
+        assert!(belongs([Ok(other), Ok(a)], &[13, 22]).unwrap_err().to_string().contains("taken out"));
     }
 }

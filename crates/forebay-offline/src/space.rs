@@ -68,7 +68,7 @@ impl Space {
         let mut others = Vec::new();
         for path in paths {
             let device = open(path)?;
-            match members::read_header(&device) {
+            match members::read_header(&device, &[]) {
                 Ok(header) => others.push((device, header)),
                 Err(_) => firsts.push(device),
             }
@@ -92,6 +92,11 @@ impl Space {
             );
             return Err(Refusal::new(what)
                 .hint("give the devices of one cache; leave out what does not belong to it"));
+        }
+        if let Some(superblock) = newest(&first) {
+            for (device, header) in &mut others {
+                *header = members::read_header(device, superblock.members.tags()).unwrap_or(*header);
+            }
         }
         Ok(Self { layout: Layout::First(first), others, cipher: None, paths: paths.to_vec() })
     }

@@ -561,6 +561,16 @@ impl EngineIo {
         self.seconds.iter().flatten().filter(|second| second.op.is_some()).map(|second| second.began).min()
     }
 
+    /// Since when the oldest operation is under way on the device that is copied. What waits for
+    /// the new one alone does not count.
+    pub(crate) fn oldest_on_copied(&self) -> Option<Nanos> {
+        let copied = self.cache.ids.get(self.copying.as_ref()?.member).copied();
+        let is_there = |held: &&Held| !held.waits_for_second || held.others > 0;
+        let timed = self.held.iter().filter(is_there).filter_map(|held| held.timed);
+        let on_it = timed.filter(|timed| timed.at.is_some_and(|(device, _)| Some(device) == copied));
+        on_it.map(|timed| timed.began).min()
+    }
+
     /// Nobody waits for the new device any more, but for what it reads of the memory of others.
     pub(crate) fn let_seconds_go(&mut self) {
         for (number, held) in (0..).zip(&mut self.held) {

@@ -136,16 +136,22 @@ pub(crate) fn mend_headers(others: &[Device], headers: &[MemberHeader]) -> Vec<S
 /// # Errors
 /// The device failed.
 pub fn write_header(
-    _: &MayWait,
+    may_wait: &MayWait,
     device: &Device,
     header: &MemberHeader,
 ) -> Result<(), forebay_io::DeviceError> {
-    let bytes = header.encode();
-    for block in HEADER_BLOCKS {
-        device.write_at(block * BLOCK, &bytes)?;
-        device.flush()?;
-    }
-    Ok(())
+    (0..HEADER_BLOCKS.len()).try_for_each(|copy| write_copy(may_wait, device, header, copy))
+}
+
+/// Writes one copy of the header of a member, durably.
+pub(crate) fn write_copy(
+    _: &MayWait,
+    device: &Device,
+    header: &MemberHeader,
+    copy: usize,
+) -> Result<(), forebay_io::DeviceError> {
+    device.write_at(HEADER_BLOCKS[copy] * BLOCK, &header.encode())?;
+    device.flush()
 }
 
 #[cfg(test)]

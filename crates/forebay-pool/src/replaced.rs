@@ -13,12 +13,15 @@
 //! - A pool is not opened with an old device in place of the one that took over from it.
 //! - A device that is not there stays on the list: it may come back. One that joins a pool again is
 //!   taken off it before.
+//! - A device that could not be erased may be found by another host, which has not this list. So
+//!   the pool changes until nobody believes it ([`believed`]), and that is noted here.
 
 use crate::cache_device::{device_error, is_same};
 use crate::durable;
 use crate::error::RunError;
 use crate::loss_record::hex;
 use crate::may_wait::MayWait;
+use crate::time_limit::within;
 use forebay_config::CacheSpec;
 use forebay_format::superblock::being_made;
 use forebay_format::{BLOCK_BYTES, CacheUuid};
@@ -29,8 +32,11 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const FOLDER: &str = "replaced";
+/// A device that does not count has so long at a start.
+const EACH_WITHIN: Duration = Duration::from_secs(10);
 const VERSION: u32 = 1;
 
 /// A device that is to take the place of another one, or has.
@@ -42,13 +48,28 @@ pub struct Pair {
     new: PathBuf,
     /// The configuration has named the new one.
     took_over: bool,
+    /// No start believes the device that does not count, on whatever host.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    left_behind: bool,
 }
 
 impl Pair {
     /// Of one cache.
     #[must_use]
     pub fn new(cache: CacheUuid, old: &Path, new: &Path) -> Self {
-        Self { cache_uuid: hex(&cache.0), old: old.to_owned(), new: new.to_owned(), took_over: false }
+        Self {
+            cache_uuid: hex(&cache.0),
+            old: old.to_owned(),
+            new: new.to_owned(),
+            took_over: false,
+            left_behind: false,
+        }
+    }
+
+    /// The configuration has named the new one.
+    #[must_use]
+    pub fn after_take_over(self) -> Self {
+        Self { took_over: true, ..self }
     }
 
     fn is_of(&self, other: &Self) -> bool {
@@ -58,8 +79,15 @@ impl Pair {
     }
 
     /// The device that does not count.
-    fn leaves(&self) -> &Path {
+    #[must_use]
+    pub fn leaves(&self) -> &Path {
         if self.took_over { &self.old } else { &self.new }
+    }
+
+    /// The device that counts.
+    #[must_use]
+    pub fn stays(&self) -> &Path {
+        if self.took_over { &self.new } else { &self.old }
     }
 }
 
@@ -126,6 +154,30 @@ pub fn took_over(may_wait: &MayWait, state_dir: &Path, pool: &str, pair: &Pair) 
     add(may_wait, state_dir, pool, &Pair { took_over: true, ..pair.clone() })
 }
 
+/// No start believes the device of a listed pair that does not count any more, wherever it is
+/// found.
+///
+/// # Errors
+/// The list cannot be read or written; the next start does it again.
+pub fn left_behind(may_wait: &MayWait, state_dir: &Path, pool: &str, pair: &Pair) -> Result<(), RunError> {
+    let mut pairs = read(state_dir, pool)?;
+    for other in pairs.iter_mut().filter(|other| other.is_of(pair)) {
+        other.left_behind = true;
+    }
+    write(may_wait, state_dir, pool, pairs)
+}
+
+/// Pairs of a pool that is open on these devices, and has yet to change so that nobody believes the
+/// one that does not count and could not be erased.
+///
+/// # Errors
+/// The list cannot be read.
+pub fn believed(state_dir: &Path, pool: &str, specs: &[CacheSpec]) -> Result<Vec<Pair>, RunError> {
+    let is_named = |path: &Path| specs.iter().any(|spec| is_place(&spec.path, path));
+    let pairs = read(state_dir, pool)?.into_iter();
+    Ok(pairs.filter(|pair| !pair.left_behind && is_named(pair.stays())).collect())
+}
+
 /// The device of a pair that does not count was erased.
 ///
 /// # Errors
@@ -167,21 +219,52 @@ pub fn settle(
     if pairs.is_empty() {
         return Ok(Vec::new());
     }
-    let is_named = |path: &Path| specs.iter().any(|spec| is_place(&spec.path, path));
     let (mut left, mut notes) = (Vec::new(), Vec::new());
     for mut pair in pairs.iter().cloned() {
-        let (old, new) = (is_named(&pair.old), is_named(&pair.new));
-        if !pair.took_over && !old && new && is_begun(&pair.new) {
+        let (of, named, pool) = (pair.clone(), specs.to_vec(), pool.to_owned());
+        let settled = within(EACH_WITHIN, "settle", move |may_wait| of.settle(may_wait, &pool, &named));
+        let Some(settled) = settled else {
+            let is_named = |path: &Path| specs.iter().any(|spec| spec.path == path);
+            pair.took_over |= is_named(&pair.new) && !is_named(&pair.old);
+            notes.push(pair.does_not_answer(is_named(pair.stays()))?);
+            left.push(pair);
+            continue;
+        };
+        let Settled { took_over, is_left, note } = settled?;
+        pair.took_over = took_over;
+        notes.extend(note);
+        left.extend(is_left.then_some(pair));
+    }
+    if left != pairs {
+        write(may_wait, state_dir, pool, left)?;
+    }
+    Ok(notes)
+}
+
+/// What has become of a pair at a start.
+struct Settled {
+    took_over: bool,
+    /// It stays on the list.
+    is_left: bool,
+    note: Option<String>,
+}
+
+impl Pair {
+    fn settle(&self, may_wait: &MayWait, pool: &str, specs: &[CacheSpec]) -> Result<Settled, RunError> {
+        let is_named = |path: &Path| specs.iter().any(|spec| is_place(&spec.path, path));
+        let (old, new) = (is_named(&self.old), is_named(&self.new));
+        if !self.took_over && !old && new && is_begun(&self.new) {
             return Err(RunError::failed(
                 format!(
                     "{} was to take the place of {}, and has not everything of it",
-                    pair.new.display(),
-                    pair.old.display()
+                    self.new.display(),
+                    self.old.display()
                 ),
-                format!("put {} back into the devices of pool {pool}", pair.old.display()),
+                format!("put {} back into the devices of pool {pool}", self.old.display()),
             ));
         }
-        pair.took_over |= !old && new;
+        let pair = Self { took_over: self.took_over || !old && new, ..self.clone() };
+        let settled = |is_left, note| Ok(Settled { took_over: pair.took_over, is_left, note });
         if pair.took_over && old {
             if !new && is_of_cache(&pair.old, &pair.cache_uuid) {
                 return Err(RunError::failed(
@@ -193,32 +276,37 @@ pub fn settle(
                     format!("put {} back into the devices of pool {pool}", pair.new.display()),
                 ));
             }
-            continue; // it has come back into the pool
+            return settled(false, None); // it has come back into the pool
         }
-        let (leaves, filling, took_over) = (pair.leaves(), !pair.took_over, pair.took_over);
-        let knows = took_over || old;
-        if !knows {
-            left.push(pair); // both have other names by now, or none
-            continue;
+        let leaves = pair.leaves();
+        if !pair.took_over && !old || !leaves.exists() {
+            // Both have other names by now, or none; or it is not there.
+            return settled(true, None);
         }
-        if !leaves.exists() {
-            left.push(pair);
-            continue;
-        }
-        let why = if took_over { "was replaced" } else { "was to replace another device, and has not" };
-        match erase_at(may_wait, leaves, &pair.cache_uuid, filling) {
-            Ok(true) => notes.push(format!("{} {why}: it is erased", leaves.display())),
-            Ok(false) => {} // it is something else by now
+        match erase_at(may_wait, leaves, &pair.cache_uuid, !pair.took_over) {
+            Ok(true) => settled(false, Some(format!("{} {}: it is erased", leaves.display(), pair.why()))),
+            Ok(false) => settled(false, None), // it is something else by now
             Err(error) => {
-                notes.push(format!("{} {why}, and cannot be erased: {error}", leaves.display()));
-                left.push(pair.clone());
+                let why = pair.why();
+                settled(true, Some(format!("{} {why}, and cannot be erased: {error}", leaves.display())))
             }
         }
     }
-    if left != pairs {
-        write(may_wait, state_dir, pool, left)?;
+
+    fn why(&self) -> &'static str {
+        if self.took_over { "was replaced" } else { "was to replace another device, and has not" }
     }
-    Ok(notes)
+
+    /// The device that does not count hangs, as it seems. That is no reason not to open a pool
+    /// whose configuration names the other one, by the same path.
+    fn does_not_answer(&self, stays: bool) -> Result<String, RunError> {
+        let what = format!("{} {}, and does not answer", self.leaves().display(), self.why());
+        if stays {
+            return Ok(format!("{what}; the next start erases it"));
+        }
+        let hint = "see that the device works, or that who serves it runs; then try again";
+        Err(RunError::failed(what, hint))
+    }
 }
 
 fn looked_at(path: &Path) -> Option<Device> {
@@ -270,8 +358,8 @@ fn erase(_: &MayWait, device: &Device, cache: &str, filling: bool) -> Result<boo
 ///
 /// # Errors
 /// It cannot be written; the list has it still, and the next start tries again.
-pub fn erase_left(may_wait: &MayWait, device: &Device, pair: &Pair, filling: bool) -> Result<(), RunError> {
-    erase(may_wait, device, &pair.cache_uuid, filling).map(drop).map_err(device_error)
+pub fn erase_left(may_wait: &MayWait, device: &Device, pair: &Pair) -> Result<(), RunError> {
+    erase(may_wait, device, &pair.cache_uuid, !pair.took_over).map(drop).map_err(device_error)
 }
 
 #[cfg(test)]
@@ -358,6 +446,36 @@ mod tests {
         let other = specs(&file(dir, "other"));
         assert_eq!(settle(&may_wait, &state, "p", &other).unwrap(), [""; 0]);
         assert!(has_header(&old) && has_header(&new) && path_of(&state, "p").exists());
+    }
+
+    #[test]
+    fn what_could_not_be_erased_is_to_be_left_behind_until_that_is_noted() {
+        let folder = tempfile::tempdir().unwrap();
+        let (may_wait, dir) = (MayWait::here(), folder.path());
+        let (old, new, state) = (dir.join("old"), dir.join("new"), dir.join("state"));
+        let specs = |path: &Path| [CacheSpec { path: path.to_owned(), size_bytes: None }];
+        let stays = |path: &Path| {
+            settle(&may_wait, &state, "p", &specs(path)).unwrap();
+            let believed = believed(&state, "p", &specs(path)).unwrap();
+            believed.iter().map(|pair| pair.stays().to_owned()).collect::<Vec<_>>()
+        };
+        let pair = Pair::new(CACHE, &old, &new);
+        add(&may_wait, &state, "p", &pair).unwrap();
+        assert_eq!(
+            stays(&old),
+            std::slice::from_ref(&old),
+            "the new one may have everything, and has vanished"
+        );
+        assert_eq!(stays(&dir.join("other")), [""; 0].map(PathBuf::from), "nobody knows which one counts");
+        // Killed before it was noted that the new one has taken over: the configuration says it.
+        assert_eq!(stays(&new), std::slice::from_ref(&new));
+        left_behind(&may_wait, &state, "p", &pair).unwrap();
+        assert_eq!(stays(&new), [""; 0].map(PathBuf::from));
+        assert!(path_of(&state, "p").exists(), "it is erased if it comes back");
+        file(dir, "old");
+        member(&old, CACHE);
+        let notes = settle(&may_wait, &state, "p", &specs(&new)).unwrap();
+        assert!(notes.len() == 1 && !path_of(&state, "p").exists(), "{notes:?}");
     }
 
     #[test]

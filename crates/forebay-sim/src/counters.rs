@@ -80,6 +80,10 @@ counters! {
     copies_begun,
     /// Of those, copies that have taken the place of the old device.
     copies_ended,
+    /// Starts elsewhere with a member that was replaced in place of the new one.
+    opened_elsewhere,
+    /// Of those, starts that believed it.
+    believed_elsewhere,
     /// Virtual nanoseconds.
     virtual_ns,
 }

@@ -118,6 +118,19 @@ pub struct Spare {
     pub is_sound: bool,
 }
 
+/// A member of a mirrored cache that was replaced and not erased: it vanished just then.
+#[derive(Clone)]
+pub struct Outdated {
+    /// Index of the device that took its place.
+    pub of: usize,
+    /// What it holds.
+    pub device: SimDevice,
+    /// Generation of the superblock when it was replaced.
+    pub generation: u64,
+    /// The change has ended: nobody may believe it any more.
+    pub has_ended: bool,
+}
+
 /// Everything that survives a crash.
 #[derive(Clone)]
 pub struct Disks {
@@ -126,6 +139,10 @@ pub struct Disks {
     /// What the cache device, or a member, is copied onto. None after a crash: it is in the place
     /// of the old one then, or of no use.
     pub spare: Option<Spare>,
+    /// The member that was replaced last.
+    pub outdated: Option<Outdated>,
+    /// Another host opens them: it finds all of them, and has neither notes nor record.
+    pub is_elsewhere: bool,
     /// Modification stamps of the backing stores.
     pub stamps: Vec<i64>,
     /// Blocks of the backing stores whose checksums were recorded at the last orderly stop.

@@ -22,7 +22,7 @@ use crate::workload::{
     Advance, Record, Replayed, Workload, changed_after_crash, close_and_reopen, read_everything, serves,
     settle,
 };
-use crate::world::{Trap, World, check_images};
+use crate::world::{Trap, World, check_images, elsewhere};
 use forebay_core::{OnBackingChange, PlantedBug, fault};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry};
@@ -261,6 +261,8 @@ impl Run {
         if own.chance(1, if aimed { 2 } else { 10 }) {
             self.counters.add(&changed_after_crash(&self.plan, snapshot.clone(), own)?);
         }
+        let elsewhere = opened_elsewhere(&self.plan, &snapshot);
+        self.counters.add(&elsewhere.map_err(|why| format!("elsewhere: {why}"))?);
         let deeper = depth < DEPTH_MAX && snapshot.rng.chance(1, 5) && !plain;
         let trap = if deeper { Trap::After(snapshot.rng.range(1, 8)) } else { Trap::Off };
         let plan = if plain { 0 } else { snapshot.rng.below(12) };
@@ -362,6 +364,22 @@ pub(crate) fn backing_alone(plan: &Plan, snapshot: &Snapshot) -> Result<(), Stri
         snapshot.oracle.check_image(volume, image, "the backing store alone, after losing the cache")?;
     }
     Ok(())
+}
+
+/// Another host opens what a crash left, with a member that was replaced in the place of the new
+/// one: nothing wrong may be served, and once the change has ended that member must be left out.
+fn opened_elsewhere(plan: &Rc<Plan>, snapshot: &Snapshot) -> Result<Counters, String> {
+    let Some((snapshot, of, has_ended)) = elsewhere(snapshot.clone()) else { return Ok(Counters::default()) };
+    let mut world = World::open(plan, snapshot, OnBackingChange::Refuse);
+    ensure!(world.wait_open()?, "does not open: {:?}", world.engine.status());
+    let out = world.engine.mirror_state().and_then(|state| state.out);
+    let is_out = out.is_some_and(|out| device_of(plan, usize::from(out)) == of);
+    world.counters.opened_elsewhere += 1;
+    world.counters.believed_elsewhere += u64::from(!is_out);
+    read_everything(&mut world)?;
+    settle(&mut world)?;
+    ensure!(is_out || !has_ended, "a device is believed that was replaced");
+    Ok(world.final_counters())
 }
 
 pub(crate) fn crash_name(snapshot: &Snapshot) -> &'static str {

@@ -20,11 +20,11 @@ use crate::image::Image;
 use crate::oracle::Oracle;
 use crate::plan::{FaultPlan, Plan, Style};
 use crate::rng::{Rng, mix};
-use crate::start::{first_state, first_volumes, format_params};
+use crate::start::{first_state, first_volumes, format_params, second_half};
 use crate::violation::caught;
 use crate::workload::{Advance, Workload, read_everything, settle};
 use crate::world::World;
-use forebay_core::{OnBackingChange, PlantedBug, Status, fault, format_cache};
+use forebay_core::{CacheMark, OnBackingChange, PlantedBug, Status, fault, format_cache};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry};
 use std::collections::BTreeMap;
@@ -38,6 +38,9 @@ pub enum Hostility {
     /// After an orderly stop, with nothing dirty, the cache device is what an earlier orderly stop
     /// left of it.
     OlderAfterStop,
+    /// After a power cut the second half of the cache, a device of its own, is what an earlier
+    /// crash left of it, and nobody tells: not its tag, nor what is recorded of the cache.
+    OlderPart,
     /// The cache device is that of another cache, with a volume of the same number.
     Swapped,
     /// Formatting a new device was interrupted.
@@ -79,9 +82,10 @@ impl Outcome {
 
 impl Hostility {
     /// All of them, with their names.
-    pub const ALL: [(Self, &'static str); 8] = [
+    pub const ALL: [(Self, &'static str); 9] = [
         (Self::OlderAfterCrash, "older copy after a crash"),
         (Self::OlderAfterStop, "older copy after an orderly stop"),
+        (Self::OlderPart, "older second device, and nobody tells"),
         (Self::Swapped, "another cache"),
         (Self::HalfFormatted, "half-formatted, new device"),
         (Self::HalfReformatted, "half-formatted, old cache"),
@@ -91,11 +95,12 @@ impl Hostility {
     ];
 
     /// True if this outcome breaks a promise. An older copy is told by the owner's record (I75); a
-    /// flush that did nothing only by what was written, or recorded, after it: there the outcomes
+    /// flush that did nothing only by what was written, or recorded, after it, and an older second
+    /// device only by its owner, which gives it another tag when it is replaced: there the outcomes
     /// are counted.
     #[must_use]
     pub fn forbids(self, outcome: Outcome) -> bool {
-        outcome == Outcome::Older && self != Self::LyingFlush
+        outcome == Outcome::Older && !matches!(self, Self::LyingFlush | Self::OlderPart)
     }
 }
 
@@ -169,7 +174,10 @@ fn one_seed(seed: u64, report: &mut HostileReport) -> Result<(), String> {
         if let Some((old, new)) = two(&states.moments, &mut rng) {
             let old = crash(old, &mut rng).disks.devices[CACHE].clone();
             // A power cut: what must be there then was flushed, and the record knows of it.
-            judge(Hostility::OlderAfterCrash, with_cache(cut(new, &mut rng), old))?;
+            judge(Hostility::OlderAfterCrash, with_cache(cut(new, &mut rng), old.clone()))?;
+            // Drawn apart, so that everything else stays what it is.
+            let own = &mut Rng::new(rng.clone().word() ^ 0x5041_5254);
+            judge(Hostility::OlderPart, with_older_part(&plan, cut(new, own), &old))?;
         }
         if let Some(now) = pick(&states.moments, &mut rng) {
             let whole = crash(now, &mut rng);
@@ -251,6 +259,16 @@ fn cut(moment: &Moment, rng: &mut Rng) -> Snapshot {
 
 fn with_cache(mut snapshot: Snapshot, cache: SimDevice) -> Snapshot {
     snapshot.disks.devices[CACHE] = cache;
+    snapshot
+}
+
+/// The second half of the cache is an older one, on a host that knows nothing of the cache.
+fn with_older_part(plan: &Plan, mut snapshot: Snapshot, old: &SimDevice) -> Snapshot {
+    let (from, end) = (second_half(&plan.geometry), plan.cache_bytes);
+    let mut bytes = vec![0; (end - from) as usize];
+    old.visible().read(from, &mut bytes);
+    snapshot.disks.devices[CACHE].preset(from, &bytes);
+    snapshot.disks.known = CacheMark::default();
     snapshot
 }
 

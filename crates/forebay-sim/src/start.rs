@@ -49,6 +49,8 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     let disks = Disks {
         devices,
         spare: None,
+        outdated: None,
+        is_elsewhere: false,
         // Caches of different machines do not note the same stamps.
         stamps: vec![1_000_000 * (plan.identity as i64 - 6); plan.volumes.len()],
         sampled: vec![Vec::new(); plan.volumes.len()],
@@ -223,7 +225,7 @@ fn find_members(plan: &Plan, disks: &Disks, rng: &mut Rng) -> MirrorDevices {
             there[member] = true;
         }
     }
-    if misses > 0 && believed == [true, true] && rng.chance(1, misses) {
+    if misses > 0 && believed == [true, true] && !disks.is_elsewhere && rng.chance(1, misses) {
         there[rng.below(2) as usize] = false;
     }
     MirrorDevices { geometry: plan.geometry, there }

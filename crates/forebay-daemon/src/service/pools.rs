@@ -107,6 +107,9 @@ impl Service {
             running.made.insert(name.into(), made);
             entry.map(|entry| running.entries.insert(name.into(), entry));
         }
+        if let Ok(handle) = self.handle(name) {
+            self.leave_all_behind(name, &handle, config);
+        }
         self.watch_rebuild(name);
         Ok(())
     }

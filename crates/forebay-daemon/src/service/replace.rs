@@ -19,7 +19,7 @@ use forebay_admin::{AdminError, ErrorKind, PoolInfo, ReplaceRequest};
 use forebay_config::{CacheSpec, Edit, PoolConfig};
 use forebay_export::size::ByteSize;
 use forebay_io::Device;
-use forebay_pool::cache_device::{begin_on, is_same};
+use forebay_pool::cache_device::{begin_on, is_same, new_tag};
 use forebay_pool::register::Consent;
 use forebay_pool::replaced::{self, Pair};
 use forebay_pool::{CopyProgress, MayWait, PoolHandle, Promise};
@@ -30,6 +30,10 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(100);
 /// A device that leaves has so long to be erased.
 const ERASE_WITHIN: Duration = Duration::from_secs(20);
+/// All of those that were left have so long at a start, of which each has less.
+const SETTLED_WITHIN: Duration = Duration::from_secs(60);
+/// The pool has so long to change so that nobody believes one that could not be erased.
+const LEAVE_WITHIN: Duration = Duration::from_secs(20);
 
 impl Service {
     // --- another device
@@ -184,11 +188,13 @@ impl Service {
     /// Waits until the new device has everything.
     fn watch_copy(&self, id: JobId, handle: &PoolHandle) -> Result<(), End> {
         loop {
-            match Self::ask(handle, |pool| pool.copy_progress())? {
+            let (progress, limited_by) = Self::ask(handle, |pool| (pool.copy_progress(), pool.copy_waits()))?;
+            let limited_by = limited_by.map(|what| format!("waits for {what}"));
+            match progress {
                 Some(CopyProgress::Whole) => return Ok(()),
                 Some(CopyProgress::Left(left)) => self.jobs.report(
                     id,
-                    Report { left: Left::All(left), phase: Phase::Copying, limited_by: None, errors: 0 },
+                    Report { left: Left::All(left), phase: Phase::Copying, limited_by, errors: 0 },
                 ),
                 Some(CopyProgress::Ended(why)) => {
                     return Err(End::Failed(format!("{why}; the pool is as it was")));
@@ -250,7 +256,7 @@ impl Service {
         drop(file);
         self.raise_record(name);
         if let Some(pair) = pair {
-            self.erase(name, taken, &old, &pair, false);
+            self.erase(name, handle, taken, &pair.after_take_over());
         }
         Ok(())
     }
@@ -261,18 +267,18 @@ impl Service {
         let cache = Self::ask(handle, |pool| pool.facts()).ok().flatten();
         let left = Self::ask(handle, |pool| pool.give_copy_up());
         if let (Some([old, new]), Some((cache, _)), Ok(left)) = (paths, cache, left) {
-            self.erase(name, left, &new, &Pair::new(cache, &old, &new), true);
+            self.erase(name, handle, left, &Pair::new(cache, &old, &new));
         } // else the pool or its cache has ended: the next start looks after it
     }
 
-    /// Erases the device at this path, which leaves its pool. If it cannot be, the next start tries
-    /// again.
-    fn erase(&self, name: &str, left: Promise<Device>, path: &Path, pair: &Pair, filling: bool) {
-        let of = pair.clone();
+    /// Erases the device of a pair that does not count, which leaves its pool. If it cannot be, the
+    /// next start tries again, and the pool changes so that no start of another host believes it.
+    fn erase(&self, name: &str, handle: &PoolHandle, left: Promise<Device>, pair: &Pair) {
+        let (of, path) = (pair.clone(), pair.leaves());
         let hangs = || super::opening::no_answer(path, ERASE_WITHIN);
         let left = left.wait_or_give_up(ERASE_WITHIN).flatten().ok_or_else(hangs);
         let erased = left.and_then(|left| {
-            let work = move |may_wait: &MayWait| replaced::erase_left(may_wait, &left, &of, filling);
+            let work = move |may_wait: &MayWait| replaced::erase_left(may_wait, &left, &of);
             self.places.within(path, ERASE_WITHIN, work).ok_or_else(hangs)
         });
         let state_dir = self.running().config.daemon.state_dir.clone();
@@ -287,6 +293,38 @@ impl Service {
                 path.display(),
                 error.what
             )));
+            self.leave_behind(name, handle, pair);
+        }
+    }
+
+    /// Has a pool change so that no start believes the device of a pair that does not count and
+    /// could not be erased.
+    fn leave_behind(&self, name: &str, handle: &PoolHandle, pair: &Pair) {
+        let begun = self.member_of(name, pair.stays().to_str()).and_then(|member| {
+            let tag = new_tag()?;
+            Self::ask(handle, move |pool| pool.leave_behind(member, tag))
+        });
+        let left = begun.and_then(|promise| match promise.wait_or_give_up(LEAVE_WITHIN) {
+            Some(answer) => answer.ok_or_else(stopped)?,
+            None => Err(super::opening::no_answer(pair.stays(), LEAVE_WITHIN)),
+        });
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        let noted = left.and_then(|()| Ok(replaced::left_behind(&MayWait::here(), &state_dir, name, pair)?));
+        if let Err(error) = noted {
+            self.emit(ServiceEvent::Problem(format!(
+                "{} was not erased, and another host may take it for a device of pool {name} until this pool was started again: {}",
+                pair.leaves().display(),
+                error.what
+            )));
+        }
+    }
+
+    /// A pool was opened: devices that do not count and could not be erased are left behind.
+    pub(super) fn leave_all_behind(&self, name: &str, handle: &PoolHandle, config: &PoolConfig) {
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        // If the list cannot be read the pool was not opened.
+        for pair in replaced::believed(&state_dir, name, &config.devices).unwrap_or_default() {
+            self.leave_behind(name, handle, &pair);
         }
     }
 
@@ -429,10 +467,10 @@ impl Service {
         let (state_dir, pool) = (self.running().config.daemon.state_dir.clone(), name.to_owned());
         let devices = config.devices.clone();
         let place = state_dir.join("replaced");
-        let settled = self.places.within(&place, ERASE_WITHIN, move |may_wait| {
+        let settled = self.places.within(&place, SETTLED_WITHIN, move |may_wait| {
             replaced::settle(may_wait, &state_dir, &pool, &devices)
         });
-        for note in settled.ok_or_else(|| super::opening::no_answer(&place, ERASE_WITHIN))?? {
+        for note in settled.ok_or_else(|| super::opening::no_answer(&place, SETTLED_WITHIN))?? {
             self.emit(ServiceEvent::Note(format!("pool {name}: {note}")));
         }
         Ok(())

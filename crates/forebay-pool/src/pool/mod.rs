@@ -23,6 +23,7 @@ mod chores;
 mod devices;
 mod guests;
 mod handle;
+mod left_behind;
 mod letting_go;
 mod losses;
 mod mirror;
@@ -198,6 +199,7 @@ pub struct Pool {
     /// How often its size was changed.
     resized: u64,
     replacing: replace::Replacing,
+    leaving_behind: Option<left_behind::LeavingBehind>,
     /// Who waits until every connection has quiesced.
     quiescing: Option<handle::PromiseSender<()>>,
     scrubbing: Option<scrub::Done>,
@@ -308,6 +310,7 @@ impl Pool {
             resizing: None,
             resized: 0,
             replacing: replace::Replacing::default(),
+            leaving_behind: None,
             quiescing: None,
             scrubbing: None,
             discarding: Vec::new(),

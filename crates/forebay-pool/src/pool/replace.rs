@@ -13,7 +13,8 @@
 //! What is written to both has memory of its own for the new device. So if that does not answer,
 //! and does not count yet, the copy ends and clients go on: at once if it is cancelled, else after
 //! some seconds. An old device that does not answer holds up what it always does, and no end of the
-//! copy.
+//! copy: it is named as what is waited for ([`Pool::copy_waits`]), and nothing is copied meanwhile.
+//! A chunk that is being written is copied again and again, which would wear out the new device.
 //!
 //! What fails on the new device ends the copy and concerns nobody else, until the configuration is
 //! about to name it: from then on both devices must take every write and every flush, because
@@ -35,6 +36,7 @@ const CHUNK_BYTES: u64 = 1 << 20;
 /// A device is copied no faster: clients need the old one too. As a mirrored cache is filled.
 const BYTES_PER_S: u64 = 256 << 20;
 /// The new device has so long for an operation, until it counts. Then nobody waits for it any more.
+/// An old one that takes longer is named.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// A device that is not used any more is asked for so often.
 const LOOK: Duration = Duration::from_millis(5);
@@ -276,6 +278,21 @@ impl Pool {
         !self.io.does_copy_count() && (second || step)
     }
 
+    /// For how long the old device has not answered, if that is too long.
+    fn old_hangs(&self, now: Instant) -> Option<Duration> {
+        let reads = matches!(self.replacing.doing, Doing::Reading { .. });
+        let step = self.replacing.doing_since.filter(|_| reads).map(|since| now.duration_since(since));
+        let oldest = self.io.oldest_on_copied();
+        let oldest = oldest.map(|since| Duration::from_nanos(self.io.now().saturating_sub(since)));
+        step.max(oldest).filter(|passed| *passed > ANSWERS_WITHIN)
+    }
+
+    /// What the copy waits for, in words, if that is more than its turn.
+    pub fn copy_waits(&self) -> Option<String> {
+        let (passed, [old, _]) = (self.old_hangs(Instant::now())?, self.copied_devices()?);
+        Some(format!("{}, which has not answered for {} s", old.display(), passed.as_secs()))
+    }
+
     fn free_copy_buffer(&mut self) {
         if self.replacing.doing == Doing::Nothing
             && let Some(buffer) = self.replacing.buffer.take()
@@ -341,7 +358,7 @@ impl Pool {
             self.copy_fails("the device that is copied failed meanwhile".into());
         } else if self.engine.is_fenced() || self.engine.runs_without_cache() {
             self.copy_fails("the cache failed meanwhile".into());
-        } else if !copying.copy.is_whole() {
+        } else if !copying.copy.is_whole() && self.old_hangs(Instant::now()).is_none() {
             let now = Instant::now();
             match self.replacing.due.and_then(|due| due.checked_duration_since(now)) {
                 Some(left) if !left.is_zero() => {

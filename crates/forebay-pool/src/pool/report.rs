@@ -473,7 +473,7 @@ impl Pool {
             Notice::PoolResized { .. } => return self.pool_resized(Ok(())),
             Notice::PoolResizeFailed { error } => return self.pool_resized(Err(error)),
             Notice::ScrubEnded { report, complete } => return self.scrub_ended(report, complete),
-            Notice::Checkpointed { .. } => return,
+            Notice::Checkpointed { .. } => return self.checkpointed(),
         };
         self.note_failure(&notice);
         self.emit(event);

@@ -26,7 +26,7 @@ type Answer = Promise<Result<(), AdminError>>;
 
 /// What is to be done when the engine has changed the size, or could not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Then {
+pub(super) enum Then {
     Nothing,
     /// The last device is cut to so many bytes of the pool's space, if it is a file.
     Cut(u64),
@@ -36,13 +36,17 @@ enum Then {
     Leaves,
     /// A thread cuts the file.
     Cutting,
+    /// A thread writes a header with another tag (`left_behind`).
+    Tagging,
+    /// The header of a member that gets another tag, if that succeeded.
+    Tagged(MemberHeader),
 }
 
 /// A change of size under way.
 #[derive(Debug)]
 pub(super) struct Resizing {
-    done: PromiseSender<Result<(), AdminError>>,
-    then: Then,
+    pub(super) done: PromiseSender<Result<(), AdminError>>,
+    pub(super) then: Then,
 }
 
 /// The last cache device, for a thread that makes it longer.
@@ -275,8 +279,12 @@ impl Pool {
 
     /// Goes back to the size that the pool has, if that is still possible.
     pub fn cancel_resize(&mut self) -> Result<(), AdminError> {
-        if self.resizing.as_ref().is_some_and(|resizing| resizing.then == Then::Cutting) {
-            return Ok(()); // it is done
+        if self
+            .resizing
+            .as_ref()
+            .is_some_and(|resizing| matches!(resizing.then, Then::Cutting | Then::Tagging | Then::Tagged(_)))
+        {
+            return Ok(()); // it is done, or no change of the size
         }
         let now = self.io.now();
         match self.engine.cancel_pool_resize(now) {
@@ -298,6 +306,7 @@ impl Pool {
         self.note_cache_ends();
         match then {
             Then::Cut(bytes) if answer.is_ok() => self.cut(bytes, done),
+            Then::Tagged(header) if answer.is_ok() => self.tag_is_listed(header, done),
             _ => drop(done.try_send(answer)),
         }
     }

@@ -129,6 +129,7 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (HeadBeforeFlush, Needs::Copies, Plan::only_writeback),
     (FlushOldDeviceOnly, Needs::Copies, Plan::only_writeback),
     (TrustFailedSecond, Needs::FailingCopies, Plan::only_writeback),
+    (LeaveOldBelieved, Needs::MirroredCopies, Plan::only_writeback),
 ];
 
 /// What a bug needs, and its situation.
@@ -148,6 +149,7 @@ pub(super) fn situations_of_all() -> Vec<Situation> {
         Needs::LostExtensions,
         Needs::Copies,
         Needs::FailingCopies,
+        Needs::MirroredCopies,
         Needs::OtherTest,
     ];
     BUGS.iter().filter(|(_, needs, _)| !apart.contains(needs)).map(|(.., situation)| *situation).collect()

@@ -39,7 +39,7 @@ impl Plan {
     pub(crate) fn draw_copies(&mut self, needs: Option<Needs>, rng: &mut Rng) {
         let few = matches!(self.scale, Scale::Small | Scale::Wide);
         match needs {
-            Some(Needs::Copies | Needs::FailingCopies) => {
+            Some(Needs::Copies | Needs::FailingCopies | Needs::MirroredCopies) => {
                 let mut copies = CopyPlan::draw(self.requests, rng);
                 (copies.cancel_ppm, copies.faults) = (0, Faults::default());
                 if needs == Some(Needs::FailingCopies) {

@@ -120,7 +120,7 @@ impl Plan {
         let aim = rng.pick(&bugs::situations_of_all());
         match row {
             // Its situation is made with the members.
-            Some((Needs::Mirror, _)) => {}
+            Some((Needs::Mirror | Needs::MirroredCopies, _)) => {}
             Some((_, situation)) => situation(self, rng),
             None if aimed => aim(self, rng),
             None => {}
@@ -193,7 +193,7 @@ impl Plan {
 
     fn draw_mirror(&mut self, row: Option<(Needs, Situation)>, rng: &mut Rng) {
         match row {
-            Some((Needs::Mirror, situation)) => {
+            Some((Needs::Mirror | Needs::MirroredCopies, situation)) => {
                 let mirror = self.mirror(rng);
                 self.calm_mirror(mirror, rng);
                 situation(self, rng);

@@ -249,6 +249,8 @@ pub(crate) enum Needs {
     Copies,
     /// The same, and the new one fails when it counts.
     FailingCopies,
+    /// Members of a mirrored cache that are copied onto others.
+    MirroredCopies,
     /// A test of another kind: no plan shows it.
     OtherTest,
 }

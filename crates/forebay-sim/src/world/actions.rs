@@ -651,6 +651,7 @@ impl World {
                 self.counters.checkpoints += 1;
                 self.books.note_checkpoint();
                 self.check_checkpoint(generation)?;
+                self.leave_behind();
             }
             Notice::BackingChanged { .. } => {
                 ensure!(self.changed || self.oracle.relaxed, "{notice:?}, but it did not change");

@@ -7,18 +7,21 @@
 //!   leaves is opened, as if somebody had put it into the configuration.
 //! - What fails on the new device ends the copy, and concerns nobody else until that device counts.
 //! - The new device holds an older state of the cache at first, or nothing.
+//! - A member that was replaced may vanish before it is erased, and be found by another host beside
+//!   the other member. Whatever it is, nothing wrong may be served there; and once the change has
+//!   ended it must be left out ([`elsewhere`]).
 
 use super::World;
 use super::state::FlightKind;
 use crate::at_rest::superblock_in;
 use crate::device::{OpKind, SimDevice, WriteEnd};
-use crate::disks::{CACHE, Naming, Spare, device_of};
+use crate::disks::{CACHE, Naming, Outdated, Snapshot, Spare, device_of};
 use crate::ensure::ensure;
 use crate::plan::CopyPlan;
 use crate::rng::Rng;
 use crate::start::second_part;
-use forebay_core::device_copy::{CopyStep, DeviceCopy, HEAD_BYTES, joint};
-use forebay_core::{DeviceFailure, OpId, Status};
+use forebay_core::device_copy::{CopyStep, DeviceCopy, HEAD_BYTES, is_left_behind, joint};
+use forebay_core::{CacheMark, DeviceFailure, OpId, Status};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -437,6 +440,7 @@ impl World {
         let faults = self.disks.devices[of].faults;
         let retired = std::mem::replace(&mut self.disks.devices[of], device);
         self.disks.devices[of].faults = faults;
+        self.note_outdated(of, &retired);
         let is_begun = |kind: &FlightKind| !matches!(kind, FlightKind::Held(_));
         let on_it = self.flights.iter().filter(|(_, flight)| flight.device == of && is_begun(&flight.kind));
         let ops: BTreeSet<u32> = on_it.map(|(op, _)| *op).collect();
@@ -449,8 +453,33 @@ impl World {
         self.engine.set_devices(&[(first, 0), (second, second_part(&self.plan))]);
         self.counters.copies_ended += 1;
         self.digest.add_all(&[21, of as u64]);
+        self.leave_behind();
         self.crash_point();
         self.pump()
+    }
+
+    /// A member was replaced, and vanishes with what was on it and under way to it.
+    fn note_outdated(&mut self, of: usize, retired: &SimDevice) {
+        if self.plan.mirror.is_none() {
+            return;
+        }
+        let device = retired.kill(&mut Rng::new(self.copies.rng.clone().word() ^ 0x0056_414e));
+        let generation = self.engine.mark().generation;
+        self.disks.outdated = Some(Outdated { of, device, generation, has_ended: false });
+    }
+
+    /// The owner has checkpoints taken until no start believes the member that was replaced. A
+    /// start goes on with that.
+    pub(super) fn leave_behind(&mut self) {
+        let now = self.engine.mark().generation;
+        let serves = self.engine.status() == Status::Ready && !self.stopping && !self.fenced;
+        let Some(outdated) = self.disks.outdated.as_mut().filter(|outdated| !outdated.has_ended) else {
+            return;
+        };
+        outdated.has_ended = is_left_behind(outdated.generation, now);
+        if !outdated.has_ended && serves && !self.without_cache {
+            self.engine.take_checkpoint(self.now);
+        }
     }
 
     /// Everything stays as it was. What waits for the new device only is answered.
@@ -497,6 +526,22 @@ impl World {
             self.copies.retired = None;
         }
     }
+}
+
+/// After a crash, with the device in place that was replaced and has vanished before it was erased:
+/// on a host that knows nothing of the cache. `None` if there is none, or nobody could tell: the
+/// other member has been put out meanwhile, or what it has is not whole.
+pub(crate) fn elsewhere(mut snapshot: Snapshot) -> Option<(Snapshot, usize, bool)> {
+    let Outdated { of, device, has_ended, .. } = snapshot.disks.outdated.take()?;
+    let is_sure = !snapshot.disks.damaged && !snapshot.oracle.relaxed && snapshot.disks.record.is_none();
+    let notes = snapshot.disks.member_notes.as_mut().filter(|notes| is_sure && notes.noted.is_empty())?;
+    // Copies on it are bad where it was written to since: that is no false alarm.
+    notes.harmed = true;
+    // One of them alone would be refused there, as nobody knows whether it counts.
+    (snapshot.disks.known, snapshot.disks.is_elsewhere) = (CacheMark::default(), true);
+    snapshot.disks.devices[of] = device;
+    snapshot.disks.devices.iter_mut().for_each(SimDevice::quiet);
+    Some((snapshot, of, has_ended))
 }
 
 impl Spare {

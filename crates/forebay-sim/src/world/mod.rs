@@ -22,6 +22,7 @@ mod scrub;
 mod state;
 mod truncation;
 
+pub(crate) use copying::elsewhere;
 pub(crate) use order::check_images;
 
 use crate::counter_check::Books;
