@@ -185,12 +185,38 @@ unserve
 to third
 mv "$T/third/vol.img" "$T/vol.kept"
 host third </dev/null
-refused 1 'is imported, but 1 of its volumes is not attached' "$FOREBAY" pool import --admin "$ADMIN" \
+refused 1 'is imported, but 1 of its volumes is not attached
+to try again: forebay volume attach vol$' "$FOREBAY" pool import --admin "$ADMIN" \
     --device "$T/third/flash.img" --device "$T/third/more.img"
 mkdir -p "$T/second"
 mv "$T/vol.kept" "$T/second/vol.img"
 eventually 20 sh -c "'$FOREBAY' volume show vol --admin '$ADMIN' | grep -q serving" || fail "not attached when it came"
 verify "after the store came"
+
+say "two daemons import it at once: one has it, and the other one is as before"
+unserve
+printf '[daemon]\nadmin_socket = "%s"\nstate_dir = "%s"\n' "$T/other.sock" "$T/other-state" >"$T/other.toml"
+serve
+FIRST=$DAEMON
+"$FOREBAY" serve --config "$T/other.toml" >/dev/null 2>"$T/other.err" &
+OTHER=$!
+on_exit "kill -9 $OTHER"
+eventually "$READY_SECONDS" grep -q 'forebay: serving' "$T/other.err" || fail "the other daemon"
+for _ in 1 2 3; do
+    ask pool export quick
+    IMPORTS=()
+    for socket in "$ADMIN" "$T/other.sock"; do
+        timeout 60 "$FOREBAY" pool import --device "$T/third/flash.img" --device "$T/third/more.img" --admin "$socket" >>"$T/both.out" 2>&1 &
+        IMPORTS+=($!)
+    done
+    for import in "${IMPORTS[@]}"; do wait "$import" || true; done
+    [ "$(cat "$T/forebay.toml" "$T/other.toml" | grep -c '^\[pool.quick\]')" = 1 ] || fail "not one of them has it: $(cat "$T/both.out")"
+    has_pool || { ADMIN=$T/other.sock ask pool export quick && import; }
+done
+kill "$OTHER"
+wait "$OTHER" || fail "the other daemon ended with code $?"
+DAEMON=$FIRST
+verify "after imports at once"
 
 say "killed at any instant: configured or exported, and nothing is lost"
 unserve

@@ -4,7 +4,8 @@
 #
 #   new_root            makes $R; $T and the checkout are in it at the same places
 #   in_root COMMAND...  runs a command there, as root
-#   new_system          new_root with the devices of this machine, and Forebay installed
+#   new_root_with_devices   the same with the devices of this machine
+#   new_system          that, and Forebay installed
 #
 # /dev has few nodes, /run is empty but for what says that systemd runs, and `systemctl` is a stand-in for it, which notes in
 # /run/systemctl.log what it is asked for.
@@ -52,13 +53,17 @@ IN_ROOT=(chroot "$R" env PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:
 in_root() { "${IN_ROOT[@]}" "$@"; }
 
 # Devices that are made while it is used are seen there, those of ublk too.
-new_system() {
+new_root_with_devices() {
     local number
     new_root
     mount --rbind /dev "$R/dev"
     ln -sfn /proc/self/fd /dev/fd
     for number in 0:stdin 1:stdout 2:stderr; do ln -sfn "/proc/self/fd/${number%:*}" "/dev/${number#*:}"; done
     mkdir -p "$R/run/udev"
+}
+
+new_system() {
+    new_root_with_devices
     FOREBAY=$FOREBAY DESTDIR=$R PREFIX=/usr "$ROOT/scripts/install" >/dev/null
     in_root systemd-sysusers forebay.conf
     in_root systemd-tmpfiles --create forebay.conf

@@ -2,9 +2,9 @@
 
     service_manager.py FOLDER COMMAND...
 
-What it does of sd_notify(3) and sd_listen_fds(3): READY, MAINPID, FDSTORE, FDSTOREREMOVE, LISTEN_FDS. A service
-that ends is started again at once (Restart=always). FOLDER/main.pid is the process that is the service,
-FOLDER/ready how often it was ready. SIGTERM stops the service and ends. The end of a process that is not the
+What it does of sd_notify(3) and sd_listen_fds(3): READY, STATUS, MAINPID, FDSTORE, FDSTOREREMOVE, LISTEN_FDS. A
+service that ends is started again at once (Restart=always). FOLDER/main.pid is the process that is the service,
+FOLDER/ready how often it was ready, FOLDER/status what it said last of how things are. SIGTERM stops the service and ends. The end of a process that is not the
 service any more means nothing. Standard library only."""
 
 import array
@@ -82,6 +82,8 @@ class Manager:
         if "MAINPID" in words:
             self.main = int(words["MAINPID"])
             self.write("main.pid", self.main)
+        if "STATUS" in words:
+            self.write("status", words["STATUS"])
         if words.get("READY") == "1":
             self.ready += 1
             self.write("ready", self.ready)

@@ -116,16 +116,15 @@ impl Job {
             .error
             .as_deref()
             .map_or(String::new(), |error| format!(": {}", screen::harmless_lines(error)));
+        let of =
+            self.volume.as_deref().map_or(String::new(), |volume| format!(" --volume {}", harmless(volume)));
         Failure::new(format!(
             "{}: {} after {}{why}",
             self.title(),
             self.state,
             screen::uptime(self.elapsed_s as u64)
         ))
-        .hint(format!(
-            "forebay events --after oldest --kind job --volume NAME tells more; this was job {}",
-            self.id
-        ))
+        .hint(format!("forebay events --after oldest --kind job{of} tells more; this was job {}", self.id))
     }
 }
 

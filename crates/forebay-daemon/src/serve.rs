@@ -149,6 +149,10 @@ fn serve_on(
     let signals: &[i32] =
         if origin.file.is_some() { &[SIGINT, SIGTERM, SIGHUP, SIGUSR2] } else { &[SIGINT, SIGTERM] };
     watch_signals(&messages.0, signals)?;
+    // Clients of pools would be served for a moment, at each attempt of a service manager.
+    if origin.has_api && followed.is_none() {
+        crate::api::check(&ApiOptions::from(&config.daemon), &listener_store).map_err(api_failed)?;
+    }
     // What a predecessor has served is there.
     let patience = if followed.is_some() { Duration::ZERO } else { late_devices::patience() };
     let mut daemon =
@@ -178,6 +182,8 @@ struct Daemon {
     /// The service manager has not been told yet that this serves: it is when no device is waited
     /// for any more, and then at the latest, once what has come is open.
     ready_by: Option<Instant>,
+    /// What it was told last of how things are, and when.
+    told: Option<(Instant, String)>,
 }
 
 /// The admin API.
@@ -217,7 +223,8 @@ impl Daemon {
         };
         let service = start_service(start, messages, report)?;
         let ready_by = Some(Instant::now() + patience);
-        Ok(Self { service, listener_store, daemon, api: Api::Gone, control_files: None, ready_by })
+        let (api, control_files, told) = (Api::Gone, None, None);
+        Ok(Self { service, listener_store, daemon, api, control_files, ready_by, told })
     }
 
     /// Opens the sockets of the API.
@@ -277,6 +284,19 @@ impl Daemon {
         }
     }
 
+    /// Tells the service manager how things are, if that has changed.
+    fn tell_status(&mut self) {
+        let Some(manager) = self.listener_store.manager() else { return };
+        if self.told.as_ref().is_some_and(|(at, _)| at.elapsed() < LOOK) {
+            return;
+        }
+        let line = self.service.status_line();
+        if self.told.as_ref().is_none_or(|(_, told)| *told != line) {
+            manager.status(&line);
+        }
+        self.told = Some((Instant::now(), line));
+    }
+
     /// The API and the control files.
     fn open_control_files(&mut self, report: Report<'_>) -> Result<(), RunError> {
         if let Api::Ready(ready) = std::mem::replace(&mut self.api, Api::Gone) {
@@ -298,6 +318,7 @@ impl Daemon {
     ) -> Result<(), RunError> {
         loop {
             self.tell_ready();
+            self.tell_status();
             match messages.1.recv_timeout(LOOK) {
                 Ok(Message::Event(event)) => report(run_event(event)),
                 Ok(Message::Signal(SIGHUP)) => {

@@ -59,8 +59,8 @@ pub use reactor::{
 };
 pub use shared::SharedPage;
 pub use socket::{
-    PeerCred, SocketFile, is_listening, listen_tcp, listen_unix, passed_listeners, peer_address, peer_cred,
-    peer_groups,
+    PeerCred, SocketFile, check_unix, is_listening, listen_tcp, listen_unix, passed_listeners, peer_address,
+    peer_cred, peer_groups,
 };
 pub use waker::Waker;
 pub use work::PlaceCipher;

@@ -155,11 +155,28 @@ fn try_connect(path: &Path) -> io::Result<()> {
     sys::check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
 }
 
-fn remove_stale(path: &Path) -> Result<(), SocketError> {
+/// Whether [`listen_unix`] would find the path free, or a file there that a dead server left:
+/// asked before anything else is begun. Nothing is changed.
+///
+/// # Errors
+/// As [`listen_unix`].
+pub fn check_unix(path: &Path) -> Result<(), SocketError> {
+    if path.as_os_str().len() > UNIX_PATH_BYTES_MAX {
+        return Err(SocketError::TooLong { path: path.into(), max: UNIX_PATH_BYTES_MAX });
+    }
+    let folder = folder_of(path);
+    if !folder.is_dir() {
+        return Err(SocketError::NoFolder { path: path.into(), folder: folder.into() });
+    }
+    is_stale(path).map(drop)
+}
+
+/// Whether there is the file of a dead server.
+fn is_stale(path: &Path) -> Result<bool, SocketError> {
     let failed =
         |what| move |source| SocketError::System { address: path.display().to_string(), what, source };
     match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(source) => return Err(failed("stat")(source)),
         Ok(metadata) if !metadata.file_type().is_socket() => {
             return Err(SocketError::NotASocket { path: path.into() });
@@ -167,15 +184,24 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
         Ok(_) => {}
     }
     match try_connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(failed("remove stale socket")(error))
-            }
-            _ => Ok(()),
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         // Connected, or alive but unwilling (full backlog, no permission): not ours to take.
         _ => Err(SocketError::InUse { path: path.into() }),
+    }
+}
+
+fn remove_stale(path: &Path) -> Result<(), SocketError> {
+    if !is_stale(path)? {
+        return Ok(());
+    }
+    match std::fs::remove_file(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(SocketError::System {
+            address: path.display().to_string(),
+            what: "remove stale socket",
+            source,
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -10,6 +10,9 @@ use crate::screen::{self, Paint};
 /// Where `forebay serve` looks for its configuration if nobody says anything else.
 pub(super) const DEFAULT_FILE: &str = "/etc/forebay/forebay.toml";
 
+/// Where there is no file.
+const MAKE_ONE: &str = "`forebay config example` prints a file with every key";
+
 /// Commands of `forebay config`.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
@@ -76,8 +79,7 @@ pub(super) fn check(file: &Path, json: bool) -> Result<(), Failure> {
     if fine {
         return Ok(());
     }
-    Err(Failure::new(format!("{}: cannot be used", file.display()))
-        .hint("`forebay config example` prints a file with every key"))
+    Err(Failure::new(format!("{}: cannot be used", file.display())).hint(MAKE_ONE))
 }
 
 /// The state directory that a file names.
@@ -104,14 +106,16 @@ fn daemon(file: &Path) -> Result<DaemonConfig, Failure> {
 }
 
 fn read(file: &Path) -> Result<String, Failure> {
-    let length = std::fs::metadata(file).map_err(system(file.display()))?.len();
+    let found = std::fs::metadata(file).map_err(system(file.display()));
+    let length = found.map_err(|failure| failure.hint(MAKE_ONE))?.len();
     if length > forebay_config::file::BYTES_MAX as u64 {
         return Err(Failure::new(format!(
             "{}: {length} bytes are too many for a configuration",
             file.display()
         )));
     }
-    std::fs::read_to_string(file).map_err(system(file.display()))
+    let text = String::from_utf8(std::fs::read(file).map_err(system(file.display()))?);
+    text.map_err(|_| Failure::new(format!("{}: it is no text (UTF-8)", file.display())).hint(MAKE_ONE))
 }
 
 fn as_json(report: &forebay_config::Report) -> serde_json::Value {

@@ -320,16 +320,19 @@ fn import(Import { devices, pool, backing, dry_run, admin }: Import) -> Result<(
     let answer = admin.client().post("/v1/import", Some(&request))?;
     print(&admin, &answer, imported)?;
     let info: ImportInfo = client::read(&answer)?;
-    let missing = info.volumes.iter().filter(|volume| !volume.attached).count();
-    if missing == 0 || info.dry_run {
+    let missing = info.volumes.iter().filter(|volume| !volume.attached);
+    let again: Vec<String> =
+        missing.map(|volume| format!("forebay volume attach {}", harmless(&volume.name))).collect();
+    if again.is_empty() || info.dry_run {
         return Ok(());
     }
-    let s = if missing == 1 { " is" } else { "s are" };
+    let s = if again.len() == 1 { " is" } else { "s are" };
     Err(Failure::new(format!(
-        "pool {} is imported, but {missing} of its volumes{s} not attached",
-        harmless(&info.pool)
+        "pool {} is imported, but {} of its volumes{s} not attached",
+        harmless(&info.pool),
+        again.len()
     ))
-    .hint("`forebay alarms` tells when that changes; to try again: forebay volume attach NAME"))
+    .hint(format!("`forebay alarms` tells when that changes; to try again: {}", again.join("; "))))
 }
 
 fn imported(info: &ImportInfo) -> String {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use forebay_daemon::ServeOptions;
+use forebay_pool::handover::Manager;
 
 use crate::failure::Failure;
 use crate::log;
@@ -37,7 +38,21 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
 }
 
 fn start(options: &Options) -> Result<(), Failure> {
-    super::config::check(&options.config, false)?;
+    super::config::check(&options.config, false).inspect_err(|failure| {
+        let file = options.config.display();
+        tell(options, &format!("{failure}: forebay config check {file} says what is wrong"));
+    })?;
+    serve(options).inspect_err(|failure| tell(options, &failure.to_string()))
+}
+
+/// Tells the service manager why there is no daemon.
+fn tell(options: &Options, why: &str) {
+    if let Some(manager) = Manager::from_env().filter(|_| !options.successor) {
+        manager.status(why);
+    }
+}
+
+fn serve(options: &Options) -> Result<(), Failure> {
     let options = ServeOptions {
         config: options.config.clone(),
         new_cache: options.new_cache.clone(),

@@ -42,8 +42,8 @@ pub use forebay_pool::secret_file::{FileError, FileProblem, TOKEN_BYTES_MAX, TOK
 pub(crate) use metrics_port::MetricsPort;
 pub use openapi::document;
 pub use problem::Problem;
-pub(crate) use server::ReadyApi;
 pub use server::{ApiServer, serve};
+pub(crate) use server::{ReadyApi, check};
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -13,7 +13,7 @@ use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -37,11 +37,15 @@ use super::{ApiError, ApiOptions, Limits, Services, TcpOptions, browser, routes,
 use forebay_admin::{AdminError, ErrorKind};
 use forebay_config::AdminUsers;
 use forebay_export::uri::Endpoint;
+use forebay_io::SocketError;
 use forebay_pool::MayWait;
 use forebay_pool::handover::{Listener, ListenerStore};
 
 /// Rest after an accept that failed, usually for want of descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// A daemon that was killed has so long to be gone from its socket, and how often is looked.
+const DEAD_WITHIN: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(50);
 /// Most headers of a request, and most bytes of them.
 const HEADERS_MAX: usize = 64;
 const HEADER_BYTES_MAX: usize = 16 << 10;
@@ -100,6 +104,29 @@ impl Drop for ApiServer {
 /// Nothing is served then.
 pub fn serve(options: &ApiOptions, services: Services) -> Result<ApiServer, ApiError> {
     ReadyApi::open(options, services, Arc::default())?.serve()
+}
+
+/// Whether the API could be served: asked before anything is opened that is closed again if it
+/// cannot.
+///
+/// # Errors
+/// As [`serve`], as far as that can be told without doing it.
+pub(crate) fn check(options: &ApiOptions, listener_store: &ListenerStore) -> Result<(), ApiError> {
+    let tcp = options.tcp.as_ref().map(TcpParts::read).transpose()?;
+    if listener_store.has_passed() {
+        return Ok(());
+    }
+    if let (Some(options), Some(tcp)) = (&options.tcp, tcp) {
+        drop(StdTcpListener::bind(tcp.addresses.as_slice()).map_err(tcp_failed(options))?);
+    }
+    // Who was killed may answer for a moment.
+    let until = Instant::now() + DEAD_WITHIN;
+    loop {
+        match forebay_io::check_unix(&options.socket) {
+            Err(SocketError::InUse { .. }) if Instant::now() < until => std::thread::sleep(LOOK),
+            other => return Ok(other?),
+        }
+    }
 }
 
 /// An API whose sockets are open and that does not accept yet.
@@ -162,11 +189,17 @@ struct TcpEndpoint<L> {
     tls: Option<TlsAcceptor>,
 }
 
-impl TcpEndpoint<StdTcpListener> {
-    fn open(options: &TcpOptions, listener_store: &ListenerStore) -> Result<Self, ApiError> {
-        let failed = |source| ApiError::Tcp { address: format!("{}:{}", options.host, options.port), source };
-        let addresses: Vec<SocketAddr> =
-            (options.host.as_str(), options.port).to_socket_addrs().map_err(failed)?.collect();
+/// What the TCP side needs besides its socket.
+struct TcpParts {
+    addresses: Vec<SocketAddr>,
+    tokens: Tokens,
+    tls: Option<TlsAcceptor>,
+}
+
+impl TcpParts {
+    fn read(options: &TcpOptions) -> Result<Self, ApiError> {
+        let found = (options.host.as_str(), options.port).to_socket_addrs();
+        let addresses: Vec<SocketAddr> = found.map_err(tcp_failed(options))?.collect();
         if options.tls.is_none()
             && let Some(&address) = addresses.iter().find(|address| !address.ip().is_loopback())
         {
@@ -174,13 +207,26 @@ impl TcpEndpoint<StdTcpListener> {
         }
         let tokens = Tokens::read(&options.token_file, options.read_token_file.as_deref())?;
         let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
+        Ok(Self { addresses, tokens, tls })
+    }
+}
+
+fn tcp_failed(options: &TcpOptions) -> impl Fn(std::io::Error) -> ApiError {
+    let address = format!("{}:{}", options.host, options.port);
+    move |source| ApiError::Tcp { address: address.clone(), source }
+}
+
+impl TcpEndpoint<StdTcpListener> {
+    fn open(options: &TcpOptions, listener_store: &ListenerStore) -> Result<Self, ApiError> {
+        let failed = tcp_failed(options);
+        let TcpParts { addresses, tokens, tls } = TcpParts::read(options)?;
         let listener = match listener_store
             .take(&MayWait::here(), &Endpoint::Tcp { host: options.host.clone(), port: options.port })
         {
             Some(socket) => socket.into(),
-            None => StdTcpListener::bind(addresses.as_slice()).map_err(failed)?,
+            None => StdTcpListener::bind(addresses.as_slice()).map_err(&failed)?,
         };
-        listener.set_nonblocking(true).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(&failed)?;
         let address = listener.local_addr().map_err(failed)?;
         Ok(Self { listener, address, tokens, tls })
     }

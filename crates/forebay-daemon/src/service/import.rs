@@ -167,18 +167,22 @@ impl Service {
     }
 
     /// Opens the pool, which the configuration has. If it cannot be, and the cache is as the export
-    /// has left it, the configuration is as it was; otherwise it is a pool that is not open.
+    /// has left it, or another daemon was faster, the configuration is as it was; otherwise it is a
+    /// pool that is not open.
     fn open_imported(&self, section: &PoolSection, file: &mut ConfigFile) -> Result<(), AdminError> {
         let name = &section.name;
         let opened = self.open_pool(name, &section.pool, Allowed::default());
         let devices: Vec<PathBuf> = section.pool.devices.iter().map(|spec| spec.path.clone()).collect();
         let first = devices.first().cloned().unwrap_or_default();
+        // A lock is asked for before anything is written.
+        let is_anothers = || devices.iter().any(|path| self.is_anothers(path));
         let is_as_it_was = || {
+            let devices = devices.clone();
             let again = self.places.within(&first, LOOK_WITHIN, move |_| find(&devices).is_ok());
             again == Some(true)
         };
         if let Err(error) = &opened
-            && is_as_it_was()
+            && (is_as_it_was() || is_anothers())
         {
             // It was written a moment ago; the error of opening is what matters.
             let _ = file.edit(&section.removed(), &check_rules);

@@ -16,6 +16,23 @@ use std::path::Path;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl Service {
+    /// How things are, in one line: without asking a pool, which may not answer.
+    pub(crate) fn status_line(&self) -> String {
+        let (open, pools, volumes) = {
+            let running = self.running();
+            (running.pools.len(), running.config.pools.len(), running.config.volumes.len())
+        };
+        let things = match pools {
+            0 => "no pool is configured".to_owned(),
+            pools => format!("pools: {open} of {pools} open; volumes: {volumes}"),
+        };
+        let alarms = self.hub.alarms();
+        match alarms.iter().rev().max_by_key(|alarm| alarm.severity) {
+            Some(worst) => format!("{things}; alarms: {}, {}", alarms.len(), worst.message),
+            None => things,
+        }
+    }
+
     pub(super) fn pool_snapshot(&self, name: &str) -> Result<PoolSnapshot, AdminError> {
         Self::ask(&*self.handle(name)?, |pool| pool.snapshot())
     }

@@ -30,6 +30,8 @@ use std::time::{Duration, Instant};
 
 /// A device has so long to be opened.
 const WITHIN: Duration = Duration::from_secs(20);
+/// How the holder of a device is called if that is this process.
+const OWN: &str = "this very process";
 /// What is added to the alarm.
 const HELD: &str = "it is tried again until it is free";
 const UNOPENED: &str = "it is tried again until it can be opened";
@@ -66,7 +68,13 @@ impl Service {
             // An export that cannot be made.
             return AdminError { hint: format!("then: forebay volume attach {name}"), ..error };
         }
-        let Some(awaits) = self.awaits(&place, &error) else { return error };
+        let Some(awaits) = self.awaits(&place, &error) else {
+            let (Place::Pool(name), false) = (&place, error.hint.contains("forebay pool open")) else {
+                return error;
+            };
+            let hint = if error.hint.is_empty() { String::new() } else { format!("{}; ", error.hint) };
+            return AdminError { hint: format!("{hint}then: forebay pool open {name}"), ..error };
+        };
         lock(&self.locked).insert(place);
         let hint = if error.hint.is_empty() { awaits.into() } else { format!("{}; {awaits}", error.hint) };
         AdminError { hint, ..error }
@@ -153,15 +161,25 @@ impl Service {
 
     /// Whether a device cannot be opened. One that hangs is not free either.
     fn why_not_opened(&self, path: &Path) -> Option<&'static str> {
-        let wanted = path.to_owned();
-        let look = move |_: &MayWait| {
-            Device::open_cache(&wanted, DeviceOptions { direct: false, ..DeviceOptions::default() })
-        };
-        match self.places.within(path, WITHIN, look) {
+        match self.try_open(path) {
             Some(Err(DeviceError::InUse { .. })) | None => Some(HELD),
             Some(Err(DeviceError::Open { .. })) => Some(UNOPENED),
             Some(_) => None,
         }
+    }
+
+    /// Whether another process has a device.
+    pub(super) fn is_anothers(&self, path: &Path) -> bool {
+        matches!(self.try_open(path), Some(Err(DeviceError::InUse { holder, .. })) if holder != OWN)
+    }
+
+    /// Opens a device for a moment; `None` if that takes too long.
+    fn try_open(&self, path: &Path) -> Option<Result<Device, DeviceError>> {
+        let wanted = path.to_owned();
+        let look = move |_: &MayWait| {
+            Device::open_cache(&wanted, DeviceOptions { direct: false, ..DeviceOptions::default() })
+        };
+        self.places.within(path, WITHIN, look)
     }
 
     /// Opens what waits and is free by now.

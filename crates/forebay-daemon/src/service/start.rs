@@ -171,8 +171,13 @@ impl Service {
         }
         let hint = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
         let message = format!("{}{hint}", error.what);
-        self.hub.raise(key, Severity::Error, &message);
-        self.emit(ServiceEvent::Problem(message));
+        self.hub.raise(key.clone(), Severity::Error, &message);
+        let of = match (&key.pool, &key.volume) {
+            (Some(pool), _) => format!("pool {pool}: "),
+            (_, Some(volume)) => format!("volume {volume}: "),
+            _ => String::new(),
+        };
+        self.emit(ServiceEvent::Problem(of + &message));
         Ok(())
     }
 

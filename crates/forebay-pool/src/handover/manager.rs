@@ -15,6 +15,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
+/// A status is one line of a screen, or of some.
+const STATUS_CHARS_MAX: usize = 400;
+
 /// A way to the service manager.
 #[derive(Debug)]
 pub struct Manager {
@@ -41,6 +44,13 @@ impl Manager {
     /// Clients can be served.
     pub fn ready(&self) {
         self.send(&format!("READY=1\nMAINPID={}\n", std::process::id()), None);
+    }
+
+    /// How things are, in one line: `systemctl status` shows it.
+    pub fn status(&self, text: &str) {
+        let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let cut = line.char_indices().nth(STATUS_CHARS_MAX).map_or(line.len(), |(at, _)| at);
+        self.send(&format!("STATUS={}\n", &line[..cut]), None);
     }
 
     /// An orderly stop has begun.
@@ -101,13 +111,17 @@ mod tests {
         let path = folder.path().join("notify");
         let heard = UnixDatagram::bind(&path).unwrap();
         let manager = Manager::at(path.as_os_str()).unwrap();
-        let mut words = [0; 256];
+        let mut words = [0; 1024];
         let mut next = || {
             let length = heard.recv(&mut words).unwrap();
             String::from_utf8_lossy(&words[..length]).into_owned()
         };
         manager.ready();
         assert_eq!(next(), format!("READY=1\nMAINPID={}\n", std::process::id()));
+        manager.status("two\nlines");
+        assert_eq!(next(), "STATUS=two lines\n");
+        manager.status(&"ü".repeat(2 * STATUS_CHARS_MAX));
+        assert_eq!(next().chars().count(), "STATUS=\n".len() + STATUS_CHARS_MAX);
         let endpoint = Endpoint::Unix("/run/a.sock".into());
         manager.store(&endpoint, heard.as_fd());
         let stored = next();

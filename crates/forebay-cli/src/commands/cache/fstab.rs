@@ -9,28 +9,33 @@
 //!   of other systems, a last line without an end.
 //! - The file is replaced as a whole: at every instant it is the old or the new one.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use forebay_io::fuse::unescape;
-use rustix::fs::{Access, XattrFlags, fgetxattr, fsetxattr};
+use rustix::fs::{Access, IFlags, OFlags, XattrFlags, access, fgetxattr, fsetxattr, ioctl_getflags};
 use serde::{Deserialize, Serialize};
 
 use super::mounts::Mounts;
+use crate::failure::{Failure, system};
 
 /// Where it is.
 pub(super) const FSTAB: &str = "/etc/fstab";
+/// Where the block devices of volumes are.
+pub(super) const DEVICES: &str = "/dev/forebay";
 /// Begins the comment that keeps the line of the disk.
 const MARK: &str = "# before forebay: ";
 /// The context that SELinux keeps with a file.
 const CONTEXT: &str = "security.selinux";
 /// Longest context that is kept.
 const CONTEXT_BYTES_MAX: usize = 4096;
+/// The file becomes hardly longer than by so much.
+const LINE_BYTES: u64 = 4096;
 
 /// A line that says what is mounted where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +65,12 @@ impl Entry<'_> {
     /// Where it is mounted. Slashes at its end are no part of it.
     pub(super) fn point(&self) -> PathBuf {
         PathBuf::from(self.field(1).unwrap_or_default()).components().collect()
+    }
+
+    /// It mounts at this place, perhaps by a link that leads there. Links are followed, so only of
+    /// a line of which it is known that it does not hang.
+    pub(super) fn leads_to(&self, point: &Path) -> bool {
+        self.point() == point || std::fs::canonicalize(self.point()).is_ok_and(|real| real == point)
     }
 
     /// Its options; there may be none.
@@ -152,9 +163,26 @@ impl Change {
         Some([&table[..at], &self.to, &table[at + self.from.len()..]].concat())
     }
 
-    /// What it leads to is there, and what it changes is not.
+    /// What it leads to is there, and what it changes is not. Or it takes a volume's line away, and
+    /// somebody has done that in his own way.
     pub(super) fn is_made(&self, table: &[u8]) -> bool {
-        find_lines(table, &self.to).is_some() && find_lines(table, &self.from).is_none()
+        let is_there = |lines: &[u8]| find_lines(table, lines).is_some();
+        let is_of_volume = entries(&self.from).iter().any(|entry| is_volume(&entry.source()));
+        is_there(&self.to) && !is_there(&self.from) || is_of_volume && self.has_nothing_to_change(table)
+    }
+
+    /// Nothing mounts there what the line that it changes mounts: whoever has made it into another,
+    /// there is nothing to change.
+    pub(super) fn has_nothing_to_change(&self, table: &[u8]) -> bool {
+        let what = |entry: &Entry<'_>| (entry.source(), entry.point());
+        let changed = entries(&self.from);
+        !entries(table).iter().any(|entry| changed.iter().any(|changed| what(changed) == what(entry)))
+    }
+
+    /// The line that it changes, as text.
+    pub(super) fn line(&self) -> String {
+        let last = self.from.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+        String::from_utf8_lossy(last).into_owned()
     }
 
     /// As somebody would do it in a shell.
@@ -173,8 +201,15 @@ impl Change {
         }
         let script: Vec<String> =
             script.iter().map(|part| format!("-e {}", super::shell::quoted(part))).collect();
-        format!("sed -i {} {FSTAB}", script.join(" "))
+        // sed would put a file into the place of a link.
+        let file = std::fs::canonicalize(FSTAB).unwrap_or_else(|_| FSTAB.into());
+        format!("sed -i {} {}", script.join(" "), super::shell::quoted(&file.display().to_string()))
     }
+}
+
+/// Whether a line's first field is a volume's block device.
+pub(super) fn is_volume(source: &OsStr) -> bool {
+    Path::new(source).starts_with(DEVICES)
 }
 
 /// How the line ends, for one that is put above it.
@@ -285,13 +320,40 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
 /// Whether [`replace`] will be able to: looked at before anything else is changed.
 ///
 /// # Errors
-/// Its folder takes no files, or a container has it mounted by itself.
-pub(super) fn check_replaceable(mounts: &Mounts, path: &Path) -> io::Result<()> {
-    let path = std::fs::canonicalize(path)?;
+/// Its folder takes no files, or has no room, somebody has forbidden to change it, or a container
+/// has it mounted by itself.
+pub(super) fn check_replaceable(mounts: &Mounts, path: &Path) -> Result<(), Failure> {
+    let shown = &path.display().to_string();
+    let path = std::fs::canonicalize(path).map_err(system(shown))?;
+    let folder = path.parent().unwrap_or(Path::new("/"));
     if mounts.at(&path).next().is_some() {
-        return Err(io::Error::other("it is a mount of its own, and cannot be replaced"));
+        return Err(Failure::new(format!("{shown}: it is a mount of its own, and cannot be replaced"))
+            .hint("edit it where it comes from, or unmount it"));
     }
-    Ok(rustix::fs::access(path.parent().unwrap_or(Path::new("/")), Access::WRITE_OK)?)
+    for path in [&path, folder] {
+        let flags = File::open(path).ok().and_then(|file| ioctl_getflags(file).ok());
+        if flags.is_some_and(|flags| flags.intersects(IFlags::IMMUTABLE | IFlags::APPEND)) {
+            let word = super::shell::quoted(&path.display().to_string());
+            return Err(Failure::new(format!("{word} is protected from changes (chattr)"))
+                .hint(format!("allow them: chattr -ia {word}; then the same command again")));
+        }
+    }
+    access(folder, Access::WRITE_OK).map_err(|error| system(shown)(error.into()))?;
+    let room = try_room(folder, std::fs::metadata(&path).map_or(0, |meta| meta.len())).map_err(system(shown));
+    room.map_err(|failure| {
+        let folder = super::shell::quoted(&folder.display().to_string());
+        failure.hint(format!("make room (df {folder} shows it), then the same command again"))
+    })
+}
+
+/// Whether a folder has room for so much and a longer line, by a file without a name.
+fn try_room(folder: &Path, bytes: u64) -> io::Result<()> {
+    let options = OFlags::TMPFILE.bits() as i32;
+    let Ok(mut file) = File::options().write(true).custom_flags(options).open(folder) else {
+        return Ok(()); // not everywhere there are such files
+    };
+    io::copy(&mut io::repeat(b'#').take(bytes + LINE_BYTES), &mut file)?;
+    file.sync_all()
 }
 
 /// Replaces the file as a whole if it has `old`: owner, permissions and context stay.

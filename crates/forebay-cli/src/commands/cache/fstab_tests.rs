@@ -146,6 +146,34 @@ fn what_was_edited_meanwhile_is_not_changed() {
 }
 
 #[test]
+fn what_was_never_made_is_not_undone() {
+    let table = b"UUID=1 /srv/db ext4 defaults 0 2\n";
+    let (change, made) = changed(table, "/srv/db");
+    let back = change.reversed();
+    assert!(!back.has_nothing_to_change(&made) && back.has_nothing_to_change(table));
+    let edited = b"UUID=1 /srv/db ext4 noatime 0 2\n";
+    assert!(back.has_nothing_to_change(edited), "somebody was faster");
+    let made =
+        [b"# mine\n", &String::from_utf8(made).unwrap().replace("nofail", "nofail,ro").into_bytes()[..]]
+            .concat();
+    assert!(!back.has_nothing_to_change(&made), "of the volume's line somebody has made another");
+    // Of the disk's line somebody has made another since, when the volume was gone.
+    assert!(back.is_made(edited) && !back.is_made(&made) && !change.is_made(edited));
+    assert!(back.line().starts_with("/dev/forebay/db /srv/db ext4"), "{}", back.line());
+}
+
+#[test]
+fn a_line_for_a_link_to_the_mount_point_is_one_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().canonicalize().unwrap();
+    std::fs::create_dir(folder.join("real")).unwrap();
+    std::os::unix::fs::symlink("real", folder.join("link")).unwrap();
+    let line = |name: &str| format!("/dev/sdb {} ext4", folder.join(name).display()).into_bytes();
+    let leads = |name: &str| entries(&line(name))[0].leads_to(&folder.join("real"));
+    assert_eq!(["real", "link", "none"].map(leads), [true, true, false]);
+}
+
+#[test]
 fn the_command_that_is_shown_does_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("fstab");
@@ -191,4 +219,12 @@ fn the_file_is_replaced_as_a_whole_or_not_at_all() {
     let why = check_replaceable(&Mounts::of(&table).unwrap(), &link).unwrap_err().to_string();
     assert!(why.contains("mount of its own"), "{why}");
     assert_eq!(read(&folder.path().join("none")).unwrap(), b"");
+    // Where root asks, and the file system keeps such marks.
+    let word = file.canonicalize().unwrap().display().to_string();
+    if shell::succeeds(&["chattr", "+i", &word]) {
+        let why = check_replaceable(&Mounts::default(), &link);
+        shell::run(&["chattr", "-i", &word]).unwrap();
+        let why = format!("{:?}", why.unwrap_err());
+        assert!(why.contains("protected") && why.contains(&format!("chattr -ia {word}")), "{why}");
+    }
 }

@@ -48,6 +48,7 @@ pub(super) struct Begun {
 /// The note of a mount point, held by this process alone.
 #[derive(Debug)]
 pub(super) struct Note {
+    point: PathBuf,
     path: PathBuf,
     _lock: File,
 }
@@ -68,13 +69,18 @@ impl Note {
         let lock_path = folder.join(".lock");
         let lock = File::create(&lock_path).map_err(system(lock_path.display()))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { path, _lock: lock }),
+            Ok(()) => Ok(Self { point: point.to_owned(), path, _lock: lock }),
             Err(error) if error == rustix::io::Errno::WOULDBLOCK => {
                 Err(Failure::new("another `forebay cache` or `forebay uncache` is at work")
                     .hint("wait until it has ended; what it does it says itself"))
             }
             Err(error) => Err(system(lock_path.display())(error.into())),
         }
+    }
+
+    /// The mount point.
+    pub(super) fn point(&self) -> &Path {
+        &self.point
     }
 
     /// What was begun, if anything.

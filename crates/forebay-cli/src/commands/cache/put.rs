@@ -73,9 +73,11 @@ pub(super) fn mount_at(mounts: &Mounts, point: &Path) -> Result<Mount, Failure> 
     let shown = harmless(&point.display().to_string());
     let all: Vec<&Mount> = mounts.at(point).collect();
     if all.iter().any(|mount| mount.is_automount()) {
-        let unit = fstab::escaped_path(point);
+        let unit = format!("{}.automount", fstab::escaped_path(point));
+        let (stop, mount) =
+            (shell::line(["systemctl", "stop", &unit]), shell::line(["mount", &point.display().to_string()]));
         return Err(Failure::new(format!("{shown} is mounted whenever somebody looks (automount)"))
-            .hint(format!("systemctl stop {unit}.automount; mount {shown}; then the same command again")));
+            .hint(format!("{stop}; {mount}; then the same command again")));
     }
     match all[..] {
         [mount] => Ok(mount.clone()),
@@ -103,7 +105,7 @@ pub(super) fn plan(client: &Client, point: &Path, wanted: &Wanted, asked: String
     let entries = fstab::entries(&table);
     let entry = line_of(&entries, &mount, &device)?;
     if entry.is_some() {
-        fstab::check_replaceable(&mounts, Path::new(FSTAB)).map_err(system(FSTAB))?;
+        fstab::check_replaceable(&mounts, Path::new(FSTAB))?;
     }
     check_units(&mount, entry.is_some())?;
     let known = Known::look(client)?;
@@ -199,8 +201,8 @@ fn check_mount(mounts: &Mounts, mount: &Mount) -> Result<(), Failure> {
 fn line_of<'a>(entries: &[Entry<'a>], mount: &Mount, device: &Path) -> Result<Option<Entry<'a>>, Failure> {
     let mut own = None;
     for entry in entries {
-        let is_there = entry.point() == mount.point;
         let names = disk::is_named(&entry.source(), device);
+        let is_there = entry.point() == mount.point || names == Some(true) && entry.leads_to(&mount.point);
         let line = entry.number;
         let source = harmless(&entry.source().to_string_lossy());
         match (is_there, names) {

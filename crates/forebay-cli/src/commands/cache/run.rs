@@ -6,10 +6,12 @@
 //!   message says what is not.
 //! - Past a detach there is no way back, and none is needed: the disk has everything. The note
 //!   stays, and the same command goes on.
+//! - Nobody has to see a step for it to be done or undone: what is printed may get lost.
 
 use std::time::{Duration, Instant};
 
 use super::note::{Begun, Note, Way};
+use super::shell;
 use super::steps::Step;
 use crate::client::Client;
 use crate::failure::Failure;
@@ -56,14 +58,10 @@ pub(super) fn run(client: &Client, note: &Note, mut begun: Begun) -> Result<(), 
             Ok(true) if !is_half => continue,
             _ if interrupt.came() => Err(Failure::new("interrupted")),
             Err(failure) => Err(failure),
-            Ok(_) => {
-                if !begun.begun.contains(&at) {
-                    begun.begun.push(at);
-                }
-                note.write(&begun)?;
-                print(&step)?;
+            Ok(_) => begin(note, &mut begun, at).and_then(|()| {
+                let _ = print(&step);
                 step.act(client).or_else(|failure| came_true(client, &step, is_resumed, failure))
-            }
+            }),
         };
         if let Err(failure) = done {
             return Err(give_up(client, note, &begun, failure));
@@ -71,6 +69,19 @@ pub(super) fn run(client: &Client, note: &Note, mut begun: Begun) -> Result<(), 
     }
     note.remove()?;
     screen::print(&begun.ending)
+}
+
+/// Notes a step, which is not begun otherwise.
+fn begin(note: &Note, begun: &mut Begun, at: usize) -> Result<(), Failure> {
+    let is_new = !begun.begun.contains(&at);
+    if is_new {
+        begun.begun.push(at);
+    }
+    let noted = note.write(begun);
+    if noted.is_err() && is_new {
+        begun.begun.pop();
+    }
+    noted
 }
 
 /// A step that failed may be so all the same: systemd was quicker, or what a killed process has
@@ -102,8 +113,10 @@ fn give_up(client: &Client, note: &Note, begun: &Begun, failure: Failure) -> Fai
     }
     match undo(client, note, begun) {
         Ok(()) => failure.but("everything is as before"),
-        Err(second) => failure
-            .but(&format!("and the way back failed as well: {second}; `forebay uncache` goes on with it")),
+        Err(second) => {
+            let again = shell::line(["forebay", "uncache", &note.point().display().to_string()]);
+            failure.but(&format!("and the way back failed as well: {second}; `{again}` goes on with it"))
+        }
     }
 }
 
@@ -113,10 +126,10 @@ fn give_up(client: &Client, note: &Note, begun: &Begun, failure: Failure) -> Fai
 /// A step back fails; the note stays.
 pub(super) fn undo(client: &Client, note: &Note, begun: &Begun) -> Result<(), Failure> {
     for step in way_back(begun) {
-        if step.is_so(client)? {
+        if step.is_undone(client)? {
             continue;
         }
-        print(&step)?;
+        let _ = print(&step);
         step.act(client).or_else(|failure| came_true(client, &step, true, failure))?;
     }
     note.remove()

@@ -25,6 +25,7 @@ use super::{shell, users};
 use crate::client::{self, Client, escaped};
 use crate::failure::{Failure, system};
 use crate::job::{self, Job};
+use crate::screen::harmless;
 
 /// A daemon that was just started has so long to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -234,6 +235,18 @@ impl Step {
         })
     }
 
+    /// As a step back: it is so already, or what it undoes was never done.
+    ///
+    /// # Errors
+    /// As [`Self::is_so`].
+    pub(super) fn is_undone(&self, client: &Client) -> Result<bool, Failure> {
+        if let Self::Edit(change) = self {
+            let table = fstab::read(Path::new(FSTAB)).map_err(system(FSTAB))?;
+            return Ok(change.is_made(&table) || change.has_nothing_to_change(&table));
+        }
+        self.is_so(client)
+    }
+
     /// systemd is told of a file that was changed; whether it was does not show in what is so.
     pub(super) fn has_two_halves(&self) -> bool {
         matches!(self, Self::AddDropIn { .. } | Self::Edit(_))
@@ -377,8 +390,23 @@ fn settled(client: &Client, name: &str) -> Result<Option<VolumeInfo>, Failure> {
     }
 }
 
+/// Follows a job to its end. After Ctrl-C comes the way back, so it does not go on without us.
 fn follow(client: &Client, job: &str) -> Result<(), Failure> {
-    job::follow(client, job, false)
+    let Err(failure) = job::follow(client, job, false) else { return Ok(()) };
+    let path = format!("/v1/jobs/{}", escaped(job));
+    let look = || client.get(&path).ok().and_then(|job| client::read::<Job>(&job).ok());
+    if look().is_none_or(|job| job.is_over()) {
+        return Err(failure);
+    }
+    client.delete(&path)?;
+    let until = Instant::now() + OTHERS_WITHIN;
+    loop {
+        match look() {
+            Some(job) if job.is_done() => return Ok(()), // it was too late for it
+            Some(job) if !job.is_over() && Instant::now() < until => std::thread::sleep(LOOK),
+            _ => return Err(Failure::new("interrupted")),
+        }
+    }
 }
 
 fn unmount(mounted: &Mounted) -> Result<(), Failure> {
@@ -394,8 +422,11 @@ fn edit(change: &Change) -> Result<(), Failure> {
     let old = fstab::read(path).map_err(system(FSTAB))?;
     if !change.is_made(&old) {
         let new = change.applied(&old).ok_or_else(|| {
-            Failure::new(format!("{FSTAB} is not as it was: the line that was to be changed is not there"))
-                .hint("somebody has edited it meanwhile; the same command again looks at it anew")
+            let line = harmless(&change.line());
+            Failure::new(format!(
+                "{FSTAB} is not as it was: the line that was to be changed is not there: {line}"
+            ))
+            .hint("somebody has edited it meanwhile; the same command again looks at it anew")
         })?;
         fstab::replace(path, &old, &new).map_err(system(FSTAB))?;
     }

@@ -6,7 +6,7 @@ use forebay_admin::{PoolInfo, VolumeInfo, VolumeState};
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_pool::ublk_found;
 
-use super::fstab::{self, Change, Entry, FSTAB};
+use super::fstab::{self, Change, DEVICES, Entry, FSTAB, is_volume};
 use super::mounts::{Mount, Mounts};
 use super::note::{Begun, Way};
 use super::put::mounted;
@@ -15,9 +15,6 @@ use super::{disk, users};
 use crate::client::{self, Client, escaped};
 use crate::failure::{Failure, system};
 use crate::screen::{bytes, harmless};
-
-/// Where the block devices of volumes are.
-const DEVICES: &str = "/dev/forebay";
 
 /// All steps, in order.
 ///
@@ -28,10 +25,12 @@ pub(super) fn plan(client: &Client, point: &Path, keep_pool: bool, asked: String
     let mount = mounts.at(point).last().cloned();
     let table = fstab::read(Path::new(FSTAB)).map_err(system(FSTAB))?;
     let entries = fstab::entries(&table);
-    let at_point = entries.iter().rfind(|entry| entry.point() == point);
+    let is_at =
+        |entry: &Entry<'_>| entry.point() == point || is_volume(&entry.source()) && entry.leads_to(point);
+    let at_point = entries.iter().rfind(|entry| is_at(entry));
     let volumes: Vec<VolumeInfo> = client::list(&client.get("/v1/volumes")?, "volumes")?;
     let Some((volume, device)) = find(&volumes, mount.as_ref(), at_point) else {
-        return Err(not_found(point, &mounts, mount.as_ref()));
+        return Err(not_found(point, &mounts, mount.as_ref(), at_point));
     };
     let disk = disk_of(volume)?;
     // On the disk already: a run was interrupted by a loss of power.
@@ -44,7 +43,7 @@ pub(super) fn plan(client: &Client, point: &Path, keep_pool: bool, asked: String
     };
     let line = at_point.filter(names_volume);
     if line.is_some() {
-        fstab::check_replaceable(&mounts, Path::new(FSTAB)).map_err(system(FSTAB))?;
+        fstab::check_replaceable(&mounts, Path::new(FSTAB))?;
     }
     let of = |source: &Path| match &mount {
         Some(mount) => mounted(mount, source, at_point),
@@ -143,14 +142,21 @@ fn disk_of(volume: &VolumeInfo) -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-fn not_found(point: &Path, mounts: &Mounts, mount: Option<&Mount>) -> Failure {
+fn not_found(point: &Path, mounts: &Mounts, mount: Option<&Mount>, entry: Option<&Entry<'_>>) -> Failure {
     let shown = harmless(&point.display().to_string());
-    let failure = match mount {
-        Some(mount) => Failure::new(format!(
+    let failure = match (mount, entry.filter(|entry| is_volume(&entry.source()))) {
+        (Some(mount), _) => Failure::new(format!(
             "{shown} is on {}, which is no block device of a volume that this daemon has",
             harmless(&mount.source.display().to_string())
         )),
-        None => {
+        (None, Some(entry)) => {
+            let (line, source) = (entry.number, harmless(&entry.source().to_string_lossy()));
+            return Failure::new(format!(
+                "line {line} of {FSTAB} mounts {source} at {shown}, and this daemon has no such volume"
+            ))
+            .hint("`forebay volume list` lists those that there are: attach it (forebay volume attach), or take the line out");
+        }
+        (None, None) => {
             let above =
                 mounts.covering(point).map(|mount| mount.point.display().to_string()).unwrap_or_default();
             Failure::new(format!(

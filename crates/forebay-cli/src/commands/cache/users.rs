@@ -9,6 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use super::mounts::{Mount, Mounts, is_below};
+use super::shell;
 use crate::failure::Failure;
 use crate::screen::harmless;
 
@@ -29,13 +30,14 @@ pub(super) fn refuse_if_used(mounts: &Mounts, mount: &Mount) -> Result<(), Failu
 }
 
 fn refusal(point: &Path, users: &[String]) -> Failure {
+    let look = shell::line(["fuser", "-vm", &point.display().to_string()]);
     let point = harmless(&point.display().to_string());
     let mut named = users.iter().take(NAMED_MAX).map(|user| harmless(user)).collect::<Vec<_>>().join(", ");
     if users.len() > NAMED_MAX {
         named += &format!(" and {} more", users.len() - NAMED_MAX);
     }
     Failure::new(format!("{point} is in use: {named}")).hint(format!(
-        "end these, or stop their services; fuser -vm {point} lists processes; then the same command again"
+        "end these, or stop their services; {look} lists processes; then the same command again"
     ))
 }
 
@@ -45,6 +47,9 @@ fn users_in(root: &Path, mounts: &Mounts, mount: &Mount) -> Vec<String> {
     let above = mounts.0.iter().filter(|other| other.point != *point && is_below(&other.point, point));
     let mut users: Vec<String> =
         above.map(|other| format!("{} is mounted below it", other.point.display())).collect();
+    let twice = |other: &&Mount| other.device == mount.device && !is_below(&other.point, point);
+    let again = mounts.0.iter().filter(twice);
+    users.extend(again.map(|other| format!("it is mounted at {} as well", other.point.display())));
     users.extend(loops(root, point));
     users.extend(swap_files(root, point));
     users.extend(processes(root, mount));
@@ -158,7 +163,7 @@ mod tests {
         write(
             at("proc/self/mountinfo"),
             "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 8:16 / /srv/db rw shared:3 - ext4 /dev/sdb rw\n\
-             3 2 8:32 / /srv/db/below rw - ext4 /dev/sdc rw\n",
+             3 2 8:32 / /srv/db/below rw - ext4 /dev/sdc rw\n4 1 8:16 /x /mnt/x rw - ext4 /dev/sdb rw\n",
         )
         .unwrap();
         root
@@ -176,6 +181,7 @@ mod tests {
                 "/dev/loop0 is made of /srv/db/disk.img",
                 "/srv/db/below is mounted below it",
                 "/srv/db/swap file is swap space",
+                "it is mounted at /mnt/x as well",
                 "process 11 (name-11) has it mounted at /data, in a container or a name space of its own",
                 "process 7 (name-7)",
                 "process 8 (name-8)",
@@ -183,7 +189,7 @@ mod tests {
             ]
         );
         let said = format!("{:?}", refusal(Path::new("/srv/db"), &users));
-        assert!(said.contains("process 7 (name-7) and 2 more") || said.contains(" and 2 more"), "{said}");
+        assert!(said.contains("process 7 (name-7) and 3 more") || said.contains(" and 3 more"), "{said}");
         assert!(said.contains("fuser -vm /srv/db"), "{said}");
     }
 
