@@ -27,6 +27,7 @@ mod export;
 mod handover;
 mod import;
 mod info;
+mod leaving;
 mod locked;
 mod looks;
 mod metrics;
