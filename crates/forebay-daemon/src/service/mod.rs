@@ -32,6 +32,7 @@ mod locked;
 mod looks;
 mod metrics;
 mod mirror;
+mod moved;
 mod opening;
 mod pools;
 mod recording;

@@ -14,7 +14,7 @@ pub use backing::{Backing, open_backing};
 pub(crate) use backing::{final_record, sample_blocks};
 pub use blank::{erase_cache, is_blank};
 pub(crate) use blank::{give_back, give_up, says_of};
-pub use likeness::{Likeness, likeness};
+pub use likeness::{Likeness, is_same_file, likeness};
 pub use making::Making;
 pub(crate) use mirrored::open_mirrored;
 pub use parts::PoolParts;
