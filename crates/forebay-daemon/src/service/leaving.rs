@@ -33,7 +33,8 @@ impl Service {
     /// and removes the record.
     ///
     /// # Errors
-    /// They cannot be erased: the next start tries again. That the record cannot be changed is told.
+    /// They cannot be erased: the next start tries again. That the record cannot be changed is
+    /// told.
     pub(super) fn finish_leaving(&self, name: &str, record: &CacheRecord) -> Result<(), AdminError> {
         let state_dir = self.running().config.daemon.state_dir.clone();
         let erase = record.leaving.as_ref().map_or(&[][..], |leaving| &leaving.erase);

@@ -1,9 +1,9 @@
 //! A volume that is not attached, and whose backing store is elsewhere than the configuration says:
 //! a disk that has another name now, a file that was moved.
 //!
-//! What is in the cache goes to the store that is named. So it must be proven to be the one: by what
-//! the cache noted of it, or by the operator's word (`on_backing_change`). The engine judges again
-//! when the volume is attached.
+//! What is in the cache goes to the store that is named. So it must be proven to be the one: by
+//! what the cache noted of it, or by the operator's word (`on_backing_change`). The engine judges
+//! again when the volume is attached.
 
 use super::Service;
 use super::stores::compare;

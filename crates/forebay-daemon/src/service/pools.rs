@@ -550,6 +550,7 @@ impl Service {
         if self.is_closed(name) {
             return self.forget_closed(name, file.as_mut());
         }
+        let wanted = erase;
         let erase = if erase { parts(&self.pool_snapshot(name)?) } else { Vec::new() };
         let handle = self.handle(name)?;
         let entry = self.running().entries.get(name).cloned();
@@ -570,7 +571,16 @@ impl Service {
             running.entries.remove(name);
         }
         self.clear_alarms_of(name, &[]);
-        entry.map_or(Ok(()), |entry| self.finish_leaving(name, &entry.record()))
+        match entry {
+            Some(entry) => self.finish_leaving(name, &entry.record()),
+            None if wanted => {
+                self.emit(ServiceEvent::Problem(format!(
+                    "pool {name} is removed; its cache has failed and was not open, so its devices are not erased"
+                )));
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::error::RunError;
 use crate::loss_record::hex;
 use crate::may_wait::MayWait;
 use forebay_format::geometry::CHECKPOINT_START_BLOCK;
-use forebay_format::superblock::being_made;
+use forebay_format::superblock::{CacheState, Superblock, being_made};
 use forebay_io::{Device, DeviceError, DeviceKind, DeviceOptions};
 use forebay_offline::device::{BLANK_BYTES, superblocks};
 use forebay_offline::members::read_copies;
@@ -111,7 +111,8 @@ pub fn erase_cache(
     let mut devices = Vec::new();
     for (path, used) in parts {
         let device = waiting_for_lock(|| Device::open_cache(path, DeviceOptions::default()))?;
-        let newest = superblocks(&device).into_iter().flatten().filter(|found| hex(&found.uuid.0) == cache);
+        let is_its = |found: &Superblock| hex(&found.uuid.0) == cache && found.state != CacheState::Failed;
+        let newest = superblocks(&device).into_iter().flatten().filter(is_its);
         if newest.map(|found| found.generation).max() > Some(generation) {
             return Err(RunError::failed(
                 format!("the cache on {} was used since", path.display()),
