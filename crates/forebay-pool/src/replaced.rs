@@ -294,6 +294,7 @@ mod tests {
     use crate::cache_device::begin_on;
     use forebay_format::member::{HEADER_BLOCKS, MemberHeader};
     use forebay_offline::device::BLANK_BYTES;
+    use forebay_offline::members::read_copies;
 
     const CACHE: CacheUuid = CacheUuid([7; 16]);
 

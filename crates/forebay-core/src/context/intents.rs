@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(intents.runs.len(), 3);
         intents.states_mut(all).for_each(end);
         intents.forget_ended(0);
-        assert_eq!(intents.ranges().collect::<Vec<_>>(), [0..1 << 24]);
+        assert!(intents.ranges().eq(core::iter::once(0..1 << 24)));
         intents.flushed(1);
         assert_eq!(intents.ended, 1 << 24);
         intents.forget_ended(1);
