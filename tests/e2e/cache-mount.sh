@@ -14,6 +14,6 @@ if [ ! -e /dev/ublk-control ]; then
     exit "$code"
 fi
 
-need dmsetup mkfs.ext4 setpriv blkid blkdiscard
+need dmsetup mkfs.ext4 setpriv blkid
 new_system
 in_root env ALL="${ALL:-}" bash "$ROOT/tests/guest/cache-steps"

@@ -443,6 +443,9 @@ pub struct SettingsDone {
     #[schema(value_type = Vec<[String; 3]>)]
     // a tuple would be described in a way that JSON Schema 2020-12 does not know
     pub changed: Vec<(String, String, String)>,
+    /// Settings that had their value already, but until the next start only: the configuration file
+    /// has it now.
+    pub written: Vec<String>,
     /// The job that drains, if one was begun.
     pub job: Option<String>,
 }

@@ -171,7 +171,8 @@ pub struct VolumeRequest {
     /// Pool that is to cache it; may be left out if there is only one.
     #[serde(default)]
     pub pool: Option<String>,
-    /// URI of the backing store.
+    /// URI of the backing store; empty if the volume is configured. Of one that is configured and
+    /// not attached: where its backing store is now.
     pub backing: String,
     /// URIs under which clients are to find it.
     #[serde(default)]

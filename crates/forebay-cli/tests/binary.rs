@@ -2,16 +2,19 @@
 //! private folder per test.
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
+mod world;
+
 use forebay_export::nbd::client::{NbdClient, Transport};
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::checkpoint::increment::Increment;
 use forebay_format::superblock::{Chain, Superblock};
 use forebay_format::{BLOCK_BYTES, Geometry};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
+use world::{World, text};
 
 const BLOCKS: u64 = 512;
 
@@ -29,47 +32,15 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-/// A folder with a disk, and perhaps a daemon that serves it.
-struct World {
-    folder: tempfile::TempDir,
-    daemon: Option<Child>,
-}
-
 impl World {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::File::create(folder.path().join("disk")).unwrap().set_len(64 << 20).unwrap();
-        Self { folder, daemon: None }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn uri(&self) -> String {
-        format!("nbd+unix:///vol?socket={}", self.path("nbd").display())
-    }
-
     fn start(&mut self) -> NbdClient<Transport> {
-        let mut daemon = Command::new(env!("CARGO_BIN_EXE_forebay"))
-            .args(["run", "--backing", text(&self.path("disk"))])
-            .args(["--cache", &format!("{}:16MiB", self.path("cache").display())])
-            .args(["--export", &self.uri(), "--admin", text(&self.path("admin"))])
+        let mut command = self.command("16MiB");
+        command
             .args(["--set", "dirty_low_pct=80", "--set", "dirty_high_pct=90", "--set", "idle_delay=1h"])
             // So large that they end with a summary.
-            .args(["--set", "segment_size=512KiB"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
-        self.daemon = Some(daemon);
-        assert_eq!(lines.next().unwrap().unwrap(), format!("ready: {}", self.uri()));
-        NbdClient::connect(&self.uri().parse().unwrap()).unwrap()
+            .args(["--set", "segment_size=512KiB"]);
+        self.serve(command, 1);
+        self.client()
     }
 
     /// Writes `BLOCKS` blocks, of which nothing is destaged.
@@ -87,18 +58,6 @@ impl World {
         }
         client.send_request(forebay_export::nbd::codec::cmd::FLUSH, 0, 1, 0, 0).unwrap();
         client.recv_reply(&mut Vec::new()).unwrap().result.unwrap();
-    }
-
-    fn kill(&mut self) {
-        let mut daemon = self.daemon.take().unwrap();
-        daemon.kill().unwrap();
-        daemon.wait().unwrap();
-    }
-
-    fn stop(&mut self) {
-        let mut daemon = self.daemon.take().unwrap();
-        Command::new("kill").arg(daemon.id().to_string()).status().unwrap();
-        assert!(daemon.wait().unwrap().success());
     }
 
     fn check(&self) -> (i32, Value) {
@@ -150,15 +109,6 @@ impl World {
         let mut byte = [0];
         self.cache().read_exact_at(&mut byte, offset).unwrap();
         self.cache().write_all_at(&[byte[0] ^ 0x55], offset).unwrap();
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        if let Some(mut daemon) = self.daemon.take() {
-            let _ = daemon.kill();
-            let _ = daemon.wait();
-        }
     }
 }
 
@@ -406,27 +356,18 @@ fn a_device_that_is_not_known_is_answered_with_those_that_are() {
 #[test]
 fn a_cache_on_a_card_is_served() {
     for (option, mode) in [("--emulate-cache", "writeback"), ("--emulate", "passthrough")] {
-        let world = World::new();
-        let cache = format!("{}:32MiB", world.path("cache").display());
-        let mut daemon = Command::new(env!("CARGO_BIN_EXE_forebay"))
-            .args(["run", "--backing", text(&world.path("disk")), "--cache", &cache])
-            .args(["--export", &world.uri(), option, "card-d:3", "--mode", mode])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
-        assert!(lines.next().unwrap().unwrap().starts_with("ready: "));
-        let mut client = NbdClient::connect(&world.uri().parse().unwrap()).unwrap();
+        let mut world = World::new();
+        let mut command = world.command("32MiB");
+        command.args([option, "card-d:3", "--mode", mode]);
+        world.serve(command, 1);
+        let mut client = world.client();
         client.write_at(8192, &[7; 8192], true).unwrap();
         let mut read = [1; 12_288];
         client.read_at(4096, &mut read).unwrap();
         assert!(read == *[&[0; 4096][..], &[7; 8192]].concat());
         drop(client);
-        assert!(Command::new("kill").arg(daemon.id().to_string()).status().unwrap().success());
-        let mut said = String::new();
-        daemon.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-        assert!(daemon.wait().unwrap().success(), "{said}");
+        world.stop();
+        let said = world.log();
         let (_, did) = said.split_once(" as card-d:3: ").unwrap_or_else(|| panic!("{said}"));
         let written: u64 = did.split(' ').next().unwrap().parse().unwrap();
         assert!(written >= 2, "{said}");

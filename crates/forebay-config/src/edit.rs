@@ -41,6 +41,8 @@ pub enum Edit {
     RemoveVolume { name: String },
     /// Where clients find a volume.
     SetExports { volume: String, exports: Vec<ExportUri> },
+    /// Where the backing store of a volume is.
+    SetBacking { volume: String, backing: BackingUri },
     /// How much of the backing store is served.
     SetSize { volume: String, size_bytes: Option<u64> },
     /// A new rule, before the one at `index`, or last.
@@ -134,6 +136,9 @@ impl Edit {
             Edit::RemoveVolume { name } => remove_section(document, "volume", name)?,
             Edit::SetExports { volume, exports } => {
                 put(section(document, "volume", volume)?, "exports", export_list(exports).into());
+            }
+            Edit::SetBacking { volume, backing } => {
+                put(section(document, "volume", volume)?, "backing", backing.to_string().into());
             }
             Edit::SetSize { volume, size_bytes: Some(bytes) } => {
                 put(section(document, "volume", volume)?, "size", ByteSize(*bytes).to_string().into());

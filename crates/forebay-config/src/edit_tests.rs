@@ -143,6 +143,12 @@ fn devices_exports_and_size_are_exchanged() {
     let sized = edit(FILE, Edit::SetSize { volume: "db".into(), size_bytes: Some(1 << 40) }).unwrap();
     assert_eq!(patch(FILE, &sized), ["+size = \"1TiB\""]);
     assert_eq!(edit(&sized, Edit::SetSize { volume: "db".into(), size_bytes: None }).unwrap(), FILE);
+    let moved = Edit::SetBacking { volume: "db".into(), backing: "/dev/sdz".parse().unwrap() };
+    let moved = patch(FILE, &edit(FILE, moved).unwrap());
+    assert!(
+        moved.iter().any(|line| line.starts_with("+backing = \"") && line.contains("/dev/sdz")),
+        "{moved:?}"
+    );
     let exports = Edit::SetExports { volume: "db".into(), exports: Vec::new() };
     assert!(
         patch(FILE, &edit(FILE, exports).unwrap())

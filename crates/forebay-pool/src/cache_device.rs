@@ -1,14 +1,13 @@
-//! A single cache device: taking it, erasing it, and what is drawn for a new cache. What is on it:
+//! A single cache device: taking it, and what is drawn for a new cache. What is on it:
 //! `forebay_offline::device`.
 
 use crate::error::RunError;
 use crate::may_wait::MayWait;
 use forebay_config::CacheSpec;
 use forebay_core::FormatParams;
-use forebay_format::geometry::CHECKPOINT_START_BLOCK;
 use forebay_format::superblock::being_made;
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry};
-use forebay_io::{Device, DeviceError, DeviceOptions};
+use forebay_io::{Device, DeviceError};
 use forebay_offline::device::wait_for;
 use std::io::Read as _;
 use std::path::Path;
@@ -18,8 +17,8 @@ pub(crate) fn foreign(path: &Path, why: &str) -> RunError {
     RunError::failed(
         format!("{} cannot be used as a cache: {why}", path.display()),
         format!(
-            "if nothing on it is needed, erase it and try again: rm {0}, or for a device: wipefs -a {0} && \
-             dd if=/dev/zero of={0} bs=256K count=1",
+            "if nothing on it is needed, erase it and try again: rm {0}, or for a device: blkdiscard {0}, or, where \
+             that does not make it blank: blkdiscard --zeroout {0}",
             path.display()
         ),
     )
@@ -33,18 +32,27 @@ pub(crate) fn same_device(a: &Path, b: &Path) -> RunError {
     )
 }
 
-/// A file that was being made when its daemon was killed, and has not got its size yet. There is
-/// nothing in it.
+/// A file that was being made when its daemon was killed, and has not got its size yet, or one that
+/// was erased. There is nothing in it.
 pub(crate) fn is_cut_off(spec: &CacheSpec) -> bool {
-    let (Ok(file), Some(size)) = (std::fs::symlink_metadata(&spec.path), spec.size_bytes) else {
-        return false;
-    };
+    let Ok(file) = std::fs::metadata(&spec.path) else { return false };
+    if file.is_file() && file.len() == 0 {
+        return true;
+    }
+    let Some(size) = spec.size_bytes else { return false };
     let begun = || {
         let mut start = Vec::new();
         let read = std::fs::File::open(&spec.path).and_then(|mut file| file.read_to_end(&mut start));
         read.is_ok() && being_made().starts_with(&start)
     };
     file.is_file() && file.len() < size && file.len() <= BLOCK_BYTES as u64 && begun()
+}
+
+/// Removes a cache file that was made just now, and holds nothing. What cannot be removed is said
+/// by the next attempt.
+pub fn remove_made(path: &Path) {
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let _ = std::fs::remove_file(real);
 }
 
 /// Says on an empty device that it is going to be a cache: whoever finds it after a crash need not
@@ -55,18 +63,6 @@ pub(crate) fn is_cut_off(spec: &CacheSpec) -> bool {
 pub fn begin_on(_: &MayWait, device: &Device) -> Result<(), RunError> {
     let begun = device.write_at(Geometry::superblock_offset(0), &being_made());
     begun.and_then(|()| device.flush()).map_err(device_error)
-}
-
-/// Makes a device that no pool uses forget that it was a cache.
-///
-/// # Errors
-/// It cannot be opened or written.
-pub fn erase_cache(_: &MayWait, path: &Path) -> Result<(), RunError> {
-    let device = waiting_for_lock(|| Device::open_cache(path, DeviceOptions::default()))?;
-    // With the superblocks goes what lies between and behind them: an earlier export, for instance.
-    let head = CHECKPOINT_START_BLOCK * BLOCK_BYTES as u64;
-    let zeroes = vec![0; head.min(device.size_bytes()) as usize / BLOCK_BYTES * BLOCK_BYTES];
-    device.write_at(0, &zeroes).and_then(|()| device.flush()).map_err(device_error)
 }
 
 /// True if both paths lead to the same file or device.

@@ -13,6 +13,9 @@
 //!   opened.
 //! - A cache that is not recorded here is opened: it may come from another host, or the state
 //!   directory was lost.
+//! - A pool that is taken out of the configuration is *leaving* from before that until its cache is
+//!   removed from here. So whatever is killed when, the next start knows what was begun: what the
+//!   configuration names stays, and all else of it is finished.
 //! - Two copies of one cache are not in use at once: who has it open holds a lock on
 //!   `CACHE-UUID.lock`.
 
@@ -81,6 +84,16 @@ pub struct CacheRecord {
     pub dirty_bytes: u64,
     /// When this was written, in seconds since 1970.
     pub recorded_unix_s: u64,
+    /// Its pool is being taken out of the configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaving: Option<Leaving>,
+}
+
+/// What is done when the configuration does not name the pool of a cache any more.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Leaving {
+    /// Devices that are erased then, and how much of each is the cache's, from its beginning.
+    pub erase: Vec<(PathBuf, u64)>,
 }
 
 /// What a record has against a cache that is there.
@@ -122,7 +135,7 @@ impl CacheRecord {
     /// may be acknowledged before it does.
     fn is_in_use_as(&self, wanted: &Self) -> bool {
         let current = self.standing == Standing::Current && self.in_use;
-        current && self.pool == wanted.pool && self.devices == wanted.devices
+        current && self.pool == wanted.pool && self.devices == wanted.devices && self.leaving.is_none()
     }
 
     fn has_device(&self, path: &Path) -> bool {
@@ -133,15 +146,44 @@ impl CacheRecord {
         CacheMark { generation: self.generation, flushed: self.flushed }
     }
 
-    /// Its pool is taken out of the configuration while nobody has it open: it may be opened again,
-    /// by any pool.
+    /// Its pool is about to be taken out of the configuration, while nobody has the cache open.
     ///
     /// # Errors
     /// A sentence for people.
-    pub fn remove(&self, may_wait: &MayWait, state_dir: &Path) -> Result<(), String> {
-        let removed = Self { standing: Standing::Removed, pool: None, ..self.clone() };
+    pub fn leave(&self, may_wait: &MayWait, state_dir: &Path, leaving: Leaving) -> Result<(), String> {
+        self.change(may_wait, state_dir, Self { leaving: Some(leaving), ..self.clone() })
+    }
+
+    /// Its pool stays after all.
+    ///
+    /// # Errors
+    /// A sentence for people.
+    pub fn stay(&self, may_wait: &MayWait, state_dir: &Path) -> Result<(), String> {
+        self.change(may_wait, state_dir, Self { leaving: None, ..self.clone() })
+    }
+
+    /// Its pool was taken out of the configuration while nobody has it open: it may be opened
+    /// again, by any pool, or, if it was erased, is forgotten.
+    ///
+    /// # Errors
+    /// A sentence for people.
+    pub fn remove(&self, may_wait: &MayWait, state_dir: &Path, erased: bool) -> Result<(), String> {
+        if !erased {
+            return self.change(may_wait, state_dir, self.removed());
+        }
+        let path = self.path(state_dir);
+        durable::remove(may_wait, state_dir, &path)
+            .and_then(|()| durable::remove(may_wait, state_dir, &path.with_extension("lock")))
+            .map_err(|error| format!("cannot change {}: {error}", path.display()))
+    }
+
+    fn removed(&self) -> Self {
+        Self { standing: Standing::Removed, pool: None, leaving: None, ..self.clone() }
+    }
+
+    fn change(&self, may_wait: &MayWait, state_dir: &Path, to: Self) -> Result<(), String> {
         let failed = |error| format!("cannot change {}: {error}", self.path(state_dir).display());
-        removed.store(may_wait, state_dir).map_err(failed)
+        to.store(may_wait, state_dir).map_err(failed)
     }
 
     /// What may be lost with it, in words.
@@ -234,9 +276,22 @@ fn all(state_dir: &Path) -> Result<(Vec<CacheRecord>, Vec<RunError>), RunError> 
 /// The folder cannot be read.
 pub fn of_pool(state_dir: &Path, pool: &str) -> Result<Vec<CacheRecord>, RunError> {
     let (records, _) = all(state_dir)?;
-    let is_ours =
-        |record: &CacheRecord| record.standing == Standing::Current && record.pool.as_deref() == Some(pool);
+    let is_ours = |record: &CacheRecord| {
+        record.standing == Standing::Current
+            && record.leaving.is_none()
+            && record.pool.as_deref() == Some(pool)
+    };
     Ok(records.into_iter().filter(is_ours).collect())
+}
+
+/// Records of caches whose pool was being taken out of the configuration, of those that can be
+/// read.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn leaving(state_dir: &Path) -> Result<Vec<CacheRecord>, RunError> {
+    let (records, _) = all(state_dir)?;
+    Ok(records.into_iter().filter(|record| record.leaving.is_some()).collect())
 }
 
 /// What an operator has said of giving up recorded caches.
@@ -398,7 +453,9 @@ impl Permit<'_> {
         let named = |record: &CacheRecord| self.pool.is_some() && record.pool.as_deref() == self.pool;
         let found: Vec<_> = records
             .iter()
-            .filter(|record| record.standing == Standing::Current && !settled)
+            // The configuration names the pool of one that is leaving no more, or its start has
+            // said that it stays.
+            .filter(|record| record.standing == Standing::Current && record.leaving.is_none() && !settled)
             .filter(|record| own.is_none_or(|own| own.cache_uuid != record.cache_uuid))
             .filter(|record| named(record) || known.is_none() && place(record))
             .collect();
@@ -456,6 +513,7 @@ impl Permit<'_> {
         let record = CacheRecord {
             pool: self.pool.map(str::to_owned).or_else(|| own.as_ref().and_then(|own| own.pool.clone())),
             standing: Standing::Current,
+            leaving: None,
             in_use: true,
             ..own.clone().unwrap_or_else(|| fresh.clone())
         };
@@ -544,6 +602,7 @@ fn unknown_of(cache: CacheUuid) -> CacheRecord {
         in_use: false,
         dirty_bytes: 0,
         recorded_unix_s: 0,
+        leaving: None,
     }
 }
 
@@ -658,19 +717,23 @@ impl Entry {
         Ok(())
     }
 
-    /// Its pool is removed, after it was closed: the cache may be opened again, by any pool, or, if
-    /// it was erased, is forgotten.
+    /// Its pool is about to be taken out of the configuration, or stays after all (`None`).
+    ///
+    /// # Errors
+    /// A sentence for people; the record is what it was.
+    pub fn set_leaving(&self, may_wait: &MayWait, leaving: Option<Leaving>) -> Result<(), String> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = CacheRecord { leaving, ..kept.record.clone() };
+        new.change(may_wait, &self.state_dir, new.clone())?;
+        kept.record = new;
+        Ok(())
+    }
+
+    /// Its pool was removed, after it was closed: see [`CacheRecord::remove`].
     ///
     /// # Errors
     /// A sentence for people.
     pub fn remove(&self, may_wait: &MayWait, erased: bool) -> Result<(), String> {
-        let record = CacheRecord { standing: Standing::Removed, pool: None, ..self.record() };
-        let path = record.path(&self.state_dir);
-        let done = match erased {
-            true => durable::remove(may_wait, &self.state_dir, &path)
-                .and_then(|()| durable::remove(may_wait, &self.state_dir, &path.with_extension("lock"))),
-            false => record.store(may_wait, &self.state_dir),
-        };
-        done.map_err(|error| format!("cannot change {}: {error}", path.display()))
+        self.record().remove(may_wait, &self.state_dir, erased)
     }
 }

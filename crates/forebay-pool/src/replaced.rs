@@ -21,13 +21,13 @@ use crate::durable;
 use crate::error::RunError;
 use crate::loss_record::hex;
 use crate::may_wait::MayWait;
+use crate::open::{give_up, says_of};
 use crate::time_limit::within;
 use forebay_config::CacheSpec;
 use forebay_format::superblock::being_made;
 use forebay_format::{BLOCK_BYTES, CacheUuid};
 use forebay_io::{Device, DeviceError, DeviceOptions};
-use forebay_offline::device::{BLANK_BYTES, Found, look, superblocks, wait_for};
-use forebay_offline::members::read_copies;
+use forebay_offline::device::{Found, look, wait_for};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -51,18 +51,22 @@ pub struct Pair {
     /// No start believes the device that does not count, on whatever host.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     left_behind: bool,
+    /// So much of the old one is the cache's, from its beginning.
+    #[serde(default)]
+    used_bytes: u64,
 }
 
 impl Pair {
-    /// Of one cache.
+    /// Of one cache, which has so much of the old device.
     #[must_use]
-    pub fn new(cache: CacheUuid, old: &Path, new: &Path) -> Self {
+    pub fn new(cache: CacheUuid, (old, used_bytes): (&Path, u64), new: &Path) -> Self {
         Self {
             cache_uuid: hex(&cache.0),
             old: old.to_owned(),
             new: new.to_owned(),
             took_over: false,
             left_behind: false,
+            used_bytes,
         }
     }
 
@@ -70,6 +74,13 @@ impl Pair {
     #[must_use]
     pub fn after_take_over(self) -> Self {
         Self { took_over: true, ..self }
+    }
+
+    /// A device that leaves a pool which lies on `stays` from now on: it is to be erased, unless
+    /// the configuration names it again. The superblock does not list its tag any more.
+    #[must_use]
+    pub fn given_up(cache: CacheUuid, leaves: (&Path, u64), stays: &Path) -> Self {
+        Self { took_over: true, left_behind: true, ..Self::new(cache, leaves, stays) }
     }
 
     fn is_of(&self, other: &Self) -> bool {
@@ -283,7 +294,7 @@ impl Pair {
             // Both have other names by now, or none; or it is not there.
             return settled(true, None);
         }
-        match erase_at(may_wait, leaves, &pair.cache_uuid, !pair.took_over) {
+        match erase_at(may_wait, leaves, &pair) {
             Ok(true) => settled(false, Some(format!("{} {}: it is erased", leaves.display(), pair.why()))),
             Ok(false) => settled(false, None), // it is something else by now
             Err(error) => {
@@ -322,15 +333,9 @@ fn is_of_cache(path: &Path, cache: &str) -> bool {
     looked_at(path).is_some_and(|device| says_of(&device, cache))
 }
 
-/// The device says that it is of this cache.
-fn says_of(device: &Device, cache: &str) -> bool {
-    superblocks(device).into_iter().flatten().any(|found| hex(&found.uuid.0) == cache)
-        || read_copies(device).into_iter().flatten().any(|found| hex(&found.uuid.0) == cache)
-}
-
-fn erase_at(may_wait: &MayWait, path: &Path, cache: &str, filling: bool) -> Result<bool, RunError> {
+fn erase_at(may_wait: &MayWait, path: &Path, pair: &Pair) -> Result<bool, RunError> {
     let opened = wait_for(|| Device::open_cache(path, DeviceOptions::default())).map_err(device_error)?;
-    erase(may_wait, &opened, cache, filling).map_err(device_error)
+    erase(may_wait, opened, pair).map_err(device_error)
 }
 
 /// Has a device of a cache that nobody has open any more forget that it is one; true if it was. One
@@ -338,17 +343,17 @@ fn erase_at(may_wait: &MayWait, path: &Path, cache: &str, filling: bool) -> Resu
 ///
 /// # Errors
 /// It cannot be written.
-fn erase(_: &MayWait, device: &Device, cache: &str, filling: bool) -> Result<bool, DeviceError> {
-    if !says_of(device, cache) {
+fn erase(may_wait: &MayWait, mut device: Device, pair: &Pair) -> Result<bool, DeviceError> {
+    if !says_of(&device, &pair.cache_uuid) {
         return Ok(false);
     }
-    let mut bytes = vec![0; BLANK_BYTES];
-    if filling {
-        // Behind the head lies what was copied: nobody looks there as long as the head says so.
-        bytes.truncate(forebay_core::device_copy::HEAD_BYTES as usize);
-        let mark = being_made();
-        bytes[..mark.len().min(BLOCK_BYTES)].copy_from_slice(&mark);
+    if pair.took_over {
+        return give_up(may_wait, &mut device, pair.used_bytes).map(|()| true);
     }
+    // Behind the head lies what was copied: nobody looks there as long as the head says so.
+    let mut bytes = vec![0; forebay_core::device_copy::HEAD_BYTES as usize];
+    let mark = being_made();
+    bytes[..mark.len().min(BLOCK_BYTES)].copy_from_slice(&mark);
     device.write_at(0, &bytes)?;
     device.flush()?;
     Ok(true)
@@ -358,8 +363,16 @@ fn erase(_: &MayWait, device: &Device, cache: &str, filling: bool) -> Result<boo
 ///
 /// # Errors
 /// It cannot be written; the list has it still, and the next start tries again.
-pub fn erase_left(may_wait: &MayWait, device: &Device, pair: &Pair) -> Result<(), RunError> {
-    erase(may_wait, device, &pair.cache_uuid, !pair.took_over).map(drop).map_err(device_error)
+pub fn erase_left(may_wait: &MayWait, device: Device, pair: &Pair) -> Result<(), RunError> {
+    erase(may_wait, device, pair).map(drop).map_err(device_error)
+}
+
+/// As [`erase_left`], where the pool has let the device go.
+///
+/// # Errors
+/// As [`erase_left`], or it cannot be opened.
+pub fn erase_old(may_wait: &MayWait, pair: &Pair) -> Result<(), RunError> {
+    erase_at(may_wait, &pair.old, pair).map(drop)
 }
 
 #[cfg(test)]
@@ -368,6 +381,8 @@ mod tests {
     use super::*;
     use crate::cache_device::begin_on;
     use forebay_format::member::{HEADER_BLOCKS, MemberHeader};
+    use forebay_offline::device::BLANK_BYTES;
+    use forebay_offline::members::read_copies;
 
     const CACHE: CacheUuid = CacheUuid([7; 16]);
 
@@ -383,6 +398,7 @@ mod tests {
 
     fn member(path: &Path, cache: CacheUuid) {
         let header = MemberHeader { uuid: cache, index: 1, tag: 5, first_block: 4096, blocks: 64 };
+        fs::File::options().write(true).open(path).unwrap().set_len(1 << 20).unwrap();
         for block in HEADER_BLOCKS {
             open(path).write_at(block * BLOCK_BYTES as u64, &header.encode()).unwrap();
         }
@@ -397,7 +413,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (may_wait, dir) = (MayWait::here(), folder.path());
         let (old, new, state) = (file(dir, "old"), file(dir, "new"), dir.join("state"));
-        let pair = Pair::new(CACHE, &old, &new);
+        let pair = Pair::new(CACHE, (&old, 1 << 20), &new);
         let specs = |path: &Path| [CacheSpec { path: path.to_owned(), size_bytes: None }];
         let set_up = || {
             member(&old, CACHE);
@@ -414,7 +430,7 @@ mod tests {
         let notes = settle(&may_wait, &state, "p", &specs(&new)).unwrap();
         assert!(notes.len() == 1 && notes[0].contains("old was replaced"), "{notes:?}");
         assert!(!has_header(&old) && has_header(&new));
-        assert!(matches!(look(&open(&old)), Found::Blank));
+        assert_eq!(fs::metadata(&old).unwrap().len(), 0, "of a file nothing is left");
 
         set_up();
         let both = [specs(&old), specs(&new)].concat();
@@ -459,7 +475,7 @@ mod tests {
             let believed = believed(&state, "p", &specs(path)).unwrap();
             believed.iter().map(|pair| pair.stays().to_owned()).collect::<Vec<_>>()
         };
-        let pair = Pair::new(CACHE, &old, &new);
+        let pair = Pair::new(CACHE, (&old, 1 << 20), &new);
         add(&may_wait, &state, "p", &pair).unwrap();
         assert_eq!(
             stays(&old),
@@ -483,7 +499,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (may_wait, dir) = (MayWait::here(), folder.path());
         let (old, new, state) = (file(dir, "old"), file(dir, "new"), dir.join("state"));
-        let pair = Pair::new(CACHE, &old, &new);
+        let pair = Pair::new(CACHE, (&old, 1 << 20), &new);
         let specs = [CacheSpec { path: new.clone(), size_bytes: None }];
         member(&new, CACHE);
         add(&may_wait, &state, "p", &pair).unwrap();

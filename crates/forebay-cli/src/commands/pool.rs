@@ -229,7 +229,7 @@ pub(crate) struct Remove {
     /// Name of the pool
     #[arg(add = ArgValueCompleter::new(complete::pools))]
     name: String,
-    /// Wipe its devices, so that nothing of what is cached can be read again
+    /// Erase its devices: nobody takes them for a cache any more, and they can be used as new ones
     #[arg(long)]
     erase: bool,
     /// Forget a pool that cannot be opened, with its volumes, whatever only its cache has; its

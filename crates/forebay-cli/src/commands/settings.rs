@@ -181,10 +181,13 @@ pub(super) fn table(settings: &BTreeMap<String, SettingInfo>) -> Table {
 }
 
 fn changes(done: &SettingsDone) -> String {
-    if done.changed.is_empty() {
+    if done.changed.is_empty() && done.written.is_empty() {
         return "nothing changed: the values are what they were\n".into();
     }
-    done.changed.iter().map(|(key, old, new)| harmless(&format!("{key}: {old} -> {new}")) + "\n").collect()
+    let changed = done.changed.iter().map(|(key, old, new)| format!("{key}: {old} -> {new}"));
+    let written =
+        done.written.iter().map(|key| format!("{key}: as it was; the configuration file says so now"));
+    changed.chain(written).map(|line| harmless(&line) + "\n").collect()
 }
 
 #[cfg(test)]

@@ -34,13 +34,17 @@ pub(crate) enum Command {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example: forebay volume attach db --backing /dev/sdb --export 'nbd+unix:///db?socket=/run/forebay/db.nbd' --set mode=writeback")]
+A volume that is configured, and whose disk has another name now, is attached with --backing alone. Only the right disk is
+taken, and the configuration names it from then on.
+Examples:
+  forebay volume attach db --backing /dev/sdb --export 'nbd+unix:///db?socket=/run/forebay/db.nbd' --set mode=writeback
+  forebay volume attach db --backing /dev/disk/by-id/ata-DISK")]
 pub(crate) struct Attach {
     /// Name of the volume
     #[arg(add = ArgValueCompleter::new(complete::volumes))]
     name: String,
     /// The slow device: a file (file:/srv/disk.img) or a block device (/dev/sdb); may be left out
-    /// if the volume is configured
+    /// if the volume is configured, or say where its slow device is now
     #[arg(long, value_name = "URI", default_value = "", hide_default_value = true)]
     backing: String,
     /// Pool that caches it; may be left out if there is only one

@@ -3,94 +3,39 @@
 #![expect(clippy::unwrap_used, reason = "a step that fails is a test that fails")]
 
 mod guest;
+#[path = "../world/mod.rs"]
+mod world;
 
-use forebay_export::nbd::client::{NbdClient, Transport};
 use guest::*;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Output};
 use vhost::VhostBackend;
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vm_memory::{Bytes, GuestAddress};
+use world::{DISK_BYTES, World, text};
 
-const DISK_BYTES: u64 = 64 << 20;
 const SECTORS: u64 = DISK_BYTES / 512;
 
-/// A folder with a disk, and perhaps a daemon that serves it.
-struct World {
-    folder: tempfile::TempDir,
-    daemon: Option<Child>,
-}
-
 impl World {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::File::create(folder.path().join("disk")).unwrap().set_len(DISK_BYTES).unwrap();
-        Self { folder, daemon: None }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
     fn socket(&self) -> PathBuf {
         self.path("vol.sock")
     }
 
-    fn nbd(&self) -> String {
-        format!("nbd+unix:///vol?socket={}", self.path("nbd").display())
-    }
-
-    fn command(&self, more: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-        command
-            .args(["run", "--backing", text(&self.path("disk")), "--export", &self.nbd()])
-            .args(["--cache", &format!("{}:32MiB", self.path("cache").display())])
-            .args(["--export", &format!("vhost-user:{}", self.socket().display())])
-            .args(["--admin", text(&self.path("admin"))])
-            .args(more)
-            .stdout(Stdio::piped());
+    fn with_guests(&self, more: &[&str]) -> Command {
+        let mut command = self.command("32MiB");
+        command.args(["--export", &format!("vhost-user:{}", self.socket().display())]).args(more);
         command
     }
 
     fn start_with(&mut self, more: &[&str]) {
-        let log = std::fs::File::options().create(true).append(true).open(self.path("log")).unwrap();
-        let mut daemon = self.command(more).stderr(log).spawn().unwrap();
-        let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
-        self.daemon = Some(daemon);
-        for _ in 0..2 {
-            let line = lines.next().unwrap_or_else(|| panic!("{}", self.log())).unwrap();
-            assert!(line.starts_with("ready: "), "{line}");
-        }
-        // The pipe must not fill.
-        std::thread::spawn(move || lines.for_each(drop));
+        self.serve(self.with_guests(more), 2);
     }
 
     fn start(&mut self) {
         self.start_with(&[]);
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.path("log")).unwrap_or_default()
-    }
-
-    fn kill(&mut self) {
-        let mut daemon = self.daemon.take().unwrap();
-        daemon.kill().unwrap();
-        daemon.wait().unwrap();
-    }
-
-    fn stop(&mut self) {
-        let mut daemon = self.daemon.take().unwrap();
-        Command::new("kill").arg(daemon.id().to_string()).status().unwrap();
-        assert!(daemon.wait().unwrap().success(), "{}", self.log());
-    }
-
-    fn client(&self) -> NbdClient<Transport> {
-        NbdClient::connect(&self.nbd().parse().unwrap()).unwrap()
     }
 
     /// Bytes of the volume, as somebody else sees them.
@@ -104,23 +49,6 @@ impl World {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
         command.args(arguments).args(["--admin", text(&self.path("admin"))]).output().unwrap()
     }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        if let Some(mut daemon) = self.daemon.take() {
-            let _ = daemon.kill();
-            let _ = daemon.wait();
-        }
-        let log = self.log();
-        if !std::thread::panicking() {
-            assert!(!log.contains("panicked"), "{log}");
-        }
-    }
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
 }
 
 fn pattern(seed: u8, len: usize) -> Vec<u8> {
@@ -462,12 +390,12 @@ fn a_stale_socket_is_replaced_and_that_of_others_stays() {
     world.stop();
     // A file, and a socket on which somebody listens.
     std::fs::write(world.socket(), b"precious").unwrap();
-    let refused = world.command(&[]).output().unwrap();
+    let refused = world.with_guests(&[]).output().unwrap();
     assert!(!refused.status.success());
     assert_eq!(std::fs::read(world.socket()).unwrap(), b"precious");
     std::fs::remove_file(world.socket()).unwrap();
     let _listener = UnixListener::bind(world.socket()).unwrap();
-    let refused = world.command(&[]).output().unwrap();
+    let refused = world.with_guests(&[]).output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && said.contains("vol.sock"), "{said}");
 }

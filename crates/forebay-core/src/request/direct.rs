@@ -78,17 +78,17 @@ impl Context {
         let mut left: Vec<Intent> = Vec::new();
         for volume in self.volumes.iter_mut().flatten() {
             let succeeded = volume.flusher.succeeded;
-            volume.intents.regions.retain(|_, region| !region.has_ended(succeeded));
-            volume.intents.ended = 0;
+            volume.intents.forget_ended(succeeded);
             let first_of_volume = left.len();
-            for number in volume.intents.regions.keys() {
+            for range in volume.intents.ranges() {
+                let count = (range.end - range.start) as u32;
                 match left.last_mut() {
                     Some(last)
-                        if last.volume == volume.id && last.region + u64::from(last.count) == *number =>
+                        if last.volume == volume.id && last.region + u64::from(last.count) == range.start =>
                     {
-                        last.count += 1;
+                        last.count += count;
                     }
-                    _ => left.push(Intent { volume: volume.id, region: *number, count: 1 }),
+                    _ => left.push(Intent { volume: volume.id, region: range.start, count }),
                 }
             }
             // Too many ranges for the table: one range over all of them says more than is true,
@@ -168,10 +168,7 @@ impl Requests {
         });
         let regions = self.directs.get(direct).regions();
         let state = cx.volume_mut(volume);
-        let mut durable = true;
-        for region in regions.clone() {
-            durable &= state.intents.enter(region, state.flusher.succeeded).durable;
-        }
+        let durable = state.intents.enter(regions.clone(), state.flusher.succeeded);
         if durable || cx.runs_without_cache() || fault::planted(PlantedBug::SkipIntent) {
             cx.await_turn(direct, volume);
             return;
@@ -205,7 +202,7 @@ impl Requests {
         }
         let d = self.directs.get(direct);
         let (volume, regions) = (d.volume, d.regions());
-        for (_, region) in cx.volume_mut(volume).intents.regions.range_mut(regions) {
+        for region in cx.volume_mut(volume).intents.states_mut(regions) {
             region.durable = true;
         }
         cx.await_turn(direct, volume);
@@ -547,7 +544,7 @@ impl Requests {
         let regions = d.regions();
         let state = cx.volume_mut(d.volume);
         let covered_by = state.flusher.ticket();
-        for (_, region) in state.intents.regions.range_mut(regions) {
+        for region in state.intents.states_mut(regions) {
             region.active -= 1;
             region.covered_by = covered_by;
         }

@@ -15,12 +15,17 @@ fn dirty(volume: &AbsentVolume) -> ByteSize {
     ByteSize(volume.dirty_blocks * BLOCK_BYTES as u64)
 }
 
-/// What an operator can do, in commands that work as they stand.
-fn way_out(volume: &AbsentVolume, pool: &str, backing: &str, is_configured: bool) -> String {
+/// What an operator can do, in commands that work as they stand if the backing store is known.
+fn way_out(volume: &AbsentVolume, pool: &str, backing: Option<&str>, is_configured: bool) -> String {
     let name = &volume.name;
-    let attach = match is_configured {
-        true => format!("forebay volume attach {name}"),
-        false => format!("forebay volume attach {name} --pool {pool} --backing {backing}"),
+    let attach = match (is_configured, backing) {
+        (true, None) => format!(
+            "forebay volume attach {name}, or, if its backing store is elsewhere now: forebay volume attach {name} --backing URI"
+        ),
+        (true, Some(backing)) => format!("forebay volume attach {name} --backing {backing}"),
+        (false, _) => {
+            format!("forebay volume attach {name} --pool {pool} --backing {}", backing.unwrap_or("URI"))
+        }
     };
     format!("to bring it back: {attach}; to give its dirty data up: forebay volume detach {name} --discard")
 }
@@ -104,7 +109,7 @@ impl Service {
     /// What an operator can do about a volume that is not attached and has dirty data.
     pub(super) fn way_out(&self, volume: Option<&AbsentVolume>, pool: &str) -> String {
         let configured = |name: &str| self.running().config.volumes.contains_key(name);
-        volume.map_or_else(String::new, |volume| way_out(volume, pool, "URI", configured(&volume.name)))
+        volume.map_or_else(String::new, |volume| way_out(volume, pool, None, configured(&volume.name)))
     }
 
     /// The pool that has a volume: the one that it is configured for, or one that has data of it.
@@ -164,7 +169,7 @@ impl Service {
                     owner.name,
                     dirty(&owner)
                 ),
-                way_out(&owner, &pool, &config.backing.to_string(), is_configured),
+                way_out(&owner, &pool, Some(&config.backing.to_string()), is_configured),
             ));
         }
         Ok(())

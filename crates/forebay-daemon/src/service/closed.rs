@@ -7,7 +7,7 @@ use forebay_admin::{AdminError, DeviceInfo, ErrorKind, PoolInfo, RecordedInfo};
 use forebay_config::{ConfigFile, Edit};
 use forebay_pool::MayWait;
 use forebay_pool::loss_record::LossRecord;
-use forebay_pool::register::{CacheRecord, of_pool};
+use forebay_pool::register::{CacheRecord, Leaving, of_pool};
 use std::path::Path;
 
 /// What is recorded of a cache, as the API shows it.
@@ -111,17 +111,27 @@ impl Service {
     /// again, by any pool.
     pub(super) fn forget_closed(&self, name: &str, file: Option<&mut ConfigFile>) -> Result<(), AdminError> {
         let volumes = self.configured_volumes(name);
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        let records = of_pool(&state_dir, name)?;
         if let Some(file) = file {
+            // Whatever ends the daemon from here on: the next start finishes what the file says.
+            // One that cannot be written goes on as it is: what is recorded says more than it must.
+            for record in &records {
+                let _ = record.leave(&MayWait::here(), &state_dir, Leaving::default());
+            }
             let out = |volume: &String| Edit::RemoveVolume { name: volume.clone() };
             let edits: Vec<Edit> =
                 volumes.iter().map(out).chain([Edit::RemovePool { name: name.into() }]).collect();
-            super::settings::take_out(file, edits)?;
+            super::settings::take_out(file, edits).inspect_err(|_| {
+                for record in &records {
+                    let _ = record.stay(&MayWait::here(), &state_dir);
+                }
+            })?;
         }
-        let state_dir = self.running().config.daemon.state_dir.clone();
-        for record in of_pool(&state_dir, name)? {
-            if let Err(why) = record.remove(&MayWait::here(), &state_dir) {
+        for record in records {
+            if let Err(why) = record.remove(&MayWait::here(), &state_dir, false) {
                 self.emit(ServiceEvent::Problem(format!(
-                    "pool {name} is removed, but its cache is still recorded: {why}"
+                    "pool {name} is removed, but its cache is still recorded: {why}; the next start tries again"
                 )));
             }
         }

@@ -1,7 +1,7 @@
 //! Settings of the daemon itself that change while it runs: what is logged, and where metrics are
 //! served without a token.
 
-use super::settings::{Changed, invalid, stored};
+use super::settings::{Changed, invalid, only_written, stored};
 use super::start::check_rules;
 use super::{Service, ServiceEvent};
 use crate::api::ApiError;
@@ -43,12 +43,14 @@ impl Service {
             set.map_err(|error| invalid(format!("{key}: {error}"), ""))?;
         }
         let changed = differences(&old, &new);
-        let mut undo = Vec::new();
+        let (mut undo, mut stale) = (Vec::new(), Vec::new());
         let mut persist = file.as_mut().filter(|_| !request.temporary);
         if let Some(file) = &mut persist {
             // It may have something else than what holds: a port that could not be had.
             let written = file.edit(&[], &check_rules).map_err(|error| stored(&error))?;
             undo = edits(&written.checked.config.daemon, request);
+            let both = undo.iter().zip(edits(&new, request));
+            stale = both.filter(|(from, to)| *from != to).filter_map(|(edit, _)| key_of(edit)).collect();
             file.edit(&edits(&new, request), &check_rules).map_err(|error| stored(&error))?;
         }
         if let Err(error) = self.apply_daemon(&new) {
@@ -63,7 +65,9 @@ impl Service {
         for (key, from, to) in &changed {
             self.emit(ServiceEvent::Note(format!("{key} of the daemon is {to} now, not {from}")));
         }
-        Ok(SettingsDone { changed, job: None })
+        let written = only_written(stale, &changed);
+        self.tell_written("the daemon", &written);
+        Ok(SettingsDone { changed, written, job: None })
     }
 
     /// Has these settings hold, or none of them.
@@ -155,6 +159,13 @@ fn differences(old: &DaemonConfig, new: &DaemonConfig) -> Changed {
     both.filter(|((_, from), (_, to))| from != to)
         .map(|((key, from), (_, to))| (key.name.to_owned(), from, to))
         .collect()
+}
+
+fn key_of(edit: &Edit) -> Option<String> {
+    match edit {
+        Edit::Daemon { key, .. } => Some(key.clone()),
+        _ => None,
+    }
 }
 
 /// The edits of the file that bring what is asked for to what these settings say. A default needs

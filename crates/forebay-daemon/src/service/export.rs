@@ -114,7 +114,9 @@ impl Service {
         self.stop_for_good(name, handle, force, claims)?;
         let closed = handle.stop().map_err(AdminError::from);
         let written = closed.and_then(|()| self.write_settings(cache, devices, text));
-        let forgotten = written.and_then(|()| match file.as_mut() {
+        let entry = self.running().entries.get(name).cloned();
+        let recorded = written.and_then(|()| self.begin_leaving(entry.as_deref(), &[]));
+        let forgotten = recorded.and_then(|()| match file.as_mut() {
             Some(file) => {
                 file.edit(&section.removed(), &check_rules).map(drop).map_err(|error| stored(&error))
             }
@@ -125,6 +127,7 @@ impl Service {
                 // It has the pool, unless only its durability is in doubt.
                 let _ = file.edit(&section.added(), &check_rules);
             }
+            let _ = entry.map(|entry| entry.set_leaving(&MayWait::here(), None));
             self.bring_back(name);
             let hint = if error.hint.is_empty() { String::new() } else { format!("{}; ", error.hint) };
             return Err(AdminError { hint: format!("{hint}the pool was opened again"), ..error });
@@ -183,11 +186,10 @@ impl Service {
             volumes.iter().for_each(|volume| drop(running.rules.remove(volume)));
             running.entries.remove(name)
         };
-        // A kill before this leaves a record that says more than it must: the cache is opened by
-        // the same name, or by none.
+        // A kill before this leaves what the next start finishes.
         if let Some(Err(why)) = entry.map(|entry| entry.remove(&MayWait::here(), false)) {
             self.emit(ServiceEvent::Problem(format!(
-                "pool {name} is exported, but its cache is still recorded: {why}"
+                "pool {name} is exported, but its cache is still recorded: {why}; the next start tries again"
             )));
         }
         lock(&self.locked).retain(|place| !place.is_of(name, volumes));

@@ -22,7 +22,6 @@ use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
 use forebay_format::member::DATA_START_BLOCK;
 use forebay_pool::MayWait;
-use forebay_pool::cache_device::erase_cache;
 use forebay_pool::loss_record::{LossRecord, Seen, Verdict, judge};
 use forebay_pool::open::seen;
 use forebay_pool::register::{Consent, of_pool};
@@ -356,12 +355,11 @@ impl Service {
     fn write_devices(&self, name: &str, file: Option<&mut ConfigFile>) -> Result<(), AdminError> {
         self.raise_record(name);
         let snapshot = self.pool_snapshot(name)?;
-        let is_mirrored = snapshot.mirror.is_some();
-        let spec = |(at, (path, bytes)): (usize, &(PathBuf, u64))| {
-            let used = bytes + if is_mirrored { 0 } else { header_bytes(at) };
-            CacheSpec { path: path.clone(), size_bytes: Some(length_of_file(path).unwrap_or(used)) }
+        let spec = |(path, used): (PathBuf, u64)| {
+            let size_bytes = Some(length_of_file(&path).unwrap_or(used));
+            CacheSpec { path, size_bytes }
         };
-        let devices: Vec<CacheSpec> = snapshot.devices.iter().enumerate().map(spec).collect();
+        let devices: Vec<CacheSpec> = parts(&snapshot).into_iter().map(spec).collect();
         if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
             pool.devices.clone_from(&devices);
         }
@@ -555,28 +553,37 @@ impl Service {
         if self.is_closed(name) {
             return self.forget_closed(name, file.as_mut());
         }
-        let snapshot = self.pool_snapshot(name)?;
+        let wanted = erase;
+        let erase = if erase { parts(&self.pool_snapshot(name)?) } else { Vec::new() };
         let handle = self.handle(name)?;
-        handle.stop()?;
-        let entry = {
-            let mut running = self.running_mut();
-            running.pools.remove(name);
-            running.config.pools.remove(name);
-            running.entries.remove(name)
-        };
-        if erase {
-            for (path, _) in &snapshot.devices {
-                erase_cache(&MayWait::here(), path)?;
-            }
+        let entry = self.running().entries.get(name).cloned();
+        // Whatever ends the daemon from here on: the next start finishes what the file says.
+        self.begin_leaving(entry.as_deref(), &erase)?;
+        let closed = handle.stop().map_err(AdminError::from).and_then(|()| {
+            self.running_mut().pools.remove(name);
+            file.as_mut().map_or(Ok(()), |file| take_out(file, [Edit::RemovePool { name: name.into() }]))
+        });
+        if let Err(error) = closed {
+            // What cannot be written is settled by the next start, from the file.
+            let _ = entry.map(|entry| entry.set_leaving(&MayWait::here(), None));
+            return Err(error);
         }
-        if let Some(Err(why)) = entry.map(|entry| entry.remove(&MayWait::here(), erase)) {
-            self.emit(ServiceEvent::Problem(format!(
-                "pool {name} is removed, but its cache is still recorded: {why}"
-            )));
+        {
+            let mut running = self.running_mut();
+            running.config.pools.remove(name);
+            running.entries.remove(name);
         }
         self.clear_alarms_of(name, &[]);
-        let Some(file) = file.as_mut() else { return Ok(()) };
-        take_out(file, [Edit::RemovePool { name: name.into() }])
+        match entry {
+            Some(entry) => self.finish_leaving(name, &entry.record()),
+            None if wanted => {
+                self.emit(ServiceEvent::Problem(format!(
+                    "pool {name} is removed; its cache has failed and was not open, so its devices are not erased"
+                )));
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -619,6 +626,13 @@ pub(super) fn failed_before(opening: &Opening) -> Result<Option<LossRecord>, Adm
             format!("restore what {} lists; then remove that file", record.path(state_dir).display()),
         )),
     }
+}
+
+/// The devices of a pool, and how much of each is the cache's, from its beginning.
+pub(super) fn parts(pool: &PoolSnapshot) -> Vec<(PathBuf, u64)> {
+    let header = |at: usize| if pool.mirror.is_some() { 0 } else { header_bytes(at) };
+    let devices = pool.devices.iter().enumerate();
+    devices.map(|(at, (path, bytes))| (path.clone(), bytes + header(at))).collect()
 }
 
 /// Bytes of a member of a cache that is not mirrored before its part of the pool's space.

@@ -5,6 +5,7 @@ use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, Severity};
 use forebay_admin::{AdminError, ErrorKind, OpenHow};
 use forebay_config::CacheSpec;
+use forebay_pool::cache_device::remove_made;
 use forebay_pool::register::{Consent, Entry, Permit, check_writable};
 use forebay_pool::{MayWait, PoolHandle};
 use std::path::{Path, PathBuf};
@@ -160,8 +161,5 @@ impl Service {
 
 /// Removes cache files that were made just now, and hold nothing.
 pub(super) fn unmake(made: &[PathBuf]) {
-    for path in made {
-        // What cannot be removed is said by the next attempt.
-        let _ = std::fs::remove_file(path);
-    }
+    made.iter().for_each(|path| remove_made(path));
 }

@@ -159,8 +159,13 @@ impl Service {
         let (cache, _) = facts.ok_or_else(|| {
             AdminError::new(ErrorKind::Conflict, format!("the cache of pool {name} has failed"), "")
         })?;
-        let old = self.pool_snapshot(name)?.devices.get(member).map(|(path, _)| path.clone());
-        Ok(Pair::new(cache, &old.unwrap_or_default(), new))
+        let (old, used) = self.part_of(name, member)?.unwrap_or_default();
+        Ok(Pair::new(cache, (&old, used), new))
+    }
+
+    /// A device of a pool, and how much of it is the cache's, from its beginning.
+    fn part_of(&self, name: &str, member: usize) -> Result<Option<(PathBuf, u64)>, AdminError> {
+        Ok(super::pools::parts(&self.pool_snapshot(name)?).into_iter().nth(member))
     }
 
     /// The job: watches the copy, and changes to the new device when it has everything.
@@ -222,6 +227,8 @@ impl Service {
         };
         let [old, new] = Self::ask(handle, |pool| pool.copied_devices())?.unwrap_or_default();
         let cache = Self::ask(handle, |pool| pool.facts())?.map(|(cache, _)| cache);
+        let parts = super::pools::parts(&self.pool_snapshot(name)?);
+        let used = parts.iter().find(|(path, _)| *path == old).map(|(_, used)| *used);
         let before = self.with_volumes(name)?.0.devices;
         let after = change(&before);
         let mut write = |devices: &[CacheSpec]| match file.as_mut() {
@@ -247,7 +254,8 @@ impl Service {
         if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
             pool.devices = after;
         }
-        let pair = cache.map(|cache| Pair::new(cache, &old, &new));
+        let used = used.unwrap_or(0);
+        let pair = cache.map(|cache| Pair::new(cache, (&old, used), &new));
         if let Some(pair) = &pair {
             // If that cannot be written, the next start knows it from the configuration.
             let state_dir = self.running().config.daemon.state_dir.clone();
@@ -267,7 +275,7 @@ impl Service {
         let cache = Self::ask(handle, |pool| pool.facts()).ok().flatten();
         let left = Self::ask(handle, |pool| pool.give_copy_up());
         if let (Some([old, new]), Some((cache, _)), Ok(left)) = (paths, cache, left) {
-            self.erase(name, handle, left, &Pair::new(cache, &old, &new));
+            self.erase(name, handle, left, &Pair::new(cache, (&old, 0), &new));
         } // else the pool or its cache has ended: the next start looks after it
     }
 
@@ -278,23 +286,27 @@ impl Service {
         let hangs = || super::opening::no_answer(path, ERASE_WITHIN);
         let left = left.wait_or_give_up(ERASE_WITHIN).flatten().ok_or_else(hangs);
         let erased = left.and_then(|left| {
-            let work = move |may_wait: &MayWait| replaced::erase_left(may_wait, &left, &of);
+            let work = move |may_wait: &MayWait| replaced::erase_left(may_wait, left, &of);
             self.places.within(path, ERASE_WITHIN, work).ok_or_else(hangs)
         });
+        if !self.note_erased(name, path, pair, erased.and_then(|erased| Ok(erased?))) {
+            self.leave_behind(name, handle, pair);
+        }
+    }
+
+    /// A device of a pair was erased, and is off the list: true. Or it could not be.
+    fn note_erased(&self, name: &str, path: &Path, pair: &Pair, erased: Result<(), AdminError>) -> bool {
         let state_dir = self.running().config.daemon.state_dir.clone();
-        let done = erased.and_then(|erased| {
-            erased?;
-            Ok(replaced::remove(&MayWait::here(), &state_dir, name, pair)?)
-        });
-        if let Err(error) = done {
+        let done = erased.and_then(|()| Ok(replaced::remove(&MayWait::here(), &state_dir, name, pair)?));
+        if let Err(error) = &done {
             self.emit(ServiceEvent::Problem(format!(
                 "{} is used by pool {name} no more, and cannot be erased: {}. The next start tries again; do not use it as a cache \
                  before",
                 path.display(),
                 error.what
             )));
-            self.leave_behind(name, handle, pair);
         }
+        done.is_ok()
     }
 
     /// Has a pool change so that no start believes the device of a pair that does not count and
@@ -326,6 +338,33 @@ impl Service {
         for pair in replaced::believed(&state_dir, name, &config.devices).unwrap_or_default() {
             self.leave_behind(name, handle, &pair);
         }
+    }
+
+    /// Lists a device that has just left its pool, before the configuration names it no more: it is
+    /// erased then, or by the next start.
+    pub(super) fn list_given_up(
+        &self,
+        name: &str,
+        (leaves, used): (&Path, u64),
+    ) -> Result<Option<Pair>, AdminError> {
+        let facts = Self::ask(&*self.handle(name)?, |pool| pool.facts())?;
+        let stays = self.pool_snapshot(name)?.devices.into_iter().next();
+        let (Some((cache, _)), Some((stays, _))) = (facts, stays) else { return Ok(None) };
+        let pair = Pair::given_up(cache, (leaves, used), &stays);
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        if let Err(error) = replaced::add(&MayWait::here(), &state_dir, name, &pair) {
+            self.emit(ServiceEvent::Problem(format!("pool {name}: {error}"))); // it is erased all the same
+        }
+        Ok(Some(pair))
+    }
+
+    /// Erases a device that has left its pool, and that the configuration names no more.
+    pub(super) fn erase_given_up(&self, name: &str, path: &Path, pair: &Pair) {
+        let of = pair.clone();
+        let work = move |may_wait: &MayWait| replaced::erase_old(may_wait, &of);
+        let erased = self.places.within(path, ERASE_WITHIN, work);
+        let erased = erased.ok_or_else(|| super::opening::no_answer(path, ERASE_WITHIN));
+        self.note_erased(name, path, pair, erased.and_then(|erased| Ok(erased?)));
     }
 
     /// A last device that is longer than the one in whose place it stands is used in full.

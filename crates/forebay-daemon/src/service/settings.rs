@@ -102,25 +102,40 @@ impl Service {
         let (new, changed) = with_changes(&old, &request.set, at_rest)?;
         self.check_conflicts(target, &new)?;
         let mut persist = file.as_mut().filter(|_| !request.temporary);
+        let (mut before, mut stale) = (old, Vec::new());
         if let Some(file) = &mut persist {
-            file.edit(&edits(target, &new, &changed), &check_rules).map_err(|error| stored(&error))?;
+            let config = file.newest(&check_rules).map_err(|error| stored(&error))?.config;
+            // What was changed until the next start is not in the file.
+            before = Self::configured(&config, target).unwrap_or(before);
+            stale = not_as_wanted(&before, &new, &request.set);
+            file.edit(&edits(target, &new, &stale), &check_rules).map_err(|error| stored(&error))?;
         }
         if let Err(error) = self.apply_settings(target, &new) {
             if let Some(file) = persist {
                 // It was written a moment ago; if it cannot be now, the error of the change is what
                 // matters.
-                let _ = file.edit(&edits(target, &old, &changed), &check_rules);
+                let _ = file.edit(&edits(target, &before, &stale), &check_rules);
             }
             return Err(error);
         }
         self.note_settings(target, new);
         drop(file);
         self.announce(target, &changed);
+        let written = only_written(stale, &changed);
+        self.tell_written(&whose(target), &written);
         let job = match target {
             Target::Volume(name) if !at_rest => self.drain_after_change(name, &changed, request.leaving)?,
             _ => None,
         };
-        Ok(SettingsDone { changed, job })
+        Ok(SettingsDone { changed, written, job })
+    }
+
+    /// Values that hold already are in the file now.
+    pub(super) fn tell_written(&self, whose: &str, written: &[String]) {
+        for key in written {
+            let what = format!("{key} of {whose} is as before, and the configuration file says so now");
+            self.emit(super::ServiceEvent::Note(what));
+        }
     }
 
     /// Checks that nothing contradicts itself, within the volume and with what else is configured.
@@ -190,11 +205,7 @@ impl Service {
 
     fn announce(&self, target: Target<'_>, changed: &Changed) {
         for (key, from, to) in changed {
-            let whose = match target {
-                Target::Pool(pool) => format!("pool {pool}"),
-                Target::Volume(volume) => volume.to_owned(),
-            };
-            let message = format!("{key} of {whose} is {to} now, not {from}");
+            let message = format!("{key} of {} is {to} now, not {from}", whose(target));
             self.emit(super::ServiceEvent::Note(message.clone()));
             let event = match target {
                 Target::Pool(pool) => NewEvent::new(EventKind::VolumeSettingChanged, message).pool(pool),
@@ -275,15 +286,106 @@ fn with_changes(
     Ok((new, changed))
 }
 
-/// The edits of the file that bring what was changed to what these settings say.
-fn edits(target: Target<'_>, settings: &Settings, changed: &Changed) -> Vec<Edit> {
+fn whose(target: Target<'_>) -> String {
+    match target {
+        Target::Pool(pool) => format!("pool {pool}"),
+        Target::Volume(volume) => volume.to_owned(),
+    }
+}
+
+/// Tunables of which the file has something else than is wanted: another value, or one where the
+/// default is to hold.
+fn not_as_wanted(file: &Settings, new: &Settings, wanted: &BTreeMap<String, Option<String>>) -> Vec<String> {
+    let names = wanted.keys().filter_map(|key| tunables::find(file.scope(), key));
+    let differs = |name: &&str| match new.explicit(name) {
+        Some(value) => file.value(name) != Some(value),
+        None => file.explicit(name).is_some(),
+    };
+    names.map(|tunable| tunable.name).filter(differs).map(str::to_owned).collect()
+}
+
+/// What was written into the file and is no change of what holds.
+pub(super) fn only_written(stale: Vec<String>, changed: &Changed) -> Vec<String> {
+    stale.into_iter().filter(|name| !changed.iter().any(|(key, ..)| key == name)).collect()
+}
+
+/// The edits of the file that bring these tunables to what the settings say.
+fn edits(target: Target<'_>, settings: &Settings, names: &[String]) -> Vec<Edit> {
     let (scope, name) = match target {
         Target::Pool(name) => (Scope::Pool, name.to_owned()),
         Target::Volume(name) => (Scope::Volume, name.to_owned()),
     };
-    let edit = |(key, ..): &(String, String, String)| match settings.explicit(key) {
+    let edit = |key: &String| match settings.explicit(key) {
         Some(value) => Edit::Set { scope, name: name.clone(), key: key.clone(), value: value.to_string() },
         None => Edit::Unset { scope, name: name.clone(), key: key.clone() },
     };
-    changed.iter().map(edit).collect()
+    names.iter().map(edit).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::start;
+    use super::*;
+    use forebay_admin::Admin;
+    use std::path::Path;
+
+    /// Sets a value, or the default, until the next start or for good; gives what was changed and
+    /// what was written.
+    fn set(service: &Service, target: Target<'_>, word: &str, temporary: bool) -> (usize, Vec<String>) {
+        let (key, value) = word.split_once('=').unwrap();
+        let set =
+            BTreeMap::from([(key.to_owned(), Some(value.to_owned()).filter(|value| !value.is_empty()))]);
+        let done = Admin::set(service, target, SettingsRequest { set, temporary, ..Default::default() });
+        let done = done.unwrap();
+        (done.changed.len(), done.written)
+    }
+
+    fn line(folder: &Path, key: &str) -> Option<String> {
+        let text = std::fs::read_to_string(folder.join("forebay.toml")).unwrap();
+        text.lines().find(|line| line.starts_with(key)).map(str::to_owned)
+    }
+
+    #[test]
+    fn what_was_changed_until_the_next_start_is_written_when_it_is_asked_for_for_good() {
+        let folder = tempfile::tempdir().unwrap();
+        let service = start(folder.path(), std::sync::Arc::default(), "auto");
+        for (target, key, value) in
+            [(Target::Volume("a"), "dirty_high_pct", "30"), (Target::Pool("a"), "survivors_max_pct", "30")]
+        {
+            let to = format!("{key}={value}");
+            let (default, written) = (format!("{key}="), vec![key.to_owned()]);
+            assert_eq!(set(&service, target, &to, false), (1, Vec::new()));
+            assert_eq!(set(&service, target, &default, true), (1, Vec::new()));
+            assert_eq!(line(folder.path(), key), Some(format!("{key} = {value}")));
+            assert_eq!(set(&service, target, &default, false), (0, written.clone()));
+            assert_eq!(line(folder.path(), key), None, "the old line is still there");
+            assert_eq!(set(&service, target, &default, false), (0, Vec::new()), "twice");
+
+            assert_eq!(set(&service, target, &to, true), (1, Vec::new()));
+            assert_eq!(line(folder.path(), key), None);
+            assert_eq!(set(&service, target, &to, false), (0, written));
+            assert_eq!(line(folder.path(), key), Some(format!("{key} = {value}")));
+        }
+        assert!(service.stop().is_empty());
+    }
+
+    #[test]
+    fn what_holds_until_the_next_start_is_not_written_with_something_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let service = start(folder.path(), std::sync::Arc::default(), "auto");
+        let volume = Target::Volume("a");
+        set(&service, volume, "dirty_high_pct=30", true);
+        set(&service, volume, "idle_delay=off", false);
+        assert_eq!(line(folder.path(), "dirty_high_pct"), None);
+        // A value that is refused leaves the file as it is.
+        let before = std::fs::read_to_string(folder.path().join("forebay.toml")).unwrap();
+        let set = BTreeMap::from([
+            ("dirty_high_pct".to_owned(), None),
+            ("idle_delay".to_owned(), Some("never".to_owned())),
+        ]);
+        let request = SettingsRequest { set, ..Default::default() };
+        Admin::set(&*service, volume, request).unwrap_err();
+        assert_eq!(std::fs::read_to_string(folder.path().join("forebay.toml")).unwrap(), before);
+        assert!(service.stop().is_empty());
+    }
 }

@@ -134,6 +134,7 @@ impl Service {
         for problem in self.guards.update(config).refused {
             self.emit(ServiceEvent::Problem(problem)); // the exports that need it fail, and say so
         }
+        self.settle_leaving();
         for (name, pool) in &config.pools {
             if !strict && let Some(error) = self.to_be_awaited(name) {
                 self.trouble(AlarmKey::pool(EventKind::PoolFailed, name), &error, strict)?;

@@ -82,7 +82,7 @@ impl Service {
             Some(Likeness::Unreadable(why)) => {
                 return Err(invalid(why, "give the backing store as it is called here"));
             }
-            Some(Likeness::Other(why)) => return Err(is_other(name, path, &why)),
+            Some(Likeness::Other(why) | Likeness::Smaller(why)) => return Err(is_other(name, path, &why)),
         }
         Ok(Store { backing, why: None })
     }
@@ -114,7 +114,7 @@ impl Service {
         }
         match (&found[..], unlike) {
             ([only], _) => Ok(Store { backing: only.clone(), why: None }),
-            ([], Likeness::Other(why)) => Err(is_other(name, noted, &why)),
+            ([], Likeness::Other(why) | Likeness::Smaller(why)) => Err(is_other(name, noted, &why)),
             ([], Likeness::Same { .. } | Likeness::Unsure) => Err(is_other(name, noted, NOTHING_TELLS)),
             ([], Likeness::Unreadable(why)) => Ok(Store { backing: volume.backing.clone(), why: Some(why) }),
             (several, _) => {
@@ -139,7 +139,7 @@ fn is_other(name: &str, path: &Path, why: &str) -> AdminError {
 }
 
 /// As [`likeness`], by a thread that is waited for only so long.
-fn compare(path: &Path, entry: &VolumeEntry) -> Likeness {
+pub(super) fn compare(path: &Path, entry: &VolumeEntry) -> Likeness {
     let (place, entry) = (path.to_owned(), entry.clone());
     let compared = within(WITHIN, "compare", move |may_wait: &MayWait| likeness(may_wait, &place, &entry));
     compared.unwrap_or_else(|| Likeness::Unreadable(format!("{} does not answer", path.display())))

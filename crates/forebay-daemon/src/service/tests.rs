@@ -29,7 +29,7 @@ pub(super) fn start(folder: &Path, listener_store: Arc<ListenerStore>, io: &str)
     start_as_written(&path, listener_store)
 }
 
-fn start_as_written(path: &Path, listener_store: Arc<ListenerStore>) -> Arc<Service> {
+pub(super) fn start_as_written(path: &Path, listener_store: Arc<ListenerStore>) -> Arc<Service> {
     let (file, checked) = load(path).unwrap();
     let on_event = Box::new(|_| ());
     let start = ServiceStart {

@@ -1,9 +1,10 @@
 //! Volumes: attaching them, their sizes, exports and rules.
 
 use super::info::not_attached;
+use super::moved::is_elsewhere;
 use super::settings::{default_action, invalid, stored, take_out};
 use super::start::check_rules;
-use super::{Service, lock};
+use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent};
 use forebay_admin::{AdminError, ErrorKind, RuleRequest, VolumeInfo, VolumeRequest, VolumeState};
 use forebay_config::device_name::{node_of, stable_name};
@@ -61,12 +62,18 @@ impl Service {
         let name = request.name.clone();
         self.check_not_attaching(&name)?;
         let known = self.running().config.volumes.get(&name).cloned();
-        let (config, new) = match known {
-            Some(config) => (self.as_configured(&request, config)?, false),
-            None => (self.new_volume(&request)?, true),
+        let config = match &known {
+            Some(known) => self.as_configured(&request, known)?,
+            None => self.new_volume(&request)?,
         };
-        if new && let Some(file) = file.as_mut() {
-            file.edit(&[added(&name, &config)], &check_rules).map_err(|error| stored(&error))?;
+        let moved = known.as_ref().filter(|known| known.backing != config.backing);
+        let edit = match (&known, moved) {
+            (None, _) => Some((added(&name, &config), Edit::RemoveVolume { name: name.clone() })),
+            (_, Some(from)) => Some((lies_at(&name, &config), lies_at(&name, from))),
+            _ => None,
+        };
+        if let (Some((edit, _)), Some(file)) = (&edit, file.as_mut()) {
+            file.edit(std::slice::from_ref(edit), &check_rules).map_err(|error| stored(&error))?;
         }
         // A store that hangs must not hold up other changes. Nobody takes the name, the store or
         // the pool meanwhile, and there is no upgrade.
@@ -75,16 +82,25 @@ impl Service {
         let done = self.attach_configured(&name, &config);
         let mut file = lock(&self.changing);
         lock(&self.attaching).remove(&name);
-        if let (Err(_), true, Some(file)) = (&done, new, file.as_mut()) {
+        if let (Err(_), Some((_, undo)), Some(file)) = (&done, edit, file.as_mut()) {
             // It was written a moment ago; the error of attaching is what matters.
-            let _ = file.edit(&[Edit::RemoveVolume { name: name.clone() }], &check_rules);
+            let _ = file.edit(&[undo], &check_rules);
         }
         done?;
+        let message = match moved {
+            None => format!("{name} is attached"),
+            Some(from) => format!(
+                "{name} is attached; its backing store is {} now, not {}",
+                config.backing, from.backing
+            ),
+        };
         self.running_mut().config.volumes.insert(name.clone(), config);
         drop(file);
         self.hub.clear(&AlarmKey::volume(EventKind::VolumeFailed, &name));
-        self.hub
-            .publish(NewEvent::new(EventKind::VolumeAttached, format!("{name} is attached")).volume(&name));
+        if moved.is_some() {
+            self.emit(ServiceEvent::Note(message.clone()));
+        }
+        self.hub.publish(NewEvent::new(EventKind::VolumeAttached, message).volume(&name));
         self.volume_info(&name)
     }
 
@@ -99,11 +115,11 @@ impl Service {
     }
 
     /// What is configured of a volume that is not attached: the request may repeat it, or leave it
-    /// out.
+    /// out, or say where its backing store is now.
     fn as_configured(
         &self,
         request: &VolumeRequest,
-        config: VolumeConfig,
+        config: &VolumeConfig,
     ) -> Result<VolumeConfig, AdminError> {
         let name = &request.name;
         if self.attached(name).is_ok() {
@@ -113,20 +129,25 @@ impl Service {
                 "",
             ));
         }
-        let same_backing = request.backing.is_empty()
-            || request
-                .backing
-                .parse()
-                .is_ok_and(|backing: BackingUri| is_same_store(&backing, &config.backing));
         let same_pool = request.pool.as_ref().is_none_or(|pool| *pool == config.pool);
-        if same_backing && same_pool && request.exports.is_empty() && request.settings.is_empty() {
-            return Ok(config);
+        if !same_pool || !request.exports.is_empty() || !request.settings.is_empty() {
+            return Err(AdminError::new(
+                ErrorKind::Conflict,
+                format!("volume {name} is configured already, with {}", config.backing),
+                format!(
+                    "to attach it as it is configured: forebay volume attach {name}; if its backing store is elsewhere now, give --backing \
+                     alone"
+                ),
+            ));
         }
-        Err(AdminError::new(
-            ErrorKind::Conflict,
-            format!("volume {name} is configured already, with {}", config.backing),
-            format!("to attach it as it is configured: forebay volume attach {name}"),
-        ))
+        if request.backing.is_empty() {
+            return Ok(config.clone());
+        }
+        let backing = wanted_store(request)?;
+        match is_same_store(&backing, &config.backing) {
+            true => Ok(config.clone()),
+            false => self.moved_to(name, config, backing),
+        }
     }
 
     fn new_volume(&self, request: &VolumeRequest) -> Result<VolumeConfig, AdminError> {
@@ -147,11 +168,7 @@ impl Service {
                 "give --backing",
             ));
         }
-        let backing: BackingUri = request.backing.parse().map_err(|error| invalid(error, ""))?;
-        let backing = match backing {
-            BackingUri::Device(path) => BackingUri::Device(stable_name(&path)),
-            BackingUri::File(_) => backing,
-        };
+        let backing = wanted_store(request)?;
         let attaching = lock(&self.attaching);
         let mut others = running.config.volumes.iter().chain(attaching.iter());
         if let Some((other, _)) = others.find(|(_, other)| is_same_store(&other.backing, &backing)) {
@@ -191,10 +208,14 @@ impl Service {
         let emulate = tunables.emulate;
         let store = config.backing.clone();
         let opened = within(OPEN_TIMEOUT, "open", move |may_wait| open_backing(may_wait, &store, emulate));
-        let backing = opened.ok_or_else(|| no_answer(name, &config.backing))??;
-        self.check_not_of_absent(name, config, &backing)?;
         let wanted = name.to_owned();
         let uuid = Self::ask(&handle, move |pool| pool.uuid_of(&wanted))?;
+        let opened = opened.ok_or_else(|| no_answer(name, &config.backing))?;
+        let backing = opened.map_err(|error| match uuid {
+            Some(_) if !config.backing.path().exists() => is_elsewhere(name, error.into()),
+            _ => error.into(),
+        })?;
+        self.check_not_of_absent(name, config, &backing)?;
         let uuid = uuid.or(identity).map_or_else(random_uuid, Ok)?;
         let state_dir = self.running().config.daemon.state_dir.clone();
         let looked = within(OPEN_TIMEOUT, "look", move |may_wait| {
@@ -403,6 +424,19 @@ impl Service {
 /// Also if one of them names the device otherwise.
 fn is_same_store(one: &BackingUri, other: &BackingUri) -> bool {
     one == other || node_of(one.path()) == node_of(other.path())
+}
+
+/// The backing store that a request names; a device by a name that stays.
+fn wanted_store(request: &VolumeRequest) -> Result<BackingUri, AdminError> {
+    let backing: BackingUri = request.backing.parse().map_err(|error| invalid(error, ""))?;
+    Ok(match backing {
+        BackingUri::Device(path) => BackingUri::Device(stable_name(&path)),
+        BackingUri::File(_) => backing,
+    })
+}
+
+fn lies_at(name: &str, config: &VolumeConfig) -> Edit {
+    Edit::SetBacking { volume: name.into(), backing: config.backing.clone() }
 }
 
 fn added(name: &str, config: &VolumeConfig) -> Edit {

@@ -398,8 +398,15 @@ impl Service {
     }
 
     fn shrink(&self, id: JobId, pool: &str, bytes: u64) -> Result<(), End> {
+        let before = super::pools::parts(&self.pool_snapshot(pool)?);
         self.shrink_to(id, &*self.handle(pool)?, bytes)?;
+        let count = self.pool_snapshot(pool)?.devices.len();
+        let gone = before.get(count).map(|(path, used)| (path.as_path(), *used));
+        let listed = gone.map(|gone| self.list_given_up(pool, gone)).transpose()?.flatten();
         self.note_devices(pool)?;
+        if let (Some((path, _)), Some(pair)) = (gone, listed) {
+            self.erase_given_up(pool, path, &pair);
+        }
         let message = format!("pool {pool} has {} now", ByteSize(self.pool_info(pool)?.capacity_bytes));
         self.hub.publish(NewEvent::new(EventKind::PoolShrunk, message).pool(pool));
         Ok(())

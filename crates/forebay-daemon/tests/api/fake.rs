@@ -530,7 +530,7 @@ impl Admin for Fake {
             Target::Volume(name) if drains => Some(self.flush_volume(name, None)?.id),
             _ => None,
         };
-        Ok(SettingsDone { changed: changes.collect(), job })
+        Ok(SettingsDone { changed: changes.collect(), written: Vec::new(), job })
     }
 
     fn flush_volume(&self, name: &str, deadline: Option<Duration>) -> Result<JobInfo, AdminError> {

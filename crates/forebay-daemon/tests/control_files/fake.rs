@@ -188,7 +188,7 @@ impl Admin for Fake {
             return Err(AdminError::new(ErrorKind::Invalid, what, "1 to 100"));
         }
         self.change(|state| drop(state.settings.insert(key, value)));
-        Ok(SettingsDone { changed: Vec::new(), job: None })
+        Ok(SettingsDone { changed: Vec::new(), written: Vec::new(), job: None })
     }
     fn flush_volume(&self, name: &str, _: Option<Duration>) -> Result<JobInfo, AdminError> {
         let mut made = None;

@@ -1,4 +1,5 @@
-//! Whether a block device is blank: it has nothing but zeroes wherever one looks.
+//! Whether a block device is blank: it has nothing but zeroes wherever one looks. And how a device
+//! that a cache lay on is given up, so that it is as good as new.
 //!
 //! A new flash device, or one that was discarded, reads as zeroes. It may be taken for a cache
 //! without a question. Looked at are 1 MiB at either end, where file systems, partition tables,
@@ -6,8 +7,22 @@
 //! in one piece is found. Scattered blocks that fill a hundredth of it are missed with a
 //! probability of 8 %, a twentieth with one of 2 in a million. A file is never blank: it may be
 //! that of a cache which was cut and made as long again.
+//!
+//! What is given up is zeroed where one looks, as far as the cache reached: what lies behind it was
+//! never its own. So nothing says that a device was given up. What somebody writes to it afterwards
+//! is found as on any other blank device. A file is cut to nothing, and nothing can be in it.
 
-use forebay_io::{Device, DeviceError, DeviceKind};
+use crate::cache_device::{device_error, waiting_for_lock};
+use crate::error::RunError;
+use crate::loss_record::hex;
+use crate::may_wait::MayWait;
+use forebay_format::geometry::CHECKPOINT_START_BLOCK;
+use forebay_format::superblock::{CacheState, Superblock, being_made};
+use forebay_io::{Device, DeviceError, DeviceKind, DeviceOptions};
+use forebay_offline::device::{BLANK_BYTES, superblocks};
+use forebay_offline::members::read_copies;
+use std::ops::Range;
+use std::path::PathBuf;
 
 const BLOCK_BYTES: u64 = 4096;
 /// Looked at as a whole at either end.
@@ -23,19 +38,107 @@ pub fn is_blank(device: &Device) -> Result<bool, DeviceError> {
     if device.kind() != DeviceKind::Block {
         return Ok(false);
     }
-    let size_bytes = device.size_bytes();
-    let ends = [0, size_bytes.saturating_sub(END_BYTES) / BLOCK_BYTES * BLOCK_BYTES];
-    for offset in ends {
-        if !is_zero(device, offset, (size_bytes - offset).min(END_BYTES + BLOCK_BYTES))? {
-            return Ok(false);
-        }
-    }
-    for offset in samples(size_bytes) {
-        if !is_zero(device, offset, BLOCK_BYTES)? {
+    for (offset, bytes) in looked_at(device.size_bytes()) {
+        if !is_zero(device, offset, bytes)? {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Has a device forget the cache that used its first `used_bytes`: a file is empty afterwards, and
+/// a block device that was blank before is blank again.
+///
+/// Whatever ends this, it is a device of the cache, or it says that a cache is being made on it:
+/// that can be used for another one without a question.
+///
+/// # Errors
+/// It cannot be written.
+pub(crate) fn give_up(_: &MayWait, device: &mut Device, used_bytes: u64) -> Result<(), DeviceError> {
+    if device.kind() == DeviceKind::File {
+        device.shorten(0)?;
+        return device.flush();
+    }
+    let mut head = vec![0; (CHECKPOINT_START_BLOCK * BLOCK_BYTES).min(device.size_bytes()) as usize];
+    let mark = being_made();
+    let marked = mark.len().min(head.len());
+    head[..marked].copy_from_slice(&mark[..marked]);
+    device.write_at(0, &head)?;
+    device.flush()?;
+    let end = used_bytes.max(BLANK_BYTES as u64).min(device.size_bytes());
+    zero(device, marked as u64..end)?; // the mark goes last
+    device.flush()?;
+    device.write_at(0, &vec![0; marked])?;
+    device.flush()
+}
+
+/// A cache does not use these bytes of a block device any more: if it was blank before, it will be
+/// when the rest is given up too.
+///
+/// # Errors
+/// It cannot be written.
+pub(crate) fn give_back(_: &MayWait, device: &Device, bytes: Range<u64>) -> Result<(), DeviceError> {
+    if device.kind() != DeviceKind::Block {
+        return Ok(());
+    }
+    zero(device, bytes)?;
+    device.flush()
+}
+
+/// Zeroes what is looked at of these bytes.
+fn zero(device: &Device, bytes: Range<u64>) -> Result<(), DeviceError> {
+    for (offset, count) in looked_at(device.size_bytes()) {
+        let (from, until) = (offset.max(bytes.start), (offset + count).min(bytes.end));
+        if from < until {
+            device.write_at(from, &vec![0; (until - from) as usize])?;
+        }
+    }
+    Ok(())
+}
+
+/// Has the devices of a cache that no pool uses forget it: each with what the cache has of it, from
+/// its beginning. One that is not of this cache any more stays as it is.
+///
+/// # Errors
+/// One cannot be opened, or somebody has used the cache since it had this generation: nothing was
+/// erased. Or one cannot be written.
+pub fn erase_cache(
+    may_wait: &MayWait,
+    parts: &[(PathBuf, u64)],
+    cache: &str,
+    generation: u64,
+) -> Result<(), RunError> {
+    let mut devices = Vec::new();
+    for (path, used) in parts {
+        let device = waiting_for_lock(|| Device::open_cache(path, DeviceOptions::default()))?;
+        let is_its = |found: &Superblock| hex(&found.uuid.0) == cache && found.state != CacheState::Failed;
+        let newest = superblocks(&device).into_iter().flatten().filter(is_its);
+        if newest.map(|found| found.generation).max() > Some(generation) {
+            return Err(RunError::failed(
+                format!("the cache on {} was used since", path.display()),
+                "if nothing on it is needed, erase it by hand",
+            ));
+        }
+        devices.push((device, *used));
+    }
+    // The first one has the superblocks: what is left to do is told from it.
+    for (mut device, used) in devices.into_iter().rev().filter(|(device, _)| says_of(device, cache)) {
+        give_up(may_wait, &mut device, used).map_err(device_error)?;
+    }
+    Ok(())
+}
+
+/// The device says that it is of this cache.
+pub(crate) fn says_of(device: &Device, cache: &str) -> bool {
+    superblocks(device).into_iter().flatten().any(|found| hex(&found.uuid.0) == cache)
+        || read_copies(device).into_iter().flatten().any(|found| hex(&found.uuid.0) == cache)
+}
+
+/// The pieces that are looked at, with their lengths.
+fn looked_at(size_bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+    let ends = [0, size_bytes.saturating_sub(END_BYTES) / BLOCK_BYTES * BLOCK_BYTES];
+    let ends = ends.map(|offset| (offset, (size_bytes - offset).min(END_BYTES + BLOCK_BYTES)));
+    ends.into_iter().chain(samples(size_bytes).map(|offset| (offset, BLOCK_BYTES)))
 }
 
 /// Where the blocks between the ends begin: one in each of [`SAMPLES`] equal parts, at another

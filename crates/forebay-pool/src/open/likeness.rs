@@ -1,5 +1,5 @@
 //! Whether a backing store is the one that a cache has noted, before anything is opened for it: for
-//! an import, which looks for the stores of its volumes.
+//! an import, which looks for the stores of its volumes, and for a store that is elsewhere now.
 //!
 //! The engine judges again when the volume is attached, and knows more: this only keeps a wrong
 //! disk from getting a place in the configuration.
@@ -7,7 +7,7 @@
 use super::backing::unique;
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::{BLOCK_BYTES, checksum};
-use forebay_io::{Device, DeviceError, DeviceOptions};
+use forebay_io::{Device, DeviceError, DeviceKind, DeviceOptions};
 use std::path::Path;
 
 use crate::may_wait::MayWait;
@@ -24,6 +24,8 @@ pub enum Likeness {
     },
     /// Nothing on it says that it is another one, but it has another time. Only an operator knows.
     Unsure,
+    /// It is shorter than the volume: why it cannot be the one.
+    Smaller(String),
     /// It is another one, or was changed: why.
     Other(String),
     /// It is not there, or cannot be read.
@@ -40,11 +42,20 @@ pub fn likeness(_: &MayWait, path: &Path, entry: &VolumeEntry) -> Likeness {
     }
 }
 
+/// Whether a file is the very one that a cache on this host has noted, under whatever name: after a
+/// crash nothing else was noted of it.
+#[must_use]
+pub fn is_same_file(_: &MayWait, path: &Path, entry: &VolumeEntry) -> bool {
+    let options = DeviceOptions { read_only: true, direct: false, lock: false, ..DeviceOptions::default() };
+    let identity = Device::open_backing(path, options).and_then(|device| device.identity());
+    identity.is_ok_and(|now| now.kind == DeviceKind::File && unique(&now) == entry.backing.unique)
+}
+
 fn compare(device: &Device, entry: &VolumeEntry) -> Result<Likeness, DeviceError> {
     let noted = &entry.backing;
     if device.size_bytes() < entry.size_bytes {
         let (there, wanted) = (device.size_bytes(), entry.size_bytes);
-        return Ok(Likeness::Other(format!("it has {there} bytes, and the volume {wanted}")));
+        return Ok(Likeness::Smaller(format!("it has {there} bytes, and the volume {wanted}")));
     }
     let (mut differ, mut compared, mut telling) = (0_usize, 0_usize, false);
     let (empty, mut bytes) = (checksum(&[0; BLOCK_BYTES]), vec![0; BLOCK_BYTES]);
@@ -136,7 +147,7 @@ mod tests {
         assert_eq!(is(&content, &stamped(3, &[0, 1])), Likeness::Unsure, "another time, and empty blocks");
         assert_eq!(is(&content, &stamped(3, &[0, 5])), proven, "copied without its time");
         let other = |likeness| match likeness {
-            Likeness::Other(why) => why,
+            Likeness::Other(why) | Likeness::Smaller(why) => why,
             else_ => panic!("{else_:?}"),
         };
         let changed = entry(&content, &[0, 5, 6]);

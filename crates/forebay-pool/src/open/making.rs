@@ -90,6 +90,9 @@ pub(super) fn create_file(
         ));
     };
     geometry(size, making)?;
+    // A name that leads to an empty file goes on leading there.
+    let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+    let path = &real;
     notes.push(check_room(path, size, making)?);
     if is_cut_off(spec) {
         std::fs::remove_file(path)

@@ -12,13 +12,14 @@ mod parts;
 
 pub use backing::{Backing, open_backing};
 pub(crate) use backing::{final_record, sample_blocks};
-pub use blank::is_blank;
-pub use likeness::{Likeness, likeness};
+pub use blank::{erase_cache, is_blank};
+pub(crate) use blank::{give_back, give_up, says_of};
+pub use likeness::{Likeness, is_same_file, likeness};
 pub use making::Making;
 pub(crate) use mirrored::open_mirrored;
 pub use parts::PoolParts;
 
-use crate::cache_device::{foreign, is_cut_off, is_same, same_device, waiting_for_lock};
+use crate::cache_device::{foreign, is_cut_off, is_same, remove_made, same_device, waiting_for_lock};
 use crate::error::RunError;
 use crate::failed_mark;
 use crate::loss_record::Seen;
@@ -39,7 +40,7 @@ use std::path::{Path, PathBuf};
 
 /// What is on the first device of a pool, without changing it.
 pub fn seen(_: &MayWait, spec: &CacheSpec) -> Seen {
-    if !spec.path.exists() {
+    if !spec.path.exists() || is_cut_off(spec) {
         return if spec.size_bytes.is_some() && spec.path.parent().is_some_and(Path::is_dir) {
             Seen::Blank
         } else {
@@ -134,7 +135,7 @@ pub fn open_caches(
             let made = format(spec, making, &cache);
             if made.is_err() && !existed {
                 // Ours, and of no use: do not leave it in the way of the next attempt.
-                let _ = std::fs::remove_file(path);
+                remove_made(path);
             }
             let cipher = made?;
             let (pool_bytes, joining) = (cache.size_bytes(), others.to_vec());
@@ -224,7 +225,7 @@ pub fn check_new(
     let result = result.and_then(|()| if making.mirror { Notes::are_possible(state_dir) } else { Ok(()) });
     if result.is_err() {
         for path in made {
-            let _ = std::fs::remove_file(path);
+            remove_made(&path);
         }
     }
     result

@@ -13,6 +13,7 @@ use super::volumes::refused;
 use super::{Pool, Promise};
 use crate::may_wait::MayWait;
 use crate::members::write_header;
+use crate::open::give_back;
 use forebay_admin::{AdminError, ErrorKind};
 use forebay_core::LifecycleError;
 use forebay_format::member::{DATA_START_BLOCK, MemberHeader, Members};
@@ -28,8 +29,12 @@ type Answer = Promise<Result<(), AdminError>>;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Then {
     Nothing,
-    /// The last device is cut to so many bytes of the pool's space, if it is a file.
-    Cut(u64),
+    /// The last device is cut to so many bytes of the pool's space, if it is a file; it had so many
+    /// before.
+    Cut {
+        bytes: u64,
+        before: u64,
+    },
     /// The last device joined: it leaves if that failed.
     Joined,
     /// The last device leaves, if that succeeded.
@@ -256,13 +261,14 @@ impl Pool {
     pub fn shrink(&mut self, bytes: u64) -> Answer {
         let members = self.engine.members();
         let start = self.io.cache().map.last_start();
+        let before = self.engine.geometry().device_blocks * BLOCK;
         if start > 0 && bytes < start {
             return Self::refuse(
                 self.failed("shrink", &"only its last device can be given up or cut at a time"),
             );
         }
         if start == 0 {
-            return self.resize_engine(bytes, members, Then::Cut(bytes), "shrink pool");
+            return self.resize_engine(bytes, members, Then::Cut { bytes, before }, "shrink pool");
         }
         if bytes > start {
             let end = self.last_part().whole_segments(bytes);
@@ -270,7 +276,7 @@ impl Pool {
                 let why = "not even one segment of its last device would be left";
                 return Self::refuse(self.failed("shrink", &why));
             }
-            return self.resize_engine(end, members, Then::Cut(end), "shrink pool");
+            return self.resize_engine(end, members, Then::Cut { bytes: end, before }, "shrink pool");
         }
         let tags = &members.tags()[..members.tags().len() - 1];
         let left = Members::new(tags).unwrap_or_default();
@@ -305,7 +311,7 @@ impl Pool {
         }
         self.note_cache_ends();
         match then {
-            Then::Cut(bytes) if answer.is_ok() => self.cut(bytes, done),
+            Then::Cut { bytes, before } if answer.is_ok() => self.cut(bytes, before, done),
             Then::Tagged(header) if answer.is_ok() => self.tag_is_listed(header, done),
             _ => drop(done.try_send(answer)),
         }
@@ -313,9 +319,10 @@ impl Pool {
 
     /// Has a thread cut the last device, of which the pool uses less now. Until then its size is
     /// not changed again.
-    fn cut(&mut self, bytes: u64, done: PromiseSender<Result<(), AdminError>>) {
+    fn cut(&mut self, bytes: u64, before: u64, done: PromiseSender<Result<(), AdminError>>) {
         let (id, cache) = (self.last_device(), self.io.cache());
         let length = bytes - cache.map.last_start() + cache.map.header_bytes();
+        let given_back = length..length + before.saturating_sub(bytes);
         let header = self.last_part().header;
         let Some(device) = self.reactor.device(id).map(DeviceInUse::for_thread) else { return };
         self.resizing = Some(Resizing { done, then: Then::Cutting });
@@ -323,6 +330,8 @@ impl Pool {
         let work = move |may_wait: &MayWait| {
             let cut = device.and_then(|mut device| {
                 header.map_or(Ok(()), |header| write_header(may_wait, &device, &header))?;
+                // Who asks later whether the device is blank finds what is left there.
+                let _ = give_back(may_wait, &device, given_back);
                 device.shorten(length).map(|()| device.size_bytes())
             });
             let cut = cut.map_err(|error| error.to_string());

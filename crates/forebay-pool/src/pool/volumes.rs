@@ -213,9 +213,14 @@ impl Pool {
         promise
     }
 
+    /// What the cache knows of a volume, attached or not.
+    pub fn entry_of(&self, name: &str) -> Option<VolumeEntry> {
+        self.engine.volume_table().into_iter().find(|entry| entry.name == name)
+    }
+
     /// Identity of a volume that the cache knows, attached or not.
     pub fn uuid_of(&self, name: &str) -> Option<[u8; 16]> {
-        self.engine.volume_table().into_iter().find(|entry| entry.name == name).map(|entry| entry.uuid)
+        self.entry_of(name).map(|entry| entry.uuid)
     }
 
     fn begin_attach(

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use forebay_admin::{DeviceRequest, PoolRequest};
 use forebay_io::{Device, DeviceOptions};
@@ -17,13 +17,11 @@ use super::mounts::{Mounts, is_below};
 use crate::failure::{Failure, system};
 use crate::screen::harmless;
 
-/// Looks at all devices of a pool that is to be made before the disk `disk`; gives those that are
-/// blank.
+/// Looks at all devices of a pool that is to be made before the disk `disk`.
 ///
 /// # Errors
 /// One cannot be used, and why.
-pub(super) fn check(request: &PoolRequest, disk: &Path, mounts: &Mounts) -> Result<Vec<PathBuf>, Failure> {
-    let mut blank = Vec::new();
+pub(super) fn check(request: &PoolRequest, disk: &Path, mounts: &Mounts) -> Result<(), Failure> {
     for (at, device) in request.devices.iter().enumerate() {
         let path = Path::new(&device.path);
         let earlier = request.devices[..at].iter().map(|device| Path::new(&device.path));
@@ -34,15 +32,12 @@ pub(super) fn check(request: &PoolRequest, disk: &Path, mounts: &Mounts) -> Resu
                 path.display()
             )));
         }
-        if check_one(device, disk, mounts, request.force)? {
-            blank.push(path.to_owned());
-        }
+        check_one(device, disk, mounts, request.force)?;
     }
-    Ok(blank)
+    Ok(())
 }
 
-/// Whether it is blank; a file that is to be made is none that has to be made so again.
-fn check_one(request: &DeviceRequest, disk: &Path, mounts: &Mounts, force: bool) -> Result<bool, Failure> {
+fn check_one(request: &DeviceRequest, disk: &Path, mounts: &Mounts, force: bool) -> Result<(), Failure> {
     let path = Path::new(&request.path);
     let shown = harmless(&request.path);
     if disk::is_same(path, disk) {
@@ -55,9 +50,9 @@ fn check_one(request: &DeviceRequest, disk: &Path, mounts: &Mounts, force: bool)
     }
     match std::fs::metadata(path) {
         Ok(meta) if meta.file_type().is_block_device() => {}
-        Ok(meta) if meta.is_file() => return Ok(false), // the daemon judges what is in it
+        Ok(meta) if meta.is_file() => return Ok(()), // the daemon judges what is in it
         Ok(_) => return Err(Failure::usage(format!("{shown} is no block device and no file"))),
-        Err(_) if request.size.is_some() && !path.starts_with("/dev") => return Ok(false),
+        Err(_) if request.size.is_some() && !path.starts_with("/dev") => return Ok(()),
         Err(error) => {
             return Err(Failure::new(format!("{shown}: {error}"))
                 .hint("`lsblk` lists the block devices that there are"));
@@ -67,11 +62,10 @@ fn check_one(request: &DeviceRequest, disk: &Path, mounts: &Mounts, force: bool)
     let options = DeviceOptions { read_only: true, direct: false, lock: false, ..DeviceOptions::default() };
     let device = Device::open_cache(path, options).map_err(|error| Failure::new(error.to_string()))?;
     match look(&device) {
-        Found::Begun => Ok(true),
+        Found::Begun => Ok(()),
         Found::Blank => match is_blank(&device) {
-            Ok(true) => Ok(true),
-            Ok(false) if force => Ok(false),
-            Ok(false) => Err(Failure::new(format!("{shown} begins with zeroes, but something is on it"))
+            Ok(is_blank) if is_blank || force => Ok(()),
+            Ok(_) => Err(Failure::new(format!("{shown} begins with zeroes, but something is on it"))
                 .hint(format!("if nothing of that is needed: --force, or blkdiscard {shown}"))),
             Err(error) => Err(Failure::new(error.to_string())),
         },

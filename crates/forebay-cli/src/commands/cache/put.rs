@@ -114,8 +114,8 @@ pub(super) fn plan(client: &Client, point: &Path, wanted: &Wanted, asked: String
     let (of_pool, of_volume) = split(&wanted.settings)?;
     let (pool, create) = known.pool(wanted, of_pool)?;
     if let Some(request) = create {
-        let blank = flash::check(&request, &device, &mounts)?;
-        steps.push(Step::CreatePool { request, blank });
+        flash::check(&request, &device, &mounts)?;
+        steps.push(Step::CreatePool(request));
     }
     users::refuse_if_used(&mounts, &mount)?;
     for note in notes(&known, &mount, &device, entry.is_some()) {

@@ -91,15 +91,10 @@ pub(super) enum Step {
     },
     /// The service runs anew; it serves nothing.
     RestartService,
-    /// A pool on devices, some of which were blank.
-    CreatePool {
-        request: PoolRequest,
-        blank: Vec<PathBuf>,
-    },
-    /// It is wiped; what was blank is so again.
+    CreatePool(PoolRequest),
+    /// Its devices are as good as new then.
     RemovePool {
         name: String,
-        blank: Vec<PathBuf>,
     },
     Unmount(Mounted),
     Mount(Mounted),
@@ -138,13 +133,8 @@ impl Step {
             Self::StartService { enable, start } => vec![systemctl("enable", *enable, "start", *start)],
             Self::StopService { disable, stop } => vec![systemctl("disable", *disable, "stop", *stop)],
             Self::RestartService => vec![format!("systemctl restart {UNIT}")],
-            Self::CreatePool { request, .. } => vec![create_command(request)],
-            Self::RemovePool { name, blank } => {
-                let remove = shell::line(["forebay", "pool", "remove", name, "--erase"]);
-                let discard =
-                    blank.iter().map(|path| shell::line(["blkdiscard", &path.display().to_string()]));
-                std::iter::once(remove).chain(discard).collect()
-            }
+            Self::CreatePool(request) => vec![create_command(request)],
+            Self::RemovePool { name } => vec![shell::line(["forebay", "pool", "remove", name, "--erase"])],
             Self::Unmount(mounted) => {
                 vec![shell::line(["umount", &mounted.point.display().to_string()])]
             }
@@ -172,9 +162,7 @@ impl Step {
             Self::StartService { enable, start } => {
                 Some(Self::StopService { disable: *enable, stop: *start })
             }
-            Self::CreatePool { request, blank } => {
-                Some(Self::RemovePool { name: request.name.clone(), blank: blank.clone() })
-            }
+            Self::CreatePool(request) => Some(Self::RemovePool { name: request.name.clone() }),
             Self::Unmount(mounted) => Some(Self::Mount(mounted.clone())),
             Self::Mount(mounted) => Some(Self::Unmount(mounted.clone())),
             Self::Attach(request) => Some(Self::Detach { volume: request.name.clone() }),
@@ -214,7 +202,7 @@ impl Step {
                 let info = client.get("/v1/daemon").ok().and_then(|info| client::read(&info).ok());
                 info.is_some_and(|info| super::service::Daemon::new(&info).may_make())
             }
-            Self::CreatePool { request, .. } => pool_is_there(client, &request.name)?,
+            Self::CreatePool(request) => pool_is_there(client, &request.name)?,
             Self::RemovePool { name, .. } => !pool_is_there(client, name)?,
             Self::Unmount(mounted) => mounted.now()?.is_none(),
             Self::Mount(mounted) => mounted.now()?.is_some(),
@@ -282,15 +270,10 @@ impl Step {
                 shell::run(&["systemctl", "restart", UNIT])?;
                 answers(client)
             }
-            Self::CreatePool { request, .. } => client.post("/v1/pools", Some(request)).map(drop),
-            Self::RemovePool { name, blank } => {
+            Self::CreatePool(request) => client.post("/v1/pools", Some(request)).map(drop),
+            Self::RemovePool { name } => {
                 let job = client.delete(&format!("/v1/pools/{}?erase=true", escaped(name)))?;
-                follow(client, &client::read::<Job>(&job)?.id)?;
-                // What a device cannot do is no reason to stay half way.
-                for path in blank.iter().filter_map(|path| text(path)) {
-                    let _ = shell::run(&["blkdiscard", path]);
-                }
-                Ok(())
+                follow(client, &client::read::<Job>(&job)?.id)
             }
             Self::Unmount(mounted) => unmount(mounted),
             Self::Mount(mounted) => {
@@ -510,15 +493,12 @@ mod tests {
             Step::AddDropIn { from: "/usr/share/forebay/ublk.conf".into() },
             Step::StartService { enable: true, start: true },
             Step::RestartService,
-            Step::CreatePool {
-                request: PoolRequest {
-                    name: "fast".into(),
-                    devices: vec![device("/dev/a", None), device("/f.img", Some("1GiB"))],
-                    settings: settings(&[("mirror", "on"), ("segment_size", "1MiB")]),
-                    force: true,
-                },
-                blank: vec!["/dev/a".into()],
-            },
+            Step::CreatePool(PoolRequest {
+                name: "fast".into(),
+                devices: vec![device("/dev/a", None), device("/f.img", Some("1GiB"))],
+                settings: settings(&[("mirror", "on"), ("segment_size", "1MiB")]),
+                force: true,
+            }),
             Step::Unmount(mounted(None, &[])),
             Step::Attach(VolumeRequest {
                 name: volume(),
@@ -567,7 +547,6 @@ mod tests {
                 "systemctl daemon-reload",
                 "systemctl disable --now forebay",
                 "forebay pool remove fast --erase",
-                "blkdiscard /dev/a",
                 "mount '/srv/d b'",
                 "forebay volume detach db",
                 "umount '/srv/d b'",

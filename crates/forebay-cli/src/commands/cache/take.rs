@@ -65,7 +65,7 @@ pub(super) fn plan(client: &Client, point: &Path, keep_pool: bool, asked: String
         || format!("pool {} stays\n", volume.pool),
         |pool| format!("pool {pool} is gone, and its flash is free\n"),
     );
-    steps.extend(pool.map(|name| Step::RemovePool { name, blank: Vec::new() }));
+    steps.extend(pool.map(|name| Step::RemovePool { name }));
     let ending = format!(
         "{} is on {} now, without a cache; {wiped}",
         harmless(&point.display().to_string()),

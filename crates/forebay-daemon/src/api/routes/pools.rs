@@ -44,7 +44,8 @@ pub(super) async fn pool(State(context): State<Context>, Names(pool): Names<Stri
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Removal {
-    /// Wipe its devices. Otherwise what is cached stays on them.
+    /// Erase its devices, so that they can be used as new ones. Otherwise what is cached stays on
+    /// them.
     #[serde(default)]
     #[param(required = false)]
     erase: bool,

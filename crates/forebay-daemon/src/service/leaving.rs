@@ -1,0 +1,221 @@
+//! Taking a pool out of the configuration in steps of which each may be the last: what is begun is
+//! recorded first, and the next start finishes what the configuration file says.
+
+use super::opening::no_answer;
+use super::{Service, ServiceEvent};
+use forebay_admin::{AdminError, ErrorKind};
+use forebay_pool::MayWait;
+use forebay_pool::open::erase_cache;
+use forebay_pool::register::{CacheRecord, Entry, Leaving, leaving};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A device has so long to be erased.
+const ERASE_WITHIN: Duration = Duration::from_secs(20);
+
+impl Service {
+    /// Records that a pool leaves, and which of its devices are erased then; before anything else
+    /// is done. A pool without a record is served without its cache.
+    pub(super) fn begin_leaving(
+        &self,
+        entry: Option<&Entry>,
+        erase: &[(PathBuf, u64)],
+    ) -> Result<(), AdminError> {
+        let Some(entry) = entry else { return Ok(()) };
+        let leaving = Leaving { erase: erase.to_vec() };
+        entry.set_leaving(&MayWait::here(), Some(leaving)).map_err(|why| {
+            let hint = "make room, or give the daemon the right to write there; then try again";
+            AdminError::new(ErrorKind::Failed, why, hint)
+        })
+    }
+
+    /// Erases the devices of a pool that is not configured any more, as far as that was asked for,
+    /// and removes the record.
+    ///
+    /// # Errors
+    /// They cannot be erased: the next start tries again. That the record cannot be changed is
+    /// told.
+    pub(super) fn finish_leaving(&self, name: &str, record: &CacheRecord) -> Result<(), AdminError> {
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        let erase = record.leaving.as_ref().map_or(&[][..], |leaving| &leaving.erase);
+        self.erase_parts(record, erase).map_err(|error| {
+            let what = format!("pool {name} is removed, but its cache is not erased: {}", error.what);
+            let hint = format!(
+                "the next start tries again; if it need not: rm {}",
+                record.path(&state_dir).display()
+            );
+            AdminError { what, hint, ..error }
+        })?;
+        if let Err(why) = record.remove(&MayWait::here(), &state_dir, !erase.is_empty()) {
+            self.emit(ServiceEvent::Problem(format!(
+                "pool {name} is removed, but its cache is still recorded: {why}; the next start tries again"
+            )));
+        }
+        Ok(())
+    }
+
+    fn erase_parts(&self, record: &CacheRecord, parts: &[(PathBuf, u64)]) -> Result<(), AdminError> {
+        let Some((first, _)) = parts.first() else { return Ok(()) };
+        let (all, cache, generation) = (parts.to_vec(), record.cache_uuid.clone(), record.generation);
+        let work = move |may_wait: &MayWait| erase_cache(may_wait, &all, &cache, generation);
+        Ok(self.places.within(first, ERASE_WITHIN, work).ok_or_else(|| no_answer(first, ERASE_WITHIN))??)
+    }
+
+    /// Before pools are opened at a start: what was begun when a pool was taken out of the
+    /// configuration is finished, or, if the file names the pool, did not happen.
+    pub(super) fn settle_leaving(&self) {
+        if self.config_path.is_none() {
+            return; // of other daemons
+        }
+        let (state_dir, pools) = {
+            let running = self.running();
+            (running.config.daemon.state_dir.clone(), running.config.pools.clone())
+        };
+        // A folder that cannot be read is told by who opens a pool.
+        for record in leaving(&state_dir).unwrap_or_default() {
+            let name = record.pool.clone().unwrap_or_default();
+            match pools.contains_key(&name) {
+                true => self.tell_left(&name, "stays", self.stays(&record, &state_dir)),
+                false => self.tell_left(&name, "has left", self.finish_leaving(&name, &record)),
+            }
+        }
+    }
+
+    fn stays(&self, record: &CacheRecord, state_dir: &Path) -> Result<(), AdminError> {
+        let stays = record.stay(&MayWait::here(), state_dir);
+        stays.map_err(|why| AdminError::new(ErrorKind::Failed, why, ""))
+    }
+
+    fn tell_left(&self, name: &str, what: &str, done: Result<(), AdminError>) {
+        self.emit(match done {
+            Ok(()) => {
+                ServiceEvent::Note(format!("pool {name} was being removed when the daemon ended: it {what}"))
+            }
+            Err(error) => ServiceEvent::Problem(format!("{}; {}", error.what, error.hint)),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{start, start_as_written};
+    use super::*;
+    use forebay_admin::{DeviceRequest, PoolRequest};
+    use forebay_pool::register::{Standing, of_pool};
+    use std::sync::Arc;
+
+    /// A service with the pool `c`, on the file `c.cache`, and what is recorded of its cache.
+    fn with_a_pool(folder: &Path) -> (Arc<Service>, CacheRecord) {
+        let service = start(folder, Arc::default(), "auto");
+        let path = folder.join("c.cache").display().to_string();
+        let devices = vec![DeviceRequest { path, size: Some("16MiB".into()) }];
+        let settings = std::collections::BTreeMap::new();
+        service.create(PoolRequest { name: "c".into(), devices, settings, force: false }).unwrap();
+        let record = of_pool(&folder.join("state"), "c").unwrap().remove(0);
+        (service, record)
+    }
+
+    fn record(folder: &Path, of: &CacheRecord) -> Option<CacheRecord> {
+        let bytes = std::fs::read(of.path(&folder.join("state"))).ok()?;
+        Some(serde_json::from_slice(&bytes).unwrap())
+    }
+
+    fn take_out(folder: &Path) {
+        let path = folder.join("forebay.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.split("[pool.c]").next().unwrap()).unwrap();
+    }
+
+    /// As if the daemon had been killed after it recorded that the pool leaves.
+    fn killed(folder: &Path, erase: &[(PathBuf, u64)]) -> CacheRecord {
+        let (service, before) = with_a_pool(folder);
+        assert!(service.stop().is_empty());
+        let stopped = record(folder, &before).unwrap();
+        let leaving = Leaving { erase: erase.to_vec() };
+        stopped.leave(&MayWait::here(), &folder.join("state"), leaving).unwrap();
+        stopped
+    }
+
+    #[test]
+    fn a_pool_that_the_file_names_stays_and_one_that_it_does_not_name_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path();
+        let of = killed(at, &[(at.join("c.cache"), 16 << 20)]);
+        let service = start_as_written(&at.join("forebay.toml"), Arc::default());
+        assert!(service.handle("c").is_ok());
+        assert!(service.stop().is_empty());
+        let stays = record(at, &of).unwrap();
+        assert_eq!((stays.standing, stays.leaving.clone()), (Standing::Current, None));
+        assert_eq!(std::fs::metadata(at.join("c.cache")).unwrap().len(), 16 << 20);
+
+        take_out(at);
+        stays.leave(&MayWait::here(), &at.join("state"), Leaving::default()).unwrap();
+        let service = start_as_written(&at.join("forebay.toml"), Arc::default());
+        let gone = record(at, &of).unwrap();
+        assert_eq!((gone.standing, gone.pool.clone(), gone.leaving.clone()), (Standing::Removed, None, None));
+        assert!(service.stop().is_empty());
+
+        let erase = vec![(at.join("c.cache"), 16 << 20)];
+        stays.leave(&MayWait::here(), &at.join("state"), Leaving { erase }).unwrap();
+        let service = start_as_written(&at.join("forebay.toml"), Arc::default());
+        assert_eq!(record(at, &of), None);
+        assert_eq!(std::fs::metadata(at.join("c.cache")).unwrap().len(), 0);
+        assert!(service.stop().is_empty());
+    }
+
+    #[test]
+    fn what_is_not_there_or_was_used_since_is_not_erased_and_stays_recorded() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path();
+        let of = killed(at, &[(at.join("c.cache"), 16 << 20), (at.join("other"), 16 << 20)]);
+        take_out(at);
+        let start = || start_as_written(&at.join("forebay.toml"), Arc::default());
+        assert!(start().stop().is_empty());
+        assert!(record(at, &of).unwrap().leaving.is_some(), "a device is not there");
+        assert_eq!(std::fs::metadata(at.join("c.cache")).unwrap().len(), 16 << 20);
+
+        // Something else has the name.
+        std::fs::write(at.join("other"), vec![7; 1 << 20]).unwrap();
+        let mut old = of.clone();
+        old.generation -= 1;
+        let erase = vec![(at.join("c.cache"), 16 << 20), (at.join("other"), 16 << 20)];
+        let leaving = Leaving { erase };
+        old.leave(&MayWait::here(), &at.join("state"), leaving.clone()).unwrap();
+        assert!(start().stop().is_empty());
+        assert!(record(at, &of).unwrap().leaving.is_some(), "it was used since");
+
+        of.leave(&MayWait::here(), &at.join("state"), leaving).unwrap();
+        assert!(start().stop().is_empty());
+        assert_eq!(record(at, &of), None);
+        assert_eq!(std::fs::metadata(at.join("c.cache")).unwrap().len(), 0);
+        assert!(std::fs::read(at.join("other")).unwrap().iter().all(|byte| *byte == 7));
+    }
+
+    #[test]
+    fn a_pool_is_not_removed_if_that_cannot_be_recorded_or_written_and_can_be_afterwards() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = folder.path();
+        let (service, of) = with_a_pool(at);
+        let caches = at.join("state/caches");
+        std::fs::rename(&caches, caches.with_extension("away")).unwrap();
+        std::fs::write(&caches, "no folder").unwrap();
+        assert!(service.close_pool("c", true, false).unwrap_err().what.contains("cannot change"));
+        assert!(service.handle("c").is_ok(), "it goes on");
+        std::fs::remove_file(&caches).unwrap();
+        std::fs::rename(caches.with_extension("away"), &caches).unwrap();
+
+        let path = at.join("forebay.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("{text}nonsense")).unwrap();
+        assert!(service.close_pool("c", true, false).unwrap_err().what.contains("is wrong now"));
+        assert!(service.is_closed("c"), "it is in the list");
+        let stays = record(at, &of).unwrap();
+        assert_eq!((stays.standing, stays.leaving), (Standing::Current, None));
+        std::fs::write(&path, text).unwrap();
+        service.reopen("c", Default::default()).unwrap();
+        service.close_pool("c", true, false).unwrap();
+        assert_eq!(record(at, &of), None);
+        assert!(service.close_pool("c", true, false).unwrap_err().what.contains("no pool"), "twice");
+        assert!(service.stop().is_empty());
+    }
+}

@@ -1,0 +1,93 @@
+//! A volume that is not attached, and whose backing store is elsewhere than the configuration says:
+//! a disk that has another name now, a file that was moved.
+//!
+//! What is in the cache goes to the store that is named. So it must be proven to be the one: by
+//! what the cache noted of it, or by the operator's word (`on_backing_change`). The engine judges
+//! again when the volume is attached.
+
+use super::Service;
+use super::stores::compare;
+use forebay_admin::{AdminError, ErrorKind};
+use forebay_config::VolumeConfig;
+use forebay_config::mounts::Problem;
+use forebay_core::OnBackingChange;
+use forebay_export::uri::BackingUri;
+use forebay_format::checkpoint::VolumeEntry;
+use forebay_pool::MayWait;
+use forebay_pool::open::{Likeness, is_same_file};
+use forebay_pool::time_limit::within;
+use std::path::Path;
+use std::time::Duration;
+
+/// A file has so long to tell which one it is.
+const WITHIN: Duration = Duration::from_secs(15);
+
+/// The error of a store that is not there, of a volume that the cache knows.
+pub(super) fn is_elsewhere(name: &str, error: AdminError) -> AdminError {
+    let hint = format!("if it is elsewhere now: forebay volume attach {name} --backing URI");
+    let hint = if error.hint.is_empty() { hint } else { format!("{}; {hint}", error.hint) };
+    AdminError { hint, ..error }
+}
+
+impl Service {
+    /// The configuration of a volume whose backing store is there now.
+    ///
+    /// # Errors
+    /// It is in use for something else, is not there, or is not known to be the one.
+    pub(super) fn moved_to(
+        &self,
+        name: &str,
+        config: &VolumeConfig,
+        backing: BackingUri,
+    ) -> Result<VolumeConfig, AdminError> {
+        self.check_unused(backing.path())?;
+        let wanted = name.to_owned();
+        let handle = self.handle(&config.pool)?;
+        let entry = Self::ask(&handle, move |pool| pool.entry_of(&wanted))?;
+        if let Some(entry) = entry {
+            let word: OnBackingChange = config.tunables().on_backing_change.into();
+            check_is_the_one(name, backing.path(), &entry, word)?;
+        }
+        let moved = VolumeConfig { backing, ..config.clone() };
+        match Problem::of_volume(&self.running().config, name, &moved) {
+            Some(problem) => Err(AdminError::new(ErrorKind::Conflict, problem.message, problem.help)),
+            None => Ok(moved),
+        }
+    }
+}
+
+fn check_is_the_one(
+    name: &str,
+    path: &Path,
+    entry: &VolumeEntry,
+    word: OnBackingChange,
+) -> Result<(), AdminError> {
+    let has_said = word != OnBackingChange::Refuse;
+    let why = match compare(path, entry) {
+        Likeness::Same { proven: true } => return Ok(()),
+        Likeness::Unreadable(why) => {
+            let hint = "give the backing store as it is called now";
+            return Err(AdminError::new(ErrorKind::Failed, why, hint));
+        }
+        Likeness::Smaller(why) => return Err(is_not_the_one(name, path, &why, "give the right one")),
+        Likeness::Other(why) if !has_said => why,
+        _ if has_said || is_that_file(path, entry) => return Ok(()),
+        _ => "nothing on it tells that it is the one".to_owned(),
+    };
+    let hint = format!(
+        "give the right one; if it is this one, say so first: forebay set {name} on_backing_change=keep-dirty, and afterwards: forebay set \
+         {name} on_backing_change="
+    );
+    Err(is_not_the_one(name, path, &why, &hint))
+}
+
+fn is_not_the_one(name: &str, path: &Path, why: &str, hint: &str) -> AdminError {
+    let what = format!("{} cannot be taken for the backing store of volume {name}: {why}", path.display());
+    AdminError::new(ErrorKind::Conflict, what, hint)
+}
+
+fn is_that_file(path: &Path, entry: &VolumeEntry) -> bool {
+    let (place, entry) = (path.to_owned(), entry.clone());
+    let work = move |may_wait: &MayWait| is_same_file(may_wait, &place, &entry);
+    within(WITHIN, "compare", work).unwrap_or(false)
+}
