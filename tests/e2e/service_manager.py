@@ -4,8 +4,8 @@
 
 What it does of sd_notify(3) and sd_listen_fds(3): READY, STATUS, MAINPID, FDSTORE, FDSTOREREMOVE, LISTEN_FDS. A
 service that ends is started again at once (Restart=always). FOLDER/main.pid is the process that is the service,
-FOLDER/ready how often it was ready, FOLDER/status what it said last of how things are. SIGTERM stops the service and ends. The end of a process that is not the
-service any more means nothing. Standard library only."""
+FOLDER/ready how often it was ready, FOLDER/status what it said last of how things are. SIGTERM stops the service and
+ends. The end of a process that is not the service any more means nothing. Standard library only."""
 
 import array
 import ctypes
