@@ -104,13 +104,18 @@ fn connect(socket: &Path) -> io::Result<UnixStream> {
     let address = SocketAddrUnix::new(socket)?;
     let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     sockopt::set_socket_timeout(&fd, sockopt::Timeout::Send, Some(CONNECT_WITHIN))?;
-    match rustix::net::connect(&fd, &address) {
-        Ok(()) => Ok(UnixStream::from(fd)),
-        Err(rustix::io::Errno::AGAIN) => {
-            let what = format!("does not accept connections within {} s", CONNECT_WITHIN.as_secs());
-            Err(io::Error::new(ErrorKind::TimedOut, what))
+    let until = Instant::now() + CONNECT_WITHIN;
+    loop {
+        match rustix::net::connect(&fd, &address) {
+            Ok(()) => return Ok(UnixStream::from(fd)),
+            // A signal ends a call that has a time limit, whatever its handler asks for.
+            Err(rustix::io::Errno::INTR) if Instant::now() < until => {}
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
+                let what = format!("does not accept connections within {} s", CONNECT_WITHIN.as_secs());
+                return Err(io::Error::new(ErrorKind::TimedOut, what));
+            }
+            Err(error) => return Err(error.into()),
         }
-        Err(error) => Err(error.into()),
     }
 }
 
