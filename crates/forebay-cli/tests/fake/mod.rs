@@ -113,9 +113,9 @@ fn rest(method: &str, path: &str) -> Response {
             (200, json!({ "dirty_high_pct": setting }))
         }
         ("PATCH", "/v1/volumes/db/settings") => {
-            (200, json!({ "changed": [["mode", "writeback", "writethrough"]], "job": "j1" }))
+            (200, json!({ "changed": [["mode", "writeback", "writethrough"]], "written": [], "job": "j1" }))
         }
-        ("PATCH", "/v1/pools/fast/settings") => (200, json!({ "changed": [], "job": null })),
+        ("PATCH", "/v1/pools/fast/settings") => (200, json!({ "changed": [], "written": [], "job": null })),
         ("GET", "/v1/volumes/db/rules") => (200, json!([rule])),
         ("POST", "/v1/volumes/db/rules") => (201, json!({ "id": 4, "warnings": [] })),
         ("DELETE", "/v1/volumes/db/rules/3") => return StatusCode::NO_CONTENT.into_response(),

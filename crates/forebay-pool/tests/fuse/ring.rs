@@ -7,6 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+/// Where systemd mounts `fusectl`, without which there is no ring.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// How many want it on, what was there before the first, and the right to say so: other tests of
 /// this machine have to wait.
@@ -22,6 +24,7 @@ impl Switch {
         if wanted.0 == 0 {
             let switched = File::open(PARAMETER).and_then(|file| {
                 rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
+                mount_connections()?;
                 wanted.1 = std::fs::read_to_string(PARAMETER)?;
                 wanted.2 = Some(file);
                 std::fs::write(PARAMETER, "Y")
@@ -34,6 +37,16 @@ impl Switch {
         wanted.0 += 1;
         Some(Self(()))
     }
+}
+
+/// `fusectl` is mounted afterwards, and stays so.
+fn mount_connections() -> std::io::Result<()> {
+    let is_mounted = std::fs::read_to_string("/proc/self/mounts")?.contains(CONNECTIONS);
+    let done = is_mounted || {
+        let mount = ["-t", "fusectl", "none", CONNECTIONS];
+        std::process::Command::new("mount").args(mount).status()?.success()
+    };
+    if done { Ok(()) } else { Err(std::io::Error::other("fusectl cannot be mounted")) }
 }
 
 impl Drop for Switch {
@@ -81,7 +94,7 @@ fn what_a_ring_lacks_is_said() {
 fn waiting(file: &File) -> Option<u64> {
     let device = file.metadata().unwrap().dev();
     let minor = device & 0xFF | device >> 12 & !0xFF;
-    let count = std::fs::read_to_string(format!("/sys/fs/fuse/connections/{minor}/waiting")).ok()?;
+    let count = std::fs::read_to_string(format!("{CONNECTIONS}/{minor}/waiting")).ok()?;
     count.trim().parse().ok()
 }
 
