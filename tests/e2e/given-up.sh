@@ -133,11 +133,12 @@ killed_at() { # SYSCALL:NUMBER COMMAND...: the daemon is killed when a thread of
         sleep 0.05
     done
     timeout 60 "$FOREBAY" "$@" --admin "$ADMIN" >"$T/killed.out" 2>&1 || true
-    kill "$tracer" 2>/dev/null || true
-    wait "$tracer" 2>/dev/null || true
+    # The daemon first: who traces a thread that waits in the kernel does not end before that thread does.
     kill -9 "$DAEMON" 2>/dev/null || true
     wait "$DAEMON" 2>/dev/null || true
     DAEMON=
+    kill "$tracer" 2>/dev/null || true
+    wait "$tracer" 2>/dev/null || true
 }
 there() { grep -q '^\[pool.fast\]' "$T/forebay.toml"; }
 steps=(rename:1 rename:2 rename:3 rename:4 unlink:1 unlink:2 pwrite64:1 pwrite64:2 pwrite64:5 pwrite64:200 fdatasync:1 fdatasync:2 fdatasync:3)
