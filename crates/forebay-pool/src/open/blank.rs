@@ -47,7 +47,8 @@ pub fn is_blank(device: &Device) -> Result<bool, DeviceError> {
 }
 
 /// Has a device forget the cache that used its first `used_bytes`: a file is empty afterwards, and
-/// a block device that was blank before is blank again.
+/// a block device that was blank before is blank again. A file that cannot be cut, such as a volume
+/// of another daemon, is zeroed like a block device.
 ///
 /// Whatever ends this, it is a device of the cache, or it says that a cache is being made on it:
 /// that can be used for another one without a question.
@@ -55,8 +56,7 @@ pub fn is_blank(device: &Device) -> Result<bool, DeviceError> {
 /// # Errors
 /// It cannot be written.
 pub(crate) fn give_up(_: &MayWait, device: &mut Device, used_bytes: u64) -> Result<(), DeviceError> {
-    if device.kind() == DeviceKind::File {
-        device.shorten(0)?;
+    if device.kind() == DeviceKind::File && device.shorten(0).is_ok() {
         return device.flush();
     }
     let mut head = vec![0; (CHECKPOINT_START_BLOCK * BLOCK_BYTES).min(device.size_bytes()) as usize];
@@ -160,6 +160,7 @@ fn is_zero(device: &Device, offset: u64, bytes: u64) -> Result<bool, DeviceError
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
 
     #[test]
@@ -172,5 +173,22 @@ mod tests {
         let found: Vec<u64> = samples(1 << 40).collect();
         assert_eq!(found.len(), 256);
         assert!(found.iter().enumerate().all(|(at, offset)| offset >> 32 == at as u64), "one in each part");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_cut_has_no_cache_when_it_is_given_up() {
+        use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+        use std::io::Write as _;
+        use std::os::fd::AsRawFd as _;
+        let options = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
+        let mut file = std::fs::File::from(memfd_create("cache", options).unwrap());
+        file.write_all(&vec![7; 8 << 20]).unwrap();
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let options = DeviceOptions { lock: false, ..DeviceOptions::default() };
+        let mut device = Device::open_cache(&path, options).unwrap();
+        give_up(&MayWait::here(), &mut device, 8 << 20).unwrap();
+        assert_eq!(device.size_bytes(), 8 << 20);
+        assert!(looked_at(8 << 20).all(|(offset, bytes)| is_zero(&device, offset, bytes).unwrap()));
     }
 }
