@@ -17,6 +17,8 @@ fi
 if [ -z "${OWN_MOUNTS:-}" ]; then
     OWN_MOUNTS=1 exec unshare --mount --propagation private -- "$0" "$@"
 fi
+# What other tests have mounted would stay mounted in here, and so be in use, after they have unmounted it.
+awk '$2 ~ /\/forebay-e2e\.[^\/]*\// { print $2 }' /proc/self/mounts | tac | xargs -r -n1 umount -l 2>/dev/null || true
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 R=$T/root
