@@ -53,6 +53,14 @@ impl Intents {
     /// A direct write begins in these regions. True if the intent of each is durable already.
     pub(crate) fn enter(&mut self, regions: RangeInclusive<u64>, succeeded: u64) -> bool {
         let (from, until) = (*regions.start(), *regions.end() + 1);
+        // As nearly all are, which lie within one region.
+        if let Some(run) = self.runs.get_mut(&from).filter(|run| run.end == until) {
+            if run.region.has_ended(succeeded) {
+                self.ended -= until - from;
+            }
+            run.region.active += 1;
+            return run.region.durable;
+        }
         self.split(from);
         self.split(until);
         for gap in self.gaps(from..until) {
@@ -89,8 +97,10 @@ impl Intents {
     /// same one.
     pub(crate) fn states_mut(&mut self, regions: RangeInclusive<u64>) -> impl Iterator<Item = &mut Region> {
         let (from, until) = (*regions.start(), *regions.end() + 1);
-        self.split(from);
-        self.split(until);
+        if self.runs.get(&from).is_none_or(|run| run.end != until) {
+            self.split(from);
+            self.split(until);
+        }
         self.runs.range_mut(from..until).map(|(_, run)| &mut run.region)
     }
 

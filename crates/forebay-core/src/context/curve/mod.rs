@@ -188,10 +188,11 @@ impl Context {
     /// Destage of a volume goes by its dirty level, and so much of the pool is dirty, in
     /// thousandths.
     fn dirty_share(&self, volume: VolumeId) -> Option<u32> {
-        let levels = self.is_attached(volume).then(|| self.levels(volume))?;
-        let is_low = levels.volume.dirty < self.low_level(volume, &levels);
-        let share = levels.pool.dirty * 1000 / levels.capacity.max(1);
-        (!is_low).then(|| share.min(1000) as u32)
+        let settings = &self.volumes.get(usize::from(volume.0))?.as_ref()?.settings;
+        let (map, space) = (&self.map.volumes[usize::from(volume.0)], self.space().max(1));
+        let low = space * u64::from(settings.dirty_low_pct) / 100;
+        let is_above = map.dirty + map.destaged >= low;
+        is_above.then(|| (self.map.unclean_blocks() * 1000 / space).min(1000) as u32)
     }
 
     /// Slots that are written, in thousandths: all but those of segments that are empty or open.
@@ -245,11 +246,12 @@ impl Context {
         if counts {
             self.curve.hour(volume, self.now).reads += last - first + 1;
         }
+        let mut rules = None;
         let first_key = self.ghosts.remembered(Key::new(volume, first)).0;
         for key in first_key..=first_key + (last - first).min(MODELLED_MAX - 1) {
             let (order, print) = sample(Key(key));
             if order < self.curve.limit {
-                let rules = self.rules(volume);
+                let rules = *rules.get_or_insert_with(|| self.rules(volume));
                 self.curve.note(self.now, (order, print), &rules, what, counts.then_some(volume));
             }
         }

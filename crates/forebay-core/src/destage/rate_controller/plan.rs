@@ -16,7 +16,7 @@ use forebay_format::VolumeId;
 
 impl Context {
     /// Dirty blocks of a volume below which its level asks for nothing.
-    pub(crate) fn low_level(&self, id: VolumeId, levels: &Levels) -> u64 {
+    fn low_level(&self, id: VolumeId, levels: &Levels) -> u64 {
         levels.capacity * u64::from(self.volume(id).settings.dirty_low_pct) / 100
     }
 
