@@ -18,7 +18,6 @@ exports = ["nbd+unix:///vol?socket=$SOCKET"]
 idle_delay = "off"
 END
 DEVICES=("$T/flash.img" "$T/more.img")
-verify() { writer verify >"$T/verify.out" 2>&1 || { tail -n 5 "$T/verify.out"; fail "$1"; }; }
 check() { # WHEN
     "$FOREBAY" check "${DEVICES[@]}" --state-dir "$T/state.d" >"$T/check.out" 2>&1 || { cat "$T/check.out"; fail "check $1"; }
 }

@@ -36,7 +36,6 @@ new_host() { # NAME
     ask pool create fast --device "$T/$1/flash.img" --device "$T/$1/more.img"
 }
 attach=(volume attach vol --pool fast --export "nbd+unix:///vol?socket=$SOCKET" --backing)
-verify() { writer verify >"$T/verify.out" 2>&1 || { tail -n 5 "$T/verify.out"; fail "wrong data, $1"; }; }
 drained() { # NAME: the disk has everything in the end
     ask volume detach vol
     python3 "$E2E/nbd_writer.py" check-file --state "$T/state" --file "$T/$1/vol.img" >"$T/judge.out" ||

@@ -26,7 +26,6 @@ exports = ["nbd+unix:///vol?socket=$SOCKET"]
 idle_delay = "off"
 END
 sed -i "s|^state_dir = .*|state_dir = \"$T/state.d\"|" "$T/forebay.toml"
-verify() { writer verify >"$T/verify.out" 2>&1 || { tail -n 5 "$T/verify.out"; fail "wrong data $1"; }; }
 load() { # SECONDS SEED: writes in the background
     : >"$T/writer.out"
     writer write --seconds "$1" --seed "$2" >"$T/writer.out" 2>&1 &
@@ -77,14 +76,7 @@ names | grep -q old.img || fail "the configuration: $(names)"
 say "replaced, and not erased because it does not answer: the pool is opened all the same, and it is erased later"
 ask pool replace fast --device "$T/new.img:124MiB"
 unserve
-python3 - "$T" <<'END'
-import json, os, sys
-folder = sys.argv[1]
-uuid = next(name for name in os.listdir(f"{folder}/state.d/caches") if name.endswith(".json"))[:-5].replace("-", "")
-os.makedirs(f"{folder}/state.d/replaced", exist_ok=True)
-pair = {"cache_uuid": uuid, "old": f"{folder}/slow/old.img", "new": f"{folder}/new.img", "took_over": True}
-json.dump({"version": 1, "pairs": [pair]}, open(f"{folder}/state.d/replaced/fast.json", "w"))
-END
+note_replaced "$T/slow/old.img" "$T/new.img"
 kill -STOP "$OTHER"
 serve
 verify "while the device that was replaced does not answer"

@@ -25,7 +25,6 @@ exports = ["nbd+unix:///vol?socket=$SOCKET"]
 idle_delay = "off"
 END
 sed -i "s|^state_dir = .*|state_dir = \"$T/state.d\"|" "$T/forebay.toml"
-verify() { writer verify >"$T/verify.out" 2>&1 || { tail -n 5 "$T/verify.out"; fail "wrong data $1"; }; }
 devices() { # the devices of the pool, as the daemon and the configuration name them
     ask pool show fast --json
     python3 - "$T/ask.out" "$T/forebay.toml" <<'END'

@@ -24,17 +24,7 @@ replace() { # OLD NEW SIZE: a device, of which there is a copy in gone-OLD, as i
     ask pool replace fast --old "$T/$1.img" --device "$T/$2.img:$3"
     rm "$T/$1.img"
 }
-vanished() { # OLD NEW: the daemon knows no better, as if it had been killed just then
-    python3 - "$T" "$1" "$2" <<'END'
-import json, os, sys
-folder, old, new = sys.argv[1:]
-state = f"{folder}/state.d"
-uuid = next(name for name in os.listdir(f"{state}/caches") if name.endswith(".json"))[:-5].replace("-", "")
-os.makedirs(f"{state}/replaced", exist_ok=True)
-pair = {"cache_uuid": uuid, "old": f"{folder}/{old}.img", "new": f"{folder}/{new}.img", "took_over": True}
-json.dump({"version": 1, "pairs": [pair]}, open(f"{state}/replaced/fast.json", "w"))
-END
-}
+vanished() { note_replaced "$T/$1.img" "$T/$2.img"; } # OLD NEW: the daemon knows no better, as if it had been killed just then
 elsewhere() { # DEVICE...: what another host says of these devices, after a crash of this one
     local paths=() name
     for name in "$@"; do paths+=("$T/$name.img"); done
