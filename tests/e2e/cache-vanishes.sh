@@ -57,7 +57,7 @@ turned_away() { # WORDS: pool fast is not served, says why, and pool slow is
     ask alarms --json
     grep -q 'pool.failed' "$T/ask.out" || fail "no alarm: $(cat "$T/ask.out")"
     grep -Eq "$1" "$T/ask.out" || fail "the alarm does not say '$1': $(cat "$T/ask.out")"
-    grep -Eq "$1" "$T/stderr" || fail "the log does not say '$1'"
+    logged "$1"
     if blocks write "$SOCKET" 9 2>/dev/null; then fail "something was acknowledged"; fi
     blocks write "$T/other.sock" 3 || fail "the other pool is not served"
 }
@@ -152,7 +152,7 @@ say "the state directory cannot be written: refused before anything is acknowled
 mount --bind "$T/state" "$T/state" && mount -o remount,bind,ro "$T/state" || fail "no read-only folder"
 on_exit "umount -l $T/state"
 serve
-grep -q 'cannot write .*state/caches/.*: Read-only file system' "$T/stderr" || fail "$(cat "$T/stderr")"
+logged 'cannot write .*state/caches/.*: Read-only file system'
 if blocks write "$SOCKET" 9 2>/dev/null; then fail "something was acknowledged"; fi
 unserve
 umount "$T/state"

@@ -116,7 +116,7 @@ for blocks in 9999999 "2048 3840"; do
     check "with stale headers ($blocks)"
     salvaged "with stale headers ($blocks)"
     serve
-    grep -q 'third.img is brought up to date: 3840 blocks' "$T/stderr" || fail "not mended ($blocks)"
+    logged 'third.img is brought up to date: 3840 blocks'
     verify "with stale headers ($blocks)"
     unserve
     again "after the headers were mended ($blocks)"

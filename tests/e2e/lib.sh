@@ -9,6 +9,7 @@
 #   verifies NAME OPTION...   fio writes or reads, and compares
 #   on_exit COMMAND       runs at the end, the newest first, whatever happens
 #   eventually SECONDS COMMAND   waits until the command succeeds, for so long
+#   logged PATTERN        the daemon that runs says it in its log, or does so within ten seconds: clients may hear of a thing first
 
 set -euo pipefail
 
@@ -68,6 +69,10 @@ eventually() { # SECONDS COMMAND...: true once the command is
         [ "$SECONDS" -lt "$until" ] || return 1
         sleep 0.1
     done
+}
+
+logged() {
+    eventually 10 grep -Eq -- "$1" "$T/stderr" || fail "the log does not say '$1': $(tail -n 5 "$T/stderr")"
 }
 
 skip() {

@@ -30,6 +30,6 @@ for case in ${CASES:-longest stalled trickle gone}; do
     say "$case"
     timeout 100 python3 "$E2E/nbd_stalled.py" "$case" "$T" "127.0.0.1:$PORT" || fail "$case"
 done
-[ -n "${CASES:-}" ] || grep -q 'sends nothing more of a write that it has begun, and has [0-9]* bytes of memory' "$T/stderr" || fail "the log does not say it"
+[ -n "${CASES:-}" ] || logged 'sends nothing more of a write that it has begun, and has [0-9]* bytes of memory'
 ask volume detach db
 unserve

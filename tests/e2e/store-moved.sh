@@ -42,7 +42,7 @@ mkdir "$T/new"
 mv "$T/disk.img" "$T/new/disk.img"
 serve
 COMMAND='forebay volume attach db --backing'
-grep -q -- "$COMMAND" "$T/stderr" || fail "the log does not say it: $(cat "$T/stderr")"
+logged "$COMMAND"
 for told in status "pool show fast" "volume show db" alarms "alarms --json" "volume show db --json"; do
     read -ra words <<<"$told"
     ask "${words[@]}"
@@ -80,7 +80,7 @@ ask alarms
 says 'no alarms'
 ask events --volume db
 says "db is attached; its backing store is file://$T/new/disk.img now, not file://$T/disk.img"
-grep -q "its backing store is file://$T/new/disk.img now" "$T/stderr" || fail "the log does not say it"
+logged "its backing store is file://$T/new/disk.img now"
 refused 1 'attached already' "$FOREBAY" volume attach db --backing "file:$T/new/disk.img" --admin "$ADMIN"
 unserve
 serve
