@@ -6,7 +6,7 @@ if [ "$(id -u)" = 0 ] && [ -z "${OWN_NET:-}" ]; then
 fi
 . "$(dirname "$0")/root-lib.sh"
 PROMETHEUS=$ROOT/target/prometheus
-[ -x "$PROMETHEUS/usr/bin/prometheus" ] || skip "prometheus is not installed (scripts/setup lab installs it)"
+[ -x "$PROMETHEUS/usr/bin/prometheus-node-exporter" ] || skip "prometheus and node_exporter are not installed (scripts/setup lab installs them)"
 need ip openssl setpriv systemd-sysusers
 
 ip link set lo up
@@ -15,7 +15,7 @@ ln -sfn /proc/self/fd "$R/dev/fd"
 mkdir -p "$R/run/stage" "$R/etc/prometheus"
 # As the package has it, and in less time.
 sed 's/scrape_interval: *15s/scrape_interval: 1s/' "$PROMETHEUS/etc/prometheus/prometheus.yml" >"$R/etc/prometheus/prometheus.yml"
-cp -f "$PROMETHEUS/usr/bin/prometheus" "$PROMETHEUS/usr/bin/promtool" "$R/usr/bin/"
+cp -f "$PROMETHEUS"/usr/bin/{prometheus,prometheus-node-exporter,promtool} "$R/usr/bin/"
 FOREBAY=$FOREBAY DESTDIR=$R PREFIX=/usr "$ROOT/scripts/install" >/dev/null
 in_root systemd-sysusers forebay.conf
 in_root systemd-tmpfiles --create forebay.conf
@@ -25,7 +25,7 @@ ssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /
     -keyout "$R/etc/forebay/key.pem" -out "$R/etc/forebay/cert.pem"
 chmod 600 "$R/etc/forebay/key.pem"
 cp "$R/etc/forebay/cert.pem" "$R/etc/prometheus/forebay-ca.pem"
-on_exit 'kill $(cat "$R/run/prometheus.pid")'
+on_exit 'kill $(cat "$R"/run/{prometheus,node-exporter,textfile}.pid)'
 on_exit 'in_root systemctl stop forebay'
 in_root python3 "$ROOT/tests/guide/execute.py" "$ROOT/docs/operate/monitoring.md" || fail "the page is not as it says"
 for alert in $(sed -n 's/^ *- alert: //p' "$ROOT/packaging/monitoring/forebay.rules.yml" | sort -u); do

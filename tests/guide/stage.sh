@@ -12,8 +12,10 @@
 #   power_cut        everything that runs ends at once, and the machine starts again
 #   other_host       this is another machine now, which knows nothing of pool and volume
 #   are_settings_of_postgres FILE   PostgreSQL knows each, if it is installed here (scripts/setup does not: it would start a server)
-#   prometheus_runs  the service runs with a pool and a volume on files, and Prometheus as its package configures it
-#   is_scraped HOST:PORT   Prometheus has asked the daemon there, and has the rules
+#   prometheus_runs  the service runs with a pool and a volume on files; Prometheus and node_exporter as their packages configure them
+#   is_told_by_node_exporter   Prometheus has the metrics from node_exporter, which has no objections; it is told that the daemon is down
+#   is_scraped HOST:PORT   Prometheus has asked the daemon there
+#   has_rules        Prometheus has the rules, and no alert is active
 #   data_is_there [FOLDER]   the data of new_machine is there (default: /srv/db)
 #
 # The devices are mapped by device mapper onto files, so that they can fail. $STAGE is a folder that outlives the directions.
@@ -138,6 +140,9 @@ prometheus_runs() {
     chown forebay: "$STAGE/monitored/db.img"
     forebay pool create fast --device "$STAGE/monitored/flash.img:64MiB" >/dev/null
     forebay volume attach db --backing "file:$STAGE/monitored/db.img" >/dev/null
+    mkdir -p /var/lib/prometheus/node-exporter
+    setsid prometheus-node-exporter --log.level=error >"$STAGE/node-exporter.log" 2>&1 &
+    echo $! >/run/node-exporter.pid
     setsid prometheus --config.file=/etc/prometheus/prometheus.yml --storage.tsdb.path="$STAGE/tsdb" --log.level=warn \
         >"$STAGE/prometheus.log" 2>&1 &
     echo $! >/run/prometheus.pid
@@ -150,7 +155,23 @@ asks_prometheus() { curl -fsSG "http://localhost:9090/api/v1/$1" --data-urlencod
 is_scraped() {
     kill -0 "$(cat /run/prometheus.pid)"
     wait_for 40 asks_prometheus query ',"1"\]' "up{job=\"forebay\",instance=\"$1\"}" || { cat "$STAGE/prometheus.log" && return 1; }
+}
+
+has_rules() {
     wait_for 10 asks_prometheus rules '"name":"ForebayDown"'
+    wait_for 20 asks_prometheus query '"result":\[\]' 'ALERTS{alertname=~"Forebay.*"}'
+}
+
+is_told_by_node_exporter() {
+    local told='forebay_pool_state{job="node",pool="fast",state="open"} * on (instance) forebay_up'
+    wait_for 40 asks_prometheus query ',"1"\]' "$told" || { cat "$STAGE/node-exporter.log" && return 1; }
+    asks_prometheus query ',"0"\]' 'node_textfile_scrape_error'
+    # It says so of metrics that it has itself.
+    if grep -i 'textfile\|gathering\|collected' "$STAGE/node-exporter.log"; then return 1; fi
+    systemctl stop forebay
+    wait_for 40 asks_prometheus query ',"0"\]' forebay_up
+    wait_for 10 asks_prometheus query '"result":\[\]' forebay_pool_state
+    systemctl start forebay
 }
 
 are_settings_of_postgres() {

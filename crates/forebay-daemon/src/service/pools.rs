@@ -576,12 +576,11 @@ impl Service {
         self.clear_alarms_of(name, &[]);
         match entry {
             Some(entry) => self.finish_leaving(name, &entry.record()),
-            None if wanted => {
-                self.emit(ServiceEvent::Problem(format!(
-                    "pool {name} is removed; its cache has failed and was not open, so its devices are not erased"
-                )));
-                Ok(())
-            }
+            None if wanted => Err(AdminError::new(
+                ErrorKind::Failed,
+                format!("pool {name} is removed, but its devices are not erased: its cache has failed and was not open"),
+                "what is left on them is of no use: --force lets another pool have one, blkdiscard or wipefs --all empties it",
+            )),
             None => Ok(()),
         }
     }

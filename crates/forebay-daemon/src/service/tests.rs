@@ -503,6 +503,22 @@ fn a_replacement_that_cannot_be_is_refused_before_anything_is_given_up() {
     assert!(service.stop().is_empty());
 }
 
+#[test]
+fn a_pool_without_its_failed_cache_is_removed_and_that_nothing_is_erased_is_no_success() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = start_without_cache(folder.path(), &["one"]);
+    service.detach_volume("a", DetachHow::Keep, true).unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    while !served(&service).is_empty() {
+        assert!(Instant::now() < until);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let error = service.close_pool("a", true, false).unwrap_err();
+    assert!(error.what.contains("is removed, but its devices are not erased"), "{}", error.what);
+    assert!(!service.running().config.pools.contains_key("a"));
+    assert!(service.stop().is_empty());
+}
+
 /// What a daemon that was killed while it replaced a cache has left in the configuration.
 fn configured_instead(folder: &Path, names: [(&str, &str); 2]) -> std::path::PathBuf {
     let path = folder.join("forebay.toml");

@@ -2,11 +2,12 @@
 //!
 //! The daemon gives JSON, Prometheus' and FlashCache's text; what people read is made here of the
 //! JSON: `summary` answers what is asked first, `table` shows everything (`--all`), `rows` one line
-//! for each interval.
+//! for each interval. `textfile` keeps a file of metrics up to date.
 
 mod rows;
 mod summary;
 mod table;
+mod textfile;
 
 use clap_complete::engine::ArgValueCompleter;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,8 @@ Examples:
   forebay stats db --all
   forebay stats db --interval 2s
   forebay stats db --format flashcache
-  forebay stats /run/forebay/admin.sock --format json")]
+  forebay stats /run/forebay/admin.sock --format json
+  forebay stats --textfile /var/lib/prometheus/node-exporter/forebay.prom --interval 15s")]
 pub(crate) struct Options {
     /// Volume, or the admin socket (anything with a slash)
     #[arg(value_name = "VOLUME or SOCKET", add = ArgValueCompleter::new(complete::volumes))]
@@ -50,6 +52,10 @@ pub(crate) struct Options {
     /// Go on, with what happened in each interval (1s, 500ms; a bare number means seconds)
     #[arg(long, value_name = "TIME", value_parser = interval)]
     interval: Option<Duration>,
+    /// Write the metrics of all volumes into a file *.prom of node_exporter's textfile collector. Where no daemon answers
+    /// the file says forebay_up 0
+    #[arg(long, value_name = "FILE", value_parser = textfile::file, conflicts_with_all = ["all", "format", "json"])]
+    textfile: Option<PathBuf>,
 }
 
 /// Forms of output.
@@ -76,6 +82,9 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// Prints statistics, once or again and again.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let (client, volume) = place(options);
+    if let Some(path) = &options.textfile {
+        return keep_up_to_date(&client, volume.as_deref(), path, options.interval);
+    }
     let format = if options.json { Format::Json } else { options.format };
     let volume = match format {
         Format::Prometheus => String::new(),
@@ -109,6 +118,25 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
             (Answer::Object(object), ..) => screen::print_json(&object)?,
         }
         let Some(interval) = options.interval else { return Ok(()) };
+        std::thread::sleep(interval.saturating_sub(now.elapsed()));
+    }
+}
+
+/// Writes a file of metrics, once or again and again.
+fn keep_up_to_date(
+    client: &Client,
+    volume: Option<&str>,
+    path: &Path,
+    interval: Option<Duration>,
+) -> Result<(), Failure> {
+    if let Some(volume) = volume {
+        let hint = format!("leave {volume} out");
+        return Err(Failure::usage("metrics are of all volumes").hint(hint));
+    }
+    loop {
+        let now = Instant::now();
+        textfile::write(client, path)?;
+        let Some(interval) = interval else { return Ok(()) };
         std::thread::sleep(interval.saturating_sub(now.elapsed()));
     }
 }

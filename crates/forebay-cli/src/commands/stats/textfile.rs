@@ -1,0 +1,113 @@
+//! `forebay stats --textfile`: the metrics as node_exporter's textfile collector reads them.
+//!
+//! Invariants
+//! - The file is replaced as a whole. Who reads it never sees half of it, nor a file of this command
+//!   that is not `*.prom`.
+//! - It is never older than it looks: where no daemon answers it says so (`forebay_up 0`) in place
+//!   of the figures of before.
+//! - It has no metric of node_exporter's own. `process_*` would be one, so it is left out.
+
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::client::Client;
+use crate::failure::Failure;
+
+/// The file that is asked for.
+///
+/// # Errors
+/// node_exporter would not read it: only files that end in `.prom`, and none that begin with a dot.
+pub(super) fn file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.file_name().map(|name| name.to_string_lossy()) {
+        Some(name) if name.ends_with(".prom") && !name.starts_with('.') => Ok(path),
+        _ => Err("node_exporter reads files that end in .prom alone".into()),
+    }
+}
+
+/// Writes what the daemon says of itself, or that it says nothing.
+///
+/// # Errors
+/// The file cannot be written. Then it is as it was.
+pub(super) fn write(client: &Client, path: &Path) -> Result<(), Failure> {
+    let text = text(client.text("/metrics").ok().as_deref());
+    replace(path, &text).map_err(|error| {
+        let failure = Failure::new(format!("{}: cannot be written: {error}", path.display()));
+        match error.kind() {
+            io::ErrorKind::NotFound => failure.hint(
+                "its folder is the one that node_exporter is told by --collector.textfile.directory; \
+                 that of Debian comes with: apt install prometheus-node-exporter",
+            ),
+            _ => failure,
+        }
+    })
+}
+
+/// The file, given what the daemon said.
+fn text(metrics: Option<&str>) -> String {
+    let mut text = String::from("# HELP forebay_up Whether the daemon answers\n# TYPE forebay_up gauge\n");
+    let _ = writeln!(text, "forebay_up {}", u8::from(metrics.is_some()));
+    let is_of_process = |line: &str| {
+        let name = line.strip_prefix("# HELP ").or_else(|| line.strip_prefix("# TYPE ")).unwrap_or(line);
+        name.starts_with("process_")
+    };
+    for line in metrics.unwrap_or_default().lines().filter(|line| !is_of_process(line)) {
+        text += line;
+        text.push('\n');
+    }
+    text
+}
+
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let write = || {
+        // node_exporter is another user.
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o644).open(&beside)?;
+        file.write_all(text.as_bytes())?;
+        fs::rename(&beside, path)
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&beside)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_collector_reads_is_taken_for_a_file() {
+        assert_eq!(file("/x/forebay.prom"), Ok(PathBuf::from("/x/forebay.prom")));
+        for wrong in ["", "/", "/x/", "/x/.prom", "/x/.forebay.prom", "/x/forebay.prom.1", "/x/forebay.txt"] {
+            assert!(file(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_node_exporter_has_itself_is_left_out() {
+        let metrics = "# HELP forebay_alarms Of process_ms\n# TYPE forebay_alarms gauge\nforebay_alarms{x=\"process_\"} 0\n\
+                       # HELP process_open_fds Open\n# TYPE process_open_fds gauge\nprocess_open_fds 7\nforebay_x 1\n";
+        let head = "# HELP forebay_up Whether the daemon answers\n# TYPE forebay_up gauge\nforebay_up 1\n";
+        let rest = "# HELP forebay_alarms Of process_ms\n# TYPE forebay_alarms gauge\nforebay_alarms{x=\"process_\"} 0\nforebay_x 1\n";
+        assert_eq!(text(Some(metrics)), format!("{head}{rest}"));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_replaced_stays_and_leaves_nothing_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let nobody = Client::new(&folder.path().join("no.sock"));
+        let path = folder.path().join("forebay.prom");
+        write(&nobody, &path).unwrap();
+        assert!(fs::read_to_string(&path).unwrap().ends_with("\nforebay_up 0\n"));
+        assert!(write(&nobody, &folder.path().join("none/forebay.prom")).is_err());
+        let taken = folder.path().join("taken.prom");
+        fs::create_dir(&taken).unwrap();
+        assert!(write(&nobody, &taken).is_err());
+        let mut names: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["forebay.prom", "taken.prom"]);
+    }
+}
