@@ -3,7 +3,7 @@
 mod rig;
 
 use forebay_core::{
-    Admission, CURVE_EIGHTHS, CURVE_POINTS, DetachHow, MissRatioCurve, PoolSettings, ReclaimPolicy,
+    Admission, CURVE_EIGHTHS, CURVE_POINTS, DetachHow, EnduranceBudget, MissRatioCurve, PoolSettings, ReclaimPolicy,
     RequestKind, Treatment, VolumeSettings,
 };
 use forebay_format::VolumeId;
@@ -15,6 +15,7 @@ const REQUESTS: u64 = 100_000;
 /// Loads that differ only in where the blocks lie, and so in which of them are in the sample.
 const PLACES: u64 = 4;
 const HOURS: u64 = 23;
+const HOUR_NS: u64 = 3_600_000_000_000;
 
 /// An engine after a load of reads and writes, four times as large as the cache of 128 segments.
 /// Each request ends before the next begins: what is asked for twice at once counts twice as a
@@ -85,6 +86,35 @@ fn the_curve_follows_admission_and_mode() {
     let rig = loaded(SEGMENTS, ReclaimPolicy::S3Fifo, nothing, 0);
     let curve = rig.engine.miss_ratio_curve(None, HOURS);
     assert_eq!(curve.read_blocks, 0, "what is not cached in any size is neither hit nor miss");
+}
+
+/// An engine after ten hours of load under a budget, and the misses that its curve gives this size.
+fn loaded_under(budget: EnduranceBudget, place: u64) -> (Rig, f64) {
+    let (blocks, first) = (4 * 64 * u64::from(SEGMENTS), place * 1_000_003);
+    let pool = PoolSettings { endurance_budget: budget, ..PoolSettings::default() };
+    let mut rig = Rig::new((SEGMENTS, 64), first + blocks, &[VolumeSettings::default()], pool);
+    rig.depth = 1;
+    let (mut random, zipf) = (Dice(7), Zipf::new(blocks, 0.9));
+    for _ in 0..REQUESTS {
+        let block = first + zipf.draw(&mut random);
+        if random.below(20) == 0 { rig.write(0, block) } else { rig.read(0, block) }
+        rig.rest(10 * HOUR_NS / REQUESTS);
+    }
+    let model = modelled(&rig.engine.miss_ratio_curve(None, HOURS), 8);
+    (rig, model)
+}
+
+#[test]
+fn the_curve_of_this_size_follows_the_endurance_budget() {
+    let free = measured(&loaded_under(EnduranceBudget::Unlimited, 0).0);
+    for megabytes in [60, 120, 240] {
+        let runs = (0..PLACES).map(|place| loaded_under(EnduranceBudget::Bytes(megabytes * 1_000_000), place));
+        let (engines, models): (Vec<f64>, Vec<f64>) = runs.map(|(rig, model)| (measured(&rig), model)).unzip();
+        let [engine, model] = [engines, models].map(|all| all.iter().sum::<f64>() / PLACES as f64);
+        println!("{megabytes} MB a day: {model:.3}, engine {engine:.3}, without a budget {free:.3}");
+        assert!(engine > free + 0.05, "{megabytes}: the budget holds nothing back: {engine:.3}, {free:.3}");
+        assert!((model - engine).abs() < 0.03, "{megabytes} MB a day: {model:.3}, engine {engine:.3}");
+    }
 }
 
 #[test]

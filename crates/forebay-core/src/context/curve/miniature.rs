@@ -5,7 +5,8 @@
 //! that what is overwritten takes room until it is reclaimed, and so do headers of batches; there
 //! is compaction while little counts; new blocks are on probation under `S3Fifo`, whose share
 //! follows what comes back, with the ghosts of the real cache ([`Ghosts`]); dirty blocks are not
-//! evicted; what is moved because it was hit has a budget; admission may ask for a second access.
+//! evicted; what is moved because it was hit has a share; admission may ask for a second access;
+//! an endurance budget holds it back as it does the real cache now, whatever it would write itself.
 //! Segments are one slot long: of a sample, few blocks are of one segment. Not modelled: pins (a
 //! pin counts as a hit), shares of volumes, fills that find no memory.
 //!
@@ -18,6 +19,7 @@
 //! A block is known by 32 bits of its hash. Of 3,072 blocks some pair has the same ones once in a
 //! thousand caches.
 
+use crate::api::endurance::Restraint;
 use crate::api::settings::{Admission, Priority, ReclaimPolicy};
 use crate::context::ghosts::{Ghosts, WHOLE};
 use crate::map::recent::Recent;
@@ -52,6 +54,8 @@ pub(crate) struct Rules {
     pub(crate) returns_survive: bool,
     /// Of the volume that is used now.
     pub(crate) admission: Admission,
+    /// What the endurance budget holds back of the real cache.
+    pub(crate) restraint: Restraint,
     /// Of the volume that is used now.
     pub(crate) priority: Priority,
 }
@@ -282,21 +286,22 @@ impl Miniature {
         u64::from(self.entries.dirty) * 1000 > u64::from(self.slots) * u64::from(rules.dirty_max_permille)
     }
 
+    /// As `AdmissionMemory::admits` of the real cache.
     fn admits(&mut self, rules: &Rules, print: u32, wanted: bool) -> bool {
-        let key = Key(u64::from(print));
-        match rules.admission {
-            _ if wanted => true,
-            Admission::Always => true,
-            Admission::Never => false,
-            Admission::SecondAccess => {
-                let missed = Recent::sized(&mut self.missed, u64::from(self.slots));
-                let known = missed.take(key) || self.ghosts.knows(key);
-                if !known {
-                    missed.note(key);
-                }
-                known
-            }
+        match (rules.admission, rules.restraint) {
+            (_, Restraint::None | Restraint::Some) if wanted => return true,
+            (Admission::Always, Restraint::None) => return true,
+            (Admission::Never, _) if !wanted => return false,
+            _ => {}
         }
+        let key = Key(u64::from(print));
+        let missed = Recent::sized(&mut self.missed, u64::from(self.slots));
+        let known = missed.take(key) || self.ghosts.knows(key);
+        let admitted = known && rules.restraint != Restraint::All;
+        if !admitted {
+            missed.note(key);
+        }
+        admitted
     }
 
     fn returns(&mut self, rules: &Rules, print: u32) -> bool {
@@ -433,6 +438,7 @@ mod tests {
             dirty_max_permille,
             returns_survive: true,
             admission: Admission::Always,
+            restraint: Restraint::None,
             priority: Priority::Normal,
         }
     }

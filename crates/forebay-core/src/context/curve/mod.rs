@@ -209,13 +209,14 @@ impl Context {
         let limit_pct = self.config.pool.dirty_limit_pct.min(settings.dirty_high_pct);
         Rules {
             policy: self.config.pool.reclaim_policy,
-            survivors_max_pct: self.config.pool.survivors_max_pct,
+            survivors_max_pct: self.survivors_max_pct(),
             room_permille: self.room_permille(),
             headers_permille: self.devices_written.headers_permille().min(1000),
             by_level: dirty_share.is_some(),
             dirty_max_permille: dirty_share.unwrap_or(limit_pct * 10),
             returns_survive: self.mirror.is_none(),
             admission: settings.admission,
+            restraint: self.restraint(),
             priority: settings.priority,
         }
     }
