@@ -404,7 +404,14 @@ mod tests {
         }
         let buf = reactor.pool_mut().alloc(64 << 10).unwrap();
         let mut done = Vec::new();
-        for token in 0..6000 {
+        let mut made = 0;
+        for token in 0..100_000 {
+            // What comes by when depends on the machine.
+            let held_back = reactor.stats().page_conflicts;
+            if token >= 6000 && held_back > 50 && conflicts > 50 && direct_only > 50 {
+                break;
+            }
+            made += 1;
             let device = devices[random.below(2) as usize];
             // Mostly whole pages, so that there are times without any buffered write.
             let unit = if random.below(8) == 0 { 512 + random.below(3) } else { 4096 };
@@ -453,6 +460,6 @@ mod tests {
             "{held_back} {conflicts} {direct_only}"
         );
         let failed = done.iter().find(|completion| completion.result.is_err());
-        assert_eq!((done.len(), failed), (6000, None));
+        assert_eq!((done.len(), failed), (made, None));
     }
 }
