@@ -83,6 +83,8 @@ planted_bugs! {
     /// A read is answered by a fill that waits for its batch although the block was written
     /// meanwhile.
     AnswerOvertakenFill = "answer-overtaken-fill",
+    /// A read joins another one although the block was written since that began.
+    JoinOvertakenRead = "join-overtaken-read",
     /// Checksums of cached blocks are not compared on read.
     SkipChecksum = "skip-checksum",
     /// Relocation does not hold off writers of the block.

@@ -426,7 +426,7 @@ impl Scrubber {
         }
         let Some(page) = cx.pages.take(PageUse::Fill) else { return };
         let token = cx.fills.new_token();
-        cx.fills.register(key, token, pinned);
+        cx.fills.register_own(key, token, pinned);
         if let Some(scrub) = &mut self.scrub {
             scrub.under_way += 1;
         }

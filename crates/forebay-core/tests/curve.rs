@@ -3,8 +3,8 @@
 mod rig;
 
 use forebay_core::{
-    Admission, CURVE_EIGHTHS, CURVE_POINTS, DetachHow, EnduranceBudget, MissRatioCurve, PoolSettings, ReclaimPolicy,
-    RequestKind, Treatment, VolumeSettings,
+    Admission, CURVE_EIGHTHS, CURVE_POINTS, DetachHow, EnduranceBudget, MissRatioCurve, PoolSettings,
+    ReclaimPolicy, RequestKind, Treatment, VolumeSettings,
 };
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::Mode;
@@ -97,7 +97,11 @@ fn loaded_under(budget: EnduranceBudget, place: u64) -> (Rig, f64) {
     let (mut random, zipf) = (Dice(7), Zipf::new(blocks, 0.9));
     for _ in 0..REQUESTS {
         let block = first + zipf.draw(&mut random);
-        if random.below(20) == 0 { rig.write(0, block) } else { rig.read(0, block) }
+        if random.below(20) == 0 {
+            rig.write(0, block)
+        } else {
+            rig.read(0, block)
+        }
         rig.rest(10 * HOUR_NS / REQUESTS);
     }
     let model = modelled(&rig.engine.miss_ratio_curve(None, HOURS), 8);
@@ -108,8 +112,10 @@ fn loaded_under(budget: EnduranceBudget, place: u64) -> (Rig, f64) {
 fn the_curve_of_this_size_follows_the_endurance_budget() {
     let free = measured(&loaded_under(EnduranceBudget::Unlimited, 0).0);
     for megabytes in [60, 120, 240] {
-        let runs = (0..PLACES).map(|place| loaded_under(EnduranceBudget::Bytes(megabytes * 1_000_000), place));
-        let (engines, models): (Vec<f64>, Vec<f64>) = runs.map(|(rig, model)| (measured(&rig), model)).unzip();
+        let runs =
+            (0..PLACES).map(|place| loaded_under(EnduranceBudget::Bytes(megabytes * 1_000_000), place));
+        let (engines, models): (Vec<f64>, Vec<f64>) =
+            runs.map(|(rig, model)| (measured(&rig), model)).unzip();
         let [engine, model] = [engines, models].map(|all| all.iter().sum::<f64>() / PLACES as f64);
         println!("{megabytes} MB a day: {model:.3}, engine {engine:.3}, without a budget {free:.3}");
         assert!(engine > free + 0.05, "{megabytes}: the budget holds nothing back: {engine:.3}, {free:.3}");

@@ -103,3 +103,74 @@ fn a_shrink_waits_for_a_read_of_the_block_that_its_new_end_cuts() {
     rig.rest(1_000_000_000);
     assert_eq!(table(&rig), bytes);
 }
+
+/// What reads have asked of the backing store, and how many blocks were hits and misses.
+fn asked(rig: &Rig) -> (u64, u64, u64) {
+    let stats = rig.engine.stats();
+    (stats.backing_reads, stats.read_hit_blocks, stats.read_miss_blocks)
+}
+
+#[test]
+fn reads_of_a_block_that_another_one_brings_wait_for_it() {
+    let mut rig = rig();
+    rig.depth = 64; // Nothing completes before it comes to rest.
+    (0..5).for_each(|_| rig.read(0, 7));
+    rig.rest(GATHERED_NS);
+    assert_eq!(asked(&rig), (1, 4, 1), "the store is asked once");
+    assert_eq!(rig.engine.stats().filled_blocks, 1);
+    // What a longer read misses is read around what is coming: at the ends, not in the middle.
+    for (block, blocks, reads, hits) in [(107, 4, 1, 1), (204, 4, 1, 1), (305, 5, 1, 0), (407, 1, 0, 1)] {
+        let before = asked(&rig);
+        rig.read(0, block / 100 * 100 + 7);
+        rig.request(0, RequestKind::Read, block, blocks, Treatment::Cache);
+        rig.rest(GATHERED_NS);
+        let after = asked(&rig);
+        assert_eq!((after.0 - before.0, after.1 - before.1), (1 + reads, hits), "{block}");
+        assert_eq!(after.2 - before.2, 1 + blocks - hits, "{block}");
+    }
+}
+
+#[test]
+fn a_read_that_may_not_fill_waits_as_well_and_a_pin_holds() {
+    let mut rig = rig();
+    rig.depth = 64;
+    rig.read(0, 7);
+    rig.request(0, RequestKind::Read, 7, 1, Treatment::Bypass);
+    rig.request(0, RequestKind::Read, 7, 1, Treatment::Pin);
+    rig.rest(GATHERED_NS);
+    assert_eq!(asked(&rig), (1, 2, 1));
+    assert!(rig.engine.is_pinned(VolumeId(0), 7));
+}
+
+#[test]
+fn where_the_store_fails_whoever_waits_reads_itself() {
+    let mut rig = rig();
+    rig.depth = 64;
+    rig.errors = Some(0);
+    (0..3).for_each(|_| rig.read(0, 7));
+    // Both tries of the first, and one of another.
+    rig.failing_backing_reads = 3;
+    rig.rest(GATHERED_NS);
+    assert_eq!((rig.errors, rig.failed), (Some(1), 3), "one client is told");
+    assert_eq!(asked(&rig).1, 0);
+    rig.read(0, 7);
+    rig.rest(GATHERED_NS);
+    assert_eq!(rig.errors, Some(1));
+}
+
+#[test]
+fn a_read_does_not_wait_for_one_that_began_before_the_block_changed() {
+    let mut rig = rig();
+    rig.depth = 64;
+    rig.hangs_backing = Some(7 * 4096);
+    rig.read(0, 7);
+    rig.start();
+    rig.request(0, RequestKind::Write { fua: false }, 7, 1, Treatment::Bypass);
+    rig.rest(GATHERED_NS);
+    let before = asked(&rig);
+    rig.read(0, 7);
+    rig.rest(GATHERED_NS);
+    assert_eq!((asked(&rig).0 - before.0, asked(&rig).1), (1, 0), "it reads what was written");
+    rig.release();
+    rig.rest(GATHERED_NS);
+}

@@ -190,6 +190,10 @@ coverage! {
     DestageFlushFailed = "destage-flush-failed",
     /// A read was answered by a fill that waited for its batch.
     PendingFillRead = "pending-fill-read",
+    /// A read waited for a block that another one was bringing.
+    ReadJoined = "read-joined",
+    /// A read that another one had joined failed.
+    JoinedReadFailed = "joined-read-failed",
     /// A write past the cache undid the destage of dirty blocks.
     DestageUndone = "destage-undone",
     /// A write past the cache made clean marks durable first.

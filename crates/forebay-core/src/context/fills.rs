@@ -4,19 +4,26 @@
 //! is there it is copied to a page, and waits there until its batch has been written. Whoever
 //! changes the block meanwhile cancels the fill (I9). What waits in a page answers reads, as long
 //! as it is valid.
+//!
+//! A read that misses the block while another one brings it *joins* that one. It gets the same
+//! data, or, if that could not be read, begins again by itself. A fill that was cancelled is not
+//! joined.
 
 use crate::context::locks::BlockRange;
 use crate::context::pages::Page;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::Key;
-use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
 
 /// Fills under way, by block. Only the read that registered a block may fill it: another one may
 /// have been started before the block changed.
 #[derive(Debug, Default)]
 pub(crate) struct Fills {
     blocks: BTreeMap<Key, Registration>,
+    /// Reads that have joined, by block.
+    joined: BTreeSet<(Key, u32)>,
     last_token: u64,
 }
 
@@ -26,6 +33,8 @@ struct Registration {
     valid: bool,
     /// The reader wants it to stay.
     pinned: bool,
+    /// A read of a client brings it, which others may join.
+    by_read: bool,
     /// Where the data is, once it is there.
     page: Option<Page>,
     /// It has answered a read.
@@ -59,10 +68,47 @@ impl Fills {
         self.last_token
     }
 
-    /// Registers a block, unless a fill of it is under way.
+    /// Registers a block that a read brings, unless a fill of it is under way.
     pub(crate) fn register(&mut self, key: Key, token: u64, pinned: bool) {
-        let registration = Registration { token, valid: true, pinned, page: None, hit: false };
+        self.register_for(key, token, pinned, true);
+    }
+
+    /// Registers a block that the engine brings for itself, unless a fill of it is under way.
+    pub(crate) fn register_own(&mut self, key: Key, token: u64, pinned: bool) {
+        self.register_for(key, token, pinned, false);
+    }
+
+    fn register_for(&mut self, key: Key, token: u64, pinned: bool, by_read: bool) {
+        let registration = Registration { token, valid: true, pinned, by_read, page: None, hit: false };
         self.blocks.entry(key).or_insert(registration);
+    }
+
+    /// Whether a read is under way that brings this block, and nobody has changed it since that
+    /// began.
+    pub(crate) fn may_join(&self, key: Key) -> bool {
+        let coming =
+            self.blocks.get(&key).filter(|registered| registered.by_read && registered.page.is_none());
+        coming.is_some_and(|registered| registered.valid || fault::planted(PlantedBug::JoinOvertakenRead))
+    }
+
+    /// A request waits for the block that another one brings.
+    pub(crate) fn join(&mut self, key: Key, req: u32) {
+        self.joined.insert((key, req));
+    }
+
+    /// The requests that wait for blocks which were registered under this token: the read has
+    /// ended.
+    pub(crate) fn take_joined(&mut self, range: BlockRange, token: u64) -> Vec<(Key, u32)> {
+        if self.joined.is_empty() {
+            return Vec::new();
+        }
+        let all = self.joined.range((range.first, 0)..=(range.last, u32::MAX)).copied();
+        let of_token = |(key, _): &(Key, u32)| self.blocks.get(key).is_some_and(|block| block.token == token);
+        let joined: Vec<_> = all.filter(of_token).collect();
+        for waiting in &joined {
+            self.joined.remove(waiting);
+        }
+        joined
     }
 
     /// Somebody is about to change these blocks.
@@ -70,6 +116,13 @@ impl Fills {
         for (_, registered) in self.blocks.range_mut(range.first..=range.last) {
             registered.valid = false;
         }
+    }
+
+    /// Whoever waits is waiting for a read that is under way.
+    pub(crate) fn check(&self) {
+        let is_coming = |block: &Registration| block.by_read && block.page.is_none();
+        let waits = |(key, _): &(Key, u32)| self.blocks.get(key).is_some_and(is_coming);
+        assert!(self.joined.iter().all(waits), "a read waits for nothing");
     }
 
     pub(crate) fn is_valid(&self, key: Key, token: u64) -> bool {

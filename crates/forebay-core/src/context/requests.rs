@@ -40,6 +40,8 @@ pub(crate) struct Req {
     pub(crate) sequential: bool,
     /// A part came from the backing store.
     pub(crate) missed: bool,
+    /// It joins no other read any more.
+    pub(crate) reads_itself: bool,
     /// Losses of its volume that had been told when it was made.
     pub(crate) losses_reported: u64,
     pub(crate) started_at: Nanos,

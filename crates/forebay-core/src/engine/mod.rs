@@ -159,7 +159,7 @@ impl Engine {
                 self.requests.hit_read(&mut self.cx, req, (slot, count, tries), ok, crcs)
             }
             OpKind::ReadMiss { req, block, count, miss } => {
-                self.cx.miss_read(req, (block, count), miss, ok, crcs)
+                self.requests.miss_read(&mut self.cx, req, (block, count), miss, ok, crcs)
             }
             OpKind::MergeBacking { merge } => self.requests.merge_part_read(&mut self.cx, merge, ok),
             OpKind::MergeCached { merge, tries } => {

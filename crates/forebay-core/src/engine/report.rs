@@ -176,6 +176,7 @@ impl Engine {
     pub fn check_invariants(&self) {
         self.cx.map.check();
         self.cx.check_mirror();
+        self.cx.fills.check();
         if self.quiesced {
             assert!(self.cx.pages.all_free(), "no page is lost");
         }

@@ -11,7 +11,9 @@
 //! A read takes no lock. It looks up its blocks when it starts, and pins the segments that it reads
 //! from: a write that completes meanwhile is concurrent with it, so either content is right.
 //!
-//! A block that was read from the backing store and waits for its batch answers from its page.
+//! A block that was read from the backing store and waits for its batch answers from its page. One
+//! that another read is bringing is waited for, unless it lies in the middle of a longer run of
+//! missing blocks: one read of the store is less than two.
 //!
 //! Fills: a missing block is registered when its read of the backing store starts, unless somebody
 //! is changing it; whoever changes it later cancels the registration (I9). What is still valid when
@@ -43,6 +45,8 @@ enum Found {
     Hit(u32),
     /// It waits in a page to be written to the cache.
     Pending(Page),
+    /// Another read is bringing it.
+    Coming,
     /// Some sectors that are asked for are in the cache.
     Partial,
     /// It lacks sectors that are asked for, and nobody needs what is there of it.
@@ -238,7 +242,7 @@ impl Context {
             return self.find_without_cache(req, Key::new(volume, block));
         }
         let key = Key::new(volume, block);
-        let Some(slot) = self.map.lookup(key) else { return self.find_pending(key) };
+        let Some(slot) = self.map.lookup(key) else { return self.find_pending(req, key) };
         if self.mirror.is_some() && self.is_gone(self.map.place(slot).0) {
             return Found::Miss;
         }
@@ -255,13 +259,27 @@ impl Context {
         }
     }
 
-    /// A block that is not in the map may wait in a page for its batch.
-    fn find_pending(&self, key: Key) -> Found {
-        match self.fills.page_of(key) {
-            Some(page) if self.volume(key.volume()).settings.mode != Mode::Passthrough => {
-                Found::Pending(page)
+    /// Length of a run of blocks to be read from the backing store: it begins and ends with one
+    /// that nobody is bringing.
+    fn run_of_misses(&self, req: u32, block: u64, last: u64) -> u32 {
+        let mut missing = 1;
+        for count in 1..=last - block {
+            match self.find(req, block + count) {
+                Found::Miss => missing = count as u32 + 1,
+                Found::Coming => {}
+                _ => break,
             }
-            _ => Found::Miss,
+        }
+        missing
+    }
+
+    /// A block that is not in the map may wait in a page for its batch, or be on its way there.
+    fn find_pending(&self, req: u32, key: Key) -> Found {
+        match self.fills.page_of(key) {
+            _ if self.volume(key.volume()).settings.mode == Mode::Passthrough => Found::Miss,
+            Some(page) => Found::Pending(page),
+            None if self.fills.may_join(key) && !self.reqs.get(req).reads_itself => Found::Coming,
+            None => Found::Miss,
         }
     }
 
@@ -272,6 +290,17 @@ impl Context {
         let (to, pins) = (request.block_span(block, 1), request.treatment == Treatment::Pin);
         self.fills.note_hit(Key::new(request.volume, block), pins);
         self.actions.push_back(Action::Copy { from: page.span(), to });
+    }
+
+    /// Waits for a block that another read brings. It takes as long as a miss.
+    fn join_read(&mut self, req: u32, block: u64) {
+        self.cover(CoverageMark::ReadJoined);
+        let request = self.reqs.get_mut(req);
+        request.pending += 1;
+        request.missed = true;
+        let (key, pins) = (Key::new(request.volume, block), request.treatment == Treatment::Pin);
+        self.fills.note_hit(key, pins);
+        self.fills.join(key, req);
     }
 
     /// Blocks have come from the backing store (no checksums: they have not): what this read
@@ -294,25 +323,6 @@ impl Context {
             self.actions.push_back(Action::Copy { from, to: page.span() });
             self.append_fill(key, *crc, page, token);
         }
-    }
-
-    pub(crate) fn miss_read(
-        &mut self,
-        req: u32,
-        (block, count): (u64, u32),
-        miss: Miss,
-        ok: bool,
-        crcs: &[u32],
-    ) {
-        let volume = self.reqs.get(req).volume;
-        self.volume_mut(volume).misses_in_flight -= 1;
-        let again = !ok && miss.tries < BACKING_READ_TRIES;
-        if again {
-            self.read_misses(req, block, count, Miss { tries: miss.tries + 1, ..miss });
-        } else {
-            self.fill(req, block, count, miss.token, if ok { crcs } else { &[] });
-        }
-        self.read_part_done(req, ok || again);
     }
 }
 
@@ -349,6 +359,7 @@ impl Requests {
                     cx.count_hits(req, 1);
                     cx.read_pending(req, block, page);
                 }
+                Found::Coming => cx.join_read(req, block),
                 Found::Lost => cx.reqs.get_mut(req).failed = true,
                 Found::Incomplete(slot) => {
                     let token = cx.begin_heal(req, slot);
@@ -360,11 +371,7 @@ impl Requests {
                     self.start_merge(cx, req, block, (0, BLOCK as u32), MergeFor::Read);
                 }
                 Found::Miss => {
-                    while block + u64::from(count) <= last
-                        && cx.find(req, block + u64::from(count)) == Found::Miss
-                    {
-                        count += 1;
-                    }
+                    count = cx.run_of_misses(req, block, last);
                     cx.count_misses(req, u64::from(count));
                     let token = self.register_fills(cx, req, block, count);
                     cx.read_misses(req, block, count, Miss { token, tries: 1 });
@@ -372,6 +379,49 @@ impl Requests {
             }
             block += u64::from(count);
         }
+    }
+
+    /// A read of missing blocks has ended.
+    pub(crate) fn miss_read(
+        &mut self,
+        cx: &mut Context,
+        req: u32,
+        (block, count): (u64, u32),
+        miss: Miss,
+        ok: bool,
+        crcs: &[u32],
+    ) {
+        let volume = cx.reqs.get(req).volume;
+        cx.volume_mut(volume).misses_in_flight -= 1;
+        if !ok && miss.tries < BACKING_READ_TRIES {
+            cx.read_misses(req, block, count, Miss { tries: miss.tries + 1, ..miss });
+            cx.read_part_done(req, true);
+            return;
+        }
+        let last = block + u64::from(count) - 1;
+        let range = BlockRange { first: Key::new(volume, block), last: Key::new(volume, last) };
+        let joined = cx.fills.take_joined(range, miss.token);
+        cx.fill(req, block, count, miss.token, if ok { crcs } else { &[] });
+        for (key, waiting) in joined {
+            self.end_join(cx, (ok, req), waiting, key.block());
+        }
+        cx.read_part_done(req, ok);
+    }
+
+    /// A read that has joined this one gets its block, or begins again and waits for nobody: where
+    /// the store fails, one error would come after the other.
+    fn end_join(&mut self, cx: &mut Context, (ok, req): (bool, u32), waiting: u32, block: u64) {
+        if ok {
+            let (from, to) =
+                (cx.reqs.get(req).block_span(block, 1), cx.reqs.get(waiting).block_span(block, 1));
+            cx.count_hits(waiting, 1);
+            cx.actions.push_back(Action::Copy { from, to });
+        } else {
+            cx.cover(CoverageMark::JoinedReadFailed);
+            cx.reqs.get_mut(waiting).reads_itself = true;
+            self.read_blocks(cx, waiting, block, block);
+        }
+        cx.read_part_done(waiting, true);
     }
 
     pub(crate) fn hit_read(

@@ -578,7 +578,9 @@ impl Service {
             Some(entry) => self.finish_leaving(name, &entry.record()),
             None if wanted => Err(AdminError::new(
                 ErrorKind::Failed,
-                format!("pool {name} is removed, but its devices are not erased: its cache has failed and was not open"),
+                format!(
+                    "pool {name} is removed, but its devices are not erased: its cache has failed and was not open"
+                ),
                 "what is left on them is of no use: --force lets another pool have one, blkdiscard or wipefs --all empties it",
             )),
             None => Ok(()),

@@ -35,6 +35,7 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (OverspendEndurance, Needs::Nothing, Plan::small_endurance),
     (KeepOvertakenFill, Needs::Nothing, Plan::reads_beside_writes),
     (AnswerOvertakenFill, Needs::Nothing, Plan::reads_beside_writes),
+    (JoinOvertakenRead, Needs::Nothing, Plan::reads_beside_writes),
     (SkipChecksum, Needs::Nothing, Plan::rot_that_is_read),
     (RelocateWithoutLock, Needs::Nothing, Plan::full_cache),
     (TrustUnflushedMarks, Needs::Nothing, Plan::unflushed_marks),
