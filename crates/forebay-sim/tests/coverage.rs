@@ -14,6 +14,7 @@ const SEEDS_AT_ONCE: usize = 16;
 const RARE: &[&str] = &[
     "gap-unreadable",
     "half-rewritten",
+    "joined-read-failed",
     "later-use-found",
     "note-refused",
     "order-yielded",
