@@ -143,7 +143,7 @@ except nbd_client.Disconnected:
     print("cut off", flush=True)
 END
 HOLDER=$!
-for _ in $(seq 100); do grep -q connected "$T/holder" && break; sleep 0.1; done
+eventually 20 grep -q connected "$T/holder" || { cat "$T/holder"; fail "the client that is let in"; }
 config_for 4999
 ask reload
 wait "$HOLDER" || { cat "$T/holder"; fail "the client that was connected"; }
@@ -171,9 +171,11 @@ grep -q '"kind":"denied"' "$T/curl.out" || fail "no problem in the answer"
 [ "$(status /dev/null "$url/volumes")" = 401 ] || fail "no token at all"
 
 say "refusals are events, the newest of each two seconds; no secret is told"
-sleep 2.5
-"$FOREBAY" events --kind client --after oldest --admin "$ADMIN" >"$T/events"
-grep -q "is not let in to .*mine.* any more" "$T/events" || { cat "$T/events"; fail "no event"; }
+is_event() {
+    "$FOREBAY" events --kind client --after oldest --admin "$ADMIN" >"$T/events"
+    grep -q "is not let in to .*mine.* any more" "$T/events"
+}
+eventually 20 is_event || { cat "$T/events"; fail "no event"; }
 "$FOREBAY" status --json --admin "$ADMIN" >"$T/status.json"
 curl -s --unix-socket "$ADMIN" http://x/v1/stats http://x/v1/openapi.json http://x/v1/volumes >"$T/api.out"
 no_secrets "$T/stderr" "$T/stdout" "$T/events" "$T/status.json" "$T/api.out" "$T/ask.out" "$T/refused.err"

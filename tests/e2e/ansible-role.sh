@@ -15,8 +15,7 @@ cp -r "$ROOT/packaging/ansible" "$T/ansible"
 package() { VERSION=$1 SOURCE_DATE_EPOCH=1700000000 FOREBAY=$FOREBAY "$ROOT/scripts/package" --quick --to "$T/packages" deb; }
 DEB=$(package 0.1.1)
 new_root
-on_exit 'kill -9 $(cat "$R/run/manager/main.pid")'
-on_exit 'kill -9 $(cat "$R/run/manager.pid")'
+on_exit 'for pid in $(cat "$R/run/manager.pid" "$R/run/manager/main.pid"); do [ "/proc/$pid/root" -ef "$R" ] && kill -9 "$pid"; done'
 rm -rf "$R"/etc/apt/sources.list "$R"/etc/apt/sources.list.d/*
 in_root install -d -m 777 /srv/forebay
 pool() { printf "[pool.fast]\ndevices = [{ path = \"/srv/forebay/flash.img\", size = \"64MiB\" }]\nreclaim_policy = \"%s\"\n" "$1"; }
@@ -61,4 +60,5 @@ say "a newer package takes over"
 must_play "$(package 0.1.2)" "$(pool lru)"
 [ "$(main_pid)" != "$before" ] || { cat "$T/play.out"; fail "the old program is the daemon"; }
 in_root forebay pool show fast >/dev/null || fail "the pool is not served"
-if grep -q restart "$R/run/systemctl.log"; then fail "something was restarted"; fi
+# But for what writes the metrics of the daemon into a file.
+if grep restart "$R/run/systemctl.log" | grep -v ' forebay-textfile.service$'; then fail "something was restarted"; fi

@@ -24,10 +24,7 @@ mkfifo "$T/stdin"
 "$FAKE_DAEMON" "$T/admin.sock" "$T/token" <"$T/stdin" >"$T/ready" 2>>"$T/stderr" &
 DAEMON=$!
 exec 3>"$T/stdin" # it ends when this is closed
-for ((tries = 100; tries > 0; tries--)); do
-    grep -q '^ready: ' "$T/ready" && break
-    sleep 0.1
-done
+eventually 30 grep -q '^ready: ' "$T/ready" || fail "the server is not ready"
 address=$(sed -n 's/^ready: //p' "$T/ready")
 [ -n "$address" ] || fail "the server is not ready"
 authorization="Authorization: Bearer $(cat "$T/token")"
@@ -44,7 +41,7 @@ for config in "$E2E/schemathesis.toml" "$T/made-up-names.toml"; do
 done
 
 say "it still answers, and ends in an orderly way"
-curl -fsS -H "$authorization" "http://$address/v1/daemon" | grep -q '"version"' || fail "no answer after the fuzzing"
+curl -fsS -H "$authorization" "http://$address/v1/daemon" | grep '"version"' >/dev/null || fail "no answer after the fuzzing"
 if grep -q 'panicked at' "$T/stderr"; then fail "something panicked"; fi
 exec 3>&-
 wait "$DAEMON" || fail "the server failed at its end"

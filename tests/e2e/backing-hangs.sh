@@ -13,12 +13,8 @@ mkdir "$T/slow"
 "$FOREBAY" run --io psync --backing "file:$T/disk.img" --cache "$T/other.img:64MiB" --export "fuse:$T/slow/disk.img" \
     >"$T/other.out" 2>&1 &
 OTHER=$!
-on_exit "kill -CONT $OTHER; kill $OTHER; umount -l $T/slow"
-for _ in $(seq 200); do
-    [ -e "$T/slow/disk.img" ] && break
-    sleep 0.1
-done
-[ -e "$T/slow/disk.img" ] || fail "the slow store is not there: $(cat "$T/other.out")"
+on_exit "kill_jobs TERM $OTHER; umount -l $T/slow"
+eventually "$READY_SECONDS" test -e "$T/slow/disk.img" || fail "the slow store is not there: $(cat "$T/other.out")"
 config <<END
 [pool.fast]
 devices = [{ path = "$T/flash.img", size = "64MiB" }]

@@ -41,13 +41,14 @@ alarmed() {
     ask alarms --json
     grep -q cache.failed "$T/ask.out"
 }
+not_alarmed() { ! alarmed; }
 rescued() { grep -q "the cache .* failed. Nothing is lost\|LOST: " "$T/stderr"; }
 records() { find "$T/state/failed-caches" -name '*.json' 2>/dev/null; }
 
 say "full: it takes no more writes, but can be read"
 serve
 fio_on back --rw=write --size=48M --do_verify=1 || { cat "$T/fio-back.out"; fail "the write-back volume saw an error"; }
-eventually 20 alarmed || fail "no alarm"
+eventually 40 alarmed || fail "no alarm"
 eventually 30 rescued || fail "the rescue does not end: $(cat "$T/stderr")"
 [ "$(records | wc -l)" = 1 ] || fail "no record: $(ls -R "$T/state")"
 grep -q '"offset_bytes"' "$(records)" && fail "something is lost: $(cat "$(records)")"
@@ -67,7 +68,7 @@ logged 'failed, and its volumes went on without it'
 crash
 "$FOREBAY" check "$T/flash/cache.img" >"$T/check.out" 2>&1 && fail "check takes it for a sound one: $(cat "$T/check.out")"
 grep -q 'state.*failed: its volumes went on without it' "$T/check.out" || fail "check does not say it: $(cat "$T/check.out")"
-"$FOREBAY" inspect "$T/flash/cache.img" | grep -q 'state.*failed' || fail "inspect does not say it"
+"$FOREBAY" inspect "$T/flash/cache.img" | grep 'state.*failed' >/dev/null || fail "inspect does not say it"
 mkdir "$T/salvaged"
 "$FOREBAY" salvage "$T/flash/cache.img" --state-dir "$T/state" --to "$T/salvaged" >"$T/salvage.out" 2>&1 || true
 grep -q 'gave the cache up' "$T/salvage.out" || fail "salvage does not say it: $(cat "$T/salvage.out")"
@@ -134,7 +135,7 @@ losses fill
 fio_on through --rw=randrw --size=32M --do_verify=1 --time_based --runtime=12 >/dev/null 2>&1 &
 FIO=$!
 sleep 2
-eventually 10 cut_off "$T/flash/cache.img" 1M || fail "the cache file cannot be taken away"
+eventually 20 cut_off "$T/flash/cache.img" 1M || fail "the cache file cannot be taken away"
 wait "$FIO" || { cat "$T/fio-through.out"; fail "the write-through volume saw an error"; }
 grep -q 'err= *[1-9]' "$T/fio-through.out" && fail "an error under fio: $(cat "$T/fio-through.out")"
 # Whoever asks first finds out; then everything is known within the time of the rescue.
@@ -145,7 +146,7 @@ client = Client('$T/back.sock', 'back')
 first, second = client.call(FLUSH)[0], client.call(FLUSH)[0]
 assert first and not second, f'a loss is told by one FLUSH: {first}, {second}'
 " || fail "the FLUSH after a loss"
-eventually 20 alarmed || fail "no alarm"
+eventually 40 alarmed || fail "no alarm"
 eventually 30 rescued || fail "the rescue does not end: $(cat "$T/stderr")"
 losses judge "$(records)"
 refused '[1-9]' 'cache of pool fast has failed' "$FOREBAY" upgrade --admin "$ADMIN"
@@ -177,13 +178,12 @@ grep -q 'CACHE FAILED' "$T/ask.out" || fail "pool show does not say it: $(cat "$
 ask pool replace fast --device "$T/new.img:64MiB"
 ask pool show fast
 grep -q 'CACHE FAILED' "$T/ask.out" && fail "still failed: $(cat "$T/ask.out")"
-ask alarms --json
-grep -q cache.failed "$T/ask.out" && fail "the alarm stays: $(cat "$T/ask.out")"
+eventually 20 not_alarmed || fail "the alarm stays: $(cat "$T/ask.out")"
 grep -q 'new.img' "$T/forebay.toml" || fail "the configuration does not know the new device"
 losses judge
 fio_on back --rw=randwrite --size=8M --offset=32M --do_verify=1 || fail "the write-back volume with the new cache"
 ask volume show back
-grep 'dirty' "$T/ask.out" | grep -qv ' 0 B' || fail "nothing is cached: $(cat "$T/ask.out")"
+grep 'dirty' "$T/ask.out" | grep -v ' 0 B' >/dev/null || fail "nothing is cached: $(cat "$T/ask.out")"
 unserve
 serve
 losses judge

@@ -118,8 +118,11 @@ all_there 2 "the newest copy"
 
 say "an older copy, taken while it was in use; then a kill"
 cp "$T/flash/cache.img" "$T/older"
+touch "$T/before"
 blocks write "$SOCKET" 4
-sleep 6.5 # records follow every 5 s
+sleep 6 # records follow every 5 s
+recorded() { find "$T/state/caches" -name '*.json' -newer "$T/before" -exec grep -l '"fast"' {} + | grep . >/dev/null; }
+eventually 30 recorded || fail "nothing is recorded: $(ls -l --time-style=full-iso "$T/state/caches" "$T/before")"
 crash
 cp "$T/flash/cache.img" "$T/newest"
 cp "$T/older" "$T/flash/cache.img"

@@ -141,7 +141,7 @@ cut_backing() { # VOLUME FILE [LOOP]
     nbd "$1" fails $((16 << 20))
     nbd "$1" reads $((2 << 20)) 65536  # what is there
     nbd "$1" reads $((40 << 20)) 65536 # what the cache has
-    eventually 5 ended || fail "no alarm"
+    eventually 20 ended || fail "no alarm"
     grep -q "has 16777216 bytes, and 67108864 are used of it" "$T/ask.out" || fail "the alarm does not say it: $(cat "$T/ask.out")"
     ask events --after oldest --kind device.failed --json
     grep -q '"operation":"read"' "$T/ask.out" || fail "the event does not name the operation: $(cat "$T/ask.out")"
@@ -159,7 +159,7 @@ cut_backing() { # VOLUME FILE [LOOP]
     say "the bytes are back: everything goes on, and nothing false is cached"
     restore "$T/kept" "$file"
     [ -z "$loop" ] || losetup -c "$loop"
-    eventually 5 not_ended || fail "the alarm stays: $(cat "$T/ask.out")"
+    eventually 20 not_ended || fail "the alarm stays: $(cat "$T/ask.out")"
     nbd "$1" same
     ask flush "$1"
     nbd "$1" same
@@ -198,7 +198,7 @@ cut_cache() { # VOLUME FILE [LOOP]
     nbd "$volume" put $((36 << 20)) 1
     nbd "$volume" same
     grep -q 'LOST\|cache device failed\|damaged' "$T/stderr" && fail "it was judged: $(cat "$T/stderr")"
-    eventually 5 not_ended || fail "the alarm stays: $(cat "$T/ask.out")"
+    eventually 20 not_ended || fail "the alarm stays: $(cat "$T/ask.out")"
     crash
     serve
     nbd "$volume" same
@@ -213,7 +213,7 @@ fi
 say "cut while nobody asks for anything: an alarm, and after some seconds it counts as failed"
 cp "$T/flash.img" "$T/kept"
 truncate -s 16M "$T/flash.img"
-eventually 5 ended || fail "no alarm"
+eventually 20 ended || fail "no alarm"
 eventually 30 raised cache.failed || fail "it is not given up: $(cat "$T/stderr")"
 rescued() { grep -q 'LOST: ' "$T/stderr"; }
 eventually 30 rescued || fail "the rescue does not end: $(cat "$T/stderr")"
@@ -230,7 +230,7 @@ nbd twin put 0 8
 truncate -s 4M "$T/b.img"
 [ -z "$MEMBER" ] || losetup -c "$MEMBER"
 nbd twin put $((8 << 20)) 1
-eventually 10 raised cache.degraded || fail "no alarm: $(cat "$T/stderr")"
+eventually 30 raised cache.degraded || fail "no alarm: $(cat "$T/stderr")"
 nbd twin same
 ask pool show safe
 grep -q "${MEMBER:-b.img}.*out" "$T/ask.out" || fail "pool show does not say which: $(cat "$T/ask.out")"
@@ -240,10 +240,10 @@ whole() {
     grep -q 'ok, mirrored' "$T/ask.out"
 }
 eventually 30 whole || fail "not whole: $(cat "$T/ask.out")"
-eventually 5 not_ended || fail "the alarm stays: $(cat "$T/ask.out")"
+eventually 20 not_ended || fail "the alarm stays: $(cat "$T/ask.out")"
 say "and the other one while nobody asks for anything"
 truncate -s 4M "$T/a.img"
-eventually 20 raised cache.degraded || fail "no alarm: $(cat "$T/stderr")"
+eventually 30 raised cache.degraded || fail "no alarm: $(cat "$T/stderr")"
 nbd twin same
 crash
 
@@ -260,6 +260,6 @@ unserve
 truncate -s 16M "$T/cut.img"
 "$FOREBAY" serve --config "$T/forebay.toml" >"$T/stdout" 2>"$T/stderr" &
 DAEMON=$!
-on_exit "kill -9 $DAEMON"
+on_exit "kill_jobs KILL $DAEMON"
 said() { grep -q "cannot use the cache $T/cut.img" "$T/stderr" && grep -q 'its full length' "$T/stderr"; }
 eventually 20 said || fail "no clear refusal: $(cat "$T/stderr")"

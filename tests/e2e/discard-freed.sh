@@ -31,11 +31,10 @@ for seed in 1 2 3; do
     WRITER=$!
     before=$(metric window_extensions)
     for ((tries = 0; tries < 600; tries++)); do
-        extended=$(($(metric window_extensions) - before))
-        if [ "$extended" -gt 20 ] || ! kill -0 "$WRITER" 2>/dev/null; then break; fi
+        extended=$(($(metric window_extensions) - before)) discards=$(metric cache_discards)
+        if { [ "$extended" -gt 20 ] && [ "$discards" -gt 20 ]; } || ! kill -0 "$WRITER" 2>/dev/null; then break; fi
         sleep 0.1
     done
-    discards=$(metric cache_discards)
     [ "$(metric cache_discard_errors)" = 0 ] || fail "discards fail"
     crash
     wait "$WRITER" || { cat "$T/writer.out"; fail "round $seed"; }

@@ -73,7 +73,7 @@ job() {
     verifies j --ioengine=nbd --uri="$URI" --iodepth=16 --size=24M --offset=16M --rw=randwrite --bsrange=512-128k \
         --blockalign=512 "$@" || { cat "$T/fio-j.out"; fail "fio $*"; }
 }
-if fio --enghelp | grep -qw nbd; then
+if fio --enghelp | grep -w nbd >/dev/null; then
     job --do_verify=1
     stop
     start "${WITH[@]}"
@@ -126,7 +126,10 @@ done
 refused 1 "--uuid" "$FOREBAY" salvage "$T/headless.img" --key-file "$T/key" --to "$T/headless"
 "$FOREBAY" salvage "$T/headless.img" --key-file "$T/key" --uuid "$UUID" --to "$T/headless" >"$T/salvage.out" ||
     { cat "$T/salvage.out"; fail "salvage without superblocks"; }
-assert_same "$T/whole/vol.dirty" "$T/headless/vol.dirty" "other data without superblocks"
+# The crash may have come when a checkpoint was written and no superblock named it yet: what it calls clean the backing store has.
+cp "$BACKING" "$T/copy2.img"
+python3 "$E2E/cache_damage.py" apply "$T/headless/vol.dirty" "$T/headless/vol.ranges" "$T/copy2.img"
+assert_same "$T/copy.img" "$T/copy2.img" "other data without superblocks"
 
 say "the daemon goes on with what was acknowledged"
 start "${WITH[@]}"

@@ -95,7 +95,7 @@ exercise() { # ext4|xfs
     attach
     mount "$LOOP" "$MOUNT" || fail "$1: the file system does not mount after the crash"
     (cd "$MOUNT/synced" && sha256sum --quiet --check "$T/sums") || fail "$1: synced files are damaged"
-    umount "$MOUNT"
+    unmount "$LOOP" "$MOUNT"
     "${check[@]}" "$LOOP" >"$T/fsck.out" 2>&1 || { cat "$T/fsck.out"; fail "$1: the file system is not clean"; }
     detach
     stop

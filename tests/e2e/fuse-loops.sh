@@ -82,7 +82,7 @@ truncate -s 8M "$T/fs/c.img"
 no 'wait for itself' volume attach b --pool other --backing "file:$T/fs/c.img" --export "fuse:$T/mb/b"
 no 'wait for itself' pool create third --device "$T/fs/third.img:48MiB"
 [ ! -e "$T/fs/third.img" ] || fail "a cache file was left there"
-umount "$T/fs"
+unmount "$LOOP" "$T/fs"
 losetup -d "$LOOP"
 no 'wait for itself' pool create third --device "$A"
 
@@ -97,8 +97,8 @@ mkdir "$T/theirs" "$T/their-state"
 # Through /dev/fuse: who waits for a stopped server over io_uring cannot be killed (docs/use/fuse.md).
 "$FOREBAY" run --io psync --backing "file:$T/d.img" --cache "$T/d.cache:64MiB" --export "fuse:$T/theirs/d" >"$T/d.out" 2>&1 &
 OTHER=$!
-on_exit "kill -CONT $OTHER; kill -9 $OTHER"
-eventually 20 [ -e "$T/theirs/d" ] || fail "the other daemon: $(cat "$T/d.out")"
+on_exit "kill_jobs KILL $OTHER"
+eventually "$READY_SECONDS" [ -e "$T/theirs/d" ] || fail "the other daemon: $(cat "$T/d.out")"
 kill -STOP $OTHER
 refuse_slowly() { # WORDS COMMAND...: as `no`, and what is served is served meanwhile
     local words=$1

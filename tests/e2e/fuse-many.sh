@@ -89,7 +89,7 @@ END2
 export E2E
 timeout 120 python3 "$T/crowd.py" "$T/nbd.sock" "$T/m1/v1" 25 &
 CROWD=$!
-on_exit "kill -9 $CROWD"
+on_exit "kill_jobs KILL $CROWD"
 sleep 2
 mapfile -t others < <(files 31 | tail -n 29)
 timeout 120 python3 "$T/each.py" 60 "${others[@]}" || fail "a file starves beside a crowd"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 VARIABLES = {"$__rate_interval": "10s", "$pool": ".*", "$volume": ".*"}
-WITHIN_S = 10.0
+WITHIN_S = 40.0
 
 
 def expressions(dashboard: dict[str, Any]) -> Iterator[tuple[str, str]]:

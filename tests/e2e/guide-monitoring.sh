@@ -25,7 +25,7 @@ ssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /
     -keyout "$R/etc/forebay/key.pem" -out "$R/etc/forebay/cert.pem"
 chmod 600 "$R/etc/forebay/key.pem"
 cp "$R/etc/forebay/cert.pem" "$R/etc/prometheus/forebay-ca.pem"
-on_exit 'kill $(cat "$R"/run/{prometheus,node-exporter,textfile}.pid)'
+on_exit 'for pid in $(cat "$R"/run/{prometheus,node-exporter,textfile}.pid); do [ "/proc/$pid/root" -ef "$R" ] && kill "$pid"; done'
 on_exit 'in_root systemctl stop forebay'
 in_root python3 "$ROOT/tests/guide/execute.py" "$ROOT/docs/operate/monitoring.md" || fail "the page is not as it says"
 for alert in $(sed -n 's/^ *- alert: //p' "$ROOT/packaging/monitoring/forebay.rules.yml" | sort -u); do

@@ -7,7 +7,7 @@ need python3 curl
 export E2E
 
 truncate -s 128M "$T/db.img" "$T/file.img"
-TCP=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+TCP=$(free_port)
 config <<END
 [pool.fast]
 devices = [{ path = "$T/flash.img", size = "64MiB" }]
@@ -19,7 +19,7 @@ exports = ["nbd+unix:///db?socket=$T/nbd.sock", "nbd://127.0.0.1:$TCP/db"]
 emulate = "hdd-7200"
 END
 cat >"$T/flight.py" <<'END'
-# 64 requests are under way (misses on a slow store, and writes), then somebody takes the volume away: all are answered.
+# 64 requests and more are under way (misses on a slow store, and writes), then somebody takes the volume away: all are answered.
 import os, subprocess, sys, time
 sys.path.insert(0, os.environ["E2E"])
 from nbd_client import READ, WRITE, Client, Disconnected
@@ -30,24 +30,30 @@ for cookie in range(64):
         client.request(READ, cookie, (cookie * 7919 % 1000) * 65536, 16384)
     else:
         client.request(WRITE, cookie, (100 << 20) + cookie * 65536, 4096, bytes([cookie]) * 4096)
-time.sleep(0.05)
-taker = subprocess.Popen(command)
+# One more, which is answered at once: requests are taken in their order, so all of them have been.
+client.request(WRITE, 64, 120 << 20, 4096, bytes(4096))
 answered = {}
+def take():
+    error, cookie = client.reply()
+    assert not error, f"request {cookie}: error {error}"
+    if cookie % 4:
+        client.receive(16384)
+    answered[cookie] = True
+while 64 not in answered:
+    take()
+print(f"{65 - len(answered)} are under way")
+taker = subprocess.Popen(command)
 try:
-    for _ in range(64):
-        error, cookie = client.reply()
-        assert not error, f"request {cookie}: error {error}"
-        if cookie % 4:
-            client.receive(16384)
-        answered[cookie] = True
+    while len(answered) < 65:
+        take()
 except Disconnected as error:
-    raise SystemExit(f"cut off after {len(answered)} of 64 answers: {error}")
+    raise SystemExit(f"cut off after {len(answered)} of 65 answers: {error}")
 try:
     raise SystemExit(f"an answer to nothing: {client.receive(1)}")
 except Disconnected:
     pass
 assert taker.wait(60) == 0, "it was not taken away"
-print("64 of 64 requests were answered")
+print("all were answered")
 END
 cat >"$T/idle.py" <<'END'
 # Is connected and idle until it is told to go on.
@@ -121,11 +127,11 @@ if command -v mkfs.ext4 losetup >/dev/null && LOOP=$(losetup --find --show "$T/h
     on_exit "umount -l $T/mnt"
     (while echo more >>"$T/mnt/log"; do :; done) 2>/dev/null &
     WRITER=$!
-    on_exit "kill $WRITER"
+    on_exit "kill_jobs TERM $WRITER"
     refused 1 'in use.*is open' "$FOREBAY" volume detach file --admin "$ADMIN"
     kill "$WRITER"
     wait "$WRITER" 2>/dev/null || true
-    umount "$T/mnt"
+    unmount "$LOOP" "$T/mnt"
     losetup --detach "$LOOP"
 fi
 ask volume detach file

@@ -9,7 +9,10 @@
 #   verifies NAME OPTION...   fio writes or reads, and compares
 #   on_exit COMMAND       runs at the end, the newest first, whatever happens
 #   eventually SECONDS COMMAND   waits until the command succeeds, for so long
-#   logged PATTERN        the daemon that runs says it in its log, or does so within ten seconds: clients may hear of a thing first
+#   logged PATTERN        the daemon that runs says it in its log, or does so within a while: clients may hear of a thing first
+#   kill_jobs SIGNAL PID...   for on_exit: sends it to those that are children still; what was waited for may have given its number to another
+#   unmount DEVICE FOLDER unmounts, and waits until nobody has the device: a test that makes a root of its own has every mount for a moment
+#   free_port             a TCP port that no other test gets, and no connection of anybody
 
 set -euo pipefail
 
@@ -45,6 +48,7 @@ cleanup() {
         echo "--- what the daemon said last:"
         tail -n 20 "$T/stderr"
     fi
+    if [ -e "$T/ports" ]; then xargs -r rm -f <"$T/ports"; fi
     if [ -n "${KEEP:-}" ]; then
         echo "kept: $T"
     else
@@ -72,7 +76,47 @@ eventually() { # SECONDS COMMAND...: true once the command is
 }
 
 logged() {
-    eventually 10 grep -Eq -- "$1" "$T/stderr" || fail "the log does not say '$1': $(tail -n 5 "$T/stderr")"
+    eventually 20 grep -Eq -- "$1" "$T/stderr" || fail "the log does not say '$1': $(tail -n 5 "$T/stderr")"
+}
+
+kill_jobs() {
+    local signal=$1 pid
+    shift
+    for pid in "$@"; do
+        if jobs -rp | grep -x "$pid" >/dev/null; then kill "-$signal" "$pid" && kill -CONT "$pid"; fi
+    done
+}
+
+unmount() {
+    umount "$2"
+    # What is mounted somewhere cannot be had alone.
+    eventually 20 python3 -c 'import os, sys; os.open(sys.argv[1], os.O_RDONLY | os.O_EXCL)' "$1" 2>/dev/null || fail "$1 is in use still"
+}
+
+# Below those that the kernel gives to whoever wants any.
+free_port() {
+    python3 - "${TMPDIR:-/tmp}/forebay-e2e-ports.$UID" "$T/ports" <<'END'
+import os, random, socket, sys, time
+taken, ours = sys.argv[1:]
+os.makedirs(taken, exist_ok=True)
+while True:
+    port = random.randrange(20000, 32000)
+    mark = f"{taken}/{port}"
+    try:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        if time.time() - os.stat(mark).st_mtime < 3600:
+            continue
+        os.utime(mark)  # a test was killed that had it
+    with open(ours, "a") as file, socket.socket() as tried:
+        print(mark, file=file)
+        try:
+            tried.bind(("0.0.0.0", port))
+        except OSError:
+            continue
+    print(port)
+    break
+END
 }
 
 skip() {
@@ -89,7 +133,7 @@ need() {
 
 need_fio() { # one that speaks NBD
     need fio
-    fio --enghelp | grep -qw nbd || skip "this fio has no nbd engine"
+    fio --enghelp | grep -w nbd >/dev/null || skip "this fio has no nbd engine"
 }
 
 # verifies NAME OPTION...: fio, with a checksum in each block that it writes or reads. What it says is in $T/fio-NAME.out.

@@ -35,7 +35,7 @@ say "an upgrade is refused, for files cannot be passed on, and nothing happens"
 refused 1 'fuse:' "$FOREBAY" upgrade --admin "$ADMIN"
 assert_same "$T/data" "$T/mnt/b" "after a refused upgrade"
 say "detached: the image stands alone"
-umount "$T/mnt"
+unmount "$LOOP" "$T/mnt"
 losetup --detach "$LOOP"
 ask volume detach home
 [ ! -e "$T/home/disk.img" ] || fail "the file is still there"

@@ -83,7 +83,7 @@ well -c flush
 for _ in 1 2; do
     refused 1 '2MiB in 512 ranges' "$FOREBAY" flush db --admin "$ADMIN"
 done
-api volumes/db | grep -q '"dirty_bytes":0' || fail "the rest was not written back: $(api volumes/db)"
+api volumes/db | grep '"dirty_bytes":0' >/dev/null || fail "the rest was not written back: $(api volumes/db)"
 refused 1 'LOST' "$FOREBAY" volume detach db --admin "$ADMIN"
 client -r -c "read -P 0x62 8M 4k" && fail "what is lost was read"
 well -r -c "read -P 0x62 8196k 4k"
@@ -105,7 +105,7 @@ agreed 1048576 256
 
 say "detached and kept, attached again: the same"
 ask volume detach db --keep
-api pools/fast | grep -q '"lost_bytes":1048576' || fail "forgotten while it is away: $(api pools/fast)"
+api pools/fast | grep '"lost_bytes":1048576' >/dev/null || fail "forgotten while it is away: $(api pools/fast)"
 ask volume attach db --pool fast --backing "file:$T/disk.img" --export "$DB"
 agreed 1048576 256
 

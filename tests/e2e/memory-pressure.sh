@@ -65,7 +65,7 @@ say "few descriptors: clients wait, and are served when others go"
 serve_with_few() { (ulimit -n 80 && exec "$FOREBAY" serve --config "$T/forebay.toml") >"$T/stdout" 2>>"$T/stderr" & DAEMON=$!; }
 : >"$T/stderr"
 serve_with_few
-for _ in $(seq 600); do grep -q 'forebay: serving' "$T/stderr" && break; sleep 0.05; done
+eventually "$READY_SECONDS" grep -q 'forebay: serving' "$T/stderr" || fail "not ready"
 python3 - "$T/nbd.sock" <<'END'
 import os, sys
 sys.path.insert(0, os.environ["E2E"])
@@ -74,7 +74,7 @@ from nbd_client import READ, Client
 clients = []
 for _ in range(100):
     stream = socket.socket(socket.AF_UNIX)
-    stream.settimeout(0.5)
+    stream.settimeout(5)
     stream.connect(sys.argv[1])
     try:
         if not stream.recv(18):
@@ -105,7 +105,7 @@ if [ "$(id -u)" -eq 0 ]; then
     install -m 755 "$FOREBAY" "$T/forebay"
     chmod 755 "$T"
     code=0
-    timeout 20 prlimit --memlock=1048576 setpriv --reuid 4711 --regid 4711 --clear-groups --inh-caps=-all \
+    timeout 60 prlimit --memlock=1048576 setpriv --reuid 4711 --regid 4711 --clear-groups --inh-caps=-all \
         "$T/forebay" serve --config "$T/forebay.toml" >"$T/refused" 2>&1 || code=$?
     [ "$code" -eq 1 ] || fail "exit code $code for memory that may not be locked: $(cat "$T/refused")"
     grep -q 'may lock 1048576 bytes only (RLIMIT_MEMLOCK)' "$T/refused" || fail "it does not say why: $(cat "$T/refused")"

@@ -27,7 +27,7 @@ busy() {
             --size=256M --time_based --runtime=60 --output="$T/fio.out"
     ) &
     FIO=$!
-    on_exit "kill -9 $FIO"
+    on_exit "kill_jobs KILL $FIO"
 }
 
 serve
@@ -45,6 +45,6 @@ for round in 1 2 3 4 5 6; do
     crash
     wait "$FIO" || true
     serve
-    eventually 30 whole || fail "round $round: still degraded: $(cat "$T/ask.out" "$T/stderr")"
+    eventually 60 whole || fail "round $round: still degraded: $(cat "$T/ask.out" "$T/stderr")"
 done
 unserve

@@ -50,7 +50,7 @@ say "both texts"
 curl -fsS --unix-socket "$ADMIN" http://x/metrics >"$T/metrics" || fail "no metrics"
 promtool check metrics <"$T/metrics" >"$T/lint" 2>&1 || { cat "$T/lint"; fail "promtool finds something"; }
 [ ! -s "$T/lint" ] || { cat "$T/lint"; fail "promtool finds something"; }
-curl -fsS --unix-socket "$ADMIN" -H 'Accept: application/openmetrics-text' http://x/metrics | tail -1 | grep -qx '# EOF' || fail "OpenMetrics"
+curl -fsS --unix-socket "$ADMIN" -H 'Accept: application/openmetrics-text' http://x/metrics | tail -1 | grep -x '# EOF' >/dev/null || fail "OpenMetrics"
 for series in 'forebay_build_info{version="[0-9.]*"} 1' 'forebay_pool_state{pool="fast",state="open"} 1' \
     'forebay_volume_mode{pool="fast",volume="db",mode="writeback"} 1' 'forebay_flush_period_seconds{pool="fast",volume="db"} 3600.0' \
     'forebay_alarms{severity="error"} 0' 'process_resident_memory_bytes [1-9]' 'forebay_cache_written_bytes_total{pool="fast"} [1-9]'; do
@@ -85,7 +85,7 @@ SERVER=$!
 on_exit kill "$SERVER"
 value() { curl -fsS "$PROMETHEUS/api/v1/query" --data-urlencode "query=$1" 2>"$T/curl.err" | jq -e -r '.data.result[0].value[1]'; }
 is() { [ "$(value "$1")" = "$2" ]; } # EXPRESSION VALUE
-eventually 20 is 'up{job="forebay"}' 1 || { cat "$T/prometheus.log"; fail "it does not reach the daemon"; }
+eventually 60 is 'up{job="forebay"}' 1 || { cat "$T/prometheus.log"; fail "it does not reach the daemon"; }
 for ((i = 0; i < 5; i++)); do
     client -c "write $((i + 5))M 1M" -c flush -c "read ${i}M 2M" -c "discard 40M 1M" "$DB"
     sleep 0.6
@@ -94,9 +94,11 @@ done
 say "an alert for a volume whose dirty data was left behind"
 ask volume detach old --keep
 alert() { is "count(ALERTS{alertname=\"$1\"})" 1; }
-eventually 10 alert ForebayVolumeAbsentWithDirtyData || fail "no alert: $(cat "$T/curl.err")"
-is forebay:pool_dirty_bytes "$(value '4096 * sum(forebay_dirty_blocks) + sum(forebay_absent_dirty_bytes)')" || fail "the dirty data of a pool"
-is 'sum(forebay_absent_dirty_bytes)' 1048576 || fail "the dirty data of the absent volume"
+eventually 40 alert ForebayVolumeAbsentWithDirtyData || fail "no alert: $(cat "$T/curl.err")"
+# The rule is computed each second, and what is dirty changes.
+same_dirty() { is forebay:pool_dirty_bytes "$(value '4096 * sum(forebay_dirty_blocks) + sum(forebay_absent_dirty_bytes)')"; }
+eventually 30 same_dirty || fail "the dirty data of a pool"
+eventually 30 is 'sum(forebay_absent_dirty_bytes)' 1048576 || fail "the dirty data of the absent volume"
 
 say "every expression of the dashboard has series"
 "$ROOT/target/venv/bin/python" "$E2E/grafana_expressions.py" "$MONITORING/forebay.dashboard.json" "$PROMETHEUS" || fail "the dashboard"
@@ -106,10 +108,10 @@ hides_no_other() {
     python3 "$E2E/hold_thread.py" "$DAEMON" pool-second <"$T/word" >"$T/held" 2>&1 &
     HOLDER=$!
     exec 8>"$T/word"
-    eventually 10 grep -q held "$T/held" || fail "the thread is not held: $(cat "$T/held")"
-    is_told() { # WORDS COMMAND...
-        ask "${@:2}"
-        grep -Eq "$1" "$T/ask.out" || { cat "$T/ask.out"; fail "forebay ${*:2} does not say $1"; }
+    eventually 20 grep -q held "$T/held" || fail "the thread is not held: $(cat "$T/held")"
+    tells() { ask "${@:2}" && grep -Eq "$1" "$T/ask.out"; }
+    is_told() { # WORDS COMMAND...: the other pool may be late for once on a busy machine
+        eventually 20 tells "$@" || { cat "$T/ask.out"; fail "forebay ${*:2} does not say $1"; }
     }
     is_told 'pool second.*has not answered for' status
     is_told 'second.*NOT ANSWERING' pool list
@@ -119,9 +121,10 @@ hides_no_other() {
     is_told 'db in pool fast' stats db
     ask alarms
     refused 1 'the pool does not answer' "$FOREBAY" stats far --admin "$ADMIN"
-    eventually 10 is 'forebay_pool_state{pool="second",state="not-answering"}' 1 || fail "/metrics does not tell"
-    is 'forebay_pool_state{pool="fast",state="open"}' 1 || fail "the other pool is not told"
-    curl -fsS --unix-socket "$ADMIN" http://x/v1/overview | jq -e '[.pools[].not_answering] == [false, true]' >/dev/null || fail "the dashboard"
+    eventually 30 is 'forebay_pool_state{pool="second",state="not-answering"}' 1 || fail "/metrics does not tell"
+    eventually 30 is 'forebay_pool_state{pool="fast",state="open"}' 1 || fail "the other pool is not told"
+    overview() { curl -fsS --unix-socket "$ADMIN" http://x/v1/overview | jq -e '[.pools[].not_answering] == [false, true]' >/dev/null; }
+    eventually 30 overview || fail "the dashboard"
     exec 8>&-
     wait "$HOLDER" || fail "the thread was not let go"
     is_well() { ask pool list && ! grep -q ANSWERING "$T/ask.out"; }
@@ -132,4 +135,4 @@ if [ "$(id -u)" = 0 ]; then hides_no_other; else say "not tried: only root can h
 
 say "an alert for a daemon that is gone"
 unserve
-eventually 10 alert ForebayDown || fail "no alert"
+eventually 40 alert ForebayDown || fail "no alert"

@@ -117,12 +117,13 @@ exe = "rsync"
 END
 settings >"$T/settings"
 : >"$T/writer.out"
-writer write --seconds 2 --seed 7 >"$T/writer.out" 2>&1 &
+writer write --seconds 30 --until "$T/enough" --seed 7 >"$T/writer.out" 2>&1 &
 WRITER=$!
-eventually 10 grep -q '^connected' "$T/writer.out" || fail "the writer"
+eventually 30 grep -q '^connected' "$T/writer.out" || fail "the writer"
 refused 1 'cannot export vol: it is in use: 1 NBD client
 --force' "$FOREBAY" pool export fast --admin "$ADMIN"
 refused 1 'no pool "fst"' "$FOREBAY" pool export fst --admin "$ADMIN"
+touch "$T/enough"
 wait "$WRITER" || fail "the writer: $(tail -n 5 "$T/writer.out")"
 refused 1 'is in use' "$FOREBAY" pool import --device "$T/first/flash.img" --admin "$ADMIN"
 ask pool export fast
@@ -199,7 +200,7 @@ serve
 FIRST=$DAEMON
 "$FOREBAY" serve --config "$T/other.toml" >/dev/null 2>"$T/other.err" &
 OTHER=$!
-on_exit "kill -9 $OTHER"
+on_exit "kill_jobs KILL $OTHER"
 eventually "$READY_SECONDS" grep -q 'forebay: serving' "$T/other.err" || fail "the other daemon"
 for _ in 1 2 3; do
     ask pool export quick

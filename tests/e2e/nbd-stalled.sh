@@ -5,7 +5,7 @@
 . "$E2E/serve-lib.sh"
 need python3
 
-PORT=$(python3 -c "import socket; s = socket.socket(); s.bind((\"127.0.0.1\", 0)); print(s.getsockname()[1])")
+PORT=$(free_port)
 truncate -s 64M "$T/db.img"
 truncate -s 64M "$T/o.img"
 config <<END

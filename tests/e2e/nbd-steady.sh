@@ -62,7 +62,8 @@ for thread in threads:
     thread.join()
 for length, waits in lengths.items():
     print(f"beside, {length >> 10} KiB: {len(waits)} times, longest {max(waits, default=99):.2f} s")
-    if max(waits, default=99) > 5:
+    # Not as long as they are there. (A busy machine may stop everybody for some seconds.)
+    if max(waits, default=99) > SECONDS / 2:
         bad.append(f"a client beside them that wrote and read {length} bytes waited {max(waits, default=99):.1f} s")
 print(f"taken: {sum(taken) >> 20} MiB, by the slowest {min(taken) >> 20}")
 if min(taken) < RATE * SECONDS / 8:

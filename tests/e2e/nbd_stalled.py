@@ -74,25 +74,47 @@ def longest():
     assert client.reply() == (0, 2), "a write that was sent before the answer of a read was taken"
 
 
-def stalled():
+def tried_again(case):
+    """What takes too long once may be the machine's fault: a server that makes others wait does so each time."""
+
+    def tried():
+        for tries in (2, 1, 0):
+            clients = []
+            try:
+                case(clients)
+                break
+            except SystemExit as error:
+                if not tries:
+                    raise
+                print(f"  again: {error}", flush=True)
+            finally:
+                for client in clients:
+                    client.close()
+
+    return tried
+
+
+@tried_again
+def stalled(clients):
     """They have what their volume may have: the other one notices nothing, and their own one is served when they are
     cut off."""
     place = f"{FOLDER}/db.sock"
-    clients = [*half_writes(place, 32 * MIB, 6), *half_writes(place, MIB, 20), *half_writes(place, 65536, 60)]
-    clients += half_writes(place, 4096, 60)
+    for length, count in ((32 * MIB, 6), (MIB, 20), (65536, 60), (4096, 60)):
+        clients += half_writes(place, length, count)
     time.sleep(1)
     is_served("o", 4, 32 * MIB)
     is_served("db", 60, 8 * MIB)
     assert are_there(clients) < len(clients), "nobody was disconnected"
 
 
-def trickle():
-    """A byte a second is progress: nobody is cut off in ten seconds, and the other volume does not wait."""
-    clients = half_writes(f"{FOLDER}/db.sock", 32 * MIB, 6)
-    for _ in range(10):
+@tried_again
+def trickle(clients):
+    """A byte now and then is progress: nobody is cut off in ten seconds, and the other volume does not wait."""
+    clients += half_writes(f"{FOLDER}/db.sock", 32 * MIB, 6)
+    for _ in range(40):
         for client in clients:
             client.send(b"x")
-        time.sleep(1)
+        time.sleep(0.25)
     is_served("o", 4, 32 * MIB)
     assert are_there(clients) == len(clients), "somebody who sends was disconnected"
 
@@ -103,7 +125,7 @@ def gone():
     keeps = threading.Event()
 
     def go_on():  # they make progress, so they keep what they have
-        while not keeps.wait(1):
+        while not keeps.wait(0.25):
             for client in stays:
                 client.send(b"x")
 
@@ -117,7 +139,7 @@ def gone():
                     if linger:
                         client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                     client.close()
-        until = time.monotonic() + 5
+        until = time.monotonic() + 20
         while (count := connections("db")) > len(stays):
             assert time.monotonic() < until, f"{count} connections, and {len(stays)} clients are there"
             time.sleep(0.1)

@@ -115,14 +115,14 @@ def endless(port):
 
 def slow(port):
     """Who does not finish in time is cut off: silent, in the middle of a word, in the middle of the TLS handshake."""
+    begin = time.monotonic()
     silent, started, middle = Peer(port, None, 60), Peer(port, 3, 60), Peer(port, 3, 60)
     assert started.ask(STARTTLS)[0] == ACK
     started.socket.sendall(b"\x16\x03\x01")
     middle.socket.sendall(option(LIST)[:9])
-    begin = time.monotonic()
     for peer in (silent, started, middle):
         peer.nothing_more()
-    assert 10 < time.monotonic() - begin < 25, time.monotonic() - begin
+    assert 10 < time.monotonic() - begin < 40, time.monotonic() - begin
 
 
 def crowd(port):

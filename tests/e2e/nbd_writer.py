@@ -1,6 +1,7 @@
 """Writes stamped sectors at a queue depth and knows afterwards what every sector may hold.
 
-    nbd_writer.py write      --socket S --export E --state F [--seconds N] [--depth N] [--seed N] [--sectors-max N]
+    nbd_writer.py write      --socket S --export E --state F [--seconds N] [--until PATH] [--depth N] [--seed N]
+                             [--sectors-max N]
     nbd_writer.py verify     --socket S --export E --state F
     nbd_writer.py check-file --state F --file PATH
 
@@ -8,9 +9,9 @@ Every write gives its sectors a stamp that was never used before. No two request
 after a crash a sector holds the last stamp that was acknowledged, or the one that was under way: nothing else. What
 `verify` finds is then the only thing that the sector may hold: a write that was lost cannot come back later.
 
-`write` ends when its time is over (code 0), or when the server is gone (code 0 as well: that is what the tests do to
-it). The state lives in a file, because the daemon is killed and not this process. `check-file` compares a raw image,
-such as a backing store after everything was drained to it."""
+`write` ends when its time is over or the file --until is there (code 0), or when the server is gone (code 0 as well:
+that is what the tests do to it). The state lives in a file, because the daemon is killed and not this process.
+`check-file` compares a raw image, such as a backing store after everything was drained to it."""
 
 import argparse
 import array
@@ -129,7 +130,8 @@ class Writer:
     def send_all(self):
         end = time.monotonic() + self.options.seconds
         cookie = 0
-        while time.monotonic() < end and not self.ending:
+        until = self.options.until
+        while time.monotonic() < end and not self.ending and not (until and cookie % 16 == 0 and until.exists()):
             with self.lock:
                 self.lock.wait_for(
                     lambda: len(self.inflight) < self.options.depth or self.gone or self.problem, timeout=120
@@ -259,6 +261,7 @@ def main():
     parser.add_argument("--state", required=True)
     parser.add_argument("--file")
     parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--until", type=Path)
     parser.add_argument("--depth", type=int, default=16)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sectors-max", type=int, default=128)

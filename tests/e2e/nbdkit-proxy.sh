@@ -9,8 +9,8 @@ random_file "$T/in" 64
 start
 nbdkit --exit-with-parent --foreground --unix "$T/proxy.sock" nbd socket="$SOCKET" export=vol &
 PROXY=$!
-on_exit "kill -9 $PROXY"
-for _ in $(seq 200); do [ -S "$T/proxy.sock" ] && break; sleep 0.05; done
+on_exit "kill_jobs KILL $PROXY"
+eventually 20 test -S "$T/proxy.sock" || fail "nbdkit does not start"
 PROXY_URI="nbd+unix:///?socket=$T/proxy.sock"
 nbdcopy --flush "$T/in" "$PROXY_URI"
 nbdcopy "$PROXY_URI" "$T/out"

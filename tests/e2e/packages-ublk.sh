@@ -55,7 +55,7 @@ before=$(main_pid)
 fio --name=load --directory="$R/srv/db" --size=24M --rw=randwrite --bs=4k --ioengine=io_uring --iodepth=16 --direct=1 --fsync=64 \
     --verify=crc32c --verify_fatal=1 --verify_backlog=256 --verify_state_save=0 --time_based --runtime=250 --output="$T/load.out" >/dev/null 2>&1 &
 LOAD=$!
-on_exit "kill -9 $LOAD"
+on_exit "kill_jobs KILL $LOAD"
 sleep 5
 in_package --install "$DEBS"/forebay_0.1.2-*.deb || { cat "$T/dpkg.out"; fail "dpkg --install"; }
 grep 'has taken over from' "$T/dpkg.out" || { cat "$T/dpkg.out"; fail "dpkg does not say that it took over"; }

@@ -81,8 +81,8 @@ AS_SERVICE=("${IN_ROOT[@]}" setpriv --reuid=forebay --regid=forebay --init-group
     >"$T/manager.out" 2>>"$T/stderr" &
 MANAGER=$!
 echo "$MANAGER" >"$R/run/manager.pid"
-on_exit 'kill -9 $(cat "$R/run/manager/main.pid")'
-on_exit 'kill -9 $MANAGER'
+on_exit 'main=$(cat "$R/run/manager/main.pid"); [ "/proc/$main/root" -ef "$R" ] && kill -9 "$main"'
+on_exit 'kill_jobs KILL $MANAGER'
 eventually "$READY_SECONDS" test -s "$R/run/manager/ready" || fail "not ready after $READY_SECONDS s"
 operate() { in_root forebay "$@" >"$T/ask.out" 2>&1 || { cat "$T/ask.out"; fail "forebay $*"; }; }
 main_pid() { cat "$R/run/manager/main.pid"; }
@@ -99,7 +99,7 @@ while_fio() {
     "${FIO[@]}" --name="$name" --rw=randwrite --bs=4k --size=16M --time_based --runtime=120 --verify=crc32c --verify_fatal=1 \
         --verify_backlog=64 --verify_state_save=0 --output="/run/manager/fio-$name.out" "${options[@]}" >/dev/null 2>&1 &
     pid=$!
-    on_exit "kill -9 $pid"
+    on_exit "kill_jobs KILL $pid"
     sleep 1
     "$@"
     sleep 1

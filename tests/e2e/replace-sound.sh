@@ -43,11 +43,13 @@ lies_on() { # NAMES WHEN
 no_cache() { # NAME WHEN: nobody takes it for a cache any more
     if "$FOREBAY" check "$T/$1" --state-dir "$T/none" >"$T/check.out" 2>&1; then fail "$1 is a cache still, $2"; fi
 }
+has_job_or_ended() { ! kill -0 "$JOB" 2>/dev/null || "$FOREBAY" pool show fast --json --admin "$ADMIN" | grep '"job": "' >/dev/null; }
+is_configured() { grep "^devices = .*/$1\"" "$T/forebay.toml" >/dev/null; }
 load() { # SECONDS SEED: writes in the background
     : >"$T/writer.out"
     writer write --seconds "$1" --seed "$2" >"$T/writer.out" 2>&1 &
     WRITER=$!
-    eventually 10 grep -q '^connected' "$T/writer.out" || fail "the writer"
+    eventually 30 grep -q '^connected' "$T/writer.out" || fail "the writer"
 }
 loaded() { wait "$WRITER" || { cat "$T/writer.out"; fail "the writer, $1"; }; }
 replace=("$FOREBAY" pool replace fast --admin "$ADMIN")
@@ -116,20 +118,34 @@ ask pool grow fast --device "$T/e.img:120MiB" # a copy takes half a second
 load 3 3
 "${replace[@]}" --old "$T/e.img" --device "$T/f.img:120MiB" --background >"$T/job" 2>&1 || { cat "$T/job"; fail "the job"; }
 job=$(grep -o 'j[0-9]\+' "$T/job" | head -n 1)
-"$FOREBAY" pool show fast --admin "$ADMIN" >"$T/show.out"
-grep -q "copied to *$T/f.img, .* left" "$T/show.out" || "$FOREBAY" jobs "$job" --json --admin "$ADMIN" | grep -q '"completed"' ||
-    fail "pool show does not tell what is copied: $(cat "$T/show.out")"
-refused 1 'busy|under way|another change' "${replace[@]}" --old "$T/d3.img" --device "$T/g.img:120MiB"
+completed() { "$FOREBAY" jobs "$job" --json --admin "$ADMIN" | grep '"completed"' >/dev/null; }
+is_told() { "$FOREBAY" pool show fast --admin "$ADMIN" >"$T/show.out" && grep -q "copied to *$T/f.img, .* left" "$T/show.out" || completed; }
+eventually 20 is_told || fail "pool show does not tell what is copied: $(cat "$T/show.out")"
+if "${replace[@]}" --old "$T/d3.img" --device "$T/g.img:120MiB" >"$T/second.out" 2>&1; then
+    completed || fail "two changes at once"
+    ask pool replace fast --old "$T/g.img" --device "$T/d3.img:48MiB" --force
+else
+    grep -Eq 'busy|under way|another change' "$T/second.out" || { cat "$T/second.out"; fail "it is refused for another reason"; }
+fi
 "$FOREBAY" jobs "$job" --cancel --admin "$ADMIN" >"$T/cancel.out" 2>&1 || true
-eventually 10 sh -c "'$FOREBAY' jobs $job --json --admin '$ADMIN' | grep -Eq '\"(cancelled|completed)\"'" || fail "not cancelled"
+eventually 30 sh -c "'$FOREBAY' jobs $job --json --admin '$ADMIN' | grep -Eq '\"(cancelled|completed)\"'" || fail "not cancelled"
 loaded "while it was cancelled"
-if ! "$FOREBAY" jobs "$job" --json --admin "$ADMIN" | grep -q '"completed"'; then # it may have been too late
+if ! completed; then # it may have been too late
     lies_on "d3.img e.img" "after it was cancelled"
     verify "after it was cancelled"
-    "${replace[@]}" --old "$T/e.img" --device "$T/f.img" >"$T/job" 2>&1 &
-    JOB=$!
-    eventually 10 sh -c "'$FOREBAY' pool show fast --json --admin '$ADMIN' | grep -q '\"job\": \"'" || fail "no job"
+    for _ in 1 2 3 4 5; do
+        "${replace[@]}" --old "$T/e.img" --device "$T/f.img" >"$T/job" 2>&1 &
+        JOB=$!
+        eventually 20 has_job_or_ended || fail "no job"
+        kill -STOP "$DAEMON"
+        if ! is_configured f.img; then break; fi
+        # It was copied before: once more.
+        kill -CONT "$DAEMON"
+        wait "$JOB" || { cat "$T/job"; fail "the job"; }
+        ask pool replace fast --old "$T/f.img" --device "$T/e.img"
+    done
     truncate -s 1M "$T/f.img"
+    kill -CONT "$DAEMON"
     code=0
     wait "$JOB" || code=$?
     if ! grep -q 'the new device .*f.img failed.*the pool is as it was' "$T/job" || [ "$code" != 1 ]; then
@@ -159,7 +175,7 @@ for after in $DELAYS; do
         fi
         CHANGE=$!
         if [[ $after == c* ]]; then
-            eventually 20 sh -c "! cmp -s '$T/forebay.toml' '$T/before.toml'" || { cat "$T/killed.out"; fail "no change"; }
+            eventually 40 sh -c "! cmp -s '$T/forebay.toml' '$T/before.toml'" || { cat "$T/killed.out"; fail "no change"; }
             sleep "$(printf '0.%03d' "${after#c}")"
         else
             sleep "$(printf '0.%03d' "$after")"
@@ -288,12 +304,12 @@ lies_on "o.img p.img" "after kill -9"
 cp --sparse=always "$T/p.img" "$T/older.img"
 load 3 9
 begin_replace o m
-eventually 10 sh -c "'$FOREBAY' pool show fast --json --admin '$ADMIN' | grep -q '\"job\": \"'" || true
+eventually 10 has_job_or_ended || true
 truncate -s 1M "$T/o.img" # the one that is copied
 if wait "$JOB"; then
     say "- it was copied before it failed, or replaced after it had failed"
 else
-    eventually 10 is_now DEGRADED || fail "not degraded"
+    eventually 30 is_now DEGRADED || fail "not degraded"
 fi
 ask pool replace fast --old "$T/p.img" --device "$T/n.img:64MiB" # the one that may be left
 loaded "while a device failed that was copied"
@@ -326,8 +342,8 @@ truncate -s 120M "$T/behind.img"
 # Through /dev/fuse: who waits for a stopped server over io_uring cannot be killed (docs/use/fuse.md).
 "$FOREBAY" run --io psync --backing "file:$T/behind.img" --cache "$T/other.img:64MiB" --export "fuse:$T/slow/new.img" >"$T/other.out" 2>&1 &
 OTHER=$!
-on_exit "kill -CONT $OTHER; kill $OTHER; umount -l $T/slow"
-eventually 20 test -e "$T/slow/new.img" || fail "the slow device is not there: $(cat "$T/other.out")"
+on_exit "kill_jobs TERM $OTHER; umount -l $T/slow"
+eventually "$READY_SECONDS" test -e "$T/slow/new.img" || fail "the slow device is not there: $(cat "$T/other.out")"
 rm "$T/vol.img" "$T/state"
 truncate -s 48M "$T/vol.img"
 config <<END
@@ -342,10 +358,19 @@ idle_delay = "off"
 END
 sed -i "s|^state_dir = .*|state_dir = \"$T/slow.d\"|" "$T/forebay.toml"
 begin_slow() { # a copy onto the slow device, which does not answer any more
-    "${replace[@]}" --device "$T/slow/new.img" --force >"$T/job" 2>&1 &
-    JOB=$!
-    eventually 10 sh -c "'$FOREBAY' pool show fast --json --admin '$ADMIN' | grep -q '\"job\": \"'" || { cat "$T/job"; fail "no job"; }
-    kill -STOP "$OTHER"
+    for _ in 1 2 3 4 5; do
+        "${replace[@]}" --device "$T/slow/new.img" --force >"$T/job" 2>&1 &
+        JOB=$!
+        eventually 20 has_job_or_ended || { cat "$T/job"; fail "no job"; }
+        kill -STOP "$OTHER"
+        sleep 0.5 # what was answered before is noted by now
+        if ! is_configured new.img; then return; fi
+        # It was copied before: once more.
+        kill -CONT "$OTHER"
+        wait "$JOB" || { cat "$T/job"; fail "the job"; }
+        ask pool replace fast --device "$T/v.img:100MiB"
+    done
+    fail "it is copied each time before it can be stopped"
 }
 serve
 load 4 11
@@ -356,7 +381,7 @@ sleep 1
 loaded "while the new device does not answer" # it ends only if its writes are answered
 kill -CONT "$OTHER"
 if wait "$JOB"; then fail "a device that does not answer has taken over"; fi
-eventually 10 sh -c "'$FOREBAY' jobs '$job' --json --admin '$ADMIN' | grep -q '\"cancelled\"'" || { cat "$T/job"; fail "not cancelled"; }
+eventually 30 sh -c "'$FOREBAY' jobs '$job' --json --admin '$ADMIN' | grep -q '\"cancelled\"'" || { cat "$T/job"; fail "not cancelled"; }
 lies_on v.img "after it was cancelled"
 verify "after it was cancelled"
 load 20 12

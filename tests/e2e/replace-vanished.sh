@@ -37,7 +37,7 @@ refused_elsewhere() { # TEXT DEVICE...
 }
 again() { # a start, with the list of what has vanished, and a crash
     serve
-    grep -q '"left_behind": *true' "$T/state.d/replaced/fast.json" || fail "the list does not say that it was left behind: $(cat "$T/stderr")"
+    eventually 20 grep -q '"left_behind": *true' "$T/state.d/replaced/fast.json" || fail "the list does not say that it was left behind: $(cat "$T/stderr")"
     writer verify >"$T/verify.out" 2>&1 || { tail -n 5 "$T/verify.out"; fail "wrong data"; }
     crash
 }

@@ -56,9 +56,9 @@ managed() {
     fail "not ready after $READY_SECONDS s"
 }
 # Whatever happens, nothing stays behind: the manager first, or it would start another.
-on_exit 'kill -9 $(cat "$T/manager/main.pid")'
-on_exit 'kill -9 $MANAGER'
-on_exit 'kill $NBDKIT'
+on_exit 'main=$(cat "$T/manager/main.pid"); grep -aq "$T/" "/proc/$main/cmdline" && kill -9 "$main"'
+on_exit 'kill_jobs KILL $MANAGER'
+on_exit 'kill_jobs TERM $NBDKIT'
 
 fio_on() { # NAME URI OPTION...
     verifies "$1" --ioengine=nbd --uri="$2" --iodepth=16 --bsrange=4k-64k "${@:3}"
@@ -109,7 +109,7 @@ managed
 nbdkit -f -U "$T/kit.sock" --filter=retry nbd socket="$T/nbd.sock" export=vol retries=100 retry-delay=1 \
     retry-exponential=no >"$T/nbdkit.out" 2>&1 &
 NBDKIT=$!
-for _ in $(seq 100); do [ -S "$T/kit.sock" ] && break; sleep 0.05; done
+eventually 20 test -S "$T/kit.sock" || { cat "$T/nbdkit.out"; fail "nbdkit"; }
 
 say "$KILLS kills and $UPGRADES upgrades under fio (nbdkit's retry) and qemu-io (reconnect-delay)"
 fio_until_enough kit "nbd+unix:///?socket=$T/kit.sock" --rw=randwrite --size=32M &
@@ -160,7 +160,7 @@ begin_to_keep() {
     python3 "$T/keep.py" "$T/nbd.sock" <"$T/word" >"$T/keep.out" 2>&1 &
     KEEPER=$!
     exec 8>"$T/word"
-    for _ in $(seq 100); do grep -q there "$T/keep.out" && break; sleep 0.05; done
+    eventually 20 grep -q there "$T/keep.out" || { cat "$T/keep.out"; fail "a client"; }
 }
 begin_to_keep
 mv "$T/forebay" "$T/forebay.good"

@@ -9,6 +9,7 @@ answers around a kill or an upgrade. During an upgrade the probe must keep its c
 anything but what it wrote."""
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -90,7 +91,12 @@ def main_pid(folder):
 
 
 def kill(options):
-    os.kill(main_pid(options.folder), signal.SIGKILL)
+    until = time.monotonic() + 30
+    while True:
+        with contextlib.suppress(ProcessLookupError):  # the file may be a moment behind
+            return os.kill(main_pid(options.folder), signal.SIGKILL)
+        assert time.monotonic() < until, "there is no daemon"
+        time.sleep(0.05)
 
 
 def upgrade(options):

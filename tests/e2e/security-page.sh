@@ -5,7 +5,7 @@ need openssl nbdinfo qemu-io
 
 sed -n '/tests\/e2e\/security-page.sh runs/,/^```$/p' "$ROOT/docs/operate/security.md" | sed '1,2d;$d' >"$T/page.sh"
 grep -q 'tls-creds-x509' "$T/page.sh" || fail "the example was not found in docs/operate/security.md"
-PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+PORT=$(free_port)
 sed -i "s/10899/$PORT/g" "$T/page.sh"
 mkdir "$T/bin" "$T/paste"
 ln -s "$FOREBAY" "$T/bin/forebay"

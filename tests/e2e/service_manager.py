@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -28,6 +27,7 @@ class Manager:
         self.main, self.ready, self.stopping = 0, 0, False
         self.notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.notices.bind(f"{folder}/notify")
+        self.heard = threading.Event()
 
     def write(self, name, value):
         new = Path(self.folder, f"{name}.new")
@@ -84,9 +84,18 @@ class Manager:
             self.write("main.pid", self.main)
         if "STATUS" in words:
             self.write("status", words["STATUS"])
+        if "HEARD" in words:
+            self.heard.set()
         if words.get("READY") == "1":
             self.ready += 1
             self.write("ready", self.ready)
+
+    def hear_all(self):
+        """What was said until now is known: who is the service now was said before the one of before has ended."""
+        self.heard.clear()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as own:
+            own.sendto(b"HEARD=1", f"{self.folder}/notify")
+        self.heard.wait(60)
 
     def stop(self, *_):
         self.stopping = True
@@ -99,8 +108,7 @@ class Manager:
         signal.signal(signal.SIGTERM, self.stop)
         while True:
             pid, status = os.wait()
-            # The word of who is the service now may be a moment behind.
-            time.sleep(0.05)
+            self.hear_all()
             if pid != self.main:
                 continue
             code = os.waitstatus_to_exitcode(status)

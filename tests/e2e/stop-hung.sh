@@ -16,8 +16,8 @@ mkdir "$T/slow" "$T/other"
 "$FOREBAY" run --io psync --backing "file:$T/disk.img" --cache "$T/other.img:64MiB" --export "fuse:$T/slow/disk.img" \
     --export "fuse:$T/other/disk.img" >"$T/other.out" 2>&1 &
 OTHER=$!
-on_exit "kill -CONT $OTHER; kill $OTHER; umount -l $T/slow $T/other"
-eventually 20 test -e "$T/other/disk.img" || fail "the slow stores are not there: $(cat "$T/other.out")"
+on_exit "kill_jobs TERM $OTHER; umount -l $T/slow $T/other"
+eventually "$READY_SECONDS" test -e "$T/other/disk.img" || fail "the slow stores are not there: $(cat "$T/other.out")"
 config <<END
 [pool.fast]
 devices = [{ path = "$T/flash.img", size = "64MiB" }]
@@ -50,6 +50,10 @@ if what == "write":
     assert client.call(FLUSH)[0] == 0
 if what == "hang":
     client.request(READ, 1, 32 << 20, 4096)
+    # Behind it, and answered at once: then it was taken.
+    client.request(READ, 2, 0, 4096)
+    assert client.reply() == (0, 2) and len(client.receive(4096)) == 4096
+    print("hangs", flush=True)
     client.socket.settimeout(None)
     client.socket.recv(16)
 END
@@ -60,6 +64,7 @@ quick() { # a control call that has nothing to do with the hung store
     [ $((SECONDS - began)) -le 8 ] || fail "forebay $* took $((SECONDS - began)) s"
 }
 
+serves() { "$FOREBAY" volume show "$1" --admin "$ADMIN" 2>/dev/null | grep serving >/dev/null; }
 serve
 io write good 7
 io write hung 8
@@ -68,12 +73,18 @@ kill -STOP "$OTHER"
 say "one attach to a store that hangs fails in time, and holds up nobody"
 "$FOREBAY" volume attach third --backing "file:$T/other/disk.img" --admin "$ADMIN" >"$T/attach.out" 2>&1 &
 ATTACH=$!
+being_attached() {
+    code=0
+    timeout 40 "$FOREBAY" volume attach third --backing "file:$T/other/disk.img" --admin "$ADMIN" >"$T/second.out" 2>&1 || code=$?
+    [ "$code" = 1 ] && grep -q 'being attached' "$T/second.out"
+}
 sleep 1
+being_attached || fail "a second attach: $code, $(cat "$T/second.out")"
 quick status
 quick set good dirty_high_pct=40
 quick volume show good
 quick flush good
-refused 1 'being attached' "$FOREBAY" volume attach third --backing "file:$T/other/disk.img" --admin "$ADMIN"
+kill -0 "$ATTACH" || fail "others were held up, or it did not wait: $(cat "$T/attach.out")"
 code=0
 wait "$ATTACH" || code=$?
 [ "$code" = 1 ] && grep -q 'does not answer' "$T/attach.out" || fail "attach: $code, $(cat "$T/attach.out")"
@@ -81,14 +92,14 @@ if grep -q third "$T/forebay.toml"; then fail "what failed is in the configurati
 io write good 9
 
 say "SIGTERM while a detach hangs: said at once, over within a limit, and what is left is told"
-python3 "$T/io.py" hang "$T/hung.sock" hung 0 2>/dev/null &
-on_exit "kill $!"
-sleep 0.5
+python3 "$T/io.py" hang "$T/hung.sock" hung 0 >"$T/hang.out" 2>/dev/null &
+on_exit "kill_jobs TERM $!"
+eventually 20 grep -q hangs "$T/hang.out" || fail "nothing hangs"
 "$FOREBAY" volume detach hung --keep --force --background --admin "$ADMIN" >"$T/detach.out" 2>&1 || fail "detach: $(cat "$T/detach.out")"
 sleep 1
 began=$SECONDS
 kill -TERM "$DAEMON"
-eventually 3 grep -q 'fast: stopping' "$T/stderr" || fail "nothing is said of the stop"
+eventually 10 grep -q 'fast: stopping' "$T/stderr" || fail "nothing is said of the stop"
 code=0
 wait "$DAEMON" || code=$?
 took=$((SECONDS - began))
@@ -110,24 +121,27 @@ say "after kill -9 as well; and the hung volume once its store answers"
 kill -CONT "$OTHER"
 serve
 if ! grep -q 'ready: .*hung' "$T/stdout" "$T/stderr"; then
-    eventually 30 "$FOREBAY" volume show hung --admin "$ADMIN" >"$T/show.out" 2>&1 || ask volume attach hung
+    eventually 30 serves hung || ask volume attach hung
 fi
 io read good 9
 io read hung 8
 unserve
 
 say "a cache that somebody else has is waited for, and opened when it is free"
-flock "$T/flash.img" sleep 8 &
+mkfifo "$T/word"
+flock "$T/flash.img" sh -c 'echo held; read -r _' <"$T/word" >"$T/holder.out" &
 HOLDER=$!
-sleep 0.5
+exec 8>"$T/word"
+eventually 20 grep -q held "$T/holder.out" || fail "the cache cannot be held"
 serve
 "$FOREBAY" status --admin "$ADMIN" >"$T/status.out"
 grep -q 'is in use by another process.*tried again' "$T/status.out" || fail "no alarm: $(cat "$T/status.out")"
-wait "$HOLDER"
-opened() { "$FOREBAY" volume show good --admin "$ADMIN" 2>/dev/null | grep -q serving; }
-eventually 20 opened || fail "the pool stays closed: $("$FOREBAY" status --admin "$ADMIN")"
-"$FOREBAY" status --admin "$ADMIN" >"$T/status.out"
-if grep -q 'tried again' "$T/status.out"; then fail "the alarm stays: $(cat "$T/status.out")"; fi
+echo go >&8 # the daemon has the pipe as well
+exec 8>&-
+wait "$HOLDER" || fail "who has held the cache"
+eventually 20 serves good || fail "the pool stays closed: $("$FOREBAY" status --admin "$ADMIN")"
+quiet() { "$FOREBAY" status --admin "$ADMIN" >"$T/status.out" && ! grep -q 'tried again' "$T/status.out"; }
+eventually 20 quiet || fail "the alarm stays: $(cat "$T/status.out")"
 io read good 9
 io read hung 8
 unserve

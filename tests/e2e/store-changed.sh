@@ -165,7 +165,7 @@ crash
 mkdir -p "$T/mnt"
 mount "$LOOP" "$T/mnt"
 on_exit "umount -l $T/mnt"
-umount "$T/mnt"
+unmount "$LOOP" "$T/mnt"
 serve
 refuses "a file system was mounted from the store"
 crash

@@ -3,7 +3,6 @@
 #
 #   authority DIR            makes an authority: DIR/ca-cert.pem, DIR/ca-key.pem
 #   certificate CA KIND CN [SAN...]   KIND-cert.pem and KIND-key.pem (server or client) and ca-cert.pem in $PKI/CN
-#   free_port                a TCP port that is free just now
 
 PKI=$T/pki
 
@@ -37,10 +36,6 @@ certificate() {
     ssl x509 -req -in "$folder/request.pem" -CA "$ca/ca-cert.pem" -CAkey "$ca/ca-key.pem" -CAcreateserial -days 2 \
         -extfile "$folder/extensions" -out "$folder/$kind-cert.pem"
     cp "$ca/ca-cert.pem" "$folder/ca-cert.pem"
-}
-
-free_port() {
-    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
 # no_secrets FILE...: nothing of a key or token that was made here is in these files.

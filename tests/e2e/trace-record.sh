@@ -39,13 +39,17 @@ summary() { # FILE: what is in it, as text
 }
 
 say "two recorders of one volume; one ends by itself, the other one by Ctrl-C"
-"$FOREBAY" trace record db --for 6s --to "$T/one.fbtrace" >"$T/one.out" 2>&1 &
-one=$!
 "$FOREBAY" trace record db --for 1h --to "$T/two.fbtrace" >"$T/two.out" 2>&1 &
 two=$!
-eventually 10 recording 2 || fail "there are not two jobs: $("$FOREBAY" jobs)"
-"$FOREBAY" jobs | grep -q 'record' || fail "jobs do not show it"
-load
+for seconds in 6 60; do # the second time on a machine that was too busy for the load
+    "$FOREBAY" trace record db --for ${seconds}s --to "$T/one.fbtrace" --overwrite >"$T/one.out" 2>&1 &
+    one=$!
+    eventually 30 recording 2 || fail "there are not two jobs: $("$FOREBAY" jobs)"
+    "$FOREBAY" jobs | grep 'record' >/dev/null || fail "jobs do not show it"
+    load
+    if recording 2; then break; fi
+    wait "$one" || true
+done
 wait "$one" || fail "it did not end well: $(cat "$T/one.out")"
 kill -INT "$two"
 wait "$two" || fail "Ctrl-C is no failure: $(cat "$T/two.out")"
@@ -68,14 +72,14 @@ grep -q 'only reads are replayed' "$T/out" || fail "writes were replayed without
 say "cancelled by another command, and by the size"
 "$FOREBAY" trace record db --for 1h --to "$T/three.fbtrace" >"$T/out" 2>&1 &
 three=$!
-eventually 10 recording 1 || fail "it does not run"
+eventually 30 recording 1 || fail "it does not run"
 "$FOREBAY" jobs "$(jobs_running)" --cancel >/dev/null || fail "cancel"
 if wait "$three"; then fail "a cancelled recording is a success"; fi
 grep -q 'was cancelled' "$T/out" || fail "$(cat "$T/out")"
 summary "$T/three.fbtrace"
 "$FOREBAY" trace record db --for 1h --max-size 8KiB --to "$T/small.fbtrace" >"$T/out" 2>&1 &
 small=$!
-eventually 10 recording 1 || fail "it does not run"
+eventually 30 recording 1 || fail "it does not run"
 load
 wait "$small" || fail "$(cat "$T/out")"
 [ "$(stat -c %s "$T/small.fbtrace")" -le 8192 ] || fail "it is larger than was asked for"
@@ -84,7 +88,7 @@ summary "$T/small.fbtrace"
 say "detached meanwhile"
 "$FOREBAY" trace record other --for 1h --to "$T/gone.fbtrace" >"$T/out" 2>&1 &
 gone=$!
-eventually 10 recording 1 || fail "it does not run"
+eventually 30 recording 1 || fail "it does not run"
 "$FOREBAY" volume detach other >/dev/null || fail "detach"
 if wait "$gone"; then fail "the volume has gone"; fi
 grep -q 'not attached any more' "$T/out" || fail "$(cat "$T/out")"
@@ -115,12 +119,16 @@ refuses 'does not tell a format' trace convert "$T/one.fbtrace" "$T/x"
 say "the daemon is killed"
 "$FOREBAY" trace record db --for 1h --to "$T/killed.fbtrace" >"$T/out" 2>&1 &
 killed=$!
-eventually 10 recording 1 || fail "it does not run"
+eventually 30 recording 1 || fail "it does not run"
 load
-sleep 1.5
+is_written() { # what is recorded follows within about a second
+    "$FOREBAY" trace convert "$T/killed.fbtrace" "$T/killed.bin" --overwrite >/dev/null 2>&1 && [ "$(stat -c %s "$T/killed.bin")" -ge $((2000 * 24)) ]
+}
+sleep 1
+eventually 20 is_written || fail "it is not written while it runs"
 crash
 if wait "$killed"; then fail "the daemon was killed"; fi
-"$FOREBAY" trace convert "$T/killed.fbtrace" "$T/killed.bin" >"$T/said" || fail "it is not readable: $(cat "$T/said")"
+"$FOREBAY" trace convert "$T/killed.fbtrace" "$T/killed.bin" --overwrite >"$T/said" || fail "it is not readable: $(cat "$T/said")"
 grep -q 'was cut off' "$T/said" || fail "it does not say so: $(cat "$T/said")"
 [ "$(stat -c %s "$T/killed.bin")" -ge $((2000 * 24)) ] || fail "what came before is missing"
 say "passed"

@@ -212,7 +212,7 @@ detach" "$FOREBAY" ublk remove db
 crash
 "$FOREBAY" ublk list >"$T/list"
 grep -q "db.*/dev/ublkb.*waits for its daemon" "$T/list" || fail "it is not listed: $(cat "$T/list")"
-"$FOREBAY" ublk list --json | grep -q '"name": "db"' || fail "it is not in the JSON list"
+"$FOREBAY" ublk list --json | grep '"name": "db"' >/dev/null || fail "it is not in the JSON list"
 refused 1 "there is no block device /dev/forebay/nobody
 ublk list" "$FOREBAY" ublk remove nobody
 exec 7<"$DEVICE"
@@ -224,7 +224,7 @@ refused 1 "/dev/forebay/db is the name of /dev/ublkb[0-9]*, which waits for its 
 forebay ublk remove db" "$FOREBAY" run --backing "file:$T/stranger.img" --cache "$T/stranger.cache:64MiB" --export ublk:db
 "$FOREBAY" ublk remove db || fail "it is not removed"
 [ ! -L "$DEVICE" ] || fail "the name is still there"
-"$FOREBAY" ublk list | grep -q "no block devices" || fail "something is left"
+"$FOREBAY" ublk list | grep "no block devices" >/dev/null || fail "something is left"
 serve
 [ -b "$DEVICE" ] || fail "a new one is not made"
 refused 1 "/dev/forebay/db is the name of /dev/ublkb[0-9]*, which process $DAEMON serves" \

@@ -18,7 +18,8 @@ if [ -n "${IN_GUEST:-}" ]; then
     verified load 20
     echo killed >"$OUT/stage"
     eventually 60 test -e "$OUT/grown" || fail "nobody made it larger"
-    eventually 30 test "$(blockdev --getsize64 /dev/vda)" = $((192 << 20)) || fail "it has $(blockdev --getsize64 /dev/vda) bytes"
+    larger() { [ "$(blockdev --getsize64 /dev/vda)" = $((192 << 20)) ]; }
+    eventually 60 larger || fail "it has $(blockdev --getsize64 /dev/vda) bytes"
     resize2fs /dev/vda >/dev/null 2>&1 || fail "the file system does not grow"
     random_file "$MOUNT/data" 8
     cp "$MOUNT/data" "$OUT/data"
@@ -45,7 +46,7 @@ END
 serve
 "$ROOT/tests/guest/run" --vhost-user "$T/db.sock" --limit 250 --out "$T/out" "$0" IN_GUEST=1 FOREBAY="$FOREBAY" >"$T/guest.out" 2>&1 &
 GUEST=$!
-on_exit 'kill $GUEST'
+on_exit 'kill_jobs TERM $GUEST'
 guest_is() { ! kill -0 "$GUEST" 2>/dev/null || [ "$(cat "$T/out/stage" 2>/dev/null)" = "$1" ]; }
 whole() { kill -0 "$GUEST" 2>/dev/null || { cat "$T/guest.out"; fail "the guest ended: $1"; }; }
 

@@ -3,7 +3,7 @@
 # killed, stopped and started again, and the guest sees nothing of it. No guest kernel: the boot sector is the program.
 . "$(dirname "$0")/lib.sh"
 need qemu-system-x86_64 as ld nbdcopy python3
-qemu-system-x86_64 -device help 2>/dev/null | grep -q vhost-user-blk-pci || skip "this QEMU has no vhost-user-blk"
+qemu-system-x86_64 -device help 2>/dev/null | grep vhost-user-blk-pci >/dev/null || skip "this QEMU has no vhost-user-blk"
 
 SECTORS=${SECTORS:-600}
 KILLS=${KILLS:-3}
@@ -21,7 +21,7 @@ qemu-system-x86_64 -accel tcg -display none -no-reboot -nodefaults -m 64M \
     -chardev "socket,id=vol,path=$VHOST,reconnect=1" -device vhost-user-blk-pci,chardev=vol,num-queues=2,bootindex=0 \
     -device isa-debug-exit,iobase=0xf4 -serial "file:$T/serial" >"$T/qemu.out" 2>&1 &
 QEMU=$!
-on_exit 'kill -9 $QEMU'
+on_exit 'kill_jobs KILL $QEMU'
 
 done_so_far() { tr -cd '.EX!' <"$T/serial" | wc -c; }
 has_done() { kill -0 "$QEMU" 2>/dev/null || return 0; [ "$(done_so_far)" -ge "$1" ]; }

@@ -117,7 +117,7 @@ truncate -s 160M "$DISK"
 mkfs.ext4 -q -d "$T/files" -E lazy_itable_init=0,lazy_journal_init=0 "$DISK" $((159 << 10))
 "$FOREBAY" run --io psync --mode passthrough --backing "file:$DISK" --cache "$T/other.img:64MiB" --export "fuse:$T/slow/disk.img" >"$T/other.out" 2>&1 &
 OTHER=$!
-on_exit "kill -CONT $OTHER; kill $OTHER; umount -l $T/slow"
+on_exit "kill_jobs TERM $OTHER; umount -l $T/slow"
 eventually 60 test -e "$T/slow/disk.img" || fail "the store is not there: $(cat "$T/other.out")"
 mount -t tmpfs -o size=100M tmpfs "$T/flash" || skip "no tmpfs may be mounted here"
 on_exit "umount -l $T/flash"
@@ -140,7 +140,7 @@ boot() { # PHASE
     "$ROOT/tests/guest/run" --vhost-user "$T/db.sock" --limit 280 --out "$T/out" "$0" IN_GUEST=1 PHASE="$1" COLD="$COLD" \
         FOREBAY="$FOREBAY" >"$T/guest.out" 2>&1 &
     GUEST=$!
-    on_exit "kill $GUEST"
+    on_exit "kill_jobs TERM $GUEST"
 }
 runs() { kill -0 "$GUEST" 2>/dev/null; }
 is_at() { ! runs || [ "$(cat "$T/out/stage" 2>/dev/null)" = "$1" ]; }

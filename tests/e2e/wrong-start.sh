@@ -15,7 +15,7 @@ while True:
     print(listening.recv(4096).decode(), end="", flush=True)
 END
 python3 "$T/notices.py" "$T/notify" >>"$T/notices" 2>/dev/null &
-on_exit "kill $!"
+on_exit "kill_jobs TERM $!"
 eventually 10 test -S "$T/notify" || fail "no notices"
 
 mkdir "$T/w"
@@ -23,7 +23,7 @@ truncate -s 64M "$T/w/db.img" "$T/w/other.img"
 TOKEN=$T/w/token
 head -c 32 /dev/urandom | base64 >"$TOKEN"
 chmod 600 "$TOKEN"
-PORT=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+PORT=$(free_port)
 
 # c: a configuration that is right; its parts are changed below by sed.
 c() {
@@ -55,7 +55,7 @@ ends() {
     tree >"$T/tree"
     refused 1 "$2" env NOTIFY_SOCKET="$T/notify" "$FOREBAY" serve --config "${4:-$T/w.toml}"
     tree | diff "$T/tree" - || fail "$1: something was changed"
-    eventually 5 eval "told | grep -Eiq -- '$3'" || fail "$1: the service manager is told: $(told)"
+    eventually 20 eval "told | grep -Eiq -- '$3'" || fail "$1: the service manager is told: $(told)"
     ! grep -q READY=1 "$T/notices" || fail "$1: it says that it serves"
     echo "  $1"
 }
@@ -102,9 +102,9 @@ cp "$T/kept" "$TOKEN"
 changed "s|$T/w/admin.sock|$T/w/none/admin.sock|"
 ends "no folder for the socket" "there is no folder $T/w/none: make it" 'there is no folder'
 c >"$T/w.toml"
-python3 -c "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', $PORT)); s.listen(); time.sleep(60)" &
+python3 -c "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', $PORT)); s.listen(); time.sleep(250)" &
 OTHER=$!
-on_exit "kill $OTHER"
+on_exit "kill_jobs TERM $OTHER"
 eventually 10 bash -c "echo >/dev/tcp/127.0.0.1/$PORT" 2>/dev/null || fail "nobody listens"
 ends "a port that somebody has" "127.0.0.1:$PORT.*in use" 'in use'
 kill "$OTHER"
@@ -124,10 +124,13 @@ serves() {
         [ "$tries" -gt 0 ] || fail "$1: not ready after $READY_SECONDS s"
         sleep 0.05
     done
-    while read -r word; do grep -Eiq -- "$word" "$T/stderr" || fail "$1: it does not say '$word'"; done <<<"$2"
-    "$FOREBAY" alarms --json --admin "$(sed -n 's/^admin_socket = "\(.*\)"/\1/p' "$T/w.toml")" >"$T/alarms"
-    grep -q "\"$3\"" "$T/alarms" || fail "$1: no alarm $3: $(cat "$T/alarms")"
-    eventually 5 eval "told | grep -q 'alarms: 1, .*$4'" || fail "$1: the service manager is told: $(told)"
+    while read -r word; do eventually 20 grep -Eiq -- "$word" "$T/stderr" || fail "$1: it does not say '$word'"; done <<<"$2"
+    raised() {
+        "$FOREBAY" alarms --json --admin "$(sed -n 's/^admin_socket = "\(.*\)"/\1/p' "$T/w.toml")" >"$T/alarms"
+        grep -q "\"$1\"" "$T/alarms"
+    }
+    eventually 20 raised "$3" || fail "$1: no alarm $3: $(cat "$T/alarms")"
+    eventually 20 eval "told | grep -q 'alarms: 1, .*$4'" || fail "$1: the service manager is told: $(told)"
     stop
     echo "  $1"
 }

@@ -158,19 +158,19 @@ is_scraped() {
 }
 
 has_rules() {
-    wait_for 10 asks_prometheus rules '"name":"ForebayDown"'
-    wait_for 20 asks_prometheus query '"result":\[\]' 'ALERTS{alertname=~"Forebay.*"}'
+    wait_for 40 asks_prometheus rules '"name":"ForebayDown"'
+    wait_for 40 asks_prometheus query '"result":\[\]' 'ALERTS{alertname=~"Forebay.*"}'
 }
 
 is_told_by_node_exporter() {
     local told='forebay_pool_state{job="node",pool="fast",state="open"} * on (instance) forebay_up'
     wait_for 40 asks_prometheus query ',"1"\]' "$told" || { cat "$STAGE/node-exporter.log" && return 1; }
-    asks_prometheus query ',"0"\]' 'node_textfile_scrape_error'
+    wait_for 40 asks_prometheus query ',"0"\]' 'node_textfile_scrape_error'
     # It says so of metrics that it has itself.
     if grep -i 'textfile\|gathering\|collected' "$STAGE/node-exporter.log"; then return 1; fi
     systemctl stop forebay
     wait_for 40 asks_prometheus query ',"0"\]' forebay_up
-    wait_for 10 asks_prometheus query '"result":\[\]' forebay_pool_state
+    wait_for 40 asks_prometheus query '"result":\[\]' forebay_pool_state
     systemctl start forebay
 }
 

@@ -907,12 +907,12 @@ fn an_emulated_disk_is_as_slow_as_a_disk_and_as_right_as_a_file() {
         }
         // Ten random reads take about 125 ms on the disk; half of that is never reached by chance.
         assert!(start.elapsed() > Duration::from_millis(60), "{:?}", start.elapsed());
+        let start = Instant::now();
         for n in 0..16u64 {
             let spans = [Span::new(buf, n as u32 * 4096, 4096)];
             bench.reactor.submit(n, Op::Write { device, offset: n * 3 * MIB as u64, spans: &spans });
         }
         bench.reactor.submit(99, Op::Flush { device });
-        let start = Instant::now();
         let done = bench.collect(17);
         assert_eq!(done.last().map(|c| c.token), Some(99), "the flush waits for the writes before it");
         assert!(start.elapsed() > Duration::from_millis(30), "{:?}", start.elapsed());
