@@ -62,6 +62,7 @@ fn slow_clients_lose_their_connection_and_one_too_many_is_told() {
     let refused = stage.call("GET", "/v1/daemon", "");
     refused.problem(503, "unavailable");
     assert_eq!(refused.header("retry-after"), "1");
+    assert_eq!(refused.header("content-length"), refused.body.len().to_string());
     silent.read_to_end(&mut Vec::new()).unwrap();
     let _ = halting.read_to_end(&mut Vec::new());
     assert!(begun.elapsed() < Duration::from_secs(10), "slow clients keep their connections");
