@@ -4,7 +4,8 @@
 //! Whatever ends the daemon in between leaves one of two things. Until the configuration has
 //! forgotten the pool the next start opens it as before, and with that what was written onto the
 //! cache counts no longer (`forebay_format::settings_copy`). Afterwards it is exported as a whole.
-//! What fails before that step brings the pool back, or says that it is not open and raises its alarm.
+//! What fails before that step brings the pool back, or says that it is not open and raises its
+//! alarm.
 
 use super::settings::stored;
 use super::start::check_rules;

@@ -52,8 +52,8 @@ pub(crate) struct Options {
     /// Go on, with what happened in each interval (1s, 500ms; a bare number means seconds)
     #[arg(long, value_name = "TIME", value_parser = interval)]
     interval: Option<Duration>,
-    /// Write the metrics of all volumes into a file *.prom of node_exporter's textfile collector. Where no daemon answers
-    /// the file says forebay_up 0
+    /// Write the metrics of all volumes into a file *.prom of node_exporter's textfile collector.
+    /// Where no daemon answers the file says forebay_up 0
     #[arg(long, value_name = "FILE", value_parser = textfile::file, conflicts_with_all = ["all", "format", "json"])]
     textfile: Option<PathBuf>,
 }

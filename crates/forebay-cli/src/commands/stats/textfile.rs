@@ -1,8 +1,8 @@
 //! `forebay stats --textfile`: the metrics as node_exporter's textfile collector reads them.
 //!
 //! Invariants
-//! - The file is replaced as a whole. Who reads it never sees half of it, nor a file of this command
-//!   that is not `*.prom`.
+//! - The file is replaced as a whole. Who reads it never sees half of it, nor a file of this
+//!   command that is not `*.prom`.
 //! - It is never older than it looks: where no daemon answers it says so (`forebay_up 0`) in place
 //!   of the figures of before.
 //! - It has no metric of node_exporter's own. `process_*` would be one, so it is left out.

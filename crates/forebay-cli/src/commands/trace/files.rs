@@ -136,8 +136,8 @@ impl Output {
         Ok((output, Box::new(BufWriter::with_capacity(1 << 20, file))))
     }
 
-    /// As [`Output::create`], but a file that is there stays until [`Output::finish`]: what takes its
-    /// place is written beside it.
+    /// As [`Output::create`], but a file that is there stays until [`Output::finish`]: what takes
+    /// its place is written beside it.
     pub(super) fn create_beside(path: &Path, overwrite: bool) -> Result<(Self, Box<dyn Write>), Failure> {
         let real = match fs::canonicalize(path) {
             Ok(real) if overwrite && !is_stdio(path) && real.is_file() => real,

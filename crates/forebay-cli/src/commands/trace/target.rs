@@ -134,8 +134,8 @@ impl Target {
     }
 }
 
-/// Takes a file or device for itself: not a disk that is mounted, nor one under a cache, which would
-/// not notice what is written past it.
+/// Takes a file or device for itself: not a disk that is mounted, nor one under a cache, which
+/// would not notice what is written past it.
 fn alone(path: &Path) -> Result<File, Failure> {
     let cannot = || system(format!("cannot open {}", path.display()));
     let is_block = std::fs::metadata(path).map_err(cannot())?.file_type().is_block_device();
