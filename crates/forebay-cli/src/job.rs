@@ -121,7 +121,7 @@ impl Job {
     /// The daemon that had it is gone. It may have been done just before.
     fn out_of_sight(&self, why: &str) -> Failure {
         Failure::new(format!("{}: it is not known how that ended: {why}", self.title())).hint(
-            "the daemon was stopped, or upgraded, just then: `forebay status` shows what is so now; look before you ask again",
+            "the daemon was stopped, upgraded or too busy just then: `forebay jobs` and `forebay status` show what is so now",
         )
     }
 
