@@ -43,6 +43,7 @@ pub(crate) struct Job {
     pub(crate) limited_by: Option<String>,
     pub(crate) errors: u64,
     pub(crate) stopping: bool,
+    pub(crate) requested: String,
 }
 
 impl Job {
@@ -111,6 +112,19 @@ impl Job {
         format!("{}: {} after {took}{written}", self.title(), self.state)
     }
 
+    /// Another daemon gives the same numbers to its own jobs.
+    fn is_same(&self, other: &Self) -> bool {
+        let of = |job: &Self| (job.kind.clone(), job.pool.clone(), job.volume.clone(), job.requested.clone());
+        of(self) == of(other)
+    }
+
+    /// The daemon that had it is gone. It may have been done just before.
+    fn out_of_sight(&self, why: &str) -> Failure {
+        Failure::new(format!("{}: it is not known how that ended: {why}", self.title())).hint(
+            "the daemon was stopped, upgraded or too busy just then: `forebay jobs` and `forebay status` show what is so now",
+        )
+    }
+
     fn failure(&self) -> Failure {
         let why = self
             .error
@@ -166,7 +180,7 @@ pub(crate) struct Wish {
 pub(crate) fn attend(client: &Client, answer: &Value, wish: Wish) -> Result<(), Failure> {
     let job: Job = client::read(answer)?;
     if !wish.background {
-        return follow(client, &job.id, wish.json);
+        return follow_known(client, &job.id.clone(), Some(job), wish.json);
     }
     if wish.json {
         return screen::print_json(answer);
@@ -184,6 +198,10 @@ pub(crate) fn attend(client: &Client, answer: &Value, wish: Wish) -> Result<(), 
 /// # Errors
 /// As [`attend`].
 pub(crate) fn follow(client: &Client, id: &str, json: bool) -> Result<(), Failure> {
+    follow_known(client, id, None, json)
+}
+
+fn follow_known(client: &Client, id: &str, mut known: Option<Job>, json: bool) -> Result<(), Failure> {
     let interrupt = Interrupt::listen()?;
     let client = client.clone().interruptible(&interrupt);
     let path = format!("/v1/jobs/{}?wait={}ms", escaped(id), STEP.as_millis());
@@ -192,9 +210,20 @@ pub(crate) fn follow(client: &Client, id: &str, json: bool) -> Result<(), Failur
         let begin = Instant::now();
         let answer = match client.wait(&path, STEP) {
             Err(_) if interrupt.came() => return Err(left(id)),
-            answer => answer?,
+            Err(failure) => {
+                shown.clear();
+                return Err(match known {
+                    Some(job) => job.out_of_sight(&failure.to_string()),
+                    None => failure,
+                });
+            }
+            Ok(answer) => answer,
         };
         let job: Job = client::read(&answer)?;
+        if let Some(before) = known.replace(job.clone()).filter(|before| !before.is_same(&job)) {
+            shown.clear();
+            return Err(before.out_of_sight(&format!("{id} is {} now", job.title())));
+        }
         if job.is_over() {
             shown.clear();
             if json {
@@ -284,6 +313,41 @@ mod tests {
             "phase": "applying", "percent": null, "rate_bytes_per_s": null, "limited_by": null }));
         assert_eq!((dark.title(), dark.progress()), ("shrink of pool p".into(), "applying".into()));
         assert!(job(json!({ "state": "queued" })).progress().contains("waits"));
+    }
+
+    /// Follows j1, a flush that was begun, where the daemon answers like this.
+    fn follow_one(answers: &[(u16, &str)]) -> Result<(), Failure> {
+        let begun = json!({ "id": "j1", "kind": "flush", "pool": "p", "volume": "db", "state": "queued",
+            "requested": "1" });
+        let answers = answers.iter().map(|(status, body)| (*status, (*body).to_owned())).collect();
+        client::with_answers(answers, |client| {
+            attend(client, &begun, Wish { background: false, json: false })
+        })
+    }
+
+    #[test]
+    fn the_job_of_another_daemon_is_not_taken_for_the_one_that_was_begun() {
+        const RUNS: &str =
+            r#"{"id":"j1","kind":"flush","pool":"p","volume":"db","state":"running","requested":"1"}"#;
+        const DONE: &str =
+            r#"{"id":"j1","kind":"flush","pool":"p","volume":"db","state":"completed","requested":"1"}"#;
+        const LATER: &str =
+            r#"{"id":"j1","kind":"flush","pool":"p","volume":"db","state":"completed","requested":"2"}"#;
+        const OTHER: &str = r#"{"id":"j1","kind":"remove","pool":"p","state":"completed","requested":"1"}"#;
+        follow_one(&[(202, RUNS), (200, DONE)]).unwrap();
+        for (answer, why) in [
+            ((200, LATER), "j1 is flush of volume db now"),
+            ((200, OTHER), "j1 is remove of pool p now"),
+            ((404, r#"{"what":"there is no job j1"}"#), "there is no job j1"),
+            ((503, r#"{"what":"the daemon is being stopped"}"#), "the daemon is being stopped"),
+        ] {
+            let failure = follow_one(&[(202, RUNS), answer]).unwrap_err();
+            assert_eq!(
+                failure.to_string(),
+                format!("flush of volume db: it is not known how that ended: {why}")
+            );
+            assert!(format!("{failure:?}").contains("forebay status"));
+        }
     }
 
     #[test]

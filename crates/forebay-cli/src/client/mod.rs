@@ -230,6 +230,26 @@ pub(crate) fn list<T: DeserializeOwned>(answer: &Value, name: &str) -> Result<Ve
     read(answer.get(name).unwrap_or(answer))
 }
 
+/// Asks a daemon that gives these answers, one after the other.
+#[cfg(test)]
+pub(crate) fn with_answers<T>(answers: Vec<(u16, String)>, ask: impl FnOnce(&Client) -> T) -> T {
+    use std::io::{Read, Write};
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let daemon = std::thread::spawn(move || {
+        for (status, body) in answers {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n", body.len());
+            stream.write_all((head + &body).as_bytes()).unwrap();
+        }
+    });
+    let answer = ask(&Client::new(&socket));
+    daemon.join().unwrap();
+    answer
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clap_complete::engine::ArgValueCompleter;
 use forebay_admin::{DaemonInfo, Leaving, SettingInfo, SettingsDone, SettingsRequest};
 
-use crate::client::{self, Admin, escaped};
+use crate::client::{self, Admin, Client, escaped};
 use crate::complete;
 use crate::failure::Failure;
 use crate::job::{self, Wish};
@@ -77,7 +77,9 @@ pub(crate) fn get(options: Get) -> Result<(), Failure> {
     if rest.len() > 1 {
         return Err(Failure::usage("forebay get takes one key").hint("leave the key out to see all of them"));
     }
-    let answer = options.admin.client().get(&format!("/v1/{target}/settings"))?;
+    let client = options.admin.client();
+    let answer = client.get(&format!("/v1/{target}/settings"));
+    let answer = answer.map_err(|failure| or_pool(&client, &target, failure))?;
     let settings: BTreeMap<String, SettingInfo> = client::read(&answer)?;
     let Some(key) = rest.first() else {
         return if options.admin.json {
@@ -115,7 +117,8 @@ pub(crate) fn set(options: Set) -> Result<(), Failure> {
     let leaving = if options.drain { Leaving::Drain } else { Leaving::Lazy };
     let request = SettingsRequest { set, temporary: options.temporary, leaving };
     let client = options.admin.client();
-    let answer = client.patch(&format!("/v1/{target}/settings"), &request)?;
+    let answer = client.patch(&format!("/v1/{target}/settings"), &request);
+    let answer = answer.map_err(|failure| or_pool(&client, &target, failure))?;
     let done: SettingsDone = client::read(&answer)?;
     if options.admin.json {
         screen::print_json(&answer)?;
@@ -153,6 +156,17 @@ fn target(whose: Whose, mut words: Vec<String>) -> Result<(String, Vec<String>),
     }
     let volume = words.remove(0);
     Ok((format!("volumes/{}", escaped(&volume)), words))
+}
+
+/// There is no such volume. If there is a pool of this name it is meant.
+fn or_pool(client: &Client, target: &str, failure: Failure) -> Failure {
+    let Some(name) = target.strip_prefix("volumes/").filter(|_| failure.is_not_found()) else {
+        return failure;
+    };
+    match client.get_if_there(&format!("/v1/pools/{name}")) {
+        Ok(Some(_)) => failure.hint(format!("it is a pool: --pool {name}")),
+        _ => failure,
+    }
 }
 
 /// `KEY=VALUE`.
@@ -204,5 +218,16 @@ mod tests {
         assert_eq!(target(of(Some("p"), false), set()).unwrap(), ("pools/p".into(), set()));
         assert_eq!(target(of(None, true), set()).unwrap(), ("daemon".into(), set()));
         assert!(target(none(), set()).is_err() && target(none(), vec![]).is_err());
+    }
+
+    #[test]
+    fn who_names_a_pool_in_place_of_a_volume_is_told() {
+        let none = || Failure::not_found("no volume \"fast\"").hint("there are: db");
+        let hint = |answer: (u16, &str)| {
+            let answers = vec![(answer.0, answer.1.to_owned())];
+            format!("{:?}", client::with_answers(answers, |client| or_pool(client, "volumes/fast", none())))
+        };
+        assert!(hint((200, "{}")).contains("it is a pool: --pool fast"));
+        assert!(hint((404, "{}")).contains("there are: db"));
     }
 }

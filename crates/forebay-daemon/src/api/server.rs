@@ -51,9 +51,10 @@ const HEADERS_MAX: usize = 64;
 const HEADER_BYTES_MAX: usize = 16 << 10;
 /// What a connection buffers in each direction at most.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// For a connection too many. A head of its own, for there is no HTTP connection yet.
+/// For a connection too many. A head of its own, for there is no HTTP connection yet. It has a
+/// length: what was asked is not read, so behind the last byte there may be an error for an end.
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\n\
-    retry-after: 1\r\nconnection: close\r\n\r\n{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
+    retry-after: 1\r\ncontent-length: 196\r\nconnection: close\r\n\r\n{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
     \"detail\":\"there are too many connections\",\"kind\":\"unavailable\",\"what\":\"there are too many connections\",\
     \"hint\":\"close some of them\"}";
 

@@ -4,13 +4,14 @@
 //! Whatever ends the daemon in between leaves one of two things. Until the configuration has
 //! forgotten the pool the next start opens it as before, and with that what was written onto the
 //! cache counts no longer (`forebay_format::settings_copy`). Afterwards it is exported as a whole.
-//! What fails before that step brings the pool back.
+//! What fails before that step brings the pool back, or says that it is not open and raises its
+//! alarm.
 
 use super::settings::stored;
 use super::start::check_rules;
 use super::work::{End, Until};
 use super::{Service, ServiceEvent, lock};
-use forebay_admin::events::{EventKind, NewEvent};
+use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Phase};
 use forebay_admin::{AdminError, ErrorKind, ExportRequest, JobInfo, OpenHow};
 use forebay_config::{ConfigFile, PoolSection};
@@ -128,9 +129,9 @@ impl Service {
                 let _ = file.edit(&section.added(), &check_rules);
             }
             let _ = entry.map(|entry| entry.set_leaving(&MayWait::here(), None));
-            self.bring_back(name);
-            let hint = if error.hint.is_empty() { String::new() } else { format!("{}; ", error.hint) };
-            return Err(AdminError { hint: format!("{hint}the pool was opened again"), ..error });
+            let now = self.bring_back(name);
+            let hint = if error.hint.is_empty() { now } else { format!("{}; {now}", error.hint) };
+            return Err(AdminError { hint, ..error });
         }
         let configured = section.volumes.iter().map(|(volume, _)| volume.clone());
         self.forget_exported(
@@ -169,12 +170,25 @@ impl Service {
         Ok(written.ok_or_else(|| super::opening::no_answer(&first, WRITE_WITHIN))??)
     }
 
-    /// Opens a pool again that was stopped for an export.
-    fn bring_back(&self, name: &str) {
+    /// Opens a pool again that was stopped for an export, and says what has become of it.
+    fn bring_back(&self, name: &str) -> String {
         self.running_mut().entries.remove(name);
-        if let Err(error) = self.open_with_volumes(name, OpenHow::default()) {
-            self.emit(ServiceEvent::Problem(format!("pool {name}: {}; {}", error.what, error.hint)));
+        let Err(error) = self.open_with_volumes(name, OpenHow::default()) else {
+            return "the pool was opened again".into();
+        };
+        let message = format!("{}; {}", error.what, error.hint);
+        self.emit(ServiceEvent::Problem(format!("pool {name}: {message}")));
+        if !self.is_closed(name) {
+            return format!(
+                "the pool was opened again, but not all of its volumes are attached: {}",
+                error.what
+            );
         }
+        self.hub.raise(AlarmKey::pool(EventKind::PoolFailed, name), Severity::Error, &message);
+        format!(
+            "the pool could not be opened again: {}; when that is mended: forebay pool open {name}",
+            error.what
+        )
     }
 
     fn forget_exported(&self, name: &str, volumes: &[String]) {
@@ -198,5 +212,39 @@ impl Service {
             "pool {name} is exported: its devices and the backing stores of its volumes can go to another host; there: forebay pool import"
         );
         self.hub.publish(NewEvent::new(EventKind::PoolExported, message).pool(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::start;
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_failed_export_says_what_has_become_of_the_pool() {
+        let folder = tempfile::tempdir().unwrap();
+        let service = start(folder.path(), Arc::default(), "auto");
+        let (cache, away) = (folder.path().join("a.cache"), folder.path().join("away"));
+        std::fs::rename(&cache, &away).unwrap();
+        let error = service.leave("a", &service.handle("a").unwrap(), false).unwrap_err();
+        assert!(error.what.contains("cannot open"), "{error:?}");
+        assert!(
+            error.hint.contains("could not be opened again: ")
+                && error.hint.ends_with(": forebay pool open a"),
+            "{error:?}"
+        );
+        assert!(service.is_closed("a"));
+        let alarms = service.hub.alarms();
+        let key = AlarmKey::pool(EventKind::PoolFailed, "a");
+        assert!(
+            alarms.iter().any(|alarm| alarm.key == key && alarm.message.contains("is not there")),
+            "{alarms:?}"
+        );
+
+        std::fs::rename(&away, &cache).unwrap();
+        service.reopen("a", OpenHow::default()).unwrap();
+        assert!(service.hub.alarms().is_empty());
+        assert!(service.stop().is_empty());
     }
 }

@@ -100,6 +100,7 @@ impl Service {
 mod tests {
     use super::super::tests::{start, start_as_written};
     use super::*;
+    use forebay_admin::events::{AlarmKey, EventKind};
     use forebay_admin::{DeviceRequest, PoolRequest};
     use forebay_pool::register::{Standing, of_pool};
     use std::sync::Arc;
@@ -207,12 +208,19 @@ mod tests {
         let path = at.join("forebay.toml");
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, format!("{text}nonsense")).unwrap();
-        assert!(service.close_pool("c", true, false).unwrap_err().what.contains("is wrong now"));
+        let error = service.close_pool("c", true, false).unwrap_err();
+        assert!(
+            error.what.contains("is wrong now") && error.hint.ends_with(": forebay pool open c"),
+            "{error:?}"
+        );
         assert!(service.is_closed("c"), "it is in the list");
+        let alarm = AlarmKey::pool(EventKind::PoolFailed, "c");
+        assert!(service.hub.alarms().iter().any(|raised| raised.key == alarm), "nobody is told");
         let stays = record(at, &of).unwrap();
         assert_eq!((stays.standing, stays.leaving), (Standing::Current, None));
         std::fs::write(&path, text).unwrap();
         service.reopen("c", Default::default()).unwrap();
+        assert!(service.hub.alarms().is_empty());
         service.close_pool("c", true, false).unwrap();
         assert_eq!(record(at, &of), None);
         assert!(service.close_pool("c", true, false).unwrap_err().what.contains("no pool"), "twice");

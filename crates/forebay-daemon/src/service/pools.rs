@@ -439,7 +439,7 @@ impl Service {
             running.config.pools.insert(name.into(), config.clone());
         }
         let allowed = Allowed { consent: Consent::NewCache, force: request.force };
-        self.open_pool(name, &config, allowed)?;
+        self.open_pool(name, &config, allowed).map_err(|error| self.closed_in_vain(name, error))?;
         for ((name, volume), identity) in volumes.iter().zip(identities) {
             self.attach_as(name, volume, identity)?;
         }
@@ -566,7 +566,7 @@ impl Service {
         if let Err(error) = closed {
             // What cannot be written is settled by the next start, from the file.
             let _ = entry.map(|entry| entry.set_leaving(&MayWait::here(), None));
-            return Err(error);
+            return Err(self.closed_in_vain(name, error));
         }
         {
             let mut running = self.running_mut();
@@ -585,6 +585,16 @@ impl Service {
             )),
             None => Ok(()),
         }
+    }
+
+    /// A pool was not removed, or got no new cache. If it is not open any more, that is told.
+    fn closed_in_vain(&self, name: &str, error: AdminError) -> AdminError {
+        if !self.is_closed(name) {
+            return error;
+        }
+        self.hub.raise(AlarmKey::pool(EventKind::PoolFailed, name), Severity::Error, &error.what);
+        let hint = if error.hint.is_empty() { String::new() } else { format!("{}; ", error.hint) };
+        AdminError { hint: format!("{hint}the pool is closed now: forebay pool open {name}"), ..error }
     }
 }
 

@@ -288,6 +288,29 @@ fn a_job_that_waits_does_not_hold_up_a_stop() {
 }
 
 #[test]
+fn what_was_done_and_is_not_in_the_file_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), Arc::default(), "auto");
+    let path = folder.path().join("forebay.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let resized = service.resize_volume("a", "512KiB", false).unwrap();
+    let why = |job: &str| service.wait_for_job(job, Duration::from_secs(60)).unwrap().error;
+    assert_eq!(why(&resized.id), None);
+    // Somebody is in the middle of a change of the file.
+    let text_now = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text_now + "nonsense").unwrap();
+    let resized = service.resize_volume("a", "1MiB", false).unwrap();
+    let told = why(&resized.id).unwrap();
+    assert!(told.starts_with("a has 1MiB now, but the file says otherwise"), "{told}");
+    let request = ShrinkRequest { size: Some("8MiB".into()), ..ShrinkRequest::default() };
+    let shrunk = service.shrink_pool("a", request).unwrap();
+    let told = why(&shrunk.id).unwrap();
+    assert!(told.starts_with("pool a is smaller now, but the file says otherwise"), "{told}");
+    std::fs::write(&path, text).unwrap();
+    assert!(service.stop().is_empty());
+}
+
+#[test]
 fn a_reload_that_is_refused_leaves_everything_as_it_is_and_says_so() {
     use forebay_admin::Admin;
     use forebay_admin::events::{Delivery, Filter, Received, Start};
@@ -502,11 +525,12 @@ fn a_replacement_that_cannot_be_is_refused_before_anything_is_given_up() {
 #[test]
 fn a_pool_without_its_failed_cache_is_removed_and_that_nothing_is_erased_is_no_success() {
     let folder = tempfile::tempdir().unwrap();
-    let service = start_without_cache(folder.path(), &["one"]);
-    service.detach_volume("a", DetachHow::Keep, true).unwrap();
+    assert!(start_without_cache(folder.path(), &["one"]).stop().is_empty());
+    let service = start_as_written(&folder.path().join("forebay.toml"), Arc::default());
+    let job = service.detach_volume("a", DetachHow::Keep, true).unwrap();
     let until = Instant::now() + Duration::from_secs(30);
     while !served(&service).is_empty() {
-        assert!(Instant::now() < until);
+        assert!(Instant::now() < until, "{:?}", service.job(&job.id));
         std::thread::sleep(Duration::from_millis(5));
     }
     let error = service.close_pool("a", true, false).unwrap_err();

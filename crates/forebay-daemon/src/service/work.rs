@@ -77,6 +77,13 @@ pub(super) enum Until {
     Since(Instant),
 }
 
+/// It was done, and the configuration does not have it.
+fn not_in_file(so: &str, error: AdminError) -> AdminError {
+    let what =
+        format!("{so}, but the file says otherwise, and the next start does as it says: {}", error.what);
+    AdminError { what, ..error }
+}
+
 impl Service {
     /// Begins jobs when their turn comes; returns when the daemon stops.
     pub(super) fn begin_jobs(self: Arc<Self>) {
@@ -393,8 +400,8 @@ impl Service {
         let there = self.store_bytes(&handle, volume)?;
         let promise = Self::ask(&handle, move |pool| pool.resize(&name, bytes, there, force))?;
         self.await_change(id, &handle, promise, |_| ())??;
-        self.note_size(volume, bytes)?;
-        Ok(())
+        let so = format!("{volume} has {} now", ByteSize(bytes));
+        Ok(self.note_size(volume, bytes).map_err(|error| not_in_file(&so, error))?)
     }
 
     fn shrink(&self, id: JobId, pool: &str, bytes: u64) -> Result<(), End> {
@@ -403,7 +410,8 @@ impl Service {
         let count = self.pool_snapshot(pool)?.devices.len();
         let gone = before.get(count).map(|(path, used)| (path.as_path(), *used));
         let listed = gone.map(|gone| self.list_given_up(pool, gone)).transpose()?.flatten();
-        self.note_devices(pool)?;
+        let so = format!("pool {pool} is smaller now");
+        self.note_devices(pool).map_err(|error| not_in_file(&so, error))?;
         if let (Some((path, _)), Some(pair)) = (gone, listed) {
             self.erase_given_up(pool, path, &pair);
         }

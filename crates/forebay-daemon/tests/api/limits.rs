@@ -57,6 +57,7 @@ fn one_client_too_many_is_told() {
     let refused = stage.call("GET", "/v1/daemon", "");
     refused.problem(503, "unavailable");
     assert_eq!(refused.header("retry-after"), "1");
+    assert_eq!(refused.header("content-length"), refused.body.len().to_string());
 }
 
 #[test]

@@ -165,13 +165,15 @@ pub(crate) fn statistics_of(socket: &Path) -> Result<Value, Failure> {
     client.get(&super::volume::path(&volume, "/stats"))
 }
 
-/// The daemon, and the volume that is asked for.
+/// The daemon, and the volume that is asked for. No name has a slash, so a socket is one also where
+/// the environment names another.
 fn place(options: &Options) -> (Client, Option<String>) {
-    let target = options.target.clone();
-    match (&options.admin, target) {
-        (Some(socket), volume) => (Client::new(socket), volume),
-        (None, Some(socket)) if socket.contains('/') => (Client::new(Path::new(&socket)), None),
-        (None, volume) => (Client::new(Path::new(client::DEFAULT_SOCKET)), volume),
+    match &options.target {
+        Some(socket) if socket.contains('/') => (Client::new(Path::new(socket)), None),
+        volume => {
+            let socket = options.admin.as_deref().unwrap_or(Path::new(client::DEFAULT_SOCKET));
+            (Client::new(socket), volume.clone())
+        }
     }
 }
 
@@ -192,6 +194,20 @@ fn only_volume(client: &Client) -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_a_slash_is_the_socket_whatever_the_environment_names() {
+        let asked = |target: &str, admin: Option<&str>| {
+            let (target, admin) = (Some(target.to_owned()), admin.map(PathBuf::from));
+            let (format, textfile) = (Format::Table, None);
+            place(&Options { target, admin, all: false, format, json: false, interval: None, textfile })
+        };
+        let (client, volume) = asked("/run/a.sock", Some("/run/b.sock"));
+        assert_eq!((format!("{client:?}").contains("/run/a.sock"), volume), (true, None));
+        let (client, volume) = asked("db", Some("/run/b.sock"));
+        assert_eq!((format!("{client:?}").contains("/run/b.sock"), volume), (true, Some("db".into())));
+        assert!(format!("{:?}", asked("db", None)).contains(client::DEFAULT_SOCKET));
+    }
 
     #[test]
     fn an_interval_is_a_duration_or_seconds() {

@@ -8,9 +8,9 @@
 //! - It has no metric of node_exporter's own. `process_*` would be one, so it is left out.
 
 use std::fmt::Write as _;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::client::Client;
@@ -65,9 +65,12 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
     let write = || {
-        // node_exporter is another user.
-        let mut options = OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o644).open(&beside)?;
+        // Who was killed may have had our number. And no link is followed that somebody who may
+        // write to the folder has put there.
+        let _ = fs::remove_file(&beside);
+        let mut file = OpenOptions::new().write(true).create_new(true).open(&beside)?;
+        // node_exporter is another user, whatever our umask says.
+        file.set_permissions(Permissions::from_mode(0o644))?;
         file.write_all(text.as_bytes())?;
         fs::rename(&beside, path)
     };
@@ -93,6 +96,22 @@ mod tests {
         let head = "# HELP forebay_up Whether the daemon answers\n# TYPE forebay_up gauge\nforebay_up 1\n";
         let rest = "# HELP forebay_alarms Of process_ms\n# TYPE forebay_alarms gauge\nforebay_alarms{x=\"process_\"} 0\nforebay_x 1\n";
         assert_eq!(text(Some(metrics)), format!("{head}{rest}"));
+    }
+
+    #[test]
+    fn no_link_is_followed_and_what_was_left_is_no_obstacle() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, others) = (folder.path().join("forebay.prom"), folder.path().join("others"));
+        let beside = folder.path().join(format!(".forebay.prom.{}", std::process::id()));
+        fs::write(&others, "others").unwrap();
+        std::os::unix::fs::symlink(&others, &beside).unwrap();
+        replace(&path, "new\n").unwrap();
+        assert_eq!(fs::read_to_string(&others).unwrap(), "others");
+        fs::write(&beside, "half").unwrap();
+        fs::set_permissions(&beside, Permissions::from_mode(0o600)).unwrap();
+        replace(&path, "newer\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "newer\n");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
     }
 
     #[test]

@@ -60,9 +60,10 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let interrupt = Interrupt::listen()?;
     let mut source = files::open(&options.source, &options.input)?;
     let header = source.reading().header.clone().unwrap_or_default();
-    let (output, to) = Output::create(&options.target, options.overwrite)?;
+    let (output, to) = Output::create_beside(&options.target, options.overwrite)?;
     let done = convert(options, &mut source, (format, header, to), &interrupt);
     let tally = done.inspect_err(|_| output.remove())?;
+    output.finish()?;
     let reading = source.reading();
     if options.json {
         let text = format!("{:#}\n", document(reading, format, &tally));

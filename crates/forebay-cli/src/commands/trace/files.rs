@@ -1,6 +1,7 @@
 //! Traces that are read and written by commands: names, formats, and what is said of them.
 //!
-//! Invariant: a file that was there is not replaced unless that was asked for.
+//! Invariant: a file that was there is not replaced unless that was asked for, and not before there
+//! is something to replace it with.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, ErrorKind, Write};
@@ -98,40 +99,146 @@ pub(crate) fn notes(reading: &Reading) -> Vec<String> {
 }
 
 /// A file that is being written.
+#[derive(Debug)]
 pub(super) struct Output {
     path: PathBuf,
-    /// It is ours to remove.
-    made: bool,
+    /// What is ours to remove.
+    made: Option<PathBuf>,
+    /// What was there, and goes when the first byte is written.
+    before: Option<File>,
 }
 
 impl Output {
-    /// Makes a file, or takes a pipe or device that is there; `-` is the standard output.
+    /// Makes a file, or takes a pipe or device that is there; `-` is the standard output. A file
+    /// that is there stays as it is until [`Output::begin`].
     pub(super) fn create(path: &Path, overwrite: bool) -> Result<(Self, Box<dyn Write>), Failure> {
+        let mut output = Self { path: path.into(), made: None, before: None };
         if is_stdio(path) {
-            let output = Self { path: path.into(), made: false };
             return Ok((output, Box::new(BufWriter::new(io::stdout()))));
         }
         let cannot = || system(format!("cannot write {}", path.display()));
-        let mut made = true;
         let file = match OpenOptions::new().write(true).create_new(true).open(path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                made = fs::metadata(path).map_err(cannot())?.is_file();
-                if made && !overwrite {
+                let is_file = fs::metadata(path).map_err(cannot())?.is_file();
+                if is_file && !overwrite {
                     let what = format!("{} is there already", path.display());
                     return Err(Failure::new(what).hint("choose another name, or give --overwrite"));
                 }
-                OpenOptions::new().write(true).truncate(made).open(path)
+                let file = OpenOptions::new().write(true).open(path).map_err(cannot())?;
+                output.before = is_file.then(|| file.try_clone()).transpose().map_err(cannot())?;
+                file
             }
-            opened => opened,
+            opened => {
+                output.made = Some(path.into());
+                opened.map_err(cannot())?
+            }
         };
-        let file = file.map_err(cannot())?;
-        Ok((Self { path: path.into(), made }, Box::new(BufWriter::with_capacity(1 << 20, file))))
+        Ok((output, Box::new(BufWriter::with_capacity(1 << 20, file))))
     }
 
-    /// Takes the file away again, after a failure.
+    /// As [`Output::create`], but a file that is there stays until [`Output::finish`]: what takes
+    /// its place is written beside it.
+    pub(super) fn create_beside(path: &Path, overwrite: bool) -> Result<(Self, Box<dyn Write>), Failure> {
+        let real = match fs::canonicalize(path) {
+            Ok(real) if overwrite && !is_stdio(path) && real.is_file() => real,
+            _ => {
+                let created = Self::create(path, overwrite)?;
+                return created.0.begin().map(|()| created);
+            }
+        };
+        let name = real.file_name().unwrap_or_default().to_string_lossy();
+        let beside = real.with_file_name(format!(".{name}.{}", std::process::id()));
+        let cannot = || system(format!("cannot write {}", beside.display()));
+        let file = OpenOptions::new().write(true).create_new(true).open(&beside).map_err(cannot())?;
+        let allowed = fs::metadata(&real).and_then(|old| file.set_permissions(old.permissions()));
+        let output = Self { path: real, made: Some(beside.clone()), before: None };
+        allowed.map_err(cannot()).inspect_err(|_| output.remove())?;
+        Ok((output, Box::new(BufWriter::with_capacity(1 << 20, file))))
+    }
+
+    /// There is something to write: what was there goes.
+    pub(super) fn begin(&self) -> Result<(), Failure> {
+        let emptied = self.before.as_ref().map_or(Ok(()), |file| file.set_len(0));
+        emptied.map_err(system(format!("cannot write {}", self.path.display())))
+    }
+
+    /// All of it is written: it has its name from now on.
+    pub(super) fn finish(&self) -> Result<(), Failure> {
+        match &self.made {
+            Some(made) if *made != self.path => fs::rename(made, &self.path)
+                .map_err(system(format!("cannot write {}", self.path.display())))
+                .inspect_err(|_| self.remove()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes what was made away again, after a failure.
     pub(super) fn remove(&self) {
-        if self.made {
-            let _ = fs::remove_file(&self.path); // what failed is told
+        if let Some(made) = &self.made {
+            let _ = fs::remove_file(made); // what failed is told
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_was_there_stays_until_there_is_something_to_take_its_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("old"), folder.path().join("link"));
+        fs::write(&path, "what was there").unwrap();
+        std::os::unix::fs::symlink("old", &link).unwrap();
+        assert!(Output::create(&path, false).is_err() && Output::create_beside(&link, false).is_err());
+
+        // As where the daemon does not answer.
+        let (output, file) = Output::create(&path, true).unwrap();
+        drop(file);
+        output.remove();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "what was there");
+        let (output, mut file) = Output::create(&path, true).unwrap();
+        output.begin().unwrap();
+        file.write_all(b"new").unwrap();
+        drop(file);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+
+        // As where the trace that is read is damaged.
+        let (output, mut file) = Output::create_beside(&link, true).unwrap();
+        file.write_all(b"half").unwrap();
+        drop(file);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        output.remove();
+        assert_eq!(
+            (names(folder.path()), fs::read_to_string(&path).unwrap()),
+            (vec!["link".to_owned(), "old".to_owned()], "new".to_owned())
+        );
+        let (output, mut file) = Output::create_beside(&link, true).unwrap();
+        file.write_all(b"newer").unwrap();
+        drop(file);
+        output.finish().unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!((names(folder.path()).len(), fs::read_to_string(&path).unwrap()), (2, "newer".to_owned()));
+    }
+
+    #[test]
+    fn what_was_made_in_vain_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new");
+        for create in [Output::create, Output::create_beside] {
+            let (output, file) = create(&path, true).unwrap();
+            drop(file);
+            assert!(path.exists());
+            output.remove();
+            assert!(!path.exists());
         }
     }
 }

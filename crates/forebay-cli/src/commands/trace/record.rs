@@ -62,6 +62,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let path = format!("/v1/volumes/{}/trace", escaped(&options.volume));
     let begun = client.stream(&path, &request).inspect_err(|_| output.remove());
     let (mut stream, job) = begun?;
+    output.begin()?;
     let progress = Progress::new("record", seconds);
     let (began, mut written, mut ended_at) = (Instant::now(), 0, None);
     loop {

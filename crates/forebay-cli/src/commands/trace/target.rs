@@ -2,8 +2,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::path::PathBuf;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_admin::VolumeInfo;
@@ -11,7 +11,7 @@ use forebay_export::nbd::client::{ClientError, NbdClient, Transport};
 use forebay_export::nbd::codec::{cmd, cmd_flag};
 use forebay_export::uri::ExportUri;
 use forebay_trace::{Operation, Record};
-use rustix::fs::OFlags;
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::client::{self, Admin, escaped};
 use crate::failure::{Failure, system};
@@ -31,6 +31,8 @@ pub(super) struct Target {
     pub(super) size_bytes: u64,
     place: Place,
     writes: bool,
+    /// Nobody else uses a file or device that is written to, as long as this is open.
+    _alone: Option<File>,
 }
 
 enum Place {
@@ -72,7 +74,8 @@ impl Target {
             return Err(Failure::usage(format!("{uri} is not the URI of an NBD export"))
                 .hint("give nbd://, nbd+unix://, the path of a device, or the name of a volume"));
         }
-        let mut target = Self { name: uri.to_string(), size_bytes: 0, place: Place::Nbd(uri), writes };
+        let mut target =
+            Self { name: uri.to_string(), size_bytes: 0, place: Place::Nbd(uri), writes, _alone: None };
         if let Connection::Nbd { client, .. } = target.connect(0)? {
             target.size_bytes = client.size_bytes();
         }
@@ -91,10 +94,16 @@ impl Target {
             }
             opened => (opened.map_err(cannot())?, OFlags::DIRECT),
         };
+        if file.metadata().map_err(cannot())?.is_dir() {
+            return Err(Failure::new(format!("{} is a folder", path.display()))
+                .hint("give a file, a block device, the URI of an NBD export, or a volume"));
+        }
+        let alone = if writes { Some(alone(&path)?) } else { None };
         let mut end = &file;
         let size_bytes = std::io::Seek::seek(&mut end, std::io::SeekFrom::End(0)).map_err(cannot())?;
         let name = path.display().to_string();
-        Ok(Self { name, size_bytes, place: Place::File { path, flags: flags.bits() as i32 }, writes })
+        let place = Place::File { path, flags: flags.bits() as i32 };
+        Ok(Self { name, size_bytes, place, writes, _alone: alone })
     }
 
     /// Another way to it.
@@ -123,6 +132,28 @@ impl Target {
             }
         }
     }
+}
+
+/// Takes a file or device for itself: not a disk that is mounted, nor one under a cache, which
+/// would not notice what is written past it.
+fn alone(path: &Path) -> Result<File, Failure> {
+    let cannot = || system(format!("cannot open {}", path.display()));
+    let is_block = std::fs::metadata(path).map_err(cannot())?.file_type().is_block_device();
+    let flags = if is_block { OFlags::EXCL } else { OFlags::empty() };
+    let opened = OpenOptions::new().write(true).custom_flags(flags.bits() as i32).open(path);
+    let taken = opened.and_then(|file| {
+        if !is_block {
+            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        }
+        Ok(file)
+    });
+    taken.map_err(|error| match error.kind() {
+        ErrorKind::ResourceBusy | ErrorKind::WouldBlock => {
+            Failure::new(format!("{} is in use: it is mounted, or a daemon has it", path.display()))
+                .hint("what somebody uses is not written to; if it is the disk of a volume: --to VOLUME")
+        }
+        _ => cannot()(error),
+    })
 }
 
 /// An error with its cause.
@@ -239,4 +270,26 @@ fn on_file(file: &File, memory: &mut Vec<u8>, record: &Record) -> std::io::Resul
         }
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_daemon_has_is_not_written_to_and_a_folder_is_no_target() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.img");
+        std::fs::write(&path, [0; ALIGN]).unwrap();
+        let daemon = File::open(&path).unwrap();
+        flock(&daemon, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let refused = Target::file(path.clone(), true).err().unwrap();
+        assert!(refused.to_string().ends_with("is in use: it is mounted, or a daemon has it"), "{refused}");
+        assert!(Target::file(path.clone(), false).is_ok());
+        drop(daemon);
+        let target = Target::file(path.clone(), true).unwrap();
+        assert!(target.connect(0).is_ok() && Target::file(path, true).is_err());
+        let refused = Target::file(folder.path().into(), false).err().unwrap();
+        assert!(refused.to_string().ends_with("is a folder"), "{refused}");
+    }
 }

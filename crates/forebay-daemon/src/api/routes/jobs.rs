@@ -88,6 +88,7 @@ async fn wait(mut context: Context, id: &str, timeout: Duration) -> Result<Respo
         .parse()
         .map_err(|error| AdminError::new(ErrorKind::NotFound, error, "GET /v1/jobs lists the jobs"))?;
     let ended = tokio::select! {
+        biased; // one that has ended is told, also by a daemon that is being stopped
         ended = context.jobs.ended(number, timeout) => ended,
         _ = context.stopping.wait_for(|stop| *stop) => {
             return Err(Problem::unavailable("the daemon is being stopped", ""));
