@@ -10,8 +10,10 @@ pub enum LifecycleError {
     /// The engine is not serving.
     #[error("the cache is not open, or is being closed")]
     NotServing,
-    /// A cache flush failed.
-    #[error("the cache takes no changes since a flush of its device failed: restart it")]
+    /// The cache failed, and volumes are served without it, or will be.
+    #[error(
+        "the cache has failed, and nothing can be changed before another device is in its place: forebay pool replace"
+    )]
     Fenced,
     /// The cache is mirrored: its size cannot be changed.
     #[error("that cannot be done with a mirrored cache")]

@@ -526,13 +526,24 @@ fn a_replacement_that_cannot_be_is_refused_before_anything_is_given_up() {
 fn a_pool_without_its_failed_cache_is_removed_and_that_nothing_is_erased_is_no_success() {
     let folder = tempfile::tempdir().unwrap();
     assert!(start_without_cache(folder.path(), &["one"]).stop().is_empty());
-    let service = start_as_written(&folder.path().join("forebay.toml"), Arc::default());
+    let path = folder.path().join("forebay.toml");
+    let service = start_as_written(&path, Arc::default());
     let job = service.detach_volume("a", DetachHow::Keep, true).unwrap();
     let until = Instant::now() + Duration::from_secs(30);
-    while !served(&service).is_empty() {
-        assert!(Instant::now() < until, "{:?}", service.job(&job.id));
+    let ended = || service.job(&job.id).unwrap().error;
+    while ended().is_none() {
+        assert!(Instant::now() < until);
         std::thread::sleep(Duration::from_millis(5));
     }
+    assert!(
+        ended().unwrap().contains("forebay pool replace"),
+        "what has to be done first is said: {:?}",
+        ended()
+    );
+    assert!(service.stop().is_empty());
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, &text[..text.find("[volume.a]").unwrap()]).unwrap();
+    let service = start_as_written(&path, Arc::default());
     let error = service.close_pool("a", true, false).unwrap_err();
     assert!(error.what.contains("is removed, but its devices are not erased"), "{}", error.what);
     assert!(!service.running().config.pools.contains_key("a"));
