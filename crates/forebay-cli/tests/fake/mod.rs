@@ -17,6 +17,8 @@ use std::time::Duration;
 pub(crate) struct Memory {
     /// Method, path with query, and body of requests other than GET.
     pub(crate) asked: Vec<(String, String, Value)>,
+    /// What job j1 does: what was begun last. A flush if nothing was.
+    pub(crate) kind: Option<&'static str>,
     /// Percent of job j1 done; it goes on by `step` at every look.
     pub(crate) percent: f64,
     pub(crate) step: f64,
@@ -81,8 +83,27 @@ async fn answer(State(memory): State<Arc<Mutex<Memory>>>, request: Request<Body>
             }
             Json(look_at_job(&memory, method == "DELETE")).into_response()
         }
-        (method, path) => rest(method, path),
+        (method, path) => match begun(method, path) {
+            Some(kind) => {
+                memory.lock().unwrap().kind = Some(kind);
+                (StatusCode::ACCEPTED, Json(job(kind, 0.0, "running"))).into_response()
+            }
+            None => rest(method, path),
+        },
     }
+}
+
+/// The job that a request begins.
+fn begun(method: &str, path: &str) -> Option<&'static str> {
+    Some(match (method, path) {
+        ("POST", "/v1/pools/fast/shrink") => "shrink",
+        ("POST", "/v1/pools/fast/export") => "export",
+        ("DELETE", "/v1/pools/fast") => "remove",
+        ("DELETE", "/v1/volumes/db") => "detach",
+        ("POST", "/v1/volumes/db/resize") => "resize",
+        ("POST", "/v1/volumes/db/flush") => "flush",
+        _ => return None,
+    })
 }
 
 fn rest(method: &str, path: &str) -> Response {
@@ -94,21 +115,15 @@ fn rest(method: &str, path: &str) -> Response {
         ("GET", "/v1/pools") => (200, json!([pool()])),
         ("POST", "/v1/pools") => (201, pool()),
         ("GET", "/v1/pools/fast") | ("POST", "/v1/pools/fast/grow") => (200, pool()),
-        ("POST", "/v1/pools/fast/shrink") => (202, job("shrink", 0.0, "running")),
-        ("POST", "/v1/pools/fast/export") => (202, job("export", 0.0, "running")),
         ("POST", "/v1/import") => (
             200,
             json!({ "pool": "quick", "cache": "febf777042d94be4a87dc48ece121186", "exported_by": "old",
                 "exported_unix_s": 1_700_000_000, "devices": ["/dev/x", "/dev/y"], "dry_run": true,
                 "volumes": [{ "name": "db", "backing": "/dev/sdb", "was": "/dev/sdc", "attached": true, "why": null }] }),
         ),
-        ("DELETE", "/v1/pools/fast") => (202, job("remove", 0.0, "running")),
         ("GET", "/v1/volumes") => (200, json!([volume("db", 1 << 30), volume("vm", 0)])),
         ("POST", "/v1/volumes") => (201, volume("db", 0)),
         ("GET", "/v1/volumes/db") => (200, volume("db", 1 << 30)),
-        ("DELETE", "/v1/volumes/db") => (202, job("detach", 0.0, "running")),
-        ("POST", "/v1/volumes/db/resize") => (202, job("resize", 0.0, "running")),
-        ("POST", "/v1/volumes/db/flush") => (202, job("flush", 0.0, "running")),
         ("GET", "/v1/volumes/db/settings" | "/v1/pools/fast/settings") => {
             (200, json!({ "dirty_high_pct": setting }))
         }
@@ -170,7 +185,7 @@ fn look_at_job(memory: &Mutex<Memory>, cancel: bool) -> Value {
     }
     memory.percent = (memory.percent + memory.step).min(100.0);
     let state = if memory.percent < 100.0 { "running" } else { memory.ending };
-    job("flush", memory.percent, state)
+    job(memory.kind.unwrap_or("flush"), memory.percent, state)
 }
 
 fn job(kind: &str, percent: f64, state: &str) -> Value {
