@@ -95,6 +95,20 @@ impl Guest {
         assert_eq!(self.connect_with(path, wanted, u64::MAX), wanted);
     }
 
+    /// Connects to a device that nobody else has. The guest before is gone only when its connection is
+    /// closed everywhere: a process that another test begins has it until it runs its program.
+    fn let_in(path: &Path) -> (Frontend, u64) {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let mut frontend = Frontend::connect(path, 64).unwrap();
+            match frontend.set_owner().and_then(|()| frontend.get_features()) {
+                Ok(features) => return (frontend, features),
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Connects with those of the features that the device has, and has all rings served; gives the
     /// protocol's. What was in flight is handed over, if there was a device before.
     pub(crate) fn connect_with(
@@ -103,9 +117,7 @@ impl Guest {
         protocol: VhostUserProtocolFeatures,
         virtio: u64,
     ) -> VhostUserProtocolFeatures {
-        let mut frontend = Frontend::connect(path, 64).unwrap();
-        frontend.set_owner().unwrap();
-        let features = frontend.get_features().unwrap();
+        let (mut frontend, features) = Self::let_in(path);
         let protocol = protocol & frontend.get_protocol_features().unwrap();
         frontend.set_protocol_features(protocol).unwrap();
         if protocol.contains(VhostUserProtocolFeatures::REPLY_ACK) {
