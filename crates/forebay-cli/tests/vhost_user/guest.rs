@@ -100,7 +100,7 @@ impl Guest {
     fn let_in(path: &Path) -> (Frontend, u64) {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
-            let mut frontend = Frontend::connect(path, 64).unwrap();
+            let frontend = Frontend::connect(path, 64).unwrap();
             match frontend.set_owner().and_then(|()| frontend.get_features()) {
                 Ok(features) => return (frontend, features),
                 Err(error) => assert!(Instant::now() < until, "{error}"),
