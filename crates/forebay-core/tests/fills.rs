@@ -5,7 +5,7 @@ mod rig;
 use forebay_core::{Drain, PoolSettings, RequestKind, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::Mode;
-use rig::{GATHERED_NS, Rig};
+use rig::{Dice, GATHERED_NS, Rig};
 
 fn rig() -> Rig {
     let mut rig = Rig::new((64, 64), 4096, &[VolumeSettings::default()], PoolSettings::default());
@@ -173,4 +173,38 @@ fn a_read_does_not_wait_for_one_that_began_before_the_block_changed() {
     assert_eq!((asked(&rig).0 - before.0, asked(&rig).1), (1, 0), "it reads what was written");
     rig.release();
     rig.rest(GATHERED_NS);
+}
+
+#[test]
+fn however_reads_overlap_each_is_answered() {
+    for seed in 1..=20 {
+        let pool = PoolSettings::default();
+        let mut rig = Rig::new((64, 64), 4096, &[VolumeSettings::default()], pool);
+        (rig.depth, rig.errors) = (64, Some(0));
+        let mut dice = Dice(seed);
+        for round in 0..2000 {
+            let (block, blocks) = (dice.below(60), 1 + dice.below(16));
+            let treatment = [Treatment::Cache, Treatment::Cache, Treatment::Bypass, Treatment::Pin];
+            let treatment = treatment[dice.below(4) as usize];
+            let kind = match dice.below(12) {
+                0 => RequestKind::Write { fua: false },
+                1 => RequestKind::Discard { fua: false },
+                2 => RequestKind::Prefetch,
+                _ => RequestKind::Read,
+            };
+            let treatment = if kind == RequestKind::Prefetch { Treatment::Cache } else { treatment };
+            rig.request(0, kind, block, blocks, treatment);
+            if round % 97 == 0 {
+                rig.failing_backing_reads = dice.below(5) as u32;
+            }
+            // What is cached leaves, so that it is missed again.
+            if round % 50 == 0 {
+                rig.request(0, RequestKind::Write { fua: false }, 0, 80, Treatment::Bypass);
+            }
+        }
+        rig.rest(10_000_000_000);
+        let said = rig.engine.describe();
+        assert!(said.starts_with("0 requests, 0 operations"), "{said}");
+        rig.engine.check_invariants();
+    }
 }
