@@ -95,8 +95,8 @@ impl Guest {
         assert_eq!(self.connect_with(path, wanted, u64::MAX), wanted);
     }
 
-    /// Connects to a device that nobody else has. The guest before is gone only when its connection is
-    /// closed everywhere: a process that another test begins has it until it runs its program.
+    /// Connects to a device that nobody else has. The guest before is gone only when its connection
+    /// is closed everywhere: a process that another test begins has it until it runs its program.
     fn let_in(path: &Path) -> (Frontend, u64) {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
