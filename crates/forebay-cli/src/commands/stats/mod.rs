@@ -122,7 +122,8 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     }
 }
 
-/// Writes a file of metrics, once or again and again.
+/// Writes a file of metrics, once or again and again. Where no daemon answers the file is written
+/// as well, and it is told why: as a failure, or where it goes on once.
 fn keep_up_to_date(
     client: &Client,
     volume: Option<&str>,
@@ -133,10 +134,16 @@ fn keep_up_to_date(
         let hint = format!("leave {volume} out");
         return Err(Failure::usage("metrics are of all volumes").hint(hint));
     }
+    let mut is_silent = false;
     loop {
         let now = Instant::now();
-        textfile::write(client, path)?;
-        let Some(interval) = interval else { return Ok(()) };
+        let silent = textfile::write(client, path)?;
+        let Some(interval) = interval else { return silent.map_or(Ok(()), Err) };
+        // Once, not again in each interval: a wrong socket looks like a daemon that is down.
+        if let Some(failure) = silent.as_ref().filter(|_| !is_silent) {
+            failure.report();
+        }
+        is_silent = silent.is_some();
         std::thread::sleep(interval.saturating_sub(now.elapsed()));
     }
 }

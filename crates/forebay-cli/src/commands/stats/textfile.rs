@@ -28,13 +28,13 @@ pub(super) fn file(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Writes what the daemon says of itself, or that it says nothing.
+/// Writes what the daemon says of itself, or that it says nothing; gives why it does not.
 ///
 /// # Errors
 /// The file cannot be written. Then it is as it was.
-pub(super) fn write(client: &Client, path: &Path) -> Result<(), Failure> {
-    let text = text(client.text("/metrics").ok().as_deref());
-    replace(path, &text).map_err(|error| {
+pub(super) fn write(client: &Client, path: &Path) -> Result<Option<Failure>, Failure> {
+    let metrics = client.text("/metrics");
+    let written = replace(path, &text(metrics.as_deref().ok())).map_err(|error| {
         let failure = Failure::new(format!("{}: cannot be written: {error}", path.display()));
         match error.kind() {
             io::ErrorKind::NotFound => failure.hint(
@@ -43,7 +43,8 @@ pub(super) fn write(client: &Client, path: &Path) -> Result<(), Failure> {
             ),
             _ => failure,
         }
-    })
+    });
+    written.map(|()| metrics.err())
 }
 
 /// The file, given what the daemon said.
@@ -119,7 +120,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let nobody = Client::new(&folder.path().join("no.sock"));
         let path = folder.path().join("forebay.prom");
-        write(&nobody, &path).unwrap();
+        assert!(write(&nobody, &path).unwrap().is_some(), "why nobody answers is told");
         assert!(fs::read_to_string(&path).unwrap().ends_with("\nforebay_up 0\n"));
         assert!(write(&nobody, &folder.path().join("none/forebay.prom")).is_err());
         let taken = folder.path().join("taken.prom");
