@@ -22,7 +22,13 @@ pub(crate) const SIZE: u16 = 64;
 /// A request takes so many of them.
 pub(crate) const PARTS: u16 = 4;
 pub(crate) const MEMORY_BYTES: u64 = 64 << 20;
+/// A request has so much memory of its own, whatever ring it is in: two that are in flight at once
+/// have different slots, or the one changes what the other asks for.
 const SLOT_BYTES: u64 = 4 << 20;
+const SLOTS: u16 = 14;
+const SLOTS_AT: u64 = 8 << 20;
+const _: () = assert!(SLOTS_AT + SLOTS as u64 * SLOT_BYTES <= MEMORY_BYTES);
+const _: () = assert!(SLOTS * PARTS <= SIZE);
 const RINGS_AT: u64 = 0x1_0000;
 const RING_BYTES: u64 = 0x1_0000;
 
@@ -180,7 +186,8 @@ impl Guest {
 
     /// Where the data of a request lies; its header and status are before it.
     pub(crate) fn data_at(slot: u16) -> u64 {
-        (8 << 20) + (u64::from(slot) % 12) * SLOT_BYTES + 0x1000
+        assert!(slot < SLOTS, "there is no slot {slot}");
+        SLOTS_AT + u64::from(slot) * SLOT_BYTES + 0x1000
     }
 
     fn status_at(slot: u16) -> u64 {

@@ -341,7 +341,7 @@ fn a_frontend_that_vanishes_leaves_nothing_behind() {
             guest.submit(1, slot, IN, u64::from(slot) * 9000 + u64::from(round) * 64, 4096);
         }
         guest.kick(1);
-        guest.write(0, 0, u64::from(round), &pattern(round, 512));
+        guest.write(0, 12, u64::from(round), &pattern(round, 512));
         guest.kick(0);
         guest.wait(0, 1);
         drop(guest);
@@ -454,6 +454,9 @@ fn a_frontend_that_cuts_its_memory_ends_nothing_but_its_connection() {
 fn what_was_in_flight_is_done_after_a_kill() {
     let mut world = World::new();
     const OPTIONS: [&str; 2] = ["--emulate", "hdd-7200"];
+    /// Slots of reads; the next one is that of the writes.
+    const READS: u16 = 12;
+    const WRITES: u16 = READS;
     let mut guest = Guest::new(2);
     let mut written = Vec::new();
     let mut left_over = 0;
@@ -470,7 +473,7 @@ fn what_was_in_flight_is_done_after_a_kill() {
             slots.dedup();
             assert_eq!(slots.len(), left_over, "a request was completed twice");
         }
-        for slot in 0..12u16 {
+        for slot in 0..READS {
             // Misses on a slow disk, so that most are in flight at the kill.
             guest.submit(0, slot, IN, u64::from(slot) * 9000 + u64::from(round) * 800, 4096);
         }
@@ -478,14 +481,14 @@ fn what_was_in_flight_is_done_after_a_kill() {
         for number in 0..6u64 {
             let sector = u64::from(round) * 100 + number * 8;
             let bytes = pattern(round * 16 + number as u8, 4096);
-            guest.write(1, 0, sector, &bytes);
+            guest.write(1, WRITES, sector, &bytes);
             guest.kick(1);
             guest.wait(1, 1);
-            assert_eq!(guest.status(0), 0);
+            assert_eq!(guest.status(WRITES), 0);
             written.push((sector, bytes));
         }
         world.kill();
-        left_over = 12 - guest.used(0).len();
+        left_over = usize::from(READS) - guest.used(0).len();
     }
     assert!(left_over > 0, "nothing was in flight");
     world.start_with(&OPTIONS);
