@@ -5,7 +5,7 @@ demo: setup
 	cargo build --release --locked -p forebay-cli
 	target/release/forebay demo
 
-# The stages run one after the other, the first that fails ends it, and the seconds of each are printed.
+# The stages run one after the other, all of them; the seconds of each are printed, and which failed.
 test:
 	@scripts/setup lab
 	@scripts/stages lint doc unit build instructions e2e lab
