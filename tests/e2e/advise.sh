@@ -27,8 +27,9 @@ advise() { "$FOREBAY" advise "$@" --admin "$ADMIN"; }
 advise idle >"$T/nothing" || fail "advise of a volume that nobody reads"
 grep -q 'too little to say anything' "$T/nothing" || fail "it says something of nothing: $(cat "$T/nothing")"
 
-say "random reads of 192 MiB, in a cache of 128 MiB"
-fio --name=load --ioengine=nbd --uri="nbd+unix:///db?socket=$T/nbd.sock" --iodepth=8 --rw=randread --bs=16k --size=192M \
+# Twice the cache holds what is read; today's size is far from that, where a little more or less of it decides over everything.
+say "random reads of 320 MiB, in a cache of 128 MiB"
+fio --name=load --ioengine=nbd --uri="nbd+unix:///db?socket=$T/nbd.sock" --iodepth=8 --rw=randread --bs=16k --size=320M \
     --norandommap --io_size=1200M --output="$T/fio.out" || fail "$(cat "$T/fio.out")"
 
 advise db >"$T/words" || fail "advise db"
@@ -46,12 +47,12 @@ def hits(advice): return {size["times"]: size["hit_pct"] for size in advice["siz
 def within(what, value, low, high): assert low <= value <= high, f"{what}: {value}, not {low} to {high}"
 of = hits(volume)
 assert list(of) == [0.25, 0.375, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8], of
-# fio reads the same two thirds of the range, in the same order, six times.
+# fio reads the same two thirds of the range, in the same order, nearly six times.
 counters = stats if "read_hit_blocks" in stats else stats["volumes"]["db"]
 measured = 100 * counters["read_hit_blocks"] / (counters["read_hit_blocks"] + counters["read_miss_blocks"])
-within("modelled and measured", of[1] - measured, -8, 8)
+within("modelled and measured", of[1] - measured, -4, 4)
 within("half", of[0.5], of[1] * 0.4, of[1] * 0.7)
-within("twice", of[2], 85, 94)
+within("twice", of[2], 80, 86)
 assert of[8] - of[2] < 1, "twice is enough"
 assert volume["read_bytes"] == 1200 << 20 and pool["read_bytes"] == volume["read_bytes"], (volume, pool)
 assert hits(pool) == of and pool["volume"] == "", "nobody else reads from the pool"
