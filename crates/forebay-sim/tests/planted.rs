@@ -2,14 +2,18 @@
 //! hits it again.
 //!
 //! `cargo test -p forebay-sim --test planted`; behind `--` the names of bugs, or parts of them:
-//! only those. Bugs are tried on all processors.
+//! only those. Bugs are tried on all processors, each where it showed before (`recorded`); one that
+//! does not show there is searched for.
 
+mod recorded;
 mod workers;
 
 use forebay_sim::{PlantedBug, SimOptions, Violation, run};
 use std::process::ExitCode;
 use std::time::Instant;
 
+/// Where each bug showed: its name, a seed, and so many crash points of it.
+const RECORDED: &str = "planted.txt";
 /// Crash points within which every planted bug must show.
 const BOUND: u64 = 20_000;
 /// Crash points of a seed, for bugs that show in few runs.
@@ -60,23 +64,48 @@ fn main() -> ExitCode {
     // Many bugs show by a panic of the engine: it is in the violation.
     std::panic::set_hook(Box::new(|_| {}));
     let begin = Instant::now();
+    let known = recorded::read(RECORDED);
     let caught = workers::each(bugs.len(), |index| {
         let begin = Instant::now();
-        let result = catch(bugs[index]);
+        let result = catch_again(bugs[index], &known).map_or_else(|| catch(bugs[index]), Ok);
         let (told, how) = match &result {
-            Ok(how) => ("caught", how),
+            Ok(caught) => ("caught", &caught.how),
             Err(why) => ("MISSED", why),
         };
         println!("{told} {}: {how} ({:.1} s)", bugs[index].name(), begin.elapsed().as_secs_f64());
-        result.is_ok()
+        result.ok()
     });
-    let missed = caught.iter().filter(|caught| !**caught).count();
+    let missed = caught.iter().filter(|caught| caught.is_none()).count();
     println!("{} planted bugs, {missed} missed, {:.1} s", bugs.len(), begin.elapsed().as_secs_f64());
+    let caught: Vec<Caught> = caught.into_iter().flatten().collect();
+    if wanted.is_empty() && missed == 0 && caught.iter().any(|caught| caught.is_searched) {
+        let mut lines: Vec<String> = caught.into_iter().map(|caught| caught.line).collect();
+        lines.sort();
+        recorded::changed(RECORDED, &lines);
+    }
     ExitCode::from(u8::from(missed > 0))
 }
 
+/// How a bug shows.
+struct Caught {
+    how: String,
+    /// For the record.
+    line: String,
+    is_searched: bool,
+}
+
+/// A bug shows where it did before.
+fn catch_again(bug: PlantedBug, known: &[Vec<String>]) -> Option<Caught> {
+    let line = known.iter().find(|line| line[0] == bug.name())?;
+    let [seed, crashes] = [1, 2].map(|at| line[at].parse().expect("a number in the file"));
+    let (_, violations) = simulate(bug, seed, crashes);
+    let violation = violations.first()?;
+    let how = format!("{}: {}", violation.replay_command, violation.what);
+    Some(Caught { how, line: line.join(" "), is_searched: false })
+}
+
 /// How a bug shows, or why it counts as missed.
-fn catch(bug: PlantedBug) -> Result<String, String> {
+fn catch(bug: PlantedBug) -> Result<Caught, String> {
     let (most, step) = if IN_FEW_RUNS.contains(&bug) { (PER_SEED, SEED_STEP) } else { (BOUND, 0) };
     let (mut seed, mut crash_points) = (1, 0);
     let violation = loop {
@@ -94,7 +123,9 @@ fn catch(bug: PlantedBug) -> Result<String, String> {
     if again.first() != Some(&violation) {
         return Err(format!("the replay of {violation:?} shows {again:?}"));
     }
-    Ok(format!("{crash_points} crash points, {}: {}", violation.replay_command, violation.what))
+    let how = format!("{crash_points} crash points, {}: {}", violation.replay_command, violation.what);
+    let line = format!("{} {} {}", bug.name(), violation.seed, violation.crash_point + 1);
+    Ok(Caught { how, line, is_searched: true })
 }
 
 fn simulate(bug: PlantedBug, seed: u64, crashes: u64) -> (u64, Vec<Violation>) {
