@@ -15,13 +15,21 @@ pub(crate) struct Failure {
     what: String,
     hint: Option<String>,
     code: u8,
-    not_found: bool,
+    of: Of,
+}
+
+/// What callers tell apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Of {
+    NotFound,
+    Unavailable,
+    Other,
 }
 
 impl Failure {
     /// It did not work: exit code 1.
     pub(crate) fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), hint: None, code: 1, not_found: false }
+        Self { what: what.into(), hint: None, code: 1, of: Of::Other }
     }
 
     /// The answer is no, and there is nothing to say about it: exit code 1.
@@ -36,12 +44,22 @@ impl Failure {
 
     /// The daemon knows no such thing: exit code 1.
     pub(crate) fn not_found(what: impl Into<String>) -> Self {
-        Self { not_found: true, ..Self::new(what) }
+        Self { of: Of::NotFound, ..Self::new(what) }
     }
 
     /// Whether it failed because there is no such thing.
     pub(crate) fn is_not_found(&self) -> bool {
-        self.not_found
+        self.of == Of::NotFound
+    }
+
+    /// The daemon cannot answer just now: exit code 1.
+    pub(crate) fn unavailable(what: impl Into<String>) -> Self {
+        Self { of: Of::Unavailable, ..Self::new(what) }
+    }
+
+    /// Whether it may answer a little later.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        self.of == Of::Unavailable
     }
 
     /// Says what to do next.

@@ -19,6 +19,8 @@ use crate::screen::{self, bytes, harmless};
 
 /// How often a bar moves, and how long the daemon is asked to wait with an answer.
 const STEP: Duration = Duration::from_millis(500);
+/// A daemon that has too many connections or too much to do may say so for so long.
+const BUSY_WITHIN: Duration = Duration::from_secs(30);
 /// Distance of lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
@@ -206,10 +208,15 @@ fn follow_known(client: &Client, id: &str, mut known: Option<Job>, json: bool) -
     let client = client.clone().interruptible(&interrupt);
     let path = format!("/v1/jobs/{}?wait={}ms", escaped(id), STEP.as_millis());
     let mut shown = Shown::new();
+    let mut answered = Instant::now();
     loop {
         let begin = Instant::now();
         let answer = match client.wait(&path, STEP) {
             Err(_) if interrupt.came() => return Err(left(id)),
+            Err(failure) if failure.is_unavailable() && answered.elapsed() < BUSY_WITHIN => {
+                std::thread::sleep(STEP);
+                continue;
+            }
             Err(failure) => {
                 shown.clear();
                 return Err(match known {
@@ -219,6 +226,7 @@ fn follow_known(client: &Client, id: &str, mut known: Option<Job>, json: bool) -
             }
             Ok(answer) => answer,
         };
+        answered = Instant::now();
         let job: Job = client::read(&answer)?;
         if let Some(before) = known.replace(job.clone()).filter(|before| !before.is_same(&job)) {
             shown.clear();
@@ -335,11 +343,18 @@ mod tests {
             r#"{"id":"j1","kind":"flush","pool":"p","volume":"db","state":"completed","requested":"2"}"#;
         const OTHER: &str = r#"{"id":"j1","kind":"remove","pool":"p","state":"completed","requested":"1"}"#;
         follow_one(&[(202, RUNS), (200, DONE)]).unwrap();
+        // One client too many is no end of a job; a daemon that is being stopped is soon gone.
+        const BUSY: &str = r#"{"what":"there are too many connections"}"#;
+        follow_one(&[(202, RUNS), (503, BUSY), (503, BUSY), (200, DONE)]).unwrap();
+        let gone = follow_one(&[(202, RUNS), (503, BUSY)]).unwrap_err().to_string();
+        assert!(
+            gone.contains("it is not known how that ended") && gone.contains("no daemon answers"),
+            "{gone}"
+        );
         for (answer, why) in [
             ((200, LATER), "j1 is flush of volume db now"),
             ((200, OTHER), "j1 is remove of pool p now"),
             ((404, r#"{"what":"there is no job j1"}"#), "there is no job j1"),
-            ((503, r#"{"what":"the daemon is being stopped"}"#), "the daemon is being stopped"),
         ] {
             let failure = follow_one(&[(202, RUNS), answer]).unwrap_err();
             assert_eq!(

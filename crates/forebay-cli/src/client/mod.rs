@@ -202,6 +202,7 @@ impl Client {
         let what = crate::screen::harmless_lines(what.trim_end());
         let failure = match status {
             404 => Failure::not_found(what),
+            503 => Failure::unavailable(what),
             _ if problem["kind"] == "invalid" => Failure::usage(what),
             _ => Failure::new(what),
         };
