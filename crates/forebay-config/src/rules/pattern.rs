@@ -170,7 +170,7 @@ mod tests {
         assert!(!pattern.matches(OsStr::new(&name)));
         // Backtracking would take longer than the age of the universe; the bound is for slow
         // machines.
-        assert!(begin.elapsed() < Duration::from_secs(5));
+        assert!(begin.elapsed() < Duration::from_secs(60));
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Outputs of smartctl for disks of several kinds, and stand-ins for the program that misbehave.
 
 use super::*;
-use std::os::unix::fs::PermissionsExt as _;
 
 fn read(text: &str, code: i32) -> Result<WearInfo, String> {
     parse(Path::new("/dev/nvme0n1"), text, Some(code))
@@ -68,12 +67,14 @@ fn what_cannot_be_read_is_said() {
     assert_eq!(read(huge, 0).unwrap().written_bytes, Some(u64::MAX));
 }
 
-/// A program that does this instead.
+/// A program that does this instead. Another process writes it: what another test begins at that
+/// moment would have it open for writing, and "Text file busy" would be all that comes of it.
 fn stand_in(script: &str) -> (tempfile::TempDir, Smartctl) {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("smartctl");
-    std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod 755 \"$0\"";
+    let written = Command::new("sh").args(["-c", write]).arg(&program).arg(script).status().unwrap();
+    assert!(written.success());
     (folder, Smartctl { program, limit: Duration::from_secs(60) })
 }
 

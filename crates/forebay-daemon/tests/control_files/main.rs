@@ -221,7 +221,7 @@ fn an_interrupt_ends_the_wait_and_not_the_job() {
         );
         let begun = Instant::now();
         assert!(!end(child).0);
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(begun.elapsed() < Duration::from_secs(30));
         assert_eq!(m.read(&format!("jobs/{job}/state")), "running\n");
     }
     // A signal with a handler: the writer sees EINTR.
@@ -267,7 +267,7 @@ fn unmounting_ends_what_is_open() {
     std::thread::sleep(Duration::from_millis(50));
     let begun = Instant::now();
     drop(m.fs.take());
-    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     assert!(!end(child).0);
     assert_eq!(m.fake.state.lock().unwrap().jobs.iter().find(|j| j.id == job).unwrap().state, "running");
     assert!(open.read(&mut [0; 9]).is_err());
@@ -290,7 +290,7 @@ fn a_slow_question_does_not_hold_up_an_unmount_for_ever() {
     m.fake.wait("a slow question", |state| state.stuck_now == 1);
     let begun = Instant::now();
     drop(m.fs.take());
-    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert!(begun.elapsed() < Duration::from_secs(30));
     m.fake.change(|state| state.stuck = false);
     let _ = reader.join().unwrap().map_err(|error| assert_ne!(error.raw_os_error(), Some(EIO)));
 }

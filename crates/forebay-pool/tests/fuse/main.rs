@@ -385,30 +385,26 @@ fn unmounted_from_outside_the_server_ends() {
     }
 }
 
-/// Requests of 5 ms each: with 32 of them under way, 6,400 can be done in a second.
+/// Requests of 20 ms each: however slow the machine is, those of before are still under way when
+/// the last of 32 arrives. How many there were at once is counted by the server.
 #[test]
 fn thirty_two_slow_reads_run_at_once() {
     if !fuse_is_there() || !has("fio") {
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
     for (mut settings, _switch) in ways() {
-        settings.push((names::DELAY_US, "5000"));
-        let served = volume(&dir.path().join("mnt/disk"), 64 * MIB, &settings);
-        let common = "--rw=randread --bs=16k --size=64m --time_based --runtime=3";
+        settings.push((names::DELAY_US, "20000"));
         for client in ["--ioengine=io_uring --iodepth=32", "--ioengine=psync --numjobs=32 --group_reporting"]
         {
-            let terse = fio(&served.path, &format!("{client} {common}"));
-            let line = terse.lines().find(|line| line.starts_with("3;")).unwrap();
-            // Field 8 of terse output 3: read IOPS.
-            let iops: f64 = line.split(';').nth(7).unwrap().parse().unwrap();
-            println!("{settings:?}, {client}: {iops} reads per second of 6400 possible");
-            // Far above what ten requests at once would give, and low enough for a machine that
-            // does other work.
-            assert!(iops > 3000.0, "{iops}: about {:.0} at once", iops * 0.005);
+            let dir = tempfile::tempdir().unwrap();
+            let served = volume(&dir.path().join("mnt/disk"), 64 * MIB, &settings);
+            fio(
+                &served.path,
+                &format!("{client} --rw=randread --bs=16k --size=64m --time_based --runtime=2"),
+            );
+            let (busiest, _) = served.stop();
+            assert!(busiest >= 30, "only {busiest} requests were under way at once ({settings:?}, {client})");
         }
-        let (busiest, _) = served.stop();
-        assert!(busiest >= 30, "only {busiest} requests were under way at once ({settings:?})");
     }
 }
 
