@@ -92,7 +92,11 @@ users() {
         --fsync=64 --verify=crc32c --verify_fatal=1 --verify_state_save=0 --verify_backlog=256 --time_based --runtime=120 \
         --output="$STAGE/fio" >/dev/null 2>&1) &
     echo $! >"$STAGE/users.pid"
+    wait_for 60 have_begun
 }
+
+# Before that fio would end without a word.
+have_begun() { [ "$(stat -c %s /srv/db/users.0.0 2>/dev/null)" = $((16 << 20)) ]; }
 
 users_done() {
     kill -TERM "$(cat "$STAGE/users.pid")"
