@@ -32,6 +32,8 @@ pub(super) fn plan(client: &Client, point: &Path, keep_pool: bool, asked: String
     let Some((volume, device)) = find(&volumes, mount.as_ref(), at_point) else {
         return Err(not_found(point, &mounts, mount.as_ref(), at_point));
     };
+    let of_pool: PoolInfo = client::read(&client.get(&format!("/v1/pools/{}", escaped(&volume.pool)))?)?;
+    refuse_without_cache(&of_pool)?;
     let disk = disk_of(volume)?;
     // On the disk already: a run was interrupted by a loss of power.
     let on_volume = mount.as_ref().filter(|mount| disk::is_mounted_from(mount, &device));
@@ -60,7 +62,7 @@ pub(super) fn plan(client: &Client, point: &Path, keep_pool: bool, asked: String
     steps.push(Step::Flush { volume: name.clone() });
     steps.extend(line.map(|line| Step::Edit(Change::to_disk(&table, line, &disk))));
     steps.extend([Step::Detach { volume: name.clone() }, Step::Mount(of(&disk))]);
-    let pool = if keep_pool { None } else { removable(client, volume)? };
+    let pool = if keep_pool { None } else { removable(of_pool, volume) };
     let wiped = pool.as_ref().map_or_else(
         || format!("pool {} stays\n", volume.pool),
         |pool| format!("pool {pool} is gone, and its flash is free\n"),
@@ -168,11 +170,23 @@ fn not_found(point: &Path, mounts: &Mounts, mount: Option<&Mount>, entry: Option
     failure.hint("`findmnt` lists mounts, `forebay volume list` volumes; those over NBD or FUSE: docs/operate/take-away.md")
 }
 
+/// A volume is not detached from a pool whose cache has failed: the daemon cannot write there that
+/// it is gone.
+fn refuse_without_cache(pool: &PoolInfo) -> Result<(), Failure> {
+    if !pool.cache_failed {
+        return Ok(());
+    }
+    let name = harmless(&pool.name);
+    Err(Failure::new(format!("the cache of pool {name} has failed, and no volume is detached from it so"))
+        .hint(format!(
+            "forebay pool replace {name} --device PATH gives it another; without one, docs/operate/flash-died.md says how to take the disk back"
+        )))
+}
+
 /// The pool of a volume, if nothing else uses it.
-fn removable(client: &Client, volume: &VolumeInfo) -> Result<Option<String>, Failure> {
-    let pool: PoolInfo = client::read(&client.get(&format!("/v1/pools/{}", escaped(&volume.pool)))?)?;
+fn removable(pool: PoolInfo, volume: &VolumeInfo) -> Option<String> {
     let is_alone = pool.volumes.iter().chain(pool.absent.keys()).all(|name| *name == volume.name);
-    Ok((is_alone && !pool.not_open).then_some(pool.name))
+    (is_alone && !pool.not_open).then_some(pool.name)
 }
 
 #[cfg(test)]
@@ -209,6 +223,14 @@ mod tests {
         assert_eq!(found("/dev/forebay/y"), is("c", "/dev/forebay/y"));
         assert_eq!([found("/dev/forebay/a"), found("/dev/sdb"), found("UUID=1")], [None, None, None]);
         assert!(find(&volumes, None, None).is_none());
+    }
+
+    #[test]
+    fn nothing_is_begun_while_the_cache_has_failed() {
+        let pool = PoolInfo::closed("fast".into(), Vec::new(), None);
+        assert!(refuse_without_cache(&pool).is_ok());
+        let said = format!("{:?}", refuse_without_cache(&PoolInfo { cache_failed: true, ..pool }));
+        assert!(said.contains("pool replace fast") && said.contains("flash-died.md"), "{said}");
     }
 
     #[test]
