@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The guide: power, flash and disk fail (guide-lib.sh).
+# The guide: power and flash fail (guide-lib.sh).
 # Runs in a guest.
-PAGES=${PAGES:-"power-failed flash-died disk-died"}
+PAGES=${PAGES:-"power-failed flash-died"}
 . "$(dirname "$0")/guide-lib.sh"
