@@ -32,8 +32,8 @@ new_root() {
     mount -t overlay -o "lowerdir=/,upperdir=$T/layer/upper,workdir=$T/layer/work" root "$R" 2>"$T/mount.err" ||
         skip "no layer can be put over this root: $(cat "$T/mount.err")"
     on_exit "umount -R -l '$R' '$T/layer'"
-    # What other tests, or an administrator, have left on this machine.
-    rm -rf "$R/var/lib/forebay" "$R/etc/forebay"
+    # What other tests, or an administrator, have left on this machine, and perhaps write just now.
+    eventually 10 rm -rf "$R/var/lib/forebay" "$R/etc/forebay"
     mount --bind /proc "$R/proc"
     mount --rbind /sys "$R/sys"
     mount -t tmpfs run "$R/run"

@@ -552,6 +552,7 @@ fn an_export_that_cannot_be_made_is_told_once_with_what_to_do() {
         .args(["run", "--backing", text(&world.path("disk"))])
         .args(["--cache", &format!("{}:32MiB", world.path("cache").display())])
         .args(["--export", &format!("vhost-user:{}/v.sock", missing.display())])
+        .env("STATE_DIRECTORY", world.path("state"))
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));

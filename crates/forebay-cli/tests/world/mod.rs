@@ -38,7 +38,8 @@ impl World {
         command
             .args(["run", "--backing", text(&self.path("disk")), "--export", &self.uri()])
             .args(["--cache", &format!("{}:{cache_size}", self.path("cache").display())])
-            .args(["--admin", text(&self.path("admin"))]);
+            .args(["--admin", text(&self.path("admin"))])
+            .env("STATE_DIRECTORY", self.path("state"));
         command
     }
 
