@@ -94,7 +94,8 @@ struct Caught {
     is_searched: bool,
 }
 
-/// A bug shows where it did before.
+/// How a bug shows where it did before, if it still does. That the engine is right there without
+/// the bug is for the other tests to say: a bug chooses the situation of its runs.
 fn catch_again(bug: PlantedBug, known: &[Vec<String>]) -> Option<Caught> {
     let line = known.iter().find(|line| line[0] == bug.name())?;
     let [seed, crashes] = [1, 2].map(|at| line[at].parse().expect("a number in the file"));

@@ -170,14 +170,14 @@ fn not_found(point: &Path, mounts: &Mounts, mount: Option<&Mount>, entry: Option
     failure.hint("`findmnt` lists mounts, `forebay volume list` volumes; those over NBD or FUSE: docs/operate/take-away.md")
 }
 
-/// A volume is not detached from a pool whose cache has failed: the daemon cannot write there that
-/// it is gone.
+/// A volume cannot be detached from a pool whose cache has failed: the daemon has nowhere to record
+/// it.
 fn refuse_without_cache(pool: &PoolInfo) -> Result<(), Failure> {
     if !pool.cache_failed {
         return Ok(());
     }
     let name = harmless(&pool.name);
-    Err(Failure::new(format!("the cache of pool {name} has failed, and no volume is detached from it so"))
+    Err(Failure::new(format!("the cache of pool {name} has failed, so its volumes cannot be detached"))
         .hint(format!(
             "forebay pool replace {name} --device PATH gives it another; without one, docs/operate/flash-died.md says how to take the disk back"
         )))
