@@ -9,14 +9,15 @@
 //! - What takes longer than a moment (drains, and what needs one) is a job; the call returns it at
 //!   once.
 
-use crate::error::{AdminError, ErrorKind};
+use crate::MessageId;
+use crate::error::AdminError;
 use crate::info::{
     AdviceInfo, DaemonInfo, ImportInfo, JobInfo, LossInfo, PoolInfo, RatesOfAll, ReloadDone, SettingInfo,
     SettingsDone, UpgradeBegun, VolumeInfo,
 };
 use crate::request::{
-    DetachHow, ExportRequest, GrowRequest, ImportRequest, MetricsForm, OpenHow, PoolRequest, RecordRequest,
-    ReplaceRequest, RuleRequest, ScrubRequest, SettingsRequest, ShrinkRequest, VolumeRequest,
+    DetachRequest, ExportRequest, GrowRequest, ImportRequest, MetricsForm, OpenHow, PoolRequest,
+    RecordRequest, ReplaceRequest, RuleRequest, ScrubRequest, SettingsRequest, ShrinkRequest, VolumeRequest,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -45,7 +46,7 @@ pub trait Admin: Send + Sync + 'static {
     /// Changes settings of the daemon.
     fn set_daemon(&self, request: SettingsRequest) -> Result<SettingsDone, AdminError> {
         let _ = request;
-        Err(AdminError::new(ErrorKind::Invalid, "this daemon has no settings", ""))
+        Err(AdminError::new(MessageId::SettingUnsupported, "this daemon has no settings", ""))
     }
     /// All pools.
     fn pools(&self) -> Result<Vec<PoolInfo>, AdminError>;
@@ -57,7 +58,7 @@ pub trait Admin: Send + Sync + 'static {
     /// by itself, and attaches its volumes.
     fn open_pool(&self, name: &str, how: OpenHow) -> Result<PoolInfo, AdminError> {
         let _ = how;
-        Err(AdminError::new(ErrorKind::Conflict, format!("pool {name} is open"), ""))
+        Err(AdminError::new(MessageId::PoolOpen, format!("pool {name} is open"), ""))
     }
     /// Makes a pool larger, while it is used.
     fn grow_pool(&self, name: &str, request: GrowRequest) -> Result<PoolInfo, AdminError>;
@@ -100,8 +101,9 @@ pub trait Admin: Send + Sync + 'static {
     /// Attaches a volume to its backing store and serves it.
     fn attach_volume(&self, request: VolumeRequest) -> Result<VolumeInfo, AdminError>;
     /// Detaches a volume: a job. One that is in use (by a connection, or because its file is open)
-    /// is refused unless `force`.
-    fn detach_volume(&self, name: &str, how: DetachHow, force: bool) -> Result<JobInfo, AdminError>;
+    /// is refused unless `force`. One whose backing file has no name any more is refused unless it
+    /// is written to another path, or given up with what is dirty.
+    fn detach_volume(&self, name: &str, request: DetachRequest) -> Result<JobInfo, AdminError>;
     /// Gives a volume another size (`size` as text, or `max` for all of the backing store): a job,
     /// short if it grows. One that is in use gets smaller only with `force`.
     fn resize_volume(&self, name: &str, size: &str, force: bool) -> Result<JobInfo, AdminError>;
@@ -144,6 +146,10 @@ pub trait Admin: Send + Sync + 'static {
     /// Starts a successor (the program that lies where this one was started from), and passes
     /// everything to it once it has read the configuration. Returns when that begins.
     fn upgrade(&self) -> Result<UpgradeBegun, AdminError> {
-        Err(AdminError::new(ErrorKind::Conflict, "this daemon cannot be followed by another", "restart it"))
+        Err(AdminError::new(
+            MessageId::UpgradeUnsupported,
+            "this daemon cannot be followed by another",
+            "restart it",
+        ))
     }
 }

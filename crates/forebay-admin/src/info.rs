@@ -64,8 +64,10 @@ pub struct DeviceInfo {
     pub path: String,
     /// Bytes that the pool uses.
     pub size_bytes: u64,
-    /// Of a mirrored cache: `ok`, `filling` (it takes the place of one that failed), or `out` (what
-    /// is on it does not count); else empty.
+    /// `deleted`, `unlinked`, `renamed` or `unreachable` if its path does not lead to it any more,
+    /// `short` if it has less bytes than are used of it. Else, of a mirrored cache: `ok`, `filling`
+    /// (it takes the place of one that failed), or `out` (what is on it does not count); else
+    /// empty.
     #[serde(default)]
     pub state: String,
     /// It is being copied onto another device, which is to take its place.
@@ -98,8 +100,18 @@ pub struct ImportInfo {
     pub exported_unix_s: u64,
     /// Its cache devices in the order of their space.
     pub devices: Vec<String>,
+    /// Where the key of an encrypted cache is.
+    #[serde(default)]
+    pub key_file: Option<String>,
+    /// The key of the cache tells that its own export wrote the settings.
+    #[serde(default)]
+    pub signed: bool,
     /// Its volumes.
     pub volumes: Vec<ImportedVolume>,
+    /// Options that the command lacks, in a dry run: what they name is taken only if the operator
+    /// names it.
+    #[serde(default)]
+    pub unconfirmed: Vec<String>,
     /// Nothing was done.
     pub dry_run: bool,
 }
@@ -114,11 +126,17 @@ pub struct ImportedVolume {
     /// What its backing store was called before, if that was otherwise.
     #[serde(default)]
     pub was: Option<String>,
+    /// Its exports, as URIs.
+    #[serde(default)]
+    pub exports: Vec<String>,
     /// It is served; in a dry run: its backing store is there.
     pub attached: bool,
     /// Why it is not.
     #[serde(default)]
     pub why: Option<String>,
+    /// As those of the volume.
+    #[serde(default)]
+    pub warnings: Vec<WarningInfo>,
 }
 
 /// A pool.
@@ -240,6 +258,9 @@ pub enum VolumeState {
     Attaching,
     /// Served.
     Serving,
+    /// Served, but an export of it has gone without the daemon: its file was unmounted or covered,
+    /// or its block device removed, by another program.
+    ExportLost,
     /// Being drained for a detach; still served, writes go through to the backing store.
     Draining,
     /// Being detached; no longer served.
@@ -252,11 +273,17 @@ pub enum VolumeState {
 }
 
 impl VolumeState {
+    /// True if the pool serves the volume, and nothing is at work on that.
+    pub fn is_served(self) -> bool {
+        matches!(self, VolumeState::Serving | VolumeState::ExportLost)
+    }
+
     /// Its name, as the HTTP API has it.
     pub fn name(self) -> &'static str {
         match self {
             VolumeState::Attaching => "attaching",
             VolumeState::Serving => "serving",
+            VolumeState::ExportLost => "export-lost",
             VolumeState::Draining => "draining",
             VolumeState::Detaching => "detaching",
             VolumeState::Absent => "absent",
@@ -276,6 +303,15 @@ pub struct VolumeInfo {
     pub state: VolumeState,
     /// URI of the backing store.
     pub backing: String,
+    /// How the backing store is, of a volume that is attached: `ok`; `short` (it has less bytes
+    /// than are used of it); `failing` (the last read, write or flush failed, and none has
+    /// succeeded since); or, if its path does not lead to it any more, `deleted` (it is gone when
+    /// it is closed), `unlinked` (it has other names), `renamed` or `unreachable`.
+    #[serde(default)]
+    pub backing_state: String,
+    /// What is wrong with it, and what to do.
+    #[serde(default)]
+    pub backing_why: Option<String>,
     /// URIs under which clients find it.
     pub exports: Vec<String>,
     /// Size in bytes.
@@ -310,6 +346,21 @@ pub struct VolumeInfo {
     /// How requests of its files reach the daemon, one for each `fuse:` export that is mounted.
     #[serde(default)]
     pub files: Vec<FileInfo>,
+    /// What is allowed in its configuration, and looks like a mistake: as `forebay config check`
+    /// says it.
+    #[serde(default)]
+    pub warnings: Vec<WarningInfo>,
+}
+
+/// What is allowed, and looks like a mistake.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct WarningInfo {
+    /// What it is about, for scripts.
+    pub id: String,
+    /// In words.
+    pub what: String,
+    /// What to do.
+    pub hint: String,
 }
 
 /// How requests of a volume's file reach the daemon.
@@ -467,7 +518,7 @@ pub struct JobInfo {
     /// `flush`, `detach`, `mode-change`, `resize`, `shrink`, `scrub`, `rebuild`, `remove`.
     pub kind: String,
     /// What was asked for besides the kind: the new `mode`, the new `size_bytes`, `bytes_per_s`,
-    /// `how` to detach, `erase`; or null.
+    /// `how` to detach, where to `save_to`, `erase`; or null.
     pub parameters: serde_json::Value,
     /// Pool.
     pub pool: String,
@@ -477,6 +528,9 @@ pub struct JobInfo {
     pub state: String,
     /// Why it failed.
     pub error: Option<String>,
+    /// The id of the error that it failed with, for scripts.
+    #[serde(default)]
+    pub error_id: Option<String>,
     /// What it is doing, in words.
     pub phase: String,
     /// The job whose work does for this one.

@@ -5,6 +5,7 @@
 //! - `request`: what is asked for.
 //! - `info`, `flash`: what is answered.
 //! - `error`: why something was not done.
+//! - `message`: the ids of messages, for scripts.
 //! - [`jobs`]: work that takes long.
 //! - [`events`]: what happens, told to whoever follows, and alarms.
 //! - [`clock`]: time as jobs and events see it.
@@ -17,6 +18,7 @@ pub mod events;
 mod flash;
 mod info;
 pub mod jobs;
+mod message;
 mod request;
 
 pub use admin::{Admin, Target, TraceSender};
@@ -25,10 +27,11 @@ pub use flash::{EnduranceInfo, FlashInfo, WearInfo};
 pub use info::{
     AdviceInfo, AdviceSize, CopyInfo, DaemonInfo, DeviceInfo, FileInfo, ImportInfo, ImportedVolume, JobInfo,
     LossInfo, PoolInfo, RatesInfo, RatesOfAll, RecordedInfo, ReloadDone, SettingInfo, SettingsDone,
-    UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeState,
+    UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeState, WarningInfo,
 };
+pub use message::MessageId;
 pub use request::{
-    DetachHow, DeviceRequest, ExportRequest, GrowRequest, ImportRequest, Leaving, MetricsForm, OpenHow,
-    PoolRequest, RecordRequest, ReplaceRequest, RuleRequest, ScrubRequest, SettingsRequest, ShrinkRequest,
-    VolumeRequest,
+    DetachHow, DetachRequest, DeviceRequest, ExportRequest, GrowRequest, ImportRequest, Leaving, MetricsForm,
+    OpenHow, PoolRequest, RecordRequest, ReplaceRequest, RuleRequest, ScrubRequest, SettingsRequest,
+    ShrinkRequest, VolumeRequest,
 };

@@ -105,9 +105,16 @@ pub struct ImportRequest {
     /// Another name for the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// Backing stores, as URIs, by volume, where they are not found by themselves.
+    /// Backing stores, as URIs, by volume. Those of a cache without a key must all be named.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub backing: BTreeMap<String, String>,
+    /// Exports, as URIs, by volume; an empty list for a volume that is to have none. Those of a
+    /// cache without a key must all be named.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub exports: BTreeMap<String, Vec<String>>,
+    /// The key of an encrypted cache: a path, or `credential:NAME`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<String>,
     /// Only say what would be done.
     #[serde(default, skip_serializing_if = "is_false")]
     pub dry_run: bool,
@@ -194,6 +201,18 @@ pub enum DetachHow {
     Keep,
     /// It is thrown away.
     Discard,
+}
+
+/// How a volume is detached.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DetachRequest {
+    /// What becomes of dirty data.
+    pub how: DetachHow,
+    /// Also if clients use it.
+    pub force: bool,
+    /// Drained, and then its backing file is written to this path, before it is closed: the way out
+    /// for one that has lost its name. Nothing may be there.
+    pub save_to: Option<String>,
 }
 
 /// What a change of mode away from write-back does with dirty data.

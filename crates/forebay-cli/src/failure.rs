@@ -1,10 +1,14 @@
 //! Failure of a command: its cause and place, a hint at the next step, and the exit code.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::process::ExitCode;
 
 use crate::log;
+use crate::message::Message;
 use crate::paint::Paint;
+use clap::error::ErrorKind;
+use forebay_admin::MessageId;
 use forebay_admin::events::Severity;
 use forebay_offline::Refusal;
 use forebay_pool::RunError;
@@ -12,6 +16,8 @@ use forebay_pool::RunError;
 /// A failed command.
 #[derive(Debug)]
 pub(crate) struct Failure {
+    /// The name of the id: that of the daemon if the daemon has refused.
+    id: Cow<'static, str>,
     what: String,
     hint: Option<String>,
     code: u8,
@@ -28,23 +34,23 @@ enum Of {
 
 impl Failure {
     /// It did not work: exit code 1.
-    pub(crate) fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), hint: None, code: 1, of: Of::Other }
+    pub(crate) fn new(id: MessageId, what: impl Into<String>) -> Self {
+        Self { id: id.name().into(), what: what.into(), hint: None, code: 1, of: Of::Other }
     }
 
     /// The answer is no, and there is nothing to say about it: exit code 1.
     pub(crate) fn silent() -> Self {
-        Self::new("")
+        Self::new(MessageId::CliNote, "")
     }
 
     /// It was asked for in a wrong way: exit code 2.
-    pub(crate) fn usage(what: impl Into<String>) -> Self {
-        Self { code: 2, ..Self::new(what) }
+    pub(crate) fn usage(id: MessageId, what: impl Into<String>) -> Self {
+        Self { code: 2, ..Self::new(id, what) }
     }
 
     /// The daemon knows no such thing: exit code 1.
-    pub(crate) fn not_found(what: impl Into<String>) -> Self {
-        Self { of: Of::NotFound, ..Self::new(what) }
+    pub(crate) fn not_found(id: MessageId, what: impl Into<String>) -> Self {
+        Self { of: Of::NotFound, ..Self::new(id, what) }
     }
 
     /// Whether it failed because there is no such thing.
@@ -53,13 +59,29 @@ impl Failure {
     }
 
     /// The daemon cannot answer just now: exit code 1.
-    pub(crate) fn unavailable(what: impl Into<String>) -> Self {
-        Self { of: Of::Unavailable, ..Self::new(what) }
+    pub(crate) fn unavailable(id: MessageId, what: impl Into<String>) -> Self {
+        Self { of: Of::Unavailable, ..Self::new(id, what) }
     }
 
     /// Whether it may answer a little later.
     pub(crate) fn is_unavailable(&self) -> bool {
         self.of == Of::Unavailable
+    }
+
+    /// Has the id that a daemon gave.
+    pub(crate) fn with_id(self, id: impl Into<String>) -> Self {
+        Self { id: Cow::Owned(id.into()), ..self }
+    }
+
+    /// Says more of what went wrong; it is about the same.
+    pub(crate) fn reworded(self, what: String) -> Self {
+        Self { what, hint: None, code: 1, of: Of::Other, ..self }
+    }
+
+    /// The name of the id.
+    #[cfg(test)]
+    pub(crate) fn id(&self) -> &str {
+        &self.id
     }
 
     /// Says what to do next.
@@ -83,23 +105,29 @@ impl Failure {
         if self.what.is_empty() {
             return ExitCode::from(self.code);
         }
+        let hint = self.hint.as_deref().unwrap_or_default();
+        Message::new(Severity::Error, &self.id, &self.what).hint(hint).write(|| self.text());
+        ExitCode::from(self.code)
+    }
+
+    fn text(&self) -> String {
         if log::is_journal() {
             let hint = self.hint.as_ref().map_or(String::new(), |hint| format!("\nhint: {hint}"));
-            log::write(Severity::Error, &format!("{}{hint}", self.what));
-            return ExitCode::from(self.code);
+            return log::lines(Severity::Error, &format!("{}{hint}", self.what), true);
         }
         let paint = Paint::for_stderr();
-        eprintln!("{} {}", paint.red("forebay:"), self.what);
-        if let Some(hint) = &self.hint {
-            eprintln!("  {} {hint}", paint.bold("hint:"));
-        }
-        ExitCode::from(self.code)
+        let hint = self.hint.as_ref();
+        let hint = hint.map_or(String::new(), |hint| format!("  {} {hint}\n", paint.bold("hint:")));
+        format!("{} {}\n{hint}", paint.red("forebay:"), self.what)
     }
 }
 
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
-        let failure = if refusal.is_usage { Self::usage(refusal.what) } else { Self::new(refusal.what) };
+        let failure = match refusal.is_usage {
+            true => Self::usage(refusal.id, refusal.what),
+            false => Self::new(refusal.id, refusal.what),
+        };
         if refusal.hint.is_empty() { failure } else { failure.hint(refusal.hint) }
     }
 }
@@ -122,15 +150,20 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
         return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     let text = error.render().to_string();
-    let Some(text) = text.strip_prefix("error: ") else {
-        eprint!("{text}");
+    let Some(problem) = text.strip_prefix("error: ") else {
+        let message = Message::new(Severity::Error, MessageId::CliUsage.name(), text.trim_end());
+        message.write(|| text.clone());
         return ExitCode::from(2);
     };
-    let text = text.trim_end().trim_end_matches("For more information, try '--help'.").trim_end();
-    Failure::usage(text).hint("`--help` behind a command shows its options and examples").report()
+    let problem = problem.trim_end().trim_end_matches("For more information, try '--help'.").trim_end();
+    let id = match error.kind() {
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => MessageId::CliArgument,
+        _ => MessageId::CliUsage,
+    };
+    Failure::usage(id, problem).hint("`--help` behind a command shows its options and examples").report()
 }
 
 /// Everything that goes wrong with a file, a socket or a child, in one sentence.
 pub(crate) fn system(what: impl fmt::Display) -> impl FnOnce(std::io::Error) -> Failure {
-    move |error| Failure::new(format!("{what}: {error}"))
+    move |error| Failure::new(MessageId::CliSystem, format!("{what}: {error}"))
 }

@@ -5,6 +5,9 @@
 //!   message says how to follow it again and how to cancel it.
 //! - Success is said only of a job that completed.
 
+use crate::message;
+use forebay_admin::MessageId;
+use forebay_admin::events::EventKind;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -35,6 +38,7 @@ pub(crate) struct Job {
     pub(crate) state: String,
     pub(crate) phase: String,
     pub(crate) error: Option<String>,
+    pub(crate) error_id: Option<String>,
     pub(crate) bytes_total: Option<u64>,
     pub(crate) bytes_left: Option<u64>,
     pub(crate) percent: Option<f64>,
@@ -122,7 +126,7 @@ impl Job {
 
     /// The daemon that had it is gone. It may have been done just before.
     fn out_of_sight(&self, why: &str) -> Failure {
-        Failure::new(format!("{}: it is not known how that ended: {why}", self.title())).hint(
+        Failure::new(MessageId::JobOutOfSight, format!("{}: it is not known how that ended: {why}", self.title())).hint(
             "the daemon was stopped, upgraded or too busy just then: `forebay jobs` and `forebay status` show what is so now",
         )
     }
@@ -134,13 +138,22 @@ impl Job {
             .map_or(String::new(), |error| format!(": {}", screen::harmless_lines(error)));
         let of =
             self.volume.as_deref().map_or(String::new(), |volume| format!(" --volume {}", harmless(volume)));
-        Failure::new(format!(
-            "{}: {} after {}{why}",
-            self.title(),
-            self.state,
-            screen::uptime(self.elapsed_s as u64)
+        let about = match self.state.as_str() {
+            "cancelled" => EventKind::JobCancelled,
+            _ => EventKind::JobFailed,
+        };
+        let failure = Failure::new(
+            MessageId::Event(about),
+            format!("{}: {} after {}{why}", self.title(), self.state, screen::uptime(self.elapsed_s as u64)),
+        );
+        let failure = match &self.error_id {
+            Some(id) => failure.with_id(harmless(id)),
+            None => failure,
+        };
+        failure.hint(format!(
+            "forebay events --after oldest --kind job{of} tells more; this was job {}",
+            self.id
         ))
-        .hint(format!("forebay events --after oldest --kind job{of} tells more; this was job {}", self.id))
     }
 }
 
@@ -187,11 +200,9 @@ pub(crate) fn attend(client: &Client, answer: &Value, wish: Wish) -> Result<(), 
     if wish.json {
         return screen::print_json(answer);
     }
-    eprintln!(
-        "forebay: {} goes on in the daemon; follow it with: forebay jobs {} --follow",
-        job.title(),
-        job.id
-    );
+    let what =
+        format!("{} goes on in the daemon; follow it with: forebay jobs {} --follow", job.title(), job.id);
+    message::say(MessageId::JobGoesOn, &what, || format!("forebay: {what}\n"));
     screen::print(&format!("{}\n", job.id))
 }
 
@@ -256,7 +267,7 @@ fn follow_known(client: &Client, id: &str, mut known: Option<Job>, json: bool) -
 }
 
 fn left(id: &str) -> Failure {
-    Failure::new(format!("interrupted; job {id} goes on in the daemon")).hint(format!(
+    Failure::new(MessageId::JobGoesOn, format!("interrupted; job {id} goes on in the daemon")).hint(format!(
         "follow it with: forebay jobs {id} --follow\n        cancel it with: forebay jobs {id} --cancel"
     ))
 }
@@ -286,7 +297,8 @@ impl Shown {
             bar.set_message(job.progress());
         } else if self.last_line.is_none_or(|last| last.elapsed() >= LINE_EVERY) {
             self.last_line = Some(Instant::now());
-            eprintln!("{}: {}", job.title(), job.progress());
+            let what = format!("{}: {}", job.title(), job.progress());
+            message::say(MessageId::Event(EventKind::JobProgress), &what, || format!("{what}\n"));
         }
     }
 

@@ -1,14 +1,27 @@
 //! Lines of a daemon on stderr: with a priority in front where the journal reads them
 //! (sd-daemon(3)), with the name of the program where anybody else does.
+//!
+//! Invariant: what comes from outside, such as a path, begins no line and has no control character:
+//! a line that follows a line break is indented.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
 
 use forebay_admin::events::Severity;
+use forebay_daemon::RunEvent;
+
+use crate::message::Message;
+use crate::screen::harmless_lines;
+
+/// A line break within a message.
+const CONTINUED: &str = "\n    ";
 
 /// Writes what happened. What follows a line break is a line with the same priority.
-pub(crate) fn write(severity: Severity, message: &str) {
-    eprint!("{}", lines(severity, message, is_journal()));
+pub(crate) fn write(event: &RunEvent) {
+    let (severity, what) = (event.severity(), event.what());
+    Message::new(severity, event.id().name(), &what)
+        .of(event.pool(), event.volume())
+        .write(|| lines(severity, &event.to_string(), is_journal()));
 }
 
 /// Whether stderr leads to the journal: systemd says which file that is.
@@ -21,7 +34,8 @@ pub(crate) fn is_journal() -> bool {
     })
 }
 
-fn lines(severity: Severity, message: &str, is_journal: bool) -> String {
+pub(crate) fn lines(severity: Severity, message: &str, is_journal: bool) -> String {
+    let message = harmless_lines(message).replace('\n', CONTINUED);
     if !is_journal {
         return format!("forebay: {message}\n");
     }
@@ -43,8 +57,15 @@ mod tests {
 
     #[test]
     fn every_line_has_its_priority_in_the_journal() {
-        assert_eq!(lines(Severity::Error, "a\nb", true), "<3>a\n<3>b\n");
+        assert_eq!(lines(Severity::Error, "a\nb", true), "<3>a\n<3>    b\n");
         assert_eq!(lines(Severity::Info, "serving", true), "<6>serving\n");
-        assert_eq!(lines(Severity::Warning, "a\nb", false), "forebay: a\nb\n");
+        assert_eq!(lines(Severity::Warning, "a\nb", false), "forebay: a\n    b\n");
+    }
+
+    #[test]
+    fn a_path_forges_no_line_and_moves_no_cursor() {
+        let path = "/srv/x\nforebay: all is well\r\x1b[2K";
+        let shown = "/srv/x\n    forebay: all is well\\r\\u{1b}[2K";
+        assert_eq!(lines(Severity::Info, path, false), format!("forebay: {shown}\n"));
     }
 }

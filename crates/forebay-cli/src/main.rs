@@ -2,8 +2,9 @@
 //!
 //! One file per command in `commands`; each has its options (a `clap` structure) and a function
 //! that does it. What they share: `failure` (how a command fails), `screen` and `table` (how things
-//! look), `client` (the admin API), `job` (following what takes long), `interrupt` (Ctrl-C), `log`
-//! (lines of a daemon), `complete` (words for the shell), `paths`, `progress`.
+//! look), `client` (the admin API), `job` (following what takes long), `interrupt` (Ctrl-C),
+//! `message` (what is said on stderr), `log` (lines of a daemon), `complete` (words for the shell),
+//! `paths`, `progress`.
 //!
 //! Contract with scripts: results on stdout, everything else on stderr; exit code 0 done, 1 failed,
 //! 2 wrong usage; `--json` wherever a script reads. A closed pipe behind stdout is no failure.
@@ -16,6 +17,7 @@ mod failure;
 mod interrupt;
 mod job;
 mod log;
+mod message;
 mod paint;
 mod paths;
 mod progress;
@@ -39,6 +41,9 @@ struct Arguments {
 fn main() -> ExitCode {
     // If a shell asks for words to offer, this answers and ends the process.
     clap_complete::CompleteEnv::with_factory(Arguments::command).bin("forebay").complete();
+    if let Err(failure) = message::choose() {
+        return failure.report();
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return failure::usage(&error),

@@ -1,6 +1,8 @@
 //! How far something is that this process does itself: a bar on a terminal, now and then a line
 //! elsewhere, on stderr.
 
+use crate::message;
+use forebay_admin::MessageId;
 use std::io::IsTerminal as _;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -46,7 +48,8 @@ impl Progress {
             *last = Instant::now();
             let share =
                 (done * 100).checked_div(self.total).map_or(String::new(), |pct| format!("{pct} %, "));
-            eprintln!("{}: {share}{}", self.title, message());
+            let what = format!("{}: {share}{}", self.title, message());
+            message::say(MessageId::CliProgress, &what, || format!("{what}\n"));
         }
     }
 }

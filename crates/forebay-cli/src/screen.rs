@@ -1,5 +1,6 @@
 //! Output for people: colours (only on a terminal), and numbers; tables are in `table`.
 
+use forebay_admin::MessageId;
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,7 +13,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(format!("cannot write to stdout: {error}")))
+            Err(Failure::new(MessageId::CliOutput, format!("cannot write to stdout: {error}")))
         }
         _ => Ok(()),
     }

@@ -14,7 +14,9 @@ pub struct CacheSpec {
 }
 
 /// `PATH[:SIZE]`. A path with colons is taken as it is if it exists, or if nothing like a size
-/// follows the last colon.
+/// follows the last colon. So is one in `/dev` unless what precedes the colon is there: names of
+/// devices have colons (`/dev/disk/by-path/...-ata-1:0`), and no cache file is made in `/dev`, but
+/// for `/dev/shm`.
 impl FromStr for CacheSpec {
     type Err = String;
 
@@ -24,7 +26,9 @@ impl FromStr for CacheSpec {
             return Err("the path of the cache is missing".into());
         }
         let Some((path, size)) = text.rsplit_once(':') else { return Ok(whole) };
-        if Path::new(text).exists() || size.contains('/') {
+        let is_of_devices = path.starts_with("/dev/") && !path.starts_with("/dev/shm/");
+        let is_absent_device = is_of_devices && !Path::new(path).exists();
+        if Path::new(text).exists() || size.contains('/') || is_absent_device {
             return Ok(whole);
         }
         match ByteSize::from_str(size) {
@@ -50,6 +54,12 @@ mod tests {
         assert_eq!(spec("/f/c.img"), Ok(("/f/c.img".into(), None)));
         assert_eq!(spec("/f/c.img:10GiB"), Ok(("/f/c.img".into(), Some(10 << 30))));
         assert_eq!(spec("/dev/disk/by-path/pci:a"), Ok(("/dev/disk/by-path/pci:a".into(), None)));
+        assert_eq!(
+            spec("/dev/disk/by-path/scsi-0:0:1:0"),
+            Ok(("/dev/disk/by-path/scsi-0:0:1:0".into(), None))
+        );
+        assert_eq!(spec("/dev/shm/none:4KiB"), Ok(("/dev/shm/none".into(), Some(4096))));
+        assert_eq!(spec("/dev/null:4KiB"), Ok(("/dev/null".into(), Some(4096))));
         assert_eq!(spec("/a:1/c"), Ok(("/a:1/c".into(), None)));
         assert!(spec("/f/c.img:64XiB").unwrap_err().contains("64XiB"));
         assert!(spec("/f/c.img:").is_err() && spec(":1G").is_err() && spec("").is_err());

@@ -6,6 +6,7 @@ use super::keys::{self, Key};
 use super::model::DaemonConfig;
 use super::tunables::FromValue;
 use super::value::{ValueError, ValueKind, nearest};
+use forebay_admin::MessageId;
 use std::net::SocketAddr;
 
 const LOG_LEVEL: &str = "log_level";
@@ -43,7 +44,8 @@ impl DaemonConfig {
             _ if keys::DAEMON.iter().any(|key| key.name == name) => {
                 return Err(ValueError::new(
                     "is read when the daemon starts: change [daemon] of forebay.toml, and restart it",
-                ));
+                )
+                .about(MessageId::SettingFixed));
             }
             _ => {
                 let near = nearest(name, NAMES).map(|near| format!("; did you mean `{near}`?"));
@@ -51,7 +53,8 @@ impl DaemonConfig {
                 return Err(ValueError::new(format!(
                     "the daemon has no such setting{}; there are: {all}",
                     near.unwrap_or_default()
-                )));
+                ))
+                .about(MessageId::SettingUnknown));
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Diagnostics of a configuration file: the place, the line with a mark under it, and a hint.
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use forebay_admin::MessageId;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,8 @@ pub enum Severity {
 /// One thing that is wrong.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diagnostic {
+    /// What it is about, for scripts.
+    pub id: MessageId,
     /// How bad it is.
     pub severity: Severity,
     /// Where.
@@ -37,15 +40,15 @@ pub struct Diagnostic {
 impl Diagnostic {
     /// An error at a place.
     #[must_use]
-    pub fn error(span: Span, message: impl Into<String>) -> Self {
+    pub fn error(id: MessageId, span: Span, message: impl Into<String>) -> Self {
         let (label, help) = (String::new(), String::new());
-        Self { severity: Severity::Error, span, message: message.into(), label, related: None, help }
+        Self { id, severity: Severity::Error, span, message: message.into(), label, related: None, help }
     }
 
     /// A warning at a place.
     #[must_use]
-    pub fn warning(span: Span, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Warning, ..Self::error(span, message) }
+    pub fn warning(id: MessageId, span: Span, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, ..Self::error(id, span, message) }
     }
 
     /// With words next to the mark.
@@ -100,6 +103,13 @@ impl Report {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.diagnostics.is_empty()
+    }
+
+    /// What the first error is about, for scripts; none if there are warnings only.
+    #[must_use]
+    pub fn id(&self) -> Option<MessageId> {
+        let mut errors = self.diagnostics.iter().filter(|found| found.severity == Severity::Error);
+        errors.next().map(|error| error.id)
     }
 
     /// How many errors there are, warnings not counted.
@@ -205,7 +215,11 @@ mod tests {
 
     #[test]
     fn a_place_has_a_line_and_a_column() {
-        let report = Report::new(Path::new("f"), "a\n é = 1\n", vec![Diagnostic::error(6..7, "wrong")]);
+        let report = Report::new(
+            Path::new("f"),
+            "a\n é = 1\n",
+            vec![Diagnostic::error(MessageId::ConfigValue, 6..7, "wrong")],
+        );
         assert_eq!(report.lines().next().unwrap(), "f:2:4: error: wrong");
         assert_eq!(report.position(&(99..100)), (3, 1));
     }
@@ -213,7 +227,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_place_in_any_text_can_be_shown(text in "(\\PC|\n|\t|\r){0,60}", start in 0_usize..80, len in 0_usize..20) {
-            let related = Diagnostic::error(start..start + len, "x").related(len..start, "there").label("here");
+            let related = Diagnostic::error(MessageId::ConfigValue, start..start + len, "x").related(len..start, "there").label("here");
             let report = Report::new(Path::new("f"), &text, vec![related]);
             prop_assert!(report.to_string().contains("error: x"));
             prop_assert_eq!(report.lines().count(), 1);

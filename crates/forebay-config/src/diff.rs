@@ -90,6 +90,25 @@ pub enum Change {
     },
 }
 
+impl Change {
+    /// The pool or volume that it concerns; `None` if that is the daemon.
+    #[must_use]
+    pub fn target(&self) -> Option<(Scope, &str)> {
+        match self {
+            Self::LogLevel | Self::MetricsListen => None,
+            Self::PoolRemoved { pool } | Self::PoolAdded { pool } | Self::PoolDevices { pool, .. } => {
+                Some((Scope::Pool, pool))
+            }
+            Self::Setting { scope, name, .. } => Some((*scope, name)),
+            Self::VolumeRemoved { volume }
+            | Self::VolumeAdded { volume }
+            | Self::VolumeExports { volume, .. }
+            | Self::VolumeSize { volume, .. }
+            | Self::VolumeRules { volume } => Some((Scope::Volume, volume)),
+        }
+    }
+}
+
 /// A difference that cannot be applied while things run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {

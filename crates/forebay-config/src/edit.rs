@@ -7,6 +7,7 @@ use super::rule_table::{RuleTable, RuleValue};
 use super::tunables::{self, Scope, Tunable};
 use super::value::{Value, ValueError};
 use crate::CacheSpec;
+use forebay_admin::MessageId;
 use forebay_export::size::ByteSize;
 use forebay_export::uri::{BackingUri, ExportUri};
 use thiserror::Error;
@@ -182,7 +183,7 @@ fn tunable(scope: Scope, key: &str) -> Result<&'static Tunable, EditError> {
     tunables::find(scope, key).ok_or_else(|| {
         let hint = tunables::hint(scope, key, &[]).map_or(String::new(), |hint| format!("; {hint}"));
         let problem = format!("a {} has no such setting{hint}", scope.name());
-        EditError::Value { key: key.into(), error: ValueError::new(problem) }
+        EditError::Value { key: key.into(), error: ValueError::new(problem).about(MessageId::SettingUnknown) }
     })
 }
 

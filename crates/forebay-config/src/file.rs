@@ -17,6 +17,7 @@ use super::keys::SECTIONS;
 use super::model::{Config, check_name};
 use super::rule_table::RuleTable;
 use super::value::nearest;
+use forebay_admin::MessageId;
 use reader::{Reader, Table, Value, describe};
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
@@ -51,7 +52,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Checked, Report> {
 pub fn parse_with(path: &Path, text: &str, rules: &RuleCheck<'_>) -> Result<Checked, Report> {
     if text.len() > BYTES_MAX {
         let message = format!("the file has {} bytes; at most {BYTES_MAX} are read", text.len());
-        return Err(Report::new(path, "", vec![Diagnostic::error(0..0, message)]));
+        return Err(Report::new(path, "", vec![Diagnostic::error(MessageId::ConfigLimit, 0..0, message)]));
     }
     let (root, errors) = DeTable::parse_recoverable(text);
     let mut reader = Reader::default();
@@ -107,13 +108,15 @@ fn syntax_error(error: &toml::de::Error, text: &str) -> Diagnostic {
     let here = text.get(span.clone()).unwrap_or_default();
     let message = error.message();
     if message == "duplicate key" {
-        return Diagnostic::error(span, format!("`{here}` is given twice")).help("keep one of them");
+        return Diagnostic::error(MessageId::ConfigTwice, span, format!("`{here}` is given twice"))
+            .help("keep one of them");
     }
     let bare = message.starts_with("string values must be quoted") || message.starts_with("invalid boolean");
     match here {
-        "" if bare => Diagnostic::error(span, "the value is missing"),
-        _ if bare => Diagnostic::error(span, message).help(format!("a text stands in quotes: \"{here}\"")),
-        _ => Diagnostic::error(span, message),
+        "" if bare => Diagnostic::error(MessageId::ConfigSyntax, span, "the value is missing"),
+        _ if bare => Diagnostic::error(MessageId::ConfigSyntax, span, message)
+            .help(format!("a text stands in quotes: \"{here}\"")),
+        _ => Diagnostic::error(MessageId::ConfigSyntax, span, message),
     }
 }
 
@@ -145,9 +148,13 @@ fn document(reader: &mut Reader, root: &Table<'_>) -> Config {
             _ => {
                 let hint = nearest(name, SECTIONS).map(|near| format!("did you mean `{near}`?"));
                 reader.push(
-                    Diagnostic::error(key.span(), format!("there is no section `{name}`"))
-                        .label(hint.unwrap_or_default())
-                        .help("there are [daemon], [tls.NAME], [access.NAME], [pool.NAME] and [volume.NAME]"),
+                    Diagnostic::error(
+                        MessageId::ConfigUnknownKey,
+                        key.span(),
+                        format!("there is no section `{name}`"),
+                    )
+                    .label(hint.unwrap_or_default())
+                    .help("there are [daemon], [tls.NAME], [access.NAME], [pool.NAME] and [volume.NAME]"),
                 );
             }
         }
@@ -169,14 +176,18 @@ fn sections(
         let DeValue::Table(inner) = value.get_ref() else {
             let found = describe(value.get_ref());
             reader.push(
-                Diagnostic::error(key.span(), format!("`{name}` is {found}, not a {kind}"))
-                    .help(format!("each {kind} has a name and a section of its own: [{kind}.NAME]")),
+                Diagnostic::error(
+                    MessageId::ConfigType,
+                    key.span(),
+                    format!("`{name}` is {found}, not a {kind}"),
+                )
+                .help(format!("each {kind} has a name and a section of its own: [{kind}.NAME]")),
             );
             continue;
         };
         if let Err(problem) = check_name(name) {
             let message = format!("\"{}\" cannot be the name of a {kind}", name.escape_debug());
-            reader.push(Diagnostic::error(key.span(), message).label(problem));
+            reader.push(Diagnostic::error(MessageId::ConfigName, key.span(), message).label(problem));
         }
         each(reader, name, inner, key.span());
     }

@@ -16,6 +16,7 @@
 //! - `cache_spec`, `key_source`, `access_list`, `address_range`, `client_name`: values that several
 //!   sections have.
 //! - [`device_name`]: names of devices that stay, and whether two are one device.
+//! - [`warnings`]: what is allowed, and looks like a mistake.
 //! - `mounts`, `mount_memory`: what FUSE files hide, and the memory that they need.
 //! - [`schema`], [`docs`], [`manual`]: JSON schema, example, tables and manual page, for people and
 //!   editors.
@@ -57,6 +58,7 @@ pub mod settings;
 pub mod store;
 pub mod tunables;
 pub mod value;
+pub mod warnings;
 
 pub use access_list::AccessList;
 pub use address_range::AddressRange;
@@ -76,3 +78,4 @@ pub use settings::Settings;
 pub use store::{ConfigFile, StoreError};
 pub use tunables::{PoolTunables, Scope, Tunable, VolumeTunables};
 pub use value::{Value, ValueError, ValueKind};
+pub use warnings::Warning;

@@ -12,6 +12,7 @@ use super::edit::{Edit, EditError};
 use super::file::parse_sections;
 use super::model::{Config, PoolConfig, VolumeConfig};
 use super::settings::Settings;
+use forebay_admin::MessageId;
 use std::path::Path;
 use toml_edit::DocumentMut;
 
@@ -102,7 +103,9 @@ impl PoolSection {
     pub fn parse(text: &str) -> Result<Self, Report> {
         let path = Path::new(SHOWN);
         let config = parse_sections(path, text)?;
-        let wrong = |message: String| Report::new(path, text, vec![Diagnostic::error(0..0, message)]);
+        let wrong = |message: String| {
+            Report::new(path, text, vec![Diagnostic::error(MessageId::ConfigWrong, 0..0, message)])
+        };
         let mut names = config.pools.keys();
         let (Some(name), None) = (names.next(), names.next()) else {
             return Err(wrong(format!("it has {} pools, and should have one", config.pools.len())));

@@ -99,7 +99,7 @@ pub fn check(_volume: &str, rules: &[RuleTable]) -> Vec<Diagnostic> {
         let error = table.rule().err()?;
         let entry = error.key().and_then(|key| table.entries.iter().find(|entry| entry.key == key));
         let span = entry.map_or_else(|| table.span.clone(), |entry| entry.value_span.clone());
-        Some(Diagnostic::error(span, error.to_string()))
+        Some(Diagnostic::error(error.id(), span, error.to_string()))
     };
     rules.iter().filter(|table| table.get("action").is_some()).filter_map(wrong).collect()
 }

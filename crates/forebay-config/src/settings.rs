@@ -2,6 +2,7 @@
 
 use super::tunables::{self, Scope, Tunable};
 use super::value::{Value, ValueError};
+use forebay_admin::MessageId;
 use std::collections::BTreeMap;
 
 /// Checked values by the name of their tunable; defaults are not in it.
@@ -52,6 +53,7 @@ impl Settings {
             let hint =
                 tunables::hint(self.scope, name, &[]).map_or(String::new(), |hint| format!("; {hint}"));
             ValueError::new(format!("a {} has no setting `{name}`{hint}", self.scope.name()))
+                .about(MessageId::SettingUnknown)
         })
     }
 

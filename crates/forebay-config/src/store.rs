@@ -15,6 +15,7 @@
 use super::diagnostic::Report;
 use super::edit::{Edit, EditError};
 use super::file::{Checked, RuleCheck, parse_with};
+use forebay_admin::MessageId;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
@@ -81,6 +82,22 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// What it is about, for scripts.
+    #[must_use]
+    pub fn id(&self) -> MessageId {
+        match self {
+            Self::Io { .. } => MessageId::ConfigUnreadable,
+            Self::NotText { .. } => MessageId::ConfigSyntax,
+            Self::Wrong { report } => report.id().unwrap_or(MessageId::ConfigWrong),
+            Self::WrongMeanwhile { .. } => MessageId::ConfigWrongMeanwhile,
+            Self::Edit(_) => MessageId::ConfigEdit,
+            Self::Refused { report } => report.id().unwrap_or(MessageId::ConfigChangeRefused),
+            Self::Busy { .. } => MessageId::ConfigBusy,
+        }
+    }
+}
+
 /// What a change led to.
 #[derive(Clone, Debug)]
 pub struct Edited {
@@ -93,9 +110,8 @@ pub struct Edited {
 /// forebay.toml on disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConfigFile {
-    /// The file, links followed, so that a change does not replace a link by a file.
-    path: PathBuf,
-    /// As the user named it, for messages.
+    /// As the user named it. Links are followed at each use: a change does not replace a link by a
+    /// file, and goes to where the link leads then.
     shown: PathBuf,
     /// The text that was loaded or written last.
     text: String,
@@ -107,11 +123,10 @@ impl ConfigFile {
     /// # Errors
     /// If it cannot be read, or is wrong.
     pub fn load(path: &Path, rules: &RuleCheck<'_>) -> Result<(Self, Checked), StoreError> {
-        let real = path.canonicalize().map_err(|error| io_error("find", path, error, ""))?;
-        let text = read(&real, path)?;
+        let text = read(path)?;
         let checked = parse_with(path, &text, rules)
             .map_err(|report| StoreError::Wrong { report: Box::new(report) })?;
-        Ok((Self { path: real, shown: path.to_owned(), text }, checked))
+        Ok((Self { shown: path.to_owned(), text }, checked))
     }
 
     /// Reads and checks it again. If it is wrong, what was loaded before stays.
@@ -130,12 +145,21 @@ impl ConfigFile {
         &self.text
     }
 
+    /// What it said when it was loaded or written last.
+    ///
+    /// # Errors
+    /// None: what was wrong was neither loaded nor written.
+    pub fn last(&self, rules: &RuleCheck<'_>) -> Result<Checked, StoreError> {
+        let wrong = |report| StoreError::Wrong { report: Box::new(report) };
+        parse_with(&self.shown, &self.text, rules).map_err(wrong)
+    }
+
     /// What the file says now, with what others have changed in it. What was loaded stays.
     ///
     /// # Errors
     /// It cannot be read, or is wrong now.
     pub fn newest(&self, rules: &RuleCheck<'_>) -> Result<Checked, StoreError> {
-        let text = read(&self.path, &self.shown)?;
+        let text = read(&self.shown)?;
         parse_with(&self.shown, &text, rules)
             .map_err(|report| StoreError::WrongMeanwhile { report: Box::new(report) })
     }
@@ -145,7 +169,7 @@ impl ConfigFile {
     /// # Errors
     /// The file or the result would be wrong.
     pub fn would_take(&self, edits: &[Edit], rules: &RuleCheck<'_>) -> Result<(), StoreError> {
-        let newest = read(&self.path, &self.shown)?;
+        let newest = read(&self.shown)?;
         self.edited(&newest, newest != self.text, edits, rules).map(drop)
     }
 
@@ -156,7 +180,7 @@ impl ConfigFile {
     /// changed then, unless the message says that it is not durable.
     pub fn edit(&mut self, edits: &[Edit], rules: &RuleCheck<'_>) -> Result<Edited, StoreError> {
         for _ in 0..ATTEMPTS {
-            let newest = read(&self.path, &self.shown)?;
+            let newest = read(&self.shown)?;
             let changed_elsewhere = newest != self.text;
             let (text, checked) = self.edited(&newest, changed_elsewhere, edits, rules)?;
             if text == newest || self.replace(&newest, &text)? {
@@ -201,12 +225,17 @@ impl ConfigFile {
     /// Writes a new file beside the old one and renames it over it. False if the old one is not
     /// `newest` any more.
     fn replace(&self, newest: &str, text: &str) -> Result<bool, StoreError> {
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
-        let beside = self.path.with_file_name(format!(".{name}.{}.new", std::process::id()));
-        let written = self.write_beside(&beside, text).and_then(|()| {
-            let unchanged = read(&self.path, &self.shown)? == newest;
+        let real =
+            self.shown.canonicalize().map_err(|error| io_error("find", &self.shown, error, UNCHANGED))?;
+        let name = real.file_name().unwrap_or_default().to_string_lossy();
+        let beside = real.with_file_name(format!(".{name}.{}.new", std::process::id()));
+        let folder = real.parent().unwrap_or(Path::new("/"));
+        // Before anything is changed: without a descriptor it could not be made durable.
+        let names = File::open(folder).map_err(|error| io_error("open", folder, error, UNCHANGED))?;
+        let written = self.write_beside(&real, &beside, text).and_then(|()| {
+            let unchanged = read(&real)? == newest;
             if unchanged {
-                std::fs::rename(&beside, &self.path)
+                std::fs::rename(&beside, &real)
                     .map_err(|error| io_error("rename to", &self.shown, error, UNCHANGED))?;
             }
             Ok(unchanged)
@@ -216,19 +245,17 @@ impl ConfigFile {
             let _ = std::fs::remove_file(&beside);
         }
         if written? {
-            let folder = self.path.parent().unwrap_or(Path::new("/"));
-            let synced = File::open(folder).and_then(|folder| folder.sync_all());
-            synced.map_err(|error| io_error("make durable", folder, error, NOT_DURABLE))?;
+            names.sync_all().map_err(|error| io_error("make durable", folder, error, NOT_DURABLE))?;
             return Ok(true);
         }
         Ok(false)
     }
 
     /// A new file with the permissions and owner of the old one, durable.
-    fn write_beside(&self, beside: &Path, text: &str) -> Result<(), StoreError> {
+    fn write_beside(&self, real: &Path, beside: &Path, text: &str) -> Result<(), StoreError> {
         let failed = |doing| move |error| io_error(doing, beside, error, UNCHANGED);
-        let old = std::fs::metadata(&self.path)
-            .map_err(|error| io_error("look at", &self.shown, error, UNCHANGED))?;
+        let old =
+            std::fs::metadata(real).map_err(|error| io_error("look at", &self.shown, error, UNCHANGED))?;
         // One that a killed daemon with our number left behind.
         let _ = std::fs::remove_file(beside);
         let mut file = OpenOptions::new()
@@ -257,9 +284,9 @@ fn io_error(doing: &'static str, path: &Path, error: io::Error, unchanged: &'sta
 }
 
 /// The text of a file, within limits.
-fn read(path: &Path, shown: &Path) -> Result<String, StoreError> {
-    let problem = |problem: String| StoreError::NotText { path: shown.display().to_string(), problem };
-    let failed = |error| io_error("read", shown, error, "");
+fn read(path: &Path) -> Result<String, StoreError> {
+    let problem = |problem: String| StoreError::NotText { path: path.display().to_string(), problem };
+    let failed = |error| io_error("read", path, error, "");
     let mut bytes = Vec::new();
     let limit = super::file::BYTES_MAX;
     let file = File::open(path).map_err(failed)?;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Scope, VolumeTunables};
+use forebay_admin::MessageId;
 use std::os::unix::fs::symlink;
 
 const FILE: &str = "[pool.p]\ndevices = [\"/dev/x\"]\n\n[volume.db] # ours\npool = \"p\"\nbacking = \"/dev/y\"\nexports = []\n";
@@ -78,6 +79,21 @@ fn permissions_stay_and_a_link_stays_a_link() {
 }
 
 #[test]
+fn changes_go_where_the_link_leads_now() {
+    let place = Place::new();
+    let (link, other) = (place.folder.path().join("link.toml"), place.folder.path().join("other.toml"));
+    symlink("forebay.toml", &link).unwrap();
+    let (mut file, _) = ConfigFile::load(&link, &no_rules).unwrap();
+    let before = place.text();
+    std::fs::copy(place.path(), &other).unwrap();
+    std::fs::remove_file(&link).unwrap();
+    symlink("other.toml", &link).unwrap();
+    file.edit(&[set("dirty_low_pct", "20")], &no_rules).unwrap();
+    assert_eq!(place.text(), before);
+    assert!(std::fs::read_to_string(&other).unwrap().contains("dirty_low_pct"));
+}
+
+#[test]
 fn what_somebody_else_wrote_meanwhile_is_kept() {
     let place = Place::new();
     let mut file = place.load();
@@ -130,7 +146,11 @@ fn rules_have_a_say_before_anything_is_written() {
     let check = |_: &str, rules: &[crate::RuleTable]| {
         let wrong =
             rules.iter().flat_map(|rule| &rule.entries).filter(|entry| entry.value.to_string() == "dance");
-        wrong.map(|entry| crate::Diagnostic::error(entry.value_span.clone(), "no such action")).collect()
+        wrong
+            .map(|entry| {
+                crate::Diagnostic::error(MessageId::RuleValue, entry.value_span.clone(), "no such action")
+            })
+            .collect()
     };
     let error = file.edit(std::slice::from_ref(&add), &check).unwrap_err().to_string();
     assert!(error.contains("action = \"dance\"") && error.contains("no such action"), "{error}");
@@ -238,7 +258,7 @@ fn a_file_that_is_none_is_refused() {
     let error = ConfigFile::load(&place.path(), &no_rules).unwrap_err().to_string();
     assert!(error.contains("not UTF-8 at byte 1"), "{error}");
     let error = ConfigFile::load(&place.folder.path().join("none"), &no_rules).unwrap_err().to_string();
-    assert!(error.contains("cannot find"), "{error}");
+    assert!(error.contains("cannot read"), "{error}");
     std::fs::write(place.path(), vec![b'#'; super::super::file::BYTES_MAX + 1]).unwrap();
     assert!(matches!(ConfigFile::load(&place.path(), &no_rules), Err(StoreError::NotText { .. })));
 }

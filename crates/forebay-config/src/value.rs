@@ -9,6 +9,7 @@
 
 use crate::KeySource;
 use crate::endurance::{Endurance, EnduranceError};
+use forebay_admin::MessageId;
 use forebay_export::size::{ByteSize, parse_duration};
 use forebay_io::DeviceModel;
 use std::fmt;
@@ -138,6 +139,8 @@ impl Raw<'_> {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("{problem}")]
 pub struct ValueError {
+    /// What it is about, for scripts.
+    pub id: MessageId,
     /// What is wrong, and what would be right.
     pub problem: String,
     /// The word that was probably meant.
@@ -147,7 +150,13 @@ pub struct ValueError {
 impl ValueError {
     /// A value that cannot be used, and why.
     pub fn new(problem: impl Into<String>) -> Self {
-        Self { problem: problem.into(), suggestion: None }
+        Self { id: MessageId::SettingValue, problem: problem.into(), suggestion: None }
+    }
+
+    /// The same error, about something else.
+    #[must_use]
+    pub fn about(self, id: MessageId) -> Self {
+        Self { id, ..self }
     }
 }
 
@@ -328,6 +337,7 @@ fn choose(choices: &'static [Choice], text: &str) -> Result<Value, ValueError> {
     match choices.iter().find(|choice| choice.name == text) {
         Some(choice) => Ok(Value::Choice(choice.name)),
         None => Err(ValueError {
+            id: MessageId::SettingValue,
             problem: format!("\"{text}\" is not one of {}", names(choices).join(", ")),
             suggestion: nearest(text, names(choices)),
         }),

@@ -9,7 +9,7 @@
 //! setup, and not the owner of the engine, which completes everything at once. Every scenario is
 //! the same on every run, to the instruction.
 
-#[path = "../tests/rig/mod.rs"]
+#[path = "../tests/it/rig/mod.rs"]
 mod rig;
 
 use forebay_core::{Drain, PoolSettings, RequestKind, Treatment, VolumeSettings};

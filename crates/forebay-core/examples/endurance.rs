@@ -5,7 +5,7 @@
 //! requests are made. They are Zipf 1.1, one in ten writes. From 2 to 3 o'clock all of the volume
 //! is read once, as by a backup. The first day warms the cache up and is not counted.
 
-#[path = "../tests/rig/mod.rs"]
+#[path = "../tests/it/rig/mod.rs"]
 mod rig;
 
 use forebay_core::{

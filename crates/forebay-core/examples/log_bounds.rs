@@ -13,7 +13,7 @@
 //!   three (SepBIT: Wang and others, "Separating Data via Block Invalidation Time Inference for
 //!   Write Amplification Reduction in Log-Structured Storage", FAST 2022).
 
-#[path = "../tests/rig/mod.rs"]
+#[path = "../tests/it/rig/mod.rs"]
 mod rig;
 
 use rig::{Dice, Zipf};

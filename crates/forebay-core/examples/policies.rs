@@ -2,7 +2,7 @@
 //! many segments: `policies [REQUESTS [SURVIVORS_MAX_PCT]]`. The table is in
 //! `docs/use/policies.md`; it is the same on every machine, the times are not.
 
-#[path = "../tests/rig/mod.rs"]
+#[path = "../tests/it/rig/mod.rs"]
 mod rig;
 
 use forebay_core::{Admission, PoolSettings, ReclaimPolicy, RequestKind, Stats, Treatment, VolumeSettings};

@@ -66,6 +66,8 @@ planted_bugs! {
     BaseNamedEarly = "base-named-early",
     /// The first step over a large range to zero zeroes all of it, and is the only one.
     FirstStepZeroesAll = "first-step-zeroes-all",
+    /// A stretch of the volume counts as empty once one block of it is cached no more.
+    MiscountStretch = "miscount-stretch",
     /// Replay applies batches in the order found, not in the order of their sequence.
     IgnoreSequence = "ignore-sequence",
     /// Only the first superblock copy is written and read.
@@ -136,6 +138,8 @@ planted_bugs! {
     MoveBeforeDurable = "move-before-durable",
     /// Blocks on the move for which there is no room go on waiting for it.
     KeepStuckMoves = "keep-stuck-moves",
+    /// Writes wait for a segment though lost blocks hold all of them.
+    WaitForLostRoom = "wait-for-lost-room",
     /// A block that is moved while it is written back is written back no more.
     LoseMovedExtent = "lose-moved-extent",
     /// A block that was dropped while it moved is forgotten, though its new record calls it dirty.
@@ -241,6 +245,9 @@ planted_bugs! {
     /// What the owner says of a backing store that somebody else wrote to after a crash is not
     /// heard.
     TrustAfterCrash = "trust-after-crash",
+    /// An orderly stop keeps what was noted at the attach of a backing store that the owner could
+    /// not look at.
+    KeepOldNotes = "keep-old-notes",
     /// The owner of an encrypted cache encrypts a batch that could not be written, and is written
     /// elsewhere, for its first place.
     TweakOfFailedWrite = "tweak-of-failed-write",

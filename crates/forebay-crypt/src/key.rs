@@ -8,6 +8,7 @@ use crate::CacheCipher;
 use crate::xts::Xts;
 use forebay_format::{CacheUuid, Encryption};
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
+use ring::hmac::{self, HMAC_SHA256};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
@@ -17,6 +18,7 @@ pub const KEY_BYTES: usize = 64;
 /// What the keys are derived for; part of the format, so never changed.
 const FOR_DATA: &[u8] = b"forebay 1 aes-256-xts";
 const FOR_CHECK: &[u8] = b"forebay 1 key check";
+const FOR_SETTINGS: &[u8] = b"forebay 1 settings copy";
 
 /// Why the contents of a key file are no key. What they are is not said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -89,6 +91,27 @@ impl FileKey {
         Encryption { key_check }
     }
 
+    /// The MAC of settings that an export writes onto a cache: HMAC-SHA256 with a key for this
+    /// purpose alone.
+    #[must_use]
+    pub fn settings_mac(&self, cache: CacheUuid, settings: &[u8]) -> [u8; 32] {
+        let mut mac = [0; 32];
+        mac.copy_from_slice(hmac::sign(&self.settings_key(cache), settings).as_ref());
+        mac
+    }
+
+    /// Whether settings were written by somebody who has this key. Takes as long for any MAC.
+    #[must_use]
+    pub fn has_signed(&self, cache: CacheUuid, settings: &[u8], mac: &[u8; 32]) -> bool {
+        hmac::verify(&self.settings_key(cache), settings, mac).is_ok()
+    }
+
+    fn settings_key(&self, cache: CacheUuid) -> hmac::Key {
+        let mut key = Zeroizing::new([0; 32]);
+        derive(&self.secret(cache), FOR_SETTINGS, &mut key[..]);
+        hmac::Key::new(HMAC_SHA256, &key[..])
+    }
+
     fn secret(&self, cache: CacheUuid) -> Prk {
         Salt::new(HKDF_SHA256, &cache.0).extract(&self.0[..])
     }
@@ -158,5 +181,18 @@ mod tests {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(hex(&key.mark(a).key_check), "d605f1498ede18c1fd4cbd818622f300");
         assert_eq!(hex(&encrypted(a)[..16]), "3ac04f6edb435048a1898d1081437491");
+    }
+
+    #[test]
+    fn settings_are_signed_with_one_key_for_one_cache() {
+        let (ours, other) = (CacheUuid([7; 16]), CacheUuid([8; 16]));
+        let mut bytes = key();
+        let key = FileKey::parse(&bytes).unwrap();
+        let mac = key.settings_mac(ours, b"settings");
+        assert!(key.has_signed(ours, b"settings", &mac));
+        assert!(!key.has_signed(ours, b"Settings", &mac) && !key.has_signed(other, b"settings", &mac));
+        assert!(!key.has_signed(ours, b"settings", &[0; 32]));
+        bytes[5] ^= 1;
+        assert!(!FileKey::parse(&bytes).unwrap().has_signed(ours, b"settings", &mac));
     }
 }

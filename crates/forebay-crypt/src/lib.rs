@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   key file, 64 bytes ── HKDF-SHA256, salt: UUID of the cache ──▶ key of the data, key of the tweaks ──▶ AES-256-XTS
-//!                                                            └──▶ key check, in the superblock
+//!                                                            ├──▶ key check, in the superblock
+//!                                                            └──▶ HMAC-SHA256 of the settings that an export writes
 //! ```
 //!
 //! Whoever reads and writes cache devices calls [`CacheCipher::encrypt`] on everything before it is

@@ -1,5 +1,5 @@
 //! The admin API of a daemon that has no devices, to try clients against and for the fuzzer
-//! (`tests/e2e/api-fuzz.sh`).
+//! (`tests/e2e/test_api_fuzz.py`).
 //!
 //! `cargo run -p forebay-daemon --example fake-daemon -- SOCKET [TOKEN_FILE]` serves on a unix
 //! socket and, with a token, on a free TCP port of 127.0.0.1, prints `ready: ADDRESS`, and ends

@@ -28,6 +28,7 @@ mod wear;
 pub use run::{SettingHelp, run, settings, state_dir};
 pub use serve::serve;
 
+use forebay_admin::MessageId;
 use forebay_config::CacheSpec;
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
@@ -74,9 +75,9 @@ pub enum RunEvent {
         event: PoolEvent,
     },
     /// Something could not be done; the rest goes on.
-    Problem(String),
+    Problem(MessageId, String),
     /// Something was done.
-    Note(String),
+    Note(MessageId, String),
     /// The admin API answers here.
     Admin(PathBuf),
     /// Everything was opened.
@@ -88,7 +89,7 @@ impl fmt::Display for RunEvent {
         match self {
             Self::Pool { pool, event } if pool.is_empty() => write!(f, "{event}"),
             Self::Pool { pool, event } => write!(f, "{pool}: {event}"),
-            Self::Problem(what) | Self::Note(what) => f.write_str(what),
+            Self::Problem(_, what) | Self::Note(_, what) => f.write_str(what),
             Self::Admin(socket) => write!(f, "the admin API is at {}", socket.display()),
             Self::Serving => f.write_str("serving"),
         }

@@ -1,5 +1,6 @@
 //! Limits of the process: descriptors, and locked memory.
 
+use forebay_admin::MessageId;
 use forebay_config::choices::LockMemory;
 use forebay_pool::RunError;
 use rustix::mm::{MlockAllFlags, mlockall};
@@ -29,14 +30,16 @@ pub(crate) fn lock_memory(wanted: LockMemory) -> Result<(), RunError> {
     // The limit holds for whoever lacks CAP_IPC_LOCK; root has it, and usually no limit either.
     if let Some(bytes) = limit.maximum.filter(|_| !rustix::process::geteuid().is_root()) {
         return Err(RunError::failed(
+            MessageId::DaemonMemoryLock,
             format!("lock_memory = \"yes\", but this process may lock {bytes} bytes only (RLIMIT_MEMLOCK)"),
             HINT,
         ));
     }
     let _ = setrlimit(Resource::Memlock, Rlimit { current: limit.maximum, maximum: limit.maximum });
     // Only what is touched: pages that are reserved and not used cost nothing.
-    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
-        .map_err(|error| RunError::failed(format!("cannot lock memory: {error}"), HINT))
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).map_err(|error| {
+        RunError::failed(MessageId::DaemonMemoryLock, format!("cannot lock memory: {error}"), HINT)
+    })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! How severe what the daemon tells is, and from which severity on it is told (`log_level`).
 
 use crate::RunEvent;
+use forebay_admin::MessageId;
 use forebay_admin::events::Severity;
 use forebay_config::choices::LogLevel;
 use forebay_pool::PoolEvent;
@@ -46,8 +47,48 @@ impl RunEvent {
     pub fn severity(&self) -> Severity {
         match self {
             Self::Pool { event, .. } => of_pool(event),
-            Self::Problem(_) => Severity::Warning,
-            Self::Note(_) | Self::Admin(_) | Self::Serving => Severity::Info,
+            Self::Problem(..) => Severity::Warning,
+            Self::Note(..) | Self::Admin(_) | Self::Serving => Severity::Info,
+        }
+    }
+}
+
+impl RunEvent {
+    /// What it is about, for scripts.
+    #[must_use]
+    pub fn id(&self) -> MessageId {
+        match self {
+            Self::Pool { event, .. } => event.id(),
+            Self::Problem(id, _) | Self::Note(id, _) => *id,
+            Self::Admin(_) => MessageId::ApiReady,
+            Self::Serving => MessageId::DaemonServing,
+        }
+    }
+
+    /// The pool that it is about, if it has a name.
+    #[must_use]
+    pub fn pool(&self) -> Option<&str> {
+        match self {
+            Self::Pool { pool, .. } => Some(pool.as_str()).filter(|pool| !pool.is_empty()),
+            _ => None,
+        }
+    }
+
+    /// The volume that it is about.
+    #[must_use]
+    pub fn volume(&self) -> Option<&str> {
+        match self {
+            Self::Pool { event, .. } => event.volume(),
+            _ => None,
+        }
+    }
+
+    /// What happened, without the name of the pool.
+    #[must_use]
+    pub fn what(&self) -> String {
+        match self {
+            Self::Pool { event, .. } => event.to_string(),
+            other => other.to_string(),
         }
     }
 }
@@ -56,6 +97,8 @@ fn of_pool(event: &PoolEvent) -> Severity {
     match event {
         PoolEvent::Lost { .. }
         | PoolEvent::DeviceEnded { .. }
+        | PoolEvent::ExportLost { .. }
+        | PoolEvent::PathLost { .. }
         | PoolEvent::CacheFenced
         | PoolEvent::RecordFailed { .. }
         | PoolEvent::CacheFailed { .. }
@@ -72,7 +115,9 @@ fn of_pool(event: &PoolEvent) -> Severity {
         | PoolEvent::RescueEnded { .. }
         | PoolEvent::OrderLost { .. }
         | PoolEvent::BackingUncertain { .. }
+        | PoolEvent::BeforeStop { .. }
         | PoolEvent::ClientRefused { .. } => Severity::Warning,
+        PoolEvent::Stopped { .. } if event.id() != MessageId::PoolClosed => Severity::Error,
         _ => Severity::Info,
     }
 }
@@ -87,8 +132,8 @@ mod tests {
         let told = |threshold: &LogThreshold| {
             let events = [
                 RunEvent::Pool { pool: "p".into(), event: PoolEvent::CacheFenced },
-                RunEvent::Problem("p".into()),
-                RunEvent::Note("n".into()),
+                RunEvent::Problem(MessageId::DaemonProblem, "p".into()),
+                RunEvent::Note(MessageId::DaemonNote, "n".into()),
                 RunEvent::Serving,
             ];
             events.map(|event| threshold.lets_through(&event))

@@ -3,25 +3,30 @@
 
 use crate::RunEvent;
 use crate::service::{Service, ServiceEvent, ServiceStart, UpgradeAnswer};
+use forebay_admin::MessageId;
 use forebay_pool::RunError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the daemon looks whether a pool has ended by itself.
 pub(crate) const LOOK: Duration = Duration::from_millis(500);
 /// How often is looked whether everything has stopped.
 const STOP_LOOK: Duration = Duration::from_millis(5);
+/// A stop that is asked for again within this time goes on as it is.
+const REPEATS: Duration = Duration::from_secs(5);
 /// Name of the pool of `forebay run`.
 pub(crate) const RUN_POOL: &str = "run";
 
 /// What the main thread waits for.
 pub(crate) enum Message {
     Event(ServiceEvent),
-    Signal(i32),
-    /// Somebody asks for a successor; the answer goes there.
+    /// A signal asks for an orderly stop.
+    Stop,
+    /// A signal asks to read the configuration file again.
+    Reload,
+    /// A client asks for a successor, and the answer goes there; or a signal does.
     Upgrade(Option<UpgradeAnswer>),
 }
 
@@ -39,31 +44,50 @@ pub(crate) fn start_service(
 ) -> Result<Arc<Service>, RunError> {
     let service = Service::start(start);
     if pass_on_events(received, report) {
-        let _ = messages.send(Message::Signal(SIGTERM)); // for whoever waits for it once everything is open
+        let _ = messages.send(Message::Stop); // for whoever waits for it once everything is open
     }
     service.map_err(RunError::from)
 }
 
-/// Signals reach the main thread; a second SIGINT or SIGTERM ends the process at once (the next
-/// start recovers).
-pub(crate) fn watch_signals(messages: &mpsc::Sender<Message>, signals: &[i32]) -> Result<(), RunError> {
-    let fail = |error| RunError::failed(format!("cannot watch signals: {error}"), "");
-    let asked = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&asked)).map_err(fail)?;
-        signal_hook::flag::register(signal, Arc::clone(&asked)).map_err(fail)?;
+/// Passes signals on to the main thread. SIGINT and SIGTERM begin an orderly stop; where there is
+/// no configuration file to read again SIGHUP does too: the terminal has been closed. Shells,
+/// service managers and people repeat such a signal: within [`REPEATS`] that changes nothing. After
+/// that one ends the process at once, with exit code 1 (the next start recovers).
+pub(crate) fn watch_signals(messages: &mpsc::Sender<Message>, has_file: bool) -> Result<(), RunError> {
+    let fail =
+        |error| RunError::failed(MessageId::DaemonSystem, format!("cannot watch signals: {error}"), "");
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(fail)?;
+    if has_file {
+        signals.add_signal(SIGUSR2).map_err(fail)?;
     }
-    let mut signals = Signals::new(signals).map_err(fail)?;
     let messages = messages.clone();
     let watch = move || {
+        let mut stopping: Option<Instant> = None;
         for signal in signals.forever() {
-            if messages.send(Message::Signal(signal)).is_err() {
-                return;
+            let message = match (signal, stopping) {
+                (SIGHUP, _) if has_file => Message::Reload,
+                (SIGUSR2, _) => Message::Upgrade(None),
+                (_, None) => Message::Stop,
+                (_, Some(since)) if since.elapsed() < REPEATS => stops_already(),
+                (_, Some(_)) => signal_hook::low_level::exit(1),
+            };
+            if matches!(message, Message::Stop) {
+                stopping = Some(Instant::now());
             }
+            let _ = messages.send(message); // nobody listens once the main thread is done
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(fail)?;
     Ok(())
+}
+
+fn stops_already() -> Message {
+    let what = format!(
+        "the daemon is stopping already; another signal {} s after the first one ends it at once, and the next \
+         start recovers",
+        REPEATS.as_secs()
+    );
+    Message::Event(ServiceEvent::Note(MessageId::DaemonStopping, what))
 }
 
 pub(crate) fn run_event(event: ServiceEvent) -> RunEvent {
@@ -73,19 +97,19 @@ pub(crate) fn run_event(event: ServiceEvent) -> RunEvent {
             RunEvent::Pool { pool: String::new(), event }
         }
         ServiceEvent::Pool { pool, event } => RunEvent::Pool { pool, event },
-        ServiceEvent::Problem(what) => RunEvent::Problem(what),
-        ServiceEvent::Note(what) => RunEvent::Note(what),
+        ServiceEvent::Problem(id, what) => RunEvent::Problem(id, what),
+        ServiceEvent::Note(id, what) => RunEvent::Note(id, what),
     }
 }
 
-/// Passes on what has been said so far; true if a signal asked to stop.
+/// Passes on what has been reported so far; true if a signal asked to stop.
 pub(crate) fn pass_on_events(received: &mpsc::Receiver<Message>, report: &mut dyn FnMut(RunEvent)) -> bool {
     let mut asked = false;
     while let Ok(word) = received.try_recv() {
         match word {
             Message::Event(event) => report(run_event(event)),
-            Message::Signal(signal) => asked |= ![SIGHUP, SIGUSR2].contains(&signal),
-            Message::Upgrade(_) => {} // it is too early, or too late
+            Message::Stop => asked = true,
+            Message::Reload | Message::Upgrade(_) => {} // it is too early, or too late
         }
     }
     asked
@@ -99,7 +123,9 @@ pub(crate) fn stop(
     // What is told meanwhile is passed on at once: a stop that waits for a device must not be
     // silent.
     let mut errors = std::thread::scope(|scope| {
-        let stops = scope.spawn(|| service.stop());
+        let stops = std::thread::Builder::new().name("stop".into());
+        // Without a thread for it what is told meanwhile is passed on afterwards.
+        let Ok(stops) = stops.spawn_scoped(scope, || service.stop()) else { return service.stop() };
         while !stops.is_finished() {
             match received.recv_timeout(STOP_LOOK) {
                 Ok(Message::Event(event)) => report(run_event(event)),
@@ -107,7 +133,9 @@ pub(crate) fn stop(
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
         }
-        stops.join().unwrap_or_else(|_| vec![RunError::failed("the stop has panicked", "see the log")])
+        stops.join().unwrap_or_else(|_| {
+            vec![RunError::failed(MessageId::DaemonStopFailed, "the stop has panicked", "see the log")]
+        })
     });
     pass_on_events(received, report);
     if errors.is_empty() { Ok(()) } else { Err(errors.remove(0)) }

@@ -17,14 +17,14 @@ use crate::main_thread::{
 use crate::service::{Estate, Service, ServiceStart, UpgradeAnswer, Upgrader};
 use crate::upgrade::{Duties, Predecessor, Successor};
 use crate::{RunEvent, ServeOptions};
-use forebay_admin::{Admin, AdminError, UpgradeBegun, UpgradeInfo};
+use forebay_admin::events::EventKind;
+use forebay_admin::{Admin, AdminError, MessageId, UpgradeBegun, UpgradeInfo};
 use forebay_config::{Config, ConfigFile, DaemonConfig};
 use forebay_pool::MayWait;
 use forebay_pool::RunError;
 use forebay_pool::encryption::read_key;
 use forebay_pool::handover::{ListenerStore, Manager};
 use forebay_pool::open::check_key;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -42,10 +42,17 @@ type Report<'a> = &'a mut dyn FnMut(RunEvent);
 pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), RunError> {
     // Asked now: later its name may belong to a newer program, or another name to this one.
     let program = std::env::current_exe().map_err(|error| {
-        RunError::failed(format!("cannot tell where this program lies: {error}"), "is /proc mounted?")
+        RunError::failed(
+            MessageId::DaemonSystem,
+            format!("cannot tell where this program lies: {error}"),
+            "is /proc mounted?",
+        )
     })?;
     let predecessor = match options.successor {
-        true => Some(Predecessor::from_stdin().map_err(|error| RunError::failed(error, USE_UPGRADE))?),
+        true => Some(
+            Predecessor::from_stdin()
+                .map_err(|error| RunError::failed(MessageId::DaemonRunsAlready, error, USE_UPGRADE))?,
+        ),
         false => None,
     };
     let file = ServedFile { program: &program, config: &options.config };
@@ -103,21 +110,22 @@ fn serve_after(
 ) -> Result<(), RunError> {
     let load = || {
         let loaded = crate::service::load(served.config)
-            .map_err(|error| RunError::failed(error, "nothing was started"))?;
+            .map_err(|error| RunError::failed(error.id(), error, "nothing was started"))?;
         // Whoever takes over must be able to open what the predecessor closes.
         predecessor.map_or(Ok(()), |_| check_keys(&loaded.1.config))?;
         Ok::<_, RunError>(loaded)
     };
     let (mut file, mut checked) = load()?;
-    for line in checked.warnings.lines() {
-        report(RunEvent::Problem(line));
+    for (found, line) in checked.warnings.diagnostics().iter().zip(checked.warnings.lines()) {
+        report(RunEvent::Problem(found.id, line));
     }
     crate::limits::lock_memory(checked.config.daemon.lock_memory)?;
     let manager = Manager::from_env();
     let (listener_store, duties) = match predecessor {
         Some(predecessor) => {
-            let (inheritance, duties) =
-                predecessor.hello().map_err(|error| RunError::failed(error, USE_UPGRADE))?;
+            let (inheritance, duties) = predecessor
+                .hello()
+                .map_err(|error| RunError::failed(MessageId::DaemonRunsAlready, error, USE_UPGRADE))?;
             // Until it quiesced the predecessor may have changed the file.
             (file, checked) = load()?;
             (ListenerStore::parked(inheritance, manager, duties.passed), Some(duties))
@@ -146,9 +154,7 @@ fn serve_on(
 ) -> Result<(), RunError> {
     crate::limits::raise_descriptors();
     let messages = mpsc::channel();
-    let signals: &[i32] =
-        if origin.file.is_some() { &[SIGINT, SIGTERM, SIGHUP, SIGUSR2] } else { &[SIGINT, SIGTERM] };
-    watch_signals(&messages.0, signals)?;
+    watch_signals(&messages.0, origin.file.is_some())?;
     // Clients of pools would be served for a moment, at each attempt of a service manager.
     if origin.has_api && followed.is_none() {
         crate::api::check(&ApiOptions::from(&config.daemon), &listener_store).map_err(api_failed)?;
@@ -219,6 +225,7 @@ impl Daemon {
             on_event: event_sender(&messages.0),
             listener_store: Arc::clone(&listener_store),
             upgrader: origin.file.map(|_| upgrader(&messages.0)),
+            has_api: origin.has_api,
             patience,
         };
         let service = start_service(start, messages, report)?;
@@ -253,7 +260,7 @@ impl Daemon {
             let ready = self.service.check_duties(duties);
             ready
                 .and_then(|()| predecessor.ready().map_err(|error| error.to_string()))
-                .map_err(|why| RunError::failed(why, ""))?;
+                .map_err(|why| RunError::failed(MessageId::Event(EventKind::DaemonUpgradeFailed), why, ""))?;
             self.service.go_on();
             self.service.note_upgrade(UpgradeInfo {
                 from_pid: duties.pid,
@@ -321,20 +328,15 @@ impl Daemon {
             self.tell_status();
             match messages.1.recv_timeout(LOOK) {
                 Ok(Message::Event(event)) => report(run_event(event)),
-                Ok(Message::Signal(SIGHUP)) => {
+                Ok(Message::Reload) => {
                     let _ = self.service.reload(); // it has told what came of it
-                }
-                Ok(Message::Signal(SIGUSR2)) => {
-                    if self.upgrade(None, origin, messages, report)? {
-                        return Ok(());
-                    }
                 }
                 Ok(Message::Upgrade(answer)) => {
                     if self.upgrade(answer, origin, messages, report)? {
                         return Ok(());
                     }
                 }
-                Ok(Message::Signal(_)) | Err(mpsc::RecvTimeoutError::Disconnected) => {
+                Ok(Message::Stop) | Err(mpsc::RecvTimeoutError::Disconnected) => {
                     return self.close(&messages.1, report);
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) if origin.file.is_some() => {
@@ -377,13 +379,22 @@ impl Daemon {
         let Some(served) = origin.file else { return Ok(false) };
         let possible = self.service.check_upgradable().and_then(|()| self.service.check_recordable());
         let successor = possible.and_then(|()| {
-            Successor::start(served.program, served.config)
-                .map_err(|failed| RunError::failed(format!("no upgrade: {failed}"), "").into())
+            Successor::start(served.program, served.config).map_err(|failed| {
+                RunError::failed(
+                    MessageId::Event(EventKind::DaemonUpgradeFailed),
+                    format!("no upgrade: {failed}"),
+                    "",
+                )
+                .into()
+            })
         });
         let successor = match successor {
             Ok(successor) => successor,
             Err(error) => {
-                report(RunEvent::Problem(error.to_string()));
+                report(RunEvent::Problem(
+                    MessageId::Event(EventKind::DaemonUpgradeFailed),
+                    error.to_string(),
+                ));
                 answer_upgrade(answer, Err(error));
                 return Ok(false);
             }
@@ -394,7 +405,10 @@ impl Daemon {
             version: successor.version().to_owned(),
         };
         if !answer_upgrade(answer, Ok(begun)) {
-            report(RunEvent::Problem("no upgrade: it began too late for who asked for it".into()));
+            report(RunEvent::Problem(
+                MessageId::Event(EventKind::DaemonUpgradeFailed),
+                "no upgrade: it began too late for who asked for it".into(),
+            ));
             return Ok(false);
         }
         self.control_files = None;
@@ -443,9 +457,10 @@ impl Daemon {
         let opened = self.open_api().and_then(|()| self.open_control_files(report));
         self.listener_store.close_rest();
         if let Err(error) = opened {
-            report(RunEvent::Problem(format!(
-                "there is no admin API until the next upgrade or restart: {error}"
-            )));
+            report(RunEvent::Problem(
+                MessageId::Event(EventKind::DaemonUpgradeFailed),
+                format!("there is no admin API until the next upgrade or restart: {error}"),
+            ));
         }
         Ok(false)
     }
@@ -510,12 +525,22 @@ fn show_files(path: &Path, service: &Arc<Service>, report: &mut dyn FnMut(RunEve
     match control_files::mount_with(path, service.clone(), options) {
         Ok(mounted) => Some(mounted),
         Err(error) => {
-            report(RunEvent::Problem(format!("the control file system is not there: {error}")));
+            report(RunEvent::Problem(
+                MessageId::ControlFailed,
+                format!("the control file system is not there: {error}"),
+            ));
             None
         }
     }
 }
 
 fn api_failed(error: ApiError) -> RunError {
-    RunError::failed(error, "correct [daemon] of the configuration, or choose another socket")
+    if let ApiError::Thread(error) = error {
+        return AdminError::no_thread(&error).into();
+    }
+    RunError::failed(
+        MessageId::ApiListen,
+        error,
+        "correct [daemon] of the configuration, or choose another socket",
+    )
 }

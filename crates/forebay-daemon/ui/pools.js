@@ -9,6 +9,8 @@ export function stateOf(pool) {
   if (pool.not_answering) return ["does not answer", true];
   if (pool.cache_failed) return ["cache failed", true];
   if (pool.fenced) return ["fenced", true];
+  const trouble = pool.devices.find((device) => !["", "ok", "filling", "out", "missing"].includes(device.state ?? ""));
+  if (trouble) return [`device ${trouble.state}`, true];
   if (pool.mirror && pool.mirror !== "whole") return [pool.mirror, true];
   return [pool.mirror ? "open, mirror whole" : "open", false];
 }

@@ -5,11 +5,16 @@ import { bytes, bytesRate, duration, micros, percent, rate } from "./format.js";
 
 /** From so many volumes on there is a filter. */
 const FILTER_FROM = 8;
+/** The state, and what is wrong with the backing store. */
+export function stateOf(volume) {
+  return hasTrouble(volume) ? `${volume.state}, backing ${volume.backing_state}` : volume.state;
+}
+const hasTrouble = (volume) => Boolean(volume.backing_state) && volume.backing_state !== "ok";
 const age = (volume) => volume.oldest_dirty_age_ns / 1e9;
 
 /** Columns: what is in the head, the value to sort by, its text, and from which width on it is there (style.css). */
 const COLUMNS = [
-  { name: "state", value: (v) => v.state, text: (v) => v.state, words: true },
+  { name: "state", value: stateOf, text: stateOf, words: true },
   { name: "pool", value: (v) => v.pool, text: (v) => v.pool, words: true, rank: 3 },
   { name: "mode", value: (v) => v.mode, text: (v) => v.mode || "-", words: true, rank: 3 },
   { name: "size", value: (v) => v.size_bytes, text: (v) => bytes(v.size_bytes), rank: 4 },
@@ -89,8 +94,8 @@ export class Volumes {
   update(row, volume) {
     const rates = this.overview.volume_rates[volume.name] ?? {};
     COLUMNS.forEach((column, at) => setText(row.parts.cells[at], column.text(volume, rates)));
-    setAttribute(row, "data-bad", volume.state === "serving" && volume.lost_bytes === 0 ? null : "");
-    setAttribute(row, "title", volume.why);
+    setAttribute(row, "data-bad", volume.state === "serving" && volume.lost_bytes === 0 && !hasTrouble(volume) ? null : "");
+    setAttribute(row, "title", volume.why ?? volume.backing_why);
     const selected = this.page.selected === `volume=${volume.name}`;
     setAttribute(row, "data-selected", selected ? "" : null);
     setAttribute(row.parts.link, "aria-current", selected ? "true" : null);

@@ -9,7 +9,7 @@
 //! Counted is the way of bytes that were received through the session, and the encoding of the
 //! answer: no socket, no payload but that of writes, which is taken in place.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/it/common/mod.rs"]
 mod common;
 
 use common::Peer;

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
+use forebay_admin::MessageId;
 use forebay_config::CacheSpec;
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_flashcache_model::Model;
@@ -91,8 +92,8 @@ fn main() -> ExitCode {
     };
     let (what, hint, code) = match run(&options) {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(RunError::Usage(what)) => (what, "`--help` shows the options".to_owned(), 2),
-        Err(RunError::Failed { what, hint }) => (what, hint, 1),
+        Err(RunError::Usage { what, .. }) => (what, "`--help` shows the options".to_owned(), 2),
+        Err(RunError::Failed { what, hint, .. }) => (what, hint, 1),
     };
     eprintln!("flashcache-model: {what}");
     if !hint.is_empty() {
@@ -125,7 +126,7 @@ fn run(options: &Options) -> Result<(), RunError> {
         fallow_clean_speed: options.fallow_clean_speed,
         flush: options.flush,
     };
-    config.check().map_err(|refused| RunError::Usage(refused.to_string()))?;
+    config.check().map_err(|refused| RunError::usage(MessageId::SettingValue, refused.to_string()))?;
     let backing = open_backing(&options.backing, options.emulate)?;
     let cache = open_cache(&options.cache, options.emulate_cache)?;
     for note in backing.notes.iter().chain(&cache.notes) {
@@ -173,7 +174,7 @@ fn tell(event: HostEvent) {
 }
 
 fn failed(what: &impl ToString) -> RunError {
-    RunError::Failed { what: what.to_string(), hint: String::new() }
+    RunError::failed(MessageId::DeviceIo, what.to_string(), "")
 }
 
 /// The one of some things that has this name.

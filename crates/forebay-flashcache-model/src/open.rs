@@ -4,6 +4,7 @@
 //! that holds anything else is refused. One that is still marked as in use was not stopped in an
 //! orderly way: what was dirty in it is lost, and that is said, for the model does not recover.
 
+use forebay_admin::MessageId;
 use forebay_config::CacheSpec;
 use forebay_io::{Device, DeviceError, DeviceModel, DeviceOptions, create_cache_file};
 use forebay_pool::RunError;
@@ -42,6 +43,7 @@ pub fn open_cache(spec: &CacheSpec, emulate: Option<DeviceModel>) -> Result<Open
     let size_bytes = spec.size_bytes.unwrap_or(device.size_bytes());
     if size_bytes > device.size_bytes() {
         return Err(RunError::Failed {
+            id: MessageId::DeviceUnusable,
             what: format!("{} has {} bytes, not {size_bytes}", spec.path.display(), device.size_bytes()),
             hint: "remove it, or give its size".into(),
         });
@@ -78,6 +80,7 @@ fn make(spec: &CacheSpec, notes: &mut Vec<String>) -> Result<(), RunError> {
     let path = &spec.path;
     let Some(size) = spec.size_bytes else {
         return Err(RunError::Failed {
+            id: MessageId::CacheMissing,
             what: format!("there is no cache file {}", path.display()),
             hint: format!("to make one, give its size: --cache {}:10GiB", path.display()),
         });
@@ -106,6 +109,7 @@ fn was_in_use(device: &Device) -> Result<bool, RunError> {
     }
     let path = device.path().display();
     Err(RunError::Failed {
+        id: MessageId::CacheForeignData,
         what: format!("{path} cannot be used as a cache: there is something on it"),
         hint: format!("if nothing on it is needed: rm {path}, or dd if=/dev/zero of={path} bs=256K count=1"),
     })
@@ -119,7 +123,7 @@ fn mark(device: &Device, mark: &[u8]) -> Result<(), RunError> {
 
 /// A device error says itself what to do.
 fn failed(error: DeviceError) -> RunError {
-    RunError::Failed { what: error.to_string(), hint: String::new() }
+    RunError::failed(MessageId::DeviceIo, error, "")
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use thiserror::Error;
 /// A structure on the cache device could not be decoded. Each variant says which structure and what
 /// was found.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[non_exhaustive]
 pub enum FormatError {
     /// Fewer bytes than the structure needs.
     #[error("{structure}: {found} bytes where {needed} are needed (is the device truncated?)")]

@@ -1,9 +1,9 @@
 //! The bytes on a Forebay cache device.
 //!
 //! This crate knows how a cache device is laid out and nothing else: no clock, no file, no policy.
-//! Its one companion document is `docs/internals/on-disk-format.md`; `tests/document.rs` checks
-//! every offset table there against the [`layout::Structure`]s here, and `tests/golden.rs` pins the
-//! bytes themselves.
+//! Its one companion document is `docs/internals/on-disk-format.md`; `tests/it/document.rs` checks
+//! every offset table there against the [`layout::Structure`]s here, and `tests/it/golden.rs` pins
+//! the bytes themselves.
 //!
 //! A cache device is
 //!

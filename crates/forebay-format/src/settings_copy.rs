@@ -10,6 +10,8 @@
 //!   ([`SettingsCopy::is_current`]). Every start raises the generation of the superblock, so a copy
 //!   ends with the first use of the cache, whoever that is.
 //! - Nothing that the engine reads or writes lies here.
+//! - Whoever can write to the device can write a copy. Only a MAC, which a cache with a key has,
+//!   tells that the export of this cache wrote it.
 
 use crate::error::FormatError;
 use crate::layout::{check_envelope, check_zero, crc_without, fitting, structure};
@@ -22,6 +24,8 @@ pub const SETTINGS_BLOCKS: [u64; 2] = [9, 25];
 pub const SETTINGS_COPY_BLOCKS: usize = 7;
 /// Bytes of a copy.
 pub const SETTINGS_COPY_BYTES: usize = SETTINGS_COPY_BLOCKS * BLOCK_BYTES;
+/// Bytes of the MAC of a copy.
+pub const SETTINGS_MAC_BYTES: usize = 32;
 /// Longest text, in bytes.
 pub const SETTINGS_TEXT_MAX: usize = SETTINGS_COPY_BYTES - SECTOR_BYTES;
 /// First bytes of a settings copy.
@@ -37,7 +41,8 @@ structure! { "settings copy", 512;
     F_HOST = "host", 48, 64;
     F_WRITTEN_BY = "written_by", 112, 32;
     F_TEXT_CRC = "text_crc32c", 144, 4;
-    F_RESERVED = "reserved", 148, 360;
+    F_MAC = "mac", 148, 32;
+    F_RESERVED = "reserved", 180, 328;
     F_CRC = "crc32c", 508, 4;
 }
 
@@ -54,6 +59,8 @@ pub struct SettingsCopy {
     pub host: String,
     /// Product and version, for people.
     pub written_by: String,
+    /// HMAC-SHA256 of [`SettingsCopy::signed_bytes`]; zero on a cache without a key.
+    pub mac: [u8; SETTINGS_MAC_BYTES],
     /// The sections of the pool and its volumes as in a configuration file (TOML).
     pub text: String,
 }
@@ -78,9 +85,16 @@ impl SettingsCopy {
         F_HOST.put_bytes(to, fitting(&self.host, F_HOST.len).as_bytes());
         F_WRITTEN_BY.put_bytes(to, fitting(&self.written_by, F_WRITTEN_BY.len).as_bytes());
         F_TEXT_CRC.put(to, u64::from(crate::checksum(self.text.as_bytes())));
+        F_MAC.put_bytes(to, &self.mac);
         let crc = crc_without(to, F_CRC);
         F_CRC.put(to, u64::from(crc));
         bytes
+    }
+
+    /// What a MAC is made of: the encoded copy without one.
+    #[must_use]
+    pub fn signed_bytes(&self) -> Vec<u8> {
+        Self { mac: [0; SETTINGS_MAC_BYTES], ..self.clone() }.encode()
     }
 
     /// Decodes one copy.
@@ -118,6 +132,7 @@ impl SettingsCopy {
             exported_unix_s: F_EXPORTED.get(bytes),
             host: name(F_HOST.bytes(bytes)),
             written_by: name(F_WRITTEN_BY.bytes(bytes)),
+            mac: F_MAC.array(bytes),
             text: text.to_owned(),
         })
     }

@@ -137,7 +137,6 @@ pub enum IoSetupError {
 
 /// Why a device or backing store could not be opened, made or used by a tool.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum DeviceError {
     /// The path cannot be opened.
     #[error("cannot open {path}: {source}")]
@@ -148,14 +147,22 @@ pub enum DeviceError {
         source: io::Error,
     },
     /// Another process (or this one) holds it.
-    #[error(
-        "{path} is in use by {holder} (is another forebay running on it? is it mounted?): stop that program, or choose another path"
-    )]
+    #[error("{path} is in use by {holder}: {way_out}, or choose another path")]
     InUse {
         /// The path as given.
         path: PathBuf,
         /// Who, as far as it can be found out.
         holder: String,
+        /// What makes it free.
+        way_out: String,
+    },
+    /// Nothing may be written to the block device.
+    #[error(
+        "{path} is write-protected: let it be written (blockdev --setrw {path}), or choose another device"
+    )]
+    WriteProtected {
+        /// The path as given.
+        path: PathBuf,
     },
     /// It rests on a mount of this process.
     #[error(
@@ -302,6 +309,17 @@ pub enum MountError {
     NoAnswer {
         /// What would be mounted on.
         target: PathBuf,
+    },
+    /// Another mount hides it.
+    #[error(
+        "{target} stays mounted, and answers with errors: another mount, on {by}, hides it. Unmount that (umount {by}), then this \
+         (umount {target})"
+    )]
+    Covered {
+        /// Where it is mounted.
+        target: PathBuf,
+        /// Where the mount is that hides it.
+        by: PathBuf,
     },
     /// Nothing can be mounted there.
     #[error("cannot mount at {place}: {problem}: {hint}")]

@@ -49,7 +49,9 @@ mod waker;
 mod work;
 
 pub use buffer::{BUFFER_ALIGN, BufId, BufPool, PoolStats, Span};
-pub use device::{Device, DeviceIdentity, DeviceKind, DeviceOptions, create_cache_file};
+pub use device::{
+    Device, DeviceIdentity, DeviceKind, DeviceOptions, Displacement, UnnamedCopy, create_cache_file,
+};
 pub use emulate::DeviceModel;
 pub use error::{DeviceError, IoFailure, IoFailureKind, IoSetupError, SocketError};
 pub use foreign::ForeignMemory;

@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -67,7 +67,7 @@ pub fn listen_unix(path: impl AsRef<Path>, mode: u32) -> Result<OwnedFd, SocketE
         result => result.map_err(failed("bind"))?,
     };
     // The umask may have taken bits away.
-    let opened = std::fs::set_permissions(path, Permissions::from_mode(mode));
+    let opened = set_mode_of_socket(path, mode);
     // SAFETY: listen takes no pointers.
     let listens = opened.and_then(|()| sys::check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) }));
     if let Err(source) = listens {
@@ -75,6 +75,17 @@ pub fn listen_unix(path: impl AsRef<Path>, mode: u32) -> Result<OwnedFd, SocketE
         return Err(failed("listen")(source));
     }
     Ok(socket)
+}
+
+/// Sets the permission bits of a socket's file, and of no other that has taken its name: whoever
+/// may write to the folder could lead to one by a link.
+fn set_mode_of_socket(path: &Path, mode: u32) -> io::Result<()> {
+    let file = File::options().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)?;
+    if !file.metadata()?.file_type().is_socket() {
+        return Err(io::Error::other("another file has taken its place"));
+    }
+    // A descriptor that only names a file has no fchmod before Linux 6.6.
+    std::fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), Permissions::from_mode(mode))
 }
 
 /// Which file a unix socket is bound to: another server may have put its own in its place since.
@@ -322,6 +333,21 @@ pub fn peer_address(socket: BorrowedFd<'_>) -> io::Result<IpAddr> {
 mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_file_to_which_a_link_leads_keeps_its_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let (victim, link, file) = (dir.path().join("victim"), dir.path().join("s"), dir.path().join("f"));
+        for path in [&victim, &file] {
+            std::fs::write(path, b"").unwrap();
+            std::fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
+        }
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        for (path, of) in [(&link, &victim), (&file, &file)] {
+            assert!(set_mode_of_socket(path, 0o666).is_err());
+            assert_eq!(std::fs::metadata(of).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+    }
 
     #[test]
     fn a_live_socket_is_kept_and_a_stale_one_replaced() {

@@ -14,6 +14,7 @@
 
 pub mod null;
 
+use forebay_admin::MessageId;
 use forebay_config::PoolTunables;
 use forebay_config::rules::{DefaultAction, RuleSet};
 use forebay_export::directory::ExportInfo;
@@ -141,8 +142,8 @@ pub fn serve<V: RequestHandler>(
     let _ = forebay_pool::thread_priority::boost(defaults.nice_boost);
     let buffer_bytes = defaults.buffer_memory.0 as usize;
     let limits = Limits { buffer_bytes_max: buffer_bytes, spin: defaults.spin, ..Limits::default() };
-    let (mut reactor, note) =
-        Reactor::open(options.io, limits).map_err(|error| RunError::failed(error, "try --io psync"))?;
+    let (mut reactor, note) = Reactor::open(options.io, limits)
+        .map_err(|error| RunError::failed(MessageId::DaemonIoEngine, error, "try --io psync"))?;
     note.into_iter().for_each(|note| report(HostEvent::Note(note)));
     put_memory_by(reactor.pool_mut());
     let (signals, stopper) = watch_signals(reactor.waker())?;
@@ -173,7 +174,8 @@ pub fn serve<V: RequestHandler>(
 
 /// Makes signals appear in a channel, and the reactor return.
 fn watch_signals(waker: Waker) -> Result<(mpsc::Receiver<i32>, signal_hook::iterator::Handle), RunError> {
-    let fail = |error| RunError::failed(format!("cannot watch signals: {error}"), "");
+    let fail =
+        |error| RunError::failed(MessageId::DaemonSystem, format!("cannot watch signals: {error}"), "");
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).map_err(fail)?;
     let handle = signals.handle();
     let (sender, receiver) = mpsc::channel();
@@ -264,7 +266,8 @@ impl<V: RequestHandler> Host<V> {
         match uri {
             ExportUri::Nbd { endpoint, name, guards } => {
                 if *guards != Guards::default() {
-                    return Err(RunError::Usage(
+                    return Err(RunError::usage(
+                        MessageId::ExportUnsupported,
                         "there is no configuration here that could have certificates or lists".into(),
                     ));
                 }
@@ -277,19 +280,25 @@ impl<V: RequestHandler> Host<V> {
                     .map(|wanted| wanted.listen(&MayWait::here()))
                     .transpose()
                     .and_then(|mut socket| self.server.export(&mut self.reactor, offer, &mut socket));
-                made.map_err(|error| RunError::failed(error, "choose another socket or port"))
+                made.map_err(|error| {
+                    RunError::failed(MessageId::ExportFailed, error, "choose another socket or port")
+                })
             }
-            ExportUri::VhostUser { .. } => {
-                Err(RunError::Usage("this host has no vhost-user exports; use nbd+unix: or fuse:".into()))
-            }
+            ExportUri::VhostUser { .. } => Err(RunError::usage(
+                MessageId::ExportUnsupported,
+                "this host has no vhost-user exports; use nbd+unix: or fuse:".into(),
+            )),
             ExportUri::Fuse { path } => {
                 let made = self.mount(path, size_bytes);
-                made.map_err(|error| RunError::failed(error, "choose another place"))?;
+                made.map_err(|error| {
+                    RunError::failed(MessageId::ExportFailed, error, "choose another place")
+                })?;
                 Ok(uri.to_string())
             }
-            ExportUri::Ublk { .. } => {
-                Err(RunError::Usage("there are no block devices (ublk:) here: use nbd: or fuse:".into()))
-            }
+            ExportUri::Ublk { .. } => Err(RunError::usage(
+                MessageId::ExportUnsupported,
+                "there are no block devices (ublk:) here: use nbd: or fuse:".into(),
+            )),
         }
     }
 
@@ -322,10 +331,9 @@ impl<V: RequestHandler> Host<V> {
                 }
             }
             let pause = self.pause();
-            let waited = self
-                .reactor
-                .wait(pause, &mut completions)
-                .map_err(|error| RunError::failed(format!("the I/O engine failed: {error}"), ""))?;
+            let waited = self.reactor.wait(pause, &mut completions).map_err(|error| {
+                RunError::failed(MessageId::DaemonIoEngine, format!("the I/O engine failed: {error}"), "")
+            })?;
             for completion in completions.drain(..) {
                 self.completed(completion);
             }
@@ -399,7 +407,11 @@ impl<V: RequestHandler> Host<V> {
             match signal {
                 SIGUSR1 => self.volume.poke(now),
                 _ if self.stopping => {
-                    return Err(RunError::failed("told to stop twice: ended before everything was done", ""));
+                    return Err(RunError::failed(
+                        MessageId::DaemonStopForced,
+                        "told to stop twice: ended before everything was done",
+                        "",
+                    ));
                 }
                 _ => self.begin_stop(report),
             }

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("forebay-null: {error}");
-            ExitCode::from(if matches!(error, RunError::Usage(_)) { 2 } else { 1 })
+            ExitCode::from(if matches!(error, RunError::Usage { .. }) { 2 } else { 1 })
         }
     }
 }

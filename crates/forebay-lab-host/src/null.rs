@@ -4,6 +4,7 @@
 //! the engine and its devices are missing. Reads answer zeroes, what is written is forgotten.
 
 use crate::{Answer, HostEvent, HostOptions, Nanos, Request, RequestHandler, RequestId, RequestKind};
+use forebay_admin::MessageId;
 use forebay_export::uri::ExportUri;
 use forebay_format::BLOCK_BYTES;
 use forebay_io::{EnginePreference, Reactor, Span};
@@ -53,7 +54,10 @@ pub fn serve(
     ready: impl FnOnce(&str),
 ) -> Result<(), RunError> {
     if !matches!(uri, ExportUri::Nbd { .. }) {
-        return Err(RunError::Usage(format!("{uri} is no NBD export; nbd+unix:///null?socket=/path is one")));
+        return Err(RunError::usage(
+            MessageId::ExportUnsupported,
+            format!("{uri} is no NBD export; nbd+unix:///null?socket=/path is one"),
+        ));
     }
     let options = HostOptions { exports: std::slice::from_ref(uri), size_bytes, io };
     let mut ready = Some(ready);

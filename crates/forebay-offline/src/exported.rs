@@ -4,6 +4,7 @@
 //! Devices are given in any order, and all of them: their headers and superblocks say which is
 //! which. Nothing is decrypted and nothing written.
 
+use forebay_admin::MessageId;
 use std::path::{Path, PathBuf};
 
 use forebay_format::superblock::{CacheState, Superblock};
@@ -70,7 +71,8 @@ fn lacks(space: &Space, missing: &[String], of: usize) -> Refusal {
         space.shown(),
         missing.join(", ")
     );
-    Refusal::new(what).hint("give all of them, in any order: --device PATH for each")
+    Refusal::new(MessageId::CacheMemberMissing, what)
+        .hint("give all of them, in any order: --device PATH for each")
 }
 
 /// The settings, if they are about the cache as it is now.
@@ -84,15 +86,19 @@ fn current(
     let copy = match found {
         Ok(copy) => copy,
         Err(error @ FormatError::Version { .. }) => {
-            return Err(Refusal::new(format!("{shown}: {error}"))
+            return Err(Refusal::new(MessageId::CacheVersion, format!("{shown}: {error}"))
                 .hint("nothing was changed; import it with a forebay as new as the one that exported it"));
         }
         Err(FormatError::Magic { .. }) => {
-            return Err(Refusal::new(format!("{shown}: this cache was not exported")).hint(AS_IT_IS));
+            return Err(Refusal::new(
+                MessageId::CacheNotExported,
+                format!("{shown}: this cache was not exported"),
+            )
+            .hint(AS_IT_IS));
         }
         Err(error) => {
             let what = format!("{shown}: what the export has written cannot be read: {error}");
-            return Err(Refusal::new(what).hint(AS_IT_IS));
+            return Err(Refusal::new(MessageId::CacheExportUnreadable, what).hint(AS_IT_IS));
         }
     };
     if copy.is_current(superblock) {
@@ -104,7 +110,8 @@ fn current(
         CacheState::Open => "it is in use since it was exported, or was not closed in an orderly way",
         CacheState::Failed => "it has failed since it was exported",
     };
-    Err(Refusal::new(format!("{shown}: this cache is not exported: {since}")).hint(AS_IT_IS))
+    Err(Refusal::new(MessageId::CacheNotExported, format!("{shown}: this cache is not exported: {since}"))
+        .hint(AS_IT_IS))
 }
 
 #[cfg(test)]
@@ -112,7 +119,7 @@ fn current(
 mod tests {
     use super::*;
     use forebay_format::member::{HEADER_BLOCKS, MemberHeader};
-    use forebay_format::settings_copy::SETTINGS_BLOCKS;
+    use forebay_format::settings_copy::{SETTINGS_BLOCKS, SETTINGS_MAC_BYTES};
     use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, MirrorMark};
 
     const UUID: CacheUuid = CacheUuid([7; 16]);
@@ -144,6 +151,7 @@ mod tests {
             exported_unix_s: 5,
             host: "old".into(),
             written_by: String::new(),
+            mac: [0; SETTINGS_MAC_BYTES],
             text: "[pool.p]".into(),
         }
     }

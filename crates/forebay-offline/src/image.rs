@@ -119,6 +119,12 @@ impl Image {
         self.space.bytes()
     }
 
+    /// A device of it is missing, or shorter than what is used of it.
+    pub(crate) fn lacks_space(&self) -> bool {
+        let there = self.space.bytes();
+        there < self.geometry().device_blocks.saturating_mul(BLOCK_BYTES as u64)
+    }
+
     /// True if the last daemon did not stop in an orderly way.
     pub fn is_unclean(&self) -> bool {
         self.superblock.state != CacheState::Clean
@@ -295,7 +301,8 @@ pub(crate) fn refusal(space: &Space, error: FormatError) -> Refusal {
             "both superblocks are unusable; nothing was changed; `forebay salvage CACHE --to FOLDER` extracts what is left"
         }
     };
-    Refusal::new(format!("{}: {error}", space.first().path().display())).hint(hint)
+    Refusal::new(crate::message::of_format(&error), format!("{}: {error}", space.first().path().display()))
+        .hint(hint)
 }
 
 /// Reads so many bytes as `read` does from an offset; blocks that it does not give up are zeroes.

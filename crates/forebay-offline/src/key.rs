@@ -7,9 +7,10 @@
 //!   a key is given.
 
 use crate::Refusal;
+use forebay_admin::MessageId;
 use forebay_crypt::{CacheCipher, FileKey};
 use forebay_format::superblock::Superblock;
-use forebay_format::{CacheUuid, Encryption};
+use forebay_format::{CacheUuid, Encryption, SettingsCopy};
 use std::fmt;
 
 /// A key that was read.
@@ -30,6 +31,17 @@ impl Key {
     pub fn of_cache(&self, uuid: CacheUuid) -> (CacheCipher, Encryption) {
         (self.key.cipher(uuid), self.key.mark(uuid))
     }
+
+    /// Signs the settings that an export writes.
+    pub fn sign(&self, copy: &mut SettingsCopy) {
+        copy.mac = self.key.settings_mac(copy.uuid, &copy.signed_bytes());
+    }
+
+    /// Whether somebody who has the key wrote the settings.
+    #[must_use]
+    pub fn has_signed(&self, copy: &SettingsCopy) -> bool {
+        self.key.has_signed(copy.uuid, &copy.signed_bytes(), &copy.mac)
+    }
 }
 
 /// The cipher of a cache, if it is encrypted. `shown` names the cache.
@@ -46,10 +58,10 @@ pub fn unlock(
         (Some(mark), Some(key)) if key.key.mark(superblock.uuid) == mark => {
             Ok(Some(key.key.cipher(superblock.uuid)))
         }
-        (Some(_), Some(key)) => Err(Refusal::new(format!("the key {} is not that of the cache {shown}", key.shown)).hint("give the key that the cache was made with: without it nothing in the cache can be read; nothing was changed")),
-        (Some(_), None) => Err(Refusal::new(format!("the cache {shown} is encrypted, and no key was given")).hint("give its key: encryption_key_file in the section of the pool, --set encryption_key_file=PATH with `forebay run`, \
+        (Some(_), Some(key)) => Err(Refusal::new(MessageId::CacheKeyWrong, format!("the key {} is not that of the cache {shown}", key.shown)).hint("give the key that the cache was made with: without it nothing in the cache can be read; nothing was changed")),
+        (Some(_), None) => Err(Refusal::new(MessageId::CacheKeyMissing, format!("the cache {shown} is encrypted, and no key was given")).hint("give its key: encryption_key_file in the section of the pool, --set encryption_key_file=PATH with `forebay run`, \
              --key-file PATH with check, inspect and salvage; nothing was changed")),
-        (None, Some(key)) => Err(Refusal::new(format!("the cache {shown} is not encrypted, but a key was given: {}", key.shown)).hint("to use it as it is, leave the key out; to encrypt it, write everything back (forebay flush), remove the pool, erase the \
+        (None, Some(key)) => Err(Refusal::new(MessageId::CacheKeyUnused, format!("the cache {shown} is not encrypted, but a key was given: {}", key.shown)).hint("to use it as it is, leave the key out; to encrypt it, write everything back (forebay flush), remove the pool, erase the \
              device, and make the pool again with the key; nothing was changed")),
     }
 }

@@ -8,6 +8,7 @@
 //! Which devices belong to a cache, for the daemon too:
 //! - [`device`]: what is on a device;
 //! - [`signature`]: whether a device belongs to a cache at all, for udev;
+//! - [`occupant`]: what is on a device that is none, for messages;
 //! - [`members`]: the further devices of a cache on several ones;
 //! - [`mirror_members`]: the two devices of a mirrored cache;
 //! - [`key`]: the key of an encrypted cache.
@@ -22,6 +23,7 @@
 //! - [`log`]: which batches count after a checkpoint;
 //! - [`verdict`]: the state of every slot, and whether its bytes are right;
 //! - [`salvage`]: what is dirty and provably current, also if the engine would refuse the cache;
+//! - [`message`]: what errors of devices and formats are about, for scripts;
 //! - `rebuild`: the layout of a cache without superblocks;
 //! - `scan`: the log of a cache whose checkpoint or log is damaged.
 //!
@@ -43,8 +45,10 @@ pub mod image;
 pub mod key;
 pub mod log;
 pub mod members;
+pub mod message;
 pub mod mirror;
 pub mod mirror_members;
+pub mod occupant;
 mod rebuild;
 mod refusal;
 pub mod salvage;

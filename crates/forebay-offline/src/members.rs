@@ -5,6 +5,7 @@
 //! there is a superblock.
 
 use crate::Refusal;
+use forebay_admin::MessageId;
 use forebay_format::member::{DATA_START_BLOCK, HEADER_BLOCKS, MemberHeader, divide};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, FormatError};
@@ -97,20 +98,23 @@ fn check(superblock: &Superblock, found: &[Found]) -> Result<Vec<MemberHeader>, 
     for (at, header) in (1..).zip(&headers) {
         if usize::from(header.index) != at {
             let name = &found[at - 1].name;
-            return Err(Refusal::new(format!(
-                "{name} is member {} of the cache, but it was given as member {at}",
-                header.index
-            ))
+            return Err(Refusal::new(
+                MessageId::CacheMemberOrder,
+                format!("{name} is member {} of the cache, but it was given as member {at}", header.index),
+            )
             .hint("give the devices in the order of their numbers, each once"));
         }
     }
     if headers.len() < tags.len() {
-        return Err(Refusal::new(format!(
-            "the cache lies on {} devices, but only {} were given: member {} is missing",
-            tags.len() + 1,
-            headers.len() + 1,
-            headers.len() + 1
-        ))
+        return Err(Refusal::new(
+            MessageId::CacheMemberMissing,
+            format!(
+                "the cache lies on {} devices, but only {} were given: member {} is missing",
+                tags.len() + 1,
+                headers.len() + 1,
+                headers.len() + 1
+            ),
+        )
         .hint("give all of them, in order"));
     }
     check_space(superblock, found, &mut headers)?;
@@ -122,18 +126,19 @@ fn belongs(superblock: &Superblock, device: &Found) -> Result<MemberHeader, Refu
     let name = &device.name;
     let header = device.header.clone().map_err(|error| {
         let what = format!("{name} is no member of a cache: {error}");
-        Refusal::new(what).hint("give the devices that the cache was made or grown with")
+        Refusal::new(MessageId::CacheMemberForeign, what)
+            .hint("give the devices that the cache was made or grown with")
     })?;
     if header.uuid != superblock.uuid {
-        return Err(Refusal::new(format!(
-            "{name} belongs to the cache {}, not to {}",
-            header.uuid, superblock.uuid
-        ))
+        return Err(Refusal::new(
+            MessageId::CacheMemberForeign,
+            format!("{name} belongs to the cache {}, not to {}", header.uuid, superblock.uuid),
+        )
         .hint("give the devices of one cache"));
     }
     let tag = superblock.members.tags().get(usize::from(header.index) - 1);
     if tag != Some(&header.tag) {
-        return Err(Refusal::new(format!(
+        return Err(Refusal::new(MessageId::CacheMemberRemoved, format!(
             "{name} was a member of this cache, but it was taken out or replaced since: nothing on it counts"
         ))
         .hint("leave it out; to use it again, erase its beginning and grow the cache by it"));
@@ -156,10 +161,13 @@ fn check_space(
             .checked_sub(before)
             .is_some_and(|blocks| blocks.is_multiple_of(u64::from(geometry.segment_blocks)));
         if !meets_segment || header.first_block > geometry.device_blocks {
-            return Err(Refusal::new(format!(
-                "{}: its blocks, from {} on, do not follow those of the member before it",
-                device.name, header.first_block
-            ))
+            return Err(Refusal::new(
+                MessageId::CacheMemberOrder,
+                format!(
+                    "{}: its blocks, from {} on, do not follow those of the member before it",
+                    device.name, header.first_block
+                ),
+            )
             .hint("its header is damaged: restore the device from a copy, or make a new cache"));
         }
         before = header.first_block;
@@ -175,8 +183,11 @@ fn check_length(name: &dyn std::fmt::Display, bytes: u64, needed: u64) -> Result
     if bytes >= needed {
         return Ok(());
     }
-    Err(Refusal::new(format!("{name} has {bytes} bytes, but its part of the cache needs {needed}"))
-        .hint("restore its full length"))
+    Err(Refusal::new(
+        MessageId::CacheTruncated,
+        format!("{name} has {bytes} bytes, but its part of the cache needs {needed}"),
+    )
+    .hint("restore its full length"))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 //!
 //! Which devices count is decided by [`crate::mirror_members`] and by the notes of the daemon.
 
+use forebay_admin::MessageId;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -59,14 +60,22 @@ impl Mirror {
     pub(crate) fn new(found: Vec<(Device, Superblock)>, noted: Noted<'_>) -> Result<Self, Refusal> {
         let newest =
             found.iter().map(|(_, superblock)| superblock).max_by_key(|superblock| superblock.generation);
-        let Some(newest) = newest.cloned() else { return Err(Refusal::new("no device")) };
-        newest.geometry.validate_mirrored().map_err(|error| Refusal::new(error.to_string()))?;
+        let Some(newest) = newest.cloned() else {
+            return Err(Refusal::new(MessageId::PoolNoDevice, "no device"));
+        };
+        newest
+            .geometry
+            .validate_mirrored()
+            .map_err(|error| Refusal::new(MessageId::CacheDamaged, error.to_string()))?;
         let mut mirror: [Option<Given>; 2] = [None, None];
         for (device, superblock) in found {
             let path = device.path().display().to_string();
             let Some(is) = MirrorMember::new(device, superblock) else {
-                return Err(Refusal::new(format!("{path}: a cache that is not mirrored"))
-                    .hint("give the devices of one cache"));
+                return Err(Refusal::new(
+                    MessageId::CacheNotMirrored,
+                    format!("{path}: a cache that is not mirrored"),
+                )
+                .hint("give the devices of one cache"));
             };
             for other in mirror.iter().flatten() {
                 check_both(&is, &other.is)?;
@@ -314,7 +323,7 @@ fn none_counts(mirror: &[Option<Given>; 2]) -> Refusal {
         "{}: put out of a mirrored cache, which went on with the other device: what is here is old",
         paths.join(", ")
     );
-    Refusal::new(what).hint("give the device that was used last")
+    Refusal::new(MessageId::CacheMemberStale, what).hint("give the device that was used last")
 }
 
 /// What was found through each device as one: what only one of them has damaged is not lost.

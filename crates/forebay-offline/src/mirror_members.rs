@@ -4,6 +4,7 @@
 //! of the daemon. Callers that have the notes ask them first.
 
 use crate::Refusal;
+use forebay_admin::MessageId;
 use forebay_format::MirrorMark;
 use forebay_format::superblock::Superblock;
 use forebay_io::Device;
@@ -56,13 +57,16 @@ pub fn check_both(one: &MirrorMember, other: &MirrorMember) -> Result<(), Refusa
     if one.superblock.uuid != other.superblock.uuid {
         let what =
             format!("{a} belongs to the cache {}, {b} to {}", one.superblock.uuid, other.superblock.uuid);
-        return Err(Refusal::new(what).hint("give the two devices of one cache"));
+        return Err(
+            Refusal::new(MessageId::CacheMemberForeign, what).hint("give the two devices of one cache")
+        );
     }
     if one.member() == other.member() {
         let member = one.member() + 1;
-        return Err(Refusal::new(format!(
-            "{a} and {b} both say that they are device {member} of the mirrored cache"
-        ))
+        return Err(Refusal::new(
+            MessageId::CacheMemberTwice,
+            format!("{a} and {b} both say that they are device {member} of the mirrored cache"),
+        )
         .hint("one of them is a copy, or was replaced: leave it out"));
     }
     Ok(())
@@ -81,7 +85,7 @@ pub fn stale_tag(one: &MirrorMember, other: &MirrorMember) -> Result<Option<u64>
     let says = |found: &MirrorMember| (found.mark.out, found.mark.tags);
     if older.went_on_without(newer) || apart == 0 && says(newer) != says(older) {
         let (a, b) = (newer.device.path().display(), older.device.path().display());
-        return Err(Refusal::new(format!(
+        return Err(Refusal::new(MessageId::CacheMembersDiverged, format!(
             "{a} and {b}, the devices of a mirrored cache, do not tell which of them counts: one went on without the other"
         ))
         .hint(

@@ -25,6 +25,7 @@
 //! ranges in its record can be current. All of them are uncertain, because the record is some
 //! seconds late.
 
+use forebay_admin::MessageId;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -119,6 +120,10 @@ pub struct Salvage {
     only: Option<OnlyCopies>,
 }
 
+/// Of a cache that was in use, some of whose space is not there.
+const LOG_MAY_GO_ON: &str = "the cache was in use, and not all of its space is there: what was written last may lie on what is \
+                             missing";
+
 impl Salvage {
     /// Opens a cache and finds out what there is to go by. `note` hears how many bytes of memory it
     /// may take, if that is a lot; `progress` how many segments of how many were looked at.
@@ -203,6 +208,10 @@ impl Salvage {
         if let Some(doubt) = replay.doubt {
             let log = scan::everything(&self.image, &self.base, true, progress);
             self.doubt_log(log, doubt);
+        } else if self.image.is_unclean() && self.image.lacks_space() {
+            // Nothing tells where the log has ended: no batch behind what is missing is there that
+            // would count those before it.
+            self.doubt_all(LOG_MAY_GO_ON.into());
         }
     }
 
@@ -377,7 +386,7 @@ fn open_image(
     let (needed, there) =
         (superblock.geometry.device_blocks.saturating_mul(BLOCK_BYTES as u64), space.bytes());
     superblock.geometry.validate(needed.max(there)).map_err(|error| {
-        Refusal::new(format!("{}: {error}", space.shown()))
+        Refusal::new(MessageId::SalvageNothing, format!("{}: {error}", space.shown()))
             .hint("its layout is not known, so nothing on it can be found")
     })?;
     if there < needed {
@@ -406,7 +415,7 @@ fn nothing_to_rebuild(space: &mut Space, error: &FormatError, with_key: bool) ->
             "nothing on it says that it is a cache, or how it was laid out; if it is encrypted, give --key-file",
         ),
     };
-    Refusal::new(format!("{}: {error}, and {what}", space.shown())).hint(hint)
+    Refusal::new(MessageId::SalvageNothing, format!("{}: {error}, and {what}", space.shown())).hint(hint)
 }
 
 /// The checkpoint to go by, and whether it is the one in effect: else one before it, else an empty

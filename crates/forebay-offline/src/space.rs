@@ -9,6 +9,7 @@
 //! - A read of what lies on no device fails; it never returns zeroes.
 //! - A mirrored cache is read through both of its devices or through one ([`Mirror`]).
 
+use forebay_admin::MessageId;
 use std::path::{Path, PathBuf};
 
 use forebay_crypt::CacheCipher;
@@ -62,7 +63,10 @@ impl Space {
     /// be out.
     pub(crate) fn open(paths: &[PathBuf], noted: Noted<'_>) -> Result<Self, Refusal> {
         if paths.len() > MEMBERS_MAX {
-            return Err(Refusal::usage(format!("a cache lies on {MEMBERS_MAX} devices at most")));
+            return Err(Refusal::usage(
+                MessageId::CacheTooManyDevices,
+                format!("a cache lies on {MEMBERS_MAX} devices at most"),
+            ));
         }
         let mut firsts = Vec::new();
         let mut others = Vec::new();
@@ -81,7 +85,8 @@ impl Space {
         let at = firsts.iter().position(|device| newest(device).is_some()).unwrap_or(0);
         if firsts.is_empty() {
             let what = format!("{}: further devices of a cache, and its first one is missing", list(paths));
-            return Err(Refusal::new(what).hint("give all devices of the cache, in any order"));
+            return Err(Refusal::new(MessageId::CacheMemberMissing, what)
+                .hint("give all devices of the cache, in any order"));
         }
         let first = firsts.swap_remove(at);
         if let Some(stranger) = firsts.first() {
@@ -90,7 +95,7 @@ impl Space {
                 stranger.path().display(),
                 first.path().display()
             );
-            return Err(Refusal::new(what)
+            return Err(Refusal::new(MessageId::CacheMemberForeign, what)
                 .hint("give the devices of one cache; leave out what does not belong to it"));
         }
         if let Some(superblock) = newest(&first) {
@@ -195,8 +200,11 @@ impl Space {
             let [(a, one), (b, other)] = pair else { continue };
             if one.index == other.index && one.uuid == other.uuid {
                 let (a, b) = (a.path().display(), b.path().display());
-                return Err(Refusal::new(format!("{a} and {b} both say that they are member {}", one.index))
-                    .hint("one is a copy, or was taken out of the pool: give the one that is in use"));
+                return Err(Refusal::new(
+                    MessageId::CacheMemberTwice,
+                    format!("{a} and {b} both say that they are member {}", one.index),
+                )
+                .hint("one is a copy, or was taken out of the pool: give the one that is in use"));
             }
         }
         if self.mirror().is_some() {
@@ -291,9 +299,9 @@ impl Space {
 fn open(path: &Path) -> Result<Device, Refusal> {
     let options = || DeviceOptions { read_only: true, direct: false, ..DeviceOptions::default() };
     wait_for(|| Device::open_cache(path, options())).map_err(|error| match error {
-        DeviceError::InUse { .. } => Refusal::new(error.to_string())
+        DeviceError::InUse { .. } => Refusal::new(MessageId::DeviceInUse, error.to_string())
             .hint("stop the daemon first; a cache in use changes while it is read"),
-        _ => Refusal::new(error.to_string())
+        _ => Refusal::new(crate::message::of_device(&error), error.to_string())
             .hint("name the files or block devices that the cache was made or grown with"),
     })
 }
@@ -304,10 +312,10 @@ fn newest(device: &Device) -> Option<Superblock> {
 }
 
 fn stranger(device: &Device) -> Refusal {
-    Refusal::new(format!(
-        "{}: no device of the mirrored cache: it has no intact superblock",
-        device.path().display()
-    ))
+    Refusal::new(
+        MessageId::CacheMemberForeign,
+        format!("{}: no device of the mirrored cache: it has no intact superblock", device.path().display()),
+    )
     .hint("leave it out; the other device does alone")
 }
 

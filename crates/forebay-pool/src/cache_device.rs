@@ -3,30 +3,75 @@
 
 use crate::error::RunError;
 use crate::may_wait::MayWait;
+use forebay_admin::MessageId;
 use forebay_config::CacheSpec;
 use forebay_core::FormatParams;
 use forebay_format::superblock::being_made;
 use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry};
 use forebay_io::{Device, DeviceError};
 use forebay_offline::device::wait_for;
+use forebay_offline::occupant::{recognise, where_it_belongs};
+use forebay_offline::signature;
 use std::io::Read as _;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub(crate) fn foreign(path: &Path, why: &str) -> RunError {
-    RunError::failed(
-        format!("{} cannot be used as a cache: {why}", path.display()),
-        format!(
-            "if nothing on it is needed, erase it and try again: rm {0}, or for a device: blkdiscard {0}, or, where \
-             that does not make it blank: blkdiscard --zeroout {0}",
-            path.display()
+/// A device that was given for a cache holds something else.
+pub(crate) fn foreign(device: &Device, why: &str) -> RunError {
+    let path = device.path().display().to_string();
+    let what = format!("{path} cannot be used as a cache: {why}");
+    // However damaged, or however new: salvage may find what only it has.
+    let is_cache = signature::find(|offset, bytes| read(device, offset, bytes));
+    match recognise(device) {
+        Some(what) => holds(&path, what),
+        None if is_cache.is_ok_and(|found| found.is_some()) => RunError::failed(
+            MessageId::CacheForeignData,
+            what,
+            format!(
+                "nothing was changed; to see what it has: forebay check {path}, forebay salvage {path} --to FOLDER"
+            ),
         ),
+        None => RunError::failed(
+            MessageId::CacheForeignData,
+            what,
+            format!(
+                "see what is on it (lsblk -f {path}, file --special-files {path}); if nothing of that is needed, erase it and try again: \
+                 rm {path}, or for a device: blkdiscard {path}, or, where that does not make it blank: blkdiscard --zeroout {path}"
+            ),
+        ),
+    }
+}
+
+fn read(device: &Device, offset: u64, bytes: &mut [u8]) -> std::io::Result<usize> {
+    let there = device.size_bytes().saturating_sub(offset).min(bytes.len() as u64) as usize;
+    device.read_at(offset, &mut bytes[..there]).map_err(std::io::Error::other)?;
+    Ok(there)
+}
+
+/// A device that was given for a cache holds something that is known: no hint tells how to erase
+/// it.
+pub(crate) fn holds(path: &str, what: &str) -> RunError {
+    RunError::failed(
+        MessageId::CacheForeignData,
+        format!("{path} cannot be used as a cache: it has {what}"),
+        where_it_belongs(path),
+    )
+}
+
+/// A device that was given for a new cache is one already.
+pub(crate) fn is_cache(path: &Path, which: &str) -> RunError {
+    let path = path.display();
+    RunError::failed(
+        MessageId::CacheExists,
+        format!("{path} cannot be used: it is {which}"),
+        format!("to see which, and what only it has: forebay inspect {path}; give a device that is none"),
     )
 }
 
 /// The two devices of a mirrored cache are one.
 pub(crate) fn same_device(a: &Path, b: &Path) -> RunError {
     RunError::failed(
+        MessageId::CacheSameDevice,
         format!("{} and {} are the same device", a.display(), b.display()),
         "a mirrored cache needs two that do not fail together",
     )
@@ -87,7 +132,7 @@ pub(crate) fn waiting_for_lock(open: impl Fn() -> Result<Device, DeviceError>) -
 
 /// A device error says itself what to do.
 pub fn device_error(error: DeviceError) -> RunError {
-    RunError::failed(error, "")
+    RunError::failed(forebay_offline::message::of_device(&error), error, "")
 }
 
 /// A new cache without volumes.
@@ -112,8 +157,9 @@ pub(crate) fn new_params(geometry: Geometry) -> Result<FormatParams, RunError> {
 /// There are no random numbers.
 pub fn random_uuid() -> Result<[u8; 16], RunError> {
     let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)
-        .map_err(|error| RunError::failed(format!("no random numbers from the kernel: {error}"), ""))?;
+    getrandom::fill(&mut bytes).map_err(|error| {
+        RunError::failed(MessageId::DaemonSystem, format!("no random numbers from the kernel: {error}"), "")
+    })?;
     // Version 4, variant 1 (RFC 9562).
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;

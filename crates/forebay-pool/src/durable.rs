@@ -3,9 +3,26 @@
 
 use crate::may_wait::MayWait;
 use serde::Serialize;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
+
+/// Makes a folder of the state directory, and all above it, for the daemon's user alone: who can
+/// read a lock can take it, and records name devices and volumes.
+///
+/// # Errors
+/// It cannot be made.
+pub(crate) fn make_folder(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// How files of the state directory are made: for the daemon's user alone.
+pub(crate) fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).mode(0o600);
+    options
+}
 
 /// Replaces the file `path`, in a folder of the state directory, as a whole: a new file, its name,
 /// and every name on the way to it are durable when this returns. Folders are made. Only one caller
@@ -20,12 +37,17 @@ pub(crate) fn replace(
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
 ) -> io::Result<()> {
     let folder = path.parent().unwrap_or(state_dir);
-    fs::create_dir_all(folder)?;
+    make_folder(folder)?;
     let fresh = path.with_extension("new");
-    let mut out = BufWriter::new(File::create(&fresh)?);
-    write(&mut out)?;
-    out.into_inner().map_err(|error| error.into_error())?.sync_all()?;
-    fs::rename(&fresh, path)?;
+    let made = private().truncate(true).open(&fresh).and_then(|file| {
+        let mut out = BufWriter::new(file);
+        write(&mut out)?;
+        out.into_inner().map_err(|error| error.into_error())?.sync_all()?;
+        fs::rename(&fresh, path)
+    });
+    made.inspect_err(|_| {
+        let _ = fs::remove_file(&fresh); // of no use, and room for the next attempt
+    })?;
     sync_names(state_dir, folder)
 }
 
@@ -62,4 +84,21 @@ fn sync_names(state_dir: &Path, folder: &Path) -> io::Result<()> {
         File::open(folder)?.sync_all()?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn only_the_user_of_the_daemon_reads_its_state() {
+        let folder = tempfile::tempdir().unwrap();
+        let (state, path) = (folder.path().join("state"), folder.path().join("state/caches/x.json"));
+        for value in [1, 2] {
+            replace_json(&MayWait::here(), &state, &path, &value).unwrap();
+            let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+            assert_eq!((mode(&state), mode(path.parent().unwrap()), mode(&path)), (0o700, 0o700, 0o600));
+        }
+    }
 }

@@ -7,19 +7,25 @@
 //!
 //! Invariants
 //! - What is in a key file is in no log, error, event or debug format.
+//! - A file system that does not answer holds up a start for at most 10 s (`READ_WITHIN`).
 
 use crate::error::RunError;
 use crate::secret_file::{FileProblem, open_secret};
+use crate::time_limit::within;
+use forebay_admin::MessageId;
 use forebay_config::KeySource;
 use forebay_crypt::{FileKey, KEY_BYTES};
 use forebay_offline::Key;
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// What is read of a key file: more than any key has.
 const READ_BYTES_MAX: usize = 4 * KEY_BYTES;
+/// A key file has so long to be read: it may lie on somebody else's file system.
+const READ_WITHIN: Duration = Duration::from_secs(10);
 /// Where systemd puts credentials of a service.
 const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 
@@ -30,9 +36,13 @@ const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 pub fn read_key(source: &KeySource) -> Result<Key, RunError> {
     let path = path_of(source)?;
     let wrong = |what: &dyn fmt::Display, hint: &str| {
-        RunError::failed(format!("the key file {}: {what}", path.display()), hint)
+        RunError::failed(MessageId::KeyUnreadable, format!("the key file {}: {what}", path.display()), hint)
     };
-    let (bytes, len) = read(&path).map_err(|problem| wrong(&problem, "nothing was changed"))?;
+    let file = path.clone();
+    let read = within(READ_WITHIN, "key", move |_| read(&file));
+    let late =
+        |undone| wrong(&format!("{undone} (within {} s)", READ_WITHIN.as_secs()), "nothing was changed");
+    let (bytes, len) = read.map_err(late)?.map_err(|problem| wrong(&problem, "nothing was changed"))?;
     let hint = "give the file that the cache was made with, or make a new key for a new cache";
     if len == READ_BYTES_MAX {
         let least = len - 1;
@@ -59,6 +69,7 @@ fn path_of(source: &KeySource) -> Result<PathBuf, RunError> {
             let folder = std::env::var_os(CREDENTIALS).filter(|folder| !folder.is_empty());
             let folder = folder.ok_or_else(|| {
                 RunError::failed(
+                    MessageId::KeyCredential,
                     format!("there is no credential {name}: {CREDENTIALS} is not set"),
                     format!(
                         "start the service with LoadCredential={name}:PATH, or give the path of the file"
@@ -70,10 +81,13 @@ fn path_of(source: &KeySource) -> Result<PathBuf, RunError> {
     }
 }
 
-/// The beginning of a file, in memory that is overwritten afterwards.
-fn read(path: &Path) -> Result<(Zeroizing<[u8; READ_BYTES_MAX]>, usize), FileProblem> {
+/// The beginning of a file, in memory that is overwritten afterwards, and how long it is.
+type Beginning = (Box<Zeroizing<[u8; READ_BYTES_MAX]>>, usize);
+
+fn read(path: &Path) -> Result<Beginning, FileProblem> {
     let mut file = open_secret(path)?;
-    let mut bytes = Zeroizing::new([0; READ_BYTES_MAX]);
+    // Another thread gets it: in a box it is not copied on the way.
+    let mut bytes = Box::new(Zeroizing::new([0; READ_BYTES_MAX]));
     let mut len = 0;
     while len < bytes.len() {
         match file.read(&mut bytes[len..]) {
@@ -105,8 +119,8 @@ mod tests {
 
     fn says(result: Result<impl fmt::Debug, RunError>) -> String {
         match result.unwrap_err() {
-            RunError::Failed { what, hint } => format!("{what}; {hint}"),
-            RunError::Usage(what) => what,
+            RunError::Failed { what, hint, .. } => format!("{what}; {hint}"),
+            RunError::Usage { what, .. } => what,
         }
     }
 

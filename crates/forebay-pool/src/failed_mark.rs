@@ -14,6 +14,7 @@
 use crate::error::RunError;
 use crate::loss_record::hex;
 use crate::may_wait::MayWait;
+use forebay_admin::MessageId;
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{CacheUuid, Geometry};
 use forebay_io::{Device, DeviceError, DeviceOptions};
@@ -38,6 +39,7 @@ pub(crate) fn check(superblock: &Superblock, path: &Path) -> Result<(), RunError
 
 pub(crate) fn refused(superblock: &Superblock, path: &Path) -> RunError {
     RunError::failed(
+        MessageId::CacheGivenUp,
         format!(
             "the cache {} on {} failed, and its volumes went on without it: what is on it is older than what they have",
             hex(&superblock.uuid.0),

@@ -17,6 +17,7 @@
 //! - [`may_wait`]: which threads may wait; the pool's may not.
 //! - [`durable`], [`time_limit`], [`thread_priority`]: files replaced as a whole, work that may
 //!   hang, priorities.
+//! - `message`: what errors of the engine are about, for scripts.
 //! - [`error`]: why something could not be opened.
 #![forbid(unsafe_code)]
 
@@ -36,6 +37,7 @@ pub mod handover;
 pub mod loss_record;
 pub mod may_wait;
 pub mod members;
+mod message;
 pub mod meter;
 pub mod mirror_notes;
 pub mod mounting;
@@ -59,9 +61,9 @@ pub use loss_record::{only_copies, reads_as_loss_record};
 pub use may_wait::MayWait;
 pub use mirror_notes::is_noted_out;
 pub use pool::{
-    AbsentVolume, Claims, CopiedDevice, CopyProgress, Look, Lost, Mirrored, Pool, PoolEvent, PoolGone,
-    PoolHandle, PoolSnapshot, PoolStart, Promise, PromiseSender, Rebuilding, Users, VolumeSnapshot,
-    VolumeSpec,
+    AbsentVolume, Claims, CopiedDevice, CopyProgress, Destaging, Gone, Look, Lost, Mirrored, Pool, PoolEvent,
+    PoolGone, PoolHandle, PoolSnapshot, PoolStart, Promise, PromiseSender, Reach, Rebuilding, Saving,
+    Scrubbed, Users, VolumeSnapshot, VolumeSpec, ahead_in_all,
 };
 pub use recorder::Recorded;
 pub use register::{CacheRecord, Objection, cache_record};

@@ -16,6 +16,7 @@
 
 use crate::error::RunError;
 use crate::may_wait::MayWait;
+use forebay_admin::MessageId;
 use forebay_core::Loss;
 use forebay_format::checkpoint::{BackingRecord, Mode, VolumeEntry};
 use forebay_format::{CacheUuid, VolumeId};
@@ -261,6 +262,7 @@ impl LossRecord {
         let folder = state_dir.join(FOLDER);
         let failed = |path: &Path, why: &dyn std::fmt::Display| {
             RunError::failed(
+                MessageId::StateUnreadable,
                 format!("cannot read {}, which says what a failed cache has lost: {why}", path.display()),
                 "restore it from a backup; without it lost data would be served as if it were good",
             )

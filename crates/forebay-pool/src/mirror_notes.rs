@@ -10,6 +10,8 @@
 use crate::error::RunError;
 use crate::loss_record::hex;
 use crate::may_wait::MayWait;
+use forebay_admin::MessageId;
+use forebay_admin::events::EventKind;
 use forebay_format::CacheUuid;
 use rustix::fs::{Access, access};
 use serde::{Deserialize, Serialize};
@@ -60,6 +62,7 @@ impl Notes {
         let path = Self::path(state_dir, cache_uuid);
         let failed = |why: &dyn std::fmt::Display| {
             RunError::failed(
+                MessageId::StateUnreadable,
                 format!(
                     "cannot read {}, which says which device of a mirrored cache is stale: {why}",
                     path.display()
@@ -121,7 +124,8 @@ impl Notes {
     /// Makes the file of a cache, with the tags that are known to be out.
     pub(crate) fn begin(mut self, state_dir: &Path, out: &[u64]) -> Result<Self, RunError> {
         out.iter().for_each(|tag| self.put(*tag));
-        self.keep(&MayWait::here(), state_dir).map_err(|why| RunError::failed(why, UNWRITABLE))
+        self.keep(&MayWait::here(), state_dir)
+            .map_err(|why| RunError::failed(MessageId::Event(EventKind::StateUnwritable), why, UNWRITABLE))
     }
 
     /// Whether notes can be made, as far as that can be told without making any.
@@ -133,7 +137,11 @@ impl Notes {
         let there = folder.ancestors().find(|path| path.exists()).unwrap_or(state_dir);
         let usable = fs::read_dir(there).and_then(|_| Ok(access(there, Access::WRITE_OK | Access::EXEC_OK)?));
         usable.map_err(|error| {
-            RunError::failed(format!("cannot write {}: {error}", there.display()), UNWRITABLE)
+            RunError::failed(
+                MessageId::Event(EventKind::StateUnwritable),
+                format!("cannot write {}: {error}", there.display()),
+                UNWRITABLE,
+            )
         })
     }
 }

@@ -20,10 +20,12 @@
 //!   `CACHE-UUID.lock`.
 
 use crate::cache_device::is_same;
-use crate::durable;
+use crate::durable::{self, make_folder, private};
 use crate::error::RunError;
 use crate::loss_record::{LossRecord, hex, unix_s};
 use crate::may_wait::MayWait;
+use forebay_admin::MessageId;
+use forebay_admin::events::EventKind;
 use forebay_config::CacheSpec;
 use forebay_core::CacheMark;
 use forebay_format::CacheUuid;
@@ -32,6 +34,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -80,7 +83,7 @@ pub struct CacheRecord {
     pub flushed: [u64; 3],
     /// It was not closed in an orderly way since.
     pub in_use: bool,
-    /// Bytes that only the cache had.
+    /// Bytes that only the cache had, lost ones included.
     pub dirty_bytes: u64,
     /// When this was written, in seconds since 1970.
     pub recorded_unix_s: u64,
@@ -226,6 +229,7 @@ pub fn cache_record(state_dir: &Path, cache: CacheUuid) -> Result<Option<CacheRe
 fn read(path: &Path) -> Result<Option<CacheRecord>, RunError> {
     let failed = |why: &dyn std::fmt::Display| {
         RunError::failed(
+            MessageId::StateUnreadable,
             format!("cannot read {}, which tells how far a cache has come: {why}", path.display()),
             "restore it from a backup; or, if you are sure that the device holds the latest state of this cache, remove the file",
         )
@@ -249,6 +253,7 @@ fn all(state_dir: &Path) -> Result<(Vec<CacheRecord>, Vec<RunError>), RunError> 
     let folder = state_dir.join(FOLDER);
     let failed = |error: io::Error| {
         RunError::failed(
+            MessageId::StateUnreadable,
             format!("cannot read {}, which tells which caches there are: {error}", folder.display()),
             UNWRITABLE,
         )
@@ -335,6 +340,7 @@ impl Permit<'_> {
         let found =
             if specs.iter().any(|spec| spec.path.exists()) { "holds no cache" } else { "is not there" };
         Err(RunError::failed(
+            MessageId::CacheVanished,
             format!("{} {found}, but {}", there.join(", "), self.recorded(known)),
             format!("bring it back (is its file system mounted?); {}", self.or_give_up("make a new one")),
         ))
@@ -362,6 +368,7 @@ impl Permit<'_> {
     /// Why a device that begins with zeroes is not taken.
     pub(crate) fn not_empty(&self, path: &Path) -> RunError {
         RunError::failed(
+            MessageId::CacheZeroed,
             format!(
                 "{} is there, but is no cache: it begins with zeroes, and something else may follow",
                 path.display()
@@ -385,6 +392,7 @@ impl Permit<'_> {
                 }
                 Some(Objection::GivenUp) => {
                     return Err(RunError::failed(
+                        MessageId::CacheGivenUp,
                         format!(
                             "the cache {} on {path} was given up: another one took its place, and was written to since",
                             own.cache_uuid
@@ -403,6 +411,7 @@ impl Permit<'_> {
         let known = self.in_the_way(&records, own.as_ref().or(Some(&unknown)), specs);
         if let Some(known) = known.into_iter().find(|record| !spent.contains(&record.cache_uuid)) {
             return Err(RunError::failed(
+                MessageId::CacheNotTheOne,
                 format!("{path} holds the cache {}, but {}", hex(&superblock.uuid.0), self.recorded(known)),
                 format!("give the device of that one; {}", self.or_give_up("use what is there")),
             ));
@@ -520,6 +529,7 @@ impl Permit<'_> {
         let record = with(record, facts);
         let failed = |error: io::Error| {
             RunError::failed(
+                MessageId::Event(EventKind::StateUnwritable),
                 format!("cannot write {}: {error}", record.path(self.state_dir).display()),
                 UNWRITABLE,
             )
@@ -547,6 +557,7 @@ impl Permit<'_> {
 /// A cache that is below its record.
 fn older(path: &str, generation: u64, own: &CacheRecord, state_dir: &Path) -> RunError {
     RunError::failed(
+        MessageId::CacheOlderCopy,
         format!(
             "the cache on {path} is an older copy: its generation is {generation}, but {} is recorded",
             own.generation
@@ -576,7 +587,7 @@ pub fn check_writable(may_wait: &MayWait, state_dir: &Path) -> Result<(), RunErr
     let _ = fs::remove_file(path.with_extension("new"));
     tried.map_err(|error| {
         let what = format!("cannot write {}: {error}", state_dir.join(FOLDER).display());
-        RunError::failed(what, UNWRITABLE)
+        RunError::failed(MessageId::Event(EventKind::StateUnwritable), what, UNWRITABLE)
     })
 }
 
@@ -620,13 +631,18 @@ fn with(record: CacheRecord, facts: &Facts) -> CacheRecord {
 
 fn lock(state_dir: &Path, cache: CacheUuid) -> Result<File, RunError> {
     let path = path_of(state_dir, &hex(&cache.0)).with_extension("lock");
-    let failed =
-        |error: io::Error| RunError::failed(format!("cannot write {}: {error}", path.display()), UNWRITABLE);
+    let failed = |error: io::Error| {
+        RunError::failed(
+            MessageId::Event(EventKind::StateUnwritable),
+            format!("cannot write {}: {error}", path.display()),
+            UNWRITABLE,
+        )
+    };
     // One that is there need not be written: the state directory may be read-only just now.
     let file = match File::open(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::create_dir_all(state_dir.join(FOLDER)).map_err(failed)?;
-            File::options().write(true).create(true).truncate(false).open(&path).map_err(failed)?
+            make_folder(&state_dir.join(FOLDER)).map_err(failed)?;
+            private().truncate(false).open(&path).map_err(failed)?
         }
         other => other.map_err(failed)?,
     };
@@ -637,12 +653,34 @@ fn lock(state_dir: &Path, cache: CacheUuid) -> Result<File, RunError> {
             Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < timeout => std::thread::sleep(LOCK_PAUSE),
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 return Err(RunError::failed(
-                    format!("the cache {} is in use: two devices hold copies of one cache", hex(&cache.0)),
-                    "use one of them; to make the other one a cache of its own, erase it first",
+                    MessageId::CacheInUse,
+                    format!("the cache {} is in use: {}", hex(&cache.0), holder(&file, &path)),
+                    "end that program; if it is a forebay that has another device with a copy of this cache, give one of the two: they cannot \
+                     be used at once",
                 ));
             }
             Err(error) => return Err(failed(error.into())),
         }
+    }
+}
+
+/// Which process has locked a file, as far as the kernel tells: `/proc/locks` (proc(5)).
+fn holder(file: &File, path: &Path) -> String {
+    let inode = file.metadata().map_or(0, |metadata| metadata.ino());
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let pid = locks.lines().find_map(|line| {
+        // "1: FLOCK  ADVISORY  WRITE 708 08:01:1234 0 EOF"
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, _, pid, place, ..] = words[..] else { return None };
+        (place.rsplit(':').next()?.parse() == Ok(inode)).then(|| pid.to_owned())
+    });
+    let path = path.display();
+    match pid {
+        Some(pid) => {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            format!("process {pid} ({}) has locked {path}", name.trim_end())
+        }
+        None => format!("another process has locked {path}"),
     }
 }
 
@@ -651,7 +689,8 @@ fn lock(state_dir: &Path, cache: CacheUuid) -> Result<File, RunError> {
 pub struct Facts {
     /// What it holds durably.
     pub(crate) mark: CacheMark,
-    /// Bytes that only it has.
+    /// Bytes that only it has; with those that it cannot give back, of which it must not be
+    /// forgotten that they are lost.
     pub(crate) dirty_bytes: u64,
     /// Its devices.
     pub(crate) devices: Vec<PathBuf>,

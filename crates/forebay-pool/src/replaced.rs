@@ -22,16 +22,20 @@ use crate::error::RunError;
 use crate::loss_record::hex;
 use crate::may_wait::MayWait;
 use crate::open::{give_up, says_of};
-use crate::time_limit::within;
+use crate::time_limit::{Undone, within};
+use forebay_admin::events::EventKind;
+use forebay_admin::{AdminError, MessageId};
 use forebay_config::CacheSpec;
 use forebay_format::superblock::being_made;
 use forebay_format::{BLOCK_BYTES, CacheUuid};
 use forebay_io::{Device, DeviceError, DeviceOptions};
 use forebay_offline::device::{Found, look, wait_for};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 const FOLDER: &str = "replaced";
@@ -117,6 +121,7 @@ fn read(state_dir: &Path, pool: &str) -> Result<Vec<Pair>, RunError> {
     let path = path_of(state_dir, pool);
     let failed = |why: &dyn std::fmt::Display| {
         RunError::failed(
+            MessageId::StateUnreadable,
             format!("cannot read {}, which tells which cache devices were replaced: {why}", path.display()),
             "restore it from a backup; or, if no cache device was being replaced, remove the file",
         )
@@ -137,6 +142,7 @@ fn write(may_wait: &MayWait, state_dir: &Path, pool: &str, pairs: Vec<Pair>) -> 
     };
     written.map_err(|error| {
         RunError::failed(
+            MessageId::Event(EventKind::StateUnwritable),
             format!(
                 "cannot write {}, which tells which cache devices were replaced: {error}",
                 path.display()
@@ -146,15 +152,35 @@ fn write(may_wait: &MayWait, state_dir: &Path, pool: &str, pairs: Vec<Pair>) -> 
     })
 }
 
+/// Changes the list of a pool. Those who do that at the same time, such as a job that erases a
+/// device and an operator who adds one, follow each other.
+fn change(
+    may_wait: &MayWait,
+    state_dir: &Path,
+    pool: &str,
+    change: impl FnOnce(&mut Vec<Pair>),
+) -> Result<(), RunError> {
+    static WRITERS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+    let writer = {
+        let mut writers = WRITERS.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(writers.entry(path_of(state_dir, pool)).or_default())
+    };
+    let _alone = writer.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = read(state_dir, pool)?;
+    let mut pairs = before.clone();
+    change(&mut pairs);
+    if pairs == before { Ok(()) } else { write(may_wait, state_dir, pool, pairs) }
+}
+
 /// Lists a pair, durably, before anything is copied.
 ///
 /// # Errors
 /// The list cannot be read or written.
 pub fn add(may_wait: &MayWait, state_dir: &Path, pool: &str, pair: &Pair) -> Result<(), RunError> {
-    let mut pairs = read(state_dir, pool)?;
-    pairs.retain(|other| !other.is_of(pair));
-    pairs.push(pair.clone());
-    write(may_wait, state_dir, pool, pairs)
+    change(may_wait, state_dir, pool, |pairs| {
+        pairs.retain(|other| !other.is_of(pair));
+        pairs.push(pair.clone());
+    })
 }
 
 /// The configuration names the new device of a pair.
@@ -171,11 +197,9 @@ pub fn took_over(may_wait: &MayWait, state_dir: &Path, pool: &str, pair: &Pair) 
 /// # Errors
 /// The list cannot be read or written; the next start does it again.
 pub fn left_behind(may_wait: &MayWait, state_dir: &Path, pool: &str, pair: &Pair) -> Result<(), RunError> {
-    let mut pairs = read(state_dir, pool)?;
-    for other in pairs.iter_mut().filter(|other| other.is_of(pair)) {
-        other.left_behind = true;
-    }
-    write(may_wait, state_dir, pool, pairs)
+    change(may_wait, state_dir, pool, |pairs| {
+        pairs.iter_mut().filter(|other| other.is_of(pair)).for_each(|other| other.left_behind = true);
+    })
 }
 
 /// Pairs of a pool that is open on these devices, and has yet to change so that nobody believes the
@@ -194,9 +218,7 @@ pub fn believed(state_dir: &Path, pool: &str, specs: &[CacheSpec]) -> Result<Vec
 /// # Errors
 /// The list cannot be read or written.
 pub fn remove(may_wait: &MayWait, state_dir: &Path, pool: &str, pair: &Pair) -> Result<(), RunError> {
-    let mut pairs = read(state_dir, pool)?;
-    pairs.retain(|other| !other.is_of(pair));
-    write(may_wait, state_dir, pool, pairs)
+    change(may_wait, state_dir, pool, |pairs| pairs.retain(|other| !other.is_of(pair)))
 }
 
 /// A device is about to join the pool: nobody may erase it any more.
@@ -204,10 +226,7 @@ pub fn remove(may_wait: &MayWait, state_dir: &Path, pool: &str, pair: &Pair) -> 
 /// # Errors
 /// The list cannot be read or written.
 pub fn forget(may_wait: &MayWait, state_dir: &Path, pool: &str, path: &Path) -> Result<(), RunError> {
-    let before = read(state_dir, pool)?;
-    let mut pairs = before.clone();
-    pairs.retain(|pair| !is_place(pair.leaves(), path));
-    if pairs == before { Ok(()) } else { write(may_wait, state_dir, pool, pairs) }
+    change(may_wait, state_dir, pool, |pairs| pairs.retain(|pair| !is_place(pair.leaves(), path)))
 }
 
 fn is_place(a: &Path, b: &Path) -> bool {
@@ -234,6 +253,11 @@ pub fn settle(
     for mut pair in pairs.iter().cloned() {
         let (of, named, pool) = (pair.clone(), specs.to_vec(), pool.to_owned());
         let settled = within(EACH_WITHIN, "settle", move |may_wait| of.settle(may_wait, &pool, &named));
+        let settled = match settled {
+            Ok(settled) => Some(settled),
+            Err(Undone::Late) => None,
+            Err(Undone::NoThread(error)) => return Err(AdminError::no_thread(&error).into()),
+        };
         let Some(settled) = settled else {
             let is_named = |path: &Path| specs.iter().any(|spec| spec.path == path);
             pair.took_over |= is_named(&pair.new) && !is_named(&pair.old);
@@ -247,7 +271,7 @@ pub fn settle(
         left.extend(is_left.then_some(pair));
     }
     if left != pairs {
-        write(may_wait, state_dir, pool, left)?;
+        change(may_wait, state_dir, pool, |pairs| *pairs = left)?;
     }
     Ok(notes)
 }
@@ -266,6 +290,7 @@ impl Pair {
         let (old, new) = (is_named(&self.old), is_named(&self.new));
         if !self.took_over && !old && new && is_begun(&self.new) {
             return Err(RunError::failed(
+                MessageId::CacheReplacementIncomplete,
                 format!(
                     "{} was to take the place of {}, and has not everything of it",
                     self.new.display(),
@@ -279,6 +304,7 @@ impl Pair {
         if pair.took_over && old {
             if !new && is_of_cache(&pair.old, &pair.cache_uuid) {
                 return Err(RunError::failed(
+                    MessageId::CacheReplaced,
                     format!(
                         "{} was replaced by {}, and what is on it is old",
                         pair.old.display(),
@@ -316,7 +342,7 @@ impl Pair {
             return Ok(format!("{what}; the next start erases it"));
         }
         let hint = "see that the device works, or that who serves it runs; then try again";
-        Err(RunError::failed(what, hint))
+        Err(RunError::failed(MessageId::CacheReplacedSilent, what, hint))
     }
 }
 

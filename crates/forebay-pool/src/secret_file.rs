@@ -3,10 +3,12 @@
 //! Invariants
 //! - A file with a secret that everybody may use is refused.
 //! - What is in such a file is in no error.
+//! - Nothing is waited for: only regular files are read, and a FIFO does not hold up who opens it.
 
+use rustix::fs::OFlags;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -33,6 +35,9 @@ pub enum FileProblem {
     /// The system says so.
     #[error("cannot be read: {0}")]
     System(#[from] io::Error),
+    /// A FIFO, a socket, a device or a folder.
+    #[error("not a regular file")]
+    NotAFile,
     /// Others may read or change it.
     #[error(
         "everybody on this machine may use it (mode {mode:04o}): chmod o= it, and make a new secret if it was not so before"
@@ -63,17 +68,24 @@ pub fn read_secret(path: &Path, bytes_max: u64) -> Result<Vec<u8>, FileError> {
     read().map_err(|problem| FileError { path: path.into(), problem })
 }
 
+/// Opens a regular file, without waiting for the other end of a FIFO.
+fn open_regular(path: &Path) -> Result<File, FileProblem> {
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    // Of the file that is open, not of one that takes its name meanwhile.
+    if file.metadata()?.is_file() { Ok(file) } else { Err(FileProblem::NotAFile) }
+}
+
 /// Opens a file that only its owner and group may use.
 pub(crate) fn open_secret(path: &Path) -> Result<File, FileProblem> {
-    let file = File::open(path)?;
-    // Of the file that is open, not of one that takes its name meanwhile.
+    let file = open_regular(path)?;
     let mode = file.metadata()?.mode() & 0o7777;
     if mode & 0o007 != 0 { Err(FileProblem::Open { mode }) } else { Ok(file) }
 }
 
 /// Reads a file that holds no secret.
 pub(crate) fn read_public(path: &Path) -> Result<Vec<u8>, FileError> {
-    let read = || read_bounded(File::open(path)?, PEM_BYTES_MAX);
+    let read = || read_bounded(open_regular(path)?, PEM_BYTES_MAX);
     read().map_err(|problem| FileError { path: path.into(), problem })
 }
 

@@ -5,11 +5,14 @@ use crate::cache_device::{device_error, waiting_for_lock};
 use crate::error::RunError;
 use crate::loss_record::unix_s;
 use crate::may_wait::MayWait;
-use forebay_format::settings_copy::{SETTINGS_BLOCKS, SETTINGS_TEXT_MAX};
+use forebay_admin::MessageId;
+use forebay_format::settings_copy::{SETTINGS_BLOCKS, SETTINGS_MAC_BYTES, SETTINGS_TEXT_MAX};
 use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{BLOCK_BYTES, CacheUuid, SettingsCopy};
 use forebay_io::{Device, DeviceOptions};
+use forebay_offline::Key;
 use forebay_offline::device::{Found, look};
+use forebay_offline::key::unlock;
 use std::path::PathBuf;
 
 /// Whether a text fits, asked before anything is stopped for it.
@@ -22,6 +25,7 @@ pub fn check_length(text: &str) -> Result<(), RunError> {
         return Ok(());
     }
     Err(RunError::failed(
+        MessageId::PoolSettingsTooLong,
         format!(
             "the settings of the pool and its volumes have {len} bytes, and the cache has room for {SETTINGS_TEXT_MAX}"
         ),
@@ -31,11 +35,18 @@ pub fn check_length(text: &str) -> Result<(), RunError> {
 }
 
 /// Writes the settings onto the first of the devices of a closed cache, or onto each of a mirrored
-/// one that counts.
+/// one that counts, signed with the key of an encrypted one.
 ///
 /// # Errors
-/// The cache was not closed in an orderly way, or a device cannot be written.
-pub fn write(_: &MayWait, cache: CacheUuid, devices: &[PathBuf], text: &str) -> Result<(), RunError> {
+/// The cache was not closed in an orderly way, the key is not its key, or a device cannot be
+/// written.
+pub fn write(
+    _: &MayWait,
+    cache: CacheUuid,
+    devices: &[PathBuf],
+    text: &str,
+    key: Option<&Key>,
+) -> Result<(), RunError> {
     check_length(text)?;
     let mut found: Vec<(Device, Superblock)> = Vec::new();
     let mut failed = None;
@@ -53,22 +64,27 @@ pub fn write(_: &MayWait, cache: CacheUuid, devices: &[PathBuf], text: &str) -> 
     let newest = found.iter().map(|(_, superblock)| superblock.generation).max();
     found.retain(|(_, superblock)| Some(superblock.generation) == newest);
     let Some((_, superblock)) = found.first() else {
-        return Err(
-            failed.unwrap_or_else(|| RunError::failed("no device has the superblock of the cache", ""))
-        );
+        return Err(failed.unwrap_or_else(|| {
+            RunError::failed(MessageId::CacheNotACache, "no device has the superblock of the cache", "")
+        }));
     };
     if superblock.state != CacheState::Clean {
         let what = "the cache was not closed in an orderly way: a device did not answer, or failed";
-        return Err(RunError::failed(what, "see the log of the daemon"));
+        return Err(RunError::failed(MessageId::CacheNotClean, what, "see the log of the daemon"));
     }
-    let copy = SettingsCopy {
+    unlock(superblock, key, &shown(devices))?;
+    let mut copy = SettingsCopy {
         uuid: cache,
         generation: superblock.generation,
         exported_unix_s: unix_s(),
         host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         written_by: concat!("forebay ", env!("CARGO_PKG_VERSION")).into(),
+        mac: [0; SETTINGS_MAC_BYTES],
         text: text.into(),
     };
+    if let Some(key) = key {
+        key.sign(&mut copy);
+    }
     let bytes = copy.encode();
     for (device, _) in &found {
         for block in SETTINGS_BLOCKS {
@@ -77,4 +93,8 @@ pub fn write(_: &MayWait, cache: CacheUuid, devices: &[PathBuf], text: &str) -> 
         }
     }
     Ok(())
+}
+
+fn shown(devices: &[PathBuf]) -> String {
+    devices.iter().map(|device| device.display().to_string()).collect::<Vec<_>>().join(", ")
 }

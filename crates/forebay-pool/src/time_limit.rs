@@ -2,24 +2,53 @@
 //! does it, and is waited for only so long.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
 use std::time::Duration;
+
+use forebay_admin::AdminError;
+use thiserror::Error;
 
 use crate::may_wait::MayWait;
 
-/// Does `work` on a thread of its own and gives its result; `None` if it takes longer. What it
-/// comes to later is dropped there.
+/// Why there is no result.
+#[derive(Debug, Error)]
+pub enum Undone {
+    /// It takes longer, or an earlier attempt at the same place does. It may still be done.
+    #[error("it does not answer")]
+    Late,
+    /// There is no thread for it. It was not begun.
+    #[error("cannot start a thread: {0}")]
+    NoThread(#[from] io::Error),
+}
+
+impl Undone {
+    /// The error for who has asked: `late` if it takes too long.
+    pub fn or(self, late: impl FnOnce() -> AdminError) -> AdminError {
+        match self {
+            Self::Late => late(),
+            Self::NoThread(error) => AdminError::no_thread(&error),
+        }
+    }
+}
+
+/// Does `work` on a thread of its own and gives its result. What it comes to later is dropped
+/// there.
+///
+/// # Errors
+/// It takes longer. Or there is no thread: nothing could be left behind then, so nothing is begun.
 pub fn within<T: Send + 'static>(
     timeout: Duration,
     name: &str,
     work: impl FnOnce(&MayWait) -> T + Send + 'static,
-) -> Option<T> {
+) -> Result<T, Undone> {
+    let_go_again();
     let (done, wait) = mpsc::sync_channel(0);
     let work = move |may_wait: &MayWait| drop(done.send(work(may_wait)));
-    // Without a thread nothing can be left behind, so nothing is begun.
-    MayWait::spawn(name, work).ok()?;
-    wait.recv_timeout(timeout).ok()
+    MayWait::spawn(name, work)?;
+    wait.recv_timeout(timeout).map_err(|_| Undone::Late)
 }
 
 /// Places that threads wait for. As long as one hangs the same place is not asked again: so there
@@ -37,16 +66,19 @@ impl Drop for Visit {
 }
 
 impl Places {
-    /// As [`within`], for what waits for `place`. `None` also if an earlier thread still does.
+    /// As [`within`], for what waits for `place`.
+    ///
+    /// # Errors
+    /// As there. It is late also if an earlier thread still waits.
     pub fn within<T: Send + 'static>(
         &self,
         place: &Path,
         timeout: Duration,
         work: impl FnOnce(&MayWait) -> T + Send + 'static,
-    ) -> Option<T> {
+    ) -> Result<T, Undone> {
         if !self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(place.to_owned()) {
             let_go(work); // what it holds may have to wait as well
-            return None;
+            return Err(Undone::Late);
         }
         let visit = Visit(self.clone(), place.to_owned());
         within(timeout, "open", move |may_wait| {
@@ -57,10 +89,39 @@ impl Places {
     }
 }
 
-/// Drops something on a thread of its own: closing a file may have to wait for who serves it.
+/// What could not be let go, as there was no thread for it.
+static KEPT: Mutex<Vec<Box<dyn Send>>> = Mutex::new(Vec::new());
+
+/// Drops something on a thread of its own: closing a file may have to wait for who serves it. As
+/// long as there is no thread it is kept, until the next of these calls.
 pub(crate) fn let_go<T: Send + 'static>(what: T) {
-    // If there is no thread it is dropped here.
-    let _ = std::thread::Builder::new().name("close".into()).spawn(move || drop(what));
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(what));
+    let_go_again();
+}
+
+/// Drops what was kept.
+fn let_go_again() {
+    let all = std::mem::take(&mut *KEPT.lock().unwrap_or_else(PoisonError::into_inner));
+    if all.is_empty() {
+        return;
+    }
+    if let Err(all) = spawn_or_return("close", all, drop) {
+        KEPT.lock().unwrap_or_else(PoisonError::into_inner).extend(all.into_iter().flatten());
+    }
+}
+
+/// Has a thread use something, which comes back if there is none.
+pub(crate) fn spawn_or_return<T: Send + 'static>(
+    name: &str,
+    what: T,
+    work: impl FnOnce(T) + Send + 'static,
+) -> Result<JoinHandle<()>, Option<T>> {
+    let kept = Arc::new(Mutex::new(Some(what)));
+    let take = |kept: &Mutex<Option<T>>| kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let taken = Arc::clone(&kept);
+    let run = move || take(&taken).map_or((), work);
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(run);
+    spawned.map_err(|_| take(&kept))
 }
 
 #[cfg(test)]
@@ -77,14 +138,14 @@ mod tests {
 
     #[test]
     fn what_takes_too_long_is_left_and_what_comes_of_it_is_dropped() {
-        assert_eq!(within(Duration::from_secs(60), "quick", |_| 7), Some(7));
+        assert_eq!(within(Duration::from_secs(60), "quick", |_| 7).ok(), Some(7));
         let (go_on, goes_on) = mpsc::channel::<()>();
         let (told, tell) = mpsc::channel();
         let slow = move |_: &MayWait| {
             let _ = goes_on.recv();
             Notifier(told)
         };
-        assert!(within(Duration::from_millis(20), "slow", slow).is_none());
+        assert!(within(Duration::from_millis(20), "slow", slow).is_err());
         assert!(tell.try_recv().is_err());
         drop(go_on);
         tell.recv_timeout(Duration::from_secs(60)).unwrap();
@@ -94,15 +155,15 @@ mod tests {
     fn a_place_that_hangs_is_not_asked_again_and_holds_up_no_other() {
         let (places, short, long) = (Places::default(), Duration::from_millis(10), Duration::from_secs(30));
         let (go_on, hangs) = mpsc::channel::<()>();
-        assert!(places.within(Path::new("/slow"), short, move |_| hangs.recv().is_ok()).is_none());
+        assert!(places.within(Path::new("/slow"), short, move |_| hangs.recv().is_ok()).is_err());
         let (told, tell) = mpsc::channel();
         let again = Notifier(told);
-        assert!(places.within(Path::new("/slow"), long, move |_| drop(again)).is_none());
+        assert!(places.within(Path::new("/slow"), long, move |_| drop(again)).is_err());
         tell.recv_timeout(long).expect("what was not begun is dropped");
-        assert_eq!(places.within(Path::new("/good"), long, |_| 7), Some(7));
+        assert_eq!(places.within(Path::new("/good"), long, |_| 7).ok(), Some(7));
         drop(go_on);
         let until = std::time::Instant::now() + long;
-        while places.within(Path::new("/slow"), long, |_| ()).is_none() {
+        while places.within(Path::new("/slow"), long, |_| ()).is_err() {
             assert!(std::time::Instant::now() < until, "it can be asked again");
         }
     }

@@ -31,8 +31,15 @@ use std::path::{Path, PathBuf};
 /// Blocks at the start of a store whose checksums are kept: file systems, volume managers and
 /// partition tables have there what changes whenever they are used.
 const HEADS: usize = 32;
-/// A write that was under way when the daemon died may have got its time so much later.
-const SLACK_NS: i64 = 100_000_000;
+/// A write that was in flight when the daemon died may change the time of the file this much later:
+/// the kernel carries it out when a processor and the lock of the file are free, even if the
+/// process is gone by then. On a machine with 20 runnable threads a tenth of a second was too
+/// little.
+const SLACK_NS: i64 = 5_000_000_000;
+/// The kernel's name for the time since this start of the machine.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// The same, from a service manager that hides that file (`ProcSubset=pid` in the unit).
+const BOOT_ID_VARIABLE: &str = "FOREBAY_BOOT_ID";
 /// Layout of the record.
 const VERSION: u32 = 1;
 const FOLDER: &str = "stores";
@@ -60,7 +67,7 @@ pub(crate) struct Record {
     version: u32,
     /// Name of the volume, for people.
     volume: String,
-    /// The kernel's name for the time since this start of the machine.
+    /// The kernel's name for the time since that start of the machine; empty: unknown.
     boot_id: String,
     noted_unix_ns: i64,
     facts: Facts,
@@ -71,6 +78,7 @@ pub(crate) struct Record {
 /// Times that the judgement needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Clock {
+    /// As in [`Record`].
     boot_id: String,
     now_ns: i64,
     boot_ns: i64,
@@ -78,13 +86,28 @@ struct Clock {
 
 impl Clock {
     fn read() -> Self {
-        let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot_id = fs::read_to_string(BOOT_ID).or_else(|_| std::env::var(BOOT_ID_VARIABLE));
         Self {
-            boot_id: boot_id.trim().into(),
+            boot_id: hex_digits(&boot_id.unwrap_or_default()),
             now_ns: forebay_io::shared::unix_ns(),
             boot_ns: forebay_io::shared::boot_unix_ns(),
         }
     }
+
+    /// Whether a record was noted since this start of the machine. Where the kernel's name for it
+    /// is hidden the time of the record decides. If the clock is behind, as before it is set, an
+    /// older record passes for one of this start: that is judged more severely.
+    fn has_seen(&self, record: &Record) -> bool {
+        match (hex_digits(&record.boot_id).as_str(), self.boot_id.as_str()) {
+            ("", _) | (_, "") => record.noted_unix_ns >= self.boot_ns,
+            (then, now) => then == now,
+        }
+    }
+}
+
+/// The kernel writes dashes, systemd does not.
+fn hex_digits(text: &str) -> String {
+    text.chars().filter(char::is_ascii_hexdigit).collect()
 }
 
 impl Facts {
@@ -221,7 +244,7 @@ fn by_record(now: &Facts, record: &Record, clock: &Clock) -> Judged {
         return head_differs(block);
     }
     let same = (now.mtime_ns, now.ctime_ns) == (then.mtime_ns, then.ctime_ns) && then.unique == now.unique;
-    if record.boot_id == clock.boot_id {
+    if clock.has_seen(record) {
         let idle = now.is_block && now.written_sectors.is_some() && now.generation.is_some();
         let same = same && (!now.is_block || idle && now.written_sectors == then.written_sectors);
         return match same && now.generation == then.generation {

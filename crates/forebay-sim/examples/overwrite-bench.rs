@@ -10,7 +10,7 @@
 //! KiB. A flush takes half a millisecond. *Held back*: nothing is destaged. *Destaged*: settings
 //! are the default ones, and the disk is fast.
 
-#[path = "../tests/figures/mod.rs"]
+#[path = "../tests/it/figures/mod.rs"]
 mod figures;
 
 use crate::figures::arm::{ArmDisk, ArmTimes};

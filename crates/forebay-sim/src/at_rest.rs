@@ -2,7 +2,7 @@
 
 use crate::image::Image;
 use crate::plan::Plan;
-use forebay_format::batch::BatchHeader;
+use forebay_format::batch::{BatchHeader, Entry};
 use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry};
@@ -30,9 +30,19 @@ pub(crate) fn newest_checkpoint(cache: &Image) -> Option<Checkpoint> {
 
 /// The header of a batch at this block of a segment, if it was written for this place.
 pub(crate) fn batch_header(plan: &Plan, image: &Image, segment: u32, at: u32) -> Option<BatchHeader> {
-    let mut bytes = [0; BLOCK_BYTES];
+    batch_at(plan, image, segment, at).map(|(header, _)| header)
+}
+
+/// The same with its entries.
+pub(crate) fn batch_at(
+    plan: &Plan,
+    image: &Image,
+    segment: u32,
+    at: u32,
+) -> Option<(BatchHeader, Vec<Entry>)> {
+    let (mut bytes, mut entries) = ([0; BLOCK_BYTES], Vec::new());
     image.read(plan.geometry.segment_offset(segment, at), &mut bytes);
-    let header = BatchHeader::decode(&bytes, &mut Vec::new()).ok()?;
+    let header = BatchHeader::decode(&bytes, &mut entries).ok()?;
     header.check_place(plan.uuid, segment, at).ok()?;
-    Some(header)
+    Some((header, entries))
 }

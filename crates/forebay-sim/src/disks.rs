@@ -90,10 +90,17 @@ pub struct MemberNotes {
     pub next_tag: u64,
     /// Failures of the plan that have happened.
     pub failed: usize,
-    /// Something of a member was lost or has rotten.
-    pub harmed: bool,
+    /// By member: something of it was lost or has rotten.
+    pub harmed: [bool; 2],
     /// Which blocks of members have rotten, and on which of them.
     pub rotten: BTreeMap<u64, usize>,
+}
+
+impl MemberNotes {
+    /// Something of either member was lost or has rotten.
+    pub(crate) fn is_harmed(&self) -> bool {
+        self.harmed.contains(&true)
+    }
 }
 
 /// Whether the configuration names a device in place of the one that is copied onto it.

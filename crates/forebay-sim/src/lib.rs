@@ -8,7 +8,7 @@
 //! `docs/internals/simulation.md` describes the faults, the checks, and what is not modelled.
 //!
 //! Models for figures, without faults, are with the tests and examples that use them
-//! (`tests/figures`).
+//! (`tests/it/figures`).
 //!
 //! Invariant: same options, same report (but for the time it took), on every machine.
 #![forbid(unsafe_code)]

@@ -5,13 +5,14 @@
 //! checkpoint has dirty blocks there the cache is rightly refused: nobody can know that they do not
 //! count. Clean ones may be found damaged. No promise says more of such a cache.
 
-use crate::at_rest::{batch_header, newest_checkpoint};
+use crate::at_rest::{batch_at, newest_checkpoint};
 use crate::disks::{CACHE, Snapshot};
 use crate::image::Image;
 use crate::plan::Plan;
 use crate::rng::Rng;
 use forebay_core::{OpenError, Status};
-use forebay_format::checkpoint::Checkpoint;
+use forebay_format::batch::Entry;
+use forebay_format::checkpoint::{Checkpoint, SlotState};
 use forebay_format::extension::{Chosen, EXTENSION_BLOCKS};
 use forebay_format::{BLOCK_BYTES, WindowExtension};
 
@@ -52,7 +53,8 @@ fn all_can_tell(plan: &Plan, cache: &Image) -> bool {
     }
 }
 
-/// A segment has begun its new use, or has all of what the checkpoint says of it.
+/// A segment has begun its new use, or has all of what the checkpoint says of it: the headers, and
+/// the blocks that count. A later batch of its new use may be there without the first one.
 fn can_tell(plan: &Plan, cache: &Image, checkpoint: &Checkpoint, number: u32) -> bool {
     let entry = &checkpoint.segments[number as usize];
     let head = read(cache, plan.geometry.segment_offset(number, 0));
@@ -61,10 +63,22 @@ fn can_tell(plan: &Plan, cache: &Image, checkpoint: &Checkpoint, number: u32) ->
     }
     let mut at = 0;
     while at < entry.used_blocks {
-        let header = batch_header(plan, cache, number, at);
-        let Some(header) = header.filter(|header| header.sequence < checkpoint.next_sequence) else {
+        let batch = batch_at(plan, cache, number, at);
+        let Some((header, entries)) = batch.filter(|(header, _)| header.sequence < checkpoint.next_sequence)
+        else {
             return false;
         };
+        let is_there = |(index, crc32c): (u32, u32)| {
+            let block = read(cache, plan.geometry.segment_offset(number, index));
+            entry.slots.get(index) == SlotState::Void || forebay_format::checksum(&block) == crc32c
+        };
+        let data = entries.iter().filter_map(|entry| match entry {
+            Entry::Data { crc32c, .. } => Some(*crc32c),
+            _ => None,
+        });
+        if !(at + 1..).zip(data).all(is_there) {
+            return false;
+        }
         at += 1 + u32::from(header.payload_blocks);
     }
     true
@@ -74,4 +88,81 @@ fn read(cache: &Image, offset: u64) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK_BYTES];
     cache.read(offset, &mut bytes);
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::SimDevice;
+    use forebay_format::batch::{BatchHeader, BatchKind};
+    use forebay_format::checkpoint::{SegmentEntry, SegmentState, SlotStates};
+    use forebay_format::{Slot, StreamKind, VolumeId};
+
+    const SEGMENT: u32 = 2;
+
+    /// A batch of two blocks at the start of the segment, behind a mark.
+    fn old_use(plan: &Plan) -> SimDevice {
+        let payload = [[1; BLOCK_BYTES], [2; BLOCK_BYTES]];
+        let data = |block: usize| Entry::Data {
+            volume: VolumeId(0),
+            block: block as u64,
+            crc32c: forebay_format::checksum(&payload[block]),
+            sector_mask: 0xff,
+            dirty: true,
+            flush_epoch: 0,
+        };
+        let header = BatchHeader {
+            kind: BatchKind::Records,
+            stream: StreamKind::Write,
+            uuid_tag: plan.uuid.tag(),
+            epoch: 2,
+            sequence: 40,
+            stream_sequence: 3,
+            flushed_stream_sequence: 0,
+            segment: SEGMENT,
+            block_in_segment: 0,
+            payload_blocks: 2,
+        };
+        let mut head = vec![0; BLOCK_BYTES];
+        header.encode(&[Entry::CleanMark { slot: Slot(1), count: 1 }, data(0), data(1)], &mut head);
+        let mut device = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);
+        let blocks = [&head[..], &payload[0][..], &payload[1][..]];
+        for (at, block) in (0..).zip(blocks) {
+            device.preset(plan.geometry.segment_offset(SEGMENT, at), block);
+        }
+        device
+    }
+
+    #[test]
+    fn a_segment_tells_of_its_earlier_use_if_each_block_that_counts_is_there() {
+        let plan = Plan::new(1, None);
+        let checkpoint = |second: SlotState| {
+            let states = [SlotState::Void, SlotState::Clean, second];
+            let packed =
+                (0..).zip(states).fold(0, |bits, (index, state)| bits | (state as u8) << (index * 2));
+            let entry = SegmentEntry {
+                state: SegmentState::Sealed,
+                used_blocks: 3,
+                slots: SlotStates::from_packed(vec![packed]),
+                ..SegmentEntry::default()
+            };
+            let segments =
+                (0..4).map(|number| if number == SEGMENT { entry.clone() } else { SegmentEntry::default() });
+            Checkpoint {
+                uuid: plan.uuid,
+                epoch: 2,
+                next_sequence: 50,
+                segments: segments.collect(),
+                ..Checkpoint::default()
+            }
+        };
+        let tells =
+            |device: &SimDevice, second| can_tell(&plan, device.visible(), &checkpoint(second), SEGMENT);
+        let mut device = old_use(&plan);
+        assert!(tells(&device, SlotState::Clean));
+        // A later batch of the new use, without the first one.
+        device.preset(plan.geometry.segment_offset(SEGMENT, 2), &[9; BLOCK_BYTES]);
+        assert!(!tells(&device, SlotState::Clean));
+        assert!(tells(&device, SlotState::Void), "nothing of that block counts");
+    }
 }

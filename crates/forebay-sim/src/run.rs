@@ -13,8 +13,11 @@ pub struct SimOptions {
     pub seed: u64,
     /// Crash points to try, over as many seeds as it takes.
     pub crashes: u64,
-    /// A bug to plant in the engine.
+    /// A bug to plant in the engine; plans are led to the situation in which it shows.
     pub bug: Option<PlantedBug>,
+    /// Plans are led to the situation of this bug, which is not planted: the engine must be right
+    /// there. Without effect beside `bug`.
+    pub aim: Option<PlantedBug>,
     /// Stop after so many violations.
     pub violations_max: usize,
     /// Print every event to the error output.
@@ -23,7 +26,7 @@ pub struct SimOptions {
 
 impl Default for SimOptions {
     fn default() -> Self {
-        Self { seed: 1, crashes: 10_000, bug: None, violations_max: 5, verbose: false }
+        Self { seed: 1, crashes: 10_000, bug: None, aim: None, violations_max: 5, verbose: false }
     }
 }
 
@@ -78,7 +81,8 @@ pub fn run(options: &SimOptions, progress: &mut dyn FnMut(&Progress)) -> Report 
     let mut digest = Digest::default();
     let mut seed = options.seed;
     while report.crash_points < options.crashes && report.violations.len() < options.violations_max {
-        let mut run = Run::new(seed, options.bug, options.crashes - report.crash_points, options.verbose);
+        let situation = options.bug.or(options.aim);
+        let mut run = Run::new(seed, situation, options.crashes - report.crash_points, options.verbose);
         let what = caught(|| run.go());
         report.crash_points += run.crash_points;
         report.seeds += 1;
@@ -98,13 +102,14 @@ pub fn run(options: &SimOptions, progress: &mut dyn FnMut(&Progress)) -> Report 
 }
 
 fn violation(options: &SimOptions, seed: u64, run: &Run, what: String) -> Violation {
-    let planted = planted_option(options.bug);
+    let led = options.aim.filter(|_| options.bug.is_none());
+    let led = led.map_or_else(|| planted_option(options.bug), |aim| format!(" --aim {}", aim.name()));
     let crashes = run.crash_points + 1;
     Violation {
         seed,
         step: run.step,
         crash_point: run.crash_points,
         what,
-        replay_command: format!("forebay sim --seed {seed} --crashes {crashes}{planted}"),
+        replay_command: format!("forebay sim --seed {seed} --crashes {crashes}{led}"),
     }
 }

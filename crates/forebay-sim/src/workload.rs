@@ -6,7 +6,7 @@ use crate::device::SimDevice;
 use crate::disks::{AttachState, Disks, Snapshot, VolumeStatus};
 use crate::ensure::ensure;
 use crate::plan::{Mix, OwnerPlan, Plan, endurance_budget, pool_settings, settings};
-use crate::rng::Rng;
+use crate::rng::{Rng, mix};
 use crate::world::{ANSWER_LIMIT_NS, Trap, World};
 use forebay_core::{
     Drain, EnduranceBudget, OnBackingChange, PoolSettings, RequestKind, Status, Suspicion, Treatment,
@@ -447,7 +447,7 @@ impl Workload {
 }
 
 /// Stops the engine in an orderly way and starts it again. Sometimes a backing store changes in
-/// between.
+/// between, and sometimes the owner could not look at one at the stop.
 fn restart(world: &mut World) -> Result<(), String> {
     world.quiesce()?;
     if world.stopped {
@@ -455,18 +455,17 @@ fn restart(world: &mut World) -> Result<(), String> {
     }
     ensure!(world.in_flight() == 0, "quiesced with requests open");
     let dirty: Vec<Vec<bool>> = (0..world.plan.volumes.len()).map(|volume| world.dirty_map(volume)).collect();
-    world.close()?;
+    let unseen = unseen_store(world);
+    world.close_without(unseen)?;
     if world.stopped {
         return Ok(());
     }
     for volume in 0..world.plan.volumes.len() {
         world.disks.settings[volume].mode = world.rng.pick(&world.plan.modes);
     }
-    let changed = if world.rng.chance(1, 4) && !world.fenced && world.disks.record.is_none() {
-        change_backing(world)
-    } else {
-        None
-    };
+    // A change of a store that was not looked at shows no more than after a crash.
+    let may_change = !world.fenced && world.disks.record.is_none() && unseen.is_none();
+    let changed = if world.rng.chance(1, 4) && may_change { change_backing(world) } else { None };
     world.changed = changed.is_some();
     if let Some((volume, sectors)) = changed {
         // The oracle learns of the change only when the engine has opened: no crash until then.
@@ -482,6 +481,14 @@ fn restart(world: &mut World) -> Result<(), String> {
     }
     ensure!(world.had_errors(), "the cache does not open: {:?}", world.engine.status());
     open_quietly(world, OnBackingChange::Refuse)
+}
+
+/// A volume whose backing store the owner cannot look at, at one stop of four. From numbers of its
+/// own: what a seed stands for else does not depend on it.
+fn unseen_store(world: &World) -> Option<usize> {
+    let mut rng = Rng::new(mix(world.now) ^ 0x554e_5345_454e);
+    let found = rng.below(4 * world.plan.volumes.len() as u64) as usize;
+    world.staying().contains(&found).then_some(found)
 }
 
 /// Opens after somebody else has written to sectors of a backing store.

@@ -167,7 +167,10 @@ mod tests {
     fn what_can_never_match_is_refused_with_what_there_is() {
         for wrong in ["", "jo", "job.x", "job.progress.x"] {
             let error = Filter::default().kind(wrong).unwrap_err();
-            assert!(error.to_string().contains("volume, pool, job, alarm, device, destage"), "{error}");
+            assert!(
+                error.to_string().contains("volume, pool, job, alarm, device, export, destage"),
+                "{error}"
+            );
         }
         assert!(Filter::default().condition("severity", "loud").unwrap().is_err());
         assert!(Filter::default().condition("colour", "red").is_none());

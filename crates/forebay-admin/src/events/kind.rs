@@ -107,6 +107,8 @@ kinds! {
     AlarmAcknowledged, "alarm.acknowledged", Info, "Somebody acknowledged an alarm, for everybody.";
     DeviceFailed, "device.failed", Warning, "An operation on a cache device or backing store failed: which, where, and the error number. Repetitions are counted.";
     DeviceEnded, "device.ended", Error, "A cache device or backing store is shorter than what is used of it: it was cut, or it is missing.";
+    ExportLost, "export.lost", Error, "An export of a volume has gone without the daemon: another program has unmounted its file, covered it, or removed its block device.";
+    DevicePathLost, "device.path-lost", Error, "The path of a cache file or backing file does not lead to it any more: it was deleted, replaced or renamed while it is served.";
     DestageFailed, "destage.failed", Warning, "The backing store refused dirty data, which stays in the cache.";
     BlockDamaged, "block.damaged", Warning, "Clean blocks of the cache were damaged; they are read from the backing store again.";
     BlockLost, "block.lost", Error, "Bytes that only the cache had cannot be read from it any more; they answer with errors until they are written again. Has totals, at most once a second.";

@@ -2,6 +2,7 @@
 
 use super::job::{JobId, JobSpec};
 use super::progress::Report;
+use crate::MessageId;
 
 /// How a running job looks to the driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -12,7 +13,7 @@ pub enum Outlook {
     Done,
     /// It cannot be done: why, and what to do, for people. What it changed is undone as far as it
     /// can be.
-    Failed(String),
+    Failed(MessageId, String),
 }
 
 /// What became of the wish to end a job early.
@@ -33,7 +34,7 @@ pub trait JobDriver {
     ///
     /// # Errors
     /// It cannot begin: why, and what to do, for people. Nothing was changed.
-    fn begin(&mut self, id: JobId, spec: &JobSpec) -> Result<(), String>;
+    fn begin(&mut self, id: JobId, spec: &JobSpec) -> Result<(), (MessageId, String)>;
 
     /// Looks how it is.
     fn poll(&mut self, id: JobId, spec: &JobSpec) -> Outlook;

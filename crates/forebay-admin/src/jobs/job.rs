@@ -2,7 +2,7 @@
 
 use super::progress::{Progress, floor_tenth};
 use crate::events::rfc3339;
-use crate::{DetachHow, JobInfo};
+use crate::{DetachHow, JobInfo, MessageId};
 use forebay_format::checkpoint::Mode;
 use serde_json::{Value, json};
 use std::fmt;
@@ -153,19 +153,21 @@ pub struct JobSpec {
     pub deadline: Option<Deadline>,
     /// Also if clients use the volume.
     pub force: bool,
+    /// Where a volume that is detached is to be written.
+    pub save_to: Option<String>,
 }
 
 impl JobSpec {
     /// A job of a volume.
     #[must_use]
     pub fn volume(kind: JobKind, pool: &str, volume: &str) -> Self {
-        Self { kind, pool: pool.into(), volume: Some(volume.into()), deadline: None, force: false }
+        Self { volume: Some(volume.into()), ..Self::pool(kind, pool) }
     }
 
     /// A job of a pool.
     #[must_use]
     pub fn pool(kind: JobKind, pool: &str) -> Self {
-        Self { kind, pool: pool.into(), volume: None, deadline: None, force: false }
+        Self { kind, pool: pool.into(), volume: None, deadline: None, force: false, save_to: None }
     }
 
     /// With a deadline.
@@ -181,6 +183,20 @@ impl JobSpec {
     #[must_use]
     pub fn force(self, force: bool) -> Self {
         Self { force, ..self }
+    }
+
+    /// Its backing file is written to this path before it is closed.
+    #[must_use]
+    pub fn save_to(self, save_to: Option<String>) -> Self {
+        Self { save_to, ..self }
+    }
+
+    /// What was asked for besides the kind.
+    fn parameters(&self) -> Value {
+        match (self.kind, &self.save_to) {
+            (JobKind::Detach(how), Some(path)) => json!({ "how": how, "save_to": path }),
+            (kind, _) => kind.parameters(),
+        }
     }
 }
 
@@ -205,6 +221,8 @@ pub enum JobState {
     Completed,
     /// Not done. What it changed until then was undone as far as it can be.
     Failed {
+        /// What it is about, for scripts.
+        id: MessageId,
         /// What was wrong, and what to do, for people.
         reason: String,
     },
@@ -309,7 +327,16 @@ impl JobView {
     #[must_use]
     pub fn error(&self) -> Option<&str> {
         match &self.state {
-            JobState::Failed { reason } => Some(reason),
+            JobState::Failed { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// The id of the error that it failed with.
+    #[must_use]
+    pub fn error_id(&self) -> Option<MessageId> {
+        match &self.state {
+            JobState::Failed { id, .. } => Some(*id),
             _ => None,
         }
     }
@@ -329,11 +356,12 @@ impl From<&JobView> for JobInfo {
         Self {
             id: view.id.to_string(),
             kind: view.spec.kind.name().into(),
-            parameters: view.spec.kind.parameters(),
+            parameters: view.spec.parameters(),
             pool: view.spec.pool.clone(),
             volume: view.spec.volume.clone(),
             state: view.state.name().into(),
             error: view.error().map(str::to_owned),
+            error_id: view.error_id().map(|id| id.name().to_owned()),
             phase: view.phase.name().into(),
             follows: view.follows.map(|id| id.to_string()),
             bytes_total: view.progress.bytes_total,

@@ -8,6 +8,7 @@ use super::job::{JobId, JobSpec, JobState, JobView};
 use super::progress::Report;
 use super::request::{Cancelled, JobFilter, JobsLimits, RequestError, StartError};
 use super::table::{JobTask, Table};
+use crate::MessageId;
 use crate::clock::Clock;
 use crate::events::Hub;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -173,8 +174,8 @@ impl Jobs {
     }
 
     /// Notes that a job cannot be done: why, and what to do, for people.
-    pub fn fail(&self, id: JobId, reason: impl Into<String>) {
-        self.end(id, JobState::Failed { reason: reason.into() });
+    pub fn fail(&self, id: JobId, about: MessageId, reason: impl Into<String>) {
+        self.end(id, JobState::Failed { id: about, reason: reason.into() });
     }
 
     /// Notes that a job that was to stop has stopped.
@@ -193,15 +194,15 @@ impl Jobs {
         for (id, spec, task) in self.tasks() {
             match task {
                 JobTask::Begin if self.begin(id) => {
-                    if let Err(reason) = driver.begin(id, &spec) {
-                        self.fail(id, reason);
+                    if let Err((about, reason)) = driver.begin(id, &spec) {
+                        self.fail(id, about, reason);
                     }
                 }
                 JobTask::Begin => {}
                 JobTask::Poll => match driver.poll(id, &spec) {
                     Outlook::Working(report) => self.report(id, report),
                     Outlook::Done => self.finish(id),
-                    Outlook::Failed(reason) => self.fail(id, reason),
+                    Outlook::Failed(about, reason) => self.fail(id, about, reason),
                 },
                 JobTask::Abort => match driver.abort(id, &spec) {
                     Abort::Done => self.stopped(id),

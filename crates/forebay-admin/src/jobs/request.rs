@@ -1,7 +1,7 @@
 //! Requests to the jobs, their bounds, and the refusals.
 
 use super::job::JobId;
-use crate::{AdminError, ErrorKind};
+use crate::{AdminError, MessageId};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -105,23 +105,31 @@ pub struct JobFilter {
     pub kind: Option<String>,
 }
 
+impl StartError {
+    /// What it is about, for scripts.
+    #[must_use]
+    pub fn id(&self) -> MessageId {
+        match self {
+            Self::Conflict { .. } => MessageId::JobConflict,
+            Self::WrongTarget(..) => MessageId::JobTarget,
+            Self::TooMany(_) => MessageId::JobTooMany,
+        }
+    }
+}
+
 impl From<StartError> for AdminError {
     fn from(error: StartError) -> Self {
-        let kind = match error {
-            StartError::Conflict { .. } => ErrorKind::Conflict,
-            StartError::WrongTarget(..) => ErrorKind::Invalid,
-            StartError::TooMany(_) => ErrorKind::Unavailable,
-        };
-        Self::new(kind, error, "`forebay jobs` lists the jobs")
+        Self::new(error.id(), error, "`forebay jobs` lists the jobs")
     }
 }
 
 impl From<RequestError> for AdminError {
     fn from(error: RequestError) -> Self {
-        let kind = match error {
-            RequestError::Unknown { .. } => ErrorKind::NotFound,
-            RequestError::Ended { .. } | RequestError::TooLate { .. } => ErrorKind::Conflict,
+        let id = match error {
+            RequestError::Unknown { .. } => MessageId::JobUnknown,
+            RequestError::Ended { .. } => MessageId::JobEnded,
+            RequestError::TooLate { .. } => MessageId::JobTooLate,
         };
-        Self::new(kind, error, "`forebay jobs` lists the jobs")
+        Self::new(id, error, "`forebay jobs` lists the jobs")
     }
 }

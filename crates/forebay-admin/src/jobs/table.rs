@@ -10,6 +10,7 @@ use super::conflict::{Relation, relation};
 use super::job::{Deadline, JobId, JobSpec, JobState, JobView, OnMiss, Phase};
 use super::progress::{Meter, Report};
 use super::request::{Cancelled, JobFilter, JobsLimits, RequestError, StartError};
+use crate::MessageId;
 use crate::clock::{Clock, saturating_ns};
 use crate::events::{EventKind, Hub, NewEvent, Severity};
 use std::collections::BTreeMap;
@@ -226,7 +227,7 @@ impl Table {
         (job.state, job.phase, job.finished) = (state.clone(), Phase::Done, Some(now));
         self.ended_count += 1;
         let (kind, words) = match &state {
-            JobState::Failed { reason } => (EventKind::JobFailed, format!("failed: {reason}")),
+            JobState::Failed { reason, .. } => (EventKind::JobFailed, format!("failed: {reason}")),
             JobState::Cancelled => (EventKind::JobCancelled, "was cancelled".into()),
             _ => (EventKind::JobCompleted, "is done".into()),
         };
@@ -274,7 +275,9 @@ impl Table {
         let Some(spec) = self.jobs.get(&id).map(|job| job.spec.clone()) else { return };
         let (after, rides_on) = match self.place(id, &spec) {
             Ok(place) => place,
-            Err(error) => return self.end(id, JobState::Failed { reason: error.to_string() }),
+            Err(error) => {
+                return self.end(id, JobState::Failed { id: error.id(), reason: error.to_string() });
+            }
         };
         let Some(job) = self.jobs.get_mut(&id) else { return };
         (job.state, job.after, job.rides_on) = (JobState::Queued, after, rides_on);
@@ -441,5 +444,6 @@ fn missed(job: &Job, deadline: Deadline) -> JobState {
     let left = job.meter.progress(0).bytes_left;
     let left = left.map_or(String::new(), |left| format!(" with {left} bytes left"));
     let within = humantime::format_duration(deadline.within);
-    JobState::Failed { reason: format!("its deadline of {within} passed{left}; give it more time, or none") }
+    let reason = format!("its deadline of {within} passed{left}; give it more time, or none");
+    JobState::Failed { id: MessageId::JobDeadlineMissed, reason }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::clock::ManualClock;
 use crate::events::{Delivery, EventKind, Filter, Hub, HubLimits, Received, Start, Subscription};
-use crate::{AdminError, DetachHow, ErrorKind, JobInfo};
+use crate::{AdminError, DetachHow, ErrorKind, JobInfo, MessageId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,10 +31,10 @@ struct Fake {
 }
 
 impl JobDriver for Fake {
-    fn begin(&mut self, id: JobId, _: &JobSpec) -> Result<(), String> {
+    fn begin(&mut self, id: JobId, _: &JobSpec) -> Result<(), (MessageId, String)> {
         self.begun.push(id);
         self.left.insert(id, 10 * MB);
-        self.refuse.clone().map_or(Ok(()), Err)
+        self.refuse.clone().map_or(Ok(()), |why| Err((MessageId::DeviceNoSpace, why)))
     }
 
     fn poll(&mut self, id: JobId, _: &JobSpec) -> Outlook {
@@ -96,7 +96,7 @@ fn spec(kind: JobKind) -> JobSpec {
 }
 
 fn is_failed(state: &JobState, with: &str) -> bool {
-    matches!(state, JobState::Failed { reason } if reason.contains(with))
+    matches!(state, JobState::Failed { reason, .. } if reason.contains(with))
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn a_job_that_cannot_begin_or_breaks_fails_with_the_reason() {
     let broken = stage.start(JobKind::Flush);
     assert!(stage.jobs.begin(broken));
     assert!(!stage.jobs.begin(broken), "once");
-    stage.jobs.fail(broken, "the disk is full");
+    stage.jobs.fail(broken, MessageId::DeviceNoSpace, "the disk is full");
     stage.jobs.finish(broken); // too late
     stage.jobs.report(broken, Report::draining(Left::All(7)));
     let view = stage.jobs.get(broken).unwrap();

@@ -12,6 +12,7 @@ pub(crate) use http::escaped;
 pub(crate) use sse::{Events, Received};
 pub(crate) use stream::Piece;
 
+use forebay_admin::MessageId;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -133,8 +134,11 @@ impl Client {
             return Ok(Value::Null);
         }
         serde_json::from_str(&text).map_err(|error| {
-            Failure::new(format!("{}: the answer to {path} is not JSON: {error}", self.socket.display()))
-                .hint("give the admin socket of a Forebay daemon")
+            Failure::new(
+                MessageId::DaemonAnswer,
+                format!("{}: the answer to {path} is not JSON: {error}", self.socket.display()),
+            )
+            .hint("give the admin socket of a Forebay daemon")
         })
     }
 
@@ -177,17 +181,26 @@ impl Client {
                     }
                     _ => "it must be the admin socket of a daemon",
                 };
-                Failure::new(format!("{socket}: no daemon answers: {error}")).hint(hint)
+                Failure::new(MessageId::DaemonNotRunning, format!("{socket}: no daemon answers: {error}"))
+                    .hint(hint)
             }
-            Error::Io(error) if error.kind() == ErrorKind::Interrupted => Failure::new("interrupted"),
-            Error::Io(error) if error.kind() == ErrorKind::TimedOut => {
-                Failure::new(format!("{socket}: the daemon did not answer in time"))
-                    .hint("it may still do what was asked: look before you ask again")
+            Error::Io(error) if error.kind() == ErrorKind::Interrupted => {
+                Failure::new(MessageId::CliInterrupted, "interrupted")
             }
-            Error::Io(error) => Failure::new(format!("{socket}: no answer: {error}"))
-                .hint("the daemon may have been stopped: look into its log"),
-            Error::NotHttp => Failure::new(format!("{socket}: what answers there does not speak HTTP"))
-                .hint("give the socket of --admin, not the one of --export"),
+            Error::Io(error) if error.kind() == ErrorKind::TimedOut => Failure::new(
+                MessageId::DaemonNoAnswer,
+                format!("{socket}: the daemon did not answer in time"),
+            )
+            .hint("it may still do what was asked: look before you ask again"),
+            Error::Io(error) => {
+                Failure::new(MessageId::DaemonNoAnswer, format!("{socket}: no answer: {error}"))
+                    .hint("the daemon may have been stopped: look into its log")
+            }
+            Error::NotHttp => Failure::new(
+                MessageId::DaemonNotHttp,
+                format!("{socket}: what answers there does not speak HTTP"),
+            )
+            .hint("give the socket of --admin, not the one of --export"),
         }
     }
 
@@ -197,14 +210,23 @@ impl Client {
         let words = ["what", "detail", "error", "title"];
         let Some(what) = words.iter().find_map(|name| problem[*name].as_str()) else {
             let (socket, text) = (self.socket.display(), crate::screen::harmless(text.trim()));
-            return Failure::new(format!("{socket}: the daemon answered {status} to {path}: {text}"));
+            return Failure::new(
+                MessageId::DaemonAnswer,
+                format!("{socket}: the daemon answered {status} to {path}: {text}"),
+            );
         };
         let what = crate::screen::harmless_lines(what.trim_end());
+        // A daemon of another version may have ids that are not known here.
+        let id = MessageId::DaemonProblem;
         let failure = match status {
-            404 => Failure::not_found(what),
-            503 => Failure::unavailable(what),
-            _ if problem["kind"] == "invalid" => Failure::usage(what),
-            _ => Failure::new(what),
+            404 => Failure::not_found(id, what),
+            503 => Failure::unavailable(id, what),
+            _ if problem["kind"] == "invalid" => Failure::usage(id, what),
+            _ => Failure::new(id, what),
+        };
+        let failure = match problem["id"].as_str() {
+            Some(id) => failure.with_id(crate::screen::harmless(id)),
+            None => failure,
         };
         match problem["hint"].as_str().filter(|hint| !hint.is_empty()) {
             Some(hint) => failure.hint(crate::screen::harmless_lines(hint)),
@@ -214,15 +236,17 @@ impl Client {
 }
 
 fn to_text(body: &impl Serialize) -> Result<String, Failure> {
-    serde_json::to_string(body).map_err(|error| Failure::new(format!("the request is no JSON: {error}")))
+    serde_json::to_string(body)
+        .map_err(|error| Failure::new(MessageId::CliInternal, format!("the request is no JSON: {error}")))
 }
 
 /// An answer as the structure that it should be.
 pub(crate) fn read<T: DeserializeOwned>(answer: &Value) -> Result<T, Failure> {
     T::deserialize(answer).map_err(|error| {
-        Failure::new(format!("the answer of the daemon is not understood: {error}")).hint(
-            "daemon and command are of different versions: `forebay --version`, `forebay status --json`",
-        )
+        Failure::new(MessageId::DaemonAnswer, format!("the answer of the daemon is not understood: {error}"))
+            .hint(
+                "daemon and command are of different versions: `forebay --version`, `forebay status --json`",
+            )
     })
 }
 

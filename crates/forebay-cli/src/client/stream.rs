@@ -1,5 +1,6 @@
 //! Bytes that the daemon sends as they come.
 
+use forebay_admin::MessageId;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -42,7 +43,10 @@ impl Client {
                 answer.text(Instant::now() + CHANGE_WITHIN, &stop).map_err(|error| self.no_answer(error))?;
             return Err(self.refused(status, path, &text));
         }
-        let job = answer.location.take().ok_or_else(|| Failure::new("the daemon does not name the job"))?;
+        let job = answer
+            .location
+            .take()
+            .ok_or_else(|| Failure::new(MessageId::DaemonAnswer, "the daemon does not name the job"))?;
         Ok((ByteStream { client: self.clone(), answer }, job))
     }
 }

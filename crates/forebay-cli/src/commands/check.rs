@@ -1,5 +1,6 @@
 //! `forebay check CACHE`: is this cache whole?
 
+use forebay_admin::MessageId;
 use std::path::PathBuf;
 
 use forebay_format::checkpoint::Checkpoint;
@@ -63,7 +64,11 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         n => format!(" (and {} more)", count(n)),
     };
     let what = format!("{}: {}: {}{others}", image.shown(), worst.place, worst.what);
-    Err(Failure::new(what).hint(if refused { NOT_THE_ONE } else { advice(&findings) }))
+    Err(Failure::new(MessageId::CacheFaultsFound, what).hint(if refused {
+        NOT_THE_ONE
+    } else {
+        advice(&findings)
+    }))
 }
 
 /// Compares a cache with what a daemon has recorded of it; true if a daemon would refuse it for

@@ -3,6 +3,7 @@
 
 use clap_complete::Shell;
 use clap_complete::env::Shells;
+use forebay_admin::MessageId;
 
 use crate::failure::{Failure, system};
 use crate::screen;
@@ -64,7 +65,9 @@ pub(crate) struct Options {
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let name = options.shell.to_string();
     let shells = Shells::builtins();
-    let shell = shells.completer(&name).ok_or_else(|| Failure::new(format!("{name}: is not supported")))?;
+    let shell = shells
+        .completer(&name)
+        .ok_or_else(|| Failure::new(MessageId::CliUnsupported, format!("{name}: is not supported")))?;
     let mut script = Vec::new();
     shell
         .write_registration(VARIABLE, "forebay", "forebay", "forebay", &mut script)
@@ -85,7 +88,7 @@ fn finished(shell: Shell, script: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What they do is tested in the shells themselves (`tests/e2e/completions.sh`).
+    /// What they do is tested in the shells themselves (`tests/e2e/test_completions.py`).
     #[test]
     fn the_scripts_have_what_is_changed_in_them() {
         let script = |shell: Shell| {

@@ -1,5 +1,10 @@
 //! `forebay config`: the configuration file, without a daemon.
 
+use crate::message;
+use crate::message::Message;
+use forebay_admin::MessageId;
+use forebay_admin::events::Severity;
+use forebay_config::Report;
 use std::path::{Path, PathBuf};
 
 use forebay_config::DaemonConfig;
@@ -74,12 +79,34 @@ pub(super) fn check(file: &Path, json: bool) -> Result<(), Failure> {
     } else if fine && report.is_empty() {
         screen::print(&format!("{}: no errors\n", file.display()))?;
     } else {
-        eprint!("{}", report.render(Paint::for_stderr().is_on()));
+        tell(file, &report);
     }
     if fine {
         return Ok(());
     }
-    Err(Failure::new(format!("{}: cannot be used", file.display())).hint(MAKE_ONE))
+    Err(Failure::new(MessageId::ConfigWrong, format!("{}: cannot be used", file.display())).hint(MAKE_ONE))
+}
+
+/// Says what is wrong with a file: with its lines for people, each by itself for scripts.
+fn tell(file: &Path, report: &Report) {
+    if !message::is_json() {
+        let text = report.render(Paint::for_stderr().is_on());
+        message::say(MessageId::ConfigWrong, "", || text);
+        return;
+    }
+    for found in report.diagnostics() {
+        let (line, column) = report.position(&found.span);
+        let severity = match found.severity {
+            forebay_config::Severity::Error => Severity::Error,
+            forebay_config::Severity::Warning => Severity::Warning,
+        };
+        let what = format!("{}:{line}:{column}: {}", file.display(), found.message);
+        let hints: Vec<&str> = [found.label.as_str(), found.help.as_str()]
+            .into_iter()
+            .filter(|words| !words.is_empty())
+            .collect();
+        Message::new(severity, found.id.name(), &what).hint(&hints.join("; ")).write(String::new);
+    }
 }
 
 /// The state directory that a file names.
@@ -96,10 +123,10 @@ pub(super) fn state_dir(file: &Path) -> Result<PathBuf, Failure> {
 fn daemon(file: &Path) -> Result<DaemonConfig, Failure> {
     let text = read(file)?;
     let checked = forebay_config::parse(file, &text).map_err(|_| {
-        Failure::new(format!(
-            "{}: cannot be used, so it is not known what it says of the daemon",
-            file.display()
-        ))
+        Failure::new(
+            MessageId::ConfigWrong,
+            format!("{}: cannot be used, so it is not known what it says of the daemon", file.display()),
+        )
         .hint("`forebay config check FILE` says what is wrong with it")
     })?;
     Ok(checked.config.daemon)
@@ -109,13 +136,16 @@ fn read(file: &Path) -> Result<String, Failure> {
     let found = std::fs::metadata(file).map_err(system(file.display()));
     let length = found.map_err(|failure| failure.hint(MAKE_ONE))?.len();
     if length > forebay_config::file::BYTES_MAX as u64 {
-        return Err(Failure::new(format!(
-            "{}: {length} bytes are too many for a configuration",
-            file.display()
-        )));
+        return Err(Failure::new(
+            MessageId::ConfigLimit,
+            format!("{}: {length} bytes are too many for a configuration", file.display()),
+        ));
     }
     let text = String::from_utf8(std::fs::read(file).map_err(system(file.display()))?);
-    text.map_err(|_| Failure::new(format!("{}: it is no text (UTF-8)", file.display())).hint(MAKE_ONE))
+    text.map_err(|_| {
+        Failure::new(MessageId::ConfigSyntax, format!("{}: it is no text (UTF-8)", file.display()))
+            .hint(MAKE_ONE)
+    })
 }
 
 fn as_json(report: &forebay_config::Report) -> serde_json::Value {

@@ -5,7 +5,9 @@
 //! - If events were lost, that is said where they are missing: on stderr for people, as a line of
 //!   its own with `--json`.
 
+use crate::message;
 use clap_complete::engine::ArgValueCompleter;
+use forebay_admin::MessageId;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -67,7 +69,12 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
             Received::Broken(why) if options.follow => {
                 out.note("broken", &format!("{why}; connecting again"))?
             }
-            Received::Broken(why) => return Err(Failure::new(format!("the history was cut off: {why}"))),
+            Received::Broken(why) => {
+                return Err(Failure::new(
+                    MessageId::DaemonNoAnswer,
+                    format!("the history was cut off: {why}"),
+                ));
+            }
             Received::Again => {
                 let last = events.last_id().unwrap_or("now").to_owned();
                 out.note("resumed", &format!("connected again, after {last}"))?;
@@ -108,7 +115,9 @@ impl Out {
         }
         let lost = gap["lost_max"].as_u64().map_or("an unknown number of".into(), |n| format!("up to {n}"));
         let why = harmless(gap["message"].as_str().unwrap_or("no reason given"));
-        eprintln!("{} {lost} events were lost here: {why}", Paint::for_stderr().yellow("forebay:"));
+        let what = format!("{lost} events were lost here: {why}");
+        let text = || format!("{} {what}\n", Paint::for_stderr().yellow("forebay:"));
+        message::say(MessageId::EventsLost, &what, text);
         Ok(())
     }
 
@@ -117,7 +126,8 @@ impl Out {
         if self.json {
             return screen::print(&format!("{}\n", json!({ "connection": what, "message": words })));
         }
-        eprintln!("{} {words}", Paint::for_stderr().dim("forebay:"));
+        let text = || format!("{} {words}\n", Paint::for_stderr().dim("forebay:"));
+        message::say(MessageId::EventsConnection, words, text);
         Ok(())
     }
 }

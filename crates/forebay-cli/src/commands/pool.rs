@@ -7,7 +7,7 @@ use clap::ArgGroup;
 use clap_complete::engine::ArgValueCompleter;
 use forebay_admin::{
     DeviceRequest, EnduranceInfo, ExportRequest, FlashInfo, GrowRequest, ImportInfo, ImportRequest, JobInfo,
-    PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
+    MessageId, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
 };
 use forebay_config::CacheSpec;
 
@@ -202,11 +202,15 @@ pub(crate) struct Export {
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A backing store is looked for by the name that it had, then among disks of the same size, by what the cache knows of it.
-One that is not there yet is attached when it comes. The exit code is 1 if a volume is not attached.
+Anyone who can write to the flash can change the settings on it. So backing stores and exports are taken only if the command
+names them. If it does not, the import is refused, and the message shows the whole command. Of an encrypted cache --key-file
+is enough: its key has signed the settings. --dry-run looks for each backing store by the name that it had, then among disks
+of the same size, by what the cache knows of it. One that is not there yet is attached when it comes. The exit code is 1 if a
+volume is not attached.
 Examples:
-  forebay pool import --device /dev/nvme0n1
-  forebay pool import --device /srv/flash.img --backing db=file:/srv/db.img --dry-run")]
+  forebay pool import --device /dev/nvme0n1 --dry-run
+  forebay pool import --device /dev/nvme0n1 --backing db=/dev/sdb --export db=ublk:
+  forebay pool import --device /dev/nvme1n1 --key-file /etc/forebay-keys/safe")]
 pub(crate) struct Import {
     /// Cache device; give all of the cache, in any order
     #[arg(long = "device", value_name = "PATH", required = true)]
@@ -214,9 +218,16 @@ pub(crate) struct Import {
     /// Another name for the pool
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
-    /// Where the backing store of a volume is, if it is not found; may be repeated
+    /// Where the backing store of a volume is; may be repeated
     #[arg(long, value_name = "VOLUME=URI", value_parser = pair)]
     backing: Vec<(String, String)>,
+    /// An export of a volume, instead of those in the settings; none if URI is empty; may be
+    /// repeated
+    #[arg(long = "export", value_name = "VOLUME=URI", value_parser = pair)]
+    exports: Vec<(String, String)>,
+    /// The key of an encrypted cache: a file, or credential:NAME
+    #[arg(long, value_name = "PATH")]
+    key_file: Option<String>,
     /// Only say what would be done
     #[arg(long)]
     dry_run: bool,
@@ -290,7 +301,10 @@ fn replace(
 ) -> Result<(), Failure> {
     let mut devices = devices.into_iter();
     let (Some(device), other, None) = (devices.next(), devices.next(), devices.next()) else {
-        return Err(Failure::usage("a cache lies on two devices at most that can be replaced"));
+        return Err(Failure::usage(
+            MessageId::PoolDeviceCount,
+            "a cache lies on two devices at most that can be replaced",
+        ));
     };
     let client = admin.client();
     let old = old.map(|old| paths::absolute(&old));
@@ -310,16 +324,25 @@ fn replace(
     })
 }
 
-fn import(Import { devices, pool, backing, dry_run, admin }: Import) -> Result<(), Failure> {
+fn import(options: Import) -> Result<(), Failure> {
+    let Import { devices, pool, backing, exports: named, key_file, dry_run, admin } = options;
+    let mut exports: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (volume, uri) in named {
+        let of_volume = exports.entry(volume).or_default();
+        of_volume.extend(Some(paths::export(&uri)).filter(|uri| !uri.is_empty()));
+    }
     let request = ImportRequest {
         devices: devices.iter().map(|device| paths::absolute(device)).collect(),
         pool,
         backing: backing.into_iter().map(|(volume, uri)| (volume, paths::backing(&uri))).collect(),
+        exports,
+        key_file: key_file.map(|path| if path.contains(':') { path } else { paths::absolute(&path) }),
         dry_run,
     };
     let answer = admin.client().post("/v1/import", Some(&request))?;
     print(&admin, &answer, imported)?;
     let info: ImportInfo = client::read(&answer)?;
+    info.volumes.iter().for_each(|volume| super::volume::warn(&volume.name, &volume.warnings));
     let missing = info.volumes.iter().filter(|volume| !volume.attached);
     let again: Vec<String> =
         missing.map(|volume| format!("forebay volume attach {}", harmless(&volume.name))).collect();
@@ -327,11 +350,14 @@ fn import(Import { devices, pool, backing, dry_run, admin }: Import) -> Result<(
         return Ok(());
     }
     let s = if again.len() == 1 { " is" } else { "s are" };
-    Err(Failure::new(format!(
-        "pool {} is imported, but {} of its volumes{s} not attached",
-        harmless(&info.pool),
-        again.len()
-    ))
+    Err(Failure::new(
+        MessageId::PoolPartlyImported,
+        format!(
+            "pool {} is imported, but {} of its volumes{s} not attached",
+            harmless(&info.pool),
+            again.len()
+        ),
+    )
     .hint(format!("`forebay alarms` tells when that changes; to try again: {}", again.join("; "))))
 }
 
@@ -347,6 +373,13 @@ fn imported(info: &ImportInfo) -> String {
             (None, false) => "attached".into(),
         };
         text += &format!("volume {}: {}{was}, {state}\n", harmless(&volume.name), harmless(&volume.backing));
+        if info.dry_run {
+            volume.exports.iter().for_each(|export| text += &format!("  export {}\n", harmless(export)));
+        }
+    }
+    if !info.unconfirmed.is_empty() {
+        text +=
+            &format!("the command must name, if it is right: {}\n", harmless(&info.unconfirmed.join(" ")));
     }
     text
 }
@@ -424,12 +457,21 @@ fn state(pool: &PoolInfo) -> String {
         (false, true, _) => "FENCED: takes no writes".into(),
         (false, false, 1..) => "LOST: dirty data is damaged".into(),
         (false, false, 0) => match pool.mirror.as_str() {
+            "" | "whole" if device_trouble(pool).is_some() => {
+                format!("DEVICE {}", harmless(device_trouble(pool).unwrap_or_default()))
+            }
             "" => "ok".into(),
             "whole" => "ok, mirrored".into(),
             "degraded" => "DEGRADED: one of two devices".into(),
             other => harmless(other),
         },
     }
+}
+
+/// What is wrong with a device of it, in a word.
+fn device_trouble(pool: &PoolInfo) -> Option<&str> {
+    let is_well = |state: &&str| matches!(*state, "" | "ok" | "filling" | "out" | "missing");
+    pool.devices.iter().map(|device| device.state.as_str()).find(|state| !is_well(state))
 }
 
 pub(super) fn show(pool: &PoolInfo, width: Width) -> String {

@@ -1,6 +1,6 @@
 //! `forebay reload`: the daemon reads its configuration file again.
 
-use forebay_admin::ReloadDone;
+use forebay_admin::{MessageId, ReloadDone};
 
 use crate::client::{self, Admin};
 use crate::failure::Failure;
@@ -32,5 +32,5 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         return Ok(());
     }
     let refused: Vec<String> = done.refused.iter().map(|what| harmless(what)).collect();
-    Err(Failure::new(format!("not changed: {}", refused.join("; "))))
+    Err(Failure::new(MessageId::CliReloadIncomplete, format!("not changed: {}", refused.join("; "))))
 }

@@ -1,7 +1,8 @@
 //! `forebay rules`: which requests of which clients are cached.
 
+use crate::message;
 use clap_complete::engine::ArgValueCompleter;
-use forebay_admin::RuleRequest;
+use forebay_admin::{MessageId, RuleRequest};
 use forebay_config::rules::Rule;
 use serde_json::Value;
 
@@ -131,7 +132,7 @@ fn add(Add { volume, rule, position, admin }: Add) -> Result<(), Failure> {
             )
         };
         let words = warning.as_str().map_or_else(never, harmless);
-        eprintln!("forebay: warning: {words}");
+        message::say(MessageId::RuleNote, &words, || format!("forebay: warning: {words}\n"));
     }
     screen::print(&format!("rule {}: added\n", harmless(&number(&answer["id"]))))
 }

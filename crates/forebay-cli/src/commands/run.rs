@@ -1,5 +1,6 @@
 //! `forebay run`: one volume in the foreground.
 
+use forebay_admin::MessageId;
 use std::path::PathBuf;
 
 use forebay_config::CacheSpec;
@@ -15,7 +16,8 @@ use crate::screen;
 
 const EXAMPLE: &str = "\
 A cache file that is not there is made with the size given. `ready: URI` on stdout says that clients can connect.
-SIGINT or SIGTERM stops it in an orderly way; what is dirty stays in the cache, and the next start finds it there.
+SIGINT, SIGTERM or a closed terminal (SIGHUP) stops it in an orderly way; what is dirty stays in the cache, and the
+next start finds it there. Another such signal is ignored for 5 s; after that it ends the command at once.
 Example:
   forebay run --backing /dev/sdb --cache /dev/nvme0n1p4 --export 'nbd+unix:///db?socket=/run/forebay.sock'";
 
@@ -85,7 +87,7 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
                 said = line;
             }
         }
-        event => log::write(event.severity(), &event.to_string()),
+        event => log::write(&event),
     });
     ended(result).and(said)
 }
@@ -93,7 +95,9 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
 /// How a daemon ended, in words.
 pub(super) fn ended(result: Result<(), RunError>) -> Result<(), Failure> {
     result.map_err(|error| match error {
-        RunError::Usage(what) => Failure::usage(what).hint("`forebay run --help` shows how it is written"),
+        RunError::Usage { id, what } => {
+            Failure::usage(id, what).hint("`forebay run --help` shows how it is written")
+        }
         failed => failed.into(),
     })
 }
@@ -111,7 +115,7 @@ fn long_help() -> String {
 fn setting(text: &str) -> Result<(String, String), Failure> {
     match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().into(), value.trim().into())),
-        _ => Err(Failure::usage(format!("--set {text}: this is not KEY=VALUE"))
+        _ => Err(Failure::usage(MessageId::SettingSyntax, format!("--set {text}: this is not KEY=VALUE"))
             .hint("for example --set dirty_low_pct=20")),
     }
 }

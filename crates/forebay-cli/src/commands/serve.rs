@@ -11,7 +11,8 @@ use crate::log;
 /// Options of `forebay serve`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-SIGINT or SIGTERM stops it in an orderly way; SIGHUP, or `forebay reload`, reads the configuration again;
+SIGINT or SIGTERM stops it in an orderly way (again within 5 s: ignored; later: it ends at once);
+SIGHUP, or `forebay reload`, reads the configuration again;
 SIGUSR2, or `forebay upgrade`, lets the program that is installed now take over without an I/O error.
 Examples:
   forebay serve
@@ -58,7 +59,5 @@ fn serve(options: &Options) -> Result<(), Failure> {
         new_cache: options.new_cache.clone(),
         successor: options.successor,
     };
-    super::run::ended(forebay_daemon::serve(&options, &mut |event| {
-        log::write(event.severity(), &event.to_string())
-    }))
+    super::run::ended(forebay_daemon::serve(&options, &mut |event| log::write(&event)))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap_complete::engine::ArgValueCompleter;
-use forebay_admin::{DaemonInfo, Leaving, SettingInfo, SettingsDone, SettingsRequest};
+use forebay_admin::{DaemonInfo, Leaving, MessageId, SettingInfo, SettingsDone, SettingsRequest};
 
 use crate::client::{self, Admin, Client, escaped};
 use crate::complete;
@@ -75,7 +75,8 @@ pub(crate) struct Set {
 pub(crate) fn get(options: Get) -> Result<(), Failure> {
     let (target, rest) = target(options.whose, options.names)?;
     if rest.len() > 1 {
-        return Err(Failure::usage("forebay get takes one key").hint("leave the key out to see all of them"));
+        return Err(Failure::usage(MessageId::CliUsage, "forebay get takes one key")
+            .hint("leave the key out to see all of them"));
     }
     let client = options.admin.client();
     let answer = client.get(&format!("/v1/{target}/settings"));
@@ -90,8 +91,11 @@ pub(crate) fn get(options: Get) -> Result<(), Failure> {
     };
     let Some(setting) = settings.get(key) else {
         let known: Vec<&str> = settings.keys().map(String::as_str).collect();
-        return Err(Failure::usage(format!("there is no setting \"{}\"", harmless(key)))
-            .hint(format!("there are: {}", known.join(", "))));
+        return Err(Failure::usage(
+            MessageId::SettingUnknown,
+            format!("there is no setting \"{}\"", harmless(key)),
+        )
+        .hint(format!("there are: {}", known.join(", "))));
     };
     if options.admin.json {
         screen::print_json(&answer[key])
@@ -104,14 +108,17 @@ pub(crate) fn get(options: Get) -> Result<(), Failure> {
 pub(crate) fn set(options: Set) -> Result<(), Failure> {
     let (target, words) = target(options.whose, options.words)?;
     if words.is_empty() {
-        return Err(Failure::usage("nothing to set").hint("for example: forebay set db dirty_high_pct=30"));
+        return Err(Failure::usage(MessageId::SettingMissing, "nothing to set")
+            .hint("for example: forebay set db dirty_high_pct=30"));
     }
     let mut set = BTreeMap::new();
     for word in &words {
-        let (key, value) =
-            pair(word).map_err(|what| Failure::usage(what).hint("for example: dirty_high_pct=30"))?;
+        let (key, value) = pair(word).map_err(|what| {
+            Failure::usage(MessageId::SettingSyntax, what).hint("for example: dirty_high_pct=30")
+        })?;
         if set.insert(key.clone(), Some(value).filter(|value| !value.is_empty())).is_some() {
-            return Err(Failure::usage(format!("{}: is set twice", harmless(&key))).hint("keep one of them"));
+            return Err(Failure::usage(MessageId::SettingTwice, format!("{}: is set twice", harmless(&key)))
+                .hint("keep one of them"));
         }
     }
     let leaving = if options.drain { Leaving::Drain } else { Leaving::Lazy };
@@ -152,7 +159,8 @@ fn target(whose: Whose, mut words: Vec<String>) -> Result<(String, Vec<String>),
         return Ok((format!("pools/{}", escaped(&pool)), words));
     }
     if words.is_empty() || words[0].contains('=') {
-        return Err(Failure::usage("which volume?").hint("give its name first, or --pool POOL, or --daemon"));
+        return Err(Failure::usage(MessageId::CliUsage, "which volume?")
+            .hint("give its name first, or --pool POOL, or --daemon"));
     }
     let volume = words.remove(0);
     Ok((format!("volumes/{}", escaped(&volume)), words))
@@ -222,7 +230,8 @@ mod tests {
 
     #[test]
     fn who_names_a_pool_in_place_of_a_volume_is_told() {
-        let none = || Failure::not_found("no volume \"fast\"").hint("there are: db");
+        let none =
+            || Failure::not_found(MessageId::VolumeUnknown, "no volume \"fast\"").hint("there are: db");
         let hint = |answer: (u16, &str)| {
             let answers = vec![(answer.0, answer.1.to_owned())];
             format!("{:?}", client::with_answers(answers, |client| or_pool(client, "volumes/fast", none())))

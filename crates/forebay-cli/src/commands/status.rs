@@ -128,6 +128,9 @@ impl Missing {
             name: harmless(&volume.name),
             dirty: match pools.iter().any(|pool| pool.is_unknown() && pool.name == volume.pool) {
                 true => "unknown".into(),
+                false if volume.lost_bytes > 0 => {
+                    format!("{}, {} LOST", bytes(volume.dirty_bytes), bytes(volume.lost_bytes))
+                }
                 false => bytes(volume.dirty_bytes),
             },
             why: why(&volume.why),

@@ -1,5 +1,6 @@
 //! `forebay ublk`: block devices that are there, without a daemon.
 
+use forebay_admin::MessageId;
 use std::path::{Path, PathBuf};
 
 use forebay_pool::MayWait;
@@ -46,7 +47,8 @@ pub(crate) fn execute(command: &Command) -> Result<(), Failure> {
 }
 
 fn list(json: bool) -> Result<(), Failure> {
-    let devices = ublk_found::devices(&MayWait::here()).map_err(Failure::new)?;
+    let devices =
+        ublk_found::devices(&MayWait::here()).map_err(|why| Failure::new(MessageId::CliSystem, why))?;
     if json {
         let one = |found: &FoundDevice| {
             serde_json::json!({
@@ -67,7 +69,9 @@ fn list(json: bool) -> Result<(), Failure> {
 
 fn name(device: &Path) -> Result<(), Failure> {
     let name = ublk_found::name_at(device);
-    let name = name.ok_or_else(|| Failure::new(format!("{} has no name of Forebay's", device.display())))?;
+    let name = name.ok_or_else(|| {
+        Failure::new(MessageId::UblkNotOurs, format!("{} has no name of Forebay's", device.display()))
+    })?;
     screen::print(&format!("{name}\n"))
 }
 
@@ -81,7 +85,7 @@ fn remove(name: &str, force: bool) -> Result<(), Failure> {
             }
             NotRemoved::Failed(_) => "",
         };
-        let failure = Failure::new(format!("cannot remove {name}: {error}"));
+        let failure = Failure::new(MessageId::UblkRemoval, format!("cannot remove {name}: {error}"));
         if hint.is_empty() { failure } else { failure.hint(hint) }
     })?;
     screen::print(&format!("{} is removed\n", node(&removed)))

@@ -1,8 +1,9 @@
 //! `forebay upgrade`: a successor takes over from the running daemon.
 
+use forebay_admin::events::EventKind;
 use std::time::{Duration, Instant};
 
-use forebay_admin::{DaemonInfo, UpgradeBegun, UpgradeInfo, VolumeInfo};
+use forebay_admin::{DaemonInfo, MessageId, UpgradeBegun, UpgradeInfo, VolumeInfo};
 
 use crate::client::{self, Admin, Client};
 use crate::failure::Failure;
@@ -46,31 +47,40 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
             break info;
         }
         if let Some(other) = answer.as_ref().and_then(|answer| stranger(answer, &both)) {
-            return Err(Failure::new(format!(
-                "not upgraded: processes {} and {} have ended, and another daemon, {other}, answers",
-                begun.from_pid, begun.pid
-            ))
+            return Err(Failure::new(
+                MessageId::UpgradeLost,
+                format!(
+                    "not upgraded: processes {} and {} have ended, and another daemon, {other}, answers",
+                    begun.from_pid, begun.pid
+                ),
+            )
             .hint("look at the log of the daemon"));
         }
         if answer.is_none() && visible && !both.iter().any(|pid| is_alive(*pid)) {
-            return Err(Failure::new(format!(
-                "not upgraded: processes {} and {} have ended, and nobody serves",
-                begun.from_pid, begun.pid
-            ))
+            return Err(Failure::new(
+                MessageId::UpgradeLost,
+                format!(
+                    "not upgraded: processes {} and {} have ended, and nobody serves",
+                    begun.from_pid, begun.pid
+                ),
+            )
             .hint("look at the log of the daemon, and start it again: that recovers as after a crash"));
         }
         if Instant::now() >= until {
-            return Err(Failure::new(format!(
-                "neither process {} nor {} answers",
-                begun.from_pid, begun.pid
-            ))
+            return Err(Failure::new(
+                MessageId::UpgradeLost,
+                format!("neither process {} nor {} answers", begun.from_pid, begun.pid),
+            )
             .hint("look at the log of the daemon"));
         }
         std::thread::sleep(LOOK);
     };
     if let Some(why) = &info.error {
-        return Err(Failure::new(format!("not upgraded: {}", harmless(why)))
-            .hint(format!("process {} goes on as before", info.from_pid)));
+        return Err(Failure::new(
+            MessageId::Event(EventKind::DaemonUpgradeFailed),
+            format!("not upgraded: {}", harmless(why)),
+        )
+        .hint(format!("process {} goes on as before", info.from_pid)));
     }
     if options.admin.json {
         return screen::print_json(&serde_json::to_value(&info).unwrap_or_default());
@@ -88,7 +98,7 @@ fn refuse_if_disconnecting(client: &Client) -> Result<(), Failure> {
     let volumes: Vec<VolumeInfo> = client::list(&client.get("/v1/volumes")?, "volumes")?;
     match volumes.iter().find(|volume| may_be_disconnected(volume)) {
         None => Ok(()),
-        Some(volume) => Err(Failure::new(format!(
+        Some(volume) => Err(Failure::new(MessageId::UpgradeBlocked, format!(
             "not upgraded: volume {} has clients and an export with TLS, and clients with TLS would be disconnected",
             harmless(&volume.name)
         ))

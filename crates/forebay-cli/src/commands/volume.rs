@@ -1,7 +1,8 @@
 //! `forebay volume`: what is cached and served.
 
 use clap_complete::engine::ArgValueCompleter;
-use forebay_admin::{LossInfo, VolumeInfo, VolumeRequest, VolumeState};
+use forebay_admin::events::Severity;
+use forebay_admin::{LossInfo, VolumeInfo, VolumeRequest, VolumeState, WarningInfo};
 use forebay_export::uri::BackingUri;
 use serde_json::{Value, json};
 
@@ -11,6 +12,7 @@ use crate::client::{self, Admin, escaped};
 use crate::complete;
 use crate::failure::Failure;
 use crate::job::JobOptions;
+use crate::message::Message;
 use crate::paths;
 use crate::screen::{self, Column, List, Table, Width, bytes, harmless, percent};
 
@@ -67,7 +69,12 @@ Without --keep and --discard, everything dirty is written back first: the backin
 A volume in use is refused: a client is connected, or its file is open, for instance by a loop device. Unmount and
 disconnect first. With --force the requests taken so far are answered, then connections are closed and the file is
 removed. Programs meet I/O errors, and what a mounted file system has not written yet is lost.
-Ctrl-C ends the waiting, not the detach.")]
+A backing file that was deleted or replaced while it is served is gone once it is closed. Such a volume is refused
+without --save-to or --discard.
+Ctrl-C ends the waiting, not the detach.
+Examples:
+  forebay volume detach db
+  forebay volume detach db --save-to /srv/db.img.saved")]
 pub(crate) struct Detach {
     /// Name of the volume
     #[arg(add = ArgValueCompleter::new(complete::volumes))]
@@ -79,6 +86,10 @@ pub(crate) struct Detach {
     /// Throw dirty data away: what only the cache has is lost
     #[arg(long)]
     discard: bool,
+    /// Write everything back, then write the backing file to this path, where nothing is yet: the
+    /// way out for one that was deleted or replaced while it is served
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["keep", "discard"])]
+    save_to: Option<String>,
     /// Also if it is in use: cuts its clients off
     #[arg(long)]
     force: bool,
@@ -147,6 +158,8 @@ fn attach(Attach { name, backing, pool, exports, settings, admin }: Attach) -> R
     let asked = backing.clone();
     let request = VolumeRequest { name, pool, backing, exports, settings: settings.into_iter().collect() };
     let volume = admin.client().post("/v1/volumes", Some(&request))?;
+    let info: VolumeInfo = client::read(&volume)?;
+    warn(&info.name, &info.warnings);
     print(&admin, &volume, |volume: &VolumeInfo| {
         let (name, pool) = (harmless(&volume.name), harmless(&volume.pool));
         let mut text =
@@ -161,6 +174,15 @@ fn attach(Attach { name, backing, pool, exports, settings, admin }: Attach) -> R
     })
 }
 
+/// What is allowed, and looks like a mistake.
+pub(super) fn warn(volume: &str, warnings: &[WarningInfo]) {
+    for WarningInfo { id, what, hint } in warnings {
+        let [id, what, hint] = [id, what, hint].map(|text| harmless(text));
+        let message = Message::new(Severity::Warning, &id, &what).hint(&hint).of(None, Some(volume));
+        message.write(|| format!("forebay: warning: {what}\nhint: {hint}\n"));
+    }
+}
+
 fn detach(options: &Detach) -> Result<(), Failure> {
     let how = match (options.keep, options.discard) {
         (true, _) => "keep",
@@ -168,7 +190,9 @@ fn detach(options: &Detach) -> Result<(), Failure> {
         _ => "drain",
     };
     let force = if options.force { "&force=true" } else { "" };
-    options.job.run(|client| client.delete(&path(&options.name, &format!("?how={how}{force}"))))
+    let save_to = options.save_to.as_deref().map(paths::absolute);
+    let save_to = save_to.map_or_else(String::new, |to| format!("&save_to={}", escaped(&to)));
+    options.job.run(|client| client.delete(&path(&options.name, &format!("?how={how}{force}{save_to}"))))
 }
 
 /// One line for each volume.
@@ -190,7 +214,7 @@ pub(super) fn table(volumes: &[VolumeInfo]) -> Table {
         table.add_row([
             harmless(&volume.name),
             harmless(&volume.pool),
-            state(volume),
+            state(volume) + &backing_trouble(volume),
             harmless(&volume.mode),
             known(bytes(volume.size_bytes)),
             known(bytes(volume.cached_bytes)),
@@ -210,6 +234,14 @@ fn state(volume: &VolumeInfo) -> String {
         .unwrap_or_default()
 }
 
+/// What is wrong with its backing store, in a word.
+fn backing_trouble(volume: &VolumeInfo) -> String {
+    match volume.backing_state.as_str() {
+        "" | "ok" => String::new(),
+        trouble => format!(", backing {}", harmless(trouble)),
+    }
+}
+
 fn oldest(volume: &VolumeInfo) -> String {
     match volume.dirty_bytes {
         0 => "-".into(),
@@ -225,7 +257,10 @@ pub(super) fn show(volume: &VolumeInfo, losses: &[LossInfo], now_unix_s: u64, wi
     let job = volume.job.as_deref().map_or(String::new(), |job| format!(", job {}", harmless(job)));
     list.add("state", format!("{}{job}", state(volume)));
     list.add("mode", harmless(&volume.mode));
-    list.add("backing store", harmless(&volume.backing));
+    list.add("backing store", harmless(&volume.backing) + &backing_trouble(volume));
+    if let Some(why) = &volume.backing_why {
+        list.add("why", harmless(why));
+    }
     for export in &volume.exports {
         list.add("export", harmless(export));
     }
@@ -261,6 +296,9 @@ pub(super) fn show(volume: &VolumeInfo, losses: &[LossInfo], now_unix_s: u64, wi
         "needs the cache while anything is dirty"
     };
     list.add("backing store alone", ordered.into());
+    for warning in &volume.warnings {
+        list.add("warning", format!("{}; {}", harmless(&warning.what), harmless(&warning.hint)));
+    }
     if volume.lost_bytes > 0 {
         let (lost, ranges) = (bytes(volume.lost_bytes), volume.lost_ranges);
         let word = if ranges == 1 { "range" } else { "ranges" };

@@ -3,13 +3,15 @@
 
 use super::reader::{Reader, Taken, lexical};
 use crate::CacheSpec;
-use crate::choices::{DefaultAction, Mirror, OnBackingChange};
+use crate::choices::Mirror;
 use crate::conflicts::{self, Conflict};
 use crate::device_name::node_of;
 use crate::diagnostic::{Diagnostic, Span};
 use crate::model::{AdminTcp, Config, VolumeConfig};
 use crate::mounts;
 use crate::value::nearest;
+use crate::warnings::{self, Warning, is_loopback};
+use forebay_admin::MessageId;
 use forebay_export::uri::{Endpoint, ExportUri, Guards, device_name_problem};
 use forebay_format::geometry::{SEGMENT_BLOCKS_MIN, VOLUMES_MAX};
 use forebay_format::member::DATA_START_BLOCK;
@@ -54,7 +56,7 @@ fn daemon(reader: &mut Reader, config: &Config) {
     let daemon = &config.daemon;
     if daemon.admin_socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
         let message = format!("the path of a socket has at most {SOCKET_PATH_BYTES_MAX} bytes");
-        reader.push(Diagnostic::error(at(reader, "daemon.admin_socket"), message));
+        reader.push(Diagnostic::error(MessageId::ConfigLimit, at(reader, "daemon.admin_socket"), message));
     }
     if let Some(AdminTcp { host, tls: None, .. }) = &daemon.admin_tcp
         && !is_loopback(host)
@@ -62,7 +64,8 @@ fn daemon(reader: &mut Reader, config: &Config) {
         let span = at(reader, "daemon.admin_tcp.listen");
         let message = format!("whoever can listen on the way to {host} can read the token");
         reader.push(
-            Diagnostic::warning(span, message).help("give cert_file and key_file, or listen on 127.0.0.1"),
+            Diagnostic::warning(MessageId::ConfigInsecure, span, message)
+                .help("give cert_file and key_file, or listen on 127.0.0.1"),
         );
     }
     let Some(mount) = daemon.control_fs.as_deref().map(lexical) else { return };
@@ -70,13 +73,12 @@ fn daemon(reader: &mut Reader, config: &Config) {
         if lexical(path).starts_with(&mount) {
             let span = at(reader, "daemon.control_fs");
             let message = format!("control_fs would hide `{what}` ({})", path.display());
-            reader.push(Diagnostic::error(span, message).help("mount it on a folder of its own"));
+            reader.push(
+                Diagnostic::error(MessageId::ConfigConflict, span, message)
+                    .help("mount it on a folder of its own"),
+            );
         }
     }
-}
-
-fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Each cache device once. Gives who has which, by path and by node.
@@ -94,7 +96,9 @@ fn devices(reader: &mut Reader, config: &Config) -> (Taken<PathBuf>, Taken<PathB
         let path = lexical(&device.path);
         if let Some((holder, first)) = taken.take(path.clone(), &who, span.clone()) {
             let message = format!("{} is a cache device of {holder} already", device.path.display());
-            reader.push(Diagnostic::error(span, message).related(first, "first used here"));
+            reader.push(
+                Diagnostic::error(MessageId::ConfigConflict, span, message).related(first, "first used here"),
+            );
         } else if let Some((holder, first)) = nodes.take(node_of(&path), &who, span.clone()) {
             one_device(reader, span, &device.path, &format!("a cache device of {holder}"), first);
         }
@@ -106,7 +110,8 @@ fn devices(reader: &mut Reader, config: &Config) -> (Taken<PathBuf>, Taken<PathB
 /// the next start, and everything else is to be served then.
 fn one_device(reader: &mut Reader, span: Span, path: &Path, what: &str, first: Span) {
     let message = format!("{} is another name of {what}", path.display());
-    let same = Diagnostic::warning(span, message).related(first, "named otherwise here");
+    let same = Diagnostic::warning(MessageId::ConfigSameDevice, span, message)
+        .related(first, "named otherwise here");
     reader.push(
         same.help(
             "only one of the two can be opened: give each device once, by a name below /dev/disk/by-id",
@@ -119,7 +124,9 @@ fn mirrors(reader: &mut Reader, config: &Config) {
     for (pool, section) in &config.pools {
         for conflict in conflicts::of_pool(&section.tunables(), section.devices.len()) {
             let span = at(reader, &format!("pool.{pool}.mirror"));
-            reader.push(Diagnostic::error(span, conflict.message).help(conflict.help));
+            reader.push(
+                Diagnostic::error(MessageId::SettingConflict, span, conflict.message).help(conflict.help),
+            );
         }
     }
 }
@@ -147,7 +154,7 @@ fn geometry(reader: &mut Reader, config: &Config) {
                 let span = at(reader, &format!("pool.{pool}.devices[{index}]"));
                 let message = format!("{} cannot be a cache: {problem}", device.path.display());
                 let smaller = segment_blocks.map_or("", |_| "or make segment_size of the pool smaller");
-                reader.push(Diagnostic::error(span, message).help(smaller));
+                reader.push(Diagnostic::error(MessageId::CacheGeometry, span, message).help(smaller));
             }
         }
     }
@@ -173,14 +180,16 @@ fn backings(reader: &mut Reader, config: &Config, (devices, nodes): &(Taken<Path
         let path = lexical(volume.backing.path());
         if let Some((pool, first)) = devices.holder(&path) {
             let message = format!("{} is a cache device of {pool}", path.display());
-            let same = Diagnostic::error(span.clone(), message).related(first, "used as a cache here");
+            let same = Diagnostic::error(MessageId::ConfigConflict, span.clone(), message)
+                .related(first, "used as a cache here");
             reader.push(same.help("a backing store needs a file or device of its own"));
         } else if let Some((pool, first)) = nodes.holder(&node_of(&path)) {
             one_device(reader, span.clone(), &path, &format!("a cache device of {pool}"), first);
         }
         if let Some((holder, first)) = taken.take(path.clone(), &format!("volume `{name}`"), span.clone()) {
             let message = format!("{} is the backing store of {holder} already", path.display());
-            let twice = Diagnostic::error(span, message).related(first, "first used here");
+            let twice =
+                Diagnostic::error(MessageId::ConfigConflict, span, message).related(first, "first used here");
             reader.push(twice.help("a volume may have several exports: add one there instead"));
         } else if let Some((holder, first)) =
             taken_nodes.take(node_of(&path), &format!("volume `{name}`"), span.clone())
@@ -213,7 +222,11 @@ fn exports(reader: &mut Reader, config: &Config) {
         let tcp = address(&Endpoint::Tcp { host: listen.ip().to_string(), port: listen.port() });
         let span = at(reader, "daemon.metrics_listen");
         if let Some((holder, first)) = addresses.take(tcp.clone(), "metrics_listen", span.clone()) {
-            let twice = Diagnostic::error(span, format!("{tcp} is used by {holder} already"));
+            let twice = Diagnostic::error(
+                MessageId::ConfigConflict,
+                span,
+                format!("{tcp} is used by {holder} already"),
+            );
             reader.push(twice.related(first, "first used here").help("give one of them another port"));
         }
     }
@@ -239,7 +252,8 @@ fn exports(reader: &mut Reader, config: &Config) {
                 && holder != who
             {
                 let message = format!("{address} is used by {holder} already");
-                let twice = Diagnostic::error(span.clone(), message).related(first, "first used here");
+                let twice = Diagnostic::error(MessageId::ConfigConflict, span.clone(), message)
+                    .related(first, "first used here");
                 reader.push(
                     twice.help("NBD exports of one pool may share an address; others need one of their own"),
                 );
@@ -249,7 +263,8 @@ fn exports(reader: &mut Reader, config: &Config) {
                 names.take((address.clone(), name.clone()), &format!("volume `{volume}`"), span.clone())
             {
                 let message = format!("export \"{name}\" at {address} belongs to {holder} already");
-                let twice = Diagnostic::error(span.clone(), message).related(first, "first used here");
+                let twice = Diagnostic::error(MessageId::ConfigConflict, span.clone(), message)
+                    .related(first, "first used here");
                 reader.push(twice.help("give one of them another name"));
             }
             below_control_fs(reader, config, &endpoint, span);
@@ -265,13 +280,15 @@ fn device_name(
     span: Span,
 ) {
     if let Some((_, problem)) = device_name_problem(name) {
-        let wrong = Diagnostic::error(span, format!("{problem}, and \"{name}\" does not"));
+        let wrong =
+            Diagnostic::error(MessageId::ConfigName, span, format!("{problem}, and \"{name}\" does not"));
         return reader.push(wrong.help("give one: ublk:NAME"));
     }
     let key = ("/dev/forebay".to_owned(), name.to_owned());
     if let Some((holder, first)) = names.take(key, &format!("volume `{volume}`"), span.clone()) {
         let message = format!("the block device /dev/forebay/{name} belongs to {holder} already");
-        let twice = Diagnostic::error(span, message).related(first, "first used here");
+        let twice =
+            Diagnostic::error(MessageId::ConfigConflict, span, message).related(first, "first used here");
         reader.push(twice.help("give one of them another name: ublk:NAME"));
     }
 }
@@ -279,7 +296,8 @@ fn device_name(
 /// What FUSE files hide, and what would wait for itself.
 fn mounts(reader: &mut Reader, config: &Config) {
     for problem in mounts::problems(config, in_file_order(reader, config).into_iter()) {
-        let found = Diagnostic::error(at(reader, &problem.key), problem.message).help(problem.help);
+        let found = Diagnostic::error(MessageId::ConfigConflict, at(reader, &problem.key), problem.message)
+            .help(problem.help);
         let other = problem.other.map(|other| at(reader, &other));
         reader.push(match other {
             Some(other) => found.related(other, problem.is_the),
@@ -300,8 +318,8 @@ fn guards(reader: &mut Reader, config: &Config) {
             match modes.get(&address) {
                 Some((tls, first)) if *tls != guards.tls => {
                     let message = format!("{address} has other TLS settings for another export");
-                    let mixed =
-                        Diagnostic::error(span.clone(), message).related(first.clone(), "first used here");
+                    let mixed = Diagnostic::error(MessageId::ConfigConflict, span.clone(), message)
+                        .related(first.clone(), "first used here");
                     reader.push(
                         mixed.help("TLS is one thing for an address: give one of them another address"),
                     );
@@ -314,16 +332,8 @@ fn guards(reader: &mut Reader, config: &Config) {
             {
                 missing(reader, span.clone(), "tls", tls, config.tls.keys());
             }
-            match (&guards.access, endpoint) {
-                (Some(access), _) => access_fits(reader, config, span, (access, guards, endpoint)),
-                (None, Endpoint::Tcp { host, .. }) if guards.tls.is_none() && !is_loopback(host) => {
-                    let message = format!("whoever can reach {host} can read and change `{volume}`");
-                    let open = Diagnostic::warning(span, message);
-                    reader.push(
-                        open.help("use nbds: with [tls.NAME] and its client_ca_file, or listen on 127.0.0.1"),
-                    );
-                }
-                (None, _) => {}
+            if let Some(access) = &guards.access {
+                access_fits(reader, config, span, (access, guards, endpoint));
             }
         }
     }
@@ -352,7 +362,10 @@ fn access_fits(
         return;
     };
     let message = format!("nobody could use this export: access.{name} {problem}");
-    reader.push(Diagnostic::error(span, message).help("make another section [access.NAME] for this export"));
+    reader.push(
+        Diagnostic::error(MessageId::ConfigConflict, span, message)
+            .help("make another section [access.NAME] for this export"),
+    );
 }
 
 fn missing<'a>(
@@ -362,7 +375,8 @@ fn missing<'a>(
     name: &str,
     known: impl Iterator<Item = &'a String> + Clone,
 ) {
-    let missing = Diagnostic::error(span, format!("there is no section [{kind}.{name}]"));
+    let missing =
+        Diagnostic::error(MessageId::ConfigReference, span, format!("there is no section [{kind}.{name}]"));
     reader.push(match nearest(name, known.map(String::as_str)) {
         Some(near) => missing.label(format!("did you mean \"{near}\"?")),
         None => missing.help(format!("make one: [{kind}.{name}]")),
@@ -373,7 +387,10 @@ fn below_control_fs(reader: &mut Reader, config: &Config, endpoint: &Endpoint, s
     let (Some(mount), Endpoint::Unix(path)) = (&config.daemon.control_fs, endpoint) else { return };
     if lexical(path).starts_with(lexical(mount)) {
         let message = format!("control_fs ({}) would hide this socket", mount.display());
-        reader.push(Diagnostic::error(span, message).help("put the socket into another folder"));
+        reader.push(
+            Diagnostic::error(MessageId::ConfigConflict, span, message)
+                .help("put the socket into another folder"),
+        );
     }
 }
 
@@ -384,7 +401,8 @@ fn pool_of(reader: &mut Reader, config: &Config, name: &str, volume: &VolumeConf
     }
     let span = at(reader, &format!("volume.{name}.pool"));
     let near = nearest(&volume.pool, config.pools.keys().map(String::as_str));
-    let missing = Diagnostic::error(span, format!("there is no pool `{}`", volume.pool));
+    let missing =
+        Diagnostic::error(MessageId::ConfigReference, span, format!("there is no pool `{}`", volume.pool));
     let known: Vec<&str> = config.pools.keys().map(String::as_str).collect();
     reader.push(match near {
         Some(near) => missing.label(format!("did you mean \"{near}\"?")),
@@ -405,7 +423,9 @@ fn volumes_max(reader: &mut Reader, config: &Config) {
         let span = at(reader, &format!("volume.{first_too_many}.pool"));
         let message =
             format!("pool `{pool}` has {} volumes, and at most {VOLUMES_MAX} are possible", volumes.len());
-        reader.push(Diagnostic::error(span, message).help("spread them over several pools"));
+        reader.push(
+            Diagnostic::error(MessageId::ConfigLimit, span, message).help("spread them over several pools"),
+        );
     }
 }
 
@@ -419,23 +439,12 @@ fn settings(reader: &mut Reader, config: &Config, name: &str, volume: &VolumeCon
     }
     for conflict in found {
         let span = blame(reader, &conflict, name, volume);
-        reader.push(Diagnostic::error(span, conflict.message).help(conflict.help));
+        reader
+            .push(Diagnostic::error(MessageId::SettingConflict, span, conflict.message).help(conflict.help));
     }
-    let place = |key: &str| reader.place(&format!("volume.{name}.{key}")).unwrap_or(0..0);
-    if tunables.default_action == DefaultAction::Bypass && volume.rules.is_empty() {
-        let nothing = Diagnostic::warning(
-            place("default_action"),
-            format!("nothing of `{name}` is cached: there are no rules"),
-        );
-        reader.push(nothing.help("add a rule for what is to be cached, or leave default_action out"));
-    }
-    if tunables.on_backing_change == OnBackingChange::DiscardDirty {
-        let message = "each time the backing store looks changed, what only the cache has is thrown away";
-        let lossy = Diagnostic::warning(
-            reader.place(&format!("volume.{name}.on_backing_change")).unwrap_or(0..0),
-            message,
-        );
-        reader.push(lossy.help("set it for one attach and take it out again"));
+    for Warning { id, key, message, help } in warnings::of_volume(name, volume) {
+        let span = at(reader, &format!("volume.{name}.{key}"));
+        reader.push(Diagnostic::warning(id, span, message).help(help));
     }
 }
 
@@ -462,6 +471,9 @@ fn shares(reader: &mut Reader, config: &Config) {
         let span = at(reader, &format!("volume.{last}.min_share_pct"));
         let message =
             format!("min_share_pct of the volumes of pool `{pool}` is {sum} together, more than 100");
-        reader.push(Diagnostic::error(span, message).help(format!("they are: {}", parts.join(", "))));
+        reader.push(
+            Diagnostic::error(MessageId::ConfigConflict, span, message)
+                .help(format!("they are: {}", parts.join(", "))),
+        );
     }
 }

@@ -9,6 +9,7 @@ use crate::keys::{self, Key};
 use crate::model::{AdminTcp, DaemonConfig, TlsFiles, UserList};
 use crate::tunables::FromValue;
 use crate::value::{Choice, Raw, ValueKind};
+use forebay_admin::MessageId;
 use forebay_export::uri::{Endpoint, ExportUri, Guards};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -83,7 +84,7 @@ fn file_mode(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<u32> {
     let mode = mode.filter(|mode| *mode <= 0o777);
     if mode.is_none() {
         let message = format!("`{key}` takes permissions, octal, like \"0660\" or 0o660");
-        reader.push(Diagnostic::error(value.span(), message));
+        reader.push(Diagnostic::error(MessageId::ConfigValue, value.span(), message));
     }
     mode
 }
@@ -99,7 +100,10 @@ fn choice(
         Ok(chosen) => Some(chosen),
         Err(error) => {
             let hint = error.suggestion.map(|near| format!("did you mean \"{near}\"?")).unwrap_or_default();
-            reader.push(Diagnostic::error(value.span(), format!("`{key}`: {error}")).label(hint));
+            reader.push(
+                Diagnostic::error(MessageId::ConfigValue, value.span(), format!("`{key}`: {error}"))
+                    .label(hint),
+            );
             None
         }
     }
@@ -109,7 +113,7 @@ fn choice(
 fn metrics_listen(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<SocketAddr> {
     let text = reader.text(key, value, "an address and a port in quotes, like \"127.0.0.1:8661\"")?;
     metrics_address(text).unwrap_or_else(|error| {
-        reader.push(Diagnostic::error(value.span(), format!("`{key}`: {error}")));
+        reader.push(Diagnostic::error(MessageId::ConfigValue, value.span(), format!("`{key}`: {error}")));
         None
     })
 }
@@ -148,7 +152,7 @@ fn tls(
         if table.contains_key(given) && !table.contains_key(missing) {
             let span = reader.place(&format!("daemon.admin_tcp.{given}")).unwrap_or(0..0);
             reader.push(
-                Diagnostic::error(span, format!("`{given}` without `{missing}`"))
+                Diagnostic::error(MessageId::ConfigMissing, span, format!("`{given}` without `{missing}`"))
                     .help("TLS needs both: a certificate, and the private key that belongs to it"),
             );
         }
@@ -170,7 +174,7 @@ fn address(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<(String,
             let message = format!(
                 "`{key}`: \"{text}\" is not an address and a port, like 127.0.0.1:8660 or [::1]:8660"
             );
-            reader.push(Diagnostic::error(value.span(), message));
+            reader.push(Diagnostic::error(MessageId::ConfigValue, value.span(), message));
             None
         }
     }

@@ -8,6 +8,7 @@ use crate::keys::{self, Key};
 use crate::model::{TlsConfig, TlsFiles};
 use crate::tunables::FromValue;
 use crate::value::{Raw, ValueKind};
+use forebay_admin::MessageId;
 use std::str::FromStr;
 use toml::de::DeValue;
 
@@ -34,12 +35,15 @@ pub(super) fn tls(reader: &mut Reader, name: &str, table: &Table<'_>, span: Span
                     Err(error) => {
                         let message = format!("`{name}`: {error}");
                         let hint = error.suggestion.map(|near| format!("did you mean \"{near}\"?"));
-                        reader.push(Diagnostic::error(value.span(), message).label(hint.unwrap_or_default()));
+                        reader.push(
+                            Diagnostic::error(MessageId::ConfigValue, value.span(), message)
+                                .label(hint.unwrap_or_default()),
+                        );
                     }
                 }
                 if !table.contains_key("client_ca_file") {
                     let message = format!("`{name}` without `client_ca_file`");
-                    let alone = Diagnostic::error(key.span(), message);
+                    let alone = Diagnostic::error(MessageId::ConfigMissing, key.span(), message);
                     reader.push(
                         alone.help("without authorities there is nothing that a certificate could prove"),
                     );
@@ -68,7 +72,11 @@ pub(super) fn access(reader: &mut Reader, name: &str, table: &Table<'_>, span: S
     let is_empty =
         |value: &Value<'_>| matches!(value.get_ref(), DeValue::Array(entries) if entries.is_empty());
     if table.is_empty() || table.values().any(is_empty) {
-        let nobody = Diagnostic::error(span, format!("{section} has an empty list, or none at all"));
+        let nobody = Diagnostic::error(
+            MessageId::ConfigMissing,
+            span,
+            format!("{section} has an empty list, or none at all"),
+        );
         reader.push(nobody.help("leave out what does not matter; to let nobody in, take the export away"));
     }
     list
@@ -85,7 +93,7 @@ fn entries<'a, 'i>(reader: &mut Reader, key: &str, value: &'a Value<'i>, takes: 
     };
     if list.len() > ENTRIES_MAX {
         let message = format!("`{key}` has {} entries, and at most {ENTRIES_MAX} are possible", list.len());
-        reader.push(Diagnostic::error(value.span(), message));
+        reader.push(Diagnostic::error(MessageId::ConfigLimit, value.span(), message));
         return &[];
     }
     list
@@ -103,7 +111,7 @@ pub(super) fn ids(reader: &mut Reader, key: &str, value: &Value<'_>) -> Vec<u32>
             Some(id) => ids.push(id),
             None => {
                 let message = format!("`{key}` takes numbers of users or groups: `id` tells them");
-                reader.push(Diagnostic::error(value.span(), message));
+                reader.push(Diagnostic::error(MessageId::ConfigType, value.span(), message));
             }
         }
     }
@@ -117,7 +125,11 @@ fn texts<T: FromStr<Err = String>>(reader: &mut Reader, key: &str, value: &Value
         let Some(text) = reader.text(key, value, "texts in quotes") else { continue };
         match text.parse() {
             Ok(value) => read.push(value),
-            Err(problem) => reader.push(Diagnostic::error(value.span(), format!("`{key}`: {problem}"))),
+            Err(problem) => reader.push(Diagnostic::error(
+                MessageId::ConfigValue,
+                value.span(),
+                format!("`{key}`: {problem}"),
+            )),
         }
     }
     read

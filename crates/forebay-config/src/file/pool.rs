@@ -7,6 +7,7 @@ use crate::keys;
 use crate::model::PoolConfig;
 use crate::settings::Settings;
 use crate::tunables::Scope;
+use forebay_admin::MessageId;
 use toml::de::DeValue;
 
 /// Reads the section.
@@ -30,7 +31,10 @@ fn devices(reader: &mut Reader, section: &str, value: &Value<'_>) -> Vec<CacheSp
     };
     if list.is_empty() {
         let message = format!("{section} has no device");
-        reader.push(Diagnostic::error(value.span(), message).help("a pool needs at least one cache device"));
+        reader.push(
+            Diagnostic::error(MessageId::ConfigMissing, value.span(), message)
+                .help("a pool needs at least one cache device"),
+        );
     }
     let mut devices = Vec::new();
     for value in list.iter() {

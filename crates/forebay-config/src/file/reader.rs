@@ -5,6 +5,7 @@ use crate::keys::{self, Key};
 use crate::settings::Settings;
 use crate::tunables::{self, Applies, Scope};
 use crate::value::{Raw, Value as Tuned, ValueError, nearest};
+use forebay_admin::MessageId;
 use forebay_export::size::ByteSize;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Component, Path, PathBuf};
@@ -52,7 +53,11 @@ impl Reader {
     /// A complaint that a value is of the wrong type.
     pub(super) fn wrong_type(&mut self, key: &str, value: &Value<'_>, takes: &str) {
         let found = describe(value.get_ref());
-        self.push(Diagnostic::error(value.span(), format!("`{key}` takes {takes}, not {found}")));
+        self.push(Diagnostic::error(
+            MessageId::ConfigType,
+            value.span(),
+            format!("`{key}` takes {takes}, not {found}"),
+        ));
     }
 
     pub(super) fn table<'a, 'i>(&mut self, key: &str, value: &'a Value<'i>) -> Option<&'a Table<'i>> {
@@ -82,7 +87,7 @@ impl Reader {
             }
             _ => return Some(PathBuf::from(text)),
         };
-        self.push(Diagnostic::error(value.span(), format!("`{key}`: {problem}")));
+        self.push(Diagnostic::error(MessageId::ConfigValue, value.span(), format!("`{key}`: {problem}")));
         None
     }
 
@@ -98,7 +103,7 @@ impl Reader {
         };
         let size = size.and_then(|size| if size.0 == 0 { Err("the size is 0".into()) } else { Ok(size.0) });
         size.map_err(|problem| {
-            self.push(Diagnostic::error(value.span(), format!("`{key}`: {problem}")));
+            self.push(Diagnostic::error(MessageId::ConfigValue, value.span(), format!("`{key}`: {problem}")));
         })
         .ok()
     }
@@ -112,7 +117,8 @@ impl Reader {
         hint: Option<String>,
         known: &str,
     ) {
-        let diagnostic = Diagnostic::error(span, format!("unknown key `{key}` in {section}"));
+        let diagnostic =
+            Diagnostic::error(MessageId::ConfigUnknownKey, span, format!("unknown key `{key}` in {section}"));
         self.push(match hint {
             Some(hint) => diagnostic.label(hint),
             None => diagnostic.help(format!("there are: {known}")),
@@ -123,8 +129,12 @@ impl Reader {
     pub(super) fn require(&mut self, section: &str, table: &Table<'_>, keys: &'static [Key], span: &Span) {
         for key in keys.iter().filter(|key| key.required && !table.contains_key(key.name)) {
             self.push(
-                Diagnostic::error(span.clone(), format!("{MISSING}`{}` in {section}", key.name))
-                    .help(format!("{}; for example: {} = {}", key.help, key.name, key.example)),
+                Diagnostic::error(
+                    MessageId::ConfigMissing,
+                    span.clone(),
+                    format!("{MISSING}`{}` in {section}", key.name),
+                )
+                .help(format!("{}; for example: {} = {}", key.help, key.name, key.example)),
             );
         }
     }
@@ -150,13 +160,14 @@ impl Reader {
             Err(error) => {
                 let hint = error.suggestion.map(|near| format!("did you mean \"{near}\"?"));
                 let message = format!("`{name}`: {}", error.problem);
-                self.push(Diagnostic::error(value.span(), message).label(hint.unwrap_or_default()));
+                self.push(Diagnostic::error(error.id, value.span(), message).label(hint.unwrap_or_default()));
             }
             Ok(read) if settings.put(tunable, read.clone()) => self.note(place, key_span),
             Ok(_) => {
                 let first = self.place(&place).unwrap_or(0..0);
                 let message = format!("`{name}` sets `{}` a second time", tunable.name);
-                let twice = Diagnostic::error(key_span, message).help("keep one of them");
+                let twice =
+                    Diagnostic::error(MessageId::SettingTwice, key_span, message).help("keep one of them");
                 self.push(twice.related(first, "first set here"));
             }
         }

@@ -9,6 +9,7 @@ use crate::rules::RULES_MAX;
 use crate::settings::Settings;
 use crate::tunables::Scope;
 use crate::value::Raw;
+use forebay_admin::MessageId;
 use forebay_export::uri::{BackingUri, ExportUri, UriError};
 use toml::de::DeValue;
 
@@ -48,7 +49,7 @@ fn uri_error(key: &str, value: &Value<'_>, error: &UriError) -> Diagnostic {
     } else {
         span
     };
-    Diagnostic::error(mark, format!("`{key}`: {}", error.problem))
+    Diagnostic::error(MessageId::ConfigValue, mark, format!("`{key}`: {}", error.problem))
         .help(format!("for example: {}", error.example))
 }
 
@@ -63,7 +64,7 @@ fn backing_uri(reader: &mut Reader, value: &Value<'_>) -> Option<BackingUri> {
     };
     if uri.path().is_relative() {
         let message = "`backing`: a path starts with `/`: nobody knows in which folder this one would be";
-        reader.push(Diagnostic::error(value.span(), message));
+        reader.push(Diagnostic::error(MessageId::ConfigValue, value.span(), message));
         return None;
     }
     Some(uri)
@@ -93,7 +94,7 @@ fn volume_size(reader: &mut Reader, value: &Value<'_>) -> Option<u64> {
     let bytes = reader.size("size", value)?;
     if !bytes.is_multiple_of(512) {
         let message = format!("`size`: a volume has a multiple of 512 bytes, and {bytes} is none");
-        reader.push(Diagnostic::error(value.span(), message));
+        reader.push(Diagnostic::error(MessageId::ConfigValue, value.span(), message));
         return None;
     }
     Some(bytes)
@@ -108,7 +109,7 @@ fn rule_tables(reader: &mut Reader, section: &str, value: &Value<'_>) -> Vec<Rul
     if let Some(value) = list.get(RULES_MAX) {
         let message = format!("{section} has {} rules, and at most {RULES_MAX} are possible", list.len());
         reader.push(
-            Diagnostic::error(value.span(), message)
+            Diagnostic::error(MessageId::RuleTooMany, value.span(), message)
                 .help("put what belongs together into one rule: names may have * and ?"),
         );
         return Vec::new();
@@ -139,7 +140,7 @@ fn rule(reader: &mut Reader, section: &str, table: &Table<'_>, span: Span) -> Ru
             Raw::Integer(number) => RuleValue::Integer(number),
             other => {
                 let message = format!("`{name}` takes a text or a number from 0 on, not {}", other.what());
-                reader.push(Diagnostic::error(value.span(), message));
+                reader.push(Diagnostic::error(MessageId::ConfigType, value.span(), message));
                 continue;
             }
         };

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use forebay_admin::{AdminError, ErrorKind};
+use forebay_admin::{AdminError, MessageId};
 
 use super::RuleId;
 use super::parse::KEYS;
@@ -128,6 +128,24 @@ impl RuleError {
         }
     }
 
+    /// What it is about, for scripts.
+    #[must_use]
+    pub fn id(&self) -> MessageId {
+        match self {
+            Self::UnknownKey { .. } | Self::StrayWord { .. } | Self::Repeated { .. } | Self::NoAction => {
+                MessageId::RuleSyntax
+            }
+            Self::BadValue { .. } => MessageId::RuleValue,
+            Self::MatchesNothing { .. } => MessageId::RuleMatchesNothing,
+            Self::CannotCheck { .. } => MessageId::RuleProcess,
+            Self::NameTaken { .. } => MessageId::RuleNameTaken,
+            Self::TooMany { .. } => MessageId::RuleTooMany,
+            Self::NoSuchRule { .. } => MessageId::RuleUnknown,
+            Self::NoSuchPlace { .. } => MessageId::RulePlace,
+            Self::InList { source, .. } => source.id(),
+        }
+    }
+
     pub(super) fn bad_value(key: &'static str, value: &str, problem: impl Into<String>) -> Self {
         Self::BadValue { key, value: clip(value), problem: problem.into(), suggestion: None }
     }
@@ -141,17 +159,8 @@ impl RuleError {
 
 impl From<RuleError> for AdminError {
     fn from(error: RuleError) -> Self {
-        fn kind(error: &RuleError) -> ErrorKind {
-            match error {
-                RuleError::NoSuchRule { .. } => ErrorKind::NotFound,
-                RuleError::NameTaken { .. } | RuleError::TooMany { .. } => ErrorKind::Conflict,
-                RuleError::CannotCheck { .. } => ErrorKind::Failed,
-                RuleError::InList { source, .. } => kind(source),
-                _ => ErrorKind::Invalid,
-            }
-        }
         // The message says what to do as well.
-        Self::new(kind(&error), &error, "")
+        Self::new(error.id(), &error, "")
     }
 }
 

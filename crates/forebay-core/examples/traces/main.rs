@@ -14,7 +14,7 @@
 
 mod curve;
 mod exact;
-#[path = "../../tests/rig/mod.rs"]
+#[path = "../../tests/it/rig/mod.rs"]
 mod rig;
 mod trace;
 

@@ -20,6 +20,10 @@ pub struct EngineConfig {
     /// Blocks of a discard, or of zeroes past the cache, that are dealt with at once: bounds the
     /// length of a call. The default is for everything but tests.
     pub zero_step_blocks: u64,
+    /// Cached blocks are counted by stretches of so many blocks, a power of two of at most 1024: a
+    /// walk over a long range passes over those that are empty. The default is for everything but
+    /// tests.
+    pub stretch_blocks: u64,
     /// Segments of fewer blocks end without a summary: it would take a thirtieth of them and more,
     /// and such a cache is read whole in a moment. The default is for everything but tests.
     pub summaries_from_blocks: u32,
@@ -35,6 +39,7 @@ impl Default for EngineConfig {
             pool: PoolSettings::default(),
             checkpoint: CheckpointConfig::default(),
             zero_step_blocks: 16384,
+            stretch_blocks: 1024,
             summaries_from_blocks: 128,
             known: CacheMark::default(),
         }

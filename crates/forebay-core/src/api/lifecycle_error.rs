@@ -5,7 +5,6 @@ use thiserror::Error;
 
 /// Why a volume or the pool was not changed. Everything is as it was, unless said otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[non_exhaustive]
 pub enum LifecycleError {
     /// The engine is not serving.
     #[error("the cache is not open, or is being closed")]
@@ -37,8 +36,20 @@ pub enum LifecycleError {
     #[error("the cache has another volume under number {}: choose a free number", .0.0)]
     OtherVolume(VolumeId),
     /// The entry cannot be stored.
-    #[error("the number, name or size of the volume is out of range")]
+    #[error("the number or name of the volume is out of range")]
     OutOfRange,
+    /// No volume on this backing store can have this size.
+    #[error(
+        "{bytes} bytes is no size of a volume: it must be a multiple of {sector_bytes} bytes, and at most {max_bytes}"
+    )]
+    Size {
+        /// What was asked for.
+        bytes: u64,
+        /// The smallest size, and the unit.
+        sector_bytes: u64,
+        /// The largest size.
+        max_bytes: u64,
+    },
     /// Only the cache has some blocks of the volume.
     #[error(
         "{blocks} blocks of the volume are dirty: drain it first, keep them in the cache, or discard them"

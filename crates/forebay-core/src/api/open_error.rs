@@ -5,7 +5,6 @@ use thiserror::Error;
 
 /// Why a cache could not be opened. Nothing was changed on it.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[non_exhaustive]
 pub enum OpenError {
     /// No usable superblock.
     #[error("{0}")]

@@ -156,7 +156,7 @@ impl Context {
             status: Status::Opening,
             now,
             superblock: crate::context::blank::blank_superblock(),
-            map: CacheMap::new(crate::context::blank::blank_geometry()),
+            map: CacheMap::new(crate::context::blank::blank_geometry(), config.stretch_blocks),
             volumes: Vec::new(),
             actions: VecDeque::new(),
             events: VecDeque::new(),

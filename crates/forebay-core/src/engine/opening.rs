@@ -76,7 +76,7 @@ impl Engine {
         let mut engine = Self::blank(config, now);
         // No segment; the size of one is only there to be divided by.
         let geometry = Geometry { segment_blocks: 16, ..crate::context::blank::blank_geometry() };
-        engine.cx.map = CacheMap::new(geometry);
+        engine.cx.map = CacheMap::new(geometry, engine.cx.config.stretch_blocks);
         engine.cx.superblock.geometry = geometry;
         engine.cx.volume_table = entries;
         engine.cx.status = Status::Ready;

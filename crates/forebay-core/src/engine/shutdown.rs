@@ -3,6 +3,7 @@
 use crate::api::{Action, Nanos};
 use crate::context::Status;
 use crate::engine::Engine;
+use crate::fault::{self, PlantedBug};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::BackingRecord;
 
@@ -56,6 +57,13 @@ impl Engine {
     pub fn finish_shutdown(&mut self, now: Nanos, backings: &[(VolumeId, BackingRecord)]) {
         self.begin(now);
         assert!(self.quiesced, "finish_shutdown follows Quiesced");
+        // What was noted when a volume was attached is not how its store looks now: of one that
+        // nothing is told of as little is known as after a crash.
+        let forgets = !fault::planted(PlantedBug::KeepOldNotes);
+        for volume in self.cx.volumes.iter_mut().flatten().filter(|_| forgets) {
+            volume.backing.stamp_ns = None;
+            volume.backing.samples.clear();
+        }
         for (volume, backing) in backings {
             if let Some(Some(volume)) = self.cx.volumes.get_mut(usize::from(volume.0)) {
                 volume.backing = backing.clone();

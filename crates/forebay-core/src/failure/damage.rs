@@ -3,7 +3,11 @@
 use crate::api::Notice;
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
-use crate::map::segment::BlockState;
+use crate::context::streams::Stream;
+use crate::fault::{self, PlantedBug};
+use crate::map::segment::{BlockState, Segment, SegmentPhase};
+use alloc::vec::Vec;
+use forebay_format::StreamKind;
 
 /// Reads of a cached block before it is given up as damaged.
 pub(crate) const CACHE_READ_TRIES: u32 = 3;
@@ -21,6 +25,32 @@ pub(crate) enum Damage {
 }
 
 impl Context {
+    /// Data waits for a segment, and none will become free: each has a lost block, but for those
+    /// that streams are filling. A lost block cannot be moved. Whoever wrote it over would have to
+    /// wait as well, so the device has failed.
+    pub(crate) fn waits_for_lost_room(&self) -> bool {
+        let queue = &self.log.streams[StreamKind::Write.index()].queue;
+        let free = &self.free;
+        let some_come =
+            !free.pool.is_empty() || free.retired_from.is_some() || free.discards.under_way.is_some();
+        if self.map.lost.is_empty() || some_come || !queue.iter().any(|item| item.span.is_some()) {
+            return false;
+        }
+        let open: Vec<u32> = self.log.streams.iter().filter_map(Stream::open_segment).collect();
+        // Half of a column becomes free with the other half.
+        let other_is_open = |number: u32| {
+            let halves = self.mirror.as_ref().map(|mirror| mirror.halves(number));
+            halves.is_some_and(|(first, twin)| open.contains(&(first + twin - number)))
+        };
+        let stays = |(number, segment): (u32, &Segment)| match segment.phase {
+            SegmentPhase::Free | SegmentPhase::Twin => true,
+            SegmentPhase::Freed => other_is_open(number),
+            SegmentPhase::Open => open.contains(&number),
+            SegmentPhase::Sealed => segment.lost > 0,
+        };
+        (0..).zip(&self.map.segments).all(stays) && !fault::planted(PlantedBug::WaitForLostRoom)
+    }
+
     /// A cached block is damaged for good.
     pub(crate) fn give_up(&mut self, slot: u32) -> Damage {
         let key = self.map.key(slot);

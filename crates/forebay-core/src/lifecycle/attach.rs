@@ -16,7 +16,6 @@ use crate::context::locks::whole_volume;
 use crate::context::operations::OpKind;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::job::{Progress, Sweep, Waits};
-use crate::map::segment::BLOCK_LAST;
 use crate::recovery::state::Verdict;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::{NAME_BYTES_MAX, VolumeEntry};
@@ -240,9 +239,9 @@ impl Attaching {
 fn check_entry(entry: &VolumeEntry, attachment: &Attachment) -> Result<(), LifecycleError> {
     let sound = entry.id == attachment.volume
         && u32::from(entry.id.0) < VOLUMES_MAX
-        && entry.name.len() <= NAME_BYTES_MAX
-        && attachment.size_bytes > 0
-        && attachment.size_bytes.is_multiple_of(u64::from(attachment.backing_sector_bytes).max(512))
-        && attachment.size_bytes / 4096 < BLOCK_LAST;
-    if sound { Ok(()) } else { Err(LifecycleError::OutOfRange) }
+        && entry.name.len() <= NAME_BYTES_MAX;
+    if !sound {
+        return Err(LifecycleError::OutOfRange);
+    }
+    super::resize::check_size(attachment.size_bytes, attachment.backing_sector_bytes)
 }

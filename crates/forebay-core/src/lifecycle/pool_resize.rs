@@ -163,8 +163,9 @@ impl PoolResize {
         let mut blocked = false;
         while left > 0 && (segment as usize) < cx.map.segments.len() {
             let table = &cx.map.segments[segment as usize];
-            if table.unreclaimable {
-                self.end(cx, LifecycleError::Lost { blocks: 1 });
+            if table.lost > 0 {
+                let blocks = lost_from(cx, count);
+                self.end(cx, LifecycleError::Lost { blocks });
                 return false;
             }
             left -= 1;
@@ -222,9 +223,15 @@ fn may_shrink(cx: &Context, count: u32) -> Result<(), LifecycleError> {
     if blocks > most {
         return Err(LifecycleError::TooDirty { blocks, most });
     }
-    let retired = &cx.map.segments[count as usize..];
-    let unreclaimable = retired.iter().filter(|segment| segment.unreclaimable).count() as u64;
-    if unreclaimable > 0 { Err(LifecycleError::Lost { blocks: unreclaimable }) } else { Ok(()) }
+    match lost_from(cx, count) {
+        0 => Ok(()),
+        blocks => Err(LifecycleError::Lost { blocks }),
+    }
+}
+
+/// Lost blocks in segments from `count` on.
+fn lost_from(cx: &Context, count: u32) -> u64 {
+    cx.map.segments[count as usize..].iter().map(|segment| u64::from(segment.lost)).sum()
 }
 
 /// False if the block has to stay for now.
@@ -247,10 +254,7 @@ fn evacuate_slot(
             cx.counters.of(key.volume()).evicted_blocks += 1;
             true
         }
-        BlockState::Dirty if cx.map.is_lost(slot) => {
-            cx.map.segments[segment as usize].unreclaimable = true;
-            false
-        }
+        BlockState::Dirty if cx.map.is_lost(slot) => false,
         BlockState::Dirty | BlockState::Destaged => {
             cx.yield_order_of(slot);
             cx.cover(CoverageMark::Evacuated);

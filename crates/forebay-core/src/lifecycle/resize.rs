@@ -77,6 +77,15 @@ impl Context {
     }
 }
 
+/// Checks that a volume whose backing store has sectors of this size can have this size.
+pub(super) fn check_size(bytes: u64, sector_bytes: u32) -> Result<(), LifecycleError> {
+    let unit = u64::from(sector_bytes).max(512);
+    if bytes > 0 && bytes.is_multiple_of(unit) && bytes / BLOCK < BLOCK_LAST {
+        return Ok(());
+    }
+    Err(LifecycleError::Size { bytes, sector_bytes: unit, max_bytes: BLOCK_LAST * BLOCK - unit })
+}
+
 impl Resizing {
     /// Blocks were given up, and the smaller size is not durable yet.
     pub(super) fn is_cut(&self) -> bool {
@@ -85,10 +94,7 @@ impl Resizing {
 
     pub(super) fn begin(cx: &mut Context, id: VolumeId, bytes: u64) -> Result<Self, LifecycleError> {
         let state = cx.volume_mut(id);
-        let unit = u64::from(state.sector_bytes).max(512);
-        if bytes == 0 || !bytes.is_multiple_of(unit) || bytes / BLOCK >= BLOCK_LAST {
-            return Err(LifecycleError::OutOfRange);
-        }
+        check_size(bytes, state.sector_bytes)?;
         state.limit_bytes = bytes.min(state.size_bytes);
         let stage = if bytes < state.size_bytes { ResizeStage::Quieting } else { ResizeStage::Trimming };
         Ok(Self { bytes, began_at: cx.now, stage })

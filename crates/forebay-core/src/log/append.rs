@@ -116,6 +116,8 @@ impl Context {
         let Some(segment) = self.take_segment(kind) else {
             if kind != StreamKind::Write {
                 self.end_without_room(kind);
+            } else if self.waits_for_lost_room() {
+                self.fence();
             }
             return false;
         };

@@ -10,7 +10,7 @@
 
 use crate::map::ages::Born;
 use crate::map::segment::{BlockState, Key};
-use crate::map::{CacheMap, MASK_FULL, VolumeMap, key_of};
+use crate::map::{CacheMap, MASK_FULL, VolumeMap, count_cached, key_of};
 use alloc::vec::Vec;
 
 /// A slot as recovery found it.
@@ -75,7 +75,7 @@ impl CacheMap {
             }
             let follows = run.first + run.blocks == slot.key.0 && slot.key.block() > 0;
             if !follows || (run.state, run.born) != (Some(slot.state), born) {
-                count_loaded(&mut self.volumes, run, &mut births);
+                count_loaded(&mut self.volumes, self.stretch_shift, run, &mut births);
                 run = Run { first: slot.key.0, blocks: 0, state: Some(slot.state), born };
             }
             run.blocks += 1;
@@ -83,7 +83,7 @@ impl CacheMap {
         if let Some(last) = last_dirty {
             segment.written.note(last, now);
         }
-        count_loaded(&mut self.volumes, run, &mut births);
+        count_loaded(&mut self.volumes, self.stretch_shift, run, &mut births);
         self.volumes[births.0].births.add_many(births.1, births.2);
         let known = self.volumes.iter().rposition(|volume| volume.cached > 0);
         self.known_volumes = self.known_volumes.max(known.map_or(0, |known| known + 1));
@@ -112,8 +112,7 @@ impl CacheMap {
             self.displace(slot);
         }
         for slot in &forgotten {
-            let volume = self.key(*slot).volume();
-            self.volumes[usize::from(volume.0)].cached -= 1;
+            self.count_uncached(self.key(*slot));
             self.void(*slot);
         }
         forgotten.len() as u64
@@ -158,7 +157,7 @@ impl CacheMap {
     fn displace(&mut self, slot: u32) {
         let key = self.key(slot);
         let waits = self.volumes[usize::from(key.volume().0)].waiting.has(key.block());
-        self.volumes[usize::from(key.volume().0)].cached -= 1;
+        self.count_uncached(key);
         self.void(slot);
         if let Some(slot) = self.lookup(key).filter(|_| waits) {
             self.wait_again(slot);
@@ -168,12 +167,12 @@ impl CacheMap {
 
 /// Counts a run. `births` are the volume, the time and the number of blocks that are not counted as
 /// born yet.
-fn count_loaded(volumes: &mut [VolumeMap], run: Run, births: &mut (usize, Born, u32)) {
+fn count_loaded(volumes: &mut [VolumeMap], stretch_shift: u32, run: Run, births: &mut (usize, Born, u32)) {
     let Some(state) = run.state else { return };
     let first = Key(run.first);
     let number = usize::from(first.volume().0);
+    count_cached(volumes, stretch_shift, first, run.blocks);
     let volume = &mut volumes[number];
-    volume.cached += run.blocks;
     if state == BlockState::Dirty {
         volume.dirty += run.blocks;
         volume.waiting.load(first.block(), run.blocks);

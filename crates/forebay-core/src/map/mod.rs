@@ -15,6 +15,7 @@ mod filter;
 pub(crate) mod index;
 pub(crate) mod load;
 mod memory;
+mod occupancy;
 pub(crate) mod recent;
 pub(crate) mod segment;
 pub(crate) mod shadow;
@@ -26,6 +27,7 @@ use crate::map::ages::{Births, Born};
 use crate::map::changes::Changes;
 use crate::map::index::Index;
 use crate::map::memory::SegmentMemory;
+use crate::map::occupancy::{Occupancy, STRETCH_BLOCKS_MAX};
 use crate::map::segment::{BlockState, Key, Segment, SegmentPhase};
 use crate::map::waiting::Waiting;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -55,10 +57,19 @@ pub(crate) struct VolumeMap {
     pub(crate) dirty: u64,
     pub(crate) destaged: u64,
     pub(crate) cached: u64,
+    /// Where those lie.
+    occupancy: Occupancy,
     pub(crate) lost: u64,
     pub(crate) pinned: u64,
     /// Dirty blocks (not the lost ones) by the time they were written.
     pub(crate) births: Births,
+}
+
+impl VolumeMap {
+    /// Memory in bytes.
+    fn bytes(&self) -> usize {
+        self.waiting.bytes() + self.discarded.bytes() + self.births.bytes() + self.occupancy.bytes()
+    }
 }
 
 #[derive(Debug)]
@@ -69,6 +80,8 @@ pub(crate) struct CacheMap {
     /// Volumes from this number on have never had a block that was not clean.
     pub(crate) known_volumes: usize,
     pub(crate) index: Index,
+    /// Stretches of [`Occupancy`] have `2^` this many blocks.
+    stretch_shift: u32,
     /// Slots are loaded, and indexed later.
     loading: bool,
     /// Sector masks of blocks that are not whole, by slot.
@@ -101,7 +114,9 @@ pub(crate) struct CacheMap {
 }
 
 impl CacheMap {
-    pub(crate) fn new(geometry: Geometry) -> Self {
+    /// An empty one. `stretch_blocks` as in [`crate::EngineConfig`].
+    pub(crate) fn new(geometry: Geometry, stretch_blocks: u64) -> Self {
+        assert!(stretch_blocks.is_power_of_two() && stretch_blocks <= STRETCH_BLOCKS_MAX);
         let mut segments = Vec::new();
         segments.resize_with(geometry.segment_count as usize, Segment::free);
         let mut volumes = Vec::new();
@@ -113,6 +128,7 @@ impl CacheMap {
             volumes,
             known_volumes: 0,
             index,
+            stretch_shift: stretch_blocks.trailing_zeros(),
             loading: false,
             partial: BTreeMap::new(),
             lost: BTreeSet::new(),
@@ -364,7 +380,7 @@ impl CacheMap {
             old_state = Some(self.state(old));
             self.succeed(key, old, slot, state);
         } else {
-            self.volumes[usize::from(key.volume().0)].cached += 1;
+            self.count_cached(key, 1);
         }
         if state != BlockState::Clean {
             let (segment, index) = self.segment_of_mut(slot);
@@ -378,6 +394,17 @@ impl CacheMap {
         old_state
     }
 
+    /// So many neighbouring blocks are cached from now on.
+    fn count_cached(&mut self, first: Key, blocks: u64) {
+        count_cached(&mut self.volumes, self.stretch_shift, first, blocks);
+    }
+
+    fn count_uncached(&mut self, key: Key) {
+        let volume = &mut self.volumes[usize::from(key.volume().0)];
+        volume.cached -= 1;
+        volume.occupancy.remove(self.stretch_shift, key.block());
+    }
+
     /// Notes since when a slot that is about to become unclean holds what it holds.
     pub(crate) fn note_birth(&mut self, slot: u32, born: Born) {
         let (segment, index) = self.segment_of_mut(slot);
@@ -389,7 +416,7 @@ impl CacheMap {
         self.settle_key(key);
         let blocks = self.geometry.segment_blocks;
         let slot = self.index.remove(key, |slot| key_of(&self.segments, blocks, slot))?;
-        self.volumes[usize::from(key.volume().0)].cached -= 1;
+        self.count_uncached(key);
         self.forget_discard(key);
         self.unrecorded_drops |= self.state(slot) == BlockState::Dirty;
         self.end_shadows(key, key, 0);
@@ -560,16 +587,38 @@ impl CacheMap {
         // Where the index is not ready, looking up many blocks takes longer than looking at all
         // slots.
         let few = if self.is_unsettled() { UNSETTLED_LOOKUPS_MAX } else { self.index.len() as u64 };
-        if last - first < few {
-            self.look_at(last - first + 1);
-            for block in first..=last {
+        if self.reach(volume, first, last, few) < last {
+            return self.scan_for_each_in(volume, first, last, &mut f);
+        }
+        for (from, to) in self.occupied(volume, first, last) {
+            self.look_at(to - from + 1);
+            for block in from..=to {
                 if let Some(slot) = self.lookup(Key::new(volume, block)) {
                     f(slot);
                 }
             }
-            return;
         }
-        self.scan_for_each_in(volume, first, last, &mut f);
+    }
+
+    /// The parts of a range in which something may be cached.
+    fn occupied(&self, volume: VolumeId, first: u64, last: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.volumes[usize::from(volume.0)].occupancy.parts(self.stretch_shift, first, last)
+    }
+
+    /// The last block of `first..=last` to which a walk from `first` comes that looks at no more
+    /// than `blocks` blocks (at least one): all others on its way lie where nothing is cached.
+    pub(crate) fn reach(&self, volume: VolumeId, first: u64, last: u64, blocks: u64) -> u64 {
+        let mut left = blocks.max(1);
+        for (from, to) in self.occupied(volume, first, last) {
+            if to - from >= left {
+                return from + left - 1;
+            }
+            left -= to - from + 1;
+            if left == 0 {
+                return self.occupied(volume, to + 1, last).next().map_or(last, |(next, _)| next - 1);
+            }
+        }
+        last
     }
 
     /// So many slots or segments are looked at.
@@ -625,11 +674,7 @@ impl CacheMap {
         self.memory.borrow_mut().bytes(&self.segments)
             + self.segments.capacity() * size_of::<Segment>()
             + self.index.bytes()
-            + self
-                .volumes
-                .iter()
-                .map(|volume| volume.waiting.bytes() + volume.discarded.bytes() + volume.births.bytes())
-                .sum::<usize>()
+            + self.volumes.iter().map(VolumeMap::bytes).sum::<usize>()
             + self.by_age.len() * 24
             + self.changes.bytes()
             + (self.partial.len() + self.lost.len()) * 16
@@ -639,6 +684,7 @@ impl CacheMap {
     /// simulator.
     pub(crate) fn check(&self) {
         let (mut cached, mut shadows) = (0, 0);
+        let mut stretches: BTreeMap<(VolumeId, u64), u16> = BTreeMap::new();
         let mut counts: Vec<[u64; 5]> = Vec::new();
         counts.resize(self.volumes.len(), [0; 5]);
         for number in 0..self.segments.len() as u32 {
@@ -647,7 +693,7 @@ impl CacheMap {
                 assert!(segment.live == 0 && segment.unclean == 0, "no table, no blocks");
                 continue;
             }
-            let (mut live, mut unclean, mut fixed, mut pinned) = (0, 0, 0, 0);
+            let (mut live, mut unclean, mut fixed, mut pinned, mut all_lost) = (0, 0, 0, 0, 0);
             for index in 0..self.geometry.segment_blocks {
                 let state = segment.state(index);
                 if state == BlockState::Void {
@@ -664,11 +710,13 @@ impl CacheMap {
                     let found = self.index.is_listed(key) || self.lookup(key) == Some(slot);
                     assert!(found, "I6: the index points at every live slot");
                     cached += 1;
+                    *stretches.entry((key.volume(), key.block() >> self.stretch_shift)).or_default() += 1;
                 }
                 unclean += u32::from(state != BlockState::Clean);
                 pinned += u32::from(segment.is_pinned(index));
                 let lost = segment.is_lost(index);
                 assert!(!lost || self.lost.contains(&key), "every lost block is listed");
+                all_lost += u32::from(lost);
                 let count = &mut counts[usize::from(key.volume().0)];
                 count[0] += u64::from(!segment.is_shadow(index));
                 count[1] += u64::from(state == BlockState::Dirty && !lost);
@@ -676,8 +724,8 @@ impl CacheMap {
                 count[3] += u64::from(lost);
                 count[4] += u64::from(segment.is_pinned(index));
             }
-            let counts = (segment.live, segment.unclean, segment.fixed, segment.pinned);
-            let counted = (live, unclean, fixed, pinned);
+            let counts = (segment.live, segment.unclean, segment.fixed, segment.pinned, segment.lost);
+            let counted = (live, unclean, fixed, pinned, all_lost);
             assert_eq!(counted, counts, "segment counts; I26: a pin ends with its content");
         }
         assert_eq!(cached, self.index.len(), "I6: the index holds nothing else");
@@ -693,11 +741,23 @@ impl CacheMap {
             );
             volume.waiting.check();
         }
+        let counted = (0..).zip(&self.volumes).flat_map(|(number, volume)| {
+            volume.occupancy.counts().map(move |(stretch, count)| ((VolumeId(number), stretch), count))
+        });
+        let right = fault::planted(PlantedBug::MiscountStretch) || counted.eq(stretches);
+        assert!(right, "the blocks of each stretch are counted");
         let lost: u64 = self.volumes.iter().map(|volume| volume.lost).sum();
         assert_eq!(lost, self.lost.len() as u64, "nothing else is listed as lost");
         let known: usize = self.volumes.iter().map(|volume| volume.waiting.shadows()).sum();
         assert_eq!(shadows, known, "I24: every shadow is known");
     }
+}
+
+/// So many neighbouring blocks are cached from now on.
+fn count_cached(volumes: &mut [VolumeMap], stretch_shift: u32, first: Key, blocks: u64) {
+    let volume = &mut volumes[usize::from(first.volume().0)];
+    volume.cached += blocks;
+    volume.occupancy.add(stretch_shift, first.block(), blocks);
 }
 
 pub(crate) fn key_of(segments: &[Segment], segment_blocks: u32, slot: u32) -> Key {
@@ -727,7 +787,7 @@ mod tests {
             (BlockState::Dirty, true, false),
             (BlockState::Clean, false, false),
         ] {
-            let mut map = CacheMap::new(geometry);
+            let mut map = CacheMap::new(geometry, 16);
             map.begin_segment(3, SegmentPhase::Sealed, StreamKind::Write, (1, 1));
             let (key, slot) = (Key::new(VolumeId(0), 7), map.slot(3, 1));
             map.describe(slot, key, 0, MASK_FULL);

@@ -196,8 +196,6 @@ pub(crate) struct Segment {
     /// Generation of the last snapshot before it was freed, while it is: a later checkpoint says
     /// that it holds nothing.
     pub(crate) freed_after: u64,
-    /// Reclaim cannot empty it: it holds a block whose only copy is damaged.
-    pub(crate) unreclaimable: bool,
     /// Epochs that its batches name were cleared: a summary would say something else than they do.
     pub(crate) forgot_epochs: bool,
     /// Blocks that complete batches fill, from the start.
@@ -212,6 +210,9 @@ pub(crate) struct Segment {
     pub(crate) unclean: u32,
     /// Of those, slots whose place in the order of destage would be lost if they were moved.
     pub(crate) fixed: u32,
+    /// Of those, slots whose only copy is damaged: nobody can move them, so the segment is not
+    /// emptied before they were written over.
+    pub(crate) lost: u32,
     /// Round of reclaim in which it was found to be full of what must be kept; 0: never.
     pub(crate) spared: u64,
     /// Blocks that are being moved out of it.
@@ -234,7 +235,6 @@ impl Segment {
             born: 0,
             last_sequence: 0,
             freed_after: 0,
-            unreclaimable: false,
             forgot_epochs: false,
             completed: 0,
             durable: 0,
@@ -245,6 +245,7 @@ impl Segment {
             leaving: 0,
             pinned: 0,
             fixed: 0,
+            lost: 0,
             pins: 0,
             written: Marks::default(),
             table: None,
@@ -382,13 +383,14 @@ impl Segment {
         let unclean = |state| u32::from(matches!(state, BlockState::Dirty | BlockState::Destaged));
         self.unclean = self.unclean + unclean(state) - unclean(old);
         self.fixed -= u32::from(self.is_fixed(index));
-        let byte = &mut self.table_mut().state[index as usize];
-        *byte = *byte & !STATE_MASK | state as u8;
         if state != BlockState::Dirty {
             // Only the one copy of a block can be lost: it may have reached the backing store
             // before it was damaged.
-            *byte &= !FLAG_LOST;
+            self.lost -= u32::from(self.is_lost(index));
+            self.set_flag(index, FLAG_LOST, false);
         }
+        let byte = &mut self.table_mut().state[index as usize];
+        *byte = *byte & !STATE_MASK | state as u8;
         if state == BlockState::Void {
             self.pinned -= u32::from(self.is_pinned(index));
             self.table_mut().state[index as usize] &= FLAG_DATA | FLAG_PARTIAL;
@@ -482,6 +484,7 @@ impl Segment {
     }
 
     pub(crate) fn set_lost(&mut self, index: u32) {
+        self.lost += u32::from(!self.is_lost(index));
         self.set_flag(index, FLAG_LOST, true);
     }
 }

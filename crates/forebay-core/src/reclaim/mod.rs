@@ -3,12 +3,13 @@
 //! One victim at a time, chosen by `policy`. While there is room (`compaction`) all that counts in
 //! it is kept. Else some of the clean blocks are kept (hit, pinned, within the smallest share of
 //! their volume), and the rest is dropped from the map. What is kept, and what is dirty, moves to
-//! the survivor stream. Moving a block takes its block lock, so that the copy,
-//! which carries a newer sequence than anything written before, can never overtake a newer write
-//! (I8). If there is no room to move dirty blocks, destage is asked to hurry instead; reclaim never
-//! needs space to make progress. Dirty blocks of a volume that is destaged in order are never
-//! moved: they would lose their place (I23). If nothing else helps, volumes that are not attached
-//! give up their order (`ordered`).
+//! the survivor stream. Moving a block takes its block lock, so that the copy, which carries a
+//! newer sequence than anything written before, can never overtake a newer write (I8). If there is
+//! no room to move dirty blocks, destage is asked to hurry instead; reclaim never needs space to
+//! make progress. Dirty blocks of a volume that is destaged in order are never moved: they would
+//! lose their place (I23). If nothing else helps, volumes that are not attached give up their order
+//! (`ordered`). A block that is lost is never moved either, and holds its segment until it is
+//! written over. If such blocks hold all segments the cache has failed (`failure::damage`).
 //!
 //! An empty segment is *freed*; it is written again only after a checkpoint that says so is in
 //! effect (I7).
@@ -85,7 +86,7 @@ fn candidate(map: &CacheMap, number: u32, round: u64) -> Option<Candidate> {
     let segment = map.segments.get(number as usize)?;
     // What is on its way out of a victim would look like something that cannot be moved, and be
     // evicted.
-    let held = segment.leaving > 0 || segment.fixed > 0 || segment.unreclaimable;
+    let held = segment.leaving > 0 || segment.fixed > 0 || segment.lost > 0;
     let offered = segment.phase == SegmentPhase::Sealed && segment.live > 0 && !held;
     offered.then_some(Candidate {
         segment: number,
@@ -416,10 +417,7 @@ impl Reclaim {
                         false
                     }
                 }
-                BlockState::Dirty if cx.map.is_lost(slot) => {
-                    cx.map.segments[segment as usize].unreclaimable = true;
-                    return Emptying::Stuck(segment);
-                }
+                BlockState::Dirty if cx.map.is_lost(slot) => return Emptying::Stuck(segment),
                 BlockState::Dirty | BlockState::Destaged => true,
             };
             if moves && !relocations.relocate(cx, slot) {

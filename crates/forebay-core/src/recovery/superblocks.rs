@@ -30,7 +30,7 @@ impl Context {
 
     /// The superblock that counts is known.
     pub(crate) fn begin_map_of(&mut self, superblock: Superblock) {
-        self.map = CacheMap::new(superblock.geometry);
+        self.map = CacheMap::new(superblock.geometry, self.config.stretch_blocks);
         self.superblock = superblock;
     }
 

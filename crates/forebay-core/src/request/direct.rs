@@ -135,13 +135,15 @@ impl Context {
     }
 }
 
-/// Where a step ends that begins at byte `from` of a range to zero that ends at `to`. One step does
-/// where there is nothing to look for, or where each walk looks at all slots whatever the range is.
+/// Where a step ends that begins at byte `from` of a range to zero that ends at `to`. Blocks count
+/// for its length only where something may be cached. One step does where each walk looks at all
+/// slots whatever the range is.
 fn end_of_step(cx: &Context, volume: VolumeId, from: u64, to: u64) -> u64 {
-    if cx.map.volumes[usize::from(volume.0)].cached == 0 || cx.map.is_unsettled() {
+    if cx.map.is_unsettled() {
         return to;
     }
-    to.min(from + cx.config.zero_step_blocks.max(1) * BLOCK)
+    let reached = cx.map.reach(volume, from / BLOCK, (to - 1) / BLOCK, cx.config.zero_step_blocks);
+    to.min((reached + 1) * BLOCK)
 }
 
 impl Requests {

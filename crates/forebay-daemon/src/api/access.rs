@@ -14,7 +14,7 @@ use forebay_io::PeerCred;
 use subtle::ConstantTimeEq;
 
 use super::problem::Problem;
-use forebay_admin::{AdminError, ErrorKind};
+use forebay_admin::{AdminError, MessageId};
 use forebay_config::{AdminUsers, UserList};
 use forebay_pool::secret_file::{FileError, FileProblem, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, read_secret};
 
@@ -49,7 +49,7 @@ impl Level {
         let what = format!("this needs the level \"{}\", and you have \"{has}\"", needs.name());
         let hint = "ask the operator of the daemon: [daemon] of its configuration says who has which level \
                     (admin_operate and admin_read for users of the socket, token_file and read_token_file over TCP)";
-        Problem::new(StatusCode::FORBIDDEN, AdminError::new(ErrorKind::Denied, what, hint))
+        Problem::new(StatusCode::FORBIDDEN, AdminError::new(MessageId::ApiLevel, what, hint))
     }
 }
 

@@ -18,7 +18,7 @@ use std::net::IpAddr;
 
 use super::problem::Problem;
 use super::ui;
-use forebay_admin::{AdminError, ErrorKind};
+use forebay_admin::{AdminError, MessageId};
 
 /// Refuses what pages of others ask for.
 pub(super) async fn refuse_other_pages(request: Request, next: Next) -> Response {
@@ -44,7 +44,7 @@ pub(super) async fn refuse_other_names(request: Request, next: Next) -> Response
 }
 
 fn refusal(what: &str, hint: &str) -> Response {
-    Problem::new(StatusCode::FORBIDDEN, AdminError::new(ErrorKind::Denied, what, hint)).into_response()
+    Problem::new(StatusCode::FORBIDDEN, AdminError::new(MessageId::ApiOrigin, what, hint)).into_response()
 }
 
 fn is_of_another_page(headers: &HeaderMap) -> bool {

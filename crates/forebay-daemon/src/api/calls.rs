@@ -3,42 +3,56 @@
 //! Invariants
 //! - A call runs on a thread of its own kind: those that look never wait for those that change
 //!   something.
+//! - All threads are there before the first request is taken: whatever the system has no room for
+//!   later, a call that has a place is made. A call without one is not begun.
 //! - There are never more of a kind than its number: a call that lasts longer than its client waits
 //!   keeps its place until it returns. So one that hangs costs a fixed number of threads.
 
-use std::sync::Arc;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 use super::problem::Problem;
-use forebay_admin::{AdminError, ErrorKind};
+use forebay_admin::{AdminError, MessageId};
 
-/// Threads for calls that look, and for those that change something.
-pub(super) const THREADS: usize = LOOKS + CHANGES;
 /// Threads for calls that look.
-pub(super) const LOOKS: usize = 4;
+const LOOKS: usize = 4;
+/// Threads for calls that change something.
 const CHANGES: usize = 4;
+
+/// A call on its way to a thread.
+type Task = Box<dyn FnOnce() + Send>;
 
 /// A kind of calls.
 #[derive(Clone)]
 pub(super) struct Calls {
     places: Arc<Semaphore>,
+    tasks: mpsc::Sender<Task>,
     within: Duration,
     late: &'static str,
 }
 
 impl Calls {
     /// Calls that look.
-    pub(super) fn looks(within: Duration) -> Self {
-        Self { places: Arc::new(Semaphore::new(LOOKS)), within, late: "ask again" }
+    ///
+    /// # Errors
+    /// There are no threads for them.
+    pub(super) fn looks(within: Duration) -> io::Result<Self> {
+        let (places, tasks) = (Arc::new(Semaphore::new(LOOKS)), start("api-look", LOOKS)?);
+        Ok(Self { places, tasks, within, late: "ask again" })
     }
 
     /// Calls that change something.
-    pub(super) fn changes(within: Duration) -> Self {
-        let late = "it may still be done: look before you ask again";
-        Self { places: Arc::new(Semaphore::new(CHANGES)), within, late }
+    ///
+    /// # Errors
+    /// There are no threads for them.
+    pub(super) fn changes(within: Duration) -> io::Result<Self> {
+        let (places, tasks) = (Arc::new(Semaphore::new(CHANGES)), start("api-change", CHANGES)?);
+        Ok(Self { places, tasks, within, late: "it may still be done: look before you ask again" })
     }
 
     /// Makes a call and waits for its answer.
@@ -49,25 +63,92 @@ impl Calls {
         let place = tokio::time::timeout(self.within, self.places.clone().acquire_owned()).await;
         let Ok(Ok(place)) = place else {
             return Err(Problem::unavailable(
+                MessageId::ApiTooMany,
                 "too many requests are waiting for the engine",
                 "try again later",
             ));
         };
-        let answer = tokio::task::spawn_blocking(move || {
+        let (tell, answer) = oneshot::channel();
+        let task: Task = Box::new(move || {
             let _place = place; // until the call returns, whoever still waits for it
-            call()
+            let _ = tell.send(call());
         });
+        if self.tasks.send(task).is_err() {
+            return Err(defect());
+        }
         match tokio::time::timeout(self.within, answer).await {
             Ok(Ok(answer)) => answer.map_err(Problem::from),
-            Ok(Err(_)) => {
-                let hint = "this is a defect of the daemon; its log has more";
-                let error = AdminError::new(ErrorKind::Failed, "the request could not be carried out", hint);
-                Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error))
-            }
+            Ok(Err(_)) => Err(defect()), // it has panicked
             Err(_) => {
                 let what = format!("there was no answer within {} s", self.within.as_secs_f64());
-                Err(Problem::unavailable(what, self.late))
+                Err(Problem::unavailable(MessageId::ApiNotAnswered, what, self.late))
             }
         }
+    }
+}
+
+fn defect() -> Problem {
+    let hint = "this is a defect of the daemon; its log has more";
+    let error = AdminError::new(MessageId::ApiInternal, "the request could not be carried out", hint);
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error)
+}
+
+/// Starts threads that make calls until nobody has the sender any more.
+fn start(name: &str, count: usize) -> io::Result<mpsc::Sender<Task>> {
+    let (tasks, queue) = mpsc::channel();
+    let queue = Arc::new(Mutex::new(queue));
+    for _ in 0..count {
+        let queue = Arc::clone(&queue);
+        std::thread::Builder::new().name(name.into()).spawn(move || work(&queue))?;
+    }
+    Ok(tasks)
+}
+
+fn work(queue: &Mutex<mpsc::Receiver<Task>>) {
+    loop {
+        let task = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(task) = task else { return };
+        // Whoever waits for a call that panics hears of it, and the next one finds this thread.
+        let _ = catch_unwind(AssertUnwindSafe(task));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        runtime.unwrap().block_on(future)
+    }
+
+    #[test]
+    fn calls_that_panic_are_answered_and_cost_no_thread() {
+        let calls = Calls::looks(Duration::from_secs(30)).unwrap();
+        wait(async {
+            for _ in 0..3 * LOOKS {
+                let answer = calls.make(|| -> Result<(), AdminError> { panic!("planted by a test") }).await;
+                assert_eq!(answer.unwrap_err(), defect());
+            }
+            assert_eq!(calls.make(|| Ok(7)).await.unwrap(), 7);
+        });
+    }
+
+    #[test]
+    fn a_call_without_a_place_is_not_begun() {
+        let calls = Calls::looks(Duration::from_millis(50)).unwrap();
+        let (go, hangs) = mpsc::channel::<()>();
+        let hangs = Arc::new(Mutex::new(hangs));
+        let (did, done) = mpsc::channel::<()>();
+        wait(async {
+            for _ in 0..LOOKS {
+                let hangs = Arc::clone(&hangs);
+                let late = calls.make(move || Ok(hangs.lock().unwrap().recv().is_err())).await;
+                assert!(late.is_err());
+            }
+            assert!(calls.make(move || Ok(did.send(()).is_ok())).await.is_err());
+        });
+        drop(go);
+        assert!(done.recv().is_err(), "it was called too late, and was done");
     }
 }

@@ -1,16 +1,15 @@
 //! An event loop on a thread of its own, which ends when it is dropped.
 //!
-//! Invariant: its end takes no longer than twice [`STOP_WITHIN`], whatever its connections do.
+//! Invariant: its end takes no longer than [`ANSWERS_WITHIN`], whatever its connections do.
 
 use super::ApiError;
 use std::future::Future;
-use std::io;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long an end waits for answers under way.
-pub(super) const STOP_WITHIN: Duration = Duration::from_millis(300);
+/// How long an end waits for connections that are being answered.
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -21,31 +20,27 @@ pub(super) struct EventLoop {
 
 impl EventLoop {
     /// Runs what `prepare` makes, which ends soon after the word that it is given has become true.
-    /// `threads` is how many of its calls may block at a time.
     ///
     /// # Errors
     /// The system refuses a thread, an event queue, or what is prepared.
     pub(super) fn spawn<F: Future<Output = ()> + Send + 'static>(
         name: &str,
-        threads: usize,
-        prepare: impl FnOnce(watch::Receiver<bool>) -> io::Result<F>,
+        prepare: impl FnOnce(watch::Receiver<bool>) -> Result<F, ApiError>,
     ) -> Result<Self, ApiError> {
-        let failed = |what| move |source| ApiError::System { what, source };
+        let failed = |source| ApiError::System { what: "event queue", source };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
-            .max_blocking_threads(threads)
             .build()
-            .map_err(failed("event queue"))?;
+            .map_err(failed)?;
         let (stop, stopping) = watch::channel(false);
         let inside = runtime.enter();
-        let serve = prepare(stopping).map_err(failed("socket"))?;
+        let serve = prepare(stopping)?;
         drop(inside);
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
             runtime.block_on(serve);
-            runtime.shutdown_timeout(STOP_WITHIN);
         });
-        Ok(Self { stop, thread: Some(thread.map_err(failed("thread"))?) })
+        Ok(Self { stop, thread: Some(thread.map_err(ApiError::Thread)?) })
     }
 
     /// Ends it; again and again is fine.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 use super::problem::Problem;
-use forebay_admin::{AdminError, ErrorKind};
+use forebay_admin::{AdminError, MessageId};
 
 /// Largest body of a request, in bytes.
 pub const BODY_BYTES_MAX: usize = 256 << 10;
@@ -28,7 +28,11 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Names<T
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let names = Path::<T>::from_request_parts(parts, state).await;
         names.map(|Path(names)| Self(names)).map_err(|error| {
-            Problem::bad_request(error.body_text(), "names in a path are UTF-8, escaped as %XX where needed")
+            Problem::bad_request(
+                MessageId::ApiParameter,
+                error.body_text(),
+                "names in a path are UTF-8, escaped as %XX where needed",
+            )
         })
     }
 }
@@ -42,7 +46,11 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let parameters = Query::<T>::try_from_uri(&parts.uri);
         parameters.map(|Query(parameters)| Self(parameters)).map_err(|error| {
-            Problem::bad_request(error.body_text(), "GET /v1/openapi.json lists the parameters")
+            Problem::bad_request(
+                MessageId::ApiParameter,
+                error.body_text(),
+                "GET /v1/openapi.json lists the parameters",
+            )
         })
     }
 }
@@ -58,7 +66,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Serialize> FromRequest<S> for Body<T>
             return Err(Problem::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 AdminError::new(
-                    ErrorKind::Invalid,
+                    MessageId::ApiContentType,
                     "the body must be JSON",
                     "send the header Content-Type: application/json",
                 ),
@@ -72,7 +80,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Serialize> FromRequest<S> for Body<T>
             (Ok(sent), Ok(meant)) if has_shape_of(&sent, &meant) => Ok(Self(body)),
             _ => {
                 let what = "the body is not what is expected: a list stands where an object belongs";
-                Err(AdminError::new(ErrorKind::Invalid, what, "name the fields").into())
+                Err(AdminError::new(MessageId::ApiBody, what, "name the fields").into())
             }
         }
     }
@@ -109,7 +117,11 @@ async fn read(body: HttpBody) -> Result<axum::body::Bytes, Problem> {
     match Limited::new(body, BODY_BYTES_MAX).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
-        Err(error) => Err(Problem::bad_request(format!("the body did not come: {error}"), "send it again")),
+        Err(error) => Err(Problem::bad_request(
+            MessageId::ApiBody,
+            format!("the body did not come: {error}"),
+            "send it again",
+        )),
     }
 }
 
@@ -118,18 +130,21 @@ fn not_understood(error: &serde_json::Error) -> Problem {
     let hint = "GET /v1/openapi.json describes every body";
     if error.is_data() {
         let what = format!("the body is not what is expected: {error}");
-        return AdminError::new(ErrorKind::Invalid, what, hint).into();
+        return AdminError::new(MessageId::ApiBody, what, hint).into();
     }
-    Problem::bad_request(format!("the body is not JSON: {error}"), hint)
+    Problem::bad_request(MessageId::ApiBody, format!("the body is not JSON: {error}"), hint)
 }
 
 fn too_large() -> Problem {
     let what = format!("the body is larger than {BODY_BYTES_MAX} bytes");
-    let error = AdminError::new(ErrorKind::Invalid, what, "send less at a time");
+    let error = AdminError::new(MessageId::ApiBodySize, what, "send less at a time");
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, error)
 }
 
 fn too_slow() -> Problem {
     let what = format!("the body did not come within {} s", BODY_WITHIN.as_secs());
-    Problem::new(StatusCode::REQUEST_TIMEOUT, AdminError::new(ErrorKind::Invalid, what, "send it at once"))
+    Problem::new(
+        StatusCode::REQUEST_TIMEOUT,
+        AdminError::new(MessageId::ApiBodyLate, what, "send it at once"),
+    )
 }

@@ -8,7 +8,6 @@
 //!   API.
 //! - A change opens the new port before it closes the old one, so a failure changes nothing.
 
-use super::calls::LOOKS;
 use super::event_loop::EventLoop;
 use super::server::House;
 use super::{ApiError, Limits, Services, routes};
@@ -133,9 +132,11 @@ impl Port {
         }
         let limits = Limits { connections_max: CONNECTIONS_MAX, ..Limits::default() };
         let listener = &self.listener;
-        let server = EventLoop::spawn("metrics", LOOKS, |stopping| {
-            let listener = TcpListener::from_std(listener.try_clone()?)?;
+        let server = EventLoop::spawn("metrics", |stopping| {
+            let listener = listener.try_clone().and_then(TcpListener::from_std);
+            let listener = listener.map_err(|source| ApiError::System { what: "socket", source })?;
             let router = routes::metrics_router(services, &limits, stopping.clone());
+            let router = router.map_err(ApiError::Thread)?;
             Ok(House::new(limits, None, stopping).serve_metrics(listener, router))
         })?;
         self.server = Some(server);

@@ -2,7 +2,8 @@
 //! token. [`Admin`] does the work. This module connects sockets with that trait. For users:
 //! `docs/operate/api.md`.
 //!
-//! Files: `server` (connections and their limits), `access` and `tls` (who may come in over TCP),
+//! Files: `server` (connections and their limits), `strangers` (which of them make room), `access`
+//! and `tls` (who may come in over TCP),
 //! `event_loop` (the thread that serves them), `metrics_port` (`/metrics` without a token),
 //! `browser` (pages of others), `write_timeout` (connections whose peer takes nothing), `extract`
 //! (checks of what comes in), `calls` (calls that block), `routes` (a handler for each path),
@@ -32,6 +33,7 @@ mod openapi;
 mod problem;
 mod routes;
 mod server;
+mod strangers;
 mod tls;
 mod ui;
 mod write_timeout;
@@ -106,8 +108,8 @@ pub struct TcpOptions {
 /// Bounds of the API.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Most connections at a time on each of the unix socket and TCP; one more is answered 503 and
-    /// closed.
+    /// Most connections at a time on each of the unix socket and TCP. One more takes the place of
+    /// the oldest whose client is not known; if there is none, it is answered 503 and closed.
     pub connections_max: usize,
     /// Time for the headers of a request, for a TLS handshake, and of silence between two requests.
     pub headers_within: Duration,
@@ -179,7 +181,10 @@ pub enum ApiError {
     /// Token, certificate or key cannot be used.
     #[error("admin API: {0}")]
     File(#[from] FileError),
-    /// The system refused a thread or an event queue.
+    /// The system has no thread for it.
+    #[error("admin API: cannot start a thread: {0}")]
+    Thread(#[source] std::io::Error),
+    /// The system refused an event queue or a socket.
     #[error("admin API: {what}: {source}")]
     System {
         /// What was being done.

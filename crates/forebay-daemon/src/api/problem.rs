@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use forebay_admin::{AdminError, ErrorKind};
+use forebay_admin::{AdminError, ErrorKind, MessageId};
 
 /// Media type of a problem.
 pub(super) const CONTENT_TYPE: &str = "application/problem+json";
@@ -28,6 +28,9 @@ pub struct Problem {
     status: u16,
     /// Same as `what`, for programs that know RFC 9457 only.
     detail: String,
+    /// What it is about, for scripts: an id of the table of messages.
+    #[schema(value_type = String)]
+    id: MessageId,
     /// Kind, for scripts.
     kind: ErrorKind,
     /// What was wrong, and where.
@@ -39,13 +42,14 @@ pub struct Problem {
 impl Problem {
     /// A problem of HTTP rather than of what was asked.
     pub(crate) fn new(status: StatusCode, error: AdminError) -> Self {
-        let AdminError { kind, what, hint } = error;
+        let AdminError { id, kind, what, hint } = error;
         let title = status.canonical_reason().unwrap_or("Error");
         Self {
             kind_uri: "about:blank",
             title,
             status: status.as_u16(),
             detail: what.clone(),
+            id,
             kind,
             what,
             hint,
@@ -53,13 +57,13 @@ impl Problem {
     }
 
     /// The request itself cannot be understood.
-    pub(crate) fn bad_request(what: impl ToString, hint: impl ToString) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, AdminError::new(ErrorKind::Invalid, what, hint))
+    pub(crate) fn bad_request(id: MessageId, what: impl ToString, hint: impl ToString) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, AdminError::new(id, what, hint).of_kind(ErrorKind::Invalid))
     }
 
     /// Not now.
-    pub(crate) fn unavailable(what: impl ToString, hint: impl ToString) -> Self {
-        AdminError::new(ErrorKind::Unavailable, what, hint).into()
+    pub(crate) fn unavailable(id: MessageId, what: impl ToString, hint: impl ToString) -> Self {
+        AdminError::new(id, what, hint).of_kind(ErrorKind::Unavailable).into()
     }
 }
 

@@ -3,8 +3,8 @@
 //! Invariants
 //! - A client that says nothing, says it slowly, or does not read loses its connection within a
 //!   bounded time.
-//! - Connections over TCP and over the unix socket are counted apart: strangers cannot lock out the
-//!   operator.
+//! - Connections over TCP and over the unix socket are counted apart, and clients that have not
+//!   shown a token make room for others (`strangers`): they cannot lock out the operator.
 //! - [`ApiServer`] removes its socket when it is dropped.
 
 use std::net::{SocketAddr, TcpListener as StdTcpListener, ToSocketAddrs};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use hyper::server::conn::http1;
@@ -28,13 +28,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
 use super::access::{Level, Tokens, level_of_user};
-use super::calls::THREADS;
-use super::event_loop::{EventLoop, STOP_WITHIN};
+use super::event_loop::{ANSWERS_WITHIN, EventLoop};
 use super::extract::check_length;
 use super::problem::Problem;
+use super::strangers::{Peer, Strangers};
 use super::write_timeout::WriteTimeout;
 use super::{ApiError, ApiOptions, Limits, Services, TcpOptions, browser, routes, tls, ui};
-use forebay_admin::{AdminError, ErrorKind};
+use forebay_admin::{AdminError, MessageId};
 use forebay_config::AdminUsers;
 use forebay_export::uri::Endpoint;
 use forebay_io::SocketError;
@@ -54,8 +54,8 @@ const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// For a connection too many. A head of its own, for there is no HTTP connection yet. It has a
 /// length: what was asked is not read, so behind the last byte there may be an error for an end.
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\n\
-    retry-after: 1\r\ncontent-length: 196\r\nconnection: close\r\n\r\n{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
-    \"detail\":\"there are too many connections\",\"kind\":\"unavailable\",\"what\":\"there are too many connections\",\
+    retry-after: 1\r\ncontent-length: 216\r\nconnection: close\r\n\r\n{\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"status\":503,\
+    \"detail\":\"there are too many connections\",\"kind\":\"unavailable\",\"id\":\"api.too-many\",\"what\":\"there are too many connections\",\
     \"hint\":\"close some of them\"}";
 
 /// A running API. Stops when dropped.
@@ -169,11 +169,13 @@ impl ReadyApi {
     pub(crate) fn serve(self) -> Result<ApiServer, ApiError> {
         let Self { options, services, unix, tcp, listeners, listener_store } = self;
         let tcp_address = tcp.as_ref().map(|bound| bound.address);
-        let event_loop = EventLoop::spawn("forebay-admin", THREADS, |stopping| {
-            unix.set_nonblocking(true)?;
-            let unix = UnixListener::from_std(unix)?;
-            let tcp = tcp.map(TcpEndpoint::into_tokio).transpose()?;
+        let event_loop = EventLoop::spawn("forebay-admin", |stopping| {
+            let failed = |source| ApiError::System { what: "socket", source };
+            unix.set_nonblocking(true).map_err(failed)?;
+            let unix = UnixListener::from_std(unix).map_err(failed)?;
+            let tcp = tcp.map(TcpEndpoint::into_tokio).transpose().map_err(failed)?;
             let router = routes::router(services, &options.limits, stopping.clone());
+            let router = router.map_err(ApiError::Thread)?;
             Ok(House::new(options.limits, options.users, stopping).serve(unix, tcp, router))
         })?;
         let file = forebay_io::SocketFile::at(&options.socket);
@@ -244,11 +246,29 @@ pub(super) struct House {
     limits: Limits,
     users: Option<Arc<AdminUsers>>,
     stopping: watch::Receiver<bool>,
+    /// Connections that are open.
+    open: Arc<watch::Sender<usize>>,
+}
+
+/// Counts a connection until it ends.
+struct OpenConnection(Arc<watch::Sender<usize>>);
+
+impl OpenConnection {
+    fn new(open: &Arc<watch::Sender<usize>>) -> Self {
+        open.send_modify(|count| *count += 1);
+        Self(Arc::clone(open))
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
 }
 
 impl House {
     pub(super) fn new(limits: Limits, users: Option<AdminUsers>, stopping: watch::Receiver<bool>) -> Self {
-        Self { limits, users: users.map(Arc::new), stopping }
+        Self { limits, users: users.map(Arc::new), stopping, open: Arc::new(watch::Sender::new(0)) }
     }
 
     async fn serve(self, unix: UnixListener, tcp: Option<TcpEndpoint<TcpListener>>, router: Router) {
@@ -282,69 +302,94 @@ impl House {
             _ = serve => {}
             _ = stopping.wait_for(|stop| *stop) => {}
         }
-        // Connections see the same sign, and end after the answer that is under way.
-        tokio::time::sleep(STOP_WITHIN.min(Duration::from_millis(50))).await;
+        // Connections see the same sign, and end after the answer in flight: a client that asked
+        // for an upgrade must read how it began.
+        let mut open = self.open.subscribe();
+        let _ = tokio::time::timeout(ANSWERS_WITHIN, open.wait_for(|count| *count == 0)).await;
     }
 
     async fn serve_unix(self, listener: UnixListener, router: Router) {
         let router = router.layer(from_fn(browser::refuse_other_names));
-        let places = Arc::new(Semaphore::new(self.limits.connections_max));
+        let (places, strangers) =
+            (Arc::new(Semaphore::new(self.limits.connections_max)), Strangers::default());
         loop {
             let Ok((stream, _)) = listener.accept().await else {
                 tokio::time::sleep(ACCEPT_REST).await;
                 continue;
             };
-            match places.clone().try_acquire_owned() {
-                Ok(place) => {
+            match place(&places, &strangers).await {
+                Some(place) => {
+                    let peer = if self.is_stranger(&stream) { strangers.enter() } else { Arc::default() };
                     let router = self.for_user(&stream, router.clone());
-                    drop(tokio::spawn(self.clone().connection(stream, router, place)));
+                    drop(tokio::spawn(self.clone().connection(stream, router, place, peer)));
                 }
-                Err(_) => drop(tokio::spawn(turn_away(stream))),
+                None => drop(tokio::spawn(turn_away(stream))),
             }
         }
     }
 
+    /// The user on the other side may not even look.
+    fn is_stranger(&self, stream: &UnixStream) -> bool {
+        self.users.is_some() && self.level_of(stream).is_none()
+    }
+
+    fn level_of(&self, stream: &UnixStream) -> Option<Level> {
+        let peer = forebay_io::peer_cred(stream.as_fd()).ok()?;
+        let groups = forebay_io::peer_groups(stream.as_fd()).unwrap_or_default();
+        level_of_user(self.users.as_ref()?, peer, &groups)
+    }
+
     /// The routes as the user on the other side may use them.
     fn for_user(&self, stream: &UnixStream, router: Router) -> Router {
-        let Some(users) = &self.users else { return router };
-        let peer = forebay_io::peer_cred(stream.as_fd()).ok();
-        let groups = forebay_io::peer_groups(stream.as_fd()).unwrap_or_default();
-        let level = peer.and_then(|peer| level_of_user(users, peer, &groups));
-        router.layer(from_fn_with_state(level, check_level))
+        if self.users.is_none() {
+            return router;
+        }
+        router.layer(from_fn_with_state(self.level_of(stream), check_level))
     }
 
     async fn serve_tcp(self, listener: TcpListener, tls: Option<TlsAcceptor>, router: Router) {
-        let places = Arc::new(Semaphore::new(self.limits.connections_max));
+        let (places, strangers) =
+            (Arc::new(Semaphore::new(self.limits.connections_max)), Strangers::default());
         loop {
             let Ok((stream, _)) = listener.accept().await else {
                 tokio::time::sleep(ACCEPT_REST).await;
                 continue;
             };
             let _ = stream.set_nodelay(true); // an answer is one write or few
-            match (places.clone().try_acquire_owned(), &tls) {
-                (Ok(place), Some(tls)) => {
-                    let (house, router, handshake) = (self.clone(), router.clone(), tls.accept(stream));
+            let peer = || {
+                let peer = strangers.enter();
+                (router.clone().layer(Extension(peer.clone())), peer)
+            };
+            match (place(&places, &strangers).await, &tls) {
+                (Some(place), Some(tls)) => {
+                    let (house, (router, peer), handshake) = (self.clone(), peer(), tls.accept(stream));
                     tokio::spawn(async move {
-                        let shaken = tokio::time::timeout(house.limits.headers_within, handshake).await;
+                        let shaken = tokio::time::timeout(house.limits.headers_within, handshake);
+                        let shaken = tokio::select! {
+                            shaken = shaken => shaken,
+                            () = peer.must_leave() => return,
+                        };
                         if let Ok(Ok(stream)) = shaken {
-                            house.connection(stream, router, place).await;
+                            house.connection(stream, router, place, peer).await;
                         }
                     });
                 }
-                (Ok(place), None) => {
-                    drop(tokio::spawn(self.clone().connection(stream, router.clone(), place)))
+                (Some(place), None) => {
+                    let (router, peer) = peer();
+                    drop(tokio::spawn(self.clone().connection(stream, router, place, peer)));
                 }
-                (Err(_), None) => drop(tokio::spawn(turn_away(stream))),
-                (Err(_), Some(_)) => {} // closed: a word to it would cost a handshake
+                (None, None) => drop(tokio::spawn(turn_away(stream))),
+                (None, Some(_)) => {} // closed: a word to it would cost a handshake
             }
         }
     }
 
-    /// Serves one connection until either side ends it.
-    async fn connection<S>(mut self, stream: S, router: Router, _place: OwnedSemaphorePermit)
+    /// Serves one connection until either side ends it, or it is to make room.
+    async fn connection<S>(mut self, stream: S, router: Router, _place: OwnedSemaphorePermit, peer: Arc<Peer>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let _open = OpenConnection::new(&self.open);
         let stream = TokioIo::new(WriteTimeout::new(stream, self.limits.write_timeout));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -357,10 +402,22 @@ impl House {
         // Errors are those of the client: it went away, or did not speak HTTP.
         tokio::select! {
             _ = connection.as_mut() => return,
+            () = peer.must_leave() => return,
             _ = self.stopping.wait_for(|stop| *stop) => connection.as_mut().graceful_shutdown(),
         }
         let _ = connection.await;
     }
+}
+
+/// A place for one more connection, if need be that of the oldest stranger.
+async fn place(places: &Arc<Semaphore>, strangers: &Strangers) -> Option<OwnedSemaphorePermit> {
+    if let Ok(place) = places.clone().try_acquire_owned() {
+        return Some(place);
+    }
+    if !strangers.send_away_oldest() {
+        return None;
+    }
+    tokio::time::timeout(ACCEPT_REST, places.clone().acquire_owned()).await.ok()?.ok()
 }
 
 /// Tells a client that there are too many, if it takes the word at once.
@@ -396,8 +453,11 @@ async fn check_token(State(tokens): State<Tokens>, request: Request, next: Next)
         return next.run(request).await;
     }
     if let Some(level) = tokens.level(request.headers()) {
+        if let Some(peer) = request.extensions().get::<Arc<Peer>>() {
+            peer.is_known_now();
+        }
         return check_level(State(Some(level)), request, next).await;
     }
     let hint = "send the header Authorization: Bearer TOKEN, with the token of the daemon's token_file";
-    Problem::from(AdminError::new(ErrorKind::Denied, "no token, or a wrong one", hint)).into_response()
+    Problem::from(AdminError::new(MessageId::ApiToken, "no token, or a wrong one", hint)).into_response()
 }

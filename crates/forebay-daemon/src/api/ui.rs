@@ -16,7 +16,7 @@ use axum::routing::get;
 
 use super::access::Level;
 use super::problem::Problem;
-use forebay_admin::AdminError;
+use forebay_admin::{AdminError, MessageId};
 
 /// Where it is.
 const PLACE: &str = "/ui/";
@@ -94,7 +94,8 @@ fn file(name: &str) -> Option<&'static File> {
 
 fn answer(name: &str, headers: &HeaderMap) -> Response {
     let Some(file) = file(name) else {
-        return Problem::from(AdminError::not_found("file of the dashboard", name, &[])).into_response();
+        return Problem::from(AdminError::not_found(MessageId::ApiPath, "file of the dashboard", name, &[]))
+            .into_response();
     };
     let tag = format!("\"{:016x}\"", digest(file.content));
     let common: [(HeaderName, &str); 6] = [

@@ -4,7 +4,7 @@ use super::format;
 use super::layout::{self, Directory, File, Node};
 use super::refusals::Refusals;
 use super::{AlarmSource, errno};
-use forebay_admin::{Admin, AdminError, ErrorKind, MetricsForm, SettingInfo, Target};
+use forebay_admin::{Admin, AdminError, ErrorKind, MessageId, MetricsForm, SettingInfo, Target};
 use forebay_export::fuse::{Errno, Found, Need, NodeKind};
 use std::sync::Arc;
 
@@ -89,10 +89,10 @@ impl Content {
 
     fn list(&self, path: &str) -> Result<Entries, AdminError> {
         let Some(Node::Directory(directory)) = layout::parse(path) else {
-            return Err(AdminError::not_found("directory", path, &[]));
+            return Err(AdminError::not_found(MessageId::ControlPath, "directory", path, &[]));
         };
         if !self.has(directory)? {
-            return Err(AdminError::not_found("directory", path, &[]));
+            return Err(AdminError::not_found(MessageId::ControlPath, "directory", path, &[]));
         }
         Ok(match directory {
             Directory::Root => {
@@ -127,7 +127,9 @@ impl Content {
             File::Job(id, field) => format::file(&(field.get)(&admin.job(id)?)),
             File::Setting(target, key) => {
                 let settings = admin.settings(target)?;
-                let setting = settings.get(key).ok_or_else(|| AdminError::not_found("tunable", key, &[]))?;
+                let setting = settings
+                    .get(key)
+                    .ok_or_else(|| AdminError::not_found(MessageId::ControlPath, "tunable", key, &[]))?;
                 format::file(&format::line(&setting.value))
             }
             File::Stats(name) => format::key_values(&admin.stats(Some(name))?),

@@ -14,7 +14,7 @@ use forebay_admin::{ErrorKind, JobInfo};
 use forebay_export::fuse::prepared::{self, PreparedSession};
 use forebay_export::fuse::request::Header;
 use forebay_export::fuse::wire::{self, WRITE_HEAD_BYTES};
-use forebay_export::fuse::{Answer, Errno, FuseStep, Limits, reply};
+use forebay_export::fuse::{Answer, Errno, FuseStep, Limits, UserLimits, reply};
 use forebay_io::fuse::Connection;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,6 +30,12 @@ pub(super) const LIMITS: Limits = Limits {
     payload_bytes_max: 128 << 10,
     background_max: 64,
     handles_max: 1 << 14,
+    user: UserLimits {
+        handles_max: 256,
+        bytes_max: 16 << 20,
+        all_handles_max: 1 << 13,
+        all_bytes_max: 64 << 20,
+    },
     text_bytes_max: 64 << 10,
     ring_payload_bytes_max: 0,
 };

@@ -5,7 +5,7 @@
 use super::content::Content;
 use super::errno;
 use super::layout::{self, File, Node};
-use forebay_admin::{AdminError, ErrorKind, RuleRequest, SettingsRequest, Target};
+use forebay_admin::{AdminError, MessageId, RuleRequest, SettingsRequest, Target};
 use forebay_export::fuse::Errno;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl Content {
     fn flush(&self, volume: &str, text: &str, may_wait: bool) -> Result<Written, AdminError> {
         match text {
             "1" if !may_wait => Err(AdminError::new(
-                ErrorKind::Conflict,
+                MessageId::ControlTooMany,
                 "too many writers wait for flushes already; none was begun",
                 "write bg and look at this file, or wait for fewer",
             )),
@@ -105,7 +105,7 @@ fn one_line(text: &[u8]) -> Result<&str, AdminError> {
 fn invalid(text: &str, hint: &str) -> AdminError {
     const SHOWN_CHARS: usize = 80;
     let shown: String = text.chars().take(SHOWN_CHARS).collect();
-    AdminError::new(ErrorKind::Invalid, format!("\"{shown}\" was not understood"), hint)
+    AdminError::new(MessageId::ControlSyntax, format!("\"{shown}\" was not understood"), hint)
 }
 
 /// An error as one line.

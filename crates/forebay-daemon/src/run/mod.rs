@@ -9,6 +9,7 @@ use crate::log_level::LogThreshold;
 use crate::main_thread::RUN_POOL;
 use crate::serve::{Origin, serve_config};
 use crate::{RunEvent, RunOptions};
+use forebay_admin::MessageId;
 use forebay_config::CacheSpec;
 use forebay_config::{Config, DaemonConfig, PoolConfig, VolumeConfig};
 use forebay_export::uri::ExportUri;
@@ -28,6 +29,7 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
     for CacheSpec { path, .. } in &options.caches {
         if path.exists() && forebay_pool::cache_device::is_same(path, options.backing.path()) {
             return Err(RunError::failed(
+                MessageId::CacheSameDevice,
                 format!("cache and backing store are the same: {}", path.display()),
                 "give the cache a file or device of its own",
             ));
@@ -54,7 +56,7 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
     };
     if let Some(problem) = forebay_config::mounts::problems(&config, config.volumes.iter()).into_iter().next()
     {
-        return Err(RunError::failed(problem.message, problem.help));
+        return Err(RunError::failed(MessageId::VolumeDefinition, problem.message, problem.help));
     }
     let new_cache = if options.new_cache { vec![RUN_POOL.to_owned()] } else { Vec::new() };
     let drain = drain.then_some(volume.as_str());

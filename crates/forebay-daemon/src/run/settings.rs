@@ -5,6 +5,7 @@
 //! way to say it.
 
 use crate::RunOptions;
+use forebay_admin::MessageId;
 use forebay_config::conflicts;
 use forebay_config::tunables::{self, Scope, Tunable};
 use forebay_config::{PoolTunables, Settings, ValueError, VolumeTunables};
@@ -67,15 +68,18 @@ pub(crate) struct Plan {
 
 pub(crate) fn plan(options: &RunOptions) -> Result<Plan, RunError> {
     if options.exports.is_empty() {
-        return Err(RunError::Usage(
+        return Err(RunError::usage(
+            MessageId::ExportMissing,
             "no export: give at least one --export, such as nbd+unix:///db?socket=/run/db.sock".into(),
         ));
     }
     let mut given = Given::new();
     for (key, value) in &options.settings {
-        given.set(key, value).map_err(|why| RunError::Usage(format!("--set {key}={value}: {why}")))?;
+        given
+            .set(key, value)
+            .map_err(|why| RunError::usage(why.id, format!("--set {key}={value}: {why}")))?;
     }
-    let usage = |error: ValueError| RunError::Usage(error.to_string());
+    let usage = |error: ValueError| RunError::usage(error.id, error.to_string());
     given.volume.set("mode", options.mode.name()).map_err(usage)?;
     if let Some(model) = options.emulate {
         given.volume.set("emulate", &model.to_string()).map_err(usage)?;
@@ -90,7 +94,10 @@ pub(crate) fn plan(options: &RunOptions) -> Result<Plan, RunError> {
     found.extend(conflicts::of_volume(&volume));
     found.extend(conflicts::of_volume_in_pool(&volume, &pool));
     if let Some(conflict) = found.first() {
-        return Err(RunError::Usage(format!("{}: {}", conflict.message, conflict.help)));
+        return Err(RunError::usage(
+            MessageId::SettingConflict,
+            format!("{}: {}", conflict.message, conflict.help),
+        ));
     }
     Ok(Plan { settings: given.volume, pool_settings: given.pool, drain: given.drain })
 }
@@ -146,6 +153,7 @@ fn unknown(key: &str) -> ValueError {
     let near = near.map_or(String::new(), |near| format!("; {near}"));
     let known: Vec<&str> = settings().iter().map(|setting| setting.key).collect();
     ValueError::new(format!("no such setting{near}; there are: {}", known.join(", ")))
+        .about(MessageId::SettingUnknown)
 }
 
 #[cfg(test)]
@@ -215,7 +223,7 @@ mod tests {
         let set = plan(&options(&[("dirty_high_pct", "90")])).unwrap();
         assert_eq!(PoolTunables::new(&set.pool_settings).dirty_limit_pct, 90);
         let both = plan(&options(&[("dirty_high_pct", "90"), ("dirty_limit_pct", "80")]));
-        let RunError::Usage(text) = both.unwrap_err() else { panic!() };
+        let RunError::Usage { what: text, .. } = both.unwrap_err() else { panic!() };
         assert!(text.contains("dirty_limit_pct (80)"), "{text}");
     }
 
@@ -230,12 +238,19 @@ mod tests {
             ("drain", "yes", "on, off"),
             ("segment_size", "3MiB", "power of two"),
         ] {
-            let RunError::Usage(text) = plan(&options(&[(key, value)])).unwrap_err() else { panic!() };
+            let RunError::Usage { what: text, .. } = plan(&options(&[(key, value)])).unwrap_err() else {
+                panic!()
+            };
             assert!(text.contains(key) && text.contains(says), "{text}");
         }
-        let RunError::Usage(text) = plan(&options(&[("no_such", "1")])).unwrap_err() else { panic!() };
+        let RunError::Usage { what: text, .. } = plan(&options(&[("no_such", "1")])).unwrap_err() else {
+            panic!()
+        };
         assert!(text.contains("there are: ") && text.contains("dirty_low_pct"), "{text}");
-        let RunError::Usage(text) = plan(&options(&[("dirty_low_pct", "80")])).unwrap_err() else { panic!() };
+        let RunError::Usage { what: text, .. } = plan(&options(&[("dirty_low_pct", "80")])).unwrap_err()
+        else {
+            panic!()
+        };
         assert!(text.contains("dirty_high_pct"), "{text}");
     }
 }

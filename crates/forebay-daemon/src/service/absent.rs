@@ -1,19 +1,15 @@
 //! Volumes that a pool has data of but does not serve: they are shown, they have an alarm, and
-//! nothing is done that would lose what only the cache has of them.
+//! nothing is done that would lose what only the cache has of them, or would lose sight of what it
+//! has lost.
 
 use super::Service;
 use forebay_admin::events::{AlarmKey, EventKind, Severity};
-use forebay_admin::{AdminError, ErrorKind, VolumeInfo, VolumeState};
+use forebay_admin::{AdminError, MessageId, VolumeInfo, VolumeState};
 use forebay_config::VolumeConfig;
-use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
 use forebay_pool::open::Backing;
-use forebay_pool::{AbsentVolume, PoolHandle};
+use forebay_pool::{AbsentVolume, Lost, PoolHandle, ahead_in_all};
 use std::sync::Arc;
-
-fn dirty(volume: &AbsentVolume) -> ByteSize {
-    ByteSize(volume.dirty_blocks * BLOCK_BYTES as u64)
-}
 
 /// What an operator can do, in commands that work as they stand if the backing store is known.
 fn way_out(volume: &AbsentVolume, pool: &str, backing: Option<&str>, is_configured: bool) -> String {
@@ -27,12 +23,12 @@ fn way_out(volume: &AbsentVolume, pool: &str, backing: Option<&str>, is_configur
             format!("forebay volume attach {name} --pool {pool} --backing {}", backing.unwrap_or("URI"))
         }
     };
-    format!("to bring it back: {attach}; to give its dirty data up: forebay volume detach {name} --discard")
+    format!("to bring it back: {attach}; to give that up: forebay volume detach {name} --discard")
 }
 
 impl Service {
-    /// Volumes that pools do not serve: those that are configured, and those that have dirty data.
-    /// With what is configured of them.
+    /// Volumes that pools do not serve: those that are configured, and those of which something is
+    /// dirty or lost. With what is configured of them.
     ///
     /// # Errors
     /// A pool does not answer, and so may have more of them; those of the others are given to
@@ -49,7 +45,11 @@ impl Service {
         match (all.find_map(&mut found), looked.silent.first()) {
             (None, Some(silent)) => {
                 let what = format!("pool {silent} does not answer");
-                Err(AdminError::new(ErrorKind::Unavailable, what, "try again when it does"))
+                Err(AdminError::new(
+                    MessageId::Event(EventKind::PoolNotAnswering),
+                    what,
+                    "try again when it does",
+                ))
             }
             (one, _) => Ok(one),
         }
@@ -70,7 +70,7 @@ impl Service {
         let mut all = Vec::new();
         for volume in absent.iter().cloned().chain(unknown) {
             let config = running.config.volumes.get(&volume.name).filter(|config| config.pool == pool);
-            if volume.dirty_blocks > 0 || config.is_some() {
+            if volume.is_ahead() || config.is_some() {
                 let why = self.why_absent(&volume.name, config.is_some());
                 all.push(VolumeInfo { why: Some(why), ..info(pool, volume, config) });
             }
@@ -87,7 +87,7 @@ impl Service {
         let failed = self.message_of(&AlarmKey::volume(EventKind::VolumeFailed, volume));
         failed.unwrap_or_else(|| match is_configured {
             true => "it is configured, and nobody has attached it since".into(),
-            false => "it is not configured: it was detached, and its dirty data was kept; do not use its backing store".into(),
+            false => "it is not configured: it was detached, and what its backing store does not have was kept; do not use that".into(),
         })
     }
 
@@ -106,7 +106,8 @@ impl Service {
         volumes.map(|(name, config)| info(&config.pool, nothing_of(name), Some(config))).collect()
     }
 
-    /// What an operator can do about a volume that is not attached and has dirty data.
+    /// What an operator can do about a volume that is not attached and of which something is dirty
+    /// or lost.
     pub(super) fn way_out(&self, volume: Option<&AbsentVolume>, pool: &str) -> String {
         let configured = |name: &str| self.running().config.volumes.contains_key(name);
         volume.map_or_else(String::new, |volume| way_out(volume, pool, None, configured(&volume.name)))
@@ -124,19 +125,20 @@ impl Service {
         }
     }
 
-    /// Raises an alarm for each volume of a pool that is not attached and has dirty data.
+    /// Raises an alarm for each volume of a pool that is not attached and of which something is
+    /// dirty or lost.
     pub(super) fn look_for_absent(&self, pool: &str) {
         // A pool that does not answer has other alarms.
         let absent = self.handle(pool).and_then(|handle| Self::ask(&handle, |pool| pool.absent()));
         for volume in absent.unwrap_or_default() {
             let key = AlarmKey::volume(EventKind::VolumeAbsent, &volume.name);
-            if volume.dirty_blocks == 0 {
+            if !volume.is_ahead() {
                 self.hub.clear(&key);
                 continue;
             }
             let message = format!(
-                "pool {pool} holds {} of dirty data of {}, which is not attached: do not use its backing store; {}",
-                dirty(&volume),
+                "pool {pool} holds {} of {}, which is not attached: do not use its backing store; {}",
+                volume.ahead(),
                 volume.name,
                 self.way_out(Some(&volume), pool)
             );
@@ -145,7 +147,8 @@ impl Service {
     }
 
     /// Checks that a backing store is not that of another volume, which is not attached and of
-    /// which a cache has dirty data: they would be written over what is written now, or never.
+    /// which a cache has dirty data: they would be written over what is written now, or never. What
+    /// is lost of it would look like good, old data.
     pub(super) fn check_not_of_absent(
         &self,
         name: &str,
@@ -162,12 +165,12 @@ impl Service {
             };
             let is_configured = self.running().config.volumes.contains_key(&owner.name);
             return Err(AdminError::new(
-                ErrorKind::Conflict,
+                MessageId::BackingDirtyElsewhere,
                 format!(
-                    "cannot attach {name}: {} is the backing store of volume {}, of which pool {pool} holds {} of dirty data",
+                    "cannot attach {name}: {} is the backing store of volume {}, of which pool {pool} holds {}",
                     config.backing,
                     owner.name,
-                    dirty(&owner)
+                    owner.ahead()
                 ),
                 way_out(&owner, &pool, Some(&config.backing.to_string()), is_configured),
             ));
@@ -175,19 +178,19 @@ impl Service {
         Ok(())
     }
 
-    /// Checks that a pool has no dirty data of volumes that are not attached.
+    /// Checks that a pool has no dirty data of volumes that are not attached, and that nothing of
+    /// them is lost.
     pub(super) fn check_nothing_absent(&self, pool: &str) -> Result<(), AdminError> {
         let handle = self.handle(pool)?;
         let absent = Self::ask(&handle, |pool| pool.absent())?;
-        let dirty: Vec<AbsentVolume> = absent.into_iter().filter(|volume| volume.dirty_blocks > 0).collect();
-        let Some(first) = dirty.first() else { return Ok(()) };
-        let kept: u64 = dirty.iter().map(|volume| volume.dirty_blocks).sum();
-        let names: Vec<&str> = dirty.iter().map(|volume| volume.name.as_str()).collect();
+        let ahead: Vec<AbsentVolume> = absent.into_iter().filter(AbsentVolume::is_ahead).collect();
+        let Some(first) = ahead.first() else { return Ok(()) };
+        let names: Vec<&str> = ahead.iter().map(|volume| volume.name.as_str()).collect();
         Err(AdminError::new(
-            ErrorKind::Conflict,
+            MessageId::PoolDirtyData,
             format!(
-                "pool {pool} holds {} of dirty data of {}, which no backing store has",
-                ByteSize(kept * BLOCK_BYTES as u64),
+                "pool {pool} holds {} of {}, which no backing store has",
+                ahead_in_all(&ahead),
                 names.join(", ")
             ),
             self.way_out(Some(first), pool),
@@ -197,7 +200,7 @@ impl Service {
 
 /// Nobody knows more of it than that it is configured.
 fn nothing_of(name: &str) -> AbsentVolume {
-    AbsentVolume { name: name.into(), size_bytes: 0, dirty_blocks: 0 }
+    AbsentVolume { name: name.into(), size_bytes: 0, dirty_blocks: 0, lost: Lost::default() }
 }
 
 fn info(pool: &str, volume: AbsentVolume, config: Option<&VolumeConfig>) -> VolumeInfo {
@@ -206,6 +209,8 @@ fn info(pool: &str, volume: AbsentVolume, config: Option<&VolumeConfig>) -> Volu
         pool: pool.into(),
         state: VolumeState::Absent,
         backing: config.map_or_else(String::new, |config| config.backing.to_string()),
+        backing_state: String::new(),
+        backing_why: None,
         exports: Vec::new(),
         size_bytes: volume.size_bytes,
         mode: mode.unwrap_or_default().into(),
@@ -216,10 +221,11 @@ fn info(pool: &str, volume: AbsentVolume, config: Option<&VolumeConfig>) -> Volu
         ordered: false,
         connections: 0,
         job: None,
-        lost_bytes: 0,
-        lost_ranges: 0,
+        lost_bytes: volume.lost.bytes,
+        lost_ranges: volume.lost.ranges,
         why: None,
         files: Vec::new(),
+        warnings: Vec::new(),
         name: volume.name,
     }
 }

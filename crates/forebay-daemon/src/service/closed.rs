@@ -3,7 +3,7 @@
 
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind};
-use forebay_admin::{AdminError, DeviceInfo, ErrorKind, PoolInfo, RecordedInfo};
+use forebay_admin::{AdminError, DeviceInfo, MessageId, PoolInfo, RecordedInfo};
 use forebay_config::{ConfigFile, Edit};
 use forebay_pool::MayWait;
 use forebay_pool::loss_record::LossRecord;
@@ -66,7 +66,7 @@ impl Service {
         self.hub.alarms().into_iter().find(|alarm| alarm.key == *key).map(|alarm| alarm.message)
     }
 
-    fn configured_volumes(&self, pool: &str) -> Vec<String> {
+    pub(super) fn configured_volumes(&self, pool: &str) -> Vec<String> {
         let running = self.running();
         let ours = running.config.volumes.iter().filter(|(_, volume)| volume.pool == pool);
         ours.map(|(name, _)| name.clone()).collect()
@@ -97,7 +97,7 @@ impl Service {
             return Ok(());
         };
         Err(AdminError::new(
-            ErrorKind::Conflict,
+            MessageId::PoolNotOpen,
             format!("pool {name} is not open, and {why}"),
             format!(
                 "to open it: forebay pool open {name}; to take it out of the configuration as it is, with its volumes, and without writing \
@@ -110,6 +110,7 @@ impl Service {
     /// as they are, and so does what is recorded of its cache, but for its place: it may be opened
     /// again, by any pool.
     pub(super) fn forget_closed(&self, name: &str, file: Option<&mut ConfigFile>) -> Result<(), AdminError> {
+        self.holds.check_pool_free(name)?;
         let volumes = self.configured_volumes(name);
         let state_dir = self.running().config.daemon.state_dir.clone();
         let records = of_pool(&state_dir, name)?;
@@ -130,7 +131,7 @@ impl Service {
         }
         for record in records {
             if let Err(why) = record.remove(&MayWait::here(), &state_dir, false) {
-                self.emit(ServiceEvent::Problem(format!(
+                self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
                     "pool {name} is removed, but its cache is still recorded: {why}; the next start tries again"
                 )));
             }

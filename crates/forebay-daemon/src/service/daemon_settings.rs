@@ -6,7 +6,7 @@ use super::start::check_rules;
 use super::{Service, ServiceEvent};
 use crate::api::ApiError;
 use forebay_admin::events::{EventKind, NewEvent};
-use forebay_admin::{AdminError, ErrorKind, SettingInfo, SettingsDone, SettingsRequest};
+use forebay_admin::{AdminError, MessageId, SettingInfo, SettingsDone, SettingsRequest};
 use forebay_config::choices::LogLevel;
 use forebay_config::keys::{Key, Shape};
 use forebay_config::{DaemonConfig, Edit};
@@ -36,11 +36,11 @@ impl Service {
         let old = self.running().config.daemon.clone();
         let mut new = old.clone();
         if request.set.is_empty() {
-            return Err(invalid("no setting is given", "give KEY=VALUE"));
+            return Err(invalid(MessageId::SettingMissing, "no setting is given", "give KEY=VALUE"));
         }
         for (key, value) in &request.set {
             let set = new.set_live(key, value.as_deref());
-            set.map_err(|error| invalid(format!("{key}: {error}"), ""))?;
+            set.map_err(|error| invalid(error.id, format!("{key}: {error}"), ""))?;
         }
         let changed = differences(&old, &new);
         let (mut undo, mut stale) = (Vec::new(), Vec::new());
@@ -63,7 +63,10 @@ impl Service {
         }
         drop(file);
         for (key, from, to) in &changed {
-            self.emit(ServiceEvent::Note(format!("{key} of the daemon is {to} now, not {from}")));
+            self.emit(ServiceEvent::Note(
+                MessageId::ConfigReloaded,
+                format!("{key} of the daemon is {to} now, not {from}"),
+            ));
         }
         let written = only_written(stale, &changed);
         self.tell_written("the daemon", &written);
@@ -122,7 +125,10 @@ impl Service {
     /// A port that the system chose is known by nobody else.
     fn tell_of_metrics(&self) {
         if let Some(address) = self.metrics.address() {
-            self.emit(ServiceEvent::Note(format!("metrics are served at http://{address}/metrics")));
+            self.emit(ServiceEvent::Note(
+                MessageId::ApiReady,
+                format!("metrics are served at http://{address}/metrics"),
+            ));
         }
     }
 
@@ -131,12 +137,15 @@ impl Service {
         self.running_mut().config.daemon.metrics_listen = None;
         let error = not_listening(error);
         let message = format!("{}; {}; then: forebay reload", error.what, error.hint);
-        self.emit(ServiceEvent::Problem(message.clone()));
+        self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::ConfigRefused), message.clone()));
         self.hub.publish(NewEvent::new(EventKind::ConfigRefused, message));
     }
 }
 
 fn not_listening(error: &ApiError) -> AdminError {
+    if let ApiError::Thread(error) = error {
+        return AdminError::no_thread(error);
+    }
     let hint = match error {
         ApiError::Metrics { address, source } if source.kind() == std::io::ErrorKind::AddrInUse => format!(
             "another program has the port (ss -ltnp sport = :{}): choose another one, or stop it",
@@ -144,7 +153,7 @@ fn not_listening(error: &ApiError) -> AdminError {
         ),
         _ => "choose another address".into(),
     };
-    AdminError::new(ErrorKind::Failed, error, hint)
+    AdminError::new(MessageId::ApiListen, error, hint)
 }
 
 fn takes(key: &Key) -> String {
@@ -249,8 +258,10 @@ mod tests {
             let answer = asks(&at, what, headers);
             assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{what}: {answer}");
         }
-        let silent: Vec<TcpStream> = (0..16).map(|_| connect(&at)).collect();
-        assert!(hears(connect(&at)).starts_with("HTTP/1.1 503"), "there is no bound");
+        // One more than there are places: the oldest makes room, and who asks is answered.
+        let mut silent: Vec<TcpStream> = (0..17).map(|_| connect(&at)).collect();
+        assert_eq!(hears(silent.remove(0)), "", "there is no bound");
+        assert!(asks(&at, "GET /metrics", HOST).contains(STATE));
         drop(silent);
         assert!(text_of(folder.path()).contains("metrics_listen = \"127.0.0.1:0\""));
         listen(&service, "off").unwrap();
@@ -258,11 +269,18 @@ mod tests {
         assert!(service.stop().is_empty());
     }
 
+    /// A listener on a port that the kernel gives to no connection: once closed, it stays free.
+    fn listener_below_ephemeral_ports() -> TcpListener {
+        let start = 20_000 + (std::process::id() % 10_000) as u16;
+        let mut ports = (start..32_000).chain(20_000..start);
+        ports.find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).unwrap()
+    }
+
     #[test]
     fn a_port_that_cannot_be_had_leaves_everything_as_it_was_and_is_told() {
         let folder = tempfile::tempdir().unwrap();
         let service = start(folder.path(), Arc::default(), "auto");
-        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = listener_below_ephemeral_ports();
         let taken = other.local_addr().unwrap().to_string();
         let at = listen(&service, "127.0.0.1:0").unwrap();
         let before = text_of(folder.path());

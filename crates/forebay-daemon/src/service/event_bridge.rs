@@ -58,6 +58,18 @@ impl Service {
             PoolEvent::DeviceBack { volume, last: true, .. } => {
                 self.hub.clear(&ended(pool, volume.as_deref()));
             }
+            PoolEvent::ExportLost { volume, .. } => {
+                self.hub.raise(AlarmKey::volume(EventKind::ExportLost, volume), Severity::Error, &text);
+            }
+            PoolEvent::ExportsBack { volume } => {
+                self.hub.clear(&AlarmKey::volume(EventKind::ExportLost, volume));
+            }
+            PoolEvent::PathLost { volume, .. } => {
+                self.hub.raise(path_lost(pool, volume.as_deref()), Severity::Error, &text);
+            }
+            PoolEvent::PathFound { volume, last: true, .. } => {
+                self.hub.clear(&path_lost(pool, volume.as_deref()));
+            }
             PoolEvent::CacheWriteFailed { .. } => {
                 self.hub.publish(NewEvent::new(EventKind::CacheWriteFailed, text).pool(pool));
             }
@@ -96,10 +108,10 @@ impl Service {
             PoolEvent::Resized { volume, .. } => {
                 self.hub.publish(NewEvent::new(EventKind::VolumeResized, text).pool(pool).volume(volume));
             }
-            PoolEvent::Scrubbed { report, .. } => {
+            PoolEvent::Scrubbed(scrubbed) => {
                 let event = NewEvent::new(EventKind::PoolScrubbed, text).pool(pool);
-                let damaged = report.damaged_blocks > 0;
-                self.hub.publish(if damaged { event.severity(Severity::Warning) } else { event });
+                let harm = scrubbed.found_harm();
+                self.hub.publish(if harm { event.severity(Severity::Warning) } else { event });
             }
             PoolEvent::ClientRefused { .. } => {
                 self.hub.publish(NewEvent::new(EventKind::ClientRefused, text).pool(pool));
@@ -111,9 +123,18 @@ impl Service {
 
 /// The alarm of a device that is too short: a backing store, or a cache device.
 fn ended(pool: &str, volume: Option<&str>) -> AlarmKey {
+    of_device(EventKind::DeviceEnded, pool, volume)
+}
+
+/// The alarm of a file whose path does not lead to it any more.
+fn path_lost(pool: &str, volume: Option<&str>) -> AlarmKey {
+    of_device(EventKind::DevicePathLost, pool, volume)
+}
+
+fn of_device(condition: EventKind, pool: &str, volume: Option<&str>) -> AlarmKey {
     match volume {
-        Some(volume) => AlarmKey::volume(EventKind::DeviceEnded, volume),
-        None => AlarmKey::pool(EventKind::DeviceEnded, pool),
+        Some(volume) => AlarmKey::volume(condition, volume),
+        None => AlarmKey::pool(condition, pool),
     }
 }
 

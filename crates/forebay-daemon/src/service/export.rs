@@ -13,9 +13,11 @@ use super::work::{End, Until};
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Phase};
-use forebay_admin::{AdminError, ErrorKind, ExportRequest, JobInfo, OpenHow};
+use forebay_admin::{AdminError, ErrorKind, ExportRequest, JobInfo, MessageId, OpenHow};
 use forebay_config::{ConfigFile, PoolSection};
 use forebay_format::CacheUuid;
+use forebay_offline::Key;
+use forebay_pool::encryption::read_key;
 use forebay_pool::settings_copy;
 use forebay_pool::{Claims, MayWait, Pool, PoolHandle};
 use std::path::PathBuf;
@@ -24,8 +26,8 @@ use std::time::Duration;
 /// A closed cache has so long to take the settings.
 const WRITE_WITHIN: Duration = Duration::from_secs(20);
 
-fn conflict(what: impl ToString, hint: impl ToString) -> AdminError {
-    AdminError::new(ErrorKind::Conflict, what, hint)
+fn conflict(id: MessageId, what: impl ToString, hint: impl ToString) -> AdminError {
+    AdminError::new(id, what, hint).of_kind(ErrorKind::Conflict)
 }
 
 impl Service {
@@ -34,6 +36,7 @@ impl Service {
         let handle = self.handle(name)?;
         self.exportable(name, self.changing()?.as_ref())?;
         if !request.force {
+            self.check_nothing_left_here(name)?;
             drop(Self::await_all_unused(&handle)?);
         }
         let kind = JobKind::Export { drain: request.drain };
@@ -46,27 +49,40 @@ impl Service {
             let what = format!("the cache of {name} is named on the command line of `forebay run`");
             let hint =
                 "there are no settings to take along: stop it, and start `forebay run` on the other host";
-            return Err(conflict(what, hint));
+            return Err(conflict(MessageId::DaemonNoConfigFile, what, hint));
         };
         let snapshot = self.pool_snapshot(name)?;
         if snapshot.cache_failed || snapshot.fenced {
             let what = format!("the cache of pool {name} has failed");
-            return Err(conflict(what, format!("give it another: forebay pool replace {name}")));
-        }
-        if let Some((volume, _)) = lock(&self.attaching).iter().find(|(_, volume)| volume.pool == name) {
             return Err(conflict(
-                format!("volume {volume} is being attached"),
-                "wait: its backing store may be slow",
+                MessageId::Event(EventKind::CacheFailed),
+                what,
+                format!("give it another: forebay pool replace {name}"),
             ));
         }
+        Self::ask(&*self.handle(name)?, |pool| pool.check_paths("export"))??;
+        self.holds.check_pool_free(name)?;
         // Of the file, not of what runs: a change that was to hold until the next start ends here.
         let config = file.newest(&check_rules).map_err(|error| stored(&error))?.config;
         let section = PoolSection::of(&config, name).ok_or_else(|| {
-            conflict(format!("the configuration file has no pool {name} any more"), "forebay reload")
+            conflict(
+                MessageId::PoolNotConfigured,
+                format!("the configuration file has no pool {name} any more"),
+                "forebay reload",
+            )
         })?;
-        let text = section.text().map_err(|error| AdminError::new(ErrorKind::Invalid, error, ""))?;
+        let text = section.text().map_err(|error| AdminError::new(MessageId::ConfigEdit, error, ""))?;
         settings_copy::check_length(&text)?;
         Ok((section, text))
+    }
+
+    /// Of volumes that are not attached nothing is dirty or lost: their settings do not go along,
+    /// and nobody here would know any more that their backing stores are not to be used.
+    fn check_nothing_left_here(&self, name: &str) -> Result<(), AdminError> {
+        self.check_nothing_absent(name).map_err(|error| {
+            let hint = format!("{}; to take it along in the cache all the same: --force", error.hint);
+            AdminError { hint, ..error }
+        })
     }
 
     /// Nobody uses a volume of a pool, nor can come to its block devices as long as what is
@@ -107,14 +123,29 @@ impl Service {
     fn leave(&self, name: &str, handle: &PoolHandle, force: bool) -> Result<(), AdminError> {
         let mut file = self.changing()?;
         let (section, text) = self.exportable(name, file.as_ref())?;
-        let claims = if force { Claims::new() } else { Self::await_all_unused(handle)? };
+        // Of what the cache was made with: without it nothing is stopped.
+        let source = section.pool.tunables().encryption_key_file;
+        let key = source.as_ref().map(read_key).transpose()?;
+        let claims = match force {
+            true => Claims::new(),
+            false => {
+                self.check_nothing_left_here(name)?;
+                Self::await_all_unused(handle)?
+            }
+        };
         let facts = Self::ask(handle, |pool| pool.facts())?;
-        let (cache, _) = facts.ok_or_else(|| conflict(format!("the cache of pool {name} has failed"), ""))?;
+        let (cache, _) = facts.ok_or_else(|| {
+            conflict(
+                MessageId::Event(EventKind::CacheFailed),
+                format!("the cache of pool {name} has failed"),
+                "",
+            )
+        })?;
         let devices = self.pool_snapshot(name)?.devices.into_iter().map(|(path, _)| path).collect();
         let absent = Self::ask(handle, |pool| pool.absent())?;
         self.stop_for_good(name, handle, force, claims)?;
         let closed = handle.stop().map_err(AdminError::from);
-        let written = closed.and_then(|()| self.write_settings(cache, devices, text));
+        let written = closed.and_then(|()| self.write_settings(cache, devices, text, key));
         let entry = self.running().entries.get(name).cloned();
         let recorded = written.and_then(|()| self.begin_leaving(entry.as_deref(), &[]));
         let forgotten = recorded.and_then(|()| match file.as_mut() {
@@ -162,12 +193,13 @@ impl Service {
         cache: CacheUuid,
         devices: Vec<PathBuf>,
         text: String,
+        key: Option<Key>,
     ) -> Result<(), AdminError> {
         let first = devices.first().cloned().unwrap_or_default();
         let written = self.places.within(&first, WRITE_WITHIN, move |may_wait| {
-            settings_copy::write(may_wait, cache, &devices, &text)
+            settings_copy::write(may_wait, cache, &devices, &text, key.as_ref())
         });
-        Ok(written.ok_or_else(|| super::opening::no_answer(&first, WRITE_WITHIN))??)
+        Ok(written.map_err(|undone| undone.or(|| super::opening::no_answer(&first, WRITE_WITHIN)))??)
     }
 
     /// Opens a pool again that was stopped for an export, and says what has become of it.
@@ -177,7 +209,10 @@ impl Service {
             return "the pool was opened again".into();
         };
         let message = format!("{}; {}", error.what, error.hint);
-        self.emit(ServiceEvent::Problem(format!("pool {name}: {message}")));
+        self.emit(ServiceEvent::Problem(
+            MessageId::Event(EventKind::PoolFailed),
+            format!("pool {name}: {message}"),
+        ));
         if !self.is_closed(name) {
             return format!(
                 "the pool was opened again, but not all of its volumes are attached: {}",
@@ -202,7 +237,7 @@ impl Service {
         };
         // A kill before this leaves what the next start finishes.
         if let Some(Err(why)) = entry.map(|entry| entry.remove(&MayWait::here(), false)) {
-            self.emit(ServiceEvent::Problem(format!(
+            self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
                 "pool {name} is exported, but its cache is still recorded: {why}; the next start tries again"
             )));
         }
@@ -224,9 +259,13 @@ mod tests {
     #[test]
     fn a_failed_export_says_what_has_become_of_the_pool() {
         let folder = tempfile::tempdir().unwrap();
-        let service = start(folder.path(), Arc::default(), "auto");
         let (cache, away) = (folder.path().join("a.cache"), folder.path().join("away"));
+        assert!(start(folder.path(), Arc::default(), "auto").stop().is_empty());
         std::fs::rename(&cache, &away).unwrap();
+        std::os::unix::fs::symlink(&away, &cache).unwrap();
+        let service = start(folder.path(), Arc::default(), "auto");
+        // Of a link that is gone nobody is told while the pool is open.
+        std::fs::remove_file(&cache).unwrap();
         let error = service.leave("a", &service.handle("a").unwrap(), false).unwrap_err();
         assert!(error.what.contains("cannot open"), "{error:?}");
         assert!(
@@ -242,7 +281,7 @@ mod tests {
             "{alarms:?}"
         );
 
-        std::fs::rename(&away, &cache).unwrap();
+        std::os::unix::fs::symlink(&away, &cache).unwrap();
         service.reopen("a", OpenHow::default()).unwrap();
         assert!(service.hub.alarms().is_empty());
         assert!(service.stop().is_empty());

@@ -7,7 +7,7 @@ use super::{Service, lock};
 use crate::upgrade::Duties;
 use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::jobs::JobFilter;
-use forebay_admin::{AdminError, ErrorKind, UpgradeBegun, UpgradeInfo, VolumeState};
+use forebay_admin::{AdminError, MessageId, UpgradeBegun, UpgradeInfo, VolumeState};
 use forebay_config::{Config, ConfigFile};
 use forebay_pool::handover::Inheritance;
 use forebay_pool::{Pool, PoolHandle, Promise, PromiseSender};
@@ -45,9 +45,10 @@ pub(crate) struct Estate {
 
 impl Service {
     pub(super) fn ask_for_upgrade(&self) -> Result<UpgradeBegun, AdminError> {
-        let refuse = |what: &str, hint: &str| Err(AdminError::new(ErrorKind::Conflict, what, hint));
+        let refuse = |id, what: &str, hint: &str| Err(AdminError::new(id, what, hint));
         let Some(upgrader) = &self.upgrader else {
             return refuse(
+                MessageId::UpgradeUnsupported,
                 "`forebay run` cannot be followed by another process",
                 "stop it and start it again",
             );
@@ -57,7 +58,7 @@ impl Service {
         upgrader(answer);
         match promise.wait_or_give_up(BEGIN_WITHIN) {
             Some(Some(answer)) => answer,
-            _ => Err(AdminError::new(ErrorKind::Unavailable, "the daemon is busy", "try again")),
+            _ => Err(AdminError::new(MessageId::DaemonBusy, "the daemon is busy", "try again")),
         }
     }
 
@@ -66,13 +67,17 @@ impl Service {
     /// # Errors
     /// What cannot, and what to do about it.
     pub(crate) fn check_upgradable(&self) -> Result<(), AdminError> {
-        let conflict = |what: String, hint: &str| AdminError::new(ErrorKind::Conflict, what, hint);
+        let conflict = |id, what: String, hint: &str| AdminError::new(id, what, hint);
         let open = |job: &forebay_admin::jobs::JobView| !job.state.is_final();
         if let Some(job) = self.jobs.list(&JobFilter::default()).iter().find(|job| open(job)) {
-            return Err(conflict(format!("job {} is not done", job.id), "wait for it, or cancel it"));
+            return Err(conflict(
+                MessageId::UpgradeBlocked,
+                format!("job {} is not done", job.id),
+                "wait for it, or cancel it",
+            ));
         }
-        if let Some(name) = lock(&self.attaching).keys().next() {
-            return Err(conflict(format!("volume {name} is being attached"), "wait until it is"));
+        if let Err(held) = self.holds.check_all_free() {
+            return Err(conflict(MessageId::UpgradeBlocked, held.what, &held.hint));
         }
         for (name, pool) in self.pool_handles() {
             let snapshot = Self::ask(&pool, |pool| pool.snapshot())?;
@@ -81,12 +86,16 @@ impl Service {
                 // something is lost and the device is not known again nobody could open it, this
                 // process neither.
                 return Err(conflict(
+                    MessageId::UpgradeBlocked,
                     format!("the cache of pool {name} has failed"),
                     "give it another first: forebay pool replace; or stop the daemon and start it again",
                 ));
             }
+            // Who takes over opens everything by its path.
+            Self::ask(&pool, |pool| pool.check_paths("hand over"))??;
             if Self::ask(&pool, |pool| pool.has_mounts())? {
                 return Err(conflict(
+                    MessageId::UpgradeBlocked,
                     format!(
                         "volumes of pool {name} are files (fuse:), and who has them open cannot be passed on"
                     ),
@@ -95,6 +104,7 @@ impl Service {
             }
             if Self::ask(&pool, |pool| pool.has_guests())? {
                 return Err(conflict(
+                    MessageId::UpgradeBlocked,
                     format!(
                         "volumes of pool {name} are devices of virtual machines (vhost-user:), whose connections cannot be passed on"
                     ),
@@ -153,7 +163,10 @@ impl Service {
             if !pool.ends_by(until) {
                 late.push(name.as_str());
             } else if let Err(error) = pool.stop() {
-                self.emit(super::ServiceEvent::Problem(format!("while handing over: {error}")));
+                self.emit(super::ServiceEvent::Problem(
+                    MessageId::PoolNotClosed,
+                    format!("while handing over: {error}"),
+                ));
             }
         }
         let late = (!late.is_empty()).then(|| late.join(", "))?;
@@ -186,7 +199,7 @@ impl Service {
         match busy.first() {
             None => Ok(()),
             Some((name, ..)) => Err(AdminError::new(
-                ErrorKind::Conflict,
+                MessageId::UpgradeRequests,
                 format!("requests to pool {name} were not answered within {} s", QUIESCE_WITHIN.as_secs()),
                 "a device hangs, or writers wait for a slow one: look at `forebay top`, and try again",
             )),
@@ -228,9 +241,13 @@ impl Service {
         let infos = self.volume_infos();
         if let Some(unknown) = infos.iter().find(|volume| volume.state == VolumeState::Unknown) {
             let why = unknown.why.clone().unwrap_or_default();
-            return Err(AdminError::new(ErrorKind::Unavailable, why, "try again when it answers"));
+            return Err(AdminError::new(
+                MessageId::Event(EventKind::PoolNotAnswering),
+                why,
+                "try again when it answers",
+            ));
         }
-        let served = infos.into_iter().filter(|volume| volume.state == VolumeState::Serving);
+        let served = infos.into_iter().filter(|volume| volume.state.is_served());
         Ok(served.map(|volume| volume.name).collect())
     }
 
@@ -267,8 +284,10 @@ impl Service {
             ),
         };
         self.emit(match error {
-            None => super::ServiceEvent::Note(text.clone()),
-            Some(_) => super::ServiceEvent::Problem(text.clone()),
+            None => super::ServiceEvent::Note(MessageId::Event(EventKind::DaemonUpgraded), text.clone()),
+            Some(_) => {
+                super::ServiceEvent::Problem(MessageId::Event(EventKind::DaemonUpgradeFailed), text.clone())
+            }
         });
         self.hub.publish(NewEvent::new(kind, text));
         *lock(&self.upgraded) = Some(info);

@@ -1,21 +1,22 @@
-//! A pool that was exported comes: its devices are put in order, the backing stores of its volumes
-//! are looked for (`stores`), and the configuration gets both with their settings in one step. Then
-//! they are opened as at a start.
+//! A pool that was exported comes: its devices are put in order, the operator has named what it
+//! uses here (`confirm`), the backing stores of its volumes are looked for (`stores`), and the
+//! configuration gets both with their settings in one step. Then they are opened as at a start.
 //!
 //! Whatever ends the daemon before that step has changed nothing. Afterwards the next start opens
 //! what is configured. Opening the cache ends what was written onto it
 //! (`forebay_format::settings_copy`), so nobody imports it twice.
 
 use super::Service;
+use super::confirm::{self, Named};
+use super::info::warning_infos;
 use super::records::Allowed;
 use super::settings::{invalid, stored};
 use super::start::check_rules;
 use super::stores::Wanted;
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
-use forebay_admin::{AdminError, ErrorKind, ImportInfo, ImportRequest, ImportedVolume};
+use forebay_admin::{AdminError, ImportInfo, ImportRequest, ImportedVolume, MessageId};
 use forebay_config::device_name::stable_name;
 use forebay_config::{CacheSpec, ConfigFile, PoolSection};
-use forebay_export::uri::BackingUri;
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_offline::exported::{Exported, find};
 use forebay_offline::image::Image;
@@ -35,10 +36,17 @@ impl Service {
         let mut file = self.changing()?;
         let Some(file) = file.as_mut() else {
             let what = "`forebay run` has one pool, and no configuration file for another one";
-            return Err(AdminError::new(ErrorKind::Conflict, what, "import it with `forebay serve`"));
+            return Err(AdminError::new(
+                MessageId::DaemonNoConfigFile,
+                what,
+                "import it with `forebay serve`",
+            ));
         };
         let found = self.find_exported(&request.devices)?;
         let (section, mut info) = self.plan(&found, request)?;
+        if !request.dry_run && !info.unconfirmed.is_empty() {
+            return Err(confirm::refuse(request, &section, &info.unconfirmed));
+        }
         file.would_take(&section.added(), &check_rules).map_err(|error| stored(&error))?;
         if request.dry_run {
             return Ok(info);
@@ -50,6 +58,7 @@ impl Service {
         self.look_for_absent(&section.name);
         for volume in &mut info.volumes {
             let error = failed.remove(&volume.name);
+            self.warn_of(&volume.name);
             volume.attached = error.is_none();
             volume.why = error.map(|error| format!("{}; {}", error.what, error.hint));
         }
@@ -65,9 +74,19 @@ impl Service {
         request: &ImportRequest,
     ) -> Result<(PoolSection, ImportInfo), AdminError> {
         let mut section = self.section_of(found, request.pool.as_deref())?;
-        let entries = self.entries_of(&found.devices, &section)?;
-        let given = given(&request.backing, &section)?;
-        let wanted = Wanted { section: &section, entries: &entries, given: &given, devices: &found.devices };
+        let named = Named::of(request, &section)?;
+        if let Some(key) = named.lacks_key(&section) {
+            // Whether the settings are signed shows only with the key; what has no MAC is not.
+            let others = if confirm::has_mac(found) { Vec::new() } else { named.lacks(&section) };
+            let lacking: Vec<String> = [key].into_iter().chain(others).collect();
+            return Err(confirm::refuse(request, &section, &lacking));
+        }
+        named.put_into(&mut section)?;
+        let key = named.key.as_ref().map(read_key).transpose()?;
+        let signed = confirm::is_signed(found, key.as_ref())?;
+        let entries = self.entries_of(&found.devices, key)?;
+        let wanted =
+            Wanted { section: &section, entries: &entries, given: &named.backing, devices: &found.devices };
         let stores = self.find_stores(&wanted)?;
         let mut volumes = Vec::new();
         for ((name, volume), store) in section.volumes.iter_mut().zip(stores) {
@@ -77,8 +96,10 @@ impl Service {
                 name: name.clone(),
                 was: Some(was).filter(|was| *was != backing),
                 backing,
+                exports: volume.exports.iter().map(ToString::to_string).collect(),
                 attached: store.why.is_none(),
                 why: store.why,
+                warnings: warning_infos(name, volume),
             });
         }
         // Without a size: a file that is gone is not made anew.
@@ -90,6 +111,9 @@ impl Service {
             exported_by: found.copy.host.clone(),
             exported_unix_s: found.copy.exported_unix_s,
             devices: found.devices.iter().map(|path| path.display().to_string()).collect(),
+            key_file: named.key.as_ref().map(ToString::to_string),
+            signed,
+            unconfirmed: if signed { Vec::new() } else { named.lacks(&section) },
             volumes,
             dry_run: request.dry_run,
         };
@@ -99,7 +123,11 @@ impl Service {
     /// The exported cache on these devices.
     fn find_exported(&self, asked: &[String]) -> Result<Exported, AdminError> {
         let Some(first) = asked.first() else {
-            return Err(invalid("no device is given", "give all devices of the cache: --device PATH"));
+            return Err(invalid(
+                MessageId::PoolNoDevice,
+                "no device is given",
+                "give all devices of the cache: --device PATH",
+            ));
         };
         let mut devices: Vec<PathBuf> = Vec::new();
         for path in asked {
@@ -107,12 +135,13 @@ impl Service {
             self.check_unused(path)?;
             if let Some(other) = devices.iter().find(|other| is_same(other, path)) {
                 let what = format!("{} and {} are the same device", other.display(), path.display());
-                return Err(invalid(what, "give each device once"));
+                return Err(invalid(MessageId::DeviceTwice, what, "give each device once"));
             }
             devices.push(stable_name(path));
         }
         let found = self.places.within(Path::new(first), LOOK_WITHIN, move |_| find(&devices));
-        let found = found.ok_or_else(|| super::opening::no_answer(Path::new(first), LOOK_WITHIN))?;
+        let found =
+            found.map_err(|undone| undone.or(|| super::opening::no_answer(Path::new(first), LOOK_WITHIN)))?;
         Ok(found.map_err(RunError::from)?)
     }
 
@@ -121,19 +150,25 @@ impl Service {
         let section = PoolSection::parse(&found.copy.text).map_err(|report| {
             let what =
                 format!("the settings on the cache are not understood: {}", report.to_string().trim_end());
-            invalid(what, "a newer forebay may have written them: import the pool with that")
+            invalid(
+                MessageId::CacheExportUnreadable,
+                what,
+                "a newer forebay may have written them: import the pool with that",
+            )
         })?;
         let section = match name {
             Some(name) => {
-                forebay_config::model::check_name(name).map_err(|problem| invalid(problem, ""))?;
+                forebay_config::model::check_name(name)
+                    .map_err(|problem| invalid(MessageId::NameSyntax, problem, ""))?;
                 section.renamed(name)
             }
             None => section,
         };
-        let taken = |what: &str, hint: &str| Err(AdminError::new(ErrorKind::Conflict, what, hint));
+        let taken = |id, what: &str, hint: &str| Err(AdminError::new(id, what, hint));
         let running = self.running();
         if running.config.pools.contains_key(&section.name) {
             return taken(
+                MessageId::PoolExists,
                 &format!("there is a pool {} already", section.name),
                 "give the one that comes another name: --pool NAME",
             );
@@ -143,26 +178,25 @@ impl Service {
             let hint = format!(
                 "a volume keeps its name, which is in the cache: detach the one that is here, forebay volume detach {volume}"
             );
-            return taken(&format!("there is a volume {volume} already"), &hint);
+            return taken(MessageId::VolumeExists, &format!("there is a volume {volume} already"), &hint);
         }
         Ok(section)
     }
 
     /// What the cache knows of its volumes.
-    fn entries_of(&self, devices: &[PathBuf], section: &PoolSection) -> Result<Vec<VolumeEntry>, AdminError> {
-        let source = section.pool.tunables().encryption_key_file;
-        let key: Option<Key> = source.as_ref().map(read_key).transpose()?;
+    fn entries_of(&self, devices: &[PathBuf], key: Option<Key>) -> Result<Vec<VolumeEntry>, AdminError> {
         let (first, paths) = (devices.first().cloned().unwrap_or_default(), devices.to_vec());
         let read = move |_: &forebay_pool::MayWait| {
             let image = Image::open(Given { paths: &paths, key: key.as_ref() })?;
             let volumes = image.checkpoint().map(|checkpoint| checkpoint.volumes.clone());
             volumes.ok_or_else(|| {
                 let what = format!("{}: no copy of the checkpoint is intact", image.shown());
-                forebay_offline::Refusal::new(what).hint("`forebay check` says what is wrong")
+                forebay_offline::Refusal::new(MessageId::CacheDamaged, what)
+                    .hint("`forebay check` says what is wrong")
             })
         };
         let read = self.places.within(&first, LOOK_WITHIN, read);
-        let read = read.ok_or_else(|| super::opening::no_answer(&first, LOOK_WITHIN))?;
+        let read = read.map_err(|undone| undone.or(|| super::opening::no_answer(&first, LOOK_WITHIN)))?;
         Ok(read.map_err(RunError::from)?)
     }
 
@@ -179,7 +213,7 @@ impl Service {
         let is_as_it_was = || {
             let devices = devices.clone();
             let again = self.places.within(&first, LOOK_WITHIN, move |_| find(&devices).is_ok());
-            again == Some(true)
+            again.is_ok_and(|again| again)
         };
         if let Err(error) = &opened
             && (is_as_it_was() || is_anothers())
@@ -200,23 +234,4 @@ impl Service {
             AdminError { hint: hint + &way, ..error }
         })
     }
-}
-
-/// Backing stores that the operator names.
-fn given(
-    asked: &BTreeMap<String, String>,
-    section: &PoolSection,
-) -> Result<BTreeMap<String, BackingUri>, AdminError> {
-    let parsed = |(name, uri): (&String, &String)| {
-        if !section.volumes.iter().any(|(volume, _)| volume == name) {
-            let known: Vec<&str> = section.volumes.iter().map(|(volume, _)| volume.as_str()).collect();
-            return Err(invalid(
-                format!("the pool has no volume {name}"),
-                format!("its volumes are {}", known.join(", ")),
-            ));
-        }
-        let uri: BackingUri = uri.parse().map_err(|error| invalid(error, "--backing VOLUME=PATH"))?;
-        Ok((name.clone(), uri))
-    };
-    asked.iter().map(parsed).collect()
 }

@@ -1,11 +1,13 @@
 //! Pools, volumes and statistics as the API shows them.
 
-use super::Service;
 use super::wear::endurance_info;
+use super::{Service, ServiceEvent};
 use forebay_admin::jobs::{JobFilter, JobView};
 use forebay_admin::{
-    AdminError, CopyInfo, DeviceInfo, ErrorKind, LossInfo, PoolInfo, RatesInfo, RatesOfAll, VolumeInfo,
+    AdminError, CopyInfo, DeviceInfo, LossInfo, MessageId, PoolInfo, RatesInfo, RatesOfAll, VolumeInfo,
+    WarningInfo,
 };
+use forebay_config::{VolumeConfig, Warning, warnings};
 use forebay_format::BLOCK_BYTES;
 use forebay_pool::loss_record::Range;
 use forebay_pool::meter::{Rates, Report, Snapshot, format};
@@ -56,9 +58,12 @@ impl Service {
                 .devices
                 .iter()
                 .zip(&snapshot.written)
-                .map(|((path, bytes), written)| {
+                .zip(&snapshot.troubles)
+                .map(|(((path, bytes), written), trouble)| {
                     let path = path.display().to_string();
-                    let state = snapshot.mirror.as_ref().map_or("", |mirror| mirror.state_of_path(&path));
+                    let member = snapshot.mirror.as_ref().map_or("", |mirror| mirror.state_of_path(&path));
+                    // What is on a member that is out does not count.
+                    let state = if member == "out" { member } else { trouble.unwrap_or(member) };
                     let flash =
                         Some(self.flash_info(name, (Path::new(&path), *bytes), written, snapshot.uptime));
                     let copied = snapshot.copied.as_ref().filter(|copy| copy.from == Path::new(&path));
@@ -82,7 +87,11 @@ impl Service {
             volumes: snapshot.volumes.iter().map(|volume| volume.name.clone()).collect(),
             job: self.job_of_pool(name),
             endurance: endurance_info(snapshot),
-            absent: snapshot.absent.iter().map(|(name, blocks)| (name.clone(), blocks * BLOCK)).collect(),
+            absent: snapshot
+                .absent
+                .iter()
+                .map(|volume| (volume.name.clone(), volume.dirty_blocks * BLOCK))
+                .collect(),
             not_open: false,
             not_answering: false,
             why: None,
@@ -108,7 +117,8 @@ impl Service {
         let looked = self.look_at_all(|pool| (pool.snapshot(), pool.absent(), pool.names()));
         let mut all = self.volumes_of_silent(&looked.silent);
         for (pool, (snapshot, absent, served)) in looked.answers {
-            all.extend(snapshot.volumes.into_iter().map(|volume| info(&pool, volume, &jobs)));
+            let infos = snapshot.volumes.into_iter().map(|volume| info(&pool, volume, &jobs));
+            all.extend(infos.map(|info| VolumeInfo { warnings: self.warnings_of(&info.name), ..info }));
             all.extend(self.absent_of(&pool, absent, &served));
         }
         all.extend(self.volumes_of_closed_pools());
@@ -123,7 +133,8 @@ impl Service {
         let (pool, handle) = self.pool_with(name)?;
         let snapshot = Self::look_at(&handle, |pool| pool.snapshot())?;
         if let Some(volume) = snapshot.volumes.into_iter().find(|volume| volume.name == name) {
-            return Ok(info(&pool, volume, &self.open_jobs()));
+            let info = info(&pool, volume, &self.open_jobs());
+            return Ok(VolumeInfo { warnings: self.warnings_of(name), ..info });
         }
         let absent = self.absent_info(name)?;
         let job = self
@@ -134,10 +145,26 @@ impl Service {
         absent.map(|info| VolumeInfo { job, ..info }).ok_or_else(|| not_attached(name))
     }
 
+    /// The same of a volume by its name.
+    fn warnings_of(&self, name: &str) -> Vec<WarningInfo> {
+        let running = self.running();
+        running.config.volumes.get(name).map_or_else(Vec::new, |volume| warning_infos(name, volume))
+    }
+
+    /// Tells the log the same, of a volume that comes by another way than a file that was checked.
+    pub(super) fn warn_of(&self, name: &str) {
+        let config = self.running().config.volumes.get(name).cloned();
+        for warning in config.into_iter().flat_map(|config| warnings::of_volume(name, &config)) {
+            let what = format!("volume {name}: {}; {}", warning.message, warning.help);
+            self.emit(ServiceEvent::Problem(warning.id, what));
+        }
+    }
+
     pub(super) fn losses_of(&self, name: &str) -> Result<Vec<LossInfo>, AdminError> {
-        let (_, handle) = self.pool_of(name)?;
+        // Also of one that is not attached, and of which something is lost.
+        let (_, handle) = self.pool_with(name)?;
         let volume = name.to_owned();
-        let losses = Self::look_at(&handle, move |pool| pool.find(&volume).map(|id| pool.losses_of(id)))?;
+        let losses = Self::look_at(&handle, move |pool| pool.losses_of(&volume))?;
         let info = |range: Range| LossInfo {
             offset_bytes: range.offset_bytes,
             bytes: range.bytes,
@@ -224,10 +251,20 @@ fn rates_info(last: &Rates, uptime_s: u64) -> RatesInfo {
     }
 }
 
+/// What is allowed in the configuration of a volume, and looks like a mistake.
+pub(super) fn warning_infos(name: &str, volume: &VolumeConfig) -> Vec<WarningInfo> {
+    let info = |Warning { id, message, help, .. }| WarningInfo {
+        id: id.name().into(),
+        what: message,
+        hint: help.into(),
+    };
+    warnings::of_volume(name, volume).into_iter().map(info).collect()
+}
+
 /// The volume is configured, but its pool does not have it just now.
 pub(super) fn not_attached(name: &str) -> AdminError {
     AdminError::new(
-        ErrorKind::Conflict,
+        MessageId::VolumeNotAttached,
         format!("volume {name} is not attached"),
         format!("look in the log why; to try again: forebay volume attach {name}"),
     )
@@ -235,10 +272,16 @@ pub(super) fn not_attached(name: &str) -> AdminError {
 
 fn info(pool: &str, volume: VolumeSnapshot, jobs: &[JobView]) -> VolumeInfo {
     let job = jobs.iter().find(|job| job.spec.volume.as_ref() == Some(&volume.name));
+    let (backing_state, backing_why) = match volume.backing_trouble {
+        Some((state, why)) => (state, Some(why)),
+        None => ("ok", None),
+    };
     VolumeInfo {
         pool: pool.into(),
         state: volume.state,
         backing: volume.backing,
+        backing_state: backing_state.into(),
+        backing_why,
         exports: volume.exports,
         size_bytes: volume.size_bytes,
         mode: volume.settings.mode.name().into(),
@@ -253,6 +296,7 @@ fn info(pool: &str, volume: VolumeSnapshot, jobs: &[JobView]) -> VolumeInfo {
         lost_ranges: volume.lost.ranges,
         why: None,
         files: volume.files,
+        warnings: Vec::new(),
         name: volume.name,
     }
 }

@@ -3,7 +3,8 @@
 
 use super::opening::no_answer;
 use super::{Service, ServiceEvent};
-use forebay_admin::{AdminError, ErrorKind};
+use forebay_admin::events::EventKind;
+use forebay_admin::{AdminError, MessageId};
 use forebay_pool::MayWait;
 use forebay_pool::open::erase_cache;
 use forebay_pool::register::{CacheRecord, Entry, Leaving, leaving};
@@ -25,7 +26,7 @@ impl Service {
         let leaving = Leaving { erase: erase.to_vec() };
         entry.set_leaving(&MayWait::here(), Some(leaving)).map_err(|why| {
             let hint = "make room, or give the daemon the right to write there; then try again";
-            AdminError::new(ErrorKind::Failed, why, hint)
+            AdminError::new(MessageId::PoolRemovalKept, why, hint)
         })
     }
 
@@ -47,7 +48,7 @@ impl Service {
             AdminError { what, hint, ..error }
         })?;
         if let Err(why) = record.remove(&MayWait::here(), &state_dir, !erase.is_empty()) {
-            self.emit(ServiceEvent::Problem(format!(
+            self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), format!(
                 "pool {name} is removed, but its cache is still recorded: {why}; the next start tries again"
             )));
         }
@@ -58,7 +59,8 @@ impl Service {
         let Some((first, _)) = parts.first() else { return Ok(()) };
         let (all, cache, generation) = (parts.to_vec(), record.cache_uuid.clone(), record.generation);
         let work = move |may_wait: &MayWait| erase_cache(may_wait, &all, &cache, generation);
-        Ok(self.places.within(first, ERASE_WITHIN, work).ok_or_else(|| no_answer(first, ERASE_WITHIN))??)
+        let erased = self.places.within(first, ERASE_WITHIN, work);
+        Ok(erased.map_err(|undone| undone.or(|| no_answer(first, ERASE_WITHIN)))??)
     }
 
     /// Before pools are opened at a start: what was begun when a pool was taken out of the
@@ -83,15 +85,16 @@ impl Service {
 
     fn stays(&self, record: &CacheRecord, state_dir: &Path) -> Result<(), AdminError> {
         let stays = record.stay(&MayWait::here(), state_dir);
-        stays.map_err(|why| AdminError::new(ErrorKind::Failed, why, ""))
+        stays.map_err(|why| AdminError::new(MessageId::PoolRemovalKept, why, ""))
     }
 
     fn tell_left(&self, name: &str, what: &str, done: Result<(), AdminError>) {
         self.emit(match done {
-            Ok(()) => {
-                ServiceEvent::Note(format!("pool {name} was being removed when the daemon ended: it {what}"))
-            }
-            Err(error) => ServiceEvent::Problem(format!("{}; {}", error.what, error.hint)),
+            Ok(()) => ServiceEvent::Note(
+                MessageId::DaemonNote,
+                format!("pool {name} was being removed when the daemon ended: it {what}"),
+            ),
+            Err(error) => ServiceEvent::Problem(error.id, format!("{}; {}", error.what, error.hint)),
         });
     }
 }

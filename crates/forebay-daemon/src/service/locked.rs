@@ -9,21 +9,25 @@
 //! A mirrored cache could be opened without one of its devices, which would be out of date from
 //! then on. So it is not, as long as the daemon is patient ([`Service::patience_until`]).
 //!
+//! As long as it is patient a device that is not there is late, and nothing has failed: its pool or
+//! volume has an alarm of the severity `info`, without ways out that give something up.
+//!
 //! A process that was killed holds its locks until the kernel has ended what it had in flight; a
 //! device that hangs makes that long. A daemon that gave up meanwhile would serve nothing, for
 //! good, though the devices become free a moment later. What waits so has an alarm, which says whom
 //! it waits for. A pool whose cache cannot be recorded waits in the same way until it can. `forebay
 //! run` fails instead, as somebody looks at it.
 
-use super::{Service, lock};
+use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, Severity};
-use forebay_admin::{AdminError, ErrorKind, VolumeRequest};
+use forebay_admin::{AdminError, ErrorKind, MessageId, VolumeRequest};
 use forebay_config::CacheSpec;
 use forebay_config::choices::Mirror;
 use forebay_io::{Device, DeviceError, DeviceOptions};
 use forebay_pool::MayWait;
 use forebay_pool::register::of_pool;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -52,6 +56,25 @@ impl Place {
         match self {
             Self::Pool(name) => name == pool,
             Self::Volume(name) => volumes.contains(name),
+        }
+    }
+}
+
+impl Place {
+    /// The alarm that it could not be opened.
+    pub(super) fn alarm(&self) -> AlarmKey {
+        match self {
+            Self::Pool(name) => AlarmKey::pool(EventKind::PoolFailed, name),
+            Self::Volume(name) => AlarmKey::volume(EventKind::VolumeFailed, name),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pool(name) => write!(f, "pool {name}"),
+            Self::Volume(name) => write!(f, "volume {name}"),
         }
     }
 }
@@ -116,10 +139,42 @@ impl Service {
         self.hindrance(&place)?;
         lock(&self.locked).insert(place);
         Some(AdminError::new(
-            ErrorKind::Unavailable,
+            MessageId::PoolMirrorIncomplete,
             format!("pool {pool} is mirrored, and not both of its devices can be opened"),
             format!("it is opened with one of them if that is still so in {} s", left.as_secs() + 1),
         ))
+    }
+
+    /// Tells of a device that is not there while the machine starts; false if that is more than a
+    /// delay. It is told again when the patience is over.
+    pub(super) fn tell_late(&self, place: &Place, error: &AdminError) -> bool {
+        let left = self.patience_until.saturating_duration_since(Instant::now());
+        let is_awaited = !left.is_zero() && lock(&self.locked).contains(place);
+        if !is_awaited || self.hindrance(place) != Some(UNOPENED) {
+            return false;
+        }
+        lock(&self.late).insert(place.clone(), error.clone());
+        let message = format!(
+            "{}; the machine has just been started, so a device may be late: {place} is opened when it comes, and it has failed if it is not \
+             there in {} s",
+            error.what,
+            left.as_secs() + 1
+        );
+        self.hub.raise(place.alarm(), Severity::Info, &message);
+        self.emit(ServiceEvent::Note(error.id, format!("{place}: {message}")));
+        true
+    }
+
+    /// What was late and has not come has failed.
+    fn raise_late(&self) {
+        if Instant::now() < self.patience_until {
+            return;
+        }
+        for (place, error) in std::mem::take(&mut *lock(&self.late)) {
+            if lock(&self.locked).contains(&place) {
+                self.raise_failed(&place, &error);
+            }
+        }
     }
 
     fn is_mirrored(&self, pool: &str) -> bool {
@@ -173,13 +228,13 @@ impl Service {
         matches!(self.try_open(path), Some(Err(DeviceError::InUse { holder, .. })) if holder != OWN)
     }
 
-    /// Opens a device for a moment; `None` if that takes too long.
+    /// Opens a device for a moment; `None` if that takes too long, or there is no thread for it.
     fn try_open(&self, path: &Path) -> Option<Result<Device, DeviceError>> {
         let wanted = path.to_owned();
         let look = move |_: &MayWait| {
             Device::open_cache(&wanted, DeviceOptions { direct: false, ..DeviceOptions::default() })
         };
-        self.places.within(path, WITHIN, look)
+        self.places.within(path, WITHIN, look).ok()
     }
 
     /// Opens what waits and is free by now.
@@ -196,7 +251,11 @@ impl Service {
                     known.is_some_and(|pool| self.handle(&pool).is_ok()) && self.attached(name).is_err()
                 }
             };
-            if wanted && (self.hindrance(&place).is_some() || self.is_unrecordable(&place)) {
+            let is_held = match &place {
+                Place::Pool(name) => self.holds.check_pool_free(name).is_err(),
+                Place::Volume(name) => self.holds.check_free(name).is_err(),
+            };
+            if wanted && (is_held || self.hindrance(&place).is_some() || self.is_unrecordable(&place)) {
                 continue;
             }
             self.opens_late.store(wanted, Ordering::Release);
@@ -205,33 +264,53 @@ impl Service {
             }
             self.opens_late.store(false, Ordering::Release);
         }
+        self.raise_late();
     }
 
     /// True if it is to be tried again.
-    fn open_again(&self, place: &Place) -> bool {
-        let (key, result) = match place {
+    pub(super) fn open_again(&self, place: &Place) -> bool {
+        lock(&self.late).remove(place);
+        let result = match place {
             Place::Pool(name) => {
                 let result = self.reopen(name, forebay_admin::OpenHow::default());
                 if self.handle(name).is_ok() {
-                    self.emit(super::ServiceEvent::Note(format!(
-                        "pool {name} is open: what it has waited for is there"
-                    )));
+                    self.emit(ServiceEvent::Note(
+                        MessageId::PoolOpened,
+                        format!("pool {name} is open: what it has waited for is there"),
+                    ));
                     return false; // volumes that could not be attached have alarms of their own
                 }
-                (AlarmKey::pool(EventKind::PoolFailed, name), result.map(drop))
+                result.map(drop)
             }
             Place::Volume(name) => {
                 let (pool, exports, settings) = (None, Vec::new(), BTreeMap::new());
                 let request =
                     VolumeRequest { name: name.clone(), pool, backing: String::new(), exports, settings };
-                (AlarmKey::volume(EventKind::VolumeFailed, name), self.attach(request).map(drop))
+                self.attach(request).map(drop)
             }
         };
         let Err(error) = result else { return false };
         let waits = self.awaits(place, &error).is_some();
         let error = self.try_again_if_locked(place.clone(), error);
-        self.hub.raise(key, Severity::Error, &format!("{}; {}", error.what, error.hint));
-        self.emit(super::ServiceEvent::Problem(error.what));
-        waits
+        let raised = self.raise_if_configured(place, &format!("{}; {}", error.what, error.hint));
+        if raised {
+            self.emit(ServiceEvent::Problem(error.id, error.what));
+        }
+        raised && waits
+    }
+
+    /// Raises the alarm of a place, unless that was taken out of the configuration meanwhile:
+    /// whoever does that clears its alarms afterwards, for good. True if it was raised.
+    pub(super) fn raise_if_configured(&self, place: &Place, message: &str) -> bool {
+        // Held until the alarm is raised, so that it comes before it is cleared.
+        let running = self.running();
+        let is_configured = match place {
+            Place::Pool(name) => running.config.pools.contains_key(name),
+            Place::Volume(name) => running.config.volumes.contains_key(name),
+        };
+        if is_configured {
+            self.hub.raise(place.alarm(), Severity::Error, message);
+        }
+        is_configured
     }
 }

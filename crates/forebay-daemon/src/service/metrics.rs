@@ -35,8 +35,13 @@ impl Service {
         let mut all = vec![Family::info("forebay_build", "Version of the daemon").with(version, 1_u64)];
         all.extend(self.process());
         all.extend(self.alarms());
+        let absent_lost = std::mem::take(&mut states.absent_lost);
         all.extend(states.into_families());
-        all.extend(families(&reports));
+        let mut counted = families(&reports);
+        for family in counted.iter_mut().filter(|family| family.is("forebay_lost_bytes")) {
+            absent_lost.iter().for_each(|(labels, bytes)| family.add(labels.clone(), *bytes));
+        }
+        all.extend(counted);
         Ok(exposition::text(&all, form))
     }
 
@@ -113,7 +118,11 @@ struct States {
     pool_state: Family,
     dirty_limit: Family,
     absent_dirty: Family,
+    /// Further series of `forebay_lost_bytes`.
+    absent_lost: Vec<(Labels, u64)>,
     volume_state: Family,
+    backing_state: Family,
+    device_trouble: Family,
     mode: Family,
     limit: Family,
     target: Family,
@@ -139,9 +148,18 @@ impl States {
                 "forebay_absent_dirty_bytes",
                 "Dirty data of a volume that is not attached",
             ),
+            absent_lost: Vec::new(),
             volume_state: Family::gauge(
                 "forebay_volume_state",
                 "How the volume stands: attaching, serving, draining, detaching, absent, or unknown where its pool does not answer",
+            ),
+            backing_state: Family::gauge(
+                "forebay_backing_state",
+                "How the backing store is: ok, short, failing, or, if its path does not lead to it any more, deleted, unlinked, renamed or unreachable",
+            ),
+            device_trouble: Family::gauge(
+                "forebay_device_trouble",
+                "What is wrong with a cache device: short, or, if its path does not lead to it any more, deleted, unlinked, renamed or unreachable",
             ),
             mode: Family::gauge("forebay_volume_mode", "How the volume uses the cache"),
             limit: Family::gauge("forebay_destage_limit", "What keeps destage from being faster, in words"),
@@ -174,12 +192,24 @@ impl States {
             _ => "open",
         };
         self.pool_state.add(of_pool(pool, &[("state", state)]), 1_u64);
+        for ((path, _), trouble) in snapshot.devices.iter().zip(&snapshot.troubles) {
+            if let Some(trouble) = trouble {
+                let device = path.display().to_string();
+                self.device_trouble.add(of_pool(pool, &[("device", &device), ("state", trouble)]), 1_u64);
+            }
+        }
         for volume in &snapshot.volumes {
             self.take_volume(pool, volume);
         }
-        for (name, blocks) in snapshot.absent.iter().filter(|(_, blocks)| **blocks > 0) {
-            self.untold(pool, name, VolumeState::Absent);
-            self.absent_dirty.add(of_volume(pool, name, &[]), blocks * BLOCK);
+        for volume in snapshot.absent.iter().filter(|volume| volume.is_ahead()) {
+            self.untold(pool, &volume.name, VolumeState::Absent);
+            let labels = of_volume(pool, &volume.name, &[]);
+            if volume.lost.bytes > 0 {
+                self.absent_lost.push((labels.clone(), volume.lost.bytes));
+            }
+            if volume.dirty_blocks > 0 {
+                self.absent_dirty.add(labels, volume.dirty_blocks * BLOCK);
+            }
         }
     }
 
@@ -187,6 +217,8 @@ impl States {
         let labels = |more: &[(&'static str, &str)]| of_volume(pool, &volume.name, more);
         self.told.push((pool.into(), volume.name.clone()));
         self.volume_state.add(labels(&[("state", volume.state.name())]), 1_u64);
+        let backing = volume.backing_trouble.as_ref().map_or("ok", |(state, _)| state);
+        self.backing_state.add(labels(&[("state", backing)]), 1_u64);
         self.mode.add(labels(&[("mode", volume.settings.mode.name())]), 1_u64);
         self.dirty_high.add(labels(&[]), f64::from(volume.settings.dirty_high_pct) / 100.0);
         if volume.settings.flush_period > 0 {
@@ -210,12 +242,14 @@ impl States {
         self.volume_state.add(of_volume(pool, volume, &[("state", state.name())]), 1_u64);
     }
 
-    fn into_families(self) -> [Family; 10] {
+    fn into_families(self) -> [Family; 12] {
         [
             self.pool_state,
             self.dirty_limit,
             self.absent_dirty,
             self.volume_state,
+            self.backing_state,
+            self.device_trouble,
             self.mode,
             self.limit,
             self.target,

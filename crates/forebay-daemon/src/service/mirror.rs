@@ -8,7 +8,7 @@ use super::settings::{invalid, stored};
 use super::start::check_rules;
 use super::{Service, ServiceEvent};
 use forebay_admin::jobs::{JobKind, JobSpec};
-use forebay_admin::{AdminError, ErrorKind, PoolInfo};
+use forebay_admin::{AdminError, ErrorKind, MessageId, PoolInfo};
 use forebay_config::CacheSpec;
 use forebay_config::choices::Mirror;
 use forebay_config::{ConfigFile, Edit};
@@ -31,7 +31,7 @@ impl Service {
             return Ok(());
         }
         Err(AdminError::new(
-            ErrorKind::Conflict,
+            MessageId::PoolMirrored,
             format!("pool {name} is mirrored: its size cannot be changed"),
             "to change a device that has failed: forebay pool replace",
         ))
@@ -43,10 +43,12 @@ impl Service {
         match (mirrored == Some(Mirror::On), given) {
             (true, 2) | (false, 1) => Ok(()),
             (true, _) => Err(invalid(
+                MessageId::PoolBothFailed,
                 format!("pool {name} is mirrored, and both of its devices have failed"),
                 "give two new ones: --device PATH --device PATH",
             )),
             (false, _) => Err(invalid(
+                MessageId::PoolNotMirrored,
                 format!("pool {name} is not mirrored"),
                 "give one new device; pool grow adds others",
             )),
@@ -65,7 +67,7 @@ impl Service {
     ) -> Result<PoolInfo, AdminError> {
         let [spec] = devices else {
             let what = format!("pool {name} has one device that is sound");
-            return Err(invalid(what, "give one new device, for the other one"));
+            return Err(invalid(MessageId::PoolDeviceCount, what, "give one new device, for the other one"));
         };
         let handle = self.handle(name)?;
         let bytes = self.pool_snapshot(name)?.devices.first().map_or(0, |(_, bytes)| *bytes);
@@ -139,13 +141,17 @@ impl Service {
             return;
         }
         if let Err(error) = self.begin_job(JobSpec::pool(JobKind::Rebuild, name)) {
-            self.emit(ServiceEvent::Problem(format!("pool {name} is rebuilt without a job: {}", error.what)));
+            self.emit(ServiceEvent::Problem(
+                error.id,
+                format!("pool {name} is rebuilt without a job: {}", error.what),
+            ));
         }
     }
 }
 
 fn too_small(spec: &CacheSpec, bytes: u64) -> AdminError {
     invalid(
+        MessageId::DeviceTooSmall,
         format!(
             "{} is smaller than the other device of the pool: it needs {}",
             spec.path.display(),

@@ -7,24 +7,29 @@
 //!   the file gets its old text back.
 //! - What takes long is a job with a thread of its own (`work`); it holds [`Service::changing`]
 //!   only for the steps that change something, not while it drains.
+//! - Whoever attaches or detaches a volume has it to itself from the step of its pool to that of
+//!   the configuration (`holds`). So the two agree whatever else is asked for meanwhile.
 //!
 //! Files: `start` (opening everything at the start, stopping it), `pools`, `mirror` (mirrored
 //! ones), `replace` (another device for a sound one), `export` and `import` (a pool that goes to
-//! another host, or comes), `stores` (backing stores of one that comes), `volumes`, `settings`,
-//! `daemon_settings` (of the daemon itself), `reload`, `work`, `absent` (volumes that are not
-//! attached), `closed` (pools that are not open), `opening` (cache devices, which may hang),
-//! `locked` (devices that are not there, or that somebody else has), `handover` (passing everything
-//! to a successor), `info` (how things are), `looks` (pools that do not answer), `wear` (of the
-//! flash), `metrics` (the same for Prometheus), `event_bridge` (what pools report becomes events
-//! and alarms).
+//! another host, or comes), `confirm` (what of one that comes the operator decides), `stores` (its
+//! backing stores), `volumes`, `holds`,
+//! `settings`, `daemon_settings` (of the daemon itself), `reload`, `work`, `saving` (detaching a
+//! volume whose file has lost its name), `absent` (volumes that are not attached), `closed` (pools
+//! that are not open), `opening` (cache devices, which may hang), `locked` (devices that are not
+//! there, or that somebody else has), `handover` (passing everything to a successor), `info` (how
+//! things are), `looks` (pools that do not answer), `wear` (of the flash), `metrics` (the same for
+//! Prometheus), `event_bridge` (what pools report becomes events and alarms).
 
 mod absent;
 mod advice;
 mod closed;
+mod confirm;
 mod daemon_settings;
 mod event_bridge;
 mod export;
 mod handover;
+mod holds;
 mod import;
 mod info;
 mod leaving;
@@ -39,6 +44,7 @@ mod recording;
 mod records;
 mod reload;
 mod replace;
+mod saving;
 mod settings;
 mod start;
 mod stores;
@@ -50,13 +56,14 @@ use crate::api::MetricsPort;
 use forebay_admin::events::{AlarmKey, EventKind, Hub};
 use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use forebay_admin::{
-    Admin, AdminError, AdviceInfo, DaemonInfo, DetachHow, ErrorKind, ExportRequest, GrowRequest, ImportInfo,
-    ImportRequest, JobInfo, LossInfo, MetricsForm, OpenHow, PoolInfo, PoolRequest, RatesOfAll, RecordRequest,
-    ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest, SettingInfo, SettingsDone, SettingsRequest,
-    ShrinkRequest, Target, TraceSender, UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeRequest,
+    Admin, AdminError, AdviceInfo, DaemonInfo, DetachRequest, ErrorKind, ExportRequest, GrowRequest,
+    ImportInfo, ImportRequest, JobInfo, LossInfo, MessageId, MetricsForm, OpenHow, PoolInfo, PoolRequest,
+    RatesOfAll, RecordRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest, SettingInfo,
+    SettingsDone, SettingsRequest, ShrinkRequest, Target, TraceSender, UpgradeBegun, UpgradeInfo, VolumeInfo,
+    VolumeRequest,
 };
 use forebay_config::rules::RuleSet;
-use forebay_config::{Config, ConfigFile, VolumeConfig};
+use forebay_config::{Config, ConfigFile};
 use forebay_pool::guard::GuardBook;
 use forebay_pool::handover::ListenerStore;
 use forebay_pool::register::Entry;
@@ -107,6 +114,8 @@ pub(crate) struct Service {
     metrics: MetricsPort,
     /// Asks the main thread for an upgrade, where there can be one.
     upgrader: Option<Upgrader>,
+    /// It can be asked.
+    has_api: bool,
     /// How the last upgrade ended.
     upgraded: Mutex<Option<UpgradeInfo>>,
     /// Job threads are told that there is something to begin, or that the daemon stops.
@@ -116,10 +125,12 @@ pub(crate) struct Service {
     recordings: Mutex<BTreeMap<JobId, recording::Asked>>,
     /// Devices that threads wait for.
     places: forebay_pool::time_limit::Places,
-    /// Volumes that are being attached, with their configuration: nobody else does that meanwhile.
-    attaching: Mutex<BTreeMap<String, VolumeConfig>>,
+    /// Volumes that an operation has to itself.
+    holds: holds::Holds,
     /// What is tried again until its devices can be opened.
     locked: Mutex<locked::Locked>,
+    /// Of those, what is only late as yet, with the error that it is told by when it does not come.
+    late: Mutex<BTreeMap<locked::Place, AdminError>>,
     /// One of them is being opened.
     opens_late: AtomicBool,
     /// Devices may still come until then.
@@ -163,10 +174,10 @@ impl Service {
                     .find(|alarm| alarm.key == AlarmKey::pool(EventKind::PoolFailed, pool));
                 let why = why.map_or_else(String::new, |alarm| format!(": {}", alarm.message));
                 let what = format!("pool {pool} is configured, but not open{why}");
-                return AdminError::new(ErrorKind::Conflict, what, format!("forebay pool open {pool}"));
+                return AdminError::new(MessageId::PoolNotOpen, what, format!("forebay pool open {pool}"));
             }
             let known: Vec<&str> = running.pools.keys().map(String::as_str).collect();
-            AdminError::not_found("pool", pool, &known)
+            AdminError::not_found(MessageId::PoolUnknown, "pool", pool, &known)
         })
     }
 
@@ -177,7 +188,7 @@ impl Service {
             let found = running.config.volumes.get(volume);
             found.map(|found| found.pool.clone()).ok_or_else(|| {
                 let known: Vec<&str> = running.config.volumes.keys().map(String::as_str).collect();
-                AdminError::not_found("volume", volume, &known)
+                AdminError::not_found(MessageId::VolumeUnknown, "volume", volume, &known)
             })?
         };
         let handle = self.handle(&pool)?;
@@ -208,12 +219,16 @@ impl Service {
     }
 
     fn job_id(id: &str) -> Result<JobId, AdminError> {
-        id.parse().map_err(|error| AdminError::new(ErrorKind::NotFound, error, "`forebay jobs` lists them"))
+        id.parse().map_err(|error| AdminError::new(MessageId::JobUnknown, error, "`forebay jobs` lists them"))
     }
 }
 
 fn gone(error: PoolGone) -> AdminError {
-    AdminError::new(ErrorKind::Unavailable, error, "look at the log of the daemon")
+    let id = match error {
+        PoolGone::Stopped => MessageId::PoolStopped,
+        PoolGone::Late | PoolGone::Silent | PoolGone::Stuck => MessageId::Event(EventKind::PoolNotAnswering),
+    };
+    AdminError::new(id, error, "look at the log of the daemon").of_kind(ErrorKind::Unavailable)
 }
 
 impl Admin for Service {
@@ -270,6 +285,7 @@ impl Admin for Service {
     }
 
     fn shrink_pool(&self, name: &str, request: ShrinkRequest) -> Result<JobInfo, AdminError> {
+        self.holds.check_devices_free(name)?;
         let kind = self.shrink_wanted(name, &request)?;
         self.begin_job(JobSpec::pool(kind, name))
     }
@@ -327,16 +343,13 @@ impl Admin for Service {
         self.attach(request)
     }
 
-    fn detach_volume(&self, name: &str, how: DetachHow, force: bool) -> Result<JobInfo, AdminError> {
-        let (pool, handle) = self.pool_with(name)?;
-        if !force {
-            let unused = Self::await_unused(&handle, name);
-            drop(unused.map_err(|users| users.refuse("detach", name))?);
-        }
-        self.begin_job(JobSpec::volume(JobKind::Detach(how), &pool, name).force(force))
+    fn detach_volume(&self, name: &str, request: DetachRequest) -> Result<JobInfo, AdminError> {
+        self.holds.check_free(name)?;
+        self.begin_detach(name, request)
     }
 
     fn resize_volume(&self, name: &str, size: &str, force: bool) -> Result<JobInfo, AdminError> {
+        self.holds.check_free(name)?;
         let (pool, handle, bytes) = self.size_wanted(name, size)?;
         let volume = name.to_owned();
         if !force && Self::ask(&handle, move |pool| pool.is_smaller(&volume, bytes))? {
@@ -376,7 +389,7 @@ impl Admin for Service {
         match self.jobs.wait(Self::job_id(id)?, timeout) {
             Ok(view) => Ok(JobInfo::from(&view)),
             Err(WaitError::TimedOut(view)) => Ok(JobInfo::from(&*view)),
-            Err(error) => Err(AdminError::new(ErrorKind::NotFound, error, "`forebay jobs` lists them")),
+            Err(error) => Err(AdminError::new(MessageId::JobUnknown, error, "`forebay jobs` lists them")),
         }
     }
 

@@ -7,15 +7,16 @@
 
 use super::Service;
 use super::stores::compare;
-use forebay_admin::{AdminError, ErrorKind};
+use forebay_admin::{AdminError, MessageId};
 use forebay_config::VolumeConfig;
 use forebay_config::mounts::Problem;
 use forebay_core::OnBackingChange;
 use forebay_export::uri::BackingUri;
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_pool::MayWait;
+use forebay_pool::cache_device::is_same;
 use forebay_pool::open::{Likeness, is_same_file};
-use forebay_pool::time_limit::within;
+use forebay_pool::time_limit::{Undone, within};
 use std::path::Path;
 use std::time::Duration;
 
@@ -40,6 +41,7 @@ impl Service {
         config: &VolumeConfig,
         backing: BackingUri,
     ) -> Result<VolumeConfig, AdminError> {
+        self.check_not_exchanged(name, backing.path())?;
         self.check_unused(backing.path())?;
         let wanted = name.to_owned();
         let handle = self.handle(&config.pool)?;
@@ -50,9 +52,33 @@ impl Service {
         }
         let moved = VolumeConfig { backing, ..config.clone() };
         match Problem::of_volume(&self.running().config, name, &moved) {
-            Some(problem) => Err(AdminError::new(ErrorKind::Conflict, problem.message, problem.help)),
+            Some(problem) => Err(AdminError::new(MessageId::VolumeDefinition, problem.message, problem.help)),
             None => Ok(moved),
         }
+    }
+
+    /// Another volume that is not attached has this store in the configuration: the disks may have
+    /// exchanged their names. One command gives one volume another store, so it cannot mend that.
+    fn check_not_exchanged(&self, name: &str, path: &Path) -> Result<(), AdminError> {
+        let volumes = self.running().config.volumes.clone();
+        let mut others = volumes.iter().filter(|(other, _)| *other != name);
+        let Some((other, _)) = others.find(|(_, volume)| is_same(volume.backing.path(), path)) else {
+            return Ok(());
+        };
+        let Some(file) = self.config_path.as_ref().filter(|_| !self.is_attached(other).unwrap_or(true))
+        else {
+            return Ok(());
+        };
+        Err(AdminError::new(
+            MessageId::BackingInUse,
+            format!(
+                "{} is in the configuration as the backing store of volume {other}, which is not attached either",
+                path.display()
+            ),
+            format!(
+                "if the devices have exchanged their names, exchange them in the sections of {name} and {other} in {file}, then: forebay reload"
+            ),
+        ))
     }
 }
 
@@ -67,11 +93,11 @@ fn check_is_the_one(
         Likeness::Same { proven: true } => return Ok(()),
         Likeness::Unreadable(why) => {
             let hint = "give the backing store as it is called now";
-            return Err(AdminError::new(ErrorKind::Failed, why, hint));
+            return Err(AdminError::new(MessageId::BackingUnreadable, why, hint));
         }
         Likeness::Smaller(why) => return Err(is_not_the_one(name, path, &why, "give the right one")),
         Likeness::Other(why) if !has_said => why,
-        _ if has_said || is_that_file(path, entry) => return Ok(()),
+        _ if has_said || is_that_file(path, entry)? => return Ok(()),
         _ => "nothing on it tells that it is the one".to_owned(),
     };
     let hint = format!(
@@ -83,11 +109,17 @@ fn check_is_the_one(
 
 fn is_not_the_one(name: &str, path: &Path, why: &str, hint: &str) -> AdminError {
     let what = format!("{} cannot be taken for the backing store of volume {name}: {why}", path.display());
-    AdminError::new(ErrorKind::Conflict, what, hint)
+    AdminError::new(MessageId::BackingNotTheOne, what, hint)
 }
 
-fn is_that_file(path: &Path, entry: &VolumeEntry) -> bool {
+/// # Errors
+/// There is no thread to look at it.
+fn is_that_file(path: &Path, entry: &VolumeEntry) -> Result<bool, AdminError> {
     let (place, entry) = (path.to_owned(), entry.clone());
     let work = move |may_wait: &MayWait| is_same_file(may_wait, &place, &entry);
-    within(WITHIN, "compare", work).unwrap_or(false)
+    match within(WITHIN, "compare", work) {
+        Ok(is_same) => Ok(is_same),
+        Err(Undone::Late) => Ok(false),
+        Err(Undone::NoThread(error)) => Err(AdminError::no_thread(&error)),
+    }
 }

@@ -6,7 +6,7 @@
 
 use super::records::{Allowed, unmake};
 use super::{Service, pools};
-use forebay_admin::{AdminError, ErrorKind};
+use forebay_admin::{AdminError, MessageId};
 use forebay_config::CacheSpec;
 use forebay_config::PoolConfig;
 use forebay_config::choices::{CacheAllocation, Mirror};
@@ -39,21 +39,24 @@ pub(super) struct Opening {
     pub(super) is_named: bool,
 }
 
-/// The parts of a pool, and the record of its cache if that has failed. Files that were made for it
-/// are removed with this.
-#[derive(Default)]
-pub(super) struct Opened(Option<(PoolParts, Option<LossRecord>)>);
+/// The parts of a pool, and the record of its cache if that has failed. A cache that was made for
+/// it is taken back with this.
+pub(super) struct Opened {
+    parts: Option<(PoolParts, Option<LossRecord>)>,
+    state_dir: PathBuf,
+}
 
 impl Opened {
     pub(super) fn take(mut self) -> Option<(PoolParts, Option<LossRecord>)> {
-        self.0.take()
+        self.parts.take()
     }
 }
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        if let Some((parts, _)) = &self.0 {
-            unmake(&parts.made);
+        if let Some((parts, _)) = self.parts.take() {
+            // Who opens these devices the next time finds what could not be taken back.
+            let _ = parts.unmake(&MayWait::here(), &self.state_dir);
         }
     }
 }
@@ -95,19 +98,23 @@ impl Opening {
     fn open(&self, may_wait: &MayWait) -> Result<Opened, AdminError> {
         let without_cache = pools::failed_before(self)?;
         if without_cache.is_some() {
-            return Ok(Opened(Some((PoolParts::none(), without_cache))));
+            return Ok(self.opened(PoolParts::none(), without_cache));
         }
         let key = self.key()?;
         let mut parts =
             open_caches(may_wait, &self.config.devices, self.making(key.as_ref()), &self.state_dir)?;
         if key.is_some() && parts.cipher.is_none() {
             let what = format!("the cache of pool {} cannot be encrypted", self.name);
-            return Err(AdminError::new(ErrorKind::Invalid, what, "take encryption_key_file out"));
+            return Err(AdminError::new(MessageId::CacheKeyUnused, what, "take encryption_key_file out"));
         }
         let emulated = parts.emulate(self.config.tunables().emulate_cache);
-        // If that is refused, the files that were made go with this.
-        let opened = Opened(Some((parts, None)));
+        // If that is refused, what was made goes with this.
+        let opened = self.opened(parts, None);
         Ok(emulated.map(|()| opened)?)
+    }
+
+    fn opened(&self, parts: PoolParts, without_cache: Option<LossRecord>) -> Opened {
+        Opened { parts: Some((parts, without_cache)), state_dir: self.state_dir.clone() }
     }
 
     fn check_new(&self, may_wait: &MayWait) -> Result<(), AdminError> {
@@ -149,7 +156,7 @@ impl Service {
     ) -> Result<(), NotJoined> {
         let path = spec.path.clone();
         let is_there = self.places.within(&spec.path, WITHIN, move |_| path.exists());
-        let is_there = is_there.ok_or_else(|| no_answer(&spec.path, WITHIN))?;
+        let is_there = is_there.map_err(|undone| undone.or(|| no_answer(&spec.path, WITHIN)))?;
         let name = opening.name.clone();
         let device = self.open_unused(spec, opening)?;
         self.join_device(&name, handle, spec, device).inspect_err(|not| {
@@ -193,18 +200,19 @@ impl Service {
             let asked = spec.clone();
             let to_make =
                 self.places.within(&spec.path, WITHIN, move |may_wait| bytes_to_make(may_wait, &asked));
-            let to_make = to_make.ok_or_else(|| no_answer(&spec.path, WITHIN))?;
+            let to_make = to_make.map_err(|undone| undone.or(|| no_answer(&spec.path, WITHIN)))?;
             timeout += Duration::from_secs(to_make / MADE_BYTES_PER_S);
         }
         let Some(first) = devices.first() else { return Ok(work(&MayWait::here())) };
-        self.places.within(&first.path, timeout, work).ok_or_else(|| no_answer(&first.path, timeout))
+        let done = self.places.within(&first.path, timeout, work);
+        done.map_err(|undone| undone.or(|| no_answer(&first.path, timeout)))
     }
 }
 
 /// A cache device does not answer.
 pub(super) fn no_answer(path: &Path, within: Duration) -> AdminError {
     AdminError::new(
-        ErrorKind::Unavailable,
+        MessageId::CacheNotAnswering,
         format!(
             "the cache device {} does not answer: that takes longer than {} s, or an earlier attempt still waits",
             path.display(),

@@ -6,11 +6,11 @@ use super::opening::{NotJoined, Opening, no_answer};
 use super::records::Allowed;
 use super::settings::{invalid, stored, take_out};
 use super::start::check_rules;
-use super::{Service, ServiceEvent, lock};
+use super::{Service, ServiceEvent};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::jobs::JobKind;
 use forebay_admin::{
-    AdminError, DeviceRequest, ErrorKind, GrowRequest, OpenHow, PoolInfo, PoolRequest, ReplaceRequest,
+    AdminError, DeviceRequest, GrowRequest, MessageId, OpenHow, PoolInfo, PoolRequest, ReplaceRequest,
     ScrubRequest, ShrinkRequest,
 };
 use forebay_config::CacheSpec;
@@ -23,9 +23,9 @@ use forebay_format::BLOCK_BYTES;
 use forebay_format::member::DATA_START_BLOCK;
 use forebay_pool::MayWait;
 use forebay_pool::loss_record::{LossRecord, Seen, Verdict, judge};
-use forebay_pool::open::seen;
-use forebay_pool::register::{Consent, of_pool};
-use forebay_pool::{PoolHandle, PoolSnapshot, PoolStart, Promise};
+use forebay_pool::open::{NewCache, seen};
+use forebay_pool::register::{Consent, Entry, of_pool};
+use forebay_pool::{PoolHandle, PoolSnapshot, PoolStart, Promise, Reach};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +34,8 @@ use std::time::Duration;
 /// four hours.
 const SCRUB_BYTES_PER_S: u64 = 64 << 20;
 const SCRUB_BYTES_PER_S_MIN: u64 = 64 << 10;
+/// The devices of a cache that was made in vain have so long to be erased.
+const TAKE_BACK_WITHIN: Duration = Duration::from_secs(20);
 /// A cache file has so long to be made longer.
 const LENGTHEN_WITHIN: Duration = Duration::from_secs(60);
 
@@ -46,59 +48,28 @@ impl Service {
         allowed: Allowed,
     ) -> Result<(), AdminError> {
         self.settle_replaced(name, config)?;
-        let tunables = config.tunables();
-        let state_dir = self.running().config.daemon.state_dir.clone();
         let opening = self.opening(name, config, allowed);
         let Some((parts, without_cache)) = self.open_parts(opening)?.take() else { return Err(stopped()) };
-        let engine = EngineConfig {
-            scratch_blocks: (tunables.scratch_size.0 / 4096) as u32,
-            pool: PoolSettings::from(&tunables),
-            ..EngineConfig::default()
-        };
-        let start = PoolStart {
-            name: name.into(),
-            engine,
-            connections_max: tunables.pool_connections_max,
-            buffer_bytes: usize::try_from(tunables.buffer_memory.0).unwrap_or(usize::MAX),
-            spin: tunables.spin,
-            nice_boost: tunables.nice_boost,
-            io: tunables.io.into(),
-            io_threads: tunables.io_threads,
-            io_threads_busy_pct: tunables.io_threads_busy_pct,
-            guards: Arc::clone(&self.guards),
-            listener_store: Arc::clone(&self.listener_store),
-            state_dir: state_dir.clone(),
-            without_cache,
-        };
         let (joining, made) = (parts.joining.clone(), parts.made.clone());
+        let new_cache = parts.new_cache.clone();
         // What is degraded says so itself when it is open.
         self.hub.clear(&AlarmKey::pool(EventKind::CacheDegraded, name));
         self.hub.clear(&AlarmKey::pool(EventKind::DeviceEnded, name));
+        self.hub.clear(&AlarmKey::pool(EventKind::DevicePathLost, name));
+        let start = self.pool_start(name, config, without_cache);
         let started = PoolHandle::start(start, parts, reporter(self.me.clone(), name.into()));
-        let handle = started.inspect_err(|_| super::records::unmake(&made))?;
-        let joined = || {
-            // Before there is a volume: nothing was acknowledged yet.
-            let entry = Self::enter(&handle, self.permit(name, &state_dir, allowed), &config.devices)?;
-            for spec in &joining {
-                match self.join(&handle, spec, self.opening(name, config, allowed)) {
-                    // What is in the cache is all there without it. It may be half of a grow, or of
-                    // a shrink, that was killed.
-                    Err(NotJoined { error, .. }) if self.config_path.is_some() => {
-                        let (path, why, hint) = (spec.path.display(), error.what, error.hint);
-                        self.emit(ServiceEvent::Problem(format!(
-                            "pool {name} is opened without {path}, which its cache does not lie on yet: {why}; {hint}; then: forebay pool \
-                             grow {name} --device {path}"
-                        )));
-                        break;
-                    }
-                    other => other.map_err(|not| not.error)?,
-                }
-            }
-            Ok(entry)
-        };
-        let entry = joined().inspect_err(|_: &AdminError| {
+        let handle = started.inspect_err(|_| self.take_back(name, new_cache.as_ref()))?;
+        let mut entry = None;
+        let is_new = new_cache.is_some();
+        let completed = self.complete(&handle, (name, config), (&joining, is_new), allowed, &mut entry);
+        completed.inspect_err(|_| {
             let _ = handle.stop(); // the pool's own trouble, if it has any, is not what the operator asked about
-            super::records::unmake(&made);
+            self.take_back(name, new_cache.as_ref());
+            if let Some(entry) = entry.take().filter(|_| !is_new && allowed.consent == Consent::Create) {
+                // It was there before, and is nobody's again. If that cannot be written it is
+                // recorded as that of a pool that there is not.
+                let _ = entry.record().remove(&MayWait::here(), &self.state_dir(), false);
+            }
         })?;
         {
             let mut running = self.running_mut();
@@ -113,15 +84,110 @@ impl Service {
         Ok(())
     }
 
+    /// What a pool is started with.
+    fn pool_start(&self, name: &str, config: &PoolConfig, without_cache: Option<LossRecord>) -> PoolStart {
+        let tunables = config.tunables();
+        let engine = EngineConfig {
+            scratch_blocks: (tunables.scratch_size.0 / 4096) as u32,
+            pool: PoolSettings::from(&tunables),
+            ..EngineConfig::default()
+        };
+        PoolStart {
+            name: name.into(),
+            engine,
+            connections_max: tunables.pool_connections_max,
+            buffer_bytes: usize::try_from(tunables.buffer_memory.0).unwrap_or(usize::MAX),
+            spin: tunables.spin,
+            nice_boost: tunables.nice_boost,
+            io: tunables.io.into(),
+            io_threads: tunables.io_threads,
+            io_threads_busy_pct: tunables.io_threads_busy_pct,
+            guards: Arc::clone(&self.guards),
+            listener_store: Arc::clone(&self.listener_store),
+            state_dir: self.state_dir(),
+            without_cache,
+            reach: match (self.config_path.is_some(), self.has_api) {
+                (true, _) => Reach::File,
+                (false, true) => Reach::Api,
+                (false, false) => Reach::Nothing,
+            },
+        }
+    }
+
+    /// Records the cache of a pool that was just opened, and has the devices join that it does not
+    /// lie on yet. Before there is a volume: nothing was acknowledged yet. A new cache is recorded
+    /// when it has all of them: until then it can be taken back.
+    fn complete(
+        &self,
+        handle: &PoolHandle,
+        (name, config): (&str, &PoolConfig),
+        (joining, is_new): (&[CacheSpec], bool),
+        allowed: Allowed,
+        entry: &mut Option<Arc<Entry>>,
+    ) -> Result<(), AdminError> {
+        let state_dir = self.state_dir();
+        let enter = || Self::enter(handle, self.permit(name, &state_dir, allowed), &config.devices);
+        if !is_new {
+            *entry = enter()?;
+        }
+        for spec in joining {
+            match self.join(handle, spec, self.opening(name, config, allowed)) {
+                // What is in the cache is all there without it. It may be half of a grow, or of a
+                // shrink, that was killed. But who asks for a pool just now gets all of it, or
+                // nothing.
+                Err(NotJoined { error, .. })
+                    if self.config_path.is_some() && allowed.consent == Consent::None =>
+                {
+                    let (path, why, hint) = (spec.path.display(), error.what, error.hint);
+                    self.emit(ServiceEvent::Problem(MessageId::PoolDeviceUnknown, format!(
+                        "pool {name} is opened without {path}, which its cache does not lie on yet: {why}; {hint}; then: forebay pool grow \
+                         {name} --device {path}"
+                    )));
+                    break;
+                }
+                other => other.map_err(|not| not.error)?,
+            }
+        }
+        if is_new {
+            *entry = enter()?;
+        }
+        Ok(())
+    }
+
+    /// A pool cannot be opened: of a cache that was made for it nothing is left.
+    fn take_back(&self, name: &str, new_cache: Option<&NewCache>) {
+        let Some(new) = new_cache.cloned() else { return };
+        let (state_dir, first) = (self.state_dir(), new.first().to_owned());
+        let taken =
+            self.places.within(&first, TAKE_BACK_WITHIN, move |may_wait| new.unmake(may_wait, &state_dir));
+        let late = || no_answer(&first, TAKE_BACK_WITHIN);
+        let taken = taken.map_err(|undone| undone.or(late)).and_then(|taken| Ok(taken?));
+        if let Err(error) = taken {
+            self.emit(ServiceEvent::Problem(
+                MessageId::PoolNotErased,
+                format!(
+                    "pool {name} cannot be opened, and the cache that was made for it is not erased: {}",
+                    error.what
+                ),
+            ));
+        }
+    }
+
     pub(super) fn create(&self, request: PoolRequest) -> Result<PoolInfo, AdminError> {
         let mut file = self.changing()?;
         let name = request.name.clone();
-        forebay_config::model::check_name(&name).map_err(|problem| invalid(problem, ""))?;
+        forebay_config::model::check_name(&name)
+            .map_err(|problem| invalid(MessageId::NameSyntax, problem, ""))?;
         if self.running().config.pools.contains_key(&name) && self.handle(&name).is_ok() {
-            return Err(AdminError::new(ErrorKind::Conflict, format!("there is a pool {name} already"), ""));
+            return Err(AdminError::new(
+                MessageId::PoolExists,
+                format!("there is a pool {name} already"),
+                "",
+            ));
         }
         if request.devices.is_empty() {
             return Err(invalid(
+                MessageId::PoolNoDevice,
                 format!("pool {name} has no device"),
                 "give at least one: --device PATH[:SIZE]",
             ));
@@ -129,11 +195,11 @@ impl Service {
         let devices = request.devices.iter().map(device).collect::<Result<Vec<_>, _>>()?;
         let mut settings = Settings::new(Scope::Pool);
         for (key, value) in &request.settings {
-            settings.set(key, value).map_err(|error| invalid(format!("{key}: {error}"), ""))?;
+            settings.set(key, value).map_err(|error| invalid(error.id, format!("{key}: {error}"), ""))?;
         }
         let config = PoolConfig { devices: devices.clone(), settings };
         if let Some(conflict) = conflicts::of_pool(&config.tunables(), devices.len()).into_iter().next() {
-            return Err(invalid(conflict.message, conflict.help));
+            return Err(invalid(MessageId::SettingConflict, conflict.message, conflict.help));
         }
         if let Some(file) = file.as_mut() {
             let settings =
@@ -157,17 +223,41 @@ impl Service {
 
     /// Opens a configured pool that is not open, and attaches its volumes.
     pub(super) fn reopen(&self, name: &str, how: OpenHow) -> Result<PoolInfo, AdminError> {
-        let _changing = self.changing()?;
+        let mut file = self.changing()?;
         self.look_for_ended_pools();
+        if let Some(file) = file.as_mut() {
+            self.take_sections_of_closed(file, name)?;
+        }
         self.open_with_volumes(name, how)
+    }
+
+    /// A pool that is not open is opened as the file has it now, not as it was when the daemon read
+    /// it last: a key, or another device, may have been written into its section.
+    fn take_sections_of_closed(&self, file: &mut ConfigFile, name: &str) -> Result<(), AdminError> {
+        let is_ours = |volume: &VolumeConfig| volume.pool == name;
+        if self.running().pools.contains_key(name) {
+            return Ok(());
+        }
+        let new = file.newest(&check_rules).map_err(|error| stored(&error))?.config;
+        let mut running = self.running_mut();
+        if let (Some(known), Some(now)) = (running.config.pools.get_mut(name), new.pools.get(name)) {
+            known.clone_from(now);
+        }
+        for (volume, known) in running.config.volumes.iter_mut().filter(|(_, known)| is_ours(known)) {
+            if let Some(now) = new.volumes.get(volume).filter(|now| is_ours(now)) {
+                known.clone_from(now);
+            }
+        }
+        Ok(())
     }
 
     /// The same, for who is changing something.
     pub(super) fn open_with_volumes(&self, name: &str, how: OpenHow) -> Result<PoolInfo, AdminError> {
         let (config, volumes) = self.with_volumes(name)?;
         if self.running().pools.contains_key(name) {
-            return Err(AdminError::new(ErrorKind::Conflict, format!("pool {name} is open"), ""));
+            return Err(AdminError::new(MessageId::PoolOpen, format!("pool {name} is open"), ""));
         }
+        self.holds.check_pool_free(name)?;
         self.open_pool(name, &config, how.into())?;
         self.hub.clear(&AlarmKey::pool(EventKind::PoolFailed, name));
         let failed = self.attach_all(&volumes);
@@ -205,24 +295,38 @@ impl Service {
         // Held until the file knows: a successor that does not know of a device could not open the
         // pool.
         let mut file = self.changing()?;
+        self.grow_now(name, request, file.as_mut())
+    }
+
+    /// The same, for who is changing something.
+    fn grow_now(
+        &self,
+        name: &str,
+        request: GrowRequest,
+        mut file: Option<&mut ConfigFile>,
+    ) -> Result<PoolInfo, AdminError> {
+        self.holds.check_devices_free(name)?;
         let handle = self.handle(name)?;
         if self.pool_snapshot(name)?.cache_failed {
             let what = format!("the cache of pool {name} has failed");
-            return Err(AdminError::new(ErrorKind::Conflict, what, "give it another: forebay pool replace"));
+            return Err(AdminError::new(
+                MessageId::Event(EventKind::CacheFailed),
+                what,
+                "give it another: forebay pool replace",
+            ));
         }
         self.check_unmirrored(name)?;
         match (request.device, request.size) {
             (Some(wanted), None) => {
-                self.grow_onto(name, &handle, &device(&wanted)?, request.force, file.as_mut())?
+                self.grow_onto(name, &handle, &device(&wanted)?, request.force, file.as_deref_mut())?
             }
             (None, Some(size)) => {
                 let bytes = if size == "max" { None } else { Some(bytes(&size)?) };
                 self.lengthen(&handle, name, bytes)?.wait().ok_or_else(stopped)??;
             }
-            _ => return Err(invalid("give either a device or a size", "")),
+            _ => return Err(invalid(MessageId::PoolDeviceChoice, "give either a device or a size", "")),
         }
-        self.write_devices(name, file.as_mut())?;
-        drop(file);
+        self.write_devices(name, file)?;
         let info = self.pool_info(name)?;
         let message = format!("pool {name} has {} now", ByteSize(info.capacity_bytes));
         self.hub.publish(NewEvent::new(EventKind::PoolGrown, message).pool(name));
@@ -273,9 +377,10 @@ impl Service {
         let (place, resized) = (growing.device.path().to_owned(), growing.resized);
         let longer =
             self.places.within(&place, LENGTHEN_WITHIN, move |may_wait| growing.lengthen(may_wait, bytes));
-        let (wanted, there) = longer.ok_or_else(|| no_answer(&place, LENGTHEN_WITHIN))?.map_err(|error| {
-            AdminError::new(ErrorKind::Failed, format!("cannot grow pool {name}: {error}"), "")
-        })?;
+        let (wanted, there) =
+            longer.map_err(|undone| undone.or(|| no_answer(&place, LENGTHEN_WITHIN)))?.map_err(|error| {
+                AdminError::new(MessageId::PoolResizeFailed, format!("cannot grow pool {name}: {error}"), "")
+            })?;
         Self::ask(handle, move |pool| pool.grow_last(wanted, there, resized))
     }
 
@@ -301,11 +406,12 @@ impl Service {
     ) -> Result<u64, AdminError> {
         let all: u64 = snapshot.devices.iter().map(|(_, bytes)| bytes).sum();
         let Some((path, last)) = snapshot.devices.last() else {
-            return Err(invalid("the pool has no device", ""));
+            return Err(invalid(MessageId::PoolNoDevice, "the pool has no device", ""));
         };
         match (&request.device, &request.size) {
             (Some(_), None) if snapshot.devices.len() > 1 => Ok(all - last),
             (Some(device), None) => Err(invalid(
+                MessageId::PoolSize,
                 format!("{device} cannot be taken out of pool {name}"),
                 "the pool has one device; to give up the pool: forebay pool remove",
             )),
@@ -316,6 +422,7 @@ impl Service {
                     let what =
                         format!("pool {name} uses {} of {} already", ByteSize(last + header), path.display());
                     return Err(invalid(
+                        MessageId::PoolSize,
                         what,
                         format!("to make it larger: forebay pool grow {name} --size SIZE"),
                     ));
@@ -324,11 +431,11 @@ impl Service {
                     let what = format!("{} of {} would hold nothing", ByteSize(wanted), path.display());
                     let give_up =
                         format!("to give it up: forebay pool shrink {name} --device {}", path.display());
-                    return Err(invalid(what, give_up));
+                    return Err(invalid(MessageId::PoolSize, what, give_up));
                 }
                 Ok(all - last + wanted - header)
             }
-            _ => Err(invalid("give either a device or a size", "")),
+            _ => Err(invalid(MessageId::PoolDeviceChoice, "give either a device or a size", "")),
         }
     }
 
@@ -341,6 +448,7 @@ impl Service {
         }
         let least = ByteSize(SCRUB_BYTES_PER_S_MIN);
         Err(invalid(
+            MessageId::PoolScrubRate,
             format!("a scrub at {} a second would not end", ByteSize(rate)),
             format!("at least {least}"),
         ))
@@ -373,13 +481,16 @@ impl Service {
         &self,
         name: &str,
         (added, removed, resized): (&[CacheSpec], &[CacheSpec], &[CacheSpec]),
+        mut file: Option<&mut ConfigFile>,
     ) -> Result<(), AdminError> {
         for spec in added {
-            self.grow(name, GrowRequest { device: Some(asked(spec)), ..GrowRequest::default() })?;
+            let request = GrowRequest { device: Some(asked(spec)), ..GrowRequest::default() };
+            self.grow_now(name, request, file.as_deref_mut())?;
         }
         for spec in resized {
             let size = spec.size_bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
-            self.grow(name, GrowRequest { size: Some(size), ..GrowRequest::default() })?;
+            let request = GrowRequest { size: Some(size), ..GrowRequest::default() };
+            self.grow_now(name, request, file.as_deref_mut())?;
         }
         for spec in removed {
             let request = ShrinkRequest { device: Some(spec.path.display().to_string()), size: None };
@@ -393,6 +504,7 @@ impl Service {
     /// Gives a pool whose cache has failed a new one: the pool is closed, and opened with it.
     pub(super) fn replace(&self, name: &str, request: &ReplaceRequest) -> Result<PoolInfo, AdminError> {
         let mut file = self.changing()?;
+        self.holds.check_devices_free(name)?;
         let devices = [Some(&request.device), request.other.as_ref()].into_iter().flatten();
         let devices = devices.map(device).collect::<Result<Vec<_>, _>>()?;
         let mirror = self.pool_snapshot(name)?.mirror;
@@ -400,13 +512,21 @@ impl Service {
             return self.replace_member(name, &devices, &mirror, request.force, file.as_mut());
         }
         if !self.pool_snapshot(name)?.cache_failed {
+            let _hold = self.holds.devices(name)?;
             drop(file); // a job changes it, when the new device has everything
             return match request.other {
                 None => self.replace_sound(name, request),
-                Some(_) => Err(invalid("a sound device gets one new one in its place", "give one --device")),
+                Some(_) => Err(invalid(
+                    MessageId::PoolDeviceCount,
+                    "a sound device gets one new one in its place",
+                    "give one --device",
+                )),
             };
         }
+        self.holds.check_pool_free(name)?;
         let record = self.check_replaceable(name, request.discard_lost)?;
+        // The pool is opened again, by paths.
+        Self::ask(&*self.handle(name)?, |pool| pool.check_paths("give another cache to"))??;
         self.check_devices_wanted(name, devices.len())?;
         self.check_recordable()?;
         let (old, volumes) = self.with_volumes(name)?;
@@ -460,7 +580,8 @@ impl Service {
         let running = self.running();
         let known: Vec<&str> = running.config.pools.keys().map(String::as_str).collect();
         let config = running.config.pools.get(name).cloned();
-        let config = config.ok_or_else(|| AdminError::not_found("pool", name, &known))?;
+        let config =
+            config.ok_or_else(|| AdminError::not_found(MessageId::PoolUnknown, "pool", name, &known))?;
         let ours = running.config.volumes.iter().filter(|(_, volume)| volume.pool == name);
         Ok((config, ours.map(|(name, volume)| (name.clone(), volume.clone())).collect()))
     }
@@ -473,6 +594,11 @@ impl Service {
         Opening { name: name.into(), config: config.clone(), state_dir, allowed, is_named }
     }
 
+    /// Where caches are recorded.
+    fn state_dir(&self) -> PathBuf {
+        self.running().config.daemon.state_dir.clone()
+    }
+
     /// What is lost counts as given up.
     fn give_up(&self, record: &LossRecord) -> Result<(), AdminError> {
         let state_dir = self.running().config.daemon.state_dir.clone();
@@ -482,15 +608,20 @@ impl Service {
         }
         let given_up = record.with_risk(&record.entries(), &[]);
         given_up.store(&MayWait::here(), &state_dir).map_err(|error| {
-            AdminError::new(ErrorKind::Failed, format!("cannot change the record: {error}"), "")
+            AdminError::new(
+                MessageId::Event(EventKind::StateUnwritable),
+                format!("cannot change the record: {error}"),
+                "",
+            )
         })
     }
 
     fn check_replaceable(&self, name: &str, discard_lost: bool) -> Result<LossRecord, AdminError> {
         let snapshot = self.pool_snapshot(name)?;
-        let refuse = |what: String, hint: &str| Err(AdminError::new(ErrorKind::Conflict, what, hint));
+        let refuse = |id, what: String, hint: &str| Err(AdminError::new(id, what, hint));
         let Some(record) = snapshot.record.filter(|_| snapshot.cache_failed) else {
             return refuse(
+                MessageId::PoolRescuePending,
                 format!("what only the failed cache of pool {name} has is not recorded yet"),
                 "wait until the alarm cache.fenced is over, then try again",
             );
@@ -498,6 +629,7 @@ impl Service {
         if !snapshot.rescue_over {
             let left = snapshot.dirty_blocks * 4096;
             return refuse(
+                MessageId::PoolRescuePending,
                 format!("{left} bytes that only the failed cache of pool {name} has are being written back"),
                 "wait until they are; `forebay pool show` tells",
             );
@@ -505,6 +637,7 @@ impl Service {
         let lost = snapshot.lost.bytes;
         if lost > 0 && !discard_lost {
             return refuse(
+                MessageId::PoolLostData,
                 format!(
                     "{lost} bytes of pool {name} are lost, and with a new cache older data would stand in their place"
                 ),
@@ -521,26 +654,19 @@ impl Service {
             if erase {
                 let what = format!("pool {name} is not open: its devices cannot be wiped");
                 let hint = format!("open it first: forebay pool open {name}; or leave --erase out");
-                return Err(AdminError::new(ErrorKind::Conflict, what, hint));
+                return Err(AdminError::new(MessageId::PoolNotOpen, what, hint));
             }
             return if force { Ok(()) } else { self.check_closed_removable(name) };
         }
         self.handle(name)?;
-        let (running, attaching) = (self.running(), lock(&self.attaching));
-        let used: Vec<&str> = running
-            .config
-            .volumes
-            .iter()
-            .chain(attaching.iter())
-            .filter(|(_, volume)| volume.pool == name)
-            .map(|(name, _)| name.as_str())
-            .collect();
+        let mut used = self.configured_volumes(name);
+        let held = self.holds.of_pool(name).into_iter().filter(|held| !used.contains(held));
+        used.extend(held.collect::<Vec<_>>());
         if used.is_empty() {
-            drop(running);
             return self.check_nothing_absent(name);
         }
         Err(AdminError::new(
-            ErrorKind::Conflict,
+            MessageId::PoolInUse,
             format!("pool {name} is in use by {}", used.join(", ")),
             format!("detach its volumes first: forebay volume detach {}", used[0]),
         ))
@@ -549,9 +675,21 @@ impl Service {
     /// Stops a pool and forgets it.
     pub(super) fn close_pool(&self, name: &str, erase: bool, force: bool) -> Result<(), AdminError> {
         let mut file = self.changing()?;
+        self.close_now(name, erase, force, file.as_mut())
+    }
+
+    /// The same, for who is changing something.
+    pub(super) fn close_now(
+        &self,
+        name: &str,
+        erase: bool,
+        force: bool,
+        file: Option<&mut ConfigFile>,
+    ) -> Result<(), AdminError> {
         self.check_removable(name, erase, force)?;
+        self.holds.check_devices_free(name)?;
         if self.is_closed(name) {
-            return self.forget_closed(name, file.as_mut());
+            return self.forget_closed(name, file);
         }
         let wanted = erase;
         let erase = if erase { parts(&self.pool_snapshot(name)?) } else { Vec::new() };
@@ -561,7 +699,7 @@ impl Service {
         self.begin_leaving(entry.as_deref(), &erase)?;
         let closed = handle.stop().map_err(AdminError::from).and_then(|()| {
             self.running_mut().pools.remove(name);
-            file.as_mut().map_or(Ok(()), |file| take_out(file, [Edit::RemovePool { name: name.into() }]))
+            file.map_or(Ok(()), |file| take_out(file, [Edit::RemovePool { name: name.into() }]))
         });
         if let Err(error) = closed {
             // What cannot be written is settled by the next start, from the file.
@@ -577,7 +715,7 @@ impl Service {
         match entry {
             Some(entry) => self.finish_leaving(name, &entry.record()),
             None if wanted => Err(AdminError::new(
-                ErrorKind::Failed,
+                MessageId::PoolNotErased,
                 format!(
                     "pool {name} is removed, but its devices are not erased: its cache has failed and was not open"
                 ),
@@ -627,7 +765,7 @@ pub(super) fn failed_before(opening: &Opening) -> Result<Option<LossRecord>, Adm
             Ok(Some(*record))
         }
         Verdict::Refuse(record) => Err(AdminError::new(
-            ErrorKind::Conflict,
+            MessageId::PoolLostData,
             format!(
                 "the cache of pool {name} failed and {} bytes of {} are lost, but another device stands in its place: what is \
                  lost would look like good, old data",
@@ -658,18 +796,20 @@ pub(super) fn length_of_file(path: &Path) -> Option<u64> {
 }
 
 pub(super) fn stopped() -> AdminError {
-    AdminError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "")
+    AdminError::new(MessageId::PoolStopped, "the pool stopped meanwhile", "")
 }
 
 fn bytes(size: &str) -> Result<u64, AdminError> {
     let parsed: Result<ByteSize, _> = size.parse();
-    parsed.map(|size| size.0).map_err(|error| invalid(format!("{size}: {error}"), "such as 20GiB"))
+    parsed
+        .map(|size| size.0)
+        .map_err(|error| invalid(MessageId::SizeSyntax, format!("{size}: {error}"), "such as 20GiB"))
 }
 
 pub(super) fn device(request: &DeviceRequest) -> Result<CacheSpec, AdminError> {
     let size_bytes = request.size.as_deref().map(bytes).transpose()?;
     if request.path.is_empty() {
-        return Err(invalid("a device has no path", ""));
+        return Err(invalid(MessageId::DeviceSyntax, "a device has no path", ""));
     }
     Ok(CacheSpec { path: request.path.clone().into(), size_bytes })
 }

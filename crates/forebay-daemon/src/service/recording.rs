@@ -12,7 +12,7 @@
 use super::work::End;
 use super::{Service, lock};
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Left, Phase, Report};
-use forebay_admin::{AdminError, ErrorKind, JobInfo, RecordRequest};
+use forebay_admin::{AdminError, JobInfo, MessageId, RecordRequest};
 use forebay_pool::PoolHandle;
 use forebay_trace::native::{BlockWriter, Header};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -80,7 +80,7 @@ impl Output {
 }
 
 fn gone() -> End {
-    End::Failed("whoever recorded has gone".into())
+    End::Failed(MessageId::RecordingEndedEarly, "whoever recorded has gone".into())
 }
 
 impl Service {
@@ -93,11 +93,11 @@ impl Service {
         let bytes_max = request.max_bytes.unwrap_or(BYTES_USUAL);
         if !(1..=SECONDS_MAX).contains(&request.for_s) {
             let what = format!("for_s={}: a recording lasts from 1 to {SECONDS_MAX} seconds", request.for_s);
-            return Err(AdminError::new(ErrorKind::Invalid, what, "choose another time"));
+            return Err(AdminError::new(MessageId::RecordingLimit, what, "choose another time"));
         }
         if bytes_max < BYTES_MIN {
             let what = format!("max_bytes={bytes_max}: a trace needs at least {BYTES_MIN} bytes");
-            return Err(AdminError::new(ErrorKind::Invalid, what, "choose a larger size"));
+            return Err(AdminError::new(MessageId::RecordingLimit, what, "choose a larger size"));
         }
         let (pool, handle) = self.pool_of(name)?;
         let asked = name.to_owned();
@@ -195,7 +195,12 @@ fn take(handle: &PoolHandle, number: u64, blocks: &mut BlockWriter, output: &mut
     let room = Vec::with_capacity(1024);
     let recorded = match Service::ask(handle, move |pool| pool.take_recorded(number, room)) {
         Ok(Some(recorded)) => recorded,
-        Ok(None) => return Taken::Nothing(End::Failed("the volume is not attached any more".into())),
+        Ok(None) => {
+            return Taken::Nothing(End::Failed(
+                MessageId::VolumeNotAttached,
+                "the volume is not attached any more".into(),
+            ));
+        }
         Err(error) => return Taken::Nothing(error.into()),
     };
     blocks.lose(recorded.lost);

@@ -3,7 +3,7 @@
 
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, Severity};
-use forebay_admin::{AdminError, ErrorKind, OpenHow};
+use forebay_admin::{AdminError, MessageId, OpenHow};
 use forebay_config::CacheSpec;
 use forebay_pool::cache_device::remove_made;
 use forebay_pool::register::{Consent, Entry, Permit, check_writable};
@@ -89,9 +89,10 @@ impl Service {
             (true, false) => {}
             (true, true) => {
                 self.hub.clear(&key);
-                self.emit(ServiceEvent::Problem(format!(
-                    "{name}: what is recorded in state_dir is up to date again"
-                )));
+                self.emit(ServiceEvent::Problem(
+                    MessageId::Event(EventKind::AlarmCleared),
+                    format!("{name}: what is recorded in state_dir is up to date again"),
+                ));
             }
             (false, _) => {
                 let message = format!(
@@ -100,7 +101,7 @@ impl Service {
                 );
                 self.hub.raise(key, Severity::Warning, &message);
                 if !before {
-                    self.emit(ServiceEvent::Problem(message));
+                    self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), message));
                 }
             }
         }
@@ -118,9 +119,13 @@ impl Service {
             self.places.within(&place, RECORD_WITHIN, move |may_wait| check_writable(may_wait, &state_dir));
         let late = || {
             let what = format!("{} does not answer within {} s", place.display(), RECORD_WITHIN.as_secs());
-            AdminError::new(ErrorKind::Unavailable, what, "see that its file system works, then try again")
+            AdminError::new(
+                MessageId::StateNotAnswering,
+                what,
+                "see that its file system works, then try again",
+            )
         };
-        Ok(tried.ok_or_else(late)??)
+        Ok(tried.map_err(|undone| undone.or(late))??)
     }
 
     /// Keeps all records up to date until the service stops.
@@ -151,9 +156,10 @@ impl Service {
         for (pool, files) in made.iter().filter(|(_, files)| !files.is_empty()) {
             unmake(files);
             if let Some(Err(why)) = entries.get(pool).map(|entry| entry.remove(&MayWait::here(), true)) {
-                self.emit(ServiceEvent::Problem(format!(
-                    "the cache of pool {pool} is gone again, but recorded: {why}"
-                )));
+                self.emit(ServiceEvent::Problem(
+                    MessageId::Event(EventKind::StateUnwritable),
+                    format!("the cache of pool {pool} is gone again, but recorded: {why}"),
+                ));
             }
         }
     }

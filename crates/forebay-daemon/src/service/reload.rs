@@ -1,18 +1,34 @@
 //! Reading the configuration file again, and doing what has changed in it.
+//!
+//! Others change the file and what runs at the same time, and each has changed both when it is
+//! done. So each change of a reload is compared with the file and with what runs once more, by who
+//! has [`Service::changing`], and is made under it. What may take long is begun there: a job, or a
+//! volume that is held (`holds`).
 
 use super::records::Allowed;
 use super::settings::stored;
 use super::start::check_rules;
-use super::{Service, ServiceEvent};
+use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::jobs::{JobKind, JobSpec, OnMiss};
-use forebay_admin::{AdminError, DetachHow, ErrorKind, ReloadDone, Target};
+use forebay_admin::{AdminError, DetachHow, ErrorKind, MessageId, ReloadDone, Target};
 use forebay_config::device_name::node_of;
-use forebay_config::{Change, Config, Scope, diff};
+use forebay_config::{Change, Config, ConfigFile, Diff, Scope, diff};
+use forebay_export::uri::ExportUri;
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 /// How long a reload waits for each of its drains; the job goes on after that.
 const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The right to change something.
+type Changing<'a> = MutexGuard<'a, Option<ConfigFile>>;
+
+/// What the file said when it was looked at last.
+struct Said {
+    text: String,
+    config: Config,
+}
 
 impl Service {
     /// Reads the file again, and tells what came of it: in the log, and by an event if anything was
@@ -24,13 +40,15 @@ impl Service {
                 let nothing = done.changed.is_empty() && done.refused.is_empty();
                 let changed =
                     done.changed.iter().cloned().chain(nothing.then(|| "nothing has changed".into()));
-                changed.for_each(|line| self.emit(ServiceEvent::Note(format!("reloaded: {line}"))));
+                changed.for_each(|line| {
+                    self.emit(ServiceEvent::Note(MessageId::ConfigReloaded, format!("reloaded: {line}")))
+                });
                 done.refused.iter().map(|line| format!("not reloaded, it stays as it was: {line}")).collect()
             }
             Err(error) => vec![format!("not reloaded, the old configuration stays in force: {}", error.what)],
         };
         for message in &refused {
-            self.emit(ServiceEvent::Problem(message.clone()));
+            self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::ConfigRefused), message.clone()));
         }
         if !refused.is_empty() {
             self.hub.publish(NewEvent::new(EventKind::ConfigRefused, refused.join("; ")));
@@ -42,37 +60,79 @@ impl Service {
     }
 
     pub(super) fn reload_file(&self) -> Result<ReloadDone, AdminError> {
-        let new = {
-            let mut file = self.changing()?;
-            let Some(file) = file.as_mut() else {
-                return Err(AdminError::new(
-                    ErrorKind::Conflict,
-                    "there is no configuration file: the daemon was started with `forebay run`",
-                    "",
-                ));
-            };
-            file.reload(&check_rules).map_err(|error| stored(&error))?.config
-        };
-        let mut old = self.running().config.clone();
-        // What could not be attached is tried again as the file says now.
-        for name in new.volumes.keys() {
-            let open = old.volumes.get(name).is_some_and(|volume| self.handle(&volume.pool).is_ok());
-            if open && !self.is_attached(name)? {
-                old.volumes.remove(name);
-            }
-        }
-        let differences = diff(&old, &new);
-        self.take_names(&new);
         let mut done = ReloadDone::default();
-        self.update_guards(&new, &mut done);
+        let (mut said, differences) = self.begin_reload(&mut done)?;
         done.refused.extend(differences.refused.iter().map(ToString::to_string));
         for change in &differences.changes {
-            match self.make(change, &new) {
-                Ok(what) => done.changed.push(what),
+            match self.make(change, &mut said) {
+                Ok(Some(what)) => done.changed.push(what),
+                Ok(None) => {} // it is so by now, or the file says otherwise
                 Err(error) => done.refused.push(format!("{}: {}", describe(change), error.what)),
             }
         }
         Ok(done)
+    }
+
+    /// Reads the file, and compares it with what runs.
+    fn begin_reload(&self, done: &mut ReloadDone) -> Result<(Said, Diff), AdminError> {
+        let mut file = self.changing()?;
+        let Some(file) = file.as_mut() else {
+            return Err(AdminError::new(
+                MessageId::DaemonNoConfigFile,
+                "there is no configuration file: the daemon was started with `forebay run`",
+                "",
+            ));
+        };
+        let new = file.reload(&check_rules).map_err(|error| stored(&error))?.config;
+        self.forget_lost_exports(&new)?;
+        let running = self.running().config.clone();
+        let differences = diff(&self.as_it_runs(running, &new)?, &new);
+        self.take_names(&new);
+        self.update_guards(&new, done);
+        Ok((Said { text: file.text().to_owned(), config: new }, differences))
+    }
+
+    /// What runs, to be compared with the file. What could not be attached is tried again as the
+    /// file says now; what is being attached counts as if it were. Exports that other programs have
+    /// taken away are left out: they are made again, as if they were new in the file.
+    fn as_it_runs(&self, mut running: Config, new: &Config) -> Result<Config, AdminError> {
+        for name in new.volumes.keys() {
+            let open = running.volumes.get(name).is_some_and(|volume| self.handle(&volume.pool).is_ok());
+            if open && self.holds.check_free(name).is_ok() && !self.is_attached(name)? {
+                running.volumes.remove(name);
+            }
+        }
+        for (name, volume) in &mut running.volumes {
+            let lost = self.lost_exports(name, &volume.pool)?;
+            volume.exports.retain(|uri| !lost.contains(uri));
+        }
+        running.volumes.extend(self.holds.attaching());
+        Ok(running)
+    }
+
+    fn lost_exports(&self, volume: &str, pool: &str) -> Result<Vec<ExportUri>, AdminError> {
+        let Ok(handle) = self.handle(pool) else { return Ok(Vec::new()) };
+        let name = volume.to_owned();
+        Self::ask(&handle, move |pool| pool.lost_exports(&name))
+    }
+
+    /// Exports that other programs have taken away, and that the file has no more, are forgotten.
+    fn forget_lost_exports(&self, new: &Config) -> Result<(), AdminError> {
+        let running = self.running().config.clone();
+        for (name, volume) in &running.volumes {
+            let configured = new.volumes.get(name).map_or(&[][..], |volume| &volume.exports[..]);
+            let mut lost = self.lost_exports(name, &volume.pool)?;
+            lost.retain(|uri| !configured.contains(uri));
+            if lost.is_empty() {
+                continue;
+            }
+            if let Some(running) = self.running_mut().config.volumes.get_mut(name) {
+                running.exports.retain(|uri| !lost.contains(uri));
+            }
+            let (handle, name) = (self.handle(&volume.pool)?, name.clone());
+            Self::ask(&handle, move |pool| pool.forget_lost_exports(&name, &lost))?;
+        }
+        Ok(())
     }
 
     /// The file may name the same devices otherwise.
@@ -115,19 +175,52 @@ impl Service {
         }
     }
 
-    /// Makes one change; says what was done.
-    fn make(&self, change: &Change, new: &Config) -> Result<String, AdminError> {
-        super::lock(&self.work).check_not_passed_on()?;
+    /// Makes one change, if the file still demands it; says what was done.
+    fn make(&self, change: &Change, said: &mut Said) -> Result<Option<String>, AdminError> {
+        let mut file = self.changing()?;
+        let Some(now) = file.as_ref() else { return Ok(None) };
+        if now.text() != said.text {
+            let config = now.last(&check_rules).map_err(|error| stored(&error))?.config;
+            *said = Said { text: now.text().to_owned(), config };
+        }
+        let new = part(&said.config, change);
+        let running = part(&self.running().config, change);
+        if !diff(&self.as_it_runs(running, &new)?, &new).changes.contains(change) {
+            return Ok(None);
+        }
+        if let Some((Scope::Volume, name)) = change.target() {
+            self.holds.check_free(name)?;
+        }
         match change {
-            Change::VolumeRemoved { volume } => self.remove_by_reload(volume)?,
+            Change::VolumeRemoved { volume } => self.remove_by_reload(volume, file)?,
+            Change::VolumeAdded { volume } => self.attach_by_reload(volume, &new, file)?,
+            Change::VolumeExports { .. } => self.exports_by_reload(change, &new, file)?,
+            Change::VolumeSize { volume, to_bytes, .. } => {
+                let job = self.resize_by_reload(volume, *to_bytes, file)?;
+                return Ok(Some(format!("{}: job {job}", describe(change))));
+            }
+            other => self.make_now(other, &new, file.as_mut())?,
+        }
+        Ok(Some(describe(change)))
+    }
+
+    /// Makes a change that waits for nothing but pools and cache devices.
+    fn make_now(
+        &self,
+        change: &Change,
+        new: &Config,
+        file: Option<&mut ConfigFile>,
+    ) -> Result<(), AdminError> {
+        match change {
             // As at a start with such a file: what is recorded of its cache stays.
-            Change::PoolRemoved { pool } if self.is_closed(pool) => self.forget_closed(pool, None)?,
-            Change::PoolRemoved { pool } => self.close_pool(pool, false, false)?,
+            Change::PoolRemoved { pool } if self.is_closed(pool) => self.forget_closed(pool, None),
+            Change::PoolRemoved { pool } => self.close_now(pool, false, false, file),
             Change::LogLevel => {
                 self.running_mut().config.daemon.log_level = new.daemon.log_level;
                 self.log_threshold.set(new.daemon.log_level);
+                Ok(())
             }
-            Change::MetricsListen => self.listen_for_metrics(new.daemon.metrics_listen)?,
+            Change::MetricsListen => self.listen_for_metrics(new.daemon.metrics_listen),
             Change::PoolAdded { pool } => {
                 let config = &new.pools[pool];
                 // It is configured, open or not, as at a start: `forebay pool open` is the way
@@ -135,72 +228,105 @@ impl Service {
                 self.running_mut().config.pools.insert(pool.clone(), config.clone());
                 self.open_pool(pool, config, Allowed::default()).inspect_err(|error| {
                     self.hub.raise(AlarmKey::pool(EventKind::PoolFailed, pool), Severity::Error, &error.what);
-                })?;
+                })
             }
             Change::PoolDevices { pool, added, removed, resized } => {
-                self.change_devices(pool, (added, removed, resized))?;
+                self.change_devices(pool, (added, removed, resized), file)
             }
-            Change::Setting { scope, name, key, .. } => self.setting_by_reload(*scope, name, key, new)?,
-            Change::VolumeAdded { volume } => {
-                let config = &new.volumes[volume];
-                let attached = self.attach_configured(volume, config);
-                let mut running = self.running_mut();
-                if attached.is_ok() || running.config.volumes.contains_key(volume) {
-                    running.config.volumes.insert(volume.clone(), config.clone());
-                }
-                drop(running);
-                attached?;
-            }
-            Change::VolumeExports { volume, added, removed } => {
-                let (_, handle) = self.attached(volume)?;
-                let (name, more, less) = (volume.clone(), added.clone(), removed.clone());
-                let promise = Self::ask(&handle, move |pool| pool.change_exports(&name, &more, &less))?;
-                let stopped = || AdminError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "");
-                promise.wait().ok_or_else(stopped)??;
-                if let Some(config) = self.running_mut().config.volumes.get_mut(volume) {
-                    config.exports = new.volumes[volume].exports.clone();
-                }
-            }
-            Change::VolumeSize { volume, to_bytes, .. } => {
-                let size = to_bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
-                let (pool, _, bytes) = self.size_wanted(volume, &size)?;
-                let job = self.begin_job(JobSpec::volume(JobKind::Resize(bytes), &pool, volume))?;
-                return Ok(format!("{}: job {}", describe(change), job.id));
-            }
-            Change::VolumeRules { volume } => {
-                let tables = new.volumes[volume].rules.clone();
-                let rules =
-                    tables.iter().map(forebay_config::RuleTable::rule).collect::<Result<Vec<_>, _>>()?;
-                let set = self.running().rules.get(volume).cloned();
-                if let Some(set) = set {
-                    set.replace_all(rules, Instant::now())?;
-                    self.release_pins(volume, &set)?;
-                }
-                if let Some(config) = self.running_mut().config.volumes.get_mut(volume) {
-                    config.rules = tables;
-                }
-            }
+            Change::Setting { scope, name, key, .. } => self.setting_by_reload(*scope, name, key, new),
+            Change::VolumeRules { volume } => self.rules_by_reload(volume, new),
+            Change::VolumeRemoved { .. }
+            | Change::VolumeAdded { .. }
+            | Change::VolumeExports { .. }
+            | Change::VolumeSize { .. } => Ok(()), // these wait for others, see `make`
         }
-        Ok(describe(change))
     }
 
     /// A volume that is in the file no more is drained and detached, as if the operator had asked
     /// for it.
-    fn remove_by_reload(&self, volume: &str) -> Result<(), AdminError> {
+    fn remove_by_reload(&self, volume: &str, file: Changing<'_>) -> Result<(), AdminError> {
         let pool = self.running().config.volumes.get(volume).map(|volume| volume.pool.clone());
         let pool = pool.unwrap_or_default();
-        if self.is_closed(&pool) || !self.is_serving(volume) {
+        if self.is_closed(&pool) || !self.is_attached(volume)? {
             self.running_mut().config.volumes.remove(volume);
             return Ok(());
         }
         let spec = JobSpec::volume(JobKind::Detach(DetachHow::Drain), &pool, volume);
         let spec = spec.deadline(Duration::from_secs(24 * 3600), OnMiss::Warn);
         let id = self.begin_job(spec)?.id;
+        drop(file);
         let job = forebay_admin::Admin::wait_for_job(self, &id, TIMEOUT)?;
         match job.error {
-            Some(error) => Err(AdminError::new(ErrorKind::Failed, error, "")),
+            Some(error) => {
+                let id = job.error_id.as_deref().and_then(MessageId::from_name);
+                let id = id.unwrap_or(MessageId::Event(EventKind::JobFailed));
+                Err(AdminError::new(id, error, "").of_kind(ErrorKind::Failed))
+            }
             None => Ok(()),
         }
+    }
+
+    fn attach_by_reload(&self, volume: &str, new: &Config, file: Changing<'_>) -> Result<(), AdminError> {
+        let config = &new.volumes[volume];
+        let hold = self.holds.attach(volume, config)?;
+        drop(file);
+        let attached = self.attach_configured(volume, config);
+        let file = lock(&self.changing);
+        let mut running = self.running_mut();
+        if attached.is_ok() || running.config.volumes.contains_key(volume) {
+            running.config.volumes.insert(volume.to_owned(), config.clone());
+        }
+        drop((running, hold, file));
+        attached.inspect(|()| self.warn_of(volume))
+    }
+
+    fn exports_by_reload(&self, change: &Change, new: &Config, file: Changing<'_>) -> Result<(), AdminError> {
+        let Change::VolumeExports { volume, added, removed } = change else { return Ok(()) };
+        let (pool, handle) = self.attached(volume)?;
+        let hold = self.holds.change(volume, &pool)?;
+        drop(file);
+        let (name, more, less) = (volume.clone(), added.clone(), removed.clone());
+        let promise = Self::ask(&handle, move |pool| pool.change_exports(&name, &more, &less))?;
+        let stopped = || AdminError::new(MessageId::PoolStopped, "the pool stopped meanwhile", "");
+        promise.wait().ok_or_else(stopped)??;
+        let file = lock(&self.changing);
+        if let Some(config) = self.running_mut().config.volumes.get_mut(volume) {
+            config.exports = new.volumes[volume].exports.clone();
+        }
+        drop((hold, file));
+        self.warn_of(volume);
+        Ok(())
+    }
+
+    /// Begins the job; its id.
+    fn resize_by_reload(
+        &self,
+        volume: &str,
+        to_bytes: Option<u64>,
+        file: Changing<'_>,
+    ) -> Result<String, AdminError> {
+        let (pool, _) = self.attached(volume)?;
+        let hold = self.holds.change(volume, &pool)?;
+        drop(file);
+        let size = to_bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
+        let (_, _, bytes) = self.size_wanted(volume, &size)?;
+        let job = self.begin_job(JobSpec::volume(JobKind::Resize(bytes), &pool, volume))?;
+        drop(hold);
+        Ok(job.id)
+    }
+
+    fn rules_by_reload(&self, volume: &str, new: &Config) -> Result<(), AdminError> {
+        let tables = new.volumes[volume].rules.clone();
+        let rules = tables.iter().map(forebay_config::RuleTable::rule).collect::<Result<Vec<_>, _>>()?;
+        let set = self.running().rules.get(volume).cloned();
+        if let Some(set) = set {
+            set.replace_all(rules, Instant::now())?;
+            self.release_pins(volume, &set)?;
+        }
+        if let Some(config) = self.running_mut().config.volumes.get_mut(volume) {
+            config.rules = tables;
+        }
+        Ok(())
     }
 
     /// Only this one: others that are different in the file may be refused, and then are what they
@@ -215,11 +341,30 @@ impl Service {
             Some(value) => settings.set(key, &value.to_string()),
             None => settings.unset(key),
         };
-        set.map_err(|error| AdminError::new(ErrorKind::Invalid, format!("{key}: {error}"), ""))?;
+        set.map_err(|error| {
+            AdminError::new(error.id, format!("{key}: {error}"), "").of_kind(ErrorKind::Invalid)
+        })?;
         self.apply_settings(target, &settings)?;
         self.note_settings(target, settings);
         Ok(())
     }
+}
+
+/// As much of a configuration as a change concerns.
+fn part(config: &Config, change: &Change) -> Config {
+    let mut part = Config { daemon: config.daemon.clone(), ..Config::default() };
+    match change.target() {
+        Some((Scope::Pool, name)) => {
+            let pool = config.pools.get(name).cloned();
+            part.pools.extend(pool.map(|pool| (name.to_owned(), pool)));
+        }
+        Some((Scope::Volume, name)) => {
+            let volume = config.volumes.get(name).cloned();
+            part.volumes.extend(volume.map(|volume| (name.to_owned(), volume)));
+        }
+        None => {}
+    }
+    part
 }
 
 /// A change in messages.

@@ -15,7 +15,7 @@ use super::work::End;
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Left, Phase, Report};
-use forebay_admin::{AdminError, ErrorKind, PoolInfo, ReplaceRequest};
+use forebay_admin::{AdminError, ErrorKind, MessageId, PoolInfo, ReplaceRequest};
 use forebay_config::{CacheSpec, Edit, PoolConfig};
 use forebay_export::size::ByteSize;
 use forebay_io::Device;
@@ -46,7 +46,7 @@ impl Service {
         let (config, _) = self.with_volumes(name)?;
         if let Some(own) = config.devices.iter().find(|own| is_same(&own.path, &spec.path)) {
             let what = format!("{} is a cache device of pool {name} already", own.path.display());
-            return Err(invalid(what, "give one that is not used"));
+            return Err(invalid(MessageId::PoolDeviceInUse, what, "give one that is not used"));
         }
         self.check_unused(&spec.path)?;
         let needed = Self::ask(&handle, move |pool| pool.bytes_of_device(member))?;
@@ -91,7 +91,7 @@ impl Service {
         match of_pool.or_else(of_volume) {
             None => Ok(()),
             Some(what) => Err(AdminError::new(
-                ErrorKind::Conflict,
+                MessageId::PoolDeviceInUse,
                 format!("{} is in use: it is {what}", path.display()),
                 "give a device that is not used",
             )),
@@ -105,7 +105,7 @@ impl Service {
         }
         let what = format!("the cache of {name} is named on the command line of `forebay run`");
         Err(AdminError::new(
-            ErrorKind::Conflict,
+            MessageId::DaemonNoConfigFile,
             what,
             "only `forebay serve` can change to other devices: it writes them into its file",
         ))
@@ -119,6 +119,7 @@ impl Service {
             return match devices.len() {
                 1 => Ok(0),
                 _ => Err(invalid(
+                    MessageId::PoolDeviceChoice,
                     format!("pool {name} has {} devices", devices.len()),
                     format!("say which one leaves: --old PATH, one of {}", all.join(", ")),
                 )),
@@ -129,7 +130,7 @@ impl Service {
             .position(|(device, _)| device == Path::new(path) || is_same(device, Path::new(path)));
         found.ok_or_else(|| {
             let what = format!("{path} is no cache device of pool {name}");
-            invalid(what, format!("its devices are {}", all.join(", ")))
+            invalid(MessageId::PoolDeviceUnknown, what, format!("its devices are {}", all.join(", ")))
         })
     }
 
@@ -157,7 +158,11 @@ impl Service {
     fn pair(&self, name: &str, handle: &PoolHandle, member: usize, new: &Path) -> Result<Pair, AdminError> {
         let facts = Self::ask(handle, |pool| pool.facts())?;
         let (cache, _) = facts.ok_or_else(|| {
-            AdminError::new(ErrorKind::Conflict, format!("the cache of pool {name} has failed"), "")
+            AdminError::new(
+                MessageId::Event(EventKind::CacheFailed),
+                format!("the cache of pool {name} has failed"),
+                "",
+            )
         })?;
         let (old, used) = self.part_of(name, member)?.unwrap_or_default();
         Ok(Pair::new(cache, (&old, used), new))
@@ -172,7 +177,7 @@ impl Service {
     pub(super) fn replace_job(&self, id: JobId, name: &str) -> Result<(), End> {
         let handle = self.handle(name)?;
         let [old, new] = Self::ask(&handle, |pool| pool.copied_devices())?
-            .ok_or_else(|| End::Failed("the copy has ended already".into()))?;
+            .ok_or_else(|| End::Failed(MessageId::PoolReplacement, "the copy has ended already".into()))?;
         if let Err(end) = self.watch_copy(id, &handle) {
             self.undo_copy(name, &handle);
             return Err(end);
@@ -202,9 +207,12 @@ impl Service {
                     Report { left: Left::All(left), phase: Phase::Copying, limited_by, errors: 0 },
                 ),
                 Some(CopyProgress::Ended(why)) => {
-                    return Err(End::Failed(format!("{why}; the pool is as it was")));
+                    return Err(End::Failed(
+                        MessageId::PoolReplacement,
+                        format!("{why}; the pool is as it was"),
+                    ));
                 }
-                None => return Err(End::Failed("the copy has ended".into())),
+                None => return Err(End::Failed(MessageId::PoolReplacement, "the copy has ended".into())),
             }
             if self.should_stop(id) {
                 return Err(End::Stopped);
@@ -236,7 +244,7 @@ impl Service {
                 let edit = Edit::SetDevices { pool: name.into(), devices: devices.to_vec() };
                 file.edit(&[edit], &check_rules).map(drop).map_err(|error| stored(&error))
             }
-            None => Err(invalid("there is no configuration file", "")),
+            None => Err(invalid(MessageId::DaemonNoConfigFile, "there is no configuration file", "")),
         };
         let counts = Self::ask(handle, |pool| pool.copy_counts())?;
         let named = counts.and_then(|()| write(&after));
@@ -270,7 +278,7 @@ impl Service {
     }
 
     /// Ends a copy before the new device counts, and makes that ready to be taken again.
-    fn undo_copy(&self, name: &str, handle: &PoolHandle) {
+    pub(super) fn undo_copy(&self, name: &str, handle: &PoolHandle) {
         let paths = Self::ask(handle, |pool| pool.copied_devices()).ok().flatten();
         let cache = Self::ask(handle, |pool| pool.facts()).ok().flatten();
         let left = Self::ask(handle, |pool| pool.give_copy_up());
@@ -287,7 +295,7 @@ impl Service {
         let left = left.wait_or_give_up(ERASE_WITHIN).flatten().ok_or_else(hangs);
         let erased = left.and_then(|left| {
             let work = move |may_wait: &MayWait| replaced::erase_left(may_wait, left, &of);
-            self.places.within(path, ERASE_WITHIN, work).ok_or_else(hangs)
+            self.places.within(path, ERASE_WITHIN, work).map_err(|undone| undone.or(hangs))
         });
         if !self.note_erased(name, path, pair, erased.and_then(|erased| Ok(erased?))) {
             self.leave_behind(name, handle, pair);
@@ -299,7 +307,7 @@ impl Service {
         let state_dir = self.running().config.daemon.state_dir.clone();
         let done = erased.and_then(|()| Ok(replaced::remove(&MayWait::here(), &state_dir, name, pair)?));
         if let Err(error) = &done {
-            self.emit(ServiceEvent::Problem(format!(
+            self.emit(ServiceEvent::Problem(MessageId::PoolNotErased, format!(
                 "{} is used by pool {name} no more, and cannot be erased: {}. The next start tries again; do not use it as a cache \
                  before",
                 path.display(),
@@ -323,7 +331,7 @@ impl Service {
         let state_dir = self.running().config.daemon.state_dir.clone();
         let noted = left.and_then(|()| Ok(replaced::left_behind(&MayWait::here(), &state_dir, name, pair)?));
         if let Err(error) = noted {
-            self.emit(ServiceEvent::Problem(format!(
+            self.emit(ServiceEvent::Problem(MessageId::PoolNotErased, format!(
                 "{} was not erased, and another host may take it for a device of pool {name} until this pool was started again: {}",
                 pair.leaves().display(),
                 error.what
@@ -353,7 +361,7 @@ impl Service {
         let pair = Pair::given_up(cache, (leaves, used), &stays);
         let state_dir = self.running().config.daemon.state_dir.clone();
         if let Err(error) = replaced::add(&MayWait::here(), &state_dir, name, &pair) {
-            self.emit(ServiceEvent::Problem(format!("pool {name}: {error}"))); // it is erased all the same
+            self.emit(ServiceEvent::Problem(error.id(), format!("pool {name}: {error}"))); // it is erased all the same
         }
         Ok(Some(pair))
     }
@@ -363,7 +371,7 @@ impl Service {
         let of = pair.clone();
         let work = move |may_wait: &MayWait| replaced::erase_old(may_wait, &of);
         let erased = self.places.within(path, ERASE_WITHIN, work);
-        let erased = erased.ok_or_else(|| super::opening::no_answer(path, ERASE_WITHIN));
+        let erased = erased.map_err(|undone| undone.or(|| super::opening::no_answer(path, ERASE_WITHIN)));
         self.note_erased(name, path, pair, erased.and_then(|erased| Ok(erased?)));
     }
 
@@ -388,10 +396,13 @@ impl Service {
     fn tell_if_failed(&self, name: &str, result: Result<(), AdminError>) {
         if let Err(error) = result {
             let way = format!("forebay pool grow {name} --size max");
-            self.emit(ServiceEvent::Problem(format!(
-                "pool {name} does not use all of its new device: {}; to try again: {way}",
-                error.what
-            )));
+            self.emit(ServiceEvent::Problem(
+                error.id,
+                format!(
+                    "pool {name} does not use all of its new device: {}; to try again: {way}",
+                    error.what
+                ),
+            ));
         }
     }
 
@@ -411,6 +422,7 @@ impl Service {
         let there = Self::ask(&handle, |pool| pool.last_device_bytes())?;
         if there < needed {
             return Err(invalid(
+                MessageId::PoolReplacement,
                 format!(
                     "{path} cannot be given up: the last device takes its place, and {} has {}, not {}",
                     last.display(),
@@ -434,7 +446,7 @@ impl Service {
         let snapshot = self.pool_snapshot(name)?;
         let (Some((old, _)), Some((last, used))) = (snapshot.devices.get(member), snapshot.devices.last())
         else {
-            return Err(End::Failed("the pool has other devices by now".into()));
+            return Err(End::Failed(MessageId::PoolReplacement, "the pool has other devices by now".into()));
         };
         let all: u64 = snapshot.devices.iter().map(|(_, bytes)| bytes).sum();
         self.shrink_to(id, &handle, all - used)?;
@@ -445,7 +457,7 @@ impl Service {
             }
             return match self.rejoin(name, &handle, last, &before) {
                 Ok(()) => Err(end),
-                Err(why) => Err(End::Failed(format!("{}; {why}", end.reason()))),
+                Err(why) => Err(End::Failed(end.id(), format!("{}; {why}", end.reason()))),
             };
         }
         let old = old.display();
@@ -509,8 +521,9 @@ impl Service {
         let settled = self.places.within(&place, SETTLED_WITHIN, move |may_wait| {
             replaced::settle(may_wait, &state_dir, &pool, &devices)
         });
-        for note in settled.ok_or_else(|| super::opening::no_answer(&place, SETTLED_WITHIN))?? {
-            self.emit(ServiceEvent::Note(format!("pool {name}: {note}")));
+        let late = || super::opening::no_answer(&place, SETTLED_WITHIN);
+        for note in settled.map_err(|undone| undone.or(late))?? {
+            self.emit(ServiceEvent::Note(MessageId::PoolNote, format!("pool {name}: {note}")));
         }
         Ok(())
     }
@@ -542,5 +555,5 @@ fn too_small(name: &str, path: &Path, needed: u64, is_last: bool) -> AdminError 
         "give one at least as large: only the last device of a pool that is not mirrored can be made smaller"
             .to_owned()
     };
-    invalid(what, hint)
+    invalid(MessageId::DeviceTooSmall, what, hint)
 }

@@ -4,7 +4,9 @@ use super::Service;
 use super::start::check_rules;
 use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::jobs::{JobKind, JobSpec};
-use forebay_admin::{AdminError, ErrorKind, Leaving, SettingInfo, SettingsDone, SettingsRequest, Target};
+use forebay_admin::{
+    AdminError, ErrorKind, Leaving, MessageId, SettingInfo, SettingsDone, SettingsRequest, Target,
+};
 use forebay_config::choices::DefaultAction as Choice;
 use forebay_config::rules::DefaultAction;
 use forebay_config::tunables::Applies;
@@ -18,8 +20,8 @@ use std::collections::BTreeMap;
 /// Key, old value, new value.
 pub(super) type Changed = Vec<(String, String, String)>;
 
-pub(super) fn invalid(what: impl ToString, hint: impl ToString) -> AdminError {
-    AdminError::new(ErrorKind::Invalid, what, hint)
+pub(super) fn invalid(id: MessageId, what: impl ToString, hint: impl ToString) -> AdminError {
+    AdminError::new(id, what, hint).of_kind(ErrorKind::Invalid)
 }
 
 /// What the operator is told when the configuration file cannot be changed.
@@ -29,7 +31,7 @@ pub(super) fn stored(error: &StoreError) -> AdminError {
         StoreError::WrongMeanwhile { .. } | StoreError::Busy { .. } => ErrorKind::Conflict,
         _ => ErrorKind::Failed,
     };
-    AdminError::new(kind, error, "")
+    AdminError::new(error.id(), error, "").of_kind(kind)
 }
 
 /// Takes pools and volumes out of the file. One that is not in it (somebody has edited it, and
@@ -56,17 +58,29 @@ pub(super) fn default_action(choice: Choice) -> DefaultAction {
 
 impl Service {
     pub(super) fn configured(config: &Config, target: Target<'_>) -> Result<Settings, AdminError> {
-        let (what, name, found, known): (_, _, _, Vec<&str>) = match target {
+        let (id, what, name, found, known): (_, _, _, _, Vec<&str>) = match target {
             Target::Pool(name) => {
                 let known = config.pools.keys().map(String::as_str).collect();
-                ("pool", name, config.pools.get(name).map(|pool| &pool.settings), known)
+                (
+                    MessageId::PoolUnknown,
+                    "pool",
+                    name,
+                    config.pools.get(name).map(|pool| &pool.settings),
+                    known,
+                )
             }
             Target::Volume(name) => {
                 let known = config.volumes.keys().map(String::as_str).collect();
-                ("volume", name, config.volumes.get(name).map(|volume| &volume.settings), known)
+                (
+                    MessageId::VolumeUnknown,
+                    "volume",
+                    name,
+                    config.volumes.get(name).map(|volume| &volume.settings),
+                    known,
+                )
             }
         };
-        found.cloned().ok_or_else(|| AdminError::not_found(what, name, &known))
+        found.cloned().ok_or_else(|| AdminError::not_found(id, what, name, &known))
     }
 
     pub(super) fn settings_of(
@@ -94,6 +108,9 @@ impl Service {
         request: SettingsRequest,
     ) -> Result<SettingsDone, AdminError> {
         let mut file = self.changing()?;
+        if let Target::Volume(name) = target {
+            self.holds.check_free(name)?;
+        }
         let old = Self::configured(&self.running().config, target)?;
         let at_rest = match target {
             Target::Volume(name) => !self.is_attached(name)?,
@@ -134,7 +151,7 @@ impl Service {
     pub(super) fn tell_written(&self, whose: &str, written: &[String]) {
         for key in written {
             let what = format!("{key} of {whose} is as before, and the configuration file says so now");
-            self.emit(super::ServiceEvent::Note(what));
+            self.emit(super::ServiceEvent::Note(MessageId::ConfigReloaded, what));
         }
     }
 
@@ -160,7 +177,7 @@ impl Service {
         };
         match found.into_iter().next() {
             None => Ok(()),
-            Some(conflict) => Err(invalid(conflict.message, conflict.help)),
+            Some(conflict) => Err(invalid(MessageId::SettingConflict, conflict.message, conflict.help)),
         }
     }
 
@@ -204,9 +221,13 @@ impl Service {
     }
 
     fn announce(&self, target: Target<'_>, changed: &Changed) {
+        let about = match target {
+            Target::Pool(_) => MessageId::ConfigReloaded,
+            Target::Volume(_) => MessageId::Event(EventKind::VolumeSettingChanged),
+        };
         for (key, from, to) in changed {
             let message = format!("{key} of {} is {to} now, not {from}", whose(target));
-            self.emit(super::ServiceEvent::Note(message.clone()));
+            self.emit(super::ServiceEvent::Note(about, message.clone()));
             let event = match target {
                 Target::Pool(pool) => NewEvent::new(EventKind::VolumeSettingChanged, message).pool(pool),
                 Target::Volume(volume) => {
@@ -258,7 +279,7 @@ fn with_changes(
     let mut new = old.clone();
     let mut changed = Vec::new();
     if wanted.is_empty() {
-        return Err(invalid("no setting is given", "give KEY=VALUE"));
+        return Err(invalid(MessageId::SettingMissing, "no setting is given", "give KEY=VALUE"));
     }
     for (key, value) in wanted {
         let before = old.value(key);
@@ -266,7 +287,7 @@ fn with_changes(
             Some(value) => new.set(key, value),
             None => new.unset(key),
         };
-        let tunable = set.map_err(|error| invalid(format!("{key}: {error}"), ""))?;
+        let tunable = set.map_err(|error| invalid(error.id, format!("{key}: {error}"), ""))?;
         let (before, after) = (before.or_else(|| old.value(tunable.name)), new.value(tunable.name));
         if before == after {
             continue;
@@ -275,6 +296,7 @@ fn with_changes(
         let later = tunable.applies == Applies::AtAttach && (at_rest || tunable.name == "on_backing_change");
         if tunable.applies != Applies::Live && !later {
             return Err(invalid(
+                MessageId::SettingFixed,
                 format!("{} cannot be changed while it runs", tunable.name),
                 format!("it is looked at {}", tunable.applies.words()),
             ));

@@ -7,7 +7,7 @@ use crate::log_level::LogThreshold;
 use forebay_admin::clock::SystemClock;
 use forebay_admin::events::{AlarmKey, EventKind, Hub, HubLimits, NewEvent, Severity};
 use forebay_admin::jobs::{JobId, Jobs, JobsLimits};
-use forebay_admin::{AdminError, OpenHow};
+use forebay_admin::{AdminError, MessageId, OpenHow};
 use forebay_config::{Checked, Config, ConfigFile, Diagnostic, RuleTable};
 use forebay_core::Drain;
 use forebay_pool::handover::ListenerStore;
@@ -38,9 +38,9 @@ pub(crate) enum ServiceEvent {
         event: PoolEvent,
     },
     /// Something could not be done; the rest goes on.
-    Problem(String),
+    Problem(MessageId, String),
     /// Something was done.
-    Note(String),
+    Note(MessageId, String),
 }
 
 /// What a service is started with.
@@ -68,6 +68,8 @@ pub(crate) struct ServiceStart {
     pub(crate) listener_store: Arc<ListenerStore>,
     /// Asks for an upgrade, where there can be one.
     pub(crate) upgrader: Option<Upgrader>,
+    /// It can be asked.
+    pub(crate) has_api: bool,
 }
 
 /// Rules of the file are checked by the module that knows what they mean.
@@ -95,14 +97,16 @@ impl Service {
             metrics: MetricsPort::new(Arc::clone(&start.listener_store)),
             listener_store: start.listener_store,
             upgrader: start.upgrader,
+            has_api: start.has_api,
             upgraded: Mutex::default(),
             work: Mutex::default(),
             work_changed: Condvar::new(),
             recordings: Mutex::default(),
             places: forebay_pool::time_limit::Places::default(),
-            attaching: Mutex::default(),
+            holds: super::holds::Holds::default(),
             locked: Mutex::default(),
             wear: Mutex::new(crate::wear::Wear::begin(&start.config.daemon.state_dir)),
+            late: Mutex::default(),
             opens_late: AtomicBool::new(false),
             patience_until: Instant::now() + start.patience,
             started_unix_s: now.map_or(0, |since| since.as_secs()),
@@ -121,7 +125,15 @@ impl Service {
             service.unmake();
             return Err(error);
         }
-        service.spawn_helpers();
+        if let Err(error) = service.spawn_helpers() {
+            service.stop();
+            service.unmake();
+            return Err(AdminError::no_thread(&error));
+        }
+        if service.config_path.is_none() {
+            // Of a file its reader has told.
+            start.config.volumes.keys().for_each(|name| service.warn_of(name));
+        }
         Ok(service)
     }
 
@@ -132,18 +144,18 @@ impl Service {
         how: &dyn Fn(&str) -> OpenHow,
     ) -> Result<(), AdminError> {
         for problem in self.guards.update(config).refused {
-            self.emit(ServiceEvent::Problem(problem)); // the exports that need it fail, and say so
+            self.emit(ServiceEvent::Problem(MessageId::ConfigValue, problem)); // the exports that need it fail, and say so
         }
         self.settle_leaving();
         for (name, pool) in &config.pools {
             if !strict && let Some(error) = self.to_be_awaited(name) {
-                self.trouble(AlarmKey::pool(EventKind::PoolFailed, name), &error, strict)?;
+                self.trouble(&Place::Pool(name.clone()), &error, strict)?;
                 continue;
             }
             if let Err(error) = self.open_pool(name, pool, how(name).into()) {
                 let error =
                     if strict { error } else { self.try_again_if_locked(Place::Pool(name.clone()), error) };
-                self.trouble(AlarmKey::pool(EventKind::PoolFailed, name), &error, strict)?;
+                self.trouble(&Place::Pool(name.clone()), &error, strict)?;
             }
         }
         for (name, volume) in &config.volumes {
@@ -157,8 +169,8 @@ impl Service {
                 }
                 Err(error) => {
                     let place = Place::Volume(name.clone());
-                    let error = if strict { error } else { self.try_again_if_locked(place, error) };
-                    self.trouble(AlarmKey::volume(EventKind::VolumeFailed, name), &error, strict)?;
+                    let error = if strict { error } else { self.try_again_if_locked(place.clone(), error) };
+                    self.trouble(&place, &error, strict)?;
                 }
             }
         }
@@ -166,23 +178,28 @@ impl Service {
         Ok(())
     }
 
-    fn trouble(&self, key: AlarmKey, error: &AdminError, strict: bool) -> Result<(), AdminError> {
+    fn trouble(&self, place: &Place, error: &AdminError, strict: bool) -> Result<(), AdminError> {
         if strict {
             return Err(error.clone());
         }
-        let hint = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
-        let message = format!("{}{hint}", error.what);
-        self.hub.raise(key.clone(), Severity::Error, &message);
-        let of = match (&key.pool, &key.volume) {
-            (Some(pool), _) => format!("pool {pool}: "),
-            (_, Some(volume)) => format!("volume {volume}: "),
-            _ => String::new(),
-        };
-        self.emit(ServiceEvent::Problem(of + &message));
+        if !self.tell_late(place, error) {
+            self.raise_failed(place, error);
+        }
         Ok(())
     }
 
-    fn spawn_helpers(self: &Arc<Self>) {
+    /// A pool or volume of the configuration could not be opened.
+    pub(super) fn raise_failed(&self, place: &Place, error: &AdminError) {
+        let hint = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
+        let message = format!("{}{hint}", error.what);
+        if self.raise_if_configured(place, &message) {
+            self.emit(ServiceEvent::Problem(error.id, format!("{place}: {message}")));
+        }
+    }
+
+    /// Without one of these threads jobs would wait for ever, records fall behind, or rules outlive
+    /// their time: it is better not to start.
+    fn spawn_helpers(self: &Arc<Self>) -> std::io::Result<()> {
         let beginner = Arc::clone(self);
         let (looker, opener) = (Arc::downgrade(self), Arc::downgrade(self));
         let (follower, wearer) = (Arc::downgrade(self), Arc::downgrade(self));
@@ -214,9 +231,7 @@ impl Service {
                 std::thread::sleep(LOCKED_EVERY);
             }
         });
-        for error in threads.into_iter().chain([opens]).filter_map(Result::err) {
-            self.emit(ServiceEvent::Problem(format!("cannot start a thread: {error}")));
-        }
+        threads.into_iter().chain([opens]).try_for_each(|thread| thread.map(drop))
     }
 
     /// What the API speaks for.
@@ -263,7 +278,7 @@ impl Service {
             self.hub.clear(&AlarmKey::pool(EventKind::PoolNotAnswering, &name));
             self.hub.clear(&AlarmKey::pool(EventKind::CacheWear, &name));
             self.hub.raise(AlarmKey::pool(EventKind::PoolFailed, &name), Severity::Error, &message);
-            self.emit(ServiceEvent::Problem(message));
+            self.emit(ServiceEvent::Problem(MessageId::Event(EventKind::PoolFailed), message));
         }
     }
 
@@ -278,19 +293,34 @@ impl Service {
         let until = Instant::now() + STOP_WITHIN;
         let mut errors = Vec::new();
         for (name, pool) in &pools {
-            if pool.ends_by(until) {
+            let mut goes_on = || {
+                if let Some(manager) = self.listener_store.manager() {
+                    manager.needs_more(STOP_WITHIN + JOBS_WITHIN);
+                }
+            };
+            if pool.ends_or_goes_on(until, STOP_WITHIN, &mut goes_on) {
                 errors.extend(pool.stop().err());
                 continue;
             }
+            let is_named = !self.has_alarm(&AlarmKey::pool(EventKind::DevicePathLost, name));
+            let safe = if is_named { ". What was acknowledged is safe in its cache" } else { "" };
             let what = format!(
-                "pool {name} was not closed within {} s: a system call of its thread hangs. What was acknowledged is safe in its cache",
+                "pool {name} was not closed within {} s: a system call of its thread hangs{safe}",
                 STOP_WITHIN.as_secs()
             );
-            self.emit(ServiceEvent::Problem(what.clone()));
-            errors.push(forebay_pool::RunError::failed(what, "the next start recovers as after a crash"));
+            self.emit(ServiceEvent::Problem(MessageId::PoolNotStopped, what.clone()));
+            errors.push(forebay_pool::RunError::failed(
+                MessageId::PoolNotStopped,
+                what,
+                "the next start recovers as after a crash",
+            ));
         }
         self.await_jobs(JOBS_WITHIN);
         errors
+    }
+
+    fn has_alarm(&self, key: &AlarmKey) -> bool {
+        self.hub.alarms().iter().any(|alarm| alarm.key == *key)
     }
 
     /// Tells jobs and pools to stop, and waits for nothing. All begin at once; each takes as long

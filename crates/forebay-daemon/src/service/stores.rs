@@ -7,7 +7,7 @@
 
 use super::Service;
 use super::settings::invalid;
-use forebay_admin::AdminError;
+use forebay_admin::{AdminError, MessageId};
 use forebay_config::device_name::{node_of, stable_name};
 use forebay_config::{PoolSection, VolumeConfig};
 use forebay_export::uri::BackingUri;
@@ -53,6 +53,7 @@ impl Service {
         for (name, volume) in &wanted.section.volumes {
             let entry = wanted.entries.iter().find(|entry| entry.name == *name);
             let store = match wanted.given.get(name) {
+                Some(backing) if is_awaited(backing, volume) => not_there(backing),
                 Some(backing) => Self::check_given(name, backing, entry)?,
                 None => self.find_store((name, volume), entry, wanted, &stores)?,
             };
@@ -77,10 +78,16 @@ impl Service {
         let path = backing.path();
         match entry.map(|entry| compare(path, entry)) {
             None if path.exists() => {}
-            None => return Err(invalid(format!("there is no {}", path.display()), "")),
+            None => {
+                return Err(invalid(MessageId::DeviceMissing, format!("there is no {}", path.display()), ""));
+            }
             Some(Likeness::Same { .. } | Likeness::Unsure) => {}
             Some(Likeness::Unreadable(why)) => {
-                return Err(invalid(why, "give the backing store as it is called here"));
+                return Err(invalid(
+                    MessageId::BackingUnreadable,
+                    why,
+                    "give the backing store as it is called here",
+                ));
             }
             Some(Likeness::Other(why) | Likeness::Smaller(why)) => return Err(is_other(name, path, &why)),
         }
@@ -120,6 +127,7 @@ impl Service {
             (several, _) => {
                 let several: Vec<String> = several.iter().map(ToString::to_string).collect();
                 Err(invalid(
+                    MessageId::BackingNotTheOne,
                     format!("the backing store of volume {name} could be any of {}", several.join(", ")),
                     format!("say which: --backing {name}=PATH"),
                 ))
@@ -128,8 +136,18 @@ impl Service {
     }
 }
 
+/// The place that was noted, to which nothing leads yet.
+fn is_awaited(given: &BackingUri, noted: &VolumeConfig) -> bool {
+    given.path() == noted.backing.path() && !given.path().exists()
+}
+
+fn not_there(backing: &BackingUri) -> Store {
+    Store { backing: backing.clone(), why: Some(format!("{} is not there", backing.path().display())) }
+}
+
 fn is_other(name: &str, path: &Path, why: &str) -> AdminError {
     invalid(
+        MessageId::BackingNotTheOne,
         format!("{} cannot be taken for the backing store of volume {name}: {why}", path.display()),
         format!(
             "say which it is: --backing {name}=PATH. If it is this one, and others wrote to it since: open the cache with `forebay pool \
@@ -142,7 +160,7 @@ fn is_other(name: &str, path: &Path, why: &str) -> AdminError {
 pub(super) fn compare(path: &Path, entry: &VolumeEntry) -> Likeness {
     let (place, entry) = (path.to_owned(), entry.clone());
     let compared = within(WITHIN, "compare", move |may_wait: &MayWait| likeness(may_wait, &place, &entry));
-    compared.unwrap_or_else(|| Likeness::Unreadable(format!("{} does not answer", path.display())))
+    compared.unwrap_or_else(|undone| Likeness::Unreadable(format!("{}: {undone}", path.display())))
 }
 
 /// Where else a store may be.

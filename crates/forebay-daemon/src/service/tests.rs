@@ -1,7 +1,9 @@
 //! A service with real pools on files: one that fails, and all that change hands.
 
 use super::*;
-use forebay_admin::{DeviceRequest, VolumeState};
+use forebay_admin::MessageId;
+use forebay_admin::events::{EventKind, Severity};
+use forebay_admin::{DetachHow, DeviceRequest, VolumeState};
 use forebay_pool::handover::Inheritance;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -43,9 +45,14 @@ pub(super) fn start_as_written(path: &Path, listener_store: Arc<ListenerStore>) 
         on_event,
         listener_store,
         upgrader: None,
+        has_api: true,
         patience: Duration::ZERO,
     };
     Service::start(start).unwrap()
+}
+
+fn keep(force: bool) -> DetachRequest {
+    DetachRequest { how: DetachHow::Keep, force, save_to: None }
 }
 
 fn served(service: &Service) -> Vec<String> {
@@ -270,7 +277,7 @@ fn a_job_that_waits_does_not_hold_up_a_stop() {
     let handle = service.handle("a").unwrap();
     let (go, hangs) = std::sync::mpsc::channel::<()>();
     let (begun, begins) = std::sync::mpsc::channel::<()>();
-    let job = service.detach_volume("a", DetachHow::Keep, false).unwrap();
+    let job = service.detach_volume("a", keep(false)).unwrap();
     handle.order(move |_| {
         begun.send(()).unwrap();
         let _ = hangs.recv();
@@ -340,6 +347,7 @@ fn start_with_what_is_there(folder: &Path, patience: Duration) -> Arc<Service> {
         on_event: Box::new(|_| ()),
         listener_store: Arc::default(),
         upgrader: None,
+        has_api: true,
         patience,
         log_threshold: crate::log_level::LogThreshold::default(),
         force: false,
@@ -377,6 +385,38 @@ fn what_is_not_there_is_opened_when_it_comes() {
     std::fs::rename(at("a.gone"), at("a.cache")).unwrap();
     until(&service, |service| served(service) == ["a", "b"]);
     until(&service, |service| !service.awaits_devices() && !service.opens_late());
+    until(&service, |service| service.hub.alarms().is_empty());
+    assert!(service.stop().is_empty());
+}
+
+/// A device that is late while the machine starts is no failure yet.
+#[test]
+fn what_is_late_is_no_error_and_gives_nothing_up_until_the_patience_is_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let service = start(folder.path(), Arc::default(), "auto");
+    assert!(service.stop().is_empty());
+    std::fs::rename(at("a.cache"), at("a.gone")).unwrap();
+    std::fs::rename(at("b.img"), at("b.gone")).unwrap();
+    let severities = |service: &Service| -> Vec<Severity> {
+        service.hub.alarms().iter().map(|alarm| alarm.severity).collect()
+    };
+    let service = start_with_what_is_there(folder.path(), Duration::from_secs(3600));
+    let alarms = service.hub.alarms();
+    assert_eq!(severities(&service), [Severity::Info; 2], "{alarms:?}");
+    assert!(alarms.iter().all(|alarm| !alarm.message.contains("--new-cache")), "{alarms:?}");
+    std::fs::rename(at("a.gone"), at("a.cache")).unwrap();
+    std::fs::rename(at("b.gone"), at("b.img")).unwrap();
+    until(&service, |service| served(service) == ["a", "b"]);
+    until(&service, |service| service.hub.alarms().is_empty());
+    assert!(service.stop().is_empty());
+
+    std::fs::rename(at("a.cache"), at("a.gone")).unwrap();
+    let service = start_with_what_is_there(folder.path(), Duration::from_secs(2));
+    until(&service, |service| severities(service) == [Severity::Error]);
+    let alarms = service.hub.alarms();
+    assert!(alarms[0].message.contains("--new-cache"), "{alarms:?}");
+    std::fs::rename(at("a.gone"), at("a.cache")).unwrap();
     until(&service, |service| service.hub.alarms().is_empty());
     assert!(service.stop().is_empty());
 }
@@ -528,7 +568,7 @@ fn a_pool_without_its_failed_cache_is_removed_and_that_nothing_is_erased_is_no_s
     assert!(start_without_cache(folder.path(), &["one"]).stop().is_empty());
     let path = folder.path().join("forebay.toml");
     let service = start_as_written(&path, Arc::default());
-    let job = service.detach_volume("a", DetachHow::Keep, true).unwrap();
+    let job = service.detach_volume("a", keep(true)).unwrap();
     let until = Instant::now() + Duration::from_secs(30);
     let ended = || service.job(&job.id).unwrap().error;
     while ended().is_none() {
@@ -637,7 +677,7 @@ fn a_state_directory_that_takes_no_writes_is_told_before_anything_is_given_up() 
     assert!(refused.what.contains("cannot write"), "{refused:?}");
     assert_eq!(served(&service), ["a", "b"], "everything goes on");
     // Whatever changes next must be recorded.
-    service.detach_volume("a", DetachHow::Keep, true).unwrap();
+    service.detach_volume("a", keep(true)).unwrap();
     let until = Instant::now() + Duration::from_secs(30);
     while served(&service) != ["b"] {
         assert!(Instant::now() < until);
@@ -659,12 +699,24 @@ fn a_volume_that_is_refused_for_what_its_store_has_is_not_tried_again() {
     let service = start(folder.path(), Arc::default(), "auto");
     // Its store is not closed yet: whoever looks whether somebody has it finds this process.
     let tried = |kind| {
-        let refused = AdminError::new(kind, "cannot attach a", "do something");
+        let refused =
+            AdminError::new(MessageId::BackingNotAnswering, "cannot attach a", "do something").of_kind(kind);
         service.try_again_if_locked(super::locked::Place::Volume("a".into()), refused).hint
     };
     assert_eq!(tried(ErrorKind::Conflict), "do something");
     assert!(lock(&service.locked).is_empty());
     assert!(tried(ErrorKind::Failed).ends_with("it is tried again until it is free"));
+    assert!(service.stop().is_empty());
+}
+
+#[test]
+fn what_was_taken_out_meanwhile_has_no_alarm() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), Arc::default(), "auto");
+    for gone in [super::locked::Place::Pool("gone".into()), super::locked::Place::Volume("gone".into())] {
+        assert!(!service.open_again(&gone), "it would be tried again");
+        assert_eq!(service.hub.alarms(), []);
+    }
     assert!(service.stop().is_empty());
 }
 
@@ -691,6 +743,7 @@ fn a_volume_whose_export_cannot_be_made_says_what_to_do_and_is_not_tried_again()
         on_event: Box::new(|_| ()),
         listener_store: Arc::default(),
         upgrader: None,
+        has_api: true,
         patience: Duration::ZERO,
         force: false,
         log_threshold: crate::log_level::LogThreshold::default(),
@@ -702,5 +755,87 @@ fn a_volume_whose_export_cannot_be_made_says_what_to_do_and_is_not_tried_again()
     assert!(alarms[0].message.contains(&told), "{}", alarms[0].message);
     assert!(alarms[0].message.contains("then: forebay volume attach a"), "{}", alarms[0].message);
     assert!(lock(&service.locked).is_empty());
+    assert!(service.stop().is_empty());
+}
+
+/// Names of volumes: what the pools have, what is configured, what the file says.
+fn volumes_of_all_three(service: &Service, folder: &Path) -> [Vec<String>; 3] {
+    let pools = service.pool_handles().into_iter();
+    let mut served: Vec<String> =
+        pools.flat_map(|(_, pool)| pool.ask(|pool| pool.names()).unwrap()).collect();
+    served.sort();
+    let configured = service.running().config.volumes.keys().cloned().collect();
+    let (_, checked) = load(&folder.join("forebay.toml")).unwrap();
+    [served, configured, checked.config.volumes.into_keys().collect()]
+}
+
+#[test]
+fn volumes_that_come_and_go_beside_reloads_are_where_all_three_say() {
+    use forebay_admin::jobs::JobId;
+    use std::sync::atomic::Ordering;
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), Arc::default(), "auto");
+    let stop = Arc::new(AtomicBool::new(false));
+    let (reloader, stopped) = (Arc::clone(&service), Arc::clone(&stop));
+    let reloads = std::thread::spawn(move || {
+        while !stopped.load(Ordering::Acquire) {
+            let done = reloader.reload_file().unwrap();
+            assert!(done.changed.is_empty() && done.refused.is_empty(), "nothing is new: {done:?}");
+        }
+    });
+    for number in 0..20 {
+        let job = service.detach_volume("a", keep(true)).unwrap();
+        let id: JobId = job.id.parse().unwrap();
+        let ended = service.jobs.wait(id, Duration::from_secs(60)).unwrap();
+        assert_eq!(ended.error(), None, "detach {number}");
+        let only_b = || ["b".to_owned()].to_vec();
+        assert_eq!(volumes_of_all_three(&service, folder.path()), [only_b(), only_b(), only_b()], "{number}");
+        let request = VolumeRequest {
+            name: "a".into(),
+            pool: Some("a".into()),
+            backing: format!("file:{}", folder.path().join("a.img").display()),
+            exports: vec![format!("nbd+unix:///v?socket={}", folder.path().join("a.sock").display())],
+            settings: BTreeMap::new(),
+        };
+        service.attach(request).unwrap();
+        let both = || ["a".to_owned(), "b".to_owned()].to_vec();
+        assert_eq!(volumes_of_all_three(&service, folder.path()), [both(), both(), both()], "{number}");
+    }
+    stop.store(true, Ordering::Release);
+    reloads.join().unwrap();
+    assert!(service.stop().is_empty());
+}
+
+#[test]
+fn a_held_volume_is_nobody_elses_until_its_holder_is_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = start(folder.path(), Arc::default(), "auto");
+    let config = service.running().config.volumes["a"].clone();
+    let hold = service.holds.attach("a", &config).unwrap();
+    let busy = |error: AdminError| assert_eq!(error.id, MessageId::VolumeBusy, "{error:?}");
+    let set = BTreeMap::from([("dirty_high_pct".to_owned(), Some("30".to_owned()))]);
+    let request = SettingsRequest { set, ..SettingsRequest::default() };
+    busy(Admin::set(&*service, Target::Volume("a"), request).unwrap_err());
+    busy(service.detach_volume("a", keep(false)).unwrap_err());
+    busy(service.resize_volume("a", "512KiB", false).unwrap_err());
+    let rule = RuleRequest { rule: "bypass direction=write".into(), position: None };
+    busy(service.new_rule("a", rule).unwrap_err());
+    busy(service.begin_export("a", ExportRequest::default()).unwrap_err());
+    assert_eq!(service.check_removable("a", false, false).unwrap_err().id, MessageId::PoolInUse);
+    assert_eq!(service.check_upgradable().unwrap_err().id, MessageId::UpgradeBlocked);
+    // A reload leaves it to its holder, also if the file says otherwise by now.
+    let path = folder.path().join("forebay.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once("[volume.a]").unwrap();
+    std::fs::write(&path, format!("{before}[pool.b]{}", rest.split_once("[pool.b]").unwrap().1)).unwrap();
+    let done = service.reload_file().unwrap();
+    assert!(done.refused.iter().any(|line| line.contains("volume a is being attached")), "{done:?}");
+    std::fs::write(&path, text).unwrap();
+    assert!(service.reload_file().unwrap().refused.is_empty());
+    // A detach that has begun waits.
+    let job = service.begin_job(JobSpec::volume(JobKind::Detach(DetachHow::Keep), "a", "a")).unwrap();
+    drop(hold);
+    assert_eq!(service.wait_for_job(&job.id, Duration::from_secs(60)).unwrap().error, None);
+    assert!(service.holds.check_all_free().is_ok());
     assert!(service.stop().is_empty());
 }

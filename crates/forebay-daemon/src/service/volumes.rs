@@ -6,7 +6,7 @@ use super::settings::{default_action, invalid, stored, take_out};
 use super::start::check_rules;
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent};
-use forebay_admin::{AdminError, ErrorKind, RuleRequest, VolumeInfo, VolumeRequest, VolumeState};
+use forebay_admin::{AdminError, ErrorKind, MessageId, RuleRequest, VolumeInfo, VolumeRequest};
 use forebay_config::device_name::{node_of, stable_name};
 use forebay_config::mounts::Problem;
 use forebay_config::rules::{Action, Position, Rule, RuleSet};
@@ -28,7 +28,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
 fn no_answer(name: &str, backing: &BackingUri) -> AdminError {
     AdminError::new(
-        ErrorKind::Unavailable,
+        MessageId::BackingNotAnswering,
         format!(
             "the backing store {backing} of {name} does not answer: opening it has not ended in {} s",
             OPEN_TIMEOUT.as_secs()
@@ -60,7 +60,7 @@ impl Service {
     pub(super) fn attach(&self, request: VolumeRequest) -> Result<VolumeInfo, AdminError> {
         let mut file = self.changing()?;
         let name = request.name.clone();
-        self.check_not_attaching(&name)?;
+        self.holds.check_free(&name)?;
         let known = self.running().config.volumes.get(&name).cloned();
         let config = match &known {
             Some(known) => self.as_configured(&request, known)?,
@@ -77,11 +77,10 @@ impl Service {
         }
         // A store that hangs must not hold up other changes. Nobody takes the name, the store or
         // the pool meanwhile, and there is no upgrade.
-        lock(&self.attaching).insert(name.clone(), config.clone());
+        let hold = self.holds.attach(&name, &config)?;
         drop(file);
         let done = self.attach_configured(&name, &config);
         let mut file = lock(&self.changing);
-        lock(&self.attaching).remove(&name);
         if let (Err(_), Some((_, undo)), Some(file)) = (&done, edit, file.as_mut()) {
             // It was written a moment ago; the error of attaching is what matters.
             let _ = file.edit(&[undo], &check_rules);
@@ -95,23 +94,17 @@ impl Service {
             ),
         };
         self.running_mut().config.volumes.insert(name.clone(), config);
+        drop(hold);
         drop(file);
         self.hub.clear(&AlarmKey::volume(EventKind::VolumeFailed, &name));
+        if known.is_none() {
+            self.warn_of(&name);
+        }
         if moved.is_some() {
-            self.emit(ServiceEvent::Note(message.clone()));
+            self.emit(ServiceEvent::Note(MessageId::VolumeMoved, message.clone()));
         }
         self.hub.publish(NewEvent::new(EventKind::VolumeAttached, message).volume(&name));
         self.volume_info(&name)
-    }
-
-    /// # Errors
-    /// The volume is being attached already.
-    pub(super) fn check_not_attaching(&self, name: &str) -> Result<(), AdminError> {
-        if !lock(&self.attaching).contains_key(name) {
-            return Ok(());
-        }
-        let what = format!("volume {name} is being attached");
-        Err(AdminError::new(ErrorKind::Conflict, what, "wait: its backing store may be slow"))
     }
 
     /// What is configured of a volume that is not attached: the request may repeat it, or leave it
@@ -124,7 +117,7 @@ impl Service {
         let name = &request.name;
         if self.attached(name).is_ok() {
             return Err(AdminError::new(
-                ErrorKind::Conflict,
+                MessageId::VolumeAttachedAlready,
                 format!("volume {name} is attached already"),
                 "",
             ));
@@ -132,7 +125,7 @@ impl Service {
         let same_pool = request.pool.as_ref().is_none_or(|pool| *pool == config.pool);
         if !same_pool || !request.exports.is_empty() || !request.settings.is_empty() {
             return Err(AdminError::new(
-                ErrorKind::Conflict,
+                MessageId::VolumeExists,
                 format!("volume {name} is configured already, with {}", config.backing),
                 format!(
                     "to attach it as it is configured: forebay volume attach {name}; if its backing store is elsewhere now, give --backing \
@@ -152,38 +145,54 @@ impl Service {
 
     fn new_volume(&self, request: &VolumeRequest) -> Result<VolumeConfig, AdminError> {
         let name = &request.name;
-        forebay_config::model::check_name(name).map_err(|problem| invalid(problem, ""))?;
+        forebay_config::model::check_name(name)
+            .map_err(|problem| invalid(MessageId::NameSyntax, problem, ""))?;
         let running = self.running();
         let pools: Vec<&str> = running.pools.keys().map(String::as_str).collect();
         let pool = match (&request.pool, &pools[..]) {
             (Some(pool), _) if pools.contains(&pool.as_str()) => pool.clone(),
-            (Some(pool), _) => return Err(AdminError::not_found("pool", pool, &pools)),
+            (Some(pool), _) => {
+                return Err(AdminError::not_found(MessageId::PoolUnknown, "pool", pool, &pools));
+            }
             (None, [only]) => (*only).to_owned(),
-            (None, []) => return Err(invalid("there is no pool yet", "forebay pool create")),
-            (None, _) => return Err(invalid("which pool?", format!("there are: {}", pools.join(", ")))),
+            (None, []) => {
+                return Err(invalid(MessageId::PoolNoDevice, "there is no pool yet", "forebay pool create"));
+            }
+            (None, _) => {
+                return Err(invalid(
+                    MessageId::PoolDeviceChoice,
+                    "which pool?",
+                    format!("there are: {}", pools.join(", ")),
+                ));
+            }
         };
         if request.backing.is_empty() {
             return Err(invalid(
+                MessageId::BackingMissing,
                 format!("volume {name} is not known, and no backing store is given"),
                 "give --backing",
             ));
         }
         let backing = wanted_store(request)?;
-        let attaching = lock(&self.attaching);
-        let mut others = running.config.volumes.iter().chain(attaching.iter());
+        let attaching = self.holds.attaching();
+        let attaching = attaching.iter().map(|(name, config)| (name, config));
+        let mut others = running.config.volumes.iter().chain(attaching);
         if let Some((other, _)) = others.find(|(_, other)| is_same_store(&other.backing, &backing)) {
             let what = format!("{} is the backing store of volume {other}", request.backing);
-            return Err(AdminError::new(ErrorKind::Conflict, what, ""));
+            return Err(AdminError::new(MessageId::BackingInUse, what, ""));
         }
-        let exports = request.exports.iter().map(|uri| uri.parse().map_err(|error| invalid(error, "")));
+        let exports = request
+            .exports
+            .iter()
+            .map(|uri| uri.parse().map_err(|error| invalid(MessageId::ExportSyntax, error, "")));
         let exports = exports.collect::<Result<Vec<_>, _>>()?;
         let mut settings = Settings::new(Scope::Volume);
         for (key, value) in &request.settings {
-            settings.set(key, value).map_err(|error| invalid(format!("{key}: {error}"), ""))?;
+            settings.set(key, value).map_err(|error| invalid(error.id, format!("{key}: {error}"), ""))?;
         }
         let volume = VolumeConfig { pool, backing, exports, size_bytes: None, settings, rules: Vec::new() };
         match Problem::of_volume(&running.config, name, &volume) {
-            Some(problem) => Err(AdminError::new(ErrorKind::Conflict, problem.message, problem.help)),
+            Some(problem) => Err(AdminError::new(MessageId::VolumeDefinition, problem.message, problem.help)),
             None => Ok(volume),
         }
     }
@@ -210,7 +219,7 @@ impl Service {
         let opened = within(OPEN_TIMEOUT, "open", move |may_wait| open_backing(may_wait, &store, emulate));
         let wanted = name.to_owned();
         let uuid = Self::ask(&handle, move |pool| pool.uuid_of(&wanted))?;
-        let opened = opened.ok_or_else(|| no_answer(name, &config.backing))?;
+        let opened = opened.map_err(|undone| undone.or(|| no_answer(name, &config.backing)))?;
         let backing = opened.map_err(|error| match uuid {
             Some(_) if !config.backing.path().exists() => is_elsewhere(name, error.into()),
             _ => error.into(),
@@ -222,7 +231,7 @@ impl Service {
             let prepared = Prepared::look(may_wait, &backing.device, &state_dir, uuid);
             (backing, prepared)
         });
-        let (backing, prepared) = looked.ok_or_else(|| no_answer(name, &config.backing))?;
+        let (backing, prepared) = looked.map_err(|undone| undone.or(|| no_answer(name, &config.backing)))?;
         let prepared = prepared?;
         let rules = RuleSet::new(default_action(tunables.default_action), backing.size_bytes);
         let parsed = config.rules.iter().map(RuleTable::rule).collect::<Result<Vec<Rule>, _>>()?;
@@ -239,14 +248,15 @@ impl Service {
             rules: Arc::clone(&rules),
         };
         let promise = Self::ask(&handle, move |pool| pool.attach(spec, backing, prepared))?;
-        let stopped = || AdminError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", "");
+        let stopped = || AdminError::new(MessageId::PoolStopped, "the pool stopped meanwhile", "");
         let late = || {
             let what = format!(
                 "cannot attach {name}: {} did not answer within {} s",
                 config.backing,
                 ATTACH_WITHIN.as_secs()
             );
-            AdminError::new(ErrorKind::Failed, what, "look why the device hangs, then try again")
+            AdminError::new(MessageId::BackingNotAnswering, what, "look why the device hangs, then try again")
+                .of_kind(ErrorKind::Failed)
         };
         promise.wait_or_give_up(ATTACH_WITHIN).ok_or_else(late)?.ok_or_else(stopped)??;
         self.raise_record(&config.pool);
@@ -287,8 +297,9 @@ impl Service {
             let bytes = Self::ask(&handle, move |pool| pool.largest_size(&volume, there))??;
             return Ok((pool, handle, bytes));
         }
-        let bytes: ByteSize =
-            size.parse().map_err(|error| invalid(format!("{size}: {error}"), "such as 20GiB, or max"))?;
+        let bytes: ByteSize = size.parse().map_err(|error| {
+            invalid(MessageId::SizeSyntax, format!("{size}: {error}"), "such as 20GiB, or max")
+        })?;
         Ok((pool, handle, bytes.0))
     }
 
@@ -299,9 +310,9 @@ impl Service {
         let mut store = Self::ask(handle, move |pool| pool.store_of(&volume))??;
         let place = store.path().to_owned();
         let asked = self.places.within(&place, OPEN_TIMEOUT, move |_| store.refresh_size());
-        let bytes = asked.ok_or_else(|| {
+        let late = || {
             AdminError::new(
-                ErrorKind::Unavailable,
+                MessageId::BackingNotAnswering,
                 format!(
                     "the backing store {} of {name} does not answer: asking for its size takes longer than {} s, or an earlier attempt \
                      still waits",
@@ -310,8 +321,12 @@ impl Service {
                 ),
                 "nothing was changed; see that it works, then try again",
             )
-        })?;
-        let failed = |error| AdminError::new(ErrorKind::Failed, format!("cannot resize {name}: {error}"), "");
+        };
+        let bytes = asked.map_err(|undone| undone.or(late))?;
+        let failed = |error| {
+            AdminError::new(MessageId::VolumeSize, format!("cannot resize {name}: {error}"), "")
+                .of_kind(ErrorKind::Failed)
+        };
         bytes.map(|bytes| bytes / 512 * 512).map_err(failed)
     }
 
@@ -335,12 +350,13 @@ impl Service {
     pub(super) fn list_rules(&self, volume: &str) -> Result<Value, AdminError> {
         let rules = self.rule_set(volume)?;
         let list = serde_json::to_value(rules.list(Instant::now()));
-        let list = list.map_err(|error| AdminError::new(ErrorKind::Failed, error, ""))?;
+        let list = list.map_err(|error| AdminError::new(MessageId::ApiInternal, error, ""))?;
         Ok(json!({ "default": rules.default_action().to_string(), "rules": list }))
     }
 
     pub(super) fn new_rule(&self, volume: &str, request: RuleRequest) -> Result<Value, AdminError> {
         let mut file = self.changing()?;
+        self.holds.check_free(volume)?;
         let rules = self.rule_set(volume)?;
         let rule: Rule = request.rule.parse()?;
         let kept = (!rule.is_transient()).then(|| rule.clone());
@@ -356,10 +372,13 @@ impl Service {
 
     pub(super) fn drop_rule(&self, volume: &str, id: &str) -> Result<(), AdminError> {
         let mut file = self.changing()?;
+        self.holds.check_free(volume)?;
         let rules = self.rule_set(volume)?;
         let id = match id.parse() {
             Ok(id) => id,
-            Err(_) => rules.find_name(id).ok_or_else(|| AdminError::not_found("rule", id, &[]))?,
+            Err(_) => rules
+                .find_name(id)
+                .ok_or_else(|| AdminError::not_found(MessageId::RuleUnknown, "rule", id, &[]))?,
         };
         rules.remove(id, Instant::now())?;
         self.release_pins(volume, &rules)?;
@@ -414,11 +433,6 @@ impl Service {
             }
         }
     }
-
-    /// True if the pool serves the volume.
-    pub(super) fn is_serving(&self, name: &str) -> bool {
-        self.volume_info(name).is_ok_and(|info| info.state == VolumeState::Serving)
-    }
 }
 
 /// Also if one of them names the device otherwise.
@@ -428,7 +442,8 @@ fn is_same_store(one: &BackingUri, other: &BackingUri) -> bool {
 
 /// The backing store that a request names; a device by a name that stays.
 fn wanted_store(request: &VolumeRequest) -> Result<BackingUri, AdminError> {
-    let backing: BackingUri = request.backing.parse().map_err(|error| invalid(error, ""))?;
+    let backing: BackingUri =
+        request.backing.parse().map_err(|error| invalid(MessageId::BackingSyntax, error, ""))?;
     Ok(match backing {
         BackingUri::Device(path) => BackingUri::Device(stable_name(&path)),
         BackingUri::File(_) => backing,

@@ -4,20 +4,22 @@
 //! after step; between the steps it looks whether it should stop. What is dirty is written back by
 //! the engine; a job only asks for it and watches.
 
+use super::saving::{self, detached_text};
 use super::{Service, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent};
 use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, Left, Phase, Report};
-use forebay_admin::{AdminError, DetachHow, ErrorKind};
+use forebay_admin::{AdminError, DetachHow, MessageId};
 use forebay_core::Drain;
 use forebay_export::size::ByteSize;
 use forebay_format::BLOCK_BYTES;
-use forebay_pool::{Claims, MayWait, Pool, PoolHandle, Promise, Rebuilding, Users};
+use forebay_pool::{Claims, Destaging, MayWait, Pool, PoolHandle, Promise, Rebuilding, Scrubbed, Users};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How often a job looks how far it is.
-const LOOK: Duration = Duration::from_millis(100);
+pub(super) const LOOK: Duration = Duration::from_millis(100);
 /// Who uses a volume has so long to be gone, and it is looked so often.
 const GOING_WITHIN: Duration = Duration::from_secs(1);
 const GOING_LOOK: Duration = Duration::from_millis(20);
@@ -39,7 +41,7 @@ impl Work {
             return Ok(());
         }
         let what = "another process is taking over from this one";
-        Err(AdminError::new(ErrorKind::Unavailable, what, "ask again: it answers"))
+        Err(AdminError::new(MessageId::DaemonPassedOn, what, "ask again: it answers"))
     }
 }
 
@@ -48,7 +50,7 @@ pub(super) enum End {
     /// It was cancelled, or its deadline has passed.
     Stopped,
     /// It cannot be done.
-    Failed(String),
+    Failed(MessageId, String),
 }
 
 impl End {
@@ -56,7 +58,15 @@ impl End {
     pub(super) fn reason(&self) -> &str {
         match self {
             Self::Stopped => "it was ended early",
-            Self::Failed(reason) => reason,
+            Self::Failed(_, reason) => reason,
+        }
+    }
+
+    /// What it is about, for scripts.
+    pub(super) fn id(&self) -> MessageId {
+        match self {
+            Self::Stopped => MessageId::JobStopped,
+            Self::Failed(id, _) => *id,
         }
     }
 }
@@ -64,7 +74,7 @@ impl End {
 impl From<AdminError> for End {
     fn from(error: AdminError) -> Self {
         let hint = if error.hint.is_empty() { String::new() } else { format!("; {}", error.hint) };
-        Self::Failed(format!("{}{hint}", error.what))
+        Self::Failed(error.id, format!("{}{hint}", error.what))
     }
 }
 
@@ -75,6 +85,19 @@ pub(super) enum Until {
     Empty,
     /// Nothing is dirty any more that was written before this.
     Since(Instant),
+    /// As `Empty`, also if the backing file has no name any more: it gets another one.
+    Saved,
+}
+
+/// A drain that waits would wait for ever.
+fn not_writable(volume: &str, why: &str) -> End {
+    End::Failed(
+        MessageId::DeviceWriteProtected,
+        format!(
+            "{volume} cannot be written back: {why}. What is dirty stays in the cache; once the backing store may be \
+             written again, try again. To detach it with what is dirty kept: forebay volume detach {volume} --keep"
+        ),
+    )
 }
 
 /// It was done, and the configuration does not have it.
@@ -109,13 +132,30 @@ impl Service {
     }
 
     fn spawn_job(self: &Arc<Self>, id: JobId, spec: JobSpec) {
-        let service = Arc::clone(self);
-        let run = move || service.run_job(id, &spec);
+        let (service, of) = (Arc::clone(self), spec.clone());
+        let run = move || service.run_job(id, &of);
         let mut work = lock(&self.work);
         work.threads.retain(|thread| !thread.is_finished());
         match std::thread::Builder::new().name(format!("job-{id}")).spawn(run) {
             Ok(thread) => work.threads.push(thread),
-            Err(error) => self.jobs.fail(id, format!("cannot start a thread: {error}")),
+            Err(error) => {
+                drop(work);
+                self.jobs.fail(id, MessageId::DaemonNoThread, format!("cannot start a thread: {error}"));
+                self.not_begun(&spec);
+            }
+        }
+    }
+
+    /// A job ended before its first step. What was begun for it when it was asked for is undone.
+    fn not_begun(&self, spec: &JobSpec) {
+        self.forget_recordings();
+        match (spec.kind, self.handle(&spec.pool)) {
+            (JobKind::Replace, Ok(handle)) => self.undo_copy(&spec.pool, &handle),
+            (JobKind::Rebuild, Ok(_)) => self.emit(super::ServiceEvent::Problem(
+                MessageId::DaemonNoThread,
+                format!("pool {} is rebuilt without a job", spec.pool),
+            )),
+            _ => {}
         }
     }
 
@@ -147,7 +187,9 @@ impl Service {
         let mut undone = false;
         loop {
             if let Some(answer) = promise.try_wait(LOOK) {
-                let result = answer.ok_or_else(|| End::Failed("the pool stopped meanwhile".into()))?;
+                let result = answer.ok_or_else(|| {
+                    End::Failed(MessageId::PoolStopped, "the pool stopped meanwhile".into())
+                })?;
                 return if undone && result.is_err() { Err(End::Stopped) } else { Ok(result) };
             }
             if lock(&self.work).stopping {
@@ -164,7 +206,7 @@ impl Service {
         let result = match spec.kind {
             JobKind::Flush => self.flush(id, volume, Until::Since(Instant::now())),
             JobKind::ModeChange(_) => self.flush(id, volume, Until::Empty),
-            JobKind::Detach(how) => self.detach(id, volume, how, spec.force),
+            JobKind::Detach(how) => self.detach(id, volume, how, spec),
             JobKind::Resize(bytes) => self.resize(id, volume, bytes, spec.force),
             JobKind::Record(_) => self.record(id, volume),
             JobKind::Shrink(bytes) => self.shrink(id, &spec.pool, bytes),
@@ -177,9 +219,15 @@ impl Service {
         };
         match result {
             Ok(()) => self.jobs.finish(id),
-            Err(End::Failed(reason)) => self.jobs.fail(id, reason),
+            Err(End::Failed(about, reason)) => self.jobs.fail(id, about, reason),
             Err(End::Stopped) if self.jobs.should_stop(id) => self.jobs.stopped(id),
-            Err(End::Stopped) => self.jobs.fail(id, "the daemon was stopped; start it again and repeat"),
+            Err(End::Stopped) => {
+                self.jobs.fail(
+                    id,
+                    MessageId::JobStopped,
+                    "the daemon was stopped; start it again and repeat",
+                );
+            }
         }
         self.work_changed.notify_all();
     }
@@ -218,12 +266,18 @@ impl Service {
         volume: &str,
         until: Until,
     ) -> Result<(), End> {
+        let mut failures_before = None;
         loop {
             if self.should_stop(id) {
                 return Err(End::Stopped);
             }
             let name = volume.to_owned();
-            let (report, failures) = Self::ask(handle, move |pool| pool.destage_of(&name))??;
+            let Destaging { report, failures, not_permitted, nameless } =
+                Self::ask(handle, move |pool| pool.destage_of(&name))??;
+            // What is written back now is gone with the file.
+            if let Some(error) = nameless.filter(|_| until != Until::Saved) {
+                return Err(error.into());
+            }
             let left = report.dirty_blocks * BLOCK_BYTES as u64;
             self.jobs.report(
                 id,
@@ -237,7 +291,7 @@ impl Service {
             let done = match until {
                 // What was taken in write-back before the mode changed may still become dirty, and
                 // be acknowledged so.
-                Until::Empty => report.dirty_blocks == 0 && report.write_back_requests == 0,
+                Until::Empty | Until::Saved => report.dirty_blocks == 0 && report.write_back_requests == 0,
                 Until::Since(start) => {
                     let oldest = Duration::from_nanos(report.oldest_dirty_age);
                     report.dirty_blocks == 0 || oldest + AGE_RESOLUTION < start.elapsed()
@@ -246,6 +300,11 @@ impl Service {
             if done {
                 return Self::nothing_lost(handle, volume);
             }
+            // It has been tried since this drain began: what failed before may be mended.
+            if let Some(why) = not_permitted.filter(|_| failures > *failures_before.get_or_insert(failures)) {
+                return Err(not_writable(volume, &why));
+            }
+            failures_before.get_or_insert(failures);
             std::thread::sleep(LOOK);
         }
     }
@@ -284,11 +343,14 @@ impl Service {
         if lost.bytes == 0 {
             return Ok(());
         }
-        Err(End::Failed(format!(
-            "LOST: {lost} of {volume} cannot be written back: only the cache had them, and it cannot give them back. Everything else \
+        Err(End::Failed(
+            MessageId::VolumeLostData,
+            format!(
+                "LOST: {lost} of {volume} cannot be written back: only the cache had them, and it cannot give them back. Everything else \
              is on the backing store. Write them again (`forebay volume show {volume}` lists them), or give them up: forebay \
              volume detach {volume} --discard"
-        )))
+            ),
+        ))
     }
 
     pub(super) fn phase(&self, id: JobId, phase: Phase) {
@@ -297,28 +359,54 @@ impl Service {
 
     // --- what drains are for
 
-    fn detach(&self, id: JobId, volume: &str, how: DetachHow, force: bool) -> Result<(), End> {
-        let (pool, handle) = self.pool_with(volume)?;
+    /// Writes back what is dirty of a volume that is to leave, and lets nothing new become dirty.
+    fn drain_to_detach(&self, id: JobId, handle: &PoolHandle, volume: &str, until: Until) -> Result<(), End> {
         let name = volume.to_owned();
-        let served = name.clone();
-        if !Self::ask(&handle, move |pool| pool.find(&served).is_some())? {
-            return self.detach_absent(id, &pool, volume, how);
+        Self::ask(handle, move |pool| pool.begin_draining(&name))??;
+        let drained = self.watch_drain(id, handle, volume, until);
+        if drained.is_err() {
+            let name = volume.to_owned();
+            Self::ask(handle, move |pool| pool.end_draining(&name))?;
+        }
+        drained
+    }
+
+    fn detach(&self, id: JobId, volume: &str, how: DetachHow, spec: &JobSpec) -> Result<(), End> {
+        let (pool, handle) = self.pool_with(volume)?;
+        let (name, force, save_to) = (volume.to_owned(), spec.force, spec.save_to.as_deref());
+        let has_it = || {
+            let served = volume.to_owned();
+            Self::ask(&handle, move |pool| pool.find(&served).is_some())
+        };
+        let drains = how == DetachHow::Drain && has_it()?;
+        if save_to.is_none() && has_it()? {
+            Self::check_has_name(&handle, volume, how)?;
+        }
+        if drains {
+            let until = if save_to.is_some() { Until::Saved } else { Until::Empty };
+            self.drain_to_detach(id, &handle, volume, until)?;
+        }
+        // Until the configuration has forgotten it nobody attaches it anew.
+        let hold = self.hold_to_detach(id, &pool, volume);
+        let hold = hold.inspect_err(|_| {
+            let name = name.clone();
+            if drains {
+                handle.order(move |pool| pool.end_draining(&name));
+            }
+        })?;
+        match has_it()? {
+            false => return self.detach_absent(id, &pool, volume, how),
+            true if how == DetachHow::Drain && !drains => {
+                let why = format!("{volume} was attached meanwhile, and is not drained; detach it again");
+                return Err(End::Failed(MessageId::VolumeBusy, why));
+            }
+            true => {}
         }
         let engine_how = match how {
             DetachHow::Drain => forebay_core::DetachHow::Drained,
             DetachHow::Keep => forebay_core::DetachHow::Keep,
             DetachHow::Discard => forebay_core::DetachHow::Discard,
         };
-        if how == DetachHow::Drain {
-            Self::ask(&handle, {
-                let name = name.clone();
-                move |pool| pool.begin_draining(&name)
-            })??;
-            if let Err(end) = self.watch_drain(id, &handle, volume, Until::Empty) {
-                Self::ask(&handle, move |pool| pool.end_draining(&name))?;
-                return Err(end);
-            }
-        }
         self.phase(id, Phase::Applying);
         let mut claims = Claims::new();
         if !force {
@@ -334,29 +422,29 @@ impl Service {
                 Err(_) => {}
             }
         }
-        let promise = Self::ask(&handle, {
-            let name = name.clone();
-            move |pool| pool.detach(&name, engine_how, force, claims)
-        })?;
         let undo = {
             let name = name.clone();
             move |pool: &mut Pool| pool.end_draining(&name)
         };
-        let ended = self.await_change(id, &handle, promise, undo.clone());
-        if !matches!(ended, Ok(Ok(()))) {
+        let ended = match save_to {
+            Some(to) => self.detach_saving(id, &handle, (volume, Path::new(to)), force, claims),
+            None => {
+                let detach = move |pool: &mut Pool| pool.detach(&name, engine_how, force, claims);
+                let promise = Self::ask(&handle, detach)?;
+                self.await_change(id, &handle, promise, undo.clone()).and_then(|ended| Ok(ended?))
+            }
+        };
+        if ended.is_err() {
             handle.order(undo);
         }
-        ended??;
+        ended?;
         self.forget_volume(volume)?;
-        let message = match how {
-            DetachHow::Drain => format!("{volume} is detached; its backing store has everything"),
-            DetachHow::Keep => format!(
-                "{volume} is detached; what is dirty stays in the cache: do not use its backing store without it"
-            ),
-            DetachHow::Discard => format!("{volume} is detached; what only the cache had is given up"),
-        };
+        drop(hold);
+        let message = detached_text(volume, how, save_to);
         self.hub.publish(NewEvent::new(EventKind::VolumeDetached, message).volume(volume));
-        self.hub.clear(&AlarmKey::volume(EventKind::DestageFailed, volume));
+        for kind in saving::ALARMS {
+            self.hub.clear(&AlarmKey::volume(kind, volume));
+        }
         self.look_for_absent(&pool);
         Ok(())
     }
@@ -367,24 +455,27 @@ impl Service {
         let handle = &*self.handle(pool)?;
         let name = volume.to_owned();
         let absent = Self::ask(handle, |pool| pool.absent())?.into_iter().find(|absent| absent.name == name);
-        let dirty_blocks = absent.as_ref().map_or(0, |absent| absent.dirty_blocks);
-        if dirty_blocks > 0 && how != DetachHow::Discard {
-            let dirty = ByteSize(dirty_blocks * BLOCK_BYTES as u64);
-            let way_out = self.way_out(absent.as_ref(), pool);
-            return Err(End::Failed(format!(
-                "{volume} is not attached, and only the cache has {dirty} of dirty data of it; {way_out}"
-            )));
+        let ahead = absent.as_ref().filter(|absent| absent.is_ahead());
+        if let Some(ahead) = ahead.filter(|_| how != DetachHow::Discard) {
+            let (what, way_out) = (ahead.ahead(), self.way_out(absent.as_ref(), pool));
+            return Err(End::Failed(
+                MessageId::Event(EventKind::VolumeAbsent),
+                format!(
+                    "{volume} is not attached, and its backing store does not have {what} of it; {way_out}"
+                ),
+            ));
         }
+        let gave_up = ahead.is_some();
         if absent.is_some() && how != DetachHow::Keep {
             let promise = Self::ask(handle, move |pool| pool.discard_absent(&name))?;
             promise.wait().unwrap_or_else(|| {
-                Err(AdminError::new(ErrorKind::Unavailable, "the pool stopped meanwhile", ""))
+                Err(AdminError::new(MessageId::PoolStopped, "the pool stopped meanwhile", ""))
             })?;
         }
         self.forget_volume(volume)?;
-        let message = match dirty_blocks {
-            0 => format!("{volume} is detached; nothing of it was dirty"),
-            _ => format!("{volume} is detached; what only the cache had is given up"),
+        let message = match gave_up {
+            false => format!("{volume} is detached; nothing of it was dirty"),
+            true => format!("{volume} is detached; what only the cache had is given up"),
         };
         self.hub.publish(NewEvent::new(EventKind::VolumeDetached, message).volume(volume));
         for kind in [EventKind::VolumeFailed, EventKind::VolumeAbsent, EventKind::DestageFailed] {
@@ -435,7 +526,7 @@ impl Service {
             Some(Ok(())) => Ok(()),
             Some(Err(_)) if self.should_stop(id) => Err(End::Stopped),
             Some(Err(error)) => Err(error.into()),
-            None => Err(End::Failed("the pool stopped meanwhile".into())),
+            None => Err(End::Failed(MessageId::PoolStopped, "the pool stopped meanwhile".into())),
         }
     }
 
@@ -456,18 +547,27 @@ impl Service {
             }
             progress = Self::ask(&handle, |pool| pool.scrub_progress())?;
         };
-        let (report, complete) = result.ok_or_else(|| End::Failed("the pool stopped meanwhile".into()))??;
+        let Scrubbed { report, complete, lost } = result
+            .ok_or_else(|| End::Failed(MessageId::PoolStopped, "the pool stopped meanwhile".into()))??;
         self.compared(id, 0, report.damaged_blocks);
-        let lost = Self::ask(&handle, |pool| pool.lost_in_all())?;
         match complete {
             false if self.should_stop(id) => Err(End::Stopped),
-            false => Err(End::Failed("the cache failed meanwhile".into())),
-            true if lost.bytes > 0 => Err(End::Failed(format!(
-                "LOST: {lost} of dirty data are damaged, and nobody else has them; `forebay volume show` lists them"
-            ))),
+            false => Err(End::Failed(
+                MessageId::Event(EventKind::CacheFailed),
+                "the cache failed meanwhile".into(),
+            )),
+            true if lost.bytes > 0 => Err(End::Failed(
+                MessageId::ScrubDamage,
+                format!(
+                    "LOST: {lost} of dirty data are damaged, and nobody else has them; `forebay volume show` lists them"
+                ),
+            )),
             true if report.unreadable_blocks > 0 => {
                 let unread = ByteSize(report.unreadable_blocks * BLOCK_BYTES as u64);
-                Err(End::Failed(format!("{unread} of dirty data could not be read; scrub again")))
+                Err(End::Failed(
+                    MessageId::ScrubDamage,
+                    format!("{unread} of dirty data could not be read; scrub again"),
+                ))
             }
             true => Ok(()),
         }
@@ -488,6 +588,7 @@ impl Service {
                 Rebuilding::Ended if cancelled => return Err(End::Stopped),
                 Rebuilding::Ended => {
                     return Err(End::Failed(
+                        MessageId::PoolReplacement,
                         "the new device, or the cache, failed; look at: forebay pool show".into(),
                     ));
                 }
@@ -499,7 +600,10 @@ impl Service {
                 cancelled = true;
                 Self::ask(&handle, |pool| pool.cancel_rebuild())?;
             } else if lock(&self.work).stopping {
-                return Err(End::Failed("the daemon was stopped; its next start begins again".into()));
+                return Err(End::Failed(
+                    MessageId::JobStopped,
+                    "the daemon was stopped; its next start begins again".into(),
+                ));
             }
             std::thread::sleep(LOOK);
         }

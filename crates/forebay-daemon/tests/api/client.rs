@@ -33,6 +33,8 @@ impl Answer {
         let problem = self.json();
         assert_eq!((&problem["status"], &problem["kind"]), (&status.into(), &kind.into()), "{self:?}");
         assert_eq!(problem["detail"], problem["what"], "{self:?}");
+        let id = problem["id"].as_str().unwrap_or_default();
+        assert!(forebay_admin::MessageId::from_name(id).is_some(), "{self:?}");
         assert!(problem["title"].is_string() && problem["hint"].is_string(), "{self:?}");
         problem["what"].as_str().unwrap().to_owned()
     }

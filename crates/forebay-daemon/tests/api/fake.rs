@@ -5,6 +5,7 @@
 //! A job takes [`JOB_TAKES`]. Paths and URIs that contain `broken` fail as a broken device would; a
 //! volume whose name begins with `slow` never ends its jobs by itself.
 
+use forebay_admin::MessageId;
 use forebay_admin::clock::SystemClock;
 use forebay_admin::events::{EventKind, Hub, HubLimits, NewEvent};
 use forebay_admin::jobs::{
@@ -122,7 +123,7 @@ struct Worker {
 }
 
 impl JobDriver for Worker {
-    fn begin(&mut self, id: JobId, _: &JobSpec) -> Result<(), String> {
+    fn begin(&mut self, id: JobId, _: &JobSpec) -> Result<(), (MessageId, String)> {
         self.begun.insert(id, Instant::now());
         Ok(())
     }
@@ -152,7 +153,7 @@ fn finish(state: &mut State, spec: &JobSpec) -> Outlook {
     match spec.kind {
         JobKind::Detach(_) => drop(state.volumes.remove(&volume)),
         JobKind::Remove { .. } if state.volumes.values().any(|volume| volume.info.pool == spec.pool) => {
-            return Outlook::Failed("it is in use again".into());
+            return Outlook::Failed(MessageId::PoolInUse, "it is in use again".into());
         }
         JobKind::Remove { .. } => drop(state.pools.remove(&spec.pool)),
         JobKind::Export { .. } => {
@@ -177,11 +178,11 @@ fn finish(state: &mut State, spec: &JobSpec) -> Outlook {
 }
 
 fn invalid(what: impl ToString) -> AdminError {
-    AdminError::new(ErrorKind::Invalid, what, "see the documentation")
+    AdminError::new(MessageId::SettingValue, what, "see the documentation")
 }
 
 fn conflict(what: impl ToString) -> AdminError {
-    AdminError::new(ErrorKind::Conflict, what, "wait, or use another name")
+    AdminError::new(MessageId::VolumeExists, what, "wait, or use another name")
 }
 
 fn size(text: &str) -> Result<u64, AdminError> {
@@ -192,7 +193,7 @@ fn size(text: &str) -> Result<u64, AdminError> {
 fn path(path: &str) -> Result<(), AdminError> {
     match path {
         broken if broken.contains("broken") => {
-            Err(AdminError::new(ErrorKind::Failed, format!("{broken}: input/output error"), "replace it"))
+            Err(AdminError::new(MessageId::DeviceIo, format!("{broken}: input/output error"), "replace it"))
         }
         absolute if absolute.starts_with('/') && !absolute.contains('\0') => Ok(()),
         other => Err(invalid(format!("{other:?} is not an absolute path"))),
@@ -239,13 +240,13 @@ fn given(settings: Values) -> BTreeMap<String, Option<String>> {
 impl State {
     fn pool(&mut self, name: &str) -> Result<&mut Pool, AdminError> {
         let known: Vec<&str> = self.pools.keys().map(String::as_str).collect();
-        let error = AdminError::not_found("pool", name, &known);
+        let error = AdminError::not_found(MessageId::PoolUnknown, "pool", name, &known);
         self.pools.get_mut(name).ok_or(error)
     }
 
     fn volume(&mut self, name: &str) -> Result<&mut Volume, AdminError> {
         let known: Vec<&str> = self.volumes.keys().map(String::as_str).collect();
-        let error = AdminError::not_found("volume", name, &known);
+        let error = AdminError::not_found(MessageId::VolumeUnknown, "volume", name, &known);
         self.volumes.get_mut(name).ok_or(error)
     }
 
@@ -407,7 +408,10 @@ impl Admin for Fake {
             exported_by: "elsewhere".into(),
             exported_unix_s: 1_700_000_000,
             devices: request.devices,
+            key_file: request.key_file,
+            signed: false,
             volumes: Vec::new(),
+            unconfirmed: Vec::new(),
             dry_run: request.dry_run,
         })
     }
@@ -471,6 +475,8 @@ impl Admin for Fake {
             pool,
             state: VolumeState::Serving,
             backing: request.backing,
+            backing_state: "ok".into(),
+            backing_why: None,
             exports: request.exports,
             size_bytes: 10 << 30,
             mode: values.get("mode").cloned().unwrap_or_else(|| "writeback".into()),
@@ -485,6 +491,7 @@ impl Admin for Fake {
             lost_ranges: 0,
             why: None,
             files: Vec::new(),
+            warnings: Vec::new(),
         };
         let rules = RuleSet::new(DefaultAction::Cache, info.size_bytes);
         state.volumes.insert(request.name.clone(), Volume { info: info.clone(), values, rules });
@@ -493,9 +500,9 @@ impl Admin for Fake {
         Ok(info)
     }
 
-    fn detach_volume(&self, name: &str, how: DetachHow, _force: bool) -> Result<JobInfo, AdminError> {
+    fn detach_volume(&self, name: &str, request: DetachRequest) -> Result<JobInfo, AdminError> {
         let pool = self.volume(name)?.pool;
-        self.start(JobSpec::volume(JobKind::Detach(how), &pool, name))
+        self.start(JobSpec::volume(JobKind::Detach(request.how), &pool, name).save_to(request.save_to))
     }
 
     fn resize_volume(&self, name: &str, to: &str, _force: bool) -> Result<JobInfo, AdminError> {
@@ -609,5 +616,5 @@ impl Admin for Fake {
 }
 
 fn job_id(id: &str) -> Result<JobId, AdminError> {
-    id.parse().map_err(|error| AdminError::new(ErrorKind::NotFound, error, "list the jobs"))
+    id.parse().map_err(|error| AdminError::new(MessageId::JobUnknown, error, "list the jobs"))
 }

@@ -3,6 +3,7 @@
 use super::*;
 use client::{Answer, exchange, request};
 use forebay_daemon::api::{ApiError, TlsFiles};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 use tokio_rustls::rustls::pki_types::CertificateDer;
@@ -52,6 +53,48 @@ fn nothing_is_done_without_the_token() {
         }
     }
     assert_eq!(stage.call("GET", "/v1/daemon", "").status, 200, "the unix socket asks for no token");
+}
+
+#[test]
+fn strangers_do_not_lock_out_who_has_the_token() {
+    let stage = Stage::with(|options| {
+        let folder = options.socket.parent().unwrap();
+        options.tcp = Some(tcp_options(folder, &format!("{TOKEN}\n"), 0o600));
+        options.limits.connections_max = 3;
+    });
+    let right = format!("Authorization: Bearer {TOKEN}\r\n");
+    let ask = format!("GET /v1/daemon HTTP/1.1\r\nHost: x\r\n{right}\r\n");
+    let mut known: Vec<TcpStream> = (0..2).map(|_| asked(&stage, &ask)).collect();
+    let strangers: Vec<TcpStream> = (0..5).map(|_| connect(&stage)).collect();
+    known.push(asked(&stage, &ask));
+    // All places are those of clients with a token: nobody has to leave.
+    call(&stage, "/v1/daemon", &right).problem(503, "unavailable");
+    for stream in &mut known {
+        assert_eq!(status_of(stream, &ask), 200);
+    }
+    drop(strangers);
+}
+
+/// A connection on which one request was answered, and which stays open.
+fn asked(stage: &Stage, request: &str) -> TcpStream {
+    let mut stream = connect(stage);
+    assert_eq!(status_of(&mut stream, request), 200);
+    stream
+}
+
+/// Asks on a connection that stays open.
+fn status_of(stream: &mut TcpStream, request: &str) -> u16 {
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+    let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+    let length = head.split("content-length: ").nth(1).unwrap().split("\r\n").next().unwrap();
+    stream.read_exact(&mut vec![0; length.parse().unwrap()]).unwrap();
+    head.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
 fn refused(tcp: TcpOptions) -> String {

@@ -1,5 +1,6 @@
 //! A daemon that is made up: two pools, two volumes, flushes that end when the test says so.
 
+use forebay_admin::MessageId;
 use forebay_admin::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -49,7 +50,7 @@ impl Fake {
 }
 
 fn unused<T>() -> Result<T, AdminError> {
-    Err(AdminError::new(ErrorKind::Failed, "not in this test", ""))
+    Err(AdminError::new(MessageId::DaemonSystem, "not in this test", ""))
 }
 
 impl Admin for Fake {
@@ -135,6 +136,8 @@ impl Admin for Fake {
             pool: "fast".into(),
             state: VolumeState::Serving,
             backing: "file:/srv/db".into(),
+            backing_state: "ok".into(),
+            backing_why: None,
             exports: vec!["nbd://localhost/db".into(), "fuse:/mnt/db/disk".into()],
             size_bytes: 1 << 30,
             mode: "writeback".into(),
@@ -149,6 +152,7 @@ impl Admin for Fake {
             lost_ranges: 0,
             why: None,
             files: Vec::new(),
+            warnings: Vec::new(),
         })
     }
     fn advise(&self, _: Target<'_>, _: u64) -> Result<AdviceInfo, AdminError> {
@@ -160,7 +164,7 @@ impl Admin for Fake {
     fn attach_volume(&self, _: VolumeRequest) -> Result<VolumeInfo, AdminError> {
         unused()
     }
-    fn detach_volume(&self, _: &str, _: DetachHow, _: bool) -> Result<JobInfo, AdminError> {
+    fn detach_volume(&self, _: &str, _: DetachRequest) -> Result<JobInfo, AdminError> {
         unused()
     }
     fn resize_volume(&self, _: &str, _: &str, _: bool) -> Result<JobInfo, AdminError> {
@@ -185,7 +189,7 @@ impl Admin for Fake {
         let value = value.unwrap();
         if !value.parse::<u32>().is_ok_and(|value| (1..=100).contains(&value)) {
             let what = format!("{key} = {value} is out of range");
-            return Err(AdminError::new(ErrorKind::Invalid, what, "1 to 100"));
+            return Err(AdminError::new(MessageId::SettingValue, what, "1 to 100"));
         }
         self.change(|state| drop(state.settings.insert(key, value)));
         Ok(SettingsDone { changed: Vec::new(), written: Vec::new(), job: None })
@@ -199,6 +203,7 @@ impl Admin for Fake {
                 pool: "fast".into(),
                 volume: Some(name.into()),
                 state: "running".into(),
+                error_id: None,
                 phase: "writing back".into(),
                 bytes_total: Some(100),
                 bytes_left: Some(58),
@@ -227,7 +232,7 @@ impl Admin for Fake {
     }
     fn job(&self, id: &str) -> Result<JobInfo, AdminError> {
         let found = self.jobs().into_iter().find(|job| job.id == id);
-        found.ok_or_else(|| AdminError::not_found("job", id, &[]))
+        found.ok_or_else(|| AdminError::not_found(MessageId::JobUnknown, "job", id, &[]))
     }
     fn wait_for_job(&self, id: &str, timeout: Duration) -> Result<JobInfo, AdminError> {
         let runs = |state: &mut State| state.jobs.iter().any(|job| job.id == id && job.state == "running");
@@ -248,7 +253,7 @@ impl Admin for Fake {
     }
     fn add_rule(&self, _: &str, request: RuleRequest) -> Result<Value, AdminError> {
         if !request.rule.starts_with("bypass") {
-            return Err(AdminError::new(ErrorKind::Invalid, "no such action", "cache or bypass"));
+            return Err(AdminError::new(MessageId::RuleSyntax, "no such action", "cache or bypass"));
         }
         self.change(|state| {
             let at = request.position.unwrap_or(state.rules.len());
@@ -261,7 +266,7 @@ impl Admin for Fake {
         let before = self.state.lock().unwrap().rules.len();
         self.change(|state| state.rules.retain(|(there, _)| there.to_string() != id));
         let gone = self.state.lock().unwrap().rules.len() < before;
-        if gone { Ok(()) } else { Err(AdminError::not_found("rule", id, &[])) }
+        if gone { Ok(()) } else { Err(AdminError::not_found(MessageId::RuleUnknown, "rule", id, &[])) }
     }
     fn stats(&self, volume: Option<&str>) -> Result<Value, AdminError> {
         if volume == Some("slow") {

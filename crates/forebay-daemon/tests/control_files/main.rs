@@ -8,7 +8,8 @@ mod fake;
 use fake::Fake;
 use forebay_daemon::control_files::{ControlFiles, Options, mount_with};
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -94,6 +95,38 @@ fn end(mut child: Child) -> (bool, String) {
     }
     let output = child.wait_with_output().unwrap();
     (output.status.success(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// Opens a file until it cannot, says why not and how often it could, and holds all until its input
+/// ends.
+const HOLD: &str = "exec 2>&1; n=0; while exec {fd}<alarms; do n=$((n + 1)); done; echo $n; cat";
+
+#[test]
+fn a_user_holds_so_many_texts_and_others_can_look() {
+    let Some(m) = mounted() else { return };
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: another user can be had only as root");
+        return;
+    }
+    std::fs::set_permissions(m.path.parent().unwrap(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut holder = Command::new("setpriv")
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "bash", "-c", HOLD])
+        .env("LC_ALL", "C")
+        .current_dir(&m.path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
+    let why = lines.next().unwrap().unwrap();
+    assert!(why.ends_with("alarms: Too many open files in system"), "{why}");
+    assert_eq!(lines.next().unwrap().unwrap(), "256");
+    assert_eq!(m.read("alarms"), "a1 warning cache-full: no room\n");
+    let other = m.ok("setpriv --reuid 65533 --regid 65533 --clear-groups cat alarms");
+    assert_eq!(other, "a1 warning cache-full: no room\n");
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
+    assert_eq!(m.ok("setpriv --reuid 65534 --regid 65534 --clear-groups cat daemon/pid"), "42\n");
 }
 
 #[test]

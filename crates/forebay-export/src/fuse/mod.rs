@@ -2,12 +2,14 @@
 //! file system.
 //!
 //! Reading order: [`wire`] (constants), [`request`], [`reply`] and [`ring`] (bytes), [`tree`] (what
-//! is shown), [`session`] (a connection), [`control_files`] (a tree of text files), [`prepared`]
-//! (the same, where making a text takes time). `docs/use/fuse.md` says what is supported.
+//! is shown), `handles` (what is open), [`session`] (a connection), [`control_files`] (a tree of
+//! text files), [`prepared`] (the same, where making a text takes time). `docs/use/fuse.md` says
+//! what is supported.
 //!
 //! Nothing here does I/O. `forebay-io` has the mount and the descriptor.
 
 pub mod control_files;
+mod handles;
 pub mod prepared;
 pub mod reply;
 pub mod request;
@@ -17,6 +19,7 @@ pub mod tree;
 pub mod wire;
 
 pub use control_files::{ControlTree, NodeKind, Provider};
+pub use handles::UserLimits;
 pub use prepared::{Found, Need, Prepared};
 pub use reply::{Attributes, DirectoryEntry, Errno};
 pub use session::{Agreed, Answer, Caller, FuseStep, Limits, PAYLOAD_BYTES_MAX, Session, VolumeRequest};

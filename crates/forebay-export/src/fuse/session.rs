@@ -26,6 +26,7 @@
 //! writes stop at the end (`ENOSPC`), as on a block device; `O_TRUNC` is ignored, also as on a
 //! block device.
 
+use super::handles::{Handle, Handles, UserLimits};
 use super::reply::{self, DirectoryEntry, Errno, InitOut};
 use super::request::{Body, Header, InitIn, Malformed, SetAttributesIn, TransferIn};
 use super::tree::{Access, Change, Content, Tree};
@@ -42,6 +43,8 @@ pub struct Limits {
     pub background_max: u16,
     /// Files and directories open at once.
     pub handles_max: usize,
+    /// What users but root may have of them.
+    pub user: UserLimits,
     /// The longest text that can be written to a control file.
     pub text_bytes_max: u32,
     /// The longest read or write if the kernel agrees to send requests over io_uring, at most
@@ -58,6 +61,7 @@ impl Default for Limits {
             payload_bytes_max: PAYLOAD_BYTES_MAX,
             background_max: 256,
             handles_max: 1 << 16,
+            user: UserLimits::NONE,
             text_bytes_max: 64 << 10,
             ring_payload_bytes_max: 0,
         }
@@ -172,26 +176,20 @@ pub enum FuseStep {
     Destroyed,
 }
 
-#[derive(Debug)]
-enum Handle {
-    Volume { writable: bool },
-    Text { text: Vec<u8>, access: Access },
-    Directory(Vec<DirectoryEntry>),
-}
-
 /// A connection and the tree it shows.
 #[derive(Debug)]
 pub struct Session<T> {
     tree: T,
     limits: Limits,
     agreed: Option<Agreed>,
-    handles: Vec<Option<Handle>>,
+    handles: Handles,
 }
 
 impl<T: Tree> Session<T> {
     /// A connection that has not begun.
     pub fn new(tree: T, limits: Limits) -> Session<T> {
-        Session { tree, limits, agreed: None, handles: Vec::new() }
+        let handles = Handles::new(limits.handles_max, limits.user);
+        Session { tree, limits, agreed: None, handles }
     }
 
     /// What is shown.
@@ -207,7 +205,7 @@ impl<T: Tree> Session<T> {
     /// How often files of volumes are open: each is a handle of the kernel, whoever shares it (a
     /// loop device has one).
     pub fn open_volumes(&self) -> u64 {
-        self.handles.iter().flatten().filter(|handle| matches!(handle, Handle::Volume { .. })).count() as u64
+        self.handles.volumes() as u64
     }
 
     /// What was agreed on, once the kernel has begun.
@@ -282,11 +280,11 @@ impl<T: Tree> Session<T> {
                 let (size_bytes, files) = self.tree.totals();
                 reply::stat_fs(out, unique, size_bytes, files);
             }
-            Body::Open { flags } => self.open(unique, node, flags, out)?,
-            Body::OpenDirectory => self.open_directory(unique, node, out)?,
+            Body::Open { flags } => self.open(header, flags, out)?,
+            Body::OpenDirectory => self.open_directory(header, out)?,
             Body::ReadDirectory(range) => self.read_directory(unique, &range, out)?,
             Body::Release { handle } | Body::ReleaseDirectory { handle } => {
-                self.release(handle)?;
+                self.handles.release(handle)?;
                 reply::done(out, unique);
             }
             Body::FsyncDirectory => reply::done(out, unique),
@@ -372,55 +370,36 @@ impl<T: Tree> Session<T> {
 
     // --- handles
 
-    fn keep(&mut self, handle: Handle) -> Result<u64, Errno> {
-        let free = self.handles.iter().position(Option::is_none);
-        let index = match free {
-            Some(index) => index,
-            None if self.handles.len() < self.limits.handles_max => {
-                self.handles.push(None);
-                self.handles.len() - 1
-            }
-            None => return Err(Errno::TooManyOpen),
-        };
-        self.handles[index] = Some(handle);
-        Ok(index as u64)
-    }
-
-    fn handle(&self, handle: u64) -> Result<&Handle, Errno> {
-        let index = usize::try_from(handle).map_err(|_| Errno::BadHandle)?;
-        self.handles.get(index).and_then(Option::as_ref).ok_or(Errno::BadHandle)
-    }
-
-    fn release(&mut self, handle: u64) -> Result<(), Errno> {
-        self.handle(handle)?;
-        self.handles[handle as usize] = None;
-        Ok(())
-    }
-
-    fn open(&mut self, unique: u64, node: u64, flags: u32, out: &mut Vec<u8>) -> Result<(), Errno> {
+    fn open(&mut self, header: &Header, flags: u32, out: &mut Vec<u8>) -> Result<(), Errno> {
         let mode = flags & open::ACCESS_MODE;
         let access = Access { read: mode != open::WRITE_ONLY, write: mode != open::READ_ONLY };
-        let handle = match self.tree.open(node, access)? {
+        let handle = match self.tree.open(header.node, access)? {
             Content::Volume => Handle::Volume { writable: access.write },
             Content::Text(text) => Handle::Text { text, access },
         };
-        let handle = self.keep(handle)?;
+        let handle = self.handles.keep(handle, header.uid)?;
         let flags = fopen::DIRECT_IO | fopen::NOFLUSH | fopen::PARALLEL_DIRECT_WRITES;
-        reply::opened(out, unique, handle, flags);
+        reply::opened(out, header.unique, handle, flags);
         Ok(())
     }
 
-    fn open_directory(&mut self, unique: u64, node: u64, out: &mut Vec<u8>) -> Result<(), Errno> {
-        let dots = [&b"."[..], b".."].map(|name| DirectoryEntry { node, directory: true, name: name.into() });
+    fn open_directory(&mut self, header: &Header, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let dots = [&b"."[..], b".."].map(|name| DirectoryEntry {
+            node: header.node,
+            directory: true,
+            name: name.into(),
+        });
         let mut entries = dots.to_vec();
-        entries.extend(self.tree.list(node)?);
-        let handle = self.keep(Handle::Directory(entries))?;
-        reply::opened(out, unique, handle, 0);
+        entries.extend(self.tree.list(header.node)?);
+        let handle = self.handles.keep(Handle::Directory(entries), header.uid)?;
+        reply::opened(out, header.unique, handle, 0);
         Ok(())
     }
 
     fn read_directory(&mut self, unique: u64, range: &TransferIn, out: &mut Vec<u8>) -> Result<(), Errno> {
-        let Handle::Directory(entries) = self.handle(range.handle)? else { return Err(Errno::NotADirectory) };
+        let Handle::Directory(entries) = self.handles.get(range.handle)? else {
+            return Err(Errno::NotADirectory);
+        };
         let length_max = range.length_bytes.min(self.limits.payload_bytes_max);
         reply::directory(out, unique, entries, range.offset_bytes, length_max);
         Ok(())
@@ -430,7 +409,7 @@ impl<T: Tree> Session<T> {
 
     fn read(&mut self, header: &Header, range: &TransferIn, out: &mut Vec<u8>) -> Result<FuseStep, Errno> {
         let (unique, node) = (header.unique, header.node);
-        match self.handle(range.handle)? {
+        match self.handles.get(range.handle)? {
             Handle::Volume { .. } => {
                 let length_bytes = self.within(node, range.offset_bytes, u64::from(range.length_bytes))?;
                 let length = u32::try_from(length_bytes).map_err(|_| Errno::Invalid)?;
@@ -459,7 +438,7 @@ impl<T: Tree> Session<T> {
 
     fn write(&mut self, header: &Header, range: &TransferIn, out: &mut Vec<u8>) -> Result<FuseStep, Errno> {
         let (unique, node) = (header.unique, header.node);
-        match self.handle(range.handle)? {
+        match self.handles.get(range.handle)? {
             &Handle::Volume { writable } => {
                 let length_bytes = self.within(node, range.offset_bytes, u64::from(range.length_bytes))?;
                 let length = u32::try_from(length_bytes).map_err(|_| Errno::Invalid)?;
@@ -487,7 +466,7 @@ impl<T: Tree> Session<T> {
 
     fn fsync(&mut self, header: &Header, handle: u64, out: &mut Vec<u8>) -> Result<FuseStep, Errno> {
         let unique = header.unique;
-        match self.handle(handle)? {
+        match self.handles.get(handle)? {
             Handle::Volume { .. } => {
                 let request = ClientRequest { operation: Operation::Flush, offset_bytes: 0, length_bytes: 0 };
                 self.admit(header, request, false, Answer { unique, form: Form::Plain }, out)
@@ -507,7 +486,7 @@ impl<T: Tree> Session<T> {
         (offset_bytes, length_bytes, mode): (u64, u64, u32),
         out: &mut Vec<u8>,
     ) -> Result<FuseStep, Errno> {
-        let &Handle::Volume { writable } = self.handle(handle)? else { return Err(Errno::NotSupported) };
+        let &Handle::Volume { writable } = self.handles.get(handle)? else { return Err(Errno::NotSupported) };
         let no_hole = match mode & !falloc::KEEP_SIZE {
             0 => None,
             falloc::PUNCH_HOLE => Some(false),

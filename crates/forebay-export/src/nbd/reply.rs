@@ -81,6 +81,12 @@ pub struct Replier {
 }
 
 impl Replier {
+    /// The client asks which parts of the volume are holes, or read as zeroes.
+    #[must_use]
+    pub fn tells_allocation(&self) -> bool {
+        self.structured && self.contexts.iter().any(|context| context == Context::Allocation)
+    }
+
     /// Appends success without data: the answer to everything but READ and BLOCK_STATUS.
     pub fn ok(&self, out: &mut Vec<u8>, cookie: u64) {
         out.extend_from_slice(&codec::simple_reply(0, cookie));

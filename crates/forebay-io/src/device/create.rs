@@ -77,7 +77,7 @@ fn make_durable(file: &File, path: &Path) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-fn explain(path: &Path, size_bytes: u64, preallocate: bool, source: io::Error) -> DeviceError {
+pub(super) fn explain(path: &Path, size_bytes: u64, preallocate: bool, source: io::Error) -> DeviceError {
     let path_buf = path.to_path_buf();
     match source.raw_os_error() {
         Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => {
@@ -90,7 +90,7 @@ fn explain(path: &Path, size_bytes: u64, preallocate: bool, source: io::Error) -
 
 /// Bytes an unprivileged user may still write to the file system that would hold `path`; 0 when
 /// unknown.
-fn free_bytes(path: &Path) -> u64 {
+pub(super) fn free_bytes(path: &Path) -> u64 {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Ok(name) = CString::new(parent.as_os_str().as_bytes()) else { return 0 };
     // SAFETY: statvfs is a plain struct for which all zeroes is a value.

@@ -1,7 +1,12 @@
 //! Opening a device so that nobody else runs on it.
 //!
-//! Files take a whole-file advisory lock; block devices are opened with `O_EXCL`, which also keeps
-//! out mounts, LVM and RAID. The lock goes away with the descriptor, so also with a killed process.
+//! A file takes a whole-file advisory lock (`flock`), which keeps out other daemons. A block device
+//! is opened with `O_EXCL`, which also keeps out mounts, LVM and RAID. Both take locks of bytes, as
+//! QEMU does, so that QEMU, its tools and whoever else locks files refuse what is served here. What
+//! has locks of others, what a loop device lies on, and a file that somebody writes is refused.
+//!
+//! All locks belong to the open file: they go away with its last descriptor, so also with a killed
+//! process.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,6 +14,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use super::others::{self, User};
 use super::{DeviceKind, DeviceOptions};
 use crate::error::DeviceError;
 use crate::sys;
@@ -18,24 +24,34 @@ pub(super) fn open_locked(
     kind: DeviceKind,
     options: &DeviceOptions,
 ) -> Result<File, DeviceError> {
+    let in_use = |User { holder, way_out }| DeviceError::InUse { path: path.into(), holder, way_out };
     let exclusive = options.lock && kind == DeviceKind::Block;
+    if options.lock {
+        let below = std::fs::metadata(path).ok().and_then(|metadata| others::loop_device(&metadata));
+        // Before it is open here for writing too. Who only looks does not disturb others.
+        let user = below.or_else(|| others::writer(path, kind).filter(|_| !options.read_only));
+        user.map_or(Ok(()), |user| Err(in_use(user)))?;
+    }
     let file = OpenOptions::new()
         .read(true)
         .write(!options.read_only)
         .custom_flags(if exclusive { libc::O_EXCL } else { 0 })
         .open(path)
         .map_err(|source| match source.raw_os_error() {
-            Some(libc::EBUSY) => DeviceError::InUse {
-                path: path.into(),
-                holder: "another program or the kernel (file system, LVM, RAID, swap)".into(),
-            },
+            Some(libc::EBUSY) => {
+                in_use(User::program("another program or the kernel (file system, LVM, RAID, swap)".into()))
+            }
             _ => DeviceError::Open { path: path.into(), source },
         })?;
+    let failed = |source| DeviceError::Io { path: path.into(), what: "lock", offset: 0, source };
     if options.lock && kind == DeviceKind::File {
         lock(&file).map_err(|source| match source.raw_os_error() {
-            Some(libc::EWOULDBLOCK) => DeviceError::InUse { path: path.into(), holder: holder(&file) },
-            _ => DeviceError::Io { path: path.into(), what: "lock", offset: 0, source },
+            Some(libc::EWOULDBLOCK) => in_use(User::program(holder(&file))),
+            _ => failed(source),
         })?;
+    }
+    if options.lock && kind != DeviceKind::Special {
+        lock_bytes(&file, path, options.read_only).map_or(Ok(()), |user| Err(in_use(user)))?;
     }
     Ok(file)
 }
@@ -43,6 +59,62 @@ pub(super) fn open_locked(
 fn lock(file: &File) -> io::Result<()> {
     // SAFETY: flock takes no pointers.
     sys::check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }).map(drop)
+}
+
+/// Bytes by which programs that use QEMU's scheme tell each other what they do (its
+/// `block/file-posix.c`): from 100 on what one does, from 200 on what one does not allow others. In
+/// each: 0 reads what must be consistent, 1 writes, 2 writes what is there already, 3 resizes. What
+/// lies behind a cache may be old, so it is not allowed to be read either.
+const DOES: Bytes = Bytes { start: 100, len: 4 };
+const FORBIDS: Bytes = Bytes { start: 200, len: 4 };
+/// What comes before: others lock the start of a file, or all of it.
+const START: Bytes = Bytes { start: 0, len: 100 };
+/// Any lock of others is in the way.
+const ALL: Bytes = Bytes { start: 0, len: 0 };
+
+#[derive(Clone, Copy)]
+struct Bytes {
+    start: libc::off_t,
+    /// 0: to the end.
+    len: libc::off_t,
+}
+
+/// Takes locks of bytes, and tells who has some that are in the way. Where there are none nobody is
+/// kept out.
+fn lock_bytes(file: &File, path: &Path, read_only: bool) -> Option<User> {
+    if has_mandatory_locks(file) {
+        return None;
+    }
+    let start = if read_only { libc::F_RDLCK } else { libc::F_WRLCK };
+    let taken = [(START, start), (DOES, libc::F_RDLCK), (FORBIDS, libc::F_RDLCK)].map(|(bytes, kind)| {
+        let result = range(file, libc::F_OFD_SETLK, kind, bytes);
+        result.is_err_and(|error| matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)))
+    });
+    let found = range(file, libc::F_OFD_GETLK, libc::F_WRLCK, ALL).ok();
+    let found = found.filter(|found| found.l_type != libc::F_UNLCK as libc::c_short);
+    let pid = match found {
+        Some(lock) => (lock.l_pid > 0).then(|| lock.l_pid.to_string()),
+        None if taken.contains(&true) => None,
+        None => return None,
+    };
+    let holder = pid.map(|pid| others::program(&pid)).or_else(|| others::opened_by(path, false));
+    Some(User::program(holder.unwrap_or_else(|| "another program, which has locked it".into())))
+}
+
+fn range(file: &File, command: libc::c_int, kind: libc::c_int, bytes: Bytes) -> io::Result<libc::flock64> {
+    // SAFETY: flock64 is a plain struct for which all zeroes is a value.
+    let mut lock: libc::flock64 = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    (lock.l_start, lock.l_len) = (bytes.start, bytes.len);
+    // SAFETY: both commands take a pointer to a `struct flock64`, which lives until the call ends.
+    sys::check(unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut lock) })?;
+    Ok(lock)
+}
+
+/// On SMB locks of bytes are mandatory: what is locked could not be written any more.
+fn has_mandatory_locks(file: &File) -> bool {
+    super::file_system(file).is_some_and(|magic| super::SMB.contains(&magic))
 }
 
 /// Who holds the lock, from the kernel's table; "another process" when it cannot be told.
@@ -56,16 +128,5 @@ fn holder(file: &File) -> String {
     let pid = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).find_map(|words| {
         (words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&place.as_str())).then(|| words[4].to_owned())
     });
-    let Some(pid) = pid else { return unknown() };
-    if pid == std::process::id().to_string() {
-        return "this very process".to_owned();
-    }
-    // "1234 (name) Z ...": its first thread has ended, others have not yet.
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let ends = stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X']));
-    let ending = if ends { ", which has been killed and still ends" } else { "" };
-    match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
-        Ok(name) => format!("another process: {} (pid {pid}{ending})", name.trim()),
-        Err(_) => format!("another process (pid {pid})"),
-    }
+    pid.map_or_else(unknown, |pid| others::program(&pid))
 }

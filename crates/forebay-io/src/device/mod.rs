@@ -15,13 +15,19 @@
 //! - Up to its *recorded end* a device has bytes. A device that is shorter has ended: nothing is
 //!   read, written or flushed there, and it is an error. Only what lies beyond the recorded end
 //!   reads as zeroes.
-//! - The lock lives as long as the device. It is advisory: it keeps out programs that ask for it.
+//! - Whatever becomes of its name, a device is the same file (see `place`).
+//! - The locks live as long as the device. They are advisory: they keep out programs that ask for
+//!   them.
 //!
 //! Not known here: operations in flight (see the reactor), on-disk formats.
 
 mod create;
+mod holes;
 mod identity;
 mod lock;
+mod others;
+mod place;
+mod save;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -31,6 +37,8 @@ use std::path::{Path, PathBuf};
 
 pub use create::create_cache_file;
 pub use identity::DeviceIdentity;
+pub use place::Displacement;
+pub use save::UnnamedCopy;
 
 use crate::buffer::{BUFFER_ALIGN, map_zeroed, unmap};
 use crate::emulate::DeviceModel;
@@ -82,6 +90,8 @@ pub(crate) struct DirectAlign {
 #[derive(Debug)]
 pub struct Device {
     path: PathBuf,
+    /// Where it was when it was opened, if it is a file.
+    place: Option<place::Place>,
     buffered: File,
     direct: Option<(File, DirectAlign)>,
     kind: DeviceKind,
@@ -99,7 +109,7 @@ impl Device {
     ///
     /// # Errors
     /// [`DeviceError::Open`], [`DeviceError::InUse`], [`DeviceError::NotADevice`],
-    /// [`DeviceError::CannotEmulate`], [`DeviceError::Io`].
+    /// [`DeviceError::WriteProtected`], [`DeviceError::CannotEmulate`], [`DeviceError::Io`].
     pub fn open_cache(path: impl AsRef<Path>, options: DeviceOptions) -> Result<Device, DeviceError> {
         Device::open(path.as_ref(), options, "cache")
     }
@@ -120,9 +130,13 @@ impl Device {
         let metadata = std::fs::metadata(path).map_err(open_error)?;
         let kind = kind_of(path, &metadata, &options)?;
         let buffered = lock::open_locked(path, kind, &options)?;
+        if !options.read_only && kind == DeviceKind::Block && is_write_protected(&buffered) {
+            return Err(DeviceError::WriteProtected { path: path.into() });
+        }
         let size_bytes = size_of_file(&buffered, kind, &options).map_err(open_error)?;
         let mut device = Device {
             path: path.into(),
+            place: if kind == DeviceKind::File { place::Place::of(&buffered) } else { None },
             size_bytes,
             end_bytes: size_bytes,
             is_remote: is_served_elsewhere(&buffered),
@@ -178,6 +192,12 @@ impl Device {
             DeviceKind::Block => size_of_file(&self.buffered, self.kind, &self.options).ok(),
         };
         now.filter(|size| *size < self.end_bytes)
+    }
+
+    /// True if it is a block device to which nothing may be written, now. Asks the kernel, which
+    /// knows it without asking the device.
+    pub fn is_write_protected(&self) -> bool {
+        self.kind == DeviceKind::Block && is_write_protected(&self.buffered)
     }
 
     /// Asks the kernel for the size again, after the file or device was grown, and returns it. The
@@ -335,6 +355,7 @@ impl Device {
         let buffered = self.buffered.try_clone().map_err(|source| self.io_error("descriptor", 0, source))?;
         Ok(Device {
             path: self.path.clone(),
+            place: self.place.clone(),
             buffered,
             direct: None,
             options: self.options.clone(),
@@ -392,7 +413,8 @@ fn kind_of(
     Err(DeviceError::NotADevice { path: path.into(), found })
 }
 
-// From <linux/fs.h>: _IO(0x12, 104) and _IOR(0x12, 114, size_t).
+// From <linux/fs.h>: _IO(0x12, 94), _IO(0x12, 104) and _IOR(0x12, 114, size_t).
+const BLKROGET: libc::c_ulong = 0x125e;
 const BLKSSZGET: libc::c_ulong = 0x1268;
 const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
 
@@ -409,25 +431,32 @@ fn size_of_file(file: &File, kind: DeviceKind, options: &DeviceOptions) -> io::R
     }
 }
 
+/// Magic numbers of SMB's file systems.
+const SMB: [i64; 2] = [0xff53_4d42, 0xfe53_4d42];
+
 /// True if another process or machine answers for the file system of this file.
 fn is_served_elsewhere(file: &File) -> bool {
-    // Magic numbers of FUSE, NFS, SMB (two), 9p, Ceph, AFS, GFS2 and OCFS2, as in statfs(2).
-    const SERVED: [i64; 9] = [
-        0x6573_5546,
-        0x6969,
-        0xff53_4d42,
-        0xfe53_4d42,
-        0x0102_1997,
-        0x00c3_6400,
-        0x5346_414f,
-        0x0116_1970,
-        0x7461_636f,
-    ];
+    // Magic numbers of FUSE, NFS, 9p, Ceph, AFS, GFS2 and OCFS2, as in statfs(2).
+    const SERVED: [i64; 7] =
+        [0x6573_5546, 0x6969, 0x0102_1997, 0x00c3_6400, 0x5346_414f, 0x0116_1970, 0x7461_636f];
+    file_system(file).is_some_and(|magic| SERVED.contains(&magic) || SMB.contains(&magic))
+}
+
+/// The magic number of the file system of a file.
+fn file_system(file: &File) -> Option<i64> {
     // SAFETY: statfs is a plain struct for which all zeroes is a value.
     let mut answer: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the descriptor is open, the answer has room for what the kernel writes.
     let known = unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut answer) } == 0;
-    known && SERVED.contains(&(answer.f_type as i64))
+    known.then_some(answer.f_type as i64)
+}
+
+/// True if the kernel refuses writes to a block device, though it lets it be opened for that.
+fn is_write_protected(file: &File) -> bool {
+    let mut read_only: libc::c_int = 0;
+    // SAFETY: BLKROGET stores one int through the pointer.
+    let asked = sys::check(unsafe { libc::ioctl(file.as_raw_fd(), BLKROGET as _, &raw mut read_only) });
+    asked.is_ok() && read_only != 0
 }
 
 /// The size of a file on a local file system, which the kernel has in memory.

@@ -167,6 +167,10 @@ impl Uring {
         if !self.enabled {
             self.ring.submitter().register_enable_rings()?;
             self.enabled = true;
+            // What may wait is done by a thread of the kernel for each ring, which it starts for
+            // the first such step and keeps. So it is there before all threads are used up.
+            let nothing = opcode::Nop::new().build().flags(squeue::Flags::ASYNC);
+            self.push_entry(nothing.user_data(KEY_CANCEL));
         }
         Ok(())
     }

@@ -18,26 +18,35 @@ static OWN: Mutex<Vec<(u32, u32)>> = Mutex::new(Vec::new());
 
 /// A mount of this process; it counts as such until this is dropped.
 #[derive(Debug)]
-pub(super) struct Own((u32, u32));
+pub(super) struct Own {
+    device: (u32, u32),
+    /// Where it is, without symbolic links.
+    point: PathBuf,
+}
 
 impl Own {
     /// The mount that was just made at `target`.
     pub(super) fn of(target: &Path) -> Option<Own> {
         let mounts = Mounts::read().ok()?;
-        let device = mounts.at(&mounts.resolve(target)).filter(|mount| mount.is_forebay())?.device;
+        let Mount { device, point, .. } =
+            mounts.at(&mounts.resolve(target)).filter(|m| m.is_forebay())?.clone();
         OWN.lock().unwrap_or_else(PoisonError::into_inner).push(device);
-        Some(Own(device))
+        Some(Own { device, point })
     }
 
     pub(super) fn device(&self) -> (u32, u32) {
-        self.0
+        self.device
+    }
+
+    pub(super) fn point(&self) -> &Path {
+        &self.point
     }
 }
 
 impl Drop for Own {
     fn drop(&mut self) {
         let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = own.iter().position(|device| *device == self.0) {
+        if let Some(at) = own.iter().position(|device| *device == self.device) {
             own.swap_remove(at);
         }
     }

@@ -7,6 +7,7 @@
 //!   mounted where.
 //! - [`own_mount`] tells what would wait for this very process; [`foundations`] and
 //!   [`volume_claim`] tell it before there is a mount.
+//! - [`MountWatch`] notices that another program has unmounted a mount, or covered it.
 //! - [`Connection`] is the descriptor for those who serve it with threads of their own instead of
 //!   the reactor.
 //! - [`FuseMount`] undoes everything: unmounts, and removes the directory if it was made here.
@@ -25,6 +26,7 @@ mod ground;
 mod helper;
 mod place;
 pub(crate) mod ring;
+mod standing;
 mod table;
 
 use std::ffi::{CString, OsStr};
@@ -42,6 +44,7 @@ pub use ground::{foundations, own_mount, volume_claim};
 use helper::c_string;
 pub use place::{Place, volume_place};
 pub use ring::RingAccess;
+pub use standing::{MountTable, MountWatch, Standing};
 use table::FILE_SYSTEM;
 pub use table::unescape;
 
@@ -135,11 +138,12 @@ impl FuseMount {
         RingAccess::of(self.own.as_ref().map(ground::Own::device))
     }
 
-    /// Unmounts, and removes the directory if it was made for the mount. Succeeds if somebody else
-    /// unmounted it.
+    /// Unmounts, and removes the directory if it was made for the mount. Succeeds if another
+    /// program unmounted it.
     ///
     /// # Errors
-    /// [`MountError::System`] or [`MountError::Helper`]; dropping the mount tries once more.
+    /// [`MountError::Covered`], [`MountError::System`] or [`MountError::Helper`]; dropping the
+    /// mount tries once more.
     pub fn unmount(mut self) -> Result<(), MountError> {
         self.undo()
     }
@@ -148,7 +152,12 @@ impl FuseMount {
         if !self.mounted {
             return Ok(());
         }
-        detach(&self.target, self.by_helper)?;
+        match MountTable::read()?.standing_of(self, &self.target) {
+            Standing::There => detach(&self.target, self.by_helper)?,
+            Standing::Gone => {}
+            // By its path the kernel would unmount the other one.
+            Standing::Covered(by) => return Err(MountError::Covered { target: self.target.clone(), by }),
+        }
         (self.mounted, self.own) = (false, None);
         if self.remove_directory {
             // Somebody may have put a file there meanwhile; then the directory is theirs.

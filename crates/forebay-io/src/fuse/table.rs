@@ -10,7 +10,7 @@ use crate::error::MountError;
 
 /// Type of our mounts in the mount table: file system `fuse`, subtype `forebay`.
 pub(super) const FILE_SYSTEM: &str = "fuse.forebay";
-const TABLE: &str = "/proc/self/mountinfo";
+pub(super) const TABLE: &str = "/proc/self/mountinfo";
 /// Symbolic links that are followed on one path, as the kernel does.
 const LINKS_MAX: usize = 40;
 
@@ -62,6 +62,13 @@ impl Mounts {
     /// The mount that a resolved path lies on.
     pub(super) fn covering(&self, path: &Path) -> Option<&Mount> {
         path.ancestors().find_map(|above| self.at(above))
+    }
+
+    /// Whether a mount of a device at this path is there (`None` if not), and the uppermost mount
+    /// that hides a file of it: a later one at the path of the file or above.
+    pub(super) fn standing(&self, point: &Path, device: (u32, u32), file: &Path) -> Option<Option<&Mount>> {
+        let at = self.0.iter().rposition(|mount| mount.point == point && mount.device == device)?;
+        Some(self.0[at + 1..].iter().rev().find(|mount| file.starts_with(&mount.point)))
     }
 
     /// A path as the table has it: absolute, without symbolic links. Nobody is asked for it who may
@@ -158,6 +165,25 @@ mod tests {
         assert!(mounts.at(Path::new("/mnt/a b")).unwrap().is_forebay());
         let covering = |path: &str| mounts.covering(Path::new(path)).map(|mount| mount.device);
         assert_eq!((covering("/mnt/a b/c/d"), covering("/mnt/a")), (Some((0, 45)), Some((254, 0))));
+    }
+
+    #[test]
+    fn a_mount_is_hidden_by_later_ones_at_or_above_its_path() {
+        let more = b"43 22 0:48 / /mnt rw - tmpfs above rw\n";
+        let (mounts, covered) = (Mounts::parse(SAMPLE), Mounts::parse(&[SAMPLE, more].concat()));
+        let of = |mounts: &Mounts, path: &str, minor| {
+            let path = Path::new(path);
+            mounts.standing(path, (0, minor), path).map(|above| above.map(|mount| mount.device.1))
+        };
+        let inside = b"44 40 0:49 / /mnt/a\\040b/file rw - tmpfs inside rw\n";
+        let inside = Mounts::parse(&[SAMPLE, inside].concat());
+        let hides = |file: &str| inside.standing(Path::new("/mnt/a b"), (0, 45), Path::new(file)).unwrap();
+        assert!(hides("/mnt/a b/file").is_some() && hides("/mnt/a b/other").is_none());
+        assert_eq!(of(&mounts, "/mnt/a b", 45), Some(None));
+        assert_eq!(of(&mounts, "/mnt/a b", 44), None);
+        assert_eq!(of(&mounts, "/mnt/under", 46), Some(Some(47)));
+        assert_eq!(of(&mounts, "/mnt/under", 47), Some(None));
+        assert_eq!(of(&covered, "/mnt/a b", 45), Some(Some(48)));
     }
 
     #[test]

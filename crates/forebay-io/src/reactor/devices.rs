@@ -2,14 +2,14 @@
 
 use super::interface::DeviceId;
 use super::pages::PagesInUse;
-use crate::device::{Device, DirectAlign};
+use crate::device::{Device, DirectAlign, Displacement};
 use crate::emulate::Emulation;
 use crate::engine::Lane;
 use crate::error::DeviceError;
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::os::fd::RawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A device that a reactor has. It says what it can say without a wait. Who reads or writes it
 /// submits operations, or has a handle of its own, for a thread that may wait.
@@ -35,6 +35,21 @@ impl<'a> DeviceInUse<'a> {
     /// As [`Device::ended`].
     pub fn ended(self) -> Option<u64> {
         self.0.ended()
+    }
+
+    /// As [`Device::displaced`].
+    pub fn displaced(self) -> Option<Displacement> {
+        self.0.displaced()
+    }
+
+    /// As [`Device::open_path`].
+    pub fn open_path(self) -> PathBuf {
+        self.0.open_path()
+    }
+
+    /// As [`Device::is_write_protected`].
+    pub fn is_write_protected(self) -> bool {
+        self.0.is_write_protected()
     }
 
     /// As [`Device::for_thread`].

@@ -33,9 +33,10 @@ impl Reactor {
             return;
         };
         let on_device = self.memory.slots.get(index).kind.device().is_some();
-        // Interrupted, or (devices only) short of kernel memory for a moment: nothing was done, so
-        // do it again.
-        if step.result == -libc::EINTR || (on_device && step.result == -libc::EAGAIN) {
+        // Interrupted, or (devices only) short of kernel memory for a moment, or of a thread of the
+        // kernel (nobody here cancels a step of a device): nothing was done, so do it again.
+        let is_short = [-libc::EAGAIN, -libc::ECANCELED].contains(&step.result);
+        if step.result == -libc::EINTR || (on_device && is_short) {
             if !on_device {
                 return self.push_step(index);
             }
@@ -390,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_device_that_always_says_try_again_gets_an_end() {
-        for errno in [libc::EAGAIN, libc::EINTR] {
+        for errno in [libc::EAGAIN, libc::ECANCELED, libc::EINTR] {
             let (result, steps, took) = read_with(&[errno], true);
             assert_eq!(result, Err(IoFailure::from_errno(errno)));
             assert_eq!(steps as u32, AT_ONCE_MAX + RESTS_MAX + 1);

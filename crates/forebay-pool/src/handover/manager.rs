@@ -14,6 +14,7 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 /// A status is one line of a screen, or of some.
 const STATUS_CHARS_MAX: usize = 400;
@@ -56,6 +57,11 @@ impl Manager {
     /// An orderly stop has begun.
     pub fn stopping(&self) {
         self.send("STOPPING=1\n", None);
+    }
+
+    /// The stop takes longer: so long from now on.
+    pub fn needs_more(&self, time: Duration) {
+        self.send(&format!("EXTEND_TIMEOUT_USEC={}\n", time.as_micros()), None);
     }
 
     /// Another process is the daemon from now on.

@@ -3,6 +3,7 @@
 use crate::cache_device::{device_error, waiting_for_lock};
 use crate::error::RunError;
 use crate::may_wait::MayWait;
+use forebay_admin::MessageId;
 use forebay_export::uri::BackingUri;
 use forebay_format::BLOCK_BYTES;
 use forebay_format::checkpoint::{BackingRecord, SAMPLES_MAX};
@@ -43,7 +44,11 @@ pub fn open_backing(
             }
             BackingUri::File(_) => format!("give it a size first, for example with: truncate -s 10G {path}"),
         };
-        return Err(RunError::failed(format!("the backing store {path} is empty"), hint));
+        return Err(RunError::failed(
+            MessageId::BackingEmpty,
+            format!("the backing store {path} is empty"),
+            hint,
+        ));
     }
     let mut notes = device.notes().to_vec();
     if size_bytes != device.size_bytes() {
@@ -57,6 +62,7 @@ pub fn open_backing(
     let sector_bytes = if identity.kind == DeviceKind::Block { device.logical_block_bytes() } else { 512 };
     if !matches!(sector_bytes, 512 | 4096) {
         return Err(RunError::failed(
+            MessageId::BackingSectorSize,
             format!("{} has sectors of {sector_bytes} bytes", device.path().display()),
             "backing stores must have sectors of 512 or 4096 bytes",
         ));

@@ -16,6 +16,7 @@ use crate::cache_device::{device_error, waiting_for_lock};
 use crate::error::RunError;
 use crate::loss_record::hex;
 use crate::may_wait::MayWait;
+use forebay_admin::MessageId;
 use forebay_format::geometry::CHECKPOINT_START_BLOCK;
 use forebay_format::superblock::{CacheState, Superblock, being_made};
 use forebay_io::{Device, DeviceError, DeviceKind, DeviceOptions};
@@ -55,10 +56,15 @@ pub fn is_blank(device: &Device) -> Result<bool, DeviceError> {
 ///
 /// # Errors
 /// It cannot be written.
-pub(crate) fn give_up(_: &MayWait, device: &mut Device, used_bytes: u64) -> Result<(), DeviceError> {
+pub(crate) fn give_up(may_wait: &MayWait, device: &mut Device, used_bytes: u64) -> Result<(), DeviceError> {
     if device.kind() == DeviceKind::File && device.shorten(0).is_ok() {
         return device.flush();
     }
+    forget(may_wait, device, used_bytes)
+}
+
+/// As [`give_up`], but a file keeps its length.
+pub(super) fn forget(_: &MayWait, device: &Device, used_bytes: u64) -> Result<(), DeviceError> {
     let mut head = vec![0; (CHECKPOINT_START_BLOCK * BLOCK_BYTES).min(device.size_bytes()) as usize];
     let mark = being_made();
     let marked = mark.len().min(head.len());
@@ -115,6 +121,7 @@ pub fn erase_cache(
         let newest = superblocks(&device).into_iter().flatten().filter(is_its);
         if newest.map(|found| found.generation).max() > Some(generation) {
             return Err(RunError::failed(
+                MessageId::CacheUsedSince,
                 format!("the cache on {} was used since", path.display()),
                 "if nothing on it is needed, erase it by hand",
             ));

@@ -5,9 +5,10 @@
 //! over. The records of caches (`register`) are asked before one is made or opened.
 
 use super::blank::is_blank;
-use crate::cache_device::{device_error, is_cut_off, new_params};
+use crate::cache_device::{device_error, holds, is_cut_off};
 use crate::error::RunError;
-use crate::register::Permit;
+use crate::register::{Consent, Permit};
+use forebay_admin::MessageId;
 use forebay_config::CacheSpec;
 use forebay_core::{CacheMark, FormatParams};
 use forebay_crypt::CacheCipher;
@@ -15,6 +16,7 @@ use forebay_format::Geometry;
 use forebay_format::superblock::{Superblock, being_made};
 use forebay_io::{Device, DeviceError};
 use forebay_offline::Key;
+use forebay_offline::occupant::recognise;
 use std::path::Path;
 
 /// A new cache file leaves one part in so many of its file system free, or the operator is asked.
@@ -44,6 +46,11 @@ impl Making<'_> {
         self.permit.map_or(Ok(()), |permit| permit.make(specs))
     }
 
+    /// Somebody asks for a new cache just now, and can be told what is wrong with its devices.
+    pub(super) fn is_asked_for(&self) -> bool {
+        self.permit.is_some_and(|permit| permit.consent != Consent::None)
+    }
+
     /// Whether a device that is there may be taken, although it is no cache: it is blank and the
     /// operator names it, or says that nothing on it is needed.
     ///
@@ -53,7 +60,12 @@ impl Making<'_> {
         let Some(permit) = self.permit else { return Ok(()) };
         let may_take =
             permit.may_take_any() || permit.may_take_blank() && is_blank(device).map_err(device_error)?;
-        if may_take { Ok(()) } else { Err(permit.not_empty(device.path())) }
+        if may_take {
+            return Ok(());
+        }
+        let path = device.path();
+        Err(recognise(device)
+            .map_or_else(|| permit.not_empty(path), |what| holds(&path.display().to_string(), what)))
     }
 
     /// Whether a cache may be opened; how far it must have come.
@@ -79,12 +91,14 @@ pub(super) fn create_file(
     // start.
     if path.starts_with("/dev") && !path.starts_with("/dev/shm") {
         return Err(RunError::failed(
+            MessageId::DeviceMissing,
             format!("there is no device {}", path.display()),
             "`lsblk` lists the block devices that there are; a cache file lies in a folder of a file system, not below /dev",
         ));
     }
     let Some(size) = spec.size_bytes else {
         return Err(RunError::failed(
+            MessageId::CacheMissing,
             format!("there is no cache file {}", path.display()),
             format!("to make one, give its size: {}:10GiB", path.display()),
         ));
@@ -95,8 +109,9 @@ pub(super) fn create_file(
     let path = &real;
     notes.push(check_room(path, size, making)?);
     if is_cut_off(spec) {
-        std::fs::remove_file(path)
-            .map_err(|error| RunError::failed(format!("cannot remove {}: {error}", path.display()), ""))?;
+        std::fs::remove_file(path).map_err(|error| {
+            RunError::failed(MessageId::DeviceIo, format!("cannot remove {}: {error}", path.display()), "")
+        })?;
     }
     match forebay_io::create_cache_file(path, size, making.preallocate, &being_made()) {
         Err(DeviceError::CannotPreallocate { .. }) => {
@@ -135,6 +150,7 @@ fn check_room(path: &Path, size_bytes: u64, making: Making<'_>) -> Result<String
     }
     match making.permit {
         Some(permit) if !permit.force => Err(RunError::failed(
+            MessageId::CacheNoSpace,
             format!("{what}: less than a tenth of the file system would be left"),
             format!("give a smaller size, or allow it: {}", permit.again("--force")),
         )),
@@ -151,8 +167,9 @@ fn leaves_room(size_bytes: u64, free: u64, all: u64) -> bool {
 }
 
 pub(super) fn geometry(device_bytes: u64, making: Making<'_>) -> Result<Geometry, RunError> {
-    Geometry::for_device(device_bytes, making.segment_blocks)
-        .map_err(|error| RunError::failed(error, "give the cache more space, or smaller segments"))
+    Geometry::for_device(device_bytes, making.segment_blocks).map_err(|error| {
+        RunError::failed(MessageId::CacheGeometry, error, "give the cache more space, or smaller segments")
+    })
 }
 
 /// How a mirrored cache is divided on two devices of so many bytes each.
@@ -161,21 +178,27 @@ pub(super) fn geometry(device_bytes: u64, making: Making<'_>) -> Result<Geometry
 /// They are too small.
 pub(super) fn mirrored_geometry(bytes: u64, making: Making<'_>) -> Result<Geometry, RunError> {
     Geometry::mirrored(bytes, making.segment_blocks).map_err(|error| {
-        RunError::failed(error, "give larger devices, or make segment_size of the pool smaller")
+        RunError::failed(
+            MessageId::CacheGeometry,
+            error,
+            "give larger devices, or make segment_size of the pool smaller",
+        )
     })
 }
 
+/// Writes a new cache.
+///
+/// # Errors
+/// It cannot be written: some of it may be there.
 pub(super) fn format(
-    spec: &CacheSpec,
+    params: FormatParams,
     making: Making<'_>,
     cache: &Device,
 ) -> Result<Option<CacheCipher>, RunError> {
-    let bytes = spec.size_bytes.unwrap_or(u64::MAX).min(cache.size_bytes());
-    let params = new_params(geometry(bytes, making)?)?;
     let (cipher, encryption) = making.key.map(|key| key.of_cache(params.uuid)).unzip();
     let params = FormatParams { encryption, ..params };
     let writes = forebay_core::format_cache(&params)
-        .map_err(|error| RunError::failed(error, "choose another layout"))?;
+        .map_err(|error| RunError::failed(MessageId::CacheGeometry, error, "choose another layout"))?;
     for (offset, mut bytes) in writes {
         if let Some(cipher) = &cipher {
             cipher.encrypt(offset, &mut bytes);

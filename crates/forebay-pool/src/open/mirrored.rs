@@ -10,9 +10,10 @@
 //! was interrupted begins again.
 
 use super::making::{Making, create_file, mirrored_geometry};
+use super::new_cache::NewCache;
 use super::parts::PoolParts;
 use crate::cache_device::{
-    begin_on, device_error, foreign, is_cut_off, is_same, new_params, new_tag, same_device,
+    begin_on, device_error, is_cache, is_cut_off, is_same, new_params, new_tag, remove_made, same_device,
 };
 use crate::error::RunError;
 use crate::failed_mark;
@@ -20,15 +21,15 @@ use crate::loss_record::hex;
 use crate::may_wait::MayWait;
 use crate::members::MemberMap;
 use crate::mirror_notes::Notes;
+use forebay_admin::MessageId;
 use forebay_config::CacheSpec;
 use forebay_core::{MirrorDevices, format_mirrored};
 use forebay_export::size::ByteSize;
-use forebay_format::Geometry;
 use forebay_format::superblock::Superblock;
+use forebay_format::{CacheUuid, Geometry};
 use forebay_io::{Device, DeviceError, DeviceOptions};
 use forebay_offline::device::{Found, look, wait_for};
 use forebay_offline::mirror_members::{MirrorMember, check_both, stale_tag};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What is in the place of a device.
@@ -55,6 +56,7 @@ pub(crate) fn open_mirrored(
 ) -> Result<PoolParts, RunError> {
     let [a, b] = specs else {
         return Err(RunError::failed(
+            MessageId::PoolDeviceCount,
             format!("a mirrored cache lies on two devices, not on {}", specs.len()),
             "give two of the same size, or leave the cache unmirrored (mirror=off)",
         ));
@@ -78,6 +80,7 @@ pub(crate) fn open_mirrored(
         (Place::Member(found), other) => alone(*found, (b, other), specs, making, state_dir),
         (other, Place::Member(found)) => alone(*found, (a, other), specs, making, state_dir),
         (Place::Unfit(why), _) | (_, Place::Unfit(why)) => Err(RunError::failed(
+            MessageId::CacheMemberStale,
             format!("no device of the mirrored cache can be used: {why}"),
             "give both devices of a cache, or two that are empty",
         )),
@@ -104,9 +107,7 @@ fn place_of(spec: &CacheSpec) -> Result<Place, RunError> {
         Found::Cache(superblock) => {
             failed_mark::check(&superblock, path)?;
             let member = MirrorMember::new(device, *superblock);
-            Place::Member(Box::new(
-                member.ok_or_else(|| foreign(path, "it is a cache that is not mirrored"))?,
-            ))
+            Place::Member(Box::new(member.ok_or_else(|| is_cache(path, "a cache that is not mirrored"))?))
         }
     })
 }
@@ -172,6 +173,7 @@ fn use_one(
     };
     let Some(notes) = Notes::read(state_dir, &hex(&uuid.0))? else {
         return Err(RunError::failed(
+            MessageId::StateUnreadable,
             format!(
                 "{missing}, and without {} nobody knows whether {} is the device that counts",
                 Notes::path(state_dir, &hex(&uuid.0)).display(),
@@ -204,6 +206,7 @@ fn use_one(
 
 fn none_left(why: &str) -> RunError {
     RunError::failed(
+        MessageId::CacheMemberStale,
         format!("no device of the mirrored cache can be used: {why}"),
         "bring back the device that was used last: what it has is newer than what is here",
     )
@@ -236,17 +239,20 @@ fn assemble(members: [Option<MirrorMember>; 2], mut notes: Vec<String>) -> Resul
     }
     let Some(superblock) = newest else { return Err(none_left(&notes.join("; "))) };
     let geometry = superblock.geometry;
-    geometry
-        .validate_mirrored()
-        .map_err(|error| RunError::failed(error, "restore the device from a copy, or make a new cache"))?;
-    Ok(parts(devices, geometry, places, false, notes))
+    geometry.validate_mirrored().map_err(|error| {
+        RunError::failed(
+            MessageId::CacheDamaged,
+            error,
+            "restore the device from a copy, or make a new cache",
+        )
+    })?;
+    Ok(parts(devices, geometry, places, notes))
 }
 
 fn parts(
     devices: Vec<Device>,
     geometry: Geometry,
     places: [Option<usize>; 2],
-    created: bool,
     notes: Vec<String>,
 ) -> PoolParts {
     let there = places.map(|place| place.is_some());
@@ -254,7 +260,6 @@ fn parts(
         devices,
         map: MemberMap::mirrored(geometry, places),
         pool_bytes: 2 * geometry.member_bytes(),
-        created,
         mirror: Some(MirrorDevices { geometry, there }),
         notes,
         ..PoolParts::none()
@@ -263,13 +268,16 @@ fn parts(
 
 /// Makes a mirrored cache on two empty devices, or in new files.
 fn make(places: [(&CacheSpec, Place); 2], making: Making, state_dir: &Path) -> Result<PoolParts, RunError> {
-    let mut made = Vec::new();
-    match make_on(places, making, state_dir, &mut made) {
+    let specs = places.each_ref().map(|(spec, _)| (*spec).clone());
+    let (mut made, mut begun) = (Vec::new(), None);
+    match make_on(places, making, state_dir, (&mut made, &mut begun)) {
         Ok(parts) => Ok(PoolParts { made, ..parts }),
         Err(error) => {
-            for path in made {
-                // Ours, and of no use: do not leave it in the way of the next attempt.
-                let _ = fs::remove_file(path);
+            // Ours, and of no use: do not leave it in the way of the next attempt.
+            made.iter().for_each(|path| remove_made(path));
+            if let Some(uuid) = begun {
+                // Of what cannot be written the operator hears already.
+                let _ = NewCache::new(uuid, &specs, made).unmake(&MayWait::here(), state_dir);
             }
             Err(error)
         }
@@ -280,8 +288,9 @@ fn make_on(
     places: [(&CacheSpec, Place); 2],
     making: Making,
     state_dir: &Path,
-    made: &mut Vec<PathBuf>,
+    (made, begun): (&mut Vec<PathBuf>, &mut Option<CacheUuid>),
 ) -> Result<PoolParts, RunError> {
+    let specs = places.each_ref().map(|(spec, _)| (*spec).clone());
     let (mut devices, mut sizes, mut notes) = (Vec::new(), Vec::new(), Vec::new());
     for (spec, place) in places {
         let device = match place {
@@ -307,18 +316,20 @@ fn make_on(
         notes.push(format!("{}: {} of each are used", named.join(", "), ByteSize(geometry.member_bytes())));
     }
     let params = new_params(geometry)?;
+    *begun = Some(params.uuid);
+    let new_cache = NewCache::new(params.uuid, &specs, made.clone());
     let notes_of_it = Notes::new(params.uuid).begin(state_dir, &[])?;
     let (a, b) = (new_tag()?, new_tag()?);
     let tags = [a, if a == b { b ^ 2 } else { b }];
-    let writes =
-        format_mirrored(&params, tags).map_err(|error| RunError::failed(error, "choose another layout"))?;
+    let writes = format_mirrored(&params, tags)
+        .map_err(|error| RunError::failed(MessageId::CacheGeometry, error, "choose another layout"))?;
     for (offset, bytes) in writes {
         let (member, offset) = geometry.mirror_place(offset);
         let device = &devices[member];
         device.write_at(offset, &bytes).and_then(|()| device.flush()).map_err(device_error)?;
     }
-    let parts = parts(devices, geometry, [Some(0), Some(1)], true, notes);
-    Ok(PoolParts { mirror_notes: Some(notes_of_it), ..parts })
+    let parts = parts(devices, geometry, [Some(0), Some(1)], notes);
+    Ok(PoolParts { mirror_notes: Some(notes_of_it), new_cache: Some(new_cache), ..parts })
 }
 
 #[cfg(test)]
@@ -326,7 +337,7 @@ fn make_on(
 mod tests {
     use super::*;
     use crate::mirror_notes::{is_noted_out, tests::note};
-    use forebay_format::CacheUuid;
+    use std::fs;
 
     struct Here {
         folder: tempfile::TempDir,
@@ -386,10 +397,10 @@ mod tests {
         let here = Here::new();
         let (a, b) = (here.spec("a"), here.spec("b"));
         let made = here.open(&[a.clone(), b.clone()]).unwrap();
-        assert!(made.created && there(&made) == [true; 2]);
+        assert!(made.new_cache.is_some() && there(&made) == [true; 2]);
         drop(made);
         let turned = here.open(&[b.clone(), a.clone()]).unwrap();
-        assert!(!turned.created && there(&turned) == [true; 2]);
+        assert!(turned.new_cache.is_none() && there(&turned) == [true; 2]);
         let first = turned.map.place(0, 4096).unwrap().0;
         assert_eq!(turned.devices[first].path(), a.path);
         drop(turned);

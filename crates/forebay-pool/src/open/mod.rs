@@ -1,13 +1,16 @@
 //! Opening the devices of a pool, and deciding whether there is a cache to open or one to make.
 //!
-//! Files: `making` (a new cache), `parts` (what was opened), `mirrored` (a cache on two devices),
-//! `backing` (backing stores), `likeness` (whether one is the one that a cache has noted).
+//! Files: `making` (a new cache), `joining` (whether others can join it), `new_cache` (taking one
+//! back), `parts` (what was opened), `mirrored` (a cache on two devices), `backing` (backing
+//! stores), `likeness` (whether one is the one that a cache has noted).
 
 mod backing;
 mod blank;
+mod joining;
 mod likeness;
 mod making;
 mod mirrored;
+mod new_cache;
 mod parts;
 
 pub use backing::{Backing, open_backing};
@@ -17,9 +20,12 @@ pub(crate) use blank::{give_back, give_up, says_of};
 pub use likeness::{Likeness, is_same_file, likeness};
 pub use making::Making;
 pub(crate) use mirrored::open_mirrored;
+pub use new_cache::NewCache;
 pub use parts::PoolParts;
 
-use crate::cache_device::{foreign, is_cut_off, is_same, remove_made, same_device, waiting_for_lock};
+use crate::cache_device::{
+    foreign, is_cache, is_cut_off, is_same, new_params, remove_made, same_device, waiting_for_lock,
+};
 use crate::error::RunError;
 use crate::failed_mark;
 use crate::loss_record::Seen;
@@ -27,6 +33,8 @@ use crate::may_wait::MayWait;
 use crate::members::{MemberMap, mend_headers};
 use crate::mirror_notes::Notes;
 use crate::register::Permit;
+use blank::forget;
+use forebay_admin::MessageId;
 use forebay_config::CacheSpec;
 use forebay_export::size::ByteSize;
 use forebay_format::superblock::Superblock;
@@ -106,15 +114,38 @@ pub fn open_caches(
         return open_mirrored(specs, making, state_dir);
     }
     let Some((spec, others)) = specs.split_first() else {
-        return Err(RunError::failed("the pool has no device", "give it at least one"));
+        return Err(RunError::failed(
+            MessageId::PoolNoDevice,
+            "the pool has no device",
+            "give it at least one",
+        ));
     };
+    let (path, existed) = (&spec.path, spec.path.exists() && !is_cut_off(spec));
     let mut notes = Vec::new();
-    let path = &spec.path;
-    let existed = path.exists() && !is_cut_off(spec);
     if !existed {
         making.check_make(specs)?;
+        if let Some(bytes) = spec.size_bytes {
+            joining::check_new(spec, others, &geometry(bytes, making)?, making)?;
+        }
         create_file(spec, making, &mut notes)?;
     }
+    let opened = open_or_make(specs, making, existed, notes);
+    if opened.is_err() && !existed {
+        // Ours, and of no use: do not leave it in the way of the next attempt.
+        remove_made(path);
+    }
+    opened
+}
+
+/// The first device is there, or was just made.
+fn open_or_make(
+    specs: &[CacheSpec],
+    making: Making<'_>,
+    existed: bool,
+    mut notes: Vec<String>,
+) -> Result<PoolParts, RunError> {
+    let (spec, others) = (&specs[0], &specs[1..]);
+    let path = &spec.path;
     let cache = waiting_for_lock(|| Device::open_cache(path, DeviceOptions::default()))?;
     notes.extend(cache.notes().iter().cloned());
     match look(&cache) {
@@ -123,6 +154,7 @@ pub fn open_caches(
             let known = making.check_open(&superblock, specs)?;
             let cipher = unlock(&superblock, making.key, &path.display())?;
             let parts = open_existing(spec, others, cache, &superblock, notes)?;
+            joining::check(spec, &parts.joining, &superblock.geometry, &superblock.members, making)?;
             Ok(PoolParts { cipher, known, ..parts })
         }
         found @ (Found::Blank | Found::Begun) => {
@@ -132,29 +164,43 @@ pub fn open_caches(
             if matches!(found, Found::Blank) {
                 making.check_empty(&cache)?;
             }
-            let made = format(spec, making, &cache);
-            if made.is_err() && !existed {
-                // Ours, and of no use: do not leave it in the way of the next attempt.
-                remove_made(path);
+            let bytes = spec.size_bytes.unwrap_or(u64::MAX).min(cache.size_bytes());
+            let geometry = geometry(bytes, making)?;
+            if existed {
+                joining::check_new(spec, others, &geometry, making)?;
             }
-            let cipher = made?;
-            let (pool_bytes, joining) = (cache.size_bytes(), others.to_vec());
-            let map = MemberMap::single();
-            let parts = PoolParts::none();
-            Ok(PoolParts {
-                devices: vec![cache],
-                map,
-                pool_bytes,
-                joining,
-                cipher,
-                created: true,
-                made: if existed { Vec::new() } else { vec![path.clone()] },
-                notes,
-                ..parts
-            })
+            make_on(specs, making, existed, (cache, geometry), notes)
         }
-        Found::Foreign(why) => Err(foreign(path, &why)),
+        Found::Foreign(why) => Err(foreign(&cache, &why)),
     }
+}
+
+/// Makes a cache on the first device.
+fn make_on(
+    specs: &[CacheSpec],
+    making: Making<'_>,
+    existed: bool,
+    (cache, geometry): (Device, Geometry),
+    notes: Vec<String>,
+) -> Result<PoolParts, RunError> {
+    let (params, others) = (new_params(geometry)?, &specs[1..]);
+    let first = specs.iter().take(usize::from(!existed));
+    let absent = first.chain(others.iter().filter(|spec| !spec.path.exists()));
+    let files = absent.map(|spec| spec.path.clone()).collect();
+    let new_cache = NewCache::new(params.uuid, specs, files);
+    let cipher = match format(params, making, &cache) {
+        Ok(cipher) => cipher,
+        Err(error) => {
+            // Of what cannot be written the operator hears already.
+            let _ = forget(&MayWait::here(), &cache, cache.size_bytes());
+            return Err(error);
+        }
+    };
+    let (pool_bytes, joining, map) = (cache.size_bytes(), others.to_vec(), MemberMap::single());
+    let made = new_cache.files().to_vec();
+    let parts = PoolParts::none();
+    let new_cache = Some(new_cache);
+    Ok(PoolParts { devices: vec![cache], map, pool_bytes, joining, cipher, new_cache, made, notes, ..parts })
 }
 
 /// The first device is a cache: the others are its members, and what is configured beyond them is
@@ -168,6 +214,7 @@ fn open_existing(
 ) -> Result<PoolParts, RunError> {
     if superblock.mirror.is_some() {
         return Err(RunError::failed(
+            MessageId::CacheHalfOfMirror,
             format!("{} is one of the two devices of a mirrored cache", spec.path.display()),
             "give both, and set mirror=on for the pool: forebay pool create NAME --mirror --device A --device B",
         ));
@@ -265,11 +312,11 @@ fn open_unused(
     match look(&device) {
         Found::Blank => making.check_empty(&device).map(|()| device),
         Found::Begun => Ok(device),
-        Found::Cache(_) => Err(foreign(&spec.path, "it is a cache already")),
+        Found::Cache(_) => Err(is_cache(&spec.path, "a cache already")),
         // Half of a grow, or of a shrink, that was killed: the cache does not lie on it, or it
         // would be in use.
         Found::Foreign(_) if is_left_over(&device) => Ok(device),
-        Found::Foreign(why) => Err(foreign(&spec.path, &why)),
+        Found::Foreign(why) => Err(foreign(&device, &why)),
     }
 }
 
@@ -283,6 +330,7 @@ fn check_size(
 ) -> Result<(), RunError> {
     geometry.validate(cache.size_bytes()).map_err(|error| {
         RunError::failed(
+            crate::message::of_cut(&error),
             format!("cannot use the cache {}: {error}", cache.path().display()),
             "nothing was changed; with its full length restored it can be used again",
         )

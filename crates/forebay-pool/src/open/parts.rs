@@ -1,14 +1,16 @@
 //! The cache devices of a pool, opened and checked.
 
+use super::new_cache::NewCache;
 use crate::cache_device::device_error;
 use crate::error::RunError;
+use crate::may_wait::MayWait;
 use crate::members::MemberMap;
 use crate::mirror_notes::Notes;
 use forebay_config::CacheSpec;
 use forebay_core::{CacheMark, MirrorDevices};
 use forebay_crypt::CacheCipher;
 use forebay_io::{Device, DeviceModel};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The cache devices of a pool, opened and checked.
 #[derive(Debug)]
@@ -24,7 +26,7 @@ pub struct PoolParts {
     /// Everything behind the superblocks is encrypted.
     pub cipher: Option<CacheCipher>,
     /// It was made just now.
-    pub(crate) created: bool,
+    pub new_cache: Option<NewCache>,
     /// Files that were made for it just now.
     pub made: Vec<PathBuf>,
     /// How far it is known to have come.
@@ -49,6 +51,16 @@ impl PoolParts {
         devices.try_for_each(|device| device.emulate(model)).map_err(device_error)
     }
 
+    /// Closes the devices. A cache that was just made on them is taken back.
+    ///
+    /// # Errors
+    /// As [`NewCache::unmake`].
+    pub fn unmake(self, may_wait: &MayWait, state_dir: &Path) -> Result<(), RunError> {
+        let Self { new_cache, devices, .. } = self;
+        drop(devices);
+        new_cache.map_or(Ok(()), |new| new.unmake(may_wait, state_dir))
+    }
+
     /// No cache device: the pool's cache has failed.
     pub fn none() -> Self {
         Self {
@@ -57,7 +69,7 @@ impl PoolParts {
             pool_bytes: 0,
             joining: Vec::new(),
             cipher: None,
-            created: false,
+            new_cache: None,
             made: Vec::new(),
             known: CacheMark::default(),
             mirror: None,

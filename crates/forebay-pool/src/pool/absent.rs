@@ -3,11 +3,13 @@
 
 use super::handle::PromiseSender;
 use super::volumes::refused;
-use super::{Pool, Promise};
+use super::{Lost, Pool, Promise};
 use forebay_admin::AdminError;
 use forebay_core::{DetachHow, LifecycleError};
-use forebay_format::VolumeId;
-use forebay_format::checkpoint::BackingRecord;
+use forebay_export::size::ByteSize;
+use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
+use forebay_format::{BLOCK_BYTES, VolumeId};
+use std::fmt;
 
 /// A volume of the cache's table that is not attached.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,6 +20,48 @@ pub struct AbsentVolume {
     pub size_bytes: u64,
     /// Blocks that only the cache has.
     pub dirty_blocks: u64,
+    /// What only the cache had, and cannot give back.
+    pub lost: Lost,
+}
+
+impl AbsentVolume {
+    /// Its backing store is not what was acknowledged: something of it is dirty, or lost. Whoever
+    /// used the store without the cache would take older data for good.
+    pub fn is_ahead(&self) -> bool {
+        self.dirty_blocks > 0 || self.lost.bytes > 0
+    }
+
+    /// What its backing store does not have, in words.
+    pub fn ahead(&self) -> impl fmt::Display + use<> {
+        Ahead { dirty_bytes: self.dirty_blocks * BLOCK_BYTES as u64, lost: self.lost }
+    }
+}
+
+/// What backing stores do not have.
+struct Ahead {
+    dirty_bytes: u64,
+    lost: Lost,
+}
+
+impl fmt::Display for Ahead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dirty = ByteSize(self.dirty_bytes);
+        match (self.dirty_bytes, self.lost) {
+            (_, Lost { bytes: 0, .. }) => write!(f, "{dirty} of dirty data"),
+            (0, lost) => write!(f, "{lost} of lost data"),
+            (_, lost) => write!(f, "{dirty} of dirty data and {lost} of lost data"),
+        }
+    }
+}
+
+/// What the backing stores of volumes that are not attached do not have, in words.
+pub fn ahead_in_all(volumes: &[AbsentVolume]) -> impl fmt::Display + use<> {
+    let add =
+        |sum: Lost, lost: Lost| Lost { bytes: sum.bytes + lost.bytes, ranges: sum.ranges + lost.ranges };
+    Ahead {
+        dirty_bytes: volumes.iter().map(|volume| volume.dirty_blocks * BLOCK_BYTES as u64).sum(),
+        lost: volumes.iter().map(|volume| volume.lost).fold(Lost::default(), add),
+    }
 }
 
 /// Who waits until the cache has forgotten a volume that is not attached.
@@ -27,27 +71,31 @@ impl Pool {
     /// All volumes that are not attached.
     pub fn absent(&self) -> Vec<AbsentVolume> {
         let table = self.engine.volume_table();
-        let absent = table.into_iter().filter(|entry| self.served(entry.id).is_none());
-        let volume = |entry: forebay_format::checkpoint::VolumeEntry| AbsentVolume {
+        let absent: Vec<VolumeEntry> =
+            table.into_iter().filter(|entry| self.served(entry.id).is_none()).collect();
+        if absent.is_empty() {
+            return Vec::new();
+        }
+        let losses = self.losses_by_volume();
+        let volume = |entry: VolumeEntry| AbsentVolume {
             dirty_blocks: self.engine.dirty_blocks(entry.id),
+            lost: losses.get(&entry.id).copied().unwrap_or_default(),
             size_bytes: entry.size_bytes,
             name: entry.name,
         };
-        absent.map(volume).collect()
+        absent.into_iter().map(volume).collect()
     }
 
-    /// The volume that is not attached, has dirty data, and had this backing store when it was in
-    /// use.
+    /// The volume that is not attached, of which something is dirty or lost, and that had this
+    /// backing store when it was in use.
     pub fn absent_owner_of(&self, store: &BackingRecord) -> Option<AbsentVolume> {
         let table = self.engine.volume_table();
-        let is_its = |entry: &&forebay_format::checkpoint::VolumeEntry| {
+        let is_its = |entry: &&VolumeEntry| {
             let was = &entry.backing;
             (was.kind, was.unique, was.size_bytes) == (store.kind, store.unique, store.size_bytes)
         };
         let names: Vec<&str> = table.iter().filter(is_its).map(|entry| entry.name.as_str()).collect();
-        self.absent()
-            .into_iter()
-            .find(|volume| volume.dirty_blocks > 0 && names.contains(&volume.name.as_str()))
+        self.absent().into_iter().find(|volume| volume.is_ahead() && names.contains(&volume.name.as_str()))
     }
 
     /// Has the cache forget a volume that is not attached; the promise is kept when it has.

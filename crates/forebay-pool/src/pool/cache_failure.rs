@@ -16,9 +16,11 @@ use super::{Pool, PoolEvent};
 use crate::failed_mark;
 use crate::loss_record::{LossRecord, Range, SafeRange, unix_s};
 use crate::may_wait::MayWait;
+use forebay_admin::MessageId;
+use forebay_admin::events::EventKind;
 use forebay_core::{AtRisk, RiskWalk};
+use forebay_format::BLOCK_BYTES;
 use forebay_format::checkpoint::VolumeEntry;
-use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::DeviceInUse;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -220,7 +222,10 @@ impl Pool {
             let path = self.cache_failure.path().unwrap_or_default();
             if self.engine.runs_without_cache() {
                 let what = "until it can be, a FLUSH of a volume that had dirty data, and a write over what the record lists, fail";
-                self.emit(PoolEvent::Note(format!("{} is not up to date: {why}; {what}", path.display())));
+                self.emit(PoolEvent::Note(
+                    MessageId::Event(EventKind::StateUnwritable),
+                    format!("{} is not up to date: {why}; {what}", path.display()),
+                ));
             } else {
                 self.emit(PoolEvent::RecordFailed { path, why: why.clone() });
             }
@@ -293,7 +298,9 @@ impl Pool {
                 "the failed cache cannot be marked on its device: only its record keeps it from being opened ({why})"
             );
             // Nobody listens any more if the pool has ended.
-            let _ = tasks.send(Box::new(move |pool: &mut Self| pool.emit(PoolEvent::Note(what))));
+            let _ = tasks.send(Box::new(move |pool: &mut Self| {
+                pool.emit(PoolEvent::Note(MessageId::CacheUnmarked, what))
+            }));
             waker.wake();
         };
         // Without it nothing is wrong: the record is there.
@@ -315,12 +322,13 @@ impl Pool {
         names.join(", ")
     }
 
-    /// What is lost of a volume.
-    pub fn losses_of(&self, id: VolumeId) -> Vec<Range> {
+    /// What is lost of a volume, attached or not; none if the cache does not know it.
+    pub fn losses_of(&self, name: &str) -> Option<Vec<Range>> {
+        let id = self.find(name).or_else(|| self.entry_of(name).map(|entry| entry.id))?;
         let losses = self.engine.losses();
         let of = losses.iter().find(|(volume, _)| *volume == id);
         let now = unix_s();
-        of.map_or_else(Vec::new, |(_, losses)| losses.iter().map(|loss| Range::of(loss, now)).collect())
+        Some(of.map_or_else(Vec::new, |(_, losses)| losses.iter().map(|loss| Range::of(loss, now)).collect()))
     }
 }
 

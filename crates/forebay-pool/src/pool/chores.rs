@@ -2,9 +2,11 @@
 //! mounts and socket files away, so that the pool does not wait.
 
 use super::Pool;
-use super::volumes::Done;
+use super::volumes::{Done, NotExported};
 use crate::may_wait::MayWait;
 use crate::server::{Socket, ToListen};
+use crate::time_limit::spawn_or_return;
+use forebay_admin::AdminError;
 use forebay_export::uri::{Endpoint, ExportUri};
 use forebay_format::VolumeId;
 use std::thread::JoinHandle;
@@ -20,11 +22,19 @@ pub(super) struct Listening {
     waiting: Vec<(VolumeId, ExportUri)>,
 }
 
+/// What could not be begun for want of a thread is tried again so often.
+const AGAIN: Duration = Duration::from_secs(1);
+
+type Chore = Box<dyn FnOnce(&MayWait) + Send>;
+
 /// Threads that take something away, and who waits for them until when.
 #[derive(Default)]
 pub(super) struct Chores {
     threads: Vec<JoinHandle<()>>,
-    waiting: Vec<(Done, Instant)>,
+    /// What has no thread yet, and when that is tried again.
+    kept: Vec<Chore>,
+    again_at: Option<Instant>,
+    waiting: Vec<(Done, Result<(), AdminError>, Instant)>,
 }
 
 impl Chores {
@@ -41,7 +51,7 @@ impl Pool {
         id: VolumeId,
         uri: &ExportUri,
         wanted: ToListen,
-    ) -> Result<(), String> {
+    ) -> Result<(), NotExported> {
         let endpoint = wanted.endpoint.clone();
         if let Some(there) = self.listening.iter_mut().find(|there| there.endpoint == endpoint) {
             there.waiting.push((id, uri.clone()));
@@ -54,7 +64,7 @@ impl Pool {
             waker.wake();
         };
         let thread = MayWait::spawn(format!("listen-{}", self.name), work);
-        thread.map_err(|error| format!("cannot start a thread: {error}"))?;
+        thread.map_err(NotExported::NoThread)?;
         self.listening.push(Listening { endpoint, waiting: vec![(id, uri.clone())] });
         Ok(())
     }
@@ -86,9 +96,20 @@ impl Pool {
 
     /// Has a thread do something that nobody waits for but a detach, and the end of the pool.
     pub(super) fn chore(&mut self, work: impl FnOnce(&MayWait) + Send + 'static) {
-        // Without a thread it is done at the next start.
-        let thread = MayWait::spawn(format!("chore-{}", self.name), work);
-        self.chores.threads.extend(thread.ok());
+        self.chores.kept.push(Box::new(work));
+        self.begin_chores();
+    }
+
+    /// Begins what can be begun.
+    fn begin_chores(&mut self) {
+        let name = format!("chore-{}", self.name);
+        for chore in std::mem::take(&mut self.chores.kept) {
+            match spawn_or_return(&name, chore, |chore| chore(&MayWait::here())) {
+                Ok(thread) => self.chores.threads.push(thread),
+                Err(chore) => self.chores.kept.extend(chore),
+            }
+        }
+        self.chores.again_at = (!self.chores.kept.is_empty()).then(|| Instant::now() + AGAIN);
     }
 
     /// Socket files of endpoints that are listened on no more are taken away.
@@ -98,28 +119,33 @@ impl Pool {
         }
     }
 
-    /// A detach is answered once what it leaves behind was taken away, or that takes too long.
-    pub(super) fn answer_after_chores(&mut self, done: Done) {
-        self.chores.waiting.push((done, Instant::now() + TIMEOUT));
+    /// A detach, or an attach that failed, is answered once what it leaves behind was taken away,
+    /// or that takes too long.
+    pub(super) fn answer_after_chores(&mut self, done: Done, answer: Result<(), AdminError>) {
+        self.chores.waiting.push((done, answer, Instant::now() + TIMEOUT));
         self.look_after_chores();
     }
 
     /// True if nothing is left to be taken away.
     pub(super) fn chores_are_done(&self) -> bool {
-        self.chores.threads.iter().all(JoinHandle::is_finished)
+        self.chores.threads.iter().all(JoinHandle::is_finished) && self.chores.kept.is_empty()
     }
 
     /// Answers who has waited for chores; returns how long the loop may sleep because of others.
     pub(super) fn look_after_chores(&mut self) -> Option<Duration> {
         self.chores.threads.retain(|thread| !thread.is_finished());
         let (idle, now) = (self.chores.threads.is_empty(), Instant::now());
-        self.chores.waiting.retain(|(done, due)| {
+        if self.chores.again_at.is_some_and(|due| due <= now) {
+            self.begin_chores();
+        }
+        self.chores.waiting.retain(|(done, answer, due)| {
             let is_over = idle || *due <= now;
             if is_over {
-                let _ = done.try_send(Ok(()));
+                let _ = done.try_send(answer.clone());
             }
             !is_over
         });
-        (!self.chores.waiting.is_empty()).then_some(LOOK)
+        let again = self.chores.again_at.map(|due| due.saturating_duration_since(now).max(LOOK));
+        (!self.chores.waiting.is_empty()).then_some(LOOK).or(again)
     }
 }

@@ -9,7 +9,7 @@
 use super::{Pool, PoolEvent};
 use crate::engine_io::Timed;
 use forebay_core::{Device, Status, WrittenBytes};
-use forebay_format::BLOCK_BYTES;
+use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{DeviceId, IoFailure, IoFailureKind};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -108,9 +108,12 @@ impl Pool {
         let caches = self.io.cache().ids.iter().map(|id| (*id, None));
         let backings = self.volumes.iter().flatten();
         let backings = backings.map(|served| (served.device, Some(served.spec.name.clone())));
-        for (id, volume) in caches.chain(backings).collect::<Vec<_>>() {
-            self.look_at(id, volume, now);
+        let devices: Vec<_> = caches.chain(backings).collect();
+        for (id, volume) in &devices {
+            self.look_at(*id, volume.clone(), now);
         }
+        let is_used = |device: &(_, Option<_>)| device.1.is_some() || !self.engine.runs_without_cache();
+        self.look_at_paths(&devices.into_iter().filter(is_used).collect::<Vec<_>>());
         let waiting = |id: &DeviceId| self.reactor.device(*id).is_none();
         let gone: Vec<DeviceId> = self.watch.short.keys().copied().filter(waiting).collect();
         gone.into_iter().for_each(|id| self.not_short(id, false));
@@ -143,11 +146,30 @@ impl Pool {
         self.emit(PoolEvent::DeviceEnded { device: name, volume, size_bytes, end_bytes });
     }
 
+    /// What is known of a device that is too short. Its id may be that of another device since: one
+    /// that has taken its place is not looked at yet.
+    fn short(&self, id: DeviceId) -> Option<&Short> {
+        let device = self.reactor.device(id)?;
+        let name = device.path().display().to_string();
+        self.watch.short.get(&id).filter(|short| short.name == name)
+    }
+
+    /// A device is shorter than what is used of it: in a word, and in a sentence.
+    pub(super) fn length_trouble(&self, id: DeviceId) -> Option<(&'static str, String)> {
+        let (short, device) = (self.short(id)?, self.reactor.device(id)?);
+        let (size, end) = (short.size_bytes, device.end_bytes());
+        Some((
+            "short",
+            format!("{} has {size} bytes, and {end} are used of it: it was cut, or is gone", short.name),
+        ))
+    }
+
     /// The cache failed, or one of its devices is shorter than what is used of it: that it cannot
     /// be read says nothing of its blocks.
     pub(super) fn is_cache_gone(&self) -> bool {
         let failed = self.engine.is_fenced() || self.engine.runs_without_cache();
-        failed || self.watch.short.values().any(|short| short.volume.is_none())
+        let is_short = |id: &DeviceId| self.short(*id).is_some_and(|short| short.volume.is_none());
+        failed || self.watch.short.keys().any(is_short)
     }
 
     fn member_of(&self, id: DeviceId) -> Option<u8> {
@@ -165,6 +187,7 @@ impl Pool {
     /// The backing store of a volume is about to be closed.
     pub(super) fn forget_device(&mut self, id: DeviceId) {
         self.not_short(id, false);
+        self.path_found(id, false);
         self.watch.failures.retain(|(of, _), _| *of != Some(id));
     }
 
@@ -175,6 +198,12 @@ impl Pool {
         }
         if failure.kind == IoFailureKind::Ended {
             self.watch.next_look = None;
+        }
+        if let Device::Backing(volume) = timed.device
+            && timed.operation != "read"
+            && let Some(served) = self.served_mut(volume)
+        {
+            served.refused = Some(failure);
         }
         let (id, now) = (timed.at.map(|(id, _)| id), Instant::now());
         let told = self.watch.failures.get_mut(&(id, timed.operation));
@@ -205,6 +234,32 @@ impl Pool {
             failure,
             others,
         });
+    }
+}
+
+impl Pool {
+    /// How the backing store of a volume has refused the last change of it. Of a device that is
+    /// write-protected, the kernel says no more than that it is not permitted.
+    pub(super) fn why_refused(&self, volume: VolumeId) -> Option<String> {
+        let served = self.served(volume)?;
+        let failure = served.refused?;
+        let device = self.reactor.device(served.device)?;
+        let path = device.path().display();
+        Some(match device.is_write_protected() {
+            true => {
+                format!("{path} is write-protected ({failure}): let it be written (blockdev --setrw {path})")
+            }
+            false => format!("{path}: {failure}"),
+        })
+    }
+
+    /// Why the backing store of a volume may not be written, if the last change of it has failed
+    /// for that and none has succeeded since: nothing gets better by waiting.
+    pub(super) fn why_not_permitted(&self, volume: VolumeId) -> Option<String> {
+        let served = self.served(volume)?;
+        served.destage_failing_at?;
+        served.refused.filter(|failure| failure.kind == IoFailureKind::NotPermitted)?;
+        self.why_refused(volume)
     }
 }
 

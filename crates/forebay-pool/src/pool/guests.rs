@@ -1,5 +1,6 @@
 //! Volumes as devices of virtual machines: the `vhost-user:` exports of a pool.
 
+use super::volumes::NotExported;
 use super::{KIND_GUEST, KIND_SHIFT, Pool};
 use crate::guest::control::Control;
 use crate::guest::{GuestOptions, GuestServer, Order, Shared};
@@ -36,9 +37,9 @@ pub(super) struct Exported {
 
 impl Pool {
     /// Begins to listen for frontends at `path`; [`Pool::exported`] is told the end.
-    pub(super) fn begin_guest(&mut self, volume: VolumeId, path: &Path) -> Result<(), String> {
+    pub(super) fn begin_guest(&mut self, volume: VolumeId, path: &Path) -> Result<(), NotExported> {
         if self.guests.iter().flatten().count() >= GUESTS_MAX {
-            return Err(format!("a pool has at most {GUESTS_MAX} vhost-user exports"));
+            return Err(format!("a pool has at most {GUESTS_MAX} vhost-user exports").into());
         }
         let mut there = self.guests.iter().flatten().filter(|guest| guest.path == path);
         let (is_ending, is_taken) =
@@ -92,7 +93,7 @@ impl Pool {
             Ok(thread) => thread,
             Err(error) => {
                 server.end(self.reactor.pool_mut());
-                return Err(format!("cannot start a thread: {error}"));
+                return Err(NotExported::NoThread(error));
             }
         };
         if index == self.guests.len() {

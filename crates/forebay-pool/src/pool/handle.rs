@@ -4,8 +4,10 @@ use super::{Pool, PoolEvent, PoolStart};
 use crate::error::RunError;
 use crate::may_wait::MayWait;
 use crate::open::PoolParts;
+use forebay_admin::events::EventKind;
+use forebay_admin::{AdminError, MessageId};
 use forebay_io::Waker;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -16,6 +18,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// What has begun by then gets so much more time. It takes no longer than a turn, unless a system
 /// call hangs.
 const STUCK: Duration = Duration::from_secs(30);
+/// How often is looked whether a pool that stops has brought something to safety.
+const PROGRESS_LOOK: Duration = Duration::from_secs(1);
 /// How often is looked whether a thread has ended.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -121,6 +125,8 @@ pub struct PoolHandle {
     waker: Waker,
     thread: Mutex<Option<Thread>>,
     silence: Mutex<Option<Silence>>,
+    /// Becomes more as long as a stop brings something to safety.
+    progress: Arc<AtomicU64>,
 }
 
 /// A pool has missed the deadline of a look.
@@ -162,17 +168,19 @@ impl PoolHandle {
         mut report: Box<dyn FnMut(PoolEvent) + Send>,
     ) -> Result<Self, RunError> {
         if let Err(why) = crate::loss_record::is_possible(&MayWait::here(), &start.state_dir) {
-            report(PoolEvent::Note(why));
+            report(PoolEvent::Note(MessageId::Event(EventKind::StateUnwritable), why));
         }
         let (asking, tasks) = mpsc::channel();
         let myself = asking.clone();
         let (opened, result) = mpsc::sync_channel(1);
         let (ends, ended) = mpsc::sync_channel(1);
+        let progress = Arc::<AtomicU64>::default();
+        let counted = Arc::clone(&progress);
         let handle = std::thread::Builder::new()
             .name(format!("pool-{}", start.name))
             .spawn(move || {
                 crate::may_wait::forbid_waiting();
-                match Pool::open(start, parts, (myself, tasks), report) {
+                match Pool::open(start, parts, (myself, tasks, counted), report) {
                     Ok(pool) => {
                         let _ = opened.send(Ok(pool.reactor.waker()));
                         let _ = ends.try_send(pool.serve()); // there is room, and who listens may be gone
@@ -182,11 +190,12 @@ impl PoolHandle {
                     }
                 }
             })
-            .map_err(|error| RunError::failed(format!("cannot start a thread: {error}"), ""))?;
-        let died = || RunError::failed("the pool's thread ended while it was opened", "");
+            .map_err(|error| RunError::from(AdminError::no_thread(&error)))?;
+        let died =
+            || RunError::failed(MessageId::PoolThread, "the pool's thread ended while it was opened", "");
         let waker = result.recv().map_err(|_| died())??;
         let thread = Mutex::new(Some(Thread { handle, ended }));
-        Ok(Self { tasks: Mutex::new(asking), waker, thread, silence: Mutex::default() })
+        Ok(Self { tasks: Mutex::new(asking), waker, thread, silence: Mutex::default(), progress })
     }
 
     /// Runs `what` on the pool's thread and returns its result.
@@ -296,9 +305,11 @@ impl PoolHandle {
         let Some(Thread { handle, ended }) = thread else { return Ok(()) };
         match ended.recv() {
             // Its operations have ended, so it ends as well.
-            Ok(Ok(())) => handle.join().map_err(|_| RunError::failed("the pool's thread panicked", "")),
+            Ok(Ok(())) => handle
+                .join()
+                .map_err(|_| RunError::failed(MessageId::PoolThread, "the pool's thread panicked", "")),
             Ok(Err(error)) => Err(error),
-            Err(_) => Err(RunError::failed("the pool's thread panicked", "")),
+            Err(_) => Err(RunError::failed(MessageId::PoolThread, "the pool's thread panicked", "")),
         }
     }
 
@@ -309,6 +320,26 @@ impl PoolHandle {
                 return false;
             }
             std::thread::sleep(LOOK);
+        }
+        true
+    }
+
+    /// As [`PoolHandle::ends_by`]; whenever the pool has brought something to safety meanwhile
+    /// `goes_on` is told, and it has `within` from then on.
+    pub fn ends_or_goes_on(&self, mut until: Instant, within: Duration, goes_on: &mut dyn FnMut()) -> bool {
+        let mut seen = self.progress.load(Ordering::Relaxed);
+        if seen > 0 {
+            until = until.max(Instant::now() + within); // it was so while others were waited for
+        }
+        while !self.ends_by(until.min(Instant::now() + PROGRESS_LOOK)) {
+            let now = self.progress.load(Ordering::Relaxed);
+            if std::mem::replace(&mut seen, now) != now {
+                goes_on();
+                until = until.max(Instant::now() + within);
+            }
+            if Instant::now() >= until {
+                return false;
+            }
         }
         true
     }

@@ -19,7 +19,7 @@ use super::size::{Resizing, Then};
 use super::{Pool, Promise};
 use crate::may_wait::MayWait;
 use crate::members::write_copy;
-use forebay_admin::{AdminError, ErrorKind};
+use forebay_admin::{AdminError, MessageId};
 use forebay_core::LifecycleError;
 use forebay_core::device_copy::is_left_behind;
 use forebay_format::BLOCK_BYTES;
@@ -39,7 +39,7 @@ pub(super) struct LeavingBehind {
 impl Pool {
     fn not_left_behind(&self, why: &dyn std::fmt::Display) -> AdminError {
         let what = format!("what was replaced in pool {} may be taken for its device yet: {why}", self.name);
-        AdminError::new(ErrorKind::Failed, what, "")
+        AdminError::new(MessageId::PoolReplacementNotFinished, what, "")
     }
 
     /// Another device has taken over from the one at this place of `Pool::devices`: from when the

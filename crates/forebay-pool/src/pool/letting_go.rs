@@ -13,6 +13,8 @@ use super::{Pool, PoolEvent};
 use crate::error::RunError;
 use crate::may_wait::MayWait;
 use crate::open::{final_record, sample_blocks};
+use forebay_admin::MessageId;
+use forebay_admin::events::EventKind;
 use forebay_format::checkpoint::BackingRecord;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{DeviceId, DeviceInUse};
@@ -79,7 +81,10 @@ impl Pool {
             waker.wake();
         };
         if let Err(error) = MayWait::spawn(format!("look-{}", self.name), look) {
-            self.looked_at(id, Err(format!("cannot start a thread: {error}")));
+            // It comes as the answer of a thread does: whoever asks looks at other stores first.
+            let why = format!("cannot start a thread: {error}");
+            let _ = self.myself.send(Box::new(move |pool: &mut Self| pool.looked_at(id, Err(why)))); // we are here
+            self.reactor.waker().wake();
         }
     }
 
@@ -89,7 +94,7 @@ impl Pool {
         let record = record.map_err(|why| {
             let volume = self.name_of(id);
             let what = format!("cannot note the state of the backing store of {volume}: {why}");
-            self.emit(PoolEvent::Note(what));
+            self.emit(PoolEvent::Note(MessageId::Event(EventKind::StateUnwritable), what));
         });
         if self.letting_go.quiesced {
             self.letting_go.records.extend(record.ok().map(|record| (id, record)));
@@ -103,7 +108,10 @@ impl Pool {
 
     /// The engine wants to know what the backing store looks like now that nothing writes to it.
     pub(super) fn volume_quiet(&mut self, id: VolumeId) {
-        self.look_at_store(id);
+        match self.served(id).and_then(|served| served.saving.clone()) {
+            Some(saving) => self.save(id, saving),
+            None => self.look_at_store(id),
+        }
     }
 
     /// Nothing is in flight any more: notes what the backing stores look like, and closes the
@@ -111,7 +119,7 @@ impl Pool {
     pub(super) fn quiesced(&mut self) {
         self.letting_go.quiesced = true;
         for note in self.reactor.emulation_notes() {
-            self.emit(PoolEvent::Note(note));
+            self.emit(PoolEvent::Note(MessageId::PoolNote, note));
         }
         for number in 0..self.volumes.len() {
             let id = VolumeId(number as u16);
@@ -151,6 +159,7 @@ impl Pool {
 
     /// Ends the pool though operations are under way.
     pub(super) fn give_up(mut self) -> RunError {
+        let (gone, dirty_bytes) = (self.gone(), self.engine.stats().dirty_blocks * BLOCK_BYTES as u64);
         let stores = self.volumes.iter().flatten();
         let stores =
             stores.map(|served| (format!("{} of {}", served.spec.backing, served.spec.name), served.device));
@@ -166,10 +175,10 @@ impl Pool {
                 None => hang.push(name),
             }
         }
-        let dirty_bytes = self.engine.stats().dirty_blocks * BLOCK_BYTES as u64;
         let devices = if hang.is_empty() { "a device".to_owned() } else { hang.join(", ") };
-        let event = PoolEvent::GivenUp { devices, within: STALL, dirty_bytes };
+        let event = PoolEvent::GivenUp { devices, within: STALL, dirty_bytes, gone };
         let error = RunError::failed(
+            MessageId::PoolNotClosed,
             format!("pool {}: {event}", self.name),
             "once the device answers, or is gone, start the daemon again",
         );
@@ -194,6 +203,7 @@ impl Pool {
     /// The cache cannot be opened, as its devices do not answer.
     pub(super) fn opening_hangs(&self) -> RunError {
         RunError::failed(
+            MessageId::CacheNotAnswering,
             format!(
                 "cannot open the cache: {} has not answered for {} s",
                 self.cache_paths(),

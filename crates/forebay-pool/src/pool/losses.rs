@@ -5,7 +5,7 @@
 //! last. So alarm, event and log are at most that much behind `volume show`, which asks the engine.
 
 use super::{Pool, PoolEvent};
-use forebay_core::Loss;
+use forebay_core::{Loss, LossTotal};
 use forebay_export::size::ByteSize;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use std::collections::BTreeMap;
@@ -65,9 +65,13 @@ impl Pool {
 
     /// What is lost of a volume.
     pub(super) fn lost_of(&self, id: VolumeId) -> Lost {
-        let totals = self.engine.loss_totals();
-        let of = totals.iter().find(|total| total.volume == id);
-        of.map_or_else(Lost::default, |total| Lost { bytes: total.bytes, ranges: total.ranges })
+        self.losses_by_volume().remove(&id).unwrap_or_default()
+    }
+
+    /// What is lost of each volume that has lost something, attached or not.
+    pub(super) fn losses_by_volume(&self) -> BTreeMap<VolumeId, Lost> {
+        let lost = |total: &LossTotal| Lost { bytes: total.bytes, ranges: total.ranges };
+        self.engine.loss_totals().iter().map(|total| (total.volume, lost(total))).collect()
     }
 
     /// Names of the volumes that have lost something, as they were told last.
@@ -114,7 +118,7 @@ impl Pool {
         for (id, losses) in self.engine.losses() {
             let lost = total(&losses);
             let was = before.remove(&id);
-            let volume = was.as_ref().map_or_else(|| self.name_in_table(id), |(name, _)| name.clone());
+            let volume = was.as_ref().map_or_else(|| self.name_of(id), |(name, _)| name.clone());
             let was = was.map_or(0, |(_, lost)| lost.bytes);
             if lost.bytes != was {
                 let first_offset_bytes = losses.first().map_or(0, |loss| loss.offset);
@@ -126,13 +130,6 @@ impl Pool {
         for (volume, _) in before.into_values() {
             self.emit(PoolEvent::LossEnded { volume });
         }
-    }
-
-    /// The name of a volume, attached or not.
-    fn name_in_table(&self, id: VolumeId) -> String {
-        let table = self.engine.volume_table();
-        let entry = table.into_iter().find(|entry| entry.id == id);
-        entry.map_or_else(|| self.name_of(id), |entry| entry.name)
     }
 }
 

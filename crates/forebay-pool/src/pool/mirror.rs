@@ -14,7 +14,8 @@ use super::cache_failure::TIMEOUT;
 use super::{Pool, PoolEvent};
 use crate::may_wait::MayWait;
 use crate::mirror_notes::Notes;
-use forebay_admin::{AdminError, ErrorKind};
+use forebay_admin::events::EventKind;
+use forebay_admin::{AdminError, MessageId};
 use forebay_core::{MirrorState, Status};
 use forebay_io::Device;
 use std::thread::JoinHandle;
@@ -86,7 +87,7 @@ impl Pool {
         }
         if let Err(why) = &result {
             let note = format!("cannot note that a device of the mirrored cache failed: {why}; writes wait");
-            self.emit(PoolEvent::Note(note));
+            self.emit(PoolEvent::Note(MessageId::Event(EventKind::StateUnwritable), note));
         }
         let now = self.io.now();
         self.engine.member_recorded(now, ticket, result.is_ok());
@@ -120,7 +121,10 @@ impl Pool {
             .map_or("a device of the mirrored cache".into(), |path| format!("the cache device {path}"));
         let folder = Notes::folder(self.cache_failure.state_dir());
         let what = "failed, is missing or is stale; writes wait until that is noted in";
-        self.emit(PoolEvent::Note(format!("{which} {what} {}", folder.display())));
+        self.emit(PoolEvent::Note(
+            MessageId::Event(EventKind::StateUnwritable),
+            format!("{which} {what} {}", folder.display()),
+        ));
     }
 
     pub(super) fn member_out(&mut self, member: u8) {
@@ -144,6 +148,7 @@ impl Pool {
     pub(super) fn rebuild_failed(&mut self) {
         if self.stopping {
             self.emit(PoolEvent::Note(
+                MessageId::PoolNote,
                 "the new cache device is filled from the beginning at the next start".into(),
             ));
             return;
@@ -167,7 +172,7 @@ impl Pool {
 
     fn refuse_replacement(&self, why: &dyn std::fmt::Display, hint: &str) -> AdminError {
         let what = format!("cannot replace a device of pool {}: {why}", self.name);
-        AdminError::new(ErrorKind::Conflict, what, hint)
+        AdminError::new(MessageId::PoolReplacement, what, hint)
     }
 
     /// The member that another device may take the place of.
@@ -204,7 +209,7 @@ impl Pool {
         crate::time_limit::let_go(device);
         if !idle {
             return Err(AdminError::new(
-                ErrorKind::Unavailable,
+                MessageId::CacheNotAnswering,
                 format!(
                     "operations on the device of pool {} that failed have not ended: it neither answers nor fails",
                     self.name
@@ -239,7 +244,10 @@ impl Pool {
         }
         self.mirror.cancelled = false;
         self.note_cache_ends();
-        self.emit(PoolEvent::Note(format!("the new cache device {path} is being filled")));
+        self.emit(PoolEvent::Note(
+            MessageId::PoolNote,
+            format!("the new cache device {path} is being filled"),
+        ));
         Ok(())
     }
 
@@ -250,7 +258,7 @@ impl Pool {
         let taken = crate::cache_device::new_tag().map_err(AdminError::from);
         let taken = taken.and_then(|tag| self.replace_member(device, tag));
         if let Err(error) = taken {
-            self.emit(PoolEvent::Note(error.what));
+            self.emit(PoolEvent::Note(error.id, error.what));
         }
     }
 
@@ -312,6 +320,7 @@ pub(in crate::pool) mod tests {
             listener_store: Arc::default(),
             state_dir,
             without_cache: None,
+            reach: crate::pool::Reach::File,
         };
         let (tell, told) = mpsc::channel();
         let report = move |event: PoolEvent| drop(tell.send(event.to_string()));
@@ -350,10 +359,9 @@ pub(in crate::pool) mod tests {
         assert!(state.out == Some(1) && !state.noted);
         pool.ask(move |pool| pool.out_recorded(due.0, Ok(()))).unwrap();
         assert!(!pool.ask(|pool| pool.engine.mirror_state().unwrap().noted).unwrap());
-        // The first attempt ends: a pipe cannot be made durable. The next one, which a stop does
-        // not wait for long, succeeds.
+        // The first attempt ends, and removes the pipe, which cannot be made durable. The next one,
+        // which a stop does not wait for long, succeeds.
         drop(std::fs::File::open(&pipe).unwrap());
-        std::fs::remove_file(&pipe).unwrap();
         let hangs = |pool: &mut Pool| pool.mirror.noter.as_ref().is_some_and(|noter| !noter.is_finished());
         while pool.ask(hangs).unwrap() {
             std::thread::yield_now();

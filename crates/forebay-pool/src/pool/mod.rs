@@ -9,47 +9,58 @@
 //! begun that way and answered by a [`Promise`] when the engine's notice has come.
 //!
 //! Files: `chores` (what threads do), `absent` (volumes that are not attached), `cache_failure`
-//! (when the cache device fails), `mirror` (when a device of a mirrored cache fails), `handle`
-//! (asking), `letting_go` (of devices that may hang), `volumes` (attach, detach, resize, settings),
-//! `mounts` (volumes as files), `ublk` (volumes as block devices), `guests` (volumes as devices of
-//! virtual machines), `quiesce` (pausing, for a successor), `recordings` (of requests), `replace`
-//! (another device in place of a sound one), `size` (growing and shrinking the pool), `report`
-//! (what the operator is told), `losses` (what is lost), `snapshot` (how everything is just now),
-//! `users` (who uses a volume).
+//! (when the cache device fails), `paths` (files that have lost their names), `saving` (writing one
+//! to another path), `before_stop` (what a stop brings to safety first), `mirror` (when a device of
+//! a mirrored cache fails), `handle` (asking), `letting_go` (of devices that may hang), `volumes`
+//! (attach, detach, resize, settings), `mounts` (volumes as files), `ublk` (volumes as block
+//! devices), `guests` (volumes as devices of virtual machines), `quiesce` (pausing, for a
+//! successor), `recordings` (of requests), `replace` (another device in place of a sound one),
+//! `size` (growing and shrinking the pool), `report` (what the operator is told), `losses` (what is
+//! lost), `snapshot` (how everything is just now), `store_state` (how a backing store is), `users`
+//! (who uses a volume).
 
 mod absent;
+mod before_stop;
 mod cache_failure;
 mod chores;
 mod devices;
 mod guests;
 mod handle;
+mod holes;
 mod left_behind;
 mod letting_go;
 mod losses;
+mod lost_exports;
 mod mirror;
 mod mounts;
+mod paths;
 mod quiesce;
 mod recordings;
 mod replace;
 mod report;
+mod saving;
 mod scrub;
 mod size;
 mod snapshot;
+mod store_state;
 mod ublk;
 mod users;
 mod volumes;
 
-pub use absent::AbsentVolume;
+pub use absent::{AbsentVolume, ahead_in_all};
 pub use handle::{Look, PoolGone, PoolHandle, Promise, PromiseSender};
 pub use losses::Lost;
 pub use mirror::Rebuilding;
+pub use paths::{Gone, Reach};
 pub use replace::CopyProgress;
 pub use report::PoolEvent;
+pub use saving::Saving;
+pub use scrub::Scrubbed;
 pub use snapshot::{CopiedDevice, Mirrored, PoolSnapshot, VolumeSnapshot};
 pub use ublk::Claims;
 pub use users::Users;
 pub(crate) use volumes::Served;
-pub use volumes::VolumeSpec;
+pub use volumes::{Destaging, VolumeSpec};
 
 use crate::cipher::CipherStage;
 use crate::engine_io::{CacheDevices, EngineIo, Timed};
@@ -66,7 +77,8 @@ use crate::register::{Entry, Facts, older_hint, record_path};
 use crate::server::{Refused, Server, ServerToken, put_memory_by};
 use cache_failure::CacheFailure;
 use devices::DeviceWatch;
-use forebay_admin::AdminError;
+use forebay_admin::events::EventKind;
+use forebay_admin::{AdminError, MessageId};
 use forebay_config::mount_memory::MOUNTS_MAX;
 use forebay_core::{Action, Engine, EngineConfig, OpId, OpenError, Status};
 use forebay_format::{BLOCK_BYTES, CacheUuid};
@@ -75,6 +87,7 @@ use handle::PoolTask;
 use mounts::{Mounted, Mounting};
 use size::Resizing;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use ublk::{Block, Fate};
@@ -161,6 +174,8 @@ pub struct PoolStart {
     pub state_dir: PathBuf,
     /// The cache has failed before, and must not be opened.
     pub without_cache: Option<LossRecord>,
+    /// What the ways out in its messages may ask of the daemon.
+    pub reach: Reach,
 }
 
 /// Everything that one thread owns.
@@ -186,6 +201,8 @@ pub struct Pool {
     chores: chores::Chores,
     /// Threads that wait for ever, as it seems, for what lies at the place of a mount.
     hung: Vec<(PathBuf, std::thread::JoinHandle<()>)>,
+    /// Threads that look for holes of backing stores.
+    hole_looks: Vec<std::thread::JoinHandle<()>>,
     /// By volume number.
     volumes: Vec<Option<Served>>,
     /// The cache device: its durations, and what is counted for the whole pool.
@@ -209,8 +226,14 @@ pub struct Pool {
     myself: mpsc::Sender<PoolTask>,
     cache_failure: CacheFailure,
     losses: losses::Losses,
+    mount_look: lost_exports::MountLook,
     mirror: mirror::Mirror,
     watch: DeviceWatch,
+    paths: paths::PathWatch,
+    before_stop: before_stop::BeforeStop,
+    /// Becomes more as long as a stop brings something to safety.
+    progress: Arc<AtomicU64>,
+    reach: Reach,
     /// What is recorded of the cache outside of its devices, once it is open.
     entry: Option<Arc<Entry>>,
     letting_go: letting_go::LettingGo,
@@ -226,7 +249,7 @@ impl Pool {
     fn open(
         start: PoolStart,
         parts: PoolParts,
-        (myself, tasks): (mpsc::Sender<PoolTask>, mpsc::Receiver<PoolTask>),
+        (myself, tasks, progress): (mpsc::Sender<PoolTask>, mpsc::Receiver<PoolTask>, Arc<AtomicU64>),
         mut report: Box<dyn FnMut(PoolEvent) + Send>,
     ) -> Result<Self, RunError> {
         // Before the first operation: the kernel's workers take after the thread that they work
@@ -241,26 +264,42 @@ impl Pool {
             ..Limits::default()
         };
         let (mut reactor, note) = Reactor::open(start.io, limits).map_err(|error| {
-            RunError::failed(error, "the kernel must allow either io_uring or plain threads")
+            RunError::failed(
+                MessageId::DaemonIoEngine,
+                error,
+                "the kernel must allow either io_uring or plain threads",
+            )
         })?;
         if let Some(note) = note {
-            report(PoolEvent::Note(note));
+            report(PoolEvent::Note(MessageId::PoolNote, note));
         }
         let scratch = reactor
             .pool_mut()
             .alloc(start.engine.scratch_blocks as usize * BLOCK_BYTES)
-            .ok_or_else(|| RunError::failed("no memory for the scratch buffer", "raise buffer_memory"))?;
+            .ok_or_else(|| {
+                RunError::failed(
+                    MessageId::PoolMemory,
+                    "no memory for the scratch buffer",
+                    "raise buffer_memory",
+                )
+            })?;
         reactor.pool_mut().bytes_mut(scratch).fill(0);
-        let reserve = Reserve::new(reactor.pool_mut())
-            .ok_or_else(|| RunError::failed("no memory for headers and metadata", "raise buffer_memory"))?;
+        let reserve = Reserve::new(reactor.pool_mut()).ok_or_else(|| {
+            RunError::failed(
+                MessageId::PoolMemory,
+                "no memory for headers and metadata",
+                "raise buffer_memory",
+            )
+        })?;
         if !put_memory_by(reactor.pool_mut()) {
             return Err(RunError::failed(
+                MessageId::PoolMemory,
                 "no memory for a request of the longest kind",
                 "raise buffer_memory",
             ));
         }
         for note in parts.notes {
-            report(PoolEvent::Note(note));
+            report(PoolEvent::Note(MessageId::PoolNote, note));
         }
         let ids: Vec<DeviceId> = parts.devices.into_iter().map(|device| reactor.add_device(device)).collect();
         ids.iter().for_each(|id| reactor.prefer_device(*id));
@@ -269,7 +308,11 @@ impl Pool {
             EngineIo::new(cache, scratch, reserve, (KIND_ENGINE << KIND_SHIFT, KIND_SECOND << KIND_SHIFT));
         if let Some(cipher) = parts.cipher {
             let cipher = CipherStage::new(cipher, reactor.pool_mut()).ok_or_else(|| {
-                RunError::failed("no memory for what is to be encrypted", "raise buffer_memory")
+                RunError::failed(
+                    MessageId::PoolMemory,
+                    "no memory for what is to be encrypted",
+                    "raise buffer_memory",
+                )
             })?;
             reactor.set_cipher(cipher.for_reactor());
             io.set_cipher(cipher);
@@ -301,6 +344,7 @@ impl Pool {
             listening: Vec::new(),
             chores: chores::Chores::default(),
             hung: Vec::new(),
+            hole_looks: Vec::new(),
             volumes: Vec::new(),
             meter: Meter::new(io.now()),
             history: History::new(io.now()),
@@ -318,8 +362,13 @@ impl Pool {
             myself,
             cache_failure: CacheFailure::new(start.state_dir, start.without_cache),
             losses: losses::Losses::default(),
+            mount_look: lost_exports::MountLook::default(),
             mirror: mirror::Mirror::new(parts.mirror_notes),
             watch: DeviceWatch::default(),
+            paths: paths::PathWatch::default(),
+            before_stop: before_stop::BeforeStop::default(),
+            progress,
+            reach: start.reach,
             entry: None,
             letting_go: letting_go::LettingGo::default(),
             started: Instant::now(),
@@ -330,11 +379,12 @@ impl Pool {
             io,
             reactor,
         };
+        pool.server.look_for_holes();
         if without_cache {
             pool.opened_without_cache();
         } else {
             pool.name_devices();
-            if let Err(error) = pool.recover(parts.created) {
+            if let Err(error) = pool.recover(parts.new_cache.is_some()) {
                 // Operations that hang would keep this thread, and who waits for it.
                 pool.leave_reactor();
                 return Err(error);
@@ -395,6 +445,7 @@ impl Pool {
             let devices = self.cache_paths();
             let event = PoolEvent::NotClosed { devices, dirty_bytes };
             let error = RunError::failed(
+                MessageId::PoolNotClosed,
                 format!("pool {}: {event}", self.name),
                 "bring the device back, then start the daemon again",
             );
@@ -403,13 +454,23 @@ impl Pool {
         }
         self.record_end();
         let (lost, losers) = (self.lost_in_all(), self.losers());
-        let absent = self.absent().into_iter().filter(|volume| volume.dirty_blocks > 0);
+        let absent = self.absent().into_iter().filter(AbsentVolume::is_ahead);
         let absent = absent.map(|volume| volume.name).collect();
-        (self.report)(PoolEvent::Stopped { dirty_bytes, lost, losers, absent });
+        let gone = self.gone();
+        let event = PoolEvent::Stopped { dirty_bytes, lost, losers, absent, gone: gone.clone() };
+        let result = match gone.loses(dirty_bytes) {
+            false => Ok(()),
+            true => Err(RunError::failed(
+                MessageId::Event(EventKind::DevicePathLost),
+                format!("pool {}: {event}", self.name),
+                "bring back from a backup what is lost",
+            )),
+        };
+        (self.report)(event);
         if self.copy_hangs() {
             self.leave_reactor();
         }
-        Ok(())
+        result
     }
 
     /// How the cache is now, for its record; none if it has failed.
@@ -417,9 +478,10 @@ impl Pool {
         if self.engine.is_fenced() || self.engine.runs_without_cache() {
             return None;
         }
+        let stats = self.engine.stats();
         let facts = Facts {
             mark: self.engine.mark(),
-            dirty_bytes: self.engine.stats().dirty_blocks * BLOCK_BYTES as u64,
+            dirty_bytes: stats.dirty_blocks * BLOCK_BYTES as u64 + stats.lost_bytes,
             devices: self.devices().into_iter().map(|(path, _)| path).collect(),
         };
         Some((self.engine.uuid(), facts))
@@ -447,17 +509,21 @@ impl Pool {
             Err(error) => Err(format!("cannot start a thread: {error}")),
         };
         if let Err(why) = result {
-            (self.report)(PoolEvent::Note(format!("that the cache was closed is not recorded: {why}")));
+            (self.report)(PoolEvent::Note(
+                MessageId::Event(EventKind::StateUnwritable),
+                format!("that the cache was closed is not recorded: {why}"),
+            ));
         }
     }
 
     fn open_error(&self, error: &OpenError) -> RunError {
         let what = format!("cannot open the cache: {error}");
         if *error != OpenError::Older {
-            return RunError::failed(what, report::open_hint(error));
+            return RunError::failed(crate::message::of_open(error), what, report::open_hint(error));
         }
         let path = self.devices().first().map_or_else(String::new, |(path, _)| path.display().to_string());
         RunError::failed(
+            MessageId::CacheOlderCopy,
             what,
             older_hint(&path, record_path(self.cache_failure.state_dir(), self.engine.uuid()).display()),
         )
@@ -471,7 +537,7 @@ impl Pool {
     /// Begins an orderly stop; the loop ends when the engine has closed the cache, or if devices do
     /// not answer.
     pub fn stop(&mut self) {
-        if !self.stopping {
+        if !self.stopping && !self.stop_waits() {
             self.letting_go.waits(true);
             self.stop_without_limit(Fate::RemoveUnused);
         }
@@ -511,8 +577,11 @@ impl Pool {
         self.close_guests(None);
         self.server.close(&mut self.reactor);
         self.clear_sockets();
-        let now = self.io.now();
-        self.engine.begin_shutdown(now);
+        self.forget_all_lost_exports();
+        if !self.begin_last_drain() {
+            let now = self.io.now();
+            self.engine.begin_shutdown(now);
+        }
     }
 
     /// One turn of the loop.
@@ -521,9 +590,12 @@ impl Pool {
         let (record, note) = (self.look_after_record(), self.look_after_note());
         let losses = self.look_after_losses();
         let (look, mounts) = (self.look_after_devices(), self.look_after_mounts());
+        let table = self.look_at_mount_table();
+        let losses = losses.into_iter().chain(self.look_after_last_drain());
         let stores = self.look_after_stores();
         let stores = stores.into_iter().chain(self.look_after_chores()).chain(self.look_after_copy());
-        let others = record.into_iter().chain(note).chain(losses).chain(look).chain(mounts).chain(stores);
+        let others =
+            record.into_iter().chain(note).chain(losses).chain(look).chain(mounts).chain(table).chain(stores);
         let timeout = self.sleep().into_iter().chain(others).min();
         self.completions.clear();
         let waited = self.reactor.wait(timeout, &mut self.completions).map_err(io_failed)?;
@@ -563,6 +635,7 @@ impl Pool {
                 break;
             }
         }
+        self.begin_hole_looks();
         self.server.send_all(&mut self.reactor);
         self.signal_guests();
         self.io.read_clock();
@@ -645,6 +718,7 @@ impl Pool {
 
     fn operation_done(&mut self, done: Option<(Timed, Option<IoFailure>)>) {
         let Some((timed, failure)) = done else { return };
+        self.note_outcome(&timed, failure);
         if let Some(failure) = failure {
             self.operation_failed(&timed, failure);
         }
@@ -693,5 +767,5 @@ impl Pool {
 }
 
 fn io_failed(error: IoFailure) -> RunError {
-    RunError::failed(format!("the I/O engine failed: {error}"), "")
+    RunError::failed(MessageId::DaemonIoEngine, format!("the I/O engine failed: {error}"), "")
 }

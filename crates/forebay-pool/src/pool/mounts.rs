@@ -4,13 +4,15 @@
 //! file system whose server does not answer, and this pool would stop with it. The memory for it is
 //! reserved before.
 
+use super::lost_exports::ExportLoss;
+use super::volumes::NotExported;
 use super::{KIND_FUSE, KIND_SHIFT, Pool};
 use crate::direction::direction;
 use crate::fuse_server::{BUFFER_BYTES_DEFAULT, Backend, FuseMemory, FuseOptions, FuseServer};
 use crate::may_wait::MayWait;
 use crate::mounting::{Made, reserve, ring_bytes};
 use crate::recorder::Front;
-use forebay_admin::FileInfo;
+use forebay_admin::{FileInfo, MessageId};
 use forebay_config::mount_memory::MOUNTS_MAX;
 use forebay_config::rules::ClientCache;
 use forebay_core::{Nanos, Request, RequestError, RequestId, Treatment};
@@ -18,7 +20,7 @@ use forebay_export::fuse::{Caller, VolumeTree};
 use forebay_export::uri::ExportUri;
 use forebay_format::VolumeId;
 use forebay_io::IoFailure;
-use forebay_io::fuse::FuseMount;
+use forebay_io::fuse::{FuseMount, MountTable, Standing};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -37,14 +39,27 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// A volume as a file somewhere.
 pub(super) struct Mounted {
     volume: VolumeId,
-    /// Its URI.
-    export: String,
+    export: ExportUri,
     server: FuseServer<VolumeTree>,
     /// Tells it from all others that there were.
     number: u64,
     /// `None` once it is being unmounted.
     mount: Option<FuseMount>,
+    /// Another program has unmounted it. Files of it that are open are served on.
+    is_gone: bool,
     clients: ClientCache,
+}
+
+impl Mounted {
+    /// What its path leads to by the mount table, unless it is being unmounted, or is known to be
+    /// gone.
+    pub(super) fn look(&mut self, table: &MountTable) -> Option<(VolumeId, ExportUri, Standing)> {
+        let mount = self.mount.as_ref().filter(|_| !self.is_gone)?;
+        let ExportUri::Fuse { path } = &self.export else { return None };
+        let standing = table.standing_of(mount, path);
+        self.is_gone = standing == Standing::Gone;
+        Some((self.volume, self.export.clone(), standing))
+    }
 }
 
 /// A mount that is being made.
@@ -89,17 +104,18 @@ impl Backend for MountBackend<'_> {
 impl Pool {
     /// Begins to mount a volume so that it appears as the file `path`; [`Pool::exported`] is told
     /// the end.
-    pub(super) fn begin_mount(&mut self, volume: VolumeId, path: &Path) -> Result<(), String> {
+    pub(super) fn begin_mount(&mut self, volume: VolumeId, path: &Path) -> Result<(), NotExported> {
         let there = self.mounts.iter().flatten().count() + self.mounting.len();
         if there + self.blocks.iter().flatten().count() >= usize::from(MOUNTS_MAX) {
-            return Err(format!("a pool has at most {MOUNTS_MAX} block devices and FUSE files"));
+            return Err(format!("a pool has at most {MOUNTS_MAX} block devices and FUSE files").into());
         }
         self.hung.retain(|(_, thread)| !thread.is_finished());
         if self.hung.iter().any(|(hung, _)| hung == path) {
             let path = path.display();
             return Err(format!(
                 "the last attempt to mount at {path} still waits for what is there: {LOOK_THERE}"
-            ));
+            )
+            .into());
         }
         let memory = reserve(self.reactor.pool_mut(), there, self.buffer_bytes)?;
         let decided = Arc::new(AtomicBool::new(false));
@@ -127,7 +143,7 @@ impl Pool {
             }
             Err(error) => {
                 memory.give_back(self.reactor.pool_mut());
-                Err(format!("cannot start a thread: {error}"))
+                Err(NotExported::NoThread(error))
             }
         }
     }
@@ -172,15 +188,17 @@ impl Pool {
         let others = self.mounts.iter().flatten().count() + self.mounting.len();
         let ring_bytes = ring_bytes(self.reactor.pool(), others, self.buffer_bytes);
         let (server, mount) = made.serve(&mut self.reactor, size_bytes, options, memory, ring_bytes)?;
-        let export = ExportUri::Fuse { path: path.to_owned() }.to_string();
-        let clients = ClientCache::new(rules, export.as_str());
+        let export = ExportUri::Fuse { path: path.to_owned() };
+        let text = export.to_string();
+        let clients = ClientCache::new(rules, text.as_str());
         if index == self.mounts.len() {
             self.mounts.push(None);
         }
         self.mounted += 1;
         let (number, mount) = (self.mounted, Some(mount));
-        self.mounts[index] = Some(Mounted { volume, export: export.clone(), server, number, mount, clients });
-        Ok(export)
+        self.mounts[index] = Some(Mounted { volume, export, server, number, mount, is_gone: false, clients });
+        self.mount_look.renew();
+        Ok(text)
     }
 
     /// Gives up mounts that have taken too long; returns how long the loop may sleep because of the
@@ -286,7 +304,7 @@ impl Pool {
     /// A thread has taken a mount away, or could not.
     fn unmounted(&mut self, number: u64, ended: Result<(), String>) {
         if let Err(why) = ended {
-            self.emit(super::PoolEvent::Note(format!("cannot unmount: {why}")));
+            self.emit(super::PoolEvent::Note(MessageId::ExportNote, format!("cannot unmount: {why}")));
         }
         let mut mounts = self.mounts.iter_mut().flatten();
         if let Some(mounted) = mounts.find(|mounted| mounted.number == number) {
@@ -296,14 +314,12 @@ impl Pool {
 
     /// Files of a volume that somebody has open, and how often.
     pub(super) fn open_files(&self, volume: VolumeId) -> Vec<(std::path::PathBuf, u64)> {
-        let exports = self.served(volume).map_or(&[][..], |served| &served.spec.exports[..]);
-        let paths = exports.iter().filter_map(|uri| match uri {
-            ExportUri::Fuse { path } => Some(path.clone()),
-            ExportUri::Nbd { .. } | ExportUri::Ublk { .. } | ExportUri::VhostUser { .. } => None,
-        });
         let mounts = self.mounts.iter().flatten().filter(|mounted| mounted.volume == volume);
-        let open = mounts.filter(|mounted| mounted.server.ended().is_none()).map(|m| m.server.open_files());
-        paths.zip(open).filter(|(_, open)| *open > 0).collect()
+        let open = mounts.filter(|mounted| mounted.server.ended().is_none()).filter_map(|mounted| {
+            let ExportUri::Fuse { path } = &mounted.export else { return None };
+            Some((path.clone(), mounted.server.open_files()))
+        });
+        open.filter(|(_, open)| *open > 0).collect()
     }
 
     /// How requests of a volume's files reach the pool.
@@ -312,7 +328,7 @@ impl Pool {
         let mounts = mounts.filter(|mounted| mounted.volume == volume && mounted.server.ended().is_none());
         let info = |mounted: &Mounted| {
             let way = mounted.server.way();
-            FileInfo { export: mounted.export.clone(), over: way.name().into(), detail: way.to_string() }
+            FileInfo { export: mounted.export.to_string(), over: way.name().into(), detail: way.to_string() }
         };
         mounts.map(info).collect()
     }
@@ -324,14 +340,21 @@ impl Pool {
         }
     }
 
-    /// Forgets mounts that are over: unmounted, by us or by somebody else, and with every request
-    /// answered.
+    /// Forgets mounts that are over: unmounted, by the pool or by another program, and with every
+    /// request answered.
     pub(super) fn forget_mounts(&mut self) {
+        let mut lost = Vec::new();
         for slot in &mut self.mounts {
             if let Some(mounted) = slot.take_if(|mounted| mounted.server.is_over()) {
                 mounted.server.end(&mut self.reactor);
-                crate::time_limit::let_go(mounted.mount);
+                if let Some(mount) = mounted.mount {
+                    lost.extend((!mounted.is_gone).then_some((mounted.volume, mounted.export)));
+                    crate::time_limit::let_go(mount);
+                }
             }
+        }
+        for (volume, export) in lost {
+            self.export_lost(volume, &export, ExportLoss::Gone);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::Pool;
 use crate::recorder::{RECORDINGS_MAX, Recorded};
-use forebay_admin::{AdminError, ErrorKind};
+use forebay_admin::{AdminError, ErrorKind, MessageId};
 use forebay_trace::Record;
 
 impl Pool {
@@ -12,12 +12,17 @@ impl Pool {
     /// It is not attached, or there are too many recordings.
     pub fn begin_recording(&mut self, volume: &str) -> Result<(u64, u64), AdminError> {
         let Some(id) = self.find(volume) else {
-            return Err(AdminError::new(ErrorKind::NotFound, format!("{volume} is not attached"), ""));
+            return Err(AdminError::new(
+                MessageId::VolumeNotAttached,
+                format!("{volume} is not attached"),
+                "",
+            )
+            .of_kind(ErrorKind::NotFound));
         };
         let now = self.io.now();
         let number = self.recorder.begin(id, now).ok_or_else(|| {
             let what = format!("{RECORDINGS_MAX} recordings are under way in pool {}", self.name);
-            AdminError::new(ErrorKind::Conflict, what, "wait for one, or cancel one: forebay jobs")
+            AdminError::new(MessageId::RecordingTooMany, what, "wait for one, or cancel one: forebay jobs")
         })?;
         Ok((number, self.engine.volume_size_bytes(id).unwrap_or(0)))
     }

@@ -23,7 +23,7 @@
 use super::handle::PromiseSender;
 use super::{KIND_COPY, KIND_SHIFT, Pool, Promise};
 use crate::engine_io::Copying;
-use forebay_admin::{AdminError, ErrorKind};
+use forebay_admin::{AdminError, MessageId};
 use forebay_core::device_copy::{CopyStep, DeviceCopy};
 use forebay_core::{LifecycleError, MirrorState};
 use forebay_format::BLOCK_BYTES;
@@ -104,7 +104,7 @@ impl Pool {
 
     fn refuse_copy(&self, why: &dyn std::fmt::Display) -> AdminError {
         let what = format!("cannot replace a device of pool {}: {why}", self.name);
-        AdminError::new(ErrorKind::Conflict, what, "look at its state: forebay pool show")
+        AdminError::new(MessageId::PoolReplacement, what, "look at its state: forebay pool show")
     }
 
     /// True while a device of the cache is copied onto another one.

@@ -1,7 +1,9 @@
 //! Reports of a pool to its operator.
 
-use super::{Lost, Pool};
-use forebay_core::{Notice, OpenError, ScrubReport};
+use super::{Gone, Lost, Pool, Scrubbed};
+use forebay_admin::MessageId;
+use forebay_admin::events::EventKind;
+use forebay_core::{Notice, OpenError};
 use forebay_export::size::ByteSize;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::IoFailure;
@@ -11,10 +13,9 @@ use std::time::Duration;
 
 /// What happens in a pool. `Display` gives the line for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[non_exhaustive]
 pub enum PoolEvent {
     /// Something that the operator should know.
-    Note(String),
+    Note(MessageId, String),
     /// The cache was opened.
     Opened {
         /// It is new.
@@ -57,6 +58,8 @@ pub enum PoolEvent {
         volume: String,
         /// Time until the next attempt.
         retry_in: Duration,
+        /// How the backing store has refused it, if it is known.
+        cause: Option<String>,
     },
     /// Writing back works again.
     DestageRecovered {
@@ -100,6 +103,36 @@ pub enum PoolEvent {
         /// It has its length again.
         whole: bool,
         /// No other cache device of the pool is too short.
+        last: bool,
+    },
+    /// Exports of a volume have gone without the daemon. Told again whenever there are others.
+    ExportLost {
+        /// Name of the volume.
+        volume: String,
+        /// What happened to each, and what makes it work again, in words.
+        lost: Vec<String>,
+    },
+    /// No export of a volume is lost any more: they are served again, or the volume is detached.
+    ExportsBack {
+        /// Name of the volume.
+        volume: String,
+    },
+    /// The path of a file does not lead to it any more; or, of the cache files, of some.
+    PathLost {
+        /// Name of the volume, if it is a backing store.
+        volume: Option<String>,
+        /// What has happened, and the way out.
+        what: String,
+    },
+    /// The path of a file leads to it again, or the file is not used any more.
+    PathFound {
+        /// The path.
+        device: String,
+        /// Name of the volume, if it is a backing store.
+        volume: Option<String>,
+        /// It leads there again.
+        leads: bool,
+        /// No other cache file of the pool is in that state.
         last: bool,
     },
     /// A write to the cache device failed and is repeated elsewhere.
@@ -202,12 +235,7 @@ pub enum PoolEvent {
         size_bytes: u64,
     },
     /// A scrub has ended.
-    Scrubbed {
-        /// What it has done.
-        report: ScrubReport,
-        /// It went through everything.
-        complete: bool,
-    },
+    Scrubbed(Scrubbed),
     /// A client was turned away, or its connection ended because of what it did.
     ClientRefused {
         /// Who, and why.
@@ -217,6 +245,11 @@ pub enum PoolEvent {
     },
     /// An orderly stop has begun.
     Stopping,
+    /// An orderly stop brings something to safety first.
+    BeforeStop {
+        /// What.
+        what: String,
+    },
     /// A stop was given up, because devices did not answer.
     GivenUp {
         /// Which.
@@ -225,6 +258,8 @@ pub enum PoolEvent {
         within: Duration,
         /// Bytes that only the cache has.
         dirty_bytes: u64,
+        /// What is gone with this process.
+        gone: Gone,
     },
     /// Stopped, but the cache could not be closed: its device failed meanwhile.
     NotClosed {
@@ -243,13 +278,89 @@ pub enum PoolEvent {
         losers: Vec<String>,
         /// Names of volumes that were not attached and that some of them belong to.
         absent: Vec<String>,
+        /// What is gone with this process.
+        gone: Gone,
     },
+}
+
+impl PoolEvent {
+    /// What it is about, for scripts: the name of the event or alarm that it becomes, if it does.
+    #[must_use]
+    pub fn id(&self) -> MessageId {
+        let kind = match self {
+            Self::Note(id, _) => return *id,
+            Self::Opened { .. } => return MessageId::PoolOpened,
+            Self::LossEnded { .. } => return MessageId::VolumeLossEnded,
+            Self::DestageRecovered { .. } => return MessageId::VolumeDestageRecovered,
+            Self::DeviceBack { .. } => return MessageId::DeviceBack,
+            Self::ExportsBack { .. } => return MessageId::ExportBack,
+            Self::Ready { .. } => return MessageId::ExportReady,
+            Self::PathFound { .. } => return MessageId::DevicePathFound,
+            Self::Stopping => return MessageId::PoolStopping,
+            Self::GivenUp { dirty_bytes, gone, .. } | Self::Stopped { dirty_bytes, gone, .. }
+                if gone.loses(*dirty_bytes) =>
+            {
+                EventKind::DevicePathLost
+            }
+            Self::GivenUp { .. } | Self::NotClosed { .. } => return MessageId::PoolNotClosed,
+            Self::Stopped { .. } => return MessageId::PoolClosed,
+            Self::BlocksDamaged { .. } => EventKind::BlockDamaged,
+            Self::Lost { .. } => EventKind::BlockLost,
+            Self::DestageFailed { .. } => EventKind::DestageFailed,
+            Self::OperationFailed { .. } => EventKind::DeviceFailed,
+            Self::DeviceEnded { .. } => EventKind::DeviceEnded,
+            Self::ExportLost { .. } => EventKind::ExportLost,
+            Self::PathLost { .. } | Self::BeforeStop { .. } => EventKind::DevicePathLost,
+            Self::CacheWriteFailed { .. } => EventKind::CacheWriteFailed,
+            Self::DiscardsRefused => EventKind::DiscardsRefused,
+            Self::CacheFenced | Self::RecordFailed { .. } => EventKind::CacheFenced,
+            Self::Degraded { .. } => EventKind::CacheDegraded,
+            Self::MirrorWhole => EventKind::MirrorWhole,
+            Self::CacheFailed { .. } | Self::RescueEnded { .. } | Self::OpenedWithoutCache { .. } => {
+                EventKind::CacheFailed
+            }
+            Self::OrderLost { .. } => EventKind::OrderLost,
+            Self::BackingChanged { .. } => EventKind::BackingChanged,
+            Self::BackingUncertain { .. } => EventKind::BackingUncertain,
+            Self::Detached { .. } => EventKind::VolumeDetached,
+            Self::Resized { .. } => EventKind::VolumeResized,
+            Self::Scrubbed(_) => EventKind::PoolScrubbed,
+            Self::ClientRefused { .. } => EventKind::ClientRefused,
+        };
+        MessageId::Event(kind)
+    }
+
+    /// The volume that it is about.
+    #[must_use]
+    pub fn volume(&self) -> Option<&str> {
+        match self {
+            Self::BlocksDamaged { volume, .. }
+            | Self::Lost { volume, .. }
+            | Self::LossEnded { volume }
+            | Self::DestageFailed { volume, .. }
+            | Self::DestageRecovered { volume }
+            | Self::OrderLost { volume }
+            | Self::BackingChanged { volume, .. }
+            | Self::BackingUncertain { volume, .. }
+            | Self::ExportLost { volume, .. }
+            | Self::ExportsBack { volume }
+            | Self::Ready { volume, .. }
+            | Self::Detached { volume }
+            | Self::Resized { volume, .. } => Some(volume),
+            Self::OperationFailed { volume, .. }
+            | Self::DeviceEnded { volume, .. }
+            | Self::DeviceBack { volume, .. }
+            | Self::PathLost { volume, .. }
+            | Self::PathFound { volume, .. } => volume.as_deref(),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for PoolEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Note(text) => f.write_str(text),
+            Self::Note(_, text) => f.write_str(text),
             Self::Opened { created: true, .. } => f.write_str("made a new, empty cache"),
             Self::Opened { took, cached_blocks, dirty_blocks, .. } => write!(
                 f,
@@ -268,15 +379,25 @@ impl fmt::Display for PoolEvent {
                  They answer with errors until they are written again. To list them: forebay volume show {volume}"
             ),
             Self::LossEnded { volume } => write!(f, "nothing of {volume} is lost any more"),
-            Self::DestageFailed { volume, retry_in } => write!(
-                f,
-                "writing {volume} back to its backing store failed; the data stays in the cache, next attempt in {} ms",
-                retry_in.as_millis()
-            ),
+            Self::DestageFailed { volume, retry_in, cause } => {
+                write!(f, "writing {volume} back to its backing store failed")?;
+                if let Some(cause) = cause {
+                    write!(f, ": {cause}")?;
+                }
+                write!(
+                    f,
+                    "; the data stays in the cache, next attempt in {} ms",
+                    retry_in.as_millis()
+                )
+            }
             Self::DestageRecovered { volume } => write!(f, "writing {volume} back works again"),
             Self::OperationFailed { .. } | Self::DeviceEnded { .. } | Self::DeviceBack { .. } => {
                 super::devices::write_event(f, self)
             }
+            Self::ExportLost { lost, .. } => f.write_str(&lost.join("; ")),
+            Self::ExportsBack { volume } => write!(f, "no export of {volume} is lost any more"),
+            Self::PathLost { .. } | Self::PathFound { .. } => self.write_path(f),
+            Self::BeforeStop { what } => f.write_str(what),
             Self::CacheWriteFailed { segment } => {
                 write!(f, "a write to segment {segment} of the cache device failed; it is repeated elsewhere")
             }
@@ -330,16 +451,19 @@ impl fmt::Display for PoolEvent {
             Self::Ready { export, .. } => write!(f, "ready: {export}"),
             Self::Detached { volume } => write!(f, "{volume} is detached"),
             Self::Resized { volume, size_bytes } => write!(f, "{volume} has {size_bytes} bytes now"),
-            Self::Scrubbed { report, complete } => write_scrubbed(f, report, *complete),
+            Self::Scrubbed(scrubbed) => write_scrubbed(f, scrubbed),
             Self::ClientRefused { what, others: 0 } => f.write_str(what),
             Self::ClientRefused { what, others } => write!(f, "{what} (and {others} others)"),
             Self::Stopping => f.write_str("stopping: open requests are finished first"),
-            Self::GivenUp { devices, within, dirty_bytes } => write!(
-                f,
-                "stopped without closing the cache: {devices} has not answered for {} s. {dirty_bytes} bytes are dirty: they are safe \
-                 in the cache, and only there. The next start recovers as after a crash",
-                within.as_secs()
-            ),
+            Self::GivenUp { devices, within, dirty_bytes, gone } => {
+                let within = within.as_secs();
+                write!(f, "stopped without closing the cache: {devices} has not answered for {within} s")?;
+                if gone.cache.is_empty() {
+                    write!(f, ". {dirty_bytes} bytes are dirty: they are safe in the cache, and only there")?;
+                    f.write_str(". The next start recovers as after a crash")?;
+                }
+                gone.write(f, *dirty_bytes)
+            }
             Self::NotClosed { devices, dirty_bytes } => {
                 write!(f, "stopped without closing the cache: its device failed, {devices}. ")?;
                 match *dirty_bytes {
@@ -352,13 +476,18 @@ impl fmt::Display for PoolEvent {
                 }
                 f.write_str(". The next start recovers as after a crash, if the device is back")
             }
-            Self::Stopped { dirty_bytes: 0, lost: Lost { bytes: 0, .. }, .. } => {
-                f.write_str("stopped; the backing store has everything, nothing is dirty")
+            Self::Stopped { dirty_bytes: 0, lost: Lost { bytes: 0, .. }, gone, .. } if gone.stores.is_empty() => {
+                f.write_str("stopped; the backing store has everything, nothing is dirty")?;
+                gone.write(f, 0)
             }
-            Self::Stopped { dirty_bytes, lost, losers, absent } => {
+            Self::Stopped { dirty_bytes, lost, losers, absent, gone } => {
                 f.write_str("stopped; ")?;
                 match *dirty_bytes {
-                    0 => f.write_str("the backing store has everything that is not lost")?,
+                    0 if gone.stores.is_empty() => {
+                        f.write_str("the backing store has everything that is not lost")?;
+                    }
+                    0 => f.write_str("nothing is dirty")?,
+                    bytes if !gone.cache.is_empty() => write!(f, "{bytes} bytes are dirty")?,
                     bytes => write!(
                         f,
                         "{bytes} bytes are dirty: they are safe in the cache, and only there. Do not use the backing store \
@@ -375,7 +504,7 @@ impl fmt::Display for PoolEvent {
                         losers.join(", ")
                     )?;
                 }
-                Ok(())
+                gone.write(f, *dirty_bytes)
             }
         }
     }
@@ -423,16 +552,22 @@ impl Pool {
             let volume = self.name_of(id);
             if let Some(served) = self.served_mut(id) {
                 served.destage_failing_at = None;
+                served.refused = None;
             }
             self.emit(PoolEvent::DestageRecovered { volume });
         }
     }
 
+    /// The name of a volume, attached or not.
     pub(super) fn name_of(&self, volume: VolumeId) -> String {
-        match self.volumes.get(usize::from(volume.0)) {
-            Some(Some(served)) => served.spec.name.clone(),
-            _ => format!("volume {}", volume.0),
+        if let Some(served) = self.served(volume) {
+            return served.spec.name.clone();
         }
+        let entry = self.engine.volume_table().into_iter().find(|entry| entry.id == volume);
+        entry.map_or_else(
+            || format!("number {} (the cache has forgotten its name)", volume.0),
+            |entry| entry.name,
+        )
     }
 
     /// The engine has something to say.
@@ -444,6 +579,7 @@ impl Pool {
             Notice::DestageFailed { volume, retry_in } => PoolEvent::DestageFailed {
                 volume: self.name_of(volume),
                 retry_in: Duration::from_nanos(retry_in),
+                cause: self.why_refused(volume),
             },
             Notice::CacheWriteFailed { segment } => PoolEvent::CacheWriteFailed { segment },
             Notice::DiscardsRefused => PoolEvent::DiscardsRefused,
@@ -480,18 +616,24 @@ impl Pool {
     }
 }
 
-fn write_scrubbed(f: &mut fmt::Formatter<'_>, report: &ScrubReport, complete: bool) -> fmt::Result {
+fn write_scrubbed(f: &mut fmt::Formatter<'_>, scrubbed: &Scrubbed) -> fmt::Result {
+    let Scrubbed { report, complete, lost } = scrubbed;
     let checked = ByteSize(report.checked_blocks * BLOCK_BYTES as u64);
-    let how = if complete { "compared" } else { "compared before it ended early" };
+    let how = if *complete { "compared" } else { "compared before it ended early" };
     write!(f, "scrub: {checked} {how}")?;
     if report.unreadable_blocks > 0 {
         write!(f, ", {} dirty blocks could not be read", report.unreadable_blocks)?;
     }
-    if report.damaged_blocks == 0 {
-        return f.write_str(", nothing damaged");
+    if report.damaged_blocks > 0 {
+        let (damaged, repaired, dirty) = (report.damaged_blocks, report.repaired_blocks, report.lost_blocks);
+        write!(f, ", {damaged} blocks damaged: {repaired} fetched again, {dirty} dirty ones lost")?;
+    } else if !scrubbed.found_harm() {
+        f.write_str(", nothing damaged")?;
     }
-    let (damaged, repaired, lost) = (report.damaged_blocks, report.repaired_blocks, report.lost_blocks);
-    write!(f, ", {damaged} blocks damaged: {repaired} fetched again, {lost} dirty ones lost")
+    if lost.bytes > 0 {
+        write!(f, ". LOST: {lost} in all, what was known before included; `forebay volume show` lists them")?;
+    }
+    Ok(())
 }
 
 /// What to do about a backing store that was changed.
@@ -541,8 +683,8 @@ mod tests {
     fn a_stop_says_that_all_is_well_only_if_it_is() {
         let stopped = |dirty_bytes, bytes| {
             let lost = Lost { bytes, ranges: 1 };
-            PoolEvent::Stopped { dirty_bytes, lost, losers: vec!["db".into()], absent: Vec::new() }
-                .to_string()
+            let (losers, absent, gone) = (vec!["db".into()], Vec::new(), Gone::default());
+            PoolEvent::Stopped { dirty_bytes, lost, losers, absent, gone }.to_string()
         };
         assert!(stopped(0, 0).ends_with("the backing store has everything, nothing is dirty"));
         for dirty in [0, 4096] {
@@ -552,5 +694,30 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn a_stop_calls_nothing_safe_that_is_gone_with_the_process() {
+        let none = || Lost { bytes: 0, ranges: 0 };
+        let stopped = |dirty_bytes, gone: Gone| {
+            let (losers, absent) = (Vec::new(), Vec::new());
+            let event = PoolEvent::Stopped { dirty_bytes, lost: none(), losers, absent, gone };
+            (event.id(), event.to_string())
+        };
+        let path_lost = MessageId::Event(EventKind::DevicePathLost);
+        let store = Gone { stores: vec![("db".into(), "/srv/disk".into())], ..Gone::default() };
+        let cache = Gone { cache: vec!["/srv/flash".into()], ..Gone::default() };
+        for dirty in [0, 4096] {
+            let (id, text) = stopped(dirty, store.clone());
+            assert!(id == path_lost && text.contains("LOST") && text.contains("/srv/disk"), "{text}");
+            assert!(!text.contains("has everything"), "{text}");
+        }
+        let (id, text) = stopped(4096, cache.clone());
+        assert!(id == path_lost && text.contains("LOST") && !text.contains("safe"), "{text}");
+        let (id, text) = stopped(0, cache);
+        assert!(id == MessageId::PoolClosed && !text.contains("LOST"), "{text}");
+        let elsewhere = Gone { elsewhere: vec!["mv b a".into()], ..Gone::default() };
+        let (id, text) = stopped(4096, elsewhere);
+        assert!(id == MessageId::PoolClosed && text.contains("safe") && text.ends_with("mv b a"), "{text}");
     }
 }

@@ -2,12 +2,27 @@
 
 use super::handle::PromiseSender;
 use super::volumes::refused;
-use super::{Pool, PoolEvent, Promise};
+use super::{Lost, Pool, PoolEvent, Promise};
 use forebay_admin::AdminError;
 use forebay_core::ScrubReport;
 
-/// How a scrub has ended: what it did, and whether it went through everything.
-pub(crate) type Scrubbed = (ScrubReport, bool);
+/// How a scrub has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scrubbed {
+    /// What it has done.
+    pub report: ScrubReport,
+    /// It went through everything.
+    pub complete: bool,
+    /// What is lost at its end, whoever found that: a scrub passes by what is known to be lost.
+    pub lost: Lost,
+}
+
+impl Scrubbed {
+    /// Something in the cache is not as it should be.
+    pub fn found_harm(&self) -> bool {
+        self.report.damaged_blocks > 0 || self.report.unreadable_blocks > 0 || self.lost.bytes > 0
+    }
+}
 
 /// Whom to tell.
 pub(super) type Done = PromiseSender<Result<Scrubbed, AdminError>>;
@@ -40,9 +55,10 @@ impl Pool {
 
     /// It has ended.
     pub(super) fn scrub_ended(&mut self, report: ScrubReport, complete: bool) {
-        self.emit(PoolEvent::Scrubbed { report, complete });
+        let scrubbed = Scrubbed { report, complete, lost: self.lost_in_all() };
+        self.emit(PoolEvent::Scrubbed(scrubbed));
         if let Some(done) = self.scrubbing.take() {
-            let _ = done.try_send(Ok((report, complete)));
+            let _ = done.try_send(Ok(scrubbed));
         }
     }
 }

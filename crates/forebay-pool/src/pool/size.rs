@@ -14,7 +14,7 @@ use super::{Pool, Promise};
 use crate::may_wait::MayWait;
 use crate::members::write_header;
 use crate::open::give_back;
-use forebay_admin::{AdminError, ErrorKind};
+use forebay_admin::{AdminError, MessageId};
 use forebay_core::LifecycleError;
 use forebay_format::member::{DATA_START_BLOCK, MemberHeader, Members};
 use forebay_format::{BLOCK_BYTES, Geometry};
@@ -146,7 +146,11 @@ impl Pool {
     }
 
     fn failed(&self, doing: &str, error: &dyn std::fmt::Display) -> AdminError {
-        AdminError::new(ErrorKind::Failed, format!("cannot {doing} pool {}: {error}", self.name), "")
+        AdminError::new(
+            MessageId::PoolResizeFailed,
+            format!("cannot {doing} pool {}: {error}", self.name),
+            "",
+        )
     }
 
     /// Asks the engine for another size.
@@ -220,7 +224,7 @@ impl Pool {
         if end <= self.engine.geometry().device_blocks * BLOCK {
             let what = format!("pool {} uses that much of its last device already", self.name);
             let hint = "give a larger size, or a further device";
-            return Self::refuse(AdminError::new(ErrorKind::Invalid, what, hint));
+            return Self::refuse(AdminError::new(MessageId::PoolSize, what, hint));
         }
         let members = self.engine.members();
         self.resize_engine(end, members, Then::Nothing, "grow pool")
@@ -354,7 +358,7 @@ impl Pool {
             let what = format!("pool {} is smaller now, but its device could not be cut: {error}", self.name);
             let hint =
                 format!("a file can be cut by hand: truncate -s {length} {}", path.unwrap_or_default());
-            AdminError::new(ErrorKind::Failed, what, hint)
+            AdminError::new(MessageId::PoolNotCut, what, hint)
         }));
     }
 

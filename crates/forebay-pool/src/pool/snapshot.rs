@@ -1,6 +1,6 @@
 //! Snapshots of a pool and its volumes: now, and in the time before.
 
-use super::{CopyProgress, Lost, Pool, Served};
+use super::{AbsentVolume, CopyProgress, Lost, Pool, Served};
 use crate::cache_device::is_same;
 use crate::engine_io::Timed;
 use crate::loss_record::LossRecord;
@@ -11,8 +11,7 @@ use forebay_core::{
     VolumeStats, WrittenBytes,
 };
 use forebay_format::VolumeId;
-use forebay_io::ReactorStats;
-use std::collections::BTreeMap;
+use forebay_io::{DeviceId, ReactorStats};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +25,8 @@ pub struct VolumeSnapshot {
     pub state: VolumeState,
     /// URI of the backing store.
     pub backing: String,
+    /// What is wrong with it, in a word and in sentences.
+    pub backing_trouble: Option<(&'static str, String)>,
     /// URIs under which clients find it.
     pub exports: Vec<String>,
     /// Size in bytes.
@@ -51,6 +52,8 @@ pub struct VolumeSnapshot {
 pub struct PoolSnapshot {
     /// Cache devices with the bytes used of them.
     pub devices: Vec<(PathBuf, u64)>,
+    /// What is wrong with each of them, in a word.
+    pub troubles: Vec<Option<&'static str>>,
     /// What was written to each of them since the start.
     pub written: Vec<WrittenBytes>,
     /// The one that is being copied.
@@ -89,8 +92,8 @@ pub struct PoolSnapshot {
     pub io_engine: &'static str,
     /// Attached volumes.
     pub volumes: Vec<VolumeSnapshot>,
-    /// Volumes of the table that are not attached, with their dirty blocks.
-    pub absent: BTreeMap<String, u64>,
+    /// Volumes of the table that are not attached.
+    pub absent: Vec<AbsentVolume>,
 }
 
 /// A cache device that is being copied onto another one.
@@ -165,6 +168,7 @@ impl Pool {
         let stats = self.engine.stats();
         PoolSnapshot {
             written: self.devices().iter().map(|(path, _)| self.written_to(path)).collect(),
+            troubles: self.devices().iter().map(|(path, _)| self.trouble_at(path)).collect(),
             devices: self.devices(),
             copied: self.copied_device(),
             endurance: self.engine.endurance(),
@@ -186,8 +190,13 @@ impl Pool {
             volumes: (0..self.volumes.len())
                 .filter_map(|at| self.volume_snapshot(VolumeId(at as u16)))
                 .collect(),
-            absent: self.absent().into_iter().map(|volume| (volume.name, volume.dirty_blocks)).collect(),
+            absent: self.absent(),
         }
+    }
+
+    fn trouble_at(&self, path: &Path) -> Option<&'static str> {
+        let is_it = |id: &&DeviceId| self.reactor.device(**id).is_some_and(|device| device.path() == path);
+        self.io.cache().ids.iter().find(is_it).and_then(|id| self.cache_trouble(*id))
     }
 
     fn growable_to_bytes(&self) -> u64 {
@@ -216,9 +225,10 @@ impl Pool {
         let served = self.served(id)?;
         Some(VolumeSnapshot {
             name: served.spec.name.clone(),
-            state: served.state,
+            state: served.shown_state(),
             backing: served.spec.backing.to_string(),
-            exports: served.uris.clone(),
+            backing_trouble: self.store_trouble(id),
+            exports: served.exported.iter().map(|(_, export)| export.clone()).collect(),
             size_bytes: self.engine.volume_size_bytes(id).unwrap_or(0),
             settings: served.spec.settings,
             stats: self.engine.volume_stats(id).unwrap_or_default(),

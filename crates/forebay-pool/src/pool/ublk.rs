@@ -9,12 +9,15 @@
 //! where the volume could not be attached as a whole, until it is. A device that nobody uses is
 //! removed then, and at a stop.
 
+use super::lost_exports::ExportLoss;
+use super::volumes::NotExported;
 use super::{KIND_SHIFT, KIND_UBLK, Pool, PoolEvent, Users};
 use crate::direction::direction;
 use crate::may_wait::MayWait;
 use crate::recorder::Front;
 use crate::ublk_device::{DeviceSpec, UblkDevice, mark, prepare};
 use crate::ublk_server::{Backend, OnReactor, UblkOptions, UblkServer, reserve};
+use forebay_admin::MessageId;
 use forebay_config::mount_memory::MOUNTS_MAX;
 use forebay_config::rules::{Client, Identity};
 use forebay_core::{Nanos, Request, RequestError, RequestId, Treatment};
@@ -111,14 +114,18 @@ impl Pool {
     /// Begins to make a volume a block device; [`Pool::exported`] is told the end. If its device is
     /// there, because it was in use when the volume could not be attached, its name is given at
     /// once.
-    pub(super) fn begin_ublk(&mut self, volume: VolumeId, uri: &ExportUri) -> Result<Option<String>, String> {
+    pub(super) fn begin_ublk(
+        &mut self,
+        volume: VolumeId,
+        uri: &ExportUri,
+    ) -> Result<Option<String>, NotExported> {
         let spec = self.ublk_spec(volume, uri)?;
         if let Some(name) = self.resume_ublk(volume, &spec) {
             return Ok(Some(name));
         }
         let there = self.mounts.iter().flatten().count() + self.mounting.len();
         if there + self.blocks.iter().flatten().count() >= usize::from(MOUNTS_MAX) {
-            return Err(format!("a pool has at most {MOUNTS_MAX} block devices and FUSE files"));
+            return Err(format!("a pool has at most {MOUNTS_MAX} block devices and FUSE files").into());
         }
         let spare = reserve(self.reactor.pool_mut()).ok_or_else(|| {
             format!(
@@ -150,7 +157,7 @@ impl Pool {
         };
         if let Err(error) = MayWait::spawn(format!("ublk-{}", self.name), work) {
             self.reactor.pool_mut().free(spare);
-            return Err(format!("cannot start a thread: {error}"));
+            return Err(NotExported::NoThread(error));
         }
         let block = Block {
             volume,
@@ -255,10 +262,12 @@ impl Pool {
                 block.device = Some(device);
                 if phase == Phase::Making {
                     block.phase = Phase::Serving;
-                    recovered.into_iter().for_each(|note| self.emit(PoolEvent::Note(note)));
+                    recovered
+                        .into_iter()
+                        .for_each(|note| self.emit(PoolEvent::Note(MessageId::ExportNote, note)));
                     let size_bytes = self.engine.volume_size_bytes(volume).unwrap_or(0);
                     self.resize_ublks(volume, size_bytes);
-                    return self.exported(volume, &uri, Ok(path));
+                    return self.exported(volume, &uri, Ok::<_, NotExported>(path));
                 }
                 // It was taken back while it was being made.
                 let fate = if phase == Phase::Left { Fate::RemoveUnused } else { Fate::Remove(Vec::new()) };
@@ -429,7 +438,9 @@ impl Pool {
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
         self.chore(move |may_wait| {
             if let Err(why) = work(may_wait) {
-                let _ = tasks.send(Box::new(move |pool: &mut Self| pool.emit(PoolEvent::Note(why)))); // it may have ended
+                let _ = tasks.send(Box::new(move |pool: &mut Self| {
+                    pool.emit(PoolEvent::Note(MessageId::ExportNote, why))
+                })); // it may have ended
                 waker.wake();
             }
         });
@@ -451,12 +462,7 @@ impl Pool {
             let Some(block) = self.blocks[index].take_if(is_over) else { continue };
             block.spare.into_iter().for_each(|spare| self.reactor.pool_mut().free(spare));
             if let (Phase::Serving, Some(device)) = (block.phase, block.device) {
-                let (path, volume, node) = (device.path(), self.name_of(block.volume), device.number());
-                self.emit(PoolEvent::Note(format!(
-                    "somebody has removed {} (/dev/ublkb{}), the block device of {volume}: detach the volume, and attach it again",
-                    path.display(),
-                    node
-                )));
+                self.export_lost(block.volume, &block.uri, ExportLoss::Gone);
                 self.ublk_chore(move |may_wait| device.remove(may_wait, None)); // what is left of it
             }
         }

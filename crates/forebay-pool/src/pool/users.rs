@@ -7,7 +7,7 @@
 use super::{Claims, Pool};
 use crate::may_wait::MayWait;
 use crate::ublk_device::UblkDevice;
-use forebay_admin::{AdminError, ErrorKind};
+use forebay_admin::{AdminError, MessageId};
 use forebay_format::VolumeId;
 use std::path::PathBuf;
 
@@ -25,6 +25,8 @@ pub struct Users {
     pub(crate) devices: Vec<(PathBuf, String)>,
     /// Frontends of virtual machines, as they are known.
     pub(crate) frontends: Vec<String>,
+    /// Its files that other mounts hide, and where those are.
+    pub(crate) covered: Vec<(PathBuf, PathBuf)>,
 }
 
 impl Users {
@@ -34,6 +36,7 @@ impl Users {
             && self.files.is_empty()
             && self.devices.is_empty()
             && self.frontends.is_empty()
+            && self.covered.is_empty()
     }
 
     /// Claims block devices, so that nobody can mount them; or who uses them.
@@ -87,6 +90,9 @@ impl Users {
             let times = if *open == 1 { "once".into() } else { format!("{open} times") };
             parts.push(format!("{} is open {times}", path.display()));
         }
+        for (path, by) in &self.covered {
+            parts.push(format!("a mount on {} hides {}", by.display(), path.display()));
+        }
         parts.extend(self.devices.iter().map(|(path, by)| format!("{} is {by}", path.display())));
         parts.join(", ")
     }
@@ -102,7 +108,7 @@ impl Users {
             ),
         };
         AdminError::new(
-            ErrorKind::Conflict,
+            MessageId::VolumeInUse,
             format!("cannot {doing} {name}: it is in use: {}", self.text()),
             format!("unmount it and disconnect its clients first{find}, or cut them off with --force"),
         )
@@ -123,6 +129,7 @@ impl Pool {
             clients: self.server.clients_of(&self.reactor, id),
             files: self.open_files(id),
             frontends: self.frontends(id),
+            covered: self.served(id).map_or_else(Vec::new, |served| served.lost_exports.covered().collect()),
             devices: Vec::new(),
         }
     }
@@ -142,6 +149,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_admin::ErrorKind;
 
     #[test]
     fn a_refusal_says_who_and_what_to_do() {

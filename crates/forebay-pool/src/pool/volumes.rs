@@ -6,14 +6,19 @@
 //! place.
 
 use super::handle::PromiseSender;
+use super::lost_exports::LostExports;
+use super::saving::Saving;
+use super::store_state::Outcomes;
 use super::ublk::{Claims, Fate};
 use super::{Lost, Pool, PoolEvent, Promise};
+use crate::message::of_lifecycle;
 use crate::meter::{History, Meter};
 use crate::open::Backing;
 use crate::server::{Offer, Socket};
 use crate::ublk_device::UblkDevice;
 use crate::witness::Prepared;
-use forebay_admin::{AdminError, ErrorKind, VolumeState};
+use forebay_admin::events::EventKind;
+use forebay_admin::{AdminError, ErrorKind, MessageId, VolumeState};
 use forebay_config::rules::RuleSet;
 use forebay_core::{
     Attachment, DestageReport, DetachHow, Drain, LifecycleError, OnBackingChange, PoolSettings,
@@ -23,8 +28,10 @@ use forebay_export::directory::ExportInfo;
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
-use forebay_io::{Device, DeviceId};
+use forebay_io::{Device, DeviceId, IoFailure};
+use std::io;
 use std::sync::Arc;
+use thiserror::Error;
 
 /// What a volume is to be.
 #[derive(Clone, Debug)]
@@ -56,20 +63,80 @@ pub(crate) struct Served {
     pub(crate) device: DeviceId,
     /// Sector of its backing store, in bytes.
     pub(super) sector_bytes: u32,
-    /// URIs as clients use them.
-    pub(crate) uris: Vec<String>,
+    /// What is exported, and how clients find each.
+    pub(super) exported: Vec<(ExportUri, String)>,
     pub(crate) meter: Meter,
     pub(crate) history: History,
     /// Destage failed when so many blocks had been written back, and none has been since.
     pub(crate) destage_failing_at: Option<u64>,
     /// Failed attempts at writing back.
     pub(crate) destage_failures: u64,
+    /// How the backing store refused last what was to change it.
+    pub(super) refused: Option<IoFailure>,
+    /// How its last operations have ended.
+    pub(super) outcomes: Outcomes,
     /// What is known of the backing store, until it may be written to.
     prepared: Option<Prepared>,
+    /// Its backing file is being written to another path before it is closed.
+    pub(super) saving: Option<Arc<Saving>>,
+    /// Why it was not.
+    pub(super) not_saved: Option<AdminError>,
     /// Who waits for the end of what is being done.
     waiting: Option<Done>,
+    /// It could not be attached, for this reason, and is let go again.
+    attach_error: Option<AdminError>,
     /// Exports that are being made.
     pub(super) exporting: Option<Exporting>,
+    /// Exports that have gone without the daemon.
+    pub(super) lost_exports: LostExports,
+}
+
+/// How destage of a volume is.
+#[derive(Debug)]
+pub struct Destaging {
+    /// What the engine says of it.
+    pub report: DestageReport,
+    /// How often it has failed.
+    pub failures: u64,
+    /// Why the backing store may not be written, if the last attempt has failed for that.
+    pub not_permitted: Option<String>,
+    /// The file of the backing store has no name any more: what is written to it is gone when it is
+    /// closed.
+    pub nameless: Option<AdminError>,
+}
+
+/// Why an export is not made.
+#[derive(Debug, Error)]
+pub(super) enum NotExported {
+    /// There is no thread that could make it.
+    #[error("cannot start a thread: {0}")]
+    NoThread(io::Error),
+    /// Everything else.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<String> for NotExported {
+    fn from(what: String) -> Self {
+        Self::Refused(what)
+    }
+}
+
+impl From<&str> for NotExported {
+    fn from(what: &str) -> Self {
+        Self::Refused(what.into())
+    }
+}
+
+impl NotExported {
+    /// For who has asked. A conflict: nobody tries it again by itself.
+    fn error(&self, volume: &str) -> AdminError {
+        let what = format!("cannot export {volume}: {self}");
+        match self {
+            Self::NoThread(error) => AdminError { what, ..AdminError::no_thread(error) },
+            Self::Refused(_) => AdminError::new(MessageId::ExportFailed, what, ""),
+        }
+    }
 }
 
 /// Exports of a volume that are being made.
@@ -77,7 +144,7 @@ pub(super) struct Exporting {
     /// So many have not come to their end.
     left: usize,
     /// The first thing that went wrong.
-    problem: Option<String>,
+    problem: Option<NotExported>,
     then: Then,
 }
 
@@ -94,7 +161,9 @@ enum Then {
 /// What the operator is told when the engine refuses a change.
 pub(super) fn refused(doing: &str, name: &str, error: &LifecycleError) -> AdminError {
     let kind = match error {
-        LifecycleError::OutOfRange | LifecycleError::PoolRange { .. } => ErrorKind::Invalid,
+        LifecycleError::OutOfRange | LifecycleError::Size { .. } | LifecycleError::PoolRange { .. } => {
+            ErrorKind::Invalid
+        }
         LifecycleError::NotServing => ErrorKind::Unavailable,
         LifecycleError::NotAttached => ErrorKind::NotFound,
         LifecycleError::Fenced | LifecycleError::BackingUnreadable | LifecycleError::BackingFlush => {
@@ -112,29 +181,30 @@ pub(super) fn refused(doing: &str, name: &str, error: &LifecycleError) -> AdminE
         }
         _ => "",
     };
-    AdminError::new(kind, format!("cannot {doing} {name}: {error}"), hint)
+    AdminError::new(of_lifecycle(error), format!("cannot {doing} {name}: {error}"), hint).of_kind(kind)
 }
 
 /// A backing store was changed under dirty data: the commands must work as they stand.
 fn changed(name: &str, error: &LifecycleError) -> AdminError {
     AdminError::new(
-        ErrorKind::Conflict,
+        MessageId::Event(EventKind::BackingChanged),
         format!("cannot attach {name}: {error}"),
         format!(
-            "if the backing store is the right one and what changed on it may be lost: forebay set {name} \
-             on_backing_change=keep-dirty, then forebay volume attach {name}; if the data in the cache may be lost: the same with \
-             discard-dirty; if it is the wrong one, give the one that belongs to this cache (`forebay run` takes --set on_backing_change=...)"
+            "if it is the wrong one (devices may have other names now), give the one that belongs to this cache: forebay volume attach {name} \
+             --backing URI; if it is the right one and what changed on it may be lost: forebay set {name} on_backing_change=keep-dirty, then \
+             forebay volume attach {name}; if the data in the cache may be lost: the same with discard-dirty (`forebay run` takes --set \
+             on_backing_change=...)"
         ),
     )
 }
 
 fn busy(name: &str, what: &str) -> AdminError {
-    AdminError::new(ErrorKind::Conflict, format!("{name} {what}"), "wait for its job, or cancel it")
+    AdminError::new(MessageId::VolumeBusy, format!("{name} {what}"), "wait for its job, or cancel it")
 }
 
 fn cannot_resize(name: &str, device: &UblkDevice) -> AdminError {
     AdminError::new(
-        ErrorKind::Conflict,
+        MessageId::VolumeResizeUnsupported,
         format!(
             "cannot resize {name}: it is the block device {}, and this kernel cannot change the size of one (Linux 6.16 can)",
             device.path().display()
@@ -150,7 +220,7 @@ fn served_size(spec: &VolumeSpec, backing: &Backing) -> Result<u64, AdminError> 
         return Ok(wanted);
     }
     Err(AdminError::new(
-        ErrorKind::Invalid,
+        MessageId::VolumeSize,
         format!(
             "{} cannot have {wanted} bytes: its backing store has {}, in sectors of {}",
             spec.name, backing.size_bytes, backing.sector_bytes
@@ -183,7 +253,7 @@ impl Pool {
         self.find(name).ok_or_else(|| {
             let names: Vec<&str> =
                 self.volumes.iter().flatten().map(|served| served.spec.name.as_str()).collect();
-            AdminError::not_found("volume", name, &names)
+            AdminError::not_found(MessageId::VolumeUnknown, "volume", name, &names)
         })
     }
 
@@ -232,7 +302,11 @@ impl Pool {
     ) -> Result<(), AdminError> {
         let name = spec.name.clone();
         if self.find(&name).is_some() {
-            return Err(AdminError::new(ErrorKind::Conflict, format!("{name} is attached already"), ""));
+            return Err(AdminError::new(
+                MessageId::VolumeAttachedAlready,
+                format!("{name} is attached already"),
+                "",
+            ));
         }
         let size_bytes = served_size(&spec, &backing)?;
         let entry = self.entry(&spec, &backing, size_bytes, prepared.uuid)?;
@@ -261,21 +335,27 @@ impl Pool {
             return Err(refused("attach", &name, &error));
         }
         for note in backing.notes {
-            self.emit(PoolEvent::Note(note));
+            self.emit(PoolEvent::Note(MessageId::PoolNote, note));
         }
         let served = Served {
             spec,
             state: VolumeState::Attaching,
             device,
             sector_bytes: backing.sector_bytes,
-            uris: Vec::new(),
+            exported: Vec::new(),
             meter: Meter::new(now),
             history: History::new(now),
             destage_failing_at: None,
             destage_failures: 0,
+            refused: None,
+            outcomes: Outcomes::default(),
             prepared: Some(prepared),
+            saving: None,
+            not_saved: None,
             waiting: Some(done.clone()),
+            attach_error: None,
             exporting: None,
+            lost_exports: LostExports::default(),
         };
         let index = usize::from(id.0);
         if index >= self.volumes.len() {
@@ -299,7 +379,7 @@ impl Pool {
         }
         let id = self.engine.free_volume_id().ok_or_else(|| {
             AdminError::new(
-                ErrorKind::Conflict,
+                MessageId::PoolFull,
                 format!("pool {} has as many volumes as it can have", self.name),
                 "detach one, or make another pool",
             )
@@ -336,7 +416,7 @@ impl Pool {
         served.exporting = Some(Exporting { left: uris.len() + 1, problem: None, then });
         for uri in uris {
             match self.export(id, uri) {
-                Ok(Some(text)) => self.exported(id, uri, Ok(text)),
+                Ok(Some(text)) => self.exported(id, uri, Ok::<_, NotExported>(text)),
                 Ok(None) => {} // It takes a while, and is told then.
                 Err(what) => self.exported(id, uri, Err(what)),
             }
@@ -345,20 +425,29 @@ impl Pool {
     }
 
     /// An export is made, as clients find it, or could not be made.
-    pub(super) fn exported(&mut self, id: VolumeId, uri: &ExportUri, result: Result<String, String>) {
+    pub(super) fn exported(
+        &mut self,
+        id: VolumeId,
+        uri: &ExportUri,
+        result: Result<String, impl Into<NotExported>>,
+    ) {
         let Some(served) = self.served_mut(id) else { return };
         let Some(exporting) = &mut served.exporting else { return };
         let is_new = !matches!(exporting.then, Then::Back(_));
         match result {
-            Err(what) => drop(exporting.problem.get_or_insert(what)),
+            Err(what) => drop(exporting.problem.get_or_insert(what.into())),
             Ok(export) => {
                 if matches!(exporting.then, Then::More(_)) {
                     served.spec.exports.push(uri.clone());
                 }
-                served.uris.push(export.clone());
+                served.exported.push((uri.clone(), export.clone()));
                 let volume = served.spec.name.clone();
+                let is_back = served.lost_exports.forget(|lost| lost == uri);
                 if is_new {
-                    self.emit(PoolEvent::Ready { volume, export });
+                    self.emit(PoolEvent::Ready { volume: volume.clone(), export });
+                }
+                if is_back {
+                    self.tell_lost_exports(id);
                 }
             }
         }
@@ -374,19 +463,21 @@ impl Pool {
         }
         let Some(Exporting { problem, then, .. }) = served.exporting.take() else { return };
         let name = served.spec.name.clone();
-        let failed = |what| {
-            // A conflict: nobody tries it again by itself.
-            AdminError::new(ErrorKind::Conflict, format!("cannot export {name}: {what}"), "")
-        };
+        let failed = |problem: NotExported| problem.error(&name);
         match then {
             Then::Attached => self.attached_with(id, problem.map_or(Ok(()), |what| Err(failed(what)))),
             Then::Back(error) => {
                 served.state = VolumeState::Serving;
+                let why = served.not_saved.take().or_else(|| served.attach_error.take());
+                let why = why.unwrap_or_else(|| refused("detach", &name, &error));
                 if let Some(waiting) = served.waiting.take() {
-                    let _ = waiting.try_send(Err(refused("detach", &name, &error)));
+                    let _ = waiting.try_send(Err(why));
                 }
                 if let Some(what) = problem {
-                    self.emit(PoolEvent::Note(format!("cannot export {name} again: {what}")));
+                    self.emit(PoolEvent::Note(
+                        MessageId::ExportFailed,
+                        format!("cannot export {name} again: {what}"),
+                    ));
                 }
             }
             Then::More(done) => {
@@ -400,16 +491,25 @@ impl Pool {
         let Some(served) = self.served_mut(id) else { return };
         let waiting = served.waiting.take();
         served.state = VolumeState::Serving;
-        let failed = result.is_err();
-        // Who has asked for it may have been told meanwhile that it failed, as it took too long:
-        // then it has.
-        let unwanted = waiting.is_some_and(|waiting| waiting.try_send(result).is_err());
-        if failed || unwanted {
-            // Nothing was written to it yet: what was cached before stays for the next attempt. So
-            // does a block device that is used since before this start.
-            if let Err(error) = self.begin_detach(id, DetachHow::Keep, None, Fate::RemoveUnused) {
-                let name = self.name_of(id);
-                self.emit(PoolEvent::Note(format!("the exports that {name} has stay: {}", error.what)));
+        let (waiting, failed) = match (result, waiting) {
+            // Who has asked for it may have been told meanwhile that it failed, as it took too
+            // long: then it has.
+            (Ok(()), waiting) => match waiting.map(|waiting| waiting.try_send(Ok(()))) {
+                Some(Err(_)) => (None, None),
+                _ => return,
+            },
+            (Err(error), waiting) => (waiting, Some(error)),
+        };
+        served.attach_error.clone_from(&failed);
+        // Nothing was written to it yet: what was cached before stays for the next attempt. So does
+        // a block device that is used since before this start. Who has asked hears of it when it is
+        // gone again.
+        if let Err(error) = self.begin_detach(id, DetachHow::Keep, waiting.clone(), Fate::RemoveUnused) {
+            let name = self.name_of(id);
+            let what = format!("the exports that {name} has stay: {}", error.what);
+            self.emit(PoolEvent::Note(error.id, what));
+            if let (Some(waiting), Some(failed)) = (waiting, failed) {
+                let _ = waiting.try_send(Err(failed));
             }
         }
     }
@@ -422,11 +522,11 @@ impl Pool {
     }
 
     /// Makes an export; gives how clients find it, or `None` if that is told later.
-    fn export(&mut self, id: VolumeId, uri: &ExportUri) -> Result<Option<String>, String> {
+    fn export(&mut self, id: VolumeId, uri: &ExportUri) -> Result<Option<String>, NotExported> {
         match uri {
             ExportUri::Nbd { endpoint, .. } => match self.server.must_listen(endpoint) {
                 Some(wanted) => self.begin_listen(id, uri, wanted).map(|()| None),
-                None => self.offer(id, uri, &mut None).map(Some),
+                None => Ok(Some(self.offer(id, uri, &mut None)?)),
             },
             ExportUri::Fuse { path } => self.begin_mount(id, path).map(|()| None),
             ExportUri::Ublk { .. } => self.begin_ublk(id, uri),
@@ -482,16 +582,16 @@ impl Pool {
         self.forget_device(served.device);
         let known = self.engine.volume_table().iter().any(|entry| entry.id == id);
         match self.io.set_watch(id, None) {
-            Some(watch) if !known => watch.forget(),
+            Some(watch) if !known || served.saving.is_some() => watch.forget(),
             _ => {} // it comes back
         }
         match self.reactor.remove_device(served.device) {
             Some(device) => crate::time_limit::let_go(device), // Who serves it may not answer.
             None => {
-                self.emit(PoolEvent::Note(format!(
-                    "the backing store of {} is still busy",
-                    served.spec.name
-                )));
+                self.emit(PoolEvent::Note(
+                    MessageId::BackingNotAnswering,
+                    format!("the backing store of {} is still busy", served.spec.name),
+                ));
             }
         }
         Some(served)
@@ -514,10 +614,13 @@ impl Pool {
 
     /// A detach was cancelled before it was done.
     pub fn end_draining(&mut self, name: &str) {
-        let Some(id) = self.find(name) else { return };
+        let Some(id) = self.find(name).filter(|id| self.cancel_saving(*id)) else { return };
         let now = self.io.now();
         if let Err(error) = self.engine.cancel_detach(now, id) {
-            self.emit(PoolEvent::Note(format!("cannot go back to serving {name}: {error}")));
+            self.emit(PoolEvent::Note(
+                MessageId::ExportFailed,
+                format!("cannot go back to serving {name}: {error}"),
+            ));
             return;
         }
         if let Some(served) = self.served_mut(id)
@@ -539,27 +642,36 @@ impl Pool {
         claims: Claims,
     ) -> Promise<Result<(), AdminError>> {
         let (done, promise) = Promise::pair();
-        let users = self.users(name);
-        let begun = self.known(name).and_then(|id| match self.served(id).map(|served| served.state) {
-            Some(VolumeState::Serving | VolumeState::Draining) if !(force || users.is_empty()) => {
-                crate::time_limit::let_go(claims);
-                Err(users.refuse("detach", name))
-            }
-            Some(VolumeState::Serving | VolumeState::Draining) => {
-                self.begin_detach(id, how, Some(done.clone()), Fate::Remove(claims))
-            }
-            _ => {
-                crate::time_limit::let_go(claims);
-                Err(busy(name, "is being attached or detached already"))
-            }
+        let detachable = self.detachable(name, force).and_then(|id| match how {
+            DetachHow::Discard => Ok(id), // it is given up with its file
+            DetachHow::Drained | DetachHow::Keep => self.check_store_has_name(name, "detach").map(|()| id),
         });
+        let begun = match detachable {
+            Ok(id) => self.begin_detach(id, how, Some(done.clone()), Fate::Remove(claims)),
+            Err(error) => {
+                crate::time_limit::let_go(claims);
+                Err(error)
+            }
+        };
         if let Err(error) = begun {
             let _ = done.try_send(Err(error));
         }
         promise
     }
 
-    fn begin_detach(
+    /// A volume that can be detached now, by `force` also if it is in use.
+    pub(super) fn detachable(&self, name: &str, force: bool) -> Result<VolumeId, AdminError> {
+        let (id, users) = (self.known(name)?, self.users(name));
+        match self.served(id).map(|served| served.state) {
+            Some(VolumeState::Serving | VolumeState::Draining) if !(force || users.is_empty()) => {
+                Err(users.refuse("detach", name))
+            }
+            Some(VolumeState::Serving | VolumeState::Draining) => Ok(id),
+            _ => Err(busy(name, "is being attached or detached already")),
+        }
+    }
+
+    pub(super) fn begin_detach(
         &mut self,
         id: VolumeId,
         how: DetachHow,
@@ -582,9 +694,13 @@ impl Pool {
         if let Some(served) = self.served_mut(id) {
             served.state = VolumeState::Detaching;
             served.waiting = done;
-            served.uris.clear();
+            served.exported.clear();
+            let had_lost = served.lost_exports.forget(|_| true);
             if let Some(Exporting { then: Then::More(done), .. }) = served.exporting.take() {
                 let _ = done.try_send(Err(busy(&name, "is being detached")));
+            }
+            if had_lost {
+                self.tell_lost_exports(id);
             }
         }
         Ok(())
@@ -596,9 +712,10 @@ impl Pool {
         if let Some(mut served) = self.forget(id) {
             self.emit(PoolEvent::Detached { volume: served.spec.name.clone() });
             if let Some(waiting) = served.waiting.take() {
-                self.answer_after_chores(waiting);
+                self.answer_after_chores(waiting, served.attach_error.take().map_or(Ok(()), Err));
             }
         }
+        self.stop_if_it_waits();
     }
 
     /// The volume stays, and is served as before.
@@ -609,13 +726,16 @@ impl Pool {
             // start.
             return self.attach_failed(id, error);
         }
+        self.cancel_saving(id);
         let Some(served) = self.served_mut(id) else { return };
+        served.saving = None;
         let (mut exports, rules) = (served.spec.exports.clone(), Arc::clone(&served.spec.rules));
         if self.stopping {
             exports.clear(); // nobody is served any more
         }
         self.server.add_volume(id, rules);
         self.export_all(id, &exports, Then::Back(*error));
+        self.stop_if_it_waits();
     }
 
     // --- changing
@@ -667,7 +787,7 @@ impl Pool {
         match device.filter(|device| there < device.end_bytes()) {
             None => Ok(there),
             Some(device) => Err(AdminError::new(
-                ErrorKind::Conflict,
+                MessageId::BackingShrunk,
                 format!(
                     "the backing store {} of {name} has {there} bytes, which is less than the {} that are served",
                     device.path().display(),
@@ -683,7 +803,7 @@ impl Pool {
         let id = self.known(name)?;
         let device = self.served(id).and_then(|served| self.reactor.device(served.device));
         let device = device.ok_or_else(|| busy(name, "is being detached"))?;
-        device.for_thread().map_err(|error| AdminError::new(ErrorKind::Failed, error, ""))
+        device.for_thread().map_err(|error| AdminError::new(MessageId::DeviceIo, error, ""))
     }
 
     fn check_backing_size(
@@ -701,7 +821,7 @@ impl Pool {
             return Ok(());
         }
         Err(AdminError::new(
-            ErrorKind::Conflict,
+            MessageId::BackingTooSmall,
             format!("cannot resize {name} to {size_bytes} bytes: its backing store has {there_bytes}"),
             "enlarge the backing store first",
         ))
@@ -732,7 +852,7 @@ impl Pool {
         let now = self.io.now();
         self.engine
             .configure_volume(now, id, settings)
-            .map_err(|error| AdminError::new(ErrorKind::Invalid, error, ""))?;
+            .map_err(|error| AdminError::new(MessageId::SettingConflict, error, ""))?;
         if let Some(served) = self.served_mut(id) {
             served.spec.settings = settings;
         }
@@ -755,12 +875,14 @@ impl Pool {
         Ok(())
     }
 
-    /// How destage of a volume is, and how often it has failed.
-    pub fn destage_of(&self, name: &str) -> Result<(DestageReport, u64), AdminError> {
+    /// How destage of a volume is.
+    pub fn destage_of(&self, name: &str) -> Result<Destaging, AdminError> {
         let id = self.known(name)?;
         let report =
             self.engine.destage_report(id).ok_or_else(|| busy(name, "is being attached or detached"))?;
-        Ok((report, self.served(id).map_or(0, |served| served.destage_failures)))
+        let failures = self.served(id).map_or(0, |served| served.destage_failures);
+        let nameless = self.check_store_has_name(name, "write back").err();
+        Ok(Destaging { report, failures, not_permitted: self.why_not_permitted(id), nameless })
     }
 
     /// What is lost of a volume.
@@ -779,7 +901,7 @@ impl Pool {
         let (done, promise) = Promise::pair();
         let id = self.at_rest(name).and_then(|id| match self.served(id) {
             _ if !less.is_empty() => Err(AdminError::new(
-                ErrorKind::Conflict,
+                MessageId::ExportRemoval,
                 format!("exports of {name} cannot be taken away while it is served"),
                 "detach it, keeping what is cached, and attach it again",
             )),
@@ -797,6 +919,6 @@ impl Pool {
     pub fn configure_pool(&mut self, settings: PoolSettings) -> Result<(), AdminError> {
         let now = self.io.now();
         let result = self.engine.configure_pool(now, settings);
-        result.map_err(|error| AdminError::new(ErrorKind::Invalid, error, ""))
+        result.map_err(|error| AdminError::new(MessageId::SettingConflict, error, ""))
     }
 }

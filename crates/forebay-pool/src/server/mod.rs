@@ -51,6 +51,7 @@ mod receive;
 mod refusals;
 mod requests;
 mod send;
+mod status;
 mod tally;
 mod tls;
 
@@ -59,6 +60,7 @@ use exports::Directory;
 pub use exports::{Offer, Socket, ToListen};
 use refusals::Refusals;
 pub(crate) use refusals::Refused;
+pub use status::HoleLook;
 use tally::Tally;
 
 /// Bytes received at once when no payload is awaited.
@@ -256,6 +258,10 @@ pub struct Server {
     cipher: Vec<u8>,
     plain: Vec<u8>,
     crcs: Vec<u32>,
+    /// The owner looks for holes of backing stores; what it is to look at, and who waits for that.
+    looks_for_holes: bool,
+    hole_looks: Vec<status::HoleLook>,
+    waiting_for_holes: Vec<status::StatusWaiting>,
     tokens: fn(ServerToken) -> u64,
     closing: bool,
     /// Connections quiesce between two requests, or are there; nothing is accepted.
@@ -326,6 +332,9 @@ impl Server {
             sendings: Vec::new(),
             piece: Vec::new(),
             free_sendings: Vec::new(),
+            looks_for_holes: false,
+            hole_looks: Vec::new(),
+            waiting_for_holes: Vec::new(),
             queue: Vec::new(),
             taken: Vec::new(),
             scratch: Vec::new(),

@@ -1,9 +1,8 @@
 //! Requests of clients: how they are given to the engine, and what becomes of its answers.
 
-use super::{BLOCK, FOR_REPLIES, Pending, STATUS_BLOCKS_MAX, Server, Volumes};
+use super::{BLOCK, FOR_REPLIES, Pending, Server, Volumes};
 use forebay_core::{Request, RequestError, RequestId, RequestKind};
 use forebay_export::nbd::Errno;
-use forebay_export::nbd::reply::Extent;
 use forebay_export::nbd::session::NbdRequest;
 use forebay_export::request::Operation;
 use forebay_io::{BufId, Reactor, Span};
@@ -94,6 +93,16 @@ impl Server {
         buffer
     }
 
+    /// Keeps a request until it is answered; its number.
+    pub(super) fn pend(&mut self, pending: Pending) -> u32 {
+        let id = self.free_pending.pop().unwrap_or_else(|| {
+            self.pending.push(None);
+            (self.pending.len() - 1) as u32
+        });
+        self.pending[id as usize] = Some(pending);
+        id
+    }
+
     /// Hands a request to the engine.
     pub(super) fn submit(
         &mut self,
@@ -110,11 +119,7 @@ impl Server {
         let what = request.request;
         let treatment = connection.treatment(&what, self.turn_at);
         let pending = Pending { connection: index, request, buffer, replier: connection.session.replier() };
-        let id = self.free_pending.pop().unwrap_or_else(|| {
-            self.pending.push(None);
-            (self.pending.len() - 1) as u32
-        });
-        self.pending[id as usize] = Some(pending);
+        let id = self.pend(pending);
         self.crcs.clear();
         if let (Operation::Write { .. }, Some(buf)) = (what.operation, buffer) {
             let len = (what.offset_bytes % BLOCK + what.length_bytes).next_multiple_of(BLOCK) as u32;
@@ -143,41 +148,6 @@ impl Server {
                 block_crcs: &self.crcs,
             },
         );
-    }
-
-    pub(super) fn block_status(
-        &mut self,
-        volumes: &impl Volumes,
-        reactor: &mut Reactor,
-        index: u32,
-        request: NbdRequest,
-    ) {
-        let connection = self.connections[index as usize].as_ref().expect("it is stepped");
-        let volume = connection.volume.expect("requests follow the handshake");
-        let replier = connection.session.replier();
-        let what = request.request;
-        let first = what.offset_bytes / BLOCK;
-        let end = what.end_bytes().div_ceil(BLOCK);
-        let mut at = what.offset_bytes;
-        let mut extents = Vec::new();
-        let mut block = first;
-        volumes.block_status(
-            volume,
-            first,
-            (end - first).min(STATUS_BLOCKS_MAX),
-            &mut |blocks, cached, dirty| {
-                block += blocks;
-                let next = (block * BLOCK).min(what.end_bytes());
-                extents.push(Extent { length_bytes: next - at, cached, dirty, ..Extent::default() });
-                at = next;
-                extents.len() < forebay_export::nbd::reply::EXTENTS_MAX
-            },
-        );
-        self.scratch.clear();
-        replier.block_status(&mut self.scratch, request.cookie, &what, &extents);
-        let bytes = std::mem::take(&mut self.scratch);
-        self.queue_reply(reactor, index, &bytes, None);
-        self.scratch = bytes;
     }
 }
 

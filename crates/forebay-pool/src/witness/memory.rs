@@ -62,9 +62,8 @@ pub(super) fn path(state_dir: &Path, uuid: [u8; 16]) -> Option<PathBuf> {
 }
 
 fn boot_words(boot_id: &str) -> [u64; 2] {
-    let digits: String = boot_id.chars().filter(char::is_ascii_hexdigit).collect();
     let half = |range: std::ops::Range<usize>| {
-        digits.get(range).and_then(|part| u64::from_str_radix(part, 16).ok()).unwrap_or(0)
+        boot_id.get(range).and_then(|part| u64::from_str_radix(part, 16).ok()).unwrap_or(0)
     };
     [half(0..16), half(16..32)]
 }

@@ -4,6 +4,7 @@
 use super::{Clock, Facts, Record, judge, memory};
 use crate::error::RunError;
 use crate::may_wait::MayWait;
+use forebay_admin::MessageId;
 use forebay_core::Suspicion;
 use forebay_format::BLOCK_BYTES;
 use forebay_io::{Device, DeviceOptions, SharedPage};
@@ -50,7 +51,9 @@ impl Prepared {
     /// # Errors
     /// The store cannot be read, or there is no memory.
     pub fn look(_: &MayWait, device: &Device, state_dir: &Path, uuid: [u8; 16]) -> Result<Self, RunError> {
-        let failed = |error: &dyn std::fmt::Display| RunError::failed(error.to_string(), "");
+        let failed = |error: &dyn std::fmt::Display| {
+            RunError::failed(MessageId::BackingUnreadable, error.to_string(), "")
+        };
         let facts = Facts::of(device).map_err(|error| failed(&error))?;
         let heads = Facts::heads_of(device).map_err(|error| failed(&error))?;
         let facts = Facts { heads, ..facts };

@@ -6,7 +6,7 @@ const S: i64 = 1_000_000_000;
 const LAST: i64 = 1_500 * S;
 
 fn clock() -> Clock {
-    Clock { boot_id: "0123456789abcdef-fedc".into(), now_ns: 2_000 * S, boot_ns: 1_000 * S }
+    Clock { boot_id: "0123456789abcdeffedc".into(), now_ns: 2_000 * S, boot_ns: 1_000 * S }
 }
 
 fn file() -> Facts {
@@ -158,6 +158,33 @@ fn without_the_memory_of_this_start_only_equal_times_are_good() {
 }
 
 #[test]
+fn a_hidden_boot_id_matches_none_and_the_time_of_the_record_decides() {
+    let hidden = Clock { boot_id: String::new(), ..clock() };
+    // Counters begin at 0 with each boot: an idle disk has the same ones again.
+    let idle = Facts { written_sectors: Some(0), ..disk() };
+    let again = Facts { generation: Some(1), ..idle.clone() };
+    for (then, now) in [("", &hidden), ("", &clock()), ("0123", &hidden)] {
+        let before = record(idle.clone(), then);
+        assert_eq!(
+            judge(&again, None, Some(&before), now).0,
+            Suspicion::None,
+            "a loss of power is no change"
+        );
+        let mounted = Facts { heads: vec![7, 2, 3], ..again.clone() };
+        assert_eq!(judge(&mounted, None, Some(&before), now).0, Suspicion::Changed);
+        let since = Record { noted_unix_ns: 1_500 * S, ..before };
+        assert_eq!(
+            judge(&again, None, Some(&since), now).0,
+            Suspicion::Uncertain,
+            "after a kill it is not known"
+        );
+        assert_eq!(judge(&idle, None, Some(&since), now).0, Suspicion::None);
+    }
+    let with_dashes = record(file(), "01234567-89ab-cdef-fedc");
+    assert_eq!(judge(&at(&file(), LAST), None, Some(&with_dashes), &clock()).0, Suspicion::Uncertain);
+}
+
+#[test]
 fn the_memory_says_what_was_counted() {
     let page = SharedPage::private().expect("memory");
     let boot = &clock().boot_id;
@@ -166,6 +193,7 @@ fn the_memory_says_what_was_counted() {
     let fresh = Memory { facts: file(), ..Memory::default() };
     assert_eq!(memory::read(&page, boot), Some(fresh.clone()));
     assert_eq!(memory::read(&page, "another one"), None);
+    assert_eq!(memory::read(&page, ""), None);
 
     memory::write_begins(&page, 2..40, false, 70);
     memory::write_begins(&page, 40..41, true, 60);

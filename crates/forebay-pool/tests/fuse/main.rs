@@ -50,7 +50,7 @@ fn has(tool: &str) -> bool {
 fn server_program() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let program = tests.ancestors().nth(2).unwrap().join("examples/fuse-memory");
-    assert!(program.exists(), "{} is missing: cargo build -p forebay-daemon --examples", program.display());
+    assert!(program.exists(), "{} is missing: make build-tests", program.display());
     program
 }
 

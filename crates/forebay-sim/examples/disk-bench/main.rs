@@ -11,7 +11,7 @@
 //! sequence over the same distribution; then the disk is slow and the clock starts. It takes
 //! seconds, and gives the same figures every time.
 
-#[path = "../../tests/figures/mod.rs"]
+#[path = "../../tests/it/figures/mod.rs"]
 mod figures;
 mod load;
 mod report;

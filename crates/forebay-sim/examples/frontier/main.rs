@@ -17,7 +17,7 @@ mod device;
 #[path = "../../../forebay-core/examples/traces/exact.rs"]
 mod exact;
 mod oracle;
-#[path = "../../../forebay-core/tests/rig/mod.rs"]
+#[path = "../../../forebay-core/tests/it/rig/mod.rs"]
 mod rig;
 #[path = "../../../forebay-core/examples/traces/trace.rs"]
 mod trace;

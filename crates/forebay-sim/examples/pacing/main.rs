@@ -7,7 +7,7 @@
 //! cargo run --release -p forebay-sim --example pacing -- --latency
 //! ```
 
-#[path = "../../tests/figures/mod.rs"]
+#[path = "../../tests/it/figures/mod.rs"]
 mod figures;
 mod rig;
 

@@ -1,7 +1,7 @@
 //! Runs the simulator by itself: `forebay-sim [--seed N] [--crashes N] [--per-seed N] [--break
-//! NAME] [--violations N] [--progress] [--verbose]`; with `--per-seed` no more crash points than
-//! that are taken of a seed, and seeds lie apart. It needs no daemon to build; with `--exhaustive
-//! [--length N] [--part I/N] [--only NAME]` all short sequences instead.
+//! NAME] [--aim NAME] [--violations N] [--progress] [--verbose]`; with `--per-seed` no more crash
+//! points than that are taken of a seed, and seeds lie apart. It needs no daemon to build; with
+//! `--exhaustive [--length N] [--part I/N] [--only NAME]` all short sequences instead.
 
 use forebay_sim::exhaustive::{ExhaustiveOptions, Sequence, run_exhaustive};
 use forebay_sim::hostile::run_hostile;
@@ -22,6 +22,14 @@ fn main() -> ExitCode {
             "--seed" => options.seed = value().parse().unwrap_or(options.seed),
             "--crashes" => options.crashes = value().parse().unwrap_or(options.crashes),
             "--violations" => options.violations_max = value().parse().unwrap_or(options.violations_max),
+            "--aim" => {
+                let name = value();
+                options.aim = PlantedBug::named(&name);
+                if options.aim.is_none() {
+                    eprintln!("no planted bug {name}");
+                    return ExitCode::from(2);
+                }
+            }
             "--break" => {
                 let name = value();
                 options.bug = PlantedBug::named(&name).filter(|_| fault::AVAILABLE);
@@ -52,8 +60,9 @@ fn main() -> ExitCode {
     }
     let start = Instant::now();
     if hostile {
-        println!("{:#?}", run_hostile(options.seed, options.crashes, options.bug, &mut |_| {}));
-        return ExitCode::SUCCESS;
+        let report = run_hostile(options.seed, options.crashes, options.bug, &mut |_| {});
+        println!("{report:#?}");
+        return ExitCode::from(u8::from(!report.violations.is_empty()));
     }
     if shrinks {
         println!("{:#?}", shrink(options.seed, options.crashes, options.bug, options.verbose));

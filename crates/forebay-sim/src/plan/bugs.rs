@@ -27,6 +27,7 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (BaseWithoutIncrements, Needs::Chain, Plan::without_faults),
     (BaseNamedEarly, Needs::Chain, Plan::without_faults),
     (FirstStepZeroesAll, Needs::Nothing, Plan::zeroed_in_steps),
+    (MiscountStretch, Needs::Nothing, Plan::zeroed_in_stretches),
     (IgnoreSequence, Needs::Nothing, Plan::only_writeback),
     (DropSecondSuperblock, Needs::Nothing, Plan::without_faults),
     (SkipIntent, Needs::Nothing, Plan::written_past),
@@ -39,11 +40,11 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (SkipChecksum, Needs::Nothing, Plan::rot_that_is_read),
     (RelocateWithoutLock, Needs::Nothing, Plan::full_cache),
     (TrustUnflushedMarks, Needs::Nothing, Plan::unflushed_marks),
-    // Shown by `tests/pacing.rs`: it takes a flush as long as all that is written beside it.
+    // Shown by `tests/it/pacing.rs`: it takes a flush as long as all that is written beside it.
     (ChaseMarks, Needs::Nothing, Plan::as_drawn),
-    // Shown by `tests/liveness.rs`: it takes a load that does not end.
+    // Shown by `tests/it/liveness.rs`: it takes a load that does not end.
     (DawdleWithMarks, Needs::OtherTest, Plan::as_drawn),
-    // Shown by `tests/work.rs` of the core: nothing is wrong but the time that it takes.
+    // Shown by `tests/it/work.rs` of the core: nothing is wrong but the time that it takes.
     (PassForEachVictim, Needs::OtherTest, Plan::as_drawn),
     (ShareHeader, Needs::LateStarts, Plan::batches_in_flight),
     (IgnoreFlushPeriod, Needs::Nothing, Plan::flush_period),
@@ -61,14 +62,16 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (SequentialLeavesCopy, Needs::Nothing, Plan::sequential_writes),
     (TrimDirty, Needs::Nothing, Plan::small_share),
     (KeepWithoutBound, Needs::Nothing, Plan::full_of_pins),
-    // Shown by `tests/room.rs` of the core: the one writes too much, the other takes small
+    // Shown by `tests/it/room.rs` of the core: the one writes too much, the other takes small
     // segments.
     (CompactWithoutBound, Needs::OtherTest, Plan::as_drawn),
     (MoveBeforeDurable, Needs::Nothing, Plan::destaged_at_once),
-    // Shown by `tests/room.rs` of the core: it takes small segments and many requests.
+    // Shown by `tests/it/room.rs` of the core: it takes small segments and many requests.
     (KeepStuckMoves, Needs::OtherTest, Plan::as_drawn),
+    // Shown by `tests/it/damage.rs` of the core: it takes a lost block in each segment.
+    (WaitForLostRoom, Needs::OtherTest, Plan::as_drawn),
     (LoseMovedExtent, Needs::Nothing, Plan::as_drawn),
-    // Shown by `tests/lifecycle.rs` of the core: it takes a read that hangs.
+    // Shown by `tests/it/lifecycle.rs` of the core: it takes a read that hangs.
     (ForgetRecordOfDropped, Needs::OtherTest, Plan::as_drawn),
     (MixFlushEpochs, Needs::Nothing, Plan::ordered),
     (EpochBeforeMarks, Needs::Nothing, Plan::ordered),
@@ -116,6 +119,7 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (KeepDiscard, Needs::Nothing, Plan::discards),
     (WriteMetaInClear, Needs::Cipher, Plan::as_drawn),
     (TrustAfterCrash, Needs::Nothing, Plan::forked_and_read),
+    (KeepOldNotes, Needs::Nothing, Plan::dirty_at_start),
     (TweakOfFailedWrite, Needs::Cipher, Plan::failing_writes),
     (OverfillHeader, Needs::LongSegments, Plan::many_marks),
     (IntentOfOneRegion, Needs::Regions, Plan::large_and_written_past),

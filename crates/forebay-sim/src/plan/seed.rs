@@ -31,6 +31,7 @@ impl Plan {
         let mut plan = Self::draw(seed, rng);
         plan.draw_failures(rng);
         plan.engine.zero_step_blocks = own(0x5354_4550).pick(&[1, 2, 7, 16384]);
+        plan.engine.stretch_blocks = own(0x5354_5245).pick(&[1, 4, 16, 1024]);
         plan.engine.summaries_from_blocks = own(0x5355_4d4d).pick(&[0, 0, 0, 128]);
         plan.engine.checkpoint.log_bytes = own(0x4c4f47).pick(&[0, 0, 64 << 20]);
         plan.lead(row, rng);

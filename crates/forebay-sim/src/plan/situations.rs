@@ -116,6 +116,12 @@ impl Plan {
         self.death = None;
     }
 
+    /// Zeroes past the cache over what is cached in part, and was evicted in part.
+    pub(super) fn zeroed_in_stretches(&mut self, rng: &mut Rng) {
+        self.zeroed_in_steps(rng);
+        self.engine.stretch_blocks = 16;
+    }
+
     pub(super) fn full_cache(&mut self, rng: &mut Rng) {
         self.squeeze(rng);
         self.depth = 16;

@@ -8,7 +8,7 @@ use super::copying::Copies;
 use super::state::{Flight, FlightKind, Sampled};
 use crate::cipher::{self, CacheWrite};
 use crate::device::{OpKind, SimDevice, WriteEnd};
-use crate::disks::{AttachState, CACHE, device_of};
+use crate::disks::{AttachState, CACHE, MemberNotes, device_of};
 use crate::ensure::ensure;
 use crate::memory::{JUNK, overlap};
 use crate::start::second_half;
@@ -518,7 +518,9 @@ impl World {
                 self.fault(device, 0, 0);
                 result = Err(DeviceFailure::Failed);
             }
-            WriteEnd::Lost { .. } if self.plan.mirror.is_some() => self.note_harm(),
+            WriteEnd::Lost { .. } if self.plan.mirror.is_some() => {
+                self.note_harm(usize::from(device != CACHE))
+            }
             WriteEnd::Lost { offset, len } => self.damage(offset, len),
             WriteEnd::Misdirected { offset, landed, len } => {
                 self.damage(offset, len);
@@ -593,7 +595,7 @@ impl World {
 
     fn notice(&mut self, notice: Notice) -> Result<(), String> {
         self.digest.add(6);
-        let harmed = self.disks.member_notes.as_ref().is_some_and(|member_notes| member_notes.harmed);
+        let harmed = self.disks.member_notes.as_ref().is_some_and(MemberNotes::is_harmed);
         let cache_errors = self.errors[CACHE] + u64::from(harmed);
         match notice {
             Notice::BlockDamaged { volume, lost, .. } => {
@@ -622,7 +624,8 @@ impl World {
             }
             Notice::CacheWriteFailed { .. } => ensure!(cache_errors > 0, "{notice:?}, but no write failed"),
             Notice::CacheFenced => {
-                ensure!(cache_errors > 0, "{notice:?}, but nothing failed");
+                // Lost blocks may hold all segments, also those that were damaged before a crash.
+                ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing failed");
                 self.fenced = true;
                 self.destage_check.without_cache();
             }

@@ -15,7 +15,7 @@ use super::World;
 use super::state::FlightKind;
 use crate::at_rest::superblock_in;
 use crate::device::{OpKind, SimDevice, WriteEnd};
-use crate::disks::{CACHE, Naming, Outdated, Snapshot, Spare, device_of};
+use crate::disks::{CACHE, MemberNotes, Naming, Outdated, Snapshot, Spare, device_of};
 use crate::ensure::ensure;
 use crate::plan::CopyPlan;
 use crate::rng::Rng;
@@ -530,13 +530,16 @@ impl World {
 
 /// After a crash, with the device in place that was replaced and has vanished before it was erased:
 /// on a host that knows nothing of the cache. `None` if there is none, or nobody could tell: the
-/// other member has been put out meanwhile, or what it has is not whole.
+/// other member has been put out meanwhile, or what it has is not whole. The good copies of what it
+/// has lost, or what has rotted there, are on the new device, which this host has not got.
 pub(crate) fn elsewhere(mut snapshot: Snapshot) -> Option<(Snapshot, usize, bool)> {
     let Outdated { of, device, has_ended, .. } = snapshot.disks.outdated.take()?;
     let is_sure = !snapshot.disks.damaged && !snapshot.oracle.relaxed && snapshot.disks.record.is_none();
-    let notes = snapshot.disks.member_notes.as_mut().filter(|notes| is_sure && notes.noted.is_empty())?;
+    let (member, other) = if of == CACHE { (0, 1) } else { (1, 0) };
+    let is_whole = |notes: &MemberNotes| is_sure && notes.noted.is_empty() && !notes.harmed[other];
+    let notes = snapshot.disks.member_notes.as_mut().filter(|notes| is_whole(notes))?;
     // Copies on it are bad where it was written to since: that is no false alarm.
-    notes.harmed = true;
+    notes.harmed[member] = true;
     // One of them alone would be refused there, as nobody knows whether it counts.
     (snapshot.disks.known, snapshot.disks.is_elsewhere) = (CacheMark::default(), true);
     snapshot.disks.devices[of] = device;

@@ -605,9 +605,23 @@ impl World {
     /// # Errors
     /// Any violation.
     pub fn close(&mut self) -> Result<(), String> {
+        self.close_without(None)
+    }
+
+    /// Finishes an orderly stop at which the owner cannot look at one backing store. Its stamp is
+    /// not what it was at the attach: the engine has written to it.
+    ///
+    /// # Errors
+    /// Any violation.
+    pub fn close_without(&mut self, unseen: Option<usize>) -> Result<(), String> {
         let attached: Vec<usize> = self.staying();
+        if let Some(volume) = unseen {
+            self.disks.stamps[volume] += 1_000;
+            self.disks.sampled[volume].clear();
+        }
         let backings: Vec<_> = attached
             .into_iter()
+            .filter(|volume| Some(*volume) != unseen)
             .map(|volume| {
                 let bytes = self.disks.volumes[volume].bytes;
                 let mut record = backing_record(&self.plan, bytes, self.disks.stamps[volume], volume);

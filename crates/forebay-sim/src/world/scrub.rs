@@ -7,7 +7,7 @@
 
 use super::World;
 use super::state::{Began, FlightKind};
-use crate::disks::CACHE;
+use crate::disks::{CACHE, MemberNotes};
 use crate::ensure::ensure;
 use forebay_core::ScrubReport;
 use forebay_format::BLOCK_BYTES;
@@ -87,7 +87,7 @@ impl World {
         self.counters.scrubs += u64::from(complete);
         let settled = report.damaged_blocks == report.lost_blocks + report.repaired_blocks
             && report.unreadable_blocks == 0;
-        let harmed = self.disks.member_notes.as_ref().is_some_and(|member_notes| member_notes.harmed);
+        let harmed = self.disks.member_notes.as_ref().is_some_and(MemberNotes::is_harmed);
         let fault = self.errors[CACHE] > 0 || self.disks.damaged || self.disks.untold || harmed;
         let sound = report.damaged_blocks + report.unreadable_blocks == 0;
         ensure!(fault || sound, "{report:?}, but nothing was damaged");

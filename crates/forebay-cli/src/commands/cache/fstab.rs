@@ -9,6 +9,7 @@
 //!   of other systems, a last line without an end.
 //! - The file is replaced as a whole: at every instant it is the old or the new one.
 
+use forebay_admin::MessageId;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -327,15 +328,21 @@ pub(super) fn check_replaceable(mounts: &Mounts, path: &Path) -> Result<(), Fail
     let path = std::fs::canonicalize(path).map_err(system(shown))?;
     let folder = path.parent().unwrap_or(Path::new("/"));
     if mounts.at(&path).next().is_some() {
-        return Err(Failure::new(format!("{shown}: it is a mount of its own, and cannot be replaced"))
-            .hint("edit it where it comes from, or unmount it"));
+        return Err(Failure::new(
+            MessageId::AttachFstab,
+            format!("{shown}: it is a mount of its own, and cannot be replaced"),
+        )
+        .hint("edit it where it comes from, or unmount it"));
     }
     for path in [&path, folder] {
         let flags = File::open(path).ok().and_then(|file| ioctl_getflags(file).ok());
         if flags.is_some_and(|flags| flags.intersects(IFlags::IMMUTABLE | IFlags::APPEND)) {
             let word = super::shell::quoted(&path.display().to_string());
-            return Err(Failure::new(format!("{word} is protected from changes (chattr)"))
-                .hint(format!("allow them: chattr -ia {word}; then the same command again")));
+            return Err(Failure::new(
+                MessageId::AttachFstab,
+                format!("{word} is protected from changes (chattr)"),
+            )
+            .hint(format!("allow them: chattr -ia {word}; then the same command again")));
         }
     }
     access(folder, Access::WRITE_OK).map_err(|error| system(shown)(error.into()))?;

@@ -20,6 +20,7 @@ mod note;
 mod put;
 mod run;
 mod service;
+mod settings;
 mod shell;
 mod steps;
 mod take;
@@ -28,7 +29,7 @@ mod users;
 use std::path::{Path, PathBuf};
 
 use clap_complete::engine::ArgValueCompleter;
-use forebay_admin::DeviceRequest;
+use forebay_admin::{DeviceRequest, MessageId};
 
 use super::pool::device;
 use super::settings::pair;
@@ -115,15 +116,15 @@ pub(crate) fn cache(options: Cache) -> Result<(), Failure> {
     let wanted = put::Wanted { devices, pool, name, settings, force };
     let stage = Stage::set(&point, how)?;
     match stage.interrupted()? {
-        Some(begun) if begun.way == Way::Take => {
-            Err(Failure::new(format!("`forebay uncache {}` was interrupted", stage.shown()))
-                .hint("let it go on first: the same command again"))
-        }
-        Some(begun) if begun.asked != asked => Err(Failure::new(format!(
-            "another `forebay cache {}` was interrupted: {}",
-            stage.shown(),
-            begun.asked
-        ))
+        Some(begun) if begun.way == Way::Take => Err(Failure::new(
+            MessageId::AttachInterruptedBefore,
+            format!("`forebay uncache {}` was interrupted", stage.shown()),
+        )
+        .hint("let it go on first: the same command again")),
+        Some(begun) if begun.asked != asked => Err(Failure::new(
+            MessageId::AttachInterruptedBefore,
+            format!("another `forebay cache {}` was interrupted: {}", stage.shown(), begun.asked),
+        )
         .hint(format!("let it go on with the same options, or go back: forebay uncache {}", stage.shown()))),
         Some(begun) => stage.go(begun),
         None => stage.go(put::plan(&stage.client, &stage.point, &wanted, asked)?),
@@ -154,7 +155,9 @@ struct Stage {
 impl Stage {
     fn set(point: &Path, how: How) -> Result<Self, Failure> {
         if !rustix::process::geteuid().is_root() {
-            return Err(Failure::new("only root can mount and unmount").hint("run it with sudo"));
+            return Err(
+                Failure::new(MessageId::CliRoot, "only root can mount and unmount").hint("run it with sudo")
+            );
         }
         let point = place(point)?;
         // Who works in the folder must not be in the way.

@@ -47,6 +47,24 @@ impl Mount {
         all
     }
 
+    /// Options that undo those of a line of fstab that the mount does not have: it was remounted.
+    pub(super) fn options_against(&self, said: &[String]) -> Vec<String> {
+        // mount(8): each with its opposite, which is not shown.
+        const OPPOSITES: [(&str, &str); 7] = [
+            ("ro", "rw"),
+            ("noexec", "exec"),
+            ("nosuid", "suid"),
+            ("nodev", "dev"),
+            ("noatime", "atime"),
+            ("nodiratime", "diratime"),
+            ("sync", "async"),
+        ];
+        let has = self.options();
+        let was =
+            |option: &str| said.iter().any(|said| said == option) && !has.iter().any(|has| has == option);
+        OPPOSITES.iter().filter(|(option, _)| was(option)).map(|(_, undone)| (*undone).to_owned()).collect()
+    }
+
     /// A mount that only waits for somebody to look, to be mounted over then.
     pub(super) fn is_automount(&self) -> bool {
         self.kind == "autofs"

@@ -7,6 +7,7 @@
 //! - The note does not outlive the machine's start: then the line of `/etc/fstab` and the
 //!   configuration of the daemon say what is so.
 
+use forebay_admin::MessageId;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -70,10 +71,11 @@ impl Note {
         let lock = File::create(&lock_path).map_err(system(lock_path.display()))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { point: point.to_owned(), path, _lock: lock }),
-            Err(error) if error == rustix::io::Errno::WOULDBLOCK => {
-                Err(Failure::new("another `forebay cache` or `forebay uncache` is at work")
-                    .hint("wait until it has ended; what it does it says itself"))
-            }
+            Err(error) if error == rustix::io::Errno::WOULDBLOCK => Err(Failure::new(
+                MessageId::AttachBusy,
+                "another `forebay cache` or `forebay uncache` is at work",
+            )
+            .hint("wait until it has ended; what it does it says itself")),
             Err(error) => Err(system(lock_path.display())(error.into())),
         }
     }
@@ -131,7 +133,7 @@ fn read(path: &Path) -> Result<Option<Begun>, Failure> {
         other => other.map_err(system(path.display()))?,
     };
     serde_json::from_slice(&text).map(Some).map_err(|error| {
-        Failure::new(format!("{} is not understood: {error}", path.display())).hint(
+        Failure::new(MessageId::AttachNote, format!("{} is not understood: {error}", path.display())).hint(
             "another version of forebay was interrupted: finish with that one, or remove the file and look at \
              `findmnt`, /etc/fstab and `forebay status` yourself",
         )

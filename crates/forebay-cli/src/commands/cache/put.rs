@@ -1,17 +1,19 @@
 //! What `forebay cache` has to do, found out before anything is changed.
 
+use crate::message;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use forebay_admin::{DaemonInfo, DeviceRequest, PoolInfo, PoolRequest, VolumeInfo, VolumeRequest};
+use forebay_admin::{DaemonInfo, DeviceRequest, MessageId, PoolInfo, PoolRequest, VolumeInfo, VolumeRequest};
 use forebay_config::model::check_name;
-use forebay_config::tunables::{Scope, find, hint};
+use forebay_config::{Scope, Settings};
 use forebay_export::uri::BackingUri;
 
 use super::fstab::{self, Change, Entry, FSTAB};
 use super::mounts::{Mount, Mounts, is_below};
 use super::note::{Begun, Way};
 use super::service::{self, Daemon, Service};
+use super::settings::{self, Texts};
 use super::steps::{Mounted, Step};
 use super::{disk, flash, shell, users};
 use crate::client::{self, Client};
@@ -61,6 +63,8 @@ struct Known {
     daemon: Option<Daemon>,
     /// Pools, with the paths of their devices.
     pools: BTreeMap<String, Vec<String>>,
+    /// Settings of pools, while the daemon does not run.
+    settings: BTreeMap<String, Settings>,
     /// Volumes, with their backing stores.
     volumes: BTreeMap<String, String>,
 }
@@ -76,19 +80,28 @@ pub(super) fn mount_at(mounts: &Mounts, point: &Path) -> Result<Mount, Failure> 
         let unit = format!("{}.automount", fstab::escaped_path(point));
         let (stop, mount) =
             (shell::line(["systemctl", "stop", &unit]), shell::line(["mount", &point.display().to_string()]));
-        return Err(Failure::new(format!("{shown} is mounted whenever somebody looks (automount)"))
-            .hint(format!("{stop}; {mount}; then the same command again")));
+        return Err(Failure::new(
+            MessageId::AttachMount,
+            format!("{shown} is mounted whenever somebody looks (automount)"),
+        )
+        .hint(format!("{stop}; {mount}; then the same command again")));
     }
     match all[..] {
         [mount] => Ok(mount.clone()),
         [] => {
             let covering = mounts.covering(point).map(|mount| mount.point.display().to_string());
             let above = covering.unwrap_or_else(|| "/".into());
-            Err(Failure::new(format!("{shown} is no mount point: it lies on {}", harmless(&above)))
-                .hint("give the folder that the disk is mounted at; `findmnt` lists them"))
+            Err(Failure::new(
+                MessageId::AttachNotAMount,
+                format!("{shown} is no mount point: it lies on {}", harmless(&above)),
+            )
+            .hint("give the folder that the disk is mounted at; `findmnt` lists them"))
         }
-        _ => Err(Failure::new(format!("{} file systems are mounted over each other at {shown}", all.len()))
-            .hint("unmount those above first")),
+        _ => Err(Failure::new(
+            MessageId::AttachMount,
+            format!("{} file systems are mounted over each other at {shown}", all.len()),
+        )
+        .hint("unmount those above first")),
     }
 }
 
@@ -111,15 +124,20 @@ pub(super) fn plan(client: &Client, point: &Path, wanted: &Wanted, asked: String
     let known = Known::look(client)?;
     let mut steps = service::steps(known.daemon.as_ref())?;
     let name = known.volume_name(wanted, &mount, &device)?;
-    let (of_pool, of_volume) = split(&wanted.settings)?;
+    let (of_pool, of_volume) = settings::split(&wanted.settings)?;
     let (pool, create) = known.pool(wanted, of_pool)?;
+    let (of_pool, devices) = match &create {
+        Some(request) => (settings::read(Scope::Pool, &request.settings)?, Some(request.devices.len())),
+        None => (known.settings_of(client, &pool)?, None),
+    };
+    settings::check(&of_pool, &of_volume, devices)?;
     if let Some(request) = create {
         flash::check(&request, &device, &mounts)?;
         steps.push(Step::CreatePool(request));
     }
     users::refuse_if_used(&mounts, &mount)?;
     for note in notes(&known, &mount, &device, entry.is_some()) {
-        eprintln!("note: {note}");
+        message::note(MessageId::CliNote, &note);
     }
     let volume = Path::new("/dev/forebay").join(&name);
     let mounted = |source: &Path| mounted(&mount, source, entry.as_ref());
@@ -148,7 +166,9 @@ pub(super) fn plan(client: &Client, point: &Path, wanted: &Wanted, asked: String
 /// The mount as it is, from another source.
 pub(super) fn mounted(mount: &Mount, source: &Path, entry: Option<&Entry<'_>>) -> Mounted {
     let said = entry.map(Entry::options).unwrap_or_default();
-    let options = mount.options().into_iter().filter(|option| !said.contains(option)).collect();
+    let more = mount.options().into_iter().filter(|option| !said.contains(option));
+    // A later option of mount(8) undoes an earlier one, and those of fstab are earlier.
+    let options = more.chain(mount.options_against(&said)).collect();
     let kind = entry.is_none().then(|| mount.kind.clone());
     Mounted { source: source.to_owned(), point: mount.point.clone(), kind, options }
 }
@@ -157,7 +177,7 @@ pub(super) fn mounted(mount: &Mount, source: &Path, entry: Option<&Entry<'_>>) -
 fn device_of(mount: &Mount) -> Result<PathBuf, Failure> {
     if let Some((why, hint)) = disk::objection(mount) {
         let source = harmless(&mount.source.display().to_string());
-        return Err(Failure::new(format!("{source} {why}")).hint(hint));
+        return Err(Failure::new(MessageId::AttachDisk, format!("{source} {why}")).hint(hint));
     }
     Ok(mount.source.clone())
 }
@@ -165,23 +185,25 @@ fn device_of(mount: &Mount) -> Result<PathBuf, Failure> {
 fn check_mount(mounts: &Mounts, mount: &Mount) -> Result<(), Failure> {
     let point = harmless(&mount.point.display().to_string());
     if disk::text(&mount.point).is_none() || disk::text(&mount.source).is_none() {
-        return Err(Failure::new(format!(
-            "{point}: paths that are not UTF-8 are not handled by this command"
-        )));
+        return Err(Failure::new(
+            MessageId::AttachMount,
+            format!("{point}: paths that are not UTF-8 are not handled by this command"),
+        ));
     }
     let own = std::env::current_exe().ok();
     let needed = NEEDED.iter().map(Path::new).chain(own.as_deref());
     let is_of_system =
         is_below(&mount.point, Path::new("/usr")) || is_below(&mount.point, Path::new("/boot"));
     if is_of_system || needed.into_iter().any(|path| is_below(path, &mount.point)) {
-        return Err(Failure::new(format!("{point} is needed before the daemon runs, or by the daemon itself"))
+        return Err(Failure::new(MessageId::AttachNeededEarly, format!("{point} is needed before the daemon runs, or by the daemon itself"))
             .hint("/, /usr, /boot, /var and the like cannot be on a volume: move the data to a file system of its own"));
     }
     if mount.root != Path::new("/") {
         let root = harmless(&mount.root.display().to_string());
-        return Err(Failure::new(format!(
-            "{point} is a bind mount or a subvolume ({root}), not all of a file system"
-        ))
+        return Err(Failure::new(
+            MessageId::AttachMount,
+            format!("{point} is a bind mount or a subvolume ({root}), not all of a file system"),
+        )
         .hint("give the place where all of it is mounted, and unmount this one"));
     }
     let is_same = |other: &&Mount| other.device == mount.device && other.point != mount.point;
@@ -190,8 +212,11 @@ fn check_mount(mounts: &Mounts, mount: &Mount) -> Result<(), Failure> {
     if others.is_empty() {
         return Ok(());
     }
-    Err(Failure::new(format!("the file system of {point} is mounted at {} as well", others.join(", ")))
-        .hint("unmount it there first: all of its mounts must be on the volume"))
+    Err(Failure::new(
+        MessageId::AttachMountedElsewhere,
+        format!("the file system of {point} is mounted at {} as well", others.join(", ")),
+    )
+    .hint("unmount it there first: all of its mounts must be on the volume"))
 }
 
 /// The line of fstab that has mounted it, if there is one.
@@ -207,25 +232,31 @@ fn line_of<'a>(entries: &[Entry<'a>], mount: &Mount, device: &Path) -> Result<Op
         let source = harmless(&entry.source().to_string_lossy());
         match (is_there, names) {
             (true, _) if own.is_some() => {
-                return Err(Failure::new(format!(
-                    "{FSTAB} has two lines for {}, the second is line {line}",
-                    mount.point.display()
-                ))
+                return Err(Failure::new(
+                    MessageId::AttachFstab,
+                    format!("{FSTAB} has two lines for {}, the second is line {line}", mount.point.display()),
+                )
                 .hint("leave one of them"));
             }
             (true, Some(false)) => {
-                return Err(Failure::new(format!(
-                    "line {line} of {FSTAB} mounts {source} there, which is not {}",
-                    device.display()
-                ))
+                return Err(Failure::new(
+                    MessageId::AttachFstab,
+                    format!(
+                        "line {line} of {FSTAB} mounts {source} there, which is not {}",
+                        device.display()
+                    ),
+                )
                 .hint("make the line right, or mount what it says"));
             }
             (true, _) => own = Some(entry.clone()),
             (false, Some(true)) => {
-                return Err(Failure::new(format!(
-                    "line {line} of {FSTAB} mounts the same disk at {}: past the cache",
-                    harmless(&entry.point().display().to_string())
-                ))
+                return Err(Failure::new(
+                    MessageId::AttachFstab,
+                    format!(
+                        "line {line} of {FSTAB} mounts the same disk at {}: past the cache",
+                        harmless(&entry.point().display().to_string())
+                    ),
+                )
                 .hint("take the line out first"));
             }
             (false, _) => {}
@@ -233,10 +264,13 @@ fn line_of<'a>(entries: &[Entry<'a>], mount: &Mount, device: &Path) -> Result<Op
     }
     let in_initrd = |entry: &Entry<'_>| entry.options().iter().any(|option| option == "x-initrd.mount");
     match own {
-        Some(entry) if in_initrd(&entry) => Err(Failure::new(format!(
-            "line {} of {FSTAB} says x-initrd.mount: it is needed before the daemon runs",
-            entry.number
-        ))),
+        Some(entry) if in_initrd(&entry) => Err(Failure::new(
+            MessageId::AttachNeededEarly,
+            format!(
+                "line {} of {FSTAB} says x-initrd.mount: it is needed before the daemon runs",
+                entry.number
+            ),
+        )),
         own => Ok(own),
     }
 }
@@ -249,7 +283,7 @@ fn check_units(mount: &Mount, is_in_fstab: bool) -> Result<(), Failure> {
     });
     let Some(file) = files.into_iter().find(|file| file.exists()) else { return Ok(()) };
     let what = format!("{} mounts the disk, and would do so past the cache", file.display());
-    Err(Failure::new(what).hint(if is_in_fstab {
+    Err(Failure::new(MessageId::AttachUnit, what).hint(if is_in_fstab {
         "take it out: /etc/fstab has a line for the same mount point".to_owned()
     } else {
         format!("this command changes no unit: move it into a line of {FSTAB}, then the same command again")
@@ -262,10 +296,10 @@ impl Known {
             Ok(answer) => {
                 let info: DaemonInfo = client::read(&answer)?;
                 if info.config.is_none() {
-                    return Err(Failure::new(format!(
-                        "process {} is `forebay run`, which keeps nothing",
-                        info.pid
-                    ))
+                    return Err(Failure::new(
+                        MessageId::AttachDaemon,
+                        format!("process {} is `forebay run`, which keeps nothing", info.pid),
+                    )
                     .hint("give the socket of a daemon: --admin SOCKET; `forebay serve` is one"));
                 }
                 Self::of_daemon(client, &info)
@@ -283,6 +317,7 @@ impl Known {
         Ok(Self {
             daemon: Some(Daemon::new(info)),
             pools: pools.into_iter().map(devices).collect(),
+            settings: BTreeMap::new(),
             volumes: volumes.into_iter().map(|volume| (volume.name, volume.backing)).collect(),
         })
     }
@@ -294,8 +329,11 @@ impl Known {
             other => other.map_err(system(file.display()))?,
         };
         let checked = forebay_config::parse(file, &text).map_err(|_| {
-            Failure::new(format!("{}: the daemon cannot be started with it", file.display()))
-                .hint("`forebay config check` says what is wrong")
+            Failure::new(
+                MessageId::AttachDaemon,
+                format!("{}: the daemon cannot be started with it", file.display()),
+            )
+            .hint("`forebay config check` says what is wrong")
         })?;
         let config = checked.config;
         let path = |spec: &forebay_config::CacheSpec| spec.path.display().to_string();
@@ -306,12 +344,21 @@ impl Known {
                 .iter()
                 .map(|(name, pool)| (name.clone(), pool.devices.iter().map(path).collect()))
                 .collect(),
+            settings: config.pools.iter().map(|(name, pool)| (name.clone(), pool.settings.clone())).collect(),
             volumes: config
                 .volumes
                 .iter()
                 .map(|(name, volume)| (name.clone(), volume.backing.to_string()))
                 .collect(),
         })
+    }
+
+    /// The settings of a pool that is there.
+    fn settings_of(&self, client: &Client, pool: &str) -> Result<Settings, Failure> {
+        match self.settings.get(pool) {
+            Some(settings) => Ok(settings.clone()),
+            None => settings::of_running_pool(client, pool),
+        }
     }
 
     /// The name of the new volume.
@@ -321,7 +368,7 @@ impl Known {
         };
         let point = shell::quoted(&mount.point.display().to_string());
         if let Some((other, _)) = self.volumes.iter().find(|(_, backing)| is_it(backing)) {
-            return Err(Failure::new(format!(
+            return Err(Failure::new(MessageId::AttachExisting, format!(
                 "{} is the backing store of volume {other} already, but is mounted itself",
                 device.display()
             ))
@@ -330,11 +377,13 @@ impl Known {
             )));
         }
         let name = wanted.name.clone().unwrap_or_else(|| name_for(&mount.point));
-        check_name(&name).map_err(|problem| Failure::usage(problem).hint("give another: --name VOLUME"))?;
+        check_name(&name).map_err(|problem| {
+            Failure::usage(MessageId::NameSyntax, problem).hint("give another: --name VOLUME")
+        })?;
         if self.volumes.contains_key(&name)
             || std::fs::symlink_metadata(Path::new("/dev/forebay").join(&name)).is_ok()
         {
-            return Err(Failure::usage(format!("there is a volume {name} already"))
+            return Err(Failure::usage(MessageId::VolumeExists, format!("there is a volume {name} already"))
                 .hint("give another name: --name VOLUME"));
         }
         Ok(name)
@@ -353,31 +402,40 @@ impl Known {
                 (Some(pool), names) if names.contains(&pool) => pool.clone(),
                 (None, [only]) => (*only).clone(),
                 (Some(pool), _) => {
-                    return Err(Failure::usage(format!("there is no pool {}", harmless(pool)))
-                        .hint("give the flash that it is to be made of: --device PATH"));
+                    return Err(Failure::usage(
+                        MessageId::PoolUnknown,
+                        format!("there is no pool {}", harmless(pool)),
+                    )
+                    .hint("give the flash that it is to be made of: --device PATH"));
                 }
                 (None, []) => {
-                    return Err(Failure::usage("which flash device?").hint("give it: --device PATH"));
+                    return Err(Failure::usage(MessageId::AttachChoice, "which flash device?")
+                        .hint("give it: --device PATH"));
                 }
                 (None, _) => {
-                    return Err(Failure::usage(format!("which pool? There are: {}", listed()))
-                        .hint("give one: --pool NAME, or flash for a new one: --device PATH --pool NAME"));
+                    return Err(Failure::usage(
+                        MessageId::AttachChoice,
+                        format!("which pool? There are: {}", listed()),
+                    )
+                    .hint("give one: --pool NAME, or flash for a new one: --device PATH --pool NAME"));
                 }
             };
             refuse_settings(&used, &settings)?;
             return Ok((used, None));
         }
         let name = wanted.pool.clone().unwrap_or_else(|| POOL.into());
-        check_name(&name).map_err(|problem| Failure::usage(problem).hint("give another: --pool NAME"))?;
+        check_name(&name).map_err(|problem| {
+            Failure::usage(MessageId::NameSyntax, problem).hint("give another: --pool NAME")
+        })?;
         match self.pools.get(&name) {
             Some(devices) if is_on(devices, &wanted.devices) => {
                 refuse_settings(&name, &settings)?;
                 Ok((name, None))
             }
-            Some(devices) => Err(Failure::usage(format!(
-                "there is a pool {name} already, on {}",
-                harmless(&devices.join(", "))
-            ))
+            Some(devices) => Err(Failure::usage(
+                MessageId::PoolExists,
+                format!("there is a pool {name} already, on {}", harmless(&devices.join(", "))),
+            )
             .hint(format!(
                 "use it: --pool {name} without --device; or give the new one another name: --pool NAME"
             ))),
@@ -395,7 +453,7 @@ fn refuse_settings(pool: &str, settings: &Texts) -> Result<(), Failure> {
     if settings.keys().all(|key| key == "mirror") {
         return Ok(());
     }
-    Err(Failure::usage(format!("pool {pool} is there already, and has its settings"))
+    Err(Failure::usage(MessageId::PoolExists, format!("pool {pool} is there already, and has its settings"))
         .hint(format!("change them with: forebay set --pool {pool} KEY=VALUE")))
 }
 
@@ -414,26 +472,6 @@ fn name_for(point: &Path) -> String {
     let legal = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     let name: String = last.chars().map(legal).collect();
     name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
-}
-
-type Texts = BTreeMap<String, String>;
-
-/// Settings of the pool, and those of the volume.
-fn split(settings: &[(String, String)]) -> Result<(Texts, Texts), Failure> {
-    let (mut of_pool, mut of_volume) = (Texts::new(), Texts::new());
-    for (key, value) in settings {
-        let of = match (find(Scope::Volume, key), find(Scope::Pool, key)) {
-            (Some(_), _) => &mut of_volume,
-            (None, Some(_)) => &mut of_pool,
-            (None, None) => {
-                let failure = Failure::usage(format!("there is no setting \"{}\"", harmless(key)));
-                let meant = hint(Scope::Volume, key, &[]).or_else(|| hint(Scope::Pool, key, &[]));
-                return Err(failure.hint(meant.unwrap_or_else(|| "docs/use/settings.md lists them".into())));
-            }
-        };
-        of.insert(key.clone(), value.clone());
-    }
-    Ok((of_pool, of_volume))
 }
 
 /// What somebody should know, although nothing is against it.

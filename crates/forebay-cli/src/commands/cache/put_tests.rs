@@ -73,6 +73,8 @@ fn a_mount_keeps_its_options() {
     assert_eq!(with("UUID=a /srv/db ext4 noatime\n").options, Vec::<String>::new());
     let other = with("UUID=a /srv/db ext4 defaults\n");
     assert_eq!((other.kind, other.options), (None, vec!["noatime".to_owned()]));
+    // Remounted: it is no more what fstab has.
+    assert_eq!(with("UUID=a /srv/db ext4 ro,noatime,nosuid\n").options, ["rw", "suid"]);
     let alone = with("");
     assert_eq!((alone.kind.as_deref(), alone.options), (Some("ext4"), vec!["noatime".to_owned()]));
 }
@@ -125,9 +127,30 @@ fn names_and_settings_go_where_they_belong() {
     let names =
         ["/srv/db", "/srv/My Data (2)", "/srv/.hidden", "/srv/ü"].map(|point| name_for(Path::new(point)));
     assert_eq!(names, ["db", "My-Data--2-", "hidden", ""]);
-    let pair = |key: &str| (key.to_owned(), "1".to_owned());
-    let (of_pool, of_volume) = split(&[pair("segment_size"), pair("flush_period")]).unwrap();
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let (of_pool, of_volume) =
+        settings::split(&[pair("segment_size", "4MiB"), pair("flush_period", "5s")]).unwrap();
     assert_eq!(of_pool.keys().collect::<Vec<_>>(), ["segment_size"]);
     assert_eq!(of_volume.keys().collect::<Vec<_>>(), ["flush_period"]);
-    assert!(format!("{:?}", split(&[pair("flush_perod")]).unwrap_err()).contains("flush_period"));
+    let refused = |key: &str, value: &str| format!("{:?}", settings::split(&[pair(key, value)]).unwrap_err());
+    assert!(refused("flush_perod", "5s").contains("flush_period"));
+    assert!(refused("mode", "nonsense").contains("nonsense"));
+}
+
+#[test]
+fn contradicting_settings_are_refused() {
+    let texts = |all: &[(&str, &str)]| {
+        all.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Texts>()
+    };
+    let check = |pool: &[(&str, &str)], volume: &[(&str, &str)], devices| {
+        settings::check(&settings::read(Scope::Pool, &texts(pool)).unwrap(), &texts(volume), devices)
+    };
+    assert!(check(&[("dirty_limit_pct", "30")], &[("dirty_high_pct", "20")], Some(1)).is_ok());
+    for (pool, volume, devices) in [
+        (&[][..], &[("dirty_low_pct", "60"), ("dirty_high_pct", "50")][..], None),
+        (&[("dirty_limit_pct", "30")], &[("dirty_high_pct", "40")], None),
+        (&[("mirror", "on")], &[], Some(1)),
+    ] {
+        assert!(check(pool, volume, devices).is_err(), "{pool:?} {volume:?}");
+    }
 }

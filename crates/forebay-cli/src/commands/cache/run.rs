@@ -8,6 +8,7 @@
 //!   stays, and the same command goes on.
 //! - Nobody has to see a step for it to be done or undone: what is printed may get lost.
 
+use forebay_admin::MessageId;
 use std::time::{Duration, Instant};
 
 use super::note::{Begun, Note, Way};
@@ -56,7 +57,7 @@ pub(super) fn run(client: &Client, note: &Note, mut begun: Begun) -> Result<(), 
         let is_half = interrupted_at == Some(at) && step.has_two_halves();
         let done = match step.is_so(client) {
             Ok(true) if !is_half => continue,
-            _ if interrupt.came() => Err(Failure::new("interrupted")),
+            _ if interrupt.came() => Err(Failure::new(MessageId::CliInterrupted, "interrupted")),
             Err(failure) => Err(failure),
             Ok(_) => begin(note, &mut begun, at).and_then(|()| {
                 let _ = print(&step);

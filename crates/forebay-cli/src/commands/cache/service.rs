@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay_admin::DaemonInfo;
+use forebay_admin::{DaemonInfo, MessageId};
 use forebay_pool::{MayWait, ublk_found};
 
 use super::shell;
@@ -98,11 +98,11 @@ fn packaged_drop_in() -> Option<PathBuf> {
 pub(super) fn steps(daemon: Option<&Daemon>) -> Result<Vec<Step>, Failure> {
     let mut steps = Vec::new();
     if Path::new(DRIVER).exists() {
-        ublk_found::devices(&MayWait::here()).map_err(Failure::new)?;
+        ublk_found::devices(&MayWait::here()).map_err(|why| Failure::new(MessageId::CliSystem, why))?;
     } else if shell::succeeds(&["modprobe", "--dry-run", "--quiet", "ublk_drv"]) {
         steps.push(Step::LoadDriver);
     } else {
-        return Err(Failure::new("this kernel has no ublk (CONFIG_BLK_DEV_UBLK, Linux 6.5 or later)")
+        return Err(Failure::new(MessageId::AttachBlockDevices, "this kernel has no ublk (CONFIG_BLK_DEV_UBLK, Linux 6.5 or later)")
             .hint("give a container /dev/ublk-control; without ublk a volume is reached over NBD: docs/operate/boot.md"));
     }
     let is_there = Path::new(DROP_IN_FOLDER).join(DROP_IN).exists();
@@ -137,7 +137,7 @@ fn decide(service: Option<Service>, drop_in: &DropIn, daemon: Option<&Daemon>) -
         (Some(daemon), Some(service)) if service.is_active => {
             let mut commands: Vec<String> = drop_in.steps()?.iter().flat_map(Step::commands).collect();
             commands.extend(Step::RestartService.commands());
-            Err(Failure::new(format!(
+            Err(Failure::new(MessageId::AttachBlockDevices, format!(
                 "the daemon (process {}) may not make block devices, and a restart would interrupt what it serves (pools: {})",
                 daemon.pid,
                 daemon.pools.join(", ")
@@ -147,7 +147,7 @@ fn decide(service: Option<Service>, drop_in: &DropIn, daemon: Option<&Daemon>) -
                 commands.join("\n        ")
             )))
         }
-        (Some(daemon), _) => Err(Failure::new(format!(
+        (Some(daemon), _) => Err(Failure::new(MessageId::AttachBlockDevices, format!(
             "the daemon (process {}) may not make block devices: it needs CAP_SYS_ADMIN",
             daemon.pid
         ))
@@ -156,7 +156,7 @@ fn decide(service: Option<Service>, drop_in: &DropIn, daemon: Option<&Daemon>) -
             let start = Step::StartService { enable: !service.is_enabled, start: true };
             Ok(drop_in.steps()?.into_iter().chain([start]).collect())
         }
-        (None, None) => Err(Failure::new("no daemon answers, and systemd has no service forebay here that could be started").hint(
+        (None, None) => Err(Failure::new(MessageId::DaemonNoService, "no daemon answers, and systemd has no service forebay here that could be started").hint(
             "start one as root, and have it started with the machine: forebay serve --config /etc/forebay/forebay.toml",
         )),
     }
@@ -167,7 +167,7 @@ impl DropIn {
         match self {
             Self::There => Ok(Vec::new()),
             Self::Packaged(from) => Ok(vec![Step::AddDropIn { from: from.clone() }]),
-            Self::Nowhere => Err(Failure::new(format!(
+            Self::Nowhere => Err(Failure::new(MessageId::AttachBlockDevices, format!(
                 "the service may not make block devices, and the package's share/forebay/{DROP_IN}, which lets it, is not there"
             ))
             .hint(format!("install the package anew, or write {DROP_IN_FOLDER}/{DROP_IN} as docs/operate/boot.md has it"))),

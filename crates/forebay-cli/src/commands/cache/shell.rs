@@ -1,5 +1,6 @@
 //! Commands: as text that a shell takes, and run.
 
+use forebay_admin::MessageId;
 use std::process::{Command, Stdio};
 
 use crate::failure::Failure;
@@ -26,7 +27,8 @@ pub(super) fn line<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> String 
 pub(super) fn output(words: &[&str]) -> Result<String, Failure> {
     let (program, arguments) = words.split_first().expect("a command has a name");
     let run = Command::new(program).args(arguments).stdin(Stdio::null()).output();
-    let run = run.map_err(|error| Failure::new(format!("cannot run {program}: {error}")))?;
+    let run =
+        run.map_err(|error| Failure::new(MessageId::CliPipeChild, format!("cannot run {program}: {error}")))?;
     let said = |bytes: &[u8]| harmless_lines(String::from_utf8_lossy(bytes).trim_end());
     if run.status.success() {
         return Ok(String::from_utf8_lossy(&run.stdout).into_owned());
@@ -35,7 +37,7 @@ pub(super) fn output(words: &[&str]) -> Result<String, Failure> {
         why if why.is_empty() => run.status.to_string(),
         why => why,
     };
-    Err(Failure::new(format!("`{}` failed: {why}", line(words))))
+    Err(Failure::new(MessageId::CliPipeChild, format!("`{}` failed: {why}", line(words))))
 }
 
 /// Runs a program.

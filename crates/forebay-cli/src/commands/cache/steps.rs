@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_admin::{
-    Leaving, PoolRequest, SettingsDone, SettingsRequest, VolumeInfo, VolumeRequest, VolumeState,
+    Leaving, MessageId, PoolRequest, SettingsDone, SettingsRequest, VolumeInfo, VolumeRequest, VolumeState,
 };
 use forebay_pool::{MayWait, ublk_found};
 use serde::{Deserialize, Serialize};
@@ -207,7 +207,7 @@ impl Step {
             Self::Unmount(mounted) => mounted.now()?.is_none(),
             Self::Mount(mounted) => mounted.now()?.is_some(),
             Self::Attach(request) => {
-                settled(client, &request.name)?.is_some_and(|volume| volume.state == VolumeState::Serving)
+                settled(client, &request.name)?.is_some_and(|volume| volume.state.is_served())
             }
             Self::Detach { volume } => volume_info(client, volume)?.is_none(),
             Self::Edit(change) => change.is_made(&fstab::read(Path::new(FSTAB)).map_err(system(FSTAB))?),
@@ -249,7 +249,7 @@ impl Step {
             Self::LoadDriver => {
                 shell::run(&["modprobe", "ublk_drv"])?;
                 let there = ublk_found::devices(&MayWait::here());
-                there.map(drop).map_err(Failure::new)
+                there.map(drop).map_err(|why| Failure::new(MessageId::AttachBlockDevices, why))
             }
             Self::AddDropIn { from } => {
                 let from = text(from).unwrap_or_default();
@@ -387,7 +387,7 @@ fn follow(client: &Client, job: &str) -> Result<(), Failure> {
         match look() {
             Some(job) if job.is_done() => return Ok(()), // it was too late for it
             Some(job) if !job.is_over() && Instant::now() < until => std::thread::sleep(LOOK),
-            _ => return Err(Failure::new("interrupted")),
+            _ => return Err(Failure::new(MessageId::CliInterrupted, "interrupted")),
         }
     }
 }
@@ -406,9 +406,10 @@ fn edit(change: &Change) -> Result<(), Failure> {
     if !change.is_made(&old) {
         let new = change.applied(&old).ok_or_else(|| {
             let line = harmless(&change.line());
-            Failure::new(format!(
-                "{FSTAB} is not as it was: the line that was to be changed is not there: {line}"
-            ))
+            Failure::new(
+                MessageId::AttachFstab,
+                format!("{FSTAB} is not as it was: the line that was to be changed is not there: {line}"),
+            )
             .hint("somebody has edited it meanwhile; the same command again looks at it anew")
         })?;
         fstab::replace(path, &old, &new).map_err(system(FSTAB))?;

@@ -1,8 +1,9 @@
 //! What `forebay uncache` has to do, found out before anything is changed.
 
+use forebay_admin::events::EventKind;
 use std::path::{Path, PathBuf};
 
-use forebay_admin::{PoolInfo, VolumeInfo, VolumeState};
+use forebay_admin::{MessageId, PoolInfo, VolumeInfo, VolumeState};
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_pool::ublk_found;
 
@@ -116,18 +117,21 @@ fn devices(volume: &VolumeInfo) -> impl Iterator<Item = String> {
 fn disk_of(volume: &VolumeInfo) -> Result<PathBuf, Failure> {
     let by_hand = "by hand it goes: docs/operate/take-away.md has the steps";
     let backing: BackingUri = volume.backing.parse().map_err(|error| {
-        Failure::new(format!(
-            "the backing store of volume {} is not understood: {error}",
-            harmless(&volume.name)
-        ))
+        Failure::new(
+            MessageId::BackingSyntax,
+            format!("the backing store of volume {} is not understood: {error}", harmless(&volume.name)),
+        )
     })?;
     let path = backing.path().to_owned();
     if volume.state == VolumeState::Absent && volume.dirty_bytes > 0 {
-        return Err(Failure::new(format!(
-            "volume {} is not attached, and only the cache has {} of it",
-            harmless(&volume.name),
-            bytes(volume.dirty_bytes)
-        ))
+        return Err(Failure::new(
+            MessageId::Event(EventKind::VolumeAbsent),
+            format!(
+                "volume {} is not attached, and only the cache has {} of it",
+                harmless(&volume.name),
+                bytes(volume.dirty_bytes)
+            ),
+        )
         .hint(format!(
             "`forebay volume show {0}` says why; attach it: forebay volume attach {0}",
             harmless(&volume.name)
@@ -135,10 +139,10 @@ fn disk_of(volume: &VolumeInfo) -> Result<PathBuf, Failure> {
     }
     if disk::number_of(&path).is_none() {
         let shown = harmless(&path.display().to_string());
-        return Err(Failure::new(format!(
-            "the backing store of volume {}, {shown}, is no block device",
-            harmless(&volume.name)
-        ))
+        return Err(Failure::new(
+            MessageId::AttachDisk,
+            format!("the backing store of volume {}, {shown}, is no block device", harmless(&volume.name)),
+        )
         .hint(by_hand));
     }
     Ok(path)
@@ -147,13 +151,16 @@ fn disk_of(volume: &VolumeInfo) -> Result<PathBuf, Failure> {
 fn not_found(point: &Path, mounts: &Mounts, mount: Option<&Mount>, entry: Option<&Entry<'_>>) -> Failure {
     let shown = harmless(&point.display().to_string());
     let failure = match (mount, entry.filter(|entry| is_volume(&entry.source()))) {
-        (Some(mount), _) => Failure::new(format!(
-            "{shown} is on {}, which is no block device of a volume that this daemon has",
-            harmless(&mount.source.display().to_string())
-        )),
+        (Some(mount), _) => Failure::new(
+            MessageId::AttachNotAMount,
+            format!(
+                "{shown} is on {}, which is no block device of a volume that this daemon has",
+                harmless(&mount.source.display().to_string())
+            ),
+        ),
         (None, Some(entry)) => {
             let (line, source) = (entry.number, harmless(&entry.source().to_string_lossy()));
-            return Failure::new(format!(
+            return Failure::new(MessageId::AttachNotAMount, format!(
                 "line {line} of {FSTAB} mounts {source} at {shown}, and this daemon has no such volume"
             ))
             .hint("`forebay volume list` lists those that there are: attach it (forebay volume attach), or take the line out");
@@ -161,10 +168,13 @@ fn not_found(point: &Path, mounts: &Mounts, mount: Option<&Mount>, entry: Option
         (None, None) => {
             let above =
                 mounts.covering(point).map(|mount| mount.point.display().to_string()).unwrap_or_default();
-            Failure::new(format!(
-                "{shown} is no mount point (it lies on {}), and {FSTAB} mounts no volume there",
-                harmless(&above)
-            ))
+            Failure::new(
+                MessageId::AttachNotAMount,
+                format!(
+                    "{shown} is no mount point (it lies on {}), and {FSTAB} mounts no volume there",
+                    harmless(&above)
+                ),
+            )
         }
     };
     failure.hint("`findmnt` lists mounts, `forebay volume list` volumes; those over NBD or FUSE: docs/operate/take-away.md")
@@ -177,7 +187,7 @@ fn refuse_without_cache(pool: &PoolInfo) -> Result<(), Failure> {
         return Ok(());
     }
     let name = harmless(&pool.name);
-    Err(Failure::new(format!("the cache of pool {name} has failed, so its volumes cannot be detached"))
+    Err(Failure::new(MessageId::Event(EventKind::CacheFailed), format!("the cache of pool {name} has failed, so its volumes cannot be detached"))
         .hint(format!(
             "forebay pool replace {name} --device PATH gives it another; without one, docs/operate/flash-died.md says how to take the disk back"
         )))

@@ -4,6 +4,7 @@
 //! answer. A process that sees the files by another path is found by its mount, or not at all: then
 //! `umount` says so.
 
+use forebay_admin::MessageId;
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ fn refusal(point: &Path, users: &[String]) -> Failure {
     if users.len() > NAMED_MAX {
         named += &format!(" and {} more", users.len() - NAMED_MAX);
     }
-    Failure::new(format!("{point} is in use: {named}")).hint(format!(
+    Failure::new(MessageId::VolumeInUse, format!("{point} is in use: {named}")).hint(format!(
         "end these, or stop their services; {look} lists processes; then the same command again"
     ))
 }

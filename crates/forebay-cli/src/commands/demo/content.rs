@@ -4,6 +4,7 @@
 //! wrong bytes can be explained: an older version (a lost write), another block (a misdirected
 //! one), or something else.
 
+use forebay_admin::MessageId;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
@@ -126,7 +127,10 @@ impl Ledger {
         let total = (self.versions.len() * BLOCK_BYTES) as u64;
         if client.size_bytes() != total {
             let found = client.size_bytes();
-            return Err(Failure::new(format!("the volume has {found} bytes, expected {total}")));
+            return Err(Failure::new(
+                MessageId::DemoWrongData,
+                format!("the volume has {found} bytes, expected {total}"),
+            ));
         }
         let pieces = total.div_ceil(READ_BYTES as u64);
         let (mut sent, mut done) = (0, 0);
@@ -141,7 +145,9 @@ impl Ledger {
                 sent += 1;
             }
             let reply = client.recv_reply(&mut data).map_err(nbd)?;
-            reply.result.map_err(|error| Failure::new(format!("reading back: {error}")))?;
+            reply
+                .result
+                .map_err(|error| Failure::new(MessageId::DemoIo, format!("reading back: {error}")))?;
             let first = reply.cookie * (READ_BYTES / BLOCK_BYTES) as u64;
             for (block, found) in (first..).zip(data.chunks(BLOCK_BYTES)) {
                 wrong.extend(self.compare(block, found).err());
@@ -151,7 +157,10 @@ impl Ledger {
         }
         match wrong.first() {
             None => Ok(()),
-            Some(first) => Err(Failure::new(format!("{} wrong blocks; the first at {first}", wrong.len()))),
+            Some(first) => Err(Failure::new(
+                MessageId::DemoWrongData,
+                format!("{} wrong blocks; the first at {first}", wrong.len()),
+            )),
         }
     }
 
@@ -179,7 +188,10 @@ impl Ledger {
                 client.write_at(offset, &new, false).map_err(nbd)?;
                 self.acknowledge(block, version);
             } else {
-                return Err(Failure::new(format!("after the kill, {}", self.explain(block, &found))));
+                return Err(Failure::new(
+                    MessageId::DemoWrongData,
+                    format!("after the kill, {}", self.explain(block, &found)),
+                ));
             }
         }
         Ok(())
@@ -189,7 +201,7 @@ impl Ledger {
 /// Says what went wrong on the connection.
 pub(super) fn nbd(error: forebay_export::nbd::client::ClientError) -> Failure {
     let source = std::error::Error::source(&error).map_or(String::new(), |source| format!(": {source}"));
-    Failure::new(format!("{error}{source}"))
+    Failure::new(MessageId::DemoIo, format!("{error}{source}"))
 }
 
 /// Spreads a number over 64 bits.

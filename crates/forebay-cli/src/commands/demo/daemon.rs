@@ -1,5 +1,6 @@
 //! The daemon of the demo: this very program as a child, `forebay run`.
 
+use forebay_admin::MessageId;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -72,11 +73,13 @@ impl Daemon {
     fn wait_until_ready(&mut self) -> Result<(), Failure> {
         let (say, heard) = mpsc::channel();
         if let Some(stdout) = self.child.stdout.take() {
-            std::thread::spawn(move || {
+            let pass_on = move || {
                 for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                     let _ = say.send(line); // nobody listens any more once it is ready
                 }
-            });
+            };
+            let thread = std::thread::Builder::new().name("daemon's output".into()).spawn(pass_on);
+            thread.map_err(system("cannot start a thread"))?;
         }
         let deadline = Instant::now() + TIMEOUT;
         loop {
@@ -84,12 +87,18 @@ impl Daemon {
                 Ok(line) if line.starts_with("ready: ") => return Ok(()),
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => {
-                    return Err(self.explain(Failure::new("the daemon did not become ready")));
+                    return Err(self.explain(Failure::new(
+                        MessageId::DaemonNotReady,
+                        "the daemon did not become ready",
+                    )));
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     let status =
                         self.child.wait().map_or("without a status".into(), |status| status.to_string());
-                    return Err(self.explain(Failure::new(format!("the daemon ended ({status})"))));
+                    return Err(self.explain(Failure::new(
+                        MessageId::DaemonNotReady,
+                        format!("the daemon ended ({status})"),
+                    )));
                 }
             }
         }
@@ -134,11 +143,14 @@ impl Daemon {
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
         }
-        Err(self.explain(Failure::new("the daemon did not stop")))
+        Err(self.explain(Failure::new(MessageId::DaemonStopFailed, "the daemon did not stop")))
     }
 
     fn ended(&self, status: ExitStatus) -> Failure {
-        self.explain(Failure::new(format!("the daemon did not end well ({status})")))
+        self.explain(Failure::new(
+            MessageId::DaemonStopFailed,
+            format!("the daemon did not end well ({status})"),
+        ))
     }
 
     /// Adds what the daemon said last.
@@ -150,7 +162,7 @@ impl Daemon {
         for line in &lines[lines.len().saturating_sub(5)..] {
             what += &format!("\n  daemon: {}", harmless(line));
         }
-        Failure::new(what)
+        failure.reworded(what)
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Invariant: no block has two requests in flight, so what a read must return is known exactly.
 
+use forebay_admin::MessageId;
 use std::time::{Duration, Instant};
 
 use forebay_export::nbd::client::{NbdClient, Transport};
@@ -229,9 +230,13 @@ impl<'a> Load<'a> {
                 sent += 1;
             }
             let reply = self.client.recv_reply(&mut self.data).map_err(nbd)?;
-            reply.result.map_err(|error| Failure::new(format!("filling the cache: {error}")))?;
+            reply
+                .result
+                .map_err(|error| Failure::new(MessageId::DemoIo, format!("filling the cache: {error}")))?;
             for (block, found) in (pieces[reply.cookie as usize]..).zip(self.data.chunks(BLOCK_BYTES)) {
-                self.ledger.compare(block, found).map_err(Failure::new)?;
+                self.ledger
+                    .compare(block, found)
+                    .map_err(|why| Failure::new(MessageId::DemoWrongData, why))?;
             }
             done += 1;
             stage.at(done as u64 * SCAN_BYTES, bytes(done as u64 * SCAN_BYTES));
@@ -311,7 +316,7 @@ enum Trouble {
 fn nbd_or_wrong(trouble: Trouble) -> Failure {
     match trouble {
         Trouble::Connection(failure) => failure,
-        Trouble::Wrong(what) => Failure::new(what),
+        Trouble::Wrong(what) => Failure::new(MessageId::DemoWrongData, what),
     }
 }
 

@@ -21,6 +21,8 @@ mod load;
 mod report;
 mod stage;
 
+use crate::message;
+use forebay_admin::MessageId;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -97,13 +99,16 @@ impl Plan {
         };
         let plan = Self { hot_bytes: mib(plan.cache_bytes * 3 / 8).min(plan.disk_bytes), ..plan };
         if plan.cache_bytes < 16 << 20 {
-            return Err(Failure::usage("--cache-size: the demo needs a cache of at least 16MiB"));
+            return Err(Failure::usage(
+                MessageId::DemoSize,
+                "--cache-size: the demo needs a cache of at least 16MiB",
+            ));
         }
         if plan.disk_bytes < 2 * plan.hot_bytes {
-            return Err(Failure::usage(format!(
-                "--disk-size: the disk must be larger than {}",
-                bytes(2 * plan.hot_bytes)
-            ))
+            return Err(Failure::usage(
+                MessageId::DemoSize,
+                format!("--disk-size: the disk must be larger than {}", bytes(2 * plan.hot_bytes)),
+            )
             .hint("the cache keeps a part of the disk; give a larger disk or a smaller cache"));
         }
         Ok(plan)
@@ -137,7 +142,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let outcome = match outcome {
         Ok(outcome) => outcome,
         Err(_) if stages.interrupted() => {
-            return Err(Failure::new("interrupted: the daemon was stopped"));
+            return Err(Failure::new(MessageId::CliInterrupted, "interrupted: the daemon was stopped"));
         }
         Err(failure) if options.keep => return Err(failure),
         Err(failure) => {
@@ -193,7 +198,7 @@ impl Folder {
             if free < needed {
                 let what =
                     format!("{}: {} are free, {} are needed", parent.display(), bytes(free), bytes(needed));
-                return Err(Failure::new(what).hint(hint));
+                return Err(Failure::new(MessageId::DeviceNoSpace, what).hint(hint));
             }
         }
         Ok(Self { temporary: Some(temporary), path, keep })
@@ -209,7 +214,8 @@ impl Drop for Folder {
         if let Some(temporary) = self.temporary.take()
             && self.keep
         {
-            eprintln!("kept: {}", temporary.keep().display());
+            let what = format!("kept: {}", temporary.keep().display());
+            message::say(MessageId::DemoKept, &what, || format!("{what}\n"));
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Progress of the demo: one line per stage, with a bar on a terminal.
 
+use crate::message;
+use forebay_admin::MessageId;
 use std::cell::Cell;
 use std::io::{IsTerminal, stderr};
 use std::sync::Arc;
@@ -78,7 +80,8 @@ impl Stage {
             self.said.set(Instant::now());
             let share = (done * 100).checked_div(self.total).map(|share| share.min(100));
             let share = share.map_or(String::new(), |share| format!("{share:3} %  "));
-            eprintln!("  {:TITLE_CHARS$}  {share}{message}", self.title);
+            let what = format!("  {:TITLE_CHARS$}  {share}{message}", self.title);
+            message::say(MessageId::CliProgress, what.trim(), || format!("{what}\n"));
         }
     }
 
@@ -89,7 +92,8 @@ impl Stage {
         }
         let paint = Paint::for_stderr();
         let title = format!("{:TITLE_CHARS$}", self.title);
-        eprintln!("{} {title}  {message}", paint.green("✓"));
+        let what = format!("{title}  {message}");
+        message::say(MessageId::CliProgress, &what, || format!("{} {what}\n", paint.green("✓")));
     }
 
     /// A stage inside this one that says nothing but can be interrupted.
@@ -105,7 +109,11 @@ impl Stage {
 
     /// A failure if Ctrl-C was pressed.
     pub(super) fn go_on(&self) -> Result<(), Failure> {
-        if self.interrupted.load(Ordering::Relaxed) { Err(Failure::new("interrupted")) } else { Ok(()) }
+        if self.interrupted.load(Ordering::Relaxed) {
+            Err(Failure::new(MessageId::CliInterrupted, "interrupted"))
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 mod show;
 mod udev;
 
+use forebay_admin::MessageId;
 use std::path::PathBuf;
 
 use forebay_format::checkpoint::{Checkpoint, SegmentEntry, SegmentState, SlotState};
@@ -61,7 +62,10 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let image = Image::open(Given { paths: &options.cache, key: key.as_ref() })?;
     if let Some(number) = options.segment.filter(|number| *number >= image.geometry().segment_count) {
         let last = image.geometry().segment_count - 1;
-        return Err(Failure::usage(format!("--segment {number}: the cache has segments 0 to {last}")));
+        return Err(Failure::usage(
+            MessageId::InspectSegment,
+            format!("--segment {number}: the cache has segments 0 to {last}"),
+        ));
     }
     if options.json {
         return screen::print_json(&document(&image, options));
@@ -71,7 +75,9 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     }
     let Some(checkpoint) = image.checkpoint() else {
         let what = format!("{}: no copy of the checkpoint is intact", image.shown());
-        return Err(Failure::new(what).hint("`forebay check` says what is wrong with them"));
+        return Err(
+            Failure::new(MessageId::CacheDamaged, what).hint("`forebay check` says what is wrong with them")
+        );
     };
     if options.segments {
         screen::print(&show::segments(checkpoint))?;

@@ -8,6 +8,7 @@
 //! The names are those that udev's own prober gives (systemd, `src/udev/udev-builtin-blkid.c`),
 //! because `lsblk` and others read them.
 
+use forebay_admin::MessageId;
 use std::fs::File;
 use std::io::{ErrorKind, Result as IoResult};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -22,8 +23,11 @@ use crate::screen;
 /// Prints the properties of a device that belongs to a cache.
 pub(super) fn execute(devices: &[PathBuf]) -> Result<(), Failure> {
     let [device] = devices else {
-        return Err(Failure::usage(format!("--udev: {} devices were given", devices.len()))
-            .hint("give one: each is asked about by itself"));
+        return Err(Failure::usage(
+            MessageId::CliArgument,
+            format!("--udev: {} devices were given", devices.len()),
+        )
+        .hint("give one: each is asked about by itself"));
     };
     match look(device).map_err(system(device.display()))? {
         Some(found) => screen::print(&properties(&found)),

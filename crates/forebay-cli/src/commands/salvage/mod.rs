@@ -9,6 +9,8 @@ mod output;
 mod ranges;
 pub(super) mod record;
 
+use crate::message;
+use forebay_admin::MessageId;
 use std::path::PathBuf;
 
 use forebay_export::uri::BackingUri;
@@ -91,11 +93,12 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     }
     let mut findings = Findings::default();
     let mut note = |memory_bytes| {
-        eprintln!(
-            "{} no checkpoint is intact: everything is read and sorted, which takes up to {} of memory",
-            Paint::for_stderr().yellow("note:"),
+        let what = format!(
+            "no checkpoint is intact: everything is read and sorted, which takes up to {} of memory",
             screen::bytes(memory_bytes)
         );
+        let text = || format!("{} {what}\n", Paint::for_stderr().yellow("note:"));
+        message::say(MessageId::CacheDamaged, &what, text);
     };
     let key = options.key.read()?;
     let given = Given { paths: &options.cache, key: key.as_ref() };
@@ -121,7 +124,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     {
         let names: Vec<String> = volumes.iter().map(|volume| screen::harmless(&volume.name)).collect();
         let what = format!("--volume {name}: the cache has no such volume, but {}", names.join(", "));
-        return Err(Failure::usage(what));
+        return Err(Failure::usage(MessageId::SalvageVolume, what));
     }
     let mut outputs = Outputs::new(options, volumes)?;
     let verdict =
@@ -250,6 +253,10 @@ impl Report<'_> {
             }
             _ => "the .ranges files and `--json` say which; restore the rest from a backup",
         };
-        Err(Failure::new(format!("{}: {}", self.salvage.shown(), what.join("; "))).hint(hint))
+        Err(Failure::new(
+            MessageId::SalvageIncomplete,
+            format!("{}: {}", self.salvage.shown(), what.join("; ")),
+        )
+        .hint(hint))
     }
 }

@@ -6,10 +6,11 @@
 //!   backing store has them.
 //! - Everything is durable before success is reported.
 
+use forebay_admin::MessageId;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Write as _};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use forebay_export::uri::BackingUri;
@@ -108,8 +109,8 @@ impl Outputs {
             failed: None,
         };
         if let Target::Folder(folder) = &outputs.target {
-            fs::create_dir_all(folder)
-                .map_err(system(format!("cannot make the folder {}", folder.display())))?;
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+            made.map_err(system(format!("cannot make the folder {}", folder.display())))?;
             for volume in outputs.volumes.values() {
                 outputs.check_unused(folder, volume)?;
             }
@@ -129,7 +130,7 @@ impl Outputs {
                     _ => {}
                 }
             } else if path.exists() {
-                return Err(Failure::new(format!("{} exists already", path.display()))
+                return Err(Failure::new(MessageId::CliExists, format!("{} exists already", path.display()))
                     .hint("name another folder, or replace what is there with --overwrite"));
             }
         }
@@ -163,9 +164,9 @@ impl Outputs {
         match &self.target {
             _ if piece.worth == Worth::Lost => Ok(()),
             Target::Copy(_) if !as_dirty => Ok(()),
-            Target::Copy(device) => {
-                device.write_at(piece.offset, piece.bytes).map_err(|error| Failure::new(error.to_string()))
-            }
+            Target::Copy(device) => device.write_at(piece.offset, piece.bytes).map_err(|error| {
+                Failure::new(forebay_offline::message::of_device(&error), error.to_string())
+            }),
             Target::Folder(folder) => {
                 let suffix = if as_dirty { "dirty" } else { "uncertain" };
                 let path = folder.join(format!("{}.{suffix}", volume.file_name()));
@@ -194,7 +195,9 @@ impl Outputs {
         }
         match &self.target {
             Target::Copy(device) => {
-                device.flush().map_err(|error| Failure::new(error.to_string()))?;
+                device.flush().map_err(|error| {
+                    Failure::new(forebay_offline::message::of_device(&error), error.to_string())
+                })?;
                 for volume in self.volumes.values_mut() {
                     volume.written.push(device.path().to_owned());
                 }
@@ -211,22 +214,26 @@ impl Outputs {
     }
 }
 
+/// A new file, for this user alone: it has what the volume had, also if the cache was encrypted.
 fn create(path: &Path) -> Result<File, Failure> {
-    File::create_new(path).map_err(system(format!("cannot make {}", path.display())))
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    made.map_err(system(format!("cannot make {}", path.display())))
 }
 
 /// Opens a copy of the backing store for writing, and checks that it can be one.
 fn open_copy(uri: &BackingUri, volumes: &BTreeMap<u16, Volume>) -> Result<Device, Failure> {
     let options = DeviceOptions { direct: false, ..DeviceOptions::default() };
     let device = Device::open_backing(uri.path(), options).map_err(|error| {
-        Failure::new(error.to_string())
+        Failure::new(forebay_offline::message::of_device(&error), error.to_string())
             .hint("name an existing copy of the volume's backing store that nobody uses")
     })?;
     let size = volumes.values().filter_map(|volume| volume.size_bytes).max().unwrap_or(0);
     if device.size_bytes() < size {
         let what =
             format!("{} has {} bytes, but the volume has {size}", uri.path().display(), device.size_bytes());
-        return Err(Failure::new(what).hint("give a copy of the whole backing store"));
+        return Err(
+            Failure::new(MessageId::SalvageTarget, what).hint("give a copy of the whole backing store")
+        );
     }
     Ok(device)
 }

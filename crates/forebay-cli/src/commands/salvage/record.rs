@@ -5,6 +5,7 @@
 //! there is none of them, nothing is written over a copy of the backing store, unless the operator
 //! has named the folder.
 
+use forebay_admin::MessageId;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -106,7 +107,7 @@ impl Sought {
             "--onto: there is no place where a daemon could have recorded that it gave this cache up: {}",
             self.list()
         );
-        Err(Failure::new(what).hint(
+        Err(Failure::new(MessageId::SalvageRecord, what).hint(
             "give the configuration of the daemon that had the cache with --config FILE, or its state directory with \
              --state-dir DIR: if it gave the cache up and went on without it, old data would be written over newer",
         ))

@@ -1,5 +1,6 @@
 //! `forebay sim --exhaustive`: every short sequence, every crash.
 
+use forebay_admin::MessageId;
 use std::time::Duration;
 
 use forebay_sim::PlantedBug;
@@ -28,7 +29,7 @@ pub(super) fn execute(options: &Options, bug: Option<PlantedBug>) -> Result<(), 
         return Ok(());
     }
     let hint = "the engine broke its promise; the commands above show it again, `--verbose` adds every step";
-    Err(Failure::new(format!("{} violations", report.violations.len())).hint(hint))
+    Err(Failure::new(MessageId::SimViolation, format!("{} violations", report.violations.len())).hint(hint))
 }
 
 fn run(options: &Options, exhaustive: &ExhaustiveOptions) -> ExhaustiveReport {

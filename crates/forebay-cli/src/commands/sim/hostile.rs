@@ -1,5 +1,6 @@
 //! `forebay sim --hostile`: wrong cache devices.
 
+use forebay_admin::MessageId;
 use std::time::Duration;
 
 use forebay_sim::PlantedBug;
@@ -18,7 +19,7 @@ pub(super) fn execute(options: &Options, seeds: u64, bug: Option<PlantedBug>) ->
     if report.violations.is_empty() {
         return Ok(());
     }
-    Err(Failure::new(format!("{} seeds with violations", report.violations.len())))
+    Err(Failure::new(MessageId::SimViolation, format!("{} seeds with violations", report.violations.len())))
 }
 
 fn as_text(report: &HostileReport, bug: Option<PlantedBug>, elapsed: Duration) -> String {

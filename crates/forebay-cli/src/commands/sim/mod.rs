@@ -1,5 +1,6 @@
 //! `forebay sim`: the simulator.
 
+use forebay_admin::MessageId;
 use std::time::Duration;
 
 use forebay_sim::{PlantedBug, Progress, Report, SimOptions, Violation, fault};
@@ -22,14 +23,15 @@ pub(crate) use options::Options;
 /// what was found.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     if options.bug.is_some() && !fault::AVAILABLE {
-        return Err(Failure::usage("--break: this build has no planted bugs").hint(
+        return Err(Failure::usage(MessageId::CliUnsupported, "--break: this build has no planted bugs").hint(
             "build one that has: cargo run --release -p forebay-cli --features planted-bugs -- sim --break list",
         ));
     }
     if options.bug.as_deref() == Some("list") {
         return list(options.json);
     }
-    let bug = options.bug.as_deref().map(bug_named).transpose()?;
+    let bug = options.bug.as_deref().map(|name| bug_named("--break", name)).transpose()?;
+    let aim = options.aim.as_deref().map(|name| bug_named("--aim", name)).transpose()?;
     if options.exhaustive {
         return exhaustive::execute(options, bug);
     }
@@ -43,6 +45,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         seed: options.seed,
         crashes: options.crashes,
         bug,
+        aim,
         violations_max: options.violations.max(1),
         verbose: options.verbose,
     };
@@ -53,7 +56,8 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     }
     let found = report.violations.len();
     let hint = "the engine broke its promise; the commands above show it again, `--verbose` adds every step";
-    Err(Failure::new(format!("{found} violations, from seed {}", options.seed)).hint(hint))
+    Err(Failure::new(MessageId::SimViolation, format!("{found} violations, from seed {}", options.seed))
+        .hint(hint))
 }
 
 fn simulate(options: &Options, sim: &SimOptions) -> Report {
@@ -67,10 +71,10 @@ fn simulate(options: &Options, sim: &SimOptions) -> Report {
     report
 }
 
-fn bug_named(name: &str) -> Result<PlantedBug, Failure> {
+fn bug_named(option: &str, name: &str) -> Result<PlantedBug, Failure> {
     PlantedBug::named(name).ok_or_else(|| {
         let names: Vec<&str> = PlantedBug::ALL.iter().map(|(_, name)| *name).collect();
-        Failure::usage(format!("--break: there is no planted bug \"{name}\""))
+        Failure::usage(MessageId::CliArgument, format!("{option}: there is no planted bug \"{name}\""))
             .hint(format!("one of {}", names.join(", ")))
     })
 }

@@ -23,6 +23,10 @@ pub(crate) struct Options {
     /// Plant a bug in the engine, to see that the simulator finds it; `list` shows their names
     #[arg(long = "break", value_name = "NAME")]
     pub(super) bug: Option<String>,
+    /// Lead runs to the situation in which this planted bug shows, without planting it: there must
+    /// be no violation
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["bug", "exhaustive", "hostile", "shrink"])]
+    pub(super) aim: Option<String>,
     /// Reduce the first violation to the shortest script that still shows it
     #[arg(long, conflicts_with = "exhaustive")]
     pub(super) shrink: bool,

@@ -1,5 +1,6 @@
 //! `forebay sim --shrink`: from a violation to the shortest script that shows it.
 
+use forebay_admin::MessageId;
 use forebay_sim::PlantedBug;
 use forebay_sim::shrink::{Shrunk, shrink};
 use serde_json::{Value, json};
@@ -14,12 +15,12 @@ pub(super) fn execute(options: &Options, bug: Option<PlantedBug>) -> Result<(), 
     let (found, _) = quietly(|| shrink(options.seed, options.crashes, bug, options.verbose));
     let Some(found) = found else {
         let what = format!("seed {} shows no violation in {} crash points", options.seed, options.crashes);
-        return Err(Failure::new(what)
+        return Err(Failure::new(MessageId::SimNoViolation, what)
             .hint("take seed and crash points from the command that a violation is printed with"));
     };
-    let shrunk = found.map_err(Failure::new)?;
+    let shrunk = found.map_err(|why| Failure::new(MessageId::SimNoViolation, why))?;
     print(options, || as_json(options, &shrunk), || as_text(options, &shrunk))?;
-    Err(Failure::new(format!("seed {} breaks the engine's promise", options.seed)))
+    Err(Failure::new(MessageId::SimViolation, format!("seed {} breaks the engine's promise", options.seed)))
 }
 
 fn again(options: &Options) -> String {

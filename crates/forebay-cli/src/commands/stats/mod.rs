@@ -13,7 +13,7 @@ use clap_complete::engine::ArgValueCompleter;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use forebay_admin::VolumeInfo;
+use forebay_admin::{MessageId, VolumeInfo};
 use forebay_export::size::parse_duration;
 use serde_json::Value;
 
@@ -132,7 +132,7 @@ fn keep_up_to_date(
 ) -> Result<(), Failure> {
     if let Some(volume) = volume {
         let hint = format!("leave {volume} out");
-        return Err(Failure::usage("metrics are of all volumes").hint(hint));
+        return Err(Failure::usage(MessageId::CliUsage, "metrics are of all volumes").hint(hint));
     }
     let mut is_silent = false;
     loop {
@@ -189,11 +189,12 @@ fn only_volume(client: &Client) -> Result<String, Failure> {
     let volumes: Vec<VolumeInfo> = client::list(&client.get("/v1/volumes")?, "volumes")?;
     match &volumes[..] {
         [only] => Ok(only.name.clone()),
-        [] => Err(Failure::new("there is no volume").hint("to attach one: forebay volume attach")),
+        [] => Err(Failure::new(MessageId::CliNoVolume, "there is no volume")
+            .hint("to attach one: forebay volume attach")),
         several => {
             let names: Vec<&str> = several.iter().map(|volume| volume.name.as_str()).collect();
             let hint = format!("there are: {}", names.join(", "));
-            Err(Failure::usage("of which volume?").hint(hint))
+            Err(Failure::usage(MessageId::CliUsage, "of which volume?").hint(hint))
         }
     }
 }

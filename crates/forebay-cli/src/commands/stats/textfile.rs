@@ -7,6 +7,7 @@
 //!   of the figures of before.
 //! - It has no metric of node_exporter's own. `process_*` would be one, so it is left out.
 
+use forebay_admin::MessageId;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -35,7 +36,8 @@ pub(super) fn file(text: &str) -> Result<PathBuf, String> {
 pub(super) fn write(client: &Client, path: &Path) -> Result<Option<Failure>, Failure> {
     let metrics = client.text("/metrics");
     let written = replace(path, &text(metrics.as_deref().ok())).map_err(|error| {
-        let failure = Failure::new(format!("{}: cannot be written: {error}", path.display()));
+        let failure =
+            Failure::new(MessageId::CliSystem, format!("{}: cannot be written: {error}", path.display()));
         match error.kind() {
             io::ErrorKind::NotFound => failure.hint(
                 "its folder is the one that node_exporter is told by --collector.textfile.directory; \

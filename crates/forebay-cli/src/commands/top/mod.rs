@@ -17,6 +17,7 @@ mod state;
 mod view;
 mod volumes;
 
+use forebay_admin::MessageId;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -59,7 +60,8 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// Shows it until somebody has seen enough.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     if !std::io::stdout().is_terminal() {
-        return Err(Failure::usage("forebay top needs a terminal").hint("for scripts: forebay status --json"));
+        return Err(Failure::usage(MessageId::CliTerminal, "forebay top needs a terminal")
+            .hint("for scripts: forebay status --json"));
     }
     let interrupt = Interrupt::listen()?;
     let client = Client::new(&options.admin);

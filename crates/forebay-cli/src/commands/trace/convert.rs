@@ -1,5 +1,7 @@
 //! `forebay trace convert`: from one format to another, and what is lost on the way.
 
+use crate::message;
+use forebay_admin::MessageId;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -51,11 +53,14 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let by_name = || Format::of_name(&options.target.to_string_lossy());
     let Some(format) = options.to.or_else(by_name) else {
         let what = format!("the name of {} does not tell a format", shown(&options.target));
-        return Err(Failure::usage(what).hint("say it with --to, for instance --to oracleGeneral"));
+        return Err(Failure::usage(MessageId::TraceFormat, what)
+            .hint("say it with --to, for instance --to oracleGeneral"));
     };
     if is_same(&options.source, &options.target) {
         let what = format!("{} cannot be written while it is read", shown(&options.target));
-        return Err(Failure::usage(what).hint("choose another name for the new trace"));
+        return Err(
+            Failure::usage(MessageId::TraceTarget, what).hint("choose another name for the new trace")
+        );
     }
     let interrupt = Interrupt::listen()?;
     let mut source = files::open(&options.source, &options.input)?;
@@ -83,7 +88,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 /// What was done is said on stderr if the trace goes to the standard output.
 fn say(options: &Options, text: &str) -> Result<(), Failure> {
     if is_stdio(&options.target) {
-        eprint!("{text}");
+        message::say(MessageId::TraceNote, text.trim_end(), || text.to_owned());
         return Ok(());
     }
     screen::print(text)
@@ -108,7 +113,10 @@ fn convert(
         if number.is_multiple_of(LOOK_EVERY) {
             progress.at(number, || format!("{} requests", count(number)));
             if interrupt.came() {
-                return Err(Failure::new("interrupted; the new trace was removed"));
+                return Err(Failure::new(
+                    MessageId::CliInterrupted,
+                    "interrupted; the new trace was removed",
+                ));
             }
         }
     }

@@ -3,6 +3,8 @@
 //! Invariant: a file that was there is not replaced unless that was asked for, and not before there
 //! is something to replace it with.
 
+use crate::message;
+use forebay_admin::MessageId;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -38,8 +40,8 @@ impl Input {
 pub(crate) fn failed(what: &str, path: &Path) -> impl FnOnce(TraceError) -> Failure {
     let said = format!("cannot {what} {}", shown(path));
     move |error| match error {
-        TraceError::Io(error) => Failure::new(format!("{said}: {error}")),
-        error => Failure::new(harmless(&format!("{said}: {error}"))),
+        TraceError::Io(error) => Failure::new(MessageId::TraceUnreadable, format!("{said}: {error}")),
+        error => Failure::new(MessageId::TraceUnreadable, harmless(&format!("{said}: {error}"))),
     }
 }
 
@@ -74,9 +76,11 @@ pub(crate) fn read_all(path: &Path, input: &Input) -> Result<(Vec<Record>, Readi
     let reading = source.reading().clone();
     if records.is_empty() {
         let hint = "`forebay trace convert` says what is in the file";
-        return Err(Failure::new(format!("{} has no requests", shown(path))).hint(hint));
+        return Err(
+            Failure::new(MessageId::TraceEmpty, format!("{} has no requests", shown(path))).hint(hint)
+        );
     }
-    notes(&reading).iter().for_each(|note| eprintln!("note: {note}"));
+    notes(&reading).iter().for_each(|note| message::note(MessageId::TraceNote, note));
     Ok((records, reading))
 }
 
@@ -122,7 +126,8 @@ impl Output {
                 let is_file = fs::metadata(path).map_err(cannot())?.is_file();
                 if is_file && !overwrite {
                     let what = format!("{} is there already", path.display());
-                    return Err(Failure::new(what).hint("choose another name, or give --overwrite"));
+                    return Err(Failure::new(MessageId::CliExists, what)
+                        .hint("choose another name, or give --overwrite"));
                 }
                 let file = OpenOptions::new().write(true).open(path).map_err(cannot())?;
                 output.before = is_file.then(|| file.try_clone()).transpose().map_err(cannot())?;

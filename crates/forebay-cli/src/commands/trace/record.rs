@@ -4,12 +4,14 @@
 //! daemon counts what it has no room for. Ctrl-C has the job cancelled, and what was recorded until
 //! then is whole.
 
+use crate::message;
+use forebay_admin::events::EventKind;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap_complete::engine::ArgValueCompleter;
-use forebay_admin::{JobInfo, RecordRequest};
+use forebay_admin::{JobInfo, MessageId, RecordRequest};
 use forebay_export::size::{ByteSize, parse_duration};
 use forebay_trace::{Format, Reading};
 use serde_json::json;
@@ -87,6 +89,9 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         progress.at(passed, || format!("{} of {}, {}", uptime(passed), uptime(seconds), bytes(written)));
     }
     drop((progress, file));
+    if written == 0 {
+        output.remove(); // it was not begun; the job has the reason
+    }
     report(options, &client, &job, interrupt.came())
 }
 
@@ -106,17 +111,25 @@ fn report(options: &Options, client: &Client, job: &str, interrupted: bool) -> R
             )?;
         } else {
             screen::print(&format!("{} requests in {}\n", count(reading.records), options.to.display()))?;
-            notes(reading).iter().for_each(|note| eprintln!("note: {note}"));
+            notes(reading).iter().for_each(|note| message::note(MessageId::TraceNote, note));
         }
     }
     let ended: JobInfo = client::read(&answer?)?;
     match ended.state.as_str() {
         "completed" => Ok(()),
         "cancelled" if interrupted => Ok(()),
-        "cancelled" => Err(Failure::new("the recording was cancelled; the trace is whole up to there")),
+        "cancelled" => Err(Failure::new(
+            MessageId::Event(EventKind::JobCancelled),
+            "the recording was cancelled; the trace is whole up to there",
+        )),
         _ => {
             let why = ended.error.unwrap_or_else(|| "it has not ended".into());
-            Err(Failure::new(format!("the recording has ended early: {}", harmless(&why))))
+            let what = format!("the recording has ended early: {}", harmless(&why));
+            let failure = Failure::new(MessageId::RecordingEndedEarly, what);
+            Err(match ended.error_id {
+                Some(id) => failure.with_id(harmless(&id)),
+                None => failure,
+            })
         }
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! Invariant: without `--write-anything` nothing is asked for but reads.
 
+use forebay_admin::MessageId;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -68,14 +69,17 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let left_out = read - records.len() as u64;
     let trace = MadeTrace::new(records);
     if trace.requests().is_empty() {
-        return Err(Failure::new(format!("{} has no reads", shown(&options.trace)))
+        return Err(Failure::new(MessageId::TraceEmpty, format!("{} has no reads", shown(&options.trace)))
             .hint("--write-anything replays the rest, and destroys what the target holds"));
     }
     let target = Target::find(&options.to, &options.admin, options.write_anything)?;
     if trace.end_bytes > target.size_bytes {
         let (end, size) = (trace.end_bytes, target.size_bytes);
-        return Err(Failure::new(format!("the trace goes up to byte {end}, and {} has {size}", target.name))
-            .hint("replay it to a volume that is at least as large"));
+        return Err(Failure::new(
+            MessageId::TraceTooLarge,
+            format!("the trace goes up to byte {end}, and {} has {size}", target.name),
+        )
+        .hint("replay it to a volume that is at least as large"));
     }
     let pace = options.pace.pace(trace.lasts_ns());
     let replay = Replay::new(&trace, pace, &interrupt);
@@ -88,12 +92,16 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         screen::print(&words(&results, left_out))?;
     }
     if interrupt.came() {
-        return Err(Failure::new(format!("interrupted after {}", uptime(took.as_secs()))));
+        return Err(Failure::new(
+            MessageId::CliInterrupted,
+            format!("interrupted after {}", uptime(took.as_secs())),
+        ));
     }
     match results.first_error {
-        Some(error) => {
-            Err(Failure::new(format!("{} requests failed; the first: {error}", count(results.errors))))
-        }
+        Some(error) => Err(Failure::new(
+            MessageId::TraceRequestsFailed,
+            format!("{} requests failed; the first: {error}", count(results.errors)),
+        )),
         None => Ok(()),
     }
 }
@@ -183,8 +191,19 @@ impl<'a> Replay<'a> {
         let progress = Progress::new("replay", requests as u64);
         let began = Instant::now();
         let failures: Vec<Failure> = std::thread::scope(|scope| {
-            let work = |mut connection: Connection| scope.spawn(move || self.work(&mut connection, began));
-            let threads: Vec<_> = connections.into_iter().map(work).collect();
+            let mut threads = Vec::new();
+            for mut connection in connections {
+                let thread = std::thread::Builder::new().name("replay".into());
+                match thread.spawn_scoped(scope, move || self.work(&mut connection, began)) {
+                    Ok(thread) => threads.push(thread),
+                    Err(error) => {
+                        self.broken.store(true, Ordering::Relaxed); // the others end
+                        let what = format!("cannot start a thread: {error}");
+                        let failure = Failure::new(MessageId::CliSystem, what);
+                        return vec![failure.hint("give a smaller --depth, or raise the limit (ulimit -u)")];
+                    }
+                }
+            }
             while threads.iter().any(|thread| !thread.is_finished()) {
                 let made = self.next.load(Ordering::Relaxed).min(requests as u64);
                 progress
@@ -193,7 +212,10 @@ impl<'a> Replay<'a> {
             }
             let ended = threads.into_iter().map(|thread| thread.join());
             ended
-                .filter_map(|end| end.unwrap_or_else(|_| Err(Failure::new("a thread panicked"))).err())
+                .filter_map(|end| {
+                    end.unwrap_or_else(|_| Err(Failure::new(MessageId::CliInternal, "a thread panicked")))
+                        .err()
+                })
                 .collect()
         });
         if let Ok(mut results) = self.results.lock() {

@@ -1,12 +1,13 @@
 //! Where a trace is replayed to: an NBD export, or a block device or file.
 
+use crate::message;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay_admin::VolumeInfo;
+use forebay_admin::{MessageId, VolumeInfo};
 use forebay_export::nbd::client::{ClientError, NbdClient, Transport};
 use forebay_export::nbd::codec::{cmd, cmd_flag};
 use forebay_export::uri::ExportUri;
@@ -53,7 +54,9 @@ impl Target {
             return Self::file(text.into(), writes);
         }
         if text.contains("://") {
-            let uri = text.parse::<ExportUri>().map_err(|error| Failure::usage(error.to_string()))?;
+            let uri = text
+                .parse::<ExportUri>()
+                .map_err(|error| Failure::usage(MessageId::ExportSyntax, error.to_string()))?;
             return Self::nbd(uri, writes);
         }
         let answer = admin.client().get(&format!("/v1/volumes/{}", escaped(text)))?;
@@ -64,15 +67,21 @@ impl Target {
             .find(|uri| matches!(uri, ExportUri::Nbd { guards, .. } if guards.tls.is_none()))
         {
             Some(uri) => Self::nbd(uri, writes),
-            None => Err(Failure::new(format!("volume {} has no NBD export without TLS", harmless(text)))
-                .hint("give the path of its file or block device")),
+            None => Err(Failure::new(
+                MessageId::ExportMissing,
+                format!("volume {} has no NBD export without TLS", harmless(text)),
+            )
+            .hint("give the path of its file or block device")),
         }
     }
 
     fn nbd(uri: ExportUri, writes: bool) -> Result<Self, Failure> {
         if !matches!(uri, ExportUri::Nbd { .. }) {
-            return Err(Failure::usage(format!("{uri} is not the URI of an NBD export"))
-                .hint("give nbd://, nbd+unix://, the path of a device, or the name of a volume"));
+            return Err(Failure::usage(
+                MessageId::ExportSyntax,
+                format!("{uri} is not the URI of an NBD export"),
+            )
+            .hint("give nbd://, nbd+unix://, the path of a device, or the name of a volume"));
         }
         let mut target =
             Self { name: uri.to_string(), size_bytes: 0, place: Place::Nbd(uri), writes, _alone: None };
@@ -89,13 +98,14 @@ impl Target {
         };
         let (file, flags) = match open(OFlags::DIRECT) {
             Err(error) if error.kind() == ErrorKind::InvalidInput => {
-                eprintln!("note: {} has no direct I/O: the page cache has a part in it", path.display());
+                let what = format!("{} has no direct I/O: the page cache has a part in it", path.display());
+                message::note(MessageId::CliNote, &what);
                 (open(OFlags::empty()).map_err(cannot())?, OFlags::empty())
             }
             opened => (opened.map_err(cannot())?, OFlags::DIRECT),
         };
         if file.metadata().map_err(cannot())?.is_dir() {
-            return Err(Failure::new(format!("{} is a folder", path.display()))
+            return Err(Failure::new(MessageId::TraceTarget, format!("{} is a folder", path.display()))
                 .hint("give a file, a block device, the URI of an NBD export, or a volume"));
         }
         let alone = if writes { Some(alone(&path)?) } else { None };
@@ -117,7 +127,7 @@ impl Target {
             Place::Nbd(uri) => {
                 let refused = |error: ClientError| {
                     let what = format!("cannot connect to {}: {}", self.name, whole(&error));
-                    let failure = Failure::new(harmless(&what));
+                    let failure = Failure::new(MessageId::TraceTarget, harmless(&what));
                     if number > 0 {
                         failure
                             .hint(format!("the server took {number} connections; choose a smaller --depth"))
@@ -148,10 +158,11 @@ fn alone(path: &Path) -> Result<File, Failure> {
         Ok(file)
     });
     taken.map_err(|error| match error.kind() {
-        ErrorKind::ResourceBusy | ErrorKind::WouldBlock => {
-            Failure::new(format!("{} is in use: it is mounted, or a daemon has it", path.display()))
-                .hint("what somebody uses is not written to; if it is the disk of a volume: --to VOLUME")
-        }
+        ErrorKind::ResourceBusy | ErrorKind::WouldBlock => Failure::new(
+            MessageId::DeviceInUse,
+            format!("{} is in use: it is mounted, or a daemon has it", path.display()),
+        )
+        .hint("what somebody uses is not written to; if it is the disk of a volume: --to VOLUME"),
         _ => cannot()(error),
     })
 }
@@ -184,7 +195,10 @@ impl Connection {
                 match over_nbd(client, *cookie, data, record) {
                     Ok(()) => Ok(Ok(true)),
                     Err(error @ ClientError::Request(_)) => Ok(Err(at(record, &error.to_string()))),
-                    Err(error) => Err(Failure::new(harmless(&at(record, &whole(&error))))),
+                    Err(error) => Err(Failure::new(
+                        MessageId::TraceRequestsFailed,
+                        harmless(&at(record, &whole(&error))),
+                    )),
                 }
             }
             Self::File { file, memory } => match on_file(file, memory, record) {

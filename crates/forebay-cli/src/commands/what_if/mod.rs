@@ -5,6 +5,8 @@
 mod report;
 mod variants;
 
+use crate::message;
+use forebay_admin::MessageId;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -136,7 +138,8 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let volume_bytes = options.volume_size.map_or(recorded.max(trace.end_bytes), |size| size.0);
     let pace = options.pace.pace(trace.lasts_ns());
     if pace == Pace::AsFast && !options.pace.asap {
-        eprintln!("note: the trace has no times: requests come as fast as they are answered");
+        let what = "the trace has no times: requests come as fast as they are answered";
+        message::note(MessageId::TraceNote, what);
     }
     let common = variants::Common {
         volume_bytes: volume_bytes.next_multiple_of(4096),
@@ -177,8 +180,10 @@ fn try_all(variants: &[Variant], trace: &MadeTrace, interrupt: &Interrupt) -> Re
             };
             let result = match run(&variant.plan, trace, &go_on) {
                 Ok(Some(figures)) => Ok(figures),
-                Ok(None) => Err(Failure::new("interrupted")),
-                Err(error) => Err(Failure::new(error.to_string()).hint(variant.hint(&error))),
+                Ok(None) => Err(Failure::new(MessageId::CliInterrupted, "interrupted")),
+                Err(error) => {
+                    Err(Failure::new(MessageId::WhatIfModel, error.to_string()).hint(variant.hint(&error)))
+                }
             };
             if let Ok(mut results) = results.lock() {
                 results[at] = Some(result);
@@ -186,8 +191,15 @@ fn try_all(variants: &[Variant], trace: &MadeTrace, interrupt: &Interrupt) -> Re
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(variants.len());
-    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    std::thread::scope(|scope| {
+        let started = (1..threads)
+            .map(|_| std::thread::Builder::new().name("what-if".into()).spawn_scoped(scope, work))
+            .take_while(Result::is_ok);
+        let _ = started.count(); // what no thread does is done here
+        work();
+    });
     let results = results.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let missing = || Failure::new("a thread of the simulation ended early; please report this");
+    let missing =
+        || Failure::new(MessageId::CliInternal, "a thread of the simulation ended early; please report this");
     results.into_iter().map(|result| result.unwrap_or_else(|| Err(missing()))).collect()
 }

@@ -3,6 +3,8 @@
 //! Settings are those of the registry (`forebay set`). One that changes nothing that is modelled is
 //! taken, and that is said.
 
+use crate::message;
+use forebay_admin::MessageId;
 use std::str::FromStr;
 
 use forebay_config::choices::DefaultAction;
@@ -92,22 +94,25 @@ const AT_START: [&str; 2] = ["scratch_size", "segment_size"];
 pub(super) fn choices(settings: &[String]) -> Result<Vec<Choice>, Failure> {
     let mut choices: Vec<Choice> = Vec::new();
     for text in settings {
-        let (key, values) = crate::commands::settings::pair(text)
-            .map_err(|what| Failure::usage(what).hint("for example --set reclaim_policy=lru,s3fifo"))?;
+        let (key, values) = crate::commands::settings::pair(text).map_err(|what| {
+            Failure::usage(MessageId::SettingSyntax, what).hint("for example --set reclaim_policy=lru,s3fifo")
+        })?;
         let Some(tunable) =
             [Scope::Pool, Scope::Volume].into_iter().find_map(|scope| tunables::find(scope, &key))
         else {
             return Err(unknown(&key));
         };
         if tunable.name == "emulate" {
-            return Err(Failure::usage("emulate is said in another way here").hint("--disk hdd-7200"));
+            return Err(Failure::usage(MessageId::WhatIfVariants, "emulate is said in another way here")
+                .hint("--disk hdd-7200"));
         }
         if tunable.applies != Applies::Live && !AT_START.contains(&tunable.name) {
-            eprintln!("note: {} has no part in what is modelled", tunable.name);
+            let what = format!("{} has no part in what is modelled", tunable.name);
+            message::note(MessageId::CliNote, &what);
         }
         if choices.iter().any(|choice| choice.tunable.name == tunable.name) {
             let hint = "values to compare are given at once: KEY=VALUE,VALUE";
-            return Err(Failure::usage(format!("{key}: is set twice")).hint(hint));
+            return Err(Failure::usage(MessageId::SettingTwice, format!("{key}: is set twice")).hint(hint));
         }
         let values = values.split(',').map(|value| value.trim().to_owned()).collect();
         choices.push(Choice { tunable, key, values });
@@ -118,7 +123,7 @@ pub(super) fn choices(settings: &[String]) -> Result<Vec<Choice>, Failure> {
 fn unknown(key: &str) -> Failure {
     let hint = tunables::hint(Scope::Volume, key, &[]).or_else(|| tunables::hint(Scope::Pool, key, &[]));
     let hint = hint.unwrap_or_else(|| "docs/use/settings.md has all of them".into());
-    Failure::usage(format!("there is no setting \"{}\"", harmless(key))).hint(hint)
+    Failure::usage(MessageId::SettingUnknown, format!("there is no setting \"{}\"", harmless(key))).hint(hint)
 }
 
 /// All combinations.
@@ -131,8 +136,11 @@ pub(super) fn all(
     let combinations = choices.iter().map(|choice| choice.values.len());
     let number = combinations.fold(caches.len(), usize::saturating_mul);
     if number > VARIANTS_MAX {
-        return Err(Failure::usage(format!("{number} combinations; {VARIANTS_MAX} are the most"))
-            .hint("give fewer sizes or values"));
+        return Err(Failure::usage(
+            MessageId::WhatIfVariants,
+            format!("{number} combinations; {VARIANTS_MAX} are the most"),
+        )
+        .hint("give fewer sizes or values"));
     }
     let footprint = if caches.iter().any(|size| matches!(size, CacheSize::Share(_))) {
         trace.footprint_bytes()
@@ -166,7 +174,7 @@ fn variant(
         number /= choice.values.len();
         let settings = if choice.tunable.scope == Scope::Pool { &mut pool } else { &mut volume };
         if value.is_empty() { settings.unset(&choice.key) } else { settings.set(&choice.key, value) }
-            .map_err(|error| Failure::usage(format!("--set {}={value}: {error}", choice.key)))?;
+            .map_err(|error| Failure::usage(error.id, format!("--set {}={value}: {error}", choice.key)))?;
         given.push((choice.tunable.name, value.clone()));
         if choice.values.len() > 1 {
             differs.push(format!("{}={value}", choice.tunable.name));
@@ -177,7 +185,7 @@ fn variant(
     found.extend(conflicts::of_volume(&volume));
     found.extend(conflicts::of_volume_in_pool(&volume, &pool));
     if let Some(conflict) = found.into_iter().next() {
-        return Err(Failure::usage(conflict.message).hint(conflict.help));
+        return Err(Failure::usage(MessageId::SettingConflict, conflict.message).hint(conflict.help));
     }
     let plan = Plan {
         cache_bytes,

@@ -8,7 +8,7 @@ use utoipa::IntoParams;
 use super::{Answer, Context};
 use crate::api::extract::{Names, Parameters};
 use crate::api::problem::Problem;
-use forebay_admin::{AdminError, AdviceInfo, ErrorKind, Target};
+use forebay_admin::{AdminError, AdviceInfo, MessageId, Target};
 
 /// Which time is asked about.
 #[derive(Deserialize, IntoParams)]
@@ -30,7 +30,7 @@ impl Time {
             Some(hours @ 0..=HOURS_MAX) => Ok(hours),
             Some(hours) => {
                 let what = format!("hours={hours}: counts are kept of {HOURS_MAX} hours before this one");
-                Err(AdminError::new(ErrorKind::Invalid, what, "leave hours out for all of them").into())
+                Err(AdminError::new(MessageId::AdviceHours, what, "leave hours out for all of them").into())
             }
         }
     }

@@ -21,7 +21,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response, Sse};
 use axum::{Json, Router};
 use forebay_admin::events::{AlarmInfo, EventId, Filter, Hub, Start};
-use forebay_admin::{AdminError, ErrorKind};
+use forebay_admin::{AdminError, MessageId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
@@ -70,10 +70,11 @@ async fn follow(
     Parameters(conditions): Parameters<Conditions>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let (filter, start) = wishes(&conditions, &headers).map_err(|what| Problem::bad_request(what, HINT))?;
+    let (filter, start) = wishes(&conditions, &headers)
+        .map_err(|what| Problem::bad_request(MessageId::ApiParameter, what, HINT))?;
     match context.hub.subscribe(filter, start) {
         Ok(subscription) => Ok(Sse::new(Frames::new(subscription, context.heartbeat)).into_response()),
-        Err(error) => Err(Problem::unavailable(error, "")),
+        Err(error) => Err(Problem::unavailable(MessageId::ApiTooMany, error, "")),
     }
 }
 
@@ -140,10 +141,14 @@ async fn acknowledge(
     Parameters(Acknowledging { by }): Parameters<Acknowledging>,
 ) -> Result<Json<AlarmInfo>, Problem> {
     if by.is_empty() {
-        return Err(Problem::bad_request("say who knows of the alarm, with ?by=NAME", HINT));
+        return Err(Problem::bad_request(
+            MessageId::ApiParameter,
+            "say who knows of the alarm, with ?by=NAME",
+            HINT,
+        ));
     }
     let alarm = context.hub.acknowledge(&id, &by);
-    let alarm =
-        alarm.map_err(|error| AdminError::new(ErrorKind::NotFound, error, "GET /v1/alarms lists them"))?;
+    let alarm = alarm
+        .map_err(|error| AdminError::new(MessageId::AlarmUnknown, error, "GET /v1/alarms lists them"))?;
     Ok(Json(AlarmInfo::from(&alarm)))
 }

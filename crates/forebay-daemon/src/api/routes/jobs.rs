@@ -13,7 +13,7 @@ use super::{Answer, Context};
 use crate::api::extract::{Names, Parameters};
 use crate::api::problem::Problem;
 use forebay_admin::jobs::{JobId, WaitError};
-use forebay_admin::{AdminError, ErrorKind, JobInfo};
+use forebay_admin::{AdminError, JobInfo, MessageId};
 
 /// Longest time that one request waits for a job.
 const WAIT_MAX: Duration = Duration::from_secs(10 * 60);
@@ -86,12 +86,12 @@ pub(super) async fn job(
 async fn wait(mut context: Context, id: &str, timeout: Duration) -> Result<Response, Problem> {
     let number: JobId = id
         .parse()
-        .map_err(|error| AdminError::new(ErrorKind::NotFound, error, "GET /v1/jobs lists the jobs"))?;
+        .map_err(|error| AdminError::new(MessageId::JobUnknown, error, "GET /v1/jobs lists the jobs"))?;
     let ended = tokio::select! {
         biased; // one that has ended is told, also by a daemon that is being stopped
         ended = context.jobs.ended(number, timeout) => ended,
         _ = context.stopping.wait_for(|stop| *stop) => {
-            return Err(Problem::unavailable("the daemon is being stopped", ""));
+            return Err(Problem::unavailable(MessageId::DaemonStopping, "the daemon is being stopped", ""));
         }
     };
     match ended {
@@ -118,7 +118,7 @@ pub(super) async fn cancel_job(
 /// A duration in a parameter.
 pub(super) fn duration(name: &str, text: &str) -> Result<Duration, AdminError> {
     forebay_export::size::parse_duration(text).map_err(|error| {
-        AdminError::new(ErrorKind::Invalid, format!("{name}: {error}"), "such as 30s or 5min")
+        AdminError::new(MessageId::SizeSyntax, format!("{name}: {error}"), "such as 30s or 5min")
     })
 }
 
@@ -126,7 +126,7 @@ fn wait_parameter(text: &str) -> Result<Duration, AdminError> {
     let timeout = duration("wait", text)?;
     if timeout > WAIT_MAX {
         let what = format!("wait: {text} is more than the longest wait, which is 10min");
-        return Err(AdminError::new(ErrorKind::Invalid, what, "ask again after each answer 202"));
+        return Err(AdminError::new(MessageId::ApiParameter, what, "ask again after each answer 202"));
     }
     Ok(timeout)
 }

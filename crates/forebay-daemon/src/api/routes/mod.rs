@@ -13,6 +13,7 @@ mod stats;
 mod traces;
 mod volumes;
 
+use std::io;
 use std::sync::Arc;
 
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
@@ -28,7 +29,7 @@ use utoipa_axum::routes;
 use super::calls::Calls;
 use super::problem::Problem;
 use super::{Limits, Services};
-use forebay_admin::{Admin, AdminError, ErrorKind, JobInfo};
+use forebay_admin::{Admin, AdminError, JobInfo, MessageId};
 
 /// Path of the statistics for Prometheus.
 const METRICS: &str = "/metrics";
@@ -45,15 +46,16 @@ struct Context {
 }
 
 impl Context {
-    fn new(services: Services, limits: &Limits, stopping: watch::Receiver<bool>) -> Self {
-        Self {
-            admin: services.admin,
-            jobs: services.jobs,
-            events: services.events,
-            looks: Calls::looks(limits.look_within),
-            changes: Calls::changes(limits.change_within),
-            stopping,
-        }
+    fn new(services: Services, limits: &Limits, stopping: watch::Receiver<bool>) -> io::Result<Self> {
+        let changes = Calls::changes(limits.change_within)?;
+        Ok(Self { changes, ..Self::looking(services, limits, stopping)? })
+    }
+
+    /// For routes that change nothing.
+    fn looking(services: Services, limits: &Limits, stopping: watch::Receiver<bool>) -> io::Result<Self> {
+        let Services { admin, jobs, events } = services;
+        let looks = Calls::looks(limits.look_within)?;
+        Ok(Self { admin, jobs, events, changes: looks.clone(), looks, stopping })
     }
 
     /// Asks the control something.
@@ -137,34 +139,50 @@ pub(super) fn described() -> utoipa::openapi::OpenApi {
 }
 
 /// All routes.
-pub(super) fn router(services: Services, limits: &Limits, stopping: watch::Receiver<bool>) -> Router {
+///
+/// # Errors
+/// There are no threads for calls.
+pub(super) fn router(
+    services: Services,
+    limits: &Limits,
+    stopping: watch::Receiver<bool>,
+) -> io::Result<Router> {
     let events = services.events.clone();
     let (router, _) = documented().split_for_parts();
-    router
-        .with_state(Context::new(services, limits, stopping))
+    let router = router
+        .with_state(Context::new(services, limits, stopping)?)
         .merge(events::router(events, limits.heartbeat))
         .merge(super::ui::router())
         .fallback(async |uri: Uri| not_there(&uri, "GET /v1/openapi.json lists the paths"))
-        .method_not_allowed_fallback(not_taken)
+        .method_not_allowed_fallback(not_taken);
+    Ok(router)
 }
 
 /// The statistics for Prometheus, and nothing else.
-pub(super) fn metrics_router(services: Services, limits: &Limits, stopping: watch::Receiver<bool>) -> Router {
-    Router::new()
+///
+/// # Errors
+/// There are no threads for calls.
+pub(super) fn metrics_router(
+    services: Services,
+    limits: &Limits,
+    stopping: watch::Receiver<bool>,
+) -> io::Result<Router> {
+    let router = Router::new()
         .route(METRICS, get(stats::metrics))
-        .with_state(Context::new(services, limits, stopping))
+        .with_state(Context::looking(services, limits, stopping)?)
         .route("/", get(async || "This is Forebay. Its metrics for Prometheus are at /metrics.\n"))
         .fallback(async |uri: Uri| not_there(&uri, "there is /metrics; all else is at the admin API"))
-        .method_not_allowed_fallback(not_taken)
+        .method_not_allowed_fallback(not_taken);
+    Ok(router)
 }
 
 fn not_there(uri: &Uri, hint: &str) -> Problem {
-    Problem::from(AdminError::new(ErrorKind::NotFound, format!("there is no path {}", uri.path()), hint))
+    Problem::from(AdminError::new(MessageId::ApiPath, format!("there is no path {}", uri.path()), hint))
 }
 
 async fn not_taken(method: Method, uri: Uri) -> Problem {
     let what = format!("{} does not take {method}", uri.path());
-    let error = AdminError::new(ErrorKind::Invalid, what, "the header Allow has what it takes");
+    let error = AdminError::new(MessageId::ApiMethod, what, "the header Allow has what it takes");
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, error)
 }
 

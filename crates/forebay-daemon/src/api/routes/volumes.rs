@@ -10,7 +10,7 @@ use super::jobs::duration;
 use super::{Answer, Context, accepted, created};
 use crate::api::extract::{Body, Names, Parameters};
 use crate::api::problem::Problem;
-use forebay_admin::{DetachHow, JobInfo, LossInfo, VolumeInfo, VolumeRequest};
+use forebay_admin::{DetachHow, DetachRequest, JobInfo, LossInfo, VolumeInfo, VolumeRequest};
 
 /// All volumes.
 #[utoipa::path(get, path = "/v1/volumes", tag = "volumes",
@@ -67,9 +67,12 @@ pub(super) struct Detachment {
     #[serde(default)]
     #[param(required = false)]
     force: bool,
+    /// Everything is written back, and then the backing file is written to this absolute path,
+    /// where nothing is yet: for one that was deleted or replaced while it is served.
+    save_to: Option<String>,
 }
 
-/// Detaches a volume: a job. 409 if it is in use.
+/// Detaches a volume: a job. 409 if it is in use, or if its backing file has no name any more.
 #[utoipa::path(delete, path = "/v1/volumes/{volume}", tag = "volumes",
     params(("volume" = String, Path, description = "Name"), Detachment),
     responses((status = 202, description = "The job", body = JobInfo, headers(("Location" = String)))))]
@@ -78,8 +81,9 @@ pub(super) async fn detach_volume(
     Names(volume): Names<String>,
     Parameters(detachment): Parameters<Detachment>,
 ) -> Result<Response, Problem> {
-    let Detachment { how, force } = detachment;
-    context.change(move |admin| admin.detach_volume(&volume, how, force)).await.map(accepted)
+    let Detachment { how, force, save_to } = detachment;
+    let request = DetachRequest { how, force, save_to };
+    context.change(move |admin| admin.detach_volume(&volume, request)).await.map(accepted)
 }
 
 /// Another size for a volume.

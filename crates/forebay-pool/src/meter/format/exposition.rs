@@ -85,6 +85,11 @@ impl Family {
         Self::new(Kind::Info, name, help)
     }
 
+    /// Its name is this one, without the suffixes of counters, infos and histograms.
+    pub fn is(&self, name: &str) -> bool {
+        self.name == name
+    }
+
     /// Adds a series.
     pub fn add(&mut self, labels: Labels, value: impl Into<Value>) {
         let suffix = match self.kind {

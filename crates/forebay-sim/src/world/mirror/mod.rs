@@ -173,15 +173,15 @@ impl World {
                     true => self.disks.devices[device].spoil(at),
                     false => self.disks.devices[device].rot(at, bit),
                 }
-                self.note_harm();
+                self.note_harm(member);
             }
         }
     }
 
-    pub(crate) fn note_harm(&mut self) {
+    pub(crate) fn note_harm(&mut self, member: usize) {
         self.errors[CACHE] += 1;
         if let Some(member_notes) = &mut self.disks.member_notes {
-            member_notes.harmed = true;
+            member_notes.harmed[member] = true;
         }
     }
 

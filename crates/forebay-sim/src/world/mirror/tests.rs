@@ -111,7 +111,7 @@ fn a_read_that_brings_wrong_bytes_does_not_condemn_the_only_good_copy() {
         let [bad, good] = [member, 1 - member].map(|member| world.cache_at(copies[member]));
         world.disks.devices[bad.0].rot(bad.1, 3);
         world.disks.devices[good.0].misread(good.1, misreads);
-        world.note_harm();
+        world.note_harm(member);
         while !world.scrubs.is_running() {
             world.scrub().expect("no violation");
         }

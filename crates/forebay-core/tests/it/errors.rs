@@ -1,0 +1,109 @@
+//! Errors of devices are counted for the volume that they concern, whatever an operation was for.
+
+use crate::rig::{Dice, Fault, GATHERED_NS, Rig};
+use forebay_core::{Drain, Notice, PoolSettings, RequestKind, Treatment, VolumeSettings, VolumeStats};
+use forebay_format::VolumeId;
+use forebay_format::checkpoint::Mode;
+
+const BLOCK: u64 = 4096;
+const SECOND_NS: u64 = 1_000_000_000;
+/// The volume of which something fails, and the block.
+const VOLUME: VolumeId = VolumeId(1);
+const AT: u64 = 40;
+const PART: RequestKind = RequestKind::Write { fua: false };
+
+fn settings() -> VolumeSettings {
+    VolumeSettings { skip_sequential_bytes: 0, ..VolumeSettings::default() }
+}
+
+/// Two volumes with cached blocks of both. One of the second is pinned, and cannot be read.
+fn damaged() -> Rig {
+    let mut rig = Rig::new((32, 64), 1 << 15, &[settings(), settings()], PoolSettings::default());
+    rig.depth = 8;
+    for block in (0..64).step_by(8) {
+        for volume in [0, 1] {
+            rig.request(volume, RequestKind::Read, block, 8, Treatment::Cache);
+        }
+    }
+    rig.request(1, RequestKind::Read, AT, 1, Treatment::Pin);
+    rig.rest(GATHERED_NS);
+    let place = rig.place_of(1, AT);
+    rig.faults.insert(place, Fault::Unreadable);
+    rig
+}
+
+fn of(rig: &Rig, volume: VolumeId) -> VolumeStats {
+    rig.engine.volume_stats(volume).expect("it is attached")
+}
+
+#[test]
+fn reads_of_the_cache_that_fail_are_counted_for_their_volume() {
+    type Work = fn(&mut Rig);
+    let works: [(&str, Work); 4] = [
+        ("a read", |rig| rig.read(1, AT)),
+        ("a write of a part", |rig| rig.request_bytes(1, PART, (AT * BLOCK + 1, 1), Treatment::Cache)),
+        ("a scrub", |rig| rig.engine.begin_scrub(rig.now(), 1 << 30).expect("nothing is in its way")),
+        ("reclaim", |rig| {
+            let mut dice = Dice(9);
+            (0..30_000).for_each(|_| rig.read(0, 1000 + dice.below(20_000)));
+        }),
+    ];
+    for (what, work) in works {
+        let mut rig = damaged();
+        work(&mut rig);
+        rig.rest(SECOND_NS);
+        let (one, other) = (of(&rig, VOLUME), of(&rig, VolumeId(0)));
+        assert!(rig.failed > 0, "{what}: something has failed");
+        assert_eq!((one.cache_read_errors, other.cache_read_errors), (rig.failed, 0), "{what}");
+        assert_eq!((one.damaged_blocks, one.read_invalidated_blocks), (1, 1), "{what}");
+        assert_eq!((other.damaged_blocks, other.read_invalidated_blocks), (0, 0), "{what}");
+    }
+}
+
+#[test]
+fn reads_of_the_backing_store_that_fail_are_counted_for_their_volume() {
+    type Work = fn(&mut Rig);
+    let works: [(&str, Work); 2] = [
+        ("a miss", |rig| rig.read(1, 500)),
+        ("a write of a part", |rig| rig.request_bytes(1, PART, (500 * BLOCK + 1, 1), Treatment::Cache)),
+    ];
+    for (what, work) in works {
+        let mut rig = damaged();
+        rig.errors = Some(0);
+        rig.failing_backing_reads = 1;
+        work(&mut rig);
+        rig.rest(SECOND_NS);
+        assert_eq!((rig.failed, rig.errors), (1, Some(0)), "{what}: it is read again");
+        let (one, other) = (of(&rig, VOLUME), of(&rig, VolumeId(0)));
+        assert_eq!((one.backing_read_errors, other.backing_read_errors), (1, 0), "{what}");
+    }
+}
+
+#[test]
+fn write_backs_that_fail_are_counted_and_told() {
+    let mut rig = damaged();
+    rig.write(1, 500);
+    rig.failing_backing_writes = 1;
+    rig.engine.set_drain(rig.now(), VOLUME, Drain::Full);
+    rig.rest(10 * SECOND_NS);
+    assert_eq!((rig.failed, rig.engine.dirty_blocks(VOLUME)), (1, 0), "it is tried again");
+    assert_eq!(rig.engine.stats().destage_failures, 1);
+    assert_eq!((of(&rig, VOLUME).backing_write_errors, of(&rig, VolumeId(0)).backing_write_errors), (1, 0));
+    let told = |notice: &Notice| matches!(notice, Notice::DestageFailed { volume: VOLUME, .. });
+    assert_eq!(rig.notices.iter().filter(|notice| told(notice)).count(), 1);
+}
+
+#[test]
+fn a_write_past_the_cache_that_fails_is_counted_and_answered_with_an_error() {
+    let mut rig = damaged();
+    rig.errors = Some(0);
+    let past = VolumeSettings { mode: Mode::Writearound, ..settings() };
+    rig.engine.configure_volume(rig.now(), VOLUME, past).expect("these settings");
+    rig.failing_backing_writes = 1;
+    rig.write(1, 500);
+    rig.rest(SECOND_NS);
+    assert_eq!((rig.failed, rig.errors), (1, Some(1)));
+    let (one, other) = (of(&rig, VOLUME), of(&rig, VolumeId(0)));
+    assert_eq!((one.backing_write_errors, one.failed_requests), (1, 1));
+    assert_eq!((other.backing_write_errors, other.failed_requests), (0, 0));
+}

@@ -1,0 +1,208 @@
+//! A block that was read from the backing store, and waits for its batch, answers reads.
+
+use crate::rig::{Dice, GATHERED_NS, Rig};
+use forebay_core::{Drain, PoolSettings, RequestKind, Treatment, VolumeSettings};
+use forebay_format::VolumeId;
+use forebay_format::checkpoint::Mode;
+
+fn rig() -> Rig {
+    let mut rig = Rig::new((64, 64), 4096, &[VolumeSettings::default()], PoolSettings::default());
+    // Each request comes to rest before the next one is made.
+    rig.depth = 1;
+    rig
+}
+
+#[test]
+fn a_fill_that_waits_answers_reads_and_is_a_hit() {
+    let mut rig = rig();
+    rig.read(0, 7);
+    let once = rig.engine.stats();
+    assert_eq!((once.filled_blocks, once.read_miss_blocks), (0, 1), "it waits for others");
+    rig.read(0, 7);
+    let twice = rig.engine.stats();
+    assert_eq!((twice.read_hit_blocks, twice.read_miss_blocks), (1, 1));
+    assert_eq!(twice.backing_reads, once.backing_reads, "the backing store is not asked again");
+    rig.rest(GATHERED_NS);
+    assert_eq!(rig.engine.stats().filled_blocks, 1);
+}
+
+#[test]
+fn a_fill_that_waits_does_not_answer_once_the_block_has_changed() {
+    for kind in [RequestKind::Write { fua: false }, RequestKind::WriteZeroes { fua: false, may_unmap: false }]
+    {
+        let mut rig = rig();
+        rig.read(0, 7);
+        // Past the cache: nothing of the block is in the map afterwards.
+        rig.request(0, kind, 7, 1, Treatment::Bypass);
+        let before = rig.engine.stats();
+        rig.read(0, 7);
+        let after = rig.engine.stats();
+        let answered =
+            (after.read_hit_blocks - before.read_hit_blocks, after.backing_reads - before.backing_reads);
+        assert!(matches!(answered, (0, 1) | (1, 0)), "{kind:?}: {answered:?}");
+        if matches!(kind, RequestKind::Write { .. }) {
+            assert_eq!(answered, (0, 1), "what was written past the cache is read from there");
+        }
+    }
+}
+
+/// Blocks that reclaim kept for having been hit, after block 7 was written so often, was written
+/// back and then left alone while reads filled the cache.
+fn kept_after_writes(writes: u32) -> u64 {
+    let mut rig = Rig::new((64, 64), 1 << 20, &[VolumeSettings::default()], PoolSettings::default());
+    (0..writes).for_each(|_| rig.write(0, 7));
+    // Others after it, so that its segment is full.
+    (0..200).for_each(|at| rig.write(0, 500_000 + at));
+    let now = rig.now();
+    rig.engine.set_drain(now, VolumeId(0), Drain::Full);
+    rig.rest(5_000_000_000);
+    assert_eq!(rig.engine.stats().dirty_blocks, 0);
+    (0..4 * rig.capacity).for_each(|at| rig.read(0, 1000 + at));
+    rig.engine.stats().survivor_hit_blocks
+}
+
+#[test]
+fn an_overwrite_is_a_hit() {
+    assert_eq!(kept_after_writes(1), 0);
+    assert_eq!(kept_after_writes(2), 1);
+}
+
+#[test]
+fn a_pin_holds_for_a_block_that_waits() {
+    let mut rig = rig();
+    rig.read(0, 7);
+    rig.request(0, RequestKind::Read, 7, 1, Treatment::Pin);
+    rig.rest(GATHERED_NS);
+    assert!(rig.engine.is_pinned(VolumeId(0), 7));
+}
+
+#[test]
+fn a_volume_that_passes_everything_is_not_answered_by_what_waits() {
+    let mut rig = rig();
+    rig.read(0, 7);
+    let (now, before) = (rig.now(), rig.engine.stats().backing_reads);
+    let settings = VolumeSettings { mode: Mode::Passthrough, ..VolumeSettings::default() };
+    rig.engine.configure_volume(now, VolumeId(0), settings).expect("the settings are legal");
+    rig.read(0, 7);
+    assert_eq!(rig.engine.stats().backing_reads, before + 1);
+}
+
+#[test]
+fn a_shrink_waits_for_a_read_of_the_block_that_its_new_end_cuts() {
+    let mut rig = rig();
+    rig.depth = 64; // The read is started, and does not complete.
+    rig.request_bytes(0, RequestKind::Read, (99 * 4096, 512), Treatment::Bypass);
+    rig.start();
+    let (now, bytes) = (rig.now(), 99 * 4096 + 512);
+    rig.engine.resize_volume(now, VolumeId(0), bytes).expect("it can shrink");
+    rig.start();
+    let table = |rig: &Rig| rig.engine.volume_table()[0].size_bytes;
+    assert_eq!(table(&rig), 4096 * 4096, "the read is under way, and reads the whole block");
+    rig.rest(1_000_000_000);
+    assert_eq!(table(&rig), bytes);
+}
+
+/// What reads have asked of the backing store, and how many blocks were hits and misses.
+fn asked(rig: &Rig) -> (u64, u64, u64) {
+    let stats = rig.engine.stats();
+    (stats.backing_reads, stats.read_hit_blocks, stats.read_miss_blocks)
+}
+
+#[test]
+fn reads_of_a_block_that_another_one_brings_wait_for_it() {
+    let mut rig = rig();
+    rig.depth = 64; // Nothing completes before it comes to rest.
+    (0..5).for_each(|_| rig.read(0, 7));
+    rig.rest(GATHERED_NS);
+    assert_eq!(asked(&rig), (1, 4, 1), "the store is asked once");
+    assert_eq!(rig.engine.stats().filled_blocks, 1);
+    // What a longer read misses is read around what is coming: at the ends, not in the middle.
+    for (block, blocks, reads, hits) in [(107, 4, 1, 1), (204, 4, 1, 1), (305, 5, 1, 0), (407, 1, 0, 1)] {
+        let before = asked(&rig);
+        rig.read(0, block / 100 * 100 + 7);
+        rig.request(0, RequestKind::Read, block, blocks, Treatment::Cache);
+        rig.rest(GATHERED_NS);
+        let after = asked(&rig);
+        assert_eq!((after.0 - before.0, after.1 - before.1), (1 + reads, hits), "{block}");
+        assert_eq!(after.2 - before.2, 1 + blocks - hits, "{block}");
+    }
+}
+
+#[test]
+fn a_read_that_may_not_fill_waits_as_well_and_a_pin_holds() {
+    let mut rig = rig();
+    rig.depth = 64;
+    rig.read(0, 7);
+    rig.request(0, RequestKind::Read, 7, 1, Treatment::Bypass);
+    rig.request(0, RequestKind::Read, 7, 1, Treatment::Pin);
+    rig.rest(GATHERED_NS);
+    assert_eq!(asked(&rig), (1, 2, 1));
+    assert!(rig.engine.is_pinned(VolumeId(0), 7));
+}
+
+#[test]
+fn where_the_store_fails_whoever_waits_reads_itself() {
+    let mut rig = rig();
+    rig.depth = 64;
+    rig.errors = Some(0);
+    (0..3).for_each(|_| rig.read(0, 7));
+    // Both tries of the first, and one of another.
+    rig.failing_backing_reads = 3;
+    rig.rest(GATHERED_NS);
+    assert_eq!((rig.errors, rig.failed), (Some(1), 3), "one client is told");
+    assert_eq!(asked(&rig).1, 0);
+    rig.read(0, 7);
+    rig.rest(GATHERED_NS);
+    assert_eq!(rig.errors, Some(1));
+}
+
+#[test]
+fn a_read_does_not_wait_for_one_that_began_before_the_block_changed() {
+    let mut rig = rig();
+    rig.depth = 64;
+    rig.hangs_backing = Some(7 * 4096);
+    rig.read(0, 7);
+    rig.start();
+    rig.request(0, RequestKind::Write { fua: false }, 7, 1, Treatment::Bypass);
+    rig.rest(GATHERED_NS);
+    let before = asked(&rig);
+    rig.read(0, 7);
+    rig.rest(GATHERED_NS);
+    assert_eq!((asked(&rig).0 - before.0, asked(&rig).1), (1, 0), "it reads what was written");
+    rig.release();
+    rig.rest(GATHERED_NS);
+}
+
+#[test]
+fn however_reads_overlap_each_is_answered() {
+    for seed in 1..=20 {
+        let pool = PoolSettings::default();
+        let mut rig = Rig::new((64, 64), 4096, &[VolumeSettings::default()], pool);
+        (rig.depth, rig.errors) = (64, Some(0));
+        let mut dice = Dice(seed);
+        for round in 0..2000 {
+            let (block, blocks) = (dice.below(60), 1 + dice.below(16));
+            let treatment = [Treatment::Cache, Treatment::Cache, Treatment::Bypass, Treatment::Pin];
+            let treatment = treatment[dice.below(4) as usize];
+            let kind = match dice.below(12) {
+                0 => RequestKind::Write { fua: false },
+                1 => RequestKind::Discard { fua: false },
+                2 => RequestKind::Prefetch,
+                _ => RequestKind::Read,
+            };
+            let treatment = if kind == RequestKind::Prefetch { Treatment::Cache } else { treatment };
+            rig.request(0, kind, block, blocks, treatment);
+            if round % 97 == 0 {
+                rig.failing_backing_reads = dice.below(5) as u32;
+            }
+            // What is cached leaves, so that it is missed again.
+            if round % 50 == 0 {
+                rig.request(0, RequestKind::Write { fua: false }, 0, 80, Treatment::Bypass);
+            }
+        }
+        rig.rest(10_000_000_000);
+        let said = rig.engine.describe();
+        assert!(said.starts_with("0 requests, 0 operations"), "{said}");
+        rig.engine.check_invariants();
+    }
+}

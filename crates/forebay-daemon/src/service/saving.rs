@@ -1,0 +1,145 @@
+//! A detach is asked for; and the way out for a volume whose backing file has lost its name: it is
+//! detached, and the file is written to another path before it is closed.
+//!
+//! The steps are drain, copy, name of the copy, end of the volume in the cache, end of the volume
+//! in the configuration. A kill before the copy has its name leaves `PATH.part`, and the volume
+//! configured; a kill after it leaves the volume configured at a path where nothing is. What fails
+//! before leaves the volume attached and served.
+
+use super::settings::invalid;
+use super::work::{End, LOOK};
+use super::{Service, lock};
+use forebay_admin::events::EventKind;
+use forebay_admin::jobs::{JobId, JobKind, JobSpec, Left, Phase, Report};
+use forebay_admin::{AdminError, DetachHow, DetachRequest, JobInfo, MessageId};
+use forebay_pool::{Claims, Pool, PoolHandle, Saving};
+use std::path::Path;
+use std::time::Duration;
+
+/// A place where a file is to be written has so long to answer.
+const LOOK_WITHIN: Duration = Duration::from_secs(5);
+
+impl Service {
+    /// Begins the job of a detach, unless it is known to be in vain.
+    pub(super) fn begin_detach(&self, name: &str, request: DetachRequest) -> Result<JobInfo, AdminError> {
+        let DetachRequest { how, force, save_to } = request;
+        let (pool, handle) = self.pool_with(name)?;
+        match &save_to {
+            Some(to) => self.check_save(&handle, name, how, Path::new(to))?,
+            None => Self::check_has_name(&handle, name, how)?,
+        }
+        if !force {
+            let unused = Self::await_unused(&handle, name);
+            drop(unused.map_err(|users| users.refuse("detach", name))?);
+        }
+        self.begin_job(JobSpec::volume(JobKind::Detach(how), &pool, name).force(force).save_to(save_to))
+    }
+
+    /// What is not given up has a name by which it is found again.
+    pub(super) fn check_has_name(handle: &PoolHandle, name: &str, how: DetachHow) -> Result<(), AdminError> {
+        let name = name.to_owned();
+        match how {
+            DetachHow::Discard => Ok(()),
+            DetachHow::Drain | DetachHow::Keep => {
+                Self::ask(handle, move |pool| pool.check_store_has_name(&name, "detach"))?
+            }
+        }
+    }
+
+    fn check_save(
+        &self,
+        handle: &PoolHandle,
+        name: &str,
+        how: DetachHow,
+        to: &Path,
+    ) -> Result<(), AdminError> {
+        if how != DetachHow::Drain {
+            let what =
+                "a backing file that is to be written to another path has everything written back first";
+            return Err(invalid(MessageId::ApiParameter, what, "leave --keep and --discard out"));
+        }
+        if to.is_relative() {
+            let what = format!("{} is no absolute path", to.display());
+            return Err(invalid(MessageId::DeviceSyntax, what, "it begins with /"));
+        }
+        let (volume, path) = (name.to_owned(), to.to_owned());
+        let store = Self::ask(handle, move |pool| pool.store_of(&volume))??;
+        let checked = self.places.within(to, LOOK_WITHIN, move |_| store.check_copy(&path));
+        let checked = checked.map_err(|undone| undone.or(|| super::opening::no_answer(to, LOOK_WITHIN)))?;
+        checked.map_err(|error| {
+            let id = forebay_offline::message::of_device(&error);
+            let what = format!("cannot write the backing file of {name} to another path: {error}");
+            AdminError::new(id, what, "nothing was changed")
+        })
+    }
+
+    /// The last steps of such a detach: its volume is drained.
+    pub(super) fn detach_saving(
+        &self,
+        id: JobId,
+        handle: &PoolHandle,
+        (volume, to): (&str, &Path),
+        force: bool,
+        claims: Claims,
+    ) -> Result<(), End> {
+        let saving = Saving::new(to.to_owned());
+        let (name, ours) = (volume.to_owned(), saving.clone());
+        let promise = Self::ask(handle, move |pool| pool.detach_to(&name, &ours, force, claims))?;
+        let mut undone = false;
+        let answer = loop {
+            if let Some(answer) = promise.try_wait(LOOK) {
+                break answer;
+            }
+            if let Some(left) = saving.left_bytes() {
+                let left = Left::All(left);
+                self.jobs.report(id, Report { left, phase: Phase::Copying, limited_by: None, errors: 0 });
+            }
+            // A stop of the daemon is no reason to give it up: the pool waits for it.
+            if self.jobs.should_stop(id) && !std::mem::replace(&mut undone, true) {
+                let name = volume.to_owned();
+                handle.order(move |pool: &mut Pool| pool.end_draining(&name));
+            }
+        };
+        match answer {
+            Some(Ok(())) => {}
+            Some(Err(_)) if undone => return Err(End::Stopped),
+            Some(Err(error)) => {
+                let hint = "the volume is served as before; choose another path";
+                let what =
+                    format!("the backing file of {volume} was not written to another path: {}", error.what);
+                return Err(AdminError { what, hint: hint.into(), ..error }.into());
+            }
+            None => return Err(End::Failed(MessageId::PoolStopped, "the pool stopped meanwhile".into())),
+        }
+        let name = volume.to_owned();
+        // The file has everything. A cache that is being closed may keep what it has of it.
+        let forgotten =
+            Self::ask(handle, move |pool| pool.discard_absent(&name)).map(|promise| promise.wait());
+        match forgotten {
+            Ok(Some(Err(error))) if !lock(&self.work).stopping => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a detach has done.
+pub(super) fn detached_text(volume: &str, how: DetachHow, saved: Option<&str>) -> String {
+    match (how, saved) {
+        (_, Some(path)) => format!(
+            "{volume} is detached; its backing store is {path} now, and has everything. To serve that: forebay volume attach {volume} \
+             --backing file:{path} --export URI"
+        ),
+        (DetachHow::Drain, None) => format!("{volume} is detached; its backing store has everything"),
+        (DetachHow::Keep, None) => {
+            format!(
+                "{volume} is detached; what is dirty stays in the cache: do not use its backing store without it"
+            )
+        }
+        (DetachHow::Discard, None) => {
+            format!("{volume} is detached; what only the cache had is given up")
+        }
+    }
+}
+
+/// The alarms of a volume that end with it.
+pub(super) const ALARMS: [EventKind; 2] = [EventKind::DestageFailed, EventKind::DevicePathLost];

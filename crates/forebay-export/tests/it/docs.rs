@@ -1,0 +1,48 @@
+//! `docs/use/nbd.md` and the code say the same.
+
+use forebay_export::nbd::codec::{Errno, STRING_BYTES_MAX};
+use forebay_export::nbd::reply::EXTENTS_MAX;
+use forebay_export::nbd::{Context, Limits};
+use forebay_export::size::ByteSize;
+
+fn page() -> String {
+    std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/use/nbd.md")).unwrap()
+}
+
+/// A size as a sentence has it: with a space before the unit.
+fn size(bytes: u32) -> String {
+    let text = ByteSize(u64::from(bytes)).to_string();
+    let unit = text.find(|c: char| c.is_ascii_alphabetic()).unwrap();
+    format!("{} {}", &text[..unit], &text[unit..])
+}
+
+#[test]
+fn the_limits_are_those_of_the_code() {
+    let limits = Limits::default();
+    let (payload, option) = (size(limits.payload_bytes_max), size(limits.option_bytes_max));
+    let skip = size(limits.skip_bytes_max);
+    for expected in [
+        format!("| payload of one request | {payload},"),
+        format!("| `READ` above {payload} |"),
+        format!(
+            "| `WRITE` above {payload} | `EINVAL` after its payload was skipped; above {skip} the connection ends |"
+        ),
+        format!("| export name, description, query, message | {STRING_BYTES_MAX} bytes |"),
+        format!("| data of one option | {option} | skipped and refused as too big; above {skip},"),
+        format!("| options in one handshake | {} |", limits.options_max),
+        format!("| extents in one answer | {EXTENTS_MAX} per context |"),
+    ] {
+        assert!(page().contains(&expected), "docs/use/nbd.md does not say: {expected}");
+    }
+}
+
+#[test]
+fn contexts_and_errors_are_named() {
+    for context in Context::ALL {
+        let row = format!("| `{}` (id {}) |", context.name(), context.id());
+        assert!(page().contains(&row), "docs/use/nbd.md does not say: {row}");
+    }
+    for errno in [Errno::NoSpace, Errno::Invalid, Errno::NotPermitted, Errno::Overflow, Errno::NotSupported] {
+        assert!(page().contains(&format!("`{errno}`")));
+    }
+}

@@ -1,0 +1,146 @@
+//! STARTTLS in each mode: what is answered before TLS, what counts after it, and what somebody in
+//! the middle may try.
+
+use crate::common::*;
+use forebay_export::nbd::codec::*;
+use forebay_export::nbd::{CloseReason, Limits, Session, Tls};
+
+fn greeted(tls: Tls, flags: u32) -> Peer {
+    greeted_with(tls, flags, Limits::default())
+}
+
+fn greeted_with(tls: Tls, flags: u32, limits: Limits) -> Peer {
+    let mut peer = Peer::new(two_exports());
+    peer.session = Session::with_tls(limits, tls);
+    let mut out = Vec::new();
+    peer.feed(&flags.to_be_bytes(), &mut out);
+    assert_eq!(out, greeting(3));
+    peer
+}
+
+fn option(option: u32, data: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_option(&mut bytes, option, data);
+    bytes
+}
+
+/// Sends bytes; returns the kinds of the replies.
+fn send(peer: &mut Peer, bytes: &[u8]) -> Vec<u32> {
+    let mut out = Vec::new();
+    peer.feed(bytes, &mut out);
+    let mut rest = &out[..];
+    let mut kinds = Vec::new();
+    while !rest.is_empty() {
+        let (head, tail) = rest.split_at(OPTION_REPLY_HEADER_BYTES);
+        let head = OptionReplyHeader::decode(head).unwrap();
+        kinds.push(head.kind);
+        rest = &tail[head.length as usize..];
+    }
+    kinds
+}
+
+/// Everything but STARTTLS, ABORT and EXPORT_NAME.
+const OTHERS: [u32; 10] = [
+    opt::LIST,
+    opt::INFO,
+    opt::GO,
+    opt::STRUCTURED_REPLY,
+    opt::LIST_META_CONTEXT,
+    opt::SET_META_CONTEXT,
+    opt::EXTENDED_HEADERS,
+    0,
+    4,
+    u32::MAX,
+];
+
+#[test]
+fn where_tls_is_required_nothing_is_told_before_it() {
+    let mut peer = greeted(Tls::Required, 3);
+    for other in OTHERS {
+        for data in [vec![], go("db", &[]), go("no such export", &[]), vec![0; 30_000]] {
+            assert_eq!(send(&mut peer, &option(other, &data)), [rep::ERR_TLS_REQD], "{other}");
+        }
+    }
+    assert_eq!(send(&mut peer, &option(opt::STARTTLS, b"x")), [rep::ERR_INVALID]);
+    assert_eq!(send(&mut peer, &option(opt::STARTTLS, &[])), [rep::ACK]);
+    assert_eq!(peer.events, [Event::StartTls]);
+}
+
+#[test]
+fn a_long_option_before_tls_is_told_nothing_else() {
+    let limits = Limits { option_bytes_max: 10, ..Limits::default() };
+    let mut peer = greeted_with(Tls::Required, 3, limits);
+    assert_eq!(send(&mut peer, &option(opt::LIST, &[0; 11])), [rep::ERR_TLS_REQD]);
+    assert_eq!(send(&mut peer, &option(opt::STARTTLS, &[0; 11])), [rep::ERR_TOO_BIG]);
+}
+
+#[test]
+fn the_old_way_in_is_closed_before_tls_also_for_exports_that_exist() {
+    for (flags, name) in [(3, "db"), (3, "nope"), (1, ""), (0, "db")] {
+        let mut peer = greeted(Tls::Required, flags);
+        assert_eq!(send(&mut peer, &option(opt::EXPORT_NAME, name.as_bytes())), [0u32; 0]);
+        assert_eq!(peer.closed(), Some(CloseReason::TlsRequired));
+    }
+    let mut peer = greeted(Tls::Required, 3);
+    assert_eq!(send(&mut peer, &option(opt::ABORT, &[])), [rep::ACK]);
+    assert_eq!(peer.closed(), Some(CloseReason::Aborted));
+}
+
+#[test]
+fn data_behind_starttls_is_never_taken_as_encrypted() {
+    for behind in
+        [option(opt::LIST, &[]), option(opt::GO, &go("db", &[])), vec![22], b"\x16\x03\x01".to_vec()]
+    {
+        let mut peer = greeted(Tls::Required, 3);
+        let bytes = [option(opt::STARTTLS, &[]), behind].concat();
+        assert_eq!(send(&mut peer, &bytes), [0u32; 0], "not even an acknowledgement");
+        assert_eq!(peer.closed(), Some(CloseReason::DataBehindStartTls));
+        peer.session.tls_established();
+        assert_eq!(send(&mut peer, &option(opt::LIST, &[])), [0u32; 0], "and nothing brings it back");
+    }
+    // Bytes that come between the acknowledgement and the handshake belong to nobody either.
+    let mut peer = greeted(Tls::Required, 3);
+    assert_eq!(send(&mut peer, &option(opt::STARTTLS, &[])), [rep::ACK]);
+    assert_eq!(send(&mut peer, &option(opt::LIST, &[])), [0u32; 0]);
+    assert_eq!(peer.closed(), Some(CloseReason::DataBehindStartTls));
+}
+
+#[test]
+fn after_tls_everything_is_as_in_a_new_conversation() {
+    let mut peer = greeted(Tls::Required, 3);
+    assert_eq!(send(&mut peer, &option(opt::STRUCTURED_REPLY, &[])), [rep::ERR_TLS_REQD]);
+    assert_eq!(send(&mut peer, &option(opt::STARTTLS, &[])), [rep::ACK]);
+    peer.session.tls_established();
+    let meta = meta("db", &["base:allocation"]);
+    assert_eq!(
+        send(&mut peer, &option(opt::SET_META_CONTEXT, &meta)),
+        [rep::ERR_INVALID],
+        "structured replies were not agreed on, whatever was said before TLS"
+    );
+    for other in OTHERS.into_iter().filter(|other| *other != opt::GO) {
+        let kinds = send(&mut peer, &option(other, &[]));
+        assert!(!kinds.contains(&rep::ERR_TLS_REQD), "{other}: the protocol forbids it now");
+    }
+    assert_eq!(send(&mut peer, &option(opt::STARTTLS, &[])), [rep::ERR_INVALID], "a second time");
+    assert_eq!(send(&mut peer, &option(opt::GO, &go("db", &[]))), [rep::INFO, rep::ACK]);
+    assert!(matches!(peer.events.last(), Some(Event::Established(_))));
+}
+
+#[test]
+fn without_tls_it_is_refused_and_the_rest_goes_on() {
+    let mut peer = greeted(Tls::Off, 3);
+    assert_eq!(send(&mut peer, &option(opt::STARTTLS, &[])), [rep::ERR_POLICY]);
+    peer.session.tls_established();
+    assert_eq!(send(&mut peer, &option(opt::GO, &go("db", &[]))), [rep::INFO, rep::ACK]);
+}
+
+#[test]
+fn the_number_of_options_is_limited_over_both_parts() {
+    let mut peer = greeted_with(Tls::Required, 3, Limits { options_max: 3, ..Limits::default() });
+    send(&mut peer, &option(opt::LIST, &[]));
+    send(&mut peer, &option(opt::STARTTLS, &[]));
+    peer.session.tls_established();
+    assert_eq!(send(&mut peer, &option(99, &[])), [rep::ERR_UNSUP]);
+    assert_eq!(send(&mut peer, &option(99, &[])), [0u32; 0]);
+    assert_eq!(peer.closed(), Some(CloseReason::TooManyOptions));
+}

@@ -1,0 +1,175 @@
+//! Who else uses a file or block device, as far as the kernel tells it.
+//!
+//! - A loop device that lies on it, mounted or not, by device and inode.
+//! - A program that has a file open for writing. The kernel grants a read lease only if there is
+//!   none. It does so for the owner and with `CAP_LEASE`, on file systems of this machine.
+//!
+//! Names of programs are for messages. They are looked for by path, so that no file system has to
+//! answer.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::{DeviceKind, is_served_elsewhere};
+use crate::sys;
+
+/// Somebody who uses a device, and what makes him stop.
+#[derive(Debug)]
+pub(super) struct User {
+    pub(super) holder: String,
+    pub(super) way_out: String,
+}
+
+impl User {
+    /// A program, named as far as it is known.
+    pub(super) fn program(holder: String) -> User {
+        User {
+            holder,
+            way_out: "stop that program (is another forebay running on it? is it mounted?)".into(),
+        }
+    }
+}
+
+/// The loop device that lies on a file or block device.
+pub(super) fn loop_device(metadata: &Metadata) -> Option<User> {
+    let bound = std::fs::read_dir("/sys/block").ok()?.flatten().filter_map(|entry| {
+        let name = entry.file_name().into_string().ok().filter(|name| name.starts_with("loop"))?;
+        // There while the loop device lies on something.
+        let below = std::fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
+        Some((name, below))
+    });
+    let name =
+        bound.into_iter().find_map(|(name, below)| lies_on(&name, &below, metadata).then_some(name))?;
+    let node = format!("/dev/{name}");
+    Some(match mounted_at(&name) {
+        Some(at) => User {
+            holder: format!("the loop device {node}, which is mounted on {at}"),
+            way_out: format!("unmount it (umount {at})"),
+        },
+        None => User {
+            holder: format!("the loop device {node}"),
+            way_out: format!("take the loop device away (losetup --detach {node})"),
+        },
+    })
+}
+
+/// True if the loop device lies on it. The path is what was given once, maybe in another mount
+/// namespace; the loop device itself knows the inode.
+fn lies_on(name: &str, below: &str, wanted: &Metadata) -> bool {
+    let is_block = |of: &Metadata| of.file_type().is_block_device();
+    let same = |found: &Metadata| {
+        (found.dev(), found.ino()) == (wanted.dev(), wanted.ino())
+            || (is_block(found) && is_block(wanted) && found.rdev() == wanted.rdev())
+    };
+    if std::fs::metadata(below.trim_end_matches('\n')).is_ok_and(|found| same(&found)) {
+        return true;
+    }
+    let Some((device, inode)) = inode_below(name) else { return false };
+    (device, inode) == (wanted.dev(), wanted.ino())
+}
+
+/// Start of `struct loop_info64` of <linux/loop.h>, with room for all of it.
+#[repr(C)]
+struct LoopInfo {
+    device: u64,
+    inode: u64,
+    others: [u64; 27],
+}
+
+fn inode_below(name: &str) -> Option<(u64, u64)> {
+    const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
+    let node = File::open(Path::new("/dev").join(name)).ok()?;
+    let mut info = LoopInfo { device: 0, inode: 0, others: [0; 27] };
+    // SAFETY: LOOP_GET_STATUS64 stores a `struct loop_info64`, 232 bytes, through the pointer.
+    sys::check(unsafe { libc::ioctl(node.as_raw_fd(), LOOP_GET_STATUS64 as _, &raw mut info) }).ok()?;
+    // `huge_encode_dev` of the kernel.
+    let major = info.device >> 8 & 0xfff;
+    let minor = info.device & 0xff | info.device >> 12 & 0xf_ff00;
+    Some((libc::makedev(major as u32, minor as u32), info.inode))
+}
+
+/// Where a block device is mounted.
+fn mounted_at(name: &str) -> Option<String> {
+    let number = std::fs::read_to_string(format!("/sys/block/{name}/dev")).ok()?;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    // "36 35 7:0 / /mnt rw - ext4 /dev/loop0 rw"
+    mounts.lines().find_map(|line| {
+        let mut words = line.split(' ').skip(2);
+        (words.next()? == number.trim()).then(|| words.nth(1).map(str::to_owned))?
+    })
+}
+
+/// The program that has a file open for writing.
+pub(super) fn writer(path: &Path, kind: DeviceKind) -> Option<User> {
+    if kind != DeviceKind::File {
+        return None;
+    }
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    // There a lease is a matter of the server's.
+    if is_served_elsewhere(&file) || !is_open_for_writing(&file) {
+        return None;
+    }
+    let holder = opened_by(path, true).unwrap_or_else(|| "another program, which has it open".into());
+    Some(User::program(holder))
+}
+
+fn is_open_for_writing(file: &File) -> bool {
+    const F_SETSIG: libc::c_int = 10;
+    let fd = file.as_raw_fd();
+    // The signal to the holder of a lease when somebody else opens the file: one that is ignored
+    // unless a program asks for it, in place of SIGIO, which ends the process.
+    // SAFETY: these commands take numbers.
+    let set = sys::check(unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) });
+    // SAFETY: as above.
+    let lease = |kind: libc::c_int| sys::check(unsafe { libc::fcntl(fd, libc::F_SETLEASE, kind) });
+    let refused = set.and_then(|_| lease(libc::F_RDLCK)).err();
+    let _ = lease(libc::F_UNLCK);
+    refused.is_some_and(|error: io::Error| error.raw_os_error() == Some(libc::EAGAIN))
+}
+
+/// A process that has a file open, from what the kernel shows of processes; this one only if it
+/// has it open for writing and that is asked for.
+pub(super) fn opened_by(path: &Path, for_writing: bool) -> Option<String> {
+    let path = std::fs::canonicalize(path).ok()?;
+    let is_pid = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = processes.filter_map(|entry| entry.file_name().into_string().ok().filter(is_pid));
+    let own = std::process::id().to_string();
+    if for_writing && has_open(&own, &path, true) {
+        return Some(program(&own));
+    }
+    pids.find(|pid| *pid != own && has_open(pid, &path, for_writing)).map(|pid| program(&pid))
+}
+
+fn has_open(pid: &str, path: &PathBuf, for_writing: bool) -> bool {
+    let Ok(descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    descriptors.flatten().any(|entry| {
+        std::fs::read_link(entry.path()).is_ok_and(|target| target == *path)
+            && (!for_writing || is_writable(pid, &entry.file_name().to_string_lossy()))
+    })
+}
+
+fn is_writable(pid: &str, descriptor: &str) -> bool {
+    let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).unwrap_or_default();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & libc::O_ACCMODE != libc::O_RDONLY)
+}
+
+/// A process by name and number.
+pub(super) fn program(pid: &str) -> String {
+    if pid == std::process::id().to_string() {
+        return "this very process".to_owned();
+    }
+    // "1234 (name) Z ...": its first thread has ended, others have not yet.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let ends = stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X']));
+    let ending = if ends { ", which has been killed and still ends" } else { "" };
+    match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(name) => format!("another process: {} (pid {pid}{ending})", name.trim()),
+        Err(_) => format!("another process (pid {pid})"),
+    }
+}

@@ -1,0 +1,257 @@
+//! Where the name of an open regular file is: whether its path still leads to it.
+//!
+//! An open file stays what it is when its name is removed, given to another file, or changed. All
+//! reads, writes and flushes succeed, and the file is gone once its last descriptor is closed. The
+//! kernel tells the name of an open file (`/proc/self/fd/N`) without asking its file system.
+//!
+//! Invariants:
+//! - [`Place::displaced`] never waits for a file system, so any thread may call it.
+//! - It sees what this machine does to the name: removing, replacing, renaming the file or one of
+//!   its folders. It does not see a symbolic link that leads elsewhere, a file system that is
+//!   mounted over the path, and what other machines do on a shared file system.
+//! - A file of which the kernel does not tell the name is not displaced: without `/proc` none is.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::{Device, DeviceKind, statx};
+
+/// What the kernel adds to the name of a file that was removed.
+const DELETED: &[u8] = b" (deleted)";
+/// File systems of other machines and processes keep a file that is removed while it is open under
+/// a name of their own, and remove that when it is closed.
+const KEPT_WHILE_OPEN: [&[u8]; 2] = [b".nfs", b".fuse_hidden"];
+
+/// Why a path does not lead any more to the file that was opened by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Displacement {
+    /// The file has no name any more: once its last descriptor is closed it is gone.
+    Deleted,
+    /// This name was removed, and the file has others (hard links).
+    OtherNames,
+    /// The file has this name now.
+    Renamed(PathBuf),
+    /// Its file system was unmounted while the file was open, or its name is out of reach.
+    Unreachable,
+}
+
+impl Displacement {
+    /// In a word, for programs.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Displacement::Deleted => "deleted",
+            Displacement::OtherNames => "unlinked",
+            Displacement::Renamed(_) => "renamed",
+            Displacement::Unreachable => "unreachable",
+        }
+    }
+}
+
+/// Where a file was when it was opened.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// The path without symbolic links.
+    path: PathBuf,
+    dev: u64,
+    ino: u64,
+}
+
+impl Place {
+    /// Of a file that was just opened; `None` where the kernel does not tell.
+    pub(super) fn of(file: &File) -> Option<Place> {
+        let metadata = file.metadata().ok()?;
+        let link = link_of(file)?;
+        let path = match without_suffix(&link) {
+            Some(path) if metadata.nlink() == 0 => path, // removed since it was opened
+            _ => link,
+        };
+        Some(Place { path, dev: metadata.dev(), ino: metadata.ino() })
+    }
+
+    /// Why the path does not lead to the file any more, as far as the kernel knows without asking a
+    /// file system.
+    fn displaced(&self, file: &File, is_remote: bool) -> Option<Displacement> {
+        let link = link_of(file)?;
+        let names = if is_remote { None } else { names_of(file) };
+        if names == Some(0) {
+            return Some(Displacement::Deleted);
+        }
+        if link == self.path {
+            return None;
+        }
+        Some(match (without_suffix(&link), names) {
+            (Some(_), Some(_)) => Displacement::OtherNames,
+            (Some(_), None) => Displacement::Deleted,
+            (None, _) if is_remote && is_kept_while_open(&link) => Displacement::Deleted,
+            (None, _) => Displacement::Renamed(link),
+        })
+    }
+
+    /// True if a path leads to the file. Asks its file system.
+    fn is_at(&self, path: &Path) -> bool {
+        let found = std::fs::metadata(path);
+        found.is_ok_and(|found| (found.dev(), found.ino()) == (self.dev, self.ino))
+    }
+}
+
+impl Device {
+    /// Why the path does not lead to this file any more; `None` if it does, or if that is unknown.
+    /// Asks the kernel, which knows it without asking the file system: what it does not see is at
+    /// the head of this file.
+    pub fn displaced(&self) -> Option<Displacement> {
+        let place = self.place.as_ref().filter(|_| self.kind == DeviceKind::File)?;
+        place.displaced(&self.buffered, self.is_remote)
+    }
+
+    /// As [`Device::displaced`], looked after on the file system: a name that was made again
+    /// counts, and the name of a file that was renamed is one that leads there. May wait.
+    pub fn whereabouts(&self) -> Option<Displacement> {
+        let (displacement, place) = (self.displaced()?, self.place.as_ref()?);
+        if displacement == Displacement::Deleted {
+            return Some(displacement);
+        }
+        if place.is_at(&self.path) {
+            return None;
+        }
+        let link = link_of(&self.buffered)?;
+        Some(match displacement {
+            _ if place.is_at(&link) => Displacement::Renamed(link),
+            Displacement::Renamed(_) => Displacement::Unreachable,
+            other => other,
+        })
+    }
+
+    /// By which path other programs can read this file as long as it is open here, whatever became
+    /// of its name.
+    pub fn open_path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.buffered.as_raw_fd()))
+    }
+}
+
+fn link_of(file: &File) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
+}
+
+/// How many names a file on a local file system has, which the kernel has in memory.
+fn names_of(file: &File) -> Option<u32> {
+    let stat = statx(file, libc::AT_STATX_DONT_SYNC, libc::STATX_NLINK)?;
+    (stat.stx_mask & libc::STATX_NLINK != 0).then_some(stat.stx_nlink)
+}
+
+fn without_suffix(link: &Path) -> Option<PathBuf> {
+    let path = link.as_os_str().as_bytes().strip_suffix(DELETED)?;
+    Some(PathBuf::from(std::ffi::OsString::from_vec(path.to_vec())))
+}
+
+fn is_kept_while_open(link: &Path) -> bool {
+    let name = link.file_name().map_or(&b""[..], OsStr::as_bytes);
+    KEPT_WHILE_OPEN.iter().any(|kept| name.starts_with(kept))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DeviceOptions;
+    use std::fs;
+
+    fn made(path: &Path) -> Device {
+        fs::write(path, [7; 8192]).unwrap();
+        opened(path)
+    }
+
+    fn opened(path: &Path) -> Device {
+        Device::open_backing(path, DeviceOptions::default()).unwrap()
+    }
+
+    fn both(device: &Device) -> [Option<Displacement>; 2] {
+        [device.displaced(), device.whereabouts()]
+    }
+
+    #[test]
+    fn a_file_that_is_where_it_was_is_not_displaced() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["plain", "ends like one (deleted)", "\u{fc} \n"] {
+            let device = made(&folder.path().join(name));
+            assert_eq!(both(&device), [None, None], "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_removed_or_replaced_is_deleted() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["disk", "disk (deleted)"] {
+            let path = folder.path().join(name);
+            let (removed, clone) = {
+                let device = made(&path);
+                let clone = device.for_thread().unwrap();
+                fs::remove_file(&path).unwrap();
+                (device, clone)
+            };
+            // Of another file under the same name it is not told.
+            let other = made(&path);
+            assert_eq!(both(&other), [None, None]);
+            let deleted = || Some(Displacement::Deleted);
+            assert_eq!(both(&removed), [deleted(), deleted()]);
+            assert_eq!(both(&clone), [deleted(), deleted()], "the handle of a thread knows it");
+            fs::write(folder.path().join("new"), [0; 8192]).unwrap();
+            fs::rename(folder.path().join("new"), &path).unwrap();
+            assert_eq!(both(&other), [deleted(), deleted()], "another file has taken its name");
+            assert_eq!(fs::read(removed.open_path()).unwrap(), [7; 8192], "it can still be read");
+        }
+    }
+
+    #[test]
+    fn a_file_or_folder_that_is_renamed_is_found_and_back_it_is_where_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let (inner, moved) = (folder.path().join("inner"), folder.path().join("moved"));
+        fs::create_dir(&inner).unwrap();
+        let device = made(&inner.join("disk"));
+        fs::rename(inner.join("disk"), inner.join("other")).unwrap();
+        let renamed = |path: PathBuf| Some(Displacement::Renamed(fs::canonicalize(path).unwrap()));
+        assert_eq!(both(&device), [renamed(inner.join("other")), renamed(inner.join("other"))]);
+        fs::rename(inner.join("other"), inner.join("disk")).unwrap();
+        assert_eq!(both(&device), [None, None]);
+        fs::rename(&inner, &moved).unwrap();
+        assert_eq!(both(&device), [renamed(moved.join("disk")), renamed(moved.join("disk"))]);
+        fs::rename(&moved, &inner).unwrap();
+        assert_eq!(both(&device), [None, None]);
+    }
+
+    #[test]
+    fn a_file_with_other_names_is_not_gone_and_one_that_gets_its_name_again_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("disk"), folder.path().join("other"));
+        let device = made(&path);
+        fs::hard_link(&path, &other).unwrap();
+        assert_eq!(both(&device), [None, None]);
+        fs::remove_file(&path).unwrap();
+        let unlinked = || Some(Displacement::OtherNames);
+        assert_eq!(both(&device), [unlinked(), unlinked()]);
+        fs::hard_link(&other, &path).unwrap();
+        assert_eq!(both(&device), [unlinked(), None], "the path leads there again");
+        fs::remove_file(&path).unwrap();
+        fs::remove_file(&other).unwrap();
+        assert_eq!(both(&device), [Some(Displacement::Deleted), Some(Displacement::Deleted)]);
+    }
+
+    #[test]
+    fn a_path_over_a_symbolic_link_is_resolved_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("disk"), folder.path().join("link"));
+        drop(made(&path));
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let device = opened(&link);
+        assert_eq!(both(&device), [None, None]);
+        fs::rename(&path, folder.path().join("other")).unwrap();
+        assert!(matches!(device.whereabouts(), Some(Displacement::Renamed(_))));
+        // The link that the path goes over leads there again.
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(folder.path().join("other"), &link).unwrap();
+        assert_eq!(device.whereabouts(), None);
+    }
+}

@@ -1,0 +1,107 @@
+//! What a stop brings to safety first: data that ends with this process.
+//!
+//! Dirty data stays in the cache at a stop. If the cache file was deleted there is no cache
+//! afterwards, so the stop drains first: the exports are closed, and only the operator waits for
+//! it. A backing file that is being written to another path (`saving`) is waited for as well.
+//!
+//! Invariants
+//! - A stop waits as long as something moves. Without progress for [`STALL`] it goes on, and its
+//!   end tells what is lost.
+//! - Nothing is drained to a backing file that is gone afterwards too.
+
+use super::letting_go::STALL;
+use super::{Pool, PoolEvent};
+use forebay_core::Drain;
+use forebay_format::{BLOCK_BYTES, VolumeId};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How often is looked how far it is.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A drain before the cache is closed.
+#[derive(Debug)]
+struct LastDrain {
+    left_blocks: u64,
+    /// When it became less the last time.
+    moved: Instant,
+}
+
+/// See the head of this file.
+#[derive(Debug, Default)]
+pub(super) struct BeforeStop {
+    draining: Option<LastDrain>,
+    /// The stop begins once no file is being saved any more.
+    waits_for_files: bool,
+}
+
+impl Pool {
+    /// A stop was asked for; true if it begins later, by itself.
+    pub(super) fn stop_waits(&mut self) -> bool {
+        let Some(volume) = self.saved_volume().map(str::to_owned) else { return false };
+        if !std::mem::replace(&mut self.before_stop.waits_for_files, true) {
+            let what = format!("the backing file of {volume} is written to another path before this stops");
+            self.emit(PoolEvent::BeforeStop { what });
+        }
+        true
+    }
+
+    /// No file is being saved any more: a stop that has waited begins.
+    pub(super) fn stop_if_it_waits(&mut self) {
+        if self.saved_volume().is_none() && std::mem::take(&mut self.before_stop.waits_for_files) {
+            self.stop();
+        }
+    }
+
+    /// All exports are closed. Begins to drain if what is dirty would be lost; true if the cache
+    /// is to be closed later.
+    pub(super) fn begin_last_drain(&mut self) -> bool {
+        let left_blocks = self.left_to_drain();
+        if left_blocks == 0 || !self.is_cache_nameless() || self.engine.is_fenced() {
+            return false;
+        }
+        let now = self.io.now();
+        for id in self.drained_at_last() {
+            self.engine.set_drain(now, id, Drain::Full);
+        }
+        let what = format!(
+            "the cache file {} was deleted, so {} bytes that only it has are written back before this stops. Another signal ends this \
+             process at once, and they are lost",
+            self.cache_paths(),
+            left_blocks * BLOCK_BYTES as u64
+        );
+        self.emit(PoolEvent::BeforeStop { what });
+        self.before_stop.draining = Some(LastDrain { left_blocks, moved: Instant::now() });
+        true
+    }
+
+    fn drained_at_last(&self) -> Vec<VolumeId> {
+        let all = (0..self.volumes.len()).map(|at| VolumeId(at as u16));
+        all.filter(|id| self.served(*id).is_some_and(|served| !self.is_nameless(served.device))).collect()
+    }
+
+    fn left_to_drain(&self) -> u64 {
+        let reports = self.drained_at_last().into_iter().filter_map(|id| self.engine.destage_report(id));
+        reports.map(|report| report.dirty_blocks + report.write_back_requests).sum()
+    }
+
+    /// Closes the cache once the drain has ended, or does not move; returns how long the loop may
+    /// sleep because of it.
+    pub(super) fn look_after_last_drain(&mut self) -> Option<Duration> {
+        self.before_stop.draining.as_ref()?;
+        let (left, now) = (self.left_to_drain(), Instant::now());
+        let draining = self.before_stop.draining.as_mut()?;
+        if left < draining.left_blocks {
+            (draining.left_blocks, draining.moved) = (left, now);
+            self.progress.fetch_add(1, Ordering::Relaxed);
+        }
+        let is_over = left == 0 || now.duration_since(draining.moved) >= STALL;
+        if is_over || self.engine.is_fenced() {
+            self.before_stop.draining = None;
+            let now = self.io.now();
+            self.engine.begin_shutdown(now);
+            return Some(Duration::ZERO);
+        }
+        Some(LOOK)
+    }
+}

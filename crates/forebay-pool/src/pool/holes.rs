@@ -1,0 +1,45 @@
+//! Holes of backing stores, for clients that ask which parts of a volume hold data.
+//!
+//! The file system of a store may take its time to answer, so each look has a thread of its own.
+//! There are few at once: without one, or where the store is no file, everything is data, which is
+//! right for every client.
+
+use super::Pool;
+use crate::may_wait::MayWait;
+use crate::server::HoleLook;
+use std::thread::JoinHandle;
+
+/// Looks at once.
+const LOOKS_MAX: usize = 8;
+
+impl Pool {
+    /// Begins the looks that the server asks for.
+    pub(super) fn begin_hole_looks(&mut self) {
+        for look in self.server.take_hole_looks() {
+            self.hole_looks.retain(|thread| !thread.is_finished());
+            match self.begin_hole_look(&look) {
+                Some(thread) => self.hole_looks.push(thread),
+                None => self.server.holes_found(&mut self.reactor, look.request, &[]),
+            }
+        }
+    }
+
+    fn begin_hole_look(&mut self, look: &HoleLook) -> Option<JoinHandle<()>> {
+        // What is lost is no hole, and without the cache the map does not tell it.
+        if self.hole_looks.len() >= LOOKS_MAX || self.engine.is_fenced() || self.engine.runs_without_cache() {
+            return None;
+        }
+        let device = self.reactor.device(self.served(look.volume)?.device)?.for_thread().ok()?;
+        let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
+        let (request, parts) = (look.request, look.parts.clone());
+        let work = move |_: &MayWait| {
+            let holes: Vec<_> = parts.into_iter().flat_map(|part| device.holes(part)).collect();
+            // The pool may have ended.
+            let _ = tasks.send(Box::new(move |pool: &mut Self| {
+                pool.server.holes_found(&mut pool.reactor, request, &holes);
+            }));
+            waker.wake();
+        };
+        MayWait::spawn(format!("holes-{}", self.name), work).ok()
+    }
+}

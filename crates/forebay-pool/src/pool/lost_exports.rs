@@ -1,0 +1,226 @@
+//! Exports that have gone without the daemon.
+//!
+//! Another program may unmount the file of a volume, mount something over it, or remove its block
+//! device. The volume is served on, but no client finds it there. That is an alarm and a state of
+//! the volume, until the export is made again (a reload), the covering mount is gone, or the volume
+//! is detached. The daemon does not make the export again by itself: the other program may have
+//! meant it.
+//!
+//! Invariant: an export is in [`Served::exported`] or in [`Served::lost_exports`], never in both.
+
+use super::Pool;
+use super::PoolEvent;
+use super::volumes::Served;
+use forebay_admin::VolumeState;
+use forebay_export::uri::ExportUri;
+use forebay_format::VolumeId;
+use forebay_io::fuse::{MountWatch, Standing};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Time between two looks at the mount table.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How an export was lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ExportLoss {
+    /// It is no more: unmounted, or removed.
+    Gone,
+    /// A mount on this path hides it.
+    Covered(PathBuf),
+}
+
+/// An export that is lost.
+#[derive(Debug)]
+struct Lost {
+    uri: ExportUri,
+    /// How clients found it.
+    export: String,
+    loss: ExportLoss,
+}
+
+impl Lost {
+    /// What happened, and what to do.
+    fn text(&self, volume: &str) -> String {
+        let (what, done) = match &self.uri {
+            ExportUri::Fuse { path } => (format!("{}, the file of {volume}", path.display()), "unmounted"),
+            _ => (format!("{}, the block device of {volume}", self.export), "removed"),
+        };
+        match &self.loss {
+            ExportLoss::Covered(by) => {
+                format!("{what}, is hidden by a mount on {0}: unmount that (umount {0})", by.display())
+            }
+            ExportLoss::Gone => format!(
+                "another program has {done} {what}. The volume is served on: forebay reload makes the export again (without a \
+                 configuration file: a restart of the daemon)"
+            ),
+        }
+    }
+}
+
+/// The exports of a volume that are lost.
+#[derive(Debug, Default)]
+pub(super) struct LostExports(Vec<Lost>);
+
+impl LostExports {
+    /// Forgets some; true if there were any.
+    pub(super) fn forget(&mut self, which: impl Fn(&ExportUri) -> bool) -> bool {
+        let before = self.0.len();
+        self.0.retain(|lost| !which(&lost.uri));
+        self.0.len() < before
+    }
+
+    /// Files that are covered, and by a mount on what.
+    pub(super) fn covered(&self) -> impl Iterator<Item = (PathBuf, PathBuf)> {
+        self.0.iter().filter_map(|lost| match (&lost.uri, &lost.loss) {
+            (ExportUri::Fuse { path }, ExportLoss::Covered(by)) => Some((path.clone(), by.clone())),
+            _ => None,
+        })
+    }
+
+    /// What happened, and what to do, for each.
+    fn texts(&self, volume: &str) -> Vec<String> {
+        self.0.iter().map(|lost| lost.text(volume)).collect()
+    }
+}
+
+impl Served {
+    /// Where it is in its life, for operators.
+    pub(super) fn shown_state(&self) -> VolumeState {
+        match self.state {
+            VolumeState::Serving if !self.lost_exports.0.is_empty() => VolumeState::ExportLost,
+            state => state,
+        }
+    }
+}
+
+/// When the mount table is looked at.
+#[derive(Debug, Default)]
+pub(super) struct MountLook {
+    watch: Option<MountWatch>,
+    next: Option<Instant>,
+}
+
+impl MountLook {
+    /// The next look is at the table as it is, whether or not it has changed: there are other
+    /// mounts.
+    pub(super) fn renew(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Pool {
+    /// Compares the mounts with the mount table when it is time; returns how long the loop may
+    /// sleep because of that.
+    pub(super) fn look_at_mount_table(&mut self) -> Option<Duration> {
+        self.mounts.iter().flatten().next()?;
+        let now = Instant::now();
+        if let Some(left) = self.mount_look.next.and_then(|due| due.checked_duration_since(now)) {
+            return Some(left.max(Duration::from_millis(1)));
+        }
+        self.mount_look.next = Some(now + LOOK);
+        if self.mount_look.watch.is_none() {
+            // Without /proc nothing is known but what the FUSE connection tells.
+            self.mount_look.watch = MountWatch::begin().ok();
+        }
+        let table = self.mount_look.watch.as_mut().and_then(MountWatch::changed)?;
+        let mounts = self.mounts.iter_mut().flatten();
+        let standings: Vec<_> = mounts.filter_map(|mounted| mounted.look(&table)).collect();
+        for (volume, uri, standing) in standings {
+            match standing {
+                Standing::There => self.export_back(volume, &uri),
+                Standing::Covered(by) => self.export_lost(volume, &uri, ExportLoss::Covered(by)),
+                Standing::Gone => self.export_lost(volume, &uri, ExportLoss::Gone),
+            }
+        }
+        Some(LOOK)
+    }
+
+    /// An export has gone without the daemon, or is lost in another way than before.
+    pub(super) fn export_lost(&mut self, id: VolumeId, uri: &ExportUri, loss: ExportLoss) {
+        let served = self.served_mut(id).filter(|served| served.state != VolumeState::Detaching);
+        let Some(served) = served else { return };
+        if let Some(known) = served.lost_exports.0.iter_mut().find(|lost| lost.uri == *uri) {
+            if std::mem::replace(&mut known.loss, loss.clone()) == loss {
+                return;
+            }
+        } else {
+            let Some(at) = served.exported.iter().position(|(exported, _)| exported == uri) else { return };
+            let (uri, export) = served.exported.remove(at);
+            served.spec.exports.retain(|exported| *exported != uri);
+            served.lost_exports.0.push(Lost { uri, export, loss });
+        }
+        self.tell_lost_exports(id);
+    }
+
+    /// An export that was covered is not any more.
+    fn export_back(&mut self, id: VolumeId, uri: &ExportUri) {
+        let Some(served) = self.served_mut(id) else { return };
+        let Some(at) = served.lost_exports.0.iter().position(|lost| lost.uri == *uri) else { return };
+        let Lost { uri, export, .. } = served.lost_exports.0.remove(at);
+        served.spec.exports.push(uri.clone());
+        served.exported.push((uri, export));
+        self.tell_lost_exports(id);
+    }
+
+    /// The pool closes: nothing is served any more.
+    pub(super) fn forget_all_lost_exports(&mut self) {
+        for id in (0..self.volumes.len()).map(|at| VolumeId(at as u16)) {
+            if self.served_mut(id).is_some_and(|served| served.lost_exports.forget(|_| true)) {
+                self.tell_lost_exports(id);
+            }
+        }
+    }
+
+    /// Reports which exports of a volume are lost now.
+    pub(super) fn tell_lost_exports(&mut self, id: VolumeId) {
+        let Some(served) = self.served(id) else { return };
+        let (volume, lost) = (served.spec.name.clone(), served.lost_exports.texts(&served.spec.name));
+        self.emit(match lost.is_empty() {
+            true => PoolEvent::ExportsBack { volume },
+            false => PoolEvent::ExportLost { volume, lost },
+        });
+    }
+
+    /// Exports of a volume that are gone, and that a reload makes again.
+    pub fn lost_exports(&self, name: &str) -> Vec<ExportUri> {
+        let served = self.find(name).and_then(|id| self.served(id));
+        let lost = served.iter().flat_map(|served| &served.lost_exports.0);
+        lost.filter(|lost| lost.loss == ExportLoss::Gone).map(|lost| lost.uri.clone()).collect()
+    }
+
+    /// Exports of a volume that are lost need not come back: they are configured no more.
+    pub fn forget_lost_exports(&mut self, name: &str, uris: &[ExportUri]) {
+        let Some(id) = self.find(name) else { return };
+        if self.served_mut(id).is_some_and(|served| served.lost_exports.forget(|lost| uris.contains(lost))) {
+            self.tell_lost_exports(id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_lost_export_is_told_with_its_way_out() {
+        let file = ExportUri::Fuse { path: "/srv/db.img".into() };
+        let covered = ExportUri::Fuse { path: "/srv/x/web.img".into() };
+        let lost =
+            |uri: &ExportUri, export: &str, loss| Lost { uri: uri.clone(), export: export.into(), loss };
+        let mut lost = LostExports(vec![
+            lost(&file, "fuse:///srv/db.img", ExportLoss::Gone),
+            lost(&"ublk:".parse().unwrap(), "/dev/forebay/db", ExportLoss::Gone),
+            lost(&covered, "fuse:///srv/x/web.img", ExportLoss::Covered("/srv/x".into())),
+        ]);
+        let texts = lost.texts("db");
+        let has = |at: usize, part: &str| assert!(texts[at].contains(part), "{}", texts[at]);
+        has(0, "unmounted /srv/db.img, the file of db");
+        has(0, "forebay reload");
+        has(1, "removed /dev/forebay/db, the block device of db");
+        has(2, "umount /srv/x");
+        assert_eq!(lost.covered().collect::<Vec<_>>(), [("/srv/x/web.img".into(), "/srv/x".into())]);
+        assert!(lost.forget(|uri| *uri == file) && !lost.forget(|uri| *uri == file));
+        assert_eq!(lost.texts("db").len(), 2);
+    }
+}

@@ -1,0 +1,24 @@
+//! Seeds that show something. A search for them takes minutes, so what it found is kept and tried
+//! first. A change of the engine makes some of them useless: those are searched for again, and
+//! `UPDATE_GOLDEN=1` records what was found. Without the files, all are searched for.
+
+use std::path::PathBuf;
+
+fn path(name: &str) -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "tests", "it", "recorded", name].iter().collect()
+}
+
+/// The words of each line.
+pub(crate) fn read(name: &str) -> Vec<Vec<String>> {
+    let text = std::fs::read_to_string(path(name)).unwrap_or_default();
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
+    text.lines().filter(|line| !line.trim().is_empty()).map(words).collect()
+}
+
+/// What has changed is recorded if somebody asks for it.
+pub(crate) fn changed(name: &str, lines: &[String]) {
+    if std::env::var_os("UPDATE_GOLDEN").is_none() {
+        return println!("UPDATE_GOLDEN=1 records in {} what had to be searched for", path(name).display());
+    }
+    std::fs::write(path(name), lines.join("\n") + "\n").expect("the file can be written");
+}
