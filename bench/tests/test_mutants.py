@@ -75,3 +75,21 @@ def test_a_survivor_is_found_again_where_its_line_has_moved() -> None:
     found = m.found_again([*names, "a.rs:1:1: gone"], there)
     assert [found[name] for name in names] == [there[0], there[1], None, there[3]]
     assert found["a.rs:1:1: gone"] is None
+
+
+def test_the_copy_has_all_that_its_members_need() -> None:
+    manifest = m.of_members((m.ROOT / "Cargo.toml").read_text())
+    assert manifest.count('"crates/') == 2 * len(m.MEMBERS) + len(m.MEMBERS), manifest
+    for name in m.MEMBERS:
+        own = (m.ROOT / "crates" / name / "Cargo.toml").read_text()
+        needed = [line.partition(".")[0].partition(" ")[0] for line in own.splitlines() if line.startswith("forebay-")]
+        assert set(needed) <= set(m.MEMBERS), f"{name} needs {needed}"
+    with pytest.raises(m.Failure):
+        m.of_members("[workspace]\n")
+
+
+def test_a_name_that_fits_no_mutant_is_an_error() -> None:
+    known = m.equivalents('[[equivalent]]\nname = "in describe$"\nreason = "a text"\n')
+    m.check_known(known, [mutant("a.rs:1:1: replace + with - in describe")])
+    with pytest.raises(m.Failure, match="in describe"):
+        m.check_known(known, [mutant("a.rs:1:1: replace + with - in decide")])

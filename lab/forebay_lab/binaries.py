@@ -34,7 +34,7 @@ FROM = {
     Binary.FOREBAY: Built("forebay-cli", "FOREBAY"),
     Binary.NULL: Built("forebay-lab-host", "FOREBAY_NULL"),
     Binary.MODEL: Built("forebay-flashcache-model", "FLASHCACHE_MODEL"),
-    Binary.FLASH_BENCH: Built("forebay-sim", "FLASH_BENCH", is_example=True),
+    Binary.FLASH_BENCH: Built("forebay-flashcache-model", "FLASH_BENCH", is_example=True),
 }
 
 

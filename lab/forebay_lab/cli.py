@@ -155,7 +155,7 @@ def perform(
     missing = [command for command in experiment.needs() if shutil.which(command) is None]
     if missing:
         raise Refused(
-            f"there is no {', '.join(missing)} on this machine: scripts/setup lab installs what Debian has of it"
+            f"there is no {', '.join(missing)} on this machine: scripts/setup all installs what Debian has of it"
         )
     binaries.build(experiment.binaries())
     measured = binaries.hashes(experiment.binaries())

@@ -28,7 +28,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
-from nbd_client import FLAG_FUA, FLUSH, READ, TRIM, WRITE, WRITE_ZEROES, Client  # noqa: E402
+from harness.nbd import FLAG_FUA, FLUSH, READ, TRIM, WRITE, WRITE_ZEROES, Client  # noqa: E402
 
 SECTOR, BLOCK, STORE = 512, 4096, 1 << 20
 CACHE = "4MiB"

@@ -21,10 +21,12 @@
 # The devices are mapped by device mapper onto files, so that they can fail. $STAGE is a folder that outlives the directions.
 
 STAGE=/run/stage
-declare -A SIZES=([sdb]=512M [sdc]=512M [nvme0n1]=128M [nvme1n1]=128M)
+declare -A SIZES=([sdb]=128M [sdc]=128M [nvme0n1]=128M [nvme1n1]=128M)
 
+# Everything takes longer where processors are emulated.
 wait_for() { # SECONDS COMMAND...
-    local until=$((SECONDS + $1))
+    local slowness=${E2E_SLOWNESS:-1}
+    local until=$((SECONDS + $1 * ${slowness%.*}))
     shift
     until "$@"; do
         [ "$SECONDS" -lt "$until" ] || { echo "not within time: $*" && return 1; }
@@ -60,7 +62,8 @@ new_machine() {
     cp -a "$STAGE/forebay.toml" /etc/forebay/
     sed -i '/forebay/d' /etc/fstab
     for name in sdb nvme0n1 nvme1n1; do device "$name"; done
-    mkfs.ext4 -q /dev/sdb
+    # Nothing is left for the kernel to write later, at a time of its own.
+    mkfs.ext4 -q -N 1024 -E lazy_itable_init=0,lazy_journal_init=0 /dev/sdb
     mount /dev/sdb /srv/db
     head -c 3M /dev/urandom | split -b 1M - /srv/db/table-
     (cd /srv/db && sha256sum table-*) >"$STAGE/sums"
@@ -90,7 +93,7 @@ data_is_there() { (cd "${1:-/srv/db}" && sha256sum --quiet -c "$STAGE/sums"); }
 # They have begun afterwards, or cannot: fio that is ended before says nothing, and laying out its file takes long on a busy machine.
 users() {
     rm -f "$STAGE/begun"
-    (cd "$STAGE" && exec fio --name=users --directory=/srv/db --size=16M --rw=randrw --bs=4k --ioengine=io_uring --direct=1 --iodepth=4 --rate_iops=50,50 \
+    (cd "$STAGE" && exec fio --name=users --directory=/srv/db --size=8M --rw=randrw --bs=4k --ioengine=io_uring --direct=1 --iodepth=4 --rate_iops=50,50 \
         --fsync=64 --verify=crc32c --verify_fatal=1 --verify_state_save=0 --verify_backlog=256 --time_based --runtime=120 \
         --exec_prerun="touch $STAGE/begun" --output="$STAGE/fio" >/dev/null 2>&1) &
     echo $! >"$STAGE/users.pid"

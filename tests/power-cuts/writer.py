@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TextIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "e2e"))
-from nbd_client import FLAG_FUA, FLUSH, TRIM, WRITE, WRITE_ZEROES, Client
+from harness.nbd import FLAG_FUA, FLUSH, TRIM, WRITE, WRITE_ZEROES, Client
 
 SECTOR = 512
 WINDOW = 8

@@ -11,7 +11,7 @@ use forebay_export::nbd::{Session, Tls};
 use self::peer::{Event, Payload, Peer, Pipe};
 use crate::Target;
 
-#[path = "../../../crates/forebay-export/tests/common/mod.rs"]
+#[path = "../../../crates/forebay-export/tests/it/common/mod.rs"]
 mod peer;
 
 /// The first byte says how: two bits of TLS mode, two of payload handling, four of piece length.
