@@ -191,8 +191,8 @@ def test_devices_of_a_cache_are_refused(served: Daemon, folder: Path, flash: Pat
 
 def is_traced(daemon: Daemon, tracer: Process) -> bool:
     """All threads of the daemon are."""
-    tasks = [task / "status" for task in Path(f"/proc/{daemon.pid}/task").iterdir()]
     try:
+        tasks = [task / "status" for task in Path(f"/proc/{daemon.pid}/task").iterdir()]
         return all(f"TracerPid:\t{tracer.pid}\n" in task.read_text() for task in tasks)
     except (FileNotFoundError, ProcessLookupError):  # a thread has ended
         return False
@@ -205,8 +205,13 @@ def killed_at(daemon: Daemon, step: str, *command: object) -> None:
     inject = ["-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={number}"]
     strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-p", str(daemon.pid), *inject]
     tracer = Process(strace, daemon.folder / "strace.err")
-    eventually(lambda: is_traced(daemon, tracer) or not tracer.is_running, 30, "the daemon is traced")
-    if not tracer.is_running:
+    # A thread that writes a record by itself may make the call first: then the daemon is killed before the command.
+    eventually(
+        lambda: is_traced(daemon, tracer) or not tracer.is_running or not daemon.running.is_running,
+        60,
+        "the daemon is traced",
+    )
+    if not tracer.is_running and daemon.running.is_running:
         pytest.skip(f"nothing may be traced here: {tracer.tail()}")
     daemon(*command, ok=False, seconds=90)
     # The daemon first: who traces a thread that waits in the kernel does not end before that thread does.

@@ -48,6 +48,9 @@ def record(daemon: Daemon, name: str, *options: str, volume: str = "db", recordi
     words = ["trace", "record", volume, "--to", daemon.folder / f"{name}.fbtrace", "--json", *options]
     recorder = daemon.forebay.start(*words, name=name)
     eventually(lambda: len(running(daemon)) == recordings, 30, f"{recordings} recordings run")
+    # The job runs before its first bytes come; a recording that ends without any leaves no trace.
+    trace = daemon.folder / f"{name}.fbtrace"
+    eventually(lambda: trace.exists() and trace.stat().st_size > 0, 30, "the trace has begun")
     return recorder
 
 

@@ -206,8 +206,13 @@ def test_store_that_fails(served: Served) -> None:
 def test_cache_device_that_dies(served: Served) -> None:
     """Nothing in it is nowhere else: the file system goes on without a cache."""
     kernel, daemon, block = KernelLog(), served.daemon, served.block
-    daemon("flush", "db")
-    served.flash.becomes("error")
+    # What the file system writes by itself between the two would be in the cache alone.
+    run(["fsfreeze", "--freeze", block.at])
+    try:
+        daemon("flush", "db")
+        served.flash.becomes("error")
+    finally:
+        run(["fsfreeze", "--unfreeze", block.at])
     load = block.load()
     load.goes_on(300)
     load.finish()

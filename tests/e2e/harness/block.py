@@ -67,6 +67,8 @@ class Block:
         return Path(f"/dev/ublkb{self.number()}")
 
     def size(self) -> int:
+        # A daemon that starts on a busy machine serves before its pools are open.
+        eventually(self.is_there, 60, f"{self.path} is there")
         return int(run(["blockdev", "--getsize64", self.path]).stdout)
 
     def attribute(self, name: str) -> str:

@@ -410,5 +410,5 @@ fn many_overlapping_rules_are_checked_in_bounded_time() {
     });
     let begin = Instant::now();
     set.replace_all(rules.collect(), begin).unwrap();
-    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
 }

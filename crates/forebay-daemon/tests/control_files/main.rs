@@ -90,7 +90,7 @@ const EINTR: i32 = 4;
 fn end(mut child: Child) -> (bool, String) {
     let begun = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "it does not return");
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not return");
         std::thread::sleep(Duration::from_millis(5));
     }
     let output = child.wait_with_output().unwrap();
@@ -254,7 +254,7 @@ fn an_interrupt_ends_the_wait_and_not_the_job() {
         );
         let begun = Instant::now();
         assert!(!end(child).0);
-        assert!(begun.elapsed() < Duration::from_secs(30));
+        assert!(begun.elapsed() < Duration::from_secs(60));
         assert_eq!(m.read(&format!("jobs/{job}/state")), "running\n");
     }
     // A signal with a handler: the writer sees EINTR.
@@ -300,7 +300,7 @@ fn unmounting_ends_what_is_open() {
     std::thread::sleep(Duration::from_millis(50));
     let begun = Instant::now();
     drop(m.fs.take());
-    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     assert!(!end(child).0);
     assert_eq!(m.fake.state.lock().unwrap().jobs.iter().find(|j| j.id == job).unwrap().state, "running");
     assert!(open.read(&mut [0; 9]).is_err());
@@ -323,7 +323,7 @@ fn a_slow_question_does_not_hold_up_an_unmount_for_ever() {
     m.fake.wait("a slow question", |state| state.stuck_now == 1);
     let begun = Instant::now();
     drop(m.fs.take());
-    assert!(begun.elapsed() < Duration::from_secs(30));
+    assert!(begun.elapsed() < Duration::from_secs(60));
     m.fake.change(|state| state.stuck = false);
     let _ = reader.join().unwrap().map_err(|error| assert_ne!(error.raw_os_error(), Some(EIO)));
 }

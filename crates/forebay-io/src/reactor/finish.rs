@@ -385,7 +385,7 @@ mod tests {
             if let Some(done) = reactor.ready.pop() {
                 return (done.result, steps, began.elapsed());
             }
-            assert!(began.elapsed() < Duration::from_secs(20), "{steps} steps, and no end");
+            assert!(began.elapsed() < Duration::from_secs(60), "{steps} steps, and no end");
         }
     }
 
