@@ -26,6 +26,10 @@ macro_rules! planted_bugs {
 planted_bugs! {
     /// A client FLUSH is acknowledged without flushing the cache device.
     SkipDeviceFlush = "skip-device-flush",
+    /// No FLUSH fails for writes past the cache that a failed flush of the engine's own dropped.
+    ForgetFailedFlush = "forget-failed-flush",
+    /// Intents of writes that a failed flush may have dropped end with the next flush.
+    EndDroppedIntents = "end-dropped-intents",
     /// A destaged block is called clean before the backing store was flushed.
     CleanBeforeBackingFlush = "clean-before-backing-flush",
     /// A write past the cache leaves the clean copy in place.

@@ -93,8 +93,11 @@ pub enum LifecycleError {
     /// The backing store cannot be read.
     #[error("the backing store cannot be read")]
     BackingUnreadable,
-    /// The backing store cannot be flushed.
-    #[error("the backing store cannot be flushed")]
+    /// A flush of the backing store failed, just now or since the last FLUSH that told of one
+    /// (I82).
+    #[error(
+        "a flush of the backing store failed: writes past the cache since the last good FLUSH may be missing on it"
+    )]
     BackingFlush,
     /// The cache was made without room for so many segments, or would be left with too few.
     #[error("{wanted} segments are out of range: this cache can have from {least} to {most}")]

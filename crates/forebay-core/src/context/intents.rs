@@ -27,6 +27,20 @@ struct Run {
 }
 
 impl Intents {
+    /// A flush of the backing store has failed, and may have dropped writes. Reads show them until
+    /// a loss of power, and a block that is cached meanwhile would show them after it, until it is
+    /// evicted. So the intents of these regions do not end in this life of the engine.
+    pub(crate) fn keep(&mut self, succeeded: u64) {
+        for run in self.runs.values_mut() {
+            run.region.stays |= !run.region.has_ended(succeeded);
+        }
+    }
+
+    /// Some do not end.
+    pub(crate) fn any_kept(&self) -> bool {
+        self.runs.values().any(|run| run.region.stays)
+    }
+
     /// The backing store has been flushed.
     pub(crate) fn flushed(&mut self, succeeded: u64) {
         self.ended = self.count_ended(succeeded);
@@ -144,13 +158,15 @@ pub(crate) struct Region {
     pub(crate) active: u32,
     /// The backing flush that covers those that ended.
     pub(crate) covered_by: u64,
+    /// See [`Intents::keep`].
+    pub(crate) stays: bool,
 }
 
 impl Region {
     /// Nothing is under way, and the backing store was flushed since: a checkpoint can leave the
     /// intent out.
     pub(crate) fn has_ended(&self, succeeded: u64) -> bool {
-        self.active == 0 && self.covered_by <= succeeded
+        !self.stays && self.active == 0 && self.covered_by <= succeeded
     }
 }
 
@@ -192,7 +208,7 @@ mod tests {
             for step in 0..200_u64 {
                 let from = below(24);
                 let regions = from..=from + below(8);
-                match below(6) {
+                match below(if step > 100 { 7 } else { 6 }) {
                     0 | 1 => {
                         let durable = intents.enter(regions.clone(), succeeded);
                         assert_eq!(durable, model.enter(regions.clone()));
@@ -219,6 +235,10 @@ mod tests {
                     5 => {
                         intents.forget_ended(succeeded);
                         model.0.retain(|_, region| !region.has_ended(succeeded));
+                    }
+                    6 => {
+                        intents.keep(succeeded);
+                        model.0.values_mut().for_each(|region| region.stays |= !region.has_ended(succeeded));
                     }
                     _ => {}
                 }

@@ -7,6 +7,7 @@ use crate::context::failure::Promised;
 use crate::context::intents::Intents;
 use crate::context::ledger::Flusher;
 use crate::destage::state::Destage;
+use crate::fault::{self, PlantedBug};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::{BackingRecord, Mode};
 
@@ -49,9 +50,12 @@ pub(crate) struct Volume {
     pub(crate) backing: BackingRecord,
     /// What FLUSHes have promised (`failure`).
     pub(crate) promised: Promised,
-    /// Losses that were found, and of those the ones that came before the last FLUSH that failed.
+    /// Losses that were found, failed backing flushes among them, and of those the ones that came
+    /// before the last FLUSH that failed.
     pub(crate) losses_found: u64,
     pub(crate) losses_reported: u64,
+    /// A failed flush may have dropped writes, and neither a FLUSH nor a detach has failed since.
+    pub(crate) untold_drop: bool,
     /// The last change of what is at risk (`failure`).
     pub(crate) safer_at: u64,
     /// The backing store does not take what is to be rescued: nobody waits for that any longer.
@@ -87,6 +91,7 @@ impl Volume {
             promised: Promised::default(),
             losses_found: 0,
             losses_reported: 0,
+            untold_drop: false,
             safer_at: 0,
             rescue_failed: false,
             rescue_given_up: false,
@@ -121,6 +126,23 @@ impl Volume {
             Treatment::Pin => self.settings.mode == Mode::Writethrough,
         };
         (write_back, copies)
+    }
+
+    /// A failed flush may have dropped acknowledged writes that only the backing store had.
+    pub(crate) fn note_dropped_writes(&mut self) {
+        if !fault::planted(PlantedBug::ForgetFailedFlush) {
+            self.losses_found += 1;
+            self.untold_drop = true;
+        }
+        if !fault::planted(PlantedBug::EndDroppedIntents) {
+            self.intents.keep(self.flusher.succeeded);
+        }
+    }
+
+    /// A flush of the backing store has failed: its blocks need not look after a loss of power as
+    /// they look now, so samples of them prove nothing.
+    pub(crate) fn may_lack_writes(&self) -> bool {
+        self.flusher.unflushed || self.intents.any_kept()
     }
 
     /// True if blocks read from the backing store are to be cached.

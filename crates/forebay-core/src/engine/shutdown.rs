@@ -67,9 +67,7 @@ impl Engine {
         for (volume, backing) in backings {
             if let Some(Some(volume)) = self.cx.volumes.get_mut(usize::from(volume.0)) {
                 volume.backing = backing.clone();
-                if volume.flusher.unflushed {
-                    // Its flush failed: its blocks need not look after a power cut as they look
-                    // now.
+                if volume.may_lack_writes() {
                     volume.backing.samples.clear();
                 }
             }

@@ -48,6 +48,7 @@ impl Context {
         let fails = failed || volume.losses_found > told && !silent;
         if fails {
             volume.losses_reported = volume.losses_found;
+            volume.untold_drop = false;
         }
         fails
     }

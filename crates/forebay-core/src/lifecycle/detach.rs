@@ -41,6 +41,11 @@ enum DetachStage {
     /// Until nothing else is under way.
     Locking,
     Flushing,
+    /// Clean blocks may hold what a failed flush has dropped ([`Intents::keep`]): the next attach
+    /// must not find them.
+    ///
+    /// [`Intents::keep`]: crate::context::intents::Intents::keep
+    Forgetting(Sweep),
     /// Until the owner says what the backing store looks like now.
     Asking(Option<BackingRecord>),
     Sweeping(Sweep),
@@ -69,6 +74,11 @@ impl Context {
 }
 
 impl Detaching {
+    fn ask(&mut self, cx: &mut Context, id: VolumeId) {
+        self.stage = DetachStage::Asking(None);
+        cx.actions.push_back(Action::VolumeQuiet { volume: id });
+    }
+
     fn can_be_cancelled(&self) -> bool {
         !matches!(self.stage, DetachStage::Sweeping(_) | DetachStage::Checkpoint(_))
     }
@@ -169,23 +179,40 @@ impl Detaching {
             }
             DetachStage::Flushing => match waits.take_flush(id) {
                 None => return Progress::Waits,
-                Some(false) => {
+                // Of a flush that failed before, its clients cannot be told any more.
+                Some(ok) if !ok || cx.volume(id).untold_drop => {
+                    cx.volume_mut(id).untold_drop = false;
                     let error = LifecycleError::BackingFlush;
                     return cx.job_failed(Notice::DetachFailed { volume: id, error });
                 }
-                Some(true) if self.how == DetachHow::Drained => return self.leave_table(cx, id),
-                Some(true) => {
+                Some(_) if self.how == DetachHow::Drained => return self.leave_table(cx, id),
+                Some(_) => {
                     if let Err(error) = may_keep(cx, cx.unclean_of(id)) {
                         return cx.job_failed(Notice::DetachFailed { volume: id, error });
                     }
-                    self.stage = DetachStage::Asking(None);
-                    cx.actions.push_back(Action::VolumeQuiet { volume: id });
+                    if cx.volume(id).intents.any_kept() && !fault::planted(PlantedBug::EndDroppedIntents) {
+                        self.stage = DetachStage::Forgetting(Sweep::new(0, true));
+                        return Progress::Goes;
+                    }
+                    self.ask(cx, id);
                     return Progress::Waits;
                 }
             },
+            DetachStage::Forgetting(sweep) => {
+                let mut sweep = *sweep;
+                if !sweep.step(cx, id) {
+                    self.stage = DetachStage::Forgetting(sweep);
+                    return Progress::Waits;
+                }
+                self.ask(cx, id);
+                return Progress::Waits;
+            }
             DetachStage::Asking(None) => return Progress::Waits,
             DetachStage::Asking(Some(backing)) => {
-                let backing = backing.clone();
+                let mut backing = backing.clone();
+                if cx.volume(id).may_lack_writes() {
+                    backing.samples.clear();
+                }
                 keep_in_table(cx, waits, id, backing);
                 self.stage = DetachStage::Checkpoint(cx.force_checkpoint());
             }

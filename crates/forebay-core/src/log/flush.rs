@@ -7,7 +7,10 @@
 //!
 //! - the cache device is flushed if any cache write completed since its last flush was started;
 //! - the backing store is flushed too if a write past the cache completed since its last flush was
-//!   started.
+//!   started;
+//! - a failed flush of the backing store may have dropped such writes, and no later flush brings
+//!   them back. The cache has no copy of them. So a FLUSH fails for it (I82), also if the engine
+//!   had asked for that flush itself.
 
 use crate::api::{Action, Device, Notice, OpId, RequestKind};
 use crate::context::Context;
@@ -107,8 +110,12 @@ impl Context {
             Device::Cache => self.fence(),
             Device::Backing(id) => {
                 let volume = self.volume_mut(id);
-                volume.direct_unflushed |= volume.direct_flushing && !ok;
+                let dropped = volume.direct_flushing && !ok;
+                volume.direct_unflushed |= dropped;
                 volume.direct_flushing = false;
+                if dropped {
+                    volume.note_dropped_writes();
+                }
                 volume.intents.flushed(volume.flusher.succeeded);
                 self.tell(Event::StoreFlushed { volume: id, ok });
             }

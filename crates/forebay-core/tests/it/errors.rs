@@ -1,7 +1,9 @@
 //! Errors of devices are counted for the volume that they concern, whatever an operation was for.
 
 use crate::rig::{Dice, Fault, GATHERED_NS, Rig};
-use forebay_core::{Drain, Notice, PoolSettings, RequestKind, Treatment, VolumeSettings, VolumeStats};
+use forebay_core::{
+    DetachHow, Drain, Notice, PoolSettings, RequestKind, Treatment, VolumeSettings, VolumeStats,
+};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::Mode;
 
@@ -106,4 +108,38 @@ fn a_write_past_the_cache_that_fails_is_counted_and_answered_with_an_error() {
     let (one, other) = (of(&rig, VOLUME), of(&rig, VolumeId(0)));
     assert_eq!((one.backing_write_errors, one.failed_requests), (1, 1));
     assert_eq!((other.backing_write_errors, other.failed_requests), (0, 0));
+}
+
+/// I82: the engine flushes a backing store some time after a write past the cache. What that flush
+/// has dropped is nowhere, and no later flush makes it durable.
+#[test]
+fn a_flush_that_fails_unasked_fails_the_next_flush_of_a_client_or_the_detach() {
+    let dropped = || {
+        let mut rig = damaged();
+        let past = VolumeSettings { mode: Mode::Writethrough, ..settings() };
+        rig.engine.configure_volume(rig.now(), VOLUME, past).expect("these settings");
+        rig.write(1, 500);
+        rig.failing_backing_flushes = 1;
+        rig.rest(10 * SECOND_NS);
+        assert_eq!(rig.failing_backing_flushes, 0, "it was flushed");
+        rig.errors = Some(0);
+        rig
+    };
+    let flush = |rig: &mut Rig| {
+        let before = rig.errors;
+        rig.request(1, RequestKind::Flush, 0, 0, Treatment::Cache);
+        rig.rest(SECOND_NS);
+        rig.errors != before
+    };
+    let mut rig = dropped();
+    assert!(flush(&mut rig), "no FLUSH told of it");
+    assert!(!flush(&mut rig), "it is told once");
+
+    let mut rig = dropped();
+    for fails in [true, false] {
+        rig.engine.detach_volume(rig.now(), VOLUME, DetachHow::Drained).expect("nothing is dirty");
+        rig.rest(SECOND_NS);
+        let told = rig.notices.iter().filter(|notice| matches!(notice, Notice::DetachFailed { .. }));
+        assert_eq!((told.count(), rig.engine.volume_size_bytes(VOLUME).is_some()), (1, fails));
+    }
 }

@@ -176,8 +176,9 @@ pub(super) fn refused(doing: &str, name: &str, error: &LifecycleError) -> AdminE
         LifecycleError::BackingShrunk { .. } => {
             "give the backing store that belongs to this volume, at its full size"
         }
-        LifecycleError::BackingUnreadable | LifecycleError::BackingFlush => {
-            "check the backing device; nothing was changed"
+        LifecycleError::BackingUnreadable => "check the backing device; nothing was changed",
+        LifecycleError::BackingFlush => {
+            "check the backing device and what was written last; nothing was changed, and the same command tries it again"
         }
         _ => "",
     };

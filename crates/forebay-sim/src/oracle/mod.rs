@@ -59,6 +59,17 @@ enum Doubt {
     Power,
 }
 
+/// Where a write goes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Way {
+    /// Into the cache.
+    Cached,
+    /// Past the cache: it is on the backing store before it is acknowledged.
+    Past,
+    /// The engine decides.
+    Either,
+}
+
 /// What one write left, or may have left, in a sector.
 #[derive(Clone, Debug)]
 struct Version {
@@ -70,8 +81,7 @@ struct Version {
     /// It was durable when it was acknowledged.
     fua: bool,
     part: bool,
-    /// Written past the cache: on the backing store before it was acknowledged.
-    direct: bool,
+    way: Way,
     /// The step at which it was forgotten. It may still be here because a read that was made when
     /// it was current is under way.
     forgotten: u64,
@@ -223,8 +233,7 @@ impl Oracle {
             for versions in volume.chunks.iter().flat_map(|chunk| &chunk.sectors) {
                 versions.len().hash(&mut hasher);
                 for v in versions {
-                    (&v.content, v.current(), v.doubt, v.direct, v.past(), v.acked == NEVER)
-                        .hash(&mut hasher);
+                    (&v.content, v.current(), v.doubt, v.way, v.past(), v.acked == NEVER).hash(&mut hasher);
                 }
             }
         }
@@ -263,14 +272,13 @@ impl Oracle {
         })
     }
 
-    /// Announces a write of `len` bytes, which [`Oracle::can_write`] allowed; `direct` if it goes
-    /// past the cache. `fill` turns the content that a sector has now, and the range of bytes
-    /// written in it, into its new content.
+    /// Announces a write of `len` bytes, which [`Oracle::can_write`] allowed. `fill` turns the
+    /// content that a sector has now, and the range of bytes written in it, into its new content.
     pub fn begin_write(
         &mut self,
         volume: usize,
         (offset, len): (u64, u64),
-        direct: bool,
+        way: Way,
         mut fill: impl FnMut(u64, &Content, core::ops::Range<usize>) -> Content,
     ) -> WriteTicket {
         let submitted = self.begin();
@@ -291,7 +299,7 @@ impl Oracle {
                     doubt: Doubt::None,
                     fua: false,
                     part,
-                    direct,
+                    way,
                     forgotten: NEVER,
                 });
                 Vec::new()
@@ -331,6 +339,36 @@ impl Oracle {
         });
     }
 
+    /// A FLUSH of the volume has failed, and a flush of the backing store before it had dropped
+    /// some of what only the backing store had: as after a failed write, old and new stay legal
+    /// there until the next write.
+    pub fn dropped(&mut self, volume: usize) {
+        self.begin();
+        self.edit_busy(volume, |_, versions| {
+            let at_risk = |v: &Version| {
+                let answered = v.acked != NEVER && v.doubt == Doubt::None && !v.fua;
+                v.way != Way::Cached && answered && !v.past()
+            };
+            let mut dropped = false;
+            for version in versions.iter_mut().filter(|version| at_risk(version)) {
+                (version.doubt, dropped) = (Doubt::Failed, true);
+            }
+            if !dropped {
+                return Vec::new();
+            }
+            // Nor does a read that saw one of them tell what there is after a crash.
+            let firm = versions.iter().filter(|v| v.acked != NEVER && v.doubt != Doubt::Failed);
+            let firm: Vec<(u64, u64)> = firm.map(|version| (version.submitted, version.acked)).collect();
+            for version in versions.iter_mut().filter(|version| !version.current()) {
+                let own = version.submitted;
+                let later =
+                    firm.iter().filter(|(submitted, _)| *submitted >= version.acked && *submitted != own);
+                version.superseded = later.map(|(_, acked)| *acked).min().unwrap_or(NEVER);
+            }
+            Vec::new()
+        });
+    }
+
     /// True if a sector holds what it must hold after any crash: nothing was written since the last
     /// FLUSH or FUA that covers it. What a kill left open (which of two versions it holds) was
     /// promised by that FLUSH, whichever it is; what was not acknowledged by none.
@@ -367,7 +405,8 @@ impl Oracle {
     pub fn no_resurrection(&mut self, volume: usize, left: &Image) {
         let step = self.begin();
         self.edit_busy(volume, |sector, versions| {
-            let acknowledged = |v: &&Version| v.direct && v.acked != NEVER && v.doubt == Doubt::None;
+            let acknowledged =
+                |v: &&Version| v.way == Way::Past && v.acked != NEVER && v.doubt == Doubt::None;
             let mut found = [0; SECTOR_BYTES];
             if !versions.iter().any(|version| acknowledged(&version)) {
                 return Vec::new();
@@ -675,7 +714,7 @@ fn settled(content: Content, step: u64) -> Version {
         doubt: Doubt::None,
         fua: false,
         part: false,
-        direct: false,
+        way: Way::Cached,
         forgotten: NEVER,
     }
 }

@@ -8,7 +8,7 @@ fn oracle() -> Oracle {
 
 fn write(oracle: &mut Oracle, tag: u64) -> WriteTicket {
     assert!(oracle.can_write(0, 0, 512));
-    oracle.begin_write(0, (0, 512), false, |_, _, _| Content::Tag(tag))
+    oracle.begin_write(0, (0, 512), Way::Cached, |_, _, _| Content::Tag(tag))
 }
 
 fn read(oracle: &mut Oracle, tag: u64) -> bool {
@@ -84,7 +84,7 @@ fn what_was_written_past_the_cache_and_survived_is_not_hidden() {
     let mut o = oracle();
     let one = write(&mut o, 1);
     o.end_write(one, true, false);
-    let two = o.begin_write(0, (0, 512), true, |_, _, _| Content::Tag(2));
+    let two = o.begin_write(0, (0, 512), Way::Past, |_, _, _| Content::Tag(2));
     o.end_write(two, true, false);
     let mut image = Image::new(4096);
     let mut lost = o.clone();
@@ -115,7 +115,7 @@ fn an_image_is_in_order_if_one_instant_explains_it() {
     let mut o = oracle();
     let mut put = |sector: u64, tag: u64, flush: bool| {
         let range = (sector * 512, 512);
-        let ticket = o.begin_write(0, range, false, |_, _, _| Content::Tag(tag));
+        let ticket = o.begin_write(0, range, Way::Cached, |_, _, _| Content::Tag(tag));
         o.end_write(ticket, true, false);
         if flush {
             let begun = o.begin();
@@ -174,8 +174,9 @@ fn after_a_kill_the_first_read_settles_but_a_power_cut_may_undo() {
 #[test]
 fn parts_of_sectors_compose() {
     let mut o = oracle();
-    let ticket =
-        o.begin_write(0, (500, 20), false, |_, base, range| base.with(range.start, &vec![7; range.len()]));
+    let ticket = o.begin_write(0, (500, 20), Way::Cached, |_, base, range| {
+        base.with(range.start, &vec![7; range.len()])
+    });
     assert!(!o.can_write(0, 0, 512) && !o.can_write(0, 512, 100) && o.can_write(0, 1024, 512));
     o.end_write(ticket, true, false);
     let mut bytes = [0; 1024];

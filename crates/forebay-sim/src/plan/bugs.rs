@@ -8,6 +8,8 @@ use forebay_core::PlantedBug::{self, *};
 
 const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (SkipDeviceFlush, Needs::Nothing, Plan::only_writeback),
+    (ForgetFailedFlush, Needs::Nothing, Plan::flushes_that_drop_writes_past),
+    (EndDroppedIntents, Needs::Nothing, Plan::flushes_that_drop_writes_past),
     (CleanBeforeBackingFlush, Needs::Nothing, Plan::destaged_at_once),
     (ForgetInvalidation, Needs::Nothing, Plan::written_past),
     (AcceptTornHeader, Needs::Nothing, Plan::only_writeback),

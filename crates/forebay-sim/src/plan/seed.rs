@@ -15,7 +15,7 @@ use super::types::{
 };
 use crate::device::{Faults, Latency};
 use crate::rng::{Rng, mix};
-use forebay_core::{EngineConfig, PlantedBug, VolumeSettings};
+use forebay_core::{DestageOrder, EngineConfig, PlantedBug, VolumeSettings};
 use forebay_format::checkpoint::Mode;
 use forebay_format::{BLOCK_BYTES, CacheUuid};
 
@@ -48,6 +48,9 @@ impl Plan {
         plan.draw_copies(needs, &mut own(0x434f_5049_4553));
         if bug.is_none() && plan.mirror.is_none() && plan.faults.cache.flush_error > 0 {
             plan.faults.cache.flush_drops = own(0x4452_4f50_5045).chance(1, 2);
+        }
+        if bug.is_none() && plan.may_drop_past() && own(0x5041_5354).chance(1, 2) {
+            plan.drop_past();
         }
         plan
     }
@@ -89,6 +92,7 @@ impl Plan {
             copies: None,
             cipher: None,
             owner: rng.pick(&[OwnerPlan::Records, OwnerPlan::Records, OwnerPlan::Later, OwnerPlan::Never]),
+            drops_past: false,
             requests: rng.range(60, 200) as u32 * if sample == 1 { 1 } else { sample as u32 / 2 + 1 },
             depth: rng.pick(&[1, 2, 4, 8, 8, 16, 16]),
             sample,
@@ -112,6 +116,18 @@ impl Plan {
         if self.faults.backing.flush_drops {
             self.settings.skip_sequential_bytes = 0;
         }
+    }
+
+    /// A flush of a backing store may drop what was written past a cache that is sound. An order of
+    /// epochs is not judged then: it is that of the writes that the client was not told of.
+    fn may_drop_past(&self) -> bool {
+        let sound = self.death.is_none() && self.faults.cache == Faults::default() && self.outage.is_none();
+        sound && !self.orders.contains(&DestageOrder::Ordered) && self.faults.backing.flush_error > 0
+    }
+
+    pub(super) fn drop_past(&mut self) {
+        (self.drops_past, self.faults.backing.flush_drops) = (true, true);
+        self.settings.skip_sequential_bytes = 0; // Or the oracle cannot tell what goes past the cache.
     }
 
     /// Leads the plan to the situation of a planted bug. Without a bug some seeds still go where
@@ -313,6 +329,7 @@ impl Plan {
             copies: None,
             cipher: None,
             owner: OwnerPlan::Records,
+            drops_past: false,
             requests: 0,
             depth: 1,
             sample: 1,

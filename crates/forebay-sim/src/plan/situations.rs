@@ -102,6 +102,15 @@ impl Plan {
         self.faults = FaultPlan::default();
     }
 
+    /// Writes past the cache, and failing flushes of backing stores, most of them the engine's own.
+    pub(super) fn flushes_that_drop_writes_past(&mut self, rng: &mut Rng) {
+        self.written_past(rng);
+        (self.orders, self.settings.destage_order) = (vec![DestageOrder::Elevator], DestageOrder::Elevator);
+        self.faults.backing.flush_error = 300_000;
+        self.drop_past();
+        (self.death, self.mix.pause, self.mix.flush) = (None, 20, 10);
+    }
+
     /// Zeroes past the cache that take a step for each block.
     pub(super) fn zeroed_in_steps(&mut self, rng: &mut Rng) {
         self.written_past(rng);

@@ -312,6 +312,8 @@ pub struct Plan {
     pub cipher: Option<CipherPlan>,
     /// What the owner does then, and whenever the cache is fenced.
     pub owner: OwnerPlan,
+    /// Failed flushes of backing stores drop what was written past the cache, too.
+    pub drops_past: bool,
     /// Requests of the main line.
     pub requests: u32,
     /// Requests in flight.

@@ -5,7 +5,7 @@ use super::state::Pending;
 use crate::content::Content;
 use crate::disks::AttachState;
 use crate::ensure::ensure;
-use crate::oracle::WriteTicket;
+use crate::oracle::{Way, WriteTicket};
 use crate::rng::Rng;
 use forebay_core::{Action, BufId, Request, RequestError, RequestId, RequestKind, Status, Treatment};
 use forebay_format::checkpoint::Mode;
@@ -180,8 +180,12 @@ impl World {
             || self.disks.volumes[volume].ending
             || self.engine.runs_without_cache()
             || matches!(treatment, Treatment::Bypass | Treatment::WriteThrough);
-        let direct = buffer.is_some() && past;
-        self.oracle.begin_write(volume, (offset, len), direct, |sector, base, range| {
+        let way = match (past, buffer) {
+            (true, Some(_)) => Way::Past,
+            (false, Some(_)) => Way::Cached,
+            (_, None) => Way::Either,
+        };
+        self.oracle.begin_write(volume, (offset, len), way, |sector, base, range| {
             let whole = range.len() == SECTOR_BYTES;
             let content = match (zeroes, whole) {
                 (true, true) => Content::Zero,
@@ -295,6 +299,9 @@ impl World {
                 ensure!(self.may_fail(pending), "an I/O error without a cause");
                 if pending.kind == RequestKind::Flush {
                     self.told_at[pending.volume] = Some(self.oracle.begin());
+                    if self.plan.drops_past {
+                        self.oracle.dropped(pending.volume);
+                    }
                 }
             }
         }
@@ -314,8 +321,8 @@ impl World {
         }
         if pending.kind == RequestKind::Flush {
             let told = self.told_at[volume].filter(|told| *told < pending.begun);
-            let untold = self.lost_at[volume].is_some_and(|at| told.is_none_or(|told| told < at));
-            return untold;
+            let untold = |at: Option<u64>| at.is_some_and(|at| told.is_none_or(|told| told < at));
+            return untold(self.lost_at[volume]) || untold(self.flush_failed_at[volume]);
         }
         if self.without_cache {
             return self.is_any_at_risk(pending);

@@ -249,6 +249,7 @@ impl World {
                 // another volume of this number lost.
                 let lost = (self.engine.lost_bytes(volume) > 0).then(|| self.oracle.begin());
                 (self.lost_at[usize::from(volume.0)], self.told_at[usize::from(volume.0)]) = (lost, None);
+                self.flush_failed_at[usize::from(volume.0)] = None;
             }
             Notice::AttachFailed { volume, error } => {
                 let index = usize::from(volume.0);
@@ -288,7 +289,7 @@ impl World {
     }
 
     fn judge_failure_of_life(
-        &self,
+        &mut self,
         volume: usize,
         notice: &Notice,
         error: LifecycleError,
@@ -304,6 +305,9 @@ impl World {
             _ => false,
         };
         ensure!(fine, "{notice:?} without a cause");
+        if error == LifecycleError::BackingFlush && self.plan.drops_past {
+            self.oracle.dropped(volume);
+        }
         Ok(())
     }
 

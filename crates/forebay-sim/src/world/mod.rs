@@ -128,6 +128,8 @@ pub struct World {
     /// By volume: the step of the last loss, and of the last FLUSH that told.
     lost_at: Vec<Option<u64>>,
     told_at: Vec<Option<u64>>,
+    /// By volume: when a flush of its backing store failed last.
+    flush_failed_at: Vec<Option<u64>>,
     /// AttachState and length of the batch that could not be written to the cache device last.
     unwritten: Option<(u64, u64)>,
     stopping: bool,
@@ -213,6 +215,7 @@ impl World {
             touched: Risk::new(),
             lost_at: vec![None; volumes],
             told_at: vec![None; volumes],
+            flush_failed_at: vec![None; volumes],
             unwritten: None,
             stopping: false,
             quiesced: false,
@@ -238,14 +241,33 @@ impl World {
         world
     }
 
+    /// What a failed flush has dropped is visible, and not durable: the next engine does not know.
+    fn has_dropped(&self) -> bool {
+        let past = self.plan.drops_past && self.disks.devices.iter().any(SimDevice::has_ever_dropped);
+        past || self.disks.devices.iter().any(SimDevice::has_dropped)
+    }
+
+    /// That a flush of a backing store failed is not known to the next engine, and no FLUSH of its
+    /// clients tells of it: I82 ends with the daemon.
+    fn let_drops_be(&self, oracle: &mut Oracle) {
+        for (volume, failed) in self.flush_failed_at.iter().enumerate() {
+            if self.plan.drops_past && *failed > self.told_at[volume] {
+                oracle.dropped(volume);
+            }
+        }
+    }
+
     /// Starts another engine on the disks, after an orderly stop or a failure to open.
     pub fn reopen(&mut self, policy: OnBackingChange) {
         self.disks.volumes.iter_mut().for_each(|status| status.ending = false);
-        if self.disks.devices.iter().any(SimDevice::has_dropped) {
+        if self.has_dropped() {
             // It is not there for the next daemon, however this one ended: as after a power cut.
             let gone = self.crash();
             (self.disks, self.oracle) = (gone.disks, gone.oracle);
         }
+        let mut oracle = core::mem::replace(&mut self.oracle, Oracle::new(&[], false, false, |_, _| None));
+        self.let_drops_be(&mut oracle);
+        self.oracle = oracle;
         self.disorder = self.disorder.take().or(self.check_counters().err());
         self.books = Books::default();
         self.disks.spare = None;
@@ -280,6 +302,7 @@ impl World {
         self.touched.clear();
         self.lost_at.fill(None);
         self.told_at.fill(None);
+        self.flush_failed_at.fill(None);
         if self.disks.record.is_none() {
             return;
         }
@@ -556,11 +579,12 @@ impl World {
         let mut rng = Rng::new(self.trap_rng.word());
         let power = rng.chance(2, 3);
         // What a failed flush has dropped is gone for the next daemon.
-        let power = power || self.disks.devices.iter().any(SimDevice::has_dropped);
+        let power = power || self.has_dropped();
         let mut crashed =
             |device: &SimDevice| if power { device.power_cut(&mut rng) } else { device.kill(&mut rng) };
         let mut devices: Vec<SimDevice> = self.disks.devices.iter().map(&mut crashed).collect();
         let mut moment = self.moment();
+        self.let_drops_be(&mut moment.oracle);
         if let Some(spare) = moment.disks.spare.take()
             && let Some(named) =
                 spare.after_crash(power, &mut Rng::new(rng.clone().word() ^ 0x0053_5041_5245))

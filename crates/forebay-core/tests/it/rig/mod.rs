@@ -117,6 +117,7 @@ pub(crate) struct Rig {
     /// So many of the next reads of a backing store fail, and so many of the next writes.
     pub(crate) failing_backing_reads: u32,
     pub(crate) failing_backing_writes: u32,
+    pub(crate) failing_backing_flushes: u32,
     /// Nothing can be read from this member of a mirrored cache but metadata.
     pub(crate) unreadable_member: Option<usize>,
     /// The owner cannot note a member that has failed; and when it was asked to.
@@ -239,6 +240,7 @@ impl Rig {
             failing_writes: (0, 0),
             failing_backing_reads: 0,
             failing_backing_writes: 0,
+            failing_backing_flushes: 0,
             unreadable_member: None,
             refuses_notes: false,
             asked_for_notes: Vec::new(),
@@ -545,6 +547,11 @@ impl Rig {
                 if hangs { &mut self.hung } else { &mut self.done }.push((op, End::Good(0)));
             }
             Action::Flush { op, device: Device::Cache } if self.unflushable => {
+                self.done.push((op, End::Failed));
+            }
+            Action::Flush { op, device: Device::Backing(_) }
+                if took_one(&mut self.failing_backing_flushes) =>
+            {
                 self.done.push((op, End::Failed));
             }
             Action::Flush { op, .. } | Action::Zero { op, .. } => self.done.push((op, End::Good(0))),
