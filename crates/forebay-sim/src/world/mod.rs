@@ -247,14 +247,11 @@ impl World {
         past || self.disks.devices.iter().any(SimDevice::has_dropped)
     }
 
-    /// That a flush of a backing store failed is not known to the next engine, and no FLUSH of its
-    /// clients tells of it: I82 ends with the daemon.
-    fn let_drops_be(&self, oracle: &mut Oracle) {
-        for (volume, failed) in self.flush_failed_at.iter().enumerate() {
-            if self.plan.drops_past && *failed > self.told_at[volume] {
-                oracle.dropped(volume);
-            }
-        }
+    /// Volumes whose clients no FLUSH will tell that a flush of the backing store has failed: I82
+    /// ends with the engine.
+    fn untold_drops(&self) -> Vec<usize> {
+        let is_untold = |volume: &usize| self.flush_failed_at[*volume] > self.told_at[*volume];
+        (0..self.flush_failed_at.len()).filter(|volume| self.plan.drops_past && is_untold(volume)).collect()
     }
 
     /// Starts another engine on the disks, after an orderly stop or a failure to open.
@@ -265,9 +262,7 @@ impl World {
             let gone = self.crash();
             (self.disks, self.oracle) = (gone.disks, gone.oracle);
         }
-        let mut oracle = core::mem::replace(&mut self.oracle, Oracle::new(&[], false, false, |_, _| None));
-        self.let_drops_be(&mut oracle);
-        self.oracle = oracle;
+        self.untold_drops().into_iter().for_each(|volume| self.oracle.dropped(volume));
         self.disorder = self.disorder.take().or(self.check_counters().err());
         self.books = Books::default();
         self.disks.spare = None;
@@ -584,7 +579,7 @@ impl World {
             |device: &SimDevice| if power { device.power_cut(&mut rng) } else { device.kill(&mut rng) };
         let mut devices: Vec<SimDevice> = self.disks.devices.iter().map(&mut crashed).collect();
         let mut moment = self.moment();
-        self.let_drops_be(&mut moment.oracle);
+        self.untold_drops().into_iter().for_each(|volume| moment.oracle.dropped(volume));
         if let Some(spare) = moment.disks.spare.take()
             && let Some(named) =
                 spare.after_crash(power, &mut Rng::new(rng.clone().word() ^ 0x0053_5041_5245))
