@@ -140,7 +140,7 @@ fn http(input: &[u8]) {
     let _ = stream.set_read_timeout(Some(Duration::from_secs(60)));
     let kind = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{kind}Content-Length: {}\r\n\r\n",
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{kind}Content-Length: {}\r\n\r\n",
         body.len()
     );
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));

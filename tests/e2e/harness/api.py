@@ -21,7 +21,7 @@ class ApiError(AssertionError):
 
 class UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: Path, timeout: float) -> None:
-        super().__init__("forebay", timeout=timeout)
+        super().__init__("localhost", timeout=timeout)
         self.path = path
 
     def connect(self) -> None:

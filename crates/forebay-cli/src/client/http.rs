@@ -121,7 +121,7 @@ fn connect(socket: &Path) -> io::Result<UnixStream> {
 
 fn head_and_body(request: &HttpRequest<'_>) -> Vec<u8> {
     let HttpRequest { method, path, body, headers } = request;
-    let mut text = format!("{method} {path} HTTP/1.0\r\nHost: forebay\r\nAccept: */*\r\n");
+    let mut text = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\nAccept: */*\r\n");
     for (name, value) in headers {
         text += &format!("{name}: {value}\r\n");
     }

@@ -5,10 +5,10 @@
 //! Invariants
 //! - What a page of another origin asks for is refused, whatever it is (`Origin`,
 //!   `Sec-Fetch-Site`), except the dashboard itself, to which a link may lead.
-//! - Where no token is asked for, over the unix socket and on the port of the metrics, a name that
-//!   a stranger could have given this machine is refused (`Host`): a page of that name would not
-//!   look like one of another origin. Tokens of TCP are not sent by themselves, so there names are
-//!   free.
+//! - Where no token is asked for, over the unix socket and on the port of the metrics, every name
+//!   but those of loopback is refused (`Host`). A stranger may have given this machine the name,
+//!   also one without a dot (a search domain, mDNS), and a page of that name would not look like
+//!   one of another origin. Tokens of TCP are not sent by themselves, so there names are free.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -36,7 +36,7 @@ pub(super) async fn refuse_other_names(request: Request, next: Next) -> Response
     let all = host.into_iter().chain(request.uri().authority().map(|authority| authority.as_str()));
     for name in all {
         if !is_local(name) {
-            let hint = "use localhost, an address of loopback, or a name without a dot";
+            let hint = "use localhost, or an address of loopback (`curl --unix-socket PATH http://localhost/v1/...`)";
             return refusal("the header Host has a name that others can give", hint);
         }
     }
@@ -57,7 +57,8 @@ fn is_of_another_page(headers: &HeaderMap) -> bool {
     text("sec-fetch-site").is_some_and(is_from_elsewhere) || text("origin").is_some_and(is_other)
 }
 
-/// True for loopback addresses, `localhost`, and names without a dot, which no public name is.
+/// True for loopback addresses and `localhost`, which no resolver looks up (RFC 6761), and if there
+/// is no name.
 fn is_local(authority: &str) -> bool {
     let name = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, _)) => address,
@@ -65,7 +66,10 @@ fn is_local(authority: &str) -> bool {
     };
     match name.parse::<IpAddr>() {
         Ok(address) => address.is_loopback(),
-        Err(_) => !name.contains('.') || name.to_ascii_lowercase().ends_with(".localhost"),
+        Err(_) => {
+            let name = name.to_ascii_lowercase();
+            name.is_empty() || name == "localhost" || name.ends_with(".localhost")
+        }
     }
 }
 
@@ -100,9 +104,7 @@ mod tests {
 
     #[test]
     fn names_that_others_can_give_are_told_from_local_ones() {
-        for local in
-            ["localhost", "localhost:8660", "x", "forebay", "127.0.0.1:80", "[::1]:8660", "a.localhost", ""]
-        {
+        for local in ["localhost", "Localhost:8660", "127.0.0.1:80", "[::1]:8660", "a.localhost", ""] {
             assert!(is_local(local), "{local}");
         }
         for other in [
@@ -111,6 +113,8 @@ mod tests {
             "10.0.0.1",
             "[2001:db8::1]:80",
             ".",
+            "x",
+            "forebay:80",
             "localhost.evil.example",
         ] {
             assert!(!is_local(other), "{other}");

@@ -22,8 +22,8 @@ fn stage() -> Stage {
 }
 
 fn call(stage: &Stage, token: &str, method: &str, path: &str, body: &str) -> Answer {
-    let headers = format!("Host: x\r\nAuthorization: Bearer {token}\r\n");
-    let text = request(method, path, body).replace("Host: x\r\n", &headers);
+    let headers = format!("Host: localhost\r\nAuthorization: Bearer {token}\r\n");
+    let text = request(method, path, body).replace("Host: localhost\r\n", &headers);
     let mut stream = TcpStream::connect(stage.server.tcp_address().unwrap()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     exchange(&mut stream, text.as_bytes())
@@ -83,7 +83,7 @@ fn call_as(stage: &Stage, uid: &str, gid: &str, groups: &str, method: &str, path
         .args(["--reuid", uid, "--regid", gid, "--groups", groups])
         .args(["curl", "-sS", "-i", "-X", method, "--unix-socket"])
         .arg(&stage.socket)
-        .arg(format!("http://x{path}"))
+        .arg(format!("http://localhost{path}"))
         .output()
         .ok()?;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -26,7 +26,7 @@ fn what_is_not_understood_is_a_problem_in_the_same_form() {
     stage.call("POST", "/v1/volumes", &deep).problem(422, "invalid");
     let plain = request("POST", "/v1/volumes", "{}").replace("application/json", "text/plain");
     exchange(&mut connect(&stage.socket), plain.as_bytes()).problem(415, "invalid");
-    let none = "POST /v1/volumes HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let none = "POST /v1/volumes HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     exchange(&mut connect(&stage.socket), none.as_bytes()).problem(415, "invalid");
 }
 
@@ -36,15 +36,14 @@ fn large_bodies_and_headers_are_refused() {
     let large = " ".repeat(BODY_BYTES_MAX + 1);
     stage.call("POST", "/v1/volumes", &large).problem(413, "invalid");
     stage.call("POST", "/v1/reload", &large).problem(413, "invalid");
-    let head =
-        "POST /v1/volumes HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n";
+    let head = "POST /v1/volumes HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n";
     let chunk = format!("{:x}\r\n{large}\r\n0\r\n\r\n", large.len());
     let chunked = format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunk}");
     exchange(&mut connect(&stage.socket), chunked.as_bytes()).problem(413, "invalid");
 
-    let header = format!("GET /v1/daemon HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "x".repeat(20 << 10));
+    let header = format!("GET /v1/daemon HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(20 << 10));
     assert_eq!(exchange(&mut connect(&stage.socket), header.as_bytes()).status, 431);
-    let many = "GET /v1/daemon HTTP/1.1\r\nHost: x\r\n".to_owned() + &"X: x\r\n".repeat(100) + "\r\n";
+    let many = "GET /v1/daemon HTTP/1.1\r\nHost: localhost\r\n".to_owned() + &"X: x\r\n".repeat(100) + "\r\n";
     assert_eq!(exchange(&mut connect(&stage.socket), many.as_bytes()).status, 431);
     assert_eq!(exchange(&mut connect(&stage.socket), b"hello?\r\n\r\n").status, 400);
 }
@@ -78,7 +77,7 @@ fn a_client_that_does_not_read_loses_its_connection() {
     let stage = Stage::with(|options| options.limits.write_timeout = Duration::from_millis(300));
     let mut stream = connect(&stage.socket);
     stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
-    let ask = "GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
+    let ask = "GET /v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
     let closed = (0..1000).find_map(|_| stream.write_all(ask.as_bytes()).err());
     let kind = closed.unwrap().kind(); // which of the two: whether the server still had something to read
     assert!(matches!(kind, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{kind}");

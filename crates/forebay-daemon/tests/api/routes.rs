@@ -31,7 +31,7 @@ fn daemon_reload_statistics() {
     let metrics = stage.call("GET", "/metrics", "");
     assert!(metrics.header("content-type").starts_with("text/plain; version=0.0.4"));
     assert!(metrics.body.ends_with("forebay_volumes 1\n"));
-    let request = "GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: application/openmetrics-text\r\nConnection: close\r\n\r\n";
+    let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: application/openmetrics-text\r\nConnection: close\r\n\r\n";
     let metrics = client::exchange(&mut client::connect(&stage.socket), request.as_bytes());
     assert!(metrics.header("content-type").starts_with("application/openmetrics-text"));
     assert!(metrics.body.ends_with("# EOF\n"));

@@ -19,7 +19,8 @@ fn connect(stage: &Stage) -> TcpStream {
 
 /// One request with these lines among its headers.
 fn call(stage: &Stage, path: &str, headers: &str) -> Answer {
-    let text = request("GET", path, "").replace("Host: x\r\n", &format!("Host: x\r\n{headers}"));
+    let text =
+        request("GET", path, "").replace("Host: localhost\r\n", &format!("Host: localhost\r\n{headers}"));
     exchange(&mut connect(stage), text.as_bytes())
 }
 
@@ -63,7 +64,7 @@ fn strangers_do_not_lock_out_who_has_the_token() {
         options.limits.connections_max = 3;
     });
     let right = format!("Authorization: Bearer {TOKEN}\r\n");
-    let ask = format!("GET /v1/daemon HTTP/1.1\r\nHost: x\r\n{right}\r\n");
+    let ask = format!("GET /v1/daemon HTTP/1.1\r\nHost: localhost\r\n{right}\r\n");
     let mut known: Vec<TcpStream> = (0..2).map(|_| asked(&stage, &ask)).collect();
     let strangers: Vec<TcpStream> = (0..5).map(|_| connect(&stage)).collect();
     known.push(asked(&stage, &ask));
@@ -151,7 +152,8 @@ fn tls_serves_and_plaintext_gets_nothing() {
             ClientConnection::new(config.clone().into(), "localhost".try_into().unwrap()).unwrap();
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let text = request("GET", "/v1/daemon", "").replace("Host: x\r\n", &format!("Host: x\r\n{headers}"));
+        let text = request("GET", "/v1/daemon", "")
+            .replace("Host: localhost\r\n", &format!("Host: localhost\r\n{headers}"));
         exchange(&mut StreamOwned::new(connection, stream), text.as_bytes())
     };
     assert_eq!(call(&format!("Authorization: Bearer {TOKEN}\r\n")).status, 200);

@@ -143,7 +143,9 @@ fn pages_of_others_and_other_names_get_nothing() {
     assert_eq!(call(client::connect(&stage.socket), "POST /v1/reload", own).status, 200);
     let named = "Host: evil.example\r\n";
     for line in ["GET /v1/daemon", "GET /ui/"] {
-        call(client::connect(&stage.socket), line, named).problem(403, "denied");
+        for host in [named, "Host: evil\r\n"] {
+            call(client::connect(&stage.socket), line, host).problem(403, "denied");
+        }
     }
     assert_eq!(call(tcp(&stage), "GET /v1/daemon", &format!("{named}{authorized}")).status, 200);
 }

@@ -75,7 +75,7 @@ impl Drop for Server {
 fn request(socket: &Path, line: &str, header: &str) -> (u16, BufReader<UnixStream>) {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    write!(stream, "{line} HTTP/1.0\r\nHost: x\r\n{header}\r\n").unwrap();
+    write!(stream, "{line} HTTP/1.0\r\nHost: localhost\r\n{header}\r\n").unwrap();
     let mut reader = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
