@@ -8,7 +8,7 @@ import pytest
 from harness.clients import need
 from harness.command import run
 from harness.daemon import Daemon
-from harness.devices import MIB, assert_same, sparse
+from harness.devices import MIB, Devices, assert_same, sparse
 from harness.driven_guest import DrivenGuest
 
 CONFIG = """
@@ -69,4 +69,22 @@ def test_guest_outlives_daemons(daemon: Daemon, make_guest: Callable[..., Driven
     run(["fsck.ext4", "-f", "-n", store])
     run(["debugfs", "-R", f"dump /data {folder}/data", store])
     assert_same(guest.out / "data", folder / "data", "in the backing store")
+    daemon.stop()
+
+
+@pytest.mark.xdist_group("guest")
+@pytest.mark.limit(600)
+def test_guest_finds_partitions_of_a_4kn_disk(
+    daemon: Daemon, devices: Devices, make_guest: Callable[..., DrivenGuest], folder: Path
+) -> None:
+    """A partition table counts in sectors, and is read where the second one begins."""
+    need("sfdisk", "losetup")
+    disk = devices.loop(sparse(folder / "db.img", 160 * MIB), "--sector-size", "4096")
+    run(["sfdisk", "--quiet", disk], stdin="label: gpt\nsize=64MiB\n")
+    daemon.configure(CONFIG.format(folder=folder).replace(f"file:{folder}/db.img", str(disk)))
+    daemon.start()
+    assert daemon.volume("db")["sector_bytes"] == 4096
+    guest = make_guest([folder / "db.sock"])
+    assert guest.run("blockdev --getss /dev/vda").stdout.strip() == "4096"
+    assert guest.run("blockdev --getsize64 /dev/vda1").stdout.strip() == str(64 * MIB)
     daemon.stop()

@@ -316,6 +316,10 @@ pub struct VolumeInfo {
     pub exports: Vec<String>,
     /// Size in bytes.
     pub size_bytes: u64,
+    /// Sector of the backing store, 512 (also of files) or 4096 bytes, as block devices and disks
+    /// of virtual machines have it; 0 while it is not attached.
+    #[serde(default)]
+    pub sector_bytes: u32,
     /// Mode.
     pub mode: String,
     /// Bytes of cached blocks.

@@ -89,7 +89,7 @@ fn ring(input: &[u8]) {
 
 /// Serves a request; `None` if its chain is broken.
 fn served(ring: &Ring, guest: &GuestMemory, head: u16, features: u64) -> Option<u32> {
-    let device = Device { size_bytes: VOLUME_BYTES, rings: 1, id: Device::id_of("vol") };
+    let device = Device { size_bytes: VOLUME_BYTES, block_bytes: 512, rings: 1, id: Device::id_of("vol") };
     let chain = ring.chain(guest, head).ok()?;
     assert!(chain.readable.len() + chain.writable.len() <= usize::from(SEGMENTS_MAX));
     let is_there =

@@ -283,7 +283,11 @@ pub(super) fn show(volume: &VolumeInfo, losses: &[LossInfo], now_unix_s: u64, wi
         }
     }
     list.add("clients", volume.connections.to_string());
-    list.add("size", bytes(volume.size_bytes));
+    let sectors = match volume.sector_bytes {
+        0 => String::new(),
+        sector_bytes => format!(", sectors of {sector_bytes} bytes"),
+    };
+    list.add("size", bytes(volume.size_bytes) + &sectors);
     list.add(
         "cached",
         format!("{} ({})", bytes(volume.cached_bytes), percent(volume.cached_bytes, volume.size_bytes)),

@@ -213,6 +213,7 @@ fn info(pool: &str, volume: AbsentVolume, config: Option<&VolumeConfig>) -> Volu
         backing_why: None,
         exports: Vec::new(),
         size_bytes: volume.size_bytes,
+        sector_bytes: 0,
         mode: mode.unwrap_or_default().into(),
         cached_bytes: 0,
         dirty_bytes: volume.dirty_blocks * BLOCK_BYTES as u64,

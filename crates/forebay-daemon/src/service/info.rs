@@ -284,6 +284,7 @@ fn info(pool: &str, volume: VolumeSnapshot, jobs: &[JobView]) -> VolumeInfo {
         backing_why,
         exports: volume.exports,
         size_bytes: volume.size_bytes,
+        sector_bytes: volume.sector_bytes,
         mode: volume.settings.mode.name().into(),
         cached_bytes: volume.stats.cached_blocks * BLOCK,
         dirty_bytes: volume.stats.dirty_blocks * BLOCK,

@@ -479,6 +479,7 @@ impl Admin for Fake {
             backing_why: None,
             exports: request.exports,
             size_bytes: 10 << 30,
+            sector_bytes: 512,
             mode: values.get("mode").cloned().unwrap_or_else(|| "writeback".into()),
             cached_bytes: 0,
             dirty_bytes: 8192,

@@ -140,6 +140,7 @@ impl Admin for Fake {
             backing_why: None,
             exports: vec!["nbd://localhost/db".into(), "fuse:/mnt/db/disk".into()],
             size_bytes: 1 << 30,
+            sector_bytes: 512,
             mode: "writeback".into(),
             cached_bytes: 900,
             dirty_bytes: 4096,

@@ -15,6 +15,8 @@ use vm_memory::{Bytes, GuestAddress};
 
 /// Unit of the protocol's addresses and lengths, in bytes.
 pub const SECTOR_BYTES: u64 = 512;
+/// Less than a block of the cache costs a read of the rest.
+const PHYSICAL_BYTES: u32 = 4096;
 /// The longest read or write.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 /// Most segments of data in a request of a driver that keeps to the configuration ...
@@ -105,6 +107,9 @@ pub struct NoStatus;
 pub struct Device {
     /// Bytes of the volume; a part of a sector at the end cannot be reached.
     pub size_bytes: u64,
+    /// Its logical block: the sector of the backing store, 512 or 4096 bytes. Partition tables
+    /// count in it, so a guest must see the one that the disk was partitioned with.
+    pub block_bytes: u32,
     /// Rings that it serves.
     pub rings: u16,
     /// Its name, as guests see it.
@@ -169,10 +174,12 @@ impl Device {
         put(0, &(self.size_bytes / SECTOR_BYTES).to_le_bytes());
         put(8, &SEGMENT_BYTES_MAX.to_le_bytes());
         put(12, &SEGMENTS_MAX.to_le_bytes());
-        put(20, &(SECTOR_BYTES as u32).to_le_bytes());
-        // A physical block has 2^3 logical ones, and is the least that is worth asking for.
-        put(24, &[3, 0]);
-        put(26, &8u16.to_le_bytes());
+        put(20, &self.block_bytes.to_le_bytes());
+        // A physical block has a power of two of logical ones, and is the least that is worth
+        // asking for.
+        let blocks = (PHYSICAL_BYTES / self.block_bytes).max(1);
+        put(24, &[blocks.ilog2() as u8, 0]);
+        put(26, &(blocks as u16).to_le_bytes());
         put(34, &self.rings.to_le_bytes());
         put(36, &RANGE_SECTORS_MAX.to_le_bytes());
         put(40, &RANGES_MAX.to_le_bytes());
@@ -302,7 +309,12 @@ mod tests {
     const STATUS: u64 = 0x8000;
 
     fn device() -> Device {
-        Device { size_bytes: (1 << 20) + 700, rings: 4, id: Device::id_of("a-volume-with-a-long-name") }
+        Device {
+            size_bytes: (1 << 20) + 700,
+            block_bytes: 512,
+            rings: 4,
+            id: Device::id_of("a-volume-with-a-long-name"),
+        }
     }
 
     /// What the device makes of a header, so many bytes to read behind it, and so many to write
@@ -428,6 +440,11 @@ mod tests {
         let number = |at: usize| u32::from_le_bytes(config[at..at + 4].try_into().unwrap());
         assert_eq!((number(0), number(4)), (2049, 0));
         assert_eq!((number(8), number(12), number(20)), (SEGMENT_BYTES_MAX, SEGMENTS_MAX, 512));
+        assert_eq!((config[24], config[26]), (3, 8));
         assert_eq!((config[34], number(40), number(52), config[56]), (4, RANGES_MAX, RANGES_MAX, 1));
+
+        let of_4kn = Device { block_bytes: 4096, ..device() }.config();
+        assert_eq!(of_4kn[20..24], 4096u32.to_le_bytes());
+        assert_eq!((of_4kn[24], of_4kn[26]), (0, 1));
     }
 }

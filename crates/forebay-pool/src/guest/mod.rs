@@ -42,12 +42,13 @@ pub(crate) const RINGS_MAX: u16 = 64;
 #[derive(Debug)]
 pub(crate) struct Shared {
     size_bytes: AtomicU64,
+    block_bytes: u32,
     id: [u8; ID_BYTES],
 }
 
 impl Shared {
-    pub(crate) fn new(size_bytes: u64, name: &str) -> Self {
-        Self { size_bytes: AtomicU64::new(size_bytes), id: Device::id_of(name) }
+    pub(crate) fn new(size_bytes: u64, block_bytes: u32, name: &str) -> Self {
+        Self { size_bytes: AtomicU64::new(size_bytes), block_bytes, id: Device::id_of(name) }
     }
 
     fn set_size_bytes(&self, size_bytes: u64) {
@@ -55,7 +56,8 @@ impl Shared {
     }
 
     fn device(&self) -> Device {
-        Device { size_bytes: self.size_bytes.load(Ordering::Acquire), rings: RINGS_MAX, id: self.id }
+        let size_bytes = self.size_bytes.load(Ordering::Acquire);
+        Device { size_bytes, block_bytes: self.block_bytes, rings: RINGS_MAX, id: self.id }
     }
 }
 

@@ -49,6 +49,7 @@ impl Pool {
         let wanted = if is_ending { wanted.within(ENDING_WITHIN) } else { wanted };
         let served = self.served(volume).ok_or("the volume is gone")?;
         let (rules, name) = (Arc::clone(&served.spec.rules), served.spec.name.clone());
+        let block_bytes = served.sector_bytes;
         let index = self.guests.iter().position(Option::is_none).unwrap_or(self.guests.len());
         let uri = ExportUri::VhostUser { path: path.to_owned() };
         let options = GuestOptions {
@@ -59,7 +60,8 @@ impl Pool {
             request_base: (REQUESTS_FROM + index as u64) << REQUEST_SHIFT,
             buffer_bytes: self.buffer_bytes,
         };
-        let shared = Arc::new(Shared::new(self.engine.volume_size_bytes(volume).unwrap_or(0), &name));
+        let size_bytes = self.engine.volume_size_bytes(volume).unwrap_or(0);
+        let shared = Arc::new(Shared::new(size_bytes, block_bytes, &name));
         let (stop, stopped) = UnixStream::pair().map_err(|error| format!("cannot make a socket: {error}"))?;
         let server = GuestServer::new(self.reactor.pool_mut(), options, Arc::clone(&shared), stop);
         let server = server.ok_or("there is no memory for it: raise buffer_memory of the pool")?;

@@ -31,6 +31,8 @@ pub struct VolumeSnapshot {
     pub exports: Vec<String>,
     /// Size in bytes.
     pub size_bytes: u64,
+    /// Sector of the backing store, in bytes.
+    pub sector_bytes: u32,
     /// Settings of the engine.
     pub settings: VolumeSettings,
     /// Counters of the engine.
@@ -230,6 +232,7 @@ impl Pool {
             backing_trouble: self.store_trouble(id),
             exports: served.exported.iter().map(|(_, export)| export.clone()).collect(),
             size_bytes: self.engine.volume_size_bytes(id).unwrap_or(0),
+            sector_bytes: served.sector_bytes,
             settings: served.spec.settings,
             stats: self.engine.volume_stats(id).unwrap_or_default(),
             destage: self.engine.destage_report(id),
