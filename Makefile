@@ -20,7 +20,7 @@ test-all: test
 	@scripts/stages build e2e-all instructions mutants lab
 	@echo "make test-all: everything passed"
 
-# What is worth a look while working, in less than five minutes.
+# What is worth a look while working, in two to seven minutes.
 quick:
 	@scripts/quick
 
