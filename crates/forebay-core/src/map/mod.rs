@@ -587,7 +587,7 @@ impl CacheMap {
         // Where the index is not ready, looking up many blocks takes longer than looking at all
         // slots.
         let few = if self.is_unsettled() { UNSETTLED_LOOKUPS_MAX } else { self.index.len() as u64 };
-        if self.reach(volume, first, last, few) < last {
+        if last - first >= few && self.reach(volume, first, last, few) < last {
             return self.scan_for_each_in(volume, first, last, &mut f);
         }
         for (from, to) in self.occupied(volume, first, last) {

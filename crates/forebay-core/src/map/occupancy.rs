@@ -32,16 +32,19 @@ struct Chunk {
 pub(crate) struct Occupancy(Vec<Option<Box<Chunk>>>);
 
 impl Occupancy {
-    /// So many blocks from `block` on are cached from now on. Stretches have `2^shift` blocks.
+    /// So many blocks (at least one) from `block` on are cached from now on. Stretches have
+    /// `2^shift` blocks.
     pub(crate) fn add(&mut self, shift: u32, block: u64, blocks: u64) {
-        let end = block + blocks;
-        let mut at = block;
-        while at < end {
+        let (end, mut at) = (block + blocks, block);
+        loop {
             let stretch = at >> shift;
             let next = ((stretch + 1) << shift).min(end);
             let (chunk, count) = self.count_mut(stretch);
             *chunk += (next - at) as u32;
             *count += (next - at) as u16;
+            if next == end {
+                return;
+            }
             at = next;
         }
     }
@@ -58,13 +61,22 @@ impl Occupancy {
         *count -= 1;
     }
 
+    #[inline]
     fn count_mut(&mut self, stretch: u64) -> (&mut u32, &mut u16) {
         let (at, index) = ((stretch / CHUNK as u64) as usize, (stretch % CHUNK as u64) as usize);
+        if self.0.get(at).is_none_or(Option::is_none) {
+            self.allocate(at);
+        }
+        let chunk = self.0[at].as_mut().expect("it was allocated");
+        (&mut chunk.blocks, &mut chunk.stretches[index])
+    }
+
+    #[cold]
+    fn allocate(&mut self, at: usize) {
         if at >= self.0.len() {
             self.0.resize_with(at + 1, || None);
         }
-        let chunk = self.0[at].get_or_insert_with(|| Box::new(Chunk { blocks: 0, stretches: [0; CHUNK] }));
-        (&mut chunk.blocks, &mut chunk.stretches[index])
+        self.0[at] = Some(Box::new(Chunk { blocks: 0, stretches: [0; CHUNK] }));
     }
 
     /// Cached blocks of a stretch.
@@ -73,15 +85,20 @@ impl Occupancy {
         chunk.map_or(0, |chunk| chunk.stretches[(stretch % CHUNK as u64) as usize])
     }
 
-    /// The first stretch from `stretch` on in which something is cached.
-    pub(crate) fn next(&self, stretch: u64) -> Option<u64> {
-        let (first, mut index) = ((stretch / CHUNK as u64) as usize, (stretch % CHUNK as u64) as usize);
-        for (at, chunk) in self.0.iter().enumerate().skip(first) {
-            let from = core::mem::take(&mut index);
-            let Some(chunk) = chunk.as_ref().filter(|chunk| chunk.blocks > 0) else { continue };
-            if let Some(found) = chunk.stretches[from..].iter().position(|count| *count > 0) {
-                return Some((at * CHUNK + from + found) as u64);
+    /// The first stretch of `first..=last` in which something is cached.
+    fn next(&self, first: u64, last: u64) -> Option<u64> {
+        let (mut at, per_chunk) = (first, CHUNK as u64);
+        while at <= last {
+            let chunk = self.0.get((at / per_chunk) as usize)?;
+            let base = at - at % per_chunk;
+            if let Some(chunk) = chunk.as_ref().filter(|chunk| chunk.blocks > 0) {
+                let to = (last - base).min(per_chunk - 1) as usize;
+                let counts = &chunk.stretches[(at - base) as usize..=to];
+                if let Some(found) = counts.iter().position(|count| *count > 0) {
+                    return Some(at + found as u64);
+                }
             }
+            at = base + per_chunk;
         }
         None
     }
@@ -91,7 +108,7 @@ impl Occupancy {
     pub(crate) fn parts(&self, shift: u32, first: u64, last: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut at = Some(first >> shift);
         core::iter::from_fn(move || {
-            let stretch = self.next(at?).filter(|stretch| *stretch <= last >> shift);
+            let stretch = self.next(at?, last >> shift);
             at = stretch.map(|stretch| stretch + 1);
             let stretch = stretch?;
             Some((first.max(stretch << shift), last.min(((stretch + 1) << shift) - 1)))
@@ -108,7 +125,7 @@ impl Occupancy {
     pub(crate) fn counts(&self) -> impl Iterator<Item = (u64, u16)> + '_ {
         let mut at = Some(0);
         core::iter::from_fn(move || {
-            let stretch = self.next(at?);
+            let stretch = self.next(at?, u64::MAX);
             at = stretch.map(|stretch| stretch + 1);
             stretch.map(|stretch| (stretch, self.count(stretch)))
         })
@@ -135,6 +152,9 @@ mod tests {
             occupancy.remove(2, block);
         }
         assert_eq!(parts(&occupancy, 0, 100), [(8, 11), (12, 15)]);
-        assert_eq!(Occupancy::default().next(0), None);
+        assert_eq!(Occupancy::default().next(0, u64::MAX), None);
+        assert_eq!(occupancy.next(3, (1 << 28) - 1), Some(3));
+        assert_eq!(occupancy.next(4, (1 << 28) - 1), None);
+        assert_eq!(occupancy.next(1 << 29, u64::MAX), None, "beyond the table");
     }
 }
