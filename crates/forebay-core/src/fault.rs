@@ -30,6 +30,8 @@ planted_bugs! {
     ForgetFailedFlush = "forget-failed-flush",
     /// Intents of writes that a failed flush may have dropped end with the next flush.
     EndDroppedIntents = "end-dropped-intents",
+    /// A flush counts for what a backing store acknowledged before it was opened again.
+    TrustOldDevice = "trust-old-device",
     /// A destaged block is called clean before the backing store was flushed.
     CleanBeforeBackingFlush = "clean-before-backing-flush",
     /// A write past the cache leaves the clean copy in place.

@@ -705,7 +705,7 @@ pub fn settle(world: &mut World) -> Result<(), String> {
         device.quiet();
     }
     world.quiet_copies(true);
-    world.restore_device();
+    world.restore_device()?;
     world.wait_flights()?;
     world.wait_requests()?;
     world.wait_owner()?;

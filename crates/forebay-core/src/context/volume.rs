@@ -35,6 +35,8 @@ pub(crate) struct Volume {
     /// Smallest unit that the backing store writes: 512 or 4096.
     pub(crate) sector_bytes: u32,
     pub(crate) flusher: Flusher,
+    /// Flushes up to this one (by [`Flusher::ended`]) fail, whatever the backing store answers.
+    distrusted_flush: u64,
     /// A write past the cache completed since the last backing flush was started.
     pub(crate) direct_unflushed: bool,
     /// The running backing flush covers such a write.
@@ -80,6 +82,7 @@ impl Volume {
             logging_blocks: 0,
             sector_bytes: attachment.backing_sector_bytes,
             flusher: Flusher::default(),
+            distrusted_flush: 0,
             direct_unflushed: false,
             direct_flushing: false,
             intents: Intents::default(),
@@ -137,6 +140,20 @@ impl Volume {
         if !fault::planted(PlantedBug::EndDroppedIntents) {
             self.intents.keep(self.flusher.succeeded);
         }
+    }
+
+    /// What the backing store has acknowledged and not flushed may be gone: the flush under way and
+    /// the next one fail (I83).
+    pub(crate) fn distrust_flushes(&mut self) {
+        let flusher = &self.flusher;
+        if (flusher.running || flusher.unflushed) && !fault::planted(PlantedBug::TrustOldDevice) {
+            self.distrusted_flush = flusher.ended + 1 + u64::from(flusher.running);
+        }
+    }
+
+    /// Whether the flush that is ending counts, if the backing store answers that it succeeded.
+    pub(crate) fn trusts_flush(&self) -> bool {
+        self.flusher.ended >= self.distrusted_flush
     }
 
     /// A flush of the backing store has failed: its blocks need not look after a loss of power as

@@ -5,6 +5,7 @@ use crate::api::config::Attachment;
 use crate::api::destage::Drain;
 use crate::api::lifecycle_error::LifecycleError;
 use crate::api::settings::{PoolSettings, SettingsError, VolumeSettings};
+use crate::context::locks::whole_volume;
 use crate::engine::Engine;
 use crate::fault::{self, PlantedBug};
 use crate::lifecycle::detach::DetachHow;
@@ -75,6 +76,20 @@ impl Engine {
     /// filled meanwhile may stay. Blocks that only the cache has are not touched.
     pub fn forget_clean(&mut self, now: Nanos, volume: VolumeId) {
         self.begin(now);
+        self.shares.sweep(volume, SweepTask::DropClean);
+    }
+
+    /// The backing store of a volume was taken away, and is open again as another device: a disk
+    /// that was unplugged. It may lack what it acknowledged and had not flushed, so the first flush
+    /// from now on fails (I83), and what was written back is written again. It may have been
+    /// changed elsewhere, so its clean blocks are forgotten: operations may go to it when
+    /// [`Engine::is_sweeping`] is false. No operation of the volume may be under way on the old
+    /// device. Nothing follows if the volume is not attached.
+    pub fn backing_reopened(&mut self, now: Nanos, volume: VolumeId) {
+        self.begin(now);
+        let Some(Some(attached)) = self.cx.volumes.get_mut(usize::from(volume.0)) else { return };
+        attached.distrust_flushes();
+        self.cx.cancel_fills(whole_volume(volume));
         self.shares.sweep(volume, SweepTask::DropClean);
     }
 

@@ -242,6 +242,12 @@ impl Engine {
         self.cx.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.waiting.shadows() as u64)
     }
 
+    /// Volumes of which a failed flush may have dropped writes past the cache, while neither a
+    /// FLUSH nor a detach has failed for it (I82).
+    pub fn untold_drops(&self) -> impl Iterator<Item = VolumeId> + '_ {
+        self.cx.volumes.iter().flatten().filter(|volume| volume.untold_drop).map(|volume| volume.id)
+    }
+
     /// True while a walk of [`Engine::unpin_all`] or [`Engine::forget_clean`] is under way for a
     /// volume.
     #[must_use]

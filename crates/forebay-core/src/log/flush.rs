@@ -10,7 +10,9 @@
 //!   started;
 //! - a failed flush of the backing store may have dropped such writes, and no later flush brings
 //!   them back. The cache has no copy of them. So a FLUSH fails for it (I82), also if the engine
-//!   had asked for that flush itself.
+//!   had asked for that flush itself;
+//! - a disk that was taken away and came back may lack what it had acknowledged and not flushed. So
+//!   the first flush that begins after it was opened again fails, too (I83).
 
 use crate::api::{Action, Device, Notice, OpId, RequestKind};
 use crate::context::Context;
@@ -85,7 +87,11 @@ impl Context {
         // A flush that failed may have dropped what it did not write: no later one makes that
         // durable (I14).
         let trusts = fault::planted(PlantedBug::TrustFlushAfterFailure);
-        let ok = ok && (device != Device::Cache || !self.fenced || trusts);
+        let ok = ok
+            && match device {
+                Device::Cache => !self.fenced || trusts,
+                Device::Backing(volume) => self.volume(volume).trusts_flush(),
+            };
         let flusher = self.flusher(device);
         flusher.running = false;
         flusher.ended += 1;

@@ -23,6 +23,7 @@ mod ordered;
 mod partial;
 mod policies_life;
 mod rare_paths;
+mod reopened;
 mod room;
 mod shares;
 mod steady;

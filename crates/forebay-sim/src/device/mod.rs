@@ -34,6 +34,8 @@
 //! **Discards** may leave each sector as it is, or put zeroes or garbage there, as a write that
 //! lands in the volatile cache would: so a crash may take that back, or a part of it.
 //!
+//! **Unplugging** takes from the volatile cache what a power cut does, while the engine runs.
+//!
 //! **Death.** From an instant on everything fails, or everything but reads. Writes in flight fail
 //! too, and have landed wholly, partly or not at all. A restart brings the device back: what it
 //! holds is what it held.
@@ -356,6 +358,15 @@ impl SimDevice {
             let count = write.data.len() / SECTOR_BYTES;
             write.fate = Fate::Fail(Sectors::fate(count, rng).map(|part| part.both(&write.rest)));
         }
+    }
+
+    /// The device was unplugged, and is back: it may lack what it had not flushed. Nothing is under
+    /// way.
+    pub fn replug(&mut self, rng: &mut Rng) {
+        assert!(self.in_flight.is_empty(), "the kernel ends what is under way on a device that is gone");
+        let back = self.power_cut(rng);
+        (self.durable, self.visible) = (back.durable, back.visible);
+        self.fragments.clear();
     }
 
     /// A restart brings a dead device back.

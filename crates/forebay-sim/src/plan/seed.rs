@@ -118,11 +118,16 @@ impl Plan {
         }
     }
 
-    /// A flush of a backing store may drop what was written past a cache that is sound. An order of
-    /// epochs is not judged then: it is that of the writes that the client was not told of.
+    /// A flush of a backing store may drop what was written past a cache that is sound.
     fn may_drop_past(&self) -> bool {
+        self.may_unplug() && self.faults.backing.flush_error > 0
+    }
+
+    /// A backing store may lose what was written past a cache that is sound. An order of epochs is
+    /// not judged then: it is that of the writes that the client was not told of.
+    pub(super) fn may_unplug(&self) -> bool {
         let sound = self.death.is_none() && self.faults.cache == Faults::default() && self.outage.is_none();
-        sound && !self.orders.contains(&DestageOrder::Ordered) && self.faults.backing.flush_error > 0
+        sound && !self.orders.contains(&DestageOrder::Ordered)
     }
 
     pub(super) fn drop_past(&mut self) {
@@ -227,11 +232,14 @@ impl Plan {
     }
 
     fn draw_truncations(&mut self, needs: Option<Needs>, rng: &mut Rng) {
-        let wanted = matches!(needs, Some(Needs::ShortBacking | Needs::ShortCache));
+        let wanted = matches!(needs, Some(Needs::ShortBacking | Needs::ShortCache | Needs::UnpluggedBacking));
         if !wanted && (needs.is_some() || !rng.chance(1, 5)) {
             return;
         }
         self.truncations = TruncationPlan::draw(self, needs, rng);
+        if self.truncations.iter().any(|end| end.unplugged) {
+            self.drop_past();
+        }
         let of_member = self.truncations.iter().any(TruncationPlan::is_of_member);
         if let Some(mirror) = self.mirror.as_mut().filter(|_| of_member) {
             // The other member must not fail while one has ended.

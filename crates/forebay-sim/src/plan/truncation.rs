@@ -12,6 +12,15 @@ impl TruncationPlan {
         let count = rng.range(1, 3);
         let mut all: Vec<Self> = (0..count).map(|_| Self::draw_one(plan, needs, rng)).collect();
         all.sort_by_key(|end| end.at);
+        let must = needs == Some(Needs::UnpluggedBacking);
+        for end in &mut all {
+            let is_backing = matches!(end.what, TruncatedDevice::Backing(_));
+            if must || needs.is_none() && is_backing && plan.may_unplug() && rng.chance(1, 2) {
+                (end.unplugged, end.kept_pct) = (true, 0);
+                // Mostly so short that no flush fails meanwhile.
+                end.ns = rng.pick(&[0, 0, 1_000_000, end.ns]);
+            }
+        }
         all
     }
 
@@ -24,7 +33,7 @@ impl TruncationPlan {
         let backing = TruncatedDevice::Backing(rng.below(plan.volumes.len() as u64) as usize);
         let sound = plan.death.is_none() && !plan.faults.damages();
         let what = match needs {
-            Some(Needs::ShortBacking) => backing,
+            Some(Needs::ShortBacking | Needs::UnpluggedBacking) => backing,
             Some(_) => TruncatedDevice::Cache,
             None if plan.mirror.is_some() && rng.chance(2, 3) => {
                 TruncatedDevice::Member(rng.below(2) as usize)
@@ -43,6 +52,7 @@ impl TruncationPlan {
             at: rng.range(first, last.max(first + 1)),
             what,
             kept_pct: rng.pick(&[0, 0, 10, 50, 90]),
+            unplugged: false,
             ns: if lasts { long } else { brief },
         }
     }

@@ -207,6 +207,9 @@ pub struct TruncationPlan {
     pub what: TruncatedDevice,
     /// How much of it is left, in percent.
     pub kept_pct: u64,
+    /// It is a backing store that is unplugged: it comes back as another device, and may lack what
+    /// it had not flushed.
+    pub unplugged: bool,
     /// For so long.
     pub ns: u64,
 }
@@ -231,6 +234,8 @@ pub(crate) enum Needs {
     LateStarts,
     /// A backing store that is too short for a while.
     ShortBacking,
+    /// A backing store that is unplugged for a while.
+    UnpluggedBacking,
     /// A cache device that is too short for a while.
     ShortCache,
     /// A cache device that cannot be read for a while.

@@ -467,9 +467,10 @@ impl World {
             }
             FlightKind::Flush { covered } => {
                 let good = self.disks.devices[device].complete_flush(covered, &mut self.rng);
-                self.disks.flush_failed[device] = !good;
-
-                if !good {
+                // The engine does not trust the first one after a store was opened again.
+                let counts = !self.reopened.remove(&device);
+                self.disks.flush_failed[device] = !good || !counts;
+                if !good || !counts {
                     self.note_failed_flush(device);
                     self.fault(device, 0, 0);
                 }

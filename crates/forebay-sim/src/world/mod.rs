@@ -42,7 +42,7 @@ use forebay_core::{EnduranceBudget, Engine, OnBackingChange, PoolSettings, Statu
 use forebay_format::{BLOCK_BYTES, VolumeId};
 use state::{Flight, FlightKind, Note, Pending, Scrubs, Short, Task};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::rc::Rc;
 
 /// Longest virtual time that a request, an opening, a drain or a shutdown may take.
@@ -110,6 +110,8 @@ pub struct World {
     /// The device that is too short now, and how many of the plan have been.
     short: Option<Short>,
     truncations_done: usize,
+    /// Backing stores that were opened again, and have not been flushed since.
+    reopened: BTreeSet<usize>,
     /// The engine refuses changes because the owner could not make a record.
     refused: bool,
     refusals: u64,
@@ -205,6 +207,7 @@ impl World {
             unreadable_until: None,
             short: None,
             truncations_done: 0,
+            reopened: BTreeSet::new(),
             refused: false,
             refusals: 0,
             owner: None,
@@ -273,6 +276,7 @@ impl World {
         self.counters.coverage.add_engine(&self.engine);
         self.disks.devices.iter_mut().for_each(SimDevice::revive);
         self.short = None;
+        self.reopened.clear();
         self.disks.known = self.engine.mark();
         self.engine = open_engine(&self.plan, &self.disks, &self.late, policy, &mut self.rng, self.now);
         self.memory = Memory::new(self.plan.engine.scratch_blocks);
@@ -507,6 +511,7 @@ impl World {
             self.engine.tick(self.now);
             self.pump()?;
         }
+        self.plug_in()?;
         if let Some(why) = self.disorder.take() {
             return Err(why);
         }

@@ -146,6 +146,17 @@ pub(crate) struct Short {
     pub(super) until: u64,
     /// It is a cache device, and back in time.
     pub(super) is_harmless: bool,
+    /// It is a backing store that was unplugged.
+    pub(super) unplugged: Option<Unplugged>,
+}
+
+/// How far a backing store that was unplugged is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unplugged {
+    /// It is not there, or operations are under way on the old device.
+    Away,
+    /// The engine forgets its clean blocks.
+    Reopened,
 }
 
 /// What is known of scrubs.

@@ -12,13 +12,18 @@
 //! - A cache device, for longer: it is given up, with a record, and what it has is rescued as far
 //!   as it can be read.
 //! - One member of a mirrored cache: it is put out as soon as it is noticed.
+//!
+//! A backing store that is unplugged ends at once, and comes back as another device: without some
+//! of what it had not flushed. The owner tells the engine when nothing is under way on the old one,
+//! and lets operations go to the new one when the clean blocks are forgotten (I83).
 
-use super::World;
-use super::state::Short;
+use super::state::{FlightKind, Short, Unplugged};
+use super::{ANSWER_LIMIT_NS, World};
 use crate::disks::{CACHE, device_of};
 use crate::ensure::ensure;
 use crate::plan::{BRIEF_NS, TruncatedDevice};
 use forebay_core::{DeviceFailure, PlantedBug, Status, fault};
+use forebay_format::VolumeId;
 
 /// And only so long after that it may end again: an operation that began to wait for it the first
 /// time has been asked for again by then.
@@ -28,7 +33,8 @@ impl World {
     /// A device ends, if its time has come.
     pub(crate) fn shorten_device(&mut self) {
         let rest = |short: Short| if short.is_harmless { NEXT_NS } else { 0 };
-        if self.short.is_some_and(|short| self.now >= short.until + rest(short)) {
+        let is_over = |short: Short| short.unplugged.is_none() && self.now >= short.until + rest(short);
+        if self.short.is_some_and(is_over) {
             self.short = None;
         }
         let next = self.plan.truncations.get(self.truncations_done).copied();
@@ -41,6 +47,11 @@ impl World {
         let (device, bytes) = match end.what {
             TruncatedDevice::Cache if self.fenced || self.without_cache => return,
             TruncatedDevice::Cache => (CACHE, self.disks.cache_bytes),
+            TruncatedDevice::Backing(volume)
+                if end.unplugged && !self.disks.volumes[volume].is_attached() =>
+            {
+                return;
+            }
             TruncatedDevice::Backing(volume) => (1 + volume, self.disks.volumes[volume].bytes),
             TruncatedDevice::Member(member) => {
                 // The last one that counts never loses what it has.
@@ -58,16 +69,61 @@ impl World {
             bytes: bytes * end.kept_pct / 100 / 512 * 512,
             until: self.now + end.ns,
             is_harmless: end.what == TruncatedDevice::Cache && end.ns <= BRIEF_NS,
+            unplugged: end.unplugged.then_some(Unplugged::Away),
         });
     }
 
     /// A device that is too short now has its old end again.
-    pub(crate) fn restore_device(&mut self) {
+    pub(crate) fn restore_device(&mut self) -> Result<(), String> {
+        let limit = self.now + ANSWER_LIMIT_NS;
+        if let Some(short) = self.short.as_mut().filter(|short| short.unplugged.is_some()) {
+            short.until = self.now;
+            self.plug_in()?;
+        }
+        while self.short.is_some_and(|short| short.unplugged.is_some()) && !self.stopped {
+            ensure!(self.step(limit)?, "a device that is plugged in again is not used");
+        }
         self.short = None;
+        Ok(())
+    }
+
+    /// A backing store that was unplugged is there again, if its time has come.
+    pub(crate) fn plug_in(&mut self) -> Result<(), String> {
+        let back = self.short.filter(|short| self.now >= short.until);
+        let Some((short, unplugged)) = back.and_then(|short| Some((short, short.unplugged?))) else {
+            return Ok(());
+        };
+        let (device, volume) = (short.device, short.device - 1);
+        let id = VolumeId(volume as u16);
+        let serves = self.engine.status() == Status::Ready && !self.stopping;
+        if !serves || !self.disks.volumes[volume].is_attached() {
+            self.short = None; // the next engine, or the next attach, begins anew
+            return Ok(());
+        }
+        if unplugged == Unplugged::Reopened {
+            if !self.engine.is_sweeping(id) {
+                self.short = None;
+            }
+            return Ok(());
+        }
+        let refused = |kind: &FlightKind| matches!(kind, FlightKind::Refused | FlightKind::Held(_));
+        if self.flights.values().any(|flight| flight.device == device && !refused(&flight.kind)) {
+            return Ok(());
+        }
+        self.disks.devices[device].replug(&mut self.rng);
+        self.oracle.dropped(volume);
+        self.flush_failed_at[volume] = Some(self.oracle.begin());
+        self.fault(device, 0, 0);
+        self.reopened.insert(device);
+        self.short = Some(Short { unplugged: Some(Unplugged::Reopened), ..short });
+        self.engine.backing_reopened(self.now, id);
+        self.crash_point();
+        self.pump()
     }
 
     fn short(&self, device: usize) -> Option<Short> {
-        self.short.filter(|short| short.device == device && self.now < short.until)
+        self.short
+            .filter(|short| short.device == device && (self.now < short.until || short.unplugged.is_some()))
     }
 
     /// Nothing is written to this device, and no flush of it means anything.
