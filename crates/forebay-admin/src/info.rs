@@ -304,9 +304,10 @@ pub struct VolumeInfo {
     /// URI of the backing store.
     pub backing: String,
     /// How the backing store is, of a volume that is attached: `ok`; `short` (it has less bytes
-    /// than are used of it); `failing` (the last read, write or flush failed, and none has
-    /// succeeded since); or, if its path does not lead to it any more, `deleted` (it is gone when
-    /// it is closed), `unlinked` (it has other names), `renamed` or `unreachable`.
+    /// than are used of it); `unplugged` (the kernel does not have the device any more); `failing`
+    /// (the last read, write or flush failed, and none has succeeded since); or, if its path does
+    /// not lead to it any more, `deleted` (it is gone when it is closed), `unlinked` (it has other
+    /// names), `renamed` or `unreachable`.
     #[serde(default)]
     pub backing_state: String,
     /// What is wrong with it, and what to do.

@@ -118,6 +118,7 @@ fn of_pool(event: &PoolEvent) -> Severity {
         | PoolEvent::BeforeStop { .. }
         | PoolEvent::ClientRefused { .. } => Severity::Warning,
         PoolEvent::Stopped { .. } if event.id() != MessageId::PoolClosed => Severity::Error,
+        PoolEvent::Stopped { untold, .. } if !untold.is_empty() => Severity::Warning,
         _ => Severity::Info,
     }
 }

@@ -251,6 +251,11 @@ impl EngineIo {
         self.held(op).changes = Some(volume);
     }
 
+    /// An operation that changes bytes of the backing store of this volume has not ended.
+    pub(crate) fn is_changing(&self, volume: VolumeId) -> bool {
+        self.held.iter().any(|held| held.changes == Some(volume))
+    }
+
     /// An operation has ended, or was never submitted.
     fn change_ends(&mut self, op: OpId) {
         let changed = self.held(op).changes.take();

@@ -155,7 +155,7 @@ impl States {
             ),
             backing_state: Family::gauge(
                 "forebay_backing_state",
-                "How the backing store is: ok, short, failing, or, if its path does not lead to it any more, deleted, unlinked, renamed or unreachable",
+                "How the backing store is: ok, short, unplugged, failing, or, if its path does not lead to it any more, deleted, unlinked, renamed or unreachable",
             ),
             device_trouble: Family::gauge(
                 "forebay_device_trouble",

@@ -1,7 +1,8 @@
 //! Identity of a device, and signs that it changed while nobody looked.
 
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use super::DeviceKind;
 
@@ -57,6 +58,14 @@ pub(super) fn identify(kind: DeviceKind, size_bytes: u64, metadata: &Metadata) -
         written_sectors,
         served_elsewhere: false,
     }
+}
+
+/// The folder of an open block device in sysfs, if it has one. Its numbers are given to no other
+/// device while it is open.
+pub(super) fn node_of(device: &File) -> Option<PathBuf> {
+    let number = device.metadata().ok()?.rdev();
+    let node = PathBuf::from(format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number)));
+    node.exists().then_some(node)
 }
 
 /// Generation of a block device, and sectors written or discarded.

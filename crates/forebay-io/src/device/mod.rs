@@ -92,6 +92,8 @@ pub struct Device {
     path: PathBuf,
     /// Where it was when it was opened, if it is a file.
     place: Option<place::Place>,
+    /// What the kernel has of it as long as it is there, if it is a block device.
+    node: Option<PathBuf>,
     buffered: File,
     direct: Option<(File, DirectAlign)>,
     kind: DeviceKind,
@@ -137,6 +139,7 @@ impl Device {
         let mut device = Device {
             path: path.into(),
             place: if kind == DeviceKind::File { place::Place::of(&buffered) } else { None },
+            node: if kind == DeviceKind::Block { identity::node_of(&buffered) } else { None },
             size_bytes,
             end_bytes: size_bytes,
             is_remote: is_served_elsewhere(&buffered),
@@ -192,6 +195,13 @@ impl Device {
             DeviceKind::Block => size_of_file(&self.buffered, self.kind, &self.options).ok(),
         };
         now.filter(|size| *size < self.end_bytes)
+    }
+
+    /// True if it is a block device that the kernel has no more: it was unplugged. If it is plugged
+    /// in again it is another device, and this one fails for ever. Asks sysfs, which waits for no
+    /// device.
+    pub fn is_unplugged(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| !node.exists())
     }
 
     /// True if it is a block device to which nothing may be written, now. Asks the kernel, which
@@ -356,6 +366,7 @@ impl Device {
         Ok(Device {
             path: self.path.clone(),
             place: self.place.clone(),
+            node: self.node.clone(),
             buffered,
             direct: None,
             options: self.options.clone(),

@@ -3,7 +3,7 @@
 use super::interface::DeviceId;
 use super::pages::PagesInUse;
 use crate::device::{Device, DirectAlign, Displacement};
-use crate::emulate::Emulation;
+use crate::emulate::{DeviceModel, Emulation};
 use crate::engine::Lane;
 use crate::error::DeviceError;
 use std::collections::VecDeque;
@@ -35,6 +35,16 @@ impl<'a> DeviceInUse<'a> {
     /// As [`Device::ended`].
     pub fn ended(self) -> Option<u64> {
         self.0.ended()
+    }
+
+    /// As [`Device::is_unplugged`].
+    pub fn is_unplugged(self) -> bool {
+        self.0.is_unplugged()
+    }
+
+    /// As [`Device::emulation`].
+    pub fn emulation(self) -> Option<DeviceModel> {
+        self.0.emulation()
     }
 
     /// As [`Device::displaced`].

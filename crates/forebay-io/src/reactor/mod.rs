@@ -229,14 +229,16 @@ impl Reactor {
         }
     }
 
+    /// True if every operation on a device has been reported.
+    pub fn is_idle(&self, id: DeviceId) -> bool {
+        let slots = &self.memory.slots;
+        !slots.live().any(|index| slots.get(index).kind.device() == Some(id.0))
+    }
+
     /// Takes a device away; its number may be given to another one. `None` if there is no such
     /// device, or if an operation on it has not been reported yet.
     pub fn remove_device(&mut self, id: DeviceId) -> Option<Device> {
-        let slots = &self.memory.slots;
-        if slots.live().any(|index| slots.get(index).kind.device() == Some(id.0)) {
-            return None;
-        }
-        self.devices.remove(id)
+        if self.is_idle(id) { self.devices.remove(id) } else { None }
     }
 
     /// A device.

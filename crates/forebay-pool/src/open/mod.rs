@@ -2,8 +2,10 @@
 //!
 //! Files: `making` (a new cache), `joining` (whether others can join it), `new_cache` (taking one
 //! back), `parts` (what was opened), `mirrored` (a cache on two devices), `backing` (backing
-//! stores), `likeness` (whether one is the one that a cache has noted).
+//! stores), `again` (one that was unplugged), `likeness` (whether one is the one that a cache has
+//! noted).
 
+pub(crate) mod again;
 mod backing;
 mod blank;
 mod joining;

@@ -33,8 +33,22 @@ struct Short {
     size_bytes: u64,
     name: String,
     volume: Option<String>,
+    /// It is a backing store that was unplugged, and why what its path leads to now is not taken;
+    /// empty if that is nothing.
+    unplugged: Option<String>,
     /// The engine was told that it is gone.
     is_given_up: bool,
+}
+
+/// How a device is not too short any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Back {
+    /// It has its length again.
+    Whole,
+    /// It was unplugged, and is open again as another device.
+    Reopened,
+    /// It is not one of the pool's any more.
+    Unused,
 }
 
 /// What was told of failed operations, and of devices that are too short.
@@ -44,6 +58,13 @@ pub(super) struct DeviceWatch {
     short: BTreeMap<DeviceId, Short>,
     /// When a failure of this operation was told last, and how many there were since.
     failures: BTreeMap<(Option<DeviceId>, &'static str), (Instant, u64)>,
+}
+
+impl DeviceWatch {
+    /// The next turn of the loop looks at all devices.
+    pub(super) fn look_now(&mut self) {
+        self.next_look = None;
+    }
 }
 
 impl Pool {
@@ -104,7 +125,8 @@ impl Pool {
         if let Some(left) = self.watch.next_look.and_then(|due| due.checked_duration_since(now)) {
             return Some(left.max(Duration::from_millis(1)));
         }
-        self.watch.next_look = Some(now + LOOK);
+        let look = self.look_after_unplugged().unwrap_or(LOOK);
+        self.watch.next_look = Some(now + look);
         let caches = self.io.cache().ids.iter().map(|id| (*id, None));
         let backings = self.volumes.iter().flatten();
         let backings = backings.map(|served| (served.device, Some(served.spec.name.clone())));
@@ -116,34 +138,49 @@ impl Pool {
         self.look_at_paths(&devices.into_iter().filter(is_used).collect::<Vec<_>>());
         let waiting = |id: &DeviceId| self.reactor.device(*id).is_none();
         let gone: Vec<DeviceId> = self.watch.short.keys().copied().filter(waiting).collect();
-        gone.into_iter().for_each(|id| self.not_short(id, false));
-        Some(LOOK)
+        gone.into_iter().for_each(|id| self.not_short(id, Back::Unused));
+        Some(look)
     }
 
     fn look_at(&mut self, id: DeviceId, volume: Option<String>, now: Instant) {
         let Some(device) = self.reactor.device(id) else { return };
         let (name, end_bytes) = (device.path().display().to_string(), device.end_bytes());
-        let Some(size_bytes) = device.ended() else { return self.not_short(id, true) };
+        let is_unplugged = device.is_unplugged();
+        let size_bytes = match device.ended() {
+            Some(size_bytes) => size_bytes,
+            None if is_unplugged => 0, // older kernels leave its size as it was
+            None => return self.not_short(id, Back::Whole),
+        };
+        let unplugged = volume.is_some() && is_unplugged;
+        let unplugged = unplugged.then(|| self.why_not_taken(id));
         let is_ready = self.engine.status() == Status::Ready;
         match self.watch.short.get_mut(&id).filter(|short| short.name == name) {
             Some(short) => {
                 let was = std::mem::replace(&mut short.size_bytes, size_bytes);
+                let said = std::mem::replace(&mut short.unplugged, unplugged.clone());
                 let is_over = volume.is_none() && now.duration_since(short.since) >= GONE_AFTER;
                 let is_over = is_over && is_ready;
                 if is_over && !std::mem::replace(&mut short.is_given_up, true) {
                     self.device_gone(self.member_of(id));
                 }
-                if size_bytes >= was {
+                if size_bytes >= was && said == unplugged {
                     return; // Told already; and who brings it back piece by piece knows.
                 }
             }
             None => {
-                let (name, volume) = (name.clone(), volume.clone());
-                let short = Short { since: now, size_bytes, name, volume, is_given_up: false };
+                let (name, volume, unplugged) = (name.clone(), volume.clone(), unplugged.clone());
+                let short = Short { since: now, size_bytes, name, volume, unplugged, is_given_up: false };
                 self.watch.short.insert(id, short);
             }
         }
-        self.emit(PoolEvent::DeviceEnded { device: name, volume, size_bytes, end_bytes });
+        self.emit(PoolEvent::DeviceEnded { device: name, volume, size_bytes, end_bytes, unplugged });
+    }
+
+    /// Why what the path of a backing store leads to is not taken in its place; empty if that is
+    /// nothing.
+    fn why_not_taken(&self, id: DeviceId) -> String {
+        let served = self.volumes.iter().flatten().find(|served| served.device == id);
+        served.map(|served| served.returns.why_not().to_owned()).unwrap_or_default()
     }
 
     /// What is known of a device that is too short. Its id may be that of another device since: one
@@ -157,6 +194,10 @@ impl Pool {
     /// A device is shorter than what is used of it: in a word, and in a sentence.
     pub(super) fn length_trouble(&self, id: DeviceId) -> Option<(&'static str, String)> {
         let (short, device) = (self.short(id)?, self.reactor.device(id)?);
+        if let Some(why_not) = &short.unplugged {
+            let way = way_back(&short.name, why_not);
+            return Some(("unplugged", format!("{} {GONE}. {way}", short.name)));
+        }
         let (size, end) = (short.size_bytes, device.end_bytes());
         Some((
             "short",
@@ -178,15 +219,15 @@ impl Pool {
     }
 
     /// A device has its length (again), or is not one of the pool's any more.
-    fn not_short(&mut self, id: DeviceId, whole: bool) {
+    pub(super) fn not_short(&mut self, id: DeviceId, how: Back) {
         let Some(Short { name: device, volume, .. }) = self.watch.short.remove(&id) else { return };
         let last = volume.is_some() || self.watch.short.values().all(|other| other.volume.is_some());
-        self.emit(PoolEvent::DeviceBack { device, volume, whole, last });
+        self.emit(PoolEvent::DeviceBack { device, volume, how, last });
     }
 
     /// The backing store of a volume is about to be closed.
     pub(super) fn forget_device(&mut self, id: DeviceId) {
-        self.not_short(id, false);
+        self.not_short(id, Back::Unused);
         self.path_found(id, false);
         self.watch.failures.retain(|(of, _), _| *of != Some(id));
     }
@@ -270,6 +311,17 @@ fn device_key(path: &Path) -> u64 {
     hasher.finish() | 1 << 63
 }
 
+/// What is known of a disk that is gone.
+const GONE: &str = "is gone: the kernel does not have it any more, as if it were unplugged";
+
+/// What makes it work again. `why_not` as in [`Short`].
+fn way_back(path: &str, why_not: &str) -> String {
+    match why_not {
+        "" => format!("Plug it in again: the daemon takes it as soon as {path} leads to it"),
+        _ => format!("The disk that {path} leads to now is not taken: {why_not}"),
+    }
+}
+
 /// True if a device that fails like this will not come back.
 fn says_gone(failure: IoFailure) -> bool {
     use rustix::io::Errno;
@@ -309,7 +361,14 @@ pub(super) fn write_event(f: &mut fmt::Formatter<'_>, event: &PoolEvent) -> fmt:
             }
             Ok(())
         }
-        PoolEvent::DeviceEnded { device, volume, size_bytes, end_bytes } => {
+        PoolEvent::DeviceEnded { device, volume, unplugged: Some(why_not), .. } => write!(
+            f,
+            "{}, {device}, {GONE}. Reads of what the cache does not have fail, and so do all writes to it; what is dirty stays \
+             in the cache. {}",
+            role(volume),
+            way_back(device, why_not)
+        ),
+        PoolEvent::DeviceEnded { device, volume, size_bytes, end_bytes, unplugged: None } => {
             let role = role(volume);
             write!(
                 f,
@@ -325,9 +384,14 @@ pub(super) fn write_event(f: &mut fmt::Formatter<'_>, event: &PoolEvent) -> fmt:
                 }
             })
         }
-        PoolEvent::DeviceBack { device, volume, whole: true, .. } => {
+        PoolEvent::DeviceBack { device, volume, how: Back::Whole, .. } => {
             write!(f, "{}, {device}, is as long as it was again", role(volume))
         }
+        PoolEvent::DeviceBack { device, volume, how: Back::Reopened, .. } => write!(
+            f,
+            "{}, {device}, is back and in use: what it had not flushed is written again, and its clean blocks have left the cache",
+            role(volume)
+        ),
         PoolEvent::DeviceBack { device, volume, .. } => {
             write!(f, "{}, {device}, was too short, and is not used any more", role(volume))
         }

@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// What has begun by then gets so much more time. It takes no longer than a turn, unless a system
 /// call hangs.
 const STUCK: Duration = Duration::from_secs(30);
-/// How often is looked whether a pool that stops has brought something to safety.
+/// Time between two looks whether the stop of a pool goes on.
 const PROGRESS_LOOK: Duration = Duration::from_secs(1);
 /// How often is looked whether a thread has ended.
 const LOOK: Duration = Duration::from_millis(1);
@@ -125,7 +125,7 @@ pub struct PoolHandle {
     waker: Waker,
     thread: Mutex<Option<Thread>>,
     silence: Mutex<Option<Silence>>,
-    /// Becomes more as long as a stop brings something to safety.
+    /// Becomes more as long as a stop goes on.
     progress: Arc<AtomicU64>,
 }
 
@@ -324,7 +324,7 @@ impl PoolHandle {
         true
     }
 
-    /// As [`PoolHandle::ends_by`]; whenever the pool has brought something to safety meanwhile
+    /// As [`PoolHandle::ends_by`]; whenever the stop of the pool has gone on meanwhile
     /// `goes_on` is told, and it has `within` from then on.
     pub fn ends_or_goes_on(&self, mut until: Instant, within: Duration, goes_on: &mut dyn FnMut()) -> bool {
         let mut seen = self.progress.load(Ordering::Relaxed);

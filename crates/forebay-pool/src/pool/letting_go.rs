@@ -46,11 +46,10 @@ impl LettingGo {
         self.waits_since = waits.then(Instant::now);
     }
 
-    /// An operation of a device came back.
-    pub(super) fn moves(&mut self) {
-        if let Some(since) = &mut self.waits_since {
-            *since = Instant::now();
-        }
+    /// An operation of a device came back; true if the pool waits for that.
+    pub(super) fn moves(&mut self) -> bool {
+        let since = self.waits_since.as_mut();
+        since.map(|since| *since = Instant::now()).is_some()
     }
 }
 

@@ -16,8 +16,8 @@
 //! devices), `guests` (volumes as devices of virtual machines), `quiesce` (pausing, for a
 //! successor), `recordings` (of requests), `replace` (another device in place of a sound one),
 //! `size` (growing and shrinking the pool), `report` (what the operator is told), `losses` (what is
-//! lost), `snapshot` (how everything is just now), `store_state` (how a backing store is), `users`
-//! (who uses a volume).
+//! lost), `snapshot` (how everything is just now), `store_state` (how a backing store is),
+//! `unplugged` (disks that come back as other devices), `users` (who uses a volume).
 
 mod absent;
 mod before_stop;
@@ -44,10 +44,12 @@ mod size;
 mod snapshot;
 mod store_state;
 mod ublk;
+mod unplugged;
 mod users;
 mod volumes;
 
 pub use absent::{AbsentVolume, ahead_in_all};
+pub use devices::Back;
 pub use handle::{Look, PoolGone, PoolHandle, Promise, PromiseSender};
 pub use losses::Lost;
 pub use mirror::Rebuilding;
@@ -87,7 +89,7 @@ use handle::PoolTask;
 use mounts::{Mounted, Mounting};
 use size::Resizing;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use ublk::{Block, Fate};
@@ -231,7 +233,7 @@ pub struct Pool {
     watch: DeviceWatch,
     paths: paths::PathWatch,
     before_stop: before_stop::BeforeStop,
-    /// Becomes more as long as a stop brings something to safety.
+    /// Becomes more as long as a stop goes on: what is dirty is written back, operations come back.
     progress: Arc<AtomicU64>,
     reach: Reach,
     /// What is recorded of the cache outside of its devices, once it is open.
@@ -457,7 +459,8 @@ impl Pool {
         let absent = self.absent().into_iter().filter(AbsentVolume::is_ahead);
         let absent = absent.map(|volume| volume.name).collect();
         let gone = self.gone();
-        let event = PoolEvent::Stopped { dirty_bytes, lost, losers, absent, gone: gone.clone() };
+        let untold = self.engine.untold_drops().map(|id| self.name_of(id)).collect();
+        let event = PoolEvent::Stopped { dirty_bytes, lost, losers, absent, gone: gone.clone(), untold };
         let result = match gone.loses(dirty_bytes) {
             false => Ok(()),
             true => Err(RunError::failed(
@@ -688,17 +691,24 @@ impl Pool {
         }
     }
 
+    /// An operation of a device came back: a stop goes on.
+    fn note_move(&mut self) {
+        if self.letting_go.moves() {
+            self.progress.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     fn completed(&mut self, completion: Completion) {
         let index = completion.token as u32;
         match completion.token >> KIND_SHIFT {
             KIND_ENGINE => {
-                self.letting_go.moves();
+                self.note_move();
                 let op = OpId(index);
                 let done = self.io.complete(&mut self.engine, &mut self.reactor, op, &completion);
                 self.operation_done(done);
             }
             KIND_SECOND => {
-                self.letting_go.moves();
+                self.note_move();
                 let io = &mut self.io;
                 let done = io.second_completed(&mut self.engine, &mut self.reactor, index, completion);
                 self.operation_done(done);

@@ -1,6 +1,6 @@
 //! Reports of a pool to its operator.
 
-use super::{Gone, Lost, Pool, Scrubbed};
+use super::{Back, Gone, Lost, Pool, Scrubbed};
 use forebay_admin::MessageId;
 use forebay_admin::events::EventKind;
 use forebay_core::{Notice, OpenError};
@@ -93,6 +93,9 @@ pub enum PoolEvent {
         size_bytes: u64,
         /// Bytes that it must have.
         end_bytes: u64,
+        /// It is a backing store that the kernel does not have any more, and why what its path
+        /// leads to now is not taken in its place; empty if that is nothing.
+        unplugged: Option<String>,
     },
     /// A device has its length again, or is not used any more.
     DeviceBack {
@@ -100,8 +103,8 @@ pub enum PoolEvent {
         device: String,
         /// Name of the volume, if it is a backing store.
         volume: Option<String>,
-        /// It has its length again.
-        whole: bool,
+        /// How.
+        how: Back,
         /// No other cache device of the pool is too short.
         last: bool,
     },
@@ -280,7 +283,23 @@ pub enum PoolEvent {
         absent: Vec<String>,
         /// What is gone with this process.
         gone: Gone,
+        /// Names of volumes whose backing store may have dropped writes in a flush that failed, of
+        /// which no FLUSH has told a client.
+        untold: Vec<String>,
     },
+}
+
+/// The sentence of a stop about writes that a failed flush may have dropped.
+fn write_untold(f: &mut fmt::Formatter<'_>, untold: &[String]) -> fmt::Result {
+    if untold.is_empty() {
+        return Ok(());
+    }
+    write!(
+        f,
+        ". A flush of the backing store of {} failed, and no client has sent a FLUSH since: what was written past the cache \
+         after its last FLUSH may be lost",
+        untold.join(", ")
+    )
 }
 
 impl PoolEvent {
@@ -476,14 +495,16 @@ impl fmt::Display for PoolEvent {
                 }
                 f.write_str(". The next start recovers as after a crash, if the device is back")
             }
-            Self::Stopped { dirty_bytes: 0, lost: Lost { bytes: 0, .. }, gone, .. } if gone.stores.is_empty() => {
+            Self::Stopped { dirty_bytes: 0, lost: Lost { bytes: 0, .. }, gone, untold, .. }
+                if gone.stores.is_empty() && untold.is_empty() =>
+            {
                 f.write_str("stopped; the backing store has everything, nothing is dirty")?;
                 gone.write(f, 0)
             }
-            Self::Stopped { dirty_bytes, lost, losers, absent, gone } => {
+            Self::Stopped { dirty_bytes, lost, losers, absent, gone, untold } => {
                 f.write_str("stopped; ")?;
                 match *dirty_bytes {
-                    0 if gone.stores.is_empty() => {
+                    0 if gone.stores.is_empty() && untold.is_empty() => {
                         f.write_str("the backing store has everything that is not lost")?;
                     }
                     0 => f.write_str("nothing is dirty")?,
@@ -504,6 +525,7 @@ impl fmt::Display for PoolEvent {
                         losers.join(", ")
                     )?;
                 }
+                write_untold(f, untold)?;
                 gone.write(f, *dirty_bytes)
             }
         }
@@ -684,7 +706,7 @@ mod tests {
         let stopped = |dirty_bytes, bytes| {
             let lost = Lost { bytes, ranges: 1 };
             let (losers, absent, gone) = (vec!["db".into()], Vec::new(), Gone::default());
-            PoolEvent::Stopped { dirty_bytes, lost, losers, absent, gone }.to_string()
+            PoolEvent::Stopped { dirty_bytes, lost, losers, absent, gone, untold: Vec::new() }.to_string()
         };
         assert!(stopped(0, 0).ends_with("the backing store has everything, nothing is dirty"));
         for dirty in [0, 4096] {
@@ -697,11 +719,26 @@ mod tests {
     }
 
     #[test]
+    fn a_stop_names_volumes_whose_failed_flush_no_client_was_told_of() {
+        let none = || Lost { bytes: 0, ranges: 0 };
+        let stopped = |dirty_bytes| {
+            let (losers, absent, gone) = (Vec::new(), Vec::new(), Gone::default());
+            let untold = vec!["db".into()];
+            PoolEvent::Stopped { dirty_bytes, lost: none(), losers, absent, gone, untold }.to_string()
+        };
+        for dirty in [0, 4096] {
+            let text = stopped(dirty);
+            assert!(text.contains("store of db failed") && !text.contains("has everything"), "{text}");
+        }
+    }
+
+    #[test]
     fn a_stop_calls_nothing_safe_that_is_gone_with_the_process() {
         let none = || Lost { bytes: 0, ranges: 0 };
         let stopped = |dirty_bytes, gone: Gone| {
             let (losers, absent) = (Vec::new(), Vec::new());
-            let event = PoolEvent::Stopped { dirty_bytes, lost: none(), losers, absent, gone };
+            let untold = Vec::new();
+            let event = PoolEvent::Stopped { dirty_bytes, lost: none(), losers, absent, gone, untold };
             (event.id(), event.to_string())
         };
         let path_lost = MessageId::Event(EventKind::DevicePathLost);

@@ -10,6 +10,7 @@ use super::lost_exports::LostExports;
 use super::saving::Saving;
 use super::store_state::Outcomes;
 use super::ublk::{Claims, Fate};
+use super::unplugged::Return;
 use super::{Lost, Pool, PoolEvent, Promise};
 use crate::message::of_lifecycle;
 use crate::meter::{History, Meter};
@@ -63,6 +64,10 @@ pub(crate) struct Served {
     pub(crate) device: DeviceId,
     /// Sector of its backing store, in bytes.
     pub(super) sector_bytes: u32,
+    /// What identified its backing store when it was attached.
+    pub(super) record: BackingRecord,
+    /// Its backing store was unplugged, and how far it is on its way back.
+    pub(super) returns: Return,
     /// What is exported, and how clients find each.
     pub(super) exported: Vec<(ExportUri, String)>,
     pub(crate) meter: Meter,
@@ -89,6 +94,13 @@ pub(crate) struct Served {
     pub(super) exporting: Option<Exporting>,
     /// Exports that have gone without the daemon.
     pub(super) lost_exports: LostExports,
+}
+
+impl Served {
+    /// Its backing store is another device now: what the last one answered says nothing of it.
+    pub(super) fn note_new_device(&mut self) {
+        (self.refused, self.outcomes) = (None, Outcomes::default());
+    }
 }
 
 /// How destage of a volume is.
@@ -320,11 +332,12 @@ impl Pool {
             volume: id,
             settings: spec.settings,
             size_bytes,
-            backing: backing.record,
+            backing: backing.record.clone(),
             backing_sector_bytes: backing.sector_bytes,
             on_change: spec.on_backing_change,
             suspicion: prepared.suspicion,
         };
+        let record = backing.record;
         let mut device = backing.device;
         device.set_end(size_bytes);
         let device = self.reactor.add_device(device);
@@ -343,6 +356,8 @@ impl Pool {
             state: VolumeState::Attaching,
             device,
             sector_bytes: backing.sector_bytes,
+            record,
+            returns: Return::default(),
             exported: Vec::new(),
             meter: Meter::new(now),
             history: History::new(now),
@@ -577,7 +592,8 @@ impl Pool {
 
     /// Takes a volume out of the table and closes its backing store.
     fn forget(&mut self, id: VolumeId) -> Option<Served> {
-        let served = self.volumes.get_mut(usize::from(id.0))?.take()?;
+        let mut served = self.volumes.get_mut(usize::from(id.0))?.take()?;
+        crate::time_limit::let_go(std::mem::take(&mut served.returns));
         self.io.set_backing(id, None);
         self.recorder.volume_gone(id);
         self.forget_device(served.device);

@@ -269,8 +269,10 @@ impl Recorder {
             let Ok(read) = read else { return false };
             heads = (read, began);
         }
-        // Where somebody has put another file, what is known is of the one that is in use.
-        let other = facts.unique != self.facts.unique;
+        // Where somebody has put another file, what is known is of the one that is in use. A disk
+        // that was unplugged and is back is another device: nothing of it is known until it is
+        // taken.
+        let other = (&facts.unique, facts.generation) != (&self.facts.unique, self.facts.generation);
         let facts = Facts { heads: heads.0, ..facts };
         let still = memory::counts(&self.shared.page).0 == began;
         if !other && still && memory::see(&self.shared.page, self.run, &facts, began, heads.1) {

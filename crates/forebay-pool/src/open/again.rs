@@ -1,0 +1,69 @@
+//! Opening a backing store again that was unplugged, if what its path leads to now is the same
+//! disk.
+
+use super::Backing;
+use super::backing::{open_backing, unique};
+use crate::may_wait::MayWait;
+use crate::witness::Prepared;
+use forebay_core::Suspicion;
+use forebay_export::uri::BackingUri;
+use forebay_format::checkpoint::BackingRecord;
+use forebay_io::DeviceModel;
+use std::path::PathBuf;
+
+/// The store as it was when it was attached.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    pub(crate) uri: BackingUri,
+    pub(crate) emulate: Option<DeviceModel>,
+    pub(crate) record: BackingRecord,
+    pub(crate) sector_bytes: u32,
+    /// Bytes that are used of it.
+    pub(crate) end_bytes: u64,
+    /// Identity of the volume.
+    pub(crate) uuid: [u8; 16],
+    pub(crate) state_dir: PathBuf,
+}
+
+/// A store that may take the place of the one that was unplugged.
+#[derive(Debug)]
+pub(crate) struct Reopened {
+    pub(crate) backing: Backing,
+    pub(crate) prepared: Prepared,
+}
+
+/// Opens the store again. May hang as long as the store does.
+///
+/// # Errors
+/// Why what its path leads to is not taken; empty: it leads nowhere.
+pub(crate) fn open_again(may_wait: &MayWait, known: &Known) -> Result<Reopened, String> {
+    if !known.uri.path().exists() {
+        return Err(String::new());
+    }
+    let backing = open_backing(may_wait, &known.uri, known.emulate).map_err(|error| error.to_string())?;
+    let identity = backing.device.identity().map_err(|error| error.to_string())?;
+    // Numbers of devices say nothing: those of a disk that is gone may be given to another one.
+    if !identity.unique.starts_with("serial:") {
+        return Err("it has no serial number to recognise it by. Restart the daemon to take it".into());
+    }
+    if unique(&identity) != known.record.unique {
+        return Err("it is another disk, by its serial number".into());
+    }
+    if backing.sector_bytes != known.sector_bytes {
+        let (now, then) = (backing.sector_bytes, known.sector_bytes);
+        return Err(format!("it has sectors of {now} bytes, and had {then}"));
+    }
+    if backing.size_bytes < known.end_bytes {
+        let (now, end) = (backing.size_bytes, known.end_bytes);
+        return Err(format!("it has {now} bytes, and {end} are used of it"));
+    }
+    let prepared = Prepared::look(may_wait, &backing.device, &known.state_dir, known.uuid)
+        .map_err(|error| error.to_string())?;
+    match prepared.suspicion {
+        Suspicion::Changed => Err(format!(
+            "it was changed by others meanwhile: {}. Restart the daemon: it refuses the volume then, and names the ways out",
+            prepared.why
+        )),
+        Suspicion::None | Suspicion::Uncertain => Ok(Reopened { backing, prepared }),
+    }
+}

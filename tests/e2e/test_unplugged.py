@@ -1,0 +1,165 @@
+"""A backing disk that is unplugged under a volume and comes back as another device node is used again: nothing that
+was acknowledged is lost, and each surface shows it. In a guest, whose SCSI disks can be taken away."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness.command import run
+from harness.daemon import Daemon
+from harness.devices import MIB
+from harness.nbd import FLUSH, READ, WRITE, Client
+from harness.waiting import eventually
+
+CONFIG = """[pool.fast]
+devices = [{{ path = "{folder}/flash.img", size = "64MiB" }}]
+
+[volume.db]
+pool = "fast"
+backing = "{link}"
+exports = ["{export}"]
+"""
+BLOCK = 4096
+SIZE = 32 * MIB
+LINK = Path("/dev/disk/by-id/forebay-test-disk")
+SYS = Path("/sys/class")
+
+
+class Disks:
+    """Two disks of a simulated host adapter each. They keep what they hold while they are away."""
+
+    def __init__(self) -> None:
+        before = {host.name for host in SYS.glob("scsi_host/*")}
+        parameters = (f"dev_size_mb={SIZE // MIB}", "add_host=2", "per_host_store=1", "delay=0")
+        run(["/sbin/insmod", "/run/modules/scsi_debug.ko", *parameters])
+        hosts = {host.name for host in SYS.glob("scsi_host/*")} - before
+        self.hosts = sorted(hosts, key=lambda name: int(name.removeprefix("host")))
+        assert len(self.hosts) == 2, hosts
+
+    def node(self, at: int) -> Path:
+        """The device node of the disk of this host."""
+
+        def found() -> Path | None:
+            number = self.hosts[at].removeprefix("host")
+            blocks = list(SYS.glob(f"scsi_disk/{number}:*/device/block/*"))
+            node = Path("/dev") / blocks[0].name if blocks else None
+            return node if node and node.is_block_device() else None
+
+        return eventually(found, 30, f"the disk of {self.hosts[at]}")
+
+    def unplug(self, at: int) -> None:
+        (Path("/sys/block") / self.node(at).name / "device/delete").write_text("1")
+
+    def plug_in(self, at: int) -> None:
+        (SYS / f"scsi_host/{self.hosts[at]}/scan").write_text("- - -")
+
+    def link_to(self, at: int) -> None:
+        """As udev does by a serial number; but it may be told a wrong one."""
+        LINK.parent.mkdir(parents=True, exist_ok=True)
+        LINK.unlink(missing_ok=True)
+        LINK.symlink_to(self.node(at))
+
+
+@pytest.fixture
+def disks() -> Iterator[Disks]:
+    disks = Disks()
+    disks.link_to(0)
+    yield disks
+    LINK.unlink(missing_ok=True)
+
+
+class Written:
+    """What a volume of random content must hold."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.bytes = bytearray(random.Random(7).randbytes(SIZE))
+
+    def client(self) -> Client:
+        return Client(str(self.daemon.socket("db")), "db")
+
+    def write(self, at: int, value: int) -> None:
+        data = bytes([value]) * BLOCK
+        with self.client() as client:
+            assert client.call(WRITE, at, BLOCK, data)[0] == 0
+        self.bytes[at : at + BLOCK] = data
+
+    def flush(self) -> None:
+        with self.client() as client:
+            assert client.call(FLUSH)[0] == 0
+
+    def is_read(self, at: int) -> bool:
+        """Whether it can be read; then it must be right."""
+        with self.client() as client:
+            error, data = client.call(READ, at, BLOCK)
+        assert error or data == self.bytes[at : at + BLOCK], f"wrong data at {at}"
+        return not error
+
+    def check_all(self) -> None:
+        for at in range(0, SIZE, BLOCK):
+            assert self.is_read(at), at
+
+
+def is_told(daemon: Daemon, state: str) -> bool:
+    """By the API, the metrics and the list for people."""
+    volume = daemon.volume("db")
+    metrics = daemon.api.request("GET", "/metrics")[1].decode()
+    listed = " ".join(daemon("volume", "list").stdout.split())
+    return (
+        volume["backing_state"] == state
+        and f'forebay_backing_state{{pool="fast",volume="db",state="{state}"}} 1' in metrics
+        and (f"backing {state}" in listed) == (state != "ok")
+    )
+
+
+@pytest.mark.guest("guide", always=True)
+@pytest.mark.limit(300)
+def test_disk_comes_back_as_another_device(daemon: Daemon, disks: Disks, folder: Path) -> None:
+    written = Written(daemon)
+    first = disks.node(0)
+    first.write_bytes(written.bytes)
+    daemon.configure(CONFIG.format(folder=folder, link=LINK, export=daemon.nbd("db")))
+    daemon.start()
+    clean, missing, dirty, later = (at * MIB for at in (1, 2, 3, 4))
+    assert written.is_read(clean)
+    for value in (1, 2, 3):
+        written.write(dirty, value)
+    written.flush()
+
+    disks.unplug(0)
+    alarm = daemon.alarmed("device.ended", volume="db")
+    assert str(LINK) in alarm["message"], alarm
+    eventually(lambda: is_told(daemon, "unplugged"), 30, "it is told that the disk is gone")
+    assert written.is_read(clean) and written.is_read(dirty) and not written.is_read(missing)
+    written.write(later, 4)
+    written.flush()
+
+    # What has another serial number is not taken, whatever its path.
+    disks.link_to(1)
+    other = disks.node(1).read_bytes()
+    eventually(lambda: "serial number" in daemon.volume("db")["backing_why"], 30, "another disk is not taken")
+    assert not written.is_read(missing)
+
+    disks.plug_in(0)
+    assert disks.node(0) != first
+    disks.link_to(0)
+    daemon.quiet("device.ended", volume="db")
+    eventually(lambda: is_told(daemon, "ok"), 30, "the disk is back")
+    daemon.logged("device.back", [LINK])
+    written.check_all()
+    written.write(later + BLOCK, 5)
+    daemon("flush", "db")
+    assert disks.node(0).read_bytes() == bytes(written.bytes)
+    assert disks.node(1).read_bytes() == other
+
+    # The next start knows it.
+    written.write(clean, 6)
+    written.flush()
+    daemon.kill()
+    daemon.start()
+    assert is_told(daemon, "ok")
+    written.check_all()
+    daemon("volume", "detach", "db")
+    assert disks.node(0).read_bytes() == bytes(written.bytes)
+    daemon.stop()
