@@ -14,7 +14,7 @@ from harness import cache_damage
 from harness.clients import need, write_pattern
 from harness.command import Forebay, Result
 from harness.daemon import Daemon, RunVolume
-from harness.devices import MIB, assert_same, checksum, sparse
+from harness.devices import MIB, assert_same, checksum, released, sparse
 from harness.oracle_run import Oracle
 
 LAZY = ["--set", "dirty_low_pct=80", "--set", "dirty_high_pct=90"]
@@ -69,6 +69,7 @@ def killed(volume: RunVolume) -> Killed:
     )
     volume.kill()
     load.succeeds()
+    released(made.cache)
     before = checksum(made.cache)
     made.copy_of_backing("copy.img")
     made.salvage(made.cache, "--volume", "vol", "--onto", f"file:{made.copy}")

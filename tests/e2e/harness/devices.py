@@ -1,6 +1,7 @@
 """Devices for tests: files, loop devices, tmpfs, and devices that fail."""
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import random
@@ -27,6 +28,18 @@ def random_file(path: Path, size: int, seed: int | None = None) -> Path:
     """A file of random bytes."""
     path.write_bytes(random.Random(seed).randbytes(size) if seed is not None else os.urandom(size))
     return path
+
+
+def released(path: Path) -> None:
+    """Waits until no process holds a device. The kernel may carry out writes of one that was killed a moment longer."""
+
+    def is_free() -> bool:
+        with path.open("rb") as file, contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
+
+    eventually(is_free, 60, f"{path} is released")
 
 
 def checksum(path: Path) -> str:
