@@ -14,7 +14,7 @@ from harness.block import Block, KernelLog, waits
 from harness.clients import need
 from harness.command import run
 from harness.daemon import Daemon
-from harness.devices import MIB, Devices, checksum, random_file, sparse
+from harness.devices import MIB, Devices, Mapped, checksum, random_file, sparse
 from harness.process import Process
 from harness.waiting import eventually
 
@@ -42,34 +42,6 @@ exports = ["ublk:"]
 # Errors of the block devices of volumes, not of those under them.
 OURS = "ublk|EXT4-fs"
 ublk = pytest.mark.guest("ublk")
-
-
-class Mapped:
-    """A device that hangs or fails when it is told to: mapped by device mapper onto a file."""
-
-    def __init__(self, folder: Path, devices: Devices, name: str, size: int) -> None:
-        self.name = f"{folder.name}-{name}"
-        self.path = Path("/dev/mapper", self.name)
-        self.loop = devices.loop(sparse(folder / f"{name}.img", size))
-        self.sectors = size // 512
-        run(["dmsetup", "create", self.name, "--table", self.table("linear")])
-        devices.at_exit(lambda: run(["dmsetup", "remove", "--force", self.name], ok=False))
-        devices.at_exit(self.resumes)
-
-    def table(self, kind: str) -> str:
-        return f"0 {self.sectors} {kind}" + (f" {self.loop} 0" if kind == "linear" else "")
-
-    def hangs(self) -> None:
-        run(["dmsetup", "suspend", "--noflush", "--nolockfs", self.name])
-
-    def resumes(self) -> None:
-        run(["dmsetup", "resume", self.name])
-
-    def becomes(self, kind: str) -> None:
-        """`error`, or `linear` again."""
-        run(["dmsetup", "suspend", "--nolockfs", self.name])
-        run(["dmsetup", "load", self.name, "--table", self.table(kind)])
-        run(["dmsetup", "resume", self.name])
 
 
 @dataclass

@@ -1,7 +1,9 @@
 """A backing disk that is unplugged under a volume and comes back as another device node is used again: nothing that
 was acknowledged is lost, and each surface shows it. In a guest, whose SCSI disks can be taken away."""
 
+import os
 import random
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,7 @@ exports = ["{export}"]
 BLOCK = 4096
 SIZE = 32 * MIB
 LINK = Path("/dev/disk/by-id/forebay-test-disk")
+NODES = Path("/dev/forebay-test")
 SYS = Path("/sys/class")
 
 
@@ -30,6 +33,7 @@ class Disks:
     """Two disks of a simulated host adapter each. They keep what they hold while they are away."""
 
     def __init__(self) -> None:
+        run(["rmmod", "scsi_debug"], ok=False)  # of a test before
         before = {host.name for host in SYS.glob("scsi_host/*")}
         parameters = (f"dev_size_mb={SIZE // MIB}", "add_host=2", "per_host_store=1", "delay=0")
         run(["/sbin/insmod", "/run/modules/scsi_debug.ko", *parameters])
@@ -37,19 +41,27 @@ class Disks:
         self.hosts = sorted(hosts, key=lambda name: int(name.removeprefix("host")))
         assert len(self.hosts) == 2, hosts
 
-    def node(self, at: int) -> Path:
-        """The device node of the disk of this host."""
+    def name(self, at: int) -> str:
+        """What the kernel calls the disk of this host."""
 
-        def found() -> Path | None:
-            number = self.hosts[at].removeprefix("host")
-            blocks = list(SYS.glob(f"scsi_disk/{number}:*/device/block/*"))
-            node = Path("/dev") / blocks[0].name if blocks else None
-            return node if node and node.is_block_device() else None
+        def found() -> str:
+            blocks = list(SYS.glob(f"scsi_disk/{self.hosts[at].removeprefix('host')}:*/device/block/*"))
+            return blocks[0].name if blocks else ""
 
         return eventually(found, 30, f"the disk of {self.hosts[at]}")
 
+    def node(self, at: int) -> Path:
+        """A device node of it. In the guest of the guide /dev/sdb is another device."""
+        name = self.name(at)
+        node = NODES / name
+        if not node.exists():
+            NODES.mkdir(exist_ok=True)
+            major, minor = (Path("/sys/block") / name / "dev").read_text().split(":")
+            os.mknod(node, stat.S_IFBLK | 0o600, os.makedev(int(major), int(minor)))
+        return node
+
     def unplug(self, at: int) -> None:
-        (Path("/sys/block") / self.node(at).name / "device/delete").write_text("1")
+        (Path("/sys/block") / self.name(at) / "device/delete").write_text("1")
 
     def plug_in(self, at: int) -> None:
         (SYS / f"scsi_host/{self.hosts[at]}/scan").write_text("- - -")
@@ -79,11 +91,14 @@ class Written:
     def client(self) -> Client:
         return Client(str(self.daemon.socket("db")), "db")
 
-    def write(self, at: int, value: int) -> None:
+    def write(self, at: int, value: int, client: Client | None = None) -> None:
+        if client is None:
+            with self.client() as own:
+                return self.write(at, value, own)
         data = bytes([value]) * BLOCK
-        with self.client() as client:
-            assert client.call(WRITE, at, BLOCK, data)[0] == 0
+        assert client.call(WRITE, at, BLOCK, data)[0] == 0
         self.bytes[at : at + BLOCK] = data
+        return None
 
     def flush(self) -> None:
         with self.client() as client:
@@ -97,8 +112,10 @@ class Written:
         return not error
 
     def check_all(self) -> None:
-        for at in range(0, SIZE, BLOCK):
-            assert self.is_read(at), at
+        with self.client() as client:
+            for at in range(0, SIZE, MIB):
+                error, data = client.call(READ, at, MIB)
+                assert error == 0 and data == self.bytes[at : at + MIB], at
 
 
 def is_told(daemon: Daemon, state: str) -> bool:
@@ -138,7 +155,7 @@ def test_disk_comes_back_as_another_device(daemon: Daemon, disks: Disks, folder:
     # What has another serial number is not taken, whatever its path.
     disks.link_to(1)
     other = disks.node(1).read_bytes()
-    eventually(lambda: "serial number" in daemon.volume("db")["backing_why"], 30, "another disk is not taken")
+    eventually(lambda: "another disk" in daemon.volume("db")["backing_why"], 30, "another disk is not taken")
     assert not written.is_read(missing)
 
     disks.plug_in(0)
@@ -159,6 +176,43 @@ def test_disk_comes_back_as_another_device(daemon: Daemon, disks: Disks, folder:
     daemon.kill()
     daemon.start()
     assert is_told(daemon, "ok")
+    written.check_all()
+    daemon("volume", "detach", "db")
+    assert disks.node(0).read_bytes() == bytes(written.bytes)
+    daemon.stop()
+
+
+@pytest.mark.guest("guide", always=True)
+@pytest.mark.limit(300)
+def test_disk_is_unplugged_in_the_middle_of_write_backs(daemon: Daemon, disks: Disks, folder: Path) -> None:
+    """Three times, each with operations under way, and the link of udev comes late."""
+    written = Written(daemon)
+    disks.node(0).write_bytes(written.bytes)
+    daemon.configure(CONFIG.format(folder=folder, link=LINK, export=daemon.nbd("db")))
+    daemon.start()
+    dice = random.Random(5)
+
+    def write_some() -> None:
+        with written.client() as client:
+            for _ in range(150):
+                written.write(dice.randrange(SIZE // BLOCK) * BLOCK, dice.randrange(1, 256), client)
+
+    for number in range(3):
+        write_some()
+        drain = daemon.forebay.start("flush", "db", name=f"drain{number}")
+        disks.unplug(0)
+        write_some()
+        written.flush()
+        disks.plug_in(0)
+        disks.node(0)
+        write_some()
+        disks.link_to(0)
+        write_some()
+        eventually(lambda: daemon.volume("db")["backing_state"] in ("ok", "failing"), 60, "the disk is back")
+        drain.kill()
+        daemon("flush", "db")
+        assert disks.node(0).read_bytes() == bytes(written.bytes), f"round {number}"
+        assert is_told(daemon, "ok")
     written.check_all()
     daemon("volume", "detach", "db")
     assert disks.node(0).read_bytes() == bytes(written.bytes)

@@ -149,3 +149,32 @@ def spoil(path: Path, byte: int, *, only_first: bool = False) -> int:
             offset += 4096
     assert spoilt, f"no block of {byte:#x} in {path}"
     return spoilt
+
+
+class Mapped:
+    """A device that hangs or fails when it is told to: mapped by device mapper onto a file."""
+
+    def __init__(self, folder: Path, devices: Devices, name: str, size: int) -> None:
+        self.name = f"{folder.name}-{name}"
+        self.path = Path("/dev/mapper", self.name)
+        self.loop = devices.loop(sparse(folder / f"{name}.img", size))
+        self.sectors = size // 512
+        run(["dmsetup", "create", self.name, "--table", self.table("linear")])
+        devices.at_exit(lambda: run(["dmsetup", "remove", "--force", self.name], ok=False))
+        devices.at_exit(self.resumes)
+
+    def table(self, kind: str) -> str:
+        of = {"linear": f" {self.loop} 0", "flakey": f" {self.loop} 0 0 86400", "error": ""}
+        return f"0 {self.sectors} {kind}{of[kind]}"
+
+    def hangs(self) -> None:
+        run(["dmsetup", "suspend", "--noflush", "--nolockfs", self.name])
+
+    def resumes(self) -> None:
+        run(["dmsetup", "resume", self.name])
+
+    def becomes(self, kind: str) -> None:
+        """`error` (no write cache to flush is left), `flakey` (flushes fail, too), or `linear` again."""
+        run(["dmsetup", "suspend", "--nolockfs", self.name])
+        run(["dmsetup", "load", self.name, "--table", self.table(kind)])
+        run(["dmsetup", "resume", self.name])
