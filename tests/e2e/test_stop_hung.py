@@ -144,6 +144,36 @@ def test_stop_does_not_wait_for_hung_store(serving: HangingFiles, daemon: Daemon
     daemon.stop()
 
 
+@pytest.mark.limit(300)
+def test_stop_goes_on_as_long_as_operations_come_back(hanging: HangingFiles, daemon: Daemon, folder: Path) -> None:
+    """One store answers after a while, another one never. The daemon would give a pool up after 40 s of which it hears
+    nothing; this pool gives up itself, 30 s after the last answer, and names the store."""
+    (folder / "late").mkdir()
+    with hanging_files(folder / "late", "late") as late:
+        configure(daemon, folder, hanging.path("slow"))
+        text = daemon.config_path.read_text()
+        daemon.config_path.write_text(text.replace(f"file:{folder}/good.img", f"file:{late.path('late')}"))
+        daemon.start()
+        write(daemon, "good", 7)
+        write(daemon, "hung", 8)
+        hanging.pause()
+        late.pause()
+        with connect(daemon, "good") as good, connect(daemon, "hung") as hung:
+            for client in (good, hung):
+                client.request(READ, 1, 32 * MIB, 4096)
+                client.request(READ, 2, 0, 4096)
+                assert client.reply() == (0, 2)
+                assert len(client.receive(4096)) == 4096
+            daemon.running.signal(signal.SIGTERM)
+            daemon.logged("pool.stopping", ["fast"])
+            time.sleep(15)
+            late.resume()
+            code = daemon.running.wait(100)
+        assert code == 1, f"exit code {code} of a stop that left a cache open: {daemon.running.tail()}"
+        daemon.logged("pool.not-closed", ["fast", hanging.path("slow")])
+        daemon.never_logged("pool.not-stopped")
+
+
 def test_cache_of_another_process_is_waited_for(daemon: Daemon, folder: Path) -> None:
     """It is opened when it is free."""
     configure(daemon, folder, sparse(folder / "disk.img", 64 * MIB))

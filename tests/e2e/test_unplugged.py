@@ -184,6 +184,40 @@ def test_disk_comes_back_as_another_device(daemon: Daemon, disks: Disks, folder:
 
 @pytest.mark.guest("guide", always=True)
 @pytest.mark.limit(300)
+def test_disk_that_was_changed_elsewhere_is_not_taken(daemon: Daemon, disks: Disks, folder: Path) -> None:
+    """Nothing is written to it. The hint works as it stands: a restart refuses the volume, and its hint attaches it."""
+    written = Written(daemon)
+    disks.node(0).write_bytes(written.bytes)
+    daemon.configure(CONFIG.format(folder=folder, link=LINK, export=daemon.nbd("db")))
+    daemon.start()
+    before, dirty = bytes(written.bytes), 4 * MIB
+    disks.unplug(0)
+    eventually(lambda: is_told(daemon, "unplugged"), 30, "it is told that the disk is gone")
+    written.write(dirty, 9)
+    written.flush()
+    LINK.unlink()
+    disks.plug_in(0)
+    elsewhere = bytes([3]) * BLOCK
+    with disks.node(0).open("r+b") as disk:
+        disk.write(elsewhere)
+    disks.link_to(0)
+    eventually(lambda: "changed by others" in daemon.volume("db")["backing_why"], 60, "it is not taken")
+    assert is_told(daemon, "unplugged")
+    assert disks.node(0).read_bytes() == elsewhere + before[BLOCK:]
+
+    daemon.restart()
+    daemon.logged("backing.changed", ["db", "forebay set db on_backing_change=keep-dirty"])
+    daemon("set", "db", "on_backing_change=keep-dirty")
+    daemon("volume", "attach", "db")
+    written.bytes[:BLOCK] = elsewhere
+    written.check_all()
+    daemon("flush", "db")
+    assert disks.node(0).read_bytes() == bytes(written.bytes)
+    daemon.stop()
+
+
+@pytest.mark.guest("guide", always=True)
+@pytest.mark.limit(300)
 def test_disk_is_unplugged_in_the_middle_of_write_backs(daemon: Daemon, disks: Disks, folder: Path) -> None:
     """Three times, each with operations under way, and the link of udev comes late."""
     written = Written(daemon)

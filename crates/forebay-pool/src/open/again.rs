@@ -61,7 +61,7 @@ pub(crate) fn open_again(may_wait: &MayWait, known: &Known) -> Result<Reopened, 
         .map_err(|error| error.to_string())?;
     match prepared.suspicion {
         Suspicion::Changed => Err(format!(
-            "it was changed by others meanwhile: {}. Restart the daemon: it refuses the volume then, and names the ways out",
+            "it was changed by others meanwhile: {}. Restart the daemon: if only the cache has some data, the start refuses the volume and names the ways out",
             prepared.why
         )),
         Suspicion::None | Suspicion::Uncertain => Ok(Reopened { backing, prepared }),

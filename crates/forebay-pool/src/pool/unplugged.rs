@@ -14,8 +14,7 @@
 //!
 //! [`Engine::backing_reopened`]: forebay_core::Engine::backing_reopened
 
-use super::Back;
-use super::Pool;
+use super::{Back, Pool, Served};
 use crate::may_wait::MayWait;
 use crate::open::again::{Known, Reopened, open_again};
 use forebay_admin::VolumeState;
@@ -125,8 +124,7 @@ impl Pool {
 
     /// A thread has looked where the path of a store leads.
     fn looked_for(&mut self, id: VolumeId, of: DeviceId, uuid: [u8; 16], found: Result<Reopened, String>) {
-        let same =
-            |served: &super::Served| served.device == of && self.uuid_of(&served.spec.name) == Some(uuid);
+        let same = |served: &Served| served.device == of && self.uuid_of(&served.spec.name) == Some(uuid);
         let is_awaited = self.served(id).is_some_and(same) && !self.stopping;
         let Some(served) = self.served_mut(id).filter(|_| is_awaited) else {
             return crate::time_limit::let_go(found);
