@@ -62,7 +62,7 @@ def test_causes_of_wear_are_counted(served: Daemon) -> None:
     causes = [name for name in found if re.fullmatch(pattern, name)]
     assert len(causes) == 10, causes
     total = sum(found[name] for name in causes)
-    assert total == found["cache_written_bytes"] > 64 * MIB, (total, found["cache_written_bytes"])
+    assert total == found["cache_written_bytes"], (total, found["cache_written_bytes"])
     series = re.compile(r'forebay_cache_device_written_bytes_total\{[^}]*cause="([^"]*)"[^}]*\}')
     by_cause = {name: value for name, value in served.api.metrics().items() if series.fullmatch(name)}
     assert len(by_cause) == 10 and sum(by_cause.values()) >= total, by_cause

@@ -314,7 +314,9 @@ impl Run {
     }
 }
 
-/// Destroys one of two equal copies of the metadata: that must never matter.
+/// Destroys one of two equal copies of the metadata: that must never matter. The other copy is one
+/// that the volatile cache of the device cannot lose: a power cut may come before the engine has
+/// written the destroyed copy again, and no cache outlives the loss of both.
 pub(crate) fn damage_one_copy(plan: &Plan, snapshot: &mut Snapshot) {
     let geometry = plan.geometry;
     let cache = &mut snapshot.disks.devices[0];
@@ -333,12 +335,15 @@ pub(crate) fn damage_one_copy(plan: &Plan, snapshot: &mut Snapshot) {
     }
     let copy = snapshot.rng.below(2);
     if snapshot.rng.chance(1, 2) {
+        if !cache.is_durable(Geometry::superblock_offset(1 - copy as usize), BLOCK_BYTES) {
+            return;
+        }
         cache.rot(Geometry::superblock_offset(copy as usize) + snapshot.rng.below(512), 3);
         return;
     }
     let (offset, len) = a.checkpoint_place(1 - copy);
     let other = read(cache, offset, len as usize);
-    if a.read_checkpoint(&other).is_ok() {
+    if a.read_checkpoint(&other).is_ok() && cache.is_durable(offset, len as usize) {
         // A header, or some block of the increments behind two blocks of a small cache.
         let block = match a.chain {
             Some(chain) if snapshot.rng.chance(1, 2) => 2 + snapshot.rng.below(chain.blocks.into()),

@@ -320,6 +320,18 @@ impl SimDevice {
         &self.durable
     }
 
+    /// True if a power cut leaves these bytes as reads see them now: nothing of the range is in the
+    /// volatile cache only.
+    #[must_use]
+    pub fn is_durable(&self, offset: u64, len: usize) -> bool {
+        let bytes = |image: &Image| {
+            let mut bytes = vec![0; len];
+            image.read(offset, &mut bytes);
+            bytes
+        };
+        bytes(&self.durable) == bytes(&self.visible)
+    }
+
     /// Puts bytes on the medium at once: for what happens while nobody uses the device. What is in
     /// the volatile cache becomes durable first.
     pub fn preset(&mut self, offset: u64, data: &[u8]) {

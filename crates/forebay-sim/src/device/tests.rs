@@ -61,6 +61,7 @@ fn a_kill_keeps_what_completed_but_does_not_make_it_durable() {
     let mut rng = Rng::new(5);
     let mut device = device();
     put(&mut device, 0, 1, 512, &mut rng);
+    assert!(!device.is_durable(0, 512) && device.is_durable(512, 512));
     device.submit_write(512, Rc::new(vec![2; 512]), &mut rng);
     let (mut landed, mut lost) = (0, 0);
     for _ in 0..200 {

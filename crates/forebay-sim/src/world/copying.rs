@@ -548,12 +548,14 @@ pub(crate) fn elsewhere(mut snapshot: Snapshot) -> Option<(Snapshot, usize, bool
 }
 
 impl Spare {
-    /// After a crash: the device that is opened in place of the old one, if it is this one.
+    /// After a crash: the device that is opened in place of the old one, if it is this one. An
+    /// operator who names it before the copy has ended finds a cache on it that a power cut cannot
+    /// take away: without one every start refuses the device, and the old one is named again.
     pub(crate) fn after_crash(&self, power: bool, rng: &mut Rng) -> Option<SimDevice> {
         let device = if power { self.device.power_cut(rng) } else { self.device.kill(rng) };
         let is_named = match self.naming {
             Naming::UnderWay => rng.chance(1, 2),
-            Naming::No => self.is_sound && superblock_in(device.visible()).is_some() && rng.chance(1, 2),
+            Naming::No => self.is_sound && superblock_in(device.durable()).is_some() && rng.chance(1, 2),
         };
         is_named.then_some(device)
     }

@@ -93,6 +93,11 @@ const SEEDS: &[(u64, u64, &str)] = &[
         24,
         "the judge wanted a block from a member whose copy had rotted, on a host without the device that has the other",
     ),
+    (
+        700_075,
+        466,
+        "the judge named the new device before its first flush, and a power cut left it without a cache",
+    ),
 ];
 
 #[test]
