@@ -53,6 +53,8 @@ def stage() -> Iterator[Stage]:
     system = SystemRoot(Path(tempfile.mkdtemp(prefix="forebay-e2e.")), devices=True)
     system.install()
     yield Stage(system)
-    if not BOOT:  # the guest is ended with all that is in it
+    if BOOT:
+        system.let_go()
+    else:
         Stage(system).do("stop_all", ok=False)
         system.clean_up()

@@ -158,8 +158,16 @@ class SystemRoot:
         try:
             self.holder.communicate(timeout=60)
         finally:
-            self.holder.kill()
-            self.holder.wait()
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Ends the process that holds the root, and nothing that runs in it: for a guest, which is ended with all that is
+        in it."""
+        self.holder.kill()
+        self.holder.wait()
+        for pipe in (self.holder.stdin, self.holder.stdout):
+            assert pipe
+            pipe.close()
 
 
 def wait_for_service(system: SystemRoot, seconds: float = 60) -> int:
