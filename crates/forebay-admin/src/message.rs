@@ -290,6 +290,7 @@ messages! {
     ApiParameter, "api.parameter", Invalid, "A parameter of the request is wrong.";
     ApiToken, "api.token", Denied, "The request has no token, or a wrong one.";
     ApiLevel, "api.level", Denied, "The user or token may not do this.";
+    ApiPathNotAllowed, "api.path-not-allowed", Denied, "The request names a path that users of the API may not name.";
     ApiOrigin, "api.origin", Denied, "A page of another site, or under another name, makes the request.";
     ApiNotAnswered, "api.not-answered", Unavailable, "The daemon did not answer the request in time.";
     ApiTooMany, "api.too-many", Unavailable, "The daemon has as many requests or readers as it takes.";

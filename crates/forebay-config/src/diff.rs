@@ -181,6 +181,8 @@ fn daemon(diff: &mut Diff, old: &DaemonConfig, new: &DaemonConfig) {
     for (key, differs) in [
         ("admin_socket", old.admin_socket != new.admin_socket),
         ("admin_mode", old.admin_mode != new.admin_mode),
+        ("admin_group", old.admin_group != new.admin_group),
+        ("allowed_paths", old.allowed_paths != new.allowed_paths),
         ("admin_tcp", old.admin_tcp != new.admin_tcp),
         ("admin_operate or admin_read", old.admin_users != new.admin_users),
         ("control_fs", old.control_fs != new.control_fs),

@@ -9,6 +9,10 @@ use super::value::Choice;
 pub enum Shape {
     /// An absolute path.
     Path,
+    /// A list of absolute paths.
+    Paths,
+    /// A group of users, by name or number.
+    Group,
     /// A name of a section.
     Name,
     /// `host:port`.
@@ -87,6 +91,12 @@ pub const DAEMON: &[Key] = &[
     ),
     with_default("admin_mode", Shape::FileMode, "\"0660\"", "permissions of the admin socket"),
     optional(
+        "admin_group",
+        Shape::Group,
+        "\"forebay-admin\"",
+        "group of the admin socket, by name or number; without, that of the daemon, which sockets of exports have too",
+    ),
+    optional(
         "admin_tcp",
         Shape::Table(ADMIN_TCP),
         "{ listen = \"127.0.0.1:8660\", token_file = \"/etc/forebay/token\" }",
@@ -111,6 +121,12 @@ pub const DAEMON: &[Key] = &[
         Shape::Table(USERS),
         "{ gids = [1001] }",
         "who may only look over the admin socket",
+    ),
+    optional(
+        "allowed_paths",
+        Shape::Paths,
+        "[\"/dev\", \"/srv\"]",
+        "folders below which the admin API takes devices, files, sockets and keys from others than root and the daemon's user; without, everywhere",
     ),
     optional("control_fs", Shape::Path, "\"/run/forebay/control\"", "mount point of the control file system"),
     with_default("log_level", Shape::Choice(LogLevel::CHOICES), "\"info\"", "what is logged"),

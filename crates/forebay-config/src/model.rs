@@ -48,6 +48,8 @@ pub struct DaemonConfig {
     pub admin_socket: PathBuf,
     /// Its permissions.
     pub admin_mode: u32,
+    /// Its group; that of the daemon if none is given.
+    pub admin_group: Option<String>,
     /// The admin API over TCP.
     pub admin_tcp: Option<AdminTcp>,
     /// Where `/metrics` is served without a token: an address of loopback. Port 0: any that is
@@ -56,6 +58,9 @@ pub struct DaemonConfig {
     /// Who may do what over the admin socket; whoever can open it may do everything if nothing is
     /// said.
     pub admin_users: Option<AdminUsers>,
+    /// Prefixes of the paths that clients of the admin API may name, besides root and the daemon's
+    /// own user; everything if nothing is said.
+    pub allowed_paths: Option<Vec<PathBuf>>,
     /// Mount point of the control file system.
     pub control_fs: Option<PathBuf>,
     /// What is logged.
@@ -71,9 +76,11 @@ impl Default for DaemonConfig {
         Self {
             admin_socket: keys::ADMIN_SOCKET.into(),
             admin_mode: keys::ADMIN_MODE,
+            admin_group: None,
             admin_tcp: None,
             metrics_listen: None,
             admin_users: None,
+            allowed_paths: None,
             control_fs: None,
             log_level: LogLevel::Info,
             lock_memory: LockMemory::No,

@@ -213,7 +213,8 @@ fn used<'a>(
         let what = format!("the backing store of volume `{volume}`");
         used.push((format!("volume.{volume}.backing"), what, section.backing.path()));
         for (index, uri) in section.exports.iter().enumerate() {
-            if let ExportUri::Nbd { endpoint: Endpoint::Unix(path), .. } | ExportUri::VhostUser { path } = uri
+            if let ExportUri::Nbd { endpoint: Endpoint::Unix(path), .. } | ExportUri::VhostUser { path, .. } =
+                uri
             {
                 let what = format!("a socket of volume `{volume}`");
                 used.push((format!("volume.{volume}.exports[{index}]"), what, path));

@@ -151,6 +151,8 @@ fn of_kind(kind: &ValueKind) -> Value {
 fn shape(shape: Shape) -> Value {
     match shape {
         Shape::Path => json!({ "type": "string", "pattern": "^/" }),
+        Shape::Paths => json!({ "type": "array", "items": { "type": "string", "pattern": "^/" } }),
+        Shape::Group => json!({ "type": ["string", "integer"] }),
         Shape::Name | Shape::Backing => json!({ "type": "string", "minLength": 1 }),
         Shape::Address => json!({ "type": "string", "pattern": ":[0-9]+$" }),
         Shape::LoopbackAddress => {

@@ -4,7 +4,7 @@
 use crate::choices::{DefaultAction, OnBackingChange};
 use crate::model::VolumeConfig;
 use forebay_admin::MessageId;
-use forebay_export::uri::{Endpoint, ExportUri};
+use forebay_export::uri::{Endpoint, ExportUri, FilePermissions};
 
 /// One of them.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,15 +45,25 @@ pub fn of_volume(name: &str, volume: &VolumeConfig) -> Vec<Warning> {
     found
 }
 
+/// Whoever may write to the file of a socket may connect: here everybody.
+const WRITE_OF_OTHERS: u32 = 0o002;
+
 /// An export that everybody can use who reaches its address.
 fn of_export(name: &str, (index, uri): (usize, &ExportUri)) -> Option<Warning> {
-    let ExportUri::Nbd { endpoint: Endpoint::Tcp { host, .. }, guards, .. } = uri else { return None };
-    if guards.access.is_some() || guards.tls.is_some() {
-        return None;
-    }
-    let who = match is_loopback(host) {
-        true => "every user of this machine".to_owned(),
-        false => format!("whoever can reach {host}"),
+    let is_open =
+        |permissions: &FilePermissions| permissions.mode.is_some_and(|mode| mode & WRITE_OF_OTHERS > 0);
+    let who = match uri {
+        ExportUri::Nbd { guards, .. } if guards.access.is_some() || guards.tls.is_some() => return None,
+        ExportUri::Nbd { endpoint: Endpoint::Tcp { host, .. }, .. } if !is_loopback(host) => {
+            format!("whoever can reach {host}")
+        }
+        ExportUri::Nbd { endpoint: Endpoint::Tcp { .. }, .. } => "every user of this machine".to_owned(),
+        ExportUri::Nbd { permissions, .. } | ExportUri::VhostUser { permissions, .. }
+            if is_open(permissions) =>
+        {
+            "every user of this machine who gets to the folder of the socket".to_owned()
+        }
+        _ => return None,
     };
     Some(Warning {
         id: MessageId::ConfigInsecure,

@@ -10,7 +10,7 @@
 #[allow(dead_code, unreachable_pub, reason = "the tests use more of it")]
 mod fake;
 
-use forebay_daemon::api::{ApiOptions, Limits, TcpOptions, serve};
+use forebay_daemon::api::{ApiOptions, TcpOptions, serve};
 use std::error::Error;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
     let fake = fake::Fake::new();
     fake.furnish()?;
-    let options = ApiOptions { socket, socket_mode: 0o660, users: None, tcp, limits: Limits::default() };
+    let options = ApiOptions { tcp, ..ApiOptions::at(socket) };
     let server = serve(&options, fake.services())?;
     println!(
         "ready: {}",

@@ -262,6 +262,28 @@ pub enum SocketError {
         /// The folder in which the socket was to be made.
         folder: PathBuf,
     },
+    /// Its file is to belong to a user or group that is not there.
+    #[error("cannot listen on {path}: there is no {kind} \"{name}\" on this machine")]
+    NoOwner {
+        /// The path as given.
+        path: PathBuf,
+        /// `user` or `group`.
+        kind: &'static str,
+        /// Its name as given.
+        name: String,
+    },
+    /// Its file cannot be given away.
+    #[error(
+        "cannot listen on {path}: its file cannot be given to {owner}: {source} (a daemon that is not root can give files only to groups that its user belongs to: SupplementaryGroups= in its unit)"
+    )]
+    NotGiven {
+        /// The path as given.
+        path: PathBuf,
+        /// Whom it was to belong to.
+        owner: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// A system call failed.
     #[error("cannot listen on {address}: {what}: {source}")]
     System {

@@ -45,6 +45,7 @@ pub mod socket;
 mod spin;
 mod sys;
 pub mod ublk;
+mod users;
 mod waker;
 mod work;
 
@@ -61,8 +62,9 @@ pub use reactor::{
 };
 pub use shared::SharedPage;
 pub use socket::{
-    PeerCred, SocketFile, check_unix, is_listening, listen_tcp, listen_unix, passed_listeners, peer_address,
-    peer_cred, peer_groups,
+    PeerCred, SocketFile, SocketPermissions, check_unix, is_listening, listen_tcp, listen_unix,
+    passed_listeners, peer_address, peer_cred, peer_groups, set_permissions,
 };
+pub use users::{group_id, user_id};
 pub use waker::Waker;
 pub use work::PlaceCipher;

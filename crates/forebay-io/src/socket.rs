@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::error::SocketError;
 use crate::sys;
+use crate::users::{group_id, user_id};
 
 /// Longest path of a unix socket in bytes: `sun_path` of `sockaddr_un`, less the final NUL.
 pub const UNIX_PATH_BYTES_MAX: usize = 107;
@@ -33,27 +34,50 @@ pub struct PeerCred {
     pub gid: u32,
 }
 
-/// Listens on a unix socket whose file gets the permission bits `mode` (such as `0o600`).
+/// Who may connect to a unix socket: whoever may write to its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketPermissions {
+    /// Permission bits, such as `0o660`.
+    pub mode: u32,
+    /// Name or number of the user whose file it is; without, the daemon's.
+    pub user: Option<String>,
+    /// Name or number of its group; without, the daemon's.
+    pub group: Option<String>,
+}
+
+impl From<u32> for SocketPermissions {
+    /// A file of the daemon's user and group.
+    fn from(mode: u32) -> Self {
+        Self { mode, user: None, group: None }
+    }
+}
+
+/// Listens on a unix socket whose file gets these permissions. May wait for the name service.
 ///
 /// A socket file that a dead server left is removed and replaced; one on which a server answers is
 /// an error.
 ///
 /// # Errors
 /// [`SocketError::InUse`], [`SocketError::NotASocket`], [`SocketError::TooLong`],
-/// [`SocketError::NoFolder`], [`SocketError::System`].
-pub fn listen_unix(path: impl AsRef<Path>, mode: u32) -> Result<OwnedFd, SocketError> {
-    let path = path.as_ref();
+/// [`SocketError::NoFolder`], [`SocketError::NoOwner`], [`SocketError::NotGiven`],
+/// [`SocketError::System`].
+pub fn listen_unix(
+    path: impl AsRef<Path>,
+    permissions: impl Into<SocketPermissions>,
+) -> Result<OwnedFd, SocketError> {
+    let (path, permissions) = (path.as_ref(), permissions.into());
     if path.as_os_str().len() > UNIX_PATH_BYTES_MAX {
         return Err(SocketError::TooLong { path: path.into(), max: UNIX_PATH_BYTES_MAX });
     }
     let failed =
         |what| move |source| SocketError::System { address: path.display().to_string(), what, source };
+    let owner = Owner::of(path, &permissions)?;
     let _alone = alone_in(path);
     remove_stale(path)?;
     let socket = unix_socket().map_err(failed("socket"))?;
     // The socket's own mode becomes that of its file, so there is no moment at which the file is
     // more open. SAFETY: fchmod takes no pointers.
-    sys::check(unsafe { libc::fchmod(socket.as_raw_fd(), mode) }).map_err(failed("chmod"))?;
+    sys::check(unsafe { libc::fchmod(socket.as_raw_fd(), permissions.mode) }).map_err(failed("chmod"))?;
     let (address, len) = unix_address(path);
     // SAFETY: the address is a valid sockaddr_un and `len` lies within it.
     match sys::check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) }) {
@@ -66,26 +90,75 @@ pub fn listen_unix(path: impl AsRef<Path>, mode: u32) -> Result<OwnedFd, SocketE
         }
         result => result.map_err(failed("bind"))?,
     };
-    // The umask may have taken bits away.
-    let opened = set_mode_of_socket(path, mode);
-    // SAFETY: listen takes no pointers.
-    let listens = opened.and_then(|()| sys::check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) }));
-    if let Err(source) = listens {
+    // Nobody can connect before it listens. The umask may have taken bits away.
+    let listens = owner.take(path, permissions.mode).and_then(|()| {
+        // SAFETY: listen takes no pointers.
+        sys::check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) }).map_err(failed("listen"))
+    });
+    if let Err(error) = listens {
         let _ = std::fs::remove_file(path);
-        return Err(failed("listen")(source));
+        return Err(error);
     }
     Ok(socket)
 }
 
-/// Sets the permission bits of a socket's file, and of no other that has taken its name: whoever
-/// may write to the folder could lead to one by a link.
-fn set_mode_of_socket(path: &Path, mode: u32) -> io::Result<()> {
-    let file = File::options().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)?;
-    if !file.metadata()?.file_type().is_socket() {
-        return Err(io::Error::other("another file has taken its place"));
+/// Gives the file of a socket that is listened on other permissions. May wait for the name service.
+///
+/// # Errors
+/// As [`listen_unix`].
+pub fn set_permissions(path: &Path, permissions: &SocketPermissions) -> Result<(), SocketError> {
+    Owner::of(path, permissions)?.take(path, permissions.mode)
+}
+
+/// Whom the file of a socket is to belong to.
+struct Owner {
+    uid: Option<u32>,
+    gid: Option<u32>,
+    /// In words.
+    name: String,
+}
+
+impl Owner {
+    fn of(path: &Path, permissions: &SocketPermissions) -> Result<Owner, SocketError> {
+        let find = |kind, name: &Option<String>, id: fn(&str) -> io::Result<Option<u32>>| {
+            let Some(name) = name else { return Ok(None) };
+            let found = id(name).map_err(|source| SocketError::System {
+                address: path.display().to_string(),
+                what: "the name service",
+                source,
+            })?;
+            let no_owner = || SocketError::NoOwner { path: path.into(), kind, name: name.clone() };
+            found.ok_or_else(no_owner).map(Some)
+        };
+        let SocketPermissions { user, group, .. } = permissions;
+        let names = [("user", user), ("group", group)].map(|(kind, name)| Some((kind, name.as_ref()?)));
+        let names: Vec<_> =
+            names.into_iter().flatten().map(|(kind, name)| format!("{kind} {name}")).collect();
+        let (uid, gid) = (find("user", user, user_id)?, find("group", group, group_id)?);
+        Ok(Owner { uid, gid, name: names.join(" and ") })
     }
-    // A descriptor that only names a file has no fchmod before Linux 6.6.
-    std::fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), Permissions::from_mode(mode))
+
+    /// Gives a socket's file to this owner and sets its permission bits; of no other file that has
+    /// taken its name, as whoever may write to the folder could lead to one by a link.
+    fn take(&self, path: &Path, mode: u32) -> Result<(), SocketError> {
+        let failed =
+            |source| SocketError::System { address: path.display().to_string(), what: "chmod", source };
+        let file = File::options().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path);
+        let file = file.map_err(failed)?;
+        if !file.metadata().map_err(failed)?.file_type().is_socket() {
+            return Err(failed(io::Error::other("another file has taken its place")));
+        }
+        // A descriptor that only names a file has neither fchown nor, before Linux 6.6, fchmod.
+        let named = format!("/proc/self/fd/{}", file.as_raw_fd());
+        if self.uid.or(self.gid).is_some() {
+            std::os::unix::fs::chown(&named, self.uid, self.gid).map_err(|source| SocketError::NotGiven {
+                path: path.into(),
+                owner: self.name.clone(),
+                source,
+            })?;
+        }
+        std::fs::set_permissions(named, Permissions::from_mode(mode)).map_err(failed)
+    }
 }
 
 /// Which file a unix socket is bound to: another server may have put its own in its place since.
@@ -344,7 +417,7 @@ mod tests {
         }
         std::os::unix::fs::symlink(&victim, &link).unwrap();
         for (path, of) in [(&link, &victim), (&file, &file)] {
-            assert!(set_mode_of_socket(path, 0o666).is_err());
+            assert!(set_permissions(path, &0o666.into()).is_err());
             assert_eq!(std::fs::metadata(of).unwrap().permissions().mode() & 0o777, 0o600);
         }
     }
@@ -357,6 +430,15 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(matches!(listen_unix(&path, 0o600), Err(SocketError::InUse { .. })));
         drop(first);
+        let group = std::fs::metadata(&path).unwrap().gid().to_string();
+        let given = SocketPermissions { mode: 0o620, user: None, group: Some(group.clone()) };
+        let listens = listen_unix(&path, given).unwrap();
+        let file = std::fs::metadata(&path).unwrap();
+        assert_eq!((file.permissions().mode() & 0o777, file.gid().to_string()), (0o620, group));
+        drop(listens);
+        let nobodys = SocketPermissions { mode: 0o660, user: None, group: Some("no-such-group".into()) };
+        let refused = listen_unix(&path, nobodys).unwrap_err().to_string();
+        assert!(refused.contains("no group \"no-such-group\""), "{refused}");
         listen_unix(&path, 0o660).unwrap();
         std::fs::write(dir.path().join("f"), b"").unwrap();
         assert!(matches!(listen_unix(dir.path().join("f"), 0o600), Err(SocketError::NotASocket { .. })));

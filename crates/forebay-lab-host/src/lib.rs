@@ -264,7 +264,7 @@ impl<V: RequestHandler> Host<V> {
     /// Makes an export; returns the URI that clients use.
     fn export(&mut self, uri: &ExportUri, size_bytes: u64) -> Result<String, RunError> {
         match uri {
-            ExportUri::Nbd { endpoint, name, guards } => {
+            ExportUri::Nbd { endpoint, name, guards, permissions } => {
                 if *guards != Guards::default() {
                     return Err(RunError::usage(
                         MessageId::ExportUnsupported,
@@ -274,8 +274,9 @@ impl<V: RequestHandler> Host<V> {
                 let info = ExportInfo::new(name, size_bytes);
                 let (mark, connections_max) = (String::new(), u32::MAX);
                 let (tls, access) = (None, None);
-                let offer = Offer { endpoint, volume: VOLUME, info, mark, connections_max, tls, access };
-                let wanted = self.server.must_listen(endpoint);
+                let offer =
+                    Offer { endpoint, permissions, volume: VOLUME, info, mark, connections_max, tls, access };
+                let wanted = self.server.must_listen(endpoint, permissions);
                 let made = wanted
                     .map(|wanted| wanted.listen(&MayWait::here()))
                     .transpose()

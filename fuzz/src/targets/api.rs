@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forebay_admin::Admin;
-use forebay_daemon::api::{ApiOptions, ApiServer, Limits, serve};
+use forebay_daemon::api::{ApiOptions, ApiServer, serve};
 use forebay_daemon::control_files::write_text;
 
 use crate::Target;
@@ -82,13 +82,7 @@ fn stage() -> &'static Stage {
         let fake = fake::Fake::new();
         fake.furnish().expect("a pool and a volume");
         let socket = folder.path().join("admin.sock");
-        let options = ApiOptions {
-            socket: socket.clone(),
-            socket_mode: 0o600,
-            users: None,
-            tcp: None,
-            limits: Limits::default(),
-        };
+        let options = ApiOptions::at(socket.clone());
         let server = serve(&options, fake.services()).expect("the API on a socket");
         Stage { fake, socket, _server: server, _folder: folder }
     })

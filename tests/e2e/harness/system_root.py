@@ -161,8 +161,7 @@ class SystemRoot:
             self.let_go()
 
     def let_go(self) -> None:
-        """Ends the process that holds the root, and nothing that runs in it: for a guest, which is ended with all that is
-        in it."""
+        """Ends the process that holds the root, and nothing that runs in it. A guest ends with all that is in it."""
         self.holder.kill()
         self.holder.wait()
         for pipe in (self.holder.stdin, self.holder.stdout):

@@ -7,12 +7,12 @@ use crate::choices::Mirror;
 use crate::conflicts::{self, Conflict};
 use crate::device_name::node_of;
 use crate::diagnostic::{Diagnostic, Span};
-use crate::model::{AdminTcp, Config, VolumeConfig};
+use crate::model::{AdminTcp, Config, UserList, VolumeConfig};
 use crate::mounts;
 use crate::value::nearest;
 use crate::warnings::{self, Warning, is_loopback};
 use forebay_admin::MessageId;
-use forebay_export::uri::{Endpoint, ExportUri, Guards, device_name_problem};
+use forebay_export::uri::{Endpoint, ExportUri, FilePermissions, Guards, device_name_problem};
 use forebay_format::geometry::{SEGMENT_BLOCKS_MIN, VOLUMES_MAX};
 use forebay_format::member::DATA_START_BLOCK;
 use forebay_format::{BLOCK_BYTES, Geometry};
@@ -67,6 +67,24 @@ fn daemon(reader: &mut Reader, config: &Config) {
             Diagnostic::warning(MessageId::ConfigInsecure, span, message)
                 .help("give cert_file and key_file, or listen on 127.0.0.1"),
         );
+    }
+    let others = [
+        ("admin_group", daemon.admin_group.is_some()),
+        (
+            "admin_operate",
+            daemon.admin_users.as_ref().is_some_and(|users| users.operate != UserList::default()),
+        ),
+        ("admin_tcp", daemon.admin_tcp.is_some()),
+    ];
+    if let Some((key, _)) = others.into_iter().find(|(_, is_set)| *is_set)
+        && daemon.allowed_paths.is_none()
+    {
+        let span = at(reader, &format!("daemon.{key}"));
+        let message =
+            "whoever may operate can make the daemon open, make and write any file that its user can";
+        reader.push(Diagnostic::warning(MessageId::ConfigInsecure, span, message).help(
+            "list the folders of devices, backing stores and sockets: allowed_paths = [\"/dev\", \"/srv\"]",
+        ));
     }
     let Some(mount) = daemon.control_fs.as_deref().map(lexical) else { return };
     for (what, path) in [("admin_socket", &daemon.admin_socket), ("state_dir", &daemon.state_dir)] {
@@ -242,7 +260,7 @@ fn exports(reader: &mut Reader, config: &Config) {
                     continue;
                 }
                 // A frontend does not say which volume it wants: the socket has one.
-                ExportUri::VhostUser { path } => {
+                ExportUri::VhostUser { path, .. } => {
                     let who = format!("the vhost-user export of volume `{volume}`");
                     (Endpoint::Unix(path.clone()), String::new(), who)
                 }
@@ -309,23 +327,28 @@ fn mounts(reader: &mut Reader, config: &Config) {
 /// What exports say about who may use them: sections that are there, and conditions that can be
 /// met.
 fn guards(reader: &mut Reader, config: &Config) {
-    let mut modes: BTreeMap<String, (Option<String>, Span)> = BTreeMap::new();
+    let mut modes: BTreeMap<String, (Option<String>, FilePermissions, Span)> = BTreeMap::new();
     for (volume, section) in in_file_order(reader, config) {
         for (index, uri) in section.exports.iter().enumerate() {
-            let ExportUri::Nbd { endpoint, guards, .. } = uri else { continue };
+            let ExportUri::Nbd { endpoint, guards, permissions, .. } = uri else { continue };
             let span = at(reader, &format!("volume.{volume}.exports[{index}]"));
             let address = address(endpoint);
-            match modes.get(&address) {
-                Some((tls, first)) if *tls != guards.tls => {
-                    let message = format!("{address} has other TLS settings for another export");
-                    let mixed = Diagnostic::error(MessageId::ConfigConflict, span.clone(), message)
-                        .related(first.clone(), "first used here");
-                    reader.push(
-                        mixed.help("TLS is one thing for an address: give one of them another address"),
-                    );
-                }
-                Some(_) => {}
-                None => drop(modes.insert(address, (guards.tls.clone(), span.clone()))),
+            let (tls, theirs, first) = modes
+                .entry(address.clone())
+                .or_insert_with(|| (guards.tls.clone(), permissions.clone(), span.clone()));
+            let mixed = |what: &str, help| {
+                let message = format!("{address} has other {what} for another export");
+                Diagnostic::error(MessageId::ConfigConflict, span.clone(), message)
+                    .related(first.clone(), "first used here")
+                    .help(help)
+            };
+            if *tls != guards.tls {
+                let help = "TLS is one thing for an address: give one of them another address";
+                reader.push(mixed("TLS settings", help));
+            }
+            if theirs != permissions {
+                let help = "the file of a socket has one mode, user and group: give both exports the same, or one of them another socket";
+                reader.push(mixed("permissions", help));
             }
             if let Some(tls) = &guards.tls
                 && !config.tls.contains_key(tls)

@@ -1,6 +1,6 @@
 //! `[daemon]`
 
-use super::guards::ids;
+use super::guards::{entries, ids};
 use super::reader::{Reader, Table, Value, near_key, raw};
 use crate::choices::{LockMemory, LogLevel};
 use crate::daemon_settings::metrics_address;
@@ -27,6 +27,8 @@ pub(super) fn read(reader: &mut Reader, table: &Table<'_>, _span: Span) -> Daemo
                 }
             }
             "admin_mode" => daemon.admin_mode = file_mode(reader, name, value).unwrap_or(daemon.admin_mode),
+            "admin_group" => daemon.admin_group = group(reader, name, value),
+            "allowed_paths" => daemon.allowed_paths = Some(paths(reader, name, value)),
             "admin_tcp" => daemon.admin_tcp = admin_tcp(reader, value),
             "admin_operate" => {
                 daemon.admin_users.get_or_insert_default().operate = users(reader, name, value);
@@ -87,6 +89,28 @@ fn file_mode(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<u32> {
         reader.push(Diagnostic::error(MessageId::ConfigValue, value.span(), message));
     }
     mode
+}
+
+/// A group by its name or number.
+fn group(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<String> {
+    match raw(value.get_ref()) {
+        Raw::Text(name) if !name.is_empty() && !name.contains('\0') => return Some(name.to_owned()),
+        Raw::Integer(number) if u32::try_from(number).is_ok_and(|number| number != u32::MAX) => {
+            return Some(number.to_string());
+        }
+        _ => {}
+    }
+    let message = format!("`{key}` takes the name or the number of a group");
+    reader.push(Diagnostic::error(MessageId::ConfigValue, value.span(), message));
+    None
+}
+
+/// A list of folders. What is wrong in it is left out, and nothing is allowed by it.
+fn paths(reader: &mut Reader, key: &str, value: &Value<'_>) -> Vec<PathBuf> {
+    entries(reader, key, value, "a list of absolute paths, like [\"/dev\"]")
+        .iter()
+        .filter_map(|entry| reader.path(key, entry))
+        .collect()
 }
 
 /// One of several words.
@@ -165,7 +189,7 @@ fn address(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<(String,
     let text = reader.text(key, value, "an address and a port in quotes, like \"127.0.0.1:8660\"")?;
     let has_port = text.rsplit_once(':').is_some_and(|(_, port)| !port.is_empty() && !port.ends_with(']'));
     match format!("nbd://{text}").parse() {
-        Ok(ExportUri::Nbd { endpoint: Endpoint::Tcp { host, port }, name, guards })
+        Ok(ExportUri::Nbd { endpoint: Endpoint::Tcp { host, port }, name, guards, .. })
             if has_port && name.is_empty() && guards == Guards::default() =>
         {
             Some((host, port))

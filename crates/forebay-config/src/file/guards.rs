@@ -86,7 +86,13 @@ fn unknown(reader: &mut Reader, section: &str, name: &str, span: Span, keys: &'s
     reader.unknown(section, name, span, near_key(name, keys), &keys::names(keys).join(", "));
 }
 
-fn entries<'a, 'i>(reader: &mut Reader, key: &str, value: &'a Value<'i>, takes: &str) -> &'a [Value<'i>] {
+/// The entries of a list of bounded length.
+pub(super) fn entries<'a, 'i>(
+    reader: &mut Reader,
+    key: &str,
+    value: &'a Value<'i>,
+    takes: &str,
+) -> &'a [Value<'i>] {
     let DeValue::Array(list) = value.get_ref() else {
         reader.wrong_type(key, value, takes);
         return &[];

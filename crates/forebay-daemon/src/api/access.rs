@@ -53,16 +53,19 @@ impl Level {
     }
 }
 
-/// The level of somebody on the unix socket; none for who is not listed. Root and the daemon's own
-/// user may do everything: they could anyway.
+/// Root and the daemon's own user may do everything: they could anyway.
+pub(super) fn may_do_everything(peer: PeerCred) -> bool {
+    peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw()
+}
+
+/// The level of somebody on the unix socket; none for who is not listed.
 pub(super) fn level_of_user(users: &AdminUsers, peer: PeerCred, groups: &[u32]) -> Option<Level> {
     let is_in = |list: &UserList| {
         list.uids.contains(&peer.uid)
             || list.gids.contains(&peer.gid)
             || groups.iter().any(|group| list.gids.contains(group))
     };
-    let own = rustix::process::geteuid().as_raw();
-    if peer.uid == 0 || peer.uid == own || is_in(&users.operate) {
+    if may_do_everything(peer) || is_in(&users.operate) {
         Some(Level::Operate)
     } else {
         is_in(&users.read).then_some(Level::Read)

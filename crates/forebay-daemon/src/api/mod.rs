@@ -3,7 +3,7 @@
 //! `docs/operate/api.md`.
 //!
 //! Files: `server` (connections and their limits), `strangers` (which of them make room), `access`
-//! and `tls` (who may come in over TCP),
+//! and `tls` (who may come in over TCP), `allowed_paths` (what they may name),
 //! `event_loop` (the thread that serves them), `metrics_port` (`/metrics` without a token),
 //! `browser` (pages of others), `write_timeout` (connections whose peer takes nothing), `extract`
 //! (checks of what comes in), `calls` (calls that block), `routes` (a handler for each path),
@@ -24,6 +24,7 @@
 //! - Pages that a browser has from somewhere else get nothing.
 
 mod access;
+mod allowed_paths;
 mod browser;
 mod calls;
 mod event_loop;
@@ -59,20 +60,32 @@ use forebay_admin::events::Hub;
 use forebay_admin::jobs::Jobs;
 pub use forebay_config::TlsFiles;
 use forebay_config::{AdminUsers, DaemonConfig};
+use forebay_io::SocketPermissions;
 
 /// Where the API is served.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ApiOptions {
     /// Path of the unix socket.
     pub socket: PathBuf,
-    /// Its permissions, usually `0o660`.
-    pub socket_mode: u32,
+    /// Permissions of its file, usually `0o660`.
+    pub socket_permissions: SocketPermissions,
     /// Who may do what over the socket; without, whoever can open it may do everything.
     pub users: Option<AdminUsers>,
+    /// Prefixes of the paths that requests may name; without, all.
+    pub allowed_paths: Option<Vec<PathBuf>>,
     /// TCP as well.
     pub tcp: Option<TcpOptions>,
     /// Bounds.
     pub limits: Limits,
+}
+
+impl ApiOptions {
+    /// A socket at this path for owner and group, who may do everything, with the usual bounds.
+    #[must_use]
+    pub fn at(socket: PathBuf) -> Self {
+        let (socket_permissions, limits) = (0o660.into(), Limits::default());
+        Self { socket, socket_permissions, users: None, allowed_paths: None, tcp: None, limits }
+    }
 }
 
 impl From<&DaemonConfig> for ApiOptions {
@@ -85,8 +98,14 @@ impl From<&DaemonConfig> for ApiOptions {
             read_token_file: tcp.read_token_file.clone(),
             tls: tcp.tls.clone(),
         });
-        let (socket, socket_mode) = (config.admin_socket.clone(), config.admin_mode);
-        Self { socket, socket_mode, users: config.admin_users.clone(), tcp, limits: Limits::default() }
+        let (mode, group) = (config.admin_mode, config.admin_group.clone());
+        Self {
+            socket_permissions: SocketPermissions { mode, user: None, group },
+            users: config.admin_users.clone(),
+            allowed_paths: config.allowed_paths.clone(),
+            tcp,
+            ..Self::at(config.admin_socket.clone())
+        }
     }
 }
 

@@ -73,6 +73,8 @@ impl From<AdminError> for Problem {
             ErrorKind::NotFound => StatusCode::NOT_FOUND,
             ErrorKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
             ErrorKind::Conflict => StatusCode::CONFLICT,
+            // A token would not help.
+            ErrorKind::Denied if error.id == MessageId::ApiPathNotAllowed => StatusCode::FORBIDDEN,
             ErrorKind::Denied => StatusCode::UNAUTHORIZED,
             ErrorKind::Failed => StatusCode::BAD_GATEWAY,
             ErrorKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,

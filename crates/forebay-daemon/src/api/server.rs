@@ -27,7 +27,8 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
-use super::access::{Level, Tokens, level_of_user};
+use super::access::{Level, Tokens, level_of_user, may_do_everything};
+use super::allowed_paths::AllowedPaths;
 use super::event_loop::{ANSWERS_WITHIN, EventLoop};
 use super::extract::check_length;
 use super::problem::Problem;
@@ -151,8 +152,11 @@ impl ReadyApi {
         let tcp = options.tcp.as_ref().map(|tcp| TcpEndpoint::open(tcp, &listener_store)).transpose()?;
         let endpoint = Endpoint::Unix(options.socket.clone());
         let unix = match listener_store.take(&MayWait::here(), &endpoint) {
-            Some(socket) => socket,
-            None => forebay_io::listen_unix(&options.socket, options.socket_mode)?,
+            Some(kept) => {
+                forebay_io::set_permissions(&options.socket, &options.socket_permissions)?;
+                kept
+            }
+            None => forebay_io::listen_unix(&options.socket, options.socket_permissions.clone())?,
         };
         let mut listeners = vec![Listener { endpoint, fd: unix.try_clone().map_err(failed)? }];
         if let (Some(bound), Some(asked)) = (&tcp, &options.tcp) {
@@ -176,7 +180,8 @@ impl ReadyApi {
             let tcp = tcp.map(TcpEndpoint::into_tokio).transpose().map_err(failed)?;
             let router = routes::router(services, &options.limits, stopping.clone());
             let router = router.map_err(ApiError::Thread)?;
-            Ok(House::new(options.limits, options.users, stopping).serve(unix, tcp, router))
+            let house = House::new(options.limits, options.users, stopping);
+            Ok(house.with_allowed_paths(options.allowed_paths.as_deref()).serve(unix, tcp, router))
         })?;
         let file = forebay_io::SocketFile::at(&options.socket);
         let (socket, tcp) = (options.socket, tcp_address);
@@ -245,6 +250,7 @@ impl TcpEndpoint<StdTcpListener> {
 pub(super) struct House {
     limits: Limits,
     users: Option<Arc<AdminUsers>>,
+    allowed_paths: AllowedPaths,
     stopping: watch::Receiver<bool>,
     /// Connections that are open.
     open: Arc<watch::Sender<usize>>,
@@ -268,7 +274,14 @@ impl Drop for OpenConnection {
 
 impl House {
     pub(super) fn new(limits: Limits, users: Option<AdminUsers>, stopping: watch::Receiver<bool>) -> Self {
-        Self { limits, users: users.map(Arc::new), stopping, open: Arc::new(watch::Sender::new(0)) }
+        let (users, allowed_paths) = (users.map(Arc::new), AllowedPaths::default());
+        Self { limits, users, allowed_paths, stopping, open: Arc::new(watch::Sender::new(0)) }
+    }
+
+    /// Clients name only paths below these.
+    fn with_allowed_paths(mut self, prefixes: Option<&[PathBuf]>) -> Self {
+        self.allowed_paths = prefixes.map(AllowedPaths::below).unwrap_or_default();
+        self
     }
 
     async fn serve(self, unix: UnixListener, tcp: Option<TcpEndpoint<TcpListener>>, router: Router) {
@@ -276,7 +289,8 @@ impl House {
         let serve_tcp = async {
             match tcp {
                 Some(TcpEndpoint { listener, tokens, tls, .. }) => {
-                    let router = router.clone().layer(from_fn_with_state(tokens, check_token));
+                    let router = router.clone().layer(Extension(self.allowed_paths.clone()));
+                    let router = router.layer(from_fn_with_state(tokens, check_token));
                     self.clone().serve_tcp(listener, tls, router).await;
                 }
                 None => std::future::pending().await,
@@ -341,6 +355,9 @@ impl House {
 
     /// The routes as the user on the other side may use them.
     fn for_user(&self, stream: &UnixStream, router: Router) -> Router {
+        let peer = forebay_io::peer_cred(stream.as_fd());
+        let is_limited = !peer.is_ok_and(may_do_everything);
+        let router = if is_limited { router.layer(Extension(self.allowed_paths.clone())) } else { router };
         if self.users.is_none() {
             return router;
         }

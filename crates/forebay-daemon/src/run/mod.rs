@@ -91,7 +91,7 @@ fn volume_name(exports: &[ExportUri]) -> String {
         ExportUri::Nbd { name, .. } if !name.is_empty() => Some(name.clone()),
         ExportUri::Fuse { path } => path.file_name().map(|name| name.to_string_lossy().into_owned()),
         ExportUri::Ublk { name } => name.clone(),
-        ExportUri::VhostUser { path } => path.file_stem().map(|name| name.to_string_lossy().into_owned()),
+        ExportUri::VhostUser { path, .. } => path.file_stem().map(|name| name.to_string_lossy().into_owned()),
         ExportUri::Nbd { .. } => None,
     });
     let mut name = named.unwrap_or_else(|| UNNAMED.to_owned());

@@ -96,7 +96,7 @@ fn users_of_the_socket_have_the_level_that_they_were_given() {
         return eprintln!("not root: other users cannot be tried");
     }
     let stage = Stage::with(|options| {
-        options.socket_mode = 0o666;
+        options.socket_permissions.mode = 0o666;
         options.users = Some(AdminUsers {
             operate: UserList { uids: vec![4001], gids: vec![5001] },
             read: UserList { uids: vec![4002], gids: vec![5002] },

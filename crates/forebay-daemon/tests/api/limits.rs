@@ -87,7 +87,7 @@ fn a_client_that_does_not_read_loses_its_connection() {
 fn the_socket_has_its_mode_and_goes_away() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = options(&folder);
-    options.socket_mode = 0o600;
+    options.socket_permissions.mode = 0o600;
     let fake = fake::Fake::new();
     let server = serve(&options, fake.services()).unwrap();
     assert_eq!(std::fs::metadata(&options.socket).unwrap().permissions().mode() & 0o777, 0o600);

@@ -13,7 +13,7 @@ mod routes;
 mod tcp;
 mod ui;
 
-use forebay_daemon::api::{ApiOptions, ApiServer, Limits, TcpOptions, serve};
+use forebay_daemon::api::{ApiOptions, ApiServer, TcpOptions, serve};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -48,8 +48,7 @@ impl Stage {
 }
 
 fn options(folder: &tempfile::TempDir) -> ApiOptions {
-    let socket = folder.path().join("admin.sock");
-    ApiOptions { socket, socket_mode: 0o660, users: None, tcp: None, limits: Limits::default() }
+    ApiOptions::at(folder.path().join("admin.sock"))
 }
 
 /// TCP on a free port of loopback with this token in a file of mode `mode`.

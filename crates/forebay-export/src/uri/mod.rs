@@ -6,6 +6,7 @@
 //! | `nbd://127.0.0.1:10809/name`, `nbd://[::1]/name` | yes (port 10809 if left out) | later |
 //! | `nbds://host/name?tls=lan`, `nbds+unix:///name?socket=/p&tls=lan` | yes: with TLS only, as `[tls.lan]` says | later |
 //! | any of these with `access=staff` | yes: for those whom `[access.staff]` lists | no |
+//! | any with a socket, and `mode=0660`, `user=qemu`, `group=kvm` | yes: permissions of the socket's file | no |
 //! | `/dev/sdb` | no | a block device |
 //! | `file:/p`, `file:///p`, `/p`, `./p`, `p` | no | a file |
 //! | `fuse:/mnt/x/volume` | yes: a file, see `docs/use/fuse.md` | no |
@@ -82,6 +83,8 @@ pub enum ExportUri {
         name: String,
         /// What clients must show.
         guards: Guards,
+        /// Who may connect to the socket, if it is one in the file system.
+        permissions: FilePermissions,
     },
     /// As a file, over FUSE.
     Fuse {
@@ -97,6 +100,8 @@ pub enum ExportUri {
     VhostUser {
         /// The socket; absolute.
         path: PathBuf,
+        /// Who may connect to it.
+        permissions: FilePermissions,
     },
 }
 
@@ -107,6 +112,18 @@ pub struct Guards {
     pub tls: Option<String>,
     /// Only clients that `[access.NAME]` lists find the export.
     pub access: Option<String>,
+}
+
+/// Permissions of a socket's file: who can write to it may connect. What is not said is as the
+/// server has it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct FilePermissions {
+    /// Permission bits, at most `0o777`.
+    pub mode: Option<u32>,
+    /// Name or number of the user whose file it is.
+    pub user: Option<String>,
+    /// Name or number of its group.
+    pub group: Option<String>,
 }
 
 /// What a volume's data finally rest on.
@@ -195,7 +212,7 @@ fn parse_unix(text: Text<'_>, scheme: &str) -> Result<ExportUri, UriError> {
     };
     let name = export_name(text, start + 1, name)?;
     let query_at = (start + path.len() + 1).min(text.whole.len());
-    let Parameters { socket, guards } = parse_query(text, query_at, query, scheme)?;
+    let Parameters { socket, guards, permissions, .. } = parse_query(text, query_at, query, scheme)?;
     let Some((at, socket)) = socket else {
         return Err(text.error(text.whole.len(), "?socket=/path is missing"));
     };
@@ -208,7 +225,7 @@ fn parse_unix(text: Text<'_>, scheme: &str) -> Result<ExportUri, UriError> {
         return Err(text.error(at, problem));
     }
     let endpoint = Endpoint::Unix(PathBuf::from(OsString::from_vec(socket)));
-    Ok(ExportUri::Nbd { endpoint, name, guards })
+    Ok(ExportUri::Nbd { endpoint, name, guards, permissions })
 }
 
 /// `nbd://host[:port][/name]`
@@ -221,9 +238,13 @@ fn parse_tcp(text: Text<'_>, scheme: &str) -> Result<ExportUri, UriError> {
     no_fragment(text)?;
     let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
     let query_at = (start + path.len() + 1).min(text.whole.len());
-    let Parameters { socket, guards } = parse_query(text, query_at, query, scheme)?;
+    let Parameters { socket, guards, permissions } = parse_query(text, query_at, query, scheme)?;
     if socket.is_some() {
         return Err(text.error(query_at, format!("a socket's path goes with {scheme}+unix:")));
+    }
+    if permissions != FilePermissions::default() {
+        let problem = format!("mode=, user= and group= are those of a socket's file: {scheme}+unix: has one");
+        return Err(text.error(query_at, problem));
     }
     let (authority, name) = path.split_once('/').unwrap_or((path, ""));
     if authority.contains('@') {
@@ -232,7 +253,7 @@ fn parse_tcp(text: Text<'_>, scheme: &str) -> Result<ExportUri, UriError> {
     let (host, port) = parse_authority(text, start, authority)?;
     let name_at = (start + authority.len() + 1).min(text.whole.len());
     let name = export_name(text, name_at, name)?;
-    Ok(ExportUri::Nbd { endpoint: Endpoint::Tcp { host, port }, name, guards })
+    Ok(ExportUri::Nbd { endpoint: Endpoint::Tcp { host, port }, name, guards, permissions })
 }
 
 fn parse_authority(text: Text<'_>, at: usize, authority: &str) -> Result<(String, u16), UriError> {
@@ -300,6 +321,7 @@ struct Parameters<'a> {
     /// The value of `socket=`, and where it starts.
     socket: Option<(usize, &'a str)>,
     guards: Guards,
+    permissions: FilePermissions,
 }
 
 fn parse_query<'a>(
@@ -327,10 +349,15 @@ fn parse_query<'a>(
                 }
                 *guard = Some(section_name(text, at + key.len() + 1, value)?);
             }
+            Some((key @ ("mode" | "user" | "group"), value)) => {
+                found.permissions.parse(text, at, (key, value))?;
+            }
             _ if pair.is_empty() => {}
             _ => {
                 let key = pair.split('=').next().unwrap_or(pair);
-                let problem = format!("unknown parameter \"{key}\"; socket=, tls= and access= are known");
+                let problem = format!(
+                    "unknown parameter \"{key}\"; socket=, mode=, user=, group=, tls= and access= are known"
+                );
                 return Err(text.error(at, problem));
             }
         }
@@ -341,6 +368,35 @@ fn parse_query<'a>(
         return Err(text.error(text.whole.len(), problem));
     }
     Ok(found)
+}
+
+impl FilePermissions {
+    /// Reads one of `mode=`, `user=` and `group=`, which begins at this byte.
+    fn parse(&mut self, text: Text<'_>, at: usize, (key, value): (&str, &str)) -> Result<(), UriError> {
+        let (twice, value_at) = (|| text.error(at, format!("{key}= is given twice")), at + key.len() + 1);
+        if key == "mode" {
+            let octal = !value.is_empty() && value.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
+            let mode = octal.then(|| u32::from_str_radix(value, 8).ok()).flatten();
+            let Some(mode) = mode.filter(|mode| *mode <= 0o777) else {
+                return Err(text.error(value_at, "mode= takes permissions, octal, like 0660"));
+            };
+            return self.mode.replace(mode).map_or(Ok(()), |_| Err(twice()));
+        }
+        let name = String::from_utf8(decode(text, value_at, value)?)
+            .ok()
+            .filter(|name| !name.is_empty() && !name.contains(['\0', '/', ':', '\n']));
+        let name = name
+            .ok_or_else(|| text.error(value_at, format!("{key}= takes the name or the number of a {key}")))?;
+        let place = if key == "user" { &mut self.user } else { &mut self.group };
+        place.replace(name).map_or(Ok(()), |_| Err(twice()))
+    }
+
+    /// As parameters of a URI.
+    fn parameters(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let named = |key, name: &Option<String>| Some((key, encode(name.as_ref()?.as_bytes())));
+        let mode = self.mode.map(|mode| ("mode", format!("{mode:04o}")));
+        [mode, named("user", &self.user), named("group", &self.group)].into_iter().flatten()
+    }
 }
 
 /// The name of a section of the configuration.
@@ -392,13 +448,15 @@ impl ExportUri {
     /// configuration.
     pub fn for_clients(&self) -> String {
         match self {
-            ExportUri::Nbd { endpoint, name, guards } => {
+            ExportUri::Nbd { endpoint, name, guards, .. } => {
                 let scheme = if guards.tls.is_some() { "nbds" } else { "nbd" };
                 nbd_uri(scheme, endpoint, name)
             }
             ExportUri::Fuse { path } => format!("fuse://{}", encode(path.as_os_str().as_bytes())),
             ExportUri::Ublk { name } => format!("ublk:{}", name.as_deref().unwrap_or_default()),
-            ExportUri::VhostUser { path } => format!("vhost-user://{}", encode(path.as_os_str().as_bytes())),
+            ExportUri::VhostUser { path, .. } => {
+                format!("vhost-user://{}", encode(path.as_os_str().as_bytes()))
+            }
         }
     }
 }
@@ -418,13 +476,17 @@ impl fmt::Display for ExportUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.for_clients();
         f.write_str(&text)?;
-        let ExportUri::Nbd { guards, .. } = self else { return Ok(()) };
+        let (guards, permissions) = match self {
+            ExportUri::Nbd { guards, permissions, .. } => (Some(guards), permissions),
+            ExportUri::VhostUser { permissions, .. } => (None, permissions),
+            ExportUri::Fuse { .. } | ExportUri::Ublk { .. } => return Ok(()),
+        };
+        let guards = guards.into_iter().flat_map(|guards| [("tls", &guards.tls), ("access", &guards.access)]);
+        let guards = guards.filter_map(|(key, section)| Some((key, section.clone()?)));
         let mut mark = if text.contains('?') { '&' } else { '?' };
-        for (key, section) in [("tls", &guards.tls), ("access", &guards.access)] {
-            if let Some(section) = section {
-                write!(f, "{mark}{key}={section}")?;
-                mark = '&';
-            }
+        for (key, value) in permissions.parameters().chain(guards) {
+            write!(f, "{mark}{key}={value}")?;
+            mark = '&';
         }
         Ok(())
     }
@@ -502,17 +564,36 @@ pub fn device_name_problem(name: &str) -> Option<(usize, &'static str)> {
     }
 }
 
-/// `vhost-user:/path`
+/// `vhost-user:/path`, with permissions of the socket
 fn parse_vhost_user(text: Text<'_>) -> Result<ExportUri, UriError> {
     let at = "vhost-user:".len();
-    let path = path_behind(text, "vhost-user:")?;
+    no_fragment(text)?;
+    let (place, query) = text.whole.split_once('?').unwrap_or((text.whole, ""));
+    let path = path_behind(Text { whole: place, ..text }, "vhost-user:").map_err(|mut error| {
+        text.whole.clone_into(&mut error.text);
+        error
+    })?;
+    let mut permissions = FilePermissions::default();
+    let mut query_at = place.len() + 1;
+    for pair in query.split('&').filter(|_| !query.is_empty()) {
+        match pair.split_once('=') {
+            Some((key @ ("mode" | "user" | "group"), value)) => {
+                permissions.parse(text, query_at, (key, value))?;
+            }
+            _ => {
+                let problem = "mode=, user= and group= are known; \"?\" in a path is written as %3F";
+                return Err(text.error(query_at, problem));
+            }
+        }
+        query_at += pair.len() + 1;
+    }
     if !path.is_absolute() || path.file_name().is_none() {
         return Err(text.error(at, "the path of a socket is needed, from the root on"));
     }
     if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
         return Err(text.error(at, format!("a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes")));
     }
-    Ok(ExportUri::VhostUser { path })
+    Ok(ExportUri::VhostUser { path, permissions })
 }
 
 /// The path in a URI that has only a path.

@@ -8,18 +8,32 @@ fn unix(name: &str, socket: &str) -> ExportUri {
         endpoint: Endpoint::Unix(socket.into()),
         name: name.to_owned(),
         guards: Guards::default(),
+        permissions: FilePermissions::default(),
     }
 }
 
 fn tcp(host: &str, port: u16, name: &str) -> ExportUri {
     let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
-    ExportUri::Nbd { endpoint, name: name.to_owned(), guards: Guards::default() }
+    let (guards, permissions) = (Guards::default(), FilePermissions::default());
+    ExportUri::Nbd { endpoint, name: name.to_owned(), guards, permissions }
 }
 
 fn guarded(uri: ExportUri, tls: Option<&str>, access: Option<&str>) -> ExportUri {
-    let ExportUri::Nbd { endpoint, name, .. } = uri else { panic!("not NBD") };
+    let ExportUri::Nbd { endpoint, name, permissions, .. } = uri else { panic!("not NBD") };
     let guards = Guards { tls: tls.map(str::to_owned), access: access.map(str::to_owned) };
-    ExportUri::Nbd { endpoint, name, guards }
+    ExportUri::Nbd { endpoint, name, guards, permissions }
+}
+
+fn permitted(mut uri: ExportUri, mode: Option<u32>, user: Option<&str>, group: Option<&str>) -> ExportUri {
+    if let ExportUri::Nbd { permissions, .. } | ExportUri::VhostUser { permissions, .. } = &mut uri {
+        *permissions =
+            FilePermissions { mode, user: user.map(str::to_owned), group: group.map(str::to_owned) };
+    }
+    uri
+}
+
+fn vhost_user(path: &str) -> ExportUri {
+    ExportUri::VhostUser { path: path.into(), permissions: FilePermissions::default() }
 }
 
 #[test]
@@ -41,7 +55,17 @@ fn good_exports() {
         ("nbd+unix:///x?access=ops&socket=/s", guarded(unix("x", "/s"), None, Some("ops"))),
         ("nbds+unix:///x?socket=/s&tls=l", guarded(unix("x", "/s"), Some("l"), None)),
         ("fuse:/mnt/x", ExportUri::Fuse { path: "/mnt/x".into() }),
-        ("vhost-user:/run/v%20m.sock", ExportUri::VhostUser { path: "/run/v m.sock".into() }),
+        ("nbd+unix:///x?mode=0600&socket=/s", permitted(unix("x", "/s"), Some(0o600), None, None)),
+        (
+            "nbds+unix:///x?group=a%20b&socket=/s&tls=l&user=1",
+            guarded(permitted(unix("x", "/s"), None, Some("1"), Some("a b")), Some("l"), None),
+        ),
+        ("vhost-user:/run/v%20m.sock", vhost_user("/run/v m.sock")),
+        ("vhost-user:/s?", vhost_user("/s")),
+        (
+            "vhost-user:///s?mode=660&group=kvm&user=qemu",
+            permitted(vhost_user("/s"), Some(0o660), Some("qemu"), Some("kvm")),
+        ),
         ("FUSE:///mnt/x%20y", ExportUri::Fuse { path: "/mnt/x y".into() }),
         ("ublk:", ExportUri::Ublk { name: None }),
         ("UBLK:db-1.x_y", ExportUri::Ublk { name: Some("db-1.x_y".into()) }),
@@ -67,7 +91,17 @@ fn bad_exports_say_where() {
         ("vhost-user:", 11, "path is missing"),
         ("vhost-user:s", 11, "from the root"),
         ("vhost-user://host/s", 13, "no host"),
-        ("vhost-user:/s?x", 13, "%3F and %23 in a vhost-user: URI"),
+        ("vhost-user:/s?x", 14, "written as %3F"),
+        ("vhost-user:/s?mode=660&tls=x", 23, "mode=, user= and group= are known"),
+        ("vhost-user:/s?mode=660&mode=600", 23, "mode= is given twice"),
+        ("vhost-user:/s#x", 13, "%23"),
+        ("nbd+unix:///x?socket=/s&mode=0999", 29, "octal"),
+        ("nbd+unix:///x?socket=/s&mode=01777", 29, "octal"),
+        ("nbd+unix:///x?socket=/s&mode=", 29, "octal"),
+        ("nbd+unix:///x?socket=/s&user=", 29, "the name or the number of a user"),
+        ("nbd+unix:///x?socket=/s&group=a%00", 30, "the name or the number of a group"),
+        ("nbd+unix:///x?group=a&socket=/s&group=b", 32, "group= is given twice"),
+        ("nbd://h/x?group=a", 10, "nbd+unix: has one"),
         ("s3://b/p", 0, "for backing stores"),
         ("nbds://h/x", 10, "tls=NAME is missing"),
         ("nbds://h/x?tls=", 15, "name of a section"),
@@ -75,7 +109,7 @@ fn bad_exports_say_where() {
         ("nbds://h/x?tls=a&tls=b", 17, "tls= is given twice"),
         ("nbd://h/x?tls=a", 10, "tls= goes with nbds:"),
         ("nbd+unix:///x?socket=/s&tls=a", 24, "tls= goes with nbds+unix:"),
-        ("nbd://h/x?user=a", 10, "unknown parameter \"user\""),
+        ("nbd://h/x?name=a", 10, "unknown parameter \"name\""),
         ("http://h/x", 0, "no way to export"),
         ("nbd+unix:/db?socket=/s", 9, "\"//\" is missing"),
         ("nbd+unix://db?socket=/s", 11, "three slashes"),
@@ -163,7 +197,7 @@ fn backing_stores() {
 
 proptest! {
     #[test]
-    fn what_is_printed_reads_back_the_same(name in "\\PC{0,20}", socket in "/\\PC{1,20}", port in 1..=u16::MAX) {
+    fn what_is_printed_reads_back_the_same(name in "\\PC{0,20}", socket in "/\\PC{1,20}", port in 1..=u16::MAX, mode in 0..=0o777u32) {
         let uri = unix(&name, &socket);
         prop_assert_eq!(uri.to_string().parse(), Ok(uri));
         let uri = tcp("10.0.0.1", port, &name);
@@ -174,7 +208,9 @@ proptest! {
         prop_assert_eq!(uri.to_string().parse(), Ok(uri));
         let uri = guarded(unix(&name, &socket), None, Some("x"));
         prop_assert_eq!(uri.to_string().parse(), Ok(uri));
-        let vhost_user = ExportUri::VhostUser { path: socket.clone().into() };
+        let uri = permitted(unix(&name, &socket), Some(mode), Some("a b%"), Some("7"));
+        prop_assert_eq!(uri.to_string().parse(), Ok(uri));
+        let vhost_user = permitted(vhost_user(&socket), Some(mode), None, Some("kvm"));
         let uri = ExportUri::Fuse { path: socket.clone().into() };
         if socket.trim_end_matches('/').rsplit('/').next().is_some_and(|name| !name.is_empty() && !name.starts_with('.')) {
             prop_assert_eq!(uri.to_string().parse(), Ok(uri));

@@ -15,7 +15,7 @@ use forebay_export::directory::ExportInfo;
 use forebay_export::nbd::client::{NbdClient, Wishes, list_exports};
 use forebay_export::nbd::codec::transmission_flag;
 use forebay_export::nbd::{CloseReason, Limits};
-use forebay_export::uri::{Endpoint, ExportUri, Guards};
+use forebay_export::uri::{Endpoint, ExportUri, FilePermissions, Guards};
 
 const SIZE: u64 = 48 << 20;
 
@@ -57,7 +57,8 @@ impl Server {
 
     fn uri(&self, name: &str) -> String {
         let endpoint = Endpoint::Unix(self.socket.clone());
-        ExportUri::Nbd { endpoint, name: name.to_owned(), guards: Guards::default() }.to_string()
+        let (guards, permissions) = (Guards::default(), FilePermissions::default());
+        ExportUri::Nbd { endpoint, name: name.to_owned(), guards, permissions }.to_string()
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -388,7 +389,8 @@ fn our_client_against_nbdkit() {
     let result = std::panic::catch_unwind(|| {
         for wishes in [Wishes::default(), Wishes { structured: false, ..Wishes::default() }] {
             let endpoint = Endpoint::Unix(socket.clone());
-            let uri = ExportUri::Nbd { endpoint, name: String::new(), guards: Guards::default() };
+            let (guards, permissions) = (Guards::default(), FilePermissions::default());
+            let uri = ExportUri::Nbd { endpoint, name: String::new(), guards, permissions };
             let mut client = NbdClient::connect_with(&uri, &wishes).unwrap();
             assert_eq!(client.size_bytes(), 64 << 20);
             assert!(client.info().has(transmission_flag::SEND_WRITE_ZEROES));

@@ -11,7 +11,7 @@ use forebay_export::uri::{Endpoint, ExportUri};
 use forebay_format::VolumeId;
 use forebay_io::{IoFailure, SocketFile};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,6 +27,9 @@ const REQUEST_SHIFT: u32 = 32;
 /// An export.
 pub(super) struct Exported {
     volume: VolumeId,
+    /// As the configuration has it.
+    uri: ExportUri,
+    /// Its socket.
     path: PathBuf,
     server: GuestServer,
     /// Tells it from all others that there were.
@@ -36,26 +39,29 @@ pub(super) struct Exported {
 }
 
 impl Pool {
-    /// Begins to listen for frontends at `path`; [`Pool::exported`] is told the end.
-    pub(super) fn begin_guest(&mut self, volume: VolumeId, path: &Path) -> Result<(), NotExported> {
+    /// Begins to listen for frontends at a socket; [`Pool::exported`] is told the end.
+    pub(super) fn begin_guest(&mut self, volume: VolumeId, uri: &ExportUri) -> Result<(), NotExported> {
+        let ExportUri::VhostUser { path, permissions } = uri else {
+            return Err("it is no vhost-user export".into());
+        };
         if self.guests.iter().flatten().count() >= GUESTS_MAX {
             return Err(format!("a pool has at most {GUESTS_MAX} vhost-user exports").into());
         }
-        let mut there = self.guests.iter().flatten().filter(|guest| guest.path == path);
+        let mut there = self.guests.iter().flatten().filter(|guest| guest.path == *path);
         let (is_ending, is_taken) =
             (there.clone().next().is_some(), there.any(|guest| !guest.server.is_closing()));
-        let wanted = self.server.must_listen(&Endpoint::Unix(path.to_owned())).filter(|_| !is_taken);
+        let wanted = self.server.must_listen(&Endpoint::Unix(path.to_owned()), permissions);
+        let wanted = wanted.filter(|_| !is_taken);
         let wanted = wanted.ok_or_else(|| format!("{} is the socket of another export", path.display()))?;
         let wanted = if is_ending { wanted.within(ENDING_WITHIN) } else { wanted };
         let served = self.served(volume).ok_or("the volume is gone")?;
         let (rules, name) = (Arc::clone(&served.spec.rules), served.spec.name.clone());
         let block_bytes = served.sector_bytes;
         let index = self.guests.iter().position(Option::is_none).unwrap_or(self.guests.len());
-        let uri = ExportUri::VhostUser { path: path.to_owned() };
         let options = GuestOptions {
             volume,
             rules,
-            export: uri.to_string(),
+            export: uri.for_clients(),
             token_base: (KIND_GUEST + index as u64) << KIND_SHIFT,
             request_base: (REQUESTS_FROM + index as u64) << REQUEST_SHIFT,
             buffer_bytes: self.buffer_bytes,
@@ -101,8 +107,8 @@ impl Pool {
         if index == self.guests.len() {
             self.guests.push(None);
         }
-        let path = path.to_owned();
-        self.guests[index] = Some(Exported { volume, path, server, number, thread: Some(thread) });
+        let (uri, path) = (uri.clone(), path.clone());
+        self.guests[index] = Some(Exported { volume, uri, path, server, number, thread: Some(thread) });
         Ok(())
     }
 
@@ -113,8 +119,8 @@ impl Pool {
         if result.is_err() {
             guest.server.close();
         }
-        let (volume, uri) = (guest.volume, ExportUri::VhostUser { path: guest.path.clone() });
-        self.exported(volume, &uri, result.map(|()| uri.to_string()));
+        let (volume, uri) = (guest.volume, guest.uri.clone());
+        self.exported(volume, &uri, result.map(|()| uri.for_clients()));
     }
 
     /// The thread of an export wants something done. If the export is gone nobody is told, and the

@@ -540,13 +540,15 @@ impl Pool {
     /// Makes an export; gives how clients find it, or `None` if that is told later.
     fn export(&mut self, id: VolumeId, uri: &ExportUri) -> Result<Option<String>, NotExported> {
         match uri {
-            ExportUri::Nbd { endpoint, .. } => match self.server.must_listen(endpoint) {
-                Some(wanted) => self.begin_listen(id, uri, wanted).map(|()| None),
-                None => Ok(Some(self.offer(id, uri, &mut None)?)),
-            },
+            ExportUri::Nbd { endpoint, permissions, .. } => {
+                match self.server.must_listen(endpoint, permissions) {
+                    Some(wanted) => self.begin_listen(id, uri, wanted).map(|()| None),
+                    None => Ok(Some(self.offer(id, uri, &mut None)?)),
+                }
+            }
             ExportUri::Fuse { path } => self.begin_mount(id, path).map(|()| None),
             ExportUri::Ublk { .. } => self.begin_ublk(id, uri),
-            ExportUri::VhostUser { path } => self.begin_guest(id, path).map(|()| None),
+            ExportUri::VhostUser { .. } => self.begin_guest(id, uri).map(|()| None),
         }
     }
 
@@ -558,13 +560,15 @@ impl Pool {
         uri: &ExportUri,
         socket: &mut Option<Socket>,
     ) -> Result<String, String> {
-        let ExportUri::Nbd { endpoint, name, guards } = uri else { return Err("it is no NBD export".into()) };
+        let ExportUri::Nbd { endpoint, name, guards, permissions } = uri else {
+            return Err("it is no NBD export".into());
+        };
         let info = ExportInfo::new(name, self.engine.volume_size_bytes(id).unwrap_or(0));
         let tls = guards.tls.as_deref().map(|name| self.guards.tls(name)).transpose()?;
         let access = guards.access.as_deref().map(|name| self.guards.access(name)).transpose()?;
         let connections_max = self.served(id).map_or(u32::MAX, |served| served.spec.connections_max);
         let mark = self.mark(id).ok_or("the volume is gone")?;
-        let offer = Offer { endpoint, volume: id, info, mark, connections_max, tls, access };
+        let offer = Offer { endpoint, permissions, volume: id, info, mark, connections_max, tls, access };
         self.server.export(&mut self.reactor, offer, socket)
     }
 

@@ -10,9 +10,12 @@ use crate::handover::{Listener, ListenerStore};
 use crate::may_wait::MayWait;
 use forebay_config::rules::{Client, Identity, RuleSet};
 use forebay_export::directory::{ExportInfo, Exports};
-use forebay_export::uri::{Endpoint, ExportUri, Guards};
+use forebay_export::uri::{Endpoint, ExportUri, FilePermissions, Guards};
 use forebay_format::VolumeId;
-use forebay_io::{ListenerId, Op, Reactor, SocketError, SocketFile, listen_tcp, listen_unix};
+use forebay_io::{
+    ListenerId, Op, Reactor, SocketError, SocketFile, SocketPermissions, listen_tcp, listen_unix,
+    set_permissions,
+};
 use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::net::{TcpListener, ToSocketAddrs};
@@ -21,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Owner and group may connect, nobody else.
+/// Owner and group may connect, nobody else, unless the export says otherwise.
 const SOCKET_MODE: u32 = 0o660;
 /// A server that was killed still answers on its sockets for a moment, until the kernel has ended
 /// what it had in flight: a start waits so long for that, and looks so often. Later everybody who
@@ -53,6 +56,8 @@ impl Export {
 pub struct Offer<'a> {
     /// Where.
     pub endpoint: &'a Endpoint,
+    /// Who may connect there.
+    pub permissions: &'a FilePermissions,
     /// What.
     pub volume: VolumeId,
     /// As clients see it.
@@ -104,6 +109,7 @@ impl Socket {
 #[derive(Debug)]
 pub struct ToListen {
     pub(crate) endpoint: Endpoint,
+    permissions: FilePermissions,
     pub(crate) listener_store: Arc<ListenerStore>,
     /// So long is waited for a place where somebody else listens.
     timeout: Duration,
@@ -116,16 +122,21 @@ impl ToListen {
         self
     }
 
-    /// The socket that was kept, or a new one. May wait for whoever resolves names.
+    /// The socket that was kept, or a new one. May wait for whoever resolves names of hosts, users
+    /// and groups.
     ///
     /// # Errors
     /// Somebody else listens there, or it cannot be listened on, in words.
     pub fn listen(&self, may_wait: &MayWait) -> Result<Socket, String> {
         let wanted = &self.endpoint;
-        match self.listener_store.take(may_wait, wanted) {
-            Some(kept) => bound(&kept, wanted).map(|actual| Socket::new(kept, actual)),
-            None => listen(may_wait, wanted, self.timeout),
+        let Some(kept) = self.listener_store.take(may_wait, wanted) else {
+            return listen(may_wait, self);
+        };
+        // The configuration may say something else than when it was made.
+        if let Endpoint::Unix(path) = wanted {
+            set_permissions(path, &of_socket(&self.permissions)).map_err(|error| error.to_string())?;
         }
+        bound(&kept, wanted).map(|actual| Socket::new(kept, actual))
     }
 }
 
@@ -143,6 +154,8 @@ struct Listening {
     /// One thing for all exports here: before an export is chosen nothing tells which one it will
     /// be.
     tls: Option<Arc<TlsEntry>>,
+    /// One thing for all exports here, as the file of a socket has them once.
+    permissions: FilePermissions,
 }
 
 /// Endpoints and exports.
@@ -355,11 +368,14 @@ impl Directory {
     fn endpoint(
         &mut self,
         reactor: &mut Reactor,
-        wanted: &Endpoint,
+        (wanted, permissions): (&Endpoint, &FilePermissions),
         tls: Option<&Arc<TlsEntry>>,
         made: &mut Option<Socket>,
     ) -> Result<(u32, bool), String> {
         if let Some(at) = self.position(wanted) {
+            if self.endpoints[at].permissions != *permissions {
+                return Err("another export at the same place has other mode=, user= or group=".into());
+            }
             let same = match (tls, &self.endpoints[at].tls) {
                 (None, None) => true,
                 (Some(ours), Some(theirs)) => Arc::ptr_eq(ours, theirs),
@@ -382,16 +398,17 @@ impl Directory {
             file,
             accepting: false,
             tls,
+            permissions: permissions.clone(),
         });
         Ok((self.endpoints.len() as u32 - 1, true))
     }
 }
 
-fn listen(_: &MayWait, wanted: &Endpoint, timeout: Duration) -> Result<Socket, String> {
+fn listen(_: &MayWait, wanted: &ToListen) -> Result<Socket, String> {
     let began = Instant::now();
     loop {
-        match listen_once(wanted) {
-            Err(Refusal::Taken(_)) if began.elapsed() < timeout => std::thread::sleep(STALE_PAUSE),
+        match listen_once(&wanted.endpoint, &wanted.permissions) {
+            Err(Refusal::Taken(_)) if began.elapsed() < wanted.timeout => std::thread::sleep(STALE_PAUSE),
             Err(Refusal::Taken(what) | Refusal::Other(what)) => return Err(what),
             Ok((fd, actual)) => return Ok(Socket::new(fd, actual)),
         }
@@ -416,9 +433,15 @@ impl From<SocketError> for Refusal {
     }
 }
 
-fn listen_once(wanted: &Endpoint) -> Result<(OwnedFd, Endpoint), Refusal> {
+/// Permissions of a socket's file, with what an export does not say.
+fn of_socket(permissions: &FilePermissions) -> SocketPermissions {
+    let FilePermissions { mode, user, group } = permissions.clone();
+    SocketPermissions { mode: mode.unwrap_or(SOCKET_MODE), user, group }
+}
+
+fn listen_once(wanted: &Endpoint, permissions: &FilePermissions) -> Result<(OwnedFd, Endpoint), Refusal> {
     match wanted {
-        Endpoint::Unix(path) => Ok((listen_unix(path, SOCKET_MODE)?, wanted.clone())),
+        Endpoint::Unix(path) => Ok((listen_unix(path, of_socket(permissions))?, wanted.clone())),
         Endpoint::Tcp { host, port } => {
             let address = (host.as_str(), *port).to_socket_addrs().ok().and_then(|mut found| found.next());
             let address = address.ok_or_else(|| Refusal::Other(format!("no address for {host}")))?;
@@ -447,11 +470,12 @@ impl Server {
     }
 
     /// What somebody must do before something is exported at an endpoint; `None`: nothing.
-    pub fn must_listen(&self, endpoint: &Endpoint) -> Option<ToListen> {
+    pub fn must_listen(&self, endpoint: &Endpoint, permissions: &FilePermissions) -> Option<ToListen> {
         let directory = &self.directory;
         let timeout = if directory.since.elapsed() < STARTING { STALE_TIMEOUT } else { Duration::ZERO };
         directory.position(endpoint).is_none().then(|| ToListen {
             endpoint: endpoint.clone(),
+            permissions: permissions.clone(),
             listener_store: Arc::clone(&directory.listener_store),
             timeout,
         })
@@ -466,7 +490,8 @@ impl Server {
     /// URI that clients use (with the port, if the system chose it).
     ///
     /// # Errors
-    /// The endpoint cannot be listened on, has other TLS settings, or another export of this name;
+    /// The endpoint cannot be listened on, has other TLS settings or permissions, or another export
+    /// of this name;
     /// nothing was changed.
     pub fn export(
         &mut self,
@@ -474,8 +499,8 @@ impl Server {
         offer: Offer<'_>,
         socket: &mut Option<Socket>,
     ) -> Result<String, String> {
-        let Offer { endpoint, volume, info, mark, connections_max, tls, access } = offer;
-        let (at, new) = self.directory.endpoint(reactor, endpoint, tls.as_ref(), socket)?;
+        let Offer { endpoint, permissions, volume, info, mark, connections_max, tls, access } = offer;
+        let (at, new) = self.directory.endpoint(reactor, (endpoint, permissions), tls.as_ref(), socket)?;
         let name = info.name.clone();
         if self.directory.find(at, &name).is_some() {
             return Err(format!("there is another export \"{name}\" at the same place"));
@@ -487,7 +512,8 @@ impl Server {
         self.adopt_guests(reactor, at, &name);
         let endpoint = self.directory.endpoints[at as usize].actual.clone();
         let guards = Guards { tls: tls.map(|_| String::new()), access: None };
-        Ok(ExportUri::Nbd { endpoint, name, guards }.for_clients())
+        let permissions = FilePermissions::default();
+        Ok(ExportUri::Nbd { endpoint, name, guards, permissions }.for_clients())
     }
 
     /// Takes a volume away: new clients do not find it, and those that are there are disconnected
@@ -596,12 +622,18 @@ mod tests {
     /// A server that lets go of its socket after a while, as the kernel does for one that was
     /// killed.
     fn waits_for(wanted: &Endpoint, old: OwnedFd) {
-        assert!(listen(&MayWait::here(), wanted, Duration::ZERO).is_err(), "{wanted:?} is taken");
+        let within = |timeout| ToListen {
+            endpoint: wanted.clone(),
+            permissions: FilePermissions::default(),
+            listener_store: Arc::default(),
+            timeout,
+        };
+        assert!(listen(&MayWait::here(), &within(Duration::ZERO)).is_err(), "{wanted:?} is taken");
         let (told, tell) = mpsc::channel::<()>();
-        let asked = wanted.clone();
+        let asked = within(Duration::from_secs(60));
         let waits = std::thread::spawn(move || {
             told.send(()).unwrap();
-            listen(&MayWait::here(), &asked, Duration::from_secs(60)).map(|socket| socket.actual)
+            listen(&MayWait::here(), &asked).map(|socket| socket.actual)
         });
         tell.recv().unwrap();
         std::thread::sleep(STALE_PAUSE * 5);

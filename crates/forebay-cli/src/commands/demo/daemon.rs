@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use forebay_export::nbd::client::{NbdClient, Transport, Wishes};
-use forebay_export::uri::{Endpoint, ExportUri, Guards};
+use forebay_export::uri::{Endpoint, ExportUri, FilePermissions, Guards};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::content::nbd;
@@ -195,6 +195,7 @@ fn export(folder: &Path) -> ExportUri {
         endpoint: Endpoint::Unix(folder.join("nbd.sock")),
         name: NAME.into(),
         guards: Guards::default(),
+        permissions: FilePermissions::default(),
     }
 }
 

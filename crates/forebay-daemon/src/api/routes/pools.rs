@@ -7,6 +7,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{Answer, Context, accepted, created};
+use crate::api::allowed_paths::AllowedPaths;
 use crate::api::extract::{Body, Names, Parameters};
 use crate::api::problem::Problem;
 use forebay_admin::{
@@ -26,9 +27,12 @@ pub(super) async fn pools(State(context): State<Context>) -> Answer<Vec<PoolInfo
     responses((status = 201, description = "The pool", body = PoolInfo, headers(("Location" = String)))))]
 pub(super) async fn create_pool(
     State(context): State<Context>,
+    allowed: AllowedPaths,
     Body(request): Body<PoolRequest>,
 ) -> Result<Response, Problem> {
-    let pool = context.change(|admin| admin.create_pool(request)).await?;
+    let pool = context
+        .change(move |admin| allowed.check(&request).and_then(|()| admin.create_pool(request)))
+        .await?;
     Ok(created(&["pools", &pool.name.clone()], pool))
 }
 
@@ -104,9 +108,13 @@ pub(super) async fn open_pool(
 pub(super) async fn grow_pool(
     State(context): State<Context>,
     Names(pool): Names<String>,
+    allowed: AllowedPaths,
     Body(request): Body<GrowRequest>,
 ) -> Answer<PoolInfo> {
-    context.change(move |admin| admin.grow_pool(&pool, request)).await.map(Json)
+    context
+        .change(move |admin| allowed.check(&request).and_then(|()| admin.grow_pool(&pool, request)))
+        .await
+        .map(Json)
 }
 
 /// Puts another device in the place of a sound one: a job of the pool. Or gives a pool whose cache
@@ -117,9 +125,13 @@ pub(super) async fn grow_pool(
 pub(super) async fn replace_cache(
     State(context): State<Context>,
     Names(pool): Names<String>,
+    allowed: AllowedPaths,
     Body(request): Body<ReplaceRequest>,
 ) -> Answer<PoolInfo> {
-    context.change(move |admin| admin.replace_cache(&pool, request)).await.map(Json)
+    context
+        .change(move |admin| allowed.check(&request).and_then(|()| admin.replace_cache(&pool, request)))
+        .await
+        .map(Json)
 }
 
 /// Makes a pool smaller, while it is used: a job.
@@ -165,7 +177,11 @@ pub(super) async fn export_pool(
     responses((status = 200, description = "The pool and its volumes", body = ImportInfo)))]
 pub(super) async fn import_pool(
     State(context): State<Context>,
+    allowed: AllowedPaths,
     Body(request): Body<ImportRequest>,
 ) -> Answer<ImportInfo> {
-    context.change(|admin| admin.import_pool(request)).await.map(Json)
+    context
+        .change(move |admin| allowed.check(&request).and_then(|()| admin.import_pool(request)))
+        .await
+        .map(Json)
 }

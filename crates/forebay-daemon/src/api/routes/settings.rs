@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::{Answer, Context, location};
+use crate::api::allowed_paths::AllowedPaths;
 use crate::api::extract::{Body, Names};
 use crate::api::problem::Problem;
 use forebay_admin::{SettingInfo, SettingsDone, SettingsRequest, Target};
@@ -50,9 +51,13 @@ pub(super) async fn pool_settings(
 pub(super) async fn set_pool(
     State(context): State<Context>,
     Names(pool): Names<String>,
+    allowed: AllowedPaths,
     Body(request): Body<SettingsRequest>,
 ) -> Result<Response, Problem> {
-    context.change(move |admin| admin.set(Target::Pool(&pool), request)).await.map(done)
+    context
+        .change(move |admin| allowed.check(&request).and_then(|()| admin.set(Target::Pool(&pool), request)))
+        .await
+        .map(done)
 }
 
 /// All tunables of a volume.

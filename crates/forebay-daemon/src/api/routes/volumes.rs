@@ -8,6 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::jobs::duration;
 use super::{Answer, Context, accepted, created};
+use crate::api::allowed_paths::AllowedPaths;
 use crate::api::extract::{Body, Names, Parameters};
 use crate::api::problem::Problem;
 use forebay_admin::{DetachHow, DetachRequest, JobInfo, LossInfo, VolumeInfo, VolumeRequest};
@@ -24,9 +25,12 @@ pub(super) async fn volumes(State(context): State<Context>) -> Answer<Vec<Volume
     responses((status = 201, description = "The volume", body = VolumeInfo, headers(("Location" = String)))))]
 pub(super) async fn attach_volume(
     State(context): State<Context>,
+    allowed: AllowedPaths,
     Body(request): Body<VolumeRequest>,
 ) -> Result<Response, Problem> {
-    let volume = context.change(|admin| admin.attach_volume(request)).await?;
+    let volume = context
+        .change(move |admin| allowed.check(&request).and_then(|()| admin.attach_volume(request)))
+        .await?;
     Ok(created(&["volumes", &volume.name.clone()], volume))
 }
 
@@ -79,11 +83,15 @@ pub(super) struct Detachment {
 pub(super) async fn detach_volume(
     State(context): State<Context>,
     Names(volume): Names<String>,
+    allowed: AllowedPaths,
     Parameters(detachment): Parameters<Detachment>,
 ) -> Result<Response, Problem> {
     let Detachment { how, force, save_to } = detachment;
     let request = DetachRequest { how, force, save_to };
-    context.change(move |admin| admin.detach_volume(&volume, request)).await.map(accepted)
+    context
+        .change(move |admin| allowed.check(&request).and_then(|()| admin.detach_volume(&volume, request)))
+        .await
+        .map(accepted)
 }
 
 /// Another size for a volume.

@@ -76,7 +76,7 @@ impl NbdClient<Transport> {
 
     /// Connects to an export.
     pub fn connect_with(uri: &ExportUri, wishes: &Wishes) -> Result<Self, ClientError> {
-        let ExportUri::Nbd { endpoint, name, guards } = uri else {
+        let ExportUri::Nbd { endpoint, name, guards, .. } = uri else {
             return Err(ClientError::Misuse("not the URI of an NBD export"));
         };
         if guards.tls.is_some() {
