@@ -1,8 +1,12 @@
 """Who may connect to a socket is said by its export and by `admin_group`; what operators may name by `allowed_paths`.
 A daemon that has no rights for that refuses, and leaves nothing behind."""
 
+import json
 import os
 import stat
+import urllib.error
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -141,6 +145,44 @@ def test_admin_socket_has_a_group_of_its_own(world: World) -> None:
     world.options = "admin_group = 'nosuch'\nallowed_paths = ['/dev']"
     world.configure()
     daemon.refused("api.listen", "serve", "--config", daemon.config_path, mentions=["nosuch"])
+
+
+def test_daemon_without_rights(world: World) -> None:
+    """It gives sockets to its own groups, and says what it lacks for others."""
+    daemon = world.daemon
+    world.configure(db=[world.nbd("db", f"&mode=0600&group={CLIENTS}")])
+    for path in [world.folder, *world.folder.iterdir()]:
+        os.chown(path, SOMEBODY, CLIENTS)
+    daemon.wrapper = become(SOMEBODY, CLIENTS)
+    daemon.start()
+    assert permissions(world.folder / "nbd.sock") == (0o600, SOMEBODY, CLIENTS)
+    store = sparse(world.folder / "mail.img", 16 * MIB)
+    os.chown(store, SOMEBODY, CLIENTS)
+    attach = ["volume", "attach", "mail", "--backing", store, "--export"]
+    for owner in (f"group={ADMINS}", "user=root"):
+        wanted = world.nbd("mail", f"&{owner}", "mail")
+        daemon.refused("export.failed", *attach, wanted, mentions=[owner.split("=")[1], "SupplementaryGroups"])
+        assert not (world.folder / "mail.sock").exists()
+    daemon.stop()
+
+
+def test_tokens_do_not_lift_the_limit(world: World, free_port: Callable[[], int]) -> None:
+    daemon, token, port = world.daemon, world.folder / "token", free_port()
+    token.write_text("t" * 40)
+    token.chmod(0o600)
+    world.options = f"admin_tcp = {{ listen = '127.0.0.1:{port}', token_file = '{token}' }}\nallowed_paths = ['/dev']"
+    world.configure(db=[])
+    daemon.start()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/volumes",
+        json.dumps({"name": "new", "pool": "fast", "backing": str(world.folder / "db.img")}).encode(),
+        {"Authorization": f"Bearer {token.read_text()}", "Content-Type": "application/json"},
+    )
+    with pytest.raises(urllib.error.HTTPError) as refusal:
+        urllib.request.urlopen(request, timeout=60)
+    with refusal.value as answer:
+        assert (answer.code, json.load(answer)["id"]) == (403, "api.path-not-allowed")
+    daemon.stop()
 
 
 def test_operators_name_allowed_paths_only(world: World) -> None:

@@ -102,12 +102,17 @@ pub fn listen_unix(
     Ok(socket)
 }
 
-/// Gives the file of a socket that is listened on other permissions. May wait for the name service.
+/// Gives the file of a socket that is listened on these permissions. May wait for the name service.
+/// False if the file is gone: nobody finds the socket any more.
 ///
 /// # Errors
 /// As [`listen_unix`].
-pub fn set_permissions(path: &Path, permissions: &SocketPermissions) -> Result<(), SocketError> {
-    Owner::of(path, permissions)?.take(path, permissions.mode)
+pub fn set_permissions(path: &Path, permissions: &SocketPermissions) -> Result<bool, SocketError> {
+    let owner = Owner::of(path, permissions)?;
+    if path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        return Ok(false);
+    }
+    owner.take(path, permissions.mode).map(|()| true)
 }
 
 /// Whom the file of a socket is to belong to.
@@ -435,6 +440,10 @@ mod tests {
         let listens = listen_unix(&path, given).unwrap();
         let file = std::fs::metadata(&path).unwrap();
         assert_eq!((file.permissions().mode() & 0o777, file.gid().to_string()), (0o620, group));
+        assert!(set_permissions(&path, &0o600.into()).unwrap());
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        std::fs::remove_file(&path).unwrap();
+        assert!(!set_permissions(&path, &0o600.into()).unwrap());
         drop(listens);
         let nobodys = SocketPermissions { mode: 0o660, user: None, group: Some("no-such-group".into()) };
         let refused = listen_unix(&path, nobodys).unwrap_err().to_string();

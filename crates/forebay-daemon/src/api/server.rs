@@ -151,12 +151,10 @@ impl ReadyApi {
         let failed = |source| ApiError::System { what: "socket", source };
         let tcp = options.tcp.as_ref().map(|tcp| TcpEndpoint::open(tcp, &listener_store)).transpose()?;
         let endpoint = Endpoint::Unix(options.socket.clone());
+        let permissions = &options.socket_permissions;
         let unix = match listener_store.take(&MayWait::here(), &endpoint) {
-            Some(kept) => {
-                forebay_io::set_permissions(&options.socket, &options.socket_permissions)?;
-                kept
-            }
-            None => forebay_io::listen_unix(&options.socket, options.socket_permissions.clone())?,
+            Some(kept) if forebay_io::set_permissions(&options.socket, permissions)? => kept,
+            _ => forebay_io::listen_unix(&options.socket, permissions.clone())?,
         };
         let mut listeners = vec![Listener { endpoint, fd: unix.try_clone().map_err(failed)? }];
         if let (Some(bound), Some(asked)) = (&tcp, &options.tcp) {

@@ -129,14 +129,23 @@ impl ToListen {
     /// Somebody else listens there, or it cannot be listened on, in words.
     pub fn listen(&self, may_wait: &MayWait) -> Result<Socket, String> {
         let wanted = &self.endpoint;
-        let Some(kept) = self.listener_store.take(may_wait, wanted) else {
-            return listen(may_wait, self);
-        };
-        // The configuration may say something else than when it was made.
-        if let Endpoint::Unix(path) = wanted {
-            set_permissions(path, &of_socket(&self.permissions)).map_err(|error| error.to_string())?;
+        match self.listener_store.take(may_wait, wanted) {
+            Some(kept) if self.is_there()? => bound(&kept, wanted).map(|actual| Socket::new(kept, actual)),
+            _ => listen(may_wait, self),
         }
-        bound(&kept, wanted).map(|actual| Socket::new(kept, actual))
+    }
+}
+
+impl ToListen {
+    /// Gives the file of a socket that was kept the permissions of today's configuration; false if
+    /// the file is gone.
+    fn is_there(&self) -> Result<bool, String> {
+        match &self.endpoint {
+            Endpoint::Unix(path) => {
+                set_permissions(path, &of_socket(&self.permissions)).map_err(|error| error.to_string())
+            }
+            Endpoint::Tcp { .. } => Ok(true),
+        }
     }
 }
 
