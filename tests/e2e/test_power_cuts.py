@@ -22,7 +22,7 @@ PLAIN, REPLACE = "plain", "replace"
 POINTS = {PLAIN: os.environ.get("POINTS", "40"), REPLACE: os.environ.get("POINTS", "24")}
 
 # What is recorded once is used by all of them.
-pytestmark = [pytest.mark.xdist_group("power-cuts"), pytest.mark.heavy, pytest.mark.limit(300)]
+pytestmark = [pytest.mark.xdist_group("power-cuts"), pytest.mark.heavy, pytest.mark.limit(1000)]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def recorded(binary: Path) -> Iterator[Path]:
 
 def cuts(recorded: Path, binary: Path, kind: str, points: str, *options: str) -> Result:
     words = [*SETTINGS, "--recorded", recorded / kind, "--points", points, *(["--replace"] if kind == REPLACE else [])]
-    return run([RUN, *words, *options], ok=False, seconds=280, env={**os.environ, "FOREBAY": str(binary)})
+    return run([RUN, *words, *options], ok=False, seconds=900, env={**os.environ, "FOREBAY": str(binary)})
 
 
 @pytest.mark.parametrize("kind", [PLAIN, REPLACE])
