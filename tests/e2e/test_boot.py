@@ -183,7 +183,7 @@ class Machine:
 
     def write_config(self) -> None:
         path = self.upper / "etc/forebay/forebay.toml"
-        lines = []
+        lines = [(ROOT / "packaging/forebay.toml").read_text()]
         for pool, flash in (("fast", "flash0"), ("other", "flash1")):
             lines.append(f'[pool.{pool}]\ndevices = [{{ path = "/dev/disk/by-id/virtio-{flash}" }}]')
         for volume, (pool, export) in EXPORTS.items():

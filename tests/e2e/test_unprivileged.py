@@ -17,7 +17,7 @@ from harness.proc import kill_if_of, status
 from harness.tls import Pki
 
 UNIT = ROOT / "packaging/forebay.service"
-OWNER = 4711
+OWNER, SECOND_GROUP = 4711, 4712
 SIZE = 16 * MIB
 CONFIG = """
 [pool.fast]
@@ -27,9 +27,9 @@ io = "{io}"
 [volume.vol]
 pool = "fast"
 backing = "file:{folder}/vol.img"
-exports = ["nbds://127.0.0.1:{port}/vol?tls=lan", "nbd+unix:///vol?socket={folder}/nbd.sock"]
+exports = ["nbds://127.0.0.1:{port}/vol?tls=lan", "nbd+unix:///vol?socket={folder}/nbd.sock&group={group}"]
 """
-PLAIN_USER = ["--reuid", str(OWNER), "--regid", str(OWNER), "--clear-groups", "--no-new-privs"]
+PLAIN_USER = ["--reuid", str(OWNER), "--regid", str(OWNER), "--groups", str(SECOND_GROUP), "--no-new-privs"]
 NO_CAPABILITIES = ["--bounding-set=-all", "--inh-caps=-all"]
 
 
@@ -108,7 +108,8 @@ def test_runs_without_privileges(
     pki.certificate("server", "server", "DNS:localhost")
     pki.certificate("client", "alice")
     sparse(folder / "vol.img", SIZE)
-    daemon.configure(pki.section() + CONFIG.format(folder=folder, port=port, io=io))
+    text = CONFIG.format(folder=folder, port=port, io=io, group=SECOND_GROUP)
+    daemon.configure(pki.section() + text, f"admin_group = {SECOND_GROUP}")
     # The binary may be in a folder that others cannot enter.
     binary = Path(shutil.copy(BINARY, folder / "forebay"))
     binary.chmod(0o755)
@@ -123,6 +124,8 @@ def test_runs_without_privileges(
     pid = only_child(daemon.pid)
     devices.at_exit(lambda: kill_if_of(folder, pid))  # it would survive its strace
     has_no_privileges(pid)
+    for socket in (daemon.admin, folder / "nbd.sock"):
+        assert socket.stat().st_gid == SECOND_GROUP, socket
     is_used(daemon, f"nbds://localhost:{port}/vol?tls-certificates={pki / 'alice'}")
     os.kill(pid, 15)
     assert daemon.running.wait() == 0
@@ -136,7 +139,7 @@ def test_filter_of_the_unit() -> None:
     need("systemd-analyze")
     allowed = allowed_calls()
     assert {"io_uring_setup", "io_uring_enter", "io_uring_register", "fallocate"} <= allowed
-    assert not {"setuid", "mount", "chown", "keyctl", "ptrace", "init_module"} & allowed
+    assert not {"setuid", "mount", "lchown", "keyctl", "ptrace", "init_module"} & allowed
 
 
 def test_page_has_the_score_of_the_unit() -> None:
