@@ -30,6 +30,11 @@ planted_bugs! {
     ForgetFailedFlush = "forget-failed-flush",
     /// Intents of writes that a failed flush may have dropped end with the next flush.
     EndDroppedIntents = "end-dropped-intents",
+    /// A failed flush of a backing store concerns only those writes past the cache that had ended
+    /// before it began.
+    TrustWritesInFlight = "trust-writes-in-flight",
+    /// The same for what destage writes.
+    TrustDestageInFlight = "trust-destage-in-flight",
     /// A flush counts for what a backing store acknowledged before it was opened again.
     TrustOldDevice = "trust-old-device",
     /// A destaged block is called clean before the backing store was flushed.

@@ -54,7 +54,7 @@ pub struct Run {
     budget: u64,
     /// Crash points taken.
     pub crash_points: u64,
-    /// Requests and events of the main line so far.
+    /// Requests and events so far, without those of most forks.
     pub step: u64,
     /// Counters of all worlds.
     pub counters: Counters,
@@ -204,7 +204,7 @@ impl Run {
         trap: Trap,
         rng: &mut Rng,
     ) -> Result<Option<Snapshot>, String> {
-        let relaxed = world.oracle.relaxed;
+        let (plan, relaxed) = (Rc::clone(&self.plan), world.oracle.relaxed);
         if open_with_errors(&mut world)? {
             world.trap = trap;
             set_faults(&mut world);
@@ -214,7 +214,7 @@ impl Run {
                 set_faults(&mut world);
             }
             if !relaxed {
-                self.work(&mut world)?;
+                self.work(&mut world, Workload::new(plan.requests, plan.depth, !plan.faults.damages()))?;
             }
         } else if !world.stopped {
             ensure!(relaxed || world.had_errors(), "does not open: {:?}", world.engine.status());
@@ -226,19 +226,6 @@ impl Run {
             return Ok(next);
         }
         Ok(Some(world.crash()))
-    }
-
-    /// The workload of one life of an in-line run, to its crash or its end.
-    fn work(&mut self, world: &mut World) -> Result<(), String> {
-        let mut workload = Workload::new(self.plan.requests, self.plan.depth, !self.plan.faults.damages());
-        loop {
-            self.step += 1;
-            inject(world)?;
-            if workload.advance(world)? == Advance::Done {
-                break;
-            }
-        }
-        if world.stopped { Ok(()) } else { finish(world) }
     }
 
     /// Opens what a crash left, and judges it.
@@ -254,7 +241,7 @@ impl Run {
             damage_one_copy(&self.plan, &mut snapshot);
         }
         lose_extension(&self.plan, &mut snapshot);
-        let plain = self.trial.as_ref().is_some_and(|trial| trial.plain);
+        let plain = self.is_plain();
         // Drawn apart, so that everything else stays what it is.
         let own = &mut Rng::new(snapshot.rng.clone().word() ^ 0x4f54_4845_5253);
         let aimed = fault::planted(PlantedBug::TrustAfterCrash);
@@ -289,6 +276,23 @@ impl Run {
         Ok(())
     }
 
+    /// A workload with faults, to the next crash or its end.
+    fn work(&mut self, world: &mut World, mut workload: Workload) -> Result<(), String> {
+        loop {
+            self.step += 1;
+            inject(world)?;
+            if workload.advance(world)? == Advance::Done {
+                break;
+            }
+        }
+        if world.stopped { Ok(()) } else { finish(world) }
+    }
+
+    /// After a crash nothing is done but to read, drain and compare.
+    fn is_plain(&self) -> bool {
+        self.trial.as_ref().is_some_and(|trial| trial.plain)
+    }
+
     /// What a fork does after it was read: mostly nothing, because most of what can be wrong has
     /// shown by now.
     fn afterlife(&mut self, world: &mut World, plan: u64, depth: u32) -> Result<(), String> {
@@ -308,6 +312,15 @@ impl Run {
             4 => {
                 settle(world)?;
                 close_and_reopen(world)
+            }
+            5 if !self.is_plain() => {
+                // The faults of the main line go on, and a crash may come among them.
+                if depth < DEPTH_MAX && world.rng.chance(1, 2) {
+                    world.trap = Trap::After(world.rng.range(1, 60));
+                }
+                set_faults(world);
+                let requests = world.rng.range(5, 60) as u32;
+                self.work(world, Workload::new(requests, 8, !self.plan.faults.damages()))
             }
             _ => Ok(()),
         }

@@ -40,6 +40,8 @@ pub(crate) struct Req {
     pub(crate) sequential: bool,
     /// A part came from the backing store.
     pub(crate) missed: bool,
+    /// A part of it was written past the cache, and has ended.
+    pub(crate) has_written_past: bool,
     /// It joins no other read any more.
     pub(crate) reads_itself: bool,
     /// Losses of its volume that had been told when it was made.

@@ -137,6 +137,12 @@ impl Volume {
             self.losses_found += 1;
             self.untold_drop = true;
         }
+        self.keep_intents();
+    }
+
+    /// The intents of writes past the cache that a failed flush may have dropped do not end in this
+    /// life of the engine.
+    pub(crate) fn keep_intents(&mut self) {
         if !fault::planted(PlantedBug::EndDroppedIntents) {
             self.intents.keep(self.flusher.succeeded);
         }

@@ -86,6 +86,8 @@ pub(crate) struct Extent {
     pub(crate) compared: usize,
     pub(crate) pending: u32,
     pub(crate) failed: bool,
+    /// It is being written, or was, and waits for a flush.
+    pub(crate) is_written: bool,
 }
 
 impl Extent {
@@ -95,8 +97,18 @@ impl Extent {
             _ => None,
         });
         let slots = slots.collect();
-        let (pages, compared, pending) = (Vec::new(), 0, 1);
-        Self { volume, first, is_discard: false, parts, slots, pages, compared, pending, failed: false }
+        Self {
+            volume,
+            first,
+            is_discard: false,
+            parts,
+            slots,
+            pages: Vec::new(),
+            compared: 0,
+            pending: 1,
+            failed: false,
+            is_written: false,
+        }
     }
 
     pub(crate) fn blocks(&self) -> BlockRange {

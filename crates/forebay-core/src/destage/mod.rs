@@ -417,6 +417,8 @@ impl Destager {
         let durable = |slot: &u32| cx.is_held(*slot);
         assert!(extent.slots.iter().all(durable), "I11: only what the cache holds durably is written back");
         let (id, first) = (extent.volume, extent.first);
+        self.extents.get_mut(number).is_written = true;
+        let extent = self.extents.get(number);
         let mask = if extent.parts.len() == 1 { cx.map.mask(extent.slots[0]) } else { MASK_FULL };
         if mask != MASK_FULL {
             let mask = cx.block_mask(id, first) & mask;
@@ -539,7 +541,10 @@ impl Destager {
 
     /// A backing flush has ended: the extents that it covers are destaged, or wait again.
     pub(crate) fn flushed(&mut self, cx: &mut Context, id: VolumeId, ok: bool) {
-        let extents = core::mem::take(&mut cx.volume_mut(id).destage.flushing);
+        let mut extents = core::mem::take(&mut cx.volume_mut(id).destage.flushing);
+        if !ok && !fault::planted(PlantedBug::TrustDestageInFlight) {
+            self.distrust_written(cx, id, &mut extents);
+        }
         if extents.is_empty() {
             return;
         }
@@ -578,6 +583,17 @@ impl Destager {
         control.note_destaged(blocks);
         let saturated = !core::mem::take(&mut control.paced);
         cx.tell(Event::Destaged { volume: id, blocks, saturated });
+    }
+
+    /// A flush has failed: what was written while it ran may have reached the backing store before
+    /// it, and have been dropped with the rest. It is written again (I84).
+    fn distrust_written(&mut self, cx: &mut Context, id: VolumeId, failed: &mut Vec<u32>) {
+        let destage = &mut cx.volume_mut(id).destage;
+        destage.written_blocks = 0;
+        failed.append(&mut destage.written);
+        for extent in self.extents.iter_mut().filter(|extent| extent.volume == id) {
+            extent.failed |= extent.is_written;
+        }
     }
 
     /// What was written back of these blocks is about to be written over: whatever a flush makes

@@ -34,7 +34,12 @@ impl Engine {
     fn hand_on(&mut self, event: Event) {
         match event {
             Event::Appended(owner, key, slot) => self.appended(owner, key, slot),
-            Event::StoreFlushed { volume, ok } => self.destager.flushed(&mut self.cx, volume, ok),
+            Event::StoreFlushed { volume, ok } => {
+                self.destager.flushed(&mut self.cx, volume, ok);
+                if !ok {
+                    self.requests.store_flush_failed(&mut self.cx, volume);
+                }
+            }
             Event::FlushDue(device) => self.cx.flush_is_due(device),
             Event::Flushed { waiter: Waiter::Request(req), device, ok } => {
                 self.cx.request_part_done(req, device, ok);

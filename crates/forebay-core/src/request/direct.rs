@@ -432,6 +432,23 @@ impl Requests {
         self.direct_part_done(cx, direct, ok);
     }
 
+    /// A flush of this backing store has failed, and may have dropped what was on its way there:
+    /// no later one brings that back, so these writes fail (I84). The intents of their regions do
+    /// not end, for reads may show them until a loss of power.
+    pub(crate) fn store_flush_failed(&mut self, cx: &mut Context, volume: VolumeId) {
+        if fault::planted(PlantedBug::TrustWritesInFlight) {
+            return;
+        }
+        for direct in self.directs.iter_mut().filter(|direct| direct.volume == volume) {
+            direct.failed |= direct.is_unflushed();
+        }
+        // Of these a part has ended, or they wait for a later flush (FUA).
+        for request in cx.reqs.iter_mut().filter(|request| request.volume == volume) {
+            request.failed |= request.has_written_past;
+        }
+        cx.volume_mut(volume).keep_intents();
+    }
+
     pub(crate) fn direct_flushed(&mut self, cx: &mut Context, direct: u32, ok: bool) {
         self.direct_part_done(cx, direct, ok);
     }
@@ -553,6 +570,7 @@ impl Requests {
         if d.locked {
             cx.release_backing(d.blocks());
         }
+        cx.reqs.get_mut(d.req).has_written_past = true;
         self.mutation_part_done(cx, d.req, !d.failed);
     }
 }

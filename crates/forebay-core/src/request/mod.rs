@@ -71,6 +71,7 @@ impl Requests {
             sequential: treatment != request.treatment,
             reserved: 0,
             missed: false,
+            has_written_past: false,
             reads_itself: false,
             losses_reported,
             started_at: cx.now,

@@ -90,6 +90,16 @@ impl Direct {
         self.blocks_of(self.from, self.to)
     }
 
+    /// Something of it was given to the backing store, and it has not seen to a flush since.
+    pub(super) fn is_unflushed(&self) -> bool {
+        match self.stage {
+            DirectStage::Intent => false,
+            DirectStage::Settling | DirectStage::Merging => self.step.0 > self.from,
+            DirectStage::Writing | DirectStage::Flushing => true,
+            DirectStage::Dropping | DirectStage::Sealing | DirectStage::Copying => false,
+        }
+    }
+
     /// Blocks of the present step.
     pub(super) fn step_blocks(&self) -> BlockRange {
         self.blocks_of(self.step.0, self.step.1)

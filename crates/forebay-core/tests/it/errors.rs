@@ -143,3 +143,22 @@ fn a_flush_that_fails_unasked_fails_the_next_flush_of_a_client_or_the_detach() {
         assert_eq!((told.count(), rig.engine.volume_size_bytes(VOLUME).is_some()), (1, fails));
     }
 }
+
+/// I84: a part of a write may have reached the backing store before a flush that fails, and be
+/// dropped with the rest. It had no answer then, so the failed FLUSH does not tell of it.
+#[test]
+fn a_write_that_was_on_its_way_when_a_flush_failed_fails() {
+    for kind in [PART, RequestKind::Write { fua: true }] {
+        let mut rig = damaged();
+        let past = VolumeSettings { mode: Mode::Writearound, ..settings() };
+        rig.engine.configure_volume(rig.now(), VOLUME, past).expect("these settings");
+        rig.write(1, 500);
+        rig.rest(SECOND_NS / 2);
+        rig.errors = Some(0);
+        rig.failing_backing_flushes = 1;
+        rig.request(1, RequestKind::Flush, 0, 0, Treatment::Cache);
+        rig.request(1, kind, 600, 64, Treatment::Cache);
+        rig.rest(SECOND_NS);
+        assert_eq!((rig.failing_backing_flushes, rig.errors), (0, Some(2)), "{kind:?}");
+    }
+}

@@ -10,6 +10,8 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (SkipDeviceFlush, Needs::Nothing, Plan::only_writeback),
     (ForgetFailedFlush, Needs::Nothing, Plan::flushes_that_drop_writes_past),
     (EndDroppedIntents, Needs::Nothing, Plan::flushes_that_drop_writes_past),
+    (TrustWritesInFlight, Needs::Nothing, Plan::flushes_that_drop_writes_past),
+    (TrustDestageInFlight, Needs::Nothing, Plan::flushes_that_drop_destage),
     (TrustOldDevice, Needs::UnpluggedBacking, Plan::destaged_at_once),
     (CleanBeforeBackingFlush, Needs::Nothing, Plan::destaged_at_once),
     (ForgetInvalidation, Needs::Nothing, Plan::written_past),

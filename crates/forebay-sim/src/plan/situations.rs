@@ -111,6 +111,19 @@ impl Plan {
         (self.death, self.mix.pause, self.mix.flush) = (None, 20, 10);
     }
 
+    /// Destage under failing flushes of backing stores, which drop half of what it wrote.
+    pub(super) fn flushes_that_drop_destage(&mut self, rng: &mut Rng) {
+        self.destaged_at_once(rng);
+        (self.orders, self.settings.destage_order) = (vec![DestageOrder::Elevator], DestageOrder::Elevator);
+        self.faults = FaultPlan::default();
+        self.faults.backing.flush_error = 500_000;
+        self.drop_past();
+        // Flushes begin while writes are on their way, and a cut comes soon after one.
+        (self.backing_latency.write_ns, self.backing_latency.spread) = (4_000_000, 8);
+        self.settings.destage_gap_bytes = 0;
+        (self.death, self.sample, self.mix.pause) = (None, 40, 10);
+    }
+
     /// Zeroes past the cache that take a step for each block.
     pub(super) fn zeroed_in_steps(&mut self, rng: &mut Rng) {
         self.written_past(rng);

@@ -98,6 +98,11 @@ const SEEDS: &[(u64, u64, &str)] = &[
         466,
         "the judge named the new device before its first flush, and a power cut left it without a cache",
     ),
+    (
+        162543,
+        60,
+        "zeroes past the cache were on their way when a flush of the backing store failed and dropped them",
+    ),
 ];
 
 #[test]
