@@ -75,7 +75,7 @@ class Daemon:
             sparse_file(disk, self.volume_size)
         if not cache.exists() and not self.sparse_cache:
             written_file(cache, self.cache_size)
-        command = [str(h.FOREBAY), "run", "--new-cache", "--force"]
+        command = [str(h.FOREBAY), "run", "--new-cache", "--overwrite", "--fill"]
         command += ["--backing", str(disk), "--cache", f"{cache}:{self.cache_size}"]
         command += ["--export", f"nbd+unix:///v?socket={self.socket}", "--admin", str(self.admin), *self.options]
         for setting in (*self.settings, *(("cache_allocation=sparse",) if self.sparse_cache else ())):

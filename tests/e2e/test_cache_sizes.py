@@ -1,5 +1,5 @@
 """What a cache is made on: a file or device that is there, begins with zeroes and is no blank device is taken only
-with --force; a file system is filled only with --force; a start that fails leaves no cache file behind; and the sizes
+with --overwrite; a file system is filled only with --fill; a start that fails leaves no cache file behind; and the sizes
 that the daemon writes into its file hold at the next start."""
 
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from harness.daemon import Daemon, RunVolume
 from harness.devices import MIB, Devices, sparse
 
 
-def test_empty_file_that_is_there_needs_force(volume: RunVolume) -> None:
+def test_empty_file_that_is_there_needs_overwrite(volume: RunVolume) -> None:
     volume.make_backing(16 * MIB)
     volume.cache_size = "16MiB"
     sparse(volume.cache, 16 * MIB)
     for cache in (f"{volume.cache}", f"{volume.cache}:16MiB"):
         offered = ["--backing", f"file:{volume.backing}", "--cache", cache, "--export", volume.uri]
-        volume.forebay.refused("cache.zeroed", "run", *offered, mentions=[volume.cache, "--force"])
-    volume.start("--force")
+        volume.forebay.refused("cache.zeroed", "run", *offered, mentions=[volume.cache, "--overwrite"])
+    volume.start("--overwrite")
     volume.stop()
     volume.start()  # it is a cache now
     volume.stop()
@@ -38,18 +38,19 @@ def test_busy_store_leaves_no_cache_file(volume: RunVolume, folder: Path) -> Non
     volume.stop()
 
 
-def test_file_system_is_filled_only_with_force(volume: RunVolume, devices: Devices, root: None) -> None:
+def test_file_system_is_filled_only_with_fill(volume: RunVolume, devices: Devices, root: None) -> None:
     del root
     volume.make_backing(16 * MIB)
     volume.cache = devices.tmpfs("flash", "100M") / "cache.img"
     volume.cache_size = "97MB"
-    volume.refused("cache.no-space", mentions=["97000000", "--force"])
+    volume.refused("cache.no-space", mentions=["97000000", "--fill"])
+    volume.refused("cache.no-space", "--overwrite", mentions=["97000000", "--fill"])
     assert not volume.cache.exists(), "a cache file was left behind"
-    volume.start("--force")
+    volume.start("--fill")
     volume.stop()
 
 
-def test_device_that_is_not_blank_needs_force(daemon: Daemon, devices: Devices, root: None) -> None:
+def test_device_that_is_not_blank_needs_overwrite(daemon: Daemon, devices: Devices, root: None) -> None:
     del root
     need("losetup", "blkdiscard")
     disk = sparse(daemon.folder / "disk", 20 * MIB)
@@ -60,8 +61,10 @@ def test_device_that_is_not_blank_needs_force(daemon: Daemon, devices: Devices, 
         written.seek(20 * MIB - 1)
         written.write(b"x")
     refusal = daemon.refused("cache.zeroed", "pool", "create", "fast", "--device", device, mentions=[device])
-    assert "--force" in refusal.text
-    daemon("pool", "create", "fast", "--device", device, "--force")
+    assert "--overwrite" in refusal.text
+    others = ("--fill", "--new-cache")
+    daemon.refused("cache.zeroed", "pool", "create", "fast", "--device", device, *others, mentions=[device])
+    daemon("pool", "create", "fast", "--device", device, "--overwrite")
     daemon("pool", "remove", "fast", "--erase")
     run(["blkdiscard", "--zeroout", device])
     daemon("pool", "create", "fast", "--device", device)

@@ -133,7 +133,7 @@ def test_missing_cache_is_not_made_anew(vanishing: Vanishing, daemon: Daemon) ->
     # An empty file in its place is no other, nor is a path with a typo.
     daemon.start()
     sparse(vanishing.cache, 32 * MIB)
-    daemon.refused("cache.vanished", "pool", "open", "fast", "--force", mentions=[vanishing.cache])
+    daemon.refused("cache.vanished", "pool", "open", "fast", "--overwrite", mentions=[vanishing.cache])
     daemon.stop()
     vanishing.configure(vanishing.flash / "cahce.img", "32MiB")
     daemon.start()

@@ -175,7 +175,7 @@ def serve_cached_by(daemon: Daemon, folder: Path, cut: Cut) -> NamedBlocks:
     daemon.start()
     if cut.is_loop:
         # What is there and begins with zeroes is taken only when that is said.
-        daemon("pool", "open", "fast", "--force")
+        daemon("pool", "open", "fast", "--overwrite")
     return NamedBlocks(daemon, base)
 
 
@@ -306,7 +306,7 @@ def test_cut_member_is_replaced(daemon: Daemon, folder: Path, make_device: Calla
     daemon.start()
     if member.is_loop:
         # What is there and begins with zeroes is taken only when that is said.
-        daemon("pool", "open", "safe", "--force")
+        daemon("pool", "open", "safe", "--overwrite")
     blocks = NamedBlocks(daemon)
     blocks.put(0, 8 * MIB)
     member.cut(4 * MIB)

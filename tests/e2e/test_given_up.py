@@ -1,6 +1,6 @@
-"""A device that Forebay has given up is taken again without --force, by whatever it was given up. What is put on it
+"""A device that Forebay has given up is taken again without --overwrite, by whatever it was given up. What is put on it
 afterwards, and what never belonged to the cache, is not overwritten. After kill -9 at any step of a removal, or of an
-export, the pool is either there or gone, and its name and its devices can be used again without --force."""
+export, the pool is either there or gone, and its name and its devices can be used again without --overwrite."""
 
 import os
 import re
@@ -128,7 +128,7 @@ def test_mirrored_devices_are_taken_again(served: Daemon, flash: Path, other: Pa
 
 def offers_no_erasing(message: Message) -> None:
     """Data that is recognised may be the disk that was to be cached: no hint erases it."""
-    assert not re.search(r"\brm\b|blkdiscard|wipefs|--force|--new-cache", message.text), message
+    assert not re.search(r"\brm\b|blkdiscard|wipefs|--overwrite|--new-cache", message.text), message
 
 
 def test_what_is_put_on_it_later_is_kept(served: Daemon, flash: Path) -> None:
@@ -152,7 +152,7 @@ def test_what_is_put_on_it_later_is_kept(served: Daemon, flash: Path) -> None:
     for at in (95, 40):
         usable(served, flash)
         write_at(flash, at * MIB, os.urandom(MIB))
-        served.refused("cache.zeroed", *again, mentions=[flash, "--force"])
+        served.refused("cache.zeroed", *again, mentions=[flash, "--overwrite"])
         zeroes(flash)
     served.stop()
 
@@ -161,12 +161,12 @@ def test_data_behind_the_cache_is_not_touched(served: Daemon, folder: Path, flas
     """A cache on the first half of a device, with data of somebody else on the other one."""
     theirs = random_file(folder / "theirs", MIB).read_bytes()
     write_at(flash, 95 * MIB, theirs)
-    create(served, f"{flash}:48MiB", "--force")
+    create(served, f"{flash}:48MiB", "--overwrite")
     fill(served)
     served("pool", "remove", "fast", "--erase")
     with flash.open("rb") as device:
         assert os.pread(device.fileno(), MIB, 95 * MIB) == theirs, "what is behind the cache was written to"
-    served.refused("cache.zeroed", "pool", "create", "again", "--device", flash, mentions=[flash, "--force"])
+    served.refused("cache.zeroed", "pool", "create", "again", "--device", flash, mentions=[flash, "--overwrite"])
     served.stop()
 
 

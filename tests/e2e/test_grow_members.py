@@ -102,7 +102,7 @@ def members(daemon: Daemon) -> Members:
 def further_device(members: Members, end: Callable[[], None], how: str) -> None:
     """A third device comes, is the one that changes its size, and is given up."""
     daemon, (_, more), third = members.daemon, members.devices, members.third
-    members.change("grow", "--device", f"{third}:16MiB", "--force")
+    members.change("grow", "--device", f"{third}:16MiB", "--overwrite")
     members.change("grow", "--size", "20MiB")
     members.devices.append(third)
     end()

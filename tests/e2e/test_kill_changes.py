@@ -57,7 +57,7 @@ def test_kill_while_it_grows_and_shrinks(daemon: Daemon, filled: Filled, folder:
     shrink = ["pool", "shrink", "fast", "--device", more]
     killed_in(daemon, filled, milliseconds, *grow)
     if str(more) not in daemon.config_path.read_text() or not has_device(daemon, more):
-        daemon(*grow, "--force")
+        daemon(*grow, "--overwrite")
     assert has_device(daemon, more)
     filled.verify("after it has grown")
     killed_in(daemon, filled, milliseconds, *shrink)
@@ -93,8 +93,8 @@ def test_device_that_cannot_join(daemon: Daemon, filled: Filled, folder: Path) -
     filled.verify("with a device that cannot join")
     daemon.logged("pool.device-unknown", [blank, "forebay pool grow fast --device"])
     grow = ["pool", "grow", "fast", "--device", blank]
-    daemon.refused("cache.zeroed", *grow, mentions=["--force"])
-    daemon(*grow, "--force")
+    daemon.refused("cache.zeroed", *grow, mentions=["--overwrite"])
+    daemon(*grow, "--overwrite")
     filled.verify("after it has joined")
     daemon.restart()
     filled.verify("on two devices")

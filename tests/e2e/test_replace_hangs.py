@@ -38,7 +38,7 @@ def served(daemon: Daemon, folder: Path, server: HangingFiles) -> Daemon:
     daemon.configure(CONFIG.format(old=server.path("old"), folder=folder, nbd=daemon.nbd()))
     daemon.start()
     # A device of zeroes is not taken without it.
-    daemon("pool", "open", "fast", "--force")
+    daemon("pool", "open", "fast", "--overwrite")
     return daemon
 
 
@@ -51,7 +51,7 @@ def begin(daemon: Daemon, server: HangingFiles) -> str:
             return id
         server.resume()
         job_ends(daemon, id, "completed")
-        daemon("pool", "replace", "fast", "--device", server.path("old"), "--force")
+        daemon("pool", "replace", "fast", "--device", server.path("old"), "--overwrite")
     raise AssertionError("it is copied each time before it can be stopped")
 
 

@@ -82,7 +82,7 @@ def make_drill(daemon: Daemon, devices: Devices, folder: Path, root: None) -> Ca
         cache = devices.loop(sparse(folder / "c.img", 32 * MIB))
         daemon.configure(CONFIG.format(cache=cache, folder=folder, nbd=daemon.nbd("db")))
         daemon.start()
-        daemon("pool", "open", "fast", "--force")
+        daemon("pool", "open", "fast", "--overwrite")
         data = Filled(daemon, "db", blocks=512)
         data.write()
         if not lossy:
@@ -133,4 +133,4 @@ def test_dirty_data_was_lost_and_a_new_device(
     make_drill: Callable[[bool], Drill], devices: Devices, folder: Path, moment: str
 ) -> None:
     """The new cache is a block device."""
-    is_replaced(make_drill(True), moment, devices.loop(sparse(folder / "new.raw", 32 * MIB)), "--force")
+    is_replaced(make_drill(True), moment, devices.loop(sparse(folder / "new.raw", 32 * MIB)), "--overwrite")

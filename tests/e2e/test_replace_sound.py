@@ -151,7 +151,7 @@ TWO = {"d3.img": "48MiB", "e.img": "120MiB"}
 
 def back(daemon: Daemon, new: str = "f.img", old: str = "e.img:120MiB") -> None:
     """Undoes a replacement that was complete before the test could do what it wanted to do meanwhile."""
-    daemon(*replace(daemon, old, new, "--force"))
+    daemon(*replace(daemon, old, new, "--overwrite"))
 
 
 def copy_is_seen(daemon: Daemon, id: str, new: str) -> bool:
@@ -354,7 +354,7 @@ def server(make_daemon: Callable[..., Daemon], folder: Path, fuse: None) -> Iter
 def begin_slow(daemon: Daemon, server: HangingFiles) -> Process:
     """A command that copies onto the new device, which does not answer any more."""
     for _ in range(6):
-        command = daemon.forebay.start(*replace(daemon, NEW, None, "--force"), name="replace")
+        command = daemon.forebay.start(*replace(daemon, NEW, None, "--overwrite"), name="replace")
         assert has_job(daemon, command) or command.wait() == 0, command.tail()
         hang(server)
         if command.is_running and "disk.img" not in configured_devices(daemon):

@@ -41,7 +41,7 @@ def main() -> int:
         new = next(name for name in options.devices if name != old)
         log.mark(ROUND + old)
         mark()
-        command = [options.forebay, "pool", "replace", "fast", "--device", f"/dev/mapper/{new}", "--force"]
+        command = [options.forebay, "pool", "replace", "fast", "--device", f"/dev/mapper/{new}", "--overwrite"]
         job = subprocess.Popen([*command, "--admin", options.admin])
         while job.poll() is None:
             mark()

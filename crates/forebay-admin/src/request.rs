@@ -38,9 +38,12 @@ pub struct ReplaceRequest {
     /// older.
     #[serde(default)]
     pub discard_lost: bool,
-    /// Take a device that is not blank but begins with zeroes, and fill a file system.
+    /// Take a device that is not blank but begins with zeroes: what is on it is overwritten.
     #[serde(default, skip_serializing_if = "is_false")]
-    pub force: bool,
+    pub overwrite: bool,
+    /// Make a cache file that leaves less than a tenth of its file system.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub fill: bool,
 }
 
 /// A cache device as an operator names it.
@@ -65,10 +68,16 @@ pub struct PoolRequest {
     /// Tunables, as text.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
-    /// Take a device that is not blank but begins with zeroes, fill a file system, and give up a
-    /// recorded cache of this name or on these devices that may hold dirty data.
+    /// Take a device that is not blank but begins with zeroes: what is on it is overwritten.
     #[serde(default, skip_serializing_if = "is_false")]
-    pub force: bool,
+    pub overwrite: bool,
+    /// Make a cache file that leaves less than a tenth of its file system.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub fill: bool,
+    /// Give up a recorded cache of this name or on these devices that may hold dirty data: it is
+    /// refused should it come back.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub new_cache: bool,
 }
 
 /// What an operator allows when a pool is opened.
@@ -79,9 +88,12 @@ pub struct OpenHow {
     /// should it come back.
     #[serde(default)]
     pub new_cache: bool,
-    /// Take a device that is not blank but begins with zeroes, and fill a file system.
+    /// Take a device that is not blank but begins with zeroes: what is on it is overwritten.
     #[serde(default)]
-    pub force: bool,
+    pub overwrite: bool,
+    /// Make a cache file that leaves less than a tenth of its file system.
+    #[serde(default)]
+    pub fill: bool,
 }
 
 /// How a pool leaves for another host.
@@ -130,9 +142,12 @@ pub struct GrowRequest {
     /// New size of the last cache device (`20GiB`); `max` for all of a block device.
     #[serde(default)]
     pub size: Option<String>,
-    /// Take a device that is not blank but begins with zeroes, and fill a file system.
+    /// Take a device that is not blank but begins with zeroes: what is on it is overwritten.
     #[serde(default, skip_serializing_if = "is_false")]
-    pub force: bool,
+    pub overwrite: bool,
+    /// Make a cache file that leaves less than a tenth of its file system.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub fill: bool,
 }
 
 /// How a pool is to shrink: one of the two.

@@ -33,6 +33,7 @@ use forebay_config::CacheSpec;
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
 pub use forebay_pool::PoolEvent;
+pub use forebay_pool::register::Taking;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -59,8 +60,8 @@ pub struct RunOptions {
     pub io: forebay_io::EnginePreference,
     /// Make a new cache where the recorded one is not there.
     pub new_cache: bool,
-    /// Take a cache device that is not blank but begins with zeroes, and fill a file system.
-    pub force: bool,
+    /// What may be done to cache devices that are there.
+    pub taking: Taking,
 }
 
 /// Errors of a start end the program; what happens later is told line by line.

@@ -25,6 +25,7 @@ use forebay_pool::RunError;
 use forebay_pool::encryption::read_key;
 use forebay_pool::handover::{ListenerStore, Manager};
 use forebay_pool::open::check_key;
+use forebay_pool::register::Taking;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -59,7 +60,7 @@ pub fn serve(options: &ServeOptions, report: &mut dyn FnMut(RunEvent)) -> Result
     let origin = Origin {
         file: Some(file),
         new_cache: &options.new_cache,
-        force: false,
+        taking: Taking::default(),
         has_api: true,
         drain: None,
         log_threshold: LogThreshold::default(),
@@ -82,9 +83,8 @@ pub(crate) struct Origin<'a> {
     pub(crate) file: Option<ServedFile<'a>>,
     /// Pools for which a new cache may be made where one is recorded.
     pub(crate) new_cache: &'a [String],
-    /// Cache devices that are there may be taken if they begin with zeroes, and file systems
-    /// filled.
-    pub(crate) force: bool,
+    /// What may be done to cache devices that are there.
+    pub(crate) taking: Taking,
     /// The admin API is served.
     pub(crate) has_api: bool,
     /// This volume is written back as fast as possible.
@@ -220,7 +220,7 @@ impl Daemon {
             path: origin.file.map(|file| file.config.display().to_string()),
             strict: origin.file.is_none(),
             new_cache: origin.new_cache.to_vec(),
-            force: origin.force,
+            taking: origin.taking,
             log_threshold: origin.log_threshold.clone(),
             on_event: event_sender(&messages.0),
             listener_store: Arc::clone(&listener_store),

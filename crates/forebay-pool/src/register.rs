@@ -305,10 +305,22 @@ pub enum Consent {
     /// Nothing.
     #[default]
     None,
-    /// A pool is created: recorded caches with nothing dirty give way.
-    Create,
+    /// A pool is created, or a device is added: recorded caches with nothing dirty give way.
+    Create {
+        /// All of them do.
+        new_cache: bool,
+    },
     /// `--new-cache`, or a cache is replaced: all give way.
     NewCache,
+}
+
+/// What an operator allows of devices on which a cache is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Taking {
+    /// One that is not blank but begins with zeroes may be taken.
+    pub overwrite: bool,
+    /// A cache file may leave less than a tenth of its file system.
+    pub fill: bool,
 }
 
 /// Who wants to open or make a cache, and what the operator allows.
@@ -320,9 +332,8 @@ pub struct Permit<'a> {
     pub pool: Option<&'a str>,
     /// What was said of recorded caches.
     pub consent: Consent,
-    /// A device that is not blank but begins with zeroes may be taken, and a file system may be
-    /// filled.
-    pub force: bool,
+    /// What may be done to devices that are there.
+    pub taking: Taking,
 }
 
 impl Permit<'_> {
@@ -356,13 +367,13 @@ impl Permit<'_> {
 
     /// Whether a device may be taken whatever follows the zeroes at its beginning.
     pub(crate) fn may_take_any(&self) -> bool {
-        self.force || self.consent == Consent::NewCache
+        self.taking.overwrite
     }
 
-    /// Whether a blank device may be taken: an operator names it just now. One that the
-    /// configuration names may be another one today, and its cache be elsewhere.
+    /// Whether a blank device may be taken: an operator asks for a cache on it just now. One that
+    /// only the configuration names may be another one today, and its cache be elsewhere.
     pub(crate) fn may_take_blank(&self) -> bool {
-        self.consent == Consent::Create
+        self.consent != Consent::None
     }
 
     /// Why a device that begins with zeroes is not taken.
@@ -373,7 +384,7 @@ impl Permit<'_> {
                 "{} is there, but is no cache: it begins with zeroes, and something else may follow",
                 path.display()
             ),
-            format!("if nothing on it is needed: {}", self.again("--force")),
+            format!("if nothing on it is needed: {}", self.again("--overwrite")),
         )
     }
 
@@ -439,7 +450,7 @@ impl Permit<'_> {
         let consent = self.consent;
         let gives_way = move |record: &CacheRecord| match consent {
             Consent::None => false,
-            Consent::Create => !record.may_be_dirty() || self.force,
+            Consent::Create { new_cache } => new_cache || !record.may_be_dirty(),
             Consent::NewCache => true,
         };
         self.others(records, own, specs)
@@ -485,8 +496,8 @@ impl Permit<'_> {
 
     fn or_give_up(&self, what: &str) -> String {
         match (self.consent, self.pool) {
-            (Consent::Create, _) => {
-                format!("or give up what only it has, and {what}: {}", self.again("--force"))
+            (Consent::Create { .. }, _) => {
+                format!("or give up what only it has, and {what}: {}", self.again("--new-cache"))
             }
             (_, Some(pool)) => format!(
                 "then: forebay pool open {pool}; or give up what only it has, and {what}: {}",
@@ -499,6 +510,7 @@ impl Permit<'_> {
     pub(crate) fn again(&self, flag: &str) -> String {
         match (self.consent, self.pool) {
             (Consent::None, Some(pool)) => format!("forebay pool open {pool} {flag}"),
+            (Consent::NewCache, Some(pool)) => format!("forebay pool open {pool} --new-cache {flag}"),
             _ => format!("the same command with {flag}"),
         }
     }

@@ -49,7 +49,7 @@ class Sequence:
         """The daemon makes the pool, and writes it into its configuration."""
         path, size = self.spec(8 * MIB)
         segments = self.draw.choice([[], ["--set", "segment_size=64KiB"], ["--set", "segment_size=256KiB"]])
-        self.daemon("pool", "create", "fast", "--device", joined(path, size), "--force", *segments)
+        self.daemon("pool", "create", "fast", "--device", joined(path, size), "--overwrite", *segments)
         backing = ["--backing", f"file:{self.daemon.folder}/vol.img", "--export", self.daemon.nbd()]
         self.daemon("volume", "attach", "vol", "--pool", "fast", *backing)
         self.devices = [path]
@@ -88,7 +88,7 @@ class Sequence:
 
     def grow_by_device(self) -> None:
         path, size = self.spec(3 * MIB)
-        done = self.ask("grow", "fast", "--device", joined(path, size), "--force")
+        done = self.ask("grow", "fast", "--device", joined(path, size), "--overwrite")
         if done.code == 0:
             self.devices.append(path)
         else:  # more segments than this cache can have
@@ -108,7 +108,7 @@ class Sequence:
     def replace(self) -> None:
         at = self.draw.randrange(len(self.devices))
         path, size = self.spec(self.draw.choice([3, 8, 20]) * MIB)
-        done = self.ask("replace", "fast", "--old", self.devices[at], "--device", joined(path, size), "--force")
+        done = self.ask("replace", "fast", "--old", self.devices[at], "--device", joined(path, size), "--overwrite")
         if done.code == 0:
             self.devices[at] = path
         else:  # the new one is too small

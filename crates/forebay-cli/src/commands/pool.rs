@@ -49,6 +49,23 @@ pub(crate) enum Command {
     Remove(Remove),
 }
 
+/// What the operator allows of devices on which a cache is made.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct Taking {
+    /// Take a device that is not blank but begins with zeroes: what is on it is overwritten
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+    /// Make a cache file that leaves less than a tenth of its file system
+    #[arg(long)]
+    pub(crate) fill: bool,
+}
+
+impl From<Taking> for forebay_daemon::Taking {
+    fn from(Taking { overwrite, fill }: Taking) -> Self {
+        Self { overwrite, fill }
+    }
+}
+
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -66,10 +83,12 @@ pub(crate) struct Create {
     /// Set a setting; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair, add = ArgValueCompleter::new(complete::pairs))]
     settings: Vec<(String, String)>,
-    /// Take a device that is not blank but begins with zeroes, fill a file system, and give up a
-    /// recorded cache that may hold dirty data
+    #[command(flatten)]
+    taking: Taking,
+    /// Give up a recorded cache of this name or on these devices that may hold dirty data: it is
+    /// refused should it come back
     #[arg(long)]
-    force: bool,
+    new_cache: bool,
     #[command(flatten)]
     admin: Admin,
 }
@@ -83,9 +102,8 @@ pub(crate) struct Open {
     /// should it come back
     #[arg(long)]
     new_cache: bool,
-    /// Take a device that is not blank but begins with zeroes, and fill a file system
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    taking: Taking,
     #[command(flatten)]
     admin: Admin,
 }
@@ -111,9 +129,8 @@ pub(crate) struct Grow {
     /// New size of the last cache device (20GiB), or `max` for all of a block device
     #[arg(long, group = "how")]
     size: Option<String>,
-    /// Take a device that is not blank but begins with zeroes, and fill a file system
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    taking: Taking,
     #[command(flatten)]
     admin: Admin,
 }
@@ -172,9 +189,8 @@ pub(crate) struct Replace {
     /// Give up what was lost with the old cache: older data stands in its place
     #[arg(long)]
     discard_lost: bool,
-    /// Take a device that is not blank but begins with zeroes, and fill a file system
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    taking: Taking,
     /// Do not wait until the new device has what it must have
     #[arg(long)]
     background: bool,
@@ -261,9 +277,10 @@ pub(crate) fn execute(command: Command) -> Result<(), Failure> {
             let pool = options.admin.client().get(&path(&options.name, ""))?;
             print(&options.admin, &pool, |pool| show(pool, Width::of_stdout()))
         }
-        Command::Grow(Grow { name, device, size, force, admin }) => {
-            let pool =
-                admin.client().post(&path(&name, "/grow"), Some(&GrowRequest { device, size, force }))?;
+        Command::Grow(Grow { name, device, size, taking: Taking { overwrite, fill }, admin }) => {
+            let pool = admin
+                .client()
+                .post(&path(&name, "/grow"), Some(&GrowRequest { device, size, overwrite, fill }))?;
             print(&admin, &pool, |pool: &PoolInfo| {
                 format!("pool {}: {} now\n", harmless(&pool.name), bytes(pool.capacity_bytes))
             })
@@ -297,7 +314,7 @@ fn path(name: &str, rest: &str) -> String {
 }
 
 fn replace(
-    Replace { name, devices, old, discard_lost, force, background, admin }: Replace,
+    Replace { name, devices, old, discard_lost, taking, background, admin }: Replace,
 ) -> Result<(), Failure> {
     let mut devices = devices.into_iter();
     let (Some(device), other, None) = (devices.next(), devices.next(), devices.next()) else {
@@ -308,7 +325,8 @@ fn replace(
     };
     let client = admin.client();
     let old = old.map(|old| paths::absolute(&old));
-    let request = ReplaceRequest { device, other, old, discard_lost, force };
+    let Taking { overwrite, fill } = taking;
+    let request = ReplaceRequest { device, other, old, discard_lost, overwrite, fill };
     let pool = client.post(&path(&name, "/replace"), Some(&request))?;
     let info: PoolInfo = client::read(&pool)?;
     // A new cache in place of a failed one is there at once.
@@ -384,13 +402,15 @@ fn imported(info: &ImportInfo) -> String {
     text
 }
 
-fn create(Create { name, devices, mirror, settings, force, admin }: Create) -> Result<(), Failure> {
+fn create(options: Create) -> Result<(), Failure> {
+    let Create { name, devices, mirror, settings, taking, new_cache, admin } = options;
     let mut settings = settings.into_iter().collect::<BTreeMap<_, _>>();
     if mirror {
         settings.insert("mirror".into(), "on".into());
     }
     let asked: Vec<PathBuf> = devices.iter().map(|device| (&device.path).into()).collect();
-    let request = PoolRequest { name, devices, settings, force };
+    let request =
+        PoolRequest { name, devices, settings, overwrite: taking.overwrite, fill: taking.fill, new_cache };
     let pool = admin.client().post("/v1/pools", Some(&request))?;
     print(&admin, &pool, |pool: &PoolInfo| {
         let cached = Some(pool.cached_bytes).filter(|cached| *cached > 0);
@@ -402,11 +422,8 @@ fn create(Create { name, devices, mirror, settings, force, admin }: Create) -> R
 }
 
 fn open(options: &Open) -> Result<(), Failure> {
-    let Open { new_cache, force, .. } = options;
-    let allowed = match (new_cache, force) {
-        (false, false) => "/open".to_owned(),
-        (new_cache, force) => format!("/open?new_cache={new_cache}&force={force}"),
-    };
+    let Open { new_cache, taking: Taking { overwrite, fill }, .. } = options;
+    let allowed = format!("/open?new_cache={new_cache}&overwrite={overwrite}&fill={fill}");
     let pool = options.admin.client().post_nothing(&path(&options.name, &allowed))?;
     print(&options.admin, &pool, |pool: &PoolInfo| {
         format!("pool {}: {} volumes\n", harmless(&pool.name), pool.volumes.len())

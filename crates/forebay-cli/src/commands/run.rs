@@ -10,6 +10,7 @@ use forebay_format::checkpoint::Mode;
 use forebay_io::{DeviceModel, EnginePreference};
 use forebay_pool::{PoolEvent, RunError};
 
+use super::pool::Taking;
 use crate::failure::Failure;
 use crate::log;
 use crate::screen;
@@ -59,9 +60,8 @@ pub(crate) struct Options {
     /// should it come back
     #[arg(long)]
     new_cache: bool,
-    /// Take a cache device that is not blank but begins with zeroes, and fill a file system
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    taking: Taking,
 }
 
 /// Serves the volume until a signal comes.
@@ -77,7 +77,7 @@ pub(crate) fn execute(options: Options) -> Result<(), Failure> {
         admin: options.admin,
         io: options.io,
         new_cache: options.new_cache,
-        force: options.force,
+        taking: options.taking.into(),
     };
     let mut said = Ok(());
     let result = forebay_daemon::run(options, &mut |event| match event {

@@ -204,12 +204,25 @@ mod tests {
         }
         refused(&|path| volume(&format!("file:{path}"), "ublk:x").paths());
         let key = |path: &str| [(KEY_SETTING.to_owned(), path.to_owned())].into();
-        let pool = |devices, settings| PoolRequest { name: "p".into(), devices, settings, force: false };
+        let pool = |devices, settings| PoolRequest {
+            name: "p".into(),
+            devices,
+            settings,
+            overwrite: false,
+            fill: false,
+            new_cache: false,
+        };
         refused(&|path| pool(vec![inside(), device(path)], [].into()).paths());
         refused(&|path| pool(vec![inside()], key(path)).paths());
         refused(&|path| GrowRequest { device: Some(device(path)), ..GrowRequest::default() }.paths());
-        let replace =
-            |device, other| ReplaceRequest { device, other, old: None, discard_lost: false, force: false };
+        let replace = |device, other| ReplaceRequest {
+            device,
+            other,
+            old: None,
+            discard_lost: false,
+            overwrite: false,
+            fill: false,
+        };
         refused(&|path| replace(device(path), None).paths());
         refused(&|path| replace(inside(), Some(device(path))).paths());
         refused(&|path| DetachRequest { save_to: Some(path.into()), ..DetachRequest::default() }.paths());

@@ -63,7 +63,7 @@ pub fn run(options: RunOptions, report: &mut dyn FnMut(RunEvent)) -> Result<(), 
     let origin = Origin {
         file: None,
         new_cache: &new_cache,
-        force: options.force,
+        taking: options.taking,
         has_api,
         drain,
         log_threshold: LogThreshold::default(),

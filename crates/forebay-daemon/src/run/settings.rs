@@ -173,7 +173,7 @@ mod tests {
             admin: None,
             io: forebay_io::EnginePreference::Auto,
             new_cache: false,
-            force: false,
+            taking: crate::Taking::default(),
         }
     }
 

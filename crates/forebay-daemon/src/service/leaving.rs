@@ -114,7 +114,16 @@ mod tests {
         let path = folder.join("c.cache").display().to_string();
         let devices = vec![DeviceRequest { path, size: Some("16MiB".into()) }];
         let settings = std::collections::BTreeMap::new();
-        service.create(PoolRequest { name: "c".into(), devices, settings, force: false }).unwrap();
+        service
+            .create(PoolRequest {
+                name: "c".into(),
+                devices,
+                settings,
+                overwrite: false,
+                fill: false,
+                new_cache: false,
+            })
+            .unwrap();
         let record = of_pool(&folder.join("state"), "c").unwrap().remove(0);
         (service, record)
     }

@@ -15,7 +15,7 @@ use forebay_config::{ConfigFile, Edit};
 use forebay_export::size::ByteSize;
 use forebay_pool::cache_device::new_tag;
 use forebay_pool::cache_device::{begin_on, is_same};
-use forebay_pool::register::Consent;
+use forebay_pool::register::Taking;
 use forebay_pool::{Mirrored, PoolHandle};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ impl Service {
         name: &str,
         devices: &[CacheSpec],
         mirror: &Mirrored,
-        force: bool,
+        taking: Taking,
         mut file: Option<&mut ConfigFile>,
     ) -> Result<PoolInfo, AdminError> {
         let [spec] = devices else {
@@ -76,7 +76,7 @@ impl Service {
         }
         Self::let_go(&handle)?;
         let (config, _) = self.with_volumes(name)?;
-        let allowed = Allowed { consent: Consent::Create, force };
+        let allowed = Allowed::to_create(taking);
         let opened = self.open_unused(spec, self.opening(name, &config, allowed))?;
         if opened.size_bytes() < bytes {
             return Err(too_small(spec, bytes));

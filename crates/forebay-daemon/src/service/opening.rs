@@ -77,7 +77,12 @@ impl From<AdminError> for NotJoined {
 impl Opening {
     pub(super) fn permit(&self) -> Permit<'_> {
         let pool = self.is_named.then_some(&*self.name);
-        Permit { state_dir: &self.state_dir, pool, consent: self.allowed.consent, force: self.allowed.force }
+        Permit {
+            state_dir: &self.state_dir,
+            pool,
+            consent: self.allowed.consent,
+            taking: self.allowed.taking,
+        }
     }
 
     fn making<'a>(&'a self, key: Option<&'a Key>) -> Making<'a> {

@@ -3,7 +3,7 @@
 use super::event_bridge::reporter;
 use super::locked::Place;
 use super::opening::{NotJoined, Opening, no_answer};
-use super::records::Allowed;
+use super::records::{Allowed, taking};
 use super::settings::{invalid, stored, take_out};
 use super::start::check_rules;
 use super::{Service, ServiceEvent};
@@ -24,7 +24,7 @@ use forebay_format::member::DATA_START_BLOCK;
 use forebay_pool::MayWait;
 use forebay_pool::loss_record::{LossRecord, Seen, Verdict, judge};
 use forebay_pool::open::{NewCache, seen};
-use forebay_pool::register::{Consent, Entry, of_pool};
+use forebay_pool::register::{Consent, Entry, Taking, of_pool};
 use forebay_pool::{PoolHandle, PoolSnapshot, PoolStart, Promise, Reach};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl Service {
         completed.inspect_err(|_| {
             let _ = handle.stop(); // the pool's own trouble, if it has any, is not what the operator asked about
             self.take_back(name, new_cache.as_ref());
-            if let Some(entry) = entry.take().filter(|_| !is_new && allowed.consent == Consent::Create) {
+            if let Some(entry) = entry.take().filter(|_| !is_new && allowed.is_creating()) {
                 // It was there before, and is nobody's again. If that cannot be written it is
                 // recorded as that of a pool that there is not.
                 let _ = entry.record().remove(&MayWait::here(), &self.state_dir(), false);
@@ -207,7 +207,9 @@ impl Service {
             let edit = Edit::AddPool { name: name.clone(), devices, settings };
             file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
         }
-        let allowed = Allowed { consent: Consent::Create, force: request.force };
+        let consent = Consent::Create { new_cache: request.new_cache };
+        let taking = Taking { overwrite: request.overwrite, fill: request.fill };
+        let allowed = Allowed { consent, taking };
         let opened = self.open_pool(&name, &config, allowed);
         if let (Err(_), Some(file)) = (&opened, file.as_mut()) {
             // It was written a moment ago; the error of opening is what matters.
@@ -316,9 +318,10 @@ impl Service {
             ));
         }
         self.check_unmirrored(name)?;
+        let taking = Taking { overwrite: request.overwrite, fill: request.fill };
         match (request.device, request.size) {
             (Some(wanted), None) => {
-                self.grow_onto(name, &handle, &device(&wanted)?, request.force, file.as_deref_mut())?
+                self.grow_onto(name, &handle, &device(&wanted)?, taking, file.as_deref_mut())?
             }
             (None, Some(size)) => {
                 let bytes = if size == "max" { None } else { Some(bytes(&size)?) };
@@ -340,7 +343,7 @@ impl Service {
         name: &str,
         handle: &PoolHandle,
         spec: &CacheSpec,
-        force: bool,
+        taking: Taking,
         mut file: Option<&mut ConfigFile>,
     ) -> Result<(), AdminError> {
         let (config, _) = self.with_volumes(name)?;
@@ -356,7 +359,7 @@ impl Service {
             None => Ok(()),
         };
         list(config.devices.iter().cloned().chain([spec.clone()]).collect())?;
-        let allowed = Allowed { consent: Consent::Create, force };
+        let allowed = Allowed::to_create(taking);
         self.join(handle, spec, self.opening(name, &config, allowed)).map_err(|not| {
             if not.is_certain {
                 // It was written a moment ago; the error of the change is what matters.
@@ -509,7 +512,7 @@ impl Service {
         let devices = devices.map(device).collect::<Result<Vec<_>, _>>()?;
         let mirror = self.pool_snapshot(name)?.mirror;
         if let Some(mirror) = mirror.filter(|mirror| !mirror.is_sound(request.old.as_deref())) {
-            return self.replace_member(name, &devices, &mirror, request.force, file.as_mut());
+            return self.replace_member(name, &devices, &mirror, taking(request), file.as_mut());
         }
         if !self.pool_snapshot(name)?.cache_failed {
             let _hold = self.holds.devices(name)?;
@@ -531,7 +534,7 @@ impl Service {
         self.check_recordable()?;
         let (old, volumes) = self.with_volumes(name)?;
         let config = PoolConfig { devices: devices.clone(), ..old.clone() };
-        let allowed = Allowed { consent: Consent::Create, force: request.force };
+        let allowed = Allowed::to_create(taking(request));
         self.check_new(self.opening(name, &config, allowed))?;
         let handle = self.handle(name)?;
         let names: Vec<String> = volumes.iter().map(|(volume, _)| volume.clone()).collect();
@@ -558,7 +561,7 @@ impl Service {
             running.pools.remove(name);
             running.config.pools.insert(name.into(), config.clone());
         }
-        let allowed = Allowed { consent: Consent::NewCache, force: request.force };
+        let allowed = Allowed { consent: Consent::NewCache, taking: taking(request) };
         self.open_pool(name, &config, allowed).map_err(|error| self.closed_in_vain(name, error))?;
         for ((name, volume), identity) in volumes.iter().zip(identities) {
             self.attach_as(name, volume, identity)?;
@@ -719,7 +722,7 @@ impl Service {
                 format!(
                     "pool {name} is removed, but its devices are not erased: its cache has failed and was not open"
                 ),
-                "what is left on them is of no use: --force lets another pool have one, blkdiscard or wipefs --all empties it",
+                "what is left on them is of no use: --overwrite lets another pool have one, blkdiscard or wipefs --all empties it",
             )),
             None => Ok(()),
         }
@@ -753,7 +756,7 @@ pub(super) fn failed_before(opening: &Opening) -> Result<Option<LossRecord>, Adm
     let recorded = records.iter().find(is_current).filter(|record| match allowed.consent {
         Consent::None => true,
         Consent::NewCache => record.lost_bytes() > 0, // that is given up by `pool replace --discard-lost` only
-        Consent::Create => false,
+        Consent::Create { .. } => false,
     });
     match judge(&records, name, &found, recorded) {
         Verdict::Open => Ok(None),

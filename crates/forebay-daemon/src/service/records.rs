@@ -3,10 +3,10 @@
 
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, Severity};
-use forebay_admin::{AdminError, MessageId, OpenHow};
+use forebay_admin::{AdminError, MessageId, OpenHow, ReplaceRequest};
 use forebay_config::CacheSpec;
 use forebay_pool::cache_device::remove_made;
-use forebay_pool::register::{Consent, Entry, Permit, check_writable};
+use forebay_pool::register::{Consent, Entry, Permit, Taking, check_writable};
 use forebay_pool::{MayWait, PoolHandle};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -23,12 +23,34 @@ const RECORD_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Allowed {
     pub(super) consent: Consent,
-    pub(super) force: bool,
+    pub(super) taking: Taking,
+}
+
+impl Allowed {
+    /// A device that was the pool's until just now.
+    pub(super) const OWN: Self =
+        Self { consent: Consent::NewCache, taking: Taking { overwrite: true, fill: true } };
+
+    /// The operator names devices for a cache, and gives up no recorded one that may be dirty.
+    pub(super) fn to_create(taking: Taking) -> Self {
+        Self { consent: Consent::Create { new_cache: false }, taking }
+    }
+
+    /// Whether the operator names devices for a cache just now.
+    pub(super) fn is_creating(self) -> bool {
+        matches!(self.consent, Consent::Create { .. })
+    }
+}
+
+/// What the operator allows of the new devices of a pool.
+pub(super) fn taking(request: &ReplaceRequest) -> Taking {
+    Taking { overwrite: request.overwrite, fill: request.fill }
 }
 
 impl From<OpenHow> for Allowed {
     fn from(how: OpenHow) -> Self {
-        Self { consent: if how.new_cache { Consent::NewCache } else { Consent::None }, force: how.force }
+        let taking = Taking { overwrite: how.overwrite, fill: how.fill };
+        Self { consent: if how.new_cache { Consent::NewCache } else { Consent::None }, taking }
     }
 }
 
@@ -36,7 +58,7 @@ impl Service {
     pub(super) fn permit<'a>(&self, name: &'a str, state_dir: &'a Path, allowed: Allowed) -> Permit<'a> {
         // The pool of `forebay run` has the same name whatever its cache.
         let pool = self.config_path.is_some().then_some(name);
-        Permit { state_dir, pool, consent: allowed.consent, force: allowed.force }
+        Permit { state_dir, pool, consent: allowed.consent, taking: allowed.taking }
     }
 
     /// Records the cache of a pool that was just opened; none is recorded for one that is served

@@ -8,7 +8,7 @@
 //! one that does not count is erased whatever is killed.
 
 use super::pools::{device, length_of_file, stopped};
-use super::records::Allowed;
+use super::records::{Allowed, taking};
 use super::settings::{invalid, stored};
 use super::start::check_rules;
 use super::work::End;
@@ -20,7 +20,6 @@ use forebay_config::{CacheSpec, Edit, PoolConfig};
 use forebay_export::size::ByteSize;
 use forebay_io::Device;
 use forebay_pool::cache_device::{begin_on, is_same, new_tag};
-use forebay_pool::register::Consent;
 use forebay_pool::replaced::{self, Pair};
 use forebay_pool::{CopyProgress, MayWait, PoolHandle, Promise};
 use std::path::{Path, PathBuf};
@@ -56,7 +55,7 @@ impl Service {
             return Err(too_small(name, &spec.path, needed, is_last));
         }
         let is_there = spec.path.exists();
-        let allowed = Allowed { consent: Consent::Create, force: request.force };
+        let allowed = Allowed::to_create(taking(request));
         let opened = self.open_unused(&spec, self.opening(name, &config, allowed))?;
         let begun = if opened.size_bytes() < needed {
             Err(too_small(name, &spec.path, needed, is_last))
@@ -476,7 +475,7 @@ impl Service {
         (member, last): (usize, &PathBuf),
         config: &PoolConfig,
     ) -> Result<(), End> {
-        let allowed = Allowed { consent: Consent::NewCache, force: true };
+        let allowed = Allowed::OWN;
         let opened = self.open_unused(&bare(last), self.opening(name, config, allowed))?;
         self.begin_copy(name, handle, member, opened)?;
         if let Err(end) = self.watch_copy(id, handle) {
@@ -499,7 +498,7 @@ impl Service {
         last: &Path,
         config: &PoolConfig,
     ) -> Result<(), String> {
-        let allowed = Allowed { consent: Consent::NewCache, force: true };
+        let allowed = Allowed::OWN;
         let spare = self.open_unused(&bare(last), self.opening(name, config, allowed));
         let joined = spare
             .and_then(|spare| self.join_device(name, handle, &bare(last), spare).map_err(|not| not.error));
@@ -507,7 +506,7 @@ impl Service {
             let noted = self.note_devices(name).err().map_or_else(String::new, |error| error.what);
             let path = last.display();
             format!(
-                "pool {name} is without {path} now: {}; to add it again: forebay pool grow {name} --device {path} --force. {noted}",
+                "pool {name} is without {path} now: {}; to add it again: forebay pool grow {name} --device {path} --overwrite. {noted}",
                 error.what
             )
         })

@@ -11,6 +11,7 @@ use forebay_admin::{AdminError, MessageId, OpenHow};
 use forebay_config::{Checked, Config, ConfigFile, Diagnostic, RuleTable};
 use forebay_core::Drain;
 use forebay_pool::handover::ListenerStore;
+use forebay_pool::register::Taking;
 use forebay_pool::{PoolEvent, PoolHandle};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -55,9 +56,8 @@ pub(crate) struct ServiceStart {
     pub(crate) strict: bool,
     /// Pools for which a new cache may be made where one is recorded.
     pub(crate) new_cache: Vec<String>,
-    /// Cache devices that are there may be taken if they begin with zeroes, and file systems
-    /// filled.
-    pub(crate) force: bool,
+    /// What may be done to cache devices that are there.
+    pub(crate) taking: Taking,
     /// Devices may still come for so long.
     pub(crate) patience: Duration,
     /// What is told; it follows the configuration.
@@ -117,7 +117,8 @@ impl Service {
         service.log_threshold.set(start.config.daemon.log_level);
         let how = |pool: &str| OpenHow {
             new_cache: start.new_cache.iter().any(|wanted| wanted == pool),
-            force: start.force,
+            overwrite: start.taking.overwrite,
+            fill: start.taking.fill,
         };
         let opened = service.open_all(&start.config, start.strict, &how);
         if let Err(error) = opened {

@@ -5,6 +5,7 @@ use forebay_admin::MessageId;
 use forebay_admin::events::{EventKind, Severity};
 use forebay_admin::{DetachHow, DeviceRequest, VolumeState};
 use forebay_pool::handover::Inheritance;
+use forebay_pool::register::Taking;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -40,7 +41,7 @@ pub(super) fn start_as_written(path: &Path, listener_store: Arc<ListenerStore>) 
         path: Some(path.display().to_string()),
         strict: true,
         new_cache: Vec::new(),
-        force: false,
+        taking: Taking::default(),
         log_threshold: crate::log_level::LogThreshold::default(),
         on_event,
         listener_store,
@@ -350,7 +351,7 @@ fn start_with_what_is_there(folder: &Path, patience: Duration) -> Arc<Service> {
         has_api: true,
         patience,
         log_threshold: crate::log_level::LogThreshold::default(),
-        force: false,
+        taking: Taking::default(),
         new_cache: Default::default(),
     };
     Service::start(start).unwrap()
@@ -534,7 +535,14 @@ fn a_replacement_that_cannot_be_is_refused_before_anything_is_given_up() {
     let at = |name: &str| folder.path().join(name).display().to_string();
     let request = |paths: [&str; 2], size: &str| {
         let [device, other] = paths.map(|path| DeviceRequest { path: at(path), size: Some(size.into()) });
-        ReplaceRequest { device, other: Some(other), old: None, discard_lost: true, force: true }
+        ReplaceRequest {
+            device,
+            other: Some(other),
+            old: None,
+            discard_lost: true,
+            overwrite: true,
+            fill: true,
+        }
     };
     let mirrors = folder.path().join("state/mirrors");
     let refused = |paths, size, why: &str| {
@@ -625,8 +633,14 @@ fn while_a_failed_cache_is_replaced_a_start_serves_without_it() {
             size: Some("16MiB".into()),
         };
         let other = (names.len() == 2).then(|| device("y"));
-        let request =
-            ReplaceRequest { device: device("x"), other, old: None, discard_lost: false, force: false };
+        let request = ReplaceRequest {
+            device: device("x"),
+            other,
+            old: None,
+            discard_lost: false,
+            overwrite: false,
+            fill: false,
+        };
         service.replace("a", &request).unwrap();
         assert!(!service.pool_snapshot("a").unwrap().cache_failed, "{names:?}");
         assert!(service.stop().is_empty());
@@ -745,7 +759,7 @@ fn a_volume_whose_export_cannot_be_made_says_what_to_do_and_is_not_tried_again()
         upgrader: None,
         has_api: true,
         patience: Duration::ZERO,
-        force: false,
+        taking: Taking::default(),
         log_threshold: crate::log_level::LogThreshold::default(),
         new_cache: Default::default(),
     };

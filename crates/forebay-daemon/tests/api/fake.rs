@@ -85,7 +85,9 @@ impl Fake {
                 name: "fast".into(),
                 devices: vec![device],
                 settings: settings.clone(),
-                force: false,
+                overwrite: false,
+                fill: false,
+                new_cache: false,
             })?;
         }
         if self.volume("db").is_err() {
@@ -400,7 +402,10 @@ impl Admin for Fake {
             let device = |path: &String| DeviceRequest { path: path.clone(), size: None };
             let devices = request.devices.iter().map(device).collect();
             let name = pool.clone();
-            self.create_pool(PoolRequest { name, devices, settings: BTreeMap::new(), force: false })?;
+            let settings = BTreeMap::new();
+            let request =
+                PoolRequest { name, devices, settings, overwrite: false, fill: false, new_cache: false };
+            self.create_pool(request)?;
         }
         Ok(ImportInfo {
             pool,

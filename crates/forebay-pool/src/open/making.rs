@@ -149,10 +149,10 @@ fn check_room(path: &Path, size_bytes: u64, making: Making<'_>) -> Result<String
         return Ok(what + ": it is sparse, and fails when the file system is full");
     }
     match making.permit {
-        Some(permit) if !permit.force => Err(RunError::failed(
+        Some(permit) if !permit.taking.fill => Err(RunError::failed(
             MessageId::CacheNoSpace,
             format!("{what}: less than a tenth of the file system would be left"),
-            format!("give a smaller size, or allow it: {}", permit.again("--force")),
+            format!("give a smaller size, or allow it: {}", permit.again("--fill")),
         )),
         _ => Ok(what + ": it will be nearly full"),
     }

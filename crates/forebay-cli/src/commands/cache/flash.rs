@@ -32,12 +32,12 @@ pub(super) fn check(request: &PoolRequest, disk: &Path, mounts: &Mounts) -> Resu
                 format!("{} and {} are the same device", twice.display(), path.display()),
             ));
         }
-        check_one(device, disk, mounts, request.force)?;
+        check_one(device, disk, mounts, request.overwrite)?;
     }
     Ok(())
 }
 
-fn check_one(request: &DeviceRequest, disk: &Path, mounts: &Mounts, force: bool) -> Result<(), Failure> {
+fn check_one(request: &DeviceRequest, disk: &Path, mounts: &Mounts, overwrite: bool) -> Result<(), Failure> {
     let path = Path::new(&request.path);
     let shown = harmless(&request.path);
     if disk::is_same(path, disk) {
@@ -74,14 +74,14 @@ fn check_one(request: &DeviceRequest, disk: &Path, mounts: &Mounts, force: bool)
     match look(&device) {
         Found::Begun => Ok(()),
         Found::Blank => match is_blank(&device) {
-            Ok(is_blank) if is_blank || force => Ok(()),
+            Ok(is_blank) if is_blank || overwrite => Ok(()),
             Ok(_) => Err(recognise(&device).map_or_else(
                 || {
                     Failure::new(
                         MessageId::CacheZeroed,
                         format!("{shown} begins with zeroes, but something is on it"),
                     )
-                    .hint(format!("if nothing of that is needed: --force, or blkdiscard {shown}"))
+                    .hint("if nothing of that is needed: --overwrite")
                 },
                 |what| holds(&shown, what),
             )),

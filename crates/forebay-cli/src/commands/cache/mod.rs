@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 use clap_complete::engine::ArgValueCompleter;
 use forebay_admin::{DeviceRequest, MessageId};
 
-use super::pool::device;
+use super::pool::{Taking, device};
 use super::settings::pair;
 use crate::client::{Client, DEFAULT_SOCKET};
 use crate::complete;
@@ -68,10 +68,12 @@ pub(crate) struct Cache {
     /// Set a setting of the volume or of the new pool; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = pair, add = ArgValueCompleter::new(complete::pairs))]
     settings: Vec<(String, String)>,
-    /// Take flash that is not blank but begins with zeroes, fill a file system, and give up a
-    /// recorded cache that may hold dirty data
+    #[command(flatten)]
+    taking: Taking,
+    /// Give up a recorded cache of this pool or on this flash that may hold dirty data: it is
+    /// refused should it come back
     #[arg(long)]
-    force: bool,
+    new_cache: bool,
     #[command(flatten)]
     how: How,
 }
@@ -108,12 +110,12 @@ struct How {
 
 /// Puts a cache before a mounted disk.
 pub(crate) fn cache(options: Cache) -> Result<(), Failure> {
-    let Cache { point, devices, mirror, pool, name, mut settings, force, how } = options;
+    let Cache { point, devices, mirror, pool, name, mut settings, taking, new_cache, how } = options;
     let asked = in_words(&devices, mirror, pool.as_deref(), name.as_deref(), &settings);
     if mirror {
         settings.push(("mirror".into(), "on".into()));
     }
-    let wanted = put::Wanted { devices, pool, name, settings, force };
+    let wanted = put::Wanted { devices, pool, name, settings, taking, new_cache };
     let stage = Stage::set(&point, how)?;
     match stage.interrupted()? {
         Some(begun) if begun.way == Way::Take => Err(Failure::new(

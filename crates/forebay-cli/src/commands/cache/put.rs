@@ -17,6 +17,7 @@ use super::settings::{self, Texts};
 use super::steps::{Mounted, Step};
 use super::{disk, flash, shell, users};
 use crate::client::{self, Client};
+use crate::commands::pool::Taking;
 use crate::failure::{Failure, system};
 use crate::screen::{self, harmless};
 
@@ -54,7 +55,8 @@ pub(super) struct Wanted {
     pub(super) name: Option<String>,
     /// Of pool and volume.
     pub(super) settings: Vec<(String, String)>,
-    pub(super) force: bool,
+    pub(super) taking: Taking,
+    pub(super) new_cache: bool,
 }
 
 /// What there is in the daemon, or in its configuration while it does not run.
@@ -441,7 +443,11 @@ impl Known {
             ))),
             None => {
                 let devices = wanted.devices.clone();
-                Ok((name.clone(), Some(PoolRequest { name, devices, settings, force: wanted.force })))
+                let Taking { overwrite, fill } = wanted.taking;
+                let new_cache = wanted.new_cache;
+                let request =
+                    PoolRequest { name: name.clone(), devices, settings, overwrite, fill, new_cache };
+                Ok((name, Some(request)))
             }
         }
     }

@@ -86,7 +86,8 @@ fn wanted(devices: &[&str], pool: Option<&str>) -> Wanted {
         pool: pool.map(str::to_owned),
         name: None,
         settings: Vec::new(),
-        force: false,
+        taking: Taking::default(),
+        new_cache: false,
     }
 }
 

@@ -321,9 +321,9 @@ fn create_command(request: &PoolRequest) -> String {
         words.extend(["--device".into(), format!("{}{size}", device.path)]);
     }
     words.extend(request.settings.iter().filter(|pair| !is_mirror(pair)).flat_map(setting));
-    if request.force {
-        words.push("--force".into());
-    }
+    let flags =
+        [(request.overwrite, "--overwrite"), (request.fill, "--fill"), (request.new_cache, "--new-cache")];
+    words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()));
     shell::line(words)
 }
 
@@ -498,7 +498,9 @@ mod tests {
                 name: "fast".into(),
                 devices: vec![device("/dev/a", None), device("/f.img", Some("1GiB"))],
                 settings: settings(&[("mirror", "on"), ("segment_size", "1MiB")]),
-                force: true,
+                overwrite: true,
+                fill: false,
+                new_cache: true,
             }),
             Step::Unmount(mounted(None, &[])),
             Step::Attach(VolumeRequest {
@@ -526,7 +528,7 @@ mod tests {
                 "systemctl daemon-reload",
                 "systemctl enable --now forebay",
                 "systemctl restart forebay",
-                "forebay pool create fast --mirror --device /dev/a --device /f.img:1GiB --set segment_size=1MiB --force",
+                "forebay pool create fast --mirror --device /dev/a --device /f.img:1GiB --set segment_size=1MiB --overwrite --new-cache",
                 "umount '/srv/d b'",
                 "forebay volume attach db --pool fast --backing /dev/sdb --export ublk: --set mode=writethrough",
                 "mount -t ext4 -o ro,noatime /dev/sdb '/srv/d b'",

@@ -82,10 +82,14 @@ pub(super) struct Allowed {
     #[serde(default)]
     #[param(required = false)]
     new_cache: bool,
-    /// Take a device that is not blank but begins with zeroes, and fill a file system.
+    /// Take a device that is not blank but begins with zeroes: what is on it is overwritten.
     #[serde(default)]
     #[param(required = false)]
-    force: bool,
+    overwrite: bool,
+    /// Make a cache file that leaves less than a tenth of its file system.
+    #[serde(default)]
+    #[param(required = false)]
+    fill: bool,
 }
 
 /// Opens a pool that is configured and not open: that failed, or it has stopped by itself.
@@ -95,9 +99,9 @@ pub(super) struct Allowed {
 pub(super) async fn open_pool(
     State(context): State<Context>,
     Names(pool): Names<String>,
-    Parameters(Allowed { new_cache, force }): Parameters<Allowed>,
+    Parameters(Allowed { new_cache, overwrite, fill }): Parameters<Allowed>,
 ) -> Answer<PoolInfo> {
-    let how = OpenHow { new_cache, force };
+    let how = OpenHow { new_cache, overwrite, fill };
     context.change(move |admin| admin.open_pool(&pool, how)).await.map(Json)
 }
 
