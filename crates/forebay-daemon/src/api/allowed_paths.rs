@@ -21,6 +21,7 @@ use forebay_admin::{
     AdminError, DetachRequest, DeviceRequest, GrowRequest, ImportRequest, MessageId, PoolRequest,
     ReplaceRequest, SettingsRequest, VolumeRequest,
 };
+use forebay_config::KeySource;
 use forebay_export::uri::{BackingUri, Endpoint, ExportUri};
 
 /// Prefixes of the paths that a client may name; without, it may name all.
@@ -99,9 +100,13 @@ fn of_export(uri: &str) -> Option<PathBuf> {
     }
 }
 
-/// The file of a key, if it is not a credential of the daemon's unit.
+/// The file of a key, if it is not a credential of the daemon's unit. Values of settings are
+/// trimmed when they are read.
 fn of_key(key: &str) -> Option<PathBuf> {
-    key.starts_with('/').then(|| key.into())
+    match key.trim().parse().ok()? {
+        KeySource::File(path) => Some(path),
+        KeySource::Credential(_) => None,
+    }
 }
 
 const KEY_SETTING: &str = "encryption_key_file";
@@ -228,6 +233,9 @@ mod tests {
         refused(&|path| DetachRequest { save_to: Some(path.into()), ..DetachRequest::default() }.paths());
         let set = |path: &str| [(KEY_SETTING.to_owned(), Some(path.to_owned()))].into();
         refused(&|path| SettingsRequest { set: set(path), ..SettingsRequest::default() }.paths());
+        refused(&|path| {
+            SettingsRequest { set: set(&format!(" {path}")), ..SettingsRequest::default() }.paths()
+        });
         let import = |path: &str| ImportRequest { devices: vec![path.into()], ..ImportRequest::default() };
         refused(&|path| import(path).paths());
         let v = || "v".to_owned();

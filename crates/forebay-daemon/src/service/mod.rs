@@ -95,6 +95,9 @@ struct Running {
     config: Config,
     /// Rules of attached volumes.
     rules: BTreeMap<String, Arc<RuleSet>>,
+    /// Of volumes that are to be attached to a new cache: what they were in the one before. Their
+    /// block devices (`ublk:`), by whose marks they are found, may be in use still.
+    identities: BTreeMap<String, [u8; 16]>,
 }
 
 /// See the head of this file.

@@ -554,7 +554,8 @@ impl Service {
                 // It was written a moment ago; the error of the change is what matters.
                 let _ = file.edit(&[edit(old.devices)], &check_rules);
             }
-            return Err(error);
+            self.running_mut().pools.remove(name);
+            return Err(self.closed_in_vain(name, error));
         }
         {
             let mut running = self.running_mut();
@@ -563,12 +564,14 @@ impl Service {
         }
         let allowed = Allowed { consent: Consent::NewCache, taking: taking(request) };
         self.open_pool(name, &config, allowed).map_err(|error| self.closed_in_vain(name, error))?;
-        for ((name, volume), identity) in volumes.iter().zip(identities) {
-            self.attach_as(name, volume, identity)?;
-        }
-        drop(file);
         self.hub.clear(&AlarmKey::pool(EventKind::CacheFailed, name));
         self.hub.clear(&AlarmKey::pool(EventKind::CacheDegraded, name));
+        for ((name, _), identity) in volumes.iter().zip(identities) {
+            self.running_mut().identities.extend(identity.map(|identity| (name.clone(), identity)));
+        }
+        // One that cannot be attached keeps no other one from it: its alarm tells.
+        self.attach_all(&volumes);
+        drop(file);
         self.hub.publish(
             NewEvent::new(EventKind::PoolCreated, format!("pool {name} has a new cache")).pool(name),
         );
@@ -700,8 +703,9 @@ impl Service {
         let entry = self.running().entries.get(name).cloned();
         // Whatever ends the daemon from here on: the next start finishes what the file says.
         self.begin_leaving(entry.as_deref(), &erase)?;
-        let closed = handle.stop().map_err(AdminError::from).and_then(|()| {
-            self.running_mut().pools.remove(name);
+        let stopped = handle.stop();
+        self.running_mut().pools.remove(name);
+        let closed = stopped.map_err(AdminError::from).and_then(|()| {
             file.map_or(Ok(()), |file| take_out(file, [Edit::RemovePool { name: name.into() }]))
         });
         if let Err(error) = closed {

@@ -249,7 +249,7 @@ impl Service {
 
     /// True once a pool has ended by itself: there is nothing left to serve it.
     pub(crate) fn ended(&self) -> bool {
-        self.running().pools.values().any(|pool| pool.has_ended())
+        self.running().pools.values().any(|pool| pool.has_ended_by_itself())
     }
 
     /// A pool that has ended by itself is taken off the table: its clients were disconnected with
@@ -260,7 +260,7 @@ impl Service {
         }
         let mut ended = Vec::new();
         self.running_mut().pools.retain(|name, pool| {
-            let keep = !pool.has_ended();
+            let keep = !pool.has_ended_by_itself();
             if !keep {
                 ended.push((name.clone(), Arc::clone(pool)));
             }

@@ -197,20 +197,9 @@ impl Service {
         }
     }
 
-    /// Opens the backing store and has the pool attach it.
+    /// Opens the backing store and has the pool attach it. A volume that the cache does not know
+    /// gets the identity that it had in the cache before, or a new one.
     pub(super) fn attach_configured(&self, name: &str, config: &VolumeConfig) -> Result<(), AdminError> {
-        self.attach_as(name, config, None)
-    }
-
-    /// The same. A volume that the cache does not know gets this identity, or a new one. It has had
-    /// it in another cache: its block device (`ublk:`), by whose mark it is found, may be in use
-    /// still.
-    pub(super) fn attach_as(
-        &self,
-        name: &str,
-        config: &VolumeConfig,
-        identity: Option<[u8; 16]>,
-    ) -> Result<(), AdminError> {
         let handle = self.handle(&config.pool)?;
         self.guards.prepare(&self.running().config, &config.exports);
         let tunables = config.tunables();
@@ -225,7 +214,8 @@ impl Service {
             _ => error.into(),
         })?;
         self.check_not_of_absent(name, config, &backing)?;
-        let uuid = uuid.or(identity).map_or_else(random_uuid, Ok)?;
+        let identity = || self.running().identities.get(name).copied();
+        let uuid = uuid.or_else(identity).map_or_else(random_uuid, Ok)?;
         let state_dir = self.running().config.daemon.state_dir.clone();
         let looked = within(OPEN_TIMEOUT, "look", move |may_wait| {
             let prepared = Prepared::look(may_wait, &backing.device, &state_dir, uuid);
@@ -248,6 +238,16 @@ impl Service {
             rules: Arc::clone(&rules),
         };
         let promise = Self::ask(&handle, move |pool| pool.attach(spec, backing, prepared))?;
+        // Of an earlier life of its pool, which has nothing to clear any more. What is still wrong is
+        // raised again.
+        for kind in [
+            EventKind::DestageFailed,
+            EventKind::DeviceEnded,
+            EventKind::DevicePathLost,
+            EventKind::ExportLost,
+        ] {
+            self.hub.clear(&AlarmKey::volume(kind, name));
+        }
         let stopped = || AdminError::new(MessageId::PoolStopped, "the pool stopped meanwhile", "");
         let late = || {
             let what = format!(
@@ -260,7 +260,11 @@ impl Service {
         };
         promise.wait_or_give_up(ATTACH_WITHIN).ok_or_else(late)?.ok_or_else(stopped)??;
         self.raise_record(&config.pool);
-        self.running_mut().rules.insert(name.into(), rules);
+        {
+            let mut running = self.running_mut();
+            running.rules.insert(name.into(), rules);
+            running.identities.remove(name);
+        }
         self.hub.clear(&AlarmKey::volume(EventKind::VolumeFailed, name));
         self.hub.clear(&AlarmKey::volume(EventKind::VolumeAbsent, name));
         Ok(())

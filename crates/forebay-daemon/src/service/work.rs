@@ -243,10 +243,11 @@ impl Service {
         let (_, handle) = self.pool_of(volume)?;
         self.set_drain(&handle, volume, Drain::Full)?;
         let result = self.watch_drain(id, &handle, volume, until);
-        let others =
-            self.jobs.list(&JobFilter::default()).into_iter().any(|job| {
-                job.id != id && !job.state.is_final() && job.spec.volume.as_deref() == Some(volume)
-            });
+        let drains = |kind| matches!(kind, JobKind::Flush | JobKind::ModeChange(_));
+        let others = self.jobs.list(&JobFilter::default()).into_iter().any(|job| {
+            let is_other = job.id != id && !job.state.is_final() && drains(job.spec.kind);
+            is_other && job.spec.volume.as_deref() == Some(volume)
+        });
         if !others {
             self.set_drain(&handle, volume, Drain::Off)?;
         }

@@ -124,6 +124,10 @@ pub struct PoolHandle {
     tasks: Mutex<mpsc::Sender<PoolTask>>,
     waker: Waker,
     thread: Mutex<Option<Thread>>,
+    /// The thread has ended, or is about to.
+    has_ended: Arc<AtomicBool>,
+    /// [`PoolHandle::stop`] was called.
+    is_stopped: AtomicBool,
     silence: Mutex<Option<Silence>>,
     /// Becomes more as long as a stop goes on.
     progress: Arc<AtomicU64>,
@@ -151,6 +155,15 @@ struct Thread {
     ended: mpsc::Receiver<Result<(), RunError>>,
 }
 
+/// Tells that the thread of a pool ends, also by a panic.
+struct End(Arc<AtomicBool>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 impl std::fmt::Debug for PoolHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PoolHandle").finish_non_exhaustive()
@@ -176,9 +189,12 @@ impl PoolHandle {
         let (ends, ended) = mpsc::sync_channel(1);
         let progress = Arc::<AtomicU64>::default();
         let counted = Arc::clone(&progress);
+        let has_ended = Arc::<AtomicBool>::default();
+        let end = End(Arc::clone(&has_ended));
         let handle = std::thread::Builder::new()
             .name(format!("pool-{}", start.name))
             .spawn(move || {
+                let _end = end;
                 crate::may_wait::forbid_waiting();
                 match Pool::open(start, parts, (myself, tasks, counted), report) {
                     Ok(pool) => {
@@ -195,7 +211,8 @@ impl PoolHandle {
             || RunError::failed(MessageId::PoolThread, "the pool's thread ended while it was opened", "");
         let waker = result.recv().map_err(|_| died())??;
         let thread = Mutex::new(Some(Thread { handle, ended }));
-        Ok(Self { tasks: Mutex::new(asking), waker, thread, silence: Mutex::default(), progress })
+        let (is_stopped, silence) = (AtomicBool::new(false), Mutex::default());
+        Ok(Self { tasks: Mutex::new(asking), waker, thread, has_ended, is_stopped, silence, progress })
     }
 
     /// Runs `what` on the pool's thread and returns its result.
@@ -300,9 +317,11 @@ impl PoolHandle {
     /// # Errors
     /// What ended the pool, if that was not an orderly stop.
     pub fn stop(&self) -> Result<(), RunError> {
+        self.is_stopped.store(true, Ordering::Release);
         self.order(Pool::stop);
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Thread { handle, ended }) = thread else { return Ok(()) };
+        // Held until the end: whoever else stops it waits as well.
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Thread { handle, ended }) = thread.take() else { return Ok(()) };
         match ended.recv() {
             // Its operations have ended, so it ends as well.
             Ok(Ok(())) => handle
@@ -344,10 +363,14 @@ impl PoolHandle {
         true
     }
 
-    /// True once the pool's thread has ended by itself.
+    /// True once the pool's thread has ended.
     pub fn has_ended(&self) -> bool {
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        thread.as_ref().is_none_or(|thread| thread.handle.is_finished())
+        self.has_ended.load(Ordering::Acquire)
+    }
+
+    /// True once it has ended, and nobody has stopped it.
+    pub fn has_ended_by_itself(&self) -> bool {
+        self.has_ended() && !self.is_stopped.load(Ordering::Acquire)
     }
 }
 

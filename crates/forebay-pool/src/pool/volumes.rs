@@ -428,9 +428,12 @@ impl Pool {
     /// made.
     fn export_all(&mut self, id: VolumeId, uris: &[ExportUri], then: Then) {
         let Some(served) = self.served_mut(id) else { return };
+        // Those of an attempt in which another one could not be made are there.
+        let is_made = |uri: &ExportUri| served.exported.iter().any(|(exported, _)| exported == uri);
+        let missing: Vec<&ExportUri> = uris.iter().filter(|uri| !is_made(uri)).collect();
         // One more than there are, so that the end comes after the loop.
-        served.exporting = Some(Exporting { left: uris.len() + 1, problem: None, then });
-        for uri in uris {
+        served.exporting = Some(Exporting { left: missing.len() + 1, problem: None, then });
+        for uri in missing {
             match self.export(id, uri) {
                 Ok(Some(text)) => self.exported(id, uri, Ok::<_, NotExported>(text)),
                 Ok(None) => {} // It takes a while, and is told then.

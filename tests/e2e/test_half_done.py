@@ -1,0 +1,117 @@
+"""A change that was done in part is finished by the same command again, and one volume's trouble is not that of others."""
+
+import re
+from pathlib import Path
+
+import pytest
+from harness.clients import has_pattern, need, write_pattern
+from harness.daemon import Daemon
+from harness.devices import MIB, Devices, sparse
+from harness.process import Process
+from harness.waiting import eventually
+
+POOL = '[pool.fast]\ndevices = [{{ path = "{folder}/{device}", size = "{size}" }}]\ncache_allocation = "sparse"\n'
+VOLUME = '\n[volume.{name}]\npool = "fast"\nbacking = "file:{folder}/{name}.img"\nexports = [{exports}]\nidle_delay = "off"\n'
+
+
+def configure(
+    daemon: Daemon,
+    folder: Path,
+    volumes: dict[str, list[str]],
+    device: str = "flash.img",
+    size: str = "64MiB",
+) -> None:
+    """Volumes by their names, with these exports."""
+    text = POOL.format(folder=folder, device=device, size=size)
+    for name, exports in volumes.items():
+        uris = ", ".join(f'"{uri}"' for uri in exports)
+        text += VOLUME.format(folder=folder, name=name, exports=uris)
+    daemon.configure(text)
+
+
+def test_export_that_was_in_the_way_is_made_by_the_next_reload(
+    daemon: Daemon, folder: Path
+) -> None:
+    """Of two new exports one cannot be made. When its place is free, a second reload makes it beside the first."""
+    need("qemu-io")
+    sparse(folder / "db.img", 32 * MIB)
+    second, blocked = (
+        f"nbd+unix:///db?socket={folder}/second.sock",
+        f"nbd+unix:///db?socket={folder}/third.sock",
+    )
+    configure(daemon, folder, {"db": [daemon.nbd("db")]})
+    daemon.start()
+    (folder / "third.sock").write_text("a file of somebody else")
+    configure(daemon, folder, {"db": [daemon.nbd("db"), second, blocked]})
+    daemon("reload", ok=False)
+    write_pattern(second, 0x11, "0", "1M")
+    assert blocked not in daemon.volume("db")["exports"]
+    (folder / "third.sock").unlink()
+    daemon("reload")
+    assert {second, blocked} <= set(daemon.volume("db")["exports"])
+    has_pattern(blocked, 0x11, "0", "1M")
+    daemon.stop()
+
+
+@pytest.fixture
+def failed(daemon: Daemon, devices: Devices, folder: Path, root: None) -> Daemon:
+    """The cache of three volumes has failed, and nothing is lost with it."""
+    del root
+    need("qemu-io")
+    names = ("a", "b", "c")
+    for name in names:
+        sparse(folder / f"{name}.img", 32 * MIB)
+    flash = devices.tmpfs("flash", "24M")
+    configure(
+        daemon,
+        folder,
+        {name: [daemon.nbd(name)] for name in names},
+        "flash/cache.img",
+        "64MiB",
+    )
+    daemon.start()
+    ballast = flash / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(MIB)):
+                pass
+        except OSError:
+            pass
+    for name in names:
+        write_pattern(daemon.nbd(name), 0x21, "0", "1M")
+    eventually(lambda: daemon.pool("fast")["cache_failed"], 60, "the cache fails")
+    ballast.unlink()
+    return daemon
+
+
+def test_new_cache_is_that_of_all_volumes_whose_stores_are_free(
+    failed: Daemon, folder: Path
+) -> None:
+    """Another process locks the store of the first volume at the moment at which the pool lets go of it. The others are
+    served by the new cache, and the first one as soon as its store is free."""
+    holder = Process(
+        ["flock", "--no-fork", folder / "a.img", "sleep", "1000"], folder / "holder.err"
+    )
+    waits = rf"-> FLOCK +\S+ +\S+ {holder.pid} "
+    eventually(
+        lambda: re.search(waits, Path("/proc/locks").read_text()),
+        30,
+        "it waits for the lock",
+    )
+    failed("pool", "replace", "fast", "--device", f"{folder}/new.img:64MiB")
+    assert not failed.pool("fast")["cache_failed"]
+    states = {name: volume["state"] for name, volume in failed.volumes().items()}
+    assert {states.get(name) for name in "bc"} == {"serving"}, states
+    failed.alarmed("volume.failed", volume="a")
+    failed.quiet("cache.failed", pool="fast")
+    failed.quiet("pool.failed", pool="fast")
+    holder.kill()
+    eventually(
+        lambda: failed.volume("a")["state"] == "serving",
+        60,
+        "it is attached when its store is free",
+    )
+    failed.quiet("volume.failed", volume="a")
+    for name in "abc":
+        has_pattern(failed.nbd(name), 0x21, "0", "1M")
+    failed.stop()
