@@ -193,6 +193,13 @@ impl DeviceCopy {
         };
     }
 
+    /// The head of the new device is that of the old one, and what is written to it goes to both.
+    /// Before, it may be one that was written while it was copied.
+    #[must_use]
+    pub fn has_head(&self) -> bool {
+        self.phase >= Phase::HeadFlush
+    }
+
     /// The new device has everything that the old one has, durably as far as a flush has promised
     /// it.
     #[must_use]

@@ -17,6 +17,7 @@ use crate::at_rest::superblock_in;
 use crate::device::{OpKind, SimDevice, WriteEnd};
 use crate::disks::{CACHE, MemberNotes, Naming, Outdated, Snapshot, Spare, device_of};
 use crate::ensure::ensure;
+use crate::image::Image;
 use crate::plan::CopyPlan;
 use crate::rng::Rng;
 use crate::start::second_part;
@@ -433,6 +434,29 @@ impl World {
 
     // --- the end
 
+    /// After a crash: the device that is opened in place of the old one, if it is this one. An
+    /// operator who names it before the copy has ended finds a cache on it that has everything, and
+    /// that a power cut cannot take away: else a start refuses the device, and the old one is named
+    /// again.
+    pub(super) fn named_after_crash(&self, spare: &Spare, power: bool, rng: &mut Rng) -> Option<SimDevice> {
+        let device = if power { spare.device.power_cut(rng) } else { spare.device.kill(rng) };
+        let has_head = self.copies.current.as_ref().is_some_and(|copying| copying.copy.has_head());
+        let is_named = match spare.naming {
+            Naming::UnderWay => rng.chance(1, 2),
+            Naming::No => {
+                let head = |image: &Image| {
+                    let mut bytes = vec![0; HEAD_BYTES as usize];
+                    image.read(0, &mut bytes);
+                    bytes
+                };
+                let is_cache = has_head && superblock_in(device.durable()).is_some();
+                let is_whole = head(spare.device.visible()) == head(device.visible());
+                spare.is_sound && is_cache && is_whole && rng.chance(1, 2)
+            }
+        };
+        is_named.then_some(device)
+    }
+
     /// The configuration names the new device: it takes the place of the old one.
     fn take_over(&mut self) -> Result<(), String> {
         let Some(Spare { of, device, .. }) = self.disks.spare.take() else { return Ok(()) };
@@ -545,18 +569,4 @@ pub(crate) fn elsewhere(mut snapshot: Snapshot) -> Option<(Snapshot, usize, bool
     snapshot.disks.devices[of] = device;
     snapshot.disks.devices.iter_mut().for_each(SimDevice::quiet);
     Some((snapshot, of, has_ended))
-}
-
-impl Spare {
-    /// After a crash: the device that is opened in place of the old one, if it is this one. An
-    /// operator who names it before the copy has ended finds a cache on it that a power cut cannot
-    /// take away: without one every start refuses the device, and the old one is named again.
-    pub(crate) fn after_crash(&self, power: bool, rng: &mut Rng) -> Option<SimDevice> {
-        let device = if power { self.device.power_cut(rng) } else { self.device.kill(rng) };
-        let is_named = match self.naming {
-            Naming::UnderWay => rng.chance(1, 2),
-            Naming::No => self.is_sound && superblock_in(device.durable()).is_some() && rng.chance(1, 2),
-        };
-        is_named.then_some(device)
-    }
 }

@@ -587,7 +587,7 @@ impl World {
         self.untold_drops().into_iter().for_each(|volume| moment.oracle.dropped(volume));
         if let Some(spare) = moment.disks.spare.take()
             && let Some(named) =
-                spare.after_crash(power, &mut Rng::new(rng.clone().word() ^ 0x0053_5041_5245))
+                self.named_after_crash(&spare, power, &mut Rng::new(rng.clone().word() ^ 0x0053_5041_5245))
         {
             devices[spare.of] = named;
         }
