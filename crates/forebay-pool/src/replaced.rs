@@ -2,9 +2,10 @@
 //! pair of which the new one took over, or the new one if it did not.
 //!
 //! `STATE_DIR/replaced/POOL.json` lists such pairs from before the first byte is written to the new
-//! device until the one that does not count was erased. Which one counts is said by the
-//! configuration alone: it is changed in one step, when both have everything. So whatever is
-//! killed when, the next start knows which one to erase.
+//! device until the one that does not count was erased. The configuration says which one counts:
+//! it is changed in one step, when both have everything. So whatever is killed when, the next start
+//! knows which one to erase. If the pool then cannot go over to the new one, and the configuration
+//! cannot be changed back either, the list says that the old one counts.
 //!
 //! - Nothing is erased that does not say itself that it is of this cache.
 //! - Nothing is erased that the configuration names, but the new device of a pair whose old one it
@@ -55,6 +56,10 @@ pub struct Pair {
     /// No start believes the device that does not count, on whatever host.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     left_behind: bool,
+    /// The new one has not taken over, and the configuration names it all the same: it could not be
+    /// changed back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    old_counts: bool,
     /// So much of the old one is the cache's, from its beginning.
     #[serde(default)]
     used_bytes: u64,
@@ -70,6 +75,7 @@ impl Pair {
             new: new.to_owned(),
             took_over: false,
             left_behind: false,
+            old_counts: false,
             used_bytes,
         }
     }
@@ -191,6 +197,15 @@ pub fn took_over(may_wait: &MayWait, state_dir: &Path, pool: &str, pair: &Pair) 
     add(may_wait, state_dir, pool, &Pair { took_over: true, ..pair.clone() })
 }
 
+/// The new device of a pair has not taken over, and the configuration names it: the next start
+/// refuses that, and erases neither.
+///
+/// # Errors
+/// The list cannot be read or written.
+pub fn old_counts(may_wait: &MayWait, state_dir: &Path, pool: &str, pair: &Pair) -> Result<(), RunError> {
+    add(may_wait, state_dir, pool, &Pair { old_counts: true, ..pair.clone() })
+}
+
 /// No start believes the device of a listed pair that does not count any more, wherever it is
 /// found.
 ///
@@ -288,7 +303,7 @@ impl Pair {
     fn settle(&self, may_wait: &MayWait, pool: &str, specs: &[CacheSpec]) -> Result<Settled, RunError> {
         let is_named = |path: &Path| specs.iter().any(|spec| is_place(&spec.path, path));
         let (old, new) = (is_named(&self.old), is_named(&self.new));
-        if !self.took_over && !old && new && is_begun(&self.new) {
+        if !self.took_over && !old && new && (self.old_counts || is_begun(&self.new)) {
             return Err(RunError::failed(
                 MessageId::CacheReplacementIncomplete,
                 format!(
@@ -475,6 +490,15 @@ mod tests {
         let refused = settle(&may_wait, &state, "p", &specs(&old)).unwrap_err().to_string();
         assert!(refused.contains("old was replaced by") && refused.contains("is old"), "{refused}");
         assert!(has_header(&old) && has_header(&new) && path_of(&state, "p").exists());
+
+        // The pool stayed on the old one, and the configuration could not be changed back.
+        set_up();
+        old_counts(&may_wait, &state, "p", &pair).unwrap();
+        let refused = settle(&may_wait, &state, "p", &specs(&new)).unwrap_err().to_string();
+        assert!(refused.contains("was to take the place of"), "{refused}");
+        assert!(has_header(&old) && has_header(&new) && path_of(&state, "p").exists());
+        let notes = settle(&may_wait, &state, "p", &specs(&old)).unwrap();
+        assert!(notes.len() == 1 && has_header(&old) && is_begun(&new), "{notes:?}");
 
         // What joins is taken off the list, whatever it was there for.
         set_up();

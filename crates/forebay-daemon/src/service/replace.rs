@@ -18,6 +18,7 @@ use forebay_admin::jobs::{JobId, JobKind, JobSpec, Left, Phase, Report};
 use forebay_admin::{AdminError, ErrorKind, MessageId, PoolInfo, ReplaceRequest};
 use forebay_config::{CacheSpec, Edit, PoolConfig};
 use forebay_export::size::ByteSize;
+use forebay_format::CacheUuid;
 use forebay_io::Device;
 use forebay_pool::cache_device::{begin_on, is_same, new_tag};
 use forebay_pool::replaced::{self, Pair};
@@ -33,6 +34,17 @@ const ERASE_WITHIN: Duration = Duration::from_secs(20);
 const SETTLED_WITHIN: Duration = Duration::from_secs(60);
 /// The pool has so long to change so that nobody believes one that could not be erased.
 const LEAVE_WITHIN: Duration = Duration::from_secs(20);
+
+/// What is known of a copy when it has everything.
+struct CopyAtEnd {
+    old: PathBuf,
+    new: PathBuf,
+    cache: Option<CacheUuid>,
+    /// So many bytes of the old device are used.
+    used: Option<u64>,
+    /// The devices that are configured.
+    configured: Vec<CacheSpec>,
+}
 
 impl Service {
     // --- another device
@@ -182,7 +194,8 @@ impl Service {
             return Err(end);
         }
         self.phase(id, Phase::Applying);
-        let is_mirrored = self.pool_snapshot(name)?.mirror.is_some();
+        let is_mirrored = self.pool_snapshot(name).inspect_err(|_| self.undo_copy(name, &handle))?;
+        let is_mirrored = is_mirrored.mirror.is_some();
         // A member of a mirrored cache that has vanished must not be made again.
         let named = if is_mirrored { bare(&new) } else { sized(&new) };
         self.take_over(name, &handle, |devices| {
@@ -220,6 +233,14 @@ impl Service {
         }
     }
 
+    fn look_at_copy(&self, name: &str, handle: &PoolHandle) -> Result<CopyAtEnd, AdminError> {
+        let [old, new] = Self::ask(handle, |pool| pool.copied_devices())?.unwrap_or_default();
+        let cache = Self::ask(handle, |pool| pool.facts())?.map(|(cache, _)| cache);
+        let parts = super::pools::parts(&self.pool_snapshot(name)?);
+        let used = parts.iter().find(|(path, _)| *path == old).map(|(_, used)| *used);
+        Ok(CopyAtEnd { old, new, cache, used, configured: self.with_volumes(name)?.0.devices })
+    }
+
     /// Names the new device in the configuration, has the pool use it alone, and erases the old
     /// one.
     fn take_over(
@@ -232,11 +253,8 @@ impl Service {
             self.undo_copy(name, handle);
             return Err(End::Stopped);
         };
-        let [old, new] = Self::ask(handle, |pool| pool.copied_devices())?.unwrap_or_default();
-        let cache = Self::ask(handle, |pool| pool.facts())?.map(|(cache, _)| cache);
-        let parts = super::pools::parts(&self.pool_snapshot(name)?);
-        let used = parts.iter().find(|(path, _)| *path == old).map(|(_, used)| *used);
-        let before = self.with_volumes(name)?.0.devices;
+        let copy = self.look_at_copy(name, handle).inspect_err(|_| self.undo_copy(name, handle))?;
+        let CopyAtEnd { old, new, cache, used, configured: before } = copy;
         let after = change(&before);
         let mut write = |devices: &[CacheSpec]| match file.as_mut() {
             Some(file) => {
@@ -245,17 +263,20 @@ impl Service {
             }
             None => Err(invalid(MessageId::DaemonNoConfigFile, "there is no configuration file", "")),
         };
-        let counts = Self::ask(handle, |pool| pool.copy_counts())?;
-        let named = counts.and_then(|()| write(&after));
+        let counts = Self::ask(handle, |pool| pool.copy_counts()).map_err(AdminError::from);
+        let named = counts.and_then(|counts| counts).and_then(|()| write(&after));
         let taken = named.and_then(|()| Self::ask(handle, |pool| pool.take_over()).and_then(|taken| taken));
         let taken = match taken {
             Ok(taken) => taken,
             Err(error) => {
                 // Both devices have everything. If nobody knows what the file has now, it has the
                 // old one again.
-                let _ = write(&before);
+                let written = write(&before);
                 self.undo_copy(name, handle);
-                return Err(error.into());
+                return Err(match written {
+                    Ok(()) => error.into(),
+                    Err(not) => self.named_in_vain(name, cache, (&old, &new), &not, error).into(),
+                });
             }
         };
         if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
@@ -274,6 +295,29 @@ impl Service {
             self.erase(name, handle, taken, &pair.after_take_over());
         }
         Ok(())
+    }
+
+    /// The configuration may name the new device, and the pool stays on the old one: no start may
+    /// take the new one for the cache, and erase the old one.
+    fn named_in_vain(
+        &self,
+        name: &str,
+        cache: Option<CacheUuid>,
+        (old, new): (&Path, &Path),
+        not: &AdminError,
+        error: AdminError,
+    ) -> AdminError {
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        let pair = cache.map(|cache| Pair::new(cache, (old, 0), new));
+        let noted = pair.map(|pair| replaced::old_counts(&MayWait::here(), &state_dir, name, &pair));
+        let noted = noted.and_then(Result::err).map_or_else(String::new, |error| format!("; {error}"));
+        let (old, new) = (old.display(), new.display());
+        let hint = format!(
+            "before the next start: put {old} in place of {new} in the devices of pool {name}, as the configuration could not be changed back: {}{noted}",
+            not.what
+        );
+        self.emit(ServiceEvent::Problem(error.id, format!("{}; {hint}", error.what)));
+        AdminError { hint, ..error }
     }
 
     /// Ends a copy before the new device counts, and makes that ready to be taken again.
