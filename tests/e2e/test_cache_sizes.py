@@ -1,6 +1,6 @@
 """What a cache is made on: a file or device that is there, begins with zeroes and is no blank device is taken only
-with --overwrite; a file system is filled only with --fill; a start that fails leaves no cache file behind; and the sizes
-that the daemon writes into its file hold at the next start."""
+with --overwrite; a file system is filled only with --fill; a start that fails leaves no cache file behind; and the
+sizes that the daemon writes into its file hold at the next start."""
 
 from collections.abc import Callable
 from pathlib import Path

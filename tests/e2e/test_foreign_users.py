@@ -127,7 +127,9 @@ def test_backing_store_in_use_is_refused(serving: Daemon, use: Use, folder: Path
 def test_cache_in_use_is_refused(serving: Daemon, use: Use, folder: Path) -> None:
     image = sparse(folder / "other.img", 64 * MIB)
     who, _ = use(image)
-    serving.refused("device.in-use", "pool", "create", "other", "--device", image, "--overwrite", mentions=[image, *who])
+    serving.refused(
+        "device.in-use", "pool", "create", "other", "--device", image, "--overwrite", mentions=[image, *who]
+    )
     serving.stop()
 
 

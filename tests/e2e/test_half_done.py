@@ -1,4 +1,5 @@
-"""A change that was done in part is finished by the same command again, and one volume's trouble is not that of others."""
+"""A change that was done in part is finished by the same command again, and the trouble of one volume is not that of
+others."""
 
 import re
 from pathlib import Path
@@ -11,7 +12,13 @@ from harness.process import Process
 from harness.waiting import eventually
 
 POOL = '[pool.fast]\ndevices = [{{ path = "{folder}/{device}", size = "{size}" }}]\ncache_allocation = "sparse"\n'
-VOLUME = '\n[volume.{name}]\npool = "fast"\nbacking = "file:{folder}/{name}.img"\nexports = [{exports}]\nidle_delay = "off"\n'
+VOLUME = """
+[volume.{name}]
+pool = "fast"
+backing = "file:{folder}/{name}.img"
+exports = [{exports}]
+idle_delay = "off"
+"""
 
 
 def configure(
@@ -29,9 +36,7 @@ def configure(
     daemon.configure(text)
 
 
-def test_export_that_was_in_the_way_is_made_by_the_next_reload(
-    daemon: Daemon, folder: Path
-) -> None:
+def test_export_that_was_in_the_way_is_made_by_the_next_reload(daemon: Daemon, folder: Path) -> None:
     """Of two new exports one cannot be made. When its place is free, a second reload makes it beside the first."""
     need("qemu-io")
     sparse(folder / "db.img", 32 * MIB)
@@ -84,14 +89,10 @@ def failed(daemon: Daemon, devices: Devices, folder: Path, root: None) -> Daemon
     return daemon
 
 
-def test_new_cache_is_that_of_all_volumes_whose_stores_are_free(
-    failed: Daemon, folder: Path
-) -> None:
+def test_new_cache_is_that_of_all_volumes_whose_stores_are_free(failed: Daemon, folder: Path) -> None:
     """Another process locks the store of the first volume at the moment at which the pool lets go of it. The others are
     served by the new cache, and the first one as soon as its store is free."""
-    holder = Process(
-        ["flock", "--no-fork", folder / "a.img", "sleep", "1000"], folder / "holder.err"
-    )
+    holder = Process(["flock", "--no-fork", folder / "a.img", "sleep", "1000"], folder / "holder.err")
     waits = rf"-> FLOCK +\S+ +\S+ {holder.pid} "
     eventually(
         lambda: re.search(waits, Path("/proc/locks").read_text()),

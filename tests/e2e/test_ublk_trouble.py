@@ -102,7 +102,9 @@ def served(folder: Path, devices: Devices, daemon: Daemon, root: None) -> Served
     daemon.configure(CONFIG.format(disk=disk, flash=flash))
     daemon.start()
     block = Block(folder, devices, daemon.forebay, "db")
-    daemon("pool", "open", "fast", "--overwrite")  # it is no new file: only the operator knows that nothing on it is needed
+    daemon(
+        "pool", "open", "fast", "--overwrite"
+    )  # it is no new file: only the operator knows that nothing on it is needed
     eventually(block.path.is_block_device, 20, "the device is there")
     block.mount(new=False)
     for name in ("one", "two"):
