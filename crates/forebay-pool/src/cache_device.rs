@@ -3,6 +3,7 @@
 
 use crate::error::RunError;
 use crate::may_wait::MayWait;
+use crate::shell_word::quoted;
 use forebay_admin::MessageId;
 use forebay_config::CacheSpec;
 use forebay_core::FormatParams;
@@ -20,6 +21,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub(crate) fn foreign(device: &Device, why: &str) -> RunError {
     let path = device.path().display().to_string();
     let what = format!("{path} cannot be used as a cache: {why}");
+    let word = quoted(device.path());
     // However damaged, or however new: salvage may find what only it has.
     let is_cache = signature::find(|offset, bytes| read(device, offset, bytes));
     match recognise(device) {
@@ -28,15 +30,15 @@ pub(crate) fn foreign(device: &Device, why: &str) -> RunError {
             MessageId::CacheForeignData,
             what,
             format!(
-                "nothing was changed; to see what it has: forebay check {path}, forebay salvage {path} --to FOLDER"
+                "nothing was changed; to see what it has: forebay check {word}, forebay salvage {word} --to FOLDER"
             ),
         ),
         None => RunError::failed(
             MessageId::CacheForeignData,
             what,
             format!(
-                "see what is on it (lsblk -f {path}, file --special-files {path}); if nothing of that is needed, erase it and try again: \
-                 rm {path}, or for a device: blkdiscard {path}, or, where that does not make it blank: blkdiscard --zeroout {path}"
+                "see what is on it (lsblk -f {word}, file --special-files {word}); if nothing of that is needed, erase it and try again: \
+                 rm {word}, or for a device: blkdiscard {word}, or, where that does not make it blank: blkdiscard --zeroout {word}"
             ),
         ),
     }

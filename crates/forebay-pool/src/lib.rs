@@ -49,6 +49,7 @@ pub mod replaced;
 pub mod secret_file;
 pub mod server;
 pub mod settings_copy;
+pub mod shell_word;
 pub mod thread_priority;
 pub mod time_limit;
 pub mod ublk_device;

@@ -24,6 +24,7 @@ use crate::durable::{self, make_folder, private};
 use crate::error::RunError;
 use crate::loss_record::{LossRecord, hex, unix_s};
 use crate::may_wait::MayWait;
+use crate::shell_word::quoted;
 use forebay_admin::MessageId;
 use forebay_admin::events::EventKind;
 use forebay_config::CacheSpec;
@@ -409,8 +410,10 @@ impl Permit<'_> {
                             own.cache_uuid
                         ),
                         format!(
-                            "to extract what only it has: forebay salvage {path} --to FOLDER; to use it all the same, as it is: rm {}",
-                            own.path(self.state_dir).display()
+                            "to extract what only it has: forebay salvage {} --to FOLDER; to use it all the same, as it is: rm {}, then {}",
+                            quoted(Path::new(&path)),
+                            quoted(&own.path(self.state_dir)),
+                            self.again("--new-cache")
                         ),
                     ));
                 }
@@ -574,12 +577,13 @@ fn older(path: &str, generation: u64, own: &CacheRecord, state_dir: &Path) -> Ru
             "the cache on {path} is an older copy: its generation is {generation}, but {} is recorded",
             own.generation
         ),
-        older_hint(path, own.path(state_dir).display()),
+        older_hint(path, &own.path(state_dir)),
     )
 }
 
 /// What to do with a cache that has less than its record says.
-pub(crate) fn older_hint(path: &str, record: impl std::fmt::Display) -> String {
+pub(crate) fn older_hint(path: &str, record: &Path) -> String {
+    let (path, record) = (quoted(Path::new(path)), quoted(record));
     format!(
         "bring the latest state of it back; to extract what this one has: forebay salvage {path} --to FOLDER; if what was acknowledged since \
          may be lost, use it as it is: rm {record}"

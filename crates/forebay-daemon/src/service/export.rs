@@ -57,7 +57,7 @@ impl Service {
             return Err(conflict(
                 MessageId::Event(EventKind::CacheFailed),
                 what,
-                format!("give it another: forebay pool replace {name}"),
+                format!("give it another: forebay pool replace {name} --device PATH[:SIZE]"),
             ));
         }
         Self::ask(&*self.handle(name)?, |pool| pool.check_paths("export"))??;

@@ -88,7 +88,9 @@ impl Service {
                 return Err(conflict(
                     MessageId::UpgradeBlocked,
                     format!("the cache of pool {name} has failed"),
-                    "give it another first: forebay pool replace; or stop the daemon and start it again",
+                    format!(
+                        "give it another first: forebay pool replace {name} --device PATH[:SIZE]; or stop the daemon and start it again"
+                    ),
                 ));
             }
             // Who takes over opens everything by its path.

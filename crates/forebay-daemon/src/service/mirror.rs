@@ -33,7 +33,7 @@ impl Service {
         Err(AdminError::new(
             MessageId::PoolMirrored,
             format!("pool {name} is mirrored: its size cannot be changed"),
-            "to change a device that has failed: forebay pool replace",
+            format!("to change a device that has failed: forebay pool replace {name} --device PATH[:SIZE]"),
         ))
     }
 

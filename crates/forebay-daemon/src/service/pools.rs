@@ -25,6 +25,7 @@ use forebay_pool::MayWait;
 use forebay_pool::loss_record::{LossRecord, Seen, Verdict, judge};
 use forebay_pool::open::{NewCache, seen};
 use forebay_pool::register::{Consent, Entry, Taking, of_pool};
+use forebay_pool::shell_word::quoted;
 use forebay_pool::{PoolHandle, PoolSnapshot, PoolStart, Promise, Reach};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -314,7 +315,7 @@ impl Service {
             return Err(AdminError::new(
                 MessageId::Event(EventKind::CacheFailed),
                 what,
-                "give it another: forebay pool replace",
+                format!("give it another: forebay pool replace {name} --device PATH[:SIZE]"),
             ));
         }
         self.check_unmirrored(name)?;
@@ -433,7 +434,7 @@ impl Service {
                 if header > 0 && wanted <= header {
                     let what = format!("{} of {} would hold nothing", ByteSize(wanted), path.display());
                     let give_up =
-                        format!("to give it up: forebay pool shrink {name} --device {}", path.display());
+                        format!("to give it up: forebay pool shrink {name} --device {}", quoted(path));
                     return Err(invalid(MessageId::PoolSize, what, give_up));
                 }
                 Ok(all - last + wanted - header)

@@ -22,6 +22,7 @@ use forebay_format::CacheUuid;
 use forebay_io::Device;
 use forebay_pool::cache_device::{begin_on, is_same, new_tag};
 use forebay_pool::replaced::{self, Pair};
+use forebay_pool::shell_word::quoted;
 use forebay_pool::{CopyProgress, MayWait, PoolHandle, Promise};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -475,7 +476,7 @@ impl Service {
                 format!(
                     "give up {0} first: forebay pool shrink {name} --device {0}; or put a larger one in its place: forebay pool \
                      replace {name} --old {0} --device PATH",
-                    last.display()
+                    quoted(last)
                 ),
             ));
         }
@@ -550,8 +551,9 @@ impl Service {
             let noted = self.note_devices(name).err().map_or_else(String::new, |error| error.what);
             let path = last.display();
             format!(
-                "pool {name} is without {path} now: {}; to add it again: forebay pool grow {name} --device {path} --overwrite. {noted}",
-                error.what
+                "pool {name} is without {path} now: {}; to add it again: forebay pool grow {name} --device {} --overwrite. {noted}",
+                error.what,
+                quoted(last)
             )
         })
     }

@@ -12,6 +12,7 @@ use super::{Service, lock};
 use forebay_admin::events::EventKind;
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Left, Phase, Report};
 use forebay_admin::{AdminError, DetachHow, DetachRequest, JobInfo, MessageId};
+use forebay_pool::shell_word::quoted;
 use forebay_pool::{Claims, Pool, PoolHandle, Saving};
 use std::path::Path;
 use std::time::Duration;
@@ -127,7 +128,8 @@ pub(super) fn detached_text(volume: &str, how: DetachHow, saved: Option<&str>) -
     match (how, saved) {
         (_, Some(path)) => format!(
             "{volume} is detached; its backing store is {path} now, and has everything. To serve that: forebay volume attach {volume} \
-             --backing file:{path} --export URI"
+             --backing {} --export URI",
+            quoted(Path::new(&format!("file:{path}")))
         ),
         (DetachHow::Drain, None) => format!("{volume} is detached; its backing store has everything"),
         (DetachHow::Keep, None) => {

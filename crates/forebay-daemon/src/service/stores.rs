@@ -14,6 +14,7 @@ use forebay_export::uri::BackingUri;
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_pool::MayWait;
 use forebay_pool::open::{Likeness, likeness};
+use forebay_pool::shell_word::quoted;
 use forebay_pool::time_limit::within;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -151,7 +152,9 @@ fn is_other(name: &str, path: &Path, why: &str) -> AdminError {
         format!("{} cannot be taken for the backing store of volume {name}: {why}", path.display()),
         format!(
             "say which it is: --backing {name}=PATH. If it is this one, and others wrote to it since: open the cache with `forebay pool \
-             create`, and say what counts with `forebay volume attach {name} --set on_backing_change=...`"
+             create`, and say what counts with `forebay volume attach {name} --pool POOL --backing {} --set \
+             on_backing_change=keep-dirty` (or discard-dirty)",
+            quoted(path)
         ),
     )
 }

@@ -528,7 +528,7 @@ impl Pool {
         RunError::failed(
             MessageId::CacheOlderCopy,
             what,
-            older_hint(&path, record_path(self.cache_failure.state_dir(), self.engine.uuid()).display()),
+            older_hint(&path, &record_path(self.cache_failure.state_dir(), self.engine.uuid())),
         )
     }
 

@@ -14,6 +14,7 @@
 
 use super::{Pool, PoolEvent};
 use crate::may_wait::MayWait;
+use crate::shell_word::quoted;
 use forebay_admin::events::EventKind;
 use forebay_admin::{AdminError, ErrorKind, MessageId};
 use forebay_export::size::ByteSize;
@@ -441,11 +442,4 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
-}
-
-/// A path that a shell takes as it is.
-fn quoted(path: &Path) -> String {
-    let word = path.display().to_string();
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./_-".contains(c);
-    if word.chars().all(is_plain) { word } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
