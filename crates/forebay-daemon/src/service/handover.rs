@@ -88,7 +88,7 @@ impl Service {
                 return Err(conflict(
                     MessageId::UpgradeBlocked,
                     format!("the cache of pool {name} has failed"),
-                    format!(
+                    &format!(
                         "give it another first: forebay pool replace {name} --device PATH[:SIZE]; or stop the daemon and start it again"
                     ),
                 ));
