@@ -264,7 +264,7 @@ impl Service {
             }
             None => Err(invalid(MessageId::DaemonNoConfigFile, "there is no configuration file", "")),
         };
-        let counts = Self::ask(handle, |pool| pool.copy_counts()).map_err(AdminError::from);
+        let counts = Self::ask(handle, |pool| pool.copy_counts());
         let named = counts.and_then(|counts| counts).and_then(|()| write(&after));
         let taken = named.and_then(|()| Self::ask(handle, |pool| pool.take_over()).and_then(|taken| taken));
         let taken = match taken {
