@@ -1,6 +1,7 @@
 """A change that was done in part is finished by the same command again, and the trouble of one volume is not that of
 others."""
 
+import os
 import re
 from pathlib import Path
 
@@ -116,3 +117,40 @@ def test_new_cache_is_that_of_all_volumes_whose_stores_are_free(failed: Daemon, 
     for name in "abc":
         has_pattern(failed.nbd(name), 0x21, "0", "1M")
     failed.stop()
+
+
+def test_volume_keeps_its_size_if_the_file_has_a_smaller_one(daemon: Daemon, folder: Path) -> None:
+    """What lies beyond the configured end is dirty. The volume is served with it, and made smaller by command only."""
+    need("qemu-io")
+    sparse(folder / "db.img", 16 * MIB)
+    configure(daemon, folder, {"db": [daemon.nbd("db")]})
+    daemon.start()
+    write_pattern(daemon.nbd("db"), 0x31, "12M", "1M")
+    daemon.stop()
+    with daemon.config_path.open("a") as file:
+        file.write('size = "8MiB"\n')
+    daemon.start()
+    assert daemon.volume("db")["size_bytes"] == 16 * MIB
+    daemon.logged("volume.size", ["db", 16 * MIB, 8 * MIB])
+    has_pattern(daemon.nbd("db"), 0x31, "12M", "1M")
+    daemon("volume", "resize", "db", "8MiB")
+    daemon.restart()
+    assert daemon.volume("db")["size_bytes"] == 8 * MIB
+    daemon.stop()
+
+
+def test_rule_beyond_the_end_keeps_no_volume_from_being_attached(daemon: Daemon, folder: Path) -> None:
+    """The volume was made smaller than where the rule begins, and its file after it."""
+    need("qemu-io")
+    disk = sparse(folder / "db.img", 16 * MIB)
+    configure(daemon, folder, {"db": [daemon.nbd("db")]})
+    daemon.start()
+    daemon("rules", "add", "db", "bypass lba=12MiB..")
+    write_pattern(daemon.nbd("db"), 0x41, "1M", "1M")
+    daemon("volume", "resize", "db", "8MiB")
+    os.truncate(disk, 8 * MIB)
+    daemon.restart()
+    assert daemon.volume("db")["state"] == "serving"
+    has_pattern(daemon.nbd("db"), 0x41, "1M", "1M")
+    daemon("rules", "delete", "db", "1")
+    daemon.stop()

@@ -158,7 +158,9 @@ impl RuleSet {
     }
 
     /// Makes these the rules, all or none. A rule that is there already stays the same rule: it
-    /// keeps its number, its figures and its time of expiry.
+    /// keeps its number, its figures and its time of expiry. One that lies beyond the end of the
+    /// volume matches nothing and is kept: the volume may have become smaller, and be served all
+    /// the same.
     ///
     /// # Errors
     /// As [`RuleSet::add`], wrapped in [`RuleError::InList`].
@@ -173,7 +175,7 @@ impl RuleSet {
             let mut old = std::mem::take(&mut table.entries);
             for (index, (rule, bound)) in rules.into_iter().zip(bounds).enumerate() {
                 table.check_name(&rule).map_err(at(index))?;
-                check::ranges(&rule.conditions, table.volume_bytes).map_err(at(index))?;
+                check::ranges(&rule.conditions, u64::MAX).map_err(at(index))?;
                 let entry = match old.iter().position(|entry| entry.rule == rule) {
                     Some(kept) => old.remove(kept),
                     None => Arc::new(Entry::new(table.take_id(), rule, bound.map_err(at(index))?, now)),

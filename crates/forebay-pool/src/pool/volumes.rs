@@ -327,7 +327,10 @@ impl Pool {
         // Beyond its end when the cache failed nobody knows what the volume had: a shrink may have
         // been under way.
         let without_cache = self.engine.runs_without_cache();
-        let size_bytes = if without_cache { size_bytes.min(entry.size_bytes) } else { size_bytes };
+        let size_bytes = match without_cache {
+            true => size_bytes.min(entry.size_bytes),
+            false => self.size_with_cache(&entry, size_bytes, &backing),
+        };
         let attachment = Attachment {
             volume: id,
             settings: spec.settings,
@@ -379,6 +382,22 @@ impl Pool {
         }
         self.volumes[index] = Some(served);
         Ok(())
+    }
+
+    /// An attach makes no volume smaller: what lies beyond the configured end may be dirty. It has
+    /// the size that the cache has recorded, until it is resized.
+    fn size_with_cache(&mut self, entry: &VolumeEntry, configured_bytes: u64, backing: &Backing) -> u64 {
+        let recorded_bytes = entry.size_bytes;
+        if configured_bytes >= recorded_bytes || recorded_bytes > backing.size_bytes {
+            return configured_bytes;
+        }
+        let name = &entry.name;
+        let note = format!(
+            "{name} has {recorded_bytes} bytes, not {configured_bytes} as configured: an attach makes no volume smaller; to do that: forebay \
+             volume resize {name} {configured_bytes}"
+        );
+        self.emit(PoolEvent::Note(MessageId::VolumeSize, note));
+        recorded_bytes
     }
 
     /// The entry of a volume in the cache's table: the one that is there, or a new one.
