@@ -10,9 +10,9 @@
 //!   started;
 //! - a failed flush of the backing store may have dropped such writes, and no later flush brings
 //!   them back. The cache has no copy of them. So a FLUSH fails for it (I82), also if the engine
-//!   had asked for that flush itself. The same goes for writes that were on their way to the
-//!   store, or ended, while that flush ran: a part of them may have been there before it. Those that
-//!   no client has an answer to fail, and what destage wrote is written again (I84);
+//!   had asked for that flush itself. The same goes for writes that were on their way to the store,
+//!   or ended, while that flush ran: a part of them may have been there before it. Those that no
+//!   client has an answer to fail, and what destage wrote is written again (I84);
 //! - a disk that was taken away and came back may lack what it had acknowledged and not flushed. So
 //!   the first flush that begins after it was opened again fails, too (I83).
 

@@ -238,8 +238,8 @@ impl Service {
             rules: Arc::clone(&rules),
         };
         let promise = Self::ask(&handle, move |pool| pool.attach(spec, backing, prepared))?;
-        // Of an earlier life of its pool, which has nothing to clear any more. What is still wrong is
-        // raised again.
+        // Of an earlier life of its pool, which has nothing to clear any more. What is still wrong
+        // is raised again.
         for kind in [
             EventKind::DestageFailed,
             EventKind::DeviceEnded,
