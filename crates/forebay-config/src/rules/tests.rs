@@ -280,10 +280,18 @@ fn replacing_keeps_what_stays_and_changes_all_or_nothing() {
     assert_eq!(order(&set), [3, 2]);
     assert_eq!(set.list(now)[1].requests, 1);
 
-    let error = set.replace_all(vec![rule("pin"), rule("pin lba=2GiB..")], now).unwrap_err();
-    assert!(error.to_string().starts_with("rule 2 of the list: the rule can match nothing: lba"), "{error}");
-    assert_eq!((error.key(), order(&set)), (Some("lba"), vec![3, 2]));
+    let error = set.replace_all(vec![rule("pin"), rule("pin size=0")], now).unwrap_err();
+    assert!(error.to_string().starts_with("rule 2 of the list: the rule can match nothing: size"), "{error}");
+    assert_eq!((error.key(), order(&set)), (Some("size"), vec![3, 2]));
     assert!(set.replace_all(vec![rule("pin name=x"), rule("bypass name=x")], now).is_err());
+}
+
+#[test]
+fn a_rule_beyond_the_end_stays_in_the_list_and_cannot_be_added() {
+    let set = set();
+    set.replace_all(vec![rule("pin lba=2GiB..")], Instant::now()).unwrap();
+    assert_eq!(order(&set), [1]);
+    assert!(set.add(rule("bypass lba=2GiB.."), Position::Last, Instant::now()).is_err());
 }
 
 #[test]
