@@ -132,7 +132,7 @@ pub fn run_hostile(
 ) -> HostileReport {
     let _planting = fault::plant(bug);
     let mut report = HostileReport::default();
-    for seed in seed..seed + seeds {
+    for seed in (0..seeds).map(|count| seed.wrapping_add(count)) {
         let what = caught(|| one_seed(seed, &mut report));
         report.seeds += 1;
         report.violations.extend(what.map(|what| (seed, what)));

@@ -95,7 +95,7 @@ pub fn run(options: &SimOptions, progress: &mut dyn FnMut(&Progress)) -> Report 
             crashes: options.crashes,
             violations: report.violations.len(),
         });
-        seed += 1;
+        seed = seed.wrapping_add(1);
     }
     report.digest = digest.0;
     report

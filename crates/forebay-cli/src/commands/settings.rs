@@ -21,7 +21,7 @@ Examples:
   forebay get --daemon                  what of the daemon itself can be changed while it runs")]
 pub(crate) struct Get {
     /// A volume and perhaps the name of a setting; with --pool or --daemon only the name
-    #[arg(value_name = "VOLUME] [KEY", num_args = 0..=2, add = ArgValueCompleter::new(complete::volumes_and_settings))]
+    #[arg(value_name = "VOLUME] [KEY", num_args = 0.., add = ArgValueCompleter::new(complete::volumes_and_settings))]
     names: Vec<String>,
     #[command(flatten)]
     whose: Whose,

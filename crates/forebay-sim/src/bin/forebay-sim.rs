@@ -114,7 +114,7 @@ fn run_scattered(options: &SimOptions, per_seed: u64, progress: &mut dyn FnMut(&
         all.violations.extend(report.violations);
         all.counters.add(&report.counters);
         all.digest ^= report.digest.rotate_left((all.seeds % 64) as u32);
-        seed += 7919;
+        seed = seed.wrapping_add(7919);
     }
     all
 }

@@ -52,22 +52,22 @@ pub(crate) struct Options {
     #[arg(long, value_name = "MODEL", default_value = "hdd-7200", value_parser = disk)]
     disk: DiskKind,
     /// Time of a read of the cache device, beside the time for its bytes
-    #[arg(long, value_name = "TIME", default_value = "80us", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "80us", value_parser = device_time)]
     flash_read: Duration,
     /// The same of a write
-    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "20us", value_parser = device_time)]
     flash_write: Duration,
     /// Time of a flush of the cache device
-    #[arg(long, value_name = "TIME", default_value = "500us", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "500us", value_parser = device_time)]
     flash_flush: Duration,
     /// Bytes that the cache device moves in a second
     #[arg(long, value_name = "SIZE", default_value = "1GB", value_parser = positive)]
     flash_bandwidth: ByteSize,
     /// Time that each request takes beside what devices and processor take
-    #[arg(long, value_name = "TIME", default_value = "35us", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "35us", value_parser = device_time)]
     path: Duration,
     /// Time that each request needs of the processor, one after the other
-    #[arg(long, value_name = "TIME", default_value = "24us", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "24us", value_parser = device_time)]
     processor: Duration,
     #[command(flatten)]
     pace: PaceOptions,
@@ -75,6 +75,9 @@ pub(crate) struct Options {
     #[arg(long)]
     json: bool,
 }
+
+/// Longest time of one operation.
+const TIME_MAX: Duration = Duration::from_secs(60);
 
 /// When requests come.
 #[derive(Debug, Clone, clap::Args)]
@@ -114,8 +117,15 @@ fn disk(text: &str) -> Result<DiskKind, String> {
     if text == "hdd-7200" {
         return Ok(DiskKind::Hdd7200);
     }
-    let time = parse_duration(text).map_err(|_| "it is hdd-7200, or a time such as 500us".to_owned())?;
+    let time =
+        device_time(text).map_err(|_| "it is hdd-7200, or a time such as 500us, up to 1min".to_owned())?;
     Ok(DiskKind::Constant(nanos(time)))
+}
+
+/// Time of an operation. The model adds such times up in nanoseconds, for millions of requests.
+fn device_time(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).map_err(|error| error.to_string())?;
+    if time <= TIME_MAX { Ok(time) } else { Err("it is at most 1min".into()) }
 }
 
 fn nanos(time: Duration) -> u64 {
