@@ -74,6 +74,21 @@ pub enum JobKind {
 }
 
 impl JobKind {
+    /// All names.
+    pub const NAMES: [&'static str; 11] = [
+        "flush",
+        "detach",
+        "mode-change",
+        "resize",
+        "record",
+        "shrink",
+        "replace",
+        "scrub",
+        "rebuild",
+        "remove",
+        "export",
+    ];
+
     /// The name in JSON and messages.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -231,6 +246,9 @@ pub enum JobState {
 }
 
 impl JobState {
+    /// All names.
+    pub const NAMES: [&'static str; 5] = ["queued", "running", "completed", "failed", "cancelled"];
+
     /// The name in JSON and filters.
     #[must_use]
     pub fn name(&self) -> &'static str {

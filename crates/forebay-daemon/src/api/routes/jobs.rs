@@ -12,7 +12,7 @@ use utoipa::IntoParams;
 use super::{Answer, Context};
 use crate::api::extract::{Names, Parameters};
 use crate::api::problem::Problem;
-use forebay_admin::jobs::{JobId, WaitError};
+use forebay_admin::jobs::{JobId, JobKind, JobState, WaitError};
 use forebay_admin::{AdminError, JobInfo, MessageId};
 
 /// Longest time that one request waits for a job.
@@ -29,17 +29,34 @@ pub(super) struct Wanted {
     volume: Option<String>,
     /// Only in this state: `queued`, `running`, `completed`, `failed`, `cancelled`.
     state: Option<String>,
-    /// Only of this kind: `flush`, `detach`, `mode-change`, `resize`, `shrink`, `scrub`, `remove`.
+    /// Only of this kind: `flush`, `detach`, `mode-change`, `resize`, `record`, `shrink`,
+    /// `replace`, `scrub`, `rebuild`, `remove`, `export`.
     kind: Option<String>,
 }
 
 impl Wanted {
+    fn check(&self) -> Result<(), AdminError> {
+        one_of("state", self.state.as_deref(), &JobState::NAMES)?;
+        one_of("kind", self.kind.as_deref(), &JobKind::NAMES)
+    }
+
     fn has(&self, job: &JobInfo) -> bool {
         let fits = |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|wanted| wanted == is);
         fits(&self.pool, &job.pool)
             && fits(&self.volume, job.volume.as_deref().unwrap_or_default())
             && fits(&self.state, &job.state)
             && fits(&self.kind, &job.kind)
+    }
+}
+
+fn one_of(key: &str, value: Option<&str>, known: &[&str]) -> Result<(), AdminError> {
+    match value.filter(|value| !known.contains(value)) {
+        None => Ok(()),
+        Some(value) => Err(AdminError::new(
+            MessageId::ApiParameter,
+            format!("no job has the {key} {value:?}"),
+            format!("use one of: {}", known.join(", ")),
+        )),
     }
 }
 
@@ -50,6 +67,7 @@ pub(super) async fn jobs(
     State(context): State<Context>,
     Parameters(wanted): Parameters<Wanted>,
 ) -> Answer<Vec<JobInfo>> {
+    wanted.check()?;
     let mut jobs = context.look(|admin| Ok(admin.jobs())).await?;
     jobs.retain(|job| wanted.has(job));
     Ok(Json(jobs))
