@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from harness.agreement import agree
 from harness.api import ApiError
+from harness.clients import has_pattern, need, write_pattern
 from harness.daemon import Daemon, has_line
 from harness.devices import MIB, Devices, sparse
 from harness.exhaustion import (
@@ -362,4 +363,24 @@ def test_no_room_for_sockets(daemon: Daemon, devices: Devices, root: None) -> No
     (run / "2").unlink()
     daemon.start()
     assert agree(daemon, NAMES, "with room again") == before
+    daemon.stop()
+
+
+def test_limit_of_file_sizes(daemon: Daemon, folder: Path) -> None:
+    """A backing file may not be written beyond an offset (ulimit -f). The signal for that does not end the daemon: the
+    data stays in the cache, an alarm tells why, and it is written back as soon as the limit is gone."""
+    need("qemu-io")
+    sparse(folder / "db.img", 128 * MIB)
+    sparse(folder / "log.img", 8 * MIB)
+    daemon.configure(CONFIG.format(folder=folder, db=daemon.nbd("db"), log=daemon.nbd("log")))
+    daemon.start()
+    limit_now(daemon.running.pid, resource.RLIMIT_FSIZE, 80 * MIB)
+    write_pattern(daemon.nbd("db"), 0x51, "100M", "1M")
+    daemon.alarmed("destage.failed", volume="db")
+    has_pattern(daemon.nbd("db"), 0x51, "100M", "1M")
+    limit_now(daemon.running.pid, resource.RLIMIT_FSIZE, None)
+    daemon.quiet("destage.failed", volume="db")
+    daemon("flush", "db")
+    assert (folder / "db.img").read_bytes()[100 * MIB : 101 * MIB] == b"\x51" * MIB
+    no_panic(daemon)
     daemon.stop()

@@ -100,7 +100,8 @@ def test_new_cache_is_that_of_all_volumes_whose_stores_are_free(failed: Daemon, 
         30,
         "it waits for the lock",
     )
-    failed("pool", "replace", "fast", "--device", f"{folder}/new.img:64MiB")
+    told = failed("pool", "replace", "fast", "--device", f"{folder}/new.img:64MiB", ok=False)
+    assert "pool fast has a new cache, but: " in told.stderr
     assert not failed.pool("fast")["cache_failed"]
     states = {name: volume["state"] for name, volume in failed.volumes().items()}
     assert {states.get(name) for name in "bc"} == {"serving"}, states
@@ -153,4 +154,56 @@ def test_rule_beyond_the_end_keeps_no_volume_from_being_attached(daemon: Daemon,
     assert daemon.volume("db")["state"] == "serving"
     has_pattern(daemon.nbd("db"), 0x41, "1M", "1M")
     daemon("rules", "delete", "db", "1")
+    daemon.stop()
+
+
+def test_resize_that_the_file_cannot_take_is_done(daemon: Daemon, devices: Devices, folder: Path, root: None) -> None:
+    """The configuration file is a link onto a file system that is full. The growth of the pool is done, which the error
+    tells, and a second attempt mends the file when there is room."""
+    del root
+    sparse(folder / "db.img", 16 * MIB)
+    etc = devices.tmpfs("etc", "64k")
+    configure(daemon, folder, {"db": [daemon.nbd("db")]})
+    text = daemon.config_path.read_text()
+    daemon.config_path.unlink()
+    (etc / "forebay.toml").write_text(text)
+    daemon.config_path.symlink_to(etc / "forebay.toml")
+    daemon.start()
+    before = daemon.pool("fast")["capacity_bytes"]
+    fill = etc / "fill"
+    fill.write_bytes(bytes(1))
+    with fill.open("ab", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            pass
+    refused = daemon("pool", "grow", "fast", "--size", "128MiB", ok=False)
+    assert "pool fast has" in refused.stderr and "the configuration file has what was before" in refused.stderr
+    grown = daemon.pool("fast")["capacity_bytes"]
+    assert grown > before
+    assert '"64MiB"' in daemon.config_path.read_text()
+    fill.unlink()
+    daemon("pool", "grow", "fast", "--size", "128MiB")
+    assert '"128MiB"' in daemon.config_path.read_text() or str(128 * MIB) in daemon.config_path.read_text()
+    daemon.restart()
+    assert daemon.pool("fast")["capacity_bytes"] == grown
+    daemon.stop()
+
+
+def test_growth_of_a_store_outlives_a_kill(daemon: Daemon, folder: Path) -> None:
+    """The operator makes a backing file longer, and the volume with it; then the daemon is killed. Nobody else has
+    written to the file."""
+    need("qemu-io")
+    sparse(folder / "db.img", 16 * MIB)
+    configure(daemon, folder, {"db": [daemon.nbd("db")]})
+    daemon.start()
+    write_pattern(daemon.nbd("db"), 0x41, "1M", "1M")
+    os.truncate(folder / "db.img", 32 * MIB)
+    daemon("volume", "resize", "db", "max")
+    assert daemon.volume("db")["size_bytes"] == 32 * MIB
+    daemon.kill()
+    daemon.start()
+    assert daemon.volume("db")["state"] == "serving"
+    has_pattern(daemon.nbd("db"), 0x41, "1M", "1M")
     daemon.stop()

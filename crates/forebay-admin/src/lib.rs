@@ -33,5 +33,5 @@ pub use message::MessageId;
 pub use request::{
     DetachHow, DetachRequest, DeviceRequest, ExportRequest, GrowRequest, ImportRequest, Leaving, MetricsForm,
     OpenHow, PoolRequest, RecordRequest, ReplaceRequest, RuleRequest, ScrubRequest, SettingsRequest,
-    ShrinkRequest, VolumeRequest,
+    ShrinkRequest, Taking, VolumeRequest,
 };

@@ -46,6 +46,47 @@ pub struct ReplaceRequest {
     pub fill: bool,
 }
 
+/// What an operator allows of devices on which a cache is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Taking {
+    /// One that is not blank but begins with zeroes may be taken.
+    pub overwrite: bool,
+    /// A cache file may leave less than a tenth of its file system.
+    pub fill: bool,
+}
+
+impl GrowRequest {
+    /// What it allows of its device.
+    #[must_use]
+    pub fn taking(&self) -> Taking {
+        Taking { overwrite: self.overwrite, fill: self.fill }
+    }
+}
+
+impl ReplaceRequest {
+    /// What it allows of its devices.
+    #[must_use]
+    pub fn taking(&self) -> Taking {
+        Taking { overwrite: self.overwrite, fill: self.fill }
+    }
+}
+
+impl PoolRequest {
+    /// What it allows of its devices.
+    #[must_use]
+    pub fn taking(&self) -> Taking {
+        Taking { overwrite: self.overwrite, fill: self.fill }
+    }
+}
+
+impl OpenHow {
+    /// What it allows of the pool's devices.
+    #[must_use]
+    pub fn taking(&self) -> Taking {
+        Taking { overwrite: self.overwrite, fill: self.fill }
+    }
+}
+
 /// A cache device as an operator names it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -33,7 +33,6 @@ use forebay_config::CacheSpec;
 use forebay_export::uri::{BackingUri, ExportUri};
 use forebay_format::checkpoint::Mode;
 pub use forebay_pool::PoolEvent;
-pub use forebay_pool::register::Taking;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -61,7 +60,7 @@ pub struct RunOptions {
     /// Make a new cache where the recorded one is not there.
     pub new_cache: bool,
     /// What may be done to cache devices that are there.
-    pub taking: Taking,
+    pub taking: forebay_admin::Taking,
 }
 
 /// Errors of a start end the program; what happens later is told line by line.

@@ -5,7 +5,7 @@ use crate::RunEvent;
 use crate::service::{Service, ServiceEvent, ServiceStart, UpgradeAnswer};
 use forebay_admin::MessageId;
 use forebay_pool::RunError;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -56,7 +56,7 @@ pub(crate) fn start_service(
 pub(crate) fn watch_signals(messages: &mpsc::Sender<Message>, has_file: bool) -> Result<(), RunError> {
     let fail =
         |error| RunError::failed(MessageId::DaemonSystem, format!("cannot watch signals: {error}"), "");
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(fail)?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGXFSZ]).map_err(fail)?;
     if has_file {
         signals.add_signal(SIGUSR2).map_err(fail)?;
     }
@@ -65,6 +65,7 @@ pub(crate) fn watch_signals(messages: &mpsc::Sender<Message>, has_file: bool) ->
         let mut stopping: Option<Instant> = None;
         for signal in signals.forever() {
             let message = match (signal, stopping) {
+                (SIGXFSZ, _) => continue, // the write beyond the limit of file sizes fails with EFBIG
                 (SIGHUP, _) if has_file => Message::Reload,
                 (SIGUSR2, _) => Message::Upgrade(None),
                 (_, None) => Message::Stop,

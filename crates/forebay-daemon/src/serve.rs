@@ -17,6 +17,7 @@ use crate::main_thread::{
 use crate::service::{Estate, Service, ServiceStart, UpgradeAnswer, Upgrader};
 use crate::upgrade::{Duties, Predecessor, Successor};
 use crate::{RunEvent, ServeOptions};
+use forebay_admin::Taking;
 use forebay_admin::events::EventKind;
 use forebay_admin::{Admin, AdminError, MessageId, UpgradeBegun, UpgradeInfo};
 use forebay_config::{Config, ConfigFile, DaemonConfig};
@@ -25,7 +26,6 @@ use forebay_pool::RunError;
 use forebay_pool::encryption::read_key;
 use forebay_pool::handover::{ListenerStore, Manager};
 use forebay_pool::open::check_key;
-use forebay_pool::register::Taking;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

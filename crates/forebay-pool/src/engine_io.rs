@@ -243,6 +243,15 @@ impl EngineIo {
         self.watches.get(usize::from(volume.0))?.as_ref()
     }
 
+    /// The owner has given the backing store of this volume another length, and the daemon goes by
+    /// it: its times are as if the daemon had written to it.
+    pub(crate) fn note_resized(&self, volume: VolumeId) {
+        if let Some(watch) = self.watch(volume) {
+            watch.begins(0, 0);
+            watch.ended();
+        }
+    }
+
     /// An operation that changes bytes of a device is about to be submitted.
     fn change_begins(&mut self, op: OpId, device: Device, offset: u64, len: u64) {
         let Device::Backing(volume) = device else { return };

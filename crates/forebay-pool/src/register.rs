@@ -25,8 +25,8 @@ use crate::error::RunError;
 use crate::loss_record::{LossRecord, hex, unix_s};
 use crate::may_wait::MayWait;
 use crate::shell_word::quoted;
-use forebay_admin::MessageId;
 use forebay_admin::events::EventKind;
+use forebay_admin::{MessageId, Taking};
 use forebay_config::CacheSpec;
 use forebay_core::CacheMark;
 use forebay_format::CacheUuid;
@@ -228,10 +228,16 @@ pub fn cache_record(state_dir: &Path, cache: CacheUuid) -> Result<Option<CacheRe
 }
 
 fn read(path: &Path) -> Result<Option<CacheRecord>, RunError> {
-    let failed = |why: &dyn std::fmt::Display| {
+    let of = |why: &dyn std::fmt::Display, hint: &str| {
         RunError::failed(
             MessageId::StateUnreadable,
             format!("cannot read {}, which tells how far a cache has come: {why}", path.display()),
+            hint,
+        )
+    };
+    let failed = |why: &dyn std::fmt::Display| {
+        of(
+            why,
             "restore it from a backup; or, if you are sure that the device holds the latest state of this cache, remove the file",
         )
     };
@@ -239,7 +245,8 @@ fn read(path: &Path) -> Result<Option<CacheRecord>, RunError> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return Ok(None);
         }
-        other => other.map_err(|error| failed(&error))?,
+        // There is nothing wrong with what it says.
+        other => other.map_err(|error| of(&error, "see that the daemon can read it, then try again"))?,
     };
     let record: CacheRecord = serde_json::from_slice(&bytes).map_err(|error| failed(&error))?;
     let named = path.file_stem().is_some_and(|name| name == record.cache_uuid.as_str());
@@ -313,15 +320,6 @@ pub enum Consent {
     },
     /// `--new-cache`, or a cache is replaced: all give way.
     NewCache,
-}
-
-/// What an operator allows of devices on which a cache is made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Taking {
-    /// One that is not blank but begins with zeroes may be taken.
-    pub overwrite: bool,
-    /// A cache file may leave less than a tenth of its file system.
-    pub fill: bool,
 }
 
 /// Who wants to open or make a cache, and what the operator allows.
@@ -411,8 +409,8 @@ impl Permit<'_> {
                         ),
                         format!(
                             "to extract what only it has: forebay salvage {} --to FOLDER; to use it all the same, as it is: rm {}, then {}",
-                            quoted(Path::new(&path)),
-                            quoted(&own.path(self.state_dir)),
+                            quoted(&path),
+                            quoted(own.path(self.state_dir)),
                             self.again("--new-cache")
                         ),
                     ));
@@ -564,8 +562,9 @@ impl Permit<'_> {
             (Err(_), Some(own)) if own.is_in_use_as(&record) => own,
             (Err(error), _) => return Err(failed(error)),
         };
+        let last = Mutex::new(record.clone());
         let kept = Kept { record, ended: false, lock: Some(lock) };
-        Ok(Entry { state_dir: self.state_dir.to_owned(), kept: Mutex::new(kept) })
+        Ok(Entry { state_dir: self.state_dir.to_owned(), last, kept: Mutex::new(kept) })
     }
 }
 
@@ -583,7 +582,7 @@ fn older(path: &str, generation: u64, own: &CacheRecord, state_dir: &Path) -> Ru
 
 /// What to do with a cache that has less than its record says.
 pub(crate) fn older_hint(path: &str, record: &Path) -> String {
-    let (path, record) = (quoted(Path::new(path)), quoted(record));
+    let (path, record) = (quoted(path), quoted(record));
     format!(
         "bring the latest state of it back; to extract what this one has: forebay salvage {path} --to FOLDER; if what was acknowledged since \
          may be lost, use it as it is: rm {record}"
@@ -716,6 +715,8 @@ pub struct Facts {
 #[derive(Debug)]
 pub struct Entry {
     state_dir: PathBuf,
+    /// What `record` returns. `kept` is locked as long as the file system does not answer.
+    last: Mutex<CacheRecord>,
     kept: Mutex<Kept>,
 }
 
@@ -731,7 +732,12 @@ struct Kept {
 impl Entry {
     /// What was recorded last.
     pub fn record(&self) -> CacheRecord {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).record.clone()
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, kept: &mut Kept, record: CacheRecord) {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&record);
+        kept.record = record;
     }
 
     /// Records how the cache is now, durably, if that has changed.
@@ -768,7 +774,7 @@ impl Entry {
             kept.lock = None;
         }
         stored.map_err(|error| format!("cannot write {}: {error}", new.path(&self.state_dir).display()))?;
-        kept.record = new;
+        self.note(&mut kept, new);
         Ok(())
     }
 
@@ -780,7 +786,7 @@ impl Entry {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let new = CacheRecord { leaving, ..kept.record.clone() };
         new.change(may_wait, &self.state_dir, new.clone())?;
-        kept.record = new;
+        self.note(&mut kept, new);
         Ok(())
     }
 

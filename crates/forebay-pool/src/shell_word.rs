@@ -5,12 +5,12 @@
 
 use std::path::Path;
 
-/// A path as one word of a shell: as it is, or in quotes.
-#[must_use]
-pub fn quoted(path: &Path) -> String {
-    let word = path.display().to_string();
+/// A path, or another argument, as one word of a shell: as it is, or in quotes.
+pub fn quoted(word: impl AsRef<Path>) -> String {
+    let word = word.as_ref().display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./_-".contains(c);
-    if word.chars().all(is_plain) { word } else { format!("'{}'", word.replace('\'', "'\\''")) }
+    let is_word = !word.is_empty() && word.chars().all(is_plain);
+    if is_word { word } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
 #[cfg(test)]
@@ -19,9 +19,10 @@ mod tests {
 
     #[test]
     fn a_path_is_one_word() {
-        let words = [("/dev/sdb", "/dev/sdb"), ("/srv/a b", "'/srv/a b'"), ("/it's", "'/it'\\''s'")];
+        let words =
+            [("/dev/sdb", "/dev/sdb"), ("", "''"), ("/srv/a b", "'/srv/a b'"), ("/it's", "'/it'\\''s'")];
         for (path, word) in words {
-            assert_eq!(quoted(Path::new(path)), word);
+            assert_eq!(quoted(path), word);
         }
     }
 }

@@ -60,7 +60,7 @@ pub(crate) struct Taking {
     pub(crate) fill: bool,
 }
 
-impl From<Taking> for forebay_daemon::Taking {
+impl From<Taking> for forebay_admin::Taking {
     fn from(Taking { overwrite, fill }: Taking) -> Self {
         Self { overwrite, fill }
     }

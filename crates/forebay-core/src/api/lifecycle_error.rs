@@ -11,7 +11,7 @@ pub enum LifecycleError {
     NotServing,
     /// The cache failed, and volumes are served without it, or will be.
     #[error(
-        "the cache has failed, and nothing can be changed before another device is in its place: forebay pool replace"
+        "the cache has failed, and nothing can be changed before another device is in its place (forebay pool replace)"
     )]
     Fenced,
     /// The cache is mirrored: its size cannot be changed.

@@ -173,7 +173,7 @@ mod tests {
             admin: None,
             io: forebay_io::EnginePreference::Auto,
             new_cache: false,
-            taking: crate::Taking::default(),
+            taking: forebay_admin::Taking::default(),
         }
     }
 

@@ -7,6 +7,7 @@
 
 use super::Service;
 use super::stores::compare;
+use forebay_admin::events::EventKind;
 use forebay_admin::{AdminError, MessageId};
 use forebay_config::VolumeConfig;
 use forebay_config::mounts::Problem;
@@ -16,6 +17,7 @@ use forebay_format::checkpoint::VolumeEntry;
 use forebay_pool::MayWait;
 use forebay_pool::cache_device::is_same;
 use forebay_pool::open::{Likeness, is_same_file};
+use forebay_pool::shell_word::quoted;
 use forebay_pool::time_limit::{Undone, within};
 use std::path::Path;
 use std::time::Duration;
@@ -27,6 +29,28 @@ const WITHIN: Duration = Duration::from_secs(15);
 pub(super) fn is_elsewhere(name: &str, error: AdminError) -> AdminError {
     let hint = format!("if it is elsewhere now: forebay volume attach {name} --backing URI");
     let hint = if error.hint.is_empty() { hint } else { format!("{}; {hint}", error.hint) };
+    AdminError { hint, ..error }
+}
+
+/// The error of a store that was changed under dirty data, for an attach that is not one of what
+/// the configuration has: the hint of the pool would lead elsewhere.
+pub(super) fn told_how(name: &str, config: &VolumeConfig, known: bool, error: AdminError) -> AdminError {
+    if error.id != MessageId::Event(EventKind::BackingChanged) {
+        return error;
+    }
+    let how = |word: &str| match known {
+        true => format!(
+            "forebay set {name} on_backing_change={word}, then forebay volume attach {name} --backing {}",
+            quoted(config.backing.to_string())
+        ),
+        false => format!("the same command with --set on_backing_change={word}"),
+    };
+    let hint = format!(
+        "if it is the wrong one, give the one that belongs to this cache; if it is the right one and what changed on it may be lost: {}; \
+         if the data in the cache may be lost: {}",
+        how("keep-dirty"),
+        how("discard-dirty")
+    );
     AdminError { hint, ..error }
 }
 

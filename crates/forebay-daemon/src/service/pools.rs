@@ -3,15 +3,16 @@
 use super::event_bridge::reporter;
 use super::locked::Place;
 use super::opening::{NotJoined, Opening, no_answer};
-use super::records::{Allowed, taking};
+use super::records::Allowed;
 use super::settings::{invalid, stored, take_out};
 use super::start::check_rules;
+use super::work::not_in_file;
 use super::{Service, ServiceEvent};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::jobs::JobKind;
 use forebay_admin::{
     AdminError, DeviceRequest, GrowRequest, MessageId, OpenHow, PoolInfo, PoolRequest, ReplaceRequest,
-    ScrubRequest, ShrinkRequest,
+    ScrubRequest, ShrinkRequest, Taking,
 };
 use forebay_config::CacheSpec;
 use forebay_config::choices::Mirror;
@@ -24,7 +25,7 @@ use forebay_format::member::DATA_START_BLOCK;
 use forebay_pool::MayWait;
 use forebay_pool::loss_record::{LossRecord, Seen, Verdict, judge};
 use forebay_pool::open::{NewCache, seen};
-use forebay_pool::register::{Consent, Entry, Taking, of_pool};
+use forebay_pool::register::{Consent, Entry, of_pool};
 use forebay_pool::shell_word::quoted;
 use forebay_pool::{PoolHandle, PoolSnapshot, PoolStart, Promise, Reach};
 use std::path::{Path, PathBuf};
@@ -209,8 +210,7 @@ impl Service {
             file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
         }
         let consent = Consent::Create { new_cache: request.new_cache };
-        let taking = Taking { overwrite: request.overwrite, fill: request.fill };
-        let allowed = Allowed { consent, taking };
+        let allowed = Allowed { consent, taking: request.taking() };
         let opened = self.open_pool(&name, &config, allowed);
         if let (Err(_), Some(file)) = (&opened, file.as_mut()) {
             // It was written a moment ago; the error of opening is what matters.
@@ -319,20 +319,25 @@ impl Service {
             ));
         }
         self.check_unmirrored(name)?;
-        let taking = Taking { overwrite: request.overwrite, fill: request.fill };
+        let taking = request.taking();
         match (request.device, request.size) {
             (Some(wanted), None) => {
                 self.grow_onto(name, &handle, &device(&wanted)?, taking, file.as_deref_mut())?
             }
             (None, Some(size)) => {
                 let bytes = if size == "max" { None } else { Some(bytes(&size)?) };
-                self.lengthen(&handle, name, bytes)?.wait().ok_or_else(stopped)??;
+                let grown = self.lengthen(&handle, name, bytes)?.wait().ok_or_else(stopped)?;
+                match (grown, file.as_deref()) {
+                    (Err(error), Some(file))
+                        if error.id == MessageId::PoolSize && self.lacks_length(file, name, bytes)? => {}
+                    (grown, _) => grown?,
+                }
             }
             _ => return Err(invalid(MessageId::PoolDeviceChoice, "give either a device or a size", "")),
         }
-        self.write_devices(name, file)?;
         let info = self.pool_info(name)?;
         let message = format!("pool {name} has {} now", ByteSize(info.capacity_bytes));
+        self.write_devices(name, file).map_err(|error| not_in_file(&message, error))?;
         self.hub.publish(NewEvent::new(EventKind::PoolGrown, message).pool(name));
         Ok(info)
     }
@@ -466,18 +471,32 @@ impl Service {
 
     fn write_devices(&self, name: &str, file: Option<&mut ConfigFile>) -> Result<(), AdminError> {
         self.raise_record(name);
-        let snapshot = self.pool_snapshot(name)?;
-        let spec = |(path, used): (PathBuf, u64)| {
-            let size_bytes = Some(length_of_file(&path).unwrap_or(used));
-            CacheSpec { path, size_bytes }
-        };
-        let devices: Vec<CacheSpec> = parts(&snapshot).into_iter().map(spec).collect();
+        let devices = self.devices_now(name)?;
         if let Some(pool) = self.running_mut().config.pools.get_mut(name) {
             pool.devices.clone_from(&devices);
         }
         let Some(file) = file else { return Ok(()) };
         let edit = Edit::SetDevices { pool: name.into(), devices };
         file.edit(&[edit], &check_rules).map(drop).map_err(|error| stored(&error))
+    }
+
+    fn devices_now(&self, name: &str) -> Result<Vec<CacheSpec>, AdminError> {
+        let spec = |(path, used): (PathBuf, u64)| {
+            let size_bytes = Some(length_of_file(&path).unwrap_or(used));
+            CacheSpec { path, size_bytes }
+        };
+        Ok(parts(&self.pool_snapshot(name)?).into_iter().map(spec).collect())
+    }
+
+    /// Whether the last device has this length (`None`: all that there is), and the file another
+    /// one: an earlier command could not write it, and its repetition does.
+    fn lacks_length(&self, file: &ConfigFile, name: &str, bytes: Option<u64>) -> Result<bool, AdminError> {
+        let now = self.devices_now(name)?;
+        let written = file.newest(&check_rules).map_err(|error| stored(&error))?;
+        let Some(pool) = written.config.pools.get(name) else { return Ok(false) };
+        let lengths =
+            now.last().map(|last| last.size_bytes).zip(pool.devices.last().map(|last| last.size_bytes));
+        Ok(lengths.is_some_and(|(now, written)| now != written && (bytes.is_none() || bytes == now)))
     }
 
     /// What a reload found: further devices, fewer, or other sizes.
@@ -487,18 +506,33 @@ impl Service {
         (added, removed, resized): (&[CacheSpec], &[CacheSpec], &[CacheSpec]),
         mut file: Option<&mut ConfigFile>,
     ) -> Result<(), AdminError> {
+        // Devices are added first: the data of one that leaves moves onto the others.
+        let mut done = Vec::new();
+        let mut step = |so: String, result: Result<(), AdminError>| match result {
+            Ok(()) => {
+                done.push(so);
+                Ok(())
+            }
+            Err(error) if done.is_empty() => Err(error),
+            Err(error) => {
+                Err(AdminError { what: format!("{}, but {}", done.join(", "), error.what), ..error })
+            }
+        };
         for spec in added {
             let request = GrowRequest { device: Some(asked(spec)), ..GrowRequest::default() };
-            self.grow_now(name, request, file.as_deref_mut())?;
+            let grown = self.grow_now(name, request, file.as_deref_mut()).map(drop);
+            step(format!("pool {name} has {} now", spec.path.display()), grown)?;
+        }
+        for spec in removed {
+            let request = ShrinkRequest { device: Some(spec.path.display().to_string()), size: None };
+            let shrinks = forebay_admin::Admin::shrink_pool(self, name, request).map(drop);
+            step(format!("{} leaves pool {name}", spec.path.display()), shrinks)?;
         }
         for spec in resized {
             let size = spec.size_bytes.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string());
             let request = GrowRequest { size: Some(size), ..GrowRequest::default() };
-            self.grow_now(name, request, file.as_deref_mut())?;
-        }
-        for spec in removed {
-            let request = ShrinkRequest { device: Some(spec.path.display().to_string()), size: None };
-            forebay_admin::Admin::shrink_pool(self, name, request)?;
+            let grown = self.grow_now(name, request, file.as_deref_mut()).map(drop);
+            step(format!("pool {name} is larger"), grown)?;
         }
         Ok(())
     }
@@ -513,7 +547,7 @@ impl Service {
         let devices = devices.map(device).collect::<Result<Vec<_>, _>>()?;
         let mirror = self.pool_snapshot(name)?.mirror;
         if let Some(mirror) = mirror.filter(|mirror| !mirror.is_sound(request.old.as_deref())) {
-            return self.replace_member(name, &devices, &mirror, taking(request), file.as_mut());
+            return self.replace_member(name, &devices, &mirror, request.taking(), file.as_mut());
         }
         if !self.pool_snapshot(name)?.cache_failed {
             let _hold = self.holds.devices(name)?;
@@ -535,7 +569,7 @@ impl Service {
         self.check_recordable()?;
         let (old, volumes) = self.with_volumes(name)?;
         let config = PoolConfig { devices: devices.clone(), ..old.clone() };
-        let allowed = Allowed::to_create(taking(request));
+        let allowed = Allowed::to_create(request.taking());
         self.check_new(self.opening(name, &config, allowed))?;
         let handle = self.handle(name)?;
         let names: Vec<String> = volumes.iter().map(|(volume, _)| volume.clone()).collect();
@@ -563,20 +597,22 @@ impl Service {
             running.pools.remove(name);
             running.config.pools.insert(name.into(), config.clone());
         }
-        let allowed = Allowed { consent: Consent::NewCache, taking: taking(request) };
+        let allowed = Allowed { consent: Consent::NewCache, taking: request.taking() };
         self.open_pool(name, &config, allowed).map_err(|error| self.closed_in_vain(name, error))?;
         self.hub.clear(&AlarmKey::pool(EventKind::CacheFailed, name));
         self.hub.clear(&AlarmKey::pool(EventKind::CacheDegraded, name));
         for ((name, _), identity) in volumes.iter().zip(identities) {
             self.running_mut().identities.extend(identity.map(|identity| (name.clone(), identity)));
         }
-        // One that cannot be attached keeps no other one from it: its alarm tells.
-        self.attach_all(&volumes);
+        // One that cannot be attached keeps no other one from it.
+        let failed = self.attach_all(&volumes);
         drop(file);
-        self.hub.publish(
-            NewEvent::new(EventKind::PoolCreated, format!("pool {name} has a new cache")).pool(name),
-        );
-        self.pool_info(name)
+        let message = format!("pool {name} has a new cache");
+        self.hub.publish(NewEvent::new(EventKind::PoolCreated, message.clone()).pool(name));
+        match failed.into_iter().next() {
+            None => self.pool_info(name),
+            Some((_, error)) => Err(AdminError { what: format!("{message}, but: {}", error.what), ..error }),
+        }
     }
 
     /// How a pool is configured, and its volumes.
@@ -672,10 +708,16 @@ impl Service {
         if used.is_empty() {
             return self.check_nothing_absent(name);
         }
+        let first = match self.pool_snapshot(name)?.cache_failed {
+            true => format!(
+                "its cache has failed, so give it another first: forebay pool replace {name} --device PATH[:SIZE]; then detach its volumes: "
+            ),
+            false => "detach its volumes first: ".into(),
+        };
         Err(AdminError::new(
             MessageId::PoolInUse,
             format!("pool {name} is in use by {}", used.join(", ")),
-            format!("detach its volumes first: forebay volume detach {}", used[0]),
+            format!("{first}forebay volume detach {}", used[0]),
         ))
     }
 

@@ -3,10 +3,11 @@
 
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, Severity};
-use forebay_admin::{AdminError, MessageId, OpenHow, ReplaceRequest};
+use forebay_admin::{AdminError, MessageId, OpenHow, Taking};
 use forebay_config::CacheSpec;
 use forebay_pool::cache_device::remove_made;
-use forebay_pool::register::{Consent, Entry, Permit, Taking, check_writable};
+use forebay_pool::register::{Consent, Entry, Facts, Permit, check_writable};
+use forebay_pool::time_limit::Undone;
 use forebay_pool::{MayWait, PoolHandle};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -42,15 +43,10 @@ impl Allowed {
     }
 }
 
-/// What the operator allows of the new devices of a pool.
-pub(super) fn taking(request: &ReplaceRequest) -> Taking {
-    Taking { overwrite: request.overwrite, fill: request.fill }
-}
-
 impl From<OpenHow> for Allowed {
     fn from(how: OpenHow) -> Self {
-        let taking = Taking { overwrite: how.overwrite, fill: how.fill };
-        Self { consent: if how.new_cache { Consent::NewCache } else { Consent::None }, taking }
+        let consent = if how.new_cache { Consent::NewCache } else { Consent::None };
+        Self { consent, taking: how.taking() }
     }
 }
 
@@ -86,7 +82,7 @@ impl Service {
         };
         let mut behind = Vec::new();
         if let (Some(entry), Some((_, facts))) = (entry, facts)
-            && let Err(why) = entry.raise(&MayWait::here(), &facts)
+            && let Err(why) = self.raise_entry(name, entry, facts)
         {
             let risk =
                 "until it can be written, an older copy of the cache may not be told from it after a crash";
@@ -102,6 +98,17 @@ impl Service {
             ));
         }
         self.tell_unrecorded(name, &behind);
+    }
+
+    /// A state directory that does not answer keeps the other pools from nothing.
+    fn raise_entry(&self, name: &str, entry: Arc<Entry>, facts: Facts) -> Result<(), String> {
+        let folder = self.running().config.daemon.state_dir.clone();
+        let work = move |may_wait: &MayWait| entry.raise(may_wait, &facts);
+        match self.places.within(&folder.join(name), RECORD_WITHIN, work) {
+            Ok(raised) => raised,
+            Err(Undone::Late) => Err(late(&folder)),
+            Err(Undone::NoThread(error)) => Err(AdminError::no_thread(&error).what),
+        }
     }
 
     fn tell_unrecorded(&self, name: &str, behind: &[String]) {
@@ -140,12 +147,8 @@ impl Service {
         let tried =
             self.places.within(&place, RECORD_WITHIN, move |may_wait| check_writable(may_wait, &state_dir));
         let late = || {
-            let what = format!("{} does not answer within {} s", place.display(), RECORD_WITHIN.as_secs());
-            AdminError::new(
-                MessageId::StateNotAnswering,
-                what,
-                "see that its file system works, then try again",
-            )
+            let hint = "see that its file system works, then try again";
+            AdminError::new(MessageId::StateNotAnswering, late(&place), hint)
         };
         Ok(tried.map_err(|undone| undone.or(late))??)
     }
@@ -185,6 +188,10 @@ impl Service {
             }
         }
     }
+}
+
+fn late(folder: &Path) -> String {
+    format!("{} does not answer within {} s", folder.display(), RECORD_WITHIN.as_secs())
 }
 
 /// Removes cache files that were made just now, and hold nothing.

@@ -43,7 +43,7 @@ impl Service {
                 changed.for_each(|line| {
                     self.emit(ServiceEvent::Note(MessageId::ConfigReloaded, format!("reloaded: {line}")))
                 });
-                done.refused.iter().map(|line| format!("not reloaded, it stays as it was: {line}")).collect()
+                done.refused.iter().map(|line| format!("not reloaded as a whole: {line}")).collect()
             }
             Err(error) => vec![format!("not reloaded, the old configuration stays in force: {}", error.what)],
         };

@@ -8,7 +8,7 @@
 //! one that does not count is erased whatever is killed.
 
 use super::pools::{device, length_of_file, stopped};
-use super::records::{Allowed, taking};
+use super::records::Allowed;
 use super::settings::{invalid, stored};
 use super::start::check_rules;
 use super::work::End;
@@ -68,7 +68,7 @@ impl Service {
             return Err(too_small(name, &spec.path, needed, is_last));
         }
         let is_there = spec.path.exists();
-        let allowed = Allowed::to_create(taking(request));
+        let allowed = Allowed::to_create(request.taking());
         let opened = self.open_unused(&spec, self.opening(name, &config, allowed))?;
         let begun = if opened.size_bytes() < needed {
             Err(too_small(name, &spec.path, needed, is_last))

@@ -129,7 +129,7 @@ pub(super) fn detached_text(volume: &str, how: DetachHow, saved: Option<&str>) -
         (_, Some(path)) => format!(
             "{volume} is detached; its backing store is {path} now, and has everything. To serve that: forebay volume attach {volume} \
              --backing {} --export URI",
-            quoted(Path::new(&format!("file:{path}")))
+            quoted(format!("file:{path}"))
         ),
         (DetachHow::Drain, None) => format!("{volume} is detached; its backing store has everything"),
         (DetachHow::Keep, None) => {

@@ -2,10 +2,10 @@
 
 use super::*;
 use forebay_admin::MessageId;
+use forebay_admin::Taking;
 use forebay_admin::events::{EventKind, Severity};
 use forebay_admin::{DetachHow, DeviceRequest, VolumeState};
 use forebay_pool::handover::Inheritance;
-use forebay_pool::register::Taking;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -309,11 +309,14 @@ fn what_was_done_and_is_not_in_the_file_is_told() {
     std::fs::write(&path, text_now + "nonsense").unwrap();
     let resized = service.resize_volume("a", "1MiB", false).unwrap();
     let told = why(&resized.id).unwrap();
-    assert!(told.starts_with("a has 1MiB now, but the file says otherwise"), "{told}");
+    assert!(told.starts_with("a has 1MiB now, but the configuration file has what was before"), "{told}");
     let request = ShrinkRequest { size: Some("8MiB".into()), ..ShrinkRequest::default() };
     let shrunk = service.shrink_pool("a", request).unwrap();
     let told = why(&shrunk.id).unwrap();
-    assert!(told.starts_with("pool a is smaller now, but the file says otherwise"), "{told}");
+    assert!(
+        told.starts_with("pool a is smaller now, but the configuration file has what was before"),
+        "{told}"
+    );
     std::fs::write(&path, text).unwrap();
     assert!(service.stop().is_empty());
 }

@@ -2,6 +2,7 @@
 
 use super::info::not_attached;
 use super::moved::is_elsewhere;
+use super::moved::told_how;
 use super::settings::{default_action, invalid, stored, take_out};
 use super::start::check_rules;
 use super::{Service, ServiceEvent, lock};
@@ -85,7 +86,7 @@ impl Service {
             // It was written a moment ago; the error of attaching is what matters.
             let _ = file.edit(&[undo], &check_rules);
         }
-        done?;
+        done.map_err(|error| told_how(&name, &config, known.is_some(), error))?;
         let message = match moved {
             None => format!("{name} is attached"),
             Some(from) => format!(
@@ -201,7 +202,8 @@ impl Service {
     /// gets the identity that it had in the cache before, or a new one.
     pub(super) fn attach_configured(&self, name: &str, config: &VolumeConfig) -> Result<(), AdminError> {
         let handle = self.handle(&config.pool)?;
-        self.guards.prepare(&self.running().config, &config.exports);
+        let sections = self.running().config.tls.clone();
+        self.guards.prepare(&sections, &config.exports);
         let tunables = config.tunables();
         let emulate = tunables.emulate;
         let store = config.backing.clone();
@@ -276,6 +278,7 @@ impl Service {
         {
             let mut running = self.running_mut();
             running.rules.remove(name);
+            running.identities.remove(name);
             if running.config.volumes.remove(name).is_none() {
                 return Ok(()); // only its data was there
             }

@@ -101,9 +101,8 @@ fn not_writable(volume: &str, why: &str) -> End {
 }
 
 /// It was done, and the configuration does not have it.
-fn not_in_file(so: &str, error: AdminError) -> AdminError {
-    let what =
-        format!("{so}, but the file says otherwise, and the next start does as it says: {}", error.what);
+pub(super) fn not_in_file(so: &str, error: AdminError) -> AdminError {
+    let what = format!("{so}, but the configuration file has what was before: {}", error.what);
     AdminError { what, ..error }
 }
 
@@ -299,7 +298,7 @@ impl Service {
                 }
             };
             if done {
-                return Self::nothing_lost(handle, volume);
+                return self.nothing_lost(volume);
             }
             // It has been tried since this drain began: what failed before may be mended.
             if let Some(why) = not_permitted.filter(|_| failures > *failures_before.get_or_insert(failures)) {
@@ -338,18 +337,23 @@ impl Service {
     }
 
     /// Nothing of a volume is lost: then what was written back is all of it.
-    fn nothing_lost(handle: &PoolHandle, volume: &str) -> Result<(), End> {
+    fn nothing_lost(&self, volume: &str) -> Result<(), End> {
+        let (pool, handle) = self.pool_of(volume)?;
         let name = volume.to_owned();
-        let lost = Self::ask(handle, move |pool| pool.loss_of(&name))??;
+        let lost = Self::ask(&handle, move |pool| pool.loss_of(&name))??;
         if lost.bytes == 0 {
             return Ok(());
         }
+        let give_up = match self.pool_snapshot(&pool)?.cache_failed {
+            true => format!("forebay pool replace {pool} --device PATH[:SIZE] --discard-lost"),
+            false => format!("forebay volume detach {volume} --discard"),
+        };
         Err(End::Failed(
             MessageId::VolumeLostData,
             format!(
                 "LOST: {lost} of {volume} cannot be written back: only the cache had them, and it cannot give them back. Everything else \
-             is on the backing store. Write them again (`forebay volume show {volume}` lists them), or give them up: forebay \
-             volume detach {volume} --discard"
+             is on the backing store. Write them again (`forebay volume show {volume}` lists them), or give them up: \
+             {give_up}"
             ),
         ))
     }
@@ -501,10 +505,10 @@ impl Service {
         self.shrink_to(id, &*self.handle(pool)?, bytes)?;
         let count = self.pool_snapshot(pool)?.devices.len();
         let gone = before.get(count).map(|(path, used)| (path.as_path(), *used));
-        let listed = gone.map(|gone| self.list_given_up(pool, gone)).transpose()?.flatten();
+        let listed = gone.map(|gone| self.list_given_up(pool, gone));
         let so = format!("pool {pool} is smaller now");
         self.note_devices(pool).map_err(|error| not_in_file(&so, error))?;
-        if let (Some((path, _)), Some(pair)) = (gone, listed) {
+        if let (Some((path, _)), Some(pair)) = (gone, listed.transpose()?.flatten()) {
             self.erase_given_up(pool, path, &pair);
         }
         let message = format!("pool {pool} has {} now", ByteSize(self.pool_info(pool)?.capacity_bytes));

@@ -13,6 +13,8 @@
 //!   and never goes on without it.
 //! - A list that is gone from the configuration lets nobody in any more; so does one that is not
 //!   known.
+//! - The lock is not held while a file is read: a file system that does not answer must not hold up
+//!   the pools, whose threads look entries up.
 //! - No key is in the text of an error or in a debug format.
 
 mod access;
@@ -23,7 +25,7 @@ mod tls;
 pub(crate) use access::{AccessEntry, Peer};
 pub(crate) use tls::TlsEntry;
 
-use forebay_config::Config;
+use forebay_config::{Config, TlsConfig};
 use forebay_export::uri::{ExportUri, Guards};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,21 +55,20 @@ pub struct Updated {
 
 impl GuardBook {
     /// Reads all files that exports of this configuration name, and takes over all lists.
+    ///
+    /// It waits for the files, and must not be called on a pool's thread.
     pub fn update(&self, config: &Config) -> Updated {
         let mut updated = Updated::default();
-        let mut entries = self.lock();
         for (name, wanted) in &config.tls {
             let used = config.exports().any(|guards| guards.tls.as_deref() == Some(name));
-            if !used && !entries.tls.contains_key(name) {
-                continue; // a file may have sections that are not used yet
-            }
-            let entry = entries.tls.entry(name.clone()).or_default();
+            let Some(entry) = self.tls_entry(name, used) else { continue };
             match entry.load(wanted) {
                 Ok(true) => updated.changed.push(format!("certificates of tls.{name}")),
                 Ok(false) => {}
                 Err(problem) => updated.refused.push(format!("tls.{name}: {problem}")),
             }
         }
+        let mut entries = self.lock();
         for (name, list) in &config.access {
             let entry = entries.access.entry(name.clone()).or_default();
             if entry.replace(Some(list.clone())) {
@@ -84,17 +85,25 @@ impl GuardBook {
         updated
     }
 
-    /// Reads the files of sections that these exports name and that nobody has used so far. What is
-    /// wrong is said by `GuardBook::tls`.
-    pub fn prepare(&self, config: &Config, exports: &[ExportUri]) {
-        let mut entries = self.lock();
+    /// Reads the files of those of these sections that the exports name and that nobody has used so
+    /// far. What is wrong is said by `GuardBook::tls`. It waits for the files, as `update` does.
+    pub fn prepare(&self, sections: &BTreeMap<String, TlsConfig>, exports: &[ExportUri]) {
         for uri in exports {
             let ExportUri::Nbd { guards: Guards { tls: Some(name), .. }, .. } = uri else { continue };
-            let Some(wanted) = config.tls.get(name) else { continue };
-            let entry = entries.tls.entry(name.clone()).or_default();
+            let Some((wanted, entry)) = sections.get(name).zip(self.tls_entry(name, true)) else { continue };
             if entry.current().is_none() {
                 let _ = entry.load(wanted); // it keeps the problem
             }
+        }
+    }
+
+    /// The entry of a section; one that is used and not there yet is made.
+    fn tls_entry(&self, name: &str, used: bool) -> Option<Arc<TlsEntry>> {
+        let mut entries = self.lock();
+        if used {
+            Some(Arc::clone(entries.tls.entry(name.into()).or_default()))
+        } else {
+            entries.tls.get(name).cloned()
         }
     }
 

@@ -161,11 +161,11 @@ fn sections_that_nobody_uses_need_no_files() {
     assert_eq!(book.update(&config).refused, Vec::<String>::new());
     assert!(book.tls("lan").is_err());
     let exports = ["nbds://127.0.0.1:1/y?tls=lan".parse().unwrap()];
-    book.prepare(&config, &exports);
+    book.prepare(&config.tls, &exports);
     let problem = book.tls("lan").unwrap_err();
     assert!(problem.contains("key.pem") && problem.contains("cannot be read"), "{problem}");
     write(&folder.path().join("key.pem"), &server.key_pem, 0o600);
-    book.prepare(&config, &exports);
+    book.prepare(&config.tls, &exports);
     assert!(book.tls("lan").is_ok(), "a volume that is attached later finds it");
 }
 

@@ -240,6 +240,7 @@ impl Pool {
         let Some(record) = &self.cache_failure.record else { return };
         let event = PoolEvent::OpenedWithoutCache {
             devices: self.device_names(),
+            way: self.way_to_another_cache(),
             failed_unix_s: record.failed_unix_s,
             lost_bytes: record.lost_bytes(),
             volumes: record.losers().into_iter().map(str::to_owned).collect(),
@@ -312,7 +313,8 @@ impl Pool {
         let lost_bytes = losses.iter().flat_map(|(_, losses)| losses).map(|loss| loss.bytes).sum();
         let volumes = losses.iter().map(|(id, _)| self.name_of(*id)).collect();
         let (devices, record) = (self.device_names(), self.cache_failure.path().unwrap_or_default());
-        self.emit(PoolEvent::RescueEnded { devices, lost_bytes, volumes, record });
+        let way = self.way_to_another_cache();
+        self.emit(PoolEvent::RescueEnded { devices, way, lost_bytes, volumes, record });
         self.mark_failed(true);
     }
 

@@ -132,7 +132,7 @@ impl Pool {
             return; // It is said when the cache is open.
         }
         let path = self.member_path(member).unwrap_or_default();
-        self.emit(PoolEvent::Degraded { what: format!("the cache device {path} failed") });
+        self.degraded(format!("the cache device {path} failed"));
     }
 
     /// At a start: one of the two devices is missing, stale or failed.
@@ -142,7 +142,7 @@ impl Pool {
             Some(path) => format!("the cache device {path} failed, or is older than the other one"),
             None => "a device of the mirrored cache is missing, or was put out before".into(),
         };
-        self.emit(PoolEvent::Degraded { what });
+        self.degraded(what);
     }
 
     pub(super) fn rebuild_failed(&mut self) {
@@ -158,7 +158,12 @@ impl Pool {
             true => "filling the new cache device was cancelled",
             false => "the new cache device failed before it was filled",
         };
-        self.emit(PoolEvent::Degraded { what: what.into() });
+        self.degraded(what.into());
+    }
+
+    fn degraded(&mut self, what: String) {
+        let way = self.way_to_another_cache();
+        self.emit(PoolEvent::Degraded { what, way });
     }
 
     /// Path of a device of a mirrored cache, if it is open.

@@ -357,7 +357,7 @@ impl Pool {
 
     fn way_out_of_store(&self, id: DeviceId, volume: &str) -> String {
         let Some(device) = self.reactor.device(id) else { return String::new() };
-        let (saved, open) = (quoted(&beside(device.path(), ".saved")), device.open_path());
+        let (saved, open) = (quoted(beside(device.path(), ".saved")), device.open_path());
         let path = quoted(device.path());
         let freeze = format!(
             "Freeze this process, copy the file, then end it: kill -STOP {pid} && cp --sparse=always {open} {saved} && kill -KILL {pid}",
@@ -379,6 +379,16 @@ impl Pool {
         }
     }
 
+    /// How a pool whose cache, or a device of it, has failed gets another.
+    pub(super) fn way_to_another_cache(&self) -> String {
+        match self.reach {
+            Reach::Nothing => "to cache again, stop it, and start it with another --cache".into(),
+            Reach::Api | Reach::File => {
+                format!("to give it another: forebay pool replace {} --device PATH[:SIZE]", self.name)
+            }
+        }
+    }
+
     fn way_out_of_cache(&self, id: DeviceId) -> String {
         let Some(device) = self.reactor.device(id) else { return String::new() };
         let stop = "An orderly stop writes back what is dirty, kill -9 loses it";
@@ -387,7 +397,7 @@ impl Pool {
                 "Give the pool another file: forebay pool replace {} --old {} --device {}:{}. {stop}",
                 self.name,
                 quoted(device.path()),
-                quoted(&beside(device.path(), ".new")),
+                quoted(beside(device.path(), ".new")),
                 ByteSize(device.size_bytes()),
             ),
             Reach::Nothing | Reach::Api => format!("{stop}: kill -TERM {}", std::process::id()),

@@ -151,6 +151,8 @@ pub enum PoolEvent {
     Degraded {
         /// Which one is out, or why.
         what: String,
+        /// How to give the pool another.
+        way: String,
     },
     /// Both devices of a mirrored cache count again.
     MirrorWhole,
@@ -174,6 +176,8 @@ pub enum PoolEvent {
     RescueEnded {
         /// Cache devices.
         devices: String,
+        /// How to give the pool others.
+        way: String,
         /// Bytes lost.
         lost_bytes: u64,
         /// Names of the volumes that have lost something.
@@ -185,6 +189,8 @@ pub enum PoolEvent {
     OpenedWithoutCache {
         /// Cache devices.
         devices: String,
+        /// How to give the pool others.
+        way: String,
         /// When it failed.
         failed_unix_s: u64,
         /// Bytes lost.
@@ -423,10 +429,9 @@ impl fmt::Display for PoolEvent {
             Self::DiscardsRefused => f.write_str(
                 "a cache device, or its file system, does not have discards: discard_freed has no effect until the pool is opened again",
             ),
-            Self::Degraded { what } => write!(
-                f,
-                "{what}: what only the cache has is on one device from now on. Nothing is lost; to give it another: forebay pool replace"
-            ),
+            Self::Degraded { what, way } => {
+                write!(f, "{what}: what only the cache has is on one device from now on. Nothing is lost; {way}")
+            }
             Self::MirrorWhole => f.write_str("what only the cache has is on both of its devices again"),
             Self::CacheFenced => f.write_str(
                 "the cache device failed: it is given up as soon as that is recorded; writes wait until then",
@@ -443,13 +448,13 @@ impl fmt::Display for PoolEvent {
                  {dirty_bytes} bytes that only the cache has are written back now, as far as it can still be read (recorded in {})",
                 record.display()
             ),
-            Self::RescueEnded { devices, lost_bytes, volumes, record } => {
+            Self::RescueEnded { devices, way, lost_bytes, volumes, record } => {
                 write!(f, "the cache {devices} failed")?;
-                say_lost(f, *lost_bytes, volumes, record)
+                say_lost(f, (*lost_bytes, volumes), record, way)
             }
-            Self::OpenedWithoutCache { devices, failed_unix_s, lost_bytes, volumes, record } => {
+            Self::OpenedWithoutCache { devices, way, failed_unix_s, lost_bytes, volumes, record } => {
                 write!(f, "the cache {devices} failed (at {failed_unix_s} s since 1970) and is not opened")?;
-                say_lost(f, *lost_bytes, volumes, record)
+                say_lost(f, (*lost_bytes, volumes), record, way)
             }
             Self::OrderLost { volume } => write!(
                 f,
@@ -533,14 +538,19 @@ impl fmt::Display for PoolEvent {
 }
 
 /// What is lost, and what to do.
-fn say_lost(f: &mut fmt::Formatter<'_>, bytes: u64, volumes: &[String], record: &Path) -> fmt::Result {
+fn say_lost(
+    f: &mut fmt::Formatter<'_>,
+    (bytes, volumes): (u64, &[String]),
+    record: &Path,
+    way: &str,
+) -> fmt::Result {
     if bytes == 0 {
-        return f.write_str(". Nothing is lost; the volumes are served without a cache. To give them another: forebay pool replace");
+        return write!(f, ". Nothing is lost; the volumes are served without a cache; {way}");
     }
     write!(
         f,
         ". LOST: {bytes} bytes of {}, which answer with errors until they are written again; the ranges are in {}. Restore \
-         them from a backup, then: forebay pool replace",
+         them from a backup, then {way}",
         volumes.join(", "),
         record.display()
     )

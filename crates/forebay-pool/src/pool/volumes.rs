@@ -878,6 +878,7 @@ impl Pool {
             served.spec.rules.set_volume_bytes(size_bytes);
             let device = served.device;
             self.reactor.set_device_end(device, size_bytes);
+            self.io.note_resized(id);
             self.server.resize(id, size_bytes);
             self.resize_mounts(id, size_bytes);
             self.resize_ublks(id, size_bytes);

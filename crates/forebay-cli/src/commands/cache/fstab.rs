@@ -204,7 +204,7 @@ impl Change {
             script.iter().map(|part| format!("-e {}", super::shell::quoted(part))).collect();
         // sed would put a file into the place of a link.
         let file = std::fs::canonicalize(FSTAB).unwrap_or_else(|_| FSTAB.into());
-        format!("sed -i {} {}", script.join(" "), super::shell::quoted(&file.display().to_string()))
+        format!("sed -i {} {}", script.join(" "), super::shell::quoted(file.display().to_string()))
     }
 }
 
@@ -337,7 +337,7 @@ pub(super) fn check_replaceable(mounts: &Mounts, path: &Path) -> Result<(), Fail
     for path in [&path, folder] {
         let flags = File::open(path).ok().and_then(|file| ioctl_getflags(file).ok());
         if flags.is_some_and(|flags| flags.intersects(IFlags::IMMUTABLE | IFlags::APPEND)) {
-            let word = super::shell::quoted(&path.display().to_string());
+            let word = super::shell::quoted(path.display().to_string());
             return Err(Failure::new(
                 MessageId::AttachFstab,
                 format!("{word} is protected from changes (chattr)"),
@@ -348,7 +348,7 @@ pub(super) fn check_replaceable(mounts: &Mounts, path: &Path) -> Result<(), Fail
     access(folder, Access::WRITE_OK).map_err(|error| system(shown)(error.into()))?;
     let room = try_room(folder, std::fs::metadata(&path).map_or(0, |meta| meta.len())).map_err(system(shown));
     room.map_err(|failure| {
-        let folder = super::shell::quoted(&folder.display().to_string());
+        let folder = super::shell::quoted(folder.display().to_string());
         failure.hint(format!("make room (df {folder} shows it), then the same command again"))
     })
 }

@@ -169,7 +169,7 @@ impl Stage {
     }
 
     fn shown(&self) -> String {
-        shell::quoted(&self.point.display().to_string())
+        shell::quoted(self.point.display().to_string())
     }
 
     /// What an earlier process has begun that was killed.

@@ -368,7 +368,7 @@ impl Known {
         let is_it = |backing: &str| {
             backing.parse::<BackingUri>().is_ok_and(|backing| disk::is_same(backing.path(), device))
         };
-        let point = shell::quoted(&mount.point.display().to_string());
+        let point = shell::quoted(mount.point.display().to_string());
         if let Some((other, _)) = self.volumes.iter().find(|(_, backing)| is_it(backing)) {
             return Err(Failure::new(MessageId::AttachExisting, format!(
                 "{} is the backing store of volume {other} already, but is mounted itself",

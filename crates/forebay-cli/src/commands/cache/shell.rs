@@ -1,19 +1,11 @@
 //! Commands: as text that a shell takes, and run.
 
 use forebay_admin::MessageId;
+pub(super) use forebay_pool::shell_word::quoted;
 use std::process::{Command, Stdio};
 
 use crate::failure::Failure;
 use crate::screen::harmless_lines;
-
-/// A word that the shell takes as it is.
-pub(super) fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./_-".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
-}
 
 /// A command line.
 pub(super) fn line<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> String {
