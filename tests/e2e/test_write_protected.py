@@ -10,13 +10,16 @@ from harness.command import run
 from harness.daemon import Daemon
 from harness.devices import MIB, Devices, sparse
 from harness.nbd import FLUSH, WRITE, Client
+from harness.process import Process
+from harness.waiting import eventually
 
+THROTTLED = 'forebay_throttled_writes_total{pool="fast",volume="db"}'
 POOL = '[pool.fast]\ndevices = [{{ path = "{folder}/flash.img", size = "64MiB" }}]\n'
 
 
 @pytest.fixture
 def disk(devices: Devices, folder: Path) -> Path:
-    need("losetup", "blockdev")
+    need("losetup", "blockdev", "qemu-io")
     if os.geteuid() != 0:
         pytest.skip("loop devices need root")
     return devices.loop(sparse(folder / "disk.img", 64 * MIB))
@@ -82,6 +85,40 @@ def test_write_protected_device_can_be_left(serving: Daemon, disk: Path) -> None
     run(["blockdev", "--setro", disk])
     write(serving)
     serving("volume", "detach", "db", "--keep")
+    run(["blockdev", "--setrw", disk])
+    serving(*attach(serving, disk))
+    serving("volume", "detach", "db")
+    assert on_disk(disk) == b"\x5a" * MIB
+    serving.stop()
+
+
+@pytest.fixture
+def stuck(serving: Daemon, disk: Path, folder: Path) -> Process:
+    """A client waits at the limit of a volume of which nothing can be written back."""
+    serving(*attach(serving, disk), "--set", "dirty_low_pct=0", "--set", "dirty_high_pct=10")
+    run(["blockdev", "--setro", disk])
+    write(serving)
+    writes = [word for at in range(8, 40) for word in ("-c", f"write -P 0x33 {at}M 1M")]
+    client = Process(["qemu-io", "-f", "raw", *writes, serving.nbd("db")], folder / "writer.err")
+    eventually(lambda: serving.api.metrics()[THROTTLED] > 0, 30, "a write waits at the limit")
+    serving.alarmed("destage.failed", volume="db")
+    return client
+
+
+def test_stop_does_not_wait_for_writers_at_the_limit(serving: Daemon, disk: Path, stuck: Process) -> None:
+    """They are refused. What was acknowledged is in the cache."""
+    serving.stop()
+    stuck.wait(20)
+    run(["blockdev", "--setrw", disk])
+    serving.start()
+    serving("flush", "db")
+    assert on_disk(disk) == b"\x5a" * MIB
+    serving.stop()
+
+
+def test_detach_does_not_wait_for_writers_at_the_limit(serving: Daemon, disk: Path, stuck: Process) -> None:
+    serving("volume", "detach", "db", "--keep", "--force", seconds=60)
+    stuck.wait(20)
     run(["blockdev", "--setrw", disk])
     serving(*attach(serving, disk))
     serving("volume", "detach", "db")

@@ -35,6 +35,8 @@ planted_bugs! {
     TrustWritesInFlight = "trust-writes-in-flight",
     /// The same for what destage writes.
     TrustDestageInFlight = "trust-destage-in-flight",
+    /// A stop waits for writers that wait for a store that fails.
+    StopWaitsForStore = "stop-waits-for-store",
     /// A flush counts for what a backing store acknowledged before it was opened again.
     TrustOldDevice = "trust-old-device",
     /// A destaged block is called clean before the backing store was flushed.
@@ -155,6 +157,8 @@ planted_bugs! {
     LoseMovedExtent = "lose-moved-extent",
     /// A block that was dropped while it moved is forgotten, though its new record calls it dirty.
     ForgetRecordOfDropped = "forget-record-of-dropped",
+    /// A flush epoch may end in 32 bits of zeroes, as if there were no order.
+    WrapEpoch = "wrap-epoch",
     /// Ordered destage begins a flush epoch before the one before it is durable on the backing
     /// store.
     MixFlushEpochs = "mix-flush-epochs",

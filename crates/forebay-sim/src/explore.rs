@@ -448,6 +448,7 @@ fn set_faults(world: &mut World) {
 /// Bit rot and unreadable sectors of the cache device.
 fn inject(world: &mut World) -> Result<(), String> {
     world.shorten_device();
+    world.stall_device();
     world.fail_cache()?;
     world.fail_and_replace_members()?;
     world.begin_copy();

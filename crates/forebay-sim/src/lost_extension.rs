@@ -5,7 +5,7 @@
 //! checkpoint has dirty blocks there the cache is rightly refused: nobody can know that they do not
 //! count. Clean ones may be found damaged. No promise says more of such a cache.
 
-use crate::at_rest::{batch_at, newest_checkpoint};
+use crate::at_rest::{batch_at, newest_checkpoint, superblock_in};
 use crate::disks::{CACHE, Snapshot};
 use crate::image::Image;
 use crate::plan::Plan;
@@ -43,7 +43,11 @@ pub(crate) fn is_segment_lost(status: Status) -> bool {
 }
 
 fn all_can_tell(plan: &Plan, cache: &Image) -> bool {
-    let Some(checkpoint) = newest_checkpoint(cache) else { return false };
+    let Some((checkpoint, superblock)) = newest_checkpoint(cache).zip(superblock_in(cache)) else {
+        return false;
+    };
+    // The pool may have grown.
+    let plan = &Plan { geometry: superblock.geometry, ..plan.clone() };
     let blocks = EXTENSION_BLOCKS.map(|slot| slot.map(|block| read(cache, block * BLOCK_BYTES as u64)));
     let blocks = blocks.each_ref().map(|copies| copies.each_ref().map(|block| Some(&block[..])));
     match WindowExtension::choose(&checkpoint, blocks) {

@@ -11,8 +11,8 @@ use crate::oracle::Oracle;
 use crate::plan::{Plan, VolumePlan};
 use crate::rng::{Rng, mix};
 use forebay_core::{
-    Attachment, CacheMark, Engine, EngineConfig, FormatParams, Loss, MirrorDevices, OnBackingChange,
-    PlantedBug, Suspicion, VolumeSettings, fault, format_cache, format_mirrored,
+    Attachment, CacheMark, DestageOrder, Engine, EngineConfig, FormatParams, Loss, MirrorDevices,
+    OnBackingChange, PlantedBug, Suspicion, VolumeSettings, fault, format_cache, format_mirrored,
 };
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::superblock::Superblock;
@@ -87,7 +87,10 @@ pub(crate) fn first_volumes(plan: &Plan) -> Vec<VolumeStatus> {
 }
 
 pub(crate) fn format_params(plan: &Plan, volumes: &[VolumeStatus]) -> FormatParams {
-    let entry = |(index, status): (usize, &VolumeStatus)| entry(plan, status, index);
+    let is_ordered = plan.settings.destage_order == DestageOrder::Ordered;
+    let flush_epoch = if is_ordered { plan.first_flush_epoch } else { 0 };
+    let entry =
+        |(index, status): (usize, &VolumeStatus)| VolumeEntry { flush_epoch, ..entry(plan, status, index) };
     FormatParams {
         geometry: plan.geometry,
         members: Members::default(),
@@ -235,6 +238,7 @@ fn find_members(plan: &Plan, disks: &Disks, rng: &mut Rng) -> MirrorDevices {
 fn new_cache(plan: &Plan, volumes: &[VolumeStatus]) -> Result<SimDevice, String> {
     let mut cache = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);
     cache.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
+    cache.second_at = second_half(&plan.geometry);
     let writes = format_cache(&format_params(plan, volumes)).map_err(|why| format!("format_cache: {why}"))?;
     for (offset, bytes) in writes {
         cache.preset(offset, &encrypted(plan, offset, &bytes));

@@ -5,6 +5,13 @@ use crate::context::Context;
 use forebay_format::VolumeId;
 
 impl Context {
+    /// Ends a request of which nothing was done, and which waits for a store in vain (I85).
+    pub(crate) fn refuse(&mut self, req: u32) {
+        let request = self.reqs.get_mut(req);
+        (request.failed, request.refused) = (true, true);
+        self.reply(req);
+    }
+
     /// Ends a request: the client gets its answer, the record is free.
     pub(crate) fn reply(&mut self, req: u32) {
         let path = self.path(req);
@@ -13,7 +20,11 @@ impl Context {
         if done.kind == RequestKind::Flush {
             done.failed = self.flush_fails(done.volume, done.losses_reported, done.failed);
         }
-        let result = if done.failed { Err(RequestError::Io) } else { Ok(()) };
+        let result = match (done.failed, done.refused) {
+            (false, _) => Ok(()),
+            (true, false) => Err(RequestError::Io),
+            (true, true) => Err(RequestError::Shutdown),
+        };
         if done.kind == RequestKind::Flush {
             self.flush_answered(req, &done);
         }

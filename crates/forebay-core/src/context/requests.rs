@@ -24,6 +24,8 @@ pub(crate) struct Req {
     /// Parts that have not ended.
     pub(crate) pending: u32,
     pub(crate) failed: bool,
+    /// It fails because its volume ends, and not because of a device.
+    pub(crate) refused: bool,
     /// A flush of the cache device that it needs failed.
     pub(crate) cache_failed: bool,
     /// It was begun, or done over, without the cache: its failure is final.

@@ -112,6 +112,11 @@ impl Context {
         self.is_held(slot) || fault::planted(PlantedBug::DestageBeforeDurable)
     }
 
+    /// The last attempt to write back failed, of any volume.
+    pub(crate) fn is_destage_failing(&self) -> bool {
+        self.volumes.iter().flatten().any(|volume| volume.destage.rate.failures() > 0)
+    }
+
     fn back_off(&mut self, id: VolumeId) {
         let now = self.now;
         self.stats.destage_failures += 1;

@@ -275,6 +275,12 @@ impl Context {
         self.order_waiters.iter().any(|waiter| waiter.volume == volume)
     }
 
+    /// The writes past the cache of a volume that wait for their turn, which they do no longer.
+    pub(crate) fn leave_order(&mut self, volume: VolumeId) -> Vec<u32> {
+        let left = self.order_waiters.extract_if(.., |waiter| waiter.volume == volume);
+        left.map(|waiter| waiter.direct).collect()
+    }
+
     fn wake_order_waiters(&mut self) {
         let mut at = 0;
         while let Some(OrderWaiter { direct, volume, epoch }) = self.order_waiters.get(at).copied() {

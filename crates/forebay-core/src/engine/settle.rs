@@ -25,6 +25,8 @@ impl Engine {
         self.requests.resume_merges(&mut self.cx);
         // Writers pass before their batches are made.
         self.requests.step_throttle(&mut self.cx);
+        // Nobody who waits for a store that fails keeps a stop or a detach from its end.
+        self.requests.refuse_in_vain(&mut self.cx, &self.lifecycle);
         // Segments that requests have emptied are free for the steps below.
         self.reclaim.collect_emptied(&mut self.cx);
         if self.cx.runs_without_cache() {

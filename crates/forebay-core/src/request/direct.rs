@@ -548,6 +548,14 @@ impl Requests {
         }
     }
 
+    /// Ends a part that has waited for its turn in an order: nothing of it was written.
+    pub(crate) fn refuse_direct(&mut self, cx: &mut Context, direct: u32) {
+        let d = self.directs.get_mut(direct);
+        d.failed = true;
+        cx.reqs.get_mut(d.req).refused = true;
+        self.end_direct(cx, direct);
+    }
+
     fn end_direct(&mut self, cx: &mut Context, direct: u32) {
         let d = self.directs.remove(direct);
         for slot in &d.copies {

@@ -14,6 +14,8 @@ use crate::api::{Nanos, Request, RequestKind};
 use crate::context::Context;
 use crate::context::requests::Req;
 use crate::context::sectors::BLOCK;
+use crate::fault::{self, PlantedBug};
+use crate::lifecycle::Lifecycle;
 use crate::request::state::Requests;
 use alloc::string::String;
 use forebay_format::VolumeId;
@@ -62,6 +64,7 @@ impl Requests {
             crcs,
             pending: 0,
             failed: false,
+            refused: false,
             cache_failed: false,
             redone: false,
             locked: false,
@@ -83,6 +86,24 @@ impl Requests {
         let mut turns = self.throttle.turns();
         while let Some(req) = self.throttle.next(cx, &mut turns) {
             self.lock_mutation(cx, req);
+        }
+    }
+
+    /// Refuses the writes of volumes that end, in a stop or a detach, and that wait for destage that
+    /// fails: below a limit, or for their turn in an order (I85).
+    pub(crate) fn refuse_in_vain(&mut self, cx: &mut Context, lifecycle: &Lifecycle) {
+        let ends = |cx: &Context, id| cx.stopping || lifecycle.is_leaving(id);
+        if !cx.is_destage_failing() || fault::planted(PlantedBug::StopWaitsForStore) {
+            return;
+        }
+        for index in 0..cx.volumes.len() {
+            let id = VolumeId(index as u16);
+            if cx.is_attached(id) && ends(cx, id) {
+                self.throttle.refuse_all(cx, id);
+                for direct in cx.leave_order(id) {
+                    self.refuse_direct(cx, direct);
+                }
+            }
         }
     }
 

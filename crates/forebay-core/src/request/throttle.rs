@@ -11,6 +11,9 @@
 //! may be larger than the limit).
 //!
 //! Each volume has a queue and a clock of its own: a volume at its limit holds up nobody else.
+//!
+//! Writers wait as long as it takes. A stop and a detach do not wait for a store that fails: they
+//! refuse the writers (I85).
 
 use crate::api::{Nanos, RequestKind};
 use crate::context::Context;
@@ -148,6 +151,14 @@ impl Throttle {
             self.first = (self.first + 1) % self.queues.len();
         }
         Turns { at: 0, passed: false }
+    }
+
+    /// Refuses the writers of a volume.
+    pub(crate) fn refuse_all(&mut self, cx: &mut Context, id: VolumeId) {
+        let waiting = core::mem::take(&mut self.queue(id).waiting);
+        self.waiting -= waiting.len();
+        cx.volume_mut(id).writers_wait -= waiting.len();
+        waiting.into_iter().for_each(|req| cx.refuse(req));
     }
 
     /// The next waiting request that may pass, until nobody may.

@@ -1,7 +1,7 @@
 //! Limits of dirty data hold for requests of every size, of a volume and of the pool (I19).
 
 use crate::rig::Rig;
-use forebay_core::{PoolSettings, RequestKind, Treatment, VolumeSettings};
+use forebay_core::{DetachHow, PoolSettings, RequestKind, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
 
 const BLOCK: u64 = 4096;
@@ -54,4 +54,36 @@ fn volumes_together_stay_below_the_limit_of_the_pool() {
         println!("writes of {blocks} blocks: {all} blocks of at most {high}");
         assert!(all <= high && all > high / 2, "writes of {blocks} blocks: {all} blocks of at most {high}");
     }
+}
+
+/// Writers at the limit of a volume whose backing store answers every write with an error.
+fn writers_in_vain() -> Rig {
+    let settings = VolumeSettings {
+        dirty_low_pct: 0,
+        dirty_high_pct: 20,
+        idle_delay: 0,
+        skip_sequential_bytes: 0,
+        ..VolumeSettings::default()
+    };
+    let mut rig = Rig::new((32, 64), 1 << 15, &[settings], PoolSettings::default());
+    rig.depth = 1;
+    (rig.failing_backing_writes, rig.errors) = (u32::MAX, Some(0));
+    for at in 0..rig.capacity / 16 {
+        let write = RequestKind::Write { fua: false };
+        rig.request(0, write, at * 8, 8, Treatment::Cache);
+    }
+    rig.rest(2_000_000_000);
+    let stats = rig.engine.stats();
+    assert!(stats.throttled_writes > 0 && stats.requests_in_flight > 0, "the others wait");
+    rig
+}
+
+#[test]
+fn a_stop_refuses_writers_that_wait_for_a_failing_store() {
+    writers_in_vain().stop_within(1_000_000_000);
+}
+
+#[test]
+fn a_detach_refuses_writers_that_wait_for_a_failing_store() {
+    writers_in_vain().detach(0, DetachHow::Keep);
 }

@@ -36,7 +36,8 @@
 //!
 //! **Unplugging** takes from the volatile cache what a power cut does, while the engine runs.
 //!
-//! **Death.** From an instant on everything fails, or everything but reads. Writes in flight fail
+//! **Death.** From an instant on everything fails, or everything but reads, or, of two devices that
+//! are one cache, everything on the second one and every flush. Writes in flight fail
 //! too, and have landed wholly, partly or not at all. A restart brings the device back: what it
 //! holds is what it held.
 
@@ -178,6 +179,8 @@ pub struct Faults {
     pub misdirected: u32,
     /// Writes below [`SimDevice::misdirect_from`] do not fail.
     pub spares_metadata: bool,
+    /// Bytes from here to there take no write: no one that meets them succeeds.
+    pub barred: Option<(u64, u64)>,
 }
 
 /// How long operations take.
@@ -231,6 +234,8 @@ pub enum Death {
     All,
     /// Reads go on.
     Writes,
+    /// It is two devices, and the second one is gone.
+    Second,
     /// One flush fails, and drops half of what it should have made durable; everything else goes
     /// on.
     FlushDrops,
@@ -270,6 +275,8 @@ pub struct SimDevice {
     pub latency: Latency,
     /// Writes to blocks below this one are never misdirected, and none is misdirected there.
     pub misdirect_from: u64,
+    /// Where the second of two devices begins.
+    pub second_at: u64,
     /// Of the writes that will succeed, one in so many shows some of its sectors as early as its
     /// submission; 0: none does.
     pub early_of: u64,
@@ -297,6 +304,7 @@ impl SimDevice {
             faults: Faults::default(),
             latency,
             misdirect_from: 0,
+            second_at: u64::MAX,
             early_of: 6,
             ignores_flushes: false,
         }
@@ -363,10 +371,13 @@ impl SimDevice {
     /// The device fails for good, until it is restarted.
     pub fn die(&mut self, death: Death, rng: &mut Rng) {
         self.dead = Some(death);
-        if death == Death::FlushDrops {
-            return;
-        }
-        for write in self.in_flight.values_mut() {
+        let second_at = self.second_at;
+        let meets = |write: &InFlight| match death {
+            Death::All | Death::Writes => true,
+            Death::Second => write.offset + write.data.len() as u64 > second_at,
+            Death::FlushDrops => false,
+        };
+        for write in self.in_flight.values_mut().filter(|write| meets(write)) {
             let count = write.data.len() / SECTOR_BYTES;
             write.fate = Fate::Fail(Sectors::fate(count, rng).map(|part| part.both(&write.rest)));
         }
@@ -404,6 +415,11 @@ impl SimDevice {
     #[must_use]
     pub fn has_ever_dropped(&self) -> bool {
         self.ever_dropped
+    }
+
+    /// These bytes reach into a second device that is gone.
+    fn is_gone(&self, offset: u64, len: usize) -> bool {
+        self.dead == Some(Death::Second) && offset + len as u64 > self.second_at
     }
 
     fn takes_no_writes(&self) -> bool {
@@ -453,7 +469,8 @@ impl SimDevice {
         }
         // What is left as it was does not land.
         let rest = Sectors::fate(count, rng).unwrap_or_else(|| Sectors::of(count, |_| false));
-        let fate = match (self.takes_no_writes(), fails) {
+        let refuses = self.takes_no_writes() || self.is_gone(offset, len as usize);
+        let fate = match (refuses, fails) {
             (true, _) => Fate::Fail(None),
             (false, true) => Fate::Fail(Sectors::fate(count, rng).map(|part| part.both(&rest))),
             (false, false) => Fate::Good,
@@ -465,8 +482,15 @@ impl SimDevice {
     }
 
     fn draw_fate(&self, offset: u64, count: usize, rng: &mut Rng) -> Fate {
-        if self.takes_no_writes() {
+        if self.takes_no_writes() || self.is_gone(offset, count * SECTOR_BYTES) {
             return Fate::Fail(None);
+        }
+        if let Some((from, to)) = self.faults.barred {
+            let at = |index: usize| offset + (index * SECTOR_BYTES) as u64;
+            if at(0) < to && from < at(count) {
+                let outside = Sectors::of(count, |index| !(from..to).contains(&at(index)));
+                return Fate::Fail(Sectors::fate(count, rng).map(|part| part.both(&outside)));
+            }
         }
         let spared = self.faults.spares_metadata && offset < self.misdirect_from;
         if !spared && rng.ppm(self.faults.write_error) {
@@ -527,7 +551,7 @@ impl SimDevice {
 
     /// Ends a flush that was submitted when `covered` was returned; true if it succeeded.
     pub fn complete_flush(&mut self, covered: u64, rng: &mut Rng) -> bool {
-        if self.takes_no_writes() {
+        if self.takes_no_writes() || self.dead == Some(Death::Second) {
             return false;
         }
         let drops = self.dead == Some(Death::FlushDrops) && !self.dropped;
@@ -558,7 +582,8 @@ impl SimDevice {
 
     /// Reads what is visible now; false if the device reports an error.
     pub fn read(&mut self, offset: u64, to: &mut [u8], rng: &mut Rng) -> bool {
-        if self.dead == Some(Death::All) || rng.ppm(self.faults.read_error) {
+        if self.dead == Some(Death::All) || self.is_gone(offset, to.len()) || rng.ppm(self.faults.read_error)
+        {
             return false;
         }
         if !self.latent.is_empty() {

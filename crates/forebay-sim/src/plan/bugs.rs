@@ -12,6 +12,7 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (EndDroppedIntents, Needs::Nothing, Plan::flushes_that_drop_writes_past),
     (TrustWritesInFlight, Needs::Nothing, Plan::flushes_that_drop_writes_past),
     (TrustDestageInFlight, Needs::Nothing, Plan::flushes_that_drop_destage),
+    (StopWaitsForStore, Needs::Nothing, Plan::barred_and_stopped),
     (TrustOldDevice, Needs::UnpluggedBacking, Plan::destaged_at_once),
     (CleanBeforeBackingFlush, Needs::Nothing, Plan::destaged_at_once),
     (ForgetInvalidation, Needs::Nothing, Plan::written_past),
@@ -78,6 +79,7 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (LoseMovedExtent, Needs::Nothing, Plan::as_drawn),
     // Shown by `tests/it/lifecycle.rs` of the core: it takes a read that hangs.
     (ForgetRecordOfDropped, Needs::OtherTest, Plan::as_drawn),
+    (WrapEpoch, Needs::Nothing, Plan::ordered_beyond_32_bits),
     (MixFlushEpochs, Needs::Nothing, Plan::ordered),
     (EpochBeforeMarks, Needs::Nothing, Plan::ordered),
     (CoalesceEpochs, Needs::Nothing, Plan::ordered),

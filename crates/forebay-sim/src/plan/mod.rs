@@ -9,6 +9,7 @@ mod cipher;
 mod copying;
 mod draw;
 mod late_starts;
+mod life;
 mod mirror;
 mod scale;
 mod seed;
@@ -19,6 +20,6 @@ mod types;
 pub(crate) use draw::{endurance_budget, pool_settings, settings};
 pub(crate) use truncation::BRIEF_NS;
 pub use types::{
-    CipherPlan, CopyPlan, FaultPlan, LateStartPlan, MirrorPlan, Mix, OwnerPlan, Plan, Scale, Style,
-    TruncatedDevice, TruncationPlan, VolumePlan,
+    CipherPlan, CopyPlan, FaultPlan, LateStartPlan, MirrorPlan, Mix, OwnerPlan, Plan, Scale, StallPlan,
+    Style, TruncatedDevice, TruncationPlan, VolumePlan,
 };

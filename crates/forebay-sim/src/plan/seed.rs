@@ -46,6 +46,9 @@ impl Plan {
         plan.draw_lost_extensions(needs, &mut own(0x4558_5445_4e44));
         plan.draw_endurance(needs, &mut own(0x4255_4447_4554));
         plan.draw_copies(needs, &mut own(0x434f_5049_4553));
+        if bug.is_none() {
+            plan.draw_life(&mut own(0x4c49_4645));
+        }
         if bug.is_none() && plan.mirror.is_none() && plan.faults.cache.flush_error > 0 {
             plan.faults.cache.flush_drops = own(0x4452_4f50_5045).chance(1, 2);
         }
@@ -85,6 +88,10 @@ impl Plan {
             death: None,
             outage: None,
             truncations: Vec::new(),
+            stalls: Vec::new(),
+            redraws: false,
+            first_flush_epoch: 0,
+            clock_restarts: false,
             lost_extensions_of: 0,
             discards: DiscardPlan::default(),
             late_starts: None,
@@ -330,6 +337,10 @@ impl Plan {
             death: None,
             outage: None,
             truncations: Vec::new(),
+            stalls: Vec::new(),
+            redraws: false,
+            first_flush_epoch: 0,
+            clock_restarts: false,
             lost_extensions_of: 0,
             discards: DiscardPlan::default(),
             late_starts: None,

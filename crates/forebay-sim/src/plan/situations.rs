@@ -23,6 +23,25 @@ pub(super) const RARE: [Situation; 6] = [
 impl Plan {
     pub(super) fn as_drawn(&mut self, _: &mut Rng) {}
 
+    /// Flush epochs whose lower half begins anew.
+    pub(super) fn ordered_beyond_32_bits(&mut self, rng: &mut Rng) {
+        self.ordered_and_dirty(rng);
+        self.first_flush_epoch = (1 << 32) - rng.range(1, 6);
+        self.mix.flush = self.mix.flush.max(15);
+    }
+
+    /// Writers at the limit of a volume whose store takes no writes in a range, and stops.
+    pub(super) fn barred_and_stopped(&mut self, rng: &mut Rng) {
+        self.only_writeback(rng);
+        self.orders = vec![DestageOrder::Ordered];
+        self.settings.destage_order = DestageOrder::Ordered;
+        (self.settings.dirty_low_pct, self.settings.dirty_high_pct) = (0, 10);
+        self.settings.idle_delay = 0;
+        self.faults.backing.barred = Some((0, 64 << 10));
+        (self.mix.restart, self.mix.write, self.mix.lifecycle, self.depth) = (4, 80, 0, 8);
+        self.death = None;
+    }
+
     pub(super) fn without_faults(&mut self, _: &mut Rng) {
         self.faults = FaultPlan::default();
     }

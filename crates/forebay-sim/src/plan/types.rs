@@ -214,6 +214,19 @@ pub struct TruncationPlan {
     pub ns: u64,
 }
 
+/// A device takes long for everything, for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StallPlan {
+    /// After so many requests of a main line.
+    pub at: u64,
+    /// Which one.
+    pub device: usize,
+    /// Reads do not take long.
+    pub spares_reads: bool,
+    /// What begins meanwhile ends after that, in nanoseconds.
+    pub ns: u64,
+}
+
 /// The cipher of an encrypted cache, and what its superblock says of it.
 #[derive(Clone, Debug)]
 pub struct CipherPlan {
@@ -303,6 +316,15 @@ pub struct Plan {
     pub outage: Option<(u64, u64)>,
     /// Devices that end for a while, in this order.
     pub truncations: Vec<TruncationPlan>,
+    /// Devices that take long for a while, in this order.
+    pub stalls: Vec<StallPlan>,
+    /// The settings of the engine are drawn anew at each start, as those of another build or
+    /// another configuration.
+    pub redraws: bool,
+    /// The flush epoch of ordered volumes at the start.
+    pub first_flush_epoch: u64,
+    /// The clock begins anew after a power cut.
+    pub clock_restarts: bool,
     /// One crash in so many leaves both copies of an extension of the window damaged; 0: none does.
     pub lost_extensions_of: u64,
     /// How the cache device takes discards.

@@ -313,7 +313,8 @@ impl World {
     }
 
     fn launch(&mut self, op: OpId, kind: OpKind, len: u64, flight: Flight) -> Result<(), String> {
-        let time = self.now + self.disks.devices[flight.device].time(kind, len, &mut self.rng);
+        let begins = self.begins_at(flight.device, kind);
+        let time = begins + self.disks.devices[flight.device].time(kind, len, &mut self.rng);
         self.enqueue(op, time, flight)
     }
 
@@ -659,7 +660,7 @@ impl World {
                 );
                 self.counters.without_cache += 1;
             }
-            Notice::RescueEnded { .. } => self.counters.rescues += 1,
+            Notice::RescueEnded { .. } => self.rescue_ended()?,
             Notice::OrderEnded { .. } => {
                 ensure!(self.engine.runs_without_cache(), "{notice:?}, but the cache is there")
             }

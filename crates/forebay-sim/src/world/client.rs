@@ -270,6 +270,10 @@ impl World {
         }
     }
 
+    fn leaves(&self, volume: usize) -> bool {
+        matches!(self.disks.volumes[volume].state, AttachState::Leaving(_))
+    }
+
     fn acknowledge(&mut self, pending: &Pending, fua: bool) -> Result<(), String> {
         if let Some(ticket) = pending.ticket {
             self.oracle.end_write(ticket, true, fua);
@@ -289,8 +293,13 @@ impl World {
                 ensure!(pending.invalid || gone, "refused as invalid");
             }
             RequestError::Shutdown => {
+                // A writer that waits for a store that fails is refused by a stop or a detach (I85).
+                let waits =
+                    matches!(pending.kind, RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch);
+                let ends = self.stopping || self.leaves(pending.volume);
+                let in_vain = ends && !waits && self.had_errors();
                 ensure!(
-                    pending.refused || self.stopping || self.engine.status() != Status::Ready,
+                    pending.refused || in_vain || self.engine.status() != Status::Ready,
                     "refused without a shutdown"
                 );
             }

@@ -19,6 +19,7 @@ mod mirror;
 mod order;
 mod owner;
 mod scrub;
+mod stalls;
 mod state;
 mod truncation;
 
@@ -40,15 +41,21 @@ use crate::start::{backing_record, open_engine, open_without_cache, replace_cach
 use copying::Copies;
 use forebay_core::{EnduranceBudget, Engine, OnBackingChange, PoolSettings, Status, VolumeSettings};
 use forebay_format::{BLOCK_BYTES, VolumeId};
-use state::{Flight, FlightKind, Note, Pending, Scrubs, Short, Task};
+use state::{Flight, FlightKind, Note, Pending, Scrubs, Short, Stall, Task};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::rc::Rc;
 
 /// Longest virtual time that a request, an opening, a drain or a shutdown may take.
 pub const ANSWER_LIMIT_NS: u64 = 600_000_000_000;
+/// A range of a backing store that takes no writes does so again when somebody has waited so long.
+const MEND_NS: u64 = 300_000_000_000;
+/// Longest virtual time of a stop, with a device that takes long and with one that takes no writes.
+const STOP_LIMIT_NS: u64 = 250_000_000_000;
 /// Ticks in a row without an action or completion after which the engine is called stuck.
-const TICKS_MAX: u32 = 10_000;
+const TICKS_MAX: u64 = 10_000;
+/// An engine may look so often without that.
+const TICK_NS: u64 = 500_000;
 
 /// When a crash point becomes a snapshot.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +97,9 @@ pub struct World {
     errors: Vec<u64>,
     destage_check: DestageCheck,
     endurance_check: EnduranceCheck,
-    ticks: u32,
+    ticks: u64,
+    /// When the first of these was.
+    ticks_since: u64,
     /// Hash of everything that happened.
     pub digest: Digest,
     /// When to take snapshots.
@@ -110,6 +119,9 @@ pub struct World {
     /// The device that is too short now, and how many of the plan have been.
     short: Option<Short>,
     truncations_done: usize,
+    /// The device that takes long now, and how many of the plan have.
+    stall: Option<Stall>,
+    stalls_done: usize,
     /// Backing stores that were opened again, and have not been flushed since.
     reopened: BTreeSet<usize>,
     /// The engine refuses changes because the owner could not make a record.
@@ -170,7 +182,11 @@ impl World {
     /// A world with an engine that has begun to open the cache on these disks.
     #[must_use]
     pub fn open(plan: &Rc<Plan>, snapshot: Snapshot, policy: OnBackingChange) -> Self {
-        let Snapshot { mut disks, oracle, now, mut rng, ordered, .. } = snapshot;
+        let Snapshot { mut disks, oracle, now, mut rng, power, ordered } = snapshot;
+        // Drawn apart, so that other plans stay what they are.
+        let own = &mut Rng::new(rng.clone().word() ^ 0x4c49_4645);
+        let plan = &plan.at_start(own);
+        let now = if power && plan.clock_restarts { own.pick(&[0, 1_000, 20_000_000_000]) } else { now };
         disks.volumes.iter_mut().for_each(|status| status.ending = false);
         let volumes = plan.volumes.len();
         let late = draw_late(plan, &mut rng);
@@ -197,6 +213,7 @@ impl World {
             destage_check: DestageCheck::new(plan),
             endurance_check: EnduranceCheck::default(),
             ticks: 0,
+            ticks_since: 0,
             digest: Digest::default(),
             trap: Trap::Off,
             snapshots: Vec::new(),
@@ -207,6 +224,8 @@ impl World {
             unreadable_until: None,
             short: None,
             truncations_done: 0,
+            stall: None,
+            stalls_done: 0,
             reopened: BTreeSet::new(),
             refused: false,
             refusals: 0,
@@ -275,9 +294,10 @@ impl World {
         self.policy = policy;
         self.counters.coverage.add_engine(&self.engine);
         self.disks.devices.iter_mut().for_each(SimDevice::revive);
-        self.short = None;
+        (self.short, self.stall) = (None, None);
         self.reopened.clear();
         self.disks.known = self.engine.mark();
+        self.plan = self.plan.at_start(&mut Rng::new(self.rng.clone().word() ^ 0x4c49_4645));
         self.engine = open_engine(&self.plan, &self.disks, &self.late, policy, &mut self.rng, self.now);
         self.memory = Memory::new(self.plan.engine.scratch_blocks);
         self.destage_check = DestageCheck::new(&self.plan);
@@ -502,9 +522,14 @@ impl World {
         } else if copy.is_some_and(|due| due <= next) {
             self.copy_step()?;
         } else {
+            if self.ticks == 0 {
+                self.ticks_since = self.now;
+            }
             self.ticks += 1;
+            // While a device takes long an engine may look every millisecond.
+            let fair = TICKS_MAX + (self.now - self.ticks_since) / TICK_NS;
             ensure!(
-                self.ticks < TICKS_MAX,
+                self.ticks < fair,
                 "tick is wanted again and again and nothing happens; {}",
                 self.stall()
             );
@@ -517,6 +542,10 @@ impl World {
         }
         if let Some((id, request)) = self.requests.first_key_value() {
             let age = self.now - request.submitted_at;
+            if age > MEND_NS {
+                // A writer waits as long as a store takes nothing: somebody mends it.
+                self.disks.devices.iter_mut().for_each(|device| device.faults.barred = None);
+            }
             ensure!(age < ANSWER_LIMIT_NS, "request {id} {request:?} is open for {age} ns");
         }
         Ok(true)
@@ -621,7 +650,7 @@ impl World {
         self.end_copy()?;
         self.engine.begin_shutdown(self.now);
         self.pump()?;
-        self.wait_for("quiescing", |world| world.quiesced)
+        self.wait_for("quiescing", STOP_LIMIT_NS, |world| world.quiesced)
     }
 
     /// Finishes an orderly stop.
@@ -660,11 +689,11 @@ impl World {
             .collect();
         self.engine.finish_shutdown(self.now, &backings);
         self.pump()?;
-        self.wait_for("closing", |world| world.closed)
+        self.wait_for("closing", STOP_LIMIT_NS, |world| world.closed)
     }
 
-    fn wait_for(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Result<(), String> {
-        let end = self.now + ANSWER_LIMIT_NS;
+    fn wait_for(&mut self, what: &str, limit_ns: u64, done: impl Fn(&Self) -> bool) -> Result<(), String> {
+        let end = self.now + limit_ns;
         while !done(self) && !self.stopped {
             ensure!(self.step(end)?, "{what} does not end: {}", self.engine.describe());
         }

@@ -9,11 +9,13 @@
 
 use super::World;
 use super::state::{Pending, Task};
+use crate::device::Death;
 use crate::disks::{AttachState, CACHE, Record, Risk};
 use crate::ensure::ensure;
-use crate::plan::OwnerPlan;
+use crate::plan::{FaultPlan, OwnerPlan};
 use forebay_core::{Loss, RiskWalk};
 use forebay_format::{SECTOR_BYTES, VolumeId};
+use std::collections::BTreeSet;
 
 /// Time until another attempt to make a record.
 const AGAIN_NS: u64 = 20_000_000_000;
@@ -162,6 +164,30 @@ impl World {
             self.engine.cache_gone(self.now);
             self.pump()?;
         }
+        Ok(())
+    }
+
+    /// Everything is rescued that can be read: nothing is lost but what lies on a device that is
+    /// gone. Damage and errors of reads are judged elsewhere.
+    pub(crate) fn rescue_ended(&mut self) -> Result<(), String> {
+        self.counters.rescues += 1;
+        let Some((_, death)) = self.plan.death else { return Ok(()) };
+        let blurred =
+            self.plan.faults != FaultPlan { backing: self.plan.faults.backing, ..FaultPlan::default() };
+        if blurred || self.without_cache || self.disks.damaged || self.oracle.relaxed || self.has_dropped() {
+            return Ok(());
+        }
+        let device = &self.disks.devices[CACHE];
+        let from = match death {
+            Death::All => return Ok(()),
+            Death::Second => device.second_at,
+            Death::Writes | Death::FlushDrops => device.bytes(),
+        };
+        let gone: BTreeSet<_> = self.disks.dirty_slots.hit(from, device.bytes() - from).collect();
+        let lost = sectors_of(&self.engine.losses())?;
+        let block = |(volume, sector): &(usize, u64)| (*volume, sector / 8);
+        let in_vain: Vec<_> = lost.iter().filter(|sector| !gone.contains(&block(sector))).take(3).collect();
+        ensure!(in_vain.is_empty(), "lost in a rescue, though they can be read: {in_vain:?}");
         Ok(())
     }
 

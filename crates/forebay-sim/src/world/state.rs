@@ -138,6 +138,14 @@ impl Note {
     }
 }
 
+/// A device that takes long now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stall {
+    pub(super) device: usize,
+    pub(super) spares_reads: bool,
+    pub(super) until: u64,
+}
+
 /// A device that is too short now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Short {
