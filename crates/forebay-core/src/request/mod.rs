@@ -89,8 +89,8 @@ impl Requests {
         }
     }
 
-    /// Refuses the writes of volumes that end, in a stop or a detach, and that wait for destage that
-    /// fails: below a limit, or for their turn in an order (I85).
+    /// Refuses the writes of volumes that end, in a stop or a detach, and that wait for destage
+    /// that fails: below a limit, or for their turn in an order (I85).
     pub(crate) fn refuse_in_vain(&mut self, cx: &mut Context, lifecycle: &Lifecycle) {
         let ends = |cx: &Context, id| cx.stopping || lifecycle.is_leaving(id);
         if !cx.is_destage_failing() || fault::planted(PlantedBug::StopWaitsForStore) {

@@ -47,7 +47,7 @@ impl Plan {
         plan.draw_endurance(needs, &mut own(0x4255_4447_4554));
         plan.draw_copies(needs, &mut own(0x434f_5049_4553));
         if bug.is_none() {
-            plan.draw_life(&mut own(0x4c49_4645));
+            plan.draw_in_use(&mut own(0x4c49_4645));
         }
         if bug.is_none() && plan.mirror.is_none() && plan.faults.cache.flush_error > 0 {
             plan.faults.cache.flush_drops = own(0x4452_4f50_5045).chance(1, 2);

@@ -293,7 +293,8 @@ impl World {
                 ensure!(pending.invalid || gone, "refused as invalid");
             }
             RequestError::Shutdown => {
-                // A writer that waits for a store that fails is refused by a stop or a detach (I85).
+                // A writer that waits for a store that fails is refused by a stop or a detach
+                // (I85).
                 let waits =
                     matches!(pending.kind, RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch);
                 let ends = self.stopping || self.leaves(pending.volume);

@@ -1,5 +1,5 @@
-//! Devices that take long for a while: a path that fails over, a disk that mends itself. What begins
-//! meanwhile ends afterwards, and nothing else follows.
+//! Devices that take long for a while: a path that fails over, a disk that mends itself. What
+//! begins meanwhile ends afterwards, and nothing else follows.
 
 use super::World;
 use super::state::Stall;

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 impl Plan {
     /// Draws all of that, for a plan that is not made for a planted bug.
-    pub(super) fn draw_life(&mut self, rng: &mut Rng) {
+    pub(super) fn draw_in_use(&mut self, rng: &mut Rng) {
         (self.redraws, self.clock_restarts) = (rng.chance(1, 3), rng.chance(1, 3));
         if let Some((_, death @ Death::All)) = &mut self.death
             && rng.chance(1, 2)
