@@ -105,6 +105,12 @@ impl Lifecycle {
         }
     }
 
+    /// True if some volume comes, goes or is resized.
+    #[inline]
+    pub(crate) fn is_changing(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
     /// True if the volume is leaving and takes no requests any more.
     #[inline]
     pub(crate) fn is_leaving(&self, id: VolumeId) -> bool {

@@ -92,13 +92,16 @@ impl Requests {
     /// Refuses the writes of volumes that end, in a stop or a detach, and that wait for destage
     /// that fails: below a limit, or for their turn in an order (I85).
     pub(crate) fn refuse_in_vain(&mut self, cx: &mut Context, lifecycle: &Lifecycle) {
-        let ends = |cx: &Context, id| cx.stopping || lifecycle.is_leaving(id);
+        // Asked at every step: what is hardly ever true comes first.
+        if !cx.stopping && !lifecycle.is_changing() {
+            return;
+        }
         if !cx.is_destage_failing() || fault::planted(PlantedBug::StopWaitsForStore) {
             return;
         }
         for index in 0..cx.volumes.len() {
             let id = VolumeId(index as u16);
-            if cx.is_attached(id) && ends(cx, id) {
+            if cx.is_attached(id) && (cx.stopping || lifecycle.is_leaving(id)) {
                 self.throttle.refuse_all(cx, id);
                 for direct in cx.leave_order(id) {
                     self.refuse_direct(cx, direct);
