@@ -679,9 +679,11 @@ impl World {
                 let bytes = self.disks.volumes[volume].bytes;
                 let mut record = backing_record(&self.plan, bytes, self.disks.stamps[volume], volume);
                 record.samples = self.samples(volume);
-                // Nothing is noted of a store that could not be flushed: it need not look after a
-                // power cut as it looks now.
-                let flushed = !self.is_short(1 + volume) && !self.disks.flush_failed[1 + volume];
+                // No samples are noted of a store that could not be flushed: it need not look after
+                // a power cut as it looks now. A later good flush need not change that: what was on
+                // its way when one failed stays uncertain (I84).
+                let failed = self.disks.flush_failed[1 + volume] || self.flush_failed_at[volume].is_some();
+                let flushed = !self.is_short(1 + volume) && !failed;
                 let blocks = record.samples.iter().map(|(block, _)| *block);
                 self.disks.sampled[volume] = blocks.filter(|_| flushed).collect();
                 (VolumeId(volume as u16), record)

@@ -103,6 +103,11 @@ const SEEDS: &[(u64, u64, &str)] = &[
         60,
         "zeroes past the cache were on their way when a flush of the backing store failed and dropped them",
     ),
+    (
+        30_712_710,
+        4,
+        "the judge wanted a change found in a sample, of a store that had kept no samples after a failed flush",
+    ),
 ];
 
 #[test]
