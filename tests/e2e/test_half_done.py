@@ -207,3 +207,62 @@ def test_growth_of_a_store_outlives_a_kill(daemon: Daemon, folder: Path) -> None
     assert daemon.volume("db")["state"] == "serving"
     has_pattern(daemon.nbd("db"), 0x41, "1M", "1M")
     daemon.stop()
+
+
+def edited(daemon: Daemon, was: str, now: str) -> None:
+    """Somebody edits the configuration file, and the daemon is not told."""
+    text = daemon.config_path.read_text()
+    assert was in text, text
+    daemon.config_path.write_text(text.replace(was, now))
+
+
+def test_resize_by_a_reload_that_fails_is_no_success(daemon: Daemon, folder: Path) -> None:
+    sparse(folder / "db.img", 32 * MIB)
+    configure(daemon, folder, {"db": []})
+    daemon.start()
+    edited(daemon, 'idle_delay = "off"', 'idle_delay = "off"\nsize = "48MiB"')
+    answer = daemon("reload", ok=False)
+    assert "32" in answer.stderr and daemon.volume("db")["size_bytes"] == 32 * MIB, answer
+    edited(daemon, '"48MiB"', '"16MiB"')
+    daemon("reload")
+    assert daemon.volume("db")["size_bytes"] == 16 * MIB
+    # A file without a size asks for all that there is, and it stays one without.
+    edited(daemon, 'size = "16MiB"\n', "")
+    daemon("reload")
+    assert daemon.volume("db")["size_bytes"] == 32 * MIB
+    assert "size" not in daemon.config()["volume"]["db"], daemon.config()
+    assert daemon.json("reload")["changed"] == []
+    daemon.stop()
+
+
+def test_resize_leaves_a_newer_size_in_the_file(daemon: Daemon, folder: Path) -> None:
+    sparse(folder / "db.img", 32 * MIB)
+    configure(daemon, folder, {"db": []})
+    daemon.start()
+    daemon("volume", "resize", "db", "24MiB")
+    edited(daemon, '"24MiB"', '"8MiB"')
+    daemon("volume", "resize", "db", "20MiB")
+    assert daemon.config()["volume"]["db"]["size"] == "8MiB"
+    assert daemon.volume("db")["size_bytes"] == 20 * MIB
+    daemon("reload")
+    assert daemon.volume("db")["size_bytes"] == 8 * MIB
+    daemon.stop()
+
+
+def test_rules_that_nobody_read_are_not_overwritten(daemon: Daemon, folder: Path) -> None:
+    """Rules that were edited in the file stay there, and a rule that cannot be taken out of it stays in force."""
+    sparse(folder / "db.img", 32 * MIB)
+    configure(daemon, folder, {"db": []})
+    daemon.start()
+    daemon("rules", "add", "db", "bypass size=1MiB..")
+    rule = '\n[[volume.db.rule]]\naction = "bypass"\nlba = "0..4MiB"\n'
+    daemon.config_path.write_text(daemon.config_path.read_text() + rule)
+    written = daemon.config_path.read_text()
+    for command in (["rules", "add", "db", "bypass size=2MiB.."], ["rules", "delete", "db", "1"]):
+        daemon.refused("config.not-read", *command, mentions=["forebay reload"])
+        assert daemon.config_path.read_text() == written
+        assert len(daemon.json("rules", "list", "db")["rules"]) == 1
+    daemon("reload")
+    daemon("rules", "delete", "db", "1")
+    assert len(daemon.config()["volume"]["db"]["rule"]) == 1
+    daemon.stop()

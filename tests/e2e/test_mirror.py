@@ -107,7 +107,12 @@ def test_stale_device_alone_is_refused(mirrored: Daemon, folder: Path) -> None:
     mirrored.start()
     mirrored.logged("cache.member-stale", [stale])
     mirrored.alarmed("pool.failed")
+    # The one that counts comes back: the pool waits for no command.
+    away.rename(one)
+    mirrored.quiet("pool.failed")
+    oracle.verify("when the device that counts has come back")
     mirrored.stop()
+    one.rename(away)
     rescue = ["--to", folder / "rescued", "--state-dir", mirrored.state_dir]
     mirrored.forebay.refused("cache.member-stale", "salvage", stale, *rescue, mentions=[stale])
     away.rename(one)

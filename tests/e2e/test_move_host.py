@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.clients import need, write_pattern
 from harness.command import run
 from harness.daemon import Daemon
 from harness.devices import MIB, sparse
@@ -242,6 +243,32 @@ def test_import_brings_data_and_settings(
     second.start()
     exported.verify("after kill -9 of the host that imported it")
     second.stop()
+
+
+def test_import_tells_what_no_settings_went_along_for(
+    daemon: Daemon, make_daemon: Callable[..., Daemon], folder: Path
+) -> None:
+    """Dirty data of a volume that was not attached goes along, if the operator wants that; both hosts tell."""
+    need("qemu-io")
+    (folder / "first").mkdir()
+    sparse(folder / "first/vol.img", 48 * MIB)
+    daemon.configure(CONFIG.format(at=folder / "first", nbd=daemon.nbd()))
+    daemon.start()
+    write_pattern(daemon.nbd(), 0x5A, "0", "1M")
+    daemon("volume", "detach", "vol", "--keep")
+    daemon.refused("pool.dirty-data", "pool", "export", "fast", mentions=["vol", "--force"])
+    daemon("pool", "export", "fast", "--force")
+    [told] = daemon.events("pool.exported")
+    assert "of vol, which had not been attached" in told["message"], told
+    daemon.stop()
+    host = make_daemon("third")
+    host.configure("")
+    host.start()
+    imported = host.json("pool", "import", *members(folder / "first"))
+    [absent] = imported["absent"]
+    assert absent["name"] == "vol" and absent["dirty_bytes"] > 0, imported
+    host.alarmed("volume.absent", volume="vol")
+    host.stop()
 
 
 def test_missing_store_is_waited_for(

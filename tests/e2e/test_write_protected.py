@@ -124,3 +124,18 @@ def test_detach_does_not_wait_for_writers_at_the_limit(serving: Daemon, disk: Pa
     serving("volume", "detach", "db")
     assert on_disk(disk) == b"\x5a" * MIB
     serving.stop()
+
+
+def test_device_is_write_protected_at_a_start(serving: Daemon, disk: Path) -> None:
+    """The volume waits for it: nobody has to attach it."""
+    serving(*attach(serving, disk))
+    write(serving)
+    serving.stop()
+    run(["blockdev", "--setro", disk])
+    serving.start()
+    serving.alarmed("volume.failed", volume="db")
+    run(["blockdev", "--setrw", disk])
+    serving.quiet("volume.failed", volume="db")
+    serving("flush", "db")
+    assert on_disk(disk) == b"\x5a" * MIB
+    serving.stop()

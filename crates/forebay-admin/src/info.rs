@@ -108,6 +108,10 @@ pub struct ImportInfo {
     pub signed: bool,
     /// Its volumes.
     pub volumes: Vec<ImportedVolume>,
+    /// Volumes without settings of which only the cache has something: they were not attached when
+    /// the pool was exported. Empty in a dry run, which does not open the cache.
+    #[serde(default)]
+    pub absent: Vec<VolumeInfo>,
     /// Options that the command lacks, in a dry run: what they name is taken only if the operator
     /// names it.
     #[serde(default)]
@@ -134,6 +138,10 @@ pub struct ImportedVolume {
     /// Why it is not.
     #[serde(default)]
     pub why: Option<String>,
+    /// Bytes of it that are lost: the cache had them, and cannot read them any more. 0 in a dry
+    /// run.
+    #[serde(default)]
+    pub lost_bytes: u64,
     /// As those of the volume.
     #[serde(default)]
     pub warnings: Vec<WarningInfo>,

@@ -348,6 +348,7 @@ messages! {
     ConfigEdit, "config.edit", Invalid, "The change cannot be written into the configuration file.";
     ConfigChangeRefused, "config.change-refused", Invalid, "The change would make the configuration wrong.";
     ConfigWrongMeanwhile, "config.wrong-meanwhile", Conflict, "Somebody changed the configuration file, and it is wrong now.";
+    ConfigNotRead, "config.not-read", Conflict, "The configuration file was edited, and the daemon has not read that yet.";
     ConfigBusy, "config.busy", Conflict, "Somebody else keeps changing the configuration file.";
     // The command line.
     CliUsage, "cli.usage", Invalid, "The command line is wrong.";

@@ -3,11 +3,12 @@
 
 use crate::RunEvent;
 use crate::service::{Service, ServiceEvent, ServiceStart, UpgradeAnswer};
-use forebay_admin::MessageId;
+use forebay_admin::{Admin, MessageId};
 use forebay_pool::RunError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals;
-use std::sync::{Arc, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// How often the daemon looks whether a pool has ended by itself.
@@ -28,6 +29,34 @@ pub(crate) enum Message {
     Reload,
     /// A client asks for a successor, and the answer goes there; or a signal does.
     Upgrade(Option<UpgradeAnswer>),
+}
+
+/// Reloads that signals ask for. A reload waits for drains and for devices, so a thread of its own
+/// makes each of them. A signal that comes while another one still waits for its turn adds nothing.
+#[derive(Default)]
+pub(crate) struct SignalledReloads {
+    waits: Arc<AtomicBool>,
+    turn: Arc<Mutex<()>>,
+}
+
+impl SignalledReloads {
+    pub(crate) fn begin(&self, service: &Arc<Service>) {
+        if self.waits.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (waits, turn) = (Arc::clone(&self.waits), Arc::clone(&self.turn));
+        let reloads = Arc::clone(service);
+        let reload = move || {
+            let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+            waits.store(false, Ordering::SeqCst); // from here on the file is read too early for others
+            let _ = reloads.reload(); // it tells what came of it
+        };
+        let thread = std::thread::Builder::new().name("reload".into());
+        if let Err(error) = thread.spawn(reload) {
+            self.waits.store(false, Ordering::SeqCst);
+            service.tell_reload_failed(&error);
+        }
+    }
 }
 
 pub(crate) fn event_sender(messages: &mpsc::Sender<Message>) -> Box<dyn FnMut(ServiceEvent) + Send> {

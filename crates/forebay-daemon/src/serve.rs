@@ -12,14 +12,15 @@ use crate::control_files::{self, AlarmSource, ControlFiles};
 use crate::late_devices;
 use crate::log_level::LogThreshold;
 use crate::main_thread::{
-    LOOK, Message, event_sender, pass_on_events, run_event, start_service, stop, watch_signals,
+    LOOK, Message, SignalledReloads, event_sender, pass_on_events, run_event, start_service, stop,
+    watch_signals,
 };
 use crate::service::{Estate, Service, ServiceStart, UpgradeAnswer, Upgrader};
 use crate::upgrade::{Duties, Predecessor, Successor};
 use crate::{RunEvent, ServeOptions};
 use forebay_admin::Taking;
 use forebay_admin::events::EventKind;
-use forebay_admin::{Admin, AdminError, MessageId, UpgradeBegun, UpgradeInfo};
+use forebay_admin::{AdminError, MessageId, UpgradeBegun, UpgradeInfo};
 use forebay_config::{Config, ConfigFile, DaemonConfig};
 use forebay_pool::MayWait;
 use forebay_pool::RunError;
@@ -323,14 +324,13 @@ impl Daemon {
         messages: &Messages,
         report: Report<'_>,
     ) -> Result<(), RunError> {
+        let reloads = SignalledReloads::default();
         loop {
             self.tell_ready();
             self.tell_status();
             match messages.1.recv_timeout(LOOK) {
                 Ok(Message::Event(event)) => report(run_event(event)),
-                Ok(Message::Reload) => {
-                    let _ = self.service.reload(); // it has told what came of it
-                }
+                Ok(Message::Reload) => reloads.begin(&self.service),
                 Ok(Message::Upgrade(answer)) => {
                     if self.upgrade(answer, origin, messages, report)? {
                         return Ok(());
@@ -538,9 +538,6 @@ fn api_failed(error: ApiError) -> RunError {
     if let ApiError::Thread(error) = error {
         return AdminError::no_thread(&error).into();
     }
-    RunError::failed(
-        MessageId::ApiListen,
-        error,
-        "correct [daemon] of the configuration, or choose another socket",
-    )
+    let hint = "or choose another: [daemon] of the configuration, `--admin SOCKET` of `forebay run`";
+    RunError::failed(MessageId::ApiListen, error, hint)
 }

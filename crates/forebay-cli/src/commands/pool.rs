@@ -10,6 +10,7 @@ use forebay_admin::{
     MessageId, PoolInfo, PoolRequest, ReplaceRequest, ScrubRequest, ShrinkRequest,
 };
 use forebay_config::CacheSpec;
+use forebay_pool::shell_word::quoted;
 
 use super::answers::{kept_as, list, print};
 use super::settings::pair;
@@ -391,9 +392,20 @@ fn imported(info: &ImportInfo) -> String {
             (None, false) => "attached".into(),
         };
         text += &format!("volume {}: {}{was}, {state}\n", harmless(&volume.name), harmless(&volume.backing));
+        if volume.lost_bytes > 0 {
+            let (lost, name) = (bytes(volume.lost_bytes), quoted(&volume.name));
+            text += &format!("  {lost} LOST: forebay volume show {name}\n");
+        }
         if info.dry_run {
             volume.exports.iter().for_each(|export| text += &format!("  export {}\n", harmless(export)));
         }
+    }
+    for volume in &info.absent {
+        let (dirty, lost) = (bytes(volume.dirty_bytes), bytes(volume.lost_bytes));
+        text += &format!(
+            "volume {}: NOT ATTACHED, {dirty} dirty and {lost} lost are in the cache only; do not use its backing store\n",
+            harmless(&volume.name)
+        );
     }
     if !info.unconfirmed.is_empty() {
         text +=

@@ -15,11 +15,12 @@ use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
 use forebay_admin::jobs::{JobId, JobKind, JobSpec, Phase};
 use forebay_admin::{AdminError, ErrorKind, ExportRequest, JobInfo, MessageId, OpenHow};
 use forebay_config::{ConfigFile, PoolSection};
+use forebay_export::size::ByteSize;
 use forebay_format::CacheUuid;
 use forebay_offline::Key;
 use forebay_pool::encryption::read_key;
 use forebay_pool::settings_copy;
-use forebay_pool::{Claims, MayWait, Pool, PoolHandle};
+use forebay_pool::{AbsentVolume, Claims, MayWait, Pool, PoolHandle, ahead_in_all};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -141,6 +142,7 @@ impl Service {
                 "",
             )
         })?;
+        let lost_bytes = self.pool_info(name)?.lost_bytes;
         let devices = self.pool_snapshot(name)?.devices.into_iter().map(|(path, _)| path).collect();
         let absent = Self::ask(handle, |pool| pool.absent())?;
         self.stop_for_good(name, handle, force, claims)?;
@@ -164,11 +166,10 @@ impl Service {
             let hint = if error.hint.is_empty() { now } else { format!("{}; {now}", error.hint) };
             return Err(AdminError { hint, ..error });
         }
+        let goes_along = goes_along(lost_bytes, &absent);
         let configured = section.volumes.iter().map(|(volume, _)| volume.clone());
-        self.forget_exported(
-            name,
-            &configured.chain(absent.into_iter().map(|volume| volume.name)).collect::<Vec<_>>(),
-        );
+        let volumes: Vec<String> = configured.chain(absent.into_iter().map(|volume| volume.name)).collect();
+        self.forget_exported(name, &volumes, &goes_along);
         Ok(())
     }
 
@@ -226,7 +227,7 @@ impl Service {
         )
     }
 
-    fn forget_exported(&self, name: &str, volumes: &[String]) {
+    fn forget_exported(&self, name: &str, volumes: &[String], goes_along: &str) {
         let entry = {
             let mut running = self.running_mut();
             running.made.remove(name);
@@ -244,10 +245,30 @@ impl Service {
         lock(&self.locked).retain(|place| !place.is_of(name, volumes));
         self.clear_alarms_of(name, volumes);
         let message = format!(
-            "pool {name} is exported: its devices and the backing stores of its volumes can go to another host; there: forebay pool import"
+            "pool {name} is exported: its devices and the backing stores of its volumes can go to another host; there: forebay pool import{goes_along}"
         );
         self.hub.publish(NewEvent::new(EventKind::PoolExported, message).pool(name));
     }
+}
+
+/// What an exported cache has besides the data of its volumes, if anything: what is lost, and what
+/// no settings go along for.
+fn goes_along(lost_bytes: u64, absent: &[AbsentVolume]) -> String {
+    let mut text = String::new();
+    if lost_bytes > 0 {
+        text += &format!("; {} of its volumes are LOST, there as here", ByteSize(lost_bytes));
+    }
+    let ahead: Vec<AbsentVolume> = absent.iter().filter(|volume| volume.is_ahead()).cloned().collect();
+    if !ahead.is_empty() {
+        let names: Vec<&str> = ahead.iter().map(|volume| volume.name.as_str()).collect();
+        text += &format!(
+            "; its cache takes along {} of {}, which had not been attached: do not use their backing stores before \
+             they are attached there",
+            ahead_in_all(&ahead),
+            names.join(", ")
+        );
+    }
+    text
 }
 
 #[cfg(test)]

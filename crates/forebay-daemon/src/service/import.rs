@@ -61,7 +61,14 @@ impl Service {
             self.warn_of(&volume.name);
             volume.attached = error.is_none();
             volume.why = error.map(|error| format!("{}; {}", error.what, error.hint));
+            // What does not answer now shows in `forebay status`.
+            let info = self.volume_info(&volume.name).ok();
+            volume.lost_bytes = info.map_or(0, |info| info.lost_bytes);
         }
+        let handle = self.handle(&section.name)?;
+        let (absent, served) = Self::ask(&handle, |pool| (pool.absent(), pool.names()))?;
+        info.absent = self.absent_of(&section.name, absent, &served);
+        info.absent.retain(|absent| section.volumes.iter().all(|(name, _)| *name != absent.name));
         let message = format!("pool {} is imported; {} had it", section.name, found.copy.host);
         self.hub.publish(NewEvent::new(EventKind::PoolImported, message).pool(&section.name));
         Ok(info)
@@ -99,6 +106,7 @@ impl Service {
                 exports: volume.exports.iter().map(ToString::to_string).collect(),
                 attached: store.why.is_none(),
                 why: store.why,
+                lost_bytes: 0,
                 warnings: warning_infos(name, volume),
             });
         }
@@ -115,6 +123,7 @@ impl Service {
             signed,
             unconfirmed: if signed { Vec::new() } else { named.lacks(&section) },
             volumes,
+            absent: Vec::new(),
             dry_run: request.dry_run,
         };
         Ok((section, info))

@@ -7,7 +7,8 @@
 //! for it but the device itself, and what was refused for another reason is not tried again.
 //!
 //! A mirrored cache could be opened without one of its devices, which would be out of date from
-//! then on. So it is not, as long as the daemon is patient ([`Service::patience_until`]).
+//! then on. So it is not, as long as the daemon is patient ([`Service::patience_until`]). If the
+//! only device that has come is the stale one, the pool waits for the other one without a limit.
 //!
 //! As long as it is patient a device that is not there is late, and nothing has failed: its pool or
 //! volume has an alarm of the severity `info`, without ways out that give something up.
@@ -110,6 +111,13 @@ impl Service {
         if error.kind == ErrorKind::Conflict {
             return None;
         }
+        if let Place::Pool(name) = place {
+            let mut need_both = lock(&self.need_both);
+            match error.id == MessageId::CacheMemberStale {
+                true => need_both.insert(name.clone()),
+                false => need_both.remove(name),
+            };
+        }
         self.hindrance(place).or_else(|| self.is_unrecordable(place).then_some(UNRECORDED))
     }
 
@@ -205,6 +213,7 @@ impl Service {
                     && !is_patient
                     && !found.contains(&HELD)
                     && found.len() < devices.len()
+                    && !lock(&self.need_both).contains(name)
                 {
                     return None; // one will do
                 }
@@ -218,7 +227,7 @@ impl Service {
     fn why_not_opened(&self, path: &Path) -> Option<&'static str> {
         match self.try_open(path) {
             Some(Err(DeviceError::InUse { .. })) | None => Some(HELD),
-            Some(Err(DeviceError::Open { .. })) => Some(UNOPENED),
+            Some(Err(DeviceError::Open { .. } | DeviceError::WriteProtected { .. })) => Some(UNOPENED),
             Some(_) => None,
         }
     }

@@ -68,7 +68,7 @@ use forebay_pool::guard::GuardBook;
 use forebay_pool::handover::ListenerStore;
 use forebay_pool::register::Entry;
 use forebay_pool::{Pool, PoolGone, PoolHandle};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
@@ -134,6 +134,8 @@ pub(crate) struct Service {
     locked: Mutex<locked::Locked>,
     /// Of those, what is only late as yet, with the error that it is told by when it does not come.
     late: Mutex<BTreeMap<locked::Place, AdminError>>,
+    /// Mirrored pools that one device does not do for: the one that was found is stale.
+    need_both: Mutex<BTreeSet<String>>,
     /// One of them is being opened.
     opens_late: AtomicBool,
     /// Devices may still come until then.

@@ -10,15 +10,15 @@ use super::settings::stored;
 use super::start::check_rules;
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
-use forebay_admin::jobs::{JobKind, JobSpec, OnMiss};
-use forebay_admin::{AdminError, DetachHow, ErrorKind, MessageId, ReloadDone, Target};
+use forebay_admin::jobs::{JobKind, JobSpec, OnMiss, WaitError};
+use forebay_admin::{AdminError, DetachHow, ErrorKind, JobInfo, MessageId, ReloadDone, Target};
 use forebay_config::device_name::node_of;
 use forebay_config::{Change, Config, ConfigFile, Diff, Scope, diff};
 use forebay_export::uri::ExportUri;
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
-/// How long a reload waits for each of its drains; the job goes on after that.
+/// How long a reload waits for each of its jobs, which go on after that.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The right to change something.
@@ -57,6 +57,15 @@ impl Service {
             true => AdminError { hint: "the old configuration stays in force".into(), ..error },
             false => error,
         })
+    }
+
+    /// A signal has asked for a reload, and there is no thread for it.
+    pub(crate) fn tell_reload_failed(&self, error: &std::io::Error) {
+        let message =
+            format!("not reloaded, the old configuration stays in force: no thread can be made: {error}");
+        let id = MessageId::Event(EventKind::ConfigRefused);
+        self.emit(ServiceEvent::Problem(id, message.clone()));
+        self.hub.publish(NewEvent::new(EventKind::ConfigRefused, message));
     }
 
     pub(super) fn reload_file(&self) -> Result<ReloadDone, AdminError> {
@@ -192,12 +201,11 @@ impl Service {
             self.holds.check_free(name)?;
         }
         match change {
-            Change::VolumeRemoved { volume } => self.remove_by_reload(volume, file)?,
+            Change::VolumeRemoved { volume } => return self.remove_by_reload(change, volume, file).map(Some),
             Change::VolumeAdded { volume } => self.attach_by_reload(volume, &new, file)?,
             Change::VolumeExports { .. } => self.exports_by_reload(change, &new, file)?,
             Change::VolumeSize { volume, to_bytes, .. } => {
-                let job = self.resize_by_reload(volume, *to_bytes, file)?;
-                return Ok(Some(format!("{}: job {job}", describe(change))));
+                return self.resize_by_reload(change, volume, *to_bytes, file).map(Some);
             }
             other => self.make_now(other, &new, file.as_mut())?,
         }
@@ -244,26 +252,39 @@ impl Service {
 
     /// A volume that is in the file no more is drained and detached, as if the operator had asked
     /// for it.
-    fn remove_by_reload(&self, volume: &str, file: Changing<'_>) -> Result<(), AdminError> {
+    fn remove_by_reload(
+        &self,
+        change: &Change,
+        volume: &str,
+        file: Changing<'_>,
+    ) -> Result<String, AdminError> {
         let pool = self.running().config.volumes.get(volume).map(|volume| volume.pool.clone());
         let pool = pool.unwrap_or_default();
         if self.is_closed(&pool) || !self.is_attached(volume)? {
             self.running_mut().config.volumes.remove(volume);
-            return Ok(());
+            return Ok(describe(change));
         }
         let spec = JobSpec::volume(JobKind::Detach(DetachHow::Drain), &pool, volume);
         let spec = spec.deadline(Duration::from_secs(24 * 3600), OnMiss::Warn);
         let id = self.begin_job(spec)?.id;
         drop(file);
-        let job = forebay_admin::Admin::wait_for_job(self, &id, TIMEOUT)?;
-        match job.error {
-            Some(error) => {
-                let id = job.error_id.as_deref().and_then(MessageId::from_name);
-                let id = id.unwrap_or(MessageId::Event(EventKind::JobFailed));
-                Err(AdminError::new(id, error, "").of_kind(ErrorKind::Failed))
+        self.outcome(change, &id)
+    }
+
+    /// Waits for a job of a reload for some time. What was done; that of a job that goes on names
+    /// it.
+    fn outcome(&self, change: &Change, id: &str) -> Result<String, AdminError> {
+        let job = match self.jobs.wait(Self::job_id(id)?, TIMEOUT) {
+            Ok(view) => JobInfo::from(&view),
+            Err(WaitError::TimedOut(_)) => {
+                return Ok(format!("{}: not yet, job {id} goes on", describe(change)));
             }
-            None => Ok(()),
-        }
+            Err(error) => return Err(AdminError::new(MessageId::JobUnknown, error, "")),
+        };
+        let Some(error) = job.error else { return Ok(describe(change)) };
+        let id = job.error_id.as_deref().and_then(MessageId::from_name);
+        let id = id.unwrap_or(MessageId::Event(EventKind::JobFailed));
+        Err(AdminError::new(id, error, "").of_kind(ErrorKind::Failed))
     }
 
     fn attach_by_reload(&self, volume: &str, new: &Config, file: Changing<'_>) -> Result<(), AdminError> {
@@ -298,9 +319,9 @@ impl Service {
         Ok(())
     }
 
-    /// Begins the job; its id.
     fn resize_by_reload(
         &self,
+        change: &Change,
         volume: &str,
         to_bytes: Option<u64>,
         file: Changing<'_>,
@@ -312,7 +333,7 @@ impl Service {
         let (_, _, bytes) = self.size_wanted(volume, &size)?;
         let job = self.begin_job(JobSpec::volume(JobKind::Resize(bytes), &pool, volume))?;
         drop(hold);
-        Ok(job.id)
+        self.outcome(change, &job.id)
     }
 
     fn rules_by_reload(&self, volume: &str, new: &Config) -> Result<(), AdminError> {

@@ -107,6 +107,7 @@ impl Service {
             locked: Mutex::default(),
             wear: Mutex::new(crate::wear::Wear::begin(&start.config.daemon.state_dir)),
             late: Mutex::default(),
+            need_both: Mutex::default(),
             opens_late: AtomicBool::new(false),
             patience_until: Instant::now() + start.patience,
             started_unix_s: now.map_or(0, |since| since.as_secs()),

@@ -10,8 +10,8 @@ use forebay_admin::events::{AlarmKey, EventKind, NewEvent};
 use forebay_admin::{AdminError, ErrorKind, MessageId, RuleRequest, VolumeInfo, VolumeRequest};
 use forebay_config::device_name::{node_of, stable_name};
 use forebay_config::mounts::Problem;
-use forebay_config::rules::{Action, Position, Rule, RuleSet};
-use forebay_config::{Edit, RuleTable, RuleValue, Scope, Settings, VolumeConfig};
+use forebay_config::rules::{Action, Position, Rule, RuleId, RuleReport, RuleSet};
+use forebay_config::{ConfigFile, Edit, RuleTable, RuleValue, Scope, Settings, VolumeConfig};
 use forebay_core::VolumeSettings;
 use forebay_export::size::ByteSize;
 use forebay_export::uri::BackingUri;
@@ -337,12 +337,20 @@ impl Service {
         bytes.map(|bytes| bytes / 512 * 512).map_err(failed)
     }
 
-    pub(super) fn note_size(&self, name: &str, bytes: u64) -> Result<(), AdminError> {
+    /// A resize has ended: the configuration has the size now. If the operator has given another
+    /// size in the file meanwhile, the file keeps that for the next reload. `whole`: it is all
+    /// that the backing store has, which a file without a size asks for.
+    pub(super) fn note_size(&self, name: &str, bytes: u64, whole: bool) -> Result<(), AdminError> {
         let mut file = self.changing()?;
+        let known = self.running().config.volumes.get(name).and_then(|volume| volume.size_bytes);
+        let newest = file.as_ref().map(|file| file.newest(&check_rules)).transpose();
+        let newest = newest.map_err(|error| stored(&error))?;
+        let in_file = newest.as_ref().and_then(|newest| newest.config.volumes.get(name)?.size_bytes);
+        let is_edited = newest.is_some() && in_file != known;
         if let Some(volume) = self.running_mut().config.volumes.get_mut(name) {
-            volume.size_bytes = Some(bytes);
+            volume.size_bytes = Some(bytes).filter(|_| !(is_edited && in_file.is_none() && whole));
         }
-        let Some(file) = file.as_mut() else { return Ok(()) };
+        let Some(file) = file.as_mut().filter(|_| !is_edited) else { return Ok(()) };
         let edit = Edit::SetSize { volume: name.into(), size_bytes: Some(bytes) };
         file.edit(&[edit], &check_rules).map(drop).map_err(|error| stored(&error))
     }
@@ -369,7 +377,8 @@ impl Service {
         let kept = (!rule.is_transient()).then(|| rule.clone());
         let position = request.position.map_or(Position::Last, Position::At);
         let added = rules.add(rule, position, Instant::now())?;
-        if let Err(error) = self.keep_rules(volume, &rules, file.as_mut().filter(|_| kept.is_some())) {
+        let file_to_write = file.as_mut().filter(|_| kept.is_some());
+        if let Err(error) = self.keep_rules(volume, &rules, None, file_to_write) {
             let _ = rules.remove(added.id, Instant::now());
             return Err(error);
         }
@@ -387,9 +396,12 @@ impl Service {
                 .find_name(id)
                 .ok_or_else(|| AdminError::not_found(MessageId::RuleUnknown, "rule", id, &[]))?,
         };
+        // First the file: a rule that stays there would be back at the next start.
+        let is_transient = |report: &RuleReport| report.id == id && report.rule.is_transient();
+        let writes = !rules.list(Instant::now()).iter().any(is_transient);
+        self.keep_rules(volume, &rules, Some(id), file.as_mut().filter(|_| writes))?;
         rules.remove(id, Instant::now())?;
-        self.release_pins(volume, &rules)?;
-        self.keep_rules(volume, &rules, file.as_mut())
+        self.release_pins(volume, &rules)
     }
 
     /// Without a rule that pins, nothing stays pinned.
@@ -402,17 +414,24 @@ impl Service {
         Self::ask(&handle, move |pool| pool.unpin(&volume))?
     }
 
-    /// Writes the rules of a volume into the file: those that mean something after a restart.
+    /// Writes the rules of a volume into the file: those that mean something after a restart, but
+    /// for one that is to go.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or has rules that the daemon has not read yet: they would be
+    /// overwritten. Nothing was changed then.
     fn keep_rules(
         &self,
         volume: &str,
         rules: &RuleSet,
-        file: Option<&mut forebay_config::ConfigFile>,
+        without: Option<RuleId>,
+        file: Option<&mut ConfigFile>,
     ) -> Result<(), AdminError> {
-        let lasting = rules.list(Instant::now()).into_iter().map(|report| report.rule);
-        let tables: Vec<RuleTable> =
-            lasting.filter(|rule| !rule.is_transient()).map(|rule| table(&rule)).collect();
+        let lasting = rules.list(Instant::now()).into_iter();
+        let lasting = lasting.filter(|report| !report.rule.is_transient() && Some(report.id) != without);
+        let tables: Vec<RuleTable> = lasting.map(|report| table(&report.rule)).collect();
         if let Some(file) = file {
+            self.check_rules_read(volume, file)?;
             let edit = Edit::ReplaceRules { volume: volume.into(), rules: tables.clone() };
             file.edit(&[edit], &check_rules).map_err(|error| stored(&error))?;
         }
@@ -420,6 +439,25 @@ impl Service {
             config.rules = tables;
         }
         Ok(())
+    }
+
+    /// The file has the rules that the daemon knows.
+    fn check_rules_read(&self, volume: &str, file: &ConfigFile) -> Result<(), AdminError> {
+        let newest = file.newest(&check_rules).map_err(|error| stored(&error))?;
+        let in_file = newest.config.volumes.get(volume).map(|volume| &volume.rules);
+        let running = self.running();
+        match in_file == running.config.volumes.get(volume).map(|volume| &volume.rules) {
+            true => Ok(()),
+            false => Err(AdminError::new(
+                MessageId::ConfigNotRead,
+                format!(
+                    "the rules of {volume} in the configuration file have been edited since the daemon read it, and would be \
+                     overwritten"
+                ),
+                "nothing was changed; run `forebay reload`, then try again",
+            )
+            .of_kind(ErrorKind::Conflict)),
+        }
     }
 
     /// Rules whose time is over, or whose process has ended, are dropped; called about once in a

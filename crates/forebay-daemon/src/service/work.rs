@@ -497,7 +497,7 @@ impl Service {
         let promise = Self::ask(&handle, move |pool| pool.resize(&name, bytes, there, force))?;
         self.await_change(id, &handle, promise, |_| ())??;
         let so = format!("{volume} has {} now", ByteSize(bytes));
-        Ok(self.note_size(volume, bytes).map_err(|error| not_in_file(&so, error))?)
+        Ok(self.note_size(volume, bytes, bytes == there).map_err(|error| not_in_file(&so, error))?)
     }
 
     fn shrink(&self, id: JobId, pool: &str, bytes: u64) -> Result<(), End> {

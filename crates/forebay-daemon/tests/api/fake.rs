@@ -408,6 +408,7 @@ impl Admin for Fake {
             self.create_pool(request)?;
         }
         Ok(ImportInfo {
+            absent: Vec::new(),
             pool,
             cache: "00000000-0000-0000-0000-000000000000".into(),
             exported_by: "elsewhere".into(),
