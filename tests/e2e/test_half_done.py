@@ -266,3 +266,20 @@ def test_rules_that_nobody_read_are_not_overwritten(daemon: Daemon, folder: Path
     daemon("rules", "delete", "db", "1")
     assert len(daemon.config()["volume"]["db"]["rule"]) == 1
     daemon.stop()
+
+
+def test_mode_change_that_is_repeated_drains(daemon: Daemon, folder: Path) -> None:
+    """Also if the mode is changed already, as after a drain that could not begin."""
+    need("qemu-io")
+    sparse(folder / "db.img", 32 * MIB)
+    configure(daemon, folder, {"db": [daemon.nbd("db")]})
+    daemon.start()
+    write_pattern(daemon.nbd("db"), 0x33, "0", "4M")
+    daemon("set", "db", "max_destage_iops=1")
+    daemon("set", "db", "mode=writethrough", "--lazy")
+    assert daemon.volume("db")["dirty_bytes"] > 0
+    daemon("set", "db", "max_destage_iops=0")
+    daemon("set", "db", "mode=writethrough", "--drain")
+    assert daemon.volume("db")["dirty_bytes"] == 0
+    assert daemon.json("set", "db", "mode=writethrough", "--drain")["job"] is None
+    daemon.stop()

@@ -15,6 +15,8 @@ use forebay_config::{
     conflicts, tunables,
 };
 use forebay_core::{PoolSettings, VolumeSettings};
+use forebay_format::checkpoint::Mode;
+use forebay_pool::shell_word::quoted;
 use std::collections::BTreeMap;
 
 /// Key, old value, new value.
@@ -141,7 +143,11 @@ impl Service {
         let written = only_written(stale, &changed);
         self.tell_written(&whose(target), &written);
         let job = match target {
-            Target::Volume(name) if !at_rest => self.drain_after_change(name, &changed, request.leaving)?,
+            Target::Volume(name)
+                if !at_rest && request.set.contains_key("mode") && request.leaving == Leaving::Drain =>
+            {
+                self.drain_after_change(name, &changed)?
+            }
             _ => None,
         };
         Ok(SettingsDone { changed, written, job })
@@ -244,28 +250,26 @@ impl Service {
         }
     }
 
-    /// Begins the job that writes everything back when a volume has left write-back, if that is
-    /// wanted.
-    fn drain_after_change(
-        &self,
-        name: &str,
-        changed: &Changed,
-        leaving: Leaving,
-    ) -> Result<Option<String>, AdminError> {
-        let mode = changed.iter().find(|(key, ..)| key == "mode").map(|(.., to)| to.as_str());
-        let mode = mode.and_then(forebay_format::checkpoint::Mode::from_name);
-        let keeps_dirty = |mode| {
-            use forebay_format::checkpoint::Mode;
-            matches!(mode, Mode::Writeback | Mode::Writeonly)
-        };
-        match mode {
-            Some(mode) if leaving == Leaving::Drain && !keeps_dirty(mode) => {
-                let (pool, _) = self.pool_of(name)?;
-                let job = self.begin_job(JobSpec::volume(JobKind::ModeChange(mode), &pool, name))?;
-                Ok(Some(job.id))
-            }
-            _ => Ok(None),
-        }
+    /// Begins the job that writes everything back when a volume has left write-back. A command that
+    /// is repeated begins it too, as long as something is dirty.
+    fn drain_after_change(&self, name: &str, changed: &Changed) -> Result<Option<String>, AdminError> {
+        let info = self.volume_info(name)?;
+        let is_new = changed.iter().any(|(key, ..)| key == "mode");
+        let mode =
+            Mode::from_name(&info.mode).filter(|mode| !matches!(mode, Mode::Writeback | Mode::Writeonly));
+        let Some(mode) = mode.filter(|_| is_new || info.dirty_bytes > 0) else { return Ok(None) };
+        let (pool, _) = self.pool_of(name)?;
+        let job = self.begin_job(JobSpec::volume(JobKind::ModeChange(mode), &pool, name));
+        let job = job.map_err(|error| AdminError {
+            what: format!(
+                "the mode of {name} is {} now, but what is dirty is not being drained: {}",
+                mode.name(),
+                error.what
+            ),
+            hint: format!("try again later, or: forebay flush {}", quoted(name)),
+            ..error
+        })?;
+        Ok(Some(job.id))
     }
 }
 
