@@ -1,6 +1,7 @@
 """A change that was done in part is finished by the same command again, and the trouble of one volume is not that of
 others."""
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -57,6 +58,27 @@ def test_export_that_was_in_the_way_is_made_by_the_next_reload(daemon: Daemon, f
     assert {second, blocked} <= set(daemon.volume("db")["exports"])
     has_pattern(blocked, 0x11, "0", "1M")
     daemon.stop()
+
+
+@pytest.fixture
+def full(daemon: Daemon, devices: Devices, folder: Path, root: None) -> Path:
+    """A daemon whose configuration file is a link onto a file system that is full; what fills it."""
+    del root
+    need("qemu-io")
+    sparse(folder / "db.img", 16 * MIB)
+    etc = devices.tmpfs("etc", "64k")
+    configure(daemon, folder, {"db": [daemon.nbd("db")]})
+    text = daemon.config_path.read_text()
+    daemon.config_path.unlink()
+    (etc / "forebay.toml").write_text(text)
+    daemon.config_path.symlink_to(etc / "forebay.toml")
+    daemon.start()
+    fill = etc / "fill"
+    fill.write_bytes(bytes(1))
+    with fill.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    return fill
 
 
 @pytest.fixture
@@ -157,33 +179,20 @@ def test_rule_beyond_the_end_keeps_no_volume_from_being_attached(daemon: Daemon,
     daemon.stop()
 
 
-def test_resize_that_the_file_cannot_take_is_done(daemon: Daemon, devices: Devices, folder: Path, root: None) -> None:
-    """The configuration file is a link onto a file system that is full. The growth of the pool is done, which the error
-    tells, and a second attempt mends the file when there is room."""
-    del root
-    sparse(folder / "db.img", 16 * MIB)
-    etc = devices.tmpfs("etc", "64k")
-    configure(daemon, folder, {"db": [daemon.nbd("db")]})
-    text = daemon.config_path.read_text()
-    daemon.config_path.unlink()
-    (etc / "forebay.toml").write_text(text)
-    daemon.config_path.symlink_to(etc / "forebay.toml")
-    daemon.start()
+def test_resize_that_the_file_cannot_take_is_done(daemon: Daemon, full: Path, folder: Path) -> None:
+    """The growth of the pool is done, which the error tells, and a second attempt mends the file when there is room."""
     before = daemon.pool("fast")["capacity_bytes"]
-    fill = etc / "fill"
-    fill.write_bytes(bytes(1))
-    with fill.open("ab", buffering=0) as file:
-        try:
-            while file.write(bytes(4096)):
-                pass
-        except OSError:
-            pass
     refused = daemon("pool", "grow", "fast", "--size", "128MiB", ok=False)
+    # A replacement tells the same, and not to put back what the file has never named.
+    replace = ["pool", "replace", "fast", "--device", f"{folder}/new.img:128MiB"]
+    daemon.refused("config.unreadable", *replace, mentions=["No space left"])
+    [failed] = [event["message"] for event in daemon.events("job.failed")]
+    assert "new.img" not in failed, failed
     assert "pool fast has" in refused.stderr and "the configuration file has what was before" in refused.stderr
     grown = daemon.pool("fast")["capacity_bytes"]
     assert grown > before
     assert '"64MiB"' in daemon.config_path.read_text()
-    fill.unlink()
+    full.unlink()
     daemon("pool", "grow", "fast", "--size", "128MiB")
     assert '"128MiB"' in daemon.config_path.read_text() or str(128 * MIB) in daemon.config_path.read_text()
     daemon.restart()
@@ -282,4 +291,56 @@ def test_mode_change_that_is_repeated_drains(daemon: Daemon, folder: Path) -> No
     daemon("set", "db", "mode=writethrough", "--drain")
     assert daemon.volume("db")["dirty_bytes"] == 0
     assert daemon.json("set", "db", "mode=writethrough", "--drain")["job"] is None
+    daemon.stop()
+
+
+def test_detach_that_the_file_cannot_take_is_told(daemon: Daemon, full: Path) -> None:
+    """Dirty data is not left without an alarm, and the volume is configured here as in the file."""
+    write_pattern(daemon.nbd("db"), 0x44, "0", "1M")
+    daemon("volume", "detach", "db", "--keep", ok=False)
+    daemon.alarmed("volume.absent", volume="db")
+    assert [event["volume"] for event in daemon.events("volume.detached")] == ["db"]
+    daemon("volume", "attach", "db")
+    has_pattern(daemon.nbd("db"), 0x44, "0", "1M")
+    again = ["volume", "detach", "db", "--keep"]
+    hint = daemon(*again, ok=False)
+    assert "forebay volume detach db --keep" in hint.stderr, hint
+    full.unlink()
+    daemon(*again)
+    assert "volume" not in daemon.config(), daemon.config()
+    daemon.alarmed("volume.absent", volume="db")
+    daemon.stop()
+
+
+def test_renamed_pool_is_opened_when_the_old_one_is_closed(daemon: Daemon, folder: Path) -> None:
+    """As the message of the reload says: without the volume first, then with it."""
+    need("qemu-io")
+    sparse(folder / "db.img", 16 * MIB)
+    configure(daemon, folder, {"db": [daemon.nbd("db")]})
+    daemon.start()
+    write_pattern(daemon.nbd("db"), 0x55, "0", "1M")
+    text = daemon.config_path.read_text().replace("[pool.fast]", "[pool.quick]").replace('"fast"', '"quick"')
+    daemon.config_path.write_text(text)
+    daemon("reload", ok=False)
+    daemon.config_path.write_text(text[: text.index("[volume.")])
+    daemon("reload")
+    daemon.quiet("pool.failed", pool="quick")
+    daemon.config_path.write_text(text)
+    daemon("reload")
+    has_pattern(daemon.nbd("db"), 0x55, "0", "1M")
+    daemon.stop()
+
+
+def test_fifo_in_place_of_the_file_holds_up_nothing(daemon: Daemon, folder: Path) -> None:
+    sparse(folder / "db.img", 16 * MIB)
+    configure(daemon, folder, {"db": []})
+    daemon.start()
+    text = daemon.config_path.read_text()
+    daemon.config_path.unlink()
+    os.mkfifo(daemon.config_path)
+    for command in (["reload"], ["set", "db", "dirty_high_pct=33"]):
+        daemon.refused("config.syntax", *command, mentions=["regular file"])
+    daemon.config_path.unlink()
+    daemon.config_path.write_text(text)
+    daemon("set", "db", "dirty_high_pct=33")
     daemon.stop()

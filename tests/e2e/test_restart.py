@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -298,3 +299,27 @@ def test_socket_files_stay_without_manager(daemon: Daemon) -> None:
     daemon("pool", "list")
     daemon.stop()
     assert not daemon.socket().exists(), "an orderly end left a socket file"
+
+
+def test_file_decides_what_an_upgrade_serves(daemon: Daemon, folder: Path) -> None:
+    """A volume that is served and not in the file any more, and a file that is wrong: no upgrade, with the reason.
+    Another admin socket: the successor is found there."""
+    configure(daemon)
+    daemon.start()
+    text = daemon.config_path.read_text()
+    client = kept_client(daemon)
+    daemon.config_path.write_text(text[: text.index("[volume.")])
+    daemon.refused("upgrade.blocked", "upgrade", "--keep-clients", mentions=["forebay reload"])
+    daemon.config_path.write_text(text + "\nnonsense")
+    daemon.refused("daemon.upgrade-failed", "upgrade", mentions=["nonsense"])
+    events = [event["message"] for event in daemon.events("daemon.upgrade-failed")]
+    assert len(events) == 2 and "nonsense" in events[1], events
+    assert client.call(READ, 0, len(BLOCK)) == (0, BLOCK)
+    moved = folder / "moved.sock"
+    daemon.config_path.write_text(text.replace(str(daemon.admin), str(moved)))
+    answer = daemon("upgrade")
+    assert f"--admin {moved}" in answer.stdout, answer
+    is_kept(client)
+    pid = int(answer.stdout.split()[1])
+    os.kill(pid, signal.SIGTERM)
+    eventually(lambda: not Path(f"/proc/{pid}").exists(), 30, "the successor has ended")

@@ -55,6 +55,9 @@ pub struct UpgradeBegun {
     pub pid: u32,
     /// Version of the successor.
     pub version: String,
+    /// Admin socket of the successor, if the configuration file names another one now.
+    #[serde(default)]
+    pub admin_socket: Option<String>,
 }
 
 /// A cache device of a pool.

@@ -289,6 +289,10 @@ fn read(path: &Path) -> Result<String, StoreError> {
     let failed = |error| io_error("read", path, error, "");
     let mut bytes = Vec::new();
     let limit = super::file::BYTES_MAX;
+    // To open a FIFO waits until somebody writes to it, and all other changes would wait for that.
+    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+        return Err(problem("it is no regular file".into()));
+    }
     let file = File::open(path).map_err(failed)?;
     file.take(limit as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() > limit {

@@ -377,13 +377,15 @@ impl Daemon {
         report: Report<'_>,
     ) -> Result<bool, RunError> {
         let Some(served) = origin.file else { return Ok(false) };
-        let possible = self.service.check_upgradable().and_then(|()| self.service.check_recordable());
+        let service = &self.service;
+        let possible = service.check_upgradable().and_then(|()| service.check_recordable());
+        let possible = possible.and_then(|()| service.check_file_keeps_volumes());
         let successor = possible.and_then(|()| {
             Successor::start(served.program, served.config).map_err(|failed| {
                 RunError::failed(
                     MessageId::Event(EventKind::DaemonUpgradeFailed),
                     format!("no upgrade: {failed}"),
-                    "",
+                    "everything goes on as before; the log of the daemon may tell more",
                 )
                 .into()
             })
@@ -391,10 +393,7 @@ impl Daemon {
         let successor = match successor {
             Ok(successor) => successor,
             Err(error) => {
-                report(RunEvent::Problem(
-                    MessageId::Event(EventKind::DaemonUpgradeFailed),
-                    error.to_string(),
-                ));
+                self.service.tell_no_upgrade(&error);
                 answer_upgrade(answer, Err(error));
                 return Ok(false);
             }
@@ -403,6 +402,7 @@ impl Daemon {
             from_pid: std::process::id(),
             pid: successor.pid(),
             version: successor.version().to_owned(),
+            admin_socket: self.service.moved_admin_socket(),
         };
         if !answer_upgrade(answer, Ok(begun)) {
             report(RunEvent::Problem(

@@ -39,16 +39,24 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
 }
 
 fn start(options: &Options) -> Result<(), Failure> {
-    super::config::check(&options.config, false).inspect_err(|failure| {
-        let file = options.config.display();
-        tell(options, &format!("{failure}: forebay config check {file} says what is wrong"));
-    })?;
-    serve(options).inspect_err(|failure| tell(options, &failure.to_string()))
+    // A successor tells its predecessor what is wrong, which it finds when it reads the file.
+    if !options.successor {
+        super::config::check(&options.config, false).inspect_err(|failure| {
+            let file = options.config.display();
+            tell(&format!("{failure}: forebay config check {file} says what is wrong"));
+        })?;
+    }
+    let tells = |failure: &Failure| {
+        if !options.successor {
+            tell(&failure.to_string());
+        }
+    };
+    serve(options).inspect_err(tells)
 }
 
 /// Tells the service manager why there is no daemon.
-fn tell(options: &Options, why: &str) {
-    if let Some(manager) = Manager::from_env().filter(|_| !options.successor) {
+fn tell(why: &str) {
+    if let Some(manager) = Manager::from_env() {
         manager.status(why);
     }
 }

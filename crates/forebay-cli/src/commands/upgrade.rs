@@ -1,9 +1,11 @@
 //! `forebay upgrade`: a successor takes over from the running daemon.
 
 use forebay_admin::events::EventKind;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use forebay_admin::{DaemonInfo, MessageId, UpgradeBegun, UpgradeInfo, VolumeInfo};
+use forebay_pool::shell_word::quoted;
 
 use crate::client::{self, Admin, Client};
 use crate::failure::Failure;
@@ -40,9 +42,11 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let both = [begun.from_pid, begun.pid];
     // Of a daemon in another name space of processes nothing can be seen here.
     let visible = both.iter().any(|pid| is_alive(*pid));
+    let moved = begun.admin_socket.as_ref().map(|socket| Client::new(Path::new(socket)));
     let info = loop {
         // Nobody answers in between, and some who ask then are cut off.
         let answer = client.get("/v1/daemon").ok();
+        let answer = answer.or_else(|| moved.as_ref()?.get("/v1/daemon").ok());
         if let Some(info) = answer.as_ref().and_then(|answer| ended(answer, &begun)) {
             break info;
         }
@@ -86,8 +90,12 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         return screen::print_json(&serde_json::to_value(&info).unwrap_or_default());
     }
     let version = harmless(&begun.version);
+    let moved = begun.admin_socket.as_ref();
+    let moved = moved.map_or_else(String::new, |socket| {
+        format!("its admin socket is another one: --admin {}\n", quoted(&harmless(socket)))
+    });
     screen::print(&format!(
-        "process {} (version {version}) has taken over from {}; clients waited {} ms\n",
+        "process {} (version {version}) has taken over from {}; clients waited {} ms\n{moved}",
         info.to_pid, info.from_pid, info.paused_ms
     ))
 }

@@ -3,6 +3,7 @@
 //! Until [`Service::hand_over`] has closed the pools everything can go on as if nothing had been:
 //! [`Service::go_on`].
 
+use super::start::check_rules;
 use super::{Service, lock};
 use crate::upgrade::Duties;
 use forebay_admin::events::{EventKind, NewEvent};
@@ -115,6 +116,43 @@ impl Service {
             }
         }
         Ok(())
+    }
+
+    /// Whether the configuration file still has every volume that is served: a successor goes by
+    /// the file, and clients of a volume that it lacks would be cut off. A file that this version
+    /// does not understand may be right for the successor, which looks at it first.
+    ///
+    /// # Errors
+    /// A volume that is not there any more, or a pool that does not answer.
+    pub(crate) fn check_file_keeps_volumes(&self) -> Result<(), AdminError> {
+        let file = self.changing()?;
+        let Some(Ok(newest)) = file.as_ref().map(|file| file.newest(&check_rules)) else { return Ok(()) };
+        let served = self.volumes_that_are_served()?;
+        match served.iter().find(|name| !newest.config.volumes.contains_key(*name)) {
+            None => Ok(()),
+            Some(name) => Err(AdminError::new(
+                MessageId::UpgradeBlocked,
+                format!("volume {name} is served, and the configuration file does not have it any more"),
+                "detach it first: forebay reload",
+            )),
+        }
+    }
+
+    /// The admin socket that a successor listens on, if the configuration file says another one
+    /// now.
+    pub(crate) fn moved_admin_socket(&self) -> Option<String> {
+        let file = self.changing().ok()?;
+        let newest = file.as_ref()?.newest(&check_rules).ok()?.config.daemon.admin_socket;
+        let now = self.running().config.daemon.admin_socket.clone();
+        Some(newest).filter(|newest| *newest != now).map(|newest| newest.display().to_string())
+    }
+
+    /// An upgrade that did not begin. Nothing has changed.
+    pub(crate) fn tell_no_upgrade(&self, error: &AdminError) {
+        let text = error.to_string();
+        let id = MessageId::Event(EventKind::DaemonUpgradeFailed);
+        self.emit(super::ServiceEvent::Problem(id, text.clone()));
+        self.hub.publish(NewEvent::new(EventKind::DaemonUpgradeFailed, text));
     }
 
     pub(super) fn pool_handles(&self) -> Vec<(String, Arc<PoolHandle>)> {

@@ -5,11 +5,12 @@
 //! has [`Service::changing`], and is made under it. What may take long is begun there: a job, or a
 //! volume that is held (`holds`).
 
+use super::locked::Place;
 use super::records::Allowed;
 use super::settings::stored;
 use super::start::check_rules;
 use super::{Service, ServiceEvent, lock};
-use forebay_admin::events::{AlarmKey, EventKind, NewEvent, Severity};
+use forebay_admin::events::{EventKind, NewEvent};
 use forebay_admin::jobs::{JobKind, JobSpec, OnMiss, WaitError};
 use forebay_admin::{AdminError, DetachHow, ErrorKind, JobInfo, MessageId, ReloadDone, Target};
 use forebay_config::device_name::node_of;
@@ -234,8 +235,11 @@ impl Service {
                 // It is configured, open or not, as at a start: `forebay pool open` is the way
                 // then.
                 self.running_mut().config.pools.insert(pool.clone(), config.clone());
-                self.open_pool(pool, config, Allowed::default()).inspect_err(|error| {
-                    self.hub.raise(AlarmKey::pool(EventKind::PoolFailed, pool), Severity::Error, &error.what);
+                self.open_pool(pool, config, Allowed::default()).map_err(|error| {
+                    let place = Place::Pool(pool.clone());
+                    let error = self.try_again_if_locked(place.clone(), error);
+                    self.raise_if_configured(&place, &format!("{}; {}", error.what, error.hint));
+                    error
                 })
             }
             Change::PoolDevices { pool, added, removed, resized } => {

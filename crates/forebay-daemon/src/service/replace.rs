@@ -274,8 +274,13 @@ impl Service {
                 // old one again.
                 let written = write(&before);
                 self.undo_copy(name, handle);
+                let newest = file.as_ref().and_then(|file| file.newest(&check_rules).ok());
+                let pool = newest.as_ref().and_then(|newest| newest.config.pools.get(name));
+                // It may never have been written.
+                let is_named = pool.is_none_or(|pool| pool.devices.iter().any(|spec| is_at(spec, &new)));
                 return Err(match written {
                     Ok(()) => error.into(),
+                    Err(_) if !is_named => error.into(),
                     Err(not) => self.named_in_vain(name, cache, (&old, &new), &not, error).into(),
                 });
             }

@@ -7,7 +7,7 @@ use super::settings::{default_action, invalid, stored, take_out};
 use super::start::check_rules;
 use super::{Service, ServiceEvent, lock};
 use forebay_admin::events::{AlarmKey, EventKind, NewEvent};
-use forebay_admin::{AdminError, ErrorKind, MessageId, RuleRequest, VolumeInfo, VolumeRequest};
+use forebay_admin::{AdminError, DetachHow, ErrorKind, MessageId, RuleRequest, VolumeInfo, VolumeRequest};
 use forebay_config::device_name::{node_of, stable_name};
 use forebay_config::mounts::Problem;
 use forebay_config::rules::{Action, Position, Rule, RuleId, RuleReport, RuleSet};
@@ -17,6 +17,7 @@ use forebay_export::size::ByteSize;
 use forebay_export::uri::BackingUri;
 use forebay_pool::cache_device::random_uuid;
 use forebay_pool::open::open_backing;
+use forebay_pool::shell_word::quoted;
 use forebay_pool::time_limit::within;
 use forebay_pool::witness::Prepared;
 use forebay_pool::{PoolHandle, VolumeSpec};
@@ -272,22 +273,36 @@ impl Service {
         Ok(())
     }
 
-    /// A volume was detached: nobody speaks of it any more.
-    pub(super) fn forget_volume(&self, name: &str) -> Result<(), AdminError> {
+    /// A volume was detached: the configuration forgets it.
+    ///
+    /// # Errors
+    /// The file cannot be written. Then the volume stays configured, here as there: it can be
+    /// attached as it was, and to detach it again takes it out of the file.
+    pub(super) fn forget_volume(&self, name: &str, how: DetachHow) -> Result<(), AdminError> {
         let mut file = self.changing()?;
         {
             let mut running = self.running_mut();
             running.rules.remove(name);
             running.identities.remove(name);
-            if running.config.volumes.remove(name).is_none() {
+            if !running.config.volumes.contains_key(name) {
                 return Ok(()); // only its data was there
             }
         }
-        let Some(file) = file.as_mut() else { return Ok(()) };
-        take_out(file, [Edit::RemoveVolume { name: name.into() }]).map_err(|error| AdminError {
-            what: format!("{name} is detached, but it is still in the file: {}", error.what),
-            ..error
-        })
+        if let Some(file) = file.as_mut() {
+            take_out(file, [Edit::RemoveVolume { name: name.into() }]).map_err(|error| {
+                let option = if how == DetachHow::Keep { " --keep" } else { "" };
+                AdminError {
+                    what: format!("{name} is detached, but it is still in the file: {}", error.what),
+                    hint: format!(
+                        "when the file can be written, take it out: forebay volume detach {}{option}",
+                        quoted(name)
+                    ),
+                    ..error
+                }
+            })?;
+        }
+        self.running_mut().config.volumes.remove(name);
+        Ok(())
     }
 
     // --- size

@@ -443,7 +443,7 @@ impl Service {
             handle.order(undo);
         }
         ended?;
-        self.forget_volume(volume)?;
+        let forgotten = self.forget_volume(volume, how);
         drop(hold);
         let message = detached_text(volume, how, save_to);
         self.hub.publish(NewEvent::new(EventKind::VolumeDetached, message).volume(volume));
@@ -451,7 +451,7 @@ impl Service {
             self.hub.clear(&AlarmKey::volume(kind, volume));
         }
         self.look_for_absent(&pool);
-        Ok(())
+        Ok(forgotten?)
     }
 
     /// Has a volume forgotten that is not attached.
@@ -461,7 +461,7 @@ impl Service {
         let name = volume.to_owned();
         let absent = Self::ask(handle, |pool| pool.absent())?.into_iter().find(|absent| absent.name == name);
         let ahead = absent.as_ref().filter(|absent| absent.is_ahead());
-        if let Some(ahead) = ahead.filter(|_| how != DetachHow::Discard) {
+        if let Some(ahead) = ahead.filter(|_| how == DetachHow::Drain) {
             let (what, way_out) = (ahead.ahead(), self.way_out(absent.as_ref(), pool));
             return Err(End::Failed(
                 MessageId::Event(EventKind::VolumeAbsent),
@@ -470,22 +470,24 @@ impl Service {
                 ),
             ));
         }
-        let gave_up = ahead.is_some();
+        let is_ahead = ahead.is_some();
         if absent.is_some() && how != DetachHow::Keep {
             let promise = Self::ask(handle, move |pool| pool.discard_absent(&name))?;
             promise.wait().unwrap_or_else(|| {
                 Err(AdminError::new(MessageId::PoolStopped, "the pool stopped meanwhile", ""))
             })?;
         }
-        self.forget_volume(volume)?;
-        let message = match gave_up {
-            false => format!("{volume} is detached; nothing of it was dirty"),
-            true => format!("{volume} is detached; what only the cache had is given up"),
+        self.forget_volume(volume, how)?;
+        let message = match (is_ahead, how) {
+            (false, _) => format!("{volume} is detached; nothing of it was dirty"),
+            (true, DetachHow::Keep) => detached_text(volume, how, None),
+            (true, _) => format!("{volume} is detached; what only the cache had is given up"),
         };
         self.hub.publish(NewEvent::new(EventKind::VolumeDetached, message).volume(volume));
         for kind in [EventKind::VolumeFailed, EventKind::VolumeAbsent, EventKind::DestageFailed] {
             self.hub.clear(&AlarmKey::volume(kind, volume));
         }
+        self.look_for_absent(pool);
         Ok(())
     }
 

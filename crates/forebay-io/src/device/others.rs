@@ -16,6 +16,9 @@ use std::path::{Path, PathBuf};
 use super::{DeviceKind, is_served_elsewhere};
 use crate::sys;
 
+/// How the holder of a device is called if that is this process.
+const OWN: &str = "this very process";
+
 /// Somebody who uses a device, and what makes him stop.
 #[derive(Debug)]
 pub(super) struct User {
@@ -26,10 +29,11 @@ pub(super) struct User {
 impl User {
     /// A program, named as far as it is known.
     pub(super) fn program(holder: String) -> User {
-        User {
-            holder,
-            way_out: "stop that program (is another forebay running on it? is it mounted?)".into(),
-        }
+        let way_out = match holder == OWN {
+            true => "take it from the pool or volume that has it here",
+            false => "stop that program (is another forebay running on it? is it mounted?)",
+        };
+        User { holder, way_out: way_out.into() }
     }
 }
 
@@ -162,7 +166,7 @@ fn is_writable(pid: &str, descriptor: &str) -> bool {
 /// A process by name and number.
 pub(super) fn program(pid: &str) -> String {
     if pid == std::process::id().to_string() {
-        return "this very process".to_owned();
+        return OWN.to_owned();
     }
     // "1234 (name) Z ...": its first thread has ended, others have not yet.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

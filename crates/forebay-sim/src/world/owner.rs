@@ -180,7 +180,8 @@ impl World {
         let device = &self.disks.devices[CACHE];
         let from = match death {
             Death::All => return Ok(()),
-            Death::Second => device.second_at,
+            // A device that was copied onto has no second part.
+            Death::Second => device.second_at.min(device.bytes()),
             Death::Writes | Death::FlushDrops => device.bytes(),
         };
         let gone: BTreeSet<_> = self.disks.dirty_slots.hit(from, device.bytes() - from).collect();

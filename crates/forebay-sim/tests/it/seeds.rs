@@ -104,6 +104,11 @@ const SEEDS: &[(u64, u64, &str)] = &[
         "zeroes past the cache were on their way when a flush of the backing store failed and dropped them",
     ),
     (
+        20_371_995,
+        1,
+        "the judge of a rescue subtracted the start of a second device that a copied one does not have",
+    ),
+    (
         30_712_710,
         4,
         "the judge wanted a change found in a sample, of a store that had kept no samples after a failed flush",
