@@ -87,3 +87,25 @@ def test_discarded_data_does_not_come_back(absent: Daemon, folder: Path) -> None
     absent("volume", "detach", "new")
     absent("pool", "remove", "fast")
     absent.stop()
+
+
+def test_what_a_closed_pool_has_is_not_known(daemon: Daemon, folder: Path) -> None:
+    """It is null for scripts, not 0."""
+    need("qemu-io")
+    sparse(folder / "disk.img", 32 * MIB)
+    daemon.configure(POOL.format(folder=folder))
+    daemon.start()
+    attach(daemon, folder)
+    write_pattern(daemon.nbd("old"), 0x31, "4M", "2M")
+    daemon.kill()
+    (folder / "flash.img").rename(folder / "away.img")
+    daemon.start()
+    for volume in (daemon.volume("old"), daemon.volumes()["old"]):
+        assert volume["state"] == "absent", volume
+        assert (volume["dirty_bytes"], volume["cached_bytes"]) == (None, None), volume
+    assert "unknown" in daemon("volume", "show", "old").stdout
+    daemon("volume", "list")
+    (folder / "away.img").rename(folder / "flash.img")
+    daemon.quiet("pool.failed")
+    assert daemon.volume("old")["dirty_bytes"] == 2 * MIB
+    daemon.stop()

@@ -11,9 +11,10 @@
 
 use crate::MessageId;
 use crate::error::AdminError;
+use crate::events::Filter;
 use crate::info::{
-    AdviceInfo, DaemonInfo, ImportInfo, JobInfo, LossInfo, PoolInfo, RatesOfAll, ReloadDone, SettingInfo,
-    SettingsDone, UpgradeBegun, VolumeInfo,
+    AdviceInfo, AlarmTested, DaemonInfo, EventHistory, ImportInfo, JobInfo, LossInfo, PoolInfo, RatesOfAll,
+    ReloadDone, SettingInfo, SettingsDone, UpgradeBegun, VolumeInfo,
 };
 use crate::request::{
     DetachRequest, ExportRequest, GrowRequest, ImportRequest, MetricsForm, OpenHow, PoolRequest,
@@ -142,6 +143,27 @@ pub trait Admin: Send + Sync + 'static {
 
     /// Reads the configuration file again and does what has changed in it.
     fn reload(&self) -> Result<ReloadDone, AdminError>;
+
+    /// Events since a time, of this run of the daemon and of earlier ones: the newest 10,000.
+    ///
+    /// # Errors
+    /// None are kept, or the files cannot be read in time.
+    fn event_history(&self, since_unix_ns: u64, filter: Filter) -> Result<EventHistory, AdminError> {
+        let _ = (since_unix_ns, filter);
+        Err(AdminError::new(
+            MessageId::EventsNotKept,
+            "this daemon keeps no events in files",
+            "forebay events",
+        ))
+    }
+
+    /// Runs the program for alarms (`alarm_command`) once, with a test alarm, and waits for it.
+    ///
+    /// # Errors
+    /// There is none, or it fails.
+    fn test_alarm_command(&self) -> Result<AlarmTested, AdminError> {
+        Err(AdminError::new(MessageId::AlarmNoCommand, "this daemon runs no program for alarms", ""))
+    }
 
     /// Starts a successor (the program that lies where this one was started from), and passes
     /// everything to it once it has read the configuration. Returns when that begins.

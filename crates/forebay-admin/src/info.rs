@@ -334,10 +334,10 @@ pub struct VolumeInfo {
     pub sector_bytes: u32,
     /// Mode.
     pub mode: String,
-    /// Bytes of cached blocks.
-    pub cached_bytes: u64,
-    /// Bytes of blocks that only the cache has.
-    pub dirty_bytes: u64,
+    /// Bytes of cached blocks; null: not known, as its pool is not open or does not answer.
+    pub cached_bytes: Option<u64>,
+    /// Bytes of blocks that only the cache has; null as `cached_bytes`.
+    pub dirty_bytes: Option<u64>,
     /// Age of the oldest dirty block.
     pub oldest_dirty_age_ns: u64,
     /// What holds destage back just now, in words.
@@ -524,6 +524,25 @@ pub struct ReloadDone {
     pub changed: Vec<String>,
     /// What was not, and why: it needs a detach or a restart.
     pub refused: Vec<String>,
+}
+
+/// Events of the files that outlive the daemon.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
+pub struct EventHistory {
+    /// Oldest first, as `/v1/events` has them.
+    #[schema(value_type = Vec<Object>)]
+    pub events: Vec<serde_json::Value>,
+    /// There were older ones, which are left out.
+    pub more: bool,
+}
+
+/// A test of the program that is run for alarms.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct AlarmTested {
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// How long it has run.
+    pub took_ms: u64,
 }
 
 /// A job as it stands: the one JSON form of [`crate::jobs::JobView`]. What is not known is null.

@@ -25,9 +25,9 @@ pub use admin::{Admin, Target, TraceSender};
 pub use error::{AdminError, ErrorKind};
 pub use flash::{EnduranceInfo, FlashInfo, WearInfo};
 pub use info::{
-    AdviceInfo, AdviceSize, CopyInfo, DaemonInfo, DeviceInfo, FileInfo, ImportInfo, ImportedVolume, JobInfo,
-    LossInfo, PoolInfo, RatesInfo, RatesOfAll, RecordedInfo, ReloadDone, SettingInfo, SettingsDone,
-    UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeState, WarningInfo,
+    AdviceInfo, AdviceSize, AlarmTested, CopyInfo, DaemonInfo, DeviceInfo, EventHistory, FileInfo,
+    ImportInfo, ImportedVolume, JobInfo, LossInfo, PoolInfo, RatesInfo, RatesOfAll, RecordedInfo, ReloadDone,
+    SettingInfo, SettingsDone, UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeState, WarningInfo,
 };
 pub use message::MessageId;
 pub use request::{

@@ -31,6 +31,8 @@ pub enum Change {
     LogLevel,
     /// Where the daemon serves metrics without a token.
     MetricsListen,
+    /// What is run for alarms.
+    AlarmCommand,
     /// Open or make a pool.
     PoolAdded {
         /// Which.
@@ -95,7 +97,7 @@ impl Change {
     #[must_use]
     pub fn target(&self) -> Option<(Scope, &str)> {
         match self {
-            Self::LogLevel | Self::MetricsListen => None,
+            Self::LogLevel | Self::MetricsListen | Self::AlarmCommand => None,
             Self::PoolRemoved { pool } | Self::PoolAdded { pool } | Self::PoolDevices { pool, .. } => {
                 Some((Scope::Pool, pool))
             }
@@ -174,6 +176,9 @@ pub fn diff(old: &Config, new: &Config) -> Diff {
 fn daemon(diff: &mut Diff, old: &DaemonConfig, new: &DaemonConfig) {
     if old.log_level != new.log_level {
         diff.changes.push(Change::LogLevel);
+    }
+    if old.alarm_command != new.alarm_command {
+        diff.changes.push(Change::AlarmCommand);
     }
     if old.metrics_listen != new.metrics_listen {
         diff.changes.push(Change::MetricsListen);

@@ -19,6 +19,8 @@ pub enum Shape {
     Address,
     /// An address of loopback and a port, or `off`.
     LoopbackAddress,
+    /// A program, by its absolute path, and its arguments.
+    Command,
     /// URI of a backing store.
     Backing,
     /// A list of URIs of exports.
@@ -127,6 +129,12 @@ pub const DAEMON: &[Key] = &[
         Shape::Paths,
         "[\"/dev\", \"/srv\"]",
         "folders below which the admin API takes devices, files, sockets and keys from others than root and the daemon's user; without, everywhere",
+    ),
+    optional(
+        "alarm_command",
+        Shape::Command,
+        "[\"/usr/local/sbin/tell-alarm\"]",
+        "program, with its arguments, that is run for each alarm that is raised or ends; the event is its standard input, as JSON",
     ),
     optional("control_fs", Shape::Path, "\"/run/forebay/control\"", "mount point of the control file system"),
     with_default("log_level", Shape::Choice(LogLevel::CHOICES), "\"info\"", "what is logged"),

@@ -61,6 +61,8 @@ pub struct DaemonConfig {
     /// Prefixes of the paths that clients of the admin API may name, besides root and the daemon's
     /// own user; everything if nothing is said.
     pub allowed_paths: Option<Vec<PathBuf>>,
+    /// Program and arguments that are run for each alarm; nothing is run if it is empty.
+    pub alarm_command: Vec<String>,
     /// Mount point of the control file system.
     pub control_fs: Option<PathBuf>,
     /// What is logged.
@@ -81,6 +83,7 @@ impl Default for DaemonConfig {
             metrics_listen: None,
             admin_users: None,
             allowed_paths: None,
+            alarm_command: Vec::new(),
             control_fs: None,
             log_level: LogLevel::Info,
             lock_memory: LockMemory::No,

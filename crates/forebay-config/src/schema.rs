@@ -152,6 +152,9 @@ fn shape(shape: Shape) -> Value {
     match shape {
         Shape::Path => json!({ "type": "string", "pattern": "^/" }),
         Shape::Paths => json!({ "type": "array", "items": { "type": "string", "pattern": "^/" } }),
+        Shape::Command => {
+            json!({ "type": "array", "prefixItems": [{ "type": "string", "pattern": "^/" }], "items": { "type": "string" }, "minItems": 1 })
+        }
         Shape::Group => json!({ "type": ["string", "integer"] }),
         Shape::Name | Shape::Backing => json!({ "type": "string", "minLength": 1 }),
         Shape::Address => json!({ "type": "string", "pattern": ":[0-9]+$" }),

@@ -9,12 +9,16 @@
 //! - `upgrade`: a successor takes over.
 //! - `wear`: how worn the disks of caches are.
 //! - `log_level`: which events are told, and how severe each is.
+//! - `alarm_command`: the operator's own program for alarms.
+//! - `event_files`: the history of events that outlives the daemon.
 //! - `late_devices`: how long devices may take to appear while the machine starts.
 //! - `limits`: descriptors and locked memory of the process.
 #![forbid(unsafe_code)]
 
+mod alarm_command;
 pub mod api;
 pub mod control_files;
+mod event_files;
 mod late_devices;
 mod limits;
 mod log_level;

@@ -151,7 +151,7 @@ function volumeWords(volume) {
   if (volume.state !== "serving") return [volume.state, volume.why].filter(Boolean).join(": ");
   const use = `${volume.connections} client${volume.connections === 1 ? "" : "s"}`;
   const lost = volume.lost_bytes > 0 ? `, ${bytes(volume.lost_bytes)} lost` : "";
-  return `${bytes(volume.size_bytes)}, ${volume.mode}, ${use}, ${bytes(volume.cached_bytes)} cached, from ${volume.backing}${lost}${volume.backing_why ? `. ${volume.backing_why}` : ""}`;
+  return `${bytes(volume.size_bytes)}, ${volume.mode}, ${use}, ${volume.cached_bytes === null ? "unknown" : bytes(volume.cached_bytes)} cached, from ${volume.backing}${lost}${volume.backing_why ? `. ${volume.backing_why}` : ""}`;
 }
 
 /** The curve, and what forebay advise says of twice and half the cache. */

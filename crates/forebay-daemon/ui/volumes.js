@@ -23,7 +23,7 @@ const COLUMNS = [
   { name: "read", label: "mean time of a read", value: (v, r) => r.read_latency_mean_us, text: (v, r) => micros(r.read_latency_mean_us), rank: 2 },
   { name: "writes/s", value: (v, r) => r.writes_per_s, text: (v, r) => rate(r.writes_per_s) },
   { name: "write", label: "mean time of a write", value: (v, r) => r.write_latency_mean_us, text: (v, r) => micros(r.write_latency_mean_us), rank: 2 },
-  { name: "dirty", value: (v) => v.dirty_bytes, text: (v) => (v.state === "unknown" ? "-" : bytes(v.dirty_bytes)) },
+  { name: "dirty", value: (v) => v.dirty_bytes, text: (v) => (v.dirty_bytes === null ? "-" : bytes(v.dirty_bytes)) },
   { name: "oldest", label: "age of the oldest dirty block", value: age, text: (v) => (v.dirty_bytes > 0 && v.state !== "absent" ? duration(age(v)) : "-"), rank: 2 },
   { name: "destage", value: (v, r) => r.destaged_bytes_per_s, text: (v, r) => bytesRate(r.destaged_bytes_per_s), rank: 2 },
   { name: "limited by", value: (v) => v.destage_limited_by, text: (v) => v.destage_limited_by || "-", words: true, rank: 2 },

@@ -15,7 +15,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use thiserror::Error;
 
@@ -149,6 +149,15 @@ pub struct DurationError {
 /// for nobody can know which one was meant; only `0` needs none.
 pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     humantime::parse_duration(text.trim())
+        .map_err(|error| DurationError { text: text.to_owned(), problem: error.to_string() })
+}
+
+/// Reads a time in UTC such as `2026-11-29T06:00:00Z` or `2026-11-29 06:00:00`.
+///
+/// # Errors
+/// It is none.
+pub fn parse_time(text: &str) -> Result<SystemTime, DurationError> {
+    humantime::parse_rfc3339_weak(text.trim())
         .map_err(|error| DurationError { text: text.to_owned(), problem: error.to_string() })
 }
 

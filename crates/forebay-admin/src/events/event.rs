@@ -224,7 +224,7 @@ pub(super) fn memory_bytes(new: &NewEvent) -> usize {
 }
 
 /// Nanoseconds of Unix time as people read them, in UTC.
-pub(crate) fn rfc3339(unix_ns: u64) -> String {
+pub fn rfc3339(unix_ns: u64) -> String {
     humantime::format_rfc3339_nanos(UNIX_EPOCH + Duration::from_nanos(unix_ns)).to_string()
 }
 

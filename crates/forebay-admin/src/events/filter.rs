@@ -2,6 +2,7 @@
 
 use super::event::Event;
 use super::kind::{EventKind, Severity};
+use serde_json::Value;
 use thiserror::Error;
 
 /// Most kinds that one filter may name.
@@ -102,12 +103,26 @@ impl Filter {
     /// Whether the reader wants `event`.
     #[must_use]
     pub fn wants(&self, event: &Event) -> bool {
+        let about = [event.volume.as_deref(), event.pool.as_deref(), event.job.as_deref()];
+        self.wants_such(event.severity, event.kind.name(), about)
+    }
+
+    /// As `wants`, of an event in the form of [`Event::to_json`], which may be of another version.
+    #[must_use]
+    pub fn wants_json(&self, event: &Value) -> bool {
+        let text = |name: &str| event[name].as_str();
+        let severity = text("severity").and_then(Severity::from_name);
+        let about = ["volume", "pool", "job"].map(text);
+        severity.zip(text("kind")).is_some_and(|(severity, kind)| self.wants_such(severity, kind, about))
+    }
+
+    fn wants_such(&self, severity: Severity, kind: &str, [volume, pool, job]: [Option<&str>; 3]) -> bool {
         let same = |wanted: &Option<String>, is: Option<&str>| wanted.is_none() || wanted.as_deref() == is;
-        event.severity >= self.severity_min
-            && (self.kinds.is_empty() || self.kinds.iter().any(|prefix| begins(event.kind.name(), prefix)))
-            && same(&self.volume, event.volume.as_deref())
-            && same(&self.pool, event.pool.as_deref())
-            && same(&self.job, event.job.as_deref())
+        severity >= self.severity_min
+            && (self.kinds.is_empty() || self.kinds.iter().any(|prefix| begins(kind, prefix)))
+            && same(&self.volume, volume)
+            && same(&self.pool, pool)
+            && same(&self.job, job)
     }
 }
 

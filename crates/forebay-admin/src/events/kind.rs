@@ -105,6 +105,7 @@ kinds! {
     AlarmRaised, "alarm.raised", Warning, "A condition that needs attention began or got worse.";
     AlarmCleared, "alarm.cleared", Info, "The condition of an alarm ended.";
     AlarmAcknowledged, "alarm.acknowledged", Info, "Somebody acknowledged an alarm, for everybody.";
+    AlarmCommandFailed, "alarm.command-failed", Warning, "The program that is run for alarms (alarm_command) failed, so some may be unknown to those it tells.";
     DeviceFailed, "device.failed", Warning, "An operation on a cache device or backing store failed: which, where, and the error number. Repetitions are counted.";
     DeviceEnded, "device.ended", Error, "A cache device or backing store is shorter than what is used of it: it was cut, or it is missing.";
     ExportLost, "export.lost", Error, "An export of a volume has gone without the daemon: another program has unmounted its file, covered it, or removed its block device.";

@@ -19,7 +19,7 @@ mod reader;
 mod subscription;
 
 pub use alarms::{Acknowledgement, AcknowledgementInfo, Alarm, AlarmError, AlarmInfo, AlarmKey};
-pub(crate) use event::rfc3339;
+pub use event::rfc3339;
 pub use event::{
     DETAILS_BYTES_MAX, EVENT_BYTES_MAX, Event, EventId, EventIdError, MESSAGE_BYTES_MAX, NAME_BYTES_MAX,
     NewEvent,

@@ -3,10 +3,11 @@
 use std::cmp::Reverse;
 
 use clap_complete::engine::ArgValueCompleter;
+use forebay_admin::AlarmTested;
 use forebay_admin::events::Severity;
 use serde_json::Value;
 
-use super::answers::print_with;
+use super::answers::{print, print_with};
 use crate::client::{self, Admin, escaped};
 use crate::complete;
 use crate::failure::Failure;
@@ -22,7 +23,8 @@ Acknowledging says that somebody knows; it holds for everybody, and the alarm la
 Examples:
   forebay alarms
   forebay alarms --all
-  forebay alarms --acknowledge a3 --by alice")]
+  forebay alarms --acknowledge a3 --by alice
+  forebay alarms --test")]
 pub(crate) struct Options {
     /// Show all of them, not the 50 gravest alone
     #[arg(long, conflicts_with = "acknowledge")]
@@ -33,12 +35,21 @@ pub(crate) struct Options {
     /// Who knows of it; your user name if left out
     #[arg(long, value_name = "NAME", requires = "acknowledge")]
     by: Option<String>,
+    /// Run the program for alarms (alarm_command) once, with a test alarm
+    #[arg(long, conflicts_with_all = ["all", "acknowledge"])]
+    test: bool,
     #[command(flatten)]
     admin: Admin,
 }
 
 /// Lists alarms, or acknowledges one.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
+    if options.test {
+        let tested = options.admin.client().post_nothing("/v1/alarms/test")?;
+        return print(&options.admin, &tested, |tested: &AlarmTested| {
+            format!("{}: exit code 0 after {} ms\n", harmless(&tested.command.join(" ")), tested.took_ms)
+        });
+    }
     let Some(id) = &options.acknowledge else {
         let most = if options.all { usize::MAX } else { SHOWN_MAX };
         return print_with(&options.admin, &options.admin.client().get("/v1/alarms")?, |answer| {

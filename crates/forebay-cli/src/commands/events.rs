@@ -7,12 +7,13 @@
 
 use crate::message;
 use clap_complete::engine::ArgValueCompleter;
-use forebay_admin::MessageId;
+use forebay_admin::{EventHistory, MessageId};
+use forebay_export::size::{parse_duration, parse_time};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::client::{Admin, Received, escaped};
+use crate::client::{self, Admin, Received, escaped};
 use crate::complete;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
@@ -27,7 +28,9 @@ const TURN: Duration = Duration::from_secs(3600);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Without --follow, the history that the daemon still has is printed. Ctrl-C ends --follow, which is no failure.
+With --since, what happened in earlier runs of the daemon is printed too (STATE_DIR/events; about 10,000 events).
 Examples:
+  forebay events --since 7d --severity warning
   forebay events --follow --severity warning
   forebay events --follow --kind job,alarm --volume db --json | while read -r event; do ...; done")]
 pub(crate) struct Options {
@@ -37,6 +40,9 @@ pub(crate) struct Options {
     /// Begin after this event, or with all of the history: `oldest`
     #[arg(long, value_name = "ID")]
     after: Option<String>,
+    /// So long ago and newer, also of earlier runs: 2h, 7d, or a time such as 2026-11-29T06:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = since, conflicts_with_all = ["follow", "after"])]
+    since: Option<u64>,
     /// Only kinds of this name or group (job, alarm.raised), with commas
     #[arg(long, value_name = "PREFIX")]
     kind: Option<String>,
@@ -52,6 +58,9 @@ pub(crate) struct Options {
 
 /// Prints events.
 pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
+    if let Some(since_unix_s) = options.since {
+        return history(options, since_unix_s);
+    }
     let interrupt = Interrupt::listen()?;
     let client = options.admin.client().interruptible(&interrupt);
     let after = options.after.clone().or_else(|| (!options.follow).then(|| "oldest".to_owned()));
@@ -83,6 +92,29 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
             Received::Nothing => {}
         }
     }
+}
+
+/// A time, in seconds since 1970: so long ago, or as it is written.
+fn since(text: &str) -> Result<u64, String> {
+    if let Ok(ago) = parse_duration(text) {
+        return Ok(screen::now_unix_s().saturating_sub(ago.as_secs()));
+    }
+    let wrong = || format!("{text} is no time: give how long ago, as 2h or 7d, or 2026-11-29T06:00:00Z");
+    let time = parse_time(text).map_err(|_| wrong())?;
+    Ok(time.duration_since(std::time::UNIX_EPOCH).map_err(|_| wrong())?.as_secs())
+}
+
+/// What the files of the daemon have.
+fn history(options: &Options, since_unix_s: u64) -> Result<(), Failure> {
+    let conditions = query(options, false);
+    let and = if conditions.is_empty() { "?" } else { "&" };
+    let path = format!("/v1/events/history{conditions}{and}since_unix_s={since_unix_s}");
+    let history: EventHistory = client::read(&options.admin.client().get(&path)?)?;
+    let mut out = Out { json: options.admin.json, paint: Paint::for_stdout() };
+    if history.more {
+        out.note("cut", "there are older events, which are left out: give a later time, or --kind")?;
+    }
+    history.events.iter().try_for_each(|event| out.print("", event))
 }
 
 fn query(options: &Options, oldest: bool) -> String {

@@ -401,7 +401,7 @@ fn imported(info: &ImportInfo) -> String {
         }
     }
     for volume in &info.absent {
-        let (dirty, lost) = (bytes(volume.dirty_bytes), bytes(volume.lost_bytes));
+        let (dirty, lost) = (bytes(volume.dirty_bytes.unwrap_or(0)), bytes(volume.lost_bytes));
         text += &format!(
             "volume {}: NOT ATTACHED, {dirty} dirty and {lost} lost are in the cache only; do not use its backing store\n",
             harmless(&volume.name)

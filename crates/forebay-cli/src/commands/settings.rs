@@ -55,7 +55,7 @@ pub(crate) struct Set {
     words: Vec<String>,
     #[command(flatten)]
     whose: Whose,
-    /// Until the next start only: the configuration file stays as it is
+    /// Until the next start, upgrade or reload: the configuration file stays as it is
     #[arg(long)]
     temporary: bool,
     /// If the mode leaves write-back: write everything back now, and wait for it

@@ -126,12 +126,12 @@ impl Missing {
         let absent = volumes.iter().filter(is_away).map(|volume| Self {
             what: "volume",
             name: harmless(&volume.name),
-            dirty: match pools.iter().any(|pool| pool.is_unknown() && pool.name == volume.pool) {
-                true => "unknown".into(),
-                false if volume.lost_bytes > 0 => {
-                    format!("{}, {} LOST", bytes(volume.dirty_bytes), bytes(volume.lost_bytes))
+            dirty: match volume.dirty_bytes {
+                None => "unknown".into(),
+                Some(dirty) if volume.lost_bytes > 0 => {
+                    format!("{}, {} LOST", bytes(dirty), bytes(volume.lost_bytes))
                 }
-                false => bytes(volume.dirty_bytes),
+                Some(dirty) => bytes(dirty),
             },
             why: why(&volume.why),
             alarms: about("volume", &volume.name),

@@ -92,7 +92,7 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let version = harmless(&begun.version);
     let moved = begun.admin_socket.as_ref();
     let moved = moved.map_or_else(String::new, |socket| {
-        format!("its admin socket is another one: --admin {}\n", quoted(&harmless(socket)))
+        format!("its admin socket is another one: --admin {}\n", quoted(harmless(socket)))
     });
     screen::print(&format!(
         "process {} (version {version}) has taken over from {}; clients waited {} ms\n{moved}",

@@ -209,16 +209,16 @@ pub(super) fn table(volumes: &[VolumeInfo]) -> Table {
         Column::number("clients", 6),
     ]);
     for volume in volumes {
-        // A volume that no open pool knows has no size, and nobody knows what is dirty of it.
-        let known = |text: String| if volume.size_bytes == 0 { "-".into() } else { text };
+        // A volume that no open pool knows has no size.
+        let size = Some(volume.size_bytes).filter(|size| *size > 0);
         table.add_row([
             harmless(&volume.name),
             harmless(&volume.pool),
             state(volume) + &backing_trouble(volume),
             harmless(&volume.mode),
-            known(bytes(volume.size_bytes)),
-            known(bytes(volume.cached_bytes)),
-            known(bytes(volume.dirty_bytes)),
+            known(size),
+            known(volume.cached_bytes),
+            known(volume.dirty_bytes),
             oldest(volume),
             volume.connections.to_string(),
         ]);
@@ -242,9 +242,14 @@ fn backing_trouble(volume: &VolumeInfo) -> String {
     }
 }
 
+/// Bytes, if the daemon knows how many.
+fn known(count: Option<u64>) -> String {
+    count.map_or_else(|| "-".into(), bytes)
+}
+
 fn oldest(volume: &VolumeInfo) -> String {
     match volume.dirty_bytes {
-        0 => "-".into(),
+        None | Some(0) => "-".into(),
         _ if matches!(volume.state, VolumeState::Absent | VolumeState::Unknown) => "unknown".into(),
         _ => screen::uptime(volume.oldest_dirty_age_ns / 1_000_000_000),
     }
@@ -290,9 +295,13 @@ pub(super) fn show(volume: &VolumeInfo, losses: &[LossInfo], now_unix_s: u64, wi
     list.add("size", bytes(volume.size_bytes) + &sectors);
     list.add(
         "cached",
-        format!("{} ({})", bytes(volume.cached_bytes), percent(volume.cached_bytes, volume.size_bytes)),
+        volume.cached_bytes.map_or_else(
+            || "unknown: its pool is not open".into(),
+            |cached| format!("{} ({})", bytes(cached), percent(cached, volume.size_bytes)),
+        ),
     );
-    list.add("dirty", format!("{}, oldest {}", bytes(volume.dirty_bytes), oldest(volume)));
+    let dirty = volume.dirty_bytes.map(|dirty| format!("{}, oldest {}", bytes(dirty), oldest(volume)));
+    list.add("dirty", dirty.unwrap_or_else(|| "unknown: its pool is not open".into()));
     list.add("destage limited by", harmless(&volume.destage_limited_by));
     let ordered = if volume.ordered {
         "crash-consistent, older image"

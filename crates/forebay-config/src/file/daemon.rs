@@ -34,6 +34,7 @@ pub(super) fn read(reader: &mut Reader, table: &Table<'_>, _span: Span) -> Daemo
                 daemon.admin_users.get_or_insert_default().operate = users(reader, name, value);
             }
             "admin_read" => daemon.admin_users.get_or_insert_default().read = users(reader, name, value),
+            "alarm_command" => daemon.alarm_command = command(reader, name, value).unwrap_or_default(),
             "control_fs" => daemon.control_fs = reader.path(name, value),
             "log_level" => {
                 let level = choice(reader, name, value, LogLevel::CHOICES).and_then(LogLevel::from_value);
@@ -111,6 +112,23 @@ fn paths(reader: &mut Reader, key: &str, value: &Value<'_>) -> Vec<PathBuf> {
         .iter()
         .filter_map(|entry| reader.path(key, entry))
         .collect()
+}
+
+/// A program, by its absolute path, and its arguments.
+fn command(reader: &mut Reader, key: &str, value: &Value<'_>) -> Option<Vec<String>> {
+    const LIKE: &str = "a program and its arguments, like [\"/usr/local/sbin/tell-alarm\", \"--mail\"]";
+    let words = entries(reader, key, value, LIKE);
+    let found: Option<Vec<String>> =
+        words.iter().map(|word| reader.text(key, word, LIKE).map(str::to_owned)).collect();
+    let found = found?;
+    if found.first().is_some_and(|program| program.starts_with('/'))
+        && !found.iter().any(|word| word.contains('\0'))
+    {
+        return Some(found);
+    }
+    let message = format!("`{key}` takes {LIKE}; the program with its whole path");
+    reader.push(Diagnostic::error(MessageId::ConfigValue, value.span(), message));
+    None
 }
 
 /// One of several words.

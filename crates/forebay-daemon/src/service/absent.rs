@@ -103,7 +103,8 @@ impl Service {
     pub(super) fn volumes_unasked(&self, of: impl Fn(&str) -> bool) -> Vec<VolumeInfo> {
         let running = self.running();
         let volumes = running.config.volumes.iter().filter(|(_, volume)| of(&volume.pool));
-        volumes.map(|(name, config)| info(&config.pool, nothing_of(name), Some(config))).collect()
+        let unknown = |info: VolumeInfo| VolumeInfo { cached_bytes: None, dirty_bytes: None, ..info };
+        volumes.map(|(name, config)| unknown(info(&config.pool, nothing_of(name), Some(config)))).collect()
     }
 
     /// What an operator can do about a volume that is not attached and of which something is dirty
@@ -215,8 +216,8 @@ fn info(pool: &str, volume: AbsentVolume, config: Option<&VolumeConfig>) -> Volu
         size_bytes: volume.size_bytes,
         sector_bytes: 0,
         mode: mode.unwrap_or_default().into(),
-        cached_bytes: 0,
-        dirty_bytes: volume.dirty_blocks * BLOCK_BYTES as u64,
+        cached_bytes: Some(0),
+        dirty_bytes: Some(volume.dirty_blocks * BLOCK_BYTES as u64),
         oldest_dirty_age_ns: 0,
         destage_limited_by: "the volume is not attached".into(),
         ordered: false,

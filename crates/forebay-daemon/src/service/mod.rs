@@ -48,19 +48,20 @@ mod saving;
 mod settings;
 mod start;
 mod stores;
+mod telling;
 mod volumes;
 mod wear;
 mod work;
 
 use crate::api::MetricsPort;
-use forebay_admin::events::{AlarmKey, EventKind, Hub};
+use forebay_admin::events::{AlarmKey, EventKind, Filter, Hub};
 use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Jobs, WaitError};
 use forebay_admin::{
-    Admin, AdminError, AdviceInfo, DaemonInfo, DetachRequest, ErrorKind, ExportRequest, GrowRequest,
-    ImportInfo, ImportRequest, JobInfo, LossInfo, MessageId, MetricsForm, OpenHow, PoolInfo, PoolRequest,
-    RatesOfAll, RecordRequest, ReloadDone, ReplaceRequest, RuleRequest, ScrubRequest, SettingInfo,
-    SettingsDone, SettingsRequest, ShrinkRequest, Target, TraceSender, UpgradeBegun, UpgradeInfo, VolumeInfo,
-    VolumeRequest,
+    Admin, AdminError, AdviceInfo, AlarmTested, DaemonInfo, DetachRequest, ErrorKind, EventHistory,
+    ExportRequest, GrowRequest, ImportInfo, ImportRequest, JobInfo, LossInfo, MessageId, MetricsForm,
+    OpenHow, PoolInfo, PoolRequest, RatesOfAll, RecordRequest, ReloadDone, ReplaceRequest, RuleRequest,
+    ScrubRequest, SettingInfo, SettingsDone, SettingsRequest, ShrinkRequest, Target, TraceSender,
+    UpgradeBegun, UpgradeInfo, VolumeInfo, VolumeRequest,
 };
 use forebay_config::rules::RuleSet;
 use forebay_config::{Config, ConfigFile};
@@ -436,6 +437,14 @@ impl Admin for Service {
 
     fn reload(&self) -> Result<ReloadDone, AdminError> {
         self.reload_and_tell()
+    }
+
+    fn event_history(&self, since_unix_ns: u64, filter: Filter) -> Result<EventHistory, AdminError> {
+        self.events_of_files(since_unix_ns, filter)
+    }
+
+    fn test_alarm_command(&self) -> Result<AlarmTested, AdminError> {
+        self.run_test_alarm()
     }
 
     fn upgrade(&self) -> Result<UpgradeBegun, AdminError> {

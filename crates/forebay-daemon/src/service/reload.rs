@@ -229,6 +229,10 @@ impl Service {
                 self.log_threshold.set(new.daemon.log_level);
                 Ok(())
             }
+            Change::AlarmCommand => {
+                self.running_mut().config.daemon.alarm_command.clone_from(&new.daemon.alarm_command);
+                Ok(())
+            }
             Change::MetricsListen => self.listen_for_metrics(new.daemon.metrics_listen),
             Change::PoolAdded { pool } => {
                 let config = &new.pools[pool];
@@ -398,6 +402,7 @@ fn describe(change: &Change) -> String {
         Change::VolumeRemoved { volume } => format!("volume {volume} detached"),
         Change::PoolRemoved { pool } => format!("pool {pool} closed"),
         Change::LogLevel => "log level".into(),
+        Change::AlarmCommand => "alarm_command".into(),
         Change::MetricsListen => "metrics_listen".into(),
         Change::PoolAdded { pool } => format!("pool {pool} opened"),
         Change::PoolDevices { pool, .. } => format!("devices of pool {pool}"),

@@ -257,7 +257,9 @@ impl Service {
         let is_new = changed.iter().any(|(key, ..)| key == "mode");
         let mode =
             Mode::from_name(&info.mode).filter(|mode| !matches!(mode, Mode::Writeback | Mode::Writeonly));
-        let Some(mode) = mode.filter(|_| is_new || info.dirty_bytes > 0) else { return Ok(None) };
+        let Some(mode) = mode.filter(|_| is_new || info.dirty_bytes.is_none_or(|dirty| dirty > 0)) else {
+            return Ok(None);
+        };
         let (pool, _) = self.pool_of(name)?;
         let job = self.begin_job(JobSpec::volume(JobKind::ModeChange(mode), &pool, name));
         let job = job.map_err(|error| AdminError {

@@ -205,6 +205,11 @@ impl Service {
         let beginner = Arc::clone(self);
         let (looker, opener) = (Arc::downgrade(self), Arc::downgrade(self));
         let (follower, wearer) = (Arc::downgrade(self), Arc::downgrade(self));
+        if self.config_path.is_some() {
+            crate::alarm_command::spawn(Arc::downgrade(self), &self.hub)?;
+            let state_dir = self.running().config.daemon.state_dir.clone();
+            crate::event_files::spawn(Arc::downgrade(self), &self.hub, &state_dir)?;
+        }
         let threads = [
             std::thread::Builder::new().name("records".into()).spawn(move || Self::follow_caches(&follower)),
             std::thread::Builder::new().name("wear".into()).spawn(move || Self::follow_wear(&wearer)),
@@ -341,7 +346,7 @@ impl Service {
         std::mem::take(&mut self.running_mut().pools)
     }
 
-    pub(super) fn emit(&self, what: ServiceEvent) {
+    pub(crate) fn emit(&self, what: ServiceEvent) {
         (lock(&self.on_event))(what);
     }
 }

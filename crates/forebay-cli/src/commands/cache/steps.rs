@@ -213,13 +213,15 @@ impl Step {
             Self::Edit(change) => change.is_made(&fstab::read(Path::new(FSTAB)).map_err(system(FSTAB))?),
             Self::Drain { volume, mode } => volume_info(client, volume)?.is_none_or(|now| {
                 now.job.is_none()
-                    && now.dirty_bytes == 0
+                    && now.dirty_bytes == Some(0)
                     && (now.mode != *mode || now.state == VolumeState::Absent)
             }),
             Self::SetMode { volume, mode } => {
                 volume_info(client, volume)?.is_none_or(|now| now.mode == *mode && now.job.is_none())
             }
-            Self::Flush { volume } => volume_info(client, volume)?.is_none_or(|now| now.dirty_bytes == 0),
+            Self::Flush { volume } => {
+                volume_info(client, volume)?.is_none_or(|now| now.dirty_bytes == Some(0))
+            }
         })
     }
 

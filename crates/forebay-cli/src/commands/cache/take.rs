@@ -123,14 +123,16 @@ fn disk_of(volume: &VolumeInfo) -> Result<PathBuf, Failure> {
         )
     })?;
     let path = backing.path().to_owned();
-    if volume.state == VolumeState::Absent && volume.dirty_bytes > 0 {
+    if volume.state == VolumeState::Absent && volume.dirty_bytes != Some(0) {
+        let dirty = match volume.dirty_bytes {
+            Some(dirty) => format!("only the cache has {} of it", bytes(dirty)),
+            None => {
+                format!("pool {} is not open: the cache may have dirty data of it", harmless(&volume.pool))
+            }
+        };
         return Err(Failure::new(
             MessageId::Event(EventKind::VolumeAbsent),
-            format!(
-                "volume {} is not attached, and only the cache has {} of it",
-                harmless(&volume.name),
-                bytes(volume.dirty_bytes)
-            ),
+            format!("volume {} is not attached, and {dirty}", harmless(&volume.name)),
         )
         .hint(format!(
             "`forebay volume show {0}` says why; attach it: forebay volume attach {0}",
@@ -247,7 +249,7 @@ mod tests {
     fn what_cannot_be_mounted_alone_is_left_to_people() {
         let why = disk_of(&volume("b", &[])).unwrap_err().to_string();
         assert!(why.contains("is no block device"), "{why}");
-        let absent = VolumeInfo { state: VolumeState::Absent, dirty_bytes: 4096, ..volume("b", &[]) };
+        let absent = VolumeInfo { state: VolumeState::Absent, dirty_bytes: Some(4096), ..volume("b", &[]) };
         let why = disk_of(&absent).unwrap_err().to_string();
         assert!(why.contains("only the cache has 4.0 KiB"), "{why}");
     }

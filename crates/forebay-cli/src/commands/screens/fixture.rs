@@ -94,7 +94,7 @@ pub(super) fn volumes() -> Value {
         "it is not configured: it was detached, and its dirty data was kept; do not use its backing store"
             .into();
     let mut mail = volume("mail", "spare", "absent", "writeback", 0);
-    mail["size_bytes"] = 0.into();
+    (mail["size_bytes"], mail["cached_bytes"], mail["dirty_bytes"]) = (0.into(), Value::Null, Value::Null);
     mail["why"] = "pool spare is not open".into();
     json!([
         volume("backup", "archive", "serving", "writethrough", 0),

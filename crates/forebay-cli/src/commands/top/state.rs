@@ -294,7 +294,7 @@ impl Volume {
             hit_ratio: now("read_hit_ratio").or(stats["windows"]["10s"]["read_hit_ratio"].as_f64()),
             reads_per_s: now("reads_per_s"),
             writes_per_s: now("writes_per_s"),
-            dirty_bytes: info.map_or(dirty_blocks.saturating_mul(4096), |info| info.dirty_bytes),
+            dirty_bytes: info.and_then(|info| info.dirty_bytes).unwrap_or(dirty_blocks.saturating_mul(4096)),
             dirty_ratio: stats["dirty_ratio"].as_f64(),
             oldest_s: stats["dirty_age"]["oldest_s"].as_f64(),
             destage_per_s: now("destaged_bytes_per_s"),

@@ -4,7 +4,9 @@ use axum::Json;
 use axum::extract::State;
 
 use super::{Answer, Context};
-use forebay_admin::{DaemonInfo, ReloadDone, UpgradeBegun};
+use crate::api::{Parameters, Problem};
+use forebay_admin::events::Filter;
+use forebay_admin::{AlarmTested, DaemonInfo, EventHistory, MessageId, ReloadDone, UpgradeBegun};
 
 /// About the daemon.
 #[utoipa::path(get, path = "/v1/daemon", tag = "daemon",
@@ -18,6 +20,51 @@ pub(super) async fn daemon(State(context): State<Context>) -> Answer<DaemonInfo>
     responses((status = 200, description = "What was changed and what was not", body = ReloadDone)))]
 pub(super) async fn reload(State(context): State<Context>) -> Answer<ReloadDone> {
     context.change(|admin| admin.reload()).await.map(Json)
+}
+
+/// Events since a time, oldest first, also of earlier runs of the daemon: the newest 10,000.
+#[utoipa::path(get, path = "/v1/events/history", tag = "events", params(
+        ("since_unix_s" = Option<u64>, Query, description = "Not older than this, in seconds since 1970"),
+        ("kind" = Option<String>, Query, description = "Only these kinds or groups of kinds, with commas"),
+        ("volume" = Option<String>, Query, description = "Only events about this volume"),
+        ("pool" = Option<String>, Query, description = "Only events about this pool"),
+        ("job" = Option<String>, Query, description = "Only events about this job"),
+        ("severity" = Option<String>, Query, description = "Only what matters at least so much: `info` (usual), `warning`, `error`"),
+    ),
+    responses((status = 200, description = "The events", body = EventHistory)))]
+pub(super) async fn event_history(
+    State(context): State<Context>,
+    Parameters(conditions): Parameters<Vec<(String, String)>>,
+) -> Answer<EventHistory> {
+    let (since_unix_ns, filter) = wanted_history(&conditions).map_err(|what| {
+        Problem::bad_request(MessageId::ApiParameter, what, "GET /v1/openapi.json lists the parameters")
+    })?;
+    context.look(move |admin| admin.event_history(since_unix_ns, filter)).await.map(Json)
+}
+
+fn wanted_history(conditions: &[(String, String)]) -> Result<(u64, Filter), String> {
+    let (mut since_unix_ns, mut filter) = (0, Filter::default());
+    for (name, value) in conditions {
+        if name == "since_unix_s" {
+            let seconds = value.parse().map_err(|_| format!("since_unix_s: \"{value}\" is no whole number"));
+            since_unix_ns = u64::saturating_mul(seconds?, 1_000_000_000);
+            continue;
+        }
+        let known = "since_unix_s, kind, volume, pool, job and severity";
+        let condition = filter
+            .condition(name, value)
+            .ok_or_else(|| format!("there is no parameter \"{name}\"; there are {known}"))?;
+        filter = condition.map_err(|error| error.to_string())?;
+    }
+    Ok((since_unix_ns, filter))
+}
+
+/// Runs the program for alarms (`alarm_command`) once, with a test alarm, and waits for it: at most
+/// 30 s.
+#[utoipa::path(post, path = "/v1/alarms/test", tag = "events",
+    responses((status = 200, description = "It has ended with exit code 0", body = AlarmTested)))]
+pub(super) async fn test_alarm_command(State(context): State<Context>) -> Answer<AlarmTested> {
+    context.change(|admin| admin.test_alarm_command()).await.map(Json)
 }
 
 /// Starts a successor and passes pools and clients to it; its process answers `GET /v1/daemon` once

@@ -101,6 +101,8 @@ fn documented() -> OpenApiRouter<Context> {
         .routes(routes!(settings::daemon_settings, settings::set_daemon))
         .routes(routes!(daemon::reload))
         .routes(routes!(daemon::upgrade))
+        .routes(routes!(daemon::test_alarm_command))
+        .routes(routes!(daemon::event_history))
         .routes(routes!(daemon::openapi))
         .routes(routes!(pools::pools, pools::create_pool))
         .routes(routes!(pools::pool, pools::remove_pool))

@@ -1,0 +1,212 @@
+//! The history of events that outlives the daemon: lines of JSON in `STATE_DIR/events`.
+//!
+//! # Invariants
+//! - Nothing that happens waits for it: a thread follows the events as any other reader does. If
+//!   the files take no writes, events are missing in them and nothing else.
+//! - Two files of at most [`FILE_BYTES_MAX`] each: `events.jsonl`, and the one before it,
+//!   `events.1.jsonl`. An event is one line in one write, so a kill or a second writer (a successor
+//!   while it takes over) leaves whole lines, but for the last one before a loss of power. What is
+//!   no event is passed over when they are read.
+//! - They are not flushed: a loss of power may take what was written last.
+
+use crate::service::{Service, ServiceEvent};
+use forebay_admin::MessageId;
+use forebay_admin::events::{Delivery, EventKind, Filter, Hub, Received, Start, Subscription};
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Weak;
+use std::time::Duration;
+
+/// Largest size of a file: about 10,000 events.
+const FILE_BYTES_MAX: u64 = 4 << 20;
+/// A line is no longer; anything else in the files was not written here.
+const LINE_BYTES_MAX: usize = 64 << 10;
+/// How often the thread looks whether the daemon is still there.
+const AWAKE: Duration = Duration::from_secs(2);
+
+/// Follows the events from the first one on; ends with the daemon.
+///
+/// # Errors
+/// There is no thread, or there are too many readers of events.
+pub(crate) fn spawn(service: Weak<Service>, hub: &Hub, state_dir: &Path) -> io::Result<()> {
+    let events = hub.subscribe(Filter::default(), Start::Oldest).map_err(io::Error::other)?;
+    let mut files = Files { folder: folder(state_dir), open: None };
+    let follow = move || follow(&service, events, &mut files);
+    std::thread::Builder::new().name("events".into()).spawn(follow).map(drop)
+}
+
+fn folder(state_dir: &Path) -> PathBuf {
+    state_dir.join("events")
+}
+
+fn follow(service: &Weak<Service>, mut events: Subscription, files: &mut Files) {
+    let mut fails = false;
+    loop {
+        match events.receive(AWAKE) {
+            Received::Closed => return,
+            Received::TimedOut if service.strong_count() == 0 => return,
+            // A newer one replaces it before anybody could read it here.
+            Received::Delivery(Delivery::Event(event)) if event.kind == EventKind::JobProgress => {}
+            Received::Delivery(Delivery::Event(event)) => match files.add(&event.to_json()) {
+                Ok(()) => fails = false,
+                Err(_) if fails => {}
+                Err(error) => {
+                    fails = true;
+                    let what = format!(
+                        "events are not kept in {} until that takes writes: {error}",
+                        files.folder.display()
+                    );
+                    let Some(service) = service.upgrade() else { return };
+                    service.emit(ServiceEvent::Problem(MessageId::Event(EventKind::StateUnwritable), what));
+                }
+            },
+            Received::TimedOut | Received::Delivery(Delivery::Gap(_)) => {}
+        }
+    }
+}
+
+/// The files, for writing.
+struct Files {
+    folder: PathBuf,
+    open: Option<(File, u64)>,
+}
+
+impl Files {
+    fn newest(&self) -> PathBuf {
+        self.folder.join("events.jsonl")
+    }
+
+    fn add(&mut self, event: &Value) -> io::Result<()> {
+        let line = format!("{event}\n");
+        if self.open.as_ref().is_some_and(|(_, bytes)| bytes + line.len() as u64 > FILE_BYTES_MAX) {
+            self.open = None;
+            std::fs::rename(self.newest(), self.folder.join("events.1.jsonl"))?;
+        }
+        let (mut file, bytes) = match self.open.take() {
+            Some(open) => open,
+            None => self.begin()?,
+        };
+        // One that fails is opened anew: its folder may have been taken away.
+        file.write_all(line.as_bytes())?;
+        self.open = Some((file, bytes + line.len() as u64));
+        Ok(())
+    }
+
+    /// Opens the newest file behind what it has. A line that was cut off is ended.
+    fn begin(&self) -> io::Result<(File, u64)> {
+        match DirBuilder::new().mode(0o700).create(&self.folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let mut file =
+            OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(self.newest())?;
+        let mut bytes = file.metadata()?.len();
+        let mut last = [b'\n'];
+        if bytes > 0 {
+            std::os::unix::fs::FileExt::read_exact_at(&file, &mut last, bytes - 1)?;
+        }
+        if last != [b'\n'] {
+            file.write_all(b"\n")?;
+            bytes += 1;
+        }
+        Ok((file, bytes))
+    }
+}
+
+/// The newest events of the files since a time, oldest first, at most `most`; and whether there
+/// were more. May wait for the disk.
+///
+/// # Errors
+/// A file cannot be read.
+pub(crate) fn read(
+    state_dir: &Path,
+    since_unix_ns: u64,
+    filter: &Filter,
+    most: usize,
+) -> io::Result<(Vec<Value>, bool)> {
+    let (mut found, mut more) = (VecDeque::new(), false);
+    for name in ["events.1.jsonl", "events.jsonl"] {
+        let file = match File::open(folder(state_dir).join(name)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        for line in BufReader::new(file).split(b'\n') {
+            let line = line?;
+            let event = Some(&line).filter(|line| line.len() <= LINE_BYTES_MAX);
+            let event: Option<Value> = event.and_then(|line| serde_json::from_slice(line).ok());
+            let Some(event) = event.filter(|event| event["time_unix_ns"].as_u64() >= Some(since_unix_ns))
+            else {
+                continue;
+            };
+            if filter.wants_json(&event) {
+                found.push_back(event);
+            }
+            if found.len() > most {
+                found.pop_front();
+                more = true;
+            }
+        }
+    }
+    Ok((found.into(), more))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn event(number: u64, volume: &str) -> Value {
+        json!({ "id": format!("1-{number}"), "time_unix_ns": number, "kind": "volume.attached",
+            "severity": "info", "pool": null, "volume": volume, "job": null, "message": "x".repeat(900) })
+    }
+
+    fn numbers(state_dir: &Path, since: u64, filter: &Filter, most: usize) -> (Vec<u64>, bool) {
+        let (events, more) = read(state_dir, since, filter, most).unwrap();
+        (events.iter().map(|event| event["time_unix_ns"].as_u64().unwrap()).collect(), more)
+    }
+
+    fn files(state_dir: &Path) -> Files {
+        Files { folder: folder(state_dir), open: None }
+    }
+
+    #[test]
+    fn events_are_found_by_time_and_filter_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let state_dir = folder.path();
+        let all = Filter::default();
+        assert_eq!(numbers(state_dir, 0, &all, 10), (vec![], false));
+        let mut first = files(state_dir);
+        (1..=3).for_each(|number| first.add(&event(number, "a")).unwrap());
+        // Cut off by a loss of power.
+        let cut = OpenOptions::new().append(true).open(first.newest()).unwrap();
+        (&cut).write_all(b"{\"id\":").unwrap();
+        let mut second = files(state_dir);
+        second.add(&event(4, "b")).unwrap();
+        assert_eq!(numbers(state_dir, 2, &all, 10), (vec![2, 3, 4], false));
+        assert_eq!(numbers(state_dir, 0, &all.clone().volume("b"), 10), (vec![4], false));
+        assert_eq!(numbers(state_dir, 0, &all, 2), (vec![3, 4], true));
+        assert_eq!(numbers(state_dir, 0, &all.kind("job").unwrap(), 10), (vec![], false));
+    }
+
+    #[test]
+    fn files_stay_within_their_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let state_dir = folder.path();
+        let mut files = files(state_dir);
+        (1..=12_000).for_each(|number| files.add(&event(number, "a")).unwrap());
+        let sizes: Vec<u64> = ["events.jsonl", "events.1.jsonl"]
+            .iter()
+            .map(|name| std::fs::metadata(super::folder(state_dir).join(name)).unwrap().len())
+            .collect();
+        assert!(sizes.iter().all(|bytes| *bytes <= FILE_BYTES_MAX), "{sizes:?}");
+        let (found, more) = numbers(state_dir, 0, &Filter::default(), 100_000);
+        assert_eq!((found.last(), more), (Some(&12_000), false));
+        assert!(found.len() as u64 > FILE_BYTES_MAX / 1_100 && found.len() < 12_000, "{}", found.len());
+    }
+}

@@ -1,0 +1,84 @@
+//! What reaches people who do not look at the daemon: the program that is run for alarms, and the
+//! events of earlier runs.
+
+use super::{Service, ServiceEvent};
+use crate::alarm_command::AlarmCommand;
+use crate::event_files;
+use forebay_admin::events::{AlarmKey, EventKind, Filter, Severity};
+use forebay_admin::{AdminError, AlarmTested, ErrorKind, EventHistory, MessageId};
+use std::time::{Duration, Instant};
+
+/// Most events of one answer.
+const EVENTS_MAX: usize = 10_000;
+/// They are read within this time: the API gives up after 5 s.
+const READ_WITHIN: Duration = Duration::from_secs(4);
+
+/// The alarm that the program fails.
+fn own_alarm() -> AlarmKey {
+    AlarmKey { condition: EventKind::AlarmCommandFailed, pool: None, volume: None }
+}
+
+impl Service {
+    /// What is to be run for alarms now, if anything.
+    pub(crate) fn alarm_command(&self) -> Option<AlarmCommand> {
+        let running = self.running();
+        let daemon = &running.config.daemon;
+        let words = Some(daemon.alarm_command.clone()).filter(|words| !words.is_empty())?;
+        Some(AlarmCommand { words, admin_socket: daemon.admin_socket.clone() })
+    }
+
+    /// How the program has done for the newest alarm.
+    pub(crate) fn note_alarm_command(&self, command: &AlarmCommand, done: &Result<(), String>) {
+        let Err(why) = done else {
+            self.hub.clear(&own_alarm());
+            return;
+        };
+        let id = MessageId::Event(EventKind::AlarmCommandFailed);
+        let what = format!("{}: {why}; when that is mended: forebay alarms --test", command.what());
+        self.emit(ServiceEvent::Problem(id, what.clone()));
+        self.hub.raise(own_alarm(), Severity::Warning, &what);
+    }
+
+    /// The newest events of the files in the state directory. They are read by a thread of their
+    /// own: the disk may hang.
+    pub(super) fn events_of_files(
+        &self,
+        since_unix_ns: u64,
+        filter: Filter,
+    ) -> Result<EventHistory, AdminError> {
+        if self.config_path.is_none() {
+            let what = "`forebay run` keeps no events in files";
+            let error = AdminError::new(MessageId::EventsNotKept, what, "forebay events");
+            return Err(error.of_kind(ErrorKind::Conflict));
+        }
+        let state_dir = self.running().config.daemon.state_dir.clone();
+        let (place, folder) = (state_dir.join("events"), state_dir.clone());
+        let failed = |why: String| {
+            let what = format!("the events in {} cannot be read: {why}", place.display());
+            AdminError::new(MessageId::StateUnreadable, what, "").of_kind(ErrorKind::Failed)
+        };
+        let late = || failed(format!("it takes longer than {} s", READ_WITHIN.as_secs()));
+        let read = self.places.within(&place, READ_WITHIN, move |_| {
+            event_files::read(&folder, since_unix_ns, &filter, EVENTS_MAX)
+        });
+        let read = read.map_err(|undone| undone.or(late))?;
+        read.map(|(events, more)| EventHistory { events, more }).map_err(|error| failed(error.to_string()))
+    }
+
+    pub(super) fn run_test_alarm(&self) -> Result<AlarmTested, AdminError> {
+        let Some(command) = self.alarm_command() else {
+            let what = "there is no alarm_command";
+            let hint = "give it in [daemon] of the configuration, then: forebay reload";
+            return Err(AdminError::new(MessageId::AlarmNoCommand, what, hint).of_kind(ErrorKind::Conflict));
+        };
+        let begun = Instant::now();
+        let done = command.test();
+        self.note_alarm_command(&command, &done);
+        done.map_err(|why| {
+            let id = MessageId::Event(EventKind::AlarmCommandFailed);
+            AdminError::new(id, format!("{}: {why}", command.what()), "").of_kind(ErrorKind::Failed)
+        })?;
+        let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Ok(AlarmTested { command: command.words, took_ms })
+    }
+}
