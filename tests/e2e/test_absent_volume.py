@@ -8,6 +8,7 @@ import pytest
 from harness.clients import has_pattern, need, write_pattern
 from harness.daemon import Daemon
 from harness.devices import MIB, sparse
+from harness.waiting import eventually
 
 POOL = '[pool.fast]\ndevices = [{{ path = "{folder}/flash.img", size = "64MiB" }}]\n'
 
@@ -107,5 +108,5 @@ def test_what_a_closed_pool_has_is_not_known(daemon: Daemon, folder: Path) -> No
     daemon("volume", "list")
     (folder / "away.img").rename(folder / "flash.img")
     daemon.quiet("pool.failed")
-    assert daemon.volume("old")["dirty_bytes"] == 2 * MIB
+    eventually(lambda: daemon.volume("old")["dirty_bytes"] == 2 * MIB, 10, "the volume is attached")
     daemon.stop()

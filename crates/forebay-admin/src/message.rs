@@ -275,7 +275,7 @@ messages! {
     RecordingTooMany, "recording.too-many", Conflict, "As many recordings are under way as may be.";
     RecordingLimit, "recording.limit", Invalid, "A recording cannot be this long or this small.";
     RecordingEndedEarly, "recording.ended-early", Failed, "The recording ended before its time.";
-    EventsNotKept, "events.not-kept", Conflict, "The daemon keeps no history of events in files.";
+    EventsNotKept, "events.not-kept", NotFound, "The daemon keeps no history of events in files.";
     AlarmNoCommand, "alarm.no-command", Conflict, "No program is configured that is run for alarms.";
     AlarmUnknown, "alarm.unknown", NotFound, "There is no such alarm.";
     AdviceHours, "advice.hours", Invalid, "The daemon does not keep figures for this period.";

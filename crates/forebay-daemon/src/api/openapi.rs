@@ -61,6 +61,7 @@ fn add_problems(path: &str, method: &str, operation: &mut Value) {
             "It needs the level read (to look) or operate (to change), which the client does not have",
         ),
         (has_names || has_body, "404", "There is nothing of that name"),
+        (path == "/v1/events/history", "404", "The daemon keeps none: `forebay run`"),
         (has_body, "408", "The body did not come in time"),
         (changes, "409", "Not in this state"),
         (true, "413", "The body is too large"),

@@ -276,6 +276,8 @@ fn info(pool: &str, volume: VolumeSnapshot, jobs: &[JobView]) -> VolumeInfo {
         Some((state, why)) => (state, Some(why)),
         None => ("ok", None),
     };
+    // Its blocks are not counted yet.
+    let is_known = volume.state != forebay_admin::VolumeState::Attaching;
     VolumeInfo {
         pool: pool.into(),
         state: volume.state,
@@ -286,8 +288,8 @@ fn info(pool: &str, volume: VolumeSnapshot, jobs: &[JobView]) -> VolumeInfo {
         size_bytes: volume.size_bytes,
         sector_bytes: volume.sector_bytes,
         mode: volume.settings.mode.name().into(),
-        cached_bytes: Some(volume.stats.cached_blocks * BLOCK),
-        dirty_bytes: Some(volume.stats.dirty_blocks * BLOCK),
+        cached_bytes: is_known.then_some(volume.stats.cached_blocks * BLOCK),
+        dirty_bytes: is_known.then_some(volume.stats.dirty_blocks * BLOCK),
         oldest_dirty_age_ns: volume.destage.map_or(0, |report| report.oldest_dirty_age),
         destage_limited_by: volume.destage.map_or_else(String::new, |report| report.limited_by.to_string()),
         ordered: volume.ordered,

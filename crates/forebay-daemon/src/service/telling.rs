@@ -48,8 +48,7 @@ impl Service {
     ) -> Result<EventHistory, AdminError> {
         if self.config_path.is_none() {
             let what = "`forebay run` keeps no events in files";
-            let error = AdminError::new(MessageId::EventsNotKept, what, "forebay events");
-            return Err(error.of_kind(ErrorKind::Conflict));
+            return Err(AdminError::new(MessageId::EventsNotKept, what, "forebay events"));
         }
         let state_dir = self.running().config.daemon.state_dir.clone();
         let (place, folder) = (state_dir.join("events"), state_dir.clone());
@@ -69,7 +68,7 @@ impl Service {
         let Some(command) = self.alarm_command() else {
             let what = "there is no alarm_command";
             let hint = "give it in [daemon] of the configuration, then: forebay reload";
-            return Err(AdminError::new(MessageId::AlarmNoCommand, what, hint).of_kind(ErrorKind::Conflict));
+            return Err(AdminError::new(MessageId::AlarmNoCommand, what, hint));
         };
         let begun = Instant::now();
         let done = command.test();

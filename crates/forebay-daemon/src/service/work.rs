@@ -461,7 +461,9 @@ impl Service {
         let name = volume.to_owned();
         let absent = Self::ask(handle, |pool| pool.absent())?.into_iter().find(|absent| absent.name == name);
         let ahead = absent.as_ref().filter(|absent| absent.is_ahead());
-        if let Some(ahead) = ahead.filter(|_| how == DetachHow::Drain) {
+        // Of one that is configured, to be kept in the cache: as if it were attached.
+        let keeps = how == DetachHow::Keep && self.running().config.volumes.contains_key(volume);
+        if let Some(ahead) = ahead.filter(|_| how != DetachHow::Discard && !keeps) {
             let (what, way_out) = (ahead.ahead(), self.way_out(absent.as_ref(), pool));
             return Err(End::Failed(
                 MessageId::Event(EventKind::VolumeAbsent),

@@ -4,9 +4,11 @@ use axum::Json;
 use axum::extract::State;
 
 use super::{Answer, Context};
-use crate::api::{Parameters, Problem};
+use crate::api::Parameters;
 use forebay_admin::events::Filter;
-use forebay_admin::{AlarmTested, DaemonInfo, EventHistory, MessageId, ReloadDone, UpgradeBegun};
+use forebay_admin::{
+    AdminError, AlarmTested, DaemonInfo, ErrorKind, EventHistory, MessageId, ReloadDone, UpgradeBegun,
+};
 
 /// About the daemon.
 #[utoipa::path(get, path = "/v1/daemon", tag = "daemon",
@@ -37,7 +39,8 @@ pub(super) async fn event_history(
     Parameters(conditions): Parameters<Vec<(String, String)>>,
 ) -> Answer<EventHistory> {
     let (since_unix_ns, filter) = wanted_history(&conditions).map_err(|what| {
-        Problem::bad_request(MessageId::ApiParameter, what, "GET /v1/openapi.json lists the parameters")
+        let hint = "GET /v1/openapi.json lists the parameters";
+        AdminError::new(MessageId::ApiParameter, what, hint).of_kind(ErrorKind::Invalid)
     })?;
     context.look(move |admin| admin.event_history(since_unix_ns, filter)).await.map(Json)
 }
