@@ -4,7 +4,8 @@
 //! # Invariants
 //! - No alarm waits for the program: a thread of its own follows the events as any other reader
 //!   does, with a bounded queue.
-//! - One process at a time for alarms, each for at most [`LIMIT`]. Then its process group is killed.
+//! - One process at a time for alarms, each for at most [`LIMIT`]. Then its process group is
+//!   killed.
 //! - What it reads and what it prints lies in memory of a fixed size (`memfd`): neither side waits
 //!   for the other, and a program that prints without end fills nothing.
 //! - A program that fails has an alarm of its own, which is not passed to it.

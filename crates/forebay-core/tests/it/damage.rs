@@ -3,7 +3,7 @@
 
 use crate::rig::{Fault, GATHERED_NS, Rig};
 use forebay_core::{
-    Drain, LifecycleError, Notice, PoolSettings, RequestKind, ScrubReport, Treatment, VolumeSettings,
+    DetachHow, Drain, LifecycleError, Notice, PoolSettings, RequestKind, ScrubReport, Treatment, VolumeSettings,
 };
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::Mode;
@@ -272,6 +272,22 @@ fn a_segment_can_be_emptied_again_once_its_lost_blocks_were_written_over() {
     assert_eq!(rig.engine.stats().lost_blocks, 0);
     rig.shrink(8);
     rig.engine.check_invariants();
+}
+
+#[test]
+fn what_a_kept_volume_has_lost_counts_as_kept() {
+    let mut rig = Rig::new((32, 16), 1 << 12, &[settings(), settings()], PoolSettings::default());
+    (rig.depth, rig.errors, rig.spoilt) = (1, Some(0), 2_000..3_000);
+    lose_some(&mut rig, 0..16 * 16);
+    rig.engine.set_drain(rig.now(), VolumeId(0), Drain::Full);
+    rig.rest(10 * SECOND_NS);
+    assert_eq!((rig.engine.stats().dirty_blocks, rig.engine.stats().lost_blocks), (0, 16));
+    rig.detach(0, DetachHow::Keep);
+    rig.write(1, 5);
+    rig.rest(SECOND_NS);
+    // What is left of the room for dirty data of volumes that are served.
+    let refused = rig.engine.shrink_pool(rig.now(), rig.engine.geometry().segments_start_block * BLOCK);
+    assert!(matches!(refused, Err(LifecycleError::TooDirty { blocks: 16, .. })), "{refused:?}");
 }
 
 /// Loses blocks until writes find no room in the cache. Returns it, and how many are not answered.
