@@ -204,6 +204,20 @@ def test_cancelled_replacement_changes_nothing(daemon: Daemon) -> None:
     daemon.stop()
 
 
+def test_replacement_is_followed_beside_another_job(daemon: Daemon) -> None:
+    """A scrub is at work on the pool: the command follows the replacement, not that."""
+    start(daemon, TWO)
+    daemon.oracle().write(1)
+    scrub = begin_job(daemon, "pool", "scrub", "fast", "--rate", "256KiB")
+    replaced = begin_job(daemon, *replace(daemon, "f.img:120MiB", "e.img"))
+    assert job(daemon, replaced)["kind"] == "replace"
+    job_ends(daemon, replaced, "completed")
+    daemon(*replace(daemon, "g.img:120MiB", "f.img"))
+    lies_on(daemon, "d3.img", "g.img", when="when the command has ended")
+    daemon("jobs", scrub, "--cancel")
+    daemon.stop()
+
+
 def has_data(device: Path) -> bool:
     """Whether something was written to the thirtieth MiB. Devices are copied from the first one on."""
     with device.open("rb") as file:

@@ -114,6 +114,7 @@ def test_nothing_is_written_without_record(killed: Killed, folder: Path) -> None
         command = ["salvage", killed.cache, "--volume", "vol", "--onto", onto]
         untold.refused("salvage.record", *command, mentions=[nowhere, "--config FILE"])
     assert_same(killed.copy, onto, "and nothing was to be written")
+    nowhere.mkdir()
     killed.salvage(killed.cache, "--volume", "vol", "--onto", onto, "--state-dir", nowhere)
     assert_same(killed.copy, onto, "after it was applied a second time")
 
@@ -267,4 +268,7 @@ def test_given_up_cache_has_only_doubts(two: Two, daemon: Daemon, folder: Path) 
     copy = Path(shutil.copy(two.backing, folder / "copy5.img"))
     onto = ["--volume", "vol", "--onto", copy, "--state-dir", other]
     daemon.refused("salvage.incomplete", "salvage", two.two, two.one, *onto, mentions=["--include-uncertain"])
+    # A folder by a wrong name has no record, and proves nothing.
+    for words in (["salvage", two.two, two.one, *onto[:-1]], ["check", two.two, two.one, "--state-dir"]):
+        daemon.refused("salvage.record", *words, folder / "othr", mentions=["othr", "state_dir"])
     assert_same(two.backing, copy, "and nothing was to be written")

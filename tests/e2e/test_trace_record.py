@@ -204,3 +204,20 @@ def test_formats_and_what_is_refused(served: Daemon, folder: Path) -> None:
     served.refused("trace.format", "trace", "convert", one, folder / "x", code=(1, 2), mentions=[folder / "x", "--to"])
     assert one.stat().st_size > 0
     served.stop()
+
+
+def test_refused_recording_leaves_what_was_there(served: Daemon, folder: Path) -> None:
+    """The file that is to be replaced goes when the recording has begun, and this one never does."""
+    recorders = [
+        record(served, name, "--for", "1h", recordings=number) for number, name in enumerate(("a", "b", "c", "d"), 1)
+    ]
+    old = folder / "old.fbtrace"
+    old.write_text("precious")
+    again = ["trace", "record", "db", "--for", "1s", "--to", old, "--overwrite"]
+    failed = served(*again, ok=False)
+    assert "4 recordings" in failed.stderr, failed
+    assert old.read_text() == "precious"
+    for recorder in recorders:
+        recorder.signal(signal.SIGINT)
+        recorder.wait()
+    served.stop()

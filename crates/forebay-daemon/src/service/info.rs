@@ -2,7 +2,7 @@
 
 use super::wear::endurance_info;
 use super::{Service, ServiceEvent};
-use forebay_admin::jobs::{JobFilter, JobView};
+use forebay_admin::jobs::{JobFilter, JobKind, JobView};
 use forebay_admin::{
     AdminError, CopyInfo, DeviceInfo, LossInfo, MessageId, PoolInfo, RatesInfo, RatesOfAll, VolumeInfo,
     WarningInfo,
@@ -108,7 +108,10 @@ impl Service {
     /// The job that is at work on a whole pool.
     fn job_of_pool(&self, pool: &str) -> Option<String> {
         let jobs = self.open_jobs();
-        let job = jobs.iter().find(|job| job.spec.pool == pool && job.spec.volume.is_none());
+        let of_pool = || jobs.iter().filter(|job| job.spec.pool == pool && job.spec.volume.is_none());
+        // What fills a device counts more than what looks at it.
+        let fills = |job: &&JobView| matches!(job.spec.kind, JobKind::Rebuild | JobKind::Replace);
+        let job = of_pool().find(fills).or_else(|| of_pool().next());
         job.map(|job| job.id.to_string())
     }
 

@@ -76,14 +76,15 @@ impl Service {
             self.begin_copy(name, &handle, member, opened)
         };
         let begun = begun.and_then(|()| {
-            let begun = self.begin_job(JobSpec::pool(JobKind::Replace, name)).map(drop);
+            let begun = self.begin_job(JobSpec::pool(JobKind::Replace, name));
             begun.inspect_err(|_| self.undo_copy(name, &handle))
         });
         if begun.is_err() && !is_there {
             super::records::unmake(std::slice::from_ref(&spec.path));
         }
-        begun?;
-        self.pool_info(name)
+        // Another job may be at work on the pool, a scrub for instance: who asked follows this one.
+        let job = Some(begun?.id);
+        Ok(PoolInfo { job, ..self.pool_info(name)? })
     }
 
     /// Nothing else that is configured lies on a device, open or not.

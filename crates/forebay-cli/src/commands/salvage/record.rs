@@ -83,6 +83,14 @@ impl Sought {
         usual_file: &Path,
     ) -> Result<Self, Failure> {
         if let Some(folder) = folder {
+            if !folder.is_dir() {
+                let what = format!(
+                    "{} is no folder: the record of what was given up cannot be looked for there",
+                    folder.display()
+                );
+                let hint = "give the state directory of the daemon that had the cache (state_dir in its configuration); if that is lost, an empty folder";
+                return Err(Failure::new(MessageId::SalvageRecord, what).hint(hint));
+            }
             return Ok(Self { folders: vec![folder.to_owned()], named: true });
         }
         if let Some(file) = file {
@@ -97,10 +105,9 @@ impl Sought {
         Ok(Self { folders, named: false })
     }
 
-    /// Refuses if none of the folders exists and nobody has named one: then the record may be
-    /// anywhere.
+    /// Refuses if none of the folders exists: then the record may be anywhere.
     pub(super) fn check_there(&self) -> Result<(), Failure> {
-        if self.named || self.folders.iter().any(|folder| folder.is_dir()) {
+        if self.folders.iter().any(|folder| folder.is_dir()) {
             return Ok(());
         }
         let what = format!(
@@ -201,9 +208,11 @@ mod tests {
         let none = place.path().join("none.toml");
         let by_file = sought(None, Some(&file), &none);
         assert_eq!((by_file.folders, by_file.named), (vec!["/srv/state".into()], true));
-        let by_folder = sought(Some(Path::new("/a")), None, &file);
-        assert_eq!((&by_folder.folders, by_folder.named), (&vec!["/a".into()], true));
+        let by_folder = sought(Some(place.path()), None, &file);
+        assert_eq!((&by_folder.folders, by_folder.named), (&vec![place.path().to_owned()], true));
         assert!(by_folder.check_there().is_ok(), "somebody said that this is it");
+        let mistyped = Sought::of(Some(Path::new("/a")), None, usual(), &file);
+        assert!(mistyped.unwrap_err().to_string().contains("/a is no folder"));
         assert_eq!(sought(None, None, &file).folders, [usual(), "/srv/state".into()]);
         std::fs::write(&file, "[daemon]\nstate_dir = 7\n").unwrap();
         assert!(

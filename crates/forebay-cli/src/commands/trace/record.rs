@@ -64,7 +64,6 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     let path = format!("/v1/volumes/{}/trace", escaped(&options.volume));
     let begun = client.stream(&path, &request).inspect_err(|_| output.remove());
     let (mut stream, job) = begun?;
-    output.begin()?;
     let progress = Progress::new("record", seconds);
     let (began, mut written, mut ended_at) = (Instant::now(), 0, None);
     loop {
@@ -78,6 +77,9 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         }
         match stream.next()? {
             Piece::Bytes(piece) => {
+                if written == 0 {
+                    output.begin()?;
+                }
                 written += piece.len() as u64;
                 let kept = file.write_all(&piece).and_then(|()| file.flush());
                 kept.map_err(system(format!("cannot write {}", options.to.display())))?;
@@ -92,12 +94,17 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
     if written == 0 {
         output.remove(); // it was not begun; the job has the reason
     }
-    report(options, &client, &job, interrupt.came())
+    report(options, &client, &job, (written > 0, interrupt.came()))
 }
 
 /// Says what was recorded, and how the job ended.
-fn report(options: &Options, client: &Client, job: &str, interrupted: bool) -> Result<(), Failure> {
-    let written = what_is_there(options)?;
+fn report(
+    options: &Options,
+    client: &Client,
+    job: &str,
+    (begun, interrupted): (bool, bool),
+) -> Result<(), Failure> {
+    let written = if begun { what_is_there(options)? } else { None };
     let cut = written.as_ref().is_some_and(|reading| reading.cut_bytes.is_some());
     // The stream ends a moment before the job.
     let answer = client.wait(&format!("{job}?wait=5s"), END_WITHIN);
