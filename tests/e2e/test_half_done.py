@@ -4,6 +4,7 @@ others."""
 import contextlib
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -344,3 +345,28 @@ def test_fifo_in_place_of_the_file_holds_up_nothing(daemon: Daemon, folder: Path
     daemon.config_path.write_text(text)
     daemon("set", "db", "dirty_high_pct=33")
     daemon.stop()
+
+
+def test_numbers_of_jobs_are_not_given_twice(daemon: Daemon, folder: Path) -> None:
+    """Whoever follows a job over a crash is told that it is gone, and not how another one has ended."""
+    sparse(folder / "db.img", 16 * MIB)
+    configure(daemon, folder, {"db": []})
+    daemon.start()
+
+    def flush() -> str:
+        return daemon.json("flush", "db", "--background")["id"]
+
+    assert flush() == "j1"
+    daemon("jobs", "j1", "--follow")
+    daemon.restart()
+    assert flush() == "j2", "an orderly stop leaves none out"
+    eventually((daemon.state_dir / "jobs.json").exists, 10, "the numbers are noted")
+    daemon.kill()
+    daemon.start()
+    assert int(flush().removeprefix("j")) > 2
+    daemon.refused("job.unknown", "jobs", "j2", "--follow")
+    daemon("upgrade")
+    successor = daemon.api.get("/v1/daemon")["pid"]
+    assert int(flush().removeprefix("j")) > 3
+    os.kill(successor, signal.SIGTERM)
+    eventually(lambda: not Path(f"/proc/{successor}").exists(), 30, "the successor has ended")

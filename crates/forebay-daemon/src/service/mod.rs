@@ -32,6 +32,7 @@ mod handover;
 mod holds;
 mod import;
 mod info;
+mod job_numbers;
 mod leaving;
 mod locked;
 mod looks;
@@ -137,6 +138,8 @@ pub(crate) struct Service {
     late: Mutex<BTreeMap<locked::Place, AdminError>>,
     /// Mirrored pools that one device does not do for: the one that was found is stale.
     need_both: Mutex<BTreeSet<String>>,
+    /// Numbers of jobs that no later start gives.
+    job_numbers: Mutex<job_numbers::Noted>,
     /// One of them is being opened.
     opens_late: AtomicBool,
     /// Devices may still come until then.

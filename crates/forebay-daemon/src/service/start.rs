@@ -85,7 +85,11 @@ impl Service {
     pub(crate) fn start(start: ServiceStart) -> Result<Arc<Self>, AdminError> {
         let clock = Arc::new(SystemClock::new());
         let hub = Hub::new(clock.clone(), HubLimits::default());
-        let jobs = Jobs::new(hub.clone(), clock, JobsLimits::default(), JobId(1));
+        let first = match start.path {
+            Some(_) => super::job_numbers::first(&start.config.daemon.state_dir),
+            None => JobId(1),
+        };
+        let jobs = Jobs::new(hub.clone(), clock, JobsLimits::default(), first);
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let service = Arc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -108,6 +112,7 @@ impl Service {
             wear: Mutex::new(crate::wear::Wear::begin(&start.config.daemon.state_dir)),
             late: Mutex::default(),
             need_both: Mutex::default(),
+            job_numbers: Mutex::default(),
             opens_late: AtomicBool::new(false),
             patience_until: Instant::now() + start.patience,
             started_unix_s: now.map_or(0, |since| since.as_secs()),
@@ -297,6 +302,7 @@ impl Service {
     /// closed.
     pub(crate) fn stop(&self) -> Vec<forebay_pool::RunError> {
         let pools = self.begin_stop();
+        self.settle_job_numbers();
         let until = Instant::now() + STOP_WITHIN;
         let mut errors = Vec::new();
         for (name, pool) in &pools {

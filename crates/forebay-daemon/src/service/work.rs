@@ -110,6 +110,7 @@ impl Service {
     /// Begins jobs when their turn comes; returns when the daemon stops.
     pub(super) fn begin_jobs(self: Arc<Self>) {
         loop {
+            self.note_job_numbers();
             let open = self.jobs.list(&JobFilter::default()).iter().any(|job| !job.state.is_final());
             {
                 let work = lock(&self.work);
