@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 
+use super::events::filter_and;
 use super::{Answer, Context};
 use crate::api::Parameters;
 use forebay_admin::events::Filter;
@@ -46,20 +47,11 @@ pub(super) async fn event_history(
 }
 
 fn wanted_history(conditions: &[(String, String)]) -> Result<(u64, Filter), String> {
-    let (mut since_unix_ns, mut filter) = (0, Filter::default());
-    for (name, value) in conditions {
-        if name == "since_unix_s" {
-            let seconds = value.parse().map_err(|_| format!("since_unix_s: \"{value}\" is no whole number"));
-            since_unix_ns = u64::saturating_mul(seconds?, 1_000_000_000);
-            continue;
-        }
-        let known = "since_unix_s, kind, volume, pool, job and severity";
-        let condition = filter
-            .condition(name, value)
-            .ok_or_else(|| format!("there is no parameter \"{name}\"; there are {known}"))?;
-        filter = condition.map_err(|error| error.to_string())?;
-    }
-    Ok((since_unix_ns, filter))
+    let (filter, since) = filter_and(conditions, "since_unix_s")?;
+    let seconds = |text: &str| -> Result<u64, String> {
+        text.parse().map_err(|_| format!("since_unix_s: \"{text}\" is no whole number"))
+    };
+    Ok((since.map_or(Ok(0), seconds)?.saturating_mul(1_000_000_000), filter))
 }
 
 /// Runs the program for alarms (`alarm_command`) once, with a test alarm, and waits for it: at most

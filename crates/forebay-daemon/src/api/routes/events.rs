@@ -80,24 +80,32 @@ async fn follow(
 
 /// What a client wants to follow, and from where.
 fn wishes(conditions: &Conditions, headers: &HeaderMap) -> Result<(Filter, Start), String> {
-    let mut filter = Filter::default();
-    let mut start = Start::Now;
-    for (name, value) in conditions {
-        if name == "after" {
-            start = start_at(value)?;
-            continue;
-        }
-        let known = "kind, volume, pool, job, severity and after";
-        let condition = filter
-            .condition(name, value)
-            .ok_or_else(|| format!("there is no parameter \"{name}\"; there are {known}"))?;
-        filter = condition.map_err(|error| error.to_string())?;
-    }
+    let (filter, after) = filter_and(conditions, "after")?;
+    let mut start = after.map_or(Ok(Start::Now), start_at)?;
     if let Some(last) = headers.get("last-event-id") {
         let last = last.to_str().map_err(|_| "the header Last-Event-ID is not text".to_owned())?;
         start = start_at(last)?;
     }
     Ok((filter, start))
+}
+
+/// The conditions of a filter, and the parameter `own` that is none, if it is given.
+pub(super) fn filter_and<'a>(
+    conditions: &'a [(String, String)],
+    own: &str,
+) -> Result<(Filter, Option<&'a str>), String> {
+    let (mut filter, mut given) = (Filter::default(), None);
+    for (name, value) in conditions {
+        if name == own {
+            given = Some(value.as_str());
+            continue;
+        }
+        let condition = filter.condition(name, value).ok_or_else(|| {
+            format!("there is no parameter \"{name}\"; there are kind, volume, pool, job, severity and {own}")
+        })?;
+        filter = condition.map_err(|error| error.to_string())?;
+    }
+    Ok((filter, given))
 }
 
 fn start_at(text: &str) -> Result<Start, String> {
