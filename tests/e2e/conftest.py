@@ -23,6 +23,7 @@ from harness.command import BINARY, Forebay
 from harness.daemon import Daemon, RunVolume
 from harness.devices import Devices
 from harness.ports import Ports
+from harness.process import end_below
 from harness.slots import SLOTS, one_guest, slots
 from harness.waiting import SLOWNESS
 
@@ -76,6 +77,7 @@ def folder(_slot: None) -> Iterator[Path]:
     assert BINARY.exists(), f"no binary at {BINARY}: build it with `make build-tests`, or set FOREBAY"
     path = Path(tempfile.mkdtemp(prefix="forebay-e2e."))
     yield path
+    end_below(path)
     if os.environ.get("KEEP"):
         print(f"kept: {path}")
     else:

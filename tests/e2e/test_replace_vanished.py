@@ -10,7 +10,7 @@ import pytest
 from harness.command import Result
 from harness.daemon import Daemon
 from harness.devices import MIB, sparse
-from harness.pools import note_replaced, replaced_list
+from harness.pools import empty_folder, note_replaced, replaced_list
 from harness.waiting import eventually
 
 VOLUME = '[volume.vol]\npool = "fast"\nbacking = "file:{folder}/vol.img"\nexports = ["{nbd}"]\nidle_delay = "off"\n'
@@ -60,7 +60,7 @@ def write_onto(daemon: Daemon, new: str, old: str, seed: int) -> None:
 def elsewhere(daemon: Daemon, *names: str) -> Result:
     """What another host says of these devices, after a crash of this one."""
     paths = [image(daemon, name) for name in names]
-    return daemon.forebay("check", *paths, "--state-dir", daemon.folder / "none", ok=False)
+    return daemon.forebay("check", *paths, "--state-dir", empty_folder(daemon.folder), ok=False)
 
 
 def is_believed_elsewhere(daemon: Daemon, *names: str) -> None:
@@ -119,7 +119,7 @@ def test_first_of_three_devices(three: Daemon) -> None:
 
 def devices(daemon: Daemon, *names: str) -> list[object]:
     """Words of `forebay check` on a host without a record of the cache."""
-    return [*(image(daemon, name) for name in names), "--state-dir", daemon.folder / "none"]
+    return [*(image(daemon, name) for name in names), "--state-dir", empty_folder(daemon.folder)]
 
 
 def generation(daemon: Daemon, name: str) -> int:

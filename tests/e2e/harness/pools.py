@@ -33,9 +33,16 @@ def lies_on(daemon: Daemon, *names: str, pool: str = "fast", when: str = "") -> 
     assert found == list(names), f"the pool lies on {found}, not on {list(names)}, {when}"
 
 
+def empty_folder(folder: Path) -> Path:
+    """The state directory of a host that has no records."""
+    made = folder / "no-records"
+    made.mkdir(exist_ok=True)
+    return made
+
+
 def no_cache(forebay: Forebay, device: Path, when: str = "") -> None:
     """`forebay check` does not take a device for a cache any more."""
-    result = forebay("check", device, "--state-dir", forebay.folder / "none", ok=False)
+    result = forebay("check", device, "--state-dir", empty_folder(forebay.folder), ok=False)
     assert result.code != 0, f"{device} is still a cache {when}: {result.describe()}"
 
 

@@ -18,6 +18,17 @@ def die_with_parent() -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+_started: list["Process"] = []
+
+
+def end_below(folder: Path) -> None:
+    """Ends the processes that log below a folder: a failed test may have left some, and the next one would get the
+    warning about them."""
+    for process in [process for process in _started if process.log.is_relative_to(folder)]:
+        process.kill()
+        _started.remove(process)
+
+
 class Process:
     """A process in the background. Its two streams are files, so that it never waits for a reader."""
 
@@ -54,6 +65,7 @@ class Process:
                 preexec_fn=before_exec,  # noqa: PLW1509
                 **options,  # type: ignore[call-overload]
             )
+        _started.append(self)
 
     @property
     def pid(self) -> int:

@@ -20,7 +20,7 @@ fn a_device_in_use_says_so_and_is_free_again_afterwards() {
     let error = Device::open_cache(&path, DeviceOptions::default()).unwrap_err();
     assert!(matches!(error, DeviceError::InUse { .. }));
     let text = error.to_string();
-    assert!(text.contains("cache is in use by") && text.contains("another forebay"), "{text}");
+    assert!(text.contains("cache is in use by this very process: take it from the pool"), "{text}");
     Device::open_backing(&path, unlocked()).expect("a tool that does not ask for the lock gets in");
     drop(first);
     Device::open_cache(&path, DeviceOptions::default()).unwrap();
