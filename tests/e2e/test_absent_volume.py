@@ -110,3 +110,15 @@ def test_what_a_closed_pool_has_is_not_known(daemon: Daemon, folder: Path) -> No
     daemon.quiet("pool.failed")
     eventually(lambda: daemon.volume("old")["dirty_bytes"] == 2 * MIB, 10, "the volume is attached")
     daemon.stop()
+
+
+def test_commands_name_the_way_back(absent: Daemon, folder: Path) -> None:
+    """Each command of a volume that was detached with --keep is refused with the alarm's ways out."""
+    commands = [["flush", "old"], ["get", "old"], ["set", "old", "mode=writethrough"], ["stats", "old"]]
+    commands += [["rules", "list", "old"], ["volume", "resize", "old", "max"], ["advise", "old"]]
+    for command in commands:
+        refusal = absent.refused("volume.not-attached", *command, mentions=["2MiB", "fast"])
+        assert "forebay volume attach old --pool fast" in refusal.text, (command, refusal.text)
+    absent.refused("volume.unknown", "flush", "other")
+    absent("volume", "detach", "old", "--discard")
+    absent.stop()

@@ -323,3 +323,42 @@ def test_file_decides_what_an_upgrade_serves(daemon: Daemon, folder: Path) -> No
     pid = int(answer.stdout.split()[1])
     os.kill(pid, signal.SIGTERM)
     eventually(lambda: not Path(f"/proc/{pid}").exists(), 30, "the successor has ended")
+
+
+def test_upgrades_at_once_are_one_upgrade(daemon: Daemon) -> None:
+    """One of several is carried out. The others are refused, and each with an answer."""
+    configure(daemon)
+    daemon.start()
+    clients = [daemon.forebay.start("upgrade", "--json", name=f"upgrade-{number}") for number in range(4)]
+    codes = [client.wait(60) for client in clients]
+    assert codes.count(0) == 1, [client.stderr() for client in clients]
+    for client, code in zip(clients, codes, strict=True):
+        assert code == 0 or "upgrade" in client.stderr(), client.stderr()
+        assert "no answer" not in client.stderr(), client.stderr()
+    pid = daemon.api.get("/v1/daemon")["pid"]
+    os.kill(pid, signal.SIGTERM)
+    eventually(lambda: not Path(f"/proc/{pid}").exists(), 30, "the successor has ended")
+
+
+def test_one_daemon_for_each_state_directory(daemon: Daemon, folder: Path) -> None:
+    """A second one is refused before it opens anything; one that was killed leaves the directory free, and a failed
+    upgrade keeps it."""
+    configure(daemon)
+    daemon.start()
+    second = Daemon(folder, "second")
+    second.state_dir = daemon.state_dir
+    second.configure(f'[pool.fast]\ndevices = [{{ path = "{folder}/other.img", size = "64MiB" }}]\n')
+    serve = ["serve", "--config", second.config_path]
+    try:
+        second.refused("daemon.runs-already", *serve, mentions=[f"pid {daemon.pid}", daemon.state_dir])
+        assert not (folder / "other.img").exists()
+        text = daemon.config_path.read_text()
+        daemon.config_path.write_text(text + "\nnonsense")
+        daemon.refused("daemon.upgrade-failed", "upgrade")
+        daemon.config_path.write_text(text)
+        second.refused("daemon.runs-already", *serve)
+        daemon.kill()
+        daemon.start()
+        daemon.stop()
+    finally:
+        second.clean_up()

@@ -165,12 +165,24 @@ def test_recording_ends_with_a_killed_daemon(served: Daemon, folder: Path) -> No
     served.kill()
     assert recorder.wait() == 1, "the daemon was killed"
     assert recorder_said(recorder)["cut_off"], recorder.tail()
-    # Whether the kill cuts an answer off, or comes before the next request.
-    gone = ("daemon.no-answer", "daemon.not-running")
-    messages.check(gone, messages.parse(recorder.stderr()), [served.admin], "a recording of a killed daemon")
+    ended = ("recording.ended-early", "daemon.no-answer")
+    messages.check(ended, messages.parse(recorder.stderr()), [], "a recording of a killed daemon")
     done = converted(served, "killed", records)
     assert done["notes"] != [], f"it does not say that the trace was cut off: {done}"
     assert records.stat().st_size >= REQUESTS * RECORD_BYTES, "what came before is missing"
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_recording_ends_with_a_stopped_daemon(served: Daemon, attempt: int) -> None:
+    """The trace is whole, with all requests that were answered before the stop."""
+    recorder = record(served, "stopped", "--for", "1h")
+    load(served)
+    served.stop()
+    assert recorder.wait() == 1, "the daemon was stopped"
+    assert not recorder_said(recorder)["cut_off"], recorder.tail()
+    ended = ("recording.ended-early", "job.stopped")
+    messages.check(ended, messages.parse(recorder.stderr()), [], "a recording of a stopped daemon")
+    has_the_load(served, "stopped")
 
 
 def test_formats_and_what_is_refused(served: Daemon, folder: Path) -> None:
@@ -201,6 +213,8 @@ def test_formats_and_what_is_refused(served: Daemon, folder: Path) -> None:
         "recording.limit", "trace", "record", "db", "--for", "31d", "--to", long, code=(1, 2), mentions=["2592000"]
     )
     served.refused("trace.target", "trace", "convert", one, one, "--overwrite", code=(1, 2), mentions=[one])
+    packed = folder / "packed.csv.zst"
+    served.refused("trace.target", "trace", "convert", one, packed, code=2, mentions=[packed, folder / "packed.csv"])
     served.refused("trace.format", "trace", "convert", one, folder / "x", code=(1, 2), mentions=[folder / "x", "--to"])
     assert one.stat().st_size > 0
     served.stop()

@@ -347,7 +347,7 @@ pub struct VolumeInfo {
     pub ordered: bool,
     /// Who uses it: clients that are connected, and open handles of its file.
     pub connections: u64,
-    /// Job that is at work on it.
+    /// Job that changes it or writes it back; a recording is none.
     pub job: Option<String>,
     /// Bytes that only the cache had, and that it cannot give back: they answer with errors until
     /// they are written.

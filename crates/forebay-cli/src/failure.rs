@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use crate::log;
 use crate::message::Message;
 use crate::paint::Paint;
+use crate::screen;
 use clap::error::ErrorKind;
 use forebay_admin::MessageId;
 use forebay_admin::events::Severity;
@@ -147,7 +148,10 @@ impl fmt::Display for Failure {
 /// Prints what the parser has to say: help and version as they are, errors in our form.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        return if error.print().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+        return match screen::printed(error.print()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => failure.report(),
+        };
     }
     let text = error.render().to_string();
     let Some(problem) = text.strip_prefix("error: ") else {

@@ -8,10 +8,15 @@ use crate::failure::Failure;
 pub(crate) use crate::paint::Paint;
 pub(crate) use crate::table::{Column, List, Table, Width, wrapped};
 
-/// Writes to stdout, now. Somebody who closed the pipe has seen enough: that is no failure.
+/// Writes to stdout, now.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    printed(io::stdout().write_all(text.as_bytes()))
+}
+
+/// How writing to stdout went, and the flush after it. A reader that closed the pipe has seen
+/// enough: that is no failure.
+pub(crate) fn printed(written: io::Result<()>) -> Result<(), Failure> {
+    match written.and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::new(MessageId::CliOutput, format!("cannot write to stdout: {error}")))
         }

@@ -12,6 +12,7 @@
 //! - `alarm_command`: the operator's own program for alarms.
 //! - `event_files`: the history of events that outlives the daemon.
 //! - `late_devices`: how long devices may take to appear while the machine starts.
+//! - `state_lock`: one daemon for each state directory.
 //! - `limits`: descriptors and locked memory of the process.
 #![forbid(unsafe_code)]
 
@@ -26,6 +27,7 @@ mod main_thread;
 mod run;
 mod serve;
 mod service;
+mod state_lock;
 mod upgrade;
 mod wear;
 

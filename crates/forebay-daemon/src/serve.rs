@@ -15,6 +15,7 @@ use crate::main_thread::{
     LOOK, Message, SignalledReloads, event_sender, pass_on_events, run_event, start_service, stop,
     watch_signals,
 };
+use crate::state_lock::StateLock;
 use crate::service::{Estate, Service, ServiceStart, UpgradeAnswer, Upgrader};
 use crate::upgrade::{Duties, Predecessor, Successor};
 use crate::{RunEvent, ServeOptions};
@@ -184,6 +185,8 @@ struct Daemon {
     service: Arc<Service>,
     listener_store: Arc<ListenerStore>,
     daemon: DaemonConfig,
+    /// Of a daemon with a configuration file; given up for a successor.
+    state_lock: Option<StateLock>,
     api: Api,
     control_files: Option<ControlFiles>,
     /// The service manager has not been told yet that this serves: it is when no device is waited
@@ -215,6 +218,10 @@ impl Daemon {
         report: Report<'_>,
     ) -> Result<Self, RunError> {
         let daemon = config.daemon.clone();
+        let state_lock = match origin.file {
+            Some(_) => StateLock::take(&daemon.state_dir)?,
+            None => None,
+        };
         let start = ServiceStart {
             config,
             file,
@@ -232,7 +239,7 @@ impl Daemon {
         let service = start_service(start, messages, report)?;
         let ready_by = Some(Instant::now() + patience);
         let (api, control_files, told) = (Api::Gone, None, None);
-        Ok(Self { service, listener_store, daemon, api, control_files, ready_by, told })
+        Ok(Self { service, listener_store, daemon, state_lock, api, control_files, ready_by, told })
     }
 
     /// Opens the sockets of the API.
@@ -376,6 +383,19 @@ impl Daemon {
         messages: &Messages,
         report: Report<'_>,
     ) -> Result<bool, RunError> {
+        self.service.set_upgrading(true);
+        let followed = self.pass_on(answer, origin, messages, report)?;
+        self.service.set_upgrading(followed);
+        Ok(followed)
+    }
+
+    fn pass_on(
+        &mut self,
+        answer: Option<UpgradeAnswer>,
+        origin: &Origin<'_>,
+        messages: &Messages,
+        report: Report<'_>,
+    ) -> Result<bool, RunError> {
         let Some(served) = origin.file else { return Ok(false) };
         let service = &self.service;
         let possible = service.check_upgradable().and_then(|()| service.check_recordable());
@@ -428,6 +448,7 @@ impl Daemon {
         match self.service.hand_over() {
             Ok((mut estate, duties)) => {
                 estate.inheritance.listeners.extend(listeners);
+                self.state_lock = None;
                 let passed = match estate.unclosed.take() {
                     Some(why) => Err(why),
                     None => successor

@@ -86,6 +86,19 @@ fn another_form_is_refused_and_text_is_the_default() {
 }
 
 #[test]
+fn help_on_a_full_stdout_reports_the_failure() {
+    let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") else { return };
+    for words in [["--help"], ["--version"], ["help"]] {
+        let mut command = command("text", &words);
+        let output = command.stdout(Stdio::from(full.try_clone().unwrap())).stderr(Stdio::piped());
+        let output = output.spawn().unwrap().wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(text.starts_with("forebay: cannot write to stdout: "), "{words:?}: {text}");
+    }
+}
+
+#[test]
 fn a_full_stderr_is_no_failure() {
     let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") else { return };
     for form in ["json", "text"] {

@@ -83,6 +83,15 @@ impl Service {
         self.find_absent(|info| (info.name == name).then_some(info))
     }
 
+    /// Why nothing can be asked of a volume that is not configured, but of which a pool keeps data.
+    /// Asks no pool.
+    pub(super) fn kept_apart(&self, name: &str) -> Option<AdminError> {
+        let alarm = self.message_of(&AlarmKey::volume(EventKind::VolumeAbsent, name))?;
+        // The alarm names the ways out after what is wrong.
+        let (what, hint) = alarm.split_once("; ").unwrap_or((&alarm, ""));
+        Some(AdminError::new(MessageId::VolumeNotAttached, what, hint))
+    }
+
     fn why_absent(&self, volume: &str, is_configured: bool) -> String {
         let failed = self.message_of(&AlarmKey::volume(EventKind::VolumeFailed, volume));
         failed.unwrap_or_else(|| match is_configured {

@@ -14,6 +14,7 @@ use forebay_pool::handover::Inheritance;
 use forebay_pool::{Pool, PoolHandle, Promise, PromiseSender};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Clients that have not chosen an export yet have so long to do it: they cannot be passed on, and
@@ -55,12 +56,25 @@ impl Service {
             );
         };
         self.check_upgradable()?;
+        if self.upgrading.swap(true, Ordering::SeqCst) {
+            return refuse(
+                MessageId::UpgradeBlocked,
+                "an upgrade has begun already",
+                "`forebay status` tells how it ends",
+            );
+        }
         let (answer, promise) = Promise::pair();
         upgrader(answer);
         match promise.wait_or_give_up(BEGIN_WITHIN) {
             Some(Some(answer)) => answer,
             _ => Err(AdminError::new(MessageId::DaemonBusy, "the daemon is busy", "try again")),
         }
+    }
+
+    /// Other requests for an upgrade are refused while one is carried out: the API ends in the middle
+    /// of it, so they would have no answer.
+    pub(crate) fn set_upgrading(&self, upgrading: bool) {
+        self.upgrading.store(upgrading, Ordering::SeqCst);
     }
 
     /// Whether everything that goes on can be passed to a successor.

@@ -140,11 +140,7 @@ impl Service {
             return Ok(VolumeInfo { warnings: self.warnings_of(name), ..info });
         }
         let absent = self.absent_info(name)?;
-        let job = self
-            .open_jobs()
-            .iter()
-            .find(|job| job.spec.volume.as_deref() == Some(name))
-            .map(|job| job.id.to_string());
+        let job = job_at_work(&self.open_jobs(), name);
         absent.map(|info| VolumeInfo { job, ..info }).ok_or_else(|| not_attached(name))
     }
 
@@ -273,8 +269,16 @@ pub(super) fn not_attached(name: &str) -> AdminError {
     )
 }
 
+/// The job that changes a volume or writes it back. A recording does neither: who waits for this
+/// job, or cancels it, has nothing to do with that.
+fn job_at_work(jobs: &[JobView], volume: &str) -> Option<String> {
+    let of = |job: &&JobView| job.spec.volume.as_deref() == Some(volume);
+    let job = jobs.iter().find(|job| of(job) && !matches!(job.spec.kind, JobKind::Record(_)));
+    job.map(|job| job.id.to_string())
+}
+
 fn info(pool: &str, volume: VolumeSnapshot, jobs: &[JobView]) -> VolumeInfo {
-    let job = jobs.iter().find(|job| job.spec.volume.as_ref() == Some(&volume.name));
+    let job = job_at_work(jobs, &volume.name);
     let (backing_state, backing_why) = match volume.backing_trouble {
         Some((state, why)) => (state, Some(why)),
         None => ("ok", None),
@@ -297,7 +301,7 @@ fn info(pool: &str, volume: VolumeSnapshot, jobs: &[JobView]) -> VolumeInfo {
         destage_limited_by: volume.destage.map_or_else(String::new, |report| report.limited_by.to_string()),
         ordered: volume.ordered,
         connections: volume.connections,
-        job: job.map(|job| job.id.to_string()),
+        job,
         lost_bytes: volume.lost.bytes,
         lost_ranges: volume.lost.ranges,
         why: None,

@@ -119,6 +119,8 @@ pub(crate) struct Service {
     metrics: MetricsPort,
     /// Asks the main thread for an upgrade, where there can be one.
     upgrader: Option<Upgrader>,
+    /// A request for an upgrade is not answered yet, or a successor takes over.
+    upgrading: AtomicBool,
     /// It can be asked.
     has_api: bool,
     /// How the last upgrade ended.
@@ -197,7 +199,9 @@ impl Service {
             let found = running.config.volumes.get(volume);
             found.map(|found| found.pool.clone()).ok_or_else(|| {
                 let known: Vec<&str> = running.config.volumes.keys().map(String::as_str).collect();
-                AdminError::not_found(MessageId::VolumeUnknown, "volume", volume, &known)
+                self.kept_apart(volume).unwrap_or_else(|| {
+                    AdminError::not_found(MessageId::VolumeUnknown, "volume", volume, &known)
+                })
             })?
         };
         let handle = self.handle(&pool)?;

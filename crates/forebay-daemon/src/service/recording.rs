@@ -11,7 +11,7 @@
 
 use super::work::End;
 use super::{Service, lock};
-use forebay_admin::jobs::{JobId, JobKind, JobSpec, Left, Phase, Report};
+use forebay_admin::jobs::{JobFilter, JobId, JobKind, JobSpec, JobView, Left, Phase, Report};
 use forebay_admin::{AdminError, JobInfo, MessageId, RecordRequest};
 use forebay_pool::PoolHandle;
 use forebay_trace::native::{BlockWriter, Header};
@@ -116,6 +116,15 @@ impl Service {
     pub(super) fn forget_recordings(&self) {
         let ended = |id: &JobId| self.jobs.get(*id).map_or(true, |job| job.state.is_final());
         lock(&self.recordings).retain(|id, _| !ended(id));
+    }
+
+    /// Recordings have so long to end, with a whole trace, before their pools stop.
+    pub(super) fn await_recordings(&self, within: Duration) {
+        let until = Instant::now() + within;
+        let is_open = |job: &JobView| matches!(job.spec.kind, JobKind::Record(_)) && !job.state.is_final();
+        while self.jobs.list(&JobFilter::default()).iter().any(is_open) && Instant::now() < until {
+            std::thread::sleep(TAKE / 5);
+        }
     }
 
     /// Records until time or room is used up, or somebody ends it.

@@ -27,6 +27,8 @@ const LOCKED_EVERY: Duration = Duration::from_secs(1);
 const STOP_WITHIN: Duration = Duration::from_secs(40);
 /// Jobs look every tenth of a second whether they are to end.
 const JOBS_WITHIN: Duration = Duration::from_secs(2);
+/// Recordings have so long to hand out the end of their traces before pools are told to stop.
+const RECORDINGS_END_WITHIN: Duration = Duration::from_secs(1);
 
 /// A line for the log of the daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -101,6 +103,7 @@ impl Service {
             metrics: MetricsPort::new(Arc::clone(&start.listener_store)),
             listener_store: start.listener_store,
             upgrader: start.upgrader,
+            upgrading: AtomicBool::new(false),
             has_api: start.has_api,
             upgraded: Mutex::default(),
             work: Mutex::default(),
@@ -336,10 +339,11 @@ impl Service {
         self.hub.alarms().iter().any(|alarm| alarm.key == *key)
     }
 
-    /// Tells jobs and pools to stop, and waits for nothing. All begin at once; each takes as long
+    /// Tells jobs and pools to stop, and waits for the end of recordings only. All begin at once; each takes as long
     /// as its devices take.
     pub(crate) fn tell_to_stop(&self) {
         self.stop_jobs();
+        self.await_recordings(RECORDINGS_END_WITHIN);
         for pool in self.running().pools.values() {
             pool.order(forebay_pool::Pool::stop);
         }

@@ -2,7 +2,7 @@
 
 use super::{Back, Gone, Lost, Pool, Scrubbed};
 use forebay_admin::MessageId;
-use forebay_admin::events::EventKind;
+use forebay_admin::events::{EventKind, rfc3339};
 use forebay_core::{Notice, OpenError};
 use forebay_export::size::ByteSize;
 use forebay_format::{BLOCK_BYTES, VolumeId};
@@ -453,7 +453,8 @@ impl fmt::Display for PoolEvent {
                 say_lost(f, (*lost_bytes, volumes), record, way)
             }
             Self::OpenedWithoutCache { devices, way, failed_unix_s, lost_bytes, volumes, record } => {
-                write!(f, "the cache {devices} failed (at {failed_unix_s} s since 1970) and is not opened")?;
+                let at = rfc3339(failed_unix_s.saturating_mul(1_000_000_000));
+                write!(f, "the cache {devices} failed (at {at}) and is not opened")?;
                 say_lost(f, (*lost_bytes, volumes), record, way)
             }
             Self::OrderLost { volume } => write!(

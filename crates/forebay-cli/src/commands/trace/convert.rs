@@ -22,8 +22,8 @@ const LOOK_EVERY: u64 = 10_000;
 /// Options of `forebay trace convert`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The end of a name tells its format (.fbtrace, .csv, .oracleGeneral, .bin, .iolog, .blkparse, .msr, .alibaba; .zst behind
-it is left out). What is packed with zstd is unpacked. - is the standard input or output.
+The end of a name tells its format (.fbtrace, .csv, .oracleGeneral, .bin, .iolog, .blkparse, .msr, .alibaba). A trace
+that is packed with zstd is unpacked while it is read. - is the standard input or output.
 Examples:
   forebay trace convert db.fbtrace db.oracleGeneral
   forebay trace convert --from blkparse sdb.txt sdb.fbtrace
@@ -56,6 +56,11 @@ pub(crate) fn execute(options: &Options) -> Result<(), Failure> {
         return Err(Failure::usage(MessageId::TraceFormat, what)
             .hint("say it with --to, for instance --to oracleGeneral"));
     };
+    if let Some(unpacked) = options.target.to_str().and_then(|name| name.strip_suffix(".zst")) {
+        let what = format!("{} would not be packed: a trace is written unpacked", shown(&options.target));
+        let hint = format!("write {unpacked}, then pack it with zstd");
+        return Err(Failure::usage(MessageId::TraceTarget, what).hint(hint));
+    }
     if is_same(&options.source, &options.target) {
         let what = format!("{} cannot be written while it is read", shown(&options.target));
         return Err(

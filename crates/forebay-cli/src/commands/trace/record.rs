@@ -108,8 +108,17 @@ fn report(
     let cut = written.as_ref().is_some_and(|reading| reading.cut_bytes.is_some());
     // The stream ends a moment before the job.
     let answer = client.wait(&format!("{job}?wait=5s"), END_WITHIN);
-    let hint = "the daemon has gone; the trace has what came until then";
-    let answer = answer.map_err(|failure| if cut { failure.hint(hint) } else { failure });
+    let answer = answer.map_err(|failure| match (begun, cut) {
+        (false, _) => failure,
+        (true, cut) => Failure::new(
+            MessageId::RecordingEndedEarly,
+            "the daemon has ended, and the recording with it",
+        )
+        .hint(match cut {
+            true => "the trace is cut off at its end; what is there can be used",
+            false => "the trace is whole up to there",
+        }),
+    });
     if let Some(reading) = &written {
         if options.admin.json {
             let job = answer.as_ref().ok();

@@ -1,0 +1,96 @@
+//! One daemon for each state directory: records of caches, job numbers and the history of events
+//! are one daemon's, and a second daemon would take the first one's caches for its own.
+//!
+//! `STATE_DIR/daemon.lock` holds the number of the daemon's process and an advisory lock. The lock
+//! goes away with the process, however it ends. An upgrade gives it up for its successor.
+//!
+//! A directory that takes no file, or a file system without locks, does not keep a daemon from
+//! serving: other alarms report the directory.
+
+use forebay_admin::MessageId;
+use forebay_pool::RunError;
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A daemon that was killed, or that hands over, has so long to end.
+const ENDS_WITHIN: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The lock of a state directory, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct StateLock {
+    _file: File,
+}
+
+impl StateLock {
+    /// Takes the lock; `None` if the directory cannot have one. May wait for the disk.
+    ///
+    /// # Errors
+    /// Another daemon has it.
+    pub(crate) fn take(state_dir: &Path) -> Result<Option<Self>, RunError> {
+        let Some(mut file) = open(state_dir) else { return Ok(None) };
+        let until = Instant::now() + ENDS_WITHIN;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOOK),
+                Err(TryLockError::WouldBlock) => return Err(in_use(state_dir, &mut file)),
+                Err(TryLockError::Error(_)) => return Ok(None),
+            }
+        }
+        // For the message of another daemon only.
+        let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        Ok(Some(Self { _file: file }))
+    }
+}
+
+/// The file, which is made if need be. One that can only be read can be locked as well.
+fn open(state_dir: &Path) -> Option<File> {
+    let path = state_dir.join("daemon.lock");
+    DirBuilder::new().recursive(true).mode(0o700).create(state_dir).ok()?;
+    let write = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+    write.or_else(|_| File::open(&path)).ok()
+}
+
+fn in_use(state_dir: &Path, file: &mut File) -> RunError {
+    let mut pid = String::new();
+    let _ = file.rewind().and_then(|()| file.read_to_string(&mut pid));
+    let by = match pid.trim().parse::<u32>() {
+        Ok(pid) => format!("another daemon (pid {pid})"),
+        Err(_) => "another daemon".into(),
+    };
+    RunError::failed(
+        MessageId::DaemonRunsAlready,
+        format!("{by} uses the state directory {}", state_dir.display()),
+        "stop that daemon, or give this one its own: state_dir in [daemon] of its configuration",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_daemon_is_refused_until_the_first_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let state_dir = dir.path().join("state");
+        let first = StateLock::take(&state_dir).unwrap();
+        assert!(first.is_some());
+        let text = StateLock::take(&state_dir).unwrap_err().to_string();
+        let named = format!("another daemon (pid {}) uses the state directory", std::process::id());
+        assert!(text.contains(&named), "{text}");
+        drop(first);
+        assert!(StateLock::take(&state_dir).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_directory_without_room_for_a_lock_is_served() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert!(StateLock::take(&file.join("state")).unwrap().is_none());
+    }
+}
