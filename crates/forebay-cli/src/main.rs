@@ -4,13 +4,14 @@
 //! that does it. What they share: `failure` (how a command fails), `screen` and `table` (how things
 //! look), `client` (the admin API), `job` (following what takes long), `interrupt` (Ctrl-C),
 //! `message` (what is said on stderr), `log` (lines of a daemon), `complete` (words for the shell),
-//! `paths`, `progress`.
+//! `paths`, `progress`, `columns` (lines of a watcher).
 //!
 //! Contract with scripts: results on stdout, everything else on stderr; exit code 0 done, 1 failed,
 //! 2 wrong usage; `--json` wherever a script reads. A closed pipe behind stdout is no failure.
 #![forbid(unsafe_code)]
 
 mod client;
+mod columns;
 mod commands;
 mod complete;
 mod failure;

@@ -47,6 +47,11 @@ impl Width {
         Self(Some(columns.max(NARROWEST)))
     }
 
+    /// So many, which may be fewer than [`NARROWEST`]: beside something else.
+    pub(crate) fn exactly(columns: u16) -> Self {
+        Self(Some(columns))
+    }
+
     /// As many as a line needs.
     pub(crate) fn unlimited() -> Self {
         Self(None)

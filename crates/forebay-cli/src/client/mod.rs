@@ -162,11 +162,22 @@ impl Client {
         self.interrupt.as_ref().is_some_and(Interrupt::came)
     }
 
+    /// The socket is that of the packaged service, on a machine that systemd runs.
+    fn is_service(&self) -> bool {
+        const UNITS: [&str; 3] = ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
+        self.socket == Path::new(DEFAULT_SOCKET)
+            && Path::new("/run/systemd/system").exists()
+            && UNITS.iter().any(|folder| Path::new(folder).join("forebay.service").exists())
+    }
+
     fn no_answer(&self, error: Error) -> Failure {
         let socket = self.socket.display();
         match error {
             Error::Connect(error) => {
                 let hint = match error.kind() {
+                    ErrorKind::NotFound | ErrorKind::ConnectionRefused if self.is_service() => {
+                        "the service is not running: systemctl enable --now forebay"
+                    }
                     ErrorKind::NotFound => {
                         "start `forebay serve` (or `forebay run` with --admin SOCKET); give another socket with --admin or FOREBAY_ADMIN"
                     }
@@ -174,7 +185,7 @@ impl Client {
                         "the daemon that made this socket has ended: start it again"
                     }
                     ErrorKind::PermissionDenied => {
-                        "only owner and group of the socket may ask: run this as one of them"
+                        "run this with sudo, or as a member of the group that owns the socket"
                     }
                     ErrorKind::TimedOut => {
                         "the daemon is alive but too busy: try again, and look into its log"

@@ -101,7 +101,7 @@ fn table(alarms: &[Value]) -> Table {
         Column::text("alarm", 0),
         Column::text("severity", 1),
         Column::text("about", 2),
-        Column::text("since", 3),
+        Column::text("since (UTC)", 3),
         Column::text("known to", 4),
         Column::sentences("what", 0),
     ]);

@@ -12,9 +12,12 @@ mod events;
 mod findings;
 mod flush;
 mod inspect;
+mod iostat;
 mod jobs;
 mod key;
+mod list;
 mod man;
+mod mounts;
 mod pool;
 mod reload;
 mod rules;
@@ -31,6 +34,7 @@ mod top;
 mod trace;
 mod ublk;
 mod upgrade;
+mod usage;
 mod volume;
 mod what_if;
 
@@ -48,6 +52,9 @@ pub(crate) enum Command {
     Config(config::Command),
     /// Show daemon, alarms, pools, volumes and jobs on one screen
     Status(status::Options),
+    /// List volumes: disk, device, what uses it, hits and dirty data, a line for each
+    #[command(visible_alias = "ls")]
+    List(list::Options),
     /// Create, list, show, grow, shrink and remove pools of cache devices
     #[command(subcommand)]
     Pool(Box<pool::Command>),
@@ -92,6 +99,8 @@ pub(crate) enum Command {
     Ublk(ublk::Command),
     /// Show counters and latencies of a running volume
     Stats(stats::Options),
+    /// Watch operations, bytes and waits of all pools and volumes, a line for each
+    Iostat(iostat::Options),
     /// Tell whether a larger or smaller cache would help
     Advise(advise::Options),
     /// Tell what other caches and settings would make of a trace
@@ -115,6 +124,7 @@ impl Command {
             Self::Serve(options) => serve::execute(&options),
             Self::Config(options) => config::execute(&options),
             Self::Status(options) => status::execute(&options),
+            Self::List(options) => list::execute(&options),
             Self::Pool(options) => pool::execute(*options),
             Self::Volume(options) => volume::execute(*options),
             Self::Cache(options) => cache::cache(options),
@@ -135,6 +145,7 @@ impl Command {
             Self::Salvage(options) => salvage::execute(&options),
             Self::Ublk(command) => ublk::execute(&command),
             Self::Stats(options) => stats::execute(&options),
+            Self::Iostat(options) => iostat::execute(&options),
             Self::Advise(options) => advise::execute(&options),
             Self::WhatIf(options) => what_if::execute(&options),
             Self::Trace(command) => trace::execute(&command),

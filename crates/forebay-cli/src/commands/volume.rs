@@ -5,9 +5,12 @@ use forebay_admin::events::Severity;
 use forebay_admin::{LossInfo, VolumeInfo, VolumeRequest, VolumeState, WarningInfo};
 use forebay_export::uri::BackingUri;
 use serde_json::{Value, json};
+use std::path::Path;
 
 use super::answers::{kept_as, list, print};
+use super::mounts::Mounts;
 use super::settings::pair;
+use super::usage::Usage;
 use crate::client::{self, Admin, escaped};
 use crate::complete;
 use crate::failure::Failure;
@@ -137,7 +140,8 @@ pub(crate) fn execute(command: Command) -> Result<(), Failure> {
                 volume["losses"] = json!(losses);
             }
             print(&options.admin, &volume, |volume: &VolumeInfo| {
-                show(volume, &losses, screen::now_unix_s(), Width::of_stdout())
+                let usage = Usage::of(Path::new("/"), volume, &Mounts::read().unwrap_or_default());
+                show(volume, &usage, &losses, screen::now_unix_s(), Width::of_stdout())
             })
         }
         Command::Resize(Resize { name, size, force, job }) => {
@@ -255,7 +259,13 @@ fn oldest(volume: &VolumeInfo) -> String {
     }
 }
 
-pub(super) fn show(volume: &VolumeInfo, losses: &[LossInfo], now_unix_s: u64, width: Width) -> String {
+pub(super) fn show(
+    volume: &VolumeInfo,
+    usage: &Usage,
+    losses: &[LossInfo],
+    now_unix_s: u64,
+    width: Width,
+) -> String {
     let mut list = List::new();
     list.add("volume", harmless(&volume.name));
     list.add("pool", harmless(&volume.pool));
@@ -287,7 +297,7 @@ pub(super) fn show(volume: &VolumeInfo, losses: &[LossInfo], now_unix_s: u64, wi
             list.add("why", harmless(why));
         }
     }
-    list.add("clients", volume.connections.to_string());
+    list.add("used by", usage.words(volume.connections));
     let sectors = match volume.sector_bytes {
         0 => String::new(),
         sector_bytes => format!(", sectors of {sector_bytes} bytes"),

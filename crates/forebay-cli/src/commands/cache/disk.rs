@@ -5,6 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use forebay_pool::shell_word::quoted;
+
 use super::mounts::{DeviceNumber, Mount};
 use super::shell;
 
@@ -31,12 +33,12 @@ pub(super) fn is_mounted_from(mount: &Mount, device: &Path) -> bool {
 
 /// What cannot be cached, or not by this command, and why: in words that go on after the name of
 /// the device.
-pub(super) fn objection(mount: &Mount) -> Option<(String, &'static str)> {
+pub(super) fn objection(mount: &Mount) -> Option<(String, String)> {
     objection_in(Path::new(SYS), mount, number_of(&mount.source))
 }
 
-fn objection_in(sys: &Path, mount: &Mount, source: Option<DeviceNumber>) -> Option<(String, &'static str)> {
-    let said = |what: &str, hint| Some((what.to_owned(), hint));
+fn objection_in(sys: &Path, mount: &Mount, source: Option<DeviceNumber>) -> Option<(String, String)> {
+    let said = |what: &str, hint: &str| Some((what.to_owned(), hint.to_owned()));
     let Some(number) = source else {
         return said(
             &format!("is no block device: {} lies on something else", mount.kind),
@@ -64,9 +66,17 @@ fn objection_in(sys: &Path, mount: &Mount, source: Option<DeviceNumber>) -> Opti
         );
     }
     if kernel_name(sys, number).starts_with("loop") {
+        let file = std::fs::read(node(sys, number).join("loop/backing_file")).unwrap_or_default();
+        let file = PathBuf::from(OsStr::from_bytes(file.trim_ascii_end()));
         return said(
-            "is a file behind a loop device, which is another one after the next start",
-            "attach the file itself: forebay volume attach NAME --backing file:PATH --export ublk:",
+            &format!(
+                "is the file {}, behind a loop device whose number changes at the next boot",
+                file.display()
+            ),
+            &format!(
+                "unmount it, detach the loop device and attach the file: forebay volume attach NAME --backing {} --export ublk:",
+                quoted(format!("file:{}", file.display()))
+            ),
         );
     }
     None
@@ -218,6 +228,8 @@ mod tests {
         create_dir_all(at("fs/btrfs/features")).unwrap();
         create_dir_all(at("fs/btrfs/1-2/devices")).unwrap();
         symlink("../../../../devices/sdb", at("fs/btrfs/1-2/devices/sdb")).unwrap();
+        create_dir_all(at("devices/loop0/loop")).unwrap();
+        write(at("devices/loop0/loop/backing_file"), "/srv/a b.img\n").unwrap();
         symlink("../../../../devices/loop0", at("fs/btrfs/1-2/devices/loop0")).unwrap();
         sys
     }
@@ -244,7 +256,7 @@ mod tests {
             ((8, 16), "ext4", Some((8, 17)), "any more"),
             ((259, 3), "ext4", Some((259, 3)), "volume of Forebay already"),
             ((253, 1), "ext4", Some((253, 1)), "volume of Forebay already"),
-            ((7, 0), "ext4", Some((7, 0)), "loop device"),
+            ((7, 0), "ext4", Some((7, 0)), "is the file /srv/a b.img, behind a loop device"),
         ] {
             let said = said(device, kind, source).unwrap_or_default();
             assert!(said.contains(why), "{why} is not in: {said}");

@@ -15,7 +15,7 @@
 mod disk;
 mod flash;
 mod fstab;
-mod mounts;
+use super::mounts;
 mod note;
 mod put;
 mod run;

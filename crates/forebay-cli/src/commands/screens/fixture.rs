@@ -71,7 +71,7 @@ fn volume(name: &str, pool: &str, state: &str, mode: &str, dirty: u64) -> Value 
 }
 
 /// One that has lost something.
-pub(super) fn database() -> Value {
+pub(in crate::commands) fn database() -> Value {
     let mut volume = volume("database-primary", "fast", "serving", "writeback", 9 * GIB);
     volume["lost_bytes"] = json!(7680 * 4096);
     volume["lost_ranges"] = json!(3);

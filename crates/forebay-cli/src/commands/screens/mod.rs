@@ -1,7 +1,7 @@
 //! What people see, at several widths: golden files, and the page of the documentation that is made
 //! of the same texts. `UPDATE_GOLDEN=1` writes all of them anew.
 
-mod fixture;
+pub(super) mod fixture;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,9 @@ use forebay_admin::{LossInfo, PoolInfo, SettingInfo, VolumeInfo};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{alarms, jobs, pool, settings, stats, status, top, volume};
+use super::mounts::Mounts;
+use super::usage::Usage;
+use super::{alarms, iostat, jobs, list, pool, settings, stats, status, top, volume};
 use crate::job::Job;
 use crate::paint::Paint;
 use crate::screen::Width;
@@ -43,6 +45,7 @@ fn screens(width: Width) -> Vec<(&'static str, String)> {
     let line = |text: String| text + "\n";
     vec![
         ("forebay status", state(&fixture::rich(), width)),
+        ("forebay list", list::text(&listed(), width)),
         ("forebay stats db", stats::text(&statistics, false, width)),
         (
             "forebay pool list",
@@ -56,15 +59,22 @@ fn screens(width: Width) -> Vec<(&'static str, String)> {
         ),
         (
             "forebay volume show database-primary",
-            volume::show(&read(fixture::database()), &losses, fixture::NOW_UNIX_S, width),
+            volume::show(&read(fixture::database()), &Usage::default(), &losses, fixture::NOW_UNIX_S, width),
         ),
         ("forebay get database-primary", line(settings::table(&tunables).within(width))),
         ("forebay jobs", line(jobs::table(&jobs_there).within(width))),
         ("forebay jobs j17", jobs::show(&jobs_there[0], width)),
         ("forebay alarms", alarms::text(read(fixture::alarms()), (50, "forebay alarms --all"), width)),
         ("forebay stats db --interval 1s", stats::interval_example(&statistics, width)),
+        ("forebay iostat 5", iostat::example(width)),
         ("forebay stats db --all", stats::text(&statistics, true, width)),
     ]
+}
+
+fn listed() -> Vec<list::Row> {
+    let volumes: Vec<VolumeInfo> = read(fixture::volumes());
+    let rates = json!({ "volume_rates": { "database-primary": { "read_hit_ratio": 0.931 } } });
+    volumes.iter().map(|volume| list::Row::of(volume, &rates, &Mounts::default())).collect()
 }
 
 fn state(all: &Value, width: Width) -> String {

@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_admin::{MessageId, VolumeInfo};
-use forebay_export::size::parse_duration;
 use serde_json::Value;
 
 use crate::client::{self, Client};
@@ -50,7 +49,7 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with = "format")]
     json: bool,
     /// Go on, with what happened in each interval (1s, 500ms; a bare number means seconds)
-    #[arg(long, value_name = "TIME", value_parser = interval)]
+    #[arg(long, value_name = "TIME", value_parser = crate::columns::interval)]
     interval: Option<Duration>,
     /// Write the metrics of all volumes into a file *.prom of node_exporter's textfile collector.
     /// Where no daemon answers the file says forebay_up 0
@@ -69,14 +68,6 @@ enum Format {
     Flashcache,
     /// Text that Prometheus reads.
     Prometheus,
-}
-
-fn interval(text: &str) -> Result<Duration, String> {
-    let duration = match text.parse::<u32>() {
-        Ok(seconds) => Duration::from_secs(seconds.into()),
-        Err(_) => parse_duration(text).map_err(|error| error.to_string())?,
-    };
-    if duration < Duration::from_millis(10) { Err("at least 10ms".into()) } else { Ok(duration) }
 }
 
 /// Prints statistics, once or again and again.
@@ -217,10 +208,4 @@ mod tests {
         assert!(format!("{:?}", asked("db", None)).contains(client::DEFAULT_SOCKET));
     }
 
-    #[test]
-    fn an_interval_is_a_duration_or_seconds() {
-        assert_eq!(interval("2"), Ok(Duration::from_secs(2)));
-        assert_eq!(interval("500ms"), Ok(Duration::from_millis(500)));
-        assert!(interval("0").is_err() && interval("often").is_err());
-    }
 }

@@ -1,18 +1,13 @@
 //! Statistics of each interval in one line, for watching.
-//!
-//! Invariants
-//! - Columns do not move from line to line: their widths depend on the terminal alone.
-//! - No line is wider than the terminal. Columns for which there is no room are named, and no
-//!   digit is cut: a number that is too long for its column is rounded.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::screen::{self, Width, bytes, count, nanos, wrapped};
+use crate::columns::{Cell, Column, Columns};
+use crate::screen::{self, Width};
 
-/// Name, width with the blank before it, and what is left out first: the highest, 0 never.
-const COLUMNS: [(&str, usize, u8); 10] = [
+const COLUMNS: [Column; 10] = [
     ("reads/s", 11, 0),
     ("read", 9, 1),
     ("hits", 8, 0),
@@ -33,23 +28,14 @@ fn number(object: &Value, name: &str) -> u64 {
 pub(super) fn line(heading: bool, (old, new): (&Value, &Value), took: Duration, width: Width) -> String {
     let difference = |name| number(new, name).saturating_sub(number(old, name));
     let rate = |name| (difference(name) as f64 / took.as_secs_f64()) as u64;
-    let mean = |time, operations| match difference(operations) {
-        0 => Cell::from("-"),
-        operations => {
-            let time = difference(time) / operations;
-            Cell { text: nanos(time), rounded: format!("{:.0e} s", time as f64 / 1e9) }
-        }
-    };
-    let many = |name| {
-        let number = rate(name);
-        Cell { text: count(number), rounded: format!("{:.2e}", number as f64) }
-    };
-    let blocks = |blocks: u64| Cell::from(&*bytes(blocks.saturating_mul(4096)));
+    let mean = |time, operations| Cell::nanos(difference(time).checked_div(difference(operations)));
+    let many = |name| Cell::count(rate(name));
+    let blocks = |blocks: u64| Cell::bytes(blocks.saturating_mul(4096));
     let (hits, misses) = (difference("read_hit_blocks"), difference("read_miss_blocks"));
     let cells = [
         many("reads"),
         mean("read_time_ns", "reads"),
-        Cell::from(&*screen::percent(hits, hits.saturating_add(misses))),
+        Cell::from(screen::percent(hits, hits.saturating_add(misses))),
         many("writes"),
         mean("write_time_ns", "writes"),
         many("flushes"),
@@ -58,62 +44,9 @@ pub(super) fn line(heading: bool, (old, new): (&Value, &Value), took: Duration, 
         many("backing_reads"),
         many("backing_writes"),
     ];
-    let fit = fitting(width);
-    let row = |cell: &dyn Fn(usize) -> String| {
-        let cells = (0..COLUMNS.len()).filter(|at| fit[*at]).map(|at| {
-            let width = COLUMNS[at].1;
-            format!("{:>width$}", cell(at))
-        });
-        cells.collect::<String>() + "\n"
-    };
-    let mut text = String::new();
-    if heading {
-        text += &left_out(&fit, width);
-        text += &row(&|at| COLUMNS[at].0.to_owned());
-    }
-    text + &row(&|at| cells[at].within(COLUMNS[at].1 - 1))
-}
-
-/// A number as it is shown, and how if it is too long.
-struct Cell {
-    text: String,
-    rounded: String,
-}
-
-impl Cell {
-    fn within(&self, width: usize) -> String {
-        if self.text.chars().count() <= width { self.text.clone() } else { self.rounded.clone() }
-    }
-}
-
-impl From<&str> for Cell {
-    fn from(text: &str) -> Self {
-        Self { text: text.into(), rounded: text.into() }
-    }
-}
-
-/// Which columns there is room for, the most important first.
-fn fitting(width: Width) -> [bool; COLUMNS.len()] {
-    let mut fit = [true; COLUMNS.len()];
-    let Some(most) = width.columns() else { return fit };
-    let wide = |fit: &[bool]| {
-        COLUMNS.iter().zip(fit).filter(|(_, fit)| **fit).map(|(column, _)| column.1).sum::<usize>()
-    };
-    while wide(&fit) > usize::from(most) {
-        let shown = (0..COLUMNS.len()).filter(|at| fit[*at] && COLUMNS[*at].2 > 0);
-        let Some(out) = shown.max_by_key(|at| COLUMNS[*at].2) else { break };
-        fit[out] = false;
-    }
-    fit
-}
-
-fn left_out(fit: &[bool], width: Width) -> String {
-    let out: Vec<&str> =
-        COLUMNS.iter().zip(fit).filter(|(_, fit)| !**fit).map(|(column, _)| column.0).collect();
-    match out.as_slice() {
-        [] => String::new(),
-        out => format!("{}\n", wrapped(&format!("no room for: {}", out.join(", ")), width)),
-    }
+    let columns = Columns::fitting(&COLUMNS, width);
+    let heading = if heading { columns.heading() } else { String::new() };
+    heading + &columns.line(&cells)
 }
 
 #[cfg(test)]
