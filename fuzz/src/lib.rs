@@ -1,15 +1,15 @@
-//! Fuzz targets: everything that reads bytes from outside, as plain functions over bytes.
+//! Fuzz targets: all code that reads bytes from outside, as plain functions over bytes.
 //!
 //! A target takes any input and must not panic; most check more than that (see each). The same
 //! functions run in three ways:
 //!
 //! - `cargo test -p forebay-fuzz`: the kept corpus and a short run of [`mutate`] from fixed seeds,
 //!   on every change;
-//! - `forebay-fuzz run TARGET`: the same for as long as wanted, without coverage, on any toolchain;
+//! - `forebay-fuzz run TARGET`: the same for a chosen time, without coverage, on any toolchain;
 //! - `scripts/fuzz TARGET --minutes N`: libFuzzer, guided by coverage.
 //!
-//! `corpus/TARGET/` has inputs that once failed, or that reach something; [`Target::seeds`] makes
-//! good ones to begin with. What was run is in `docs/internals/fuzzing.md`.
+//! `corpus/TARGET/` has inputs that once failed, or that reach rare code; [`Target::seeds`] creates
+//! valid ones to start with. `docs/internals/fuzzing.md` lists the runs so far.
 //!
 //! Invariant: a target is deterministic, apart from [`targets::api`] (sockets, jobs).
 
@@ -18,20 +18,20 @@ pub mod targets;
 
 use std::path::PathBuf;
 
-/// Something that reads bytes from outside.
+/// Code that reads bytes from outside.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Name, also of the folder of its corpus.
+    /// Name, also of its corpus folder.
     pub name: &'static str,
-    /// What is fed.
+    /// Description of the input.
     pub about: &'static str,
-    /// Takes an input; panics if something is wrong.
+    /// Runs an input; panics on an error.
     pub run: fn(&[u8]),
-    /// Good inputs.
+    /// Returns valid inputs.
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// Words that mutations insert.
     pub words: &'static [&'static str],
-    /// Longest input that makes sense.
+    /// Longest useful input, in bytes.
     pub bytes_max: usize,
     /// Mutated inputs of the short run.
     pub short_run: u64,
@@ -44,22 +44,22 @@ impl std::fmt::Debug for Target {
 }
 
 impl Target {
-    /// The target with this name.
+    /// Returns the target with this name.
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         targets::ALL.iter().find(|target| target.name == name)
     }
 
-    /// Folder of its corpus.
+    /// Returns its corpus folder.
     #[must_use]
     pub fn corpus(&self) -> PathBuf {
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(self.name)
     }
 
-    /// Seeds and kept inputs, in order of name.
+    /// Returns seeds and kept inputs, in order of name.
     ///
     /// # Errors
-    /// The corpus cannot be read.
+    /// Returns an error if the corpus cannot be read.
     pub fn inputs(&self) -> std::io::Result<Vec<Vec<u8>>> {
         let mut inputs = (self.seeds)();
         let mut paths = Vec::new();

@@ -1,6 +1,6 @@
 //! `forebay-fuzz`: runs a target. Built with the feature `libfuzzer` it is a libFuzzer program for
-//! the target that `FOREBAY_FUZZ_TARGET` names (`scripts/fuzz` does that); without, it has a small
-//! mutator of its own and no coverage.
+//! the target that `FOREBAY_FUZZ_TARGET` names (`scripts/fuzz` does that); otherwise it has its own
+//! small mutator and no coverage.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 #[cfg(feature = "libfuzzer")]
@@ -103,7 +103,7 @@ usage: forebay-fuzz list                                      targets and what t
         }
         let inputs = target.inputs().map_err(|error| error.to_string())?;
         let mut random = Random::new(seed);
-        // A panic ends the program: the input that did it is on disk by then.
+        // A panic ends the program: its input is already on disk.
         let last = PathBuf::from(format!("fuzz-{}-last", target.name));
         let until = Instant::now() + Duration::from_secs(60 * minutes);
         let mut tried = 0_u64;

@@ -1,17 +1,17 @@
 //! A small mutator for runs without libFuzzer: the same seed gives the same inputs.
 
-/// A generator of numbers (xorshift64*).
+/// A random number generator (xorshift64*).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// One that follows from a seed.
+    /// Creates a generator from a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn word(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -19,7 +19,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// A number below `end`; 0 if there is none.
+    /// Returns a number below `end`, or 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         if end == 0 { 0 } else { (self.word() >> 16) as usize % end }
     }
@@ -28,7 +28,7 @@ impl Random {
 const EXTREMES: [u64; 12] =
     [0, 1, 7, 511, 512, 4095, 4096, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, i64::MAX as u64, u64::MAX];
 
-/// An input made of one, or of two, of these.
+/// Creates an input from one, or from two, of these.
 #[must_use]
 pub fn mutated(inputs: &[Vec<u8>], words: &[&str], bytes_max: usize, random: &mut Random) -> Vec<u8> {
     let mut bytes = inputs.get(random.below(inputs.len())).cloned().unwrap_or_default();

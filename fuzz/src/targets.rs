@@ -13,7 +13,7 @@ pub mod words;
 
 use crate::Target;
 
-/// All of them.
+/// All targets.
 pub const ALL: &[Target] = &[
     nbd::SERVER,
     nbd::CLIENT,

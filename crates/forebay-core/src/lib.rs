@@ -2,28 +2,28 @@
 //!
 //! It makes no system call, reads no clock, draws no random number and sees no payload byte. The
 //! daemon's runner and the simulator drive the same engine by the same rules, which are in [`api`].
-//! What the engine promises, and the numbered invariants (I1, I2, …) that the code refers to, are
-//! in `ARCHITECTURE.md`.
+//! `ARCHITECTURE.md` has the guarantees of the engine and the numbered invariants (I1, I2, …) that
+//! the code refers to.
 //!
-//! The rooms, in the order of their imports: a room uses those above it.
+//! The modules, in the order of their imports: a module uses those above it.
 //!
-//! - `base`: structures that know nothing of a cache
-//! - `api`: what enters and leaves the engine: requests, events, actions, settings, counters
+//! - `base`: data structures that are independent of the cache
+//! - `api`: input and output of the engine: requests, events, actions, settings, counters
 //! - `fault`: planted bugs, for tests
-//! - `device_copy`: a cache device is copied onto another one, for the owner: no part of the engine
-//! - `map`: which block is where, and what it is worth
-//! - `context`: what all parts share
-//! - `log`: appending to the cache device, and the flushes that make it durable
+//! - `device_copy`: copies a cache device to another one; for the owner, not part of the engine
+//! - `map`: location and state of each cached block
+//! - `context`: state that all parts share
+//! - `log`: appends to the cache device, and the flushes that make them durable
 //! - `mirror`: dirty data on two devices
-//! - `checkpoint`: snapshots of the map, and the window of segments that each one opens
-//! - `discard`: telling the device about segments that hold nothing
-//! - `destage`: writing dirty blocks back, and how fast
-//! - `reclaim`: emptying segments so that they can be written again
-//! - `failure`: going on without a cache device that has failed
-//! - `request`: life of a read, a write, a merge, a write past the cache
-//! - `lifecycle`: volumes come, go and change their size; so do pools
-//! - `scrub`: reading everything to find damage
-//! - `recovery`: from bytes on a device to a map that can be trusted
+//! - `checkpoint`: snapshots of the map, and the append window that each one opens
+//! - `discard`: discards of empty segments on the cache device
+//! - `destage`: writes dirty blocks back, and controls the rate
+//! - `reclaim`: empties segments for reuse
+//! - `failure`: continues without a failed cache device
+//! - `request`: life of a read, a write, a merge, a bypass write
+//! - `lifecycle`: attaches, detaches and resizes volumes; resizes pools
+//! - `scrub`: reads all cached blocks to find damage
+//! - `recovery`: rebuilds a trustworthy map from the bytes of the device
 //! - `engine`: events in, actions out
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]

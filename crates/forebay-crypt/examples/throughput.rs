@@ -1,8 +1,8 @@
 //! Throughput of the cipher on one core: `cargo run --release -p forebay-crypt --example
 //! throughput`.
 //!
-//! Ours and `xts-mode` by turns, in processor time of the thread, which a busy machine does not
-//! change much (Linux).
+//! Our cipher and `xts-mode` alternate, measured in processor time of the thread, which load on the
+//! machine hardly changes (Linux).
 
 use std::hint::black_box;
 
@@ -42,7 +42,7 @@ fn speed(mut work: impl FnMut()) -> f64 {
     (BYTES * TIMES) as f64 * 1e3 / (processor_ns() - began)
 }
 
-/// Nanoseconds that this thread has run; brought up to date when it gives way.
+/// Processor time of this thread in nanoseconds; the kernel updates it when the thread yields.
 fn processor_ns() -> f64 {
     std::thread::yield_now();
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();

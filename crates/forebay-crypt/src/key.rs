@@ -1,8 +1,7 @@
-//! The key that an operator gives, and what is derived from it for one cache.
+//! The operator's key, and the keys derived from it for one cache.
 //!
-//! One key file may serve several pools: the UUID of a cache goes into the derivation, so no two
-//! caches have a key of the data in common. A cache that is made anew on the same device has
-//! another one.
+//! One key file may serve several pools: the derivation includes the UUID of the cache, so no two
+//! caches share a data key. A cache that is recreated on the same device has another one.
 
 use crate::CacheCipher;
 use crate::xts::Xts;
@@ -15,12 +14,12 @@ use zeroize::Zeroizing;
 /// Bytes of the key in a key file.
 pub const KEY_BYTES: usize = 64;
 
-/// What the keys are derived for; part of the format, so never changed.
+/// Purposes of derived keys; part of the format, so never changed.
 const FOR_DATA: &[u8] = b"forebay 1 aes-256-xts";
 const FOR_CHECK: &[u8] = b"forebay 1 key check";
 const FOR_SETTINGS: &[u8] = b"forebay 1 settings copy";
 
-/// Why the contents of a key file are no key. What they are is not said.
+/// Why the contents of a key file are not a valid key. The error never includes them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum KeyError {
     /// Neither 64 bytes nor 128 digits.
@@ -31,7 +30,7 @@ pub enum KeyError {
         /// Bytes that were found.
         found: usize,
     },
-    /// 128 characters, and not all of them are digits.
+    /// 128 characters, not all of them digits.
     #[error("it has 128 characters, but not all of them are hexadecimal digits")]
     Digits,
     /// All bytes are the same.
@@ -49,11 +48,11 @@ impl std::fmt::Debug for FileKey {
 }
 
 impl FileKey {
-    /// Reads what is in a key file: 64 bytes, or 128 hexadecimal digits and perhaps the end of a
-    /// line.
+    /// Parses the contents of a key file: 64 bytes, or 128 hexadecimal digits with an optional
+    /// newline.
     ///
     /// # Errors
-    /// It is neither, or certainly no random key.
+    /// It is neither, or certainly not a random key.
     pub fn parse(contents: &[u8]) -> Result<Self, KeyError> {
         let mut key = Zeroizing::new([0; KEY_BYTES]);
         let line = contents.strip_suffix(b"\n").unwrap_or(contents);
@@ -82,8 +81,8 @@ impl FileKey {
         CacheCipher { xts: Xts::new(&keys) }
     }
 
-    /// What a superblock says of a cache that is encrypted with this key: enough to recognise the
-    /// key, and of no use to find it.
+    /// The superblock's mark of a cache that is encrypted with this key: sufficient to recognise
+    /// the key, but not to find it.
     #[must_use]
     pub fn mark(&self, cache: CacheUuid) -> Encryption {
         let mut key_check = [0; 16];
@@ -91,7 +90,7 @@ impl FileKey {
         Encryption { key_check }
     }
 
-    /// The MAC of settings that an export writes onto a cache: HMAC-SHA256 with a key for this
+    /// The MAC of the settings that an export writes to a cache: HMAC-SHA256 with a key for this
     /// purpose alone.
     #[must_use]
     pub fn settings_mac(&self, cache: CacheUuid, settings: &[u8]) -> [u8; 32] {
@@ -100,7 +99,7 @@ impl FileKey {
         mac
     }
 
-    /// Whether settings were written by somebody who has this key. Takes as long for any MAC.
+    /// Returns whether the MAC of the settings was made with this key, in constant time.
     #[must_use]
     pub fn has_signed(&self, cache: CacheUuid, settings: &[u8], mac: &[u8; 32]) -> bool {
         hmac::verify(&self.settings_key(cache), settings, mac).is_ok()
@@ -176,8 +175,8 @@ mod tests {
             bytes
         };
         assert_ne!(encrypted(a), encrypted(b));
-        // Computed once with another implementation (HKDF and AES-XTS of OpenSSL): caches that
-        // exist must stay readable.
+        // Computed once with another implementation (HKDF and AES-XTS of OpenSSL): existing caches
+        // must stay readable.
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(hex(&key.mark(a).key_check), "d605f1498ede18c1fd4cbd818622f300");
         assert_eq!(hex(&encrypted(a)[..16]), "3ac04f6edb435048a1898d1081437491");

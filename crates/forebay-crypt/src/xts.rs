@@ -1,16 +1,16 @@
 //! XTS (IEEE 1619) over AES-256, for units of whole cipher blocks.
 //!
-//! The crate `xts-mode` hands the cipher one block of 16 bytes at a time, which leaves the
-//! processor's AES unit idle most of the time. Here it takes 32 blocks. Compared with the vectors
-//! of the standard, and with that crate, by the tests.
+//! The crate `xts-mode` passes the cipher one block of 16 bytes at a time, which leaves the
+//! processor's AES unit idle most of the time. This implementation passes 32 blocks. The tests
+//! compare it with the vectors of the standard, and with that crate.
 
 use aes::cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use aes::{Aes256, Aes256Enc};
 
-/// Bytes of a block of the cipher.
+/// Bytes of a cipher block.
 const CELL: usize = 16;
-/// Blocks that are given to the cipher at once: all registers of any processor are busy, and the
-/// tweaks fit the stack.
+/// Blocks passed to the cipher at once: all registers of any processor are busy, and the tweaks fit
+/// the stack.
 const CELLS: usize = 32;
 
 /// The two ciphers of XTS.
@@ -20,7 +20,7 @@ pub(crate) struct Xts {
 }
 
 impl Xts {
-    /// From the two keys of 32 bytes, one behind the other.
+    /// Creates the ciphers from the two 32-byte keys, one behind the other.
     pub(crate) fn new(keys: &[u8; 64]) -> Self {
         let (mut data, mut tweak) = ([0; 32], [0; 32]);
         data.copy_from_slice(&keys[..32]);
@@ -31,12 +31,12 @@ impl Xts {
         xts
     }
 
-    /// Encrypts bytes of a unit, from byte `from` of it on.
+    /// Encrypts bytes of a unit, starting at its byte `from`.
     pub(crate) fn encrypt(&self, unit: u64, from: usize, bytes: &mut [u8]) {
         self.apply(unit, from, bytes, |cells| self.data.encrypt_blocks(cells));
     }
 
-    /// Decrypts bytes of a unit, from byte `from` of it on.
+    /// Decrypts bytes of a unit, starting at its byte `from`.
     pub(crate) fn decrypt(&self, unit: u64, from: usize, bytes: &mut [u8]) {
         self.apply(unit, from, bytes, |cells| self.data.decrypt_blocks(cells));
     }
@@ -78,7 +78,7 @@ fn mask(cell: &mut Array<u8, aes::cipher::consts::U16>, tweak: u128) {
 /// The tweak of the next cell: multiplication by the primitive element of the field of 2^128
 /// elements.
 fn times_alpha(tweak: u128) -> u128 {
-    // Without a branch on a bit that follows from the key.
+    // Without a branch that depends on the key.
     (tweak << 1) ^ ((tweak >> 127) * 0x87)
 }
 

@@ -1,4 +1,4 @@
-//! The vectors of the standard, and another implementation.
+//! Tests against the vectors of the standard, and another implementation.
 
 use super::*;
 use proptest::prelude::*;

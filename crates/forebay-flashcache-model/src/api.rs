@@ -1,8 +1,8 @@
 //! Interface of the model: requests and completions in, actions out.
 //!
-//! The model makes no system call and never sees a payload byte. Its owner carries out every
-//! [`Action`] in the order in which it was handed out, and reports each one that has an [`OpId`]
-//! with exactly one completion; device operations may complete in any order.
+//! The model makes no system call and never sees a payload byte. Its owner performs every
+//! [`Action`] in the order in which it was returned, and reports each one that has an [`OpId`] with
+//! exactly one completion; device operations may complete in any order.
 
 /// Nanoseconds since an origin of the owner's choice; never goes back.
 pub type Nanos = u64;
@@ -12,7 +12,7 @@ pub const SECOND: Nanos = 1_000_000_000;
 /// Bytes of a block: FlashCache's default, and the only size here.
 pub const BLOCK_BYTES: u32 = 4096;
 
-/// An operation under way, as numbered by the model. Used again after its completion.
+/// An operation in flight, as numbered by the model. Reused after its completion.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct OpId(pub u32);
 
@@ -30,9 +30,8 @@ pub enum Device {
 pub enum Memory {
     /// The buffer of a request.
     Request(u32),
-    /// A block that a copy from the flash to the disk goes through, by the number of its slot. The
-    /// owner makes it for the read and may forget it after the write, or after the read if that
-    /// fails.
+    /// The buffer of a copy from the flash to the disk, by slot number. The owner allocates it for
+    /// the read and may release it after the write, or after the read if that fails.
     Copy(u32),
 }
 
@@ -41,30 +40,30 @@ pub enum Memory {
 pub struct Span {
     /// The memory.
     pub memory: Memory,
-    /// First byte.
+    /// Offset of its first byte.
     pub offset: u32,
     /// Number of bytes.
     pub len: u32,
 }
 
-/// What a client asks.
+/// A client's command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CommandKind {
-    /// Fill the buffer.
+    /// Fills the buffer.
     Read,
-    /// Store the buffer; `fua` asks for durability before the reply.
+    /// Stores the buffer; `fua` requests durability before the reply.
     Write {
         /// Durable before the reply.
         fua: bool,
     },
-    /// The range reads as zeroes afterwards.
+    /// Makes the range read as zeroes afterwards.
     Zero {
         /// Durable before the reply.
         fua: bool,
-        /// Space may be given back.
+        /// The disk may deallocate the space.
         may_unmap: bool,
     },
-    /// Everything acknowledged before becomes durable.
+    /// Makes all acknowledged writes durable.
     Flush,
 }
 
@@ -74,74 +73,74 @@ pub enum CommandKind {
 pub struct Request {
     /// Echoed in the reply.
     pub id: u64,
-    /// What to do.
+    /// The command.
     pub kind: CommandKind,
-    /// First byte; any value.
+    /// Offset, in bytes; any value.
     pub offset: u64,
     /// Number of bytes; 0 only for a flush.
     pub len: u64,
-    /// Buffer of a read or write; not looked at otherwise.
+    /// Buffer of a read or write; otherwise ignored.
     pub buffer: u32,
 }
 
-/// Something for the owner to do, in this order.
+/// An action for the owner to perform, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Read into a span.
+    /// Reads into a span.
     Read {
         /// Operation.
         op: OpId,
         /// Device.
         device: Device,
-        /// First byte on the device.
+        /// Offset on the device, in bytes.
         offset: u64,
-        /// Where the bytes go.
+        /// Destination.
         span: Span,
     },
-    /// Write a span.
+    /// Writes a span.
     Write {
         /// Operation.
         op: OpId,
         /// Device.
         device: Device,
-        /// First byte on the device.
+        /// Offset on the device, in bytes.
         offset: u64,
-        /// Where the bytes come from.
+        /// Source.
         span: Span,
     },
-    /// Write what [`crate::Model::render_meta`] gives for a metadata block *at this moment* to the
-    /// flash.
+    /// Writes the bytes that [`crate::Model::render_meta`] returns for a metadata block *at this
+    /// moment* to the flash.
     WriteMeta {
         /// Operation.
         op: OpId,
         /// Number of the metadata block.
         meta_block: u32,
-        /// First byte on the flash.
+        /// Offset on the flash, in bytes.
         offset: u64,
     },
-    /// Make a range of the disk read as zeroes.
+    /// Makes a range of the disk read as zeroes.
     Zero {
         /// Operation.
         op: OpId,
-        /// First byte on the disk.
+        /// Offset on the disk, in bytes.
         offset: u64,
         /// Number of bytes.
         len: u64,
-        /// Space may be given back.
+        /// The disk may deallocate the space.
         may_unmap: bool,
     },
-    /// Make durable what was reported as written to a device.
+    /// Makes completed writes to a device durable.
     Flush {
         /// Operation.
         op: OpId,
         /// Device.
         device: Device,
     },
-    /// A request is done; `Err` is an input/output error.
+    /// Replies to a request; `Err` is an input/output error.
     Reply {
         /// The request's number.
         request: u64,
-        /// How it ended.
+        /// The result.
         result: Result<(), Failed>,
     },
 }

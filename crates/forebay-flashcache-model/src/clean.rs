@@ -1,17 +1,16 @@
-//! Cleaning: what is dirty is written to the disk, set by set.
+//! Cleaning: writes dirty blocks to the disk, set by set.
 //!
-//! - A set is looked at when a write meets it, when a read misses in it, and when one of its blocks
-//!   has been cleaned.
-//! - Once in `fallow_delay` such a look sweeps the set: dirty blocks that two sweeps have found
-//!   unused are cleaned first, one batch of a set each 1 / `fallow_clean_speed` s.
-//! - Then, if more than `dirty_thresh_pct` of the set are dirty, victims are chosen from a pointer
-//!   that goes round (FIFO), or the coldest first (LRU), as many as there are too many.
-//! - Victims are chosen only while fewer than `max_clean_ios_set` blocks of the set, and
+//! - A write to a set, a read miss in it, and the end of the cleaning of one of its blocks each
+//!   trigger a check of the set.
+//! - Once in `fallow_delay` such a check sweeps the set: dirty blocks that two sweeps have found
+//!   unused are cleaned first, in batches at intervals of 1 / `fallow_clean_speed` s per set.
+//! - Then, if more than `dirty_thresh_pct` of the set is dirty, it selects the surplus as victims,
+//!   from a rotating pointer (FIFO), or the coldest first (LRU).
+//! - It selects victims only while fewer than `max_clean_ios_set` blocks of the set, and
 //!   `max_clean_ios_total` of all sets, are under cleaning. Dirty neighbours of a victim on the
-//!   disk, if they are in the same set, go with it *whatever the limits say*, and count against
-//!   them while they do; all are written in the order of the disk.
-//! - If nothing can be begun although there is too much, all sets are looked at again a second
-//!   later.
+//!   disk, if they are in the same set, are cleaned with it *regardless of the limits*, and count
+//!   against them meanwhile; all are written in the order of the disk.
+//! - If a set has a surplus and cleaning cannot begin, all sets are checked again a second later.
 //! - `do_sync` cleans everything, slot by slot, within `max_clean_ios_total`.
 
 use crate::api::{Action, Device, Failed, Memory, Nanos, OpId, SECOND, Span};
@@ -19,13 +18,13 @@ use crate::config::Mode;
 use crate::metadata::{Mark, Update};
 use crate::model::{Active, Model, Op, Stopped, Walk};
 
-/// `max_clean_ios_total` while the device is removed.
+/// `max_clean_ios_total` during the removal of the device.
 pub(crate) const REMOVAL_CLEAN_IOS_TOTAL: u32 = 20;
-/// Time to the next look at all sets if a look could begin nothing.
+/// Time until the next check of all sets if a check could begin no cleaning.
 const DELAYED: Nanos = SECOND;
 
 impl Model {
-    /// Looks at a set: begins to clean what is to be cleaned and may be.
+    /// Checks a set, and begins to clean as many blocks as needed and permitted.
     pub(crate) fn clean_set(&mut self, now: Nanos, set: u32) {
         if self.config.mode != Mode::Back || self.stopping {
             return;
@@ -46,19 +45,19 @@ impl Model {
         self.clean_all(victims);
     }
 
-    /// All sets are to be looked at in a second.
+    /// Schedules a check of all sets in a second.
     fn clean_later(&mut self, now: Nanos) {
         self.delayed_clean.get_or_insert(now + DELAYED);
     }
 
-    /// May another victim be chosen in a set, after so many?
+    /// Returns true if the limits permit another victim in a set, in addition to `chosen` ones.
     fn can_clean(&self, set: u32, chosen: usize) -> bool {
         let chosen = chosen as u32;
         self.table.set(set).cleaning + chosen < self.config.max_clean_ios_set
             && self.table.cleaning + chosen < self.config.max_clean_ios_total
     }
 
-    /// Chooses blocks that were idle for long; false if there are more than may be.
+    /// Chooses blocks that were idle for long; false if there are more than the limits permit.
     fn choose_fallow(&mut self, now: Nanos, set: u32, victims: &mut Vec<u32>) -> bool {
         let delay = self.config.fallow_delay;
         if delay == 0 {
@@ -123,14 +122,14 @@ impl Model {
         slot.dirty && !slot.busy
     }
 
-    /// A slot will be cleaned: nobody else may choose it.
+    /// Chooses a slot for cleaning, and marks it busy so that it is chosen once.
     fn choose(&mut self, slot: u32, victims: &mut Vec<u32>) {
         self.table.set_busy(slot, true);
         self.table.clear_fallow(slot);
         victims.push(slot);
     }
 
-    /// Adds the dirty neighbours on the disk that lie in the same set, and sorts by place on the
+    /// Adds the dirty neighbours on the disk that are in the same set, and sorts by place on the
     /// disk.
     fn add_neighbours(&mut self, set: u32, victims: &mut Vec<u32>) {
         for at in 0..victims.len() {
@@ -176,7 +175,7 @@ impl Model {
         self.actions.push_back(Action::Read { op, device, offset, span: copy_span(slot) });
     }
 
-    /// The block was read from the flash: it goes to the disk.
+    /// Continues after the read from the flash: writes the block to the disk.
     pub(crate) fn clean_read(&mut self, now: Nanos, slot: u32, result: Result<(), Failed>) {
         if result.is_err() {
             self.counters.ssd_read_errors += 1;
@@ -187,7 +186,7 @@ impl Model {
         self.actions.push_back(Action::Write { op, device: Device::Disk, offset, span: copy_span(slot) });
     }
 
-    /// The block is on the disk: its metadata is to say so.
+    /// Continues after the write to the disk: queues the clean mark.
     pub(crate) fn clean_written(&mut self, now: Nanos, slot: u32, result: Result<(), Failed>) {
         if result.is_err() {
             self.counters.disk_write_errors += 1;
@@ -196,7 +195,7 @@ impl Model {
         self.metadata.add(Update { slot, mark: Mark::Clean });
     }
 
-    /// Cleaning of a block has ended; if it failed the block stays dirty.
+    /// Ends the cleaning of a block; if it failed, the block stays dirty.
     pub(crate) fn cleaned(&mut self, now: Nanos, slot: u32, result: Result<(), Failed>) {
         let set = self.table.set_of_slot(slot);
         self.table.set_mut(set).cleaning -= 1;
@@ -212,14 +211,14 @@ impl Model {
         self.settle(now, slot, result);
         match result {
             Ok(()) => self.clean_set(now, set),
-            // FlashCache tries again at once, for ever; a pause makes no difference to a disk that
+            // FlashCache retries at once, forever; a pause makes no difference to a disk that
             // fails.
             Err(Failed) => self.clean_later(now),
         }
         self.walk_on(now);
     }
 
-    /// `do_sync`: cleans everything that is dirty now.
+    /// `do_sync`: cleans all blocks that are dirty now.
     pub fn sync(&mut self, now: Nanos) {
         if self.config.mode == Mode::Back && !self.stopping {
             self.walk = Some(Walk::default());
@@ -227,8 +226,8 @@ impl Model {
         }
     }
 
-    /// Begins an orderly stop: what is under way comes to its end, then everything is cleaned.
-    /// Requests are refused from now on.
+    /// Begins an orderly stop: operations in flight complete, then everything is cleaned. Requests
+    /// are refused from now on.
     pub fn stop(&mut self, now: Nanos) {
         self.stopping = true;
         self.walk = None;
@@ -236,13 +235,13 @@ impl Model {
         self.go_on_stopping(now);
     }
 
-    /// How the stop ended, if it has.
+    /// Returns the result of the stop, once it has ended.
     #[must_use]
     pub fn stopped(&self) -> Option<Stopped> {
         self.stopped
     }
 
-    /// Begins the last walk once nothing else is under way.
+    /// Begins the last walk once nothing else is in flight.
     pub(crate) fn go_on_stopping(&mut self, now: Nanos) {
         if self.stopping && self.stopped.is_none() && self.walk.is_none() && self.is_idle() {
             self.walk = Some(Walk::default());
@@ -250,14 +249,14 @@ impl Model {
         }
     }
 
-    /// Chooses the next dirty slots of a walk, as many as may be.
+    /// Chooses the next dirty slots of a walk, as many as the limits permit.
     fn walk_on(&mut self, now: Nanos) {
         let Some(mut walk) = self.walk else { return };
         let total = if self.stopping { REMOVAL_CLEAN_IOS_TOTAL } else { self.config.max_clean_ios_total };
         let mut victims = Vec::new();
         while walk.next < self.layout.slots() && self.table.cleaning + (victims.len() as u32) < total {
             if walk.next.is_multiple_of(self.layout.assoc) {
-                // Another set: neighbours are looked for within one.
+                // Another set: neighbours count only within a set.
                 self.clean_walked(walk.next.saturating_sub(1), std::mem::take(&mut victims));
             }
             if self.may_be_cleaned(walk.next) {
@@ -288,13 +287,13 @@ impl Model {
         self.stopped = Some(Stopped { dirty_blocks: self.table.dirty() });
     }
 
-    /// When [`Model::tick`] is to be called, at the latest.
+    /// Returns the latest time for the next call of [`Model::tick`].
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         self.delayed_clean
     }
 
-    /// Time has passed: looks at all sets if that is due.
+    /// Informs the model of the time: checks all sets if that is due.
     pub fn tick(&mut self, now: Nanos) {
         if self.delayed_clean.is_some_and(|due| due <= now) {
             self.delayed_clean = None;

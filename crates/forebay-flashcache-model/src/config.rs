@@ -1,29 +1,29 @@
-//! Settings, with FlashCache's names and defaults, and the division of the cache device.
+//! Settings, with FlashCache's names and defaults, and the layout of the cache device.
 
 use crate::api::{BLOCK_BYTES, Nanos, SECOND};
 use std::fmt;
 
-/// Bytes of a block as a number of the device's space.
+/// Bytes of a block, as `u64`.
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Slots described by one metadata block of 4096 bytes: 16 bytes each.
 pub const SLOTS_PER_META_BLOCK: u32 = 256;
 
-/// How writes are treated.
+/// The write mode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// To the flash, and to the disk later.
+    /// To the flash first, and to the disk later.
     Back,
-    /// To both before they are answered.
+    /// To both before the reply.
     Through,
-    /// To the disk; what is cached of them is dropped.
+    /// To the disk; cached blocks are dropped.
     Around,
 }
 
 impl Mode {
-    /// All, in the order in which they are shown.
+    /// All modes, in the order of the help text.
     pub const ALL: [Mode; 3] = [Mode::Back, Mode::Through, Mode::Around];
 
-    /// The name as typed by people.
+    /// Returns the name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -34,20 +34,20 @@ impl Mode {
     }
 }
 
-/// Which clean block of a set gives way (`reclaim_policy`).
+/// The eviction policy for clean blocks of a set (`reclaim_policy`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reclaim {
-    /// A pointer that goes round the set.
+    /// By a pointer that rotates through the set.
     Fifo,
     /// The least recently used one of the warm list, then of the hot list.
     Lru,
 }
 
 impl Reclaim {
-    /// All, in the order in which they are shown.
+    /// All policies, in the order of the help text.
     pub const ALL: [Reclaim; 2] = [Reclaim::Fifo, Reclaim::Lru];
 
-    /// The name as typed by people.
+    /// Returns the name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -57,21 +57,21 @@ impl Reclaim {
     }
 }
 
-/// What a FLUSH, and a write with FUA, does.
+/// The handling of a FLUSH, and of a write with FUA.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flush {
-    /// It is answered and nothing is flushed: durability rests on a flash without volatile cache,
-    /// as with FlashCache.
+    /// The reply is immediate, without a device flush: durability rests on a flash without volatile
+    /// cache, as with FlashCache.
     Ignore,
     /// The flash is flushed, and the disk if clients have written to it since its last flush.
     Device,
 }
 
 impl Flush {
-    /// All, in the order in which they are shown.
+    /// All, in the order of the help text.
     pub const ALL: [Flush; 2] = [Flush::Ignore, Flush::Device];
 
-    /// The name as typed by people.
+    /// Returns the name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -84,15 +84,15 @@ impl Flush {
 /// Settings; [`Config::default`] has FlashCache's defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
-    /// How writes are treated.
+    /// The write mode.
     pub mode: Mode,
     /// Blocks of a set: a power of two from 256 to 8192.
     pub assoc: u32,
     /// Percent of a set's blocks that may be dirty before it is cleaned: 10 to 95.
     pub dirty_thresh_pct: u32,
-    /// Which clean block gives way.
+    /// The eviction policy for clean blocks.
     pub reclaim: Reclaim,
-    /// Blocks under cleaning in a set above which no more victims are chosen.
+    /// Blocks under cleaning in a set, above which it selects no more victims.
     pub max_clean_ios_set: u32,
     /// The same for all sets together.
     pub max_clean_ios_total: u32,
@@ -100,7 +100,7 @@ pub struct Config {
     pub fallow_delay: Nanos,
     /// Batches of idle blocks that a set may clean in a second.
     pub fallow_clean_speed: u32,
-    /// What a FLUSH does.
+    /// The handling of a FLUSH.
     pub flush: Flush,
 }
 
@@ -120,7 +120,7 @@ impl Default for Config {
     }
 }
 
-/// Why settings or a cache of this size are refused, in words.
+/// The reason for refusing settings or a cache of this size, in words.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused(pub String);
 
@@ -134,7 +134,7 @@ impl std::error::Error for Refused {}
 
 impl Config {
     /// # Errors
-    /// A value is outside of its range.
+    /// Returns an error if a value is out of its range.
     pub fn check(&self) -> Result<(), Refused> {
         let refuse = |what: String| Err(Refused(what));
         if !self.assoc.is_power_of_two() || !(256..=8192).contains(&self.assoc) {
@@ -155,14 +155,14 @@ impl Config {
         Ok(())
     }
 
-    /// Dirty blocks of a set from which on it is cleaned.
+    /// Returns the number of dirty blocks of a set above which it is cleaned.
     #[must_use]
     pub fn dirty_thresh_set(&self) -> u32 {
         self.assoc * self.dirty_thresh_pct / 100
     }
 }
 
-/// How the cache device is divided: a superblock, metadata blocks, data. All in blocks of 4096
+/// The layout of the cache device: a superblock, metadata blocks, data. All in blocks of 4096
 /// bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
@@ -170,17 +170,18 @@ pub struct Layout {
     pub assoc: u32,
     /// Sets.
     pub sets: u32,
-    /// First byte of the data.
+    /// Start of the data, in bytes.
     pub data_offset: u64,
 }
 
 impl Layout {
-    /// As many whole sets as fit on a device of so many bytes.
+    /// Fits as many whole sets as possible on a device of this many bytes.
     ///
     /// # Errors
-    /// Not one does, or there would be more than 2^32 blocks.
+    /// Returns an error if not even one fits, or there would be more than 2^32 blocks.
     pub fn new(cache_bytes: u64, assoc: u32) -> Result<Layout, Refused> {
-        // A metadata block describes slots of one set only: a set has assoc / 256 of its own.
+        // A metadata block describes slots of a single set: each set has its own assoc / 256
+        // blocks.
         let meta_per_set = u64::from(assoc / SLOTS_PER_META_BLOCK);
         let sets = (cache_bytes / BLOCK).saturating_sub(1) / (u64::from(assoc) + meta_per_set);
         let slots = sets.saturating_mul(u64::from(assoc));
@@ -192,32 +193,33 @@ impl Layout {
         Ok(Layout { assoc, sets: sets as u32, data_offset: (1 + sets * meta_per_set) * BLOCK })
     }
 
-    /// Slots for blocks.
+    /// Returns the number of slots.
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.sets * self.assoc
     }
 
-    /// Blocks of metadata.
+    /// Returns the number of metadata blocks.
     #[must_use]
     pub fn meta_blocks(&self) -> u32 {
         self.slots() / SLOTS_PER_META_BLOCK
     }
 
-    /// Where the data of a slot lies on the cache device, in bytes.
+    /// Returns the offset of a slot's data on the cache device, in bytes.
     #[must_use]
     pub fn slot_offset(&self, slot: u32) -> u64 {
         self.data_offset + u64::from(slot) * BLOCK
     }
 
-    /// Where a metadata block lies on the cache device, in bytes.
+    /// Returns the offset of a metadata block on the cache device, in bytes.
     #[must_use]
     pub fn meta_offset(&self, meta_block: u32) -> u64 {
         (1 + u64::from(meta_block)) * BLOCK
     }
 
-    /// The set of a block of the disk: consecutive `assoc` blocks share one (placement of on-SSD
-    /// versions before 3, and of later ones with `disk_assoc` 0, which is the default of the tool).
+    /// Returns the set of a block of the disk: consecutive `assoc` blocks share one (placement of
+    /// on-SSD versions before 3, and of later ones with `disk_assoc` 0, which is the default of the
+    /// tool).
     #[must_use]
     pub fn set_of(&self, block: u64) -> u32 {
         (block / u64::from(self.assoc) % u64::from(self.sets)) as u32

@@ -11,7 +11,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Names and values, in FlashCache's order.
+            /// Returns names and values, in FlashCache's order.
             #[must_use]
             pub fn list(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
@@ -25,19 +25,19 @@ counters! {
     reads,
     /// Parts of writes.
     writes,
-    /// Read from the flash.
+    /// Reads from the flash.
     read_hits,
-    /// Written to a block that was cached.
+    /// Writes to a block that was cached.
     write_hits,
     /// ... and dirty.
     dirty_write_hits,
-    /// Clean blocks that gave way to a read.
+    /// Clean blocks evicted for a read.
     replacement,
-    /// Clean blocks that gave way to a write.
+    /// Clean blocks evicted for a write.
     write_replacement,
-    /// Cached blocks that an uncached write met.
+    /// Cached blocks dropped for an uncached write.
     write_invalidates,
-    /// Cached blocks that an uncached read met.
+    /// Cached blocks dropped for an uncached read.
     read_invalidates,
     /// Parts that waited for an operation on the same cached block.
     pending_enqueues,
@@ -51,7 +51,7 @@ counters! {
     metadata_batch,
     /// Writes of metadata blocks.
     metadata_ssd_writes,
-    /// Blocks cleaned, or attempted.
+    /// Blocks cleaned, or with a failed attempt.
     cleanings,
     /// Blocks cleaned because they were idle.
     fallow_cleanings,
@@ -69,9 +69,9 @@ counters! {
     ssd_reads,
     /// Blocks written to the flash, metadata included.
     ssd_writes,
-    /// Parts of reads that went past the cache.
+    /// Parts of reads that bypassed the cache.
     uncached_reads,
-    /// Parts of writes that went past the cache.
+    /// Parts of writes that bypassed the cache.
     uncached_writes,
     /// Failed reads of the disk.
     disk_read_errors,
@@ -82,6 +82,6 @@ counters! {
     /// Failed writes of the flash.
     ssd_write_errors,
     /// Not FlashCache's: parts that waited for an uncached operation on the same block, which
-    /// FlashCache would have started at once and done again where they met.
+    /// FlashCache would have started at once and repeated after a collision.
     uncached_waits,
 }

@@ -1,8 +1,8 @@
 //! The two lists of a set under `reclaim_policy` LRU: warm and hot.
 //!
 //! Every slot is in one of them, and half of the slots in the hot one (`lru_hot_pct` is 50 when the
-//! lists are made). A slot that is used goes to the most recently used end of its list; a warm one
-//! that has been used `PROMOTE_THRESH` times changes places with the least recently used hot one.
+//! lists are made). A used slot moves to the most recently used end of its list; after
+//! `PROMOTE_THRESH` uses a warm one changes places with the least recently used hot one.
 
 /// Uses after which a warm slot becomes hot (`lru_promote_thresh`).
 const PROMOTE_THRESH: u8 = 2;
@@ -32,7 +32,7 @@ const EMPTY: Ends = Ends { least: NONE, most: NONE };
 #[derive(Clone, Debug)]
 pub(crate) struct Lru {
     links: Vec<Link>,
-    /// Warm, hot.
+    /// Warm and hot.
     ends: [Ends; 2],
 }
 
@@ -47,7 +47,7 @@ impl Lru {
         lists
     }
 
-    /// A slot was used.
+    /// Notes a use of a slot.
     pub(crate) fn used(&mut self, at: u16) {
         self.take(at);
         self.append(at);
@@ -58,8 +58,8 @@ impl Lru {
         }
     }
 
-    /// A slot gives its place to another block, which begins at the most recently used end of the
-    /// warm list.
+    /// Reuses a slot for another block, which begins at the most recently used end of the warm
+    /// list.
     pub(crate) fn touch(&mut self, at: u16) {
         if self.links[usize::from(at)].hot && self.ends[0].least != NONE {
             let warm = self.ends[0].least;
@@ -71,7 +71,7 @@ impl Lru {
         self.links[usize::from(at)].uses = 0;
     }
 
-    /// Slots from the least recently used one on: warm ones, then hot ones.
+    /// Returns the slots from the least recently used one on: warm ones, then hot ones.
     pub(crate) fn coldest_first(&self) -> impl Iterator<Item = u16> {
         let walk = |ends: Ends| {
             let first = Some(ends.least).filter(|at| *at != NONE);
@@ -88,8 +88,8 @@ impl Lru {
         }
     }
 
-    /// A hot and a warm slot change places: the hot one becomes the most recently used warm one,
-    /// the warm one the least recently used hot one.
+    /// Swaps a hot and a warm slot: the hot one becomes the most recently used warm one, the warm
+    /// one the least recently used hot one.
     fn swap(&mut self, hot: u16, warm: u16) {
         self.take(hot);
         self.take(warm);

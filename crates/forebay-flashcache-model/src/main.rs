@@ -1,7 +1,7 @@
 //! `flashcache-model`: serves a volume behind the FlashCache model.
 //!
-//! Contract with scripts, as with `forebay run`: `ready: URI` on stdout says that clients can
-//! connect, everything else is on stderr; exit code 0 done, 1 failed, 2 wrong usage.
+//! Contract with scripts, as with `forebay run`: `ready: URI` on stdout reports that clients can
+//! connect, all other output is on stderr; exit code 0 done, 1 failed, 2 wrong usage.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -34,11 +34,11 @@ struct Options {
     /// The slow device: a file (file:/srv/disk.img) or a block device (/dev/sdb)
     #[arg(long, value_name = "URI")]
     backing: BackingUri,
-    /// The fast device: a file or a block device, and the size to make a new file with
+    /// The fast device: a file or a block device, with the size to create a new file
     /// (flash.img:10GiB)
     #[arg(long, value_name = "PATH[:SIZE]")]
     cache: CacheSpec,
-    /// Where clients find the volume: nbd+unix:///name?socket=/path, nbd://host:port/name or
+    /// Where clients connect to the volume: nbd+unix:///name?socket=/path, nbd://host:port/name or
     /// fuse:/path/file; may be repeated
     #[arg(long = "export", value_name = "URI", required = true)]
     exports: Vec<ExportUri>,
@@ -49,7 +49,7 @@ struct Options {
     /// The same for the cache device
     #[arg(long, value_name = "MODEL")]
     emulate_cache: Option<DeviceModel>,
-    /// How writes are treated: back, through or around
+    /// Write mode: back, through or around
     #[arg(long, value_name = "MODE", default_value = "back", value_parser = mode)]
     mode: Mode,
     /// Percent of a set's blocks that may be dirty, 10 to 95
@@ -58,10 +58,10 @@ struct Options {
     /// Blocks of a set: a power of two, 256 to 8192
     #[arg(long, value_name = "N", default_value_t = Config::default().assoc)]
     assoc: u32,
-    /// Which clean block gives way: fifo or lru
+    /// Eviction policy for clean blocks: fifo or lru
     #[arg(long, value_name = "POLICY", default_value = "fifo", value_parser = reclaim)]
     reclaim: Reclaim,
-    /// Blocks under cleaning in a set above which no more victims are chosen
+    /// Blocks under cleaning in a set, above which it selects no more victims
     #[arg(long, value_name = "N", default_value_t = Config::default().max_clean_ios_set)]
     max_clean_ios_set: u32,
     /// The same for the whole cache
@@ -73,14 +73,14 @@ struct Options {
     /// Batches of idle blocks that a set may clean in a second, 1 to 100
     #[arg(long, value_name = "N", default_value_t = Config::default().fallow_clean_speed)]
     fallow_clean_speed: u32,
-    /// What a FLUSH does: ignore (as FlashCache does; it is answered at once) or device (the
-    /// devices are flushed)
+    /// Handling of FLUSH: ignore (as in FlashCache; the reply is immediate) or device (flush the
+    /// devices)
     #[arg(long, value_name = "WHAT", default_value = "ignore", value_parser = flush)]
     flush: Flush,
     /// Write settings, state and counters to this file as JSON, each second and at the end
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
-    /// How operations reach the kernel: auto, uring or psync
+    /// System call interface for I/O: auto, uring or psync
     #[arg(long, value_name = "ENGINE", default_value = "auto")]
     io: EnginePreference,
 }
@@ -102,7 +102,7 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Help and version go to stdout; errors of the command line are exit code 2.
+/// Prints help and version to stdout; errors of the command line give exit code 2.
 fn usage(error: &clap::Error) -> ExitCode {
     let printed = error.print().is_ok();
     if error.use_stderr() {
@@ -150,7 +150,7 @@ fn run(options: &Options) -> Result<(), RunError> {
     };
     let ended = serve(&host, make, &mut report);
     if ended.is_err() && !served {
-        // Nobody has written anything: the next start has nothing to warn of.
+        // No data was written: the next start has nothing to warn of.
         let _ = mark_clean(&options.cache.path);
     }
     let model = ended?.end();
@@ -164,7 +164,7 @@ fn run(options: &Options) -> Result<(), RunError> {
 fn tell(event: HostEvent) {
     match event {
         HostEvent::Ready(uri) => {
-            // Whoever has closed the pipe does not wait for it.
+            // A failed write is ignored: the reader has closed the pipe.
             let mut out = std::io::stdout().lock();
             let _ = writeln!(out, "ready: {uri}").and_then(|()| out.flush());
         }
@@ -177,7 +177,7 @@ fn failed(what: &impl ToString) -> RunError {
     RunError::failed(MessageId::DeviceIo, what.to_string(), "")
 }
 
-/// The one of some things that has this name.
+/// Returns the item with this name.
 fn by_name<T: Copy>(text: &str, all: &[T], name: impl Fn(T) -> &'static str) -> Result<T, String> {
     let found = all.iter().copied().find(|one| name(*one) == text);
     found.ok_or_else(|| {

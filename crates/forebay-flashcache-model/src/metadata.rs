@@ -2,19 +2,19 @@
 //! becomes clean.
 //!
 //! Invariants
-//! - A metadata block is written by one operation at a time. Marks that come meanwhile wait, and
-//!   the next write has all of them (`metadata_batch` counts those that shared a write with another
-//!   one).
-//! - Marks of one turn of the owner share a write as well: the write begins when actions are asked
-//!   for, as FlashCache leaves the beginning to a worker.
-//! - A slot has one mark under way at most: it is busy until its mark is written.
+//! - A metadata block has at most one write in flight. Marks that arrive meanwhile wait, and the
+//!   next write includes all of them (`metadata_batch` counts those that shared a write with
+//!   another one).
+//! - Marks of one turn of the owner share a write as well: the write begins when the owner takes
+//!   actions, as FlashCache leaves it to a worker.
+//! - A slot has at most one mark in flight: it is busy until its mark is written.
 
 use crate::config::SLOTS_PER_META_BLOCK;
 use crate::table::Slot;
 
 /// Bytes of a metadata block.
 pub const META_BYTES: usize = 4096;
-/// Bytes that describe a slot: the sector (64 bits), the state (32 bits), nothing (32 bits),
+/// Bytes that describe a slot: the sector (64 bits), the state (32 bits), unused (32 bits),
 /// little-endian.
 const SLOT_BYTES: usize = META_BYTES / SLOTS_PER_META_BLOCK as usize;
 const SECTORS_PER_BLOCK: u64 = 8;
@@ -24,7 +24,7 @@ const INVALID: u32 = 0x01;
 const VALID: u32 = 0x02;
 const DIRTY: u32 = 0x40;
 
-/// What a slot becomes.
+/// The new state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Mark {
     /// Dirty, by the write of this part.
@@ -33,7 +33,7 @@ pub(crate) enum Mark {
     Clean,
 }
 
-/// A slot and what it becomes.
+/// A slot and its new state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Update {
     pub(crate) slot: u32,
@@ -42,9 +42,9 @@ pub(crate) struct Update {
 
 #[derive(Clone, Debug, Default)]
 struct MetaBlock {
-    /// It waits for its write to begin, or is being written.
+    /// Its write is waiting to begin or in flight.
     under_way: bool,
-    /// Marks of the write under way.
+    /// Marks of the write in flight.
     current: Vec<Update>,
     queued: Vec<Update>,
 }
@@ -53,7 +53,7 @@ struct MetaBlock {
 #[derive(Debug)]
 pub(crate) struct Metadata {
     blocks: Vec<MetaBlock>,
-    /// Those whose write is to begin.
+    /// Metadata blocks whose write is ready to begin.
     ready: Vec<u32>,
 }
 
@@ -62,7 +62,7 @@ impl Metadata {
         Self { blocks: vec![MetaBlock::default(); meta_blocks as usize], ready: Vec::new() }
     }
 
-    /// A mark is to be written.
+    /// Queues a mark for writing.
     pub(crate) fn add(&mut self, update: Update) {
         let number = update.slot / SLOTS_PER_META_BLOCK;
         let block = &mut self.blocks[number as usize];
@@ -72,7 +72,8 @@ impl Metadata {
         }
     }
 
-    /// The next metadata block to write, and how many marks the write has.
+    /// Begins the write of the next metadata block. Returns its number, and the number of its
+    /// marks.
     pub(crate) fn begin(&mut self) -> Option<(u32, usize)> {
         let number = self.ready.pop()?;
         let block = &mut self.blocks[number as usize];
@@ -80,7 +81,7 @@ impl Metadata {
         Some((number, block.current.len()))
     }
 
-    /// A write has ended: its marks. Those that came meanwhile are written next.
+    /// Ends a write and returns its marks. Marks that arrived meanwhile are written next.
     pub(crate) fn end(&mut self, number: u32) -> Vec<Update> {
         let block = &mut self.blocks[number as usize];
         block.under_way = !block.queued.is_empty();
@@ -90,7 +91,7 @@ impl Metadata {
         std::mem::take(&mut block.current)
     }
 
-    /// The bytes of a metadata block with the marks of the write that has begun.
+    /// Renders a metadata block with the marks of the write in flight.
     pub(crate) fn render(&self, number: u32, slots: &[Slot], bytes: &mut [u8; META_BYTES]) {
         let mut put = |at: usize, slot: &Slot, dirty: bool| {
             let state = if slot.valid { VALID | if dirty { DIRTY } else { 0 } } else { INVALID };

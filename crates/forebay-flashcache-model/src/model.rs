@@ -1,14 +1,16 @@
-//! The way of a request: split into blocks, through the cache or past it, and what waits for what.
+//! The request path: splits requests into blocks, sends the parts through or around the cache, and
+//! orders parts of the same block.
 //!
 //! Invariants
-//! - At most one operation on a cached block is under way. What comes meanwhile waits in the
-//!   block's lane (`pending_enqueues`). When the operation ends and something waits, the block is
-//!   cleaned if it is dirty, dropped, and everything that waited goes to the disk past the cache:
-//!   FlashCache's rule, costly for blocks that are hot.
-//! - While something goes past the cache the block is not cached. Reads past the cache share the
-//!   lane; anything else has it alone.
-//! - A block becomes dirty with the end of its metadata write; only then the write is answered.
-//! - A request is answered when all of its parts have ended.
+//! - At most one operation on a cached block is in flight. Parts that arrive meanwhile wait in the
+//!   block's lane (`pending_enqueues`). When the operation ends and parts wait, the model cleans
+//!   the block if it is dirty, drops it, and sends all waiting parts to the disk, bypassing the
+//!   cache: FlashCache's rule, which is costly for hot blocks.
+//! - A block is not cached while operations on it bypass the cache. Bypassing reads share the lane;
+//!   any other operation holds it alone.
+//! - A block becomes dirty when its metadata write completes; only then the model answers the
+//!   write.
+//! - A request is answered when all of its parts have completed.
 
 use crate::api::{Action, BLOCK_BYTES, CommandKind, Device, Failed, Memory, Nanos, OpId, Request, Span};
 use crate::config::{Config, Flush, Layout, Mode, Refused, SLOTS_PER_META_BLOCK};
@@ -21,34 +23,34 @@ use std::ops::Range;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// What an operation is for.
+/// The purpose of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Op {
-    /// A part is read from the flash.
+    /// Reads a part from the flash.
     Hit { part: u32, slot: u32 },
-    /// A part is read from the disk, for the cache.
+    /// Reads a part from the disk for the cache.
     Miss { part: u32, slot: u32 },
-    /// What was read from the disk is written to the flash.
+    /// Writes the data of a miss to the flash.
     Fill { part: u32, slot: u32 },
-    /// A part is written to the flash.
+    /// Writes a part to the flash.
     CacheWrite { part: u32, slot: u32 },
     /// One of the two writes of write-through.
     Through { part: u32, slot: u32, device: Device },
-    /// A part goes past the cache.
+    /// Reads, writes or zeroes a part, bypassing the cache.
     Uncached { part: u32 },
-    /// A dirty block is read to be cleaned.
+    /// Reads a dirty block from the flash to clean it.
     CleanRead { slot: u32 },
-    /// A dirty block is written to the disk.
+    /// Writes a dirty block to the disk.
     CleanWrite { slot: u32 },
-    /// A metadata block is written.
+    /// Writes a metadata block.
     Meta { meta_block: u32 },
-    /// Whole blocks become zeroes.
+    /// Zeroes whole blocks.
     ZeroRange { zeroing: u32 },
-    /// A device is flushed for a request.
+    /// Flushes a device for a request.
     FlushFor { job: u32 },
 }
 
-/// What a part does with its bytes.
+/// The direction of a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Direction {
     Read,
@@ -61,64 +63,64 @@ pub(crate) enum Direction {
 pub(crate) struct Part {
     pub(crate) job: u32,
     pub(crate) block: u64,
-    /// First byte in the block, and number of bytes.
+    /// First byte within the block; `len`: number of bytes.
     from: u32,
     len: u32,
     direction: Direction,
-    /// It goes past the cache because it had to wait.
+    /// It bypasses the cache because it had to wait.
     uncached: bool,
-    /// Operations of write-through under way.
+    /// Write-through operations in flight.
     halves: u8,
     failed: bool,
 }
 
-/// A request under way.
+/// A request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
     request: Request,
-    /// Parts, zeroings and flushes under way.
+    /// Parts, zeroings and flushes in flight.
     left: u32,
     failed: bool,
-    /// Its writes are done and are being flushed.
+    /// Its writes have completed and are being flushed.
     flushing: bool,
 }
 
-/// What is under way on a block.
+/// The operation in flight on a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Active {
     #[default]
     Idle,
     /// An operation on the cached block.
     Cached,
-    /// So many reads past the cache.
+    /// This many reads that bypass the cache.
     Readers(u32),
-    /// A write or zeroing past the cache.
+    /// A write or zeroing that bypasses the cache.
     Alone,
 }
 
-/// A block with something under way, and what waits for it, by number of the part.
+/// A block with an operation in flight, and the queue of waiting parts, by part number.
 #[derive(Debug, Default)]
 pub(crate) struct Lane {
     pub(crate) active: Active,
     queue: VecDeque<u32>,
 }
 
-/// A walk over all slots that cleans what is dirty.
+/// A walk over all slots that cleans dirty blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Walk {
     pub(crate) next: u32,
-    /// Blocks cleaned since it began at slot 0.
+    /// Blocks cleaned since the walk began at slot 0.
     pub(crate) cleaned: u32,
 }
 
-/// How the cleaning for an orderly stop ended.
+/// The result of the cleaning for an orderly stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stopped {
     /// Blocks that could not be written to the disk.
     pub dirty_blocks: u32,
 }
 
-/// Whole blocks that are to be zeroes.
+/// Whole blocks to zero.
 #[derive(Clone, Debug)]
 pub(crate) struct Zeroing {
     pub(crate) job: u32,
@@ -146,17 +148,17 @@ pub struct Model {
     pub(crate) walk: Option<Walk>,
     pub(crate) stopping: bool,
     pub(crate) stopped: Option<Stopped>,
-    /// The cache failed, and is not used any more (not in write-back mode).
+    /// The cache failed and is no longer used (not in write-back mode).
     bypass: bool,
     /// Clients have written to the disk since its last flush.
     disk_written: bool,
 }
 
 impl Model {
-    /// An empty cache on a device of `cache_bytes`.
+    /// Creates an empty cache on a device of `cache_bytes`.
     ///
     /// # Errors
-    /// A setting is out of its range, or the device has no room for a set.
+    /// Returns [`Refused`] if a setting is out of range, or the device has no room for a set.
     pub fn new(config: Config, cache_bytes: u64) -> Result<Self, Refused> {
         config.check()?;
         let layout = Layout::new(cache_bytes, config.assoc)?;
@@ -183,50 +185,50 @@ impl Model {
         })
     }
 
-    /// How the cache device is divided.
+    /// Returns the layout of the cache device.
     #[must_use]
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// The settings.
+    /// Returns the settings.
     #[must_use]
     pub fn config(&self) -> Config {
         self.config
     }
 
-    /// What was counted.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Blocks that are cached.
+    /// Returns the number of cached blocks.
     #[must_use]
     pub fn cached_blocks(&self) -> u32 {
         self.table.cached()
     }
 
-    /// Blocks that are dirty.
+    /// Returns the number of dirty blocks.
     #[must_use]
     pub fn dirty_blocks(&self) -> u32 {
         self.table.dirty()
     }
 
-    /// Dirty blocks of a set.
+    /// Returns the number of dirty blocks of a set.
     #[must_use]
     pub fn dirty_blocks_of(&self, set: u32) -> u32 {
         self.table.set(set).dirty
     }
 
-    /// Whether a block of the disk is cached, and whether it is dirty.
+    /// Returns whether a block of the disk is cached, and whether it is dirty.
     #[must_use]
     pub fn state_of(&self, block: u64) -> (bool, bool) {
         self.table.find(block).map_or((false, false), |slot| (true, self.table.slot(slot).dirty))
     }
 
-    /// The bytes that an [`Action::WriteMeta`] writes; to be asked for when the action is carried
-    /// out.
+    /// Renders the bytes that an [`Action::WriteMeta`] writes. Call it when carrying out the
+    /// action.
     pub fn render_meta(&self, meta_block: u32, bytes: &mut [u8; META_BYTES]) {
         let first = meta_block * SLOTS_PER_META_BLOCK;
         let slots: Vec<_> =
@@ -234,12 +236,12 @@ impl Model {
         self.metadata.render(meta_block, &slots, bytes);
     }
 
-    /// Nothing is under way.
+    /// Returns true if nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.jobs.len() == 0 && self.ops.len() == 0 && self.lanes.is_empty()
     }
 
-    /// The next thing to do.
+    /// Returns the next action.
     pub fn next_action(&mut self) -> Option<Action> {
         if self.actions.is_empty() {
             while let Some((meta_block, marks)) = self.metadata.begin() {
@@ -256,13 +258,13 @@ impl Model {
 
     // --- requests
 
-    /// Takes a request. Its end must not be beyond 2^63.
+    /// Accepts a request. Its end must not exceed 2^63.
     pub fn submit(&mut self, now: Nanos, request: Request) {
         if self.stopping {
             self.actions.push_back(Action::Reply { request: request.id, result: Err(Failed) });
             return;
         }
-        // One more than its parts, so that it does not end before all of them are made.
+        // One more than its parts, so that the job does not complete before all parts exist.
         let job = self.jobs.insert(Job { request, left: 1, failed: false, flushing: false });
         match request.kind {
             CommandKind::Flush => {}
@@ -273,7 +275,7 @@ impl Model {
         self.job_part_done(now, job, Ok(()));
     }
 
-    /// Makes a part of each block that a range touches.
+    /// Creates a part for each block that a range touches.
     pub(crate) fn split(&mut self, now: Nanos, job: u32, direction: Direction, offset: u64, len: u64) {
         let (mut at, end) = (offset, offset + len);
         while at < end {
@@ -293,7 +295,7 @@ impl Model {
         }
     }
 
-    /// A part is begun, or waits for what is under way on its block.
+    /// Begins a part, or queues it behind the operation on its block.
     pub(crate) fn arrive(&mut self, now: Nanos, part: u32) {
         let Part { block, .. } = *self.parts.get(part);
         if self.is_being_zeroed(block) {
@@ -314,7 +316,7 @@ impl Model {
         }
     }
 
-    /// A part that is one whole block, and nothing else, is cached.
+    /// Returns true if the part may use the cache. Only whole blocks are cached.
     fn is_cacheable(&self, part: u32) -> bool {
         let part = self.parts.get(part);
         let kind = match part.direction {
@@ -325,12 +327,12 @@ impl Model {
         kind && part.len == BLOCK_BYTES && !part.uncached && !self.bypass
     }
 
-    /// A read past the cache, which may run beside others.
+    /// Returns true for a read that bypasses the cache: it may run concurrently with others.
     fn shares(&self, part: u32) -> bool {
         self.parts.get(part).direction == Direction::Read && !self.is_cacheable(part)
     }
 
-    /// Nothing is under way on the part's block.
+    /// Begins a part. No operation on its block is in flight.
     fn begin(&mut self, now: Nanos, part: u32) {
         match (self.is_cacheable(part), self.parts.get(part).direction) {
             (true, Direction::Read) => self.read(now, part),
@@ -383,7 +385,7 @@ impl Model {
         }
     }
 
-    /// Gives the block of a part a slot; if there is none the part goes past the cache.
+    /// Allocates a slot for the block of a part. If there is none, the part bypasses the cache.
     fn claim(&mut self, now: Nanos, part: u32) -> Option<u32> {
         let Part { block, direction, .. } = *self.parts.get(part);
         let Some((slot, replaced)) = self.table.claim(block) else {
@@ -401,7 +403,7 @@ impl Model {
         Some(slot)
     }
 
-    /// A client's operation on a cached block begins.
+    /// Marks a cached block as busy with a client's operation.
     fn occupy(&mut self, slot: u32) {
         self.table.used(slot);
         self.table.set_busy(slot, true);
@@ -409,8 +411,8 @@ impl Model {
         self.lane(block).active = Active::Cached;
     }
 
-    /// A part goes past the cache; what is cached of its block is dropped first, after it was
-    /// cleaned if it is dirty.
+    /// Sends a part to the disk, bypassing the cache. Drops the cached block first, after cleaning
+    /// it if it is dirty.
     fn pass(&mut self, part: u32) {
         let Part { block, direction, .. } = *self.parts.get(part);
         if let (Some(slot), false) = (self.table.find(block), self.bypass) {
@@ -464,7 +466,7 @@ impl Model {
         self.actions.push_back(Action::Write { op, device, offset, span });
     }
 
-    /// Where the bytes of a part lie in the buffer of its request.
+    /// Returns the position of a part's bytes in the buffer of its request.
     fn span(&self, part: u32) -> Span {
         let part = self.parts.get(part);
         let request = &self.jobs.get(part.job).request;
@@ -480,7 +482,7 @@ impl Model {
         self.lanes.entry(block).or_default()
     }
 
-    /// Is anything under way, or waiting, on a block of a range?
+    /// Returns true if an operation on a block of the range is in flight or waits.
     pub(crate) fn is_busy(&self, blocks: &std::ops::Range<u64>) -> bool {
         self.lanes.keys().any(|block| blocks.contains(block))
     }
@@ -489,22 +491,22 @@ impl Model {
         matches!(self.jobs.get(job).request.kind, CommandKind::Zero { may_unmap: true, .. })
     }
 
-    /// A request has one more thing to wait for, which is no part.
+    /// Adds an operation that is not a part to those that a request waits for.
     pub(crate) fn job_waits(&mut self, job: u32) {
         self.jobs.get_mut(job).left += 1;
     }
 
-    /// The disk was written for a client.
+    /// Notes that the disk was written for a client.
     pub(crate) fn disk_was_written(&mut self) {
         self.disk_written = true;
     }
 
     // --- completions
 
-    /// An operation has ended.
+    /// Completes an operation.
     ///
     /// # Panics
-    /// There is no such operation under way: a bug of the owner.
+    /// Panics if no such operation is in flight: a bug of the owner.
     pub fn complete(&mut self, now: Nanos, op: OpId, result: Result<(), Failed>) {
         match self.ops.remove(op.0) {
             Op::Hit { part, slot } => self.hit_done(now, part, slot, result),
@@ -518,7 +520,7 @@ impl Model {
             Op::Meta { meta_block } => self.meta_written(now, meta_block, result),
             Op::ZeroRange { zeroing } => self.zeroing_done(now, zeroing, result),
             Op::FlushFor { job } => {
-                // What a failed flush left behind is for the next one.
+                // After a failed flush the next one must cover the same writes.
                 self.disk_written |= result.is_err();
                 self.job_part_done(now, job, result);
             }
@@ -539,7 +541,7 @@ impl Model {
             self.part_done(now, part, result);
             return self.settle(now, slot, result);
         }
-        // FlashCache answers when the flash has it too.
+        // FlashCache answers after the flash write too.
         self.counters.ssd_writes += 1;
         self.write_part(Op::Fill { part, slot }, part, Device::Cache, self.layout.slot_offset(slot));
     }
@@ -576,9 +578,8 @@ impl Model {
         }
     }
 
-    /// The operation of a part on its slot has ended. If the flash failed, and nothing is dirty
-    /// because the mode is not write-back, the part goes to the disk, and so does everything from
-    /// now on.
+    /// Ends the operation of a part on its slot. If the flash failed outside of write-back mode, so
+    /// that nothing is dirty, the part and all later requests go to the disk.
     fn end_on_slot(&mut self, now: Nanos, part: u32, slot: u32, result: Result<(), Failed>) {
         if result.is_err() && self.config.mode != Mode::Back {
             self.bypass = true;
@@ -627,8 +628,8 @@ impl Model {
         self.advance(now, block);
     }
 
-    /// The operation on a cached block has ended; see the head of this file for what becomes of
-    /// those that wait.
+    /// Ends the operation on a cached block. The head of this file describes the fate of waiting
+    /// parts.
     pub(crate) fn settle(&mut self, now: Nanos, slot: u32, result: Result<(), Failed>) {
         self.table.set_busy(slot, false);
         let (block, dirty) = (self.table.slot(slot).block, self.table.slot(slot).dirty);
@@ -637,7 +638,7 @@ impl Model {
         let waits = !lane.queue.is_empty();
         match (result, dirty) {
             (Err(Failed), true) => {
-                // The block is nowhere else: who waits for it cannot be served.
+                // The only copy is in the cache: waiting parts fail.
                 for part in std::mem::take(&mut self.lane(block).queue) {
                     self.part_done(now, part, result);
                 }
@@ -655,7 +656,7 @@ impl Model {
         self.advance(now, block);
     }
 
-    /// Begins what waits for a block, as far as it may.
+    /// Begins the parts that wait for a block, as far as the lane allows.
     fn advance(&mut self, now: Nanos, block: u64) {
         loop {
             let Some(lane) = self.lanes.get(&block) else { return };
@@ -683,8 +684,8 @@ impl Model {
         self.job_part_done(now, job, result);
     }
 
-    /// Something that a request waits for has ended; the last one of them answers it, or flushes
-    /// before.
+    /// Ends one of the operations that a request waits for. The last one answers the request, or
+    /// flushes first.
     pub(crate) fn job_part_done(&mut self, now: Nanos, job: u32, result: Result<(), Failed>) {
         let state = self.jobs.get_mut(job);
         state.failed |= result.is_err();
@@ -717,14 +718,14 @@ impl Model {
         }
     }
 
-    /// Moves what waited for zeroings out, to arrive again.
+    /// Resubmits the parts that waited for zeroings.
     pub(crate) fn arrive_again(&mut self, now: Nanos) {
         for part in std::mem::take(&mut self.behind_zeroings) {
             self.arrive(now, part);
         }
     }
 
-    /// No block of a range is cached any more.
+    /// Drops all blocks of a range from the cache.
     pub(crate) fn drop_blocks(&mut self, blocks: &std::ops::Range<u64>) {
         if blocks.end - blocks.start < u64::from(self.layout.slots()) {
             for block in blocks.clone() {

@@ -1,8 +1,9 @@
-//! The cache device: made if it is a new file, and marked, so that nobody's data is written over.
+//! The cache device: created if it is a new file, and marked, so that no foreign data is
+//! overwritten.
 //!
-//! The first block says that the device belongs to the model, and whether it is in use. A device
-//! that holds anything else is refused. One that is still marked as in use was not stopped in an
-//! orderly way: what was dirty in it is lost, and that is said, for the model does not recover.
+//! The first block marks the device as the model's, and as in use or clean. A device with any other
+//! content is refused. One that is still marked as in use was not stopped in an orderly way: its
+//! dirty data is lost, and the model reports that, because it does not recover.
 
 use forebay_admin::MessageId;
 use forebay_config::CacheSpec;
@@ -13,7 +14,7 @@ use std::path::Path;
 /// Marks of the first block.
 const IN_USE: &[u8] = b"FlashCache model: in use\n";
 const CLEAN: &[u8] = b"FlashCache model: clean\n";
-/// Bytes at the start of a device that must be zero for it to be taken as unused.
+/// Bytes at the start of a device that must be zero for it to count as unused.
 const BLANK_BYTES: u64 = 256 << 10;
 const MARK_BYTES: usize = 4096;
 
@@ -22,16 +23,17 @@ const MARK_BYTES: usize = 4096;
 pub struct OpenCache {
     /// The device.
     pub device: Device,
-    /// Bytes of it that are used.
+    /// Its used part, in bytes.
     pub size_bytes: u64,
-    /// What the operator should know.
+    /// Notes for the operator.
     pub notes: Vec<String>,
 }
 
-/// Opens a cache device with a model in front of it, if any, or makes the file.
+/// Opens a cache device, optionally behind a device model, or creates the file.
 ///
 /// # Errors
-/// It holds something else, is in use, or cannot be made or modelled; nothing was changed on it.
+/// Returns an error if it has other content, is in use, or cannot be created or modelled; nothing
+/// was changed on it.
 pub fn open_cache(spec: &CacheSpec, emulate: Option<DeviceModel>) -> Result<OpenCache, RunError> {
     let mut notes = Vec::new();
     if !spec.path.exists() {
@@ -58,19 +60,19 @@ pub fn open_cache(spec: &CacheSpec, emulate: Option<DeviceModel>) -> Result<Open
 }
 
 impl OpenCache {
-    /// Notes on the device that it is in use, before anything else is written to it.
+    /// Marks the device as in use, before any other write to it.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Returns an error if it cannot be written.
     pub fn mark_in_use(&self) -> Result<(), RunError> {
         mark(&self.device, IN_USE)
     }
 }
 
-/// Notes on a cache device that nobody uses any more that nothing on it is needed.
+/// Marks a cache device that is no longer in use as clean: nothing on it is needed.
 ///
 /// # Errors
-/// It cannot be opened or written.
+/// Returns an error if it cannot be opened or written.
 pub fn mark_clean(path: &Path) -> Result<(), RunError> {
     let device = Device::open_cache(path, DeviceOptions::default()).map_err(failed)?;
     mark(&device, CLEAN)
@@ -97,7 +99,8 @@ fn make(spec: &CacheSpec, notes: &mut Vec<String>) -> Result<(), RunError> {
     }
 }
 
-/// Looks at the beginning of a device: ours and in use, or ours and clean, or unused.
+/// Reads the beginning of a device. Returns true if it is the model's and in use, false if it is
+/// the model's and clean, or unused.
 fn was_in_use(device: &Device) -> Result<bool, RunError> {
     let mut start = vec![0; BLANK_BYTES.min(device.size_bytes()) as usize];
     device.read_at(0, &mut start).map_err(failed)?;
@@ -121,7 +124,7 @@ fn mark(device: &Device, mark: &[u8]) -> Result<(), RunError> {
     device.write_at(0, &block).and_then(|()| device.flush()).map_err(failed)
 }
 
-/// A device error says itself what to do.
+/// The text of a device error includes the next step.
 fn failed(error: DeviceError) -> RunError {
     RunError::failed(MessageId::DeviceIo, error, "")
 }

@@ -1,11 +1,11 @@
-//! Joins adjacent transfers that are begun together, as the kernel's block layer does below
-//! FlashCache: the device mapper gives it blocks of 4 KiB, and what is adjacent on a device and
-//! submitted in one go reaches the device as one request.
+//! Joins adjacent transfers that begin together, as the kernel's block layer does below FlashCache:
+//! the device mapper passes it blocks of 4 KiB, and adjacent blocks that are submitted together
+//! reach the device as one request.
 
 use crate::api::{Action, Device, OpId, Span};
 use std::collections::HashMap;
 
-/// Longest joined transfer in bytes: what Linux allows on most disks by default was 512 KiB in
+/// Longest joined transfer in bytes: the default limit of Linux on most disks was 512 KiB in
 /// FlashCache's days.
 pub const TRANSFER_BYTES_MAX: u64 = 512 << 10;
 
@@ -14,26 +14,26 @@ pub const TRANSFER_BYTES_MAX: u64 = 512 << 10;
 pub struct Transfer {
     /// The device.
     pub device: Device,
-    /// Is it written?
+    /// Whether it is a write.
     pub write: bool,
-    /// First byte on the device.
+    /// Offset on the device, in bytes.
     pub offset: u64,
     /// Number of bytes.
     pub len: u64,
-    /// The operations, and where their bytes are, in the order of the device.
+    /// The operations with their memory, in the order of the device.
     pub parts: Vec<(OpId, Span)>,
 }
 
-/// Transfers that are gathered to be begun together.
+/// Gathered transfers, which begin together.
 #[derive(Debug, Default)]
 pub struct Plug {
     transfers: Vec<Transfer>,
-    /// The transfer that ends at a place, by device, direction and place.
+    /// The transfer that ends at a place, by device, direction and place in bytes.
     ends: HashMap<(Device, bool, u64), usize>,
 }
 
 impl Plug {
-    /// Takes an action if it is a read or a write; gives any other one back.
+    /// Takes an action if it is a read or a write; returns any other one.
     pub fn push(&mut self, action: Action) -> Option<Action> {
         let (write, op, device, offset, span) = match action {
             Action::Read { op, device, offset, span } => (false, op, device, offset, span),
@@ -56,7 +56,7 @@ impl Plug {
         None
     }
 
-    /// Everything that was gathered.
+    /// Returns everything gathered.
     pub fn unplug(&mut self) -> Vec<Transfer> {
         self.ends.clear();
         std::mem::take(&mut self.transfers)

@@ -1,4 +1,4 @@
-//! Numbered things; numbers of what is gone are given again.
+//! Numbered items; the numbers of removed ones are reused.
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl<T> Slab<T> {
     }
 
     /// # Panics
-    /// There is no such thing: a bug of the caller.
+    /// Panics if there is no such item: a bug of the caller.
     pub(crate) fn remove(&mut self, number: u32) -> T {
         let value = self.entries[number as usize].take().expect("it is there");
         self.free.push(number);
@@ -32,13 +32,13 @@ impl<T> Slab<T> {
     }
 
     /// # Panics
-    /// As [`Slab::remove`].
+    /// Panics like [`Slab::remove`].
     pub(crate) fn get(&self, number: u32) -> &T {
         self.entries[number as usize].as_ref().expect("it is there")
     }
 
     /// # Panics
-    /// As [`Slab::remove`].
+    /// Panics like [`Slab::remove`].
     pub(crate) fn get_mut(&mut self, number: u32) -> &mut T {
         self.entries[number as usize].as_mut().expect("it is there")
     }

@@ -1,19 +1,18 @@
-//! The table of slots: which block of the disk lies in each, and in what state. Sets, placement,
-//! and the slot that gives way.
+//! The table of slots: their blocks of the disk and their states. Sets, placement, and eviction.
 //!
 //! Invariants
-//! - A valid slot lies in the set of its block, and the index finds it; an invalid slot is in its
+//! - A valid slot is in the set of its block, and the index finds it; an invalid slot is in its
 //!   set's list of those.
 //! - Counts of dirty, idle and cached slots are those of the slots. Only valid slots are dirty,
 //!   busy or marked idle.
-//! - A slot that is dirty or busy never gives way.
+//! - A dirty or busy slot is never evicted.
 
 use crate::api::Nanos;
 use crate::config::{Layout, Reclaim};
 use crate::lru::Lru;
 use std::collections::HashMap;
 
-/// Marks of a dirty slot that was not used: from this number of sweeps on it is to be cleaned.
+/// Marks of an unused dirty slot: it is due for cleaning after this number of sweeps.
 pub(crate) const FALLOW_MARKS: u8 = 2;
 
 /// A place for one block on the flash.
@@ -23,9 +22,9 @@ pub(crate) struct Slot {
     pub(crate) block: u64,
     pub(crate) valid: bool,
     pub(crate) dirty: bool,
-    /// An operation on it is under way.
+    /// An operation on it is in flight.
     pub(crate) busy: bool,
-    /// Sweeps that found it dirty since it was used last.
+    /// Sweeps that found it dirty since its last use.
     fallow: u8,
 }
 
@@ -34,18 +33,18 @@ pub(crate) struct Slot {
 pub(crate) struct Set {
     /// Slots without a block, numbered within the set; the last one is taken first.
     invalid: Vec<u16>,
-    /// Where the next slot to give way is looked for, within the set.
+    /// Start of the search for the next slot to evict, within the set.
     fifo_next: u32,
-    /// Where the next victim of cleaning is looked for, within the set.
+    /// Start of the search for the next victim of cleaning, within the set.
     pub(crate) clean_next: u32,
     pub(crate) dirty: u32,
     /// Dirty slots with [`FALLOW_MARKS`].
     pub(crate) fallow: u32,
     /// Slots under cleaning.
     pub(crate) cleaning: u32,
-    /// No sweep up to then.
+    /// No sweep before this time.
     pub(crate) swept_until: Nanos,
-    /// No cleaning of idle blocks up to then.
+    /// No cleaning of idle blocks before this time.
     pub(crate) fallow_until: Nanos,
     lru: Option<Lru>,
 }
@@ -62,7 +61,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Nothing is cached.
+    /// Creates an empty table.
     pub(crate) fn new(layout: Layout, reclaim: Reclaim) -> Self {
         let set = Set {
             invalid: (0..layout.assoc as u16).rev().collect(),
@@ -101,7 +100,7 @@ impl Table {
         &mut self.sets[set as usize]
     }
 
-    /// Numbers of the slots of a set.
+    /// Returns the numbers of the slots of a set.
     pub(crate) fn slots_of(&self, set: u32) -> std::ops::Range<u32> {
         set * self.layout.assoc..(set + 1) * self.layout.assoc
     }
@@ -118,7 +117,7 @@ impl Table {
         self.index.get(&block).copied()
     }
 
-    /// A client uses a slot: it is young again.
+    /// Notes a client's use of a slot: it is no longer idle.
     pub(crate) fn used(&mut self, slot: u32) {
         self.clear_fallow(slot);
         let (set, at) = self.place(slot);
@@ -127,8 +126,8 @@ impl Table {
         }
     }
 
-    /// Finds a slot for a block that is not cached, and gives it to it; tells also whether a clean
-    /// block gave way. `None` if no slot of the set is invalid, or clean and idle.
+    /// Allocates a slot for a block that is not cached. Also returns whether a clean block was
+    /// evicted. `None` if no slot of the set is invalid, or clean and idle.
     pub(crate) fn claim(&mut self, block: u64) -> Option<(u32, bool)> {
         let set = self.layout.set_of(block);
         let invalid = self.sets[set as usize].invalid.pop();
@@ -165,7 +164,7 @@ impl Table {
         found
     }
 
-    /// The block of a slot is not cached any more.
+    /// Drops the block of a slot from the cache.
     pub(crate) fn invalidate(&mut self, slot: u32) {
         self.set_dirty(slot, false);
         let (set, at) = self.place(slot);
@@ -194,7 +193,7 @@ impl Table {
         }
     }
 
-    /// Marks the dirty idle slots of a set once more.
+    /// Adds a mark to the dirty idle slots of a set.
     pub(crate) fn sweep(&mut self, set: u32) {
         for slot in self.slots_of(set) {
             let slot = &mut self.slots[slot as usize];
@@ -214,8 +213,8 @@ impl Table {
         self.sets[(slot / self.layout.assoc) as usize].fallow -= u32::from(marks >= FALLOW_MARKS);
     }
 
-    /// Slots of a set in the order in which victims of cleaning are looked for: from its pointer
-    /// on, or the coldest first.
+    /// Returns the slots of a set in the order of the search for victims of cleaning: from its
+    /// pointer on, or the coldest first.
     pub(crate) fn victims(&self, set: u32) -> Box<dyn Iterator<Item = u32> + '_> {
         let range = self.slots_of(set);
         if let Some(lru) = &self.sets[set as usize].lru {

@@ -1,5 +1,5 @@
-//! The model on a reactor: actions become operations, completions go back, and counters go to a
-//! file.
+//! The model on a reactor: turns actions into operations, returns completions, and writes counters
+//! to a file.
 
 use crate::api::{Action, CommandKind, Device, Failed, Memory, Nanos, OpId, Request, SECOND, Span};
 use crate::metadata::META_BYTES;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-/// How often the file of counters is replaced.
+/// Interval between replacements of the file of counters.
 const STATS_EVERY: Nanos = SECOND;
 
 /// An operation of the reactor.
@@ -26,7 +26,7 @@ enum UnderWay {
     Other(OpId),
 }
 
-/// The model, its devices, and what is under way on them.
+/// The model, its devices, and the operations in flight on them.
 #[derive(Debug)]
 pub struct CacheVolume {
     model: Model,
@@ -34,16 +34,16 @@ pub struct CacheVolume {
     disk: DeviceId,
     plug: Plug,
     under_way: Slab<UnderWay>,
-    /// Blocks on their way from the flash to the disk, by slot.
+    /// Blocks in transfer from the flash to the disk, by slot.
     copies: HashMap<u32, BufId>,
-    /// Operations that could not be begun.
+    /// Operations that could not begin.
     refused: Vec<OpId>,
     stats: Option<StatsFile>,
     stats_due: Nanos,
 }
 
 impl CacheVolume {
-    /// A model on two devices of a reactor, with a file for its counters.
+    /// Creates a model on two devices of a reactor, with a file for its counters.
     #[must_use]
     pub fn new(model: Model, cache: DeviceId, disk: DeviceId, stats: Option<StatsFile>) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl CacheVolume {
         }
     }
 
-    /// The model, and the file of counters with its last contents.
+    /// Writes the file of counters for the last time and returns the model.
     #[must_use]
     pub fn end(mut self) -> Model {
         if let Some(stats) = self.stats.take() {
@@ -124,7 +124,7 @@ impl CacheVolume {
         }
     }
 
-    /// Where the bytes of a span are; `None` if there is no memory for a copy.
+    /// Returns the memory of a span; `None` if there is no memory for a copy.
     fn span(&mut self, reactor: &mut Reactor, span: Span) -> Option<forebay_io::Span> {
         let buffer = match span.memory {
             Memory::Request(buffer) => BufId(buffer),
@@ -154,7 +154,7 @@ impl CacheVolume {
 impl RequestHandler for CacheVolume {
     fn submit(&mut self, now: Nanos, request: forebay_lab_host::Request<'_>) {
         let kind = match request.kind {
-            // A block that is to be cached is read; nobody looks at the bytes.
+            // A prefetch reads the block; its bytes are not used.
             RequestKind::Read | RequestKind::Prefetch => CommandKind::Read,
             RequestKind::Write { fua } => CommandKind::Write { fua },
             RequestKind::Flush => CommandKind::Flush,
@@ -246,7 +246,7 @@ impl RequestHandler for CacheVolume {
     }
 }
 
-/// The settings, the state and the counters of a model as a JSON object.
+/// Returns the settings, the state and the counters of a model as a JSON object.
 #[must_use]
 pub fn json(model: &Model) -> String {
     let (config, layout) = (model.config(), model.layout());
@@ -269,13 +269,12 @@ pub fn json(model: &Model) -> String {
         ("dirty_blocks", u64::from(model.dirty_blocks())),
     ];
     for (name, value) in numbers.into_iter().chain(model.counters().list()) {
-        let _ = write!(text, ",\n  \"{name}\": {value}"); // a String takes everything
+        let _ = write!(text, ",\n  \"{name}\": {value}"); // a `String` accepts everything
     }
     text + "\n}\n"
 }
 
-/// A file that is replaced again and again, by a thread of its own: a file system that is busy must
-/// not hold up requests.
+/// A file that a separate thread replaces repeatedly: a busy file system must not delay requests.
 #[derive(Debug)]
 pub struct StatsFile {
     sender: mpsc::SyncSender<String>,
@@ -284,7 +283,7 @@ pub struct StatsFile {
 
 impl StatsFile {
     /// # Errors
-    /// The file cannot be written, or there is no thread for it.
+    /// Returns an error if the file cannot be written, or the thread cannot be started.
     pub fn new(path: PathBuf) -> std::io::Result<Self> {
         replace(&path, "{}\n")?;
         let (sender, receiver) = mpsc::sync_channel::<String>(1);
@@ -299,7 +298,7 @@ impl StatsFile {
         Ok(Self { sender, thread })
     }
 
-    /// New contents, unless older ones still wait to be written.
+    /// Replaces the contents, unless older ones still wait to be written.
     fn replace(&self, text: String) {
         let _ = self.sender.try_send(text);
     }
@@ -311,7 +310,7 @@ impl StatsFile {
     }
 }
 
-/// Who reads the file finds the old contents or the new ones.
+/// Replaces the file atomically: a reader finds the old or the new contents.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");

@@ -1,9 +1,9 @@
-//! Zeroing and discard. FlashCache handles neither; here they are correct and as cheap as they can
-//! be, in its favour.
+//! Zeroing and discard. FlashCache handles neither; here they are correct and as cheap as possible,
+//! in its favour.
 //!
-//! Blocks that are covered in part become parts past the cache like small writes. All whole blocks
-//! become one operation on the disk: it begins when nothing is under way on them, drops what is
-//! cached of them without cleaning it, and what comes meanwhile waits behind it.
+//! Partly covered blocks become parts that bypass the cache, like small writes. All whole blocks
+//! become one operation on the disk: it begins when no operation on them is in flight, and drops
+//! their cached blocks without cleaning. Parts that arrive meanwhile wait behind it.
 
 use crate::api::{Action, BLOCK_BYTES, Failed, Nanos};
 use crate::model::{Direction, Model, Op, Zeroing};
@@ -11,7 +11,7 @@ use crate::model::{Direction, Model, Op, Zeroing};
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl Model {
-    /// A range is to be zeroes.
+    /// Zeroes a range.
     pub(crate) fn zero(&mut self, now: Nanos, job: u32, offset: u64, len: u64) {
         let end = offset + len;
         let blocks = offset.div_ceil(BLOCK)..end / BLOCK;
@@ -28,13 +28,12 @@ impl Model {
         self.start_zeroings(now);
     }
 
-    /// Is a block being zeroed, or about to be?
+    /// Returns true if a block is being zeroed, or waits for it.
     pub(crate) fn is_being_zeroed(&self, block: u64) -> bool {
         self.zeroings.iter().any(|(_, zeroing)| zeroing.blocks.contains(&block))
     }
 
-    /// Starts zeroings that nothing is in the way of: no operation on their blocks, and no earlier
-    /// zeroing.
+    /// Starts the zeroings whose blocks have no operation in flight and no earlier zeroing.
     pub(crate) fn start_zeroings(&mut self, _now: Nanos) {
         for at in 0..self.zeroings.len() {
             let (number, Zeroing { job, blocks, started }) = self.zeroings[at].clone();

@@ -5,8 +5,8 @@
 //! blocks in order: the i-th data entry describes the i-th payload block. Marks and intents have no
 //! payload.
 //!
-//! A batch counts only if its header and every payload block match their checksums and it stands
-//! where it says.
+//! A batch counts only if its header and every payload block match their checksums and it lies at
+//! the position that its header names.
 
 use crate::checkpoint::REGIONS_MAX;
 use crate::error::FormatError;
@@ -57,7 +57,7 @@ pub(crate) mod entry {
 
 /// First bytes of a batch header.
 pub const MAGIC: [u8; 4] = *b"FBAT";
-/// Entries that fit one header block.
+/// Most entries of one header block.
 pub const ENTRIES_MAX: usize = F_TABLE.len / entry::STRUCTURE.len;
 
 const _: () = assert!(ENTRIES_MAX == 168);
@@ -71,7 +71,7 @@ const KIND_DROP_MARK: u64 = 4;
 const KIND_INTENT: u64 = 5;
 const KIND_SUMMARY: u64 = 6;
 
-/// What a batch is for.
+/// Purpose of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum BatchKind {
@@ -100,7 +100,7 @@ pub enum Entry {
         /// in order; else 0.
         flush_epoch: u32,
     },
-    /// These slots were written to the backing store, which was flushed afterwards: they are clean.
+    /// These slots were written to the backing store, which was then flushed: they are clean.
     CleanMark {
         /// First slot.
         slot: Slot,
@@ -114,8 +114,8 @@ pub enum Entry {
         /// Consecutive slots.
         count: u32,
     },
-    /// Writes past the cache may happen in these regions from now on: after a crash no clean block
-    /// in them counts.
+    /// Bypass writes can happen in these regions from now on: after a crash no clean block in them
+    /// counts.
     Intent {
         /// Volume written to.
         volume: VolumeId,
@@ -134,7 +134,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// True if a payload block belongs to this entry.
+    /// Returns whether a payload block belongs to this entry.
     #[must_use]
     pub fn has_payload(&self) -> bool {
         matches!(self, Self::Data { .. })
@@ -199,7 +199,7 @@ impl Entry {
     }
 
     /// The bounds that hold on both sides of the device: asserted before an entry is written,
-    /// checked after one was read.
+    /// checked after it is read.
     fn check(&self) -> Result<(), FormatError> {
         use entry::{F_BLOCK, F_COUNT, F_FLUSH_EPOCH, F_SECTORS, F_VOLUME};
         if let Self::Data { volume, .. } | Self::Intent { volume, .. } = self
@@ -231,7 +231,7 @@ impl Entry {
     }
 }
 
-/// Everything in a batch header but its entries.
+/// A batch header without its entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BatchHeader {
     /// Records or summary.
@@ -240,7 +240,7 @@ pub struct BatchHeader {
     pub stream: StreamKind,
     /// First bytes of the cache's uuid.
     pub uuid_tag: u64,
-    /// Start of the daemon that wrote it, see [`crate::superblock::Superblock::epoch`].
+    /// Number of the start that wrote it, see [`crate::superblock::Superblock::epoch`].
     pub epoch: u64,
     /// Position in the order of all batches of the cache.
     pub sequence: u64,
@@ -251,7 +251,7 @@ pub struct BatchHeader {
     pub flushed_stream_sequence: u64,
     /// Segment that the batch was written to.
     pub segment: u32,
-    /// Block in the segment where the header stands.
+    /// Block in the segment that holds the header.
     pub block_in_segment: u32,
     /// Payload blocks that follow the header.
     pub payload_blocks: u16,
@@ -263,7 +263,7 @@ impl BatchHeader {
     /// # Panics
     /// If `to` is not one block, or [`BatchHeader::decode`] would refuse the result (too many
     /// entries, entries out of bounds or not of the batch's kind, payload of another length): a bug
-    /// of the caller, better met now than by the recovery that needs the batch.
+    /// of the caller, better detected now than by the recovery that needs the batch.
     pub fn encode(&self, entries: &[Entry], to: &mut [u8]) {
         assert!(to.len() == BLOCK_BYTES && entries.len() <= ENTRIES_MAX, "batch header out of bounds");
         assert_eq!(entries.iter().try_for_each(Entry::check), Ok(()), "batch entry out of bounds");
@@ -290,12 +290,11 @@ impl BatchHeader {
         F_CRC.put(to, u64::from(crc));
     }
 
-    /// Decodes a header block and puts its entries into `entries`, in place of what was there.
+    /// Decodes a header block and replaces the contents of `entries` with its entries.
     ///
     /// # Errors
-    /// Not a header, torn, of a newer version, or with fields that do not fit together; `entries`
-    /// is empty then. Identity and position are for the caller to check, see
-    /// [`BatchHeader::check_place`].
+    /// Not a header, torn, of a newer version, or with inconsistent fields; `entries` is then
+    /// empty. The caller checks identity and position, see [`BatchHeader::check_place`].
     pub fn decode(block: &[u8], entries: &mut Vec<Entry>) -> Result<Self, FormatError> {
         entries.clear();
         let decoded = Self::decode_into(block, entries);
@@ -320,8 +319,7 @@ impl BatchHeader {
             return Err(bad(F_ENTRIES, count as u64));
         }
         let (used, unused) = F_TABLE.bytes(block).split_at(count * entry::STRUCTURE.len);
-        // A search for the byte that is not zero looks at one after the other: most headers have
-        // none.
+        // Searching for the nonzero byte is slower, byte by byte, and most headers have none.
         if unused.iter().fold(0, |any, byte| any | byte) != 0
             && let Some(byte) = unused.iter().find(|byte| **byte != 0)
         {
@@ -346,7 +344,7 @@ impl BatchHeader {
         Ok(header)
     }
 
-    /// What must hold between the fields and the entries, before writing and after reading.
+    /// Constraints between the fields and the entries, checked before writing and after reading.
     fn check(&self, entries: &[Entry]) -> Result<(), FormatError> {
         let bad = |field, value| Err(header::STRUCTURE.wrong(field, value));
         let payload_blocks = match (self.kind, entries) {

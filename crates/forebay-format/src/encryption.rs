@@ -6,7 +6,7 @@
 /// The cache is encrypted with AES-256-XTS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Encryption {
-    /// Derived from the key and the UUID of the cache: tells the right key from a wrong one, and is
-    /// of no other use.
+    /// Derived from the key and the UUID of the cache: distinguishes the right key from a wrong
+    /// one, and has no other use.
     pub key_check: [u8; 16],
 }

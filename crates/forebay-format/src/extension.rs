@@ -1,18 +1,18 @@
 //! Extensions of the append window: segments that became free after a checkpoint.
 //!
 //! A checkpoint opens a window of segments that may be taken. An extension adds segments to the
-//! window of the checkpoint in effect, at the price of one block instead of a whole checkpoint. It
-//! lists all segments that were added since that checkpoint, so the newest one says everything.
+//! window of the checkpoint in effect, at the cost of one block instead of a whole checkpoint. It
+//! lists all segments added since that checkpoint, so the newest one is complete.
 //!
 //! Extension `n` of a checkpoint lies in slot `n % 2`, in two copies, so the one in effect is never
-//! written over. Where both copies of a slot are damaged nobody knows which segments were added:
-//! the write may have been torn, or what was in effect may be lost ([`Chosen::AtLeast`]).
+//! overwritten. If both copies of a slot are damaged, the added segments are unknown: the write
+//! might have been torn, or the extension in effect might be lost ([`Chosen::AtLeast`]).
 //!
 //! Invariants:
-//! - nothing of a listed segment counts that the checkpoint says of it: what made it void was
-//!   durable before the extension was written;
-//! - a segment is listed at most once for each checkpoint, and only if all its batches were
-//!   accounted for by it.
+//! - for a listed segment the checkpoint's state no longer counts: everything that voided its
+//!   contents was durable before the extension was written;
+//! - a segment is listed at most once for each checkpoint, and only if that checkpoint included all
+//!   its batches.
 
 use crate::batch::BatchHeader;
 use crate::checkpoint::{Checkpoint, SegmentEntry};
@@ -48,20 +48,20 @@ pub struct WindowExtension {
     pub uuid: CacheUuid,
     /// Generation of the checkpoint whose window this extends.
     pub checkpoint_generation: u64,
-    /// Start of the daemon that wrote it.
+    /// Number of the start that wrote it.
     pub epoch: u64,
     /// Number among the extensions of this checkpoint, from 1.
     pub number: u64,
-    /// Segments that were added since the checkpoint, in the order in which they are taken.
+    /// Segments added since the checkpoint, in the order of use.
     pub segments: Vec<u32>,
 }
 
-/// What the four blocks say.
+/// Contents of the four blocks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Chosen {
-    /// These segments were added to the window of the checkpoint; mostly none.
+    /// These segments were added to the window of the checkpoint; usually none.
     Added(Vec<u32>),
-    /// Both copies of a slot are damaged: these segments were added, and maybe others.
+    /// Both copies of a slot are damaged: these segments were added, and perhaps others.
     AtLeast(Vec<u32>),
 }
 
@@ -113,8 +113,8 @@ impl WindowExtension {
         })
     }
 
-    /// Which segments were added to the window of `checkpoint`, from the blocks as they were read,
-    /// in the order of [`EXTENSION_BLOCKS`]; `None` for a block that cannot be read.
+    /// Determines the segments that were added to the window of `checkpoint` from the blocks as
+    /// read, in the order of [`EXTENSION_BLOCKS`]; `None` for an unreadable block.
     #[must_use]
     pub fn choose(checkpoint: &Checkpoint, blocks: [[Option<&[u8]>; 2]; 2]) -> Chosen {
         let (mut newest, mut damaged) = (Self::default(), false);
@@ -130,7 +130,7 @@ impl WindowExtension {
         if damaged { Chosen::AtLeast(newest.segments) } else { Chosen::Added(newest.segments) }
     }
 
-    /// A copy, `None` where there never was one.
+    /// Reads a copy; `None` where there never was one.
     ///
     /// # Errors
     /// It is damaged.
@@ -146,15 +146,15 @@ impl WindowExtension {
 }
 
 impl Checkpoint {
-    /// Segments that an extension may have added: all that are not in the window. One that the
-    /// checkpoint calls open may have been filled, emptied and added since.
+    /// Segments that an extension might have added: all that are not in the window. A segment that
+    /// the checkpoint lists as open might have been filled, emptied and added since.
     pub fn addable(&self) -> impl Iterator<Item = u32> {
         let listed: BTreeSet<u32> = self.window.iter().copied().collect();
         (0..self.segments.len() as u32).filter(move |number| !listed.contains(number))
     }
 
-    /// True if `head`, the first block of a segment, says that the segment was taken into use after
-    /// this checkpoint.
+    /// Returns whether `head`, the first block of a segment, shows that the segment was taken into
+    /// use after this checkpoint.
     #[must_use]
     pub fn precedes(&self, segment: u32, head: &[u8]) -> bool {
         BatchHeader::decode(head, &mut Vec::new()).is_ok_and(|header| {
@@ -164,7 +164,7 @@ impl Checkpoint {
         })
     }
 
-    /// Adds segments to the window: what the checkpoint says of them does not count any more.
+    /// Adds segments to the window; their state in the checkpoint then no longer counts.
     ///
     /// # Errors
     /// [`FormatError::Field`] if the checkpoint has no such segment.

@@ -14,14 +14,14 @@ pub const SUPERBLOCK_B_BLOCK: u64 = 16;
 pub const CHECKPOINT_START_BLOCK: u64 = 32;
 /// Checkpoint slots: two generations, two copies each.
 pub const CHECKPOINT_SLOTS: u64 = 4;
-/// A cache can grow to so many times its first number of segments unless it was made for more or
-/// less: its checkpoint slots are made that large.
+/// How many times its initial number of segments a cache can grow to by default: its checkpoint
+/// slots have that size.
 pub const GROWTH_DEFAULT: u32 = 4;
 
 /// The division of a cache device into superblocks, checkpoint slots and segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
-    /// Blocks of the device that the cache uses, everything included.
+    /// Total blocks of the device that the cache uses.
     pub device_blocks: u64,
     /// Blocks in one segment, a power of two.
     pub segment_blocks: u32,
@@ -34,10 +34,10 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Divides a device of `device_bytes` with segments of `segment_blocks` (a size chosen for the
-    /// device if `None`: 64 KiB to 4 MiB, so that there are some hundreds of segments where
-    /// possible, and more than 4 MiB above 1 TiB), and room to grow to [`GROWTH_DEFAULT`] times its
-    /// size.
+    /// Divides a device of `device_bytes` with segments of `segment_blocks` and room to grow to
+    /// [`GROWTH_DEFAULT`] times its size. If `None`, the segment size depends on the device: 64 KiB
+    /// to 4 MiB, so that there are some hundreds of segments where possible, and more than 4 MiB
+    /// above 1 TiB.
     ///
     /// # Errors
     /// As [`Geometry::with_growth`].
@@ -45,8 +45,8 @@ impl Geometry {
         Self::with_growth(device_bytes, segment_blocks, GROWTH_DEFAULT)
     }
 
-    /// As [`Geometry::for_device`], for a cache that can grow to `growth` times its number of
-    /// segments (at least 1: it cannot grow). Each further time costs 0.025 % of the device.
+    /// Like [`Geometry::for_device`], for a cache that can grow to `growth` times its number of
+    /// segments (at least 1: it cannot grow). Each additional multiple costs 0.025 % of the device.
     ///
     /// # Errors
     /// [`FormatError::Geometry`] if the device is too small or the segment size is not a power of
@@ -66,11 +66,11 @@ impl Geometry {
                  from {SEGMENT_BLOCKS_MIN} to {SEGMENT_BLOCKS_MAX}"
             )));
         }
-        // The checkpoint grows with the segments and the segments shrink with the checkpoint: start
-        // from the most segments that there could be, which makes the slot slightly too large
-        // rather than too small.
+        // The checkpoint grows with the segments, and the segments shrink with the checkpoint:
+        // start from the largest possible number of segments, which makes the slot slightly too
+        // large rather than too small.
         let segments_most = device_blocks / u64::from(segment_blocks);
-        // No cache has more slots than numbers, so there is no use in room for more.
+        // Slot numbers limit the segments of every cache, so room for more is useless.
         let grown = (segments_most * u64::from(growth.max(1))).min(segments_limit(segment_blocks));
         let slot_blocks = checkpoint::slot_blocks_for(grown.max(segments_most), segment_blocks);
         let meta_blocks = CHECKPOINT_START_BLOCK + CHECKPOINT_SLOTS * slot_blocks;
@@ -100,11 +100,11 @@ impl Geometry {
         })
     }
 
-    /// The same cache on a device that has become longer or shorter: segments are added or left out
+    /// The same cache on a device that has become longer or shorter: segments are added or removed
     /// at the end, and nothing else moves.
     ///
     /// # Errors
-    /// [`FormatError::Geometry`] that says how far this cache can grow, or how far it can shrink.
+    /// [`FormatError::Geometry`] with the limit to which this cache can grow or shrink.
     pub fn resized(&self, device_bytes: u64) -> Result<Self, FormatError> {
         let device_blocks = device_bytes / BLOCK_BYTES as u64;
         let count = device_blocks.saturating_sub(self.segments_start_block) / u64::from(self.segment_blocks);
@@ -129,7 +129,7 @@ impl Geometry {
         Ok(Self { device_blocks, segment_count: count as u32, ..*self })
     }
 
-    /// Most segments that this cache can have: its checkpoint slots have room for no more.
+    /// Most segments that this cache can have, limited by the room in its checkpoint slots.
     #[must_use]
     pub fn segments_max(&self) -> u32 {
         let slot_blocks = u64::from(self.checkpoint_slot_blocks);
@@ -137,18 +137,18 @@ impl Geometry {
             .min(segments_limit(self.segment_blocks)) as u32
     }
 
-    /// Blocks of a checkpoint slot that a checkpoint of this many segments can fill: what a reader
-    /// has to read.
+    /// Blocks of a checkpoint slot that a checkpoint of this many segments can fill, and that a
+    /// reader must read.
     #[must_use]
     pub fn checkpoint_blocks(&self) -> u64 {
         let needed = checkpoint::slot_blocks_for(u64::from(self.segment_count), self.segment_blocks);
         needed.min(u64::from(self.checkpoint_slot_blocks))
     }
 
-    /// Checks that the numbers, as read from a superblock, fit together and inside `device_bytes`.
+    /// Checks that the numbers read from a superblock are consistent and fit `device_bytes`.
     ///
     /// # Errors
-    /// [`FormatError::Geometry`] that says what does not fit.
+    /// [`FormatError::Geometry`] that describes the inconsistency.
     pub fn validate(&self, device_bytes: u64) -> Result<(), FormatError> {
         let fail = |why: String| Err(FormatError::Geometry(why));
         let device_blocks = device_bytes / BLOCK_BYTES as u64;
@@ -222,20 +222,20 @@ impl Geometry {
         u64::from(self.segment_blocks) * BLOCK_BYTES as u64
     }
 
-    /// Block-sized places in all segments together.
+    /// Number of slots in all segments.
     #[must_use]
     pub fn slot_count(&self) -> u32 {
         self.segment_count * self.segment_blocks
     }
 }
 
-/// Segments of which all slots together still have 32-bit numbers.
+/// Most segments whose slots all have 32-bit numbers.
 fn segments_limit(segment_blocks: u32) -> u64 {
     u64::from(u32::MAX / segment_blocks.max(1))
 }
 
-/// Segments of a cache whose segments get larger than 4 MiB: as many as 1 TiB has of those. Each
-/// costs memory and time, whatever is in it.
+/// Most segments before segments become larger than 4 MiB: the number that 1 TiB has of those. Each
+/// costs memory and time, whether used or not.
 const SEGMENTS_WANTED_MAX: u64 = 1 << 18;
 
 fn default_segment_blocks(device_blocks: u64) -> u32 {

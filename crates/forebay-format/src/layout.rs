@@ -1,5 +1,5 @@
-//! Fixed-offset structures: one declaration gives the field offsets of the codec and the table that
-//! the document is checked against. It also proves, when it is compiled, that the fields fill the
+//! Fixed-offset structures: one declaration defines the field offsets of the codec and the table
+//! that the document is checked against. It also proves at compile time that the fields fill the
 //! structure without gap or overlap.
 
 use crate::error::FormatError;
@@ -27,7 +27,8 @@ pub struct Structure {
 }
 
 impl Structure {
-    /// True if the fields follow one another without gap or overlap and end exactly at `len`.
+    /// Returns whether the fields follow one another without gap or overlap and end exactly at
+    /// `len`.
     #[must_use]
     pub const fn tiles(&self) -> bool {
         let mut at = 0;
@@ -75,7 +76,7 @@ impl Field {
         u64::from_le_bytes(bytes)
     }
 
-    /// As [`Field::get`] for a field of at most four bytes.
+    /// Like [`Field::get`], for a field of at most four bytes.
     pub(crate) fn get_u32(self, from: &[u8]) -> u32 {
         debug_assert!(self.len <= 4);
         self.get(from) as u32
@@ -105,9 +106,9 @@ pub(crate) fn crc_without(bytes: &[u8], field: Field) -> u32 {
     crc32c::crc32c_append(crc, &bytes[field.offset + 4..])
 }
 
-/// Checks a structure's length, magic, checksum and version (of which `version.1` is the newest
-/// that is read), in that order: the version of damaged bytes means nothing, and a newer version
-/// keeps magic, version and checksum where they are.
+/// Checks a structure's length, magic, checksum and version (`version.1` is the newest supported
+/// one), in that order: the version of damaged bytes is meaningless, and a newer version keeps
+/// magic, version and checksum at the same place.
 pub(crate) fn check_envelope(
     structure: &Structure,
     bytes: &[u8],
@@ -143,7 +144,7 @@ pub(crate) fn check_zero(structure: &Structure, from: &[u8], fields: &[Field]) -
     Ok(())
 }
 
-/// The longest start of `text` that fits `bytes_max` bytes without splitting a character.
+/// The longest prefix of `text` that fits `bytes_max` bytes without splitting a character.
 pub(crate) fn fitting(text: &str, bytes_max: usize) -> &str {
     let mut end = text.len().min(bytes_max);
     while !text.is_char_boundary(end) {

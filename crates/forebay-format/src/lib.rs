@@ -1,7 +1,7 @@
 //! The bytes on a Forebay cache device.
 //!
-//! This crate knows how a cache device is laid out and nothing else: no clock, no file, no policy.
-//! Its one companion document is `docs/internals/on-disk-format.md`; `tests/it/document.rs` checks
+//! This crate knows the layout of a cache device and nothing else: no clock, no file, no policy.
+//! Its companion document is `docs/internals/on-disk-format.md`; `tests/it/document.rs` checks
 //! every offset table there against the [`layout::Structure`]s here, and `tests/it/golden.rs` pins
 //! the bytes themselves.
 //!
@@ -20,8 +20,9 @@
 //! - little-endian, fixed offsets, no implicit padding; reserved bytes are written as zero and must
 //!   be zero;
 //! - a CRC32C covers the whole structure, identity (cache uuid) and position included. So a
-//!   structure that was misdirected, or belongs to another cache, is not believed;
-//! - anything whose version is newer than [`VERSION`] is refused by name, never guessed at.
+//!   structure that was misdirected, or belongs to another cache, is refused;
+//! - a structure with a version newer than [`VERSION`] is refused with its version, never
+//!   interpreted.
 #![forbid(unsafe_code)]
 
 pub mod encryption;

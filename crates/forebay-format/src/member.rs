@@ -1,18 +1,18 @@
-//! A cache on several devices: which devices, and which part of the pool's blocks each one holds.
+//! A cache on several devices: the devices, and the part of the pool's blocks that each one holds.
 //!
-//! The cache sees one row of blocks, the *pool's space*. It begins on member 0, which has the
-//! superblocks and the checkpoint slots, and goes on over the other members one after the other.
-//! Every member after the first begins with a **member header** (block 0, and a copy in block 16).
-//! It says whose it is and which part of the space it holds. That part begins at
+//! The cache sees one sequence of blocks, the *pool's space*. It begins on member 0, which has the
+//! superblocks and the checkpoint slots, and continues over the other members in order. Every
+//! member after the first begins with a **member header** (block 0, and a copy in block 16). The
+//! header names the cache and the part of the space that the member holds, which begins at
 //! [`DATA_START_BLOCK`].
 //!
 //! Invariants:
-//! - members meet at the beginning of a segment, so that no segment lies on two of them;
+//! - member boundaries are segment boundaries, so that no segment lies on two members;
 //! - the superblock lists the tag of every member, drawn at random when the member joined: a member
-//!   that was taken out of the pool, or that belonged to it before, is not believed again;
-//! - how much lies on a member follows from where the next one begins, and for the last one from
-//!   the superblock ([`divide`]). What a header says of it is a copy for who has no superblock, and
-//!   never less than what is used.
+//!   that was removed from the pool, or belonged to it earlier, is refused;
+//! - the start of the next member determines how much lies on a member, and for the last one the
+//!   superblock does ([`divide`]). The value in a header is a copy for readers without a
+//!   superblock, and never less than the used part.
 
 use crate::error::FormatError;
 use crate::geometry::Geometry;
@@ -21,8 +21,8 @@ use crate::units::{BLOCK_BYTES, CacheUuid, SEGMENTS_MIN, VERSION};
 
 /// Most devices of one cache.
 pub const MEMBERS_MAX: usize = 16;
-/// Blocks that hold the copies of a member header: other flash pages and, on most devices, another
-/// erase block.
+/// Blocks that hold the copies of a member header: different flash pages and, on most devices,
+/// different erase blocks.
 pub const HEADER_BLOCKS: [u64; 2] = [0, 16];
 /// First block of a member, after the first one, that belongs to the pool's space (1 MiB).
 pub const DATA_START_BLOCK: u64 = 256;
@@ -42,7 +42,7 @@ structure! { "member header", 4096;
     F_CRC = "crc32c", 4092, 4;
 }
 
-/// The members of a cache as its superblock lists them: how many, and the tag of each after the
+/// The members of a cache as listed in its superblock: their number, and the tag of each after the
 /// first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Members {
@@ -59,13 +59,13 @@ impl Members {
         (!tags.contains(&0)).then_some(members)
     }
 
-    /// Number of members, the first included.
+    /// Number of members, including the first.
     #[must_use]
     pub fn count(&self) -> usize {
         1 + self.others
     }
 
-    /// Tags of all members but the first.
+    /// Tags of all members except the first.
     #[must_use]
     pub fn tags(&self) -> &[u64] {
         &self.tags[..self.others]
@@ -81,16 +81,16 @@ pub struct MemberHeader {
     pub index: u16,
     /// Drawn at random when the member joined; never zero.
     pub tag: u64,
-    /// First block of the pool's space that lies here.
+    /// First block of the pool's space on this member.
     pub first_block: u64,
-    /// Blocks of the pool's space that lie here; see [`divide`].
+    /// Number of blocks of the pool's space on this member; see [`divide`].
     pub blocks: u64,
 }
 
-/// Has headers, in the order of the members, say how much lies on each member: up to the beginning
-/// of the next one, and on the last of `members` up to the end of the pool's space. They may have
-/// said something else: one is rewritten before the superblock when a pool grows, and after it when
-/// a pool shrinks. Where the next member is not among them its header is left as it is.
+/// Sets in headers, in the order of the members, how much lies on each member: up to the start of
+/// the next one, and on the last of `members` up to the end of the pool's space. The old value can
+/// differ: a header is rewritten before the superblock when a pool grows, and after it when a pool
+/// shrinks. A header whose next member is missing stays unchanged.
 pub fn divide(headers: &mut [MemberHeader], members: &Members, geometry: &Geometry) {
     for at in 0..headers.len() {
         let next = headers.get(at + 1).filter(|next| next.index == headers[at].index + 1);
@@ -103,8 +103,8 @@ pub fn divide(headers: &mut [MemberHeader], members: &Members, geometry: &Geomet
 }
 
 impl MemberHeader {
-    /// The header of a device of `device_bytes` that continues a pool of this geometry, whose space
-    /// ends where the whole segments end that it has so far.
+    /// The header of a device of `device_bytes` that continues a pool of this geometry. The pool's
+    /// space so far ends with its last whole segment.
     ///
     /// # Errors
     /// [`FormatError::Geometry`] if the device has no room for a segment, or the pool has too many
@@ -202,7 +202,7 @@ mod tests {
             headers.iter().map(|header| header.blocks).collect::<Vec<_>>()
         };
         assert_eq!(blocks(vec![header(1, 100), header(2, 164), header(3, 600)]), [64, 436, 100]);
-        // One is missing: what the others say of themselves is all that is known.
+        // One member is missing: the other headers are all that is known.
         assert_eq!(blocks(vec![header(1, 100), header(3, 600)]), [1000, 100]);
         assert_eq!(blocks(vec![header(1, 100), header(2, 164)]), [64, 1000]);
         assert_eq!(blocks(vec![header(3, 800)]), [0]);

@@ -1,33 +1,34 @@
-//! A cache that is mirrored over two devices: where things lie.
+//! The layout of a cache that is mirrored over two devices.
 //!
 //! Each of the two *members* is laid out like a cache of its own: superblocks, checkpoint slots,
-//! segments. Superblocks and checkpoints are written to both. The segments of both are numbered in
-//! one row, first those of member 0, then as many of member 1: segments `i` and `i + n` are a
+//! segments. Superblocks and checkpoints are written to both. The segments of both are numbered
+//! consecutively, first those of member 0, then as many of member 1: segments `i` and `i + n` are a
 //! *column*, at the same place of their members. A *pair* uses a column for one segment, number
-//! `i`, with the same bytes on both; otherwise each segment stands for itself.
+//! `i`, with the same bytes on both; otherwise each segment is independent.
 //!
-//! The cache sees one row of blocks, the *pool's space*, of [`Geometry::device_blocks`] blocks:
+//! The cache sees one sequence of blocks, the *pool's space*, of [`Geometry::device_blocks`]
+//! blocks:
 //!
 //! ```text
 //! | member 0: superblocks, checkpoints | its n segments | the n segments of member 1 | superblocks, checkpoints of member 1 |
 //! ```
 //!
-//! so that everything that a [`Geometry`] says of segments is right, and says where the metadata of
-//! member 0 is.
+//! So everything that a [`Geometry`] defines for segments holds, and it locates the metadata of
+//! member 0.
 
 use crate::error::FormatError;
 use crate::geometry::Geometry;
 use crate::units::{BLOCK_BYTES, SEGMENTS_MIN};
 
-/// What a superblock of a mirrored cache says of its members.
+/// A mirrored cache's superblock record of its members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MirrorMark {
     /// The member that this copy is for: 0 or 1.
     pub member: u8,
-    /// The member that is out: what it holds does not count any more.
+    /// The member that is out: its contents are stale.
     pub out: Option<u8>,
-    /// Drawn at random for each member when it joined; never zero. A device with another tag is not
-    /// believed.
+    /// Drawn at random for each member when it joined; never zero. A device with another tag is
+    /// refused.
     pub tags: [u64; 2],
 }
 
@@ -70,7 +71,7 @@ impl Geometry {
         self.device_blocks / 2 * BLOCK_BYTES as u64
     }
 
-    /// Checks, beyond [`Geometry::validate`], that this divides a mirrored cache.
+    /// Checks, in addition to [`Geometry::validate`], that this divides a mirrored cache.
     ///
     /// # Errors
     /// [`FormatError::Geometry`] if it does not.
@@ -93,7 +94,7 @@ impl Geometry {
         )))
     }
 
-    /// The member, and the byte there, of a byte of a mirrored pool's space.
+    /// Converts a byte offset in a mirrored pool's space to a member and the offset there.
     #[must_use]
     pub fn mirror_place(&self, offset: u64) -> (usize, u64) {
         let (start, member) = (self.segments_start_block * BLOCK_BYTES as u64, self.member_bytes());
@@ -107,8 +108,8 @@ impl Geometry {
         }
     }
 
-    /// The byte of a mirrored pool's space where byte `offset` of a member's metadata lies: of what
-    /// is before its segments.
+    /// The offset in a mirrored pool's space of byte `offset` of a member's metadata, which
+    /// precedes the member's segments.
     #[must_use]
     pub fn mirror_meta(&self, member: usize, offset: u64) -> u64 {
         let start = self.segments_start_block * BLOCK_BYTES as u64;

@@ -1,17 +1,17 @@
-//! The settings copy: what the configuration said of a pool when it was exported, for the host that
-//! imports it.
+//! The settings copy: the configuration of a pool at its export, for the host that imports it.
 //!
 //! It lies on the first device of a cache, and on both of a mirrored one, between the superblocks
 //! and the window extensions: a sector, and the text of the settings behind it. There are two
-//! copies, in other erase blocks on most devices. Like the superblocks they are never encrypted.
+//! copies, in different erase blocks on most devices. Like the superblocks they are never
+//! encrypted.
 //!
 //! Invariants
-//! - A settings copy counts only beside the superblock that it names, after an orderly stop
-//!   ([`SettingsCopy::is_current`]). Every start raises the generation of the superblock, so a copy
-//!   ends with the first use of the cache, whoever that is.
-//! - Nothing that the engine reads or writes lies here.
-//! - Whoever can write to the device can write a copy. Only a MAC, which a cache with a key has,
-//!   tells that the export of this cache wrote it.
+//! - A settings copy is valid only with the superblock that it names, after an orderly stop
+//!   ([`SettingsCopy::is_current`]). Every start raises the generation of the superblock, so any
+//!   use of the cache invalidates the copy.
+//! - The engine neither reads nor writes these blocks.
+//! - Any user that can write to the device can write a copy. Only a MAC, which a cache with a key
+//!   has, proves that the export of this cache wrote it.
 
 use crate::error::FormatError;
 use crate::layout::{check_envelope, check_zero, crc_without, fitting, structure};
@@ -46,18 +46,18 @@ structure! { "settings copy", 512;
     F_CRC = "crc32c", 508, 4;
 }
 
-/// What an export wrote down.
+/// The contents of a settings copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SettingsCopy {
     /// Identity of the cache.
     pub uuid: CacheUuid,
-    /// Generation of the superblock that the orderly stop before it wrote.
+    /// Generation of the superblock written by the orderly stop before the export.
     pub generation: u64,
-    /// When, in seconds since 1970.
+    /// Time of the export, in seconds since 1970.
     pub exported_unix_s: u64,
-    /// Name of the host, for people.
+    /// Name of the host, for operators.
     pub host: String,
-    /// Product and version, for people.
+    /// Product and version, for operators.
     pub written_by: String,
     /// HMAC-SHA256 of [`SettingsCopy::signed_bytes`]; zero on a cache without a key.
     pub mac: [u8; SETTINGS_MAC_BYTES],
@@ -66,7 +66,7 @@ pub struct SettingsCopy {
 }
 
 impl SettingsCopy {
-    /// Encodes one copy. Long names are cut short.
+    /// Encodes one copy. Truncates long names.
     ///
     /// # Panics
     /// If the text has more than [`SETTINGS_TEXT_MAX`] bytes: a bug of the caller.
@@ -91,7 +91,7 @@ impl SettingsCopy {
         bytes
     }
 
-    /// What a MAC is made of: the encoded copy without one.
+    /// Input of the MAC: the encoded copy without it.
     #[must_use]
     pub fn signed_bytes(&self) -> Vec<u8> {
         Self { mac: [0; SETTINGS_MAC_BYTES], ..self.clone() }.encode()
@@ -137,10 +137,10 @@ impl SettingsCopy {
         })
     }
 
-    /// The copy to go by: the newer one of two that are intact.
+    /// Chooses between two copies: the newer one of those that are intact.
     ///
     /// # Errors
-    /// Neither is intact, or one is of a newer version: its writer may have changed anything.
+    /// Neither is intact, or one is of a newer version: its writer might have changed anything.
     /// [`FormatError::Magic`] if there is none.
     pub fn choose(copies: [Result<Self, FormatError>; 2]) -> Result<Self, FormatError> {
         match copies {
@@ -153,7 +153,7 @@ impl SettingsCopy {
         }
     }
 
-    /// Whether it is about the cache as it is now: nobody has opened that since.
+    /// Returns whether it describes the current cache: no start has happened since.
     #[must_use]
     pub fn is_current(&self, superblock: &Superblock) -> bool {
         self.uuid == superblock.uuid

@@ -1,4 +1,4 @@
-//! The list of all structures, for the test of the document and for `forebay inspect`.
+//! All structures, for the test of the document and for `forebay inspect`.
 
 use crate::layout::Structure;
 use crate::{batch, checkpoint, extension, member, settings_copy, superblock};

@@ -1,12 +1,12 @@
-//! Segment summaries: what each slot of a sealed segment holds, so that a restart need not read the
-//! batches again.
+//! Segment summaries: the contents of each slot of a sealed segment, so that a restart need not
+//! read its batches again.
 //!
 //! A summary is the last batch of a segment (kind `Summary`). Its payload has one 16-byte item per
 //! slot from the start of the segment up to the summary's own header: an `u64` with the volume
 //! block in bits 0..40, the sector mask in bits 40..48, the volume in bits 48..56 and flags in bits
 //! 56..64 (bit 56: the slot holds data), then the CRC32C of the block, then the flush epoch of its
-//! entry. A summary is a convenience: if it cannot be read the same facts are in the batch headers
-//! of the segment.
+//! entry. A summary is an optimisation: if it cannot be read, the batch headers of the segment have
+//! the same facts.
 
 use crate::units::{BLOCK_BYTES, VOLUME_BLOCKS_MAX, VOLUMES_MAX, VolumeId};
 
@@ -19,7 +19,7 @@ const _: () = assert!(VOLUMES_MAX <= 1 << 8, "a volume number fits its bits");
 
 const _: () = assert!(BLOCK_BYTES.is_multiple_of(ITEM_BYTES), "items fill a block");
 
-/// What one slot holds.
+/// Contents of one slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SummaryItem {
     /// Volume that the block belongs to.
@@ -30,7 +30,7 @@ pub struct SummaryItem {
     pub sector_mask: u8,
     /// Checksum of the slot's 4096 bytes.
     pub crc32c: u32,
-    /// As in [`crate::batch::Entry::Data`]; it means something only while the slot is dirty.
+    /// As in [`crate::batch::Entry::Data`]; meaningful only while the slot is dirty.
     pub flush_epoch: u32,
 }
 
@@ -40,13 +40,13 @@ impl SummaryItem {
     }
 }
 
-/// Payload blocks that a summary of `slots` slots takes.
+/// Payload blocks of a summary of `slots` slots.
 #[must_use]
 pub const fn payload_blocks(slots: u32) -> u32 {
     slots.div_ceil(ITEMS_PER_BLOCK)
 }
 
-/// Blocks at the end of a segment that are kept for its summary, header included.
+/// Blocks reserved at the end of a segment for its summary, header included.
 #[must_use]
 pub const fn reserved_blocks(segment_blocks: u32) -> u32 {
     1 + payload_blocks(segment_blocks)
@@ -73,8 +73,8 @@ pub fn encode(items: impl ExactSizeIterator<Item = Option<SummaryItem>>) -> Vec<
 }
 
 /// Decodes `slots` items, or as many as `payload` holds if that is fewer. The caller has checked
-/// the payload against the checksum in the summary's entry. An item that no writer produces is
-/// taken for a slot without data.
+/// the payload against the checksum in the summary's entry. An item that no writer produces counts
+/// as a slot without data.
 pub fn decode(payload: &[u8], slots: u32) -> impl Iterator<Item = Option<SummaryItem>> {
     payload.as_chunks::<ITEM_BYTES>().0.iter().take(slots as usize).map(decode_item)
 }

@@ -1,8 +1,8 @@
-//! The superblock: identity, geometry, and which checkpoint is the truth.
+//! The superblock: identity, geometry, and the checkpoint in effect.
 //!
-//! It lies within one 512-byte sector, the unit that a device writes whole or not at all, and is
-//! kept twice. An update writes copy A, flushes, writes copy B, flushes: at any instant at least
-//! one copy is intact, and the intact copy with the higher `generation` is the one that counts.
+//! It lies within one 512-byte sector, the unit that a device writes atomically, and is kept twice.
+//! An update writes copy A, flushes, writes copy B, flushes: at any instant at least one copy is
+//! intact, and the intact copy with the higher `generation` counts.
 
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::increment::ChainReader;
@@ -16,29 +16,27 @@ use crate::units::{BLOCK_BYTES, CacheUuid, VERSION};
 
 const _: () = assert!(F_MEMBER_TAGS.len == (MEMBERS_MAX - 1) * 8);
 
-/// Version of the superblock of a mirrored cache: a reader that knows only [`VERSION`] must not
+/// Version of the superblock of a mirrored cache: a reader that supports only [`VERSION`] must not
 /// open one member alone.
 pub const MIRROR_VERSION: u32 = 2;
 
 /// Version of the superblock of an encrypted cache, mirrored or not: a reader without the cipher
-/// would take everything for damage.
+/// would treat all contents as damaged.
 pub const ENCRYPTED_VERSION: u32 = 3;
 
-/// Version of the superblock of a cache whose checkpoint is a chain
-/// ([`crate::checkpoint::increment`]), whatever else it is. After an orderly stop it is whole
-/// again.
+/// Version of the superblock of any cache whose checkpoint is a chain
+/// ([`crate::checkpoint::increment`]). After an orderly stop the checkpoint is whole again.
 pub const CHAIN_VERSION: u32 = 4;
 
 /// First bytes of a superblock.
 pub const MAGIC: [u8; 8] = *b"FOREBAY\0";
 
-/// What stands in the place of superblock A while a cache is being made on a device, or the device
-/// is being filled as one of a mirrored cache: nothing on it counts yet.
+/// Contents of superblock A while a cache is being created on a device, or the device is being
+/// filled as a member of a mirrored cache: nothing on it counts yet.
 const BEING_MADE: &[u8] =
     b"FBAYNEW\0a cache is being made or filled here: nothing on this device counts yet\n";
 
-/// The block that says that a device is not a cache yet, but is going to be one. It holds nothing
-/// that anybody needs.
+/// The block that marks a device as a cache under construction, which contains no data of value.
 #[must_use]
 pub fn being_made() -> Vec<u8> {
     let mut block = BEING_MADE.to_vec();
@@ -46,7 +44,7 @@ pub fn being_made() -> Vec<u8> {
     block
 }
 
-/// The one cipher that there is.
+/// The only cipher.
 const AES_256_XTS: u64 = 1;
 
 structure! { "superblock", 512;
@@ -82,11 +80,11 @@ structure! { "superblock", 512;
     F_CRC = "crc32c", 508, 4;
 }
 
-/// How much [`Superblock::failed`] raises the generation: a superblock that was under way when the
-/// cache failed is below that.
+/// How much [`Superblock::failed`] raises the generation: above that of any superblock in flight
+/// when the cache failed.
 const FAILED_STEP: u64 = 16;
 
-/// Whether the last daemon stopped in an orderly way, or gave the cache up.
+/// Whether the last daemon stopped in an orderly way, or recorded a cache failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum CacheState {
@@ -94,15 +92,15 @@ pub enum CacheState {
     Clean = 1,
     /// In use, or ended by a crash: the log after the checkpoint must be read.
     Open = 2,
-    /// It failed, and its volumes went on without it: what is on it is older than what they have.
-    /// As [`CacheState::Open`] for whoever extracts what is left; never opened again.
+    /// The cache failed, and its volumes continued without it: its contents are older than theirs.
+    /// Like [`CacheState::Open`] for tools that extract dirty data; never opened again.
     Failed = 3,
 }
 
 /// A checkpoint that is a chain ([`crate::checkpoint::increment`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chain {
-    /// Generation of the whole checkpoint or base that it begins with, at least 1.
+    /// Generation of its first part, a whole checkpoint or base; at least 1.
     pub base: u64,
     /// Blocks of all increments.
     pub blocks: u32,
@@ -115,35 +113,35 @@ pub struct Superblock {
     pub uuid: CacheUuid,
     /// Increases with every superblock written.
     pub generation: u64,
-    /// Increases with every start; stamps all batches, so that leftovers of earlier runs are not
-    /// believed.
+    /// Increases with every start; stamps all batches, so that recovery ignores leftovers of
+    /// earlier runs.
     pub epoch: u64,
-    /// Generation of the checkpoint that is the truth.
+    /// Generation of the checkpoint in effect.
     pub checkpoint_generation: u64,
-    /// The checkpoint is a chain; `None`: a whole one.
+    /// Set if the checkpoint is a chain; `None` for a whole one.
     pub chain: Option<Chain>,
-    /// Orderly stop or not.
+    /// State at the last update.
     pub state: CacheState,
     /// Layout of the device.
     pub geometry: Geometry,
-    /// Devices that the cache lies on.
+    /// Devices of the cache.
     pub members: Members,
-    /// The cache is mirrored, and what this copy says of its two members.
+    /// Set if the cache is mirrored: this copy's record of its two members.
     pub mirror: Option<MirrorMark>,
-    /// The cache is encrypted, and how its key is recognised.
+    /// Set if the cache is encrypted: identifies its key.
     pub encryption: Option<Encryption>,
     /// This shard among the shards of the cache (0 of 1 until a cache is sharded).
     pub shard_index: u16,
     /// Number of shards of the cache.
     pub shard_count: u16,
-    /// When the cache was made, seconds since 1970.
+    /// Creation time of the cache, in seconds since 1970.
     pub created_unix_s: u64,
-    /// Product and version that wrote this superblock, UTF-8, for people.
+    /// Product and version that wrote this superblock, UTF-8, for operators.
     pub written_by: String,
 }
 
 impl Superblock {
-    /// Encodes into one block, of which the first sector is used. A long `written_by` is cut short.
+    /// Encodes into one block, of which the first sector is used. Truncates a long `written_by`.
     ///
     /// # Panics
     /// If `shard_index` is not below `shard_count`: a bug of the caller.
@@ -188,8 +186,8 @@ impl Superblock {
         block
     }
 
-    /// The same, of a cache that has failed; with a generation above that of every other one that
-    /// may reach the device yet.
+    /// Returns this superblock as that of a failed cache, with a generation above that of every
+    /// other one that can still reach the device.
     #[must_use]
     pub fn failed(&self) -> Self {
         match self.state {
@@ -201,7 +199,7 @@ impl Superblock {
         }
     }
 
-    /// The lowest version whose readers understand this superblock.
+    /// The lowest version whose readers support this superblock.
     #[must_use]
     pub fn version(&self) -> u32 {
         match (&self.chain, &self.encryption, &self.mirror) {
@@ -212,14 +210,14 @@ impl Superblock {
         }
     }
 
-    /// Generation of what has the state of all segments: of the checkpoint, or of the base that it
-    /// begins with. It says in which slot that is.
+    /// Generation of the part with the state of all segments: of a whole checkpoint, or of the
+    /// chain's first part. It determines the slot.
     #[must_use]
     pub fn image_generation(&self) -> u64 {
         self.chain.map_or(self.checkpoint_generation, |chain| chain.base)
     }
 
-    /// Where one copy (0 or 1) of the checkpoint is: offset and bytes, for
+    /// Place of one copy (0 or 1) of the checkpoint: offset and length in bytes, for
     /// [`Superblock::read_checkpoint`].
     #[must_use]
     pub fn checkpoint_place(&self, copy: u64) -> (u64, u64) {
@@ -228,10 +226,10 @@ impl Superblock {
         (self.geometry.checkpoint_offset(self.image_generation(), copy), blocks * BLOCK_BYTES as u64)
     }
 
-    /// Reads the checkpoint that this names from one copy of it ([`Superblock::checkpoint_place`]).
+    /// Reads the checkpoint in effect from one copy of it ([`Superblock::checkpoint_place`]).
     ///
     /// # Errors
-    /// As [`Checkpoint::decode`], of any part; or a part is not the one that the superblock means,
+    /// As [`Checkpoint::decode`], of any part; or a part is not the one that the superblock names,
     /// or of another cache or layout.
     pub fn read_checkpoint(&self, bytes: &[u8]) -> Result<Checkpoint, FormatError> {
         let mut reader = ChainReader::begin(bytes)?;
@@ -248,7 +246,7 @@ impl Superblock {
         reader.finish()
     }
 
-    /// Before increments are applied: what they may do is bounded by what the layout has.
+    /// Checked before increments are applied: the layout bounds their effect.
     fn check_image(&self, image: &Checkpoint) -> Result<(), FormatError> {
         let check = |field, expected, found| same("checkpoint header", field, expected, found);
         let geometry = &self.geometry;
@@ -305,8 +303,7 @@ impl Superblock {
         })
     }
 
-    /// The identity that a damaged copy says, if its beginning is that of a superblock; it may be
-    /// wrong.
+    /// The identity in a damaged copy, if its beginning is that of a superblock; it might be wrong.
     #[must_use]
     pub fn identity_of_damaged(block: &[u8]) -> Option<CacheUuid> {
         let whole = block.len() >= STRUCTURE.len && F_MAGIC.bytes(block) == MAGIC;
@@ -316,15 +313,15 @@ impl Superblock {
     /// Chooses between the two copies: the intact one with the higher generation.
     ///
     /// # Errors
-    /// If neither copy can be used, the error of the one that says more: a newer version is
-    /// reported before damage, and damage before "this is not a Forebay superblock".
+    /// If neither copy can be used, the more informative error: a newer version is reported before
+    /// damage, and damage before "this is not a Forebay superblock".
     pub fn choose(copies: [Result<Self, FormatError>; 2]) -> Result<Self, FormatError> {
         let weight = |error: &FormatError| match error {
             FormatError::Version { .. } => 3,
             FormatError::Magic { .. } => 1,
             _ => 2,
         };
-        // A copy of a newer version outweighs an intact older one: the newer writer may have
+        // A copy of a newer version outweighs an intact older one: the newer writer might have
         // changed anything.
         match copies {
             [Err(error @ FormatError::Version { .. }), _] | [_, Err(error @ FormatError::Version { .. })] => {

@@ -9,18 +9,18 @@ pub const SECTORS_PER_BLOCK: usize = BLOCK_BYTES / SECTOR_BYTES;
 
 const _: () = assert!(SECTORS_PER_BLOCK == 8, "a sector mask is one byte");
 
-/// Blocks that a volume may have: block numbers take 40 bits on the device.
+/// Most blocks of a volume: block numbers have 40 bits on the device.
 pub(crate) const VOLUME_BLOCKS_MAX: u64 = 1 << 40;
 
-/// Fewest segments that a cache can work with: streams, reserve, and something to hold data.
+/// Fewest segments of a cache: for the streams, a reserve, and data.
 pub const SEGMENTS_MIN: u32 = 16;
 /// Smallest segment, in blocks: room for a header, a summary and some data.
 pub const SEGMENT_BLOCKS_MIN: u32 = 16;
-/// Largest segment, in blocks (64 MiB): flash devices erase up to so much at once.
+/// Largest segment, in blocks (64 MiB): flash devices erase up to that much at once.
 pub const SEGMENT_BLOCKS_MAX: u32 = 16384;
 /// Most volumes on one cache; their numbers are below this.
 pub const VOLUMES_MAX: u32 = 64;
-/// Most write-intent ranges that a checkpoint can hold; beyond it the engine widens ranges.
+/// Most write-intent ranges of a checkpoint; beyond it the engine widens ranges.
 pub const INTENTS_MAX: u32 = 4096;
 
 /// The on-disk format version that this code writes, and the newest that it reads.
@@ -34,12 +34,12 @@ pub struct VolumeId(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Slot(pub u32);
 
-/// Identity of one formatted cache, drawn at random when it is made.
+/// Identity of one formatted cache, drawn at random when it is created.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct CacheUuid(pub [u8; 16]);
 
 impl CacheUuid {
-    /// The first eight bytes, carried by every batch header.
+    /// The first eight bytes, which every batch header carries.
     #[must_use]
     pub fn tag(self) -> u64 {
         let mut tag = [0; 8];
@@ -60,7 +60,8 @@ impl core::fmt::Display for CacheUuid {
     }
 }
 
-/// The append stream that a segment belongs to. Blocks that die together are written together.
+/// The append stream that a segment belongs to. Blocks that become void together are written
+/// together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum StreamKind {
@@ -68,12 +69,12 @@ pub enum StreamKind {
     Write = 0,
     /// Blocks read from the backing store.
     Fill = 1,
-    /// Blocks that reclaim moved out of the way because they were dirty or recently hit.
+    /// Blocks that reclaim moved because they were dirty or recently hit.
     Survivor = 2,
 }
 
 impl StreamKind {
-    /// Every stream, in the order of their numbers.
+    /// All streams, in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Write, Self::Fill, Self::Survivor];
 
     /// The stream with this number on disk.

@@ -1,11 +1,11 @@
-//! Putting a model of a slower device in front of a device of the reactor.
+//! Runs a model of a slower device in front of a device of the reactor.
 //!
-//! The real I/O and the model start together; the operation is reported when both are done. The
-//! model alone therefore sets the pace as long as the real device is faster, and data is always
+//! The real I/O and the model start together; the reactor reports the operation when both have
+//! completed. So the model alone sets the pace while the real device is faster, and data is always
 //! real.
 //!
-//! Not known here: how the models compute (see [`crate::hdd`], [`crate::flash`]), how completions
-//! are reported.
+//! Not known here: the computations of the models (see [`crate::hdd`], [`crate::flash`]), the
+//! reporting of completions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ use crate::flash::model::SIZE_MAX_BYTES;
 use crate::flash::{FlashModel, FlashOp};
 use crate::hdd::{HddModel, HddOp};
 
-/// Devices that can be imitated.
+/// Devices that can be emulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceModel {
@@ -24,26 +24,26 @@ pub enum DeviceModel {
     Hdd7200,
     /// A flash card of 2010 with little spare area; see [`crate::flash`].
     CardD {
-        /// One of so many of its chips is there.
+        /// Divisor of the card's chip count.
         scale: u32,
     },
     /// A flash card of 2010 with much spare area.
     CardT {
-        /// One of so many of its chips is there.
+        /// Divisor of the card's chip count.
         scale: u32,
     },
 }
 
 impl DeviceModel {
-    /// What people can type.
+    /// Names that operators can enter.
     pub const NAMES: &'static str = "hdd-7200, card-d[:SCALE], card-t[:SCALE]";
-    /// The largest scale: a card of 2010 with fewer chips than one.
+    /// The largest scale: it leaves a card of 2010 with less than one chip.
     pub const SCALE_MAX: u32 = 1000;
 
-    /// Whether a device of this size can be imitated.
+    /// Checks that a device of this size can be emulated.
     ///
     /// # Errors
-    /// It is too large; the text says what is possible.
+    /// It is too large; the text states the limit.
     pub fn check_size(self, size_bytes: u64) -> Result<(), String> {
         match self {
             DeviceModel::Hdd7200 => Ok(()),
@@ -67,7 +67,7 @@ impl fmt::Display for DeviceModel {
 impl FromStr for DeviceModel {
     type Err = String;
 
-    /// The error says what is right.
+    /// The error states the valid values.
     fn from_str(text: &str) -> Result<DeviceModel, String> {
         let (name, scale) = text.split_once(':').map_or((text, None), |(name, scale)| (name, Some(scale)));
         let card = |make: fn(u32) -> DeviceModel| {
@@ -88,7 +88,7 @@ impl FromStr for DeviceModel {
     }
 }
 
-/// The model of one device, with its operations known by slot number.
+/// The model of one device; it identifies operations by slot number.
 #[derive(Debug)]
 pub(crate) struct Emulation {
     machine: Machine,
@@ -115,7 +115,7 @@ impl Emulation {
         let id = u64::from(slot);
         match &mut self.machine {
             Machine::Disk(disk) => {
-                // A disk is given zeroes where a card is told that nothing is needed.
+                // A disk gets a write of zeroes where a card gets a trim.
                 let op = match op {
                     FlashOp::Read => HddOp::Read,
                     FlashOp::Write | FlashOp::Trim => HddOp::Write,
@@ -127,7 +127,7 @@ impl Emulation {
         }
     }
 
-    /// When the model has something to report next, in nanoseconds of the reactor's clock.
+    /// Time of the model's next completion, in nanoseconds of the reactor's clock.
     pub(crate) fn next_event_ns(&self) -> Option<u64> {
         match &self.machine {
             Machine::Disk(disk) => disk.next_event(),
@@ -135,7 +135,7 @@ impl Emulation {
         }
     }
 
-    /// What a card did since it was full, for people; a disk has nothing to say.
+    /// Work of a card since it was full, for operators; `None` for a disk.
     pub(crate) fn did(&self) -> Option<String> {
         let Machine::Card(card) = &self.machine else { return None };
         let FtlStats { host_pages, moved_pages, erasures } = card.stats();

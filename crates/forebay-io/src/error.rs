@@ -1,19 +1,19 @@
 //! Errors of this crate.
 //!
-//! Two layers: [`IoFailure`] is what an operation in flight can end with (small, `Copy`, made for
-//! matching on); the enums below are for set-up and tools, say what was wrong, where, and what to
-//! do next, and are read by people.
+//! Two layers: [`IoFailure`] is the result of a failed operation in flight (small, `Copy`, for
+//! matching on). The enums below are for set-up and tools; they name the problem, its place and the
+//! next step, for operators.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-/// Why an operation failed: the kernel's error number and the class a caller decides on.
+/// Why an operation failed: the kernel's error number, and the class that a caller acts on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoFailure {
     /// The kernel's error number (`EIO`, `ENOSPC`, ...).
     pub errno: i32,
-    /// What the caller can do about it.
+    /// Class of the failure.
     pub kind: IoFailureKind,
 }
 
@@ -24,11 +24,12 @@ pub enum IoFailureKind {
     /// The medium or the link to it failed (`EIO`, `EREMOTEIO`, `ENODEV`, a write that makes no
     /// progress, ...).
     Device,
-    /// The device is shorter than what was recorded of it ([`crate::Device::end_bytes`]): it was
-    /// cut, or is gone. Nothing was written; what a read has brought is not to be used. It may be
-    /// back later.
+    /// The device is shorter than its recorded end ([`crate::Device::end_bytes`]): it was
+    /// truncated, or is gone. Nothing was written; bytes that a read returned must not be used. The
+    /// device can come back later.
     Ended,
-    /// No space is left below a sparse or thin store (`ENOSPC`, `EDQUOT`); space can be added.
+    /// No space is left below a sparse or thin store (`ENOSPC`, `EDQUOT`); an operator can add
+    /// space.
     NoSpace,
     /// The range lies (partly) outside the device; nothing was done.
     OutOfRange,
@@ -40,7 +41,7 @@ pub enum IoFailureKind {
     /// The socket or listener was closed on this side while the operation waited.
     Cancelled,
     /// The process or system is out of descriptors or memory (`EMFILE`, `ENFILE`, `ENOMEM`), or was
-    /// for a second (`EAGAIN`); retry later.
+    /// briefly (`EAGAIN`); retry later.
     Exhausted,
     /// The operation is malformed: a span outside its buffer, an unknown device, an unsupported
     /// request.
@@ -79,7 +80,7 @@ impl IoFailure {
         IoFailure { errno, kind }
     }
 
-    /// The device, or the file system that it is in, does not have this operation.
+    /// The device, or the file system that holds it, does not support this operation.
     pub fn is_unsupported(self) -> bool {
         self.errno == libc::EOPNOTSUPP
     }
@@ -87,11 +88,11 @@ impl IoFailure {
     /// The failure of an operation outside the device's size.
     pub(crate) const OUT_OF_RANGE: IoFailure =
         IoFailure { errno: libc::ENOSPC, kind: IoFailureKind::OutOfRange };
-    /// The failure of an operation on a device that ends before what was recorded of it.
+    /// The failure of an operation on a device that is shorter than its recorded end.
     pub const ENDED: IoFailure = IoFailure { errno: libc::ENXIO, kind: IoFailureKind::Ended };
     /// The failure of a malformed operation.
     pub(crate) const INVALID: IoFailure = IoFailure { errno: libc::EINVAL, kind: IoFailureKind::Invalid };
-    /// The failure of an operation cut off by a close on this side.
+    /// The failure of an operation that a close on this side cancelled.
     pub(crate) const CANCELLED: IoFailure =
         IoFailure { errno: libc::ECANCELED, kind: IoFailureKind::Cancelled };
 }
@@ -113,16 +114,16 @@ impl fmt::Display for IoFailure {
 
 impl std::error::Error for IoFailure {}
 
-/// Why a reactor could not be made.
+/// Why a reactor could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IoSetupError {
-    /// io_uring was asked for by name and is not there.
+    /// io_uring was requested by name and is not available.
     #[error(
         "io_uring is not available ({reason}): use the psync engine, or allow io_uring (sysctl kernel.io_uring_disabled, seccomp profile of the container)"
     )]
     UringUnavailable {
-        /// What the kernel said.
+        /// The kernel's error.
         reason: String,
     },
     /// A system call of the set-up failed.
@@ -130,12 +131,12 @@ pub enum IoSetupError {
     System {
         /// The step that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// Why a device or backing store could not be opened, made or used by a tool.
+/// Why a tool could not open, create or use a device or backing store.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The path cannot be opened.
@@ -143,20 +144,20 @@ pub enum DeviceError {
     Open {
         /// The path as given.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Another process (or this one) holds it.
+    /// Another process (or this one) uses it.
     #[error("{path} is in use by {holder}: {way_out}, or choose another path")]
     InUse {
         /// The path as given.
         path: PathBuf,
-        /// Who, as far as it can be found out.
+        /// The process that uses it, as far as it can be determined.
         holder: String,
-        /// What makes it free.
+        /// Action that frees it.
         way_out: String,
     },
-    /// Nothing may be written to the block device.
+    /// The block device is write-protected.
     #[error(
         "{path} is write-protected: let it be written (blockdev --setrw {path}), or choose another device"
     )]
@@ -164,7 +165,7 @@ pub enum DeviceError {
         /// The path as given.
         path: PathBuf,
     },
-    /// It rests on a mount of this process.
+    /// It lies on a mount of this process.
     #[error(
         "{path} lies on {mount}, a FUSE mount of this daemon, which would wait for itself for ever: give the file or device that is below it"
     )]
@@ -179,35 +180,35 @@ pub enum DeviceError {
     NotADevice {
         /// The path as given.
         path: PathBuf,
-        /// What it is.
+        /// Type of the file.
         found: &'static str,
     },
-    /// No room for a cache file.
+    /// Not enough space for a cache file.
     #[error(
         "no space for {path}: {wanted_bytes} bytes wanted, {free_bytes} bytes free in its file system: choose a smaller size or another place"
     )]
     NoSpace {
         /// The path as given.
         path: PathBuf,
-        /// Size asked for, in bytes.
+        /// Requested size, in bytes.
         wanted_bytes: u64,
-        /// Bytes free for this user.
+        /// Bytes available to this user.
         free_bytes: u64,
     },
-    /// A cache file would overwrite something.
+    /// Creating a cache file would overwrite an existing file.
     #[error("{path} exists already: remove it first, or choose another path")]
     Exists {
         /// The path as given.
         path: PathBuf,
     },
-    /// There is no model of a device of this size.
+    /// The model does not support a device of this size.
     #[error(
         "{path} cannot be used with a model in front of it: {why}: leave the model out, or choose another device"
     )]
     CannotEmulate {
         /// The path as given.
         path: PathBuf,
-        /// What is possible.
+        /// The limit.
         why: String,
     },
     /// The file system cannot reserve space.
@@ -225,12 +226,12 @@ pub enum DeviceError {
         what: &'static str,
         /// Byte offset of the access, 0 where it has none.
         offset: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// Why a listening socket could not be made.
+/// Why a listening socket could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
@@ -240,7 +241,7 @@ pub enum SocketError {
         /// The path as given.
         path: PathBuf,
     },
-    /// Something that is not a socket is there.
+    /// The path exists and is not a socket.
     #[error("{path} exists and is not a socket: remove it, or choose another path")]
     NotASocket {
         /// The path as given.
@@ -254,15 +255,15 @@ pub enum SocketError {
         /// Longest path in bytes.
         max: usize,
     },
-    /// There is no folder for it.
+    /// Its folder does not exist.
     #[error("cannot listen on {path}: there is no folder {folder}: make it, or choose another path")]
     NoFolder {
         /// The path as given.
         path: PathBuf,
-        /// The folder in which the socket was to be made.
+        /// The missing folder.
         folder: PathBuf,
     },
-    /// Its file is to belong to a user or group that is not there.
+    /// The configured user or group of its file does not exist.
     #[error("cannot listen on {path}: there is no {kind} \"{name}\" on this machine")]
     NoOwner {
         /// The path as given.
@@ -272,16 +273,16 @@ pub enum SocketError {
         /// Its name as given.
         name: String,
     },
-    /// Its file cannot be given away.
+    /// The ownership of its file cannot be changed.
     #[error(
         "cannot listen on {path}: its file cannot be given to {owner}: {source} (a daemon that is not root can give files only to groups that its user belongs to: SupplementaryGroups= in its unit)"
     )]
     NotGiven {
         /// The path as given.
         path: PathBuf,
-        /// Whom it was to belong to.
+        /// The intended owner.
         owner: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A system call failed.
@@ -291,21 +292,21 @@ pub enum SocketError {
         address: String,
         /// The step that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// Why a FUSE mount could not be made or undone.
+/// Why a FUSE mount could not be created or removed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
-    /// There is no FUSE here.
+    /// FUSE is not available.
     #[error(
         "FUSE is not available (/dev/fuse: {source}): load the module (modprobe fuse), give the container the device, or export the volume over NBD"
     )]
     NoFuse {
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Another daemon serves this mount.
@@ -313,7 +314,7 @@ pub enum MountError {
         "{target} is a mount of a running forebay: stop it, or choose another path (if no forebay runs: fusermount3 -u {target})"
     )]
     InUse {
-        /// What would be mounted on.
+        /// The mount point.
         target: PathBuf,
     },
     /// This process serves it.
@@ -321,15 +322,15 @@ pub enum MountError {
         "{target} is, or lies on, a FUSE mount of a running forebay: give each volume a folder of its own, or a regular file to be mounted on"
     )]
     Own {
-        /// What would be mounted on.
+        /// The mount point.
         target: PathBuf,
     },
-    /// Whoever serves it does not answer.
+    /// The daemon that serves it does not respond.
     #[error(
         "{target} is a mount of a forebay that does not answer (is it stopped?): end that program, or let it go on; or choose another path"
     )]
     NoAnswer {
-        /// What would be mounted on.
+        /// The mount point.
         target: PathBuf,
     },
     /// Another mount hides it.
@@ -338,39 +339,39 @@ pub enum MountError {
          (umount {target})"
     )]
     Covered {
-        /// Where it is mounted.
+        /// The mount point.
         target: PathBuf,
-        /// Where the mount is that hides it.
+        /// The mount point of the mount that hides it.
         by: PathBuf,
     },
-    /// Nothing can be mounted there.
+    /// The path cannot be a mount point.
     #[error("cannot mount at {place}: {problem}: {hint}")]
     BadPlace {
         /// The path as given.
         place: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         problem: String,
-        /// What to do.
+        /// Action for the operator.
         hint: &'static str,
     },
     /// A system call failed.
     #[error("{what} of {target} failed: {source}")]
     System {
-        /// What is, or would be, mounted on.
+        /// The mount point.
         target: PathBuf,
         /// The step that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The helper for users other than root failed.
     #[error("{helper} failed for {target}: {said} (it comes with the package fuse3)")]
     Helper {
-        /// What is, or would be, mounted on.
+        /// The mount point.
         target: PathBuf,
         /// The program.
         helper: &'static str,
-        /// What it said.
+        /// Its error output.
         said: String,
     },
 }

@@ -1,15 +1,15 @@
-//! Memory that belongs to another process, and stays readable whatever that one does.
+//! Memory of another process that stays readable when its owner truncates it.
 //!
-//! A file in memory can be cut by whoever has it. Then a look at what was cut off is no error that
-//! a call returns but a signal (`SIGBUS`) that ends the process. Here it ends nothing: the whole
-//! mapping is replaced by empty memory of our own, and marked as lost, as libwayland does it
+//! The process that owns a memory file can truncate it. An access to the truncated part then raises
+//! a signal (`SIGBUS`) that would end this process. The handler here replaces the whole mapping
+//! with empty anonymous memory and marks it as lost, as libwayland does
 //! (`wl_shm_buffer_begin_access`).
 //!
 //! Invariants:
-//! - What is replaced is a mapping that a [`ForeignMemory`] owns. It is unlisted before it is
-//!   unmapped, so an address is never taken for that of an older mapping.
+//! - The handler replaces only mappings that a [`ForeignMemory`] owns. A mapping is unlisted before
+//!   it is unmapped, so an address is never attributed to an older mapping.
 //! - The handler makes one system call and touches atomics, nothing else. A signal at any other
-//!   address goes to whoever handled it before.
+//!   address goes to the previous handler.
 
 use std::io;
 use std::ptr::null_mut;
@@ -20,10 +20,10 @@ use vm_memory::{GuestMemoryRegion, GuestRegionMmap};
 
 use crate::sys;
 
-/// Mappings at once, of all pools.
+/// Most mappings at once, of all pools.
 const MAPPINGS_MAX: usize = 8192;
 
-/// A mapping that is watched; none if it begins at zero.
+/// A watched mapping; none if `start` is zero.
 struct Entry {
     is_taken: AtomicBool,
     start: AtomicUsize,
@@ -40,7 +40,7 @@ static TABLE: [Entry; MAPPINGS_MAX] = [const {
     }
 }; MAPPINGS_MAX];
 
-/// The handler that was there before.
+/// The previous handler.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// A mapping of another process's memory.
@@ -51,10 +51,10 @@ pub struct ForeignMemory {
 }
 
 impl ForeignMemory {
-    /// Watches a mapping that nothing else is in.
+    /// Watches a mapping that contains nothing else.
     ///
     /// # Errors
-    /// There are too many, or the signal cannot be handled.
+    /// There are too many, or the handler cannot be installed.
     pub fn new(region: GuestRegionMmap<()>) -> io::Result<ForeignMemory> {
         install()?;
         let free = |entry: &Entry| !entry.is_taken.swap(true, Ordering::AcqRel);
@@ -66,12 +66,13 @@ impl ForeignMemory {
         Ok(ForeignMemory { region: Arc::new(region), at })
     }
 
-    /// The mapping. Keep this as long as the result is in use: afterwards nobody watches it.
+    /// The mapping. Keep `self` as long as the result is in use: afterwards the mapping is not
+    /// watched.
     pub fn region(&self) -> &Arc<GuestRegionMmap<()>> {
         &self.region
     }
 
-    /// Its owner has cut it: what is read of it means nothing, and what is written to it is lost.
+    /// Its owner has truncated it: reads return meaningless data, and writes are lost.
     pub fn is_lost(&self) -> bool {
         TABLE[self.at].is_lost.load(Ordering::Acquire)
     }
@@ -84,16 +85,16 @@ impl Drop for ForeignMemory {
     }
 }
 
-/// Handles the signal from now on.
+/// Installs the handler.
 fn install() -> io::Result<()> {
     if BEFORE.get().is_some() {
         return Ok(());
     }
     // SAFETY: sigaction is a plain struct for which all zeroes is a value.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: a null action only asks for the one that is there.
+    // SAFETY: a null action only queries the current one.
     sys::check(unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) })?;
-    // Another thread that is here too has found the same, or our own handler, which is not kept.
+    // Another thread in this function has found the same handler, or ours, which is not stored.
     let ours = on_bus_error as *const () as usize;
     if before.sa_sigaction != ours {
         let _ = BEFORE.set(before);
@@ -102,13 +103,13 @@ fn install() -> io::Result<()> {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = ours;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: the handler has the signature that SA_SIGINFO asks for, and does only what a handler
-    // may do.
+    // SAFETY: the handler has the signature that SA_SIGINFO requires, and makes only
+    // async-signal-safe calls.
     sys::check(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, null_mut()) }).map(drop)
 }
 
 extern "C" fn on_bus_error(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel passes information on this signal, which has an address.
+    // SAFETY: the kernel passes information about this signal, which has an address.
     let address = unsafe { (*info).si_addr() } as usize;
     for entry in &TABLE {
         let (start, end) = (entry.start.load(Ordering::Acquire), entry.end.load(Ordering::Acquire));
@@ -125,7 +126,7 @@ extern "C" fn on_bus_error(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut l
             return;
         }
     }
-    // Not ours: the access is repeated, and its signal goes where it would have gone.
+    // Not ours: the access is repeated, and its signal goes to the previous handler.
     if let Some(before) = BEFORE.get() {
         // SAFETY: the action was given by the kernel.
         unsafe { libc::sigaction(libc::SIGBUS, before, null_mut()) };

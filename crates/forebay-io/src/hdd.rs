@@ -5,38 +5,39 @@
 //!   150 MB/s. Data lies on one spiral: byte `o` is under the head whenever the platter's angle is
 //!   `frac(o / 1.25 MB)`, so a long transfer crosses tracks without loss (ideal skew).
 //! - **Arm.** A move takes `0.8 ms + 14.33 ms * sqrt(x)` for a fraction `x` of the full stroke up
-//!   to one half and goes on linearly with the same slope to 16 ms for the full stroke. The mean
-//!   over random pairs is 8.5 ms. Going forward by less than one revolution's bytes needs no move:
-//!   the head gets there by waiting.
+//!   to one half; beyond that the time grows linearly with the same slope to 16 ms for the full
+//!   stroke. The mean over random pairs is 8.5 ms. Going forward by less than one revolution's
+//!   bytes needs no move: the head gets there by waiting.
 //! - **Rotation.** After the move the head waits until the first byte comes round; 4.17 ms on
 //!   average.
 //! - **Queue.** 32 commands (NCQ); more wait outside, in order. When the arm is free, the command
-//!   that can start its transfer soonest goes first. One that has been in the queue for more than
-//!   500 ms goes before all others.
+//!   that can start its transfer soonest goes first. A command that has been in the queue for more
+//!   than 500 ms goes before all others.
 //! - **Read-ahead.** After a read the head keeps reading into a buffer (one segment, up to 2 MiB
 //!   ahead) until it is needed elsewhere. A read inside or adjoining the segment costs no
 //!   positioning: one stream runs at media rate even at queue depth 1, while two interleaved
 //!   streams at depth 1 seek for every command.
-//! - **Writes.** The write cache is off: a write is done when it is on the platter. A write that
-//!   continues the one before and was queued before that one ended follows it without loss. A lone
-//!   writer at queue depth 1 always comes 0.1 ms too late and loses a revolution, as on a real
+//! - **Writes.** The write cache is off: a write completes when it is on the platter. A write that
+//!   continues the previous one and was queued before that one ended follows it without loss. A
+//!   lone writer at queue depth 1 always comes 0.1 ms too late and loses a revolution, as on a real
 //!   disk.
-//! - **Flush.** Done when all writes submitted before it are done, plus 0.1 ms.
+//! - **Flush.** Completes 0.1 ms after all writes submitted before it.
 //! - **Controller.** 0.1 ms per command, hidden behind the previous transfer when the command was
 //!   queued in time.
 //!
-//! Left out: zones (the rate is that of the middle of the disk), the settle time writes add, bad
-//! sectors, thermal recalibration, interface speed, the operating system's merging of requests.
+//! Left out: zones (the rate is that of the middle of the disk), the additional settle time of
+//! writes, bad sectors, thermal recalibration, interface speed, merging of requests by the
+//! operating system.
 //!
 //! # Scale: `nominal`
-//! Positions are scaled so that the device, whatever its size, spans the full stroke: a 1 GiB file
-//! has the seeks of a whole disk. Rates, angles and small gaps use real bytes. So an experiment
-//! with everything shrunk in proportion (volume, cache, dirty share) keeps the distances that
-//! matter: the gap between neighbouring dirty blocks, which depends on their share and not on the
-//! disk's size, and the time of long seeks.
+//! Positions are scaled so that a device of any size spans the full stroke: a 1 GiB file has the
+//! seeks of a whole disk. Rates, angles and small gaps use real bytes. So an experiment with
+//! everything shrunk in proportion (volume, cache, dirty share) keeps the distances that matter:
+//! the gap between neighbouring dirty blocks, which depends on their share and not on the disk's
+//! size, and the time of long seeks.
 //!
 //! # Invariants
-//! Pure and deterministic: integer time in, the same events in the same order give the same
+//! Pure and deterministic: time is an integer, and the same events in the same order give the same
 //! completions. Time passed to `submit` and `advance` never goes back (earlier values count as the
 //! latest seen).
 
@@ -66,12 +67,12 @@ const TRACK_BYTES: u64 = MEDIA_BYTES_PER_SECOND * REVOLUTION_NS / 1_000_000_000;
 /// A start this little too late still hits its sector (rounding of integer time, not mechanics).
 const ANGLE_SLACK_NS: u64 = 1_000;
 
-/// What a command does.
+/// Type of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HddOp {
     /// Read.
     Read,
-    /// Write, also of zeroes.
+    /// Write, including writes of zeroes.
     Write,
     /// Flush; offset and length are ignored.
     Flush,
@@ -85,13 +86,13 @@ struct Command {
     start: u64,
     end: u64,
     arrival_ns: u64,
-    /// When it entered the queue: age outside does not count, or a long line outside would undo the
-    /// reordering.
+    /// When it entered the queue: waiting outside does not count as age, or a long line outside
+    /// would defeat the reordering.
     queued_ns: u64,
 }
 
-/// The read-ahead segment: bytes `start..end` are in the buffer at `since_ns`, and the head goes on
-/// reading from `end` until `limit`. It is dropped when the head is needed elsewhere.
+/// The read-ahead segment: the buffer holds bytes `start..end` at `since_ns`, and the head goes on
+/// reading from `end` until `limit`. The segment is dropped when the head is needed elsewhere.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     start: u64,
@@ -103,18 +104,18 @@ struct Segment {
 /// How a command would be served if it were chosen now.
 #[derive(Clone, Copy, Debug)]
 struct ServicePlan {
-    /// When its first byte passes (or is in the buffer): what the drive minimises.
+    /// When its first byte passes (or is in the buffer); the drive minimises this.
     ready_ns: u64,
     finish_ns: u64,
     source: Source,
 }
 
-/// Where the bytes of a command come from or go to.
+/// Source or destination of a command's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     /// The read-ahead buffer alone: the head stays where it is.
     Buffer,
-    /// The platter, where the head is reading ahead already.
+    /// The platter, where the head already reads ahead.
     Continued,
     /// The platter, after a move of the arm.
     Platter,
@@ -129,13 +130,13 @@ pub struct HddModel {
     queue: Vec<Command>,
     waiting: VecDeque<Command>,
     active: Option<(Command, u64)>,
-    /// Position of the head when it became free, and since when it is.
+    /// Position of the head when it became free, and the time of that.
     head: u64,
     free_ns: u64,
     segment: Option<Segment>,
     /// Flushes not yet due: id and the sequence number below which writes count.
     flushes: VecDeque<(u64, u64)>,
-    /// Flushes that wait for nothing but their own time.
+    /// Flushes that wait only for their own time.
     flushing: VecDeque<(u64, u64)>,
 }
 
@@ -157,9 +158,9 @@ impl HddModel {
         }
     }
 
-    /// A command arrives. `id` is the caller's and comes back from `advance`.
+    /// Accepts a command. `advance` returns the caller's `id`.
     pub fn submit(&mut self, now_ns: u64, id: u64, op: HddOp, offset: u64, len: u64) {
-        // Events that are due stay due: only what the head does next is settled here.
+        // Events that are due stay due: this call settles only the next action of the head.
         self.now_ns = self.now_ns.max(now_ns);
         self.sequence += 1;
         let sequence = self.sequence;
@@ -186,14 +187,14 @@ impl HddModel {
         }
     }
 
-    /// When something is done next, in nanoseconds; `None` when idle.
+    /// Time of the next completion, in nanoseconds; `None` when idle.
     pub fn next_event(&self) -> Option<u64> {
         let transfer = self.active.map(|(_, finish_ns)| finish_ns);
         let flush = self.flushing.front().map(|&(_, finish_ns)| finish_ns);
         [transfer, flush].into_iter().flatten().min()
     }
 
-    /// Lets time pass and appends the ids of what is done by `now_ns`, in order.
+    /// Lets time pass and appends the ids of commands that complete by `now_ns`, in order.
     pub fn advance(&mut self, now_ns: u64, done: &mut Vec<u64>) {
         while let Some(event_ns) = self.next_event().filter(|&event_ns| event_ns <= now_ns) {
             if let Some(&(id, _)) = self.flushing.front().filter(|&&(_, finish_ns)| finish_ns == event_ns) {
@@ -208,13 +209,13 @@ impl HddModel {
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// Commands inside, flushes included.
+    /// Commands in the model, flushes included.
     pub fn in_flight(&self) -> usize {
         let commands = self.queue.len() + self.waiting.len() + usize::from(self.active.is_some());
         commands + self.flushes.len() + self.flushing.len()
     }
 
-    /// Starts the clock of flushes whose earlier writes are all done.
+    /// Starts the clock of flushes whose earlier writes have all completed.
     fn release_flushes(&mut self, now_ns: u64) {
         let active = self.active.iter().map(|(command, _)| command);
         let writes = self.queue.iter().chain(&self.waiting).chain(active).filter(|c| c.write);
@@ -225,7 +226,8 @@ impl HddModel {
         }
     }
 
-    /// If the head is free: lets in what fits into the queue, chooses a command and begins it.
+    /// If the head is free: admits commands to the queue while it has room, chooses one and starts
+    /// it.
     fn start_next(&mut self, now_ns: u64) {
         while self.queue.len() + usize::from(self.active.is_some()) < QUEUE_DEPTH {
             let Some(command) = self.waiting.pop_front() else { break };
@@ -239,8 +241,7 @@ impl HddModel {
         self.begin(command, plan);
     }
 
-    /// The command to do next: the one that can start soonest, but the oldest when it has waited
-    /// too long.
+    /// The next command: the one that can start soonest, or the oldest if it has waited too long.
     fn choose(&self, now_ns: u64) -> (usize, ServicePlan) {
         let plans =
             self.queue.iter().enumerate().map(|(i, command)| (i, *command, self.plan(command, now_ns)));
@@ -270,7 +271,7 @@ impl HddModel {
         ServicePlan { ready_ns, finish_ns: ready_ns + transfer_ns, source: Source::Platter }
     }
 
-    /// A read that begins in the read-ahead segment, or right where the head is reading ahead.
+    /// A read that begins in the read-ahead segment, or right where the head reads ahead.
     fn plan_from_segment(&self, command: &Command, issued_ns: u64) -> Option<ServicePlan> {
         let segment = self.segment.filter(|_| !command.write)?;
         let held = segment.held_at(issued_ns);
@@ -281,7 +282,7 @@ impl HddModel {
             return Some(ServicePlan { ready_ns: issued_ns, finish_ns: issued_ns, source: Source::Buffer });
         }
         let finish_ns = if held < segment.limit {
-            // The head is still reading: it just goes on.
+            // The head is still reading and simply goes on.
             segment.since_ns + media_ns(command.end - segment.end)
         } else {
             issued_ns + rotation_ns(issued_ns, held) + media_ns(command.end - held)
@@ -310,7 +311,7 @@ impl HddModel {
         });
     }
 
-    /// Where the head is: where it became free, or as far as reading ahead has brought it.
+    /// Position of the head: where it became free, or as far as reading ahead has moved it.
     fn head_at(&self, now_ns: u64) -> u64 {
         match self.segment {
             Some(segment) => segment.held_at(now_ns),
@@ -327,7 +328,7 @@ impl HddModel {
 }
 
 impl Segment {
-    /// End of what is in the buffer at a time.
+    /// End of the buffered bytes at a time.
     fn held_at(&self, now_ns: u64) -> u64 {
         let read =
             now_ns.saturating_sub(self.since_ns).saturating_mul(MEDIA_BYTES_PER_SECOND / 1_000_000) / 1000;

@@ -1,10 +1,10 @@
-//! Devices, sockets, FUSE connections, block devices of our own (ublk) and memory: everything of
-//! Forebay that talks to the kernel on the I/O path.
+//! Devices, sockets, FUSE connections, ublk block devices and memory: all parts of Forebay that
+//! call the kernel on the I/O path.
 //!
 //! One thread owns one [`Reactor`]. It queues operations ([`Op`]) on devices and sockets, then
-//! calls [`Reactor::wait`]. That hands all of them to the kernel in one system call, and returns
-//! what has completed. The cache logic lives elsewhere and is sans-IO; the caller translates its
-//! actions into operations here.
+//! calls [`Reactor::wait`], which submits all of them to the kernel in one system call and returns
+//! completions. The cache logic lives elsewhere and is sans-IO; the caller translates its actions
+//! into operations.
 //!
 //! ```text
 //!   Reactor ── Op ──▶ slots (one per operation: spans, iovecs, progress)
@@ -13,7 +13,7 @@
 //!      │              Engine = io_uring | psync (threads + ppoll)
 //!      ├── BufPool: 4096-aligned memory; buffers in use by the kernel are counted and cannot be freed
 //!      ├── Device: a file or block device, direct and buffered descriptor, lock, identity
-//!      ├── Channel: the requests of a block device of our own (ublk); Control: making and removing one
+//!      ├── Channel: the requests of a ublk block device; Control: creating and removing one
 //!      └── Emulation: an optional model of a slower device that holds completions back
 //! ```
 //!

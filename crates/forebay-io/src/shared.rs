@@ -1,8 +1,8 @@
-//! A page of memory that outlives the process, and the clocks to compare what it says with times of
-//! files.
+//! A page of memory that outlives the process, and the clocks that relate its timestamps to file
+//! times.
 //!
-//! The page is a file on a file system in memory: a store into it is no system call and waits for
-//! no device. It is there after a `kill -9`, and gone after a loss of power.
+//! The page is a file on an in-memory file system: storing into it makes no system call and waits
+//! for no device. Its content survives `kill -9`, and is lost with power.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,7 +18,7 @@ use crate::buffer::{map_zeroed, unmap};
 const BYTES: usize = 4096;
 const TMPFS: i64 = 0x0102_1994;
 
-/// Words that another process can find again; see the head of this file.
+/// Words that another process can find again; see the module documentation.
 #[derive(Debug)]
 pub struct SharedPage {
     memory: NonNull<u8>,
@@ -33,11 +33,11 @@ impl SharedPage {
     /// Words of a page.
     pub const WORDS: usize = BYTES / 8;
 
-    /// Opens the page with this path, or makes one of zeroes. Its folder must belong to nobody
-    /// else: whoever can cut the file short ends the process.
+    /// Opens the page at this path, or creates one of zeroes. No other user may write to its
+    /// folder: a process that truncates the file ends this one.
     ///
     /// # Errors
-    /// It cannot be made, is a link, or does not lie in memory.
+    /// The page cannot be created, is a link, or does not lie in memory.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
@@ -52,15 +52,14 @@ impl SharedPage {
         }
         let mut there = [0; BYTES];
         let have = file.read_at(&mut there, 0)?;
-        // Written, not only lengthened: a page that has no memory yet could end the process when it
-        // is used.
+        // Written, not only extended: an access to a page without memory could end the process.
         file.write_all_at(&there[have..], have as u64)?;
         Self::map(&file)
     }
 
     fn map(file: &File) -> io::Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice; the file has these bytes.
+        // SAFETY: a new mapping at an address that the kernel chooses; the file has these bytes.
         let memory = unsafe {
             libc::mmap(std::ptr::null_mut(), BYTES, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
         };
@@ -71,20 +70,20 @@ impl SharedPage {
         Ok(Self { memory })
     }
 
-    /// A page of zeroes that is gone with the process. `None` if there is no memory.
+    /// Creates a page of zeroes that ends with the process. Returns `None` if there is no memory.
     #[must_use]
     pub fn private() -> Option<Self> {
         map_zeroed(BYTES).map(|memory| Self { memory })
     }
 
-    /// A word, below [`SharedPage::WORDS`].
+    /// Returns a word; `index` is below [`SharedPage::WORDS`].
     ///
     /// # Panics
     /// There is no such word.
     #[must_use]
     pub fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < Self::WORDS, "a page has {} words, not {index}", Self::WORDS);
-        // SAFETY: the mapping has so many words, is aligned to its size, lives as long as `self`,
+        // SAFETY: the mapping has that many words, is aligned to its size, lives as long as `self`,
         // and is used as atomics only.
         unsafe { &*self.memory.as_ptr().cast::<AtomicU64>().add(index) }
     }
@@ -104,13 +103,13 @@ fn lies_in_memory(file: &File) -> bool {
     known && answer.f_type as i64 == TMPFS
 }
 
-/// Nanoseconds since 1970, as the times of files on this machine count.
+/// Current time in nanoseconds since 1970, comparable with file times on this machine.
 #[must_use]
 pub fn unix_ns() -> i64 {
     clock(libc::CLOCK_REALTIME)
 }
 
-/// When this machine was started, in nanoseconds since 1970, by the clock of now.
+/// Boot time of this machine in nanoseconds since 1970, by the current clock.
 #[must_use]
 pub fn boot_unix_ns() -> i64 {
     unix_ns().saturating_sub(clock(libc::CLOCK_BOOTTIME))
@@ -131,7 +130,7 @@ mod tests {
     #[test]
     fn a_page_is_found_again() {
         let path = Path::new("/dev/shm").join(format!("forebay-test-{}", std::process::id()));
-        let Ok(page) = SharedPage::open(&path) else { return }; // no memory file system here
+        let Ok(page) = SharedPage::open(&path) else { return }; // no in-memory file system here
         page.word(0).store(7, Relaxed);
         page.word(SharedPage::WORDS - 1).store(9, Relaxed);
         drop(page);

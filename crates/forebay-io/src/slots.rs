@@ -1,12 +1,12 @@
-//! One slot per operation: what was asked, how far it got, and the vectors the kernel reads.
+//! One slot per operation: the request, its progress, and the vectors that the kernel reads.
 //!
 //! Invariants:
 //! - A live slot has at most one step at the engine. Its vectors and message header do not move
-//!   (each slot is boxed) and are not touched until the step is back.
-//! - A slot number is used again only after its operation was reported; the generation in the key
-//!   tells a late result from a new operation.
-//! - Span and vector lists keep their memory from one operation to the next: a warm table allocates
-//!   nothing.
+//!   (each slot is boxed) and are not touched until the step returns.
+//! - A slot number is reused only after its operation was reported; the generation in the key
+//!   distinguishes a late result from a new operation.
+//! - Span and vector lists keep their memory from one operation to the next: a warm table does not
+//!   allocate.
 
 use crate::buffer::{BufPool, KernelUse, Span};
 use crate::engine::Job;
@@ -17,7 +17,7 @@ use std::cell::UnsafeCell;
 /// Vectors per system call (`UIO_MAXIOV`). Longer lists become several sequential steps.
 pub(crate) const IOV_MAX: usize = 1024;
 
-/// What an operation does, and to what.
+/// Type and target of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpKind {
     Read {
@@ -45,7 +45,7 @@ pub(crate) enum OpKind {
     Send {
         socket: u32,
     },
-    // It watches for a request, or takes one.
+    // Watches for a request, or takes one.
     FuseReceive {
         fuse: u32,
         watches: bool,
@@ -53,13 +53,13 @@ pub(crate) enum OpKind {
     FuseReply {
         fuse: u32,
     },
-    // It answers this request of an entry, or registers the entry, and takes the next.
+    // Answers this request of a ring entry, or registers the entry, and takes the next request.
     FuseRing {
         fuse: u32,
         queue: u16,
         answered: Option<u64>,
     },
-    // It answers the last request of the tag, if there was one, and takes the next.
+    // Answers the last request of the tag, if there was one, and takes the next.
     UblkNext {
         ublk: u32,
         tag: u16,
@@ -98,16 +98,16 @@ impl OpKind {
         }
     }
 
-    /// Does it change the contents of a device?
+    /// Returns whether it changes the contents of a device.
     pub(crate) fn modifies(self) -> bool {
         matches!(self, OpKind::Write { .. } | OpKind::Zero { .. } | OpKind::Discard { .. })
     }
 }
 
-/// How a range is being zeroed; each is tried when the one before is not supported.
+/// Method of zeroing a range; each is tried when the device does not support the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ZeroPhase {
-    /// `fallocate(PUNCH_HOLE)`: zeroes, and gives the space back.
+    /// `fallocate(PUNCH_HOLE)`: zeroes and frees the space.
     Punch,
     /// `fallocate(ZERO_RANGE)`: zeroes, keeps the space.
     ZeroRange,
@@ -122,7 +122,7 @@ pub(crate) struct Slot {
     pub(crate) live: bool,
     /// First byte on the device.
     pub(crate) offset: u64,
-    /// Bytes in all.
+    /// Total bytes.
     pub(crate) len: u64,
     /// Bytes done.
     pub(crate) done: u64,
@@ -131,25 +131,25 @@ pub(crate) struct Slot {
     pub(crate) cursor: (usize, u32),
     pub(crate) vectors: Vec<libc::iovec>,
     pub(crate) message: libc::msghdr,
-    /// Goes through the page cache.
+    /// Uses the page cache.
     pub(crate) buffered: bool,
-    /// Was handed to the engine at least once (not waiting for a neighbour or for its turn on a
-    /// socket).
+    /// Was submitted to the engine at least once (is not waiting for a neighbour or for its turn on
+    /// a socket).
     pub(crate) started: bool,
     /// The model has not finished it.
     pub(crate) model_pending: bool,
-    /// Its last step was to use memory that a ring may have registered.
+    /// Its last step used memory that a ring might have registered.
     pub(crate) registered: bool,
-    /// No step of it may do so any more.
+    /// Its steps must not use registered memory.
     pub(crate) unregistered: bool,
-    /// So many of its last steps did nothing, and said that they may be tried again.
+    /// Number of its latest steps that made no progress and can be retried.
     pub(crate) in_vain: u32,
-    /// What is computed over its bytes. An I/O thread has it while the step is at the engine;
-    /// memory of its own, for the slot is looked at meanwhile.
+    /// The computation over its bytes. An I/O thread owns it while the step is at the engine; a
+    /// separate allocation, because the reactor reads the slot meanwhile.
     pub(crate) work: Box<UnsafeCell<Work>>,
-    /// What a thread runs; it has it while the step is at the engine.
+    /// The job that a thread runs; the thread owns it while the step is at the engine.
     pub(crate) job: Box<UnsafeCell<Option<Job>>>,
-    /// The result, kept back while `model_pending`.
+    /// The result, held back while `model_pending`.
     pub(crate) result: Option<Result<u32, IoFailure>>,
 }
 
@@ -219,7 +219,8 @@ impl Slot {
         }
     }
 
-    /// Are the next step's addresses, lengths and offset multiples of what direct I/O wants?
+    /// Returns whether the next step's addresses, lengths and offset satisfy the alignment of
+    /// direct I/O.
     pub(crate) fn is_aligned(&self, memory_mask: u64, offset_mask: u64) -> bool {
         let (mut addresses, mut lengths) = (0, self.offset + self.done);
         for vector in &self.vectors {
@@ -240,7 +241,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// A fresh slot for an operation.
+    /// Takes a free or new slot for an operation.
     pub(crate) fn take(&mut self, token: u64, kind: OpKind) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Box::new(Slot::new()));
@@ -276,13 +277,12 @@ impl Slots {
         &mut self.slots[index as usize]
     }
 
-    /// The key under which the engine reports the slot's step. Never has one of the three top bits
-    /// set.
+    /// The key under which the engine reports the slot's step. The three top bits are always clear.
     pub(crate) fn key(&self, index: u32) -> u64 {
         (u64::from(self.slots[index as usize].generation) << 32) | u64::from(index)
     }
 
-    /// The slot of a key, if its operation is still the one the key was made for.
+    /// The slot of a key, if it still has the operation that the key was made for.
     pub(crate) fn find(&self, key: u64) -> Option<u32> {
         let index = key as u32;
         let slot = self.slots.get(index as usize)?;

@@ -1,7 +1,7 @@
-//! Listening sockets and who is on the other side.
+//! Listening sockets and the identity of peers.
 //!
-//! A unix socket path is taken over only from a dead server: whoever still accepts connections
-//! keeps it. What this file does not know: protocols; connections (the reactor owns them).
+//! A unix socket path is taken over only from a dead server: a server that still accepts
+//! connections keeps it. Not known here: protocols; connections (the reactor owns them).
 
 use std::fs::{File, Permissions};
 use std::io;
@@ -26,7 +26,7 @@ const BACKLOG: libc::c_int = 128;
 /// The process on the other side of a unix socket, as of when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCred {
-    /// Process id, 0 when it lives in a PID name space that cannot be seen from here.
+    /// Process id; 0 if the process lives in a PID namespace that is not visible from here.
     pub pid: i32,
     /// Effective user id.
     pub uid: u32,
@@ -34,28 +34,27 @@ pub struct PeerCred {
     pub gid: u32,
 }
 
-/// Who may connect to a unix socket: whoever may write to its file.
+/// Users that may connect to a unix socket: those that may write to its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketPermissions {
     /// Permission bits, such as `0o660`.
     pub mode: u32,
-    /// Name or number of the user whose file it is; without, the daemon's.
+    /// Name or number of the user that owns the file; the daemon's by default.
     pub user: Option<String>,
-    /// Name or number of its group; without, the daemon's.
+    /// Name or number of its group; the daemon's by default.
     pub group: Option<String>,
 }
 
 impl From<u32> for SocketPermissions {
-    /// A file of the daemon's user and group.
+    /// A file with the daemon's user and group.
     fn from(mode: u32) -> Self {
         Self { mode, user: None, group: None }
     }
 }
 
-/// Listens on a unix socket whose file gets these permissions. May wait for the name service.
+/// Listens on a unix socket whose file gets these permissions. Can block on the name service.
 ///
-/// A socket file that a dead server left is removed and replaced; one on which a server answers is
-/// an error.
+/// Removes and replaces a socket file that a dead server left; a live server on it is an error.
 ///
 /// # Errors
 /// [`SocketError::InUse`], [`SocketError::NotASocket`], [`SocketError::TooLong`],
@@ -75,13 +74,13 @@ pub fn listen_unix(
     let _alone = alone_in(path);
     remove_stale(path)?;
     let socket = unix_socket().map_err(failed("socket"))?;
-    // The socket's own mode becomes that of its file, so there is no moment at which the file is
-    // more open. SAFETY: fchmod takes no pointers.
+    // The file inherits the socket's own mode, so it is never more open. SAFETY: fchmod takes no
+    // pointers.
     sys::check(unsafe { libc::fchmod(socket.as_raw_fd(), permissions.mode) }).map_err(failed("chmod"))?;
     let (address, len) = unix_address(path);
     // SAFETY: the address is a valid sockaddr_un and `len` lies within it.
     match sys::check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) }) {
-        // Somebody bound it between our look and our bind: they are alive.
+        // Another server bound it between the check and bind, so it is alive.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             return Err(SocketError::InUse { path: path.into() });
         }
@@ -90,7 +89,7 @@ pub fn listen_unix(
         }
         result => result.map_err(failed("bind"))?,
     };
-    // Nobody can connect before it listens. The umask may have taken bits away.
+    // No client can connect before listen. The umask might have cleared bits.
     let listens = owner.take(path, permissions.mode).and_then(|()| {
         // SAFETY: listen takes no pointers.
         sys::check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) }).map_err(failed("listen"))
@@ -102,8 +101,8 @@ pub fn listen_unix(
     Ok(socket)
 }
 
-/// Gives the file of a socket that is listened on these permissions. May wait for the name service.
-/// False if the file is gone: nobody finds the socket any more.
+/// Gives the file of a listening socket these permissions. Can block on the name service. Returns
+/// false if the file is gone and clients can no longer find the socket.
 ///
 /// # Errors
 /// As [`listen_unix`].
@@ -115,11 +114,11 @@ pub fn set_permissions(path: &Path, permissions: &SocketPermissions) -> Result<b
     owner.take(path, permissions.mode).map(|()| true)
 }
 
-/// Whom the file of a socket is to belong to.
+/// Intended owner of a socket's file.
 struct Owner {
     uid: Option<u32>,
     gid: Option<u32>,
-    /// In words.
+    /// For messages.
     name: String,
 }
 
@@ -143,8 +142,8 @@ impl Owner {
         Ok(Owner { uid, gid, name: names.join(" and ") })
     }
 
-    /// Gives a socket's file to this owner and sets its permission bits; of no other file that has
-    /// taken its name, as whoever may write to the folder could lead to one by a link.
+    /// Gives a socket's file to this owner and sets its permission bits. Refuses any other file
+    /// under its name: a process that may write to the folder could put a link there.
     fn take(&self, path: &Path, mode: u32) -> Result<(), SocketError> {
         let failed =
             |source| SocketError::System { address: path.display().to_string(), what: "chmod", source };
@@ -153,7 +152,7 @@ impl Owner {
         if !file.metadata().map_err(failed)?.file_type().is_socket() {
             return Err(failed(io::Error::other("another file has taken its place")));
         }
-        // A descriptor that only names a file has neither fchown nor, before Linux 6.6, fchmod.
+        // An `O_PATH` descriptor supports neither fchown nor, before Linux 6.6, fchmod.
         let named = format!("/proc/self/fd/{}", file.as_raw_fd());
         if self.uid.or(self.gid).is_some() {
             std::os::unix::fs::chown(&named, self.uid, self.gid).map_err(|source| SocketError::NotGiven {
@@ -166,12 +165,13 @@ impl Owner {
     }
 }
 
-/// Which file a unix socket is bound to: another server may have put its own in its place since.
+/// Identity of the file that a unix socket is bound to: another server might have replaced it
+/// since.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketFile {
     device: u64,
     inode: u64,
-    /// Numbers are used again.
+    /// Creation time: inode numbers are reused.
     made: Option<SystemTime>,
 }
 
@@ -183,7 +183,7 @@ impl SocketFile {
         found.file_type().is_socket().then(|| SocketFile { device: found.dev(), inode: found.ino(), made })
     }
 
-    /// Removes the file at `path` if it is this one; that of somebody else stays.
+    /// Removes the file at `path` if it is this one; leaves another server's.
     pub fn remove(self, path: &Path) {
         let _alone = alone_in(path);
         if SocketFile::at(path) == Some(self) {
@@ -196,14 +196,14 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// So long is waited for somebody else who makes or removes sockets in the same folder, which takes
-/// no time.
+/// Longest wait for another process that creates or removes sockets in the same folder, which
+/// normally takes no time.
 const ALONE_WITHIN: Duration = Duration::from_secs(2);
 
-/// Keeps other servers from making or removing sockets in the folder of `path`, as long as the
-/// result lives. Else two that start at once could each take the other's for that of a dead server:
-/// between bind and listen nobody answers. A folder that cannot be read cannot be locked; then it
-/// goes without.
+/// Keeps other servers from creating or removing sockets in the folder of `path` while the result
+/// lives. Otherwise two servers that start at once could each take the other's socket for a dead
+/// server's: between bind and listen it refuses connections. A folder that cannot be read cannot be
+/// locked; the caller then proceeds without the lock.
 fn alone_in(path: &Path) -> Option<File> {
     let folder = File::open(folder_of(path)).ok()?;
     let until = Instant::now() + ALONE_WITHIN;
@@ -221,7 +221,7 @@ fn unix_socket() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: socket takes no pointers.
     let fd = sys::check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
-    // SAFETY: the descriptor was just made and belongs to nobody else.
+    // SAFETY: the descriptor was just created and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -236,7 +236,7 @@ fn unix_address(path: &Path) -> (libc::sockaddr_un, libc::socklen_t) {
     (address, size_of::<libc::sockaddr_un>() as libc::socklen_t)
 }
 
-/// Tries to connect without ever waiting (a full backlog answers `EAGAIN`).
+/// Tries to connect without blocking (a full backlog returns `EAGAIN`).
 fn try_connect(path: &Path) -> io::Result<()> {
     let socket = unix_socket()?;
     let (address, len) = unix_address(path);
@@ -244,8 +244,8 @@ fn try_connect(path: &Path) -> io::Result<()> {
     sys::check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) }).map(drop)
 }
 
-/// Whether [`listen_unix`] would find the path free, or a file there that a dead server left:
-/// asked before anything else is begun. Nothing is changed.
+/// Checks that [`listen_unix`] would find the path free, or a file there that a dead server left.
+/// For callers that check before they start other work; changes nothing.
 ///
 /// # Errors
 /// As [`listen_unix`].
@@ -260,7 +260,7 @@ pub fn check_unix(path: &Path) -> Result<(), SocketError> {
     is_stale(path).map(drop)
 }
 
-/// Whether there is the file of a dead server.
+/// Returns whether the file of a dead server is at the path.
 fn is_stale(path: &Path) -> Result<bool, SocketError> {
     let failed =
         |what| move |source| SocketError::System { address: path.display().to_string(), what, source };
@@ -275,7 +275,7 @@ fn is_stale(path: &Path) -> Result<bool, SocketError> {
     match try_connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        // Connected, or alive but unwilling (full backlog, no permission): not ours to take.
+        // Connected, or alive but refusing (full backlog, no permission): not to be taken over.
         _ => Err(SocketError::InUse { path: path.into() }),
     }
 }
@@ -310,9 +310,9 @@ const PASSED_FROM: i32 = 3;
 /// Most descriptors taken from a service manager.
 const PASSED_MAX: i32 = 1024;
 
-/// The stream sockets that a service manager has passed to this process (`LISTEN_FDS`;
-/// sd_listen_fds(3)) and that are listened on. Whatever else was passed is closed. Only the first
-/// call finds any.
+/// Returns the listening stream sockets that a service manager has passed to this process
+/// (`LISTEN_FDS`; sd_listen_fds(3)). Closes all other passed descriptors. Only the first call finds
+/// any.
 pub fn passed_listeners() -> Vec<OwnedFd> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
@@ -322,17 +322,17 @@ pub fn passed_listeners() -> Vec<OwnedFd> {
     }
     let count = number("LISTEN_FDS").and_then(|count| i32::try_from(count).ok()).unwrap_or(0);
     let passed = (PASSED_FROM..PASSED_FROM + count.clamp(0, PASSED_MAX)).filter_map(|number| {
-        // SAFETY: fcntl with these commands takes no pointers, and tells by an error that there is
-        // no such descriptor.
+        // SAFETY: fcntl with these commands takes no pointers, and returns an error for a
+        // descriptor that does not exist.
         sys::check(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) }).ok()?;
-        // SAFETY: it is open, was passed to this process for it to own, and this is done only once,
-        // before anything else has had a reason to use its number.
+        // SAFETY: it is open, was passed to this process as its owner, and this is done only once,
+        // before any other code could use its number.
         Some(unsafe { OwnedFd::from_raw_fd(number) })
     });
     passed.filter(|fd| is_listening(fd.as_fd())).collect()
 }
 
-/// Is it a stream socket that is listened on?
+/// Returns whether it is a listening stream socket.
 pub fn is_listening(fd: BorrowedFd<'_>) -> bool {
     let option = |name| {
         let mut value: [libc::c_int; 1] = [0];
@@ -344,15 +344,14 @@ pub fn is_listening(fd: BorrowedFd<'_>) -> bool {
 /// The process on the other side of a connected unix socket.
 ///
 /// # Errors
-/// What the kernel said; on a TCP socket the answer is an error or a process id of 0.
+/// The kernel's error; a TCP socket gives an error or a process id of 0.
 pub fn peer_cred(socket: BorrowedFd<'_>) -> io::Result<PeerCred> {
     let mut cred = [libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX }];
     read_option(socket, libc::SO_PEERCRED, &mut cred).0?;
     Ok(PeerCred { pid: cred[0].pid, uid: cred[0].uid, gid: cred[0].gid })
 }
 
-/// Reads a socket option into numbers, or structures of numbers; with the length in bytes that it
-/// has.
+/// Reads a socket option into numbers, or structures of numbers; also returns its length in bytes.
 fn read_option<T: Copy>(
     socket: BorrowedFd<'_>,
     name: libc::c_int,
@@ -360,20 +359,20 @@ fn read_option<T: Copy>(
 ) -> (io::Result<libc::c_int>, usize) {
     let (fd, level) = (socket.as_raw_fd(), libc::SOL_SOCKET);
     let mut len = size_of_val(into) as libc::socklen_t;
-    // SAFETY: the value goes to an array of the stated size in bytes, of which all bit patterns are
-    // values, its length to a socklen_t.
+    // SAFETY: the kernel writes the value to an array of the stated size in bytes, of which all bit
+    // patterns are valid, and its length to a socklen_t.
     let answer = unsafe { libc::getsockopt(fd, level, name, into.as_mut_ptr().cast(), &raw mut len) };
     (sys::check(answer), len as usize)
 }
 
-/// Most supplementary groups that are asked for: what the kernel allows a process.
+/// Most supplementary groups that are requested: the kernel's limit for a process.
 const GROUPS_MAX: usize = 65536;
 
 /// The supplementary groups of the process on the other side of a connected unix socket, as of when
 /// it connected.
 ///
 /// # Errors
-/// What the kernel said; on a TCP socket the answer is an error.
+/// The kernel's error; a TCP socket gives an error.
 pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups = vec![0u32; 64];
     loop {
@@ -384,7 +383,7 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
                 groups.truncate(count);
                 return Ok(groups);
             }
-            // Too short, and `len` says how much it takes.
+            // Too short, and `len` gives the length needed.
             Err(error) if error.raw_os_error() == Some(libc::ERANGE) && count > groups.len() => {
                 groups.resize(count.min(GROUPS_MAX), 0);
                 if count > GROUPS_MAX {
@@ -396,12 +395,11 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     }
 }
 
-/// The address on the other side of a connected TCP socket; an IPv4 address that came as IPv6 is
-/// told as what it is.
+/// The address on the other side of a connected TCP socket; an IPv4 address mapped to IPv6 is
+/// returned as IPv4.
 ///
 /// # Errors
-/// What the kernel said, for instance that the connection is over; on a unix socket the answer is
-/// an error.
+/// The kernel's error, for instance that the connection has ended; a unix socket gives an error.
 pub fn peer_address(socket: BorrowedFd<'_>) -> io::Result<IpAddr> {
     let stream = TcpStream::from(socket.try_clone_to_owned()?);
     Ok(stream.peer_addr()?.ip().to_canonical())
@@ -465,7 +463,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         for _ in 0..50 {
-            // What a killed server left.
+            // The socket file of a killed server.
             drop(listen_unix(&path, 0o600));
             let started: Vec<_> = std::thread::scope(|scope| {
                 let starts: Vec<_> = (0..8).map(|_| scope.spawn(|| listen_unix(&path, 0o600).ok())).collect();

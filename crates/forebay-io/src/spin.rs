@@ -1,19 +1,20 @@
 //! Time to poll for completions before sleeping.
 //!
-//! Falling asleep and being woken costs more than a flash device or a client on the same machine
+//! Falling asleep and waking up takes longer than a flash device or a client on the same machine
 //! takes to answer. So polling for a few microseconds shortens each turn of a busy loop. A loop
 //! that waits longer gains nothing and must not burn a core. So the window is learned, as halt
-//! polling does for virtual processors (Linux, `kvm/halt-polling`): it doubles when something came
-//! soon after it, and is closed when nothing came for longer than the most that is allowed.
+//! polling does for virtual processors (Linux, `kvm/halt-polling`): it doubles when an event
+//! arrives soon after its end, and closes when none arrives within the maximum.
 
 use std::time::{Duration, Instant};
 
-/// The window that opens a closed one.
+/// First window after a closed one.
 const FIRST: Duration = Duration::from_micros(4);
-/// Polling reads the clock all the time. Where that is a system call of some microseconds
-/// (user-mode Linux, clocks without a vDSO) it costs more than it gains.
+/// Polling reads the clock continuously. Where that is a system call of some microseconds
+/// (user-mode Linux, clocks without a vDSO), polling costs more than it gains.
 const CLOCK_READING_MAX: Duration = Duration::from_micros(1);
-/// Readings whose shortest is what one costs: the others were interrupted.
+/// Number of clock readings; the shortest is the cost of one, as others might have been
+/// interrupted.
 const CLOCK_READINGS: usize = 16;
 
 /// The window, learned from how long waits take.
@@ -24,13 +25,14 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// Polls for `most` at most; never if that is zero, or reading the clock is expensive here.
+    /// Polls for `most` at most; never if that is zero, or if reading the clock is expensive on
+    /// this machine.
     pub(crate) fn new(most: Duration) -> Spin {
         let most = if clock_reading() > CLOCK_READING_MAX { Duration::ZERO } else { most };
         Spin { most, window: Duration::ZERO }
     }
 
-    /// True if it can be worth to learn.
+    /// Returns whether the window can ever open.
     pub(crate) fn is_allowed(self) -> bool {
         !self.most.is_zero()
     }
@@ -40,7 +42,7 @@ impl Spin {
         self.window
     }
 
-    /// A wait took so long, polling and sleeping together.
+    /// Records the length of a wait, polling and sleeping together.
     pub(crate) fn note(&mut self, waited: Duration) {
         if waited > self.most {
             self.window = Duration::ZERO;
@@ -50,7 +52,7 @@ impl Spin {
     }
 }
 
-/// How long it takes to read the clock.
+/// Measures the time that reading the clock takes.
 fn clock_reading() -> Duration {
     let read = |_| {
         let began = Instant::now();

@@ -1,15 +1,16 @@
-//! Numbers of users and groups by their names, as the system's name service knows them.
+//! Numeric ids of users and groups, looked up by name in the system's name service.
 //!
-//! The name service may ask a server on the network: callers may wait.
+//! The name service can query a server on the network: calls can block.
 
 use std::ffi::CString;
 use std::io;
 
-/// Bytes for an entry at first, and at most: a group's entry has the names of all its members.
+/// Initial and largest buffer for an entry, in bytes: a group's entry has the names of all its
+/// members.
 const ENTRY_BYTES: usize = 4 << 10;
 const ENTRY_BYTES_MAX: usize = 16 << 20;
 
-/// The number of a user, by its name or in digits; `None` if there is none of this name.
+/// Returns the id of a user, given by name or in digits; `None` if no user has this name.
 ///
 /// # Errors
 /// The name service fails.
@@ -17,7 +18,7 @@ pub fn user_id(name: &str) -> io::Result<Option<u32>> {
     if let Some(number) = number(name) {
         return Ok(Some(number));
     }
-    // SAFETY: an all-zero passwd is a valid value, as its pointers may be null.
+    // SAFETY: an all-zero passwd is a valid value, as its pointers can be null.
     let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
     let found = look_up(name, |name, buffer, found| {
         // SAFETY: the name ends with a zero; entry, buffer and result live through the call, and
@@ -27,7 +28,7 @@ pub fn user_id(name: &str) -> io::Result<Option<u32>> {
     Ok(found.then_some(entry.pw_uid))
 }
 
-/// The number of a group, by its name or in digits; `None` if there is none of this name.
+/// Returns the id of a group, given by name or in digits; `None` if no group has this name.
 ///
 /// # Errors
 /// The name service fails.
@@ -35,7 +36,7 @@ pub fn group_id(name: &str) -> io::Result<Option<u32>> {
     if let Some(number) = number(name) {
         return Ok(Some(number));
     }
-    // SAFETY: an all-zero group is a valid value, as its pointers may be null.
+    // SAFETY: an all-zero group is a valid value, as its pointers can be null.
     let mut entry: libc::group = unsafe { std::mem::zeroed() };
     let found = look_up(name, |name, buffer, found| {
         // SAFETY: as in `user_id`.
@@ -49,7 +50,7 @@ fn number(name: &str) -> Option<u32> {
     name.parse().ok().filter(|number| *number != u32::MAX)
 }
 
-/// Asks with a buffer that grows until the entry fits; true if there is one.
+/// Looks up with a buffer that grows until the entry fits; returns whether there is one.
 fn look_up<T>(
     name: &str,
     mut ask: impl FnMut(*const libc::c_char, &mut [libc::c_char], *mut *mut T) -> libc::c_int,
@@ -61,7 +62,7 @@ fn look_up<T>(
         match ask(name.as_ptr(), &mut buffer, &raw mut found) {
             0 => return Ok(!found.is_null()),
             libc::ERANGE if buffer.len() < ENTRY_BYTES_MAX => buffer.resize(buffer.len() * 4, 0),
-            // What implementations return for a name that is not there, says getpwnam(3).
+            // Implementations return these for an unknown name, according to getpwnam(3).
             libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM => return Ok(false),
             code => return Err(io::Error::from_raw_os_error(code)),
         }

@@ -1,6 +1,6 @@
-//! Waking the loop from other threads.
+//! Wakes the loop from other threads.
 //!
-//! Invariant: the flag is set before the counter is raised, and cleared after the counter was
+//! Invariant: the flag is set before the counter is incremented, and cleared after the counter is
 //! drained. So a wake can be merged with another one, but never lost.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -15,7 +15,7 @@ struct Shared {
     pending: AtomicBool,
 }
 
-/// Makes [`crate::Reactor::wait`] return; cheap, cloneable, usable from any thread.
+/// Makes [`crate::Reactor::wait`] return. Cheap to clone, usable from any thread.
 #[derive(Clone, Debug)]
 pub struct Waker {
     shared: Arc<Shared>,
@@ -27,25 +27,25 @@ impl Waker {
         Ok(Waker { shared: Arc::new(Shared { counter, pending: AtomicBool::new(false) }) })
     }
 
-    /// Wakes the loop. Wakes that arrive before the loop has noticed are one wake.
+    /// Wakes the loop. Wakes that arrive before the loop has noticed count as one.
     pub fn wake(&self) {
         if !self.shared.pending.swap(true, Ordering::AcqRel) {
             sys::eventfd_signal(&self.shared.counter);
         }
     }
 
-    /// Makes the engine look for results, and the loop go on only if there are some.
+    /// Makes the engine check for results; the loop returns only if there are some.
     pub(crate) fn ring(&self) {
         sys::eventfd_signal(&self.shared.counter);
     }
 
-    /// The counter the engine watches.
+    /// The counter that the engine watches.
     pub(crate) fn fd(&self) -> RawFd {
         self.shared.counter.as_raw_fd()
     }
 
-    /// True once per wake (or merged wakes). Call only after the counter was drained or without
-    /// draining it.
+    /// Returns true once per wake (or merged wakes). Call only after the counter was drained, or
+    /// without draining it.
     pub(crate) fn take(&self) -> bool {
         self.shared.pending.swap(false, Ordering::AcqRel)
     }

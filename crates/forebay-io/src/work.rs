@@ -1,28 +1,28 @@
-//! What is computed over the bytes of a transfer, by whoever carries it out: decryption and
-//! checksums of what was read, encryption of what is written. An I/O thread does it beside the
-//! transfer; where there is none the reactor does it itself, before it hands a write over and when
-//! a read is back.
+//! Computation over the bytes of a transfer: decryption and checksums after a read, encryption
+//! before a write. The I/O thread that runs the transfer also runs the computation. Without an I/O
+//! thread the reactor does, before it submits a write and after a read returns.
 //!
 //! Invariants:
-//! - It is done once for an operation, over all of its bytes, and never while the kernel has them:
-//!   a write before its first step, a read after a step that read all of it or else after the last.
-//! - What is written is encrypted where it lies: its memory belongs to that operation alone.
+//! - It runs once per operation, over all of its bytes, and never while the kernel uses them: for a
+//!   write before the first step, for a read after a step that read all of it, or else after the
+//!   last.
+//! - Writes are encrypted in place: their memory belongs to that operation alone.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::buffer::CRC_BLOCK_BYTES;
 
-/// A cipher whose result depends on the place of the bytes, and that does not change their number.
+/// A length-preserving cipher whose result depends on the place of the bytes.
 pub trait PlaceCipher: Send + Sync {
     /// Encrypts bytes that will lie at `place`.
     fn encrypt(&self, place: u64, bytes: &mut [u8]);
 
-    /// Decrypts bytes that lay at `place`.
+    /// Decrypts bytes read from `place`.
     fn decrypt(&self, place: u64, bytes: &mut [u8]);
 }
 
-/// The work of one operation.
+/// The computation of one operation.
 #[derive(Default)]
 pub(crate) struct Work {
     /// The cipher, and the place of the first byte.
@@ -40,18 +40,18 @@ impl fmt::Debug for Work {
 }
 
 impl Work {
-    /// Ready for the next operation, which has none yet.
+    /// Prepares for the next operation, with no computation set.
     pub(crate) fn clear(&mut self) {
         (self.cipher, self.wants_checksums, self.is_done) = (None, false, false);
         self.checksums.clear();
     }
 
-    /// Is there anything to do?
+    /// Returns whether there is anything to compute.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wants_checksums || self.cipher.is_some()
     }
 
-    /// The work of a read, over the parts that it was read into.
+    /// Processes a completed read, over the parts that it was read into.
     pub(crate) fn after_read<'a>(&mut self, parts: impl Iterator<Item = &'a mut [u8]>) {
         let mut at = 0;
         for part in parts {
@@ -66,7 +66,7 @@ impl Work {
         self.is_done = true;
     }
 
-    /// The work of a write, over its parts.
+    /// Encrypts the parts of a write.
     pub(crate) fn before_write<'a>(&mut self, parts: impl Iterator<Item = &'a mut [u8]>) {
         let mut at = 0;
         for part in parts {

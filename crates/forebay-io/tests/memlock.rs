@@ -1,9 +1,9 @@
-//! Where little memory may be pinned, what fits is registered, and everything works.
+//! With a low limit on locked memory, as much as fits is registered, and everything works.
 //!
-//! The limit belongs to the process, so this test has an executable of its own: beside others it
-//! would count their rings, and they would run under its limit. What counts against it belongs to
-//! the user, so as root the test is a user of its own: another process of root may have pinned as
-//! much as may be.
+//! The limit belongs to the process, so this test has its own executable: next to other tests it
+//! would count their rings, and they would run under its limit. The memory counted against the
+//! limit belongs to the user, so as root the test runs as a separate user: another process of root
+//! might have pinned as much as the limit allows.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[allow(dead_code, reason = "the other tests use the rest")]
@@ -38,7 +38,7 @@ fn what_may_not_be_pinned_is_read_and_written_all_the_same() {
     all_engines(|bench| {
         let (device, mut model) = bench.file_device(16 * MIB, DeviceOptions::default());
         let pool = bench.reactor.pool_mut();
-        // More than may be pinned, then a chunk, then another one.
+        // A buffer larger than the limit, then a chunk, then another one.
         let lens = [8 * MIB, 4096, 4 * MIB, 4096];
         let bufs: Vec<(BufId, usize)> = lens.iter().map(|len| (pool.alloc(*len).unwrap(), *len)).collect();
         for round in 0..3 {

@@ -1,15 +1,14 @@
-//! Serving one volume that has no engine of Forebay behind it: the export path of a pool, and
-//! something else.
+//! Serves one volume without an engine of Forebay: the export path of a pool with another handler.
 //!
 //! Connections, mounts, protocols, buffers, checksums and system calls are those of a pool, in the
-//! same kind of loop on one thread; only the engine is missing. In its place there is a
-//! [`RequestHandler`]: nothing at all ([`crate::null`]), or another cache that is to be compared
-//! with Forebay under the same conditions.
+//! same kind of loop on one thread; only the engine is missing. A [`RequestHandler`] replaces it:
+//! an empty one ([`crate::null`]), or another cache to compare with Forebay under the same
+//! conditions.
 //!
 //! Invariants
-//! - Every request is answered once, by [`RequestHandler::act`], also while it stops.
-//! - A stop takes away mounts and listeners first, then lets the volume come to its end, then waits
-//!   for the last answers.
+//! - [`RequestHandler::act`] answers every request once, also during a stop.
+//! - A stop first removes mounts and listeners, then lets the volume finish, then waits for the
+//!   last answers.
 #![forbid(unsafe_code)]
 
 pub mod null;
@@ -41,35 +40,35 @@ const KIND_RECEIVE: u64 = 1;
 const KIND_SEND: u64 = 2;
 const KIND_HANDLER: u64 = 3;
 const KIND_HANDSHAKE: u64 = 4;
-/// Mounts count up from here.
+/// First kind for mounts.
 const KIND_FUSE: u64 = 16;
-/// Requests of mounts have numbers from here on; those of NBD clients are below.
+/// Requests of mounts have numbers from here on; those of NBD clients have lower ones.
 const REQUEST_SHIFT: u32 = 32;
 const VOLUME: VolumeId = VolumeId(0);
-/// Replies that clients do not take are waited for this long at the end.
+/// Longest wait at the end for replies that clients do not take.
 const LAST_REPLIES: Duration = Duration::from_secs(3);
-/// How often the end is looked for while it is waited for.
+/// Interval of checks for the end.
 const END_LOOK: Duration = Duration::from_millis(10);
 
 /// The answer to a request.
 pub type Answer = (RequestId, Result<(), RequestError>);
 
-/// What answers the requests of clients in place of a pool's engine. `now` is in nanoseconds since
-/// the start.
+/// Answers the requests of clients in place of a pool's engine. `now` is in nanoseconds since the
+/// start.
 pub trait RequestHandler {
-    /// Takes a request; its answer comes out of [`RequestHandler::act`]. Its range lies inside the
-    /// volume. See [`Request`] for what lies where in its buffer.
+    /// Takes a request; [`RequestHandler::act`] returns its answer. Its range lies inside the
+    /// volume. [`Request`] describes the layout of its buffer.
     fn submit(&mut self, now: Nanos, request: Request<'_>);
 
     /// Calls `f(blocks, cached, dirty)` for runs of equal blocks of 4096 bytes of a range, until it
     /// returns false.
     fn block_status(&self, first_block: u64, blocks: u64, f: &mut dyn FnMut(u64, bool, bool) -> bool);
 
-    /// Starts what is to be started, under tokens of [`token`], and appends answers. True if it did
-    /// anything.
+    /// Starts operations that are due, under tokens of [`token`], and appends answers. Returns true
+    /// if it did anything.
     fn act(&mut self, now: Nanos, reactor: &mut Reactor, answers: &mut Vec<Answer>) -> bool;
 
-    /// What was submitted to the reactor under [`token`]`(number)` is done.
+    /// Handles the completion of the operation submitted under [`token`]`(number)`.
     fn completed(
         &mut self,
         _now: Nanos,
@@ -79,7 +78,7 @@ pub trait RequestHandler {
     ) {
     }
 
-    /// When [`RequestHandler::tick`] wants to be called, at the latest.
+    /// Latest time of the next [`RequestHandler::tick`].
     fn deadline(&self) -> Option<Nanos> {
         None
     }
@@ -87,13 +86,13 @@ pub trait RequestHandler {
     /// Called in every turn of the loop.
     fn tick(&mut self, _now: Nanos) {}
 
-    /// SIGUSR1 has come.
+    /// Handles SIGUSR1.
     fn poke(&mut self, _now: Nanos) {}
 
-    /// No request comes any more; those that are there are to be answered.
+    /// Announces the end of requests; the handler must answer the outstanding ones.
     fn stop(&mut self, _now: Nanos) {}
 
-    /// Whether everything is done that was to be done after [`RequestHandler::stop`].
+    /// Returns whether the work after [`RequestHandler::stop`] is complete.
     fn is_stopped(&self) -> bool {
         true
     }
@@ -105,40 +104,40 @@ pub const fn token(number: u32) -> u64 {
     KIND_HANDLER << KIND_SHIFT | number as u64
 }
 
-/// What is to be served, and where.
+/// The volume to serve, and its exports.
 #[derive(Clone, Debug)]
 pub struct HostOptions<'a> {
-    /// Where clients find the volume.
+    /// URIs at which clients find the volume.
     pub exports: &'a [ExportUri],
     /// Size of the volume in bytes.
     pub size_bytes: u64,
-    /// Which I/O engine to use.
+    /// The I/O engine to use.
     pub io: EnginePreference,
 }
 
-/// What happens while a volume is served.
+/// An event while a volume is served.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum HostEvent {
     /// Clients find the volume at this URI.
     Ready(String),
-    /// Something that the operator should know.
+    /// A message for the operator.
     Note(String),
 }
 
-/// Serves a volume until SIGINT or SIGTERM, and returns it. `make` makes it, and gives its devices
+/// Serves a volume until SIGINT or SIGTERM, and returns it. `make` creates it, and adds its devices
 /// to the reactor.
 ///
 /// # Errors
-/// An export cannot be made, the kernel allows no I/O, `make` fails, or a second signal came before
-/// the volume had stopped.
+/// An export cannot be created, the kernel allows no I/O, `make` fails, or a second signal arrives
+/// before the volume has stopped.
 pub fn serve<V: RequestHandler>(
     options: &HostOptions<'_>,
     make: impl FnOnce(&mut Reactor) -> Result<V, RunError>,
     report: &mut dyn FnMut(HostEvent),
 ) -> Result<V, RunError> {
     let defaults = PoolTunables::default();
-    // As a pool does, and like there it is no failure if the process may not.
+    // As in a pool, it is not an error if the process lacks permission.
     let _ = forebay_pool::thread_priority::boost(defaults.nice_boost);
     let buffer_bytes = defaults.buffer_memory.0 as usize;
     let limits = Limits { buffer_bytes_max: buffer_bytes, spin: defaults.spin, ..Limits::default() };
@@ -172,7 +171,7 @@ pub fn serve<V: RequestHandler>(
     outcome.map(|()| host.volume)
 }
 
-/// Makes signals appear in a channel, and the reactor return.
+/// Forwards signals to a channel, and wakes the reactor.
 fn watch_signals(waker: Waker) -> Result<(mpsc::Receiver<i32>, signal_hook::iterator::Handle), RunError> {
     let fail =
         |error| RunError::failed(MessageId::DaemonSystem, format!("cannot watch signals: {error}"), "");
@@ -201,7 +200,7 @@ fn server_token(what: ServerToken) -> u64 {
     kind << KIND_SHIFT | u64::from(index)
 }
 
-/// A volume, as NBD connections and mounts see it.
+/// A volume as seen by NBD connections and mounts.
 struct Desk<'a, V> {
     volume: &'a mut V,
     now: Nanos,
@@ -233,7 +232,7 @@ impl<V: RequestHandler> Backend for Desk<'_, V> {
     }
 
     fn interrupted(&mut self, _id: RequestId) {
-        // Requests of a volume end soon enough by themselves.
+        // Requests of a volume end soon enough without it.
     }
 }
 
@@ -243,7 +242,7 @@ struct Mounted {
     mount: Option<FuseMount>,
 }
 
-/// Everything that the thread owns.
+/// The state that the thread owns.
 struct Host<V> {
     reactor: Reactor,
     server: Server,
@@ -261,7 +260,7 @@ impl<V: RequestHandler> Host<V> {
         self.origin.elapsed().as_nanos() as u64
     }
 
-    /// Makes an export; returns the URI that clients use.
+    /// Creates an export; returns the URI for clients.
     fn export(&mut self, uri: &ExportUri, size_bytes: u64) -> Result<String, RunError> {
         match uri {
             ExportUri::Nbd { endpoint, name, guards, permissions } => {
@@ -319,7 +318,7 @@ impl<V: RequestHandler> Host<V> {
         Ok(())
     }
 
-    /// Serves until a signal comes, and then until everything has come to its end.
+    /// Serves until a signal arrives, and then until all work is complete.
     fn run(&mut self, report: &mut dyn FnMut(HostEvent)) -> Result<(), RunError> {
         let mut completions = Vec::new();
         let mut timeout = None;
@@ -350,7 +349,7 @@ impl<V: RequestHandler> Host<V> {
         }
     }
 
-    /// Whatever one step starts may let another go on: repeats until nothing moves.
+    /// Repeats until nothing progresses, because each step can let another one continue.
     fn work(&mut self) {
         loop {
             let now = self.now();
@@ -375,7 +374,7 @@ impl<V: RequestHandler> Host<V> {
         self.server.send_all(&mut self.reactor);
     }
 
-    /// How long the loop may sleep if nothing happens.
+    /// Longest time that the loop may sleep without events.
     fn pause(&mut self) -> Option<Duration> {
         let now = self.now();
         let due = self.volume.deadline().map(|due| Duration::from_nanos(due.saturating_sub(now)));
@@ -420,7 +419,7 @@ impl<V: RequestHandler> Host<V> {
         Ok(())
     }
 
-    /// No client comes any more, and the volume comes to its end.
+    /// Refuses new clients, and starts the stop of the volume.
     fn begin_stop(&mut self, report: &mut dyn FnMut(HostEvent)) {
         if std::mem::replace(&mut self.stopping, true) {
             return;
@@ -437,27 +436,27 @@ impl<V: RequestHandler> Host<V> {
         self.volume.stop(now);
     }
 
-    /// Every request is answered, and every answer is sent.
+    /// Returns whether every request is answered, and every answer sent.
     fn is_quiet(&self) -> bool {
         self.server.is_quiet() && self.mounts.iter().all(|mounted| mounted.server.is_quiet())
     }
 }
 
-/// A backing store, opened.
+/// An open backing store.
 #[derive(Debug)]
 pub struct HostBacking {
     /// The device.
     pub device: Device,
-    /// Bytes that can be served: its size, down to a multiple of 512.
+    /// Size that can be served, in bytes: the device's, rounded down to a multiple of 512.
     pub size_bytes: u64,
-    /// What the operator should know.
+    /// Messages for the operator.
     pub notes: Vec<String>,
 }
 
 /// Opens a backing store as a pool does.
 ///
 /// # Errors
-/// It is not there, in use, empty, or has sectors of a size that is not supported.
+/// It does not exist, is in use, is empty, or has sectors of an unsupported size.
 pub fn open_backing(uri: &BackingUri, emulate: Option<DeviceModel>) -> Result<HostBacking, RunError> {
     let opened = forebay_pool::open::open_backing(&MayWait::here(), uri, emulate)?;
     Ok(HostBacking { device: opened.device, size_bytes: opened.size_bytes, notes: opened.notes })

@@ -1,6 +1,6 @@
 //! `forebay-null`: a volume without storage, for measuring the export path.
 //!
-//! Contract with scripts, as with `forebay run`: `ready: URI` on stdout says that clients can
+//! Contract with scripts, as with `forebay run`: `ready: URI` on stdout reports that clients can
 //! connect, everything else is on stderr; exit code 0 done, 1 failed, 2 wrong usage.
 #![forbid(unsafe_code)]
 
@@ -11,11 +11,11 @@ use forebay_io::EnginePreference;
 use forebay_pool::RunError;
 use std::process::ExitCode;
 
-/// Serves a volume without storage behind it, until a signal comes.
+/// Serves a volume without storage until a signal arrives.
 #[derive(Debug, Parser)]
 #[command(name = "forebay-null", version, arg_required_else_help = true)]
 struct Options {
-    /// Where clients find the volume: nbd+unix:///name?socket=/path or nbd://host:port/name
+    /// URI at which clients find the volume: nbd+unix:///name?socket=/path or nbd://host:port/name
     #[arg(long, value_name = "URI")]
     export: ExportUri,
     /// Size of the volume

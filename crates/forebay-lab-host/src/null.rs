@@ -1,7 +1,7 @@
-//! A volume without storage behind it, for measuring what the export path alone can do.
+//! A volume without storage, for measuring the export path alone.
 //!
 //! Connections, protocol, buffers, checksums and system calls are those of a pool ([`crate`]); only
-//! the engine and its devices are missing. Reads answer zeroes, what is written is forgotten.
+//! the engine and its devices are missing. Reads return zeroes, and written data is discarded.
 
 use crate::{Answer, HostEvent, HostOptions, Nanos, Request, RequestHandler, RequestId, RequestKind};
 use forebay_admin::MessageId;
@@ -10,11 +10,11 @@ use forebay_format::BLOCK_BYTES;
 use forebay_io::{EnginePreference, Reactor, Span};
 use forebay_pool::RunError;
 
-/// Answers everything at once.
+/// Answers every request at once.
 #[derive(Debug, Default)]
 struct NullVolume {
     answered: Vec<RequestId>,
-    /// Buffers of reads, which may hold what others have written.
+    /// Buffers of reads, which can contain data of earlier requests.
     to_zero: Vec<Span>,
 }
 
@@ -42,11 +42,11 @@ impl RequestHandler for NullVolume {
     }
 }
 
-/// Serves a volume of `size_bytes` under `uri` until SIGINT or SIGTERM; `ready` is called with the
-/// URI that clients use.
+/// Serves a volume of `size_bytes` under `uri` until SIGINT or SIGTERM; calls `ready` with the URI
+/// for clients.
 ///
 /// # Errors
-/// The export is not one of NBD or cannot be listened on, or the kernel allows no I/O.
+/// The export is not an NBD export or cannot be listened on, or the kernel allows no I/O.
 pub fn serve(
     uri: &ExportUri,
     size_bytes: u64,

@@ -3,17 +3,17 @@
 use forebay_format::batch::{BatchHeader, Entry};
 use forebay_format::{BLOCK_BYTES, CacheUuid};
 
-/// What was read, and which blocks of it could not be.
+/// Bytes read from a cache, and the blocks that are unreadable.
 #[derive(Debug)]
 pub struct Bytes {
-    /// What was read; zeroes where the device gave nothing.
+    /// The bytes; zeroes where the device reported an error.
     pub bytes: Vec<u8>,
     /// Blocks, counted from the start.
     pub unreadable: Vec<u32>,
 }
 
 impl Bytes {
-    /// One block.
+    /// Returns one block.
     pub fn block(&self, index: u32) -> Option<&[u8]> {
         let start = index as usize * BLOCK_BYTES;
         self.bytes.get(start..start + BLOCK_BYTES)
@@ -23,31 +23,31 @@ impl Bytes {
 /// A batch found in a segment.
 #[derive(Debug)]
 pub struct Batch {
-    /// Number of the segment that it is in.
+    /// Number of its segment.
     pub segment: u32,
     /// Its header.
     pub header: BatchHeader,
-    /// Block in the segment of the header.
+    /// Block of the header, in its segment.
     pub start: u32,
-    /// What its header lists.
+    /// The entries of its header.
     pub entries: Vec<Entry>,
 }
 
 impl Batch {
-    /// First block after the batch.
+    /// Returns the first block after the batch.
     pub fn end(&self) -> u32 {
         self.start + 1 + u32::from(self.header.payload_blocks)
     }
 
-    /// Data entries with the block of the segment that holds their payload.
+    /// Returns data entries with the block of the segment that holds their payload.
     pub fn data(&self) -> impl Iterator<Item = (u32, &Entry)> {
         let data = self.entries.iter().filter(|entry| entry.has_payload());
         data.zip(self.start + 1..).map(|(entry, index)| (index, entry))
     }
 }
 
-/// The batch whose header stands at block `start`, if it is intact and in its place. Its payload is
-/// not looked at.
+/// Returns the batch whose header is at block `start`, if the header is intact and in its place.
+/// Does not check the payload.
 pub fn batch_at(bytes: &Bytes, uuid: CacheUuid, segment: u32, start: u32) -> Result<Batch, String> {
     let block = bytes.block(start).ok_or("the segment ends here")?;
     if bytes.unreadable.contains(&start) {
@@ -63,8 +63,8 @@ pub fn batch_at(bytes: &Bytes, uuid: CacheUuid, segment: u32, start: u32) -> Res
     Ok(batch)
 }
 
-/// True if every payload block of a batch matches its checksum. One that cannot be read does not
-/// speak against it: a torn write leaves old bytes, not unreadable ones.
+/// Returns true if every readable payload block of a batch matches its checksum. Unreadable ones
+/// are ignored: a torn write leaves old bytes, not unreadable ones.
 pub fn is_whole(bytes: &Bytes, batch: &Batch) -> bool {
     let matches = |index, crc| {
         bytes.unreadable.contains(&index)

@@ -1,17 +1,17 @@
 //! Merges the two copies of a segment of a mirrored cache.
 //!
-//! A batch is whole if, of each of its blocks, one copy is right. Its header has to be in one of
-//! the copies, and its payload has to match the checksums. Different batches at one place mean that
-//! one device lost a write or was put out. Then the later one counts, by epoch and then by
-//! sequence, even if it is not whole. So nothing that was replaced comes back, and the log is as
-//! long as both copies together.
+//! A batch is whole if each of its blocks has an intact copy. One of the copies must have its
+//! header, and its payload must match the checksums. Different batches at one place mean that one
+//! device lost a write or was failed out. Then the later one counts, by epoch and then by sequence,
+//! even if it is not whole. So superseded data cannot return, and the log is as long as both copies
+//! together.
 
 use forebay_format::batch::Entry;
 use forebay_format::{BLOCK_BYTES, CacheUuid};
 
 use crate::batch::{Batch, Bytes, batch_at, is_whole};
 
-/// What two copies of a segment have together.
+/// Merges two copies of a segment.
 pub(crate) fn merged(mut here: Bytes, mut there: Bytes, uuid: CacheUuid, segment: u32) -> Bytes {
     fill_from(&mut here, &there);
     fill_from(&mut there, &here);
@@ -35,7 +35,7 @@ pub(crate) fn merged(mut here: Bytes, mut there: Bytes, uuid: CacheUuid, segment
     here
 }
 
-/// Takes what cannot be read from the other copy.
+/// Takes unreadable blocks from the other copy.
 fn fill_from(bytes: &mut Bytes, other: &Bytes) {
     let lacks = std::mem::take(&mut bytes.unreadable);
     for index in lacks {
@@ -45,13 +45,13 @@ fn fill_from(bytes: &mut Bytes, other: &Bytes) {
     }
 }
 
-/// Makes a batch as whole as both copies are together.
+/// Completes a batch from both copies.
 fn complete(here: &mut Bytes, there: &Bytes, batch: &Batch, is_there: bool) {
     if is_there {
         here.take(there, batch.start);
     }
     if let [Entry::Summary { .. }] = batch.entries[..] {
-        // One checksum for all of its payload: it comes from one of them.
+        // One checksum covers the whole payload: take it from one copy.
         if !is_whole(here, batch) && is_whole(there, batch) {
             for index in batch.start + 1..batch.end() {
                 here.take(there, index);
@@ -72,7 +72,7 @@ impl Bytes {
         self.block(index).is_some_and(|block| forebay_format::checksum(block) == crc32c)
     }
 
-    /// Takes a block from another copy, which has it; false if there is no such block.
+    /// Takes a block from the other copy; false if that does not have it.
     fn take(&mut self, other: &Self, index: u32) -> bool {
         let start = index as usize * BLOCK_BYTES;
         let to = self.bytes.get_mut(start..start + BLOCK_BYTES);

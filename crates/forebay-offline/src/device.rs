@@ -1,6 +1,6 @@
-//! A single cache device: opening it while somebody may still hold it, and what is on it.
+//! A single cache device: opening it while it may still be in use, and recognising its content.
 //!
-//! Damage behind the superblocks is for others to find.
+//! Other modules find damage behind the superblocks.
 
 use forebay_format::geometry::CHECKPOINT_START_BLOCK;
 use forebay_format::settings_copy::{SETTINGS_BLOCKS, SETTINGS_COPY_BYTES};
@@ -9,35 +9,35 @@ use forebay_format::{BLOCK_BYTES, FormatError, Geometry, SettingsCopy};
 use forebay_io::{Device, DeviceError};
 use std::time::{Duration, Instant};
 
-/// How long a device that is in use is waited for, and how often it is tried.
+/// Time to wait for a device in use, and interval of the attempts.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Bytes at the start of a device that must be zero for it to be taken as unused.
+/// Bytes at the start of a device that must be zero for it to count as unused.
 pub const BLANK_BYTES: usize = 256 << 10;
 
-/// From the first block to here a device that is being made or filled is empty.
+/// A device that is being formatted or rebuilt is empty from the first block to here.
 const UNUSED_UNTIL: usize = CHECKPOINT_START_BLOCK as usize * BLOCK_BYTES;
 
-/// What is on a cache device.
+/// The content of a cache device.
 #[derive(Debug)]
 pub enum Found {
-    /// A cache, with its superblock that counts.
+    /// A cache, with its superblock in effect.
     Cache(Box<Superblock>),
     /// Its beginning is zero.
     Blank,
-    /// A cache was being made on it, or it was being filled as one of a mirrored cache: nothing on
-    /// it counts.
+    /// The formatting of a cache, or a rebuild of a mirrored cache, was not finished: nothing on it
+    /// counts.
     Begun,
-    /// Something else, and why it cannot be used.
+    /// Other content, with the reason why it cannot be used.
     Foreign(String),
 }
 
-/// Opens a device. One that is in use is tried again for a while: when a daemon was killed, the
-/// kernel still finishes the operations that it had in flight, and holds its locks until then.
+/// Opens a device, with retries for a while if it is in use: after a kill of a daemon the kernel
+/// still finishes its operations in flight, and holds its locks until then.
 ///
 /// # Errors
-/// The last one of `open`.
+/// Returns the last error of `open`.
 pub fn wait_for(open: impl Fn() -> Result<Device, DeviceError>) -> Result<Device, DeviceError> {
     let timeout = Instant::now() + LOCK_TIMEOUT;
     loop {
@@ -48,7 +48,7 @@ pub fn wait_for(open: impl Fn() -> Result<Device, DeviceError>) -> Result<Device
     }
 }
 
-/// Finds out what is on a cache device.
+/// Determines the content of a cache device.
 #[must_use]
 pub fn look(device: &Device) -> Found {
     let mut start = vec![0; BLANK_BYTES.min(device.size_bytes() as usize)];
@@ -60,7 +60,7 @@ pub fn look(device: &Device) -> Found {
         let missing = FormatError::Magic { structure: "superblock" };
         start.get(offset..offset + BLOCK_BYTES).map_or(Err(missing), Superblock::decode)
     });
-    // Between the two superblocks there is nothing, unless somebody else has put it there.
+    // Between the two superblocks there is nothing, except foreign data.
     let is_zero = |bytes: Option<&[u8]>| bytes.is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0));
     let begun = start.starts_with(&being_made()) && is_zero(start.get(BLOCK_BYTES..UNUSED_UNTIL));
     match Superblock::choose(copies) {
@@ -71,7 +71,7 @@ pub fn look(device: &Device) -> Found {
     }
 }
 
-/// Both superblocks as they lie there.
+/// Returns both superblocks as they are on the device.
 pub fn superblocks(device: &Device) -> [Result<Superblock, FormatError>; 2] {
     [0, 1].map(|copy| {
         let mut block = vec![0; BLOCK_BYTES];
@@ -79,13 +79,13 @@ pub fn superblocks(device: &Device) -> [Result<Superblock, FormatError>; 2] {
         if offset + BLOCK_BYTES as u64 > device.size_bytes() {
             return Err(FormatError::TooShort { structure: "superblock", needed: BLOCK_BYTES, found: 0 });
         }
-        // A copy that cannot be read is all zeroes, and as such not a superblock.
+        // An unreadable copy is all zeroes, and so not a superblock.
         let _ = device.read_at(offset, &mut block);
         Superblock::decode(&block)
     })
 }
 
-/// Both copies of the settings on a device.
+/// Returns both copies of the settings on a device.
 pub fn settings_copies(device: &Device) -> [Result<SettingsCopy, FormatError>; 2] {
     SETTINGS_BLOCKS.map(|block| {
         let mut bytes = vec![0; SETTINGS_COPY_BYTES];

@@ -1,8 +1,7 @@
-//! A cache that was exported: what its devices are, in order, and the settings that were written
-//! onto them.
+//! An exported cache: its devices in order, and the settings written to them.
 //!
-//! Devices are given in any order, and all of them: their headers and superblocks say which is
-//! which. Nothing is decrypted and nothing written.
+//! The caller passes all devices in any order: their headers and superblocks determine the order.
+//! This module does not decrypt or write.
 
 use forebay_admin::MessageId;
 use std::path::{Path, PathBuf};
@@ -14,21 +13,22 @@ use crate::Refusal;
 use crate::device::{settings_copies, superblocks};
 use crate::space::Space;
 
-/// A cache that was exported, and that nobody has opened since.
+/// A cache that was exported, and not opened since.
 #[derive(Debug)]
 pub struct Exported {
     /// Its superblock.
     pub superblock: Superblock,
-    /// What the export wrote down.
+    /// The settings written by the export.
     pub copy: SettingsCopy,
     /// Its devices, in the order of the pool's space.
     pub devices: Vec<PathBuf>,
 }
 
-/// Looks at the devices of a cache that was exported.
+/// Finds the devices of an exported cache.
 ///
 /// # Errors
-/// It was not, or was used since; a device is missing, of another cache, or in use.
+/// Refuses if the cache was not exported, or was used since, or if a device is missing, of another
+/// cache, or in use.
 pub fn find(paths: &[PathBuf]) -> Result<Exported, Refusal> {
     let mut space = Space::open(paths, &|_, _| Ok(None))?;
     let found = Superblock::choose(superblocks(space.first()));
@@ -38,7 +38,7 @@ pub fn find(paths: &[PathBuf]) -> Result<Exported, Refusal> {
     Ok(Exported { superblock, copy, devices })
 }
 
-/// The devices in the order of the pool's space; all of them are there.
+/// Returns the devices in the order of the pool's space, or a refusal if one is missing.
 fn arranged(space: &mut Space, superblock: &Superblock) -> Result<Vec<PathBuf>, Refusal> {
     if let Some(mark) = superblock.mirror {
         let found = space.mirror().map(|mirror| [0, 1].map(|member| mirror.path(member))).unwrap_or_default();
@@ -75,7 +75,7 @@ fn lacks(space: &Space, missing: &[String], of: usize) -> Refusal {
         .hint("give all of them, in any order: --device PATH for each")
 }
 
-/// The settings, if they are about the cache as it is now.
+/// Returns the settings, if they belong to the present state of the cache.
 fn current(
     shown: &str,
     found: Result<SettingsCopy, FormatError>,
@@ -163,7 +163,7 @@ mod tests {
             Self(tempfile::tempdir().unwrap())
         }
 
-        /// A file with these bytes at these blocks.
+        /// Creates a file with these bytes at these blocks.
         fn file(&self, name: &str, parts: &[(u64, Vec<u8>)]) -> PathBuf {
             use std::os::unix::fs::FileExt;
             let path = self.0.path().join(name);

@@ -1,7 +1,7 @@
-//! The extension of the append window: which segments were added since the checkpoint in effect.
+//! The window extension: the segments added to the append window since the checkpoint in effect.
 //!
-//! Found out as the engine does at a start: from the newest extension, and where both copies of a
-//! slot are damaged from the first blocks of all segments.
+//! Determined as in the engine's start: from the newest extension, and where both copies of a slot
+//! are damaged, from the first blocks of all segments.
 
 use crate::batch::Bytes;
 use crate::image::Image;
@@ -10,14 +10,14 @@ use forebay_format::checkpoint::Checkpoint;
 use forebay_format::extension::{Chosen, EXTENSION_BLOCKS};
 use forebay_format::{BLOCK_BYTES, FormatError, WindowExtension};
 
-/// The four blocks, by slot and copy.
+/// Returns the four blocks, by slot and copy.
 fn blocks(image: &Image) -> [[Bytes; 2]; 2] {
     EXTENSION_BLOCKS
         .map(|copies| copies.map(|block| image.read(block * BLOCK_BYTES as u64, BLOCK_BYTES as u64)))
 }
 
-/// The checkpoint with the window that it has by now. After an orderly stop, and in a mirrored
-/// cache, that is the one it was written with.
+/// Returns the checkpoint with its extended window. After an orderly stop, and in a mirrored cache,
+/// that is the original one.
 pub(crate) fn extended(image: &Image, mut checkpoint: Checkpoint) -> Result<Checkpoint, FormatError> {
     if !counts(image) {
         return Ok(checkpoint);
@@ -40,12 +40,12 @@ pub(crate) fn extended(image: &Image, mut checkpoint: Checkpoint) -> Result<Chec
     Ok(checkpoint)
 }
 
-/// Extensions are looked at.
+/// Returns true if extensions count.
 fn counts(image: &Image) -> bool {
     image.is_unclean() && image.mirror().is_none()
 }
 
-/// What there is to say about the copies.
+/// Adds findings about the copies.
 pub(crate) fn judge(image: &Image, findings: &mut Findings) {
     if !counts(image) {
         return;

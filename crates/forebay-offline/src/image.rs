@@ -17,23 +17,23 @@ use crate::mirror::Mirror;
 use crate::space::{Given, Space};
 use crate::{Findings, Severity};
 
-/// Largest checkpoint that is read (that of a cache of some hundred TiB).
+/// Largest accepted checkpoint, in bytes (that of a cache of some hundred TiB).
 const CHECKPOINT_BYTES_MAX: u64 = 1 << 36;
 
-/// A cache with its superblock and what can be read of its checkpoint.
+/// A cache with its superblock and the readable copies of its checkpoint.
 #[derive(Debug)]
 pub struct Image {
     pub(crate) space: Space,
     /// Both copies.
     pub superblocks: [Result<Superblock, FormatError>; 2],
-    /// The copy that counts.
+    /// The copy in effect.
     pub superblock: Superblock,
     /// Both copies of the checkpoint that the superblock names.
     pub checkpoints: [Result<Checkpoint, FormatError>; 2],
 }
 
 impl Image {
-    /// Opens a cache that nobody else has open: all of its devices, in any order.
+    /// Opens a cache that is not in use: all of its devices, in any order.
     pub fn open<'a>(given: impl Into<Given<'a>>) -> Result<Self, Refusal> {
         let Given { paths, key } = given.into();
         let mut space = Space::open(paths, &|_, _| Ok(None))?;
@@ -45,7 +45,7 @@ impl Image {
         Ok(Self::with(space, superblocks, superblock))
     }
 
-    /// A cache with this superblock, which the caller vouches for.
+    /// Creates a cache with this superblock, for which the caller is responsible.
     pub(crate) fn with(
         space: Space,
         superblocks: [Result<Superblock, FormatError>; 2],
@@ -70,23 +70,24 @@ impl Image {
         }
     }
 
-    /// The two devices, if the cache is mirrored.
+    /// Returns the two devices, if the cache is mirrored.
     pub fn mirror(&self) -> Option<&Mirror> {
         self.space.mirror()
     }
 
-    /// Batches of this stream may be missing: of a mirrored cache, clean blocks that one device
-    /// has, and can lose.
+    /// Returns true if batches of this stream may be missing: in a mirrored cache, clean blocks,
+    /// which only one device has, and can lose.
     pub fn may_lack(&self, stream: StreamKind) -> bool {
         stream == StreamKind::Fill && self.mirror().is_some()
     }
 
-    /// Nothing but clean blocks can be in this segment: of a mirrored cache, what is no pair.
+    /// Returns true if this segment can have only clean blocks: in a mirrored cache, any segment
+    /// that is not part of a pair.
     pub fn holds_only_fills(&self, number: u32) -> bool {
         self.mirror().is_some_and(|mirror| !mirror.is_pair(number))
     }
 
-    /// Looks at a mirrored cache through this device alone, which must count.
+    /// Reads a mirrored cache only through this device, which must count.
     pub fn look_through(&mut self, member: usize) -> Result<(), Refusal> {
         if let Some(mirror) = self.space.mirror_mut() {
             mirror.look_through(member);
@@ -98,48 +99,48 @@ impl Image {
         Ok(())
     }
 
-    /// The checkpoint as it is to be followed here: of a mirrored cache, without what lay on a
-    /// device that does not count.
+    /// Returns the checkpoint to follow here: for a mirrored cache, without the data of a device
+    /// that does not count.
     pub fn localized<'a>(&self, checkpoint: &'a Checkpoint) -> Cow<'a, Checkpoint> {
         self.mirror().map_or(Cow::Borrowed(checkpoint), |mirror| Cow::Owned(mirror.localized(checkpoint)))
     }
 
-    /// Paths of its devices, for messages.
+    /// Returns the paths of its devices, for messages.
     pub fn shown(&self) -> String {
         self.space.shown()
     }
 
-    /// Layout of the device.
+    /// Returns the layout of the device.
     pub fn geometry(&self) -> &Geometry {
         &self.superblock.geometry
     }
 
-    /// Size of all devices.
+    /// Returns the size of all devices, in bytes.
     pub fn device_bytes(&self) -> u64 {
         self.space.bytes()
     }
 
-    /// A device of it is missing, or shorter than what is used of it.
+    /// Returns true if a device is missing, or shorter than its used part.
     pub(crate) fn lacks_space(&self) -> bool {
         let there = self.space.bytes();
         there < self.geometry().device_blocks.saturating_mul(BLOCK_BYTES as u64)
     }
 
-    /// True if the last daemon did not stop in an orderly way.
+    /// Returns true if the last daemon did not stop in an orderly way.
     pub fn is_unclean(&self) -> bool {
         self.superblock.state != CacheState::Clean
     }
 
-    /// True if the last daemon gave the cache up, and its volumes went on without it.
+    /// Returns true if the last daemon gave the cache up, and its volumes went on without it.
     pub fn is_failed(&self) -> bool {
         self.superblock.state == CacheState::Failed
     }
 
-    /// What an export has written onto the cache, if anything of it is there. It may be about the
-    /// cache as it was before it was opened again.
+    /// Returns the settings that an export wrote to the cache, if there are any. The cache may have
+    /// been opened again since.
     ///
     /// # Errors
-    /// It is damaged.
+    /// Returns an error if they are damaged.
     pub fn settings_copy(&self) -> Result<Option<SettingsCopy>, FormatError> {
         match SettingsCopy::choose(settings_copies(self.space.first())) {
             Err(FormatError::Magic { .. }) => Ok(None),
@@ -147,13 +148,13 @@ impl Image {
         }
     }
 
-    /// The checkpoint in effect, if a copy of it is intact.
+    /// Returns the checkpoint in effect, if a copy of it is intact.
     pub fn checkpoint(&self) -> Option<&Checkpoint> {
         self.checkpoints.iter().find_map(|copy| copy.as_ref().ok())
     }
 
-    /// One copy of the checkpoint that the superblock names; of a mirrored cache, as either device
-    /// has it.
+    /// Reads one copy of the checkpoint that the superblock names; for a mirrored cache, from
+    /// either device.
     fn checkpoint_copy(&self, copy: u64) -> Result<Checkpoint, FormatError> {
         let found = self.checkpoint_by(copy, |at, bytes| self.space.read(at, bytes));
         let Some((mirror, other)) = self.other_device() else { return found };
@@ -163,7 +164,7 @@ impl Image {
         })
     }
 
-    /// Of a mirrored cache, the device that it is not looked at through, if that counts.
+    /// Returns the other device of a mirrored cache, if that counts.
     fn other_device(&self) -> Option<(&Mirror, usize)> {
         self.mirror().and_then(|mirror| Some((mirror, mirror.other()?)))
     }
@@ -181,8 +182,8 @@ impl Image {
         self.superblock.read_checkpoint(&bytes)
     }
 
-    /// The newest checkpoint of which anything is left in the slots: the beginning of the chain in
-    /// effect, or what was in effect before it.
+    /// Returns the newest checkpoint with remains in the slots: the beginning of the chain in
+    /// effect, or an earlier checkpoint.
     pub(crate) fn newest_left(&self) -> Option<Checkpoint> {
         let mut found = self.left_by(|at, bytes| self.space.read(at, bytes));
         if let Some((mirror, other)) = self.other_device() {
@@ -191,7 +192,7 @@ impl Image {
         found.into_iter().max_by_key(|left| (left.epoch, left.generation))
     }
 
-    /// What is left in each copy of each slot.
+    /// Returns the remains in each copy of each slot.
     fn left_by(&self, read: impl Fn(u64, &mut [u8]) -> Result<(), ()>) -> Vec<Checkpoint> {
         let geometry = self.geometry();
         let slot_blocks = u64::from(geometry.checkpoint_slot_blocks);
@@ -212,7 +213,7 @@ impl Image {
         (0..CHECKPOINT_SLOTS).filter_map(left).collect()
     }
 
-    /// Reads a whole segment; of a pair, what both copies have together.
+    /// Reads a whole segment; of a pair, both copies merged.
     pub fn segment(&self, number: u32) -> Bytes {
         let (geometry, len) = (self.geometry(), self.geometry().segment_bytes());
         let here = self.read(geometry.segment_offset(number, 0), len);
@@ -231,20 +232,20 @@ impl Image {
         self.read(self.geometry().segment_offset(number, 0), BLOCK_BYTES as u64)
     }
 
-    /// Reads whole blocks; those that the device does not give up are zeroes.
+    /// Reads whole blocks; unreadable ones are zeroes.
     pub(crate) fn read(&self, offset: u64, len: u64) -> Bytes {
         read_blocks(len, |at, bytes| self.space.read(offset + at, bytes))
     }
 
-    /// Learns from the heads of all columns which of them are pairs: the checkpoint in effect is
-    /// lost.
+    /// Determines by the first headers of all columns which of them are pairs: the checkpoint in
+    /// effect is lost.
     pub(crate) fn learn_by_heads(&mut self, base: &Checkpoint) {
         if let Some(mirror) = self.space.mirror_mut() {
             mirror.learn_by_heads(base);
         }
     }
 
-    /// What there is to say about superblocks and checkpoints.
+    /// Adds findings about superblocks and checkpoints.
     pub fn judge(&self, findings: &mut Findings) {
         let names = ["A", "B"];
         for (copy, name) in self.superblocks.iter().zip(names) {
@@ -291,7 +292,7 @@ impl Image {
     }
 }
 
-/// Why a cache without a superblock that can be used is not read.
+/// Returns the reason for not reading a cache without a usable superblock.
 pub(crate) fn refusal(space: &Space, error: FormatError) -> Refusal {
     let hint = match error {
         FormatError::Magic { .. } => "this was never a cache, or both superblocks are overwritten",
@@ -305,7 +306,7 @@ pub(crate) fn refusal(space: &Space, error: FormatError) -> Refusal {
         .hint(hint)
 }
 
-/// Reads so many bytes as `read` does from an offset; blocks that it does not give up are zeroes.
+/// Reads this many bytes with `read`, which takes an offset; unreadable blocks are zeroes.
 fn read_blocks(len: u64, read: impl Fn(u64, &mut [u8]) -> Result<(), ()>) -> Bytes {
     let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
     let mut unreadable = Vec::new();

@@ -1,10 +1,10 @@
-//! The key of an encrypted cache, and whether it is the right one. Where a key comes from is not
-//! known here.
+//! The key of an encrypted cache, and checks that it is the right one. This module does not know
+//! the source of keys.
 //!
 //! Invariants
-//! - What is in a key is in no error and no debug format.
-//! - A cache that is encrypted is opened only with its key. One that is not encrypted is refused if
-//!   a key is given.
+//! - No error and no debug format contains key material.
+//! - An encrypted cache is opened only with its key. An unencrypted one is refused if a key is
+//!   given.
 
 use crate::Refusal;
 use forebay_admin::MessageId;
@@ -13,7 +13,7 @@ use forebay_format::superblock::Superblock;
 use forebay_format::{CacheUuid, Encryption, SettingsCopy};
 use std::fmt;
 
-/// A key that was read.
+/// A key, once read.
 #[derive(Debug)]
 pub struct Key {
     shown: String,
@@ -21,33 +21,34 @@ pub struct Key {
 }
 
 impl Key {
-    /// A key, and where it came from, for messages.
+    /// Creates a key; `source` names its origin in messages.
     pub fn new(source: impl fmt::Display, key: FileKey) -> Self {
         Self { shown: source.to_string(), key }
     }
 
-    /// The cipher of a cache, and what its superblock says of the key.
+    /// Returns the cipher of a cache, and the superblock's description of the key.
     #[must_use]
     pub fn of_cache(&self, uuid: CacheUuid) -> (CacheCipher, Encryption) {
         (self.key.cipher(uuid), self.key.mark(uuid))
     }
 
-    /// Signs the settings that an export writes.
+    /// Signs the settings written by an export.
     pub fn sign(&self, copy: &mut SettingsCopy) {
         copy.mac = self.key.settings_mac(copy.uuid, &copy.signed_bytes());
     }
 
-    /// Whether somebody who has the key wrote the settings.
+    /// Returns true if the writer of the settings had the key.
     #[must_use]
     pub fn has_signed(&self, copy: &SettingsCopy) -> bool {
         self.key.has_signed(copy.uuid, &copy.signed_bytes(), &copy.mac)
     }
 }
 
-/// The cipher of a cache, if it is encrypted. `shown` names the cache.
+/// Returns the cipher of a cache, if it is encrypted. `shown` names the cache.
 ///
 /// # Errors
-/// The key is missing, or of another cache, or there is one and the cache is not encrypted.
+/// Refuses if the key is missing, or of another cache, or if a key is given and the cache is not
+/// encrypted.
 pub fn unlock(
     superblock: &Superblock,
     key: Option<&Key>,
@@ -116,7 +117,7 @@ mod tests {
         assert!(says(unlock(&sealed, Some(&wrong), &"/c")).contains("is not that of the cache /c"));
         assert!(says(unlock(&sealed, None, &"/c")).contains("encryption_key_file"));
         assert!(says(unlock(&plain, Some(&right), &"/c")).contains("is not encrypted"));
-        // The same key, but a superblock that was copied to another cache.
+        // The same key, with a superblock that was copied to another cache.
         let moved = Superblock { uuid: CacheUuid([8; 16]), ..sealed };
         assert!(unlock(&moved, Some(&right), &"/c").is_err());
     }

@@ -1,11 +1,12 @@
 //! The log: the batches of a segment, and which of those behind the checkpoint count.
 //!
-//! A batch behind the checkpoint counts if all of this holds:
+//! A batch behind the checkpoint counts if all of these conditions hold:
 //! - Its header and its payload are intact, and it belongs to this cache and this place.
 //! - Its epoch is that of the superblock, and its sequence is not below that of the checkpoint.
 //! - No batch of its stream is missing between the checkpoint and it.
 //!
-//! A later batch may say that a missing one had been flushed. Then the device lost a durable write.
+//! A later batch may record that a missing one had been flushed. Then the device lost a durable
+//! write.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +19,9 @@ pub use crate::batch::{Batch, batch_at, is_whole};
 use crate::image::Image;
 use crate::{Findings, Severity};
 
-/// What a checkpoint says of the batches in a segment. A write that the device lost leaves in its
-/// place what an earlier use of the segment had there: intact, of this cache and of this place, but
-/// not of this use.
+/// A checkpoint's record of the batches in a segment. A write that the device lost leaves the bytes
+/// of an earlier use of the segment in its place: intact, of this cache and of this place, but not
+/// of this use.
 #[derive(Clone, Copy, Debug)]
 pub struct Use {
     uuid: CacheUuid,
@@ -35,7 +36,7 @@ pub struct Use {
 }
 
 impl Use {
-    /// Of a segment of the checkpoint.
+    /// Returns the use of a segment in the checkpoint.
     pub fn of(checkpoint: &Checkpoint, segment: u32, entry: &SegmentEntry) -> Self {
         Self {
             uuid: checkpoint.uuid,
@@ -48,8 +49,8 @@ impl Use {
     }
 
     fn holds(&self, header: &BatchHeader) -> bool {
-        // The summary that a killed start wrote last: the next start went on with its number, for
-        // no batch had it.
+        // The last summary of a start that was killed: the next start reused its number, which no
+        // batch had.
         let ends_log = header.kind == BatchKind::Summary && header.epoch < self.epoch;
         header.stream as u8 == self.stream
             && header.sequence >= self.first.0
@@ -66,20 +67,20 @@ impl Use {
 
 const STALE: &str = "it was written before the segment was last taken into use: the device lost a write";
 
-/// What [`accounted`] finds: batches, and where and why the first header that does not count does
-/// not.
+/// The result of [`accounted`]: batches, and the place of the first header that does not count,
+/// with the reason.
 type Accounted = (Vec<Batch>, Option<(u32, String)>);
 
-/// The batches of this use of a segment, from its start up to block `used`. Behind a header that is
-/// not intact the next one is looked for: headers say themselves where they belong.
+/// Returns the batches of this use of a segment, from its start up to block `used`. Behind a
+/// damaged header it searches for the next one: headers contain their own place.
 pub fn accounted(bytes: &Bytes, of: &Use, used: u32) -> Accounted {
     let found = accounted_from(bytes, of, used, 0);
     let latest = found.0.iter().map(|batch| batch.header.epoch).max().unwrap_or(0);
     if found.0.iter().all(|batch| batch.header.epoch == latest) {
         return found;
     }
-    // One start writes a segment. What an earlier one left behind the end of its log has numbers
-    // that were given again.
+    // A single start writes a segment. Batches that an earlier start left behind the end of its log
+    // have numbers that were reused.
     accounted_from(bytes, of, used, latest)
 }
 
@@ -107,8 +108,8 @@ fn accounted_from(bytes: &Bytes, of: &Use, used: u32, epoch: u64) -> Accounted {
     (batches, damaged)
 }
 
-/// The payload of the summary of this use of a segment, whose header stands at block `at`, if all
-/// of it is intact.
+/// Returns the payload of the summary of this use of a segment, whose header is at block `at`, if
+/// all of it is intact.
 pub fn summary_payload<'a>(bytes: &'a Bytes, of: &Use, at: u32) -> Result<&'a [u8], String> {
     let batch = of.batch_at(bytes, at)?;
     match batch.entries[..] {
@@ -127,16 +128,16 @@ struct Tail {
     stream: StreamKind,
     /// Consecutive in the stream; never empty.
     batches: Vec<Batch>,
-    /// Highest `flushed_stream_sequence` seen, behind a hole as well.
+    /// Highest `flushed_stream_sequence` found, also behind a hole.
     flushed: u64,
 }
 
-/// What was logged after a checkpoint.
+/// The log after a checkpoint.
 #[derive(Debug, Default)]
 pub struct Replay {
     /// The batches that count, in the order of sequence.
     pub batches: Vec<Batch>,
-    /// Why the engine would refuse the cache: it is not known what else there was.
+    /// The reason why the engine would refuse the cache: the rest of the log is unknown.
     pub doubt: Option<String>,
 }
 
@@ -146,7 +147,7 @@ impl Tail {
     }
 }
 
-/// Reads what was logged after the checkpoint.
+/// Reads the log after the checkpoint.
 pub fn after_checkpoint(image: &Image, checkpoint: &Checkpoint, findings: &mut Findings) -> Replay {
     let mut replay = Replay::default();
     if !image.is_unclean() {
@@ -181,7 +182,8 @@ pub fn after_checkpoint(image: &Image, checkpoint: &Checkpoint, findings: &mut F
     replay
 }
 
-/// Segments that may hold batches behind the checkpoint, and the block where those would begin.
+/// Returns the segments that may hold batches behind the checkpoint, with the block where those
+/// would begin.
 fn candidates(image: &Image, checkpoint: &Checkpoint) -> Vec<(u32, u32)> {
     let mut candidates = Vec::new();
     for (number, entry) in (0..).zip(&checkpoint.segments) {
@@ -191,7 +193,7 @@ fn candidates(image: &Image, checkpoint: &Checkpoint) -> Vec<(u32, u32)> {
     }
     for number in &checkpoint.window {
         if image.mirror().is_some_and(|mirror| mirror.is_pair(*number)) {
-            candidates.push((*number, 0)); // That it was written since made it a pair.
+            candidates.push((*number, 0)); // A write since made it a pair.
             continue;
         }
         let head = image.segment_head(*number);
@@ -205,10 +207,10 @@ fn candidates(image: &Image, checkpoint: &Checkpoint) -> Vec<(u32, u32)> {
     candidates
 }
 
-/// The batches of a segment from block `from` on that were written by this start, and not before
-/// the checkpoint: a segment of the window may still hold what the same start wrote to it when it
-/// was last in use. And whether the block cannot be read where the next batch would stand: then
-/// nobody knows what else there was.
+/// Returns the batches of a segment from block `from` on that this start wrote after the
+/// checkpoint: a segment of the window may still hold batches that the same start wrote in its
+/// previous use. Also returns whether the block of the next batch is unreadable: then the rest of
+/// the log is unknown.
 fn tail(image: &Image, segment: u32, from: u32, first_sequence: u64) -> (Option<Tail>, bool) {
     let (uuid, epoch) = (image.superblock.uuid, image.superblock.epoch);
     let bytes = image.segment(segment);
@@ -243,12 +245,11 @@ fn tail(image: &Image, segment: u32, from: u32, first_sequence: u64) -> (Option<
     (Some(Tail { stream, batches, flushed }), unreadable)
 }
 
-/// Follows a stream to its end; returns the first batch that is missing although it had been
-/// flushed.
+/// Follows a stream to its end. Returns the first missing batch that had been flushed.
 fn follow(mut tails: Vec<Tail>, mut expected: u64, counting: &mut Vec<Batch>) -> Option<u64> {
     tails.sort_by_key(Tail::first);
     let flushed = tails.iter().map(|tail| tail.flushed).max().unwrap_or(0);
-    // Batches that were written again after a failure: the later segment has them.
+    // Batches that were rewritten after a failure: the later segment has them.
     let limits: Vec<u64> = tails.iter().skip(1).map(|tail| tail.first().0).chain([u64::MAX]).collect();
     for (tail, limit) in tails.into_iter().zip(limits) {
         if tail.first().0 != expected {
@@ -262,7 +263,7 @@ fn follow(mut tails: Vec<Tail>, mut expected: u64, counting: &mut Vec<Batch>) ->
     (flushed > expected).then_some(expected)
 }
 
-/// Name of a stream in messages.
+/// Returns the name of a stream in messages.
 pub fn stream_name(stream: StreamKind) -> &'static str {
     match stream {
         StreamKind::Write => "write",
@@ -271,7 +272,7 @@ pub fn stream_name(stream: StreamKind) -> &'static str {
     }
 }
 
-/// Items of a summary's payload, with their slots.
+/// Returns the items of a summary's payload, with their slots.
 pub fn summary_items(payload: &[u8], slots: u32) -> impl Iterator<Item = (u32, summary::SummaryItem)> {
     (0..).zip(summary::decode(payload, slots)).filter_map(|(index, item)| Some((index, item?)))
 }

@@ -1,8 +1,8 @@
-//! The further devices of a cache on several devices: whether they belong to it, and what lies on
-//! each.
+//! The further devices of a cache on several devices: whether they belong to it, and their parts of
+//! the space.
 //!
-//! Headers are read here and not written. What they say of their lengths is not believed where
-//! there is a superblock.
+//! This module reads headers and never writes them. It does not trust their lengths where there is
+//! a superblock.
 
 use crate::Refusal;
 use forebay_admin::MessageId;
@@ -13,12 +13,12 @@ use forebay_io::Device;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Reads and checks the headers of all members but the first, whose superblock is given. They say
-/// what lies on each member now, whatever is on the devices.
+/// Reads and checks the headers of all members but the first, whose superblock is given. Returns
+/// headers for the present layout, regardless of the lengths on the devices.
 ///
 /// # Errors
-/// A member is missing, too short, in the wrong place, of another cache, or left over from before
-/// it was taken out of the pool.
+/// Refuses if a member is missing, too short, in the wrong place, of another cache, or left over
+/// from before its removal from the pool.
 pub fn open_members(
     superblock: &Superblock,
     first: &Device,
@@ -38,7 +38,7 @@ pub fn open_members(
     Ok(headers)
 }
 
-/// What was found on a device.
+/// A device with its header.
 #[derive(Debug)]
 struct Found {
     name: String,
@@ -46,16 +46,16 @@ struct Found {
     header: Result<MemberHeader, FormatError>,
 }
 
-/// The header of a device of a cache whose superblock lists these tags, if its two copies do not
-/// contradict each other. Where no superblock is known, none are.
+/// Returns the header of a device of a cache whose superblock lists these tags, if its two copies
+/// do not contradict each other. Without a superblock the list is empty.
 ///
 /// # Errors
-/// Neither copy is intact, or they contradict each other.
+/// Returns an error if neither copy is intact, or they contradict each other.
 pub fn read_header(device: &Device, tags: &[u64]) -> Result<MemberHeader, FormatError> {
     choose(read_copies(device), tags)
 }
 
-/// Both copies of the header of a device.
+/// Returns both copies of the header of a device.
 pub fn read_copies(device: &Device) -> [Result<MemberHeader, FormatError>; 2] {
     HEADER_BLOCKS.map(|block| {
         let mut bytes = vec![0; BLOCK_BYTES];
@@ -65,18 +65,17 @@ pub fn read_copies(device: &Device) -> [Result<MemberHeader, FormatError>; 2] {
     })
 }
 
-/// The header of a device of a cache whose superblock lists these tags, if its two copies do not
-/// contradict each other.
+/// Chooses the header of a device of a cache whose superblock lists these tags, if its two copies
+/// do not contradict each other.
 fn choose(copies: [Result<MemberHeader, FormatError>; 2], tags: &[u64]) -> Result<MemberHeader, FormatError> {
     let is_listed =
         |header: &MemberHeader| tags.get(usize::from(header.index) - 1).is_some_and(|tag| *tag == header.tag);
     match copies {
-        // A crash between the two: there was never more used of the device than the larger one
-        // says.
+        // A crash between the two writes: the used part never exceeded the larger one.
         [Ok(a), Ok(b)] if a == (MemberHeader { blocks: a.blocks, ..b }) => {
             Ok(MemberHeader { blocks: a.blocks.max(b.blocks), ..a })
         }
-        // A crash while the member got another tag: the superblock says which one is in effect.
+        // A crash while the member got another tag: the superblock lists the one in effect.
         [Ok(a), Ok(b)] if a == (MemberHeader { tag: a.tag, blocks: a.blocks, ..b }) => {
             Ok(if is_listed(&b) { b } else { a })
         }
@@ -121,7 +120,7 @@ fn check(superblock: &Superblock, found: &[Found]) -> Result<Vec<MemberHeader>, 
     Ok(headers)
 }
 
-/// The header of a device that belongs to this cache now.
+/// Returns the header of a device that belongs to this cache now.
 fn belongs(superblock: &Superblock, device: &Found) -> Result<MemberHeader, Refusal> {
     let name = &device.name;
     let header = device.header.clone().map_err(|error| {
@@ -146,8 +145,9 @@ fn belongs(superblock: &Superblock, device: &Found) -> Result<MemberHeader, Refu
     Ok(header)
 }
 
-/// The members follow one another, meet where segments begin, and are as long as the superblock
-/// says. Where a member begins never changes; what headers say of their lengths is put right.
+/// Checks that the members follow one another, meet where segments begin, and have the lengths
+/// required by the superblock. The start of a member never changes; lengths in headers are
+/// corrected.
 fn check_space(
     superblock: &Superblock,
     found: &[Found],
@@ -199,7 +199,8 @@ mod tests {
 
     const UUID: CacheUuid = CacheUuid([7; 16]);
 
-    /// A cache on three devices, of which the further ones have 1024 and 64 blocks.
+    /// Returns the superblock of a cache on three devices, of which the further ones have 1024 and
+    /// 64 blocks.
     fn superblock() -> Superblock {
         let geometry = Geometry::for_device(64 << 20, Some(64)).unwrap();
         superblock_until(geometry.segments_start_block + 128 * 64 + 1024 + 64)
@@ -275,7 +276,7 @@ mod tests {
             assert_eq!(check(&superblock(), &found).unwrap(), [a, b]);
             let grown = check(&superblock_until(end + 640), &found).unwrap();
             assert_eq!(grown, [a, MemberHeader { blocks: 704, ..b }]);
-            // An earlier build could shrink a pool so far that nothing was left of its last device.
+            // An earlier build could shrink a pool until its last device had no space left.
             let nothing = check(&superblock_until(b.first_block), &found).unwrap();
             assert_eq!(nothing[1].blocks, 0);
         }
@@ -291,7 +292,7 @@ mod tests {
         assert!(choose([Ok(a), Ok(b)]).is_err());
         assert!(choose([Ok(a), Ok(MemberHeader { uuid: CacheUuid([8; 16]), ..a })]).is_err());
         assert!(choose([Ok(a), Ok(MemberHeader { first_block: a.first_block + 64, ..a })]).is_err());
-        // A change of the size was cut off between the two.
+        // A resize was interrupted between the two writes.
         let longer = MemberHeader { blocks: 2048, ..a };
         assert_eq!(choose([Ok(longer), Ok(a)]), Ok(longer));
         assert_eq!(choose([Ok(a), Ok(longer)]), Ok(longer));
@@ -309,7 +310,7 @@ mod tests {
         for (listed, right) in [(11, a), (12, other)] {
             assert_eq!(belongs([Ok(other), Ok(a)], &[listed, 22]).unwrap(), right.tag);
             assert_eq!(belongs([Ok(a), Ok(other)], &[listed, 22]).unwrap(), right.tag);
-            // One that was replaced before has the former one only.
+            // A device that was replaced before has only the former tag.
             let gone = if listed == 11 { other } else { a };
             let why = belongs([Ok(gone), Ok(gone)], &[listed, 22]).unwrap_err().to_string();
             assert!(why.contains("taken out"), "{why}");

@@ -1,11 +1,11 @@
-//! What errors of devices and formats are about, as ids for scripts.
+//! Message ids for errors of devices and formats, for scripts.
 
 use forebay_admin::MessageId;
 use forebay_format::FormatError;
 use forebay_io::DeviceError;
 use std::io::ErrorKind;
 
-/// An error of a device or file.
+/// Returns the id for an error of a device or file.
 #[must_use]
 pub fn of_device(error: &DeviceError) -> MessageId {
     match error {
@@ -23,7 +23,7 @@ pub fn of_device(error: &DeviceError) -> MessageId {
     }
 }
 
-/// A structure of a cache that is not as it should be.
+/// Returns the id for an invalid structure of a cache.
 #[must_use]
 pub fn of_format(error: &FormatError) -> MessageId {
     match error {

@@ -1,15 +1,14 @@
 //! A mirrored cache, read through both of its devices or through one of them.
 //!
-//! Salvage reads what both devices have together, as recovery does: checkpoints and *pairs*
-//! (segments that both devices have) are taken from whichever copy is right. Check reads through
-//! each device alone, because either must do without the other. Clean blocks that one device has
-//! are read there.
+//! Salvage reads both devices together, as recovery does: checkpoints and *pairs* (segments that
+//! both devices have) are taken from the intact copy. Check reads through each device alone,
+//! because each must work without the other. Clean blocks that only one device has are read there.
 //!
-//! The checkpoint says which segments are pairs, by their twins. A column that was free then is a
-//! pair if the first batch header in it was written since and is not one of fills. All other
-//! segments hold fills only.
+//! The checkpoint names the pairs, by their twins. A column that was free then is a pair if the
+//! first batch header in it was written since and is not of the fill stream. All other segments
+//! hold only fills.
 //!
-//! Which devices count is decided by [`crate::mirror_members`] and by the notes of the daemon.
+//! [`crate::mirror_members`] and the notes of the daemon decide which devices count.
 
 use forebay_admin::MessageId;
 use std::collections::BTreeSet;
@@ -27,36 +26,35 @@ use crate::{Findings, Severity};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Says whether the notes of a daemon call a device out, by its tag; `None` if there are no notes
-/// of this cache.
+/// Returns whether the notes of a daemon record a device as out, by its tag; `None` if there are no
+/// notes of this cache.
 pub type Noted<'a> = &'a dyn Fn(CacheUuid, u64) -> Result<Option<bool>, Refusal>;
 
 /// One of the two devices.
 #[derive(Debug)]
 struct Given {
     is: MirrorMember,
-    /// What is on it counts.
+    /// Its content counts.
     counts: bool,
     /// There are notes of this cache.
     noted: bool,
 }
 
-/// The two devices of a mirrored cache, as far as they were given.
+/// The given devices of a mirrored cache.
 #[derive(Debug)]
 pub struct Mirror {
     mirror: [Option<Given>; 2],
     geometry: Geometry,
-    /// The device that it is seen through: superblocks come from it, and what it has right of all
-    /// else.
+    /// The device to read through: the source of superblocks, and of all other intact data.
     view: usize,
-    /// Nothing is taken from the other one that both should have.
+    /// No shared data is read from the other device.
     alone: bool,
     /// Columns that are used for pairs.
     pairs: BTreeSet<u32>,
 }
 
 impl Mirror {
-    /// Devices with these superblocks, all of which are of mirrored caches.
+    /// Creates a mirror from devices with superblocks of mirrored caches.
     pub(crate) fn new(found: Vec<(Device, Superblock)>, noted: Noted<'_>) -> Result<Self, Refusal> {
         let newest =
             found.iter().map(|(_, superblock)| superblock).max_by_key(|superblock| superblock.generation);
@@ -103,7 +101,7 @@ impl Mirror {
         Ok(Self { mirror, geometry: newest.geometry, view, alone: false, pairs: BTreeSet::new() })
     }
 
-    /// The devices that count.
+    /// Returns the devices that count.
     pub fn views(&self) -> Vec<usize> {
         (0..2).filter(|member| self.counts(*member)).collect()
     }
@@ -112,35 +110,36 @@ impl Mirror {
         self.mirror[member].as_ref().is_some_and(|found| found.counts)
     }
 
-    /// Only one device counts, and no notes say that it is the one.
+    /// Returns true if only one device counts, without notes that confirm it.
     pub fn is_doubtful(&self) -> bool {
         self.views().len() == 1
             && self.mirror.iter().flatten().any(|found| found.counts && !found.noted)
             && self.mirror.iter().flatten().count() == 1
     }
 
-    /// Looks through one device alone from now on; it must count.
+    /// Reads only through one device from now on; it must count.
     pub(crate) fn look_through(&mut self, member: usize) {
         (self.view, self.alone) = (member, true);
     }
 
-    /// The other device, if what it has is taken as well.
+    /// Returns the other device, if its data is used too.
     pub(crate) fn other(&self) -> Option<usize> {
         let other = 1 - self.view;
         (!self.alone && self.counts(other)).then_some(other)
     }
 
-    /// The device with the other copy of this segment, if it is a pair and that is taken as well.
+    /// Returns the device with the other copy of this segment, if it is of a pair and that copy is
+    /// used too.
     pub(crate) fn other_of_pair(&self, segment: u32) -> Option<usize> {
         self.other().filter(|_| self.is_pair(segment))
     }
 
-    /// Both devices have the column of this segment. Else there is nothing in it but fills.
+    /// Returns true if the column of this segment is a pair. Else the segment has only fills.
     pub(crate) fn is_pair(&self, segment: u32) -> bool {
         self.pairs.contains(&(segment % self.geometry.columns()))
     }
 
-    /// The device that it is seen through.
+    /// Returns the device to read through.
     pub(crate) fn device(&self) -> &Device {
         match &self.mirror {
             [Some(found), _] if self.view == 0 => &found.is.device,
@@ -150,12 +149,12 @@ impl Mirror {
         }
     }
 
-    /// Bytes of the pool's space.
+    /// Returns the bytes of the pool's space.
     pub(crate) fn bytes(&self) -> u64 {
         2 * self.geometry.member_bytes()
     }
 
-    /// Reads bytes that lie in the metadata, or in one segment.
+    /// Reads bytes within the metadata, or within one segment.
     pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
         let (start, unit) = (self.geometry.segments_start_block * BLOCK, self.geometry.segment_bytes());
         let Some(inside) = offset.checked_sub(start) else { return self.read_from(self.view, offset, bytes) };
@@ -174,12 +173,12 @@ impl Mirror {
         if end > device.size_bytes() { Err(()) } else { device.read_at(offset, bytes).map_err(drop) }
     }
 
-    /// The devices that are taken into account.
+    /// Returns the devices in use.
     fn seen(&self) -> impl Iterator<Item = usize> {
         [Some(self.view), self.other()].into_iter().flatten()
     }
 
-    /// A block of a pair as each of the devices has it.
+    /// Returns the copies of a block of a pair.
     pub(crate) fn copies(&self, segment: u32, index: u32) -> impl Iterator<Item = Vec<u8>> {
         let offset = self.geometry.segment_offset(segment % self.geometry.columns(), index);
         self.seen().filter(move |_| self.is_pair(segment)).filter_map(move |member| {
@@ -192,9 +191,9 @@ impl Mirror {
         self.mirror[self.view].as_ref().map(|found| &found.is.superblock)
     }
 
-    // --- what a checkpoint says
+    // --- information from a checkpoint
 
-    /// Learns which columns are pairs.
+    /// Determines which columns are pairs.
     pub(crate) fn learn(&mut self, checkpoint: &Checkpoint) {
         let columns = self.geometry.columns();
         let state = |number: u32| checkpoint.segments.get(number as usize).map(|entry| entry.state);
@@ -209,8 +208,8 @@ impl Mirror {
         }
     }
 
-    /// Whether a column that the checkpoint calls free was used for a pair since. What is left of
-    /// an earlier use does not say so.
+    /// Returns true if a column that is free in the checkpoint was used for a pair since. Remains
+    /// of an earlier use do not count.
     fn holds_pair(&self, first: u32, checkpoint: &Checkpoint) -> bool {
         let epoch = self.superblock().map(|superblock| superblock.epoch);
         let since =
@@ -220,11 +219,11 @@ impl Mirror {
             readable |= head.is_ok();
             holds |= matches!(head, Ok(Some(head)) if since(&head) && head.stream != StreamKind::Fill);
         }
-        // The log may go on there: not knowing it is no less than a pair that cannot be read.
+        // The log may continue there: unreadable headers are as bad as an unreadable pair.
         holds || !readable
     }
 
-    /// The header at the start of a segment as a device has it; an error if it cannot be read.
+    /// Returns the header at the start of a segment on a device; an error if it is unreadable.
     fn head(&self, member: usize, segment: u32) -> Result<Option<BatchHeader>, ()> {
         let mut block = vec![0; BLOCK_BYTES];
         let offset = self.geometry.segment_offset(segment % self.geometry.columns(), 0);
@@ -234,8 +233,8 @@ impl Mirror {
         Ok(header.filter(|header| uuid.is_some_and(|uuid| header.check_place(uuid, segment, 0).is_ok())))
     }
 
-    /// Learns which columns are pairs without the checkpoint in effect: the latest head says it,
-    /// else an older checkpoint.
+    /// Determines which columns are pairs without the checkpoint in effect: by the latest header,
+    /// else by an older checkpoint.
     pub(crate) fn learn_by_heads(&mut self, base: &Checkpoint) {
         let columns = self.geometry.columns();
         let is_pair = |first: &u32| {
@@ -248,8 +247,8 @@ impl Mirror {
         self.pairs = (0..columns).filter(is_pair).collect();
     }
 
-    /// The checkpoint without what lay on a device that does not count, and with both halves of
-    /// free columns in its window.
+    /// Returns the checkpoint without the data of a device that does not count, and with both
+    /// halves of free columns in its window.
     pub(crate) fn localized(&self, checkpoint: &Checkpoint) -> Checkpoint {
         let columns = self.geometry.columns();
         let there = |number: u32| {
@@ -279,14 +278,14 @@ impl Mirror {
         checkpoint
     }
 
-    // --- for people
+    // --- output
 
-    /// Where a device is, if it was given.
+    /// Returns the path of a device, if it was given.
     pub(crate) fn path(&self, member: usize) -> Option<&Path> {
         self.mirror[member].as_ref().map(|found| found.is.device.path())
     }
 
-    /// How the devices stand: for each its path, if it was given, and a word.
+    /// Returns the state of each device: its path, if it was given, and a word.
     pub fn standing(&self) -> [(String, &'static str); 2] {
         [0, 1].map(|member| match &self.mirror[member] {
             None => (format!("device {}", member + 1), "not given"),
@@ -296,7 +295,7 @@ impl Mirror {
         })
     }
 
-    /// What there is to say about the devices.
+    /// Adds findings about the devices.
     pub fn judge(&self, findings: &mut Findings) {
         for (path, standing) in self.standing() {
             match standing {
@@ -326,7 +325,7 @@ fn none_counts(mirror: &[Option<Given>; 2]) -> Refusal {
     Refusal::new(MessageId::CacheMemberStale, what).hint("give the device that was used last")
 }
 
-/// What was found through each device as one: what only one of them has damaged is not lost.
+/// Combines the findings through each device: data damaged on only one of them is not lost.
 pub fn together(first: Findings, second: Findings, into: &mut Findings) {
     let lost_in = |findings: &Findings, place: &str| {
         findings.kept.iter().any(|other| other.severity == Severity::Lost && other.place == place)

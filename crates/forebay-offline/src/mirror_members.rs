@@ -1,7 +1,7 @@
-//! The two devices of a mirrored cache: whether they belong together, and which of them counts.
+//! The two devices of a mirrored cache: whether they belong together, and which of them count.
 //!
-//! Their superblocks are judged here. That one of them was put out may be known only to the notes
-//! of the daemon. Callers that have the notes ask them first.
+//! This module judges by their superblocks. A device that was failed out may be recorded only in
+//! the notes of the daemon. Callers that have the notes check them first.
 
 use crate::Refusal;
 use forebay_admin::MessageId;
@@ -20,25 +20,25 @@ pub struct MirrorMember {
 }
 
 impl MirrorMember {
-    /// A device with this superblock; `None` if its cache is not mirrored.
+    /// Creates a member from a device with this superblock; `None` if its cache is not mirrored.
     #[must_use]
     pub fn new(device: Device, superblock: Superblock) -> Option<Self> {
         superblock.mirror.map(|mark| Self { device, superblock, mark })
     }
 
-    /// Which of the two it is: 0 or 1.
+    /// Returns its number: 0 or 1.
     #[must_use]
     pub fn member(&self) -> u8 {
         self.mark.member
     }
 
-    /// What was drawn for it when it joined.
+    /// Returns the tag drawn when it joined.
     #[must_use]
     pub fn tag(&self) -> u64 {
         self.mark.tags[usize::from(self.mark.member)]
     }
 
-    /// Its superblock says that this other device is out.
+    /// Returns true if its superblock records this other device as out.
     fn went_on_without(&self, other: &Self) -> bool {
         self.mark.out == Some(other.member()) && self.knows(other)
     }
@@ -51,7 +51,7 @@ impl MirrorMember {
 /// Checks that two devices are the two of one cache.
 ///
 /// # Errors
-/// They are of different caches, or the same member.
+/// Refuses if they are of different caches, or the same member.
 pub fn check_both(one: &MirrorMember, other: &MirrorMember) -> Result<(), Refusal> {
     let (a, b) = (one.device.path().display(), other.device.path().display());
     if one.superblock.uuid != other.superblock.uuid {
@@ -72,12 +72,12 @@ pub fn check_both(one: &MirrorMember, other: &MirrorMember) -> Result<(), Refusa
     Ok(())
 }
 
-/// The tag of the device that does not count any more. It is the older one, if the other one says
-/// that it is out, does not know it, or has gone on for longer without it than a crash explains:
-/// the engine judges in the same way (I65).
+/// Returns the tag of the device that no longer counts. It is the older one, if the other one
+/// records it as out, does not know it, or has continued without it for longer than a crash
+/// explains: the same rule as in the engine (I65).
 ///
 /// # Errors
-/// Each went on without the other one.
+/// Refuses if each has continued without the other one.
 pub fn stale_tag(one: &MirrorMember, other: &MirrorMember) -> Result<Option<u64>, Refusal> {
     let generation = |found: &MirrorMember| found.superblock.generation;
     let (newer, older) = if generation(one) >= generation(other) { (one, other) } else { (other, one) };

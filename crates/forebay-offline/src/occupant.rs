@@ -1,17 +1,17 @@
-//! What a device that is no cache holds, as far as it can be recognised: a file system, a partition
-//! table, a member of a volume group, an image of a virtual machine.
+//! Recognises the content of a device that is not a cache device: a file system, a partition table,
+//! a member of a volume group, an image of a virtual machine.
 //!
-//! A cache device and a backing store that are exchanged by mistake are refused anyway. With a name
-//! for what is there, the message can tell where it belongs, instead of how it is erased.
+//! Swapped cache device and backing store are refused in any case. With the name of the content,
+//! the message can point to its right place, instead of to erasing it.
 //!
 //! Offsets and magic numbers: the headers of each format, as libblkid(3) and file(1) know them.
-//! Nothing is judged by them: what is not recognised is refused as well.
+//! They decide nothing: unrecognised content is refused as well.
 
 use forebay_io::Device;
 
-/// Bytes at the beginning that are looked at.
+/// Bytes checked at the beginning.
 const START_BYTES: usize = 256 << 10;
-/// Bytes at the end that are looked at.
+/// Bytes checked at the end.
 const END_BYTES: u64 = 256 << 10;
 
 /// A magic number at a place.
@@ -70,8 +70,8 @@ const MARKS: [Mark; 34] = [
     mark(0x1000, b"EFI PART", GPT),
 ];
 
-/// What is on a device, in words that follow "it has". `None` if it is not recognised, or cannot be
-/// read.
+/// Returns the content of a device, in words that follow "it has". `None` if it is not recognised,
+/// or cannot be read.
 #[must_use]
 pub fn recognise(device: &Device) -> Option<&'static str> {
     let size_bytes = device.size_bytes();
@@ -91,7 +91,8 @@ fn of_start(start: &[u8]) -> Option<&'static str> {
     known.or_else(|| of_zfs(start)).or_else(|| of_mbr(start))
 }
 
-/// A label of ZFS has 128 uberblocks of at least 1 KiB in its second half, in either byte order.
+/// Recognises ZFS: a label has 128 uberblocks of at least 1 KiB in its second half, in either byte
+/// order.
 fn of_zfs(start: &[u8]) -> Option<&'static str> {
     const UBERBLOCK: u64 = 0x00ba_b10c;
     let label = start.get(128 << 10..256 << 10)?;
@@ -102,8 +103,8 @@ fn of_zfs(start: &[u8]) -> Option<&'static str> {
     label.chunks(1024).any(is_one).then_some("a device of ZFS")
 }
 
-/// An MBR has nothing but two bytes at its end: one of its four entries must be used, and each must
-/// be possible.
+/// Recognises an MBR. Its only mark is two bytes at its end, so one of its four entries must be
+/// used, and each must be possible.
 fn of_mbr(start: &[u8]) -> Option<&'static str> {
     let sector = start.get(..512).filter(|sector| sector.ends_with(&[0x55, 0xaa]))?;
     let entries: Vec<&[u8]> = sector[446..510].chunks(16).collect();
@@ -111,8 +112,8 @@ fn of_mbr(start: &[u8]) -> Option<&'static str> {
     (is_possible && entries.iter().any(|entry| entry[4] != 0)).then_some("a partition table (MBR)")
 }
 
-/// What has its mark at the end, counted in bytes from there: RAID of old versions, and the copy of
-/// a partition table.
+/// Recognises marks at the end, with offsets from there: old RAID versions, and the backup of a
+/// partition table.
 fn of_end(end: &[u8]) -> Option<&'static str> {
     let at = |from_end: usize| end.len().checked_sub(from_end).map(|at| &end[at..]);
     let has = |from_end: usize, magic: &[u8]| at(from_end).is_some_and(|rest| rest.starts_with(magic));
@@ -126,7 +127,7 @@ fn of_end(end: &[u8]) -> Option<&'static str> {
     (raid(8 << 10, 12 << 10) || raid(64 << 10, 128 << 10)).then_some(RAID)
 }
 
-/// What to do about it, in words, at a device that was given as a cache device.
+/// Returns advice, in words, for a device that was given as a cache device.
 #[must_use]
 pub fn where_it_belongs(path: &str) -> String {
     format!(

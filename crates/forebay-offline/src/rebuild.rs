@@ -1,17 +1,17 @@
-//! The layout of a cache without superblocks, found by its checkpoints.
+//! Finds the layout of a cache without superblocks by its checkpoints.
 //!
-//! A checkpoint has everything that a superblock says, except where the checkpoints lie. There are
-//! four slots of one length, from block 32 on. Two headers of one generation are the two
+//! A checkpoint has all the information of a superblock, except the places of the checkpoints.
+//! There are four slots of one length, from block 32 on. Two headers of one generation are the two
 //! neighbouring copies of one checkpoint, so the distance between them is the length of a slot.
 //!
-//! A checkpoint may be a chain: increments are followed as far as they are intact. The newest
-//! generation counts. A base without an increment counts for the length of a slot alone.
+//! A checkpoint may be a chain: this module follows increments as far as they are intact. The
+//! newest generation counts. A base without an increment counts only for the length of a slot.
 //!
 //! A checkpoint is overwritten only when the next one is in effect. So two intact successive
 //! generations prove that the newer one is the latest, if it is whole and no increment was written
-//! behind it. With everything logged after it, it is the state of the cache. Otherwise a newer one
-//! may have existed, and nothing is certain. Of a chain it is never certain that its last increment
-//! was found.
+//! behind it. Together with the log after it, it is the state of the cache. Otherwise a newer one
+//! may have existed, and nothing is certain. The last increment of a chain is never certain to be
+//! found.
 
 use forebay_format::checkpoint::increment::BASE_MAGIC;
 use forebay_format::checkpoint::{Checkpoint, MAGIC, SegmentState, slot_blocks_for};
@@ -29,17 +29,17 @@ const STEP_BLOCKS: u64 = 256;
 /// Longest whole checkpoint that is read: 4 GiB. One of a cache of 16 TiB has a third of it.
 const IMAGE_BLOCKS_MAX: u64 = 1 << 20;
 
-/// A superblock as the cache must have had it.
+/// A reconstructed superblock.
 #[derive(Debug)]
 pub(crate) struct Rebuilt {
     pub(crate) superblock: Superblock,
-    /// The checkpoint that it names is certainly the latest.
+    /// Its checkpoint is certainly the latest.
     pub(crate) certain: bool,
 }
 
-/// As [`rebuild`], for a cache that was encrypted with this key. Its keys depend on its identity,
-/// which checkpoints say only to whoever has them: so everything is tried that may be it: what is
-/// left of superblocks, headers of members, and what the user knows.
+/// Like [`rebuild`], for a cache that was encrypted with this key. The derived keys depend on the
+/// identity of the cache, which checkpoints reveal only when decrypted: so this tries all
+/// candidates, from remains of superblocks, headers of members, and the user.
 pub(crate) fn rebuild_encrypted(space: &mut Space, key: &Key, known: Option<CacheUuid>) -> Option<Rebuilt> {
     let mut candidates: Vec<CacheUuid> = known.into_iter().collect();
     candidates.extend(space.headers().map(|header| header.uuid));
@@ -50,14 +50,14 @@ pub(crate) fn rebuild_encrypted(space: &mut Space, key: &Key, known: Option<Cach
     })
 }
 
-/// The identity in a superblock that is not intact as a whole.
+/// Returns the identity in a partly damaged superblock.
 fn torn_identity(space: &Space, copy: usize) -> Option<CacheUuid> {
     let mut block = vec![0; BLOCK_BYTES];
     space.read_first(Geometry::superblock_offset(copy), &mut block).ok()?;
     Superblock::identity_of_damaged(&block)
 }
 
-/// Looks for checkpoints, and derives the superblock.
+/// Finds checkpoints, and derives the superblock.
 pub(crate) fn rebuild(space: &Space) -> Option<Rebuilt> {
     let mut found = images(space);
     let uuid = found.iter().max_by_key(|image| age(image))?.state().uuid;
@@ -67,19 +67,18 @@ pub(crate) fn rebuild(space: &Space) -> Option<Rebuilt> {
     for image in &mut found {
         image.follow(slot_blocks, &|block, bytes| space.read_first(block * BLOCK, bytes));
     }
-    // A base without increments means nothing.
+    // A base without increments is not a state.
     found.retain(|image| image.checkpoint().is_some());
     let newest = found.iter().max_by_key(|image| age(image))?;
     let state = newest.state();
     if state.segments.iter().any(|entry| entry.state == SegmentState::Twin) {
-        return None; // Mirrored: half of it is elsewhere.
+        return None; // Mirrored: half of it is on the other device.
     }
     let geometry = geometry(state, slot_blocks, space)?;
     let tags: Vec<u64> =
         space.headers().filter(|header| header.uuid == uuid).map(|header| header.tag).collect();
     let members = Members::new(&tags)?;
-    // What lies on members that are not there, or were taken out, is not known without the
-    // superblock's list.
+    // Data on missing or removed members is unknown without the superblock's list.
     let ends = geometry.segments_start_block + geometry.segment_blocks as u64 * state.segments.len() as u64;
     let complete = space.headers().last().is_none_or(|last| last.first_block + last.blocks >= ends);
     let certain = is_latest(newest, &found, slot_blocks, space) && complete && tags.is_empty();
@@ -102,18 +101,18 @@ pub(crate) fn rebuild(space: &Space) -> Option<Rebuilt> {
     Some(Rebuilt { superblock, certain })
 }
 
-/// A start may use a number again that the one before gave to a checkpoint that it did not
-/// complete.
+/// Returns the sort key. A start may reuse the number of a checkpoint that the previous start did
+/// not complete.
 fn age(found: &Found) -> (u64, u64) {
     (found.state().epoch, found.state().generation)
 }
 
-/// Least length of the slots of a cache with so many segments.
+/// Returns the minimum length of the slots of a cache with this number of segments.
 fn needed_blocks(found: &Found) -> u64 {
     slot_blocks_for(found.state().segments.len() as u64, found.state().segment_blocks)
 }
 
-/// The layout of a cache with this checkpoint.
+/// Returns the layout of a cache with this checkpoint.
 fn geometry(newest: &Checkpoint, slot_blocks: u64, space: &Space) -> Option<Geometry> {
     let meta = CHECKPOINT_START_BLOCK + CHECKPOINT_SLOTS * slot_blocks;
     Some(Geometry {
@@ -125,7 +124,7 @@ fn geometry(newest: &Checkpoint, slot_blocks: u64, space: &Space) -> Option<Geom
     })
 }
 
-/// There was no newer checkpoint, nor an increment.
+/// Returns true if there was certainly no newer checkpoint or increment.
 fn is_latest(newest: &Found, found: &[Found], slot_blocks: u64, space: &Space) -> bool {
     let read = |block: u64, bytes: &mut [u8]| space.read_first(block * BLOCK, bytes);
     let slot = CHECKPOINT_START_BLOCK + newest.image % 2 * 2 * slot_blocks;
@@ -134,7 +133,7 @@ fn is_latest(newest: &Found, found: &[Found], slot_blocks: u64, space: &Space) -
         && [slot, slot + slot_blocks].iter().all(|slot| newest.ends_in(*slot, slot_blocks, &read))
 }
 
-/// Every intact whole checkpoint and base, up to the fourth.
+/// Returns every intact whole checkpoint and base, up to the fourth.
 fn images(space: &Space) -> Vec<Found> {
     let end = space.first().size_bytes() / BLOCK;
     let read = |block: u64, bytes: &mut [u8]| space.read_first(block * BLOCK, bytes);
@@ -152,7 +151,7 @@ fn images(space: &Space) -> Vec<Found> {
                 continue;
             }
             if let Some(image) = Found::at(block, end.min(block + IMAGE_BLOCKS_MAX), &read) {
-                // No slot is longer than all segments can need, so it is known where to stop.
+                // No slot is longer than all possible segments need: that limits the search.
                 let blocks = image.state().segment_blocks.max(1);
                 let most = slot_blocks_for(u64::from(u32::MAX / blocks), blocks);
                 slots_end = slots_end.min(CHECKPOINT_START_BLOCK + CHECKPOINT_SLOTS * most);
@@ -164,8 +163,8 @@ fn images(space: &Space) -> Vec<Found> {
     found
 }
 
-/// Length of a slot, from the places of two checkpoints; from the size of the device if there is
-/// only one.
+/// Returns the length of a slot, from the places of two checkpoints; from the size of the device if
+/// there is only one.
 fn slot_blocks(found: &[Found], space: &Space) -> Option<u64> {
     let newest = found.iter().max_by_key(|image| age(image))?;
     // Every copy of a generation lies in one of its two slots.
@@ -178,10 +177,10 @@ fn slot_blocks(found: &[Found], space: &Space) -> Option<u64> {
     };
     let places: Vec<u64> = found.iter().map(|image| image.block).collect();
     let distances = places.windows(2).flat_map(|pair| (1..=3).map(|slots| (pair[1] - pair[0]) / slots));
-    // The longest that fits: half of a length fits as well if only first copies are left.
+    // The longest that fits: half of a length also fits if only first copies are left.
     let needed = needed_blocks(newest);
     let by_places = distances.filter(fits).filter(|len| *len >= needed).max();
-    // One copy alone: the cache was made for its device, unless it has grown.
+    // One copy only: assume that the cache was created for its device, unless it has grown.
     let unit = newest.state().segment_blocks;
     let made = || Geometry::for_device(space.first().size_bytes(), Some(unit)).ok();
     by_places.or_else(|| made().map(|made| u64::from(made.checkpoint_slot_blocks)).filter(fits))

@@ -1,33 +1,33 @@
-//! Why a cache cannot be opened.
+//! Reasons for refusing to open a cache.
 
 use forebay_admin::MessageId;
 use std::fmt;
 
-/// What was wrong and where, and what to do next. Nothing was changed.
+/// The problem with its place, and the next step for the user. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// What it is about, for scripts.
+    /// Message id, for scripts.
     pub id: MessageId,
-    /// What was wrong, and where.
+    /// The problem, with its place.
     pub what: String,
-    /// What to do next; may be empty.
+    /// The next step; may be empty.
     pub hint: String,
-    /// It was asked for in a wrong way: no cache would do.
+    /// The request itself was wrong: no cache would satisfy it.
     pub is_usage: bool,
 }
 
 impl Refusal {
-    /// A cache, or one of its devices, cannot be used.
+    /// Creates a refusal of a cache, or of one of its devices.
     pub fn new(id: MessageId, what: impl fmt::Display) -> Self {
         Self { id, what: what.to_string(), hint: String::new(), is_usage: false }
     }
 
-    /// It was asked for in a wrong way.
+    /// Creates a refusal of a wrong request.
     pub fn usage(id: MessageId, what: impl fmt::Display) -> Self {
         Self { is_usage: true, ..Self::new(id, what) }
     }
 
-    /// Says what to do next.
+    /// Adds the next step for the user.
     #[must_use]
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: hint.into(), ..self }

@@ -1,29 +1,28 @@
-//! Finds what of a cache is dirty and current, also if the engine would refuse the cache.
+//! Finds the dirty and current data of a cache, also if the engine would refuse the cache.
 //!
-//! An undamaged cache is read as recovery reads it: the checkpoint in effect, and the log after it.
-//! Of a damaged one the best that is left is read:
+//! Reads an undamaged cache as recovery does: the checkpoint in effect, and the log after it. Of a
+//! damaged one it reads the best remains:
 //!
-//! | damaged | read instead | what is certain |
+//! | damaged | read instead | certain data |
 //! | --- | --- | --- |
-//! | one copy of something, or one device of a mirrored cache | the other copy | everything |
+//! | one copy of a structure, or one device of a mirrored cache | the other copy | everything |
 //! | both superblocks | checkpoints, searched for (`rebuild`) | everything, if the latest is provably whole |
-//! | the log (flushed batches are gone) | all segments (`scan`) | what was logged behind the last hole |
-//! | the log (its end cannot be read) | all segments | nothing |
-//! | both copies of the checkpoint | one before it, or none, and all segments | nothing |
+//! | the log (flushed batches are gone) | all segments (`scan`) | everything logged behind the last hole |
+//! | the log (its end is unreadable) | all segments | nothing |
+//! | both copies of the checkpoint | an earlier one, or none, and all segments | nothing |
 //! | headers and summary of a segment | - | all other segments |
 //! | a batch whose write was lost (an older one is there) | the summary of its segment | blocks that match it |
 //! | headers and summary disagree | the summary | all slots on which they agree |
 //! | a dirty block | - | all other blocks |
 //!
 //! *Certain* data is the newest acknowledged version of its sector, and the backing store has
-//! nothing newer. *Uncertain* data has the right checksum, but something that cannot be read any
-//! more may have replaced it. Or the backing store got it and newer data since, and the clean mark
-//! or drop mark that says so is lost. Uncertain blocks are mixed with certain ones only if somebody
-//! asks for it.
+//! nothing newer. *Uncertain* data has the right checksum, but lost data may have superseded it. Or
+//! the backing store got it and newer data since, and the clean mark or drop mark for that is lost.
+//! Uncertain blocks are mixed with certain ones only on request.
 //!
-//! A daemon may have given the cache up and gone on without it ([`OnlyCopies`]). Then only the
-//! ranges in its record can be current. All of them are uncertain, because the record is some
-//! seconds late.
+//! A daemon may have given the cache up and continued without it ([`OnlyCopies`]). Then only the
+//! ranges in its record can be current. All of them are uncertain, because the record lags by some
+//! seconds.
 
 use forebay_admin::MessageId;
 use std::collections::BTreeMap;
@@ -42,30 +41,30 @@ use crate::space::{Given, Space};
 use crate::verdict::{self, Block, Verdict, Watcher};
 use crate::{Findings, Severity, rebuild, scan};
 
-/// Of a mirrored cache one device was given, and nothing says that it is the one that was used
-/// last.
+/// Only one device of a mirrored cache was given, and there is no proof that it was the last one in
+/// use.
 const ALONE: &str = "only one device of the mirrored cache was given, and no notes of its daemon say that the other one did not go on \
     without it (--state-dir names their folder)";
-/// The superblock says that the cache failed.
+/// The superblock records a failed cache.
 const GIVEN_UP: &str = "its daemon gave the cache up, and its volumes went on without it (state_dir/failed-caches has a record of what only the \
     cache had; --state-dir names the folder)";
-/// Most memory that a block in the log takes, with the tables grown to twice what is in them.
+/// Maximum memory per block in the log, in bytes, with the tables grown to twice their content.
 const MEMORY_PER_SLOT: u64 = 320;
 const SECTOR: u64 = SECTOR_BYTES as u64;
 
-/// What is known of some sectors.
+/// The certainty about some sectors.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Worth {
-    /// Current, and only the cache has it.
+    /// Current and dirty.
     Dirty,
-    /// It may be older than what was acknowledged last, or than what the backing store has.
+    /// It may be older than the last acknowledged data, or than the backing store.
     Uncertain,
-    /// It was dirty, and its bytes are wrong or cannot be read.
+    /// It was dirty, and its bytes are wrong or unreadable.
     Lost,
 }
 
 impl Worth {
-    /// The word for it in files and documents.
+    /// Returns the word for it in files and documents.
     pub fn name(self) -> &'static str {
         match self {
             Self::Dirty => "dirty",
@@ -80,57 +79,57 @@ impl Worth {
 pub struct Piece<'a> {
     /// Number of the volume.
     pub volume: u16,
-    /// First byte in the volume.
+    /// Offset in the volume, in bytes.
     pub offset: u64,
     /// Number of bytes.
     pub len: u64,
-    /// What they are worth.
+    /// Their certainty.
     pub worth: Worth,
     /// The bytes; empty if they are lost.
     pub bytes: &'a [u8],
 }
 
-/// What only a failed cache has, as the record of its daemon says. Everything else on it is older
+/// The dirty ranges of a failed cache, by the record of its daemon. All other data on it is older
 /// than its backing stores (I52).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OnlyCopies {
-    /// The record.
+    /// Path of the record.
     pub record: PathBuf,
-    /// When the cache was given up, seconds since 1970.
+    /// Time at which the cache was given up, in seconds since 1970.
     pub failed_unix_s: u64,
-    /// For each volume number: first byte and number of bytes of every range.
+    /// For each volume number: offset and length of every range, in bytes.
     pub volumes: Vec<(u16, Vec<(u64, u64)>)>,
 }
 
-/// A cache that is read for what only it has.
+/// A cache that is read for its dirty data.
 #[derive(Debug)]
 pub struct Salvage {
     image: Image,
     base: Checkpoint,
     batches: Vec<Batch>,
-    /// Everything that the checkpoint says counts.
+    /// Everything live in the checkpoint is certain.
     base_certain: bool,
-    /// Everything logged from this sequence on counts.
+    /// Everything logged from this sequence on is certain.
     certain_from: u64,
-    /// Why not everything is certain.
+    /// The reasons why not everything is certain.
     pub doubts: Vec<String>,
-    /// The volume table in effect could be read. That of a checkpoint that may be an older one
-    /// names volumes, but may lack some, or have old sizes.
+    /// The volume table in effect was readable. The table of a possibly older checkpoint names
+    /// volumes, but may lack some, or have old sizes.
     pub knows_volumes: bool,
     only: Option<OnlyCopies>,
 }
 
-/// Of a cache that was in use, some of whose space is not there.
+/// The cache was in use, and a part of its space is missing.
 const LOG_MAY_GO_ON: &str = "the cache was in use, and not all of its space is there: what was written last may lie on what is \
                              missing";
 
 impl Salvage {
-    /// Opens a cache and finds out what there is to go by. `note` hears how many bytes of memory it
-    /// may take, if that is a lot; `progress` how many segments of how many were looked at.
+    /// Opens a cache and determines the sources of information. `note` gets the maximum memory in
+    /// bytes, if that is a lot; `progress` the number of segments read, and of all.
     ///
     /// # Errors
-    /// The devices cannot be read, do not belong together, or nothing on them tells where anything
-    /// lies.
+    /// Refuses if the devices cannot be read, do not belong together, or have no information on the
+    /// layout.
     pub fn open<'a>(
         given: impl Into<Given<'a>>,
         identity: Option<CacheUuid>,
@@ -171,17 +170,18 @@ impl Salvage {
         Ok(salvage)
     }
 
-    /// Identity of the cache.
+    /// Returns the superblock of the cache.
     pub fn superblock(&self) -> &Superblock {
         &self.image.superblock
     }
 
-    /// Paths of the devices, for messages.
+    /// Returns the paths of the devices, for messages.
     pub fn shown(&self) -> String {
         self.image.shown()
     }
 
-    /// The cache was given up by a daemon: nothing but what its record lists can be current.
+    /// Restricts the result to a daemon's record: the daemon gave the cache up, so only the ranges
+    /// in the record can be current.
     pub fn restrict(&mut self, mut only: OnlyCopies) {
         for (_, ranges) in &mut only.volumes {
             ranges.sort_unstable();
@@ -189,19 +189,19 @@ impl Salvage {
         self.only = Some(only);
     }
 
-    /// It is known from elsewhere that this is not the latest state of the cache, or that another
-    /// one took its place: nothing is certain.
+    /// Makes everything uncertain: other information shows that this is not the latest state of the
+    /// cache, or that another one took its place.
     pub fn doubt_all(&mut self, why: String) {
         self.doubts.push(why);
         (self.base_certain, self.certain_from) = (false, u64::MAX);
     }
 
-    /// The volumes, as far as they are known.
+    /// Returns the known volumes.
     pub fn volumes(&self) -> &[VolumeEntry] {
         &self.base.volumes
     }
 
-    /// Superblock and checkpoint are as they should be.
+    /// Reads the log of a cache with intact superblock and checkpoint.
     fn by_the_log(&mut self, findings: &mut Findings, progress: &mut dyn FnMut(u64, u64)) {
         let replay = log::after_checkpoint(&self.image, &self.base, findings);
         self.batches = replay.batches;
@@ -209,8 +209,8 @@ impl Salvage {
             let log = scan::everything(&self.image, &self.base, true, progress);
             self.doubt_log(log, doubt);
         } else if self.image.is_unclean() && self.image.lacks_space() {
-            // Nothing tells where the log has ended: no batch behind what is missing is there that
-            // would count those before it.
+            // The end of the log is unknown: a batch behind the missing part, which would confirm
+            // those before it, may be missing too.
             self.doubt_all(LOG_MAY_GO_ON.into());
         }
     }
@@ -244,8 +244,7 @@ impl Salvage {
         };
         self.doubts.push(format!("checkpoint {lost} is lost in both copies; {instead}"));
         let log = scan::everything(&self.image, &self.base, false, progress);
-        // What the older checkpoint says of segments that were written anew since is not true any
-        // more.
+        // The older checkpoint's entries of segments that were rewritten since are invalid.
         for batch in &log.batches {
             let entry = &mut self.base.segments[batch.segment as usize];
             if batch.start < entry.used_blocks {
@@ -256,7 +255,8 @@ impl Salvage {
         (self.base_certain, self.certain_from) = (false, u64::MAX);
     }
 
-    /// Without any checkpoint the log of the whole cache counts, and all of it is kept.
+    /// Reports the memory use. Without any checkpoint the log of the whole cache counts, and all of
+    /// it is kept.
     fn warn_of_memory(&self, note: &mut dyn FnMut(u64)) {
         if self.base.generation == 0 {
             let most = u64::from(self.image.geometry().slot_count()) * MEMORY_PER_SLOT;
@@ -277,8 +277,7 @@ impl Salvage {
         self.batches = log.batches;
     }
 
-    /// Reads everything that is dirty and gives it to `take` piece by piece, in no particular
-    /// order.
+    /// Reads all dirty data and passes it to `take` piece by piece, in no particular order.
     pub fn extract(
         &self,
         findings: &mut Findings,
@@ -289,7 +288,7 @@ impl Salvage {
             self.base.volumes.iter().map(|entry| (entry.id.0, entry.size_bytes)).collect();
         let mut block = |block: Block<'_>| {
             if block.state != SlotState::Dirty {
-                return; // A shadow: the newest version is elsewhere.
+                return; // A shadow: another slot has the newest version.
             }
             let volume = block.key.0.0;
             // Blocks of volumes that the table does not list, or beyond their end, were being
@@ -304,7 +303,8 @@ impl Salvage {
         verdict::walk(&self.image, &self.base, &self.batches, findings, watcher)
     }
 
-    /// Gives the valid sectors of a dirty block that lie before `end`, as few pieces.
+    /// Passes on the valid sectors of a dirty block that lie before `end`, in as few pieces as
+    /// possible.
     fn sectors(&self, block: &Block<'_>, end: u64, take: &mut dyn FnMut(Piece<'_>)) {
         let volume = block.key.0.0;
         let start = block.key.1.saturating_mul(BLOCK_BYTES as u64);
@@ -338,7 +338,8 @@ impl Salvage {
         }
     }
 
-    /// Whether only this cache may have a sector: if it was given up, whether the record lists it.
+    /// Returns true if only this cache may have a sector: in a cache that was given up, if the
+    /// record lists it.
     fn is_only_copy(&self, volume: u16, offset: u64) -> bool {
         let Some(only) = &self.only else { return true };
         let of_volume = only.volumes.iter().find(|(number, _)| *number == volume);
@@ -349,7 +350,7 @@ impl Salvage {
     }
 }
 
-/// The cache, and if its superblocks had to be rebuilt whether that is certain.
+/// Opens the cache. If the superblocks had to be rebuilt, also returns whether they are certain.
 fn open_image(
     Given { paths, key }: Given<'_>,
     identity: Option<CacheUuid>,
@@ -396,12 +397,12 @@ fn open_image(
     Ok((Image::with(space, superblocks, superblock), rebuilt))
 }
 
-/// Why a cache without superblocks is not read: no checkpoint was found, with the key if one was
-/// given.
+/// Returns the reason for not reading a cache without superblocks: no checkpoint was found, with
+/// the key if one was given.
 fn nothing_to_rebuild(space: &mut Space, error: &FormatError, with_key: bool) -> Refusal {
     space.read_plainly();
     let (what, hint) = match with_key {
-        // An encrypted cache may lie where another one was before.
+        // An encrypted cache may be in the place of an earlier one.
         true if rebuild::rebuild(space).is_some() => (
             "no checkpoint can be read with this key, but one that is not encrypted is intact",
             "leave --key-file out if the cache is not encrypted; if it is, give its identity with --uuid",
@@ -418,8 +419,8 @@ fn nothing_to_rebuild(space: &mut Space, error: &FormatError, with_key: bool) ->
     Refusal::new(MessageId::SalvageNothing, format!("{}: {error}, and {what}", space.shown())).hint(hint)
 }
 
-/// The checkpoint to go by, and whether it is the one in effect: else one before it, else an empty
-/// one.
+/// Returns the checkpoint to use, and whether it is the one in effect: else an earlier one, else an
+/// empty one.
 fn base(image: &mut Image) -> (Checkpoint, bool) {
     if let Some(checkpoint) = image.checkpoint() {
         return (image.localized(checkpoint).into_owned(), true);

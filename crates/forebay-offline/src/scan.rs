@@ -1,9 +1,9 @@
-//! The log of a cache that the engine refuses: every batch that can be found, in all segments.
+//! The log of a cache that the engine refuses: every batch in any segment.
 //!
-//! A hole is a missing batch of which a later batch says that it had been flushed. Without such a
-//! proof the stream ends there, as in recovery, and what follows was never promised. A missing
-//! batch may have replaced, cleaned or dropped anything older. It did not touch what was logged
-//! after it. So everything is known from the sequence [`Log::certain_from`] on.
+//! A hole is a missing batch that a later batch records as flushed. Without such a proof the stream
+//! ends there, as in recovery, and later batches were never promised. A missing batch may have
+//! superseded, cleaned or dropped any older data, but not data logged after it. So everything is
+//! known from the sequence [`Log::certain_from`] on.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,9 @@ use crate::log::{self, Batch};
 pub(crate) struct Log {
     /// In the order of sequence.
     pub(crate) batches: Vec<Batch>,
-    /// What was logged from this sequence on is not in doubt.
+    /// Everything logged from this sequence on is certain.
     pub(crate) certain_from: u64,
-    /// Batches that are missing although they had been flushed.
+    /// Missing batches that had been flushed.
     pub(crate) missing: u64,
 }
 
@@ -31,9 +31,9 @@ struct Candidate {
     whole: bool,
 }
 
-/// Reads all segments. `progress` hears how many of how many. With `latest` only batches of the
-/// start that the superblock names count; without, those of later starts than the checkpoint's too
-/// (it is an older one then).
+/// Reads all segments. `progress` gets the number of segments read, and of all. With `latest` only
+/// batches of the start in the superblock count; otherwise also those of starts later than the
+/// checkpoint's (which is then an older one).
 pub(crate) fn everything(
     image: &Image,
     base: &Checkpoint,
@@ -73,14 +73,14 @@ pub(crate) fn everything(
     let mut log = Log { certain_from: base.next_sequence, ..Log::default() };
     follow_epochs(candidates, base, |stream| image.may_lack(stream), &mut log);
     if unreadable {
-        // Where a header cannot be read nobody knows what it said last.
+        // The latest content of an unreadable header is unknown.
         log.certain_from = u64::MAX;
     }
     log.batches.sort_by_key(|batch| batch.header.sequence);
     log
 }
 
-/// Whether something logged after the checkpoint may stand at a block.
+/// Returns true if a batch logged after the checkpoint may be at a block.
 fn may_follow(base: &Checkpoint, segment: u32, at: u32) -> bool {
     base.segments.get(segment as usize).is_none_or(|entry| match entry.state {
         SegmentState::Free => true,
@@ -89,8 +89,9 @@ fn may_follow(base: &Checkpoint, segment: u32, at: u32) -> bool {
     })
 }
 
-/// Takes start by start what counts: what an earlier start left behind its end has numbers that the
-/// next one gave again. Of streams that may lack batches, holes take nothing from what is certain.
+/// Selects the batches that count, start by start: the next start has reused the numbers of batches
+/// that an earlier one left behind its end. Holes of streams that may lack batches do not reduce
+/// certainty.
 fn follow_epochs(
     candidates: Vec<Candidate>,
     base: &Checkpoint,
@@ -127,10 +128,10 @@ fn follow_epochs(
     }
 }
 
-/// Follows a stream over its holes; returns the number of the batch that would be next.
+/// Follows a stream over its holes. Returns the number of the next batch.
 fn follow(mut candidates: Vec<Candidate>, mut expected: u64, log: &mut Log) -> u64 {
     let flushed = candidates.iter().map(|c| c.batch.header.flushed_stream_sequence).max().unwrap_or(0);
-    // A batch that was written again after a failure: the whole one counts, or else the later one.
+    // A batch that was rewritten after a failure: the whole one counts, or else the later one.
     candidates
         .sort_by_key(|c| (c.batch.header.stream_sequence, !c.whole, u64::MAX - c.batch.header.sequence));
     candidates.dedup_by_key(|c| c.batch.header.stream_sequence);
@@ -139,7 +140,7 @@ fn follow(mut candidates: Vec<Candidate>, mut expected: u64, log: &mut Log) -> u
         if at < expected {
             continue;
         }
-        // Torn or behind a gap: it counts only if what is missing before it had been promised.
+        // Torn or behind a gap: it counts only if the missing batches before it had been promised.
         let promised = at < flushed;
         if at > expected {
             if expected >= flushed {

@@ -1,13 +1,13 @@
-//! What tells that a device belongs to a cache, for programs that only ask what a device is for:
-//! udev asks this of every block device.
+//! Signatures of cache devices, for programs that only identify devices: udev does so for every
+//! block device.
 //!
-//! Two blocks are read. Nobody is locked out, nothing is judged, and no key is needed: superblocks
-//! and headers are never encrypted.
+//! Reads two blocks. Takes no lock, judges nothing, and needs no key: superblocks and headers are
+//! never encrypted.
 //!
 //! Invariants
-//! - A device on which something of a cache begins is called one, however damaged: salvage may find
-//!   what only it has.
-//! - An identity is given only if its checksum is right.
+//! - A device that begins like a part of a cache is reported as one, however damaged: salvage may
+//!   find dirty data.
+//! - An identity is returned only if its checksum is right.
 
 use forebay_format::member::{HEADER_BLOCKS, MemberHeader};
 use forebay_format::superblock::Superblock;
@@ -17,17 +17,17 @@ use std::io;
 /// The device belongs to a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Signature {
-    /// Identity of the cache, which all of its devices have; `None` if what says it is damaged.
+    /// Identity of the cache, shared by all of its devices; `None` if it is damaged.
     pub uuid: Option<CacheUuid>,
-    /// Version of the structure that says it, if this program can read it.
+    /// Version of the structure that contains it, if this program can read it.
     pub version: Option<u32>,
 }
 
 /// Looks for the signature of a cache: superblocks, or the headers of a further device of a cache
-/// on several ones. `read` fills the bytes from an offset, and says how many there were.
+/// on several ones. `read` fills the buffer from an offset, and returns the number of bytes read.
 ///
 /// # Errors
-/// Those of `read`.
+/// Returns the errors of `read`.
 pub fn find(mut read: impl FnMut(u64, &mut [u8]) -> io::Result<usize>) -> io::Result<Option<Signature>> {
     let mut block = |offset| {
         let mut bytes = vec![0; BLOCK_BYTES];
@@ -57,8 +57,8 @@ fn of_superblocks(blocks: &[Vec<u8>; 2]) -> Option<Signature> {
     }
 }
 
-/// What a copy that this program cannot use says of itself, if its checksum is right: one of a
-/// newer version, for instance.
+/// Returns the identity in a copy that this program cannot use, if its checksum is right: for
+/// instance one of a newer version.
 fn identity(block: &[u8], copy: &Result<Superblock, FormatError>) -> Option<CacheUuid> {
     match copy {
         Err(FormatError::Checksum { .. }) => None,
@@ -75,7 +75,7 @@ fn of_headers(blocks: &[Vec<u8>; 2]) -> Option<Signature> {
     is_damaged.then_some(Signature { uuid: None, version: None })
 }
 
-/// It begins as a structure of a cache does.
+/// Returns true if it begins like a structure of a cache.
 fn is_ours(error: &FormatError) -> bool {
     !matches!(error, FormatError::Magic { .. } | FormatError::TooShort { .. })
 }
@@ -109,7 +109,7 @@ mod tests {
         }
     }
 
-    /// A device with this block twice.
+    /// Creates a device with this block twice.
     fn twice(block: &[u8]) -> Vec<u8> {
         let mut device = vec![0; 1 << 20];
         device[..block.len()].copy_from_slice(block);
@@ -168,7 +168,8 @@ mod tests {
         }
     }
 
-    /// What is damaged may be what only it has: it is not to be formatted. But nothing is made up.
+    /// Damaged data may be dirty data: such a device must not be formatted. But no identity is made
+    /// up.
     #[test]
     fn damaged_caches_are_recognised_without_an_identity() {
         let header = MemberHeader { uuid: UUID, index: 1, tag: 5, first_block: 1 << 20, blocks: 64 };

@@ -1,12 +1,12 @@
 //! The devices of a cache as one row of blocks, as the format numbers them.
 //!
-//! The devices may be given in any order: their headers say which is which. [`Space::open`] finds
+//! The devices may be given in any order: their headers determine the order. [`Space::open`] finds
 //! the first one, which has the superblocks. [`Space::arrange`] puts the others behind it.
 //! [`Space::arrange_what_is_there`] leaves holes where devices are missing, for salvage.
 //!
 //! Invariants
 //! - Every device is opened for reading only and locked. A cache that a daemon has open is refused.
-//! - A read of what lies on no device fails; it never returns zeroes.
+//! - A read outside of all devices fails; it never returns zeroes.
 //! - A mirrored cache is read through both of its devices or through one ([`Mirror`]).
 
 use forebay_admin::MessageId;
@@ -24,7 +24,7 @@ use crate::{Key, Refusal, members, unlock};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// What was given of a cache.
+/// The devices and key given for a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Given<'a> {
     /// Its devices, in any order.
@@ -45,9 +45,9 @@ pub(crate) struct Space {
     layout: Layout,
     /// The others, in the order of the pool's space; none if the cache is mirrored.
     others: Vec<(Device, MemberHeader)>,
-    /// What is read is decrypted, and how the superblock says so.
+    /// The cipher for reads, and the superblock's description of it.
     cipher: Option<(CacheCipher, Encryption)>,
-    /// All paths, as they were given.
+    /// All paths, as given.
     paths: Vec<PathBuf>,
 }
 
@@ -59,8 +59,8 @@ enum Layout {
 }
 
 impl Space {
-    /// Opens devices that nobody else has open; `noted` says which of a mirrored cache are known to
-    /// be out.
+    /// Opens devices that are not in use; `noted` returns which devices of a mirrored cache are
+    /// recorded as out.
     pub(crate) fn open(paths: &[PathBuf], noted: Noted<'_>) -> Result<Self, Refusal> {
         if paths.len() > MEMBERS_MAX {
             return Err(Refusal::usage(
@@ -81,7 +81,7 @@ impl Space {
             return Self::mirrored(firsts, &others, paths, noted);
         }
         others.sort_by_key(|(_, header)| header.index);
-        // A device whose headers are damaged looks like a first one, but has no superblocks either.
+        // A device with damaged headers looks like a first one, but has no superblocks either.
         let at = firsts.iter().position(|device| newest(device).is_some()).unwrap_or(0);
         if firsts.is_empty() {
             let what = format!("{}: further devices of a cache, and its first one is missing", list(paths));
@@ -126,7 +126,7 @@ impl Space {
         Ok(Self { layout, others: Vec::new(), cipher: None, paths: paths.to_vec() })
     }
 
-    /// The two devices, if the cache is mirrored.
+    /// Returns the two devices, if the cache is mirrored.
     pub(crate) fn mirror(&self) -> Option<&Mirror> {
         match &self.layout {
             Layout::First(_) => None,
@@ -134,7 +134,7 @@ impl Space {
         }
     }
 
-    /// The two devices, if the cache is mirrored.
+    /// Returns the two devices, if the cache is mirrored.
     pub(crate) fn mirror_mut(&mut self) -> Option<&mut Mirror> {
         match &mut self.layout {
             Layout::First(_) => None,
@@ -142,33 +142,32 @@ impl Space {
         }
     }
 
-    /// Reads with the key of the cache from now on, if it is encrypted.
+    /// Decrypts reads with the key of the cache from now on, if it is encrypted.
     ///
     /// # Errors
-    /// The key is missing, is another one, or is not needed.
+    /// Refuses if the key is missing, is another one, or is not needed.
     pub(crate) fn unlock(&mut self, superblock: &Superblock, key: Option<&Key>) -> Result<(), Refusal> {
         let cipher = unlock(superblock, key, &self.shown())?;
         self.cipher = cipher.zip(superblock.encryption);
         Ok(())
     }
 
-    /// Reads as if the cache, whose superblocks are lost, were this one and encrypted with this
-    /// key.
+    /// Decrypts reads as if the cache, whose superblocks are lost, had this identity and this key.
     pub(crate) fn unlock_as(&mut self, uuid: CacheUuid, key: &Key) {
         self.cipher = Some(key.of_cache(uuid));
     }
 
-    /// Reads as if the cache were not encrypted.
+    /// Reads without decryption from now on.
     pub(crate) fn read_plainly(&mut self) {
         self.cipher = None;
     }
 
-    /// What a superblock must say of the encryption.
+    /// Returns the description of the encryption for a superblock.
     pub(crate) fn encryption(&self) -> Option<Encryption> {
         self.cipher.as_ref().map(|(_, mark)| *mark)
     }
 
-    /// Reads whole sectors from the first device, whatever lies on the others.
+    /// Reads whole sectors from the first device, independent of the others.
     pub(crate) fn read_first(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
         self.first().read_at(offset, bytes).map_err(drop)?;
         self.decrypt(offset, bytes);
@@ -181,7 +180,7 @@ impl Space {
         }
     }
 
-    /// The device with the superblocks.
+    /// Returns the device with the superblocks.
     pub(crate) fn first(&self) -> &Device {
         match &self.layout {
             Layout::First(device) => device,
@@ -189,12 +188,12 @@ impl Space {
         }
     }
 
-    /// The paths, for messages.
+    /// Returns the paths, for messages.
     pub(crate) fn shown(&self) -> String {
         list(&self.paths)
     }
 
-    /// Checks that the devices are all of those that the superblock lists, and no others.
+    /// Checks that the devices are exactly those that the superblock lists.
     pub(crate) fn arrange(&mut self, superblock: &Superblock) -> Result<(), Refusal> {
         for pair in self.others.windows(2) {
             let [(a, one), (b, other)] = pair else { continue };
@@ -208,7 +207,7 @@ impl Space {
             }
         }
         if self.mirror().is_some() {
-            return Ok(()); // They were looked at when they were opened.
+            return Ok(()); // Checked when they were opened.
         }
         let (devices, _): (Vec<_>, Vec<_>) = std::mem::take(&mut self.others).into_iter().unzip();
         let headers = members::open_members(superblock, self.first(), &devices)?;
@@ -216,8 +215,8 @@ impl Space {
         Ok(())
     }
 
-    /// Keeps the devices that certainly belong to the cache, and says what is wrong with the others
-    /// and which are missing.
+    /// Keeps the devices that certainly belong to the cache. Returns the problems of the others,
+    /// and the missing devices.
     pub(crate) fn arrange_what_is_there(&mut self, superblock: &Superblock) -> Vec<String> {
         let tags = superblock.members.tags();
         let mut problems = Vec::new();
@@ -246,17 +245,17 @@ impl Space {
         problems
     }
 
-    /// Members after the first, whoever they belong to.
+    /// Returns the members after the first, of any cache.
     pub(crate) fn headers(&self) -> impl Iterator<Item = &MemberHeader> {
         self.others.iter().map(|(_, header)| header)
     }
 
-    /// The devices in the order of the pool's space, of a cache that is not mirrored.
+    /// Returns the devices of a cache that is not mirrored, in the order of the pool's space.
     pub(crate) fn devices(&self) -> impl Iterator<Item = &Device> {
         std::iter::once(self.first()).chain(self.others.iter().map(|(device, _)| device))
     }
 
-    /// Bytes of the pool's space, as far as devices were given and are long enough.
+    /// Returns the bytes of the pool's space, as far as the given devices reach.
     pub(crate) fn bytes(&self) -> u64 {
         if let Some(mirror) = self.mirror() {
             return mirror.bytes();
@@ -267,7 +266,7 @@ impl Space {
         })
     }
 
-    /// Reads bytes that lie on one device, as everything does that a cache writes at once.
+    /// Reads bytes that lie on one device, as every single write of a cache does.
     pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ()> {
         self.read_raw(offset, bytes)?;
         self.decrypt(offset, bytes);
@@ -306,7 +305,7 @@ fn open(path: &Path) -> Result<Device, Refusal> {
     })
 }
 
-/// The superblock of a device that has one.
+/// Returns the superblock of a device that has one.
 fn newest(device: &Device) -> Option<Superblock> {
     Superblock::choose(superblocks(device)).ok()
 }

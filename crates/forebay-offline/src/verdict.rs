@@ -1,9 +1,9 @@
-//! The verdict on a cache: the state of every slot, and whether its bytes are right.
+//! The verdict on a cache: the state of every slot, and whether its bytes are intact.
 //!
-//! The checkpoint has the state of each slot. What was logged after it is applied to that
+//! The checkpoint has the state of each slot. The changes of the log after it are applied to that
 //! (`Overlay`). Then each segment in use is read once: its headers are compared with its summary,
-//! and every block that counts with its checksum. Where headers and summary differ the summary
-//! counts, as in recovery. A slot on which they differ is *disputed*.
+//! and every live block with its checksum. Where headers and summary differ the summary counts, as
+//! in recovery. A slot on which they differ is *disputed*.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -18,7 +18,7 @@ use crate::{Findings, Severity};
 /// A block of a volume.
 type Key = (VolumeId, u64);
 
-/// What is known of the bytes in a slot.
+/// The content of a slot, by its description.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Content {
     key: Key,
@@ -29,68 +29,67 @@ struct Content {
 /// Blocks of one volume in the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Held {
-    /// Blocks that only the cache has.
+    /// Dirty blocks.
     pub dirty: u64,
-    /// Blocks that the backing store has too.
+    /// Clean blocks.
     pub clean: u64,
-    /// Of both, blocks of which only some sectors count.
+    /// Dirty and clean blocks with only some valid sectors.
     pub partial: u64,
-    /// Dirty blocks whose bytes are wrong.
+    /// Damaged dirty blocks.
     pub dirty_bad: u64,
-    /// Clean blocks whose bytes are wrong.
+    /// Damaged clean blocks.
     pub clean_bad: u64,
-    /// Clean blocks that the next start drops, because writes past the cache may have overtaken
-    /// them.
+    /// Clean blocks that the next start drops, because bypass writes may have superseded them.
     pub dropped: u64,
-    /// Older versions of dirty blocks that the checkpoint keeps for the order of destage. (Those
-    /// that came to be after it are not counted: nothing is lost with them.)
+    /// Older versions of dirty blocks that the checkpoint keeps for ordered destage. (Later ones
+    /// are not counted: losing them loses nothing.)
     pub shadows: u64,
 }
 
-/// What came out.
+/// The results.
 #[derive(Debug, Default)]
 pub struct Verdict {
     /// By volume.
     pub held: BTreeMap<u16, Held>,
-    /// Batches after the checkpoint that count.
+    /// Batches after the checkpoint that are replayed.
     pub replayed: u64,
     /// Segments read.
     pub segments_read: u64,
-    /// Headers, summaries and blocks compared with their checksums.
+    /// Headers, summaries and blocks checked against their checksums.
     pub checked: u64,
-    /// Dirty slots of which it cannot be read which block they hold.
+    /// Dirty slots whose block is unknown because it is unreadable.
     pub unknown_dirty: u64,
 }
 
-/// A block that counts.
+/// A live block.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
     /// Volume, and block in it.
     pub key: (VolumeId, u64),
-    /// Sectors of it that the slot holds.
+    /// Its valid sectors in the slot.
     pub sector_mask: u8,
-    /// What it is worth.
+    /// The state of its slot.
     pub state: SlotState,
     /// Sequence of its batch, if it was logged after the checkpoint.
     pub sequence: Option<u64>,
-    /// Headers and summary of its segment say that the slot holds different blocks.
+    /// Headers and summary of its segment name different blocks for the slot.
     pub disputed: bool,
     /// Its bytes, if they match their checksum.
     pub bytes: Option<&'a [u8]>,
 }
 
-/// Who watches a walk.
+/// Callbacks of a walk.
 pub struct Watcher<'a> {
-    /// Hears how many segments of how many are done.
+    /// Gets the number of segments done, and of all.
     pub progress: &'a mut dyn FnMut(u64, u64),
-    /// Hears of every block that counts (not of the clean ones that the next start drops).
+    /// Gets every live block (not the clean ones that the next start drops).
     pub block: &'a mut dyn FnMut(Block<'_>),
-    /// Only dirty blocks are wanted: what is clean is not read.
+    /// Only dirty blocks are wanted: clean ones are not read.
     pub dirty_only: bool,
 }
 
 impl Verdict {
-    /// The sum over all volumes.
+    /// Returns the sum over all volumes.
     pub fn total(&self) -> Held {
         let mut total = Held::default();
         for held in self.held.values() {
@@ -114,15 +113,15 @@ struct Written {
     sequence: u64,
 }
 
-/// What the log after the checkpoint changes.
+/// The changes of the log after the checkpoint.
 #[derive(Debug, Default)]
 struct Overlay {
-    /// Slots written after the checkpoint that count.
+    /// Live slots written after the checkpoint.
     written: HashMap<u32, Written>,
     place: HashMap<Key, u32>,
-    /// Blocks whose slots in the checkpoint do not count any more.
+    /// Blocks whose slots in the checkpoint are superseded.
     superseded: HashSet<Key>,
-    /// Slots of the checkpoint that marks speak of.
+    /// Slots of the checkpoint with clean marks; `dropped`: with drop marks.
     cleaned: HashSet<u32>,
     dropped: HashSet<u32>,
     intents: Vec<Intent>,
@@ -175,7 +174,7 @@ impl Overlay {
         }
     }
 
-    /// What a slot that the checkpoint counts is worth now.
+    /// Returns the present state of a slot that is live in the checkpoint.
     fn worth(&self, slot: u32, content: &Content, state: SlotState) -> SlotState {
         if self.dropped.contains(&slot) || self.superseded.contains(&content.key) {
             return SlotState::Void;
@@ -187,7 +186,7 @@ impl Overlay {
         }
     }
 
-    /// Whether a clean block lies where writes past the cache may have happened.
+    /// Returns true if a block lies where bypass writes may have happened.
     fn is_intended(&self, key: Key) -> bool {
         self.intents.iter().any(|intent| {
             let region = key.1 / INTENT_REGION_BLOCKS;
@@ -198,7 +197,7 @@ impl Overlay {
     }
 }
 
-/// Verifies a cache. `progress` hears how many segments of how many are done.
+/// Verifies a cache. `progress` gets the number of segments done, and of all.
 pub fn verify(
     image: &Image,
     checkpoint: &Checkpoint,
@@ -210,8 +209,7 @@ pub fn verify(
     walk(image, checkpoint, &replay.batches, findings, watcher)
 }
 
-/// Reads every segment that holds something that counts, given the batches logged after the
-/// checkpoint.
+/// Reads every segment with live blocks, given the batches logged after the checkpoint.
 pub fn walk(
     image: &Image,
     checkpoint: &Checkpoint,
@@ -241,7 +239,7 @@ pub fn walk(
     verdict
 }
 
-/// Segments that hold something that counts.
+/// Returns the segments with live blocks.
 fn segments_in_use(checkpoint: &Checkpoint, overlay: &Overlay, dirty_only: bool) -> Vec<u32> {
     let clean = |state| matches!(state, SlotState::Void | SlotState::Clean);
     let logged = overlay.written.iter().filter(|(_, written)| !(dirty_only && clean(written.state)));
@@ -257,7 +255,7 @@ fn segments_in_use(checkpoint: &Checkpoint, overlay: &Overlay, dirty_only: bool)
     numbers
 }
 
-/// The look at one segment.
+/// The walk over one segment.
 struct Walk<'a, 'w> {
     image: &'a Image,
     overlay: &'a Overlay,
@@ -265,7 +263,7 @@ struct Walk<'a, 'w> {
     verdict: &'a mut Verdict,
     watcher: &'a mut Watcher<'w>,
     number: u32,
-    /// Slots of the checkpoint of which headers and summary say different things.
+    /// Slots of the checkpoint on which headers and summary differ.
     disputed: BTreeSet<u32>,
 }
 
@@ -298,8 +296,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Finds out which block each slot holds, from the headers and from the summary, and compares
-    /// the two.
+    /// Determines the block of each slot, from the headers and from the summary, and compares the
+    /// two.
     fn described(
         &mut self,
         entry: &SegmentEntry,
@@ -337,7 +335,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Puts what an intact summary says in place of what the headers say.
+    /// Replaces the information of the headers by that of an intact summary.
     fn summary(&mut self, payload: &[u8], at: u32, contents: &mut [Option<Content>]) {
         self.verdict.checked += 1;
         let by_headers = contents.to_vec();
@@ -359,7 +357,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// A slot that the checkpoint counts and nobody knows what it holds.
+    /// Reports a slot that is live in the checkpoint and whose block is unknown.
     fn unknown(&mut self, index: u32, state: SlotState) {
         let place = format!("segment {}, slot {index}", self.number);
         match state {
@@ -406,7 +404,8 @@ impl Walk<'_, '_> {
         let found = bytes.block(index).map(forebay_format::checksum);
         let unreadable = bytes.unreadable.contains(&index);
         let mut intact = found == Some(content.crc32c) && !unreadable;
-        // Who wants to know each copy looks through each device; who wants the bytes takes either.
+        // Callers that check each copy read through each device; callers that want the data take
+        // either.
         let mirror = self.image.mirror().filter(|_| self.watcher.dirty_only && !intact);
         let mut copies = mirror.into_iter().flat_map(|mirror| mirror.copies(self.number, index));
         let other = copies.find(|block| forebay_format::checksum(block) == content.crc32c);

@@ -1,14 +1,15 @@
-//! Random overwrites of data that takes a share of the cache device, beside the device itself, in
-//! virtual time: what the log and its reclaim make of a device, whatever else the machine does.
+//! Random overwrites of data that fills a share of the cache device, compared with the device
+//! alone, in virtual time: the throughput that the log and its reclaim leave of a device,
+//! independent of the machine.
 //!
 //! ```text
 //! cargo run --release -p forebay-sim --example overwrite-bench [DEPTH]
 //! ```
 //!
-//! The device takes 80 us for an operation, of which 10 us and 2 us a block keep others waiting: so
-//! it does 83,000 random writes of 4 KiB a second, and moves 1.7 GB a second in operations of 128
-//! KiB. A flush takes half a millisecond. *Held back*: nothing is destaged. *Destaged*: settings
-//! are the default ones, and the disk is fast.
+//! The device takes 80 us for an operation, of which 10 us and 2 us a block are exclusive: so it
+//! does 83,000 random writes of 4 KiB a second, and moves 1.7 GB a second in operations of 128 KiB.
+//! A flush takes half a millisecond. *Held back*: no destage. *Destaged*: default settings and a
+//! fast disk.
 
 #[path = "../tests/it/figures/mod.rs"]
 mod figures;
@@ -26,7 +27,7 @@ const FLASH: Flash =
 const DISK_NS: u64 = 200_000;
 const SECOND: u64 = 1_000_000_000;
 
-/// What a row measures.
+/// The parameters of a row.
 struct Row {
     share_pct: u64,
     held_back: bool,
@@ -58,7 +59,7 @@ fn machine(row: &Row) -> (Machine<ArmDisk>, u64) {
     (Machine::new(&setup, vec![disk]), volume_bytes / BLOCK)
 }
 
-/// Keeps `depth` requests in flight until so many have been answered; how long that took.
+/// Keeps `depth` requests in flight until this many are answered. Returns the duration.
 fn write(
     machine: &mut Machine<ArmDisk>,
     depth: usize,
@@ -108,7 +109,7 @@ fn line(row: &Row, depth: usize) -> String {
     )
 }
 
-/// What the device needs for so many random writes at once.
+/// Returns the time of the device alone for this many random writes at once.
 fn raw_ns(depth: usize) -> u64 {
     let each = FLASH.each_ns + FLASH.block_ns;
     (depth as u64 * each).max(each + FLASH.op_ns)

@@ -1,4 +1,4 @@
-//! What a cache device that is not encrypted says at rest: superblock, checkpoint, batches.
+//! Reads an unencrypted cache device at rest: superblock, checkpoint, batches.
 
 use crate::image::Image;
 use crate::plan::Plan;
@@ -7,7 +7,7 @@ use forebay_format::checkpoint::Checkpoint;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry};
 
-/// The superblock that counts.
+/// Returns the superblock in effect.
 pub(crate) fn superblock_in(image: &Image) -> Option<Superblock> {
     let copies = [0, 1].map(|copy| {
         let mut bytes = vec![0; BLOCK_BYTES];
@@ -17,7 +17,7 @@ pub(crate) fn superblock_in(image: &Image) -> Option<Superblock> {
     Superblock::choose(copies).ok()
 }
 
-/// The checkpoint that the superblock names, if a copy of it is whole.
+/// Returns the checkpoint that the superblock names, if a copy of it is intact.
 pub(crate) fn newest_checkpoint(cache: &Image) -> Option<Checkpoint> {
     let superblock = superblock_in(cache)?;
     [0, 1].into_iter().find_map(|copy| {
@@ -28,12 +28,12 @@ pub(crate) fn newest_checkpoint(cache: &Image) -> Option<Checkpoint> {
     })
 }
 
-/// The header of a batch at this block of a segment, if it was written for this place.
+/// Returns the header of a batch at this block of a segment, if it was written for this place.
 pub(crate) fn batch_header(plan: &Plan, image: &Image, segment: u32, at: u32) -> Option<BatchHeader> {
     batch_at(plan, image, segment, at).map(|(header, _)| header)
 }
 
-/// The same with its entries.
+/// The same, with its entries.
 pub(crate) fn batch_at(
     plan: &Plan,
     image: &Image,

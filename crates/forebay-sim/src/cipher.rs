@@ -1,13 +1,13 @@
-//! Caches that are encrypted at rest: the cipher between the engine and the cache device, and what
-//! must not be seen there.
+//! Caches that are encrypted at rest: the cipher between the engine and the cache device, and the
+//! check for cleartext.
 //!
-//! The owner seals what it writes to the cache device and opens what it reads, as the daemon does
-//! and with the same module (`forebay-crypt`); the engine does not know. Faults happen to what lies
-//! on the device: a torn write tears the ciphertext, rot flips its bits.
+//! The owner encrypts writes to the cache device and decrypts reads, as the daemon does and with
+//! the same module (`forebay-crypt`); the engine does not know. Faults affect the ciphertext on the
+//! device: a torn write tears it, rot flips its bits.
 //!
 //! The check (`nothing_shows`): behind the superblocks no sector of the device, after any crash,
-//! holds contents that a client wrote, and no block begins like a structure of the format. It looks
-//! at the device alone, so whatever way around the cipher there may be, it is found.
+//! holds contents that a client wrote, and no block begins like a structure of the format. It uses
+//! only the device, so it finds any way around the cipher.
 //!
 //! Planted bugs: [`PlantedBug::WriteMetaInClear`] and [`PlantedBug::TweakOfFailedWrite`], both here
 //! and not in the engine.
@@ -21,19 +21,19 @@ use forebay_core::{PlantedBug, fault};
 use forebay_format::SECTOR_BYTES;
 use forebay_format::geometry::CHECKPOINT_START_BLOCK;
 
-/// Beginnings of structures that lie behind the superblocks.
+/// Magic numbers of structures that lie behind the superblocks.
 const MAGICS: [&[u8]; 2] = [b"FBAT", b"FBAYCKPT"];
 
 /// A write to a cache device, as its owner sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheWrite {
     pub(crate) offset: u64,
-    /// Of metadata: a checkpoint, a superblock, or a summary.
+    /// Whether it is metadata: a checkpoint, a superblock, or a summary.
     pub(crate) meta: bool,
 }
 
-/// The bytes that go to the cache device; `failed` is the place of a batch as long as this one that
-/// could not be written just now.
+/// Returns the bytes for the cache device. `failed` is the offset of a batch of the same length
+/// that has just failed.
 pub(crate) fn encrypt(plan: &Plan, write: CacheWrite, failed: Option<u64>, data: &[u8]) -> Vec<u8> {
     let mut data = data.to_vec();
     let Some(CipherPlan { cipher, .. }) = &plan.cipher else { return data };
@@ -45,12 +45,12 @@ pub(crate) fn encrypt(plan: &Plan, write: CacheWrite, failed: Option<u64>, data:
     data
 }
 
-/// As [`encrypt`], for what a tool writes while no engine runs.
+/// Like [`encrypt`], for writes of a tool while no engine runs.
 pub(crate) fn encrypted(plan: &Plan, offset: u64, data: &[u8]) -> Vec<u8> {
     encrypt(plan, CacheWrite { offset, meta: false }, None, data)
 }
 
-/// What was read from a cache device.
+/// Decrypts a read from a cache device.
 pub(crate) fn open(plan: &Plan, offset: u64, data: &mut [u8]) {
     if let Some(CipherPlan { cipher, .. }) = &plan.cipher {
         cipher.decrypt(offset, data);
@@ -63,10 +63,11 @@ pub(crate) fn read_at_rest(plan: &Plan, image: &Image, offset: u64, to: &mut [u8
     open(plan, offset, to);
 }
 
-/// Nothing that the engine wrote can be read on an encrypted cache device without the key.
+/// Checks that no data written by the engine is readable on an encrypted cache device without the
+/// key.
 ///
 /// # Errors
-/// Says what shows where.
+/// Names the place and the cleartext.
 pub(crate) fn nothing_shows(plan: &Plan, cache: &SimDevice) -> Result<(), String> {
     if plan.cipher.is_none() {
         return Ok(());

@@ -1,27 +1,27 @@
 //! Contents of a sector.
 //!
-//! Every sector-sized piece of every write gets a number of its own and bytes that follow from the
-//! number, so that a sector which turns up in the wrong place, or half of it, is recognised. Only
-//! writes of part of a sector need their bytes kept.
+//! Every sector-sized piece of every write gets a unique number, and bytes that follow from the
+//! number. So a sector in the wrong place, or half of one, is recognisable. Only partial writes of
+//! sectors need their bytes kept.
 
 use forebay_format::SECTOR_BYTES;
 use std::rc::Rc;
 
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The 512 bytes of one sector at one time.
+/// The 512 bytes of one sector at one instant.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Content {
     /// All zeroes.
     Zero,
-    /// The bytes that belong to this number.
+    /// The bytes for this number.
     Tag(u64),
-    /// Composed by a write of part of a sector.
+    /// Composed by a partial write of a sector.
     Bytes(Rc<[u8; SECTOR_BYTES]>),
 }
 
 impl Content {
-    /// Writes the whole sector out.
+    /// Writes the whole sector.
     pub fn fill(&self, to: &mut [u8]) {
         debug_assert_eq!(to.len(), SECTOR_BYTES);
         match self {
@@ -37,7 +37,7 @@ impl Content {
         }
     }
 
-    /// True if `found`, a whole sector, is this content.
+    /// Returns true if `found`, a whole sector, is this content.
     #[must_use]
     pub fn is(&self, found: &[u8]) -> bool {
         debug_assert_eq!(found.len(), SECTOR_BYTES);
@@ -56,7 +56,7 @@ impl Content {
         }
     }
 
-    /// True if `found` is what this content has from byte `from` of the sector on.
+    /// Returns true if `found` equals this content from byte `from` of the sector on.
     #[must_use]
     pub fn is_part(&self, from: usize, found: &[u8]) -> bool {
         if found.len() == SECTOR_BYTES {
@@ -67,7 +67,7 @@ impl Content {
         whole[from..from + found.len()] == *found
     }
 
-    /// This content with the bytes from `from` on replaced.
+    /// Returns this content with the bytes from `from` on replaced.
     #[must_use]
     pub fn with(&self, from: usize, bytes: &[u8]) -> Self {
         let mut whole = [0; SECTOR_BYTES];
@@ -76,7 +76,7 @@ impl Content {
         if whole == [0; SECTOR_BYTES] { Self::Zero } else { Self::Bytes(Rc::new(whole)) }
     }
 
-    /// The content with these 512 bytes.
+    /// Returns the content with these 512 bytes.
     #[must_use]
     pub fn of(bytes: &[u8; SECTOR_BYTES]) -> Self {
         let tag = Self::Tag(word_of(&bytes[..8]));
@@ -86,7 +86,7 @@ impl Content {
         if tag.is(bytes) { tag } else { Self::Bytes(Rc::new(*bytes)) }
     }
 
-    /// The content of a sector, if its bytes are of a kind that is recognised by itself.
+    /// Returns the content of a sector, if its bytes are recognisable by themselves.
     #[must_use]
     pub fn of_sector(bytes: &[u8]) -> Option<Self> {
         debug_assert_eq!(bytes.len(), SECTOR_BYTES);
@@ -94,7 +94,7 @@ impl Content {
         if Self::Zero.is(bytes) { Some(Self::Zero) } else { tag.is(bytes).then_some(tag) }
     }
 
-    /// What these bytes are, for a message: the number they belong to, if they belong to one.
+    /// Describes these bytes for a message: by their number, if they have one.
     #[must_use]
     pub fn describe(found: &[u8]) -> String {
         if found.iter().all(|byte| *byte == 0) {

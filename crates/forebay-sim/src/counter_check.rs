@@ -1,32 +1,32 @@
-//! Checks the engine's counters against what happened.
+//! Checks the engine's counters against the events of the world.
 //!
-//! Whoever operates a cache sees its counters and nothing else. Here the world counts for itself
-//! what it asked for, what it was asked for and what came of it, since the engine was opened, and
-//! compares it with [`forebay_core::Stats`] and, where those say more, with what the counters of
-//! the volumes add up to.
+//! The operator of a cache sees only its counters. The world itself counts the operations requested
+//! by the engine, the requests of clients and their results since the engine was opened. It
+//! compares them with [`forebay_core::Stats`] and, where those have more, with the sums of the
+//! volumes' counters.
 
 use crate::ensure::ensure;
 use forebay_core::{Action, Device, Engine, RequestKind, RequestOutcome, Stats, VolumeStats};
 use forebay_format::VolumeId;
 use forebay_format::geometry::VOLUMES_MAX;
 
-/// The keys of the cache's devices at first: the members of a mirrored one, and of others two
-/// halves, as if they were devices. Those that devices are copied onto have higher ones.
+/// The initial keys of the cache's devices: the members of a mirrored cache, or the two halves of
+/// another one, as if they were devices. Targets of copies have higher keys.
 pub(crate) const PARTS: [u64; 2] = [11, 12];
 
-/// What happened since the engine was opened.
+/// The events since the engine was opened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Books {
     seen: Seen,
-    /// A volume came or went: its counters did not count all the time.
+    /// A volume was attached or detached: its counters do not cover the whole time.
     moved: bool,
-    /// A device had ended: an operation may have been asked for several times, and counts once.
+    /// A device had ended: an operation may have been requested several times, but counts once.
     ended: bool,
-    /// The key of each part of the cache, and the bytes that it got.
+    /// By part of the cache: its key, and the bytes written to it.
     written: [(u64, u64); PARTS.len()],
-    /// The same of the device that one is copied onto.
+    /// The same for the target of a copy.
     new: (u64, u64),
-    /// What was counted for a device went to the one that took its place.
+    /// Bytes counted for a device went to the one that replaced it.
     strayed: bool,
 }
 
@@ -37,7 +37,7 @@ impl Default for Books {
     }
 }
 
-/// Declares a part of [`Stats`] that shows from outside.
+/// Declares a part of [`Stats`] that is visible from outside.
 macro_rules! seen {
     ($(#[$doc:meta])* $part:ident { $($name:ident),* $(; $inner:ident: $type:ident)? }) => {
         $(#[$doc])*
@@ -53,7 +53,7 @@ macro_rules! seen {
 }
 
 seen! {
-    /// What clients see, and what the engine tells.
+    /// Requests as clients see them, and the engine's notices.
     Seen {
         reads, writes, flushes, zeroes, read_bytes, written_bytes, failed_requests, read_time_ns, write_time_ns,
         flush_time_ns, damaged_blocks, checkpoints; operations: Operations
@@ -61,7 +61,7 @@ seen! {
 }
 
 seen! {
-    /// Operations on devices. Metadata that is read is not counted, nor is what is zeroed.
+    /// Operations on devices. Reads of metadata and zeroing are not counted.
     Operations {
         cache_reads, cache_read_bytes, cache_writes, cache_written_bytes, backing_reads, backing_read_bytes,
         backing_writes, backing_written_bytes, backing_flushes
@@ -86,7 +86,7 @@ impl Seen {
     }
 }
 
-/// What the pool counts as a whole and for each volume, of either.
+/// Counters that the pool and each volume have.
 macro_rules! counted_twice {
     (@ $stats:ident: $($name:ident)*) => {
         [$($stats.$name,)* $stats.sequential_bypassed_reads + $stats.sequential_bypassed_writes]
@@ -100,11 +100,11 @@ macro_rules! counted_twice {
     };
 }
 
-/// What a request asks for: what, of which volume and how much, and when it was made.
+/// A request: its kind, volume and length, and the time of submission.
 pub(crate) type Asked = (RequestKind, (VolumeId, u64), u64);
 
 impl Books {
-    /// The engine asks for something.
+    /// Counts an action of the engine.
     pub(crate) fn note_action(&mut self, action: &Action, engine: &Engine) {
         let done = &mut self.seen.operations;
         match *action {
@@ -133,22 +133,22 @@ impl Books {
         }
     }
 
-    /// A device had ended.
+    /// Notes that a device had ended.
     pub(crate) fn note_ended(&mut self) {
         self.ended = true;
     }
 
-    /// A device had ended at some time.
+    /// Returns true if a device had ended at any time.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// A part of the cache gets so many bytes.
+    /// Counts bytes written to a part of the cache.
     pub(crate) fn note_written(&mut self, part: usize, bytes: u64) {
         self.written[part].1 += bytes;
     }
 
-    /// The device that one of the cache's is copied onto gets so many bytes; returns its key.
+    /// Counts bytes written to the target of a copy. Returns its key.
     pub(crate) fn note_copied(&mut self, bytes: u64) -> u64 {
         self.new.1 += bytes;
         self.seen.operations.cache_writes += 1;
@@ -156,8 +156,8 @@ impl Books {
         self.new.0
     }
 
-    /// That device has taken the place of these parts; returns the keys of all. `held`: the owner
-    /// has not started all that it was asked for.
+    /// Notes that the target of a copy has replaced these parts. Returns the keys of all parts.
+    /// `held`: the owner has not started all requested operations.
     pub(crate) fn note_taken_over(&mut self, parts: &[usize], held: bool) -> [u64; PARTS.len()] {
         self.strayed |= held;
         for part in parts {
@@ -167,27 +167,27 @@ impl Books {
         self.written.map(|(key, _)| key)
     }
 
-    /// That device was given up.
+    /// Notes that the copy was given up.
     pub(crate) fn note_given_up(&mut self) {
         self.new = (self.new.0 + 1, 0);
     }
 
-    /// A volume has come or gone.
+    /// Notes that a volume was attached or detached.
     pub(crate) fn note_moved(&mut self) {
         self.moved = true;
     }
 
-    /// A damaged block was reported.
+    /// Counts a damaged block.
     pub(crate) fn note_damage(&mut self) {
         self.seen.damaged_blocks += 1;
     }
 
-    /// A checkpoint is in effect.
+    /// Counts a checkpoint.
     pub(crate) fn note_checkpoint(&mut self) {
         self.seen.checkpoints += 1;
     }
 
-    /// The engine has answered a request: what it says of it is true.
+    /// Checks the engine's report in the reply to a request, and counts the request.
     pub(crate) fn note_reply(&mut self, asked: Asked, reply: &Action, now: u64) -> Result<(), String> {
         let Action::Reply { result, path, took, volume, bytes, .. } = *reply else { return Ok(()) };
         let (kind, asked, since) = asked;
@@ -223,12 +223,12 @@ impl Books {
         Ok(())
     }
 
-    /// Compares the books with the counters of the engine. `open`: the requests that are under way;
-    /// `volumes`: how many there are, if all of them were attached at the opening; `held`: the
-    /// owner has not started all that it was asked for, or a device that has ended refuses it.
+    /// Compares the books with the counters of the engine. `open`: the requests in flight;
+    /// `volumes`: their number, if all of them were attached at the opening; `held`: the owner has
+    /// not started all requested operations, or a device that has ended refuses them.
     ///
     /// # Errors
-    /// They differ.
+    /// Names the difference.
     pub(crate) fn check(
         &self,
         engine: &Engine,
@@ -238,7 +238,7 @@ impl Books {
     ) -> Result<(), String> {
         let Self { mut seen, moved, ended, written, new, strayed } = *self;
         let stats = engine.stats();
-        // What was refused was answered at once.
+        // Refused requests were answered at once.
         open.iter().for_each(|(kind, (_, len), _)| seen.takes(*kind, *len));
         let mut said = Seen::from(&stats);
         if ended {

@@ -1,10 +1,10 @@
-//! Counters of runs: what was done, and which rare paths of the engine were taken.
+//! Counters of runs: events, and rare paths of the engine.
 
 use forebay_core::{CoverageMark, Engine};
 
 const MARKS: usize = CoverageMark::ALL.len();
 
-/// How many engines have reached each [`CoverageMark`], by its number.
+/// Number of engines that have reached each [`CoverageMark`], by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CoverageCounts([u64; MARKS]);
 
@@ -22,13 +22,14 @@ impl CoverageCounts {
         }
     }
 
-    /// Every coverage mark with its name, its meaning, and how many engines have reached it.
+    /// Returns every coverage mark with its name, its meaning, and the number of engines that have
+    /// reached it.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         CoverageMark::ALL.iter().map(|(mark, name, what)| (*name, *what, self.0[*mark as usize]))
     }
 }
 
-/// Declares [`Counters`] and how they are added up.
+/// Declares [`Counters`] and their addition.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of one or many worlds.
@@ -50,11 +51,11 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Requests made.
+    /// Requests submitted.
     requests,
     /// Device operations completed.
     device_ops,
-    /// Crash points that passed by, taken or not.
+    /// Crash points, taken or not.
     crash_points_seen,
     /// Faults injected.
     faults,
@@ -62,27 +63,27 @@ counters! {
     io_errors,
     /// Checkpoints.
     checkpoints,
-    /// Damaged blocks that the engine noticed.
+    /// Damaged blocks noticed by the engine.
     damaged_blocks,
     /// Engines opened.
     opens,
-    /// Caches that failed and were recorded as such.
+    /// Failed caches with a record.
     without_cache,
-    /// Of those, caches of which everything was rescued that could be read.
+    /// Of those, caches with all readable data rescued.
     rescues,
-    /// Scrubs that went through everything.
+    /// Complete scrubs.
     scrubs,
-    /// Members of mirrored caches put out.
+    /// Members of mirrored caches failed out.
     members_out,
-    /// Members filled anew.
+    /// Members rebuilt.
     rebuilds,
     /// Copies of cache devices begun.
     copies_begun,
     /// Of those, copies that have taken the place of the old device.
     copies_ended,
-    /// Starts elsewhere with a member that was replaced in place of the new one.
+    /// Starts on another host with a replaced member in place of the new one.
     opened_elsewhere,
-    /// Of those, starts that believed it.
+    /// Of those, starts that trusted it.
     believed_elsewhere,
     /// Virtual nanoseconds.
     virtual_ns,

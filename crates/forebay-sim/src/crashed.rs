@@ -1,9 +1,9 @@
 //! States after crashes: devices as bytes, for readers other than the engine, and the engine's
-//! recovery from bytes that somebody else has changed.
+//! recovery from modified bytes.
 //!
 //! The workload is that of [`hostile`]: no faults but the crash. Devices are taken after a kill, a
-//! power cut or an orderly stop with dirty data, each with an oracle that knows what every sector
-//! may hold.
+//! power cut or an orderly stop with dirty data, each with an oracle for the legal contents of
+//! every sector.
 //!
 //! Invariant: same seed, same bytes.
 
@@ -19,27 +19,27 @@ use crate::world::World;
 use forebay_core::{OnBackingChange, Status};
 use std::rc::Rc;
 
-/// Devices after a crash, and what may be on them.
+/// Devices after a crash, with their legal contents.
 pub struct CrashedState {
     plan: Rc<Plan>,
     snapshot: Snapshot,
 }
 
-/// What recovery makes of a cache.
+/// The result of recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recovered {
-    /// It was refused.
+    /// The engine refused the cache.
     Refused,
-    /// It was opened, and everything was read.
+    /// The engine opened the cache, and everything was read.
     Served,
 }
 
 impl CrashedState {
-    /// What is left by the crashes of a seed. With `history` the oracles know every version that
-    /// there ever was.
+    /// Returns the states after the crashes of a seed. With `history` the oracles keep every
+    /// version.
     ///
     /// # Errors
-    /// The engine does not do in this run what it should.
+    /// The engine violates a rule in this run.
     pub fn after_crashes(seed: u64, history: bool) -> Result<Vec<Self>, String> {
         let plan = Rc::new(hostile::plan_of(seed));
         let states = hostile::run_with(&plan, false, history)?;
@@ -51,22 +51,22 @@ impl CrashedState {
         Ok(left)
     }
 
-    /// Bytes of the cache device.
+    /// Returns the bytes of the cache device.
     #[must_use]
     pub fn cache(&self) -> Vec<u8> {
         bytes_of(self.snapshot.disks.devices[CACHE].visible())
     }
 
-    /// Bytes of every volume's backing store, by number of the volume.
+    /// Returns the bytes of every volume's backing store, by volume number.
     #[must_use]
     pub fn backings(&self) -> Vec<Vec<u8>> {
         self.snapshot.disks.devices[1..].iter().map(|device| bytes_of(device.visible())).collect()
     }
 
-    /// Judges the contents of a volume, all of it.
+    /// Judges all contents of a volume.
     ///
     /// # Errors
-    /// Says which sector holds what it must not hold.
+    /// Names the sector and its illegal content.
     pub fn check(&self, volume: usize, contents: &[u8]) -> Result<(), String> {
         for (sector, found) in (0..).zip(contents.chunks_exact(512)) {
             self.snapshot.oracle.check_at_rest(volume, sector, found)?;
@@ -74,21 +74,21 @@ impl CrashedState {
         Ok(())
     }
 
-    /// Lets the engine recover from these bytes in place of the cache, and read everything. With
-    /// `honest` every content must be one that was written there some time, or an I/O error: no
-    /// checksum was made to fit.
+    /// Lets the engine recover from these bytes in place of the cache, and reads everything. With
+    /// `honest` every content must be one that was once written there, or an I/O error: no checksum
+    /// was forged.
     ///
     /// # Errors
-    /// Wrong contents, or a broken rule of the engine's owner.
+    /// Wrong contents, or a violation of a rule of the engine's owner.
     ///
     /// # Panics
-    /// As the engine does: that is what a caller looks for.
+    /// Panics if the engine does: callers look for that.
     pub fn recover(&self, cache: &[u8], honest: bool) -> Result<Recovered, String> {
         let mut disks = self.snapshot.disks.clone();
         let mut device = SimDevice::new(self.plan.cache_bytes_max(), self.plan.cache_latency);
         device.preset(0, &cache[..cache.len().min(device.bytes() as usize)]);
         (disks.devices[CACHE], disks.damaged) = (device, true);
-        disks.known = forebay_core::CacheMark::default(); // What is left is looked at, however old.
+        disks.known = forebay_core::CacheMark::default(); // Ignore the age of the remains.
         let mut oracle = self.snapshot.oracle.clone();
         oracle.relaxed = true;
         let ordered = vec![false; self.snapshot.ordered.len()];
@@ -105,8 +105,8 @@ impl CrashedState {
                 }
             }
         }
-        // Where the end of the log is damaged an older version counts, as after a torn write: the
-        // oracle knows all versions for reads, not for what is written back.
+        // Where the end of the log is damaged an older version is in effect, as after a torn write:
+        // the oracle knows all versions for reads, but not for destage.
         match read_everything(&mut world) {
             Err(_) if !honest => Ok(Recovered::Served),
             Err(what) if what.contains("an I/O error without a cause") => Ok(Recovered::Served),

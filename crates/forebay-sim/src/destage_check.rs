@@ -1,8 +1,8 @@
-//! Checks the rate of destage: its limits, how long they hold it up, dirty levels and ages.
+//! Checks the rate of destage: its limits, the pauses for them, dirty levels and ages.
 //!
-//! Only what must hold in any world is judged: a limit at every instant, the age of dirty data
-//! where no device fails or stalls and no limit forbids to keep `flush_period`. That a drain ends
-//! is judged by `workload::settle`, that no writer is stuck by [`crate::world::World::step`].
+//! Judges only rules that hold in any world: a limit at every instant; the age of dirty data where
+//! no device fails or stalls and no limit prevents `flush_period`. `workload::settle` checks that a
+//! drain ends, [`crate::world::World::step`] that no writer is stuck.
 
 use crate::ensure::ensure;
 use crate::plan::{FaultPlan, Plan, Scale};
@@ -10,14 +10,14 @@ use forebay_core::{Engine, Limit, Status, VolumeSettings};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::Mode;
 
-/// Write-backs that may have been let through before the device sees the first of them.
+/// Write-backs that may have been admitted before the device gets the first of them.
 const IN_FLIGHT: u64 = 16;
-/// Writes of one block of which only some sectors are valid.
+/// Writes for one block with only some valid sectors.
 const RUNS_MAX: u64 = 4;
-/// Burst of the engine's limits: so much of a second's worth.
+/// Burst of the engine's limits: one second's worth divided by this.
 const BURST_PART: u64 = 100;
-/// What `flush_period` may be exceeded by: one part in so many, and a time in which the slowest of
-/// the simulated backing stores writes all of the largest volume.
+/// Tolerance of `flush_period`: the period divided by this, plus a time in which the slowest of the
+/// simulated backing stores writes all of the largest volume.
 const PERIOD_PART: u64 = 8;
 const PERIOD_SLACK_NS: u64 = 6_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -29,7 +29,7 @@ struct Debt {
 }
 
 impl Debt {
-    /// Takes `units` at `rate` a second and says what is owed then.
+    /// Adds `units` at `rate` per second and returns the debt, in units.
     fn take(&mut self, now: u64, rate: u64, units: u64) -> u64 {
         self.nano = self.nano.saturating_sub(u128::from(now - self.at) * u128::from(rate));
         self.nano += u128::from(units) * 1_000_000_000;
@@ -42,20 +42,20 @@ impl Debt {
 struct Volume {
     writes: Debt,
     bytes: Debt,
-    /// Above its limit (since it was lowered, or since a crash) the level may only fall: it was
-    /// here last.
+    /// Above its limit (since it was lowered, or since a crash) the level may only fall. This is
+    /// its last value.
     ceiling: Option<u64>,
-    /// Requests with lower numbers were made under other settings.
+    /// Requests with lower numbers were submitted under other settings.
     grace: u64,
     period_since: u64,
-    /// Since then destage has rested for a limit of the operator, and written nothing.
+    /// Time since which destage pauses for a limit of the operator, without a write.
     held_since: Option<u64>,
 }
 
 /// The judge of one world.
 pub(crate) struct DestageCheck {
     volumes: Vec<Volume>,
-    /// All writes of backing stores are destage, but for those of long streams.
+    /// All writes to backing stores are destage, except for those of long streams.
     destage_only: bool,
     /// Nothing in this world slows destage down.
     smooth: bool,
@@ -66,7 +66,7 @@ pub(crate) struct DestageCheck {
 impl DestageCheck {
     pub(crate) fn new(plan: &Plan) -> Self {
         let cached = plan.modes.iter().all(|mode| matches!(mode, Mode::Writeback | Mode::Writeonly));
-        // Volumes that come and go take their dirty data with them, and a pool that grows moves
+        // Volumes that come and go take their dirty data with them, and a pool that grows changes
         // every limit.
         let steady = plan.mix.lifecycle == 0 && plan.mix.pool == 0;
         let small = plan.scale == Scale::Small;
@@ -90,18 +90,18 @@ impl DestageCheck {
         }
     }
 
-    /// The cache has failed: not every write of a backing store is destage any more, and ages are
-    /// not limited.
+    /// Notes that the cache has failed: not every write to a backing store is destage now, and ages
+    /// are not limited.
     pub(crate) fn without_cache(&mut self) {
         (self.destage_only, self.smooth) = (false, false);
     }
 
-    /// A write was submitted.
+    /// Notes a submitted write.
     pub(crate) fn asked(&mut self, blocks: u64) {
         self.largest = self.largest.max(blocks);
     }
 
-    /// Settings of a volume were changed; requests below `next_request` do not know of it.
+    /// Notes changed settings of a volume; requests below `next_request` were submitted before.
     pub(crate) fn configured(&mut self, volume: usize, now: u64, next_request: u64) {
         let state = &mut self.volumes[volume];
         let fresh = Debt { nano: 0, at: now };
@@ -115,8 +115,8 @@ impl DestageCheck {
         };
     }
 
-    /// The engine writes to a backing store. `oldest` is the lowest number of the requests under
-    /// way.
+    /// Checks a write of the engine to a backing store. `oldest` is the lowest number of the
+    /// requests in flight.
     pub(crate) fn wrote(
         &mut self,
         volume: usize,
@@ -127,7 +127,7 @@ impl DestageCheck {
     ) -> Result<(), String> {
         let state = &mut self.volumes[volume];
         state.held_since = None;
-        // Requests of long streams go past the cache, also those under way that were made under
+        // Requests of long streams bypass the cache, also those in flight that were submitted under
         // other settings.
         let streams = settings.skip_sequential_bytes > 0 || oldest.is_some_and(|oldest| oldest < state.grace);
         if !self.destage_only || streams {
@@ -149,7 +149,7 @@ impl DestageCheck {
         Ok(())
     }
 
-    /// Looks at levels and ages. `oldest` is the lowest number of the requests under way.
+    /// Checks levels and ages. `oldest` is the lowest number of the requests in flight.
     pub(crate) fn look(
         &mut self,
         engine: &Engine,
@@ -161,8 +161,8 @@ impl DestageCheck {
             return Ok(());
         }
         if engine.mirror_state().is_some_and(|mirror| mirror.out.is_some() && !mirror.noted) {
-            // Everything waits for the owner's note, which may take longer than any period: it is
-            // asked again after a refusal.
+            // All destage waits for the owner's note, which may take longer than any period: the
+            // engine requests it again after a refusal.
             self.volumes.iter_mut().for_each(|volume| volume.period_since = now);
         }
         let capacity = engine.stats().capacity_blocks;
@@ -184,7 +184,7 @@ impl DestageCheck {
         Ok(())
     }
 
-    /// A limit holds destage up for as long as what was written under it is worth, and no longer.
+    /// Checks that a limit pauses destage only for as long as the preceding writes are worth.
     fn check_held(
         &mut self,
         index: usize,
@@ -193,7 +193,7 @@ impl DestageCheck {
         settings: &VolumeSettings,
     ) -> Result<(), String> {
         let state = &mut self.volumes[index];
-        // Whatever else is written back, one write-back is owed at most, and what the burst allows.
+        // At most one write-back is owed, in addition to the burst.
         let owed = match limited_by {
             Limit::MaxIops => RUNS_MAX * SECOND_NS / u64::from(settings.max_destage_iops.max(1)),
             Limit::MaxBandwidth => {

@@ -1,29 +1,29 @@
-//! Slots of the cache device that hold dirty blocks, learned from the batches as they are written.
+//! Slots of the cache device that hold dirty blocks, taken from the batches as they are written.
 //!
-//! A fault that damages a slot may have hit the only copy of its block. An I/O error for that block
-//! is legal from then on.
+//! A fault that damages a slot may hit the only copy of its block. From then on an I/O error for
+//! that block is legal.
 
 use forebay_format::batch::{BatchHeader, Entry};
 use forebay_format::{BLOCK_BYTES, Geometry};
 use std::rc::Rc;
 
-/// Slots that are shared as one between copies.
+/// Slots that copies share as a unit.
 const SLOTS_PER_CHUNK: usize = 64;
 
 /// The block whose dirty copy is in a slot.
 type Slot = Option<(usize, u64)>;
 
-/// The blocks on the cache device that may be the only copy of something.
+/// The blocks on the cache device that may be the only copy.
 #[derive(Clone)]
 pub struct DirtySlots {
     start: u64,
     slots: usize,
-    /// `None`: nothing was written there.
+    /// `None`: no slot was written.
     chunks: Vec<Option<Rc<[Slot; SLOTS_PER_CHUNK]>>>,
 }
 
 impl DirtySlots {
-    /// An empty cache on a device that may grow to this length.
+    /// Creates an empty cache on a device that may grow to this length.
     #[must_use]
     pub fn new(geometry: &Geometry, device_bytes: u64) -> Self {
         let slots = (device_bytes / BLOCK_BYTES as u64 - geometry.segments_start_block) as usize;
@@ -46,10 +46,10 @@ impl DirtySlots {
         self.chunks[slot / SLOTS_PER_CHUNK].as_ref()?[slot % SLOTS_PER_CHUNK]
     }
 
-    /// A batch is being written at this byte of the device.
+    /// Takes in a batch that is written at this offset of the device, in bytes.
     ///
     /// # Errors
-    /// The header cannot be decoded.
+    /// Reports a header that cannot be decoded.
     pub fn batch(&mut self, offset: u64, header: &[u8]) -> Result<(), String> {
         let mut entries = Vec::new();
         let decoded = BatchHeader::decode(header, &mut entries);
@@ -67,7 +67,7 @@ impl DirtySlots {
         Ok(())
     }
 
-    /// Blocks whose dirty copies were written in this range of the device.
+    /// Returns the blocks whose dirty copies were written in this range of the device.
     pub fn hit(&self, offset: u64, len: u64) -> impl Iterator<Item = (usize, u64)> {
         let block = BLOCK_BYTES as u64;
         let first = (offset.saturating_sub(self.start) / block) as usize;

@@ -1,4 +1,5 @@
-//! Devices, and all else that survives a crash: what the oracle, the operator and the owner know.
+//! All state that survives a crash: devices, and the knowledge of the oracle, the operator and the
+//! owner.
 
 use crate::device::SimDevice;
 use crate::dirty_slots::DirtySlots;
@@ -8,133 +9,133 @@ use crate::rng::Rng;
 use forebay_core::{CacheMark, DetachHow, Suspicion, VolumeSettings};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Number of the cache device, or of the first member of a mirrored one.
+/// Index of the cache device, or of the first member of a mirrored one.
 pub(crate) const CACHE: usize = 0;
 
-/// Index of the device of a member.
+/// Returns the index of a member's device.
 pub(crate) fn device_of(plan: &Plan, member: usize) -> usize {
     if member == 0 { CACHE } else { 1 + plan.volumes.len() }
 }
 
-/// Where a volume is, as the operator was told.
+/// The state of a volume, as reported to the operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AttachState {
-    /// Served.
+    /// In service.
     Attached,
-    /// Not known to the cache.
+    /// Unknown to the cache.
     Gone,
     /// In the cache, and not attached.
     Kept,
-    /// On its way in: new, or kept before.
+    /// Being attached: new, or kept before.
     Coming {
         /// The cache did not know it.
         new: bool,
     },
-    /// On its way out.
+    /// Being detached.
     Leaving(DetachHow),
 }
 
 /// A volume as its operator sees it.
 #[derive(Clone, Debug)]
 pub struct VolumeStatus {
-    /// Where it is.
+    /// Its state.
     pub state: AttachState,
-    /// Its size.
+    /// Its size, in bytes.
     pub bytes: u64,
-    /// The size that it is to get.
+    /// The size after a resize in progress.
     pub resizing: Option<u64>,
-    /// It is being drained to its end.
+    /// It is being drained to the end.
     pub ending: bool,
-    /// How often its number was used.
+    /// Number of times its number was used.
     pub incarnation: u8,
 }
 
 impl VolumeStatus {
-    /// Nothing is under way.
+    /// Returns true if no change is in progress.
     pub(crate) fn is_settled(&self) -> bool {
         self.resizing.is_none()
             && matches!(self.state, AttachState::Attached | AttachState::Gone | AttachState::Kept)
     }
 
-    /// Bytes that are surely served.
+    /// Returns the number of bytes that are certainly served.
     #[must_use]
     pub fn served_bytes(&self) -> u64 {
         self.bytes.min(self.resizing.unwrap_or(u64::MAX))
     }
 
-    /// Served, for sure.
+    /// Returns true if it is certainly in service.
     #[must_use]
     pub fn is_attached(&self) -> bool {
         self.state == AttachState::Attached && self.resizing.is_none()
     }
 }
 
-/// What the record lists: sectors by volume.
+/// The ranges in a record: sectors by volume.
 pub type Risk = BTreeSet<(usize, u64)>;
 
-/// What the owner makes durable.
+/// The owner's durable record.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
-    /// What only the cache has, or had.
+    /// Sectors that are, or were, dirty in the cache.
     pub risk: Risk,
-    /// Size of each volume, 0 if the table does not have it.
+    /// Size of each volume, 0 if the table lacks it.
     pub sizes: Vec<u64>,
 }
 
-/// What survives a crash of what the owner and the operator know of the members.
+/// The knowledge of owner and operator about the members that survives a crash.
 #[derive(Clone, Debug, Default)]
 pub struct MemberNotes {
-    /// Tags that do not count any more.
+    /// Tags that no longer count.
     pub noted: BTreeSet<u64>,
-    /// Tag of the device that is being filled, or was filled last.
+    /// Tag of the device that is being rebuilt, or was rebuilt last.
     pub next_tag: u64,
     /// Failures of the plan that have happened.
     pub failed: usize,
-    /// By member: something of it was lost or has rotten.
+    /// By member: it has lost or rotten data.
     pub harmed: [bool; 2],
-    /// Which blocks of members have rotten, and on which of them.
+    /// Blocks of members that have rotten, and the member.
     pub rotten: BTreeMap<u64, usize>,
 }
 
 impl MemberNotes {
-    /// Something of either member was lost or has rotten.
+    /// Returns true if either member has lost or rotten data.
     pub(crate) fn is_harmed(&self) -> bool {
         self.harmed.contains(&true)
     }
 }
 
-/// Whether the configuration names a device in place of the one that is copied onto it.
+/// Whether the configuration names the copy in place of the copied device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Naming {
     /// It names the old one.
     No,
-    /// It is being changed: a crash may find either.
+    /// It is being changed: a start after a crash may find either.
     UnderWay,
 }
 
-/// A device that one of the cache's is copied onto.
+/// The target of a copy of a cache device.
 #[derive(Clone)]
 pub struct Spare {
-    /// Index of the old one.
+    /// Index of the old device.
     pub of: usize,
-    /// The new one.
+    /// The new device.
     pub device: SimDevice,
-    /// What the configuration says.
+    /// The state of the configuration.
     pub naming: Naming,
-    /// Nothing has failed on it.
+    /// No operation on it has failed.
     pub is_sound: bool,
 }
 
-/// A member of a mirrored cache that was replaced and not erased: it vanished just then.
+/// A member of a mirrored cache that was replaced and not erased: it vanished at that time.
 #[derive(Clone)]
 pub struct Outdated {
     /// Index of the device that took its place.
     pub of: usize,
-    /// What it holds.
+    /// The device, with its content.
     pub device: SimDevice,
     /// Generation of the superblock when it was replaced.
     pub generation: u64,
-    /// The change has ended: nobody may believe it any more.
+    /// The change has ended: no start may trust it.
     pub has_ended: bool,
 }
 
@@ -143,12 +144,12 @@ pub struct Outdated {
 pub struct Disks {
     /// The cache device, then the backing stores, then the second member of a mirrored cache.
     pub devices: Vec<SimDevice>,
-    /// What the cache device, or a member, is copied onto. None after a crash: it is in the place
-    /// of the old one then, or of no use.
+    /// The target of a copy of the cache device, or of a member. `None` after a crash: it has then
+    /// replaced the old device, or is dropped.
     pub spare: Option<Spare>,
     /// The member that was replaced last.
     pub outdated: Option<Outdated>,
-    /// Another host opens them: it finds all of them, and has neither notes nor record.
+    /// Another host opens them: it finds all of them, and has neither notes nor records.
     pub is_elsewhere: bool,
     /// Modification stamps of the backing stores.
     pub stamps: Vec<i64>,
@@ -156,29 +157,29 @@ pub struct Disks {
     pub sampled: Vec<Vec<u64>>,
     /// By device: its last flush failed.
     pub flush_failed: Vec<bool>,
-    /// What the owner says of the backing stores since the last crash.
+    /// The owner's reports about the backing stores since the last crash.
     pub suspicions: Vec<Suspicion>,
     /// Settings that the operator last gave the volumes.
     pub settings: Vec<VolumeSettings>,
-    /// What was written where on the cache device.
+    /// The dirty blocks written to the cache device, by place.
     pub dirty_slots: DirtySlots,
-    /// The cache device has lost or changed something.
+    /// The cache device has lost or changed data.
     pub damaged: bool,
-    /// An extension was lost, and a segment that it had added cannot tell: blocks that the
-    /// checkpoint calls clean there may have been written over.
+    /// An extension was lost, and one of its segments does not reveal its use: blocks that are
+    /// clean there by the checkpoint may be overwritten.
     pub untold: bool,
     /// The volumes as their operator sees them.
     pub volumes: Vec<VolumeStatus>,
-    /// Bytes of the cache device that the pool has.
+    /// Bytes of the cache device that belong to the pool.
     pub cache_bytes: u64,
-    /// Bytes that it is to have.
+    /// Size of the pool after a resize in progress, in bytes.
     pub cache_pending: Option<u64>,
-    /// The owner's record: the cache must not be opened any more, and these sectors are lost.
+    /// The owner's record: the cache must not be opened again, and these sectors are lost.
     pub record: Option<Record>,
-    /// What is known of the members of a mirrored cache.
+    /// The state of the members of a mirrored cache.
     pub member_notes: Option<MemberNotes>,
-    /// The owner's record of how far the cache has come: always up to date, so that a cache that is
-    /// refused wrongly is noticed.
+    /// The owner's record of the progress of the cache: always up to date, so that a wrong refusal
+    /// of a cache is noticed.
     pub known: CacheMark,
 }
 
@@ -187,34 +188,34 @@ pub struct Disks {
 pub struct Snapshot {
     /// Devices after the crash.
     pub disks: Disks,
-    /// Oracle that has seen the crash.
+    /// Oracle that has noted the crash.
     pub oracle: Oracle,
-    /// When.
+    /// Time of the crash.
     pub now: u64,
-    /// A generator for what follows.
+    /// Generator for the next world.
     pub rng: Rng,
-    /// Power cut, or only the daemon killed.
+    /// Power cut, or only a kill of the daemon.
     pub power: bool,
     /// Volumes whose backing store alone was promised to be a crash-consistent image.
     pub ordered: Vec<bool>,
 }
 
-/// Everything that a crash at one instant could take from: the devices as they were, with what was
-/// volatile and under way.
+/// The input of any crash at one instant: the devices with their volatile data and operations in
+/// flight.
 #[derive(Clone)]
 pub struct Moment {
     /// Devices, not crashed.
     pub disks: Disks,
-    /// Oracle that has not seen a crash.
+    /// Oracle that has not noted a crash.
     pub oracle: Oracle,
-    /// When.
+    /// Time of the instant.
     pub now: u64,
     /// Volumes whose backing store alone was promised to be a crash-consistent image.
     pub ordered: Vec<bool>,
 }
 
 impl Moment {
-    /// The state after a crash that left the devices like this.
+    /// Returns the state after a crash that left these devices.
     #[must_use]
     pub fn after(&self, devices: Vec<SimDevice>, power: bool, rng: Rng) -> Snapshot {
         let disks = Disks { devices, ..self.disks.clone() };

@@ -1,30 +1,32 @@
-//! Checks what an endurance budget limits: copies, fills and kept blocks take no more than the rate
-//! of the budget allows since the engine was opened.
+//! Checks the limit of an endurance budget: copies, fills and kept blocks write no more than the
+//! rate of the budget allows since the engine was opened.
 //!
-//! The bound is that of `forebay_core`'s account for an engine that begins with nothing saved
-//! (`context/endurance.rs`), computed from the settings and from the bytes of each operation. What
-//! clients write makes it smaller; that is not counted here, so the bound holds whatever they do.
+//! The bound is that of `forebay_core`'s account for an engine that begins without savings
+//! (`context/endurance.rs`), computed from the settings and from the bytes of each operation.
+//! Client writes make it smaller; the check does not count them, so the bound holds with any client
+//! load.
 
 use crate::ensure::ensure;
 use forebay_core::{EnduranceBudget, WrittenBytes};
 
 const DAY_NS: u128 = 86_400_000_000_000;
-/// A block and its header may be begun with the last of the budget.
+/// The last of the budget may admit a block and its header.
 const LAST_BYTES: u128 = 2 * 4096;
 
-/// What was allowed and taken since the engine was opened, in bytes times nanoseconds of a day.
+/// Allowed and written bytes since the engine was opened, in bytes times nanoseconds of a day.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct EnduranceCheck {
     budget: Option<u64>,
     at: u64,
-    /// All that the budget has given; at most a day's.
+    /// The sum of the budget so far, at most a day's.
     given: u128,
     allowed: u128,
     taken_bytes: u128,
 }
 
 impl EnduranceCheck {
-    /// Under this budget from now on. `in_flight_bytes`: what may have been begun under another.
+    /// Sets the budget from now on. `in_flight_bytes`: operations that may have begun under
+    /// another.
     pub(crate) fn set(&mut self, budget: EnduranceBudget, devices: u64, now: u64, in_flight_bytes: u64) {
         self.settle(now);
         let was = self.budget;
@@ -45,7 +47,7 @@ impl EnduranceCheck {
         self.allowed += (budget + 3 * self.given / DAY_NS).min(4 * budget) * passed;
     }
 
-    /// This is written. `sound`: nothing was written twice because a write failed.
+    /// Checks a write. `sound`: no write was repeated after a failure.
     pub(crate) fn note(&mut self, written: &WrittenBytes, now: u64, sound: bool) -> Result<(), String> {
         self.settle(now);
         self.taken_bytes += u128::from(written.optional());

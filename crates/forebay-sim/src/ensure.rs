@@ -1,4 +1,4 @@
-//! `ensure!`: a condition that ends a run with a message, all the way up, if it does not hold.
+//! `ensure!`: returns a message as an error, which ends the run, if a condition does not hold.
 
 macro_rules! ensure {
     ($condition:expr, $($message:tt)*) => {

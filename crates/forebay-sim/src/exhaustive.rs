@@ -1,24 +1,24 @@
-//! Bounded exhaustive: every short sequence of operations, every instant of it, every state that a
-//! crash could leave.
+//! Bounded exhaustive exploration: every short sequence of operations, every instant of it, every
+//! possible state after a crash.
 //!
-//! Where [`crate::explore`] draws, this counts. A sequence has up to [`LENGTH_MAX`] operations
+//! [`crate::explore`] draws; this enumerates. A sequence has up to [`LENGTH_MAX`] operations
 //! ([`Op`]) on a volume of three blocks, which are named in the order of their first use (the
-//! engine does not know them apart). It is run in four [`Style`]s and from several [`Start`]s.
-//! Every submission and completion of a write, flush or zero is a crash point. At each, if few
-//! writes are undecided (in a volatile cache or in flight), all subsets of them survive in turn,
-//! else samples; then each of them torn, between all others and none; and the same for a kill of
-//! the daemon. In one state of six one of two equal copies of the metadata is damaged as well. What
-//! is left is opened by a new engine, read, drained and compared by the oracle of
-//! [`crate::oracle`]. Sequences of up to two ([`ExhaustiveOptions::twice`]) operations have their
-//! recoveries crashed in the same way once more.
+//! engine does not distinguish them). It runs in four [`Style`]s and from several [`Start`]s. Every
+//! submission and completion of a write, flush or zero is a crash point. At each, if few writes are
+//! undecided (in a volatile cache or in flight), all subsets of them survive in turn, else samples;
+//! then each of them torn, with all others and with none; and the same for a kill of the daemon. In
+//! one state of six one of two equal copies of the metadata is damaged as well. A new engine opens
+//! the remains, and the oracle of [`crate::oracle`] judges them as everything is read and drained.
+//! Sequences of up to two ([`ExhaustiveOptions::twice`]) operations have their recoveries crashed
+//! once more in the same way.
 //!
-//! States that were judged before in the same sequence are not judged again: same bytes on all
-//! devices (those in volatile caches too), and the same contents legal. Of a sequence whose
-//! operations wait for each other only the instants after the submission of its last operation are
-//! taken: those before belong to the shorter sequence.
+//! A state is judged once per sequence: states are the same if all devices have the same bytes (in
+//! volatile caches too) and the same contents are legal. If the operations of a sequence wait for
+//! each other, only the instants after the submission of its last operation are taken: those before
+//! belong to the shorter sequence.
 //!
-//! Invariant: the same options give the same report, and a sequence gives the same whatever else is
-//! run.
+//! Invariant: the same options give the same report, and the result of a sequence does not depend
+//! on the others.
 
 use crate::counters::Counters;
 use crate::device::{SimDevice, WriteRemains};
@@ -41,18 +41,19 @@ use std::rc::Rc;
 
 /// Longest sequence.
 pub const LENGTH_MAX: usize = 4;
-/// The sequence without an operation: crashes while a new cache is opened for the first time.
+/// The sequence without an operation: crashes during the first opening of a new cache.
 const OPEN: &str = "open";
 /// Blocks of the volume.
 const BLOCKS: u64 = 3;
 const BLOCK: u64 = 4096;
-/// With so many undecided writes or less, all subsets survive in turn; else as many as that would
+/// With at most this many undecided writes, all subsets survive in turn; else as many as that would
 /// be.
 const SUBSETS_OF: usize = 6;
-/// Between operations of [`Style::Rested`]: fills are in the log, clean marks too, and idle destage
-/// has not begun.
+/// Time between operations of [`Style::Rested`], in nanoseconds: fills and clean marks are in the
+/// log, and idle destage has not begun.
 const REST_NS: u64 = 1_300_000_000;
-/// After the last operation: idle destage has ended, and its marks are in the log.
+/// Time after the last operation, in nanoseconds: idle destage has ended, and its marks are in the
+/// log.
 const AFTER_NS: u64 = 6_000_000_000;
 const IDLE_NS: u64 = 3_000_000_000;
 
@@ -67,25 +68,25 @@ pub enum Op {
     Fua(u64),
     /// Discard of a block, through the log in write-back.
     Trim(u64),
-    /// Write of a block that a rule sends past the cache.
+    /// Write of a block that a rule sends around the cache.
     Bypass(u64),
     /// Read of a block, with its fill.
     Read(u64),
     /// Write of all blocks by one request.
     Span,
-    /// Zeroes over all blocks: past the cache in every mode.
+    /// Zeroes over all blocks: they bypass the cache in every mode.
     Zero,
     /// FLUSH.
     Flush,
-    /// Everything dirty is written back.
+    /// Drain of all dirty data.
     Drain,
     /// A checkpoint.
     Checkpoint,
-    /// The volume changes its mode.
+    /// Change of the volume's mode.
     Mode(Mode),
 }
 
-/// How operations follow each other.
+/// The timing of operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Style {
     /// All at once.
@@ -95,8 +96,7 @@ pub enum Style {
     /// Each when the one before it was answered and has come to rest: fills and marks are in the
     /// log.
     Rested,
-    /// Each when what the one before it left dirty has been written back, and is marked clean in
-    /// the log.
+    /// Each when the dirty data of the one before it was destaged, and is marked clean in the log.
     Settled,
 }
 
@@ -109,12 +109,12 @@ impl Style {
     ];
 }
 
-/// How the volume starts.
+/// The initial mode of the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
     /// In write-back.
     Writeback,
-    /// In write-back, destaged in order.
+    /// In write-back, with ordered destage.
     Ordered,
     /// In write-through.
     Writethrough,
@@ -129,7 +129,7 @@ impl Start {
     }
 }
 
-/// Makes an operation on a block.
+/// Creates an operation on a block.
 type OnBlock = fn(u64) -> Op;
 
 /// Operations on a block, with their names.
@@ -154,7 +154,7 @@ const MODES: [Mode; 5] =
     [Mode::Writeback, Mode::Writeonly, Mode::Writethrough, Mode::Writearound, Mode::Passthrough];
 
 impl Op {
-    /// All operations, with their names, when `used` blocks have names.
+    /// Returns all operations, with their names, when `used` blocks have names.
     fn all(used: u64) -> Vec<(Self, String)> {
         let blocks = 0..(used + 1).min(BLOCKS);
         let on_blocks =
@@ -186,7 +186,7 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Its name, as `--only` takes it.
+    /// Returns its name, as `--only` takes it.
     #[must_use]
     pub fn name(&self) -> String {
         let start = Start::ALL.iter().find(|(start, _)| *start == self.start).map_or("", |(_, name)| name);
@@ -198,7 +198,7 @@ impl Sequence {
         format!("{start}.{style}.{ops}")
     }
 
-    /// The sequence with this name.
+    /// Returns the sequence with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let mut parts = name.splitn(3, '.');
@@ -214,7 +214,7 @@ impl Sequence {
         (ops.len() <= LENGTH_MAX).then_some(Self { start, style, ops })
     }
 
-    /// All sequences of up to `length` operations, the shortest first.
+    /// Returns all sequences of up to `length` operations, the shortest first.
     #[must_use]
     pub fn all(length: usize) -> Vec<Self> {
         let mut found = Vec::new();
@@ -256,7 +256,7 @@ impl Sequence {
     }
 }
 
-/// All sequences that are one operation longer. A switch to the mode that is in force does nothing.
+/// Returns all sequences that are one operation longer. A switch to the present mode does nothing.
 fn longer(start: Start, ops: &[Op]) -> Vec<Vec<Op>> {
     let used = ops.iter().filter_map(|op| op.block()).map(|block| block + 1).max().unwrap_or(0);
     let mode = ops.iter().rev().find_map(|op| if let Op::Mode(mode) = op { Some(*mode) } else { None });
@@ -265,22 +265,22 @@ fn longer(start: Start, ops: &[Op]) -> Vec<Vec<Op>> {
     all.map(|op| ops.iter().copied().chain([op]).collect()).collect()
 }
 
-/// What to run.
+/// The parts to run.
 #[derive(Clone, Debug)]
 pub struct ExhaustiveOptions {
     /// Longest sequence.
     pub length: usize,
-    /// Of the sequences of more than one operation only one in so many, the first at this number.
+    /// Of the sequences of more than one operation only one in this many, the first at this number.
     pub part: (usize, usize),
-    /// Only this one.
+    /// Only this sequence.
     pub only: Option<Sequence>,
     /// Longest sequence whose recoveries are crashed as well.
     pub twice: usize,
     /// A bug to plant in the engine.
     pub bug: Option<PlantedBug>,
-    /// Stop after so many violations.
+    /// Violations after which to stop.
     pub violations_max: usize,
-    /// Print every event to the error output.
+    /// Prints every event to standard error.
     pub verbose: bool,
 }
 
@@ -290,37 +290,38 @@ impl Default for ExhaustiveOptions {
     }
 }
 
-/// A sequence that ended with wrong data, or worse.
+/// A sequence that ended with a violation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExhaustiveViolation {
     /// The sequence.
     pub sequence: String,
-    /// What was wrong.
+    /// The violation.
     pub what: String,
-    /// Command that shows it again.
+    /// Command that reproduces it.
     pub replay_command: String,
 }
 
-/// What came out.
+/// The results.
 #[derive(Clone, Debug, Default)]
 pub struct ExhaustiveReport {
     /// Sequences run.
     pub sequences: u64,
     /// Instants at which crashes were tried, recoveries included.
     pub crash_points: u64,
-    /// States that crashes left.
+    /// States after crashes.
     pub states: u64,
-    /// Of those, states that differ in bytes or in what is legal: each was opened and judged.
+    /// Of those, states that differ in bytes or in their legal contents: each was opened and
+    /// judged.
     pub judged: u64,
-    /// Of those, states left by a crash in a recovery.
+    /// Of those, states after a crash in a recovery.
     pub judged_twice: u64,
-    /// What was wrong.
+    /// The violations.
     pub violations: Vec<ExhaustiveViolation>,
-    /// What was done.
+    /// Counters of all worlds.
     pub counters: Counters,
 }
 
-/// How far a run is: sequences done, sequences in all, states judged, violations.
+/// The progress of a run: sequences done, sequences in all, states judged, violations.
 pub type ExhaustiveProgress = (u64, u64, u64, usize);
 
 /// Runs all sequences.
@@ -369,12 +370,11 @@ fn violation(sequence: &Sequence, bug: Option<PlantedBug>, what: String) -> Exha
     ExhaustiveViolation { sequence: name, what, replay_command }
 }
 
-/// One sequence being run.
+/// The run of one sequence.
 struct Run<'a> {
     sequence: &'a Sequence,
     plan: Rc<Plan>,
-    /// Devices as they were at first: pages that are still these do not count when states are
-    /// compared.
+    /// The initial devices: their pages do not count when states are compared.
     base: Vec<SimDevice>,
     seen: HashSet<u64>,
     report: ExhaustiveReport,
@@ -454,8 +454,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// All crashes at these instants. Instants between which nothing happened to a device and
-    /// nothing was promised are one.
+    /// Tries all crashes at these instants. Instants count as one if no event of a device and no
+    /// promise lies between them.
     fn crash_all(&mut self, moments: Vec<Moment>, depth: u32, detail: Detail) -> Result<(), String> {
         let mut last = None;
         for moment in moments {
@@ -471,7 +471,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// All crashes at an instant. `promised` stands for what the oracle knows.
+    /// Tries all crashes at an instant. `promised` is a hash of the oracle's knowledge.
     fn crash(&mut self, moment: &Moment, promised: u64, depth: u32, detail: Detail) -> Result<(), String> {
         for power in [true, false] {
             let devices = &moment.disks.devices;
@@ -507,7 +507,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Opens what a crash left, and judges it.
+    /// Opens the state after a crash, and judges it.
     fn judge(&mut self, mut snapshot: Snapshot, depth: u32, fates: &[WriteRemains]) -> Result<(), String> {
         self.report.judged += 1;
         let before = self.trail.clone();
@@ -539,18 +539,18 @@ impl<'a> Run<'a> {
     }
 }
 
-/// How many of the possible states after a crash are tried.
+/// The number of possible states after a crash to try.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Detail {
-    /// All subsets, or samples; then each write torn, while all others survive and while none does.
+    /// All subsets, or samples; then each write torn, with all others and with no others.
     Full,
-    /// As `Full`, but the others survive a torn write.
+    /// As `Full`, but a torn write only with all others.
     Torn,
     /// All, none, each alone, all but each; none torn.
     Single,
 }
 
-/// What becomes of so many undecided writes.
+/// Returns the combinations of remains of these undecided writes.
 fn fates(sectors: &[usize], detail: Detail) -> Vec<Vec<WriteRemains>> {
     let count = sectors.len();
     let pick = |keep: &dyn Fn(usize) -> bool| -> Vec<WriteRemains> {
@@ -590,7 +590,7 @@ fn fates(sectors: &[usize], detail: Detail) -> Vec<Vec<WriteRemains>> {
     all
 }
 
-/// Starts an operation.
+/// Begins an operation.
 fn begin(world: &mut World, op: Op) -> Result<(), String> {
     let all = (0, BLOCKS * BLOCK);
     let write = RequestKind::Write { fua: false };
@@ -618,7 +618,7 @@ fn begin(world: &mut World, op: Op) -> Result<(), String> {
     };
     let writes = !matches!(kind, RequestKind::Read | RequestKind::Flush);
     while writes && !world.oracle.can_write(0, range.0, range.1) {
-        // The oracle judges no write of part of a sector beside another one.
+        // The oracle judges no partial write of a sector concurrently with another write of it.
         ensure!(world.step(u64::MAX)?, "nothing happens");
     }
     world.ask(0, kind, range, treatment)

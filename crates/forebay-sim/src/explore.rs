@@ -2,12 +2,12 @@
 //!
 //! Two styles. In **fork** style the main line runs without a crash; at crash points drawn at
 //! random, devices and oracle are copied, the copy crashes, a new engine opens it, and everything
-//! is read. Some copies crash again while they open or work on, some go on working, drain, and have
-//! their backing stores compared. In **in-line** style the main line itself crashes and goes on
-//! from what is left.
+//! is read. Some copies crash again during the opening or later; some continue to work, drain, and
+//! have their backing stores compared. In **in-line** style the main line itself crashes and
+//! continues from the remains.
 //!
-//! Invariant: what a fork does never changes the main line, so a run with a smaller budget of crash
-//! points is a prefix of a run with a larger one.
+//! Invariant: a fork never changes the main line, so a run with a smaller budget of crash points is
+//! a prefix of a run with a larger one.
 
 use crate::cipher::{nothing_shows, read_at_rest};
 use crate::counters::Counters;
@@ -28,27 +28,27 @@ use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry};
 use std::rc::Rc;
 
-/// Crashes in a row.
+/// Longest series of crashes.
 const DEPTH_MAX: u32 = 3;
 
-/// Instead of the workload of a seed: steps of one that was recorded, and how it is to be crashed.
+/// A replacement for the workload of a seed: recorded steps, and the crashes to try.
 #[derive(Clone)]
 pub struct Trial {
     /// The steps.
     pub script: Rc<Vec<Replayed>>,
-    /// Crashes are taken once no more steps than so many are left; `None`: never.
+    /// Crashes are taken once at most this many steps are left; `None`: never.
     pub crash_in_last: Option<usize>,
-    /// Which crashes.
+    /// Selects the crashes.
     pub salt: u64,
     /// After a crash: no second crash, no further requests; read, drain, compare.
     pub plain: bool,
 }
 
-/// One seed being run.
+/// The run of one seed.
 pub struct Run {
     plan: Rc<Plan>,
     trial: Option<Trial>,
-    /// Where the main line writes down what it does.
+    /// The record of the main line's steps.
     pub record: Option<Record>,
     /// Crash points left to take.
     budget: u64,
@@ -65,19 +65,19 @@ pub struct Run {
 }
 
 impl Run {
-    /// The run of a seed with a budget of crash points.
+    /// Creates the run of a seed with a budget of crash points.
     #[must_use]
     pub fn new(seed: u64, bug: Option<PlantedBug>, budget: u64, verbose: bool) -> Self {
         Self::of(Plan::new(seed, bug), budget, verbose)
     }
 
-    /// The run of a trial.
+    /// Creates the run of a trial.
     #[must_use]
     pub fn of_trial(plan: Plan, budget: u64, trial: Trial, verbose: bool) -> Self {
         Self { trial: Some(trial), ..Self::of(plan, budget, verbose) }
     }
 
-    /// The run of a plan.
+    /// Creates the run of a plan.
     #[must_use]
     pub fn of(plan: Plan, budget: u64, verbose: bool) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl Run {
     /// Runs the seed.
     ///
     /// # Errors
-    /// What the engine did wrong.
+    /// Describes the engine's violation.
     pub fn go(&mut self) -> Result<(), String> {
         if self.verbose {
             eprintln!("{:#?}", self.plan);
@@ -165,7 +165,7 @@ impl Run {
         Ok(())
     }
 
-    /// What the main line does.
+    /// Returns the workload of the main line.
     fn workload(&self) -> Workload {
         if let Some(trial) = &self.trial {
             return Workload::replaying(Rc::clone(&trial.script), self.plan.depth);
@@ -196,7 +196,7 @@ impl Run {
         Ok(())
     }
 
-    /// One life of an in-line run; the state after its crash, or `None` at the end.
+    /// Runs one engine of an in-line run. Returns the state after its crash, or `None` at the end.
     fn round(
         &mut self,
         mut world: World,
@@ -228,7 +228,7 @@ impl Run {
         Ok(Some(world.crash()))
     }
 
-    /// Opens what a crash left, and judges it.
+    /// Opens the state after a crash, and judges it.
     fn explore(&mut self, mut snapshot: Snapshot, depth: u32) -> Result<(), String> {
         self.crash_points += 1;
         self.trail = format!("{}crash {} at {} ns ({}): ", self.trail, self.crash_points, snapshot.now, {
@@ -242,7 +242,7 @@ impl Run {
         }
         lose_extension(&self.plan, &mut snapshot);
         let plain = self.is_plain();
-        // Drawn apart, so that everything else stays what it is.
+        // Separate generator, so that the other draws do not change.
         let own = &mut Rng::new(snapshot.rng.clone().word() ^ 0x4f54_4845_5253);
         let aimed = fault::planted(PlantedBug::TrustAfterCrash);
         if own.chance(1, if aimed { 2 } else { 10 }) {
@@ -276,7 +276,7 @@ impl Run {
         Ok(())
     }
 
-    /// A workload with faults, to the next crash or its end.
+    /// Runs a workload with faults, to the next crash or its end.
     fn work(&mut self, world: &mut World, mut workload: Workload) -> Result<(), String> {
         loop {
             self.step += 1;
@@ -288,13 +288,13 @@ impl Run {
         if world.stopped { Ok(()) } else { finish(world) }
     }
 
-    /// After a crash nothing is done but to read, drain and compare.
+    /// Returns true if after a crash the run only reads, drains and compares.
     fn is_plain(&self) -> bool {
         self.trial.as_ref().is_some_and(|trial| trial.plain)
     }
 
-    /// What a fork does after it was read: mostly nothing, because most of what can be wrong has
-    /// shown by now.
+    /// Continues a fork after it was read: mostly not at all, because most violations have shown by
+    /// then.
     fn afterlife(&mut self, world: &mut World, plan: u64, depth: u32) -> Result<(), String> {
         match plan {
             0 | 1 => settle(world),
@@ -314,7 +314,7 @@ impl Run {
                 close_and_reopen(world)
             }
             5 if !self.is_plain() => {
-                // The faults of the main line go on, and a crash may come among them.
+                // The faults of the main line continue, and a crash may occur among them.
                 if depth < DEPTH_MAX && world.rng.chance(1, 2) {
                     world.trap = Trap::After(world.rng.range(1, 60));
                 }
@@ -327,9 +327,9 @@ impl Run {
     }
 }
 
-/// Destroys one of two equal copies of the metadata: that must never matter. The other copy is one
-/// that the volatile cache of the device cannot lose: a power cut may come before the engine has
-/// written the destroyed copy again, and no cache outlives the loss of both.
+/// Destroys one of two equal copies of the metadata, which must never matter. The other copy is
+/// safe from loss in the volatile cache of the device: a power cut may come before the engine has
+/// rewritten the destroyed copy, and no cache outlives the loss of both.
 pub(crate) fn damage_one_copy(plan: &Plan, snapshot: &mut Snapshot) {
     let geometry = plan.geometry;
     let cache = &mut snapshot.disks.devices[0];
@@ -357,7 +357,7 @@ pub(crate) fn damage_one_copy(plan: &Plan, snapshot: &mut Snapshot) {
     let (offset, len) = a.checkpoint_place(1 - copy);
     let other = read(cache, offset, len as usize);
     if a.read_checkpoint(&other).is_ok() && cache.is_durable(offset, len as usize) {
-        // A header, or some block of the increments behind two blocks of a small cache.
+        // A header, or some block of the increments, which follow two blocks in a small cache.
         let block = match a.chain {
             Some(chain) if snapshot.rng.chance(1, 2) => 2 + snapshot.rng.below(chain.blocks.into()),
             _ => 0,
@@ -367,14 +367,14 @@ pub(crate) fn damage_one_copy(plan: &Plan, snapshot: &mut Snapshot) {
     }
 }
 
-/// If no mode keeps data in the cache only, the backing stores alone must hold what was
-/// acknowledged (kill) or flushed (power cut): the cache device may be lost as well.
+/// If no mode keeps dirty data, the backing stores alone must hold all data acknowledged (kill) or
+/// flushed (power cut): the cache device may be lost as well.
 pub(crate) fn backing_alone(plan: &Plan, snapshot: &Snapshot) -> Result<(), String> {
     if !plan.writes_past() || snapshot.disks.damaged {
         return Ok(());
     }
     for volume in 0..plan.volumes.len() {
-        // Of a volume that comes or goes it is judged when it is known whether it is there.
+        // A volume that comes or goes is judged once its presence is known.
         if !snapshot.disks.volumes[volume].is_attached() {
             continue;
         }
@@ -384,8 +384,8 @@ pub(crate) fn backing_alone(plan: &Plan, snapshot: &Snapshot) -> Result<(), Stri
     Ok(())
 }
 
-/// Another host opens what a crash left, with a member that was replaced in the place of the new
-/// one: nothing wrong may be served, and once the change has ended that member must be left out.
+/// Opens the state after a crash on another host, with a replaced member in the place of the new
+/// one: no wrong data may be served, and once the change has ended that member must be left out.
 fn opened_elsewhere(plan: &Rc<Plan>, snapshot: &Snapshot) -> Result<Counters, String> {
     let Some((snapshot, of, has_ended)) = elsewhere(snapshot.clone()) else { return Ok(Counters::default()) };
     let mut world = World::open(plan, snapshot, OnBackingChange::Refuse);
@@ -404,15 +404,15 @@ pub(crate) fn crash_name(snapshot: &Snapshot) -> &'static str {
     if snapshot.power { "power cut" } else { "kill" }
 }
 
-/// Waits until a cache is open whose members may make errors meanwhile. An opening that failed for
-/// that must succeed without them.
+/// Waits until a cache is open whose members may report errors meanwhile. An opening that failed
+/// because of them must succeed without them.
 fn open_with_errors(world: &mut World) -> Result<bool, String> {
     let plan = Rc::clone(&world.plan);
     let rate = plan.mirror.as_ref().map_or(0, |mirror| mirror.opening_errors);
     if rate == 0 || world.label == 0 {
         return world.wait_open();
     }
-    // Half of them only where members are mended.
+    // Half of the cases only where members are repaired.
     let spares_metadata = world.rng.chance(1, 2);
     for member in 0..2 {
         world.disks.devices[device_of(&plan, member)].faults =
@@ -430,7 +430,7 @@ fn open_with_errors(world: &mut World) -> Result<bool, String> {
     Ok(serves)
 }
 
-/// Faults begin: not before the cache is open, so that opening is judged by itself.
+/// Starts the faults, once the cache is open, so that the opening is judged by itself.
 fn set_faults(world: &mut World) {
     let plan = Rc::clone(&world.plan);
     world.quiet_copies(false);
@@ -445,7 +445,7 @@ fn set_faults(world: &mut World) {
     }
 }
 
-/// Bit rot and unreadable sectors of the cache device.
+/// Injects bit rot and unreadable sectors into the cache device, and the other planned faults.
 fn inject(world: &mut World) -> Result<(), String> {
     world.shorten_device();
     world.stall_device();
@@ -469,7 +469,7 @@ fn inject(world: &mut World) -> Result<(), String> {
     Ok(())
 }
 
-/// The end of a main line: everything must come to rest, and be where it belongs.
+/// Ends a main line: everything must come to rest with the right content.
 fn finish(world: &mut World) -> Result<(), String> {
     settle(world)?;
     let gave_up = world.fenced && !world.engine.runs_without_cache();

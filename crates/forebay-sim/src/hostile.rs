@@ -1,13 +1,12 @@
-//! Devices that are not what they seem: an older copy, another cache, a format that was not
-//! finished, metadata that rotted in both copies, a cache device whose flushes do nothing, one that
-//! lost a write.
+//! Wrong devices: an older copy, another cache, an unfinished format, metadata rotten in both
+//! copies, a cache device that ignores flushes, a lost write.
 //!
 //! A seed runs a workload without other faults and keeps states of its devices from several
-//! instants: after crashes and after orderly stops. From these the wrong combinations are made and
-//! opened ([`Hostility`]). Each ends in an [`Outcome`]. Which outcomes are violations, and which
-//! are only counted because nobody could know, is in [`Hostility::forbids`]; a panic, a broken rule
-//! of the owner, a write by an opening that was refused, and an opening that does not end are
-//! violations always.
+//! instants: after crashes and after orderly stops. From these it builds the wrong combinations and
+//! opens them ([`Hostility`]). Each ends in an [`Outcome`]. [`Hostility::forbids`] defines which
+//! outcomes are violations, and which are only counted because they are undetectable. A panic, a
+//! broken rule of the owner, a write by a refused opening, and an opening that does not end are
+//! always violations.
 //!
 //! Invariant: same seed, same outcomes.
 
@@ -30,18 +29,18 @@ use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// What is wrong with the devices.
+/// The fault of the devices.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Hostility {
-    /// After a power cut the cache device is what an earlier crash left of it.
+    /// After a power cut the cache device has its state of an earlier crash.
     OlderAfterCrash,
-    /// After an orderly stop, with nothing dirty, the cache device is what an earlier orderly stop
-    /// left of it.
+    /// After an orderly stop, with nothing dirty, the cache device has its state of an earlier
+    /// orderly stop.
     OlderAfterStop,
-    /// After a power cut the second half of the cache, a device of its own, is what an earlier
-    /// crash left of it, and nobody tells: not its tag, nor what is recorded of the cache.
+    /// After a power cut the second half of the cache, a separate device, has its state of an
+    /// earlier crash, and neither its tag nor the record of the cache reveals it.
     OlderPart,
-    /// The cache device is that of another cache, with a volume of the same number.
+    /// The cache device belongs to another cache, with a volume of the same number.
     Swapped,
     /// Formatting a new device was interrupted.
     HalfFormatted,
@@ -56,22 +55,22 @@ pub enum Hostility {
     LostWrite,
 }
 
-/// What came of it.
+/// The outcome of an opening.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Outcome {
-    /// The cache was not opened, or the volume not attached.
+    /// The cache was not opened, or the volume was not attached.
     Refused,
-    /// Everything that was promised is there.
+    /// All promised data is there.
     Right,
-    /// What was promised is gone with the cache device that is missing; what the backing stores
-    /// hold is served.
+    /// The promised data is gone with the missing cache device; the engine serves the content of
+    /// the backing stores.
     Backing,
-    /// Something older is served from the cache.
+    /// The engine serves older data from the cache.
     Older,
 }
 
 impl Outcome {
-    /// All of them, with their names.
+    /// All outcomes, with their names.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Refused, "refused"),
         (Self::Right, "all there"),
@@ -81,7 +80,7 @@ impl Outcome {
 }
 
 impl Hostility {
-    /// All of them, with their names.
+    /// All cases, with their names.
     pub const ALL: [(Self, &'static str); 9] = [
         (Self::OlderAfterCrash, "older copy after a crash"),
         (Self::OlderAfterStop, "older copy after an orderly stop"),
@@ -94,36 +93,36 @@ impl Hostility {
         (Self::LostWrite, "a lost write under a bad summary"),
     ];
 
-    /// True if this outcome breaks a promise. An older copy is told by the owner's record (I75); a
-    /// flush that did nothing only by what was written, or recorded, after it, and an older second
-    /// device only by its owner, which gives it another tag when it is replaced: there the outcomes
-    /// are counted.
+    /// Returns true if this outcome breaks a promise. The owner's record reveals an older copy
+    /// (I75). Ignored flushes show only through later writes or records, and an older second device
+    /// only through its owner, which gives a replaced device another tag: there the outcomes are
+    /// counted.
     #[must_use]
     pub fn forbids(self, outcome: Outcome) -> bool {
         outcome == Outcome::Older && !matches!(self, Self::LyingFlush | Self::OlderPart)
     }
 }
 
-/// What came out of many seeds.
+/// The results of many seeds.
 #[derive(Clone, Debug, Default)]
 pub struct HostileReport {
     /// Seeds run.
     pub seeds: u64,
-    /// Outcomes, counted.
+    /// Number of times each outcome occurred.
     pub outcomes: BTreeMap<(Hostility, Outcome), u64>,
-    /// What was wrong: seed and message.
+    /// Violations: seed and message.
     pub violations: Vec<(u64, String)>,
 }
 
 impl HostileReport {
-    /// How often this ended like that.
+    /// Returns how often this case ended with this outcome.
     #[must_use]
     pub fn count(&self, hostility: Hostility, outcome: Outcome) -> u64 {
         self.outcomes.get(&(hostility, outcome)).copied().unwrap_or(0)
     }
 }
 
-/// Runs so many seeds, with a bug planted in the engine if that is wanted.
+/// Runs this many seeds, optionally with a bug planted in the engine.
 pub fn run_hostile(
     seed: u64,
     seeds: u64,
@@ -141,7 +140,7 @@ pub fn run_hostile(
     report
 }
 
-/// The plan of a seed: no faults but those that are made here, no volumes that come and go.
+/// Returns the plan of a seed: no other faults, no volumes that come and go.
 pub(crate) fn plan_of(seed: u64) -> Plan {
     let mut plan = Plan::unmirrored(seed);
     plan.style = Style::Fork;
@@ -154,7 +153,7 @@ pub(crate) fn plan_of(seed: u64) -> Plan {
 
 /// States of one run.
 pub(crate) struct States {
-    /// Instants while it was in use, in order.
+    /// Instants in use, in order.
     pub(crate) moments: Vec<Moment>,
     /// After orderly stops, with nothing dirty.
     stops: Vec<Moment>,
@@ -173,9 +172,9 @@ fn one_seed(seed: u64, report: &mut HostileReport) -> Result<(), String> {
     for _ in 0..4 {
         if let Some((old, new)) = two(&states.moments, &mut rng) {
             let old = crash(old, &mut rng).disks.devices[CACHE].clone();
-            // A power cut: what must be there then was flushed, and the record knows of it.
+            // A power cut: promised data was flushed, and the record covers it.
             judge(Hostility::OlderAfterCrash, with_cache(cut(new, &mut rng), old.clone()))?;
-            // Drawn apart, so that everything else stays what it is.
+            // Separate generator, so that the other draws do not change.
             let own = &mut Rng::new(rng.clone().word() ^ 0x5041_5254);
             judge(Hostility::OlderPart, with_older_part(&plan, cut(new, own), &old))?;
         }
@@ -187,8 +186,8 @@ fn one_seed(seed: u64, report: &mut HostileReport) -> Result<(), String> {
             let mut snapshot = crash(now, &mut rng);
             let (old, rest) = reformat(&plan, snapshot.disks.devices[CACHE].clone(), &mut rng)?;
             snapshot.disks.devices[CACHE] = old;
-            // A new cache holds nothing of the volume: what was dirty in the old one is gone, as
-            // was asked for.
+            // A new cache holds nothing of the volume: formatting has dropped the dirty data of the
+            // old one, as requested.
             if rest {
                 judge(Hostility::HalfReformatted, snapshot)?;
             }
@@ -234,7 +233,7 @@ fn pick<'a>(all: &'a [Moment], rng: &mut Rng) -> Option<&'a Moment> {
     if all.is_empty() { None } else { all.get(rng.below(all.len() as u64) as usize) }
 }
 
-/// An earlier and a later one.
+/// Draws an earlier and a later moment.
 fn two<'a>(all: &'a [Moment], rng: &mut Rng) -> Option<(&'a Moment, &'a Moment)> {
     if all.len() < 2 {
         return None;
@@ -262,7 +261,8 @@ fn with_cache(mut snapshot: Snapshot, cache: SimDevice) -> Snapshot {
     snapshot
 }
 
-/// The second half of the cache is an older one, on a host that knows nothing of the cache.
+/// Replaces the second half of the cache by an older state, on a host without a record of the
+/// cache.
 fn with_older_part(plan: &Plan, mut snapshot: Snapshot, old: &SimDevice) -> Snapshot {
     let (from, end) = (second_half(&plan.geometry), plan.cache_bytes);
     let mut bytes = vec![0; (end - from) as usize];
@@ -272,13 +272,13 @@ fn with_older_part(plan: &Plan, mut snapshot: Snapshot, old: &SimDevice) -> Snap
     snapshot
 }
 
-/// Runs a workload, stops in an orderly way, goes on, and stops again. `ignores_flushes`: from some
-/// instant on flushes of the cache device do nothing.
+/// Runs a workload, stops in an orderly way, continues, and stops again. `ignores_flushes`: from a
+/// random instant on the cache device ignores flushes.
 fn run(plan: &Rc<Plan>, ignores_flushes: bool) -> Result<States, String> {
     run_with(plan, ignores_flushes, false)
 }
 
-/// As [`run`], with oracles that keep every version if `history` is wanted.
+/// Like [`run`]; with `history` the oracle keeps every version.
 pub(crate) fn run_with(plan: &Rc<Plan>, ignores_flushes: bool, history: bool) -> Result<States, String> {
     let mut states = States { moments: Vec::new(), stops: Vec::new() };
     let mut first = first_state(plan)?;
@@ -307,7 +307,7 @@ pub(crate) fn run_with(plan: &Rc<Plan>, ignores_flushes: bool, history: bool) ->
         }
         settle(&mut world)?;
         world.quiesce()?;
-        // What was written to a backing store shows in its modification stamp.
+        // Writes to a backing store show in its modification stamp.
         world.disks.stamps.iter_mut().for_each(|stamp| *stamp += 1_000 * (round + 1));
         world.close()?;
         states.stops.push(world.moment());
@@ -337,9 +337,8 @@ fn rot(cache: &mut SimDevice, rng: &mut Rng) {
     }
 }
 
-/// Puts back what an earlier use of a segment had where there is a batch that the checkpoint
-/// accounts for, and damages the segment's summary. False if no place on the device has been used
-/// twice.
+/// Restores the bytes of a segment's earlier use in place of a batch that the checkpoint accounts
+/// for, and damages the segment's summary. Returns false if no place on the device was used twice.
 fn lose_write(plan: &Plan, old: &Image, cache: &mut SimDevice, rng: &mut Rng) -> bool {
     let Some(checkpoint) = newest_checkpoint(cache.visible()) else { return false };
     let mut places = Vec::new();
@@ -352,8 +351,8 @@ fn lose_write(plan: &Plan, old: &Image, cache: &mut SimDevice, rng: &mut Rng) ->
             let header = |image: &Image| batch_header(plan, image, number, at);
             let Some(now) = header(cache.visible()) else { break };
             let end = at + 1 + u32::from(now.payload_blocks);
-            // An extension of the window may have given the segment another use since: nothing
-            // tells that the last batches of a log are missing.
+            // A window extension may have reused the segment since: the loss of the last batches of
+            // a log is undetectable.
             let accounted = now.sequence < checkpoint.next_sequence;
             if accounted && header(old).is_some_and(|then| then.sequence < now.sequence) {
                 places.push((number, at, end, entry.summary_block));
@@ -372,8 +371,8 @@ fn lose_write(plan: &Plan, old: &Image, cache: &mut SimDevice, rng: &mut Rng) ->
     true
 }
 
-/// Formats a device, up to some write, which is torn. False if the first of them has not even
-/// begun.
+/// Formats a device up to a random write, which is torn. Returns false if the torn write is the
+/// first one.
 fn reformat(plan: &Plan, mut cache: SimDevice, rng: &mut Rng) -> Result<(SimDevice, bool), String> {
     let params = format_params(plan, &first_volumes(plan));
     let params = forebay_core::FormatParams { uuid: CacheUuid([0xC; 16]), ..params };
@@ -389,7 +388,7 @@ fn reformat(plan: &Plan, mut cache: SimDevice, rng: &mut Rng) -> Result<(SimDevi
     Ok((cache, last > 0))
 }
 
-/// Opens, and tells what is served.
+/// Opens the cache and returns the outcome.
 fn open(plan: &Rc<Plan>, snapshot: Snapshot) -> Result<(Outcome, String), String> {
     let disks = snapshot.disks.clone();
     let (now, rng, ordered) = (snapshot.now, snapshot.rng.clone(), snapshot.ordered.clone());
@@ -397,8 +396,8 @@ fn open(plan: &Rc<Plan>, snapshot: Snapshot) -> Result<(Outcome, String), String
     if first.0 != Outcome::Older {
         return Ok(first);
     }
-    // What was promised is not there. If it is what the backing stores hold, nothing wrong came
-    // from the cache.
+    // Promised data is missing. If the engine serves the content of the backing stores, the cache
+    // caused nothing wrong.
     let oracle = as_they_are(plan, &disks.devices, false);
     let ordered = vec![false; ordered.len()];
     let (outcome, _) = serve(plan, Snapshot { disks, oracle, now, rng, power: true, ordered })?;
@@ -407,7 +406,7 @@ fn open(plan: &Rc<Plan>, snapshot: Snapshot) -> Result<(Outcome, String), String
 
 fn serve(plan: &Rc<Plan>, snapshot: Snapshot) -> Result<(Outcome, String), String> {
     let mut world = World::open(plan, snapshot, OnBackingChange::Refuse);
-    // The engine may say of these devices what it finds.
+    // The engine may report any finding about these devices.
     (world.changed, world.disks.damaged) = (true, true);
     world.ordered.fill(false);
     let served = match world.wait_open() {
@@ -421,13 +420,14 @@ fn serve(plan: &Rc<Plan>, snapshot: Snapshot) -> Result<(Outcome, String), Strin
     match read_everything(&mut world).and_then(|()| settle(&mut world)) {
         Ok(()) => Ok((Outcome::Right, String::new())),
         Err(what) if what.contains("versions:") => Ok((Outcome::Older, what)),
-        // It has found out that blocks are lost, and says so to whoever reads them.
+        // The engine has found lost blocks and fails reads of them.
         Err(what) if what.contains("an I/O error without a cause") => Ok((Outcome::Refused, what)),
         Err(what) => Err(what),
     }
 }
 
-/// An oracle for backing stores as they are; with `history` it keeps every version.
+/// Returns an oracle for the present content of the backing stores; with `history` it keeps every
+/// version.
 fn as_they_are(plan: &Plan, devices: &[SimDevice], history: bool) -> Oracle {
     let sectors: Vec<u64> = plan.volumes.iter().map(|volume| volume.bytes_max / 512).collect();
     Oracle::new(&sectors, history, plan.may_order(), |volume, sector| {

@@ -1,14 +1,14 @@
-//! Bytes of a device at one time.
+//! The bytes of a device at one instant.
 //!
-//! Pages that nobody has written are zeroes and not there; the others are shared between copies
-//! until they are written. So a device of real size costs what was written to it, and a copy, of
-//! which every crash takes several, costs a pointer for each 256 KiB.
+//! Unwritten pages are zeroes and not allocated; copies share the others until they are written. So
+//! a device of real size costs only its written pages, and a copy, of which every crash takes
+//! several, costs a pointer for each 256 KiB.
 
 use crate::rng::mix;
 use forebay_format::BLOCK_BYTES;
 use std::rc::Rc;
 
-/// Pages that are shared as one.
+/// Pages that are shared as a unit.
 const CHUNK_PAGES: usize = 64;
 
 type Bytes = [u8; BLOCK_BYTES];
@@ -23,14 +23,14 @@ pub struct Image {
 }
 
 impl Image {
-    /// Zeroes.
+    /// Creates an image of zeroes.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         let pages = bytes.div_ceil(BLOCK_BYTES as u64) as usize;
         Self { chunks: vec![None; pages.div_ceil(CHUNK_PAGES)], bytes }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -46,7 +46,7 @@ impl Image {
         &mut Rc::make_mut(chunk)[number % CHUNK_PAGES]
     }
 
-    /// The bytes of a page, to change some of them.
+    /// Returns the bytes of a page for a change.
     fn bytes_mut(&mut self, number: usize) -> &mut Bytes {
         Rc::make_mut(self.page_mut(number).get_or_insert_with(|| Rc::new([0; BLOCK_BYTES])))
     }
@@ -73,7 +73,7 @@ impl Image {
             let len = from.len().min(BLOCK_BYTES - at);
             let (now, later) = from.split_at(len);
             match <&Bytes>::try_from(now) {
-                // Zeroes that are there already.
+                // Already zeroes.
                 Ok(whole) if self.page(page).is_none() && is_zero(whole) => {}
                 Ok(whole) => *self.page_mut(page) = Some(Rc::new(*whole)),
                 Err(_) => self.bytes_mut(page)[at..at + len].copy_from_slice(now),
@@ -89,14 +89,14 @@ impl Image {
         self.bytes_mut(page)[at] ^= 1 << bit;
     }
 
-    /// True if nobody has written any page of this range.
+    /// Returns true if no page of this range was ever written.
     #[must_use]
     pub fn is_blank(&self, offset: u64, len: u64) -> bool {
         let block = BLOCK_BYTES as u64;
         (offset / block..(offset + len).div_ceil(block)).all(|page| self.page(page as usize).is_none())
     }
 
-    /// The pages that somebody has written, with their numbers.
+    /// Returns the written pages, with their numbers.
     pub fn written(&self) -> impl Iterator<Item = (u64, &Bytes)> {
         let chunks = self.chunks.iter().enumerate();
         chunks.filter_map(|(at, chunk)| Some((at, chunk.as_deref()?))).flat_map(|(at, pages)| {
@@ -105,8 +105,8 @@ impl Image {
         })
     }
 
-    /// A number for the pages that differ from those of `base`, by identity: pages that were never
-    /// written do not count.
+    /// Returns a hash of the pages that differ from those of `base`, by identity: unwritten pages
+    /// do not count.
     #[must_use]
     pub fn key(&self, base: &Self) -> u64 {
         let mut key = 0;

@@ -1,21 +1,21 @@
 //! The simulator: runs the engine on simulated devices with injected faults and crashes, and judges
 //! whether it keeps its promises.
 //!
-//! A run is a row of seeds. A seed determines everything: the devices, the settings, the workload,
-//! the faults, the crash points and what happens after them ([`plan`]). Each seed is run in a
+//! A run is a series of seeds. A seed determines everything: the devices, the settings, the
+//! workload, the faults, the crash points and their continuation ([`plan`]). Each seed runs in a
 //! [`world`] of virtual time, around one engine at a time, with devices that have volatile caches
-//! ([`device`]) and an [`oracle`] that knows what every sector may hold.
-//! `docs/internals/simulation.md` describes the faults, the checks, and what is not modelled.
+//! ([`device`]) and an [`oracle`] that knows the legal contents of every sector.
+//! `docs/internals/simulation.md` describes the faults, the checks, and the limits of the model.
 //!
-//! Models for figures, without faults, are with the tests and examples that use them
+//! Models for figures, without faults, are in the tests and examples that use them
 //! (`tests/it/figures`).
 //!
-//! Invariant: same options, same report (but for the time it took), on every machine.
+//! Invariant: same options, same report (except for the run time), on every machine.
 #![forbid(unsafe_code)]
 
 mod ensure;
 
-// What is drawn, and what devices hold.
+// Randomness, and contents of devices.
 pub mod content;
 pub mod image;
 pub mod rng;
@@ -35,7 +35,8 @@ mod destage_check;
 mod endurance_check;
 pub mod oracle;
 
-// The world around one engine: devices, what survives a crash, starts, owner, clients, operator.
+// The world around one engine: devices, state that survives a crash, starts, owner, clients,
+// operator.
 mod at_rest;
 mod cipher;
 pub mod disks;
@@ -43,7 +44,7 @@ mod lost_extension;
 mod start;
 pub mod world;
 
-// Runs: where the crashes are, and what is made of them.
+// Runs: crash points and exploration.
 mod violation;
 pub mod workload;
 

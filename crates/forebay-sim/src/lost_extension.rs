@@ -1,9 +1,10 @@
-//! Both copies of an extension of the append window are damaged after a crash. The segments say
-//! themselves which of them it had added.
+//! Crashes that damage both copies of a window extension. The segments themselves reveal which of
+//! them it had added.
 //!
-//! One whose new use the crash has torn may tell of neither use (`Disks::untold`). If the
-//! checkpoint has dirty blocks there the cache is rightly refused: nobody can know that they do not
-//! count. Clean ones may be found damaged. No promise says more of such a cache.
+//! A segment whose new use the crash has torn may reveal neither use (`Disks::untold`). If the
+//! checkpoint has dirty blocks there the engine refuses the cache, rightly: it cannot know that
+//! they do not count. Clean ones may be found damaged. There is no further promise for such a
+//! cache.
 
 use crate::at_rest::{batch_at, newest_checkpoint, superblock_in};
 use crate::disks::{CACHE, Snapshot};
@@ -16,9 +17,9 @@ use forebay_format::checkpoint::{Checkpoint, SlotState};
 use forebay_format::extension::{Chosen, EXTENSION_BLOCKS};
 use forebay_format::{BLOCK_BYTES, WindowExtension};
 
-/// Damages both copies of one extension or of both, as the plan says how often.
+/// Damages both copies of one extension or of both, at the rate of the plan.
 pub(crate) fn lose_extension(plan: &Plan, snapshot: &mut Snapshot) {
-    // Drawn apart, so that everything else stays what it is.
+    // Separate generator, so that the other draws do not change.
     let own = &mut Rng::new(snapshot.rng.clone().word() ^ 0x4558_5445_4e53);
     if plan.lost_extensions_of == 0 || !own.chance(1, plan.lost_extensions_of) {
         return;
@@ -37,7 +38,7 @@ pub(crate) fn lose_extension(plan: &Plan, snapshot: &mut Snapshot) {
     }
 }
 
-/// True if a start failed for what an added segment cannot tell.
+/// Returns true if a start failed because an added segment does not reveal its use.
 pub(crate) fn is_segment_lost(status: Status) -> bool {
     matches!(status, Status::Failed(OpenError::SegmentLost { .. }))
 }
@@ -52,13 +53,13 @@ fn all_can_tell(plan: &Plan, cache: &Image) -> bool {
     let blocks = blocks.each_ref().map(|copies| copies.each_ref().map(|block| Some(&block[..])));
     match WindowExtension::choose(&checkpoint, blocks) {
         Chosen::Added(segments) => segments.iter().all(|number| can_tell(plan, cache, &checkpoint, *number)),
-        // Of those that were lost at an earlier crash nobody knows any more which they are.
+        // Segments lost at an earlier crash are no longer known.
         Chosen::AtLeast(_) => false,
     }
 }
 
-/// A segment has begun its new use, or has all of what the checkpoint says of it: the headers, and
-/// the blocks that count. A later batch of its new use may be there without the first one.
+/// Returns true if a segment has begun its new use, or has everything in its checkpoint entry: the
+/// headers, and the live blocks. A later batch of its new use may be there without the first one.
 fn can_tell(plan: &Plan, cache: &Image, checkpoint: &Checkpoint, number: u32) -> bool {
     let entry = &checkpoint.segments[number as usize];
     let head = read(cache, plan.geometry.segment_offset(number, 0));
@@ -104,7 +105,7 @@ mod tests {
 
     const SEGMENT: u32 = 2;
 
-    /// A batch of two blocks at the start of the segment, behind a mark.
+    /// Creates a device with a batch of two blocks at the start of the segment, behind a mark.
     fn old_use(plan: &Plan) -> SimDevice {
         let payload = [[1; BLOCK_BYTES], [2; BLOCK_BYTES]];
         let data = |block: usize| Entry::Data {

@@ -1,8 +1,7 @@
 //! The owner's memory: the scratch buffer and the buffers of clients, with the rules that the
 //! engine must keep.
 //!
-//! A buffer that was given back does not exist any more: naming it in an action is an error, not a
-//! harmless access.
+//! A released buffer no longer exists: naming it in an action is an error, not a harmless access.
 
 use forebay_core::{BufId, SCRATCH, Span};
 use forebay_format::BLOCK_BYTES;
@@ -16,18 +15,18 @@ pub struct Memory {
     next: u32,
 }
 
-/// Bytes that nobody has written: reading them shows as wrong data.
+/// Fills unwritten memory: a read of it shows as wrong data.
 pub const JUNK: u8 = 0xE7;
 
 impl Memory {
-    /// Memory with a zeroed scratch buffer.
+    /// Creates memory with a zeroed scratch buffer.
     #[must_use]
     pub fn new(scratch_blocks: u32) -> Self {
         let scratch = vec![0; scratch_blocks as usize * BLOCK_BYTES];
         Self { scratch, buffers: BTreeMap::new(), pool: Vec::new(), next: 0 }
     }
 
-    /// A new client buffer, full of junk. Numbers are never used twice.
+    /// Allocates a client buffer full of junk. Returns its number, which is never reused.
     pub fn take(&mut self, bytes: usize) -> u32 {
         let mut buffer = self.pool.pop().unwrap_or_default();
         buffer.clear();
@@ -37,22 +36,22 @@ impl Memory {
         self.next
     }
 
-    /// Gives a client buffer back.
+    /// Releases a client buffer.
     pub fn release(&mut self, buffer: u32) {
         if let Some(bytes) = self.buffers.remove(&buffer) {
             self.pool.push(bytes);
         }
     }
 
-    /// A client buffer.
+    /// Returns a client buffer.
     pub fn buffer(&mut self, buffer: u32) -> &mut Vec<u8> {
         self.buffers.get_mut(&buffer).expect("the world uses only buffers that it has")
     }
 
-    /// The bytes of a span.
+    /// Returns the bytes of a span.
     ///
     /// # Errors
-    /// The span is empty, outside its buffer, or of a buffer that was given back.
+    /// The span is empty, outside its buffer, or of a released buffer.
     pub fn get(&self, span: Span) -> Result<&[u8], String> {
         let buffer = match span.buf {
             SCRATCH => Some(&self.scratch),
@@ -65,7 +64,7 @@ impl Memory {
         bytes.ok_or_else(|| format!("{span:?} is empty or outside its buffer of {} bytes", buffer.len()))
     }
 
-    /// The bytes of a span, to write.
+    /// Returns the bytes of a span for writing.
     ///
     /// # Errors
     /// As [`Memory::get`].
@@ -91,7 +90,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Joins spans.
+    /// Appends the bytes of spans to a vector.
     ///
     /// # Errors
     /// A bad span.
@@ -117,7 +116,7 @@ impl Memory {
     }
 }
 
-/// True if two spans share a byte.
+/// Returns true if two spans share a byte.
 #[must_use]
 pub fn overlap(a: Span, b: Span) -> bool {
     a.buf == b.buf && a.offset < b.offset + b.len && b.offset < a.offset + a.len

@@ -1,7 +1,7 @@
-//! Randomness and digests that depend on nothing but a seed.
+//! Randomness and digests that depend only on a seed.
 //!
-//! Every decision of the simulator comes from one [`Rng`] per world. Worlds that are forked off get
-//! a generator of their own, so that what happens in a fork never changes the main line.
+//! Every decision of the simulator comes from one [`Rng`] per world. Forked worlds get their own
+//! generator, so that a fork never changes the main line.
 
 /// xoshiro256** seeded by splitmix64.
 #[derive(Clone, Debug)]
@@ -9,7 +9,7 @@ pub struct Rng {
     state: [u64; 4],
 }
 
-/// One step of splitmix64: a good mix of one word.
+/// Makes one step of splitmix64: a good hash of one word.
 #[must_use]
 pub fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -19,7 +19,7 @@ pub fn mix(value: u64) -> u64 {
 }
 
 impl Rng {
-    /// A generator for this seed.
+    /// Creates a generator for this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut word = seed;
@@ -30,7 +30,7 @@ impl Rng {
         Self { state }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn word(&mut self) -> u64 {
         let s = &mut self.state;
         let result = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
@@ -44,44 +44,44 @@ impl Rng {
         result
     }
 
-    /// A number below `end`, which must not be zero.
+    /// Returns a number below `end`, which must not be zero.
     pub fn below(&mut self, end: u64) -> u64 {
         assert!(end > 0, "an empty range has no member");
         ((u128::from(self.word()) * u128::from(end)) >> 64) as u64
     }
 
-    /// A number in `low..=high`.
+    /// Returns a number in `low..=high`.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True in `numerator` of `denominator` cases.
+    /// Returns true in `numerator` of `denominator` cases.
     pub fn chance(&mut self, numerator: u64, denominator: u64) -> bool {
         numerator != 0 && self.below(denominator) < numerator
     }
 
-    /// True in so many of a million cases.
+    /// Returns true in this many of a million cases.
     pub fn ppm(&mut self, parts: u32) -> bool {
         self.chance(u64::from(parts), 1_000_000)
     }
 
-    /// One of the items, of which there must be some.
+    /// Returns one of the items. There must be at least one.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len() as u64) as usize]
     }
 }
 
-/// A running hash of everything that happened, to show that two runs were the same.
+/// A running hash of all events, to show that two runs are the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Digest(pub u64);
 
 impl Digest {
-    /// Takes one word in.
+    /// Adds one word.
     pub fn add(&mut self, word: u64) {
         self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x517C_C1B7_2722_0A95);
     }
 
-    /// Takes several words in.
+    /// Adds several words.
     pub fn add_all(&mut self, words: &[u64]) {
         for word in words {
             self.add(*word);

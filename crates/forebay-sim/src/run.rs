@@ -1,4 +1,4 @@
-//! Runs of seeds: until enough crash points were tried or there are too many violations.
+//! Runs of seeds, until enough crash points were tried or there are too many violations.
 
 use crate::counters::Counters;
 use crate::explore::Run;
@@ -6,21 +6,21 @@ use crate::rng::Digest;
 use crate::violation::{caught, planted_option};
 use forebay_core::{PlantedBug, fault};
 
-/// What to simulate.
+/// The parts to simulate.
 #[derive(Clone, Copy, Debug)]
 pub struct SimOptions {
     /// First seed.
     pub seed: u64,
-    /// Crash points to try, over as many seeds as it takes.
+    /// Crash points to try, over as many seeds as needed.
     pub crashes: u64,
-    /// A bug to plant in the engine; plans are led to the situation in which it shows.
+    /// A bug to plant in the engine; plans are led to the situation that reveals it.
     pub bug: Option<PlantedBug>,
     /// Plans are led to the situation of this bug, which is not planted: the engine must be right
-    /// there. Without effect beside `bug`.
+    /// there. No effect together with `bug`.
     pub aim: Option<PlantedBug>,
-    /// Stop after so many violations.
+    /// Violations after which to stop.
     pub violations_max: usize,
-    /// Print every event to the error output.
+    /// Prints every event to standard error.
     pub verbose: bool,
 }
 
@@ -30,7 +30,7 @@ impl Default for SimOptions {
     }
 }
 
-/// How far a run is; handed out after every seed.
+/// The progress of a run, reported after every seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// The seed that has just ended.
@@ -43,31 +43,31 @@ pub struct Progress {
     pub violations: usize,
 }
 
-/// The engine broke its promise.
+/// A broken promise of the engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
     /// Seed of the run.
     pub seed: u64,
     /// Step of the main line.
     pub step: u64,
-    /// Crash points of the seed until then.
+    /// Crash points of the seed so far.
     pub crash_point: u64,
-    /// What was wrong.
+    /// The violation.
     pub what: String,
-    /// Command that shows it again.
+    /// Command that reproduces it.
     pub replay_command: String,
 }
 
-/// What came out.
+/// The results.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Crash points tried.
     pub crash_points: u64,
     /// Seeds run.
     pub seeds: u64,
-    /// What was wrong.
+    /// The violations.
     pub violations: Vec<Violation>,
-    /// What was done.
+    /// Counters of all worlds.
     pub counters: Counters,
     /// Hash of every action, completion and reply.
     pub digest: u64,

@@ -1,14 +1,14 @@
-//! From a violation to the shortest way there.
+//! Shrinks a violation to the shortest run that shows it.
 //!
-//! The run of the seed is recorded: every step with what was drawn for it, and the generator of the
-//! world before and after. Then smaller runs are tried, in a fixed order: without faults, without
-//! jitter, at lower queue depth, with fewer steps (delta debugging: halves, quarters, ... single
-//! ones), fewer and smaller volumes, plainer steps. What still fails in the same way (see [`kind`])
-//! is kept. A smaller run does not crash where the larger one did, so each trial takes *every*
-//! crash point of its last steps (of all steps, once there are few), several times, with other
-//! crashes each time.
+//! Records the run of the seed: every step with its drawn values, and the generator of the world
+//! before and after. Then tries smaller runs, in a fixed order: without faults, without jitter, at
+//! lower queue depth, with fewer steps (delta debugging: halves, quarters, ... single ones), fewer
+//! and smaller volumes, plainer steps. Keeps those that still fail in the same way (see [`kind`]).
+//! A smaller run does not crash where the larger one did, so each trial takes *every* crash point
+//! of its last steps (of all steps, once there are few), several times, with other crashes each
+//! time.
 //!
-//! Invariant: no clock, no chance: the same seed shrinks to the same script.
+//! Invariant: no clock, no randomness: the same seed shrinks to the same script.
 
 use crate::explore::{Run, Trial};
 use crate::plan::{FaultPlan, Plan, Style};
@@ -18,23 +18,23 @@ use forebay_core::{PlantedBug, PoolSettings, RequestKind, Treatment, VolumeSetti
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Trials after which the smallest run so far must do.
+/// Trials after which the smallest run so far is the result.
 const TRIALS_MAX: u64 = 600;
-/// With so few steps crashes are taken from the first one on.
+/// With at most this many steps crashes are taken from the first one on.
 const FEW: usize = 16;
 /// Crash points of one trial.
 const CRASHES: u64 = 300;
-/// Trials of the same run, with other crashes.
+/// Trials of the same run with other crashes.
 const SALTS: u64 = 3;
-/// Crash points in which the violation of an in-line run is looked for beside the main line.
+/// Crash points of forks in which the violation of an in-line run is searched.
 const SEARCH: u64 = 4_000;
 
-/// A run that is as small as it gets.
+/// A minimal run.
 #[derive(Clone, Debug)]
 pub struct Shrunk {
     /// Requests and other steps left.
     pub steps: usize,
-    /// Steps of the run that failed first.
+    /// Steps of the original failing run.
     pub steps_before: usize,
     /// Runs tried.
     pub trials: u64,
@@ -42,15 +42,15 @@ pub struct Shrunk {
     pub setting: Vec<String>,
     /// The steps, one per line.
     pub script: Vec<String>,
-    /// What is wrong at its end.
+    /// The violation at its end.
     pub what: String,
 }
 
-/// Shrinks the first violation of a seed within so many crash points. `None` if there is none;
-/// `Err` if it could not be reproduced in a form that can be shrunk.
+/// Shrinks the first violation of a seed within this many crash points. `None` if there is none;
+/// `Err` if it is not reproducible in a form that can be shrunk.
 ///
 /// # Errors
-/// Says why not.
+/// Reports the reason.
 pub fn shrink(
     seed: u64,
     crashes: u64,
@@ -65,8 +65,7 @@ pub fn shrink(
     }
     let wanted = kind(&first.what);
     for salt in 0..8 {
-        // What crashes in line is looked for beside the main line of the same plan, with other
-        // requests.
+        // Search for a violation of an in-line run in forks of the same plan, with other requests.
         let plan = Plan { style: Style::Fork, sample: 2, seed: seed ^ (salt << 48), ..plan.clone() };
         let found = record(plan.clone(), SEARCH).filter(|found| kind(&found.what) == wanted);
         if let Some(found) = found {
@@ -79,15 +78,15 @@ pub fn shrink(
     )))
 }
 
-/// What is wrong, without what depends on the run: two violations of the same kind probably have
-/// the same cause.
+/// Returns the message without the parts that depend on the run: two violations of the same kind
+/// probably have the same cause.
 #[must_use]
 pub fn kind(what: &str) -> String {
     if what.contains("versions:") {
         let order = if what.contains("out of order") { "order" } else { "content" };
         return format!("wrong {order}");
     }
-    // What led there ends with the last crash.
+    // The description of the path ends with the last crash.
     let end = ["(power cut): ", "(kill): ", "main line: "]
         .iter()
         .filter_map(|mark| what.rfind(mark).map(|at| at + mark.len()));
@@ -96,7 +95,7 @@ pub fn kind(what: &str) -> String {
     letters.split(['{', '[', '(']).next().unwrap_or_default().trim().to_owned()
 }
 
-/// A run that failed.
+/// A failed run.
 struct Failed {
     what: String,
     steps: Vec<Recorded>,
@@ -115,7 +114,7 @@ fn record(plan: Plan, crashes: u64) -> Option<Failed> {
     Some(Failed { what, steps })
 }
 
-/// A smaller run that fails in the same way.
+/// A smaller run to try.
 #[derive(Clone)]
 struct Candidate {
     plan: Plan,
@@ -135,7 +134,7 @@ struct Shrinker {
     what: String,
     /// The violation needs a crash.
     crashes: bool,
-    /// Crashes that showed it last.
+    /// Salt of the crashes that showed it last.
     salt: u64,
     trials: u64,
     steps_before: usize,
@@ -178,13 +177,13 @@ impl Shrinker {
         Run::of_trial(candidate.plan.clone(), budget, trial, verbose)
     }
 
-    /// Tries a candidate; if it fails in the same way it is the best one now.
+    /// Tries a candidate; if it fails in the same way it becomes the best one.
     fn accept(&mut self, candidate: Candidate) -> bool {
         if self.trials >= TRIALS_MAX {
             return false;
         }
         self.trials += 1;
-        // The crashes that showed it last are the likeliest to show it again.
+        // The last crashes that showed it are the likeliest to show it again.
         let salts = core::iter::once(self.salt).chain((0..SALTS).map(|salt| salt + 1));
         for salt in salts.take(if self.crashes { 1 + SALTS as usize } else { 1 }) {
             let found = outcome(&mut self.run_of(&candidate, salt, false));
@@ -214,7 +213,7 @@ impl Shrinker {
         Ok(self.result())
     }
 
-    /// Fewer faults, less jitter, lower queue depth, plainer settings.
+    /// Tries fewer faults, less jitter, lower queue depth, plainer settings.
     fn calm(&mut self) {
         type Change = fn(&mut Plan);
         let changes: [Change; 11] = [
@@ -246,8 +245,8 @@ impl Shrinker {
         }
     }
 
-    /// Delta debugging: leaves out halves, quarters, ... single steps, from the end on, as long as
-    /// that succeeds.
+    /// Delta debugging: removes halves, quarters, ... single steps, from the end, while the
+    /// violation remains.
     fn drop_steps(&mut self) {
         let mut size = self.best.kept().div_ceil(2).max(1);
         loop {
@@ -267,7 +266,7 @@ impl Shrinker {
         }
     }
 
-    /// Leaves out volumes that no step is about, and cuts the others short.
+    /// Removes volumes without steps, and shortens the others.
     fn drop_volumes(&mut self) {
         for volume in (0..self.best.plan.volumes.len()).rev() {
             let used = |step: &Replayed| step.kept && step.recorded.step.volume() == Some(volume);
@@ -299,7 +298,7 @@ impl Shrinker {
         }
     }
 
-    /// Fewer bytes, no special treatment, no FUA.
+    /// Tries fewer bytes, no special treatment, no FUA.
     fn plainer_steps(&mut self) {
         for at in 0..self.best.steps.len() {
             if !self.best.steps[at].kept {
@@ -369,7 +368,7 @@ fn setting(plan: &Plan) -> Vec<String> {
     lines
 }
 
-/// The fields in which a structure differs from what is usual.
+/// Returns the fields in which a structure differs from the usual one.
 fn differences(now: &impl core::fmt::Debug, usual: &impl core::fmt::Debug) -> String {
     let fields = |text: String| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<String>>();
     let (now, usual) = (fields(format!("{now:#?}")), fields(format!("{usual:#?}")));

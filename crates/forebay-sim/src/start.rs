@@ -1,4 +1,4 @@
-//! Starts: devices are formatted, and engines are made that open them, as the owner does it.
+//! Starts: formats devices, and creates engines that open them, as the owner does.
 
 use crate::at_rest::superblock_in;
 use crate::cipher::encrypted;
@@ -18,7 +18,7 @@ use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry, Members, SECTORS_PER_BLOCK, VolumeId};
 
-/// New devices: a formatted cache and backing stores with something on them.
+/// Creates new devices: a formatted cache and backing stores with data.
 pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
     let mut rng = Rng::new(mix(plan.seed ^ 0x46_4f52_4542_4159));
     let volumes = first_volumes(plan);
@@ -51,7 +51,7 @@ pub(crate) fn first_state(plan: &Plan) -> Result<Snapshot, String> {
         spare: None,
         outdated: None,
         is_elsewhere: false,
-        // Caches of different machines do not note the same stamps.
+        // Caches of different machines must not record the same stamps.
         stamps: vec![1_000_000 * (plan.identity as i64 - 6); plan.volumes.len()],
         sampled: vec![Vec::new(); plan.volumes.len()],
         flush_failed: vec![false; 2 + plan.volumes.len()],
@@ -102,7 +102,7 @@ pub(crate) fn format_params(plan: &Plan, volumes: &[VolumeStatus]) -> FormatPara
     }
 }
 
-/// The entry of a volume in the table.
+/// Returns the entry of a volume in the table.
 pub(crate) fn entry(plan: &Plan, status: &VolumeStatus, volume: usize) -> VolumeEntry {
     VolumeEntry {
         id: VolumeId(volume as u16),
@@ -137,8 +137,8 @@ pub(crate) fn attachment(plan: &Plan, disks: &Disks, volume: usize, bytes: u64) 
     }
 }
 
-/// An engine that begins to open the cache, with the volumes of which nothing was under way, but
-/// for those that are attached late: of the others the operator does not know whether they are
+/// Creates an engine that begins to open the cache, with the volumes that had no change in
+/// progress, except those that are attached late: the operator does not know whether the others are
 /// there.
 pub(crate) fn open_engine(
     plan: &Plan,
@@ -167,17 +167,17 @@ pub(crate) fn open_engine(
     engine
 }
 
-/// Where the second part of the cache begins, for [`Engine::set_devices`].
+/// Returns the start of the second part of the cache, for [`Engine::set_devices`].
 pub(crate) fn second_part(plan: &Plan) -> u64 {
     if plan.mirror.is_some() { 0 } else { second_half(&plan.geometry) }
 }
 
-/// Where the second half of the segments begins.
+/// Returns the start of the second half of the segments.
 pub(crate) fn second_half(geometry: &Geometry) -> u64 {
     geometry.segment_offset(geometry.segment_count / 2, 0)
 }
 
-/// An engine without a cache, for the volumes that are attached.
+/// Creates an engine without a cache, for the attached volumes.
 pub(crate) fn open_without_cache(plan: &Plan, disks: &Disks, risk: &Risk, late: &[bool], now: u64) -> Engine {
     let here = |volume: &usize| disks.volumes[*volume].state == AttachState::Attached;
     let volumes: Vec<usize> = (0..disks.volumes.len()).filter(here).collect();
@@ -194,7 +194,7 @@ pub(crate) fn open_without_cache(plan: &Plan, disks: &Disks, risk: &Risk, late: 
     Engine::open_without_cache(plan.engine.clone(), entries, attachments, &losses, now)
 }
 
-/// The operator puts a new, empty cache in, if nothing is lost.
+/// Inserts a new, empty cache as the operator, if nothing is lost.
 pub(crate) fn replace_cache(plan: &Plan, disks: &mut Disks, rng: &mut Rng) -> Result<(), String> {
     let lossless = disks.record.as_ref().is_some_and(|record| record.risk.is_empty());
     let settled = disks.volumes.iter().all(|status| status.is_attached());
@@ -204,11 +204,11 @@ pub(crate) fn replace_cache(plan: &Plan, disks: &mut Disks, rng: &mut Rng) -> Re
     disks.devices[CACHE] = new_cache(plan, &disks.volumes)?;
     disks.dirty_slots = DirtySlots::new(&plan.geometry, plan.cache_bytes_max());
     (disks.cache_bytes, disks.record) = (plan.cache_bytes, None);
-    disks.known = CacheMark::default(); // Of a new cache nothing is known.
+    disks.known = CacheMark::default(); // A new cache has no record.
     Ok(())
 }
 
-/// Which members the owner hands over at a start. One may be missing for the time being.
+/// Returns the members that the owner hands over at a start. One may be missing for a while.
 fn find_members(plan: &Plan, disks: &Disks, rng: &mut Rng) -> MirrorDevices {
     let found = [0, 1].map(|member| superblock_in(disks.devices[device_of(plan, member)].visible()));
     let member_notes = disks.member_notes.clone().unwrap_or_default();
@@ -234,7 +234,7 @@ fn find_members(plan: &Plan, disks: &Disks, rng: &mut Rng) -> MirrorDevices {
     MirrorDevices { geometry: plan.geometry, there }
 }
 
-/// A formatted cache device.
+/// Creates a formatted cache device.
 fn new_cache(plan: &Plan, volumes: &[VolumeStatus]) -> Result<SimDevice, String> {
     let mut cache = SimDevice::new(plan.cache_bytes_max(), plan.cache_latency);
     cache.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;
@@ -246,7 +246,7 @@ fn new_cache(plan: &Plan, volumes: &[VolumeStatus]) -> Result<SimDevice, String>
     Ok(cache)
 }
 
-/// New, formatted members.
+/// Creates new, formatted members.
 fn format_members(plan: &Plan, params: &FormatParams) -> Result<[SimDevice; 2], String> {
     let mut members = [blank_member(plan), blank_member(plan)];
     let writes = format_mirrored(params, [1, 2]).map_err(|why| format!("format_mirrored: {why}"))?;
@@ -257,7 +257,7 @@ fn format_members(plan: &Plan, params: &FormatParams) -> Result<[SimDevice; 2], 
     Ok(members)
 }
 
-/// An empty device.
+/// Creates an empty device.
 pub(crate) fn blank_member(plan: &Plan) -> SimDevice {
     let mut device = SimDevice::new(plan.geometry.member_bytes(), plan.cache_latency);
     device.misdirect_from = plan.geometry.segments_start_block * BLOCK_BYTES as u64;

@@ -1,9 +1,9 @@
-//! Violations: how a run tells what was wrong, and how it is repeated.
+//! Violations: their messages and replay commands.
 
 use forebay_core::PlantedBug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What was wrong in a run: its error, or the message of a panic.
+/// Returns the violation of a run: its error, or the message of a panic.
 pub(crate) fn caught(run: impl FnOnce() -> Result<(), String>) -> Option<String> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(result) => result.err(),
@@ -15,7 +15,7 @@ pub(crate) fn caught(run: impl FnOnce() -> Result<(), String>) -> Option<String>
     }
 }
 
-/// The option of a replay command that plants a bug.
+/// Returns the option of a replay command that plants a bug.
 pub(crate) fn planted_option(bug: Option<PlantedBug>) -> String {
     bug.map(|bug| format!(" --break {}", bug.name())).unwrap_or_default()
 }

@@ -21,16 +21,16 @@ const BLOCK: u64 = 4096;
 /// Longest request.
 const LARGE_BYTES: u64 = 256 << 10;
 
-/// What the workload wants next.
+/// The workload's next move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Advance {
-    /// Go on.
+    /// It continues.
     More,
-    /// All requests were made and answered, or the trap has ended the world.
+    /// All requests were answered, or the trap has stopped the world.
     Done,
 }
 
-/// A number of requests to make, at a queue depth.
+/// A number of requests at a queue depth.
 pub struct Workload {
     left: u32,
     depth: usize,
@@ -41,20 +41,20 @@ pub struct Workload {
     replays: Option<Rc<Vec<Replayed>>>,
 }
 
-/// One step of a workload, with everything that was drawn for it.
+/// One step of a workload, with all drawn values.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Step {
-    /// Nothing: what was drawn could not be done.
+    /// No step: the drawn one was impossible.
     Nothing,
     /// A request.
     Ask {
         /// Volume.
         volume: usize,
-        /// What is asked.
+        /// Kind of request.
         kind: RequestKind,
         /// First byte and length.
         range: (u64, u64),
-        /// What the owner's rules say of it.
+        /// The treatment by the owner's rules.
         treatment: Treatment,
     },
     /// New settings of a volume, and of the pool.
@@ -66,33 +66,33 @@ pub enum Step {
         /// Those of the pool.
         pool: Option<PoolSettings>,
     },
-    /// A drain begins or ends.
+    /// Begins or ends a drain.
     Drain {
         /// Volume.
         volume: usize,
-        /// How it drains.
+        /// Mode of the drain.
         drain: Drain,
     },
-    /// All pins are released.
+    /// Releases all pins of a volume.
     Unpin(usize),
-    /// Clean blocks are forgotten.
+    /// Forgets the clean blocks of a volume.
     ForgetClean(usize),
-    /// No further step for so many nanoseconds.
+    /// Makes no further step for this many nanoseconds.
     Pause(u64),
-    /// A request that must be refused.
+    /// A request that the engine must refuse.
     Invalid,
     /// An orderly stop and a start.
     Restart,
-    /// The operator does something to a volume, drawn from the generator.
+    /// Operator change of a volume, drawn from the generator.
     Lifecycle(usize),
-    /// The operator changes the size of the pool.
+    /// Operator resize of the pool.
     Pool,
-    /// The operator begins a scrub, or ends it early.
+    /// The operator begins a scrub, or cancels it.
     Scrub,
 }
 
 impl Step {
-    /// The number of the volume that it is about.
+    /// Returns the number of the affected volume, to change it.
     pub(crate) fn volume_mut(&mut self) -> Option<&mut usize> {
         match self {
             Self::Ask { volume, .. } | Self::Configure { volume, .. } | Self::Drain { volume, .. } => {
@@ -103,14 +103,14 @@ impl Step {
         }
     }
 
-    /// The volume that it is about.
+    /// Returns the affected volume.
     #[must_use]
     pub fn volume(mut self) -> Option<usize> {
         self.volume_mut().copied()
     }
 }
 
-/// A step as it was made: the generator of the world before and after it.
+/// A recorded step, with the world's generator before and after it.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     /// The step.
@@ -119,15 +119,15 @@ pub struct Recorded {
     pub(crate) after: Rng,
 }
 
-/// Where a workload writes down what it does: whoever shares it has it also after a panic.
+/// The record of a workload's steps. Shared, so that it survives a panic.
 pub type Record = Rc<RefCell<Vec<Recorded>>>;
 
-/// A step to be made again, or to be left out.
+/// A step to replay or to skip.
 #[derive(Clone, Debug)]
 pub struct Replayed {
     /// The step.
     pub recorded: Recorded,
-    /// It is made.
+    /// The step is replayed.
     pub kept: bool,
 }
 
@@ -135,7 +135,7 @@ fn is_write(kind: RequestKind) -> bool {
     !matches!(kind, RequestKind::Read | RequestKind::Prefetch | RequestKind::Flush)
 }
 
-/// What to do next, as drawn from the mix.
+/// The kind of the next step, drawn from the mix.
 #[derive(Clone, Copy)]
 enum Deed {
     Read,
@@ -185,33 +185,34 @@ fn draw(mix: &Mix, rng: &mut Rng) -> Deed {
 }
 
 impl Workload {
-    /// So many requests. `restarts`: orderly stops and starts may be among them.
+    /// Creates a workload of `requests` requests. `restarts`: with orderly stops and starts among
+    /// them.
     #[must_use]
     pub fn new(requests: u32, depth: usize, restarts: bool) -> Self {
         Self { left: requests, depth, next_at: 0, last_end: 0, restarts, recorded: None, replays: None }
     }
 
-    /// Writes down what it does.
+    /// Records the steps.
     #[must_use]
     pub fn recording(self, record: Record) -> Self {
         Self { recorded: Some(record), ..self }
     }
 
-    /// A workload that makes recorded steps again.
+    /// Creates a workload that replays recorded steps.
     #[must_use]
     pub fn replaying(script: Rc<Vec<Replayed>>, depth: usize) -> Self {
         let left = script.len() as u32;
         Self { replays: Some(script), ..Self::new(left, depth, true) }
     }
 
-    /// Steps left to make, when it replays.
+    /// Returns the number of steps left to replay.
     #[must_use]
     pub fn kept_left(&self) -> usize {
         let script = self.replays.iter().flat_map(|script| script.iter());
         script.rev().take(self.left as usize).filter(|step| step.kept).count()
     }
 
-    /// Makes one request, or lets one thing happen.
+    /// Makes one request, or lets one event happen.
     ///
     /// # Errors
     /// Any violation.
@@ -232,7 +233,7 @@ impl Workload {
         Ok(Advance::More)
     }
 
-    /// Runs to the end.
+    /// Runs the workload to its end.
     ///
     /// # Errors
     /// Any violation.
@@ -241,8 +242,8 @@ impl Workload {
         Ok(())
     }
 
-    /// Makes the next step. While it replays, the generator of the world is set to what it was when
-    /// the step was recorded, so that a step does the same whatever was left out before it.
+    /// Makes the next step. On replay, sets the generator of the world to its recorded state, so
+    /// that a step does the same whichever earlier steps were skipped.
     fn act(&mut self, world: &mut World) -> Result<(), String> {
         let Some(script) = self.replays.clone() else {
             let step = self.choose(world);
@@ -281,7 +282,7 @@ impl Workload {
                 Deed::Lifecycle | Deed::Pool | Deed::Scrub | Deed::Restart | Deed::Invalid | Deed::Pause
             )
         {
-            // Nobody is there to ask. It comes back soon enough to be of interest.
+            // The volume is detached: no requests. Attach it again soon enough to be of interest.
             return if world.rng.chance(1, 10) { Step::Lifecycle(volume) } else { Step::Nothing };
         }
         match deed {
@@ -360,7 +361,7 @@ impl Workload {
         match step {
             Step::Nothing => Ok(()),
             Step::Ask { volume, kind, range, treatment } => {
-                // What was recorded may not fit any more when something before it was left out.
+                // A recorded step may no longer be possible if earlier steps were skipped.
                 let here = world.attached().contains(&volume)
                     && range.0 + range.1 <= world.served_bytes(volume)
                     && (!is_write(kind) || world.oracle.can_write(volume, range.0, range.1));
@@ -399,7 +400,7 @@ impl Workload {
         }
     }
 
-    /// Where and how much: hot spots, runs, all sizes.
+    /// Draws offset and length: hot spots, runs, all sizes.
     fn range(&mut self, world: &mut World, volume: usize) -> (u64, u64) {
         let plan = Rc::clone(&world.plan);
         let mix = plan.mix;
@@ -434,7 +435,7 @@ impl Workload {
         (offset, len)
     }
 
-    /// As `range`, but as often large as small.
+    /// Draws a range as `range` does, but large and small ones equally often.
     fn zero_range(&mut self, world: &mut World, volume: usize) -> (u64, u64) {
         let (offset, len) = self.range(world, volume);
         if world.rng.chance(1, 2) {
@@ -447,7 +448,7 @@ impl Workload {
 }
 
 /// Stops the engine in an orderly way and starts it again. Sometimes a backing store changes in
-/// between, and sometimes the owner could not look at one at the stop.
+/// between; sometimes the owner cannot inspect one of them at the stop.
 fn restart(world: &mut World) -> Result<(), String> {
     world.quiesce()?;
     if world.stopped {
@@ -463,7 +464,7 @@ fn restart(world: &mut World) -> Result<(), String> {
     for volume in 0..world.plan.volumes.len() {
         world.disks.settings[volume].mode = world.rng.pick(&world.plan.modes);
     }
-    // A change of a store that was not looked at shows no more than after a crash.
+    // A change of an uninspected store is no more detectable than after a crash.
     let may_change = !world.fenced && world.disks.record.is_none() && unseen.is_none();
     let changed = if world.rng.chance(1, 4) && may_change { change_backing(world) } else { None };
     world.changed = changed.is_some();
@@ -483,23 +484,23 @@ fn restart(world: &mut World) -> Result<(), String> {
     open_quietly(world, OnBackingChange::Refuse)
 }
 
-/// A volume whose backing store the owner cannot look at, at one stop of four. From numbers of its
-/// own: what a seed stands for else does not depend on it.
+/// Returns a volume whose backing store the owner cannot inspect, at one stop of four. Uses a
+/// separate generator, so that the rest of the seed's run does not depend on it.
 fn unseen_store(world: &World) -> Option<usize> {
     let mut rng = Rng::new(mix(world.now) ^ 0x554e_5345_454e);
     let found = rng.below(4 * world.plan.volumes.len() as u64) as usize;
     world.staying().contains(&found).then_some(found)
 }
 
-/// Opens after somebody else has written to sectors of a backing store.
+/// Opens the cache after a foreign write to sectors of a backing store.
 fn open_changed(world: &mut World, volume: usize, sectors: Range<u64>, dirty: &[bool]) -> Result<(), String> {
     world.unlearned = Some(volume);
     world.reopen(OnBackingChange::Refuse);
     learn_of_change(world, volume, sectors, dirty)
 }
 
-/// Waits until the cache is open after somebody else has written to sectors of a backing store, or
-/// opens it with another policy.
+/// Waits until the cache is open after a foreign write to sectors of a backing store, or opens it
+/// with another policy.
 fn learn_of_change(
     world: &mut World,
     volume: usize,
@@ -513,8 +514,8 @@ fn learn_of_change(
     let refused = !(serves && stays_dirty) || uncertain;
     ensure!(refused, "opened although the backing store changed under dirty data");
     ensure!(serves || stays_dirty || world.had_errors(), "does not open: {:?}", world.engine.status());
-    // Where the owner cannot tell, each opening compares blocks of its own, and one that finds
-    // nothing keeps what is dirty.
+    // Where the owner is uncertain, each opening compares different blocks, and one that finds no
+    // change keeps the dirty data.
     let keep = stays_dirty && (serves || uncertain || world.rng.chance(1, 2));
     take_over(world, volume, sectors, stays_dirty.then_some(keep), dirty);
     world.unlearned = None;
@@ -522,8 +523,7 @@ fn learn_of_change(
         return Ok(());
     }
     if opens {
-        // It was to be attached to the open cache and was refused: the operator starts it again
-        // with another policy.
+        // The attach to the open cache was refused: the operator starts again with another policy.
         world.quiesce()?;
         world.close()?;
         world.disks.volumes[volume].state = AttachState::Attached;
@@ -537,7 +537,7 @@ fn learn_of_change(
     Ok(())
 }
 
-/// Opens while no device makes errors: it must succeed.
+/// Opens the cache without device errors: it must succeed.
 fn open_quietly(world: &mut World, policy: OnBackingChange) -> Result<(), String> {
     let faults: Vec<_> = world.disks.devices.iter().map(|device| device.faults).collect();
     world.stop_faults();
@@ -551,8 +551,8 @@ fn open_quietly(world: &mut World, policy: OnBackingChange) -> Result<(), String
     Ok(())
 }
 
-/// Opens what a crash left after somebody else has written to a backing store, which its owner has
-/// found out or cannot tell: reads everything, and judges. Nothing of it is done to other worlds.
+/// Opens the state after a crash and a foreign write to a backing store, which the owner has
+/// detected or is uncertain about. Reads everything and judges it. Other worlds are not affected.
 ///
 /// # Errors
 /// Any violation.
@@ -563,14 +563,14 @@ pub fn changed_after_crash(
 ) -> Result<Counters, String> {
     let volume = rng.below(plan.volumes.len() as u64) as usize;
     let here = snapshot.disks.volumes.iter().all(VolumeStatus::is_attached);
-    // What one member alone has of the last writes counts only at starts with this member.
+    // The set of writes that only one member has matters only at starts with this member.
     let varies = plan.mirror.as_ref().is_some_and(|mirror| mirror.misses_of > 0);
     if !here || varies || snapshot.disks.damaged || snapshot.oracle.relaxed || snapshot.disks.record.is_some()
     {
         return Ok(Counters::default());
     }
     snapshot.disks.devices.iter_mut().for_each(SimDevice::quiet);
-    // What a power cut leaves is drawn when it is opened: the same for both.
+    // The remains of a power cut are drawn at the opening: use the same for both.
     snapshot.rng = Rng::new(rng.word());
     let Some(dirty) = dirty_after_crash(plan, snapshot.clone(), volume)? else {
         return Ok(Counters::default());
@@ -589,9 +589,9 @@ pub fn changed_after_crash(
     Ok(world.final_counters())
 }
 
-/// Which blocks of a volume are dirty after a crash: found out by an engine whose work nobody
-/// keeps, and that cannot write them back while it opens. `None` if that does not open the cache,
-/// or does not attach the volume at once.
+/// Returns which blocks of a volume are dirty after a crash, from a probe engine that cannot
+/// destage them during the opening and whose state is thrown away. `None` if it does not open the
+/// cache, or does not attach the volume at once.
 fn dirty_after_crash(
     plan: &Rc<Plan>,
     mut snapshot: Snapshot,
@@ -599,7 +599,7 @@ fn dirty_after_crash(
 ) -> Result<Option<Vec<bool>>, String> {
     snapshot.disks.devices[1 + volume].faults.write_error = 1_000_000;
     let mut probe = World::open(plan, snapshot, OnBackingChange::Refuse);
-    probe.changed = true; // nobody greets it
+    probe.changed = true; // no greeting
     probe.pump()?;
     let end = probe.now + ANSWER_LIMIT_NS;
     while probe.engine.status() == Status::Opening {
@@ -611,19 +611,19 @@ fn dirty_after_crash(
     Ok(known.then(|| probe.dirty_map(volume)))
 }
 
-/// Somebody else writes to some sectors in a row of a backing store that nobody uses.
+/// Foreign write: writes some consecutive sectors of a backing store that is not in use.
 fn write_by_others(disks: &mut Disks, volume: usize, rng: &mut Rng) -> Range<u64> {
     let sectors = disks.volumes[volume].bytes / 512;
     let first = rng.below(sectors);
     let end = first + rng.range(1, 64).min(sectors - first);
     overwrite(disks, volume, first..end, rng);
-    // A crash soon after a start may find the volume as it was noted at the stop before: then its
-    // stamp tells.
+    // After a crash soon after a start the record of the volume may be that of the previous stop:
+    // then the stamp reveals the change.
     disks.stamps[volume] += 1_000;
     first..end
 }
 
-/// Gives sectors of a backing store new contents.
+/// Overwrites sectors of a backing store with new contents.
 fn overwrite(disks: &mut Disks, volume: usize, sectors: Range<u64>, rng: &mut Rng) {
     for sector in sectors {
         let mut bytes = [0; 512];
@@ -632,16 +632,16 @@ fn overwrite(disks: &mut Disks, volume: usize, sectors: Range<u64>, rng: &mut Rn
     }
 }
 
-/// Somebody else writes to a backing store. That shows in its modification stamp, or at least in a
-/// sampled block.
+/// Foreign write to a backing store. It shows in the modification stamp, or at least in a sampled
+/// block.
 fn change_backing(world: &mut World) -> Option<(usize, Range<u64>)> {
     let volume = world.rng.below(world.plan.volumes.len() as u64) as usize;
     if !world.disks.volumes[volume].is_attached() {
         return None;
     }
     let sectors = world.disks.volumes[volume].bytes / 512;
-    // What a shrink has cut off with the closing checkpoint is not compared any more, and neither
-    // is a last block that is short.
+    // The engine no longer compares blocks that a shrink cut off with the closing checkpoint, or a
+    // partial last block.
     let compared = world.disks.sampled[volume].iter().copied().filter(|block| *block < sectors / 8);
     let sampled: Vec<u64> = compared.collect();
     let secretly = !sampled.is_empty() && world.rng.chance(1, 3);
@@ -653,8 +653,8 @@ fn change_backing(world: &mut World) -> Option<(usize, Range<u64>)> {
     Some((volume, first..first + count))
 }
 
-/// The oracle learns what a changed backing store means: what was not dirty is what the backing
-/// store holds now; what was dirty is kept (`Some(true)`) or given up (`Some(false)`).
+/// Updates the oracle after a change of a backing store: clean data is the present content of the
+/// backing store; dirty data is kept (`Some(true)`) or given up (`Some(false)`).
 fn take_over(world: &mut World, volume: usize, changed: Range<u64>, keep: Option<bool>, dirty: &[bool]) {
     let all = 0..world.oracle.sectors(volume);
     for sector in if keep == Some(false) { all } else { changed } {
@@ -669,12 +669,12 @@ fn take_over(world: &mut World, volume: usize, changed: Range<u64>, keep: Option
     }
 }
 
-/// Reads every sector of every volume, and judges.
+/// Reads every sector of every volume and judges it.
 ///
 /// # Errors
 /// Any violation.
 pub fn read_everything(world: &mut World) -> Result<(), String> {
-    // Where something is lost it is of interest what is not.
+    // With losses, use small pieces: intact sectors next to lost ones must be readable.
     let piece = if world.risk.is_empty() { world.rng.pick(&[16, 64, 256]) * BLOCK } else { BLOCK / 2 };
     for volume in world.staying() {
         let bytes = world.served_bytes(volume);
@@ -686,7 +686,7 @@ pub fn read_everything(world: &mut World) -> Result<(), String> {
                 return Ok(());
             }
             let sectors = offset / 512..(offset + piece).min(bytes) / 512;
-            // Of what nobody has written a little is enough.
+            // Of unwritten ranges a sample is enough.
             if world.oracle.is_blank(volume, sectors) && !world.rng.chance(1, 256) {
                 continue;
             }
@@ -728,7 +728,7 @@ pub fn settle(world: &mut World) -> Result<(), String> {
         && volumes.iter().any(|volume| world.engine.dirty_blocks(VolumeId(*volume as u16)) > 0)
     {
         if !world.step(end)? {
-            // The cache has failed meanwhile, and its owner does not record it: nothing is drained.
+            // The cache has failed meanwhile, and the owner does not record it: nothing drains.
             if world.fenced && !world.engine.runs_without_cache() && world.plan.owner != OwnerPlan::Records {
                 return read_everything(world);
             }
@@ -779,7 +779,7 @@ pub fn close_and_reopen(world: &mut World) -> Result<(), String> {
     if world.stopped { Ok(()) } else { read_everything(world) }
 }
 
-/// True if the engine serves requests.
+/// Returns true if the engine serves requests.
 #[must_use]
 pub fn serves(world: &World) -> bool {
     world.engine.status() == Status::Ready

@@ -1,9 +1,9 @@
-//! Every planted bug is caught, within a bounded number of crash points, and its replay command
-//! hits it again. A violation counts only if the same run without the bug has none.
+//! The tests find every planted bug within a bounded number of crash points, and its replay command
+//! reproduces it. A violation counts only if the same run without the bug has none.
 //!
-//! `cargo test -p forebay-sim --features planted-bugs --test planted`; behind `--` the names of
-//! bugs, or parts of them: only those. Bugs are tried on all processors, each where it showed
-//! before (`recorded`); one that does not show there is searched for.
+//! `cargo test -p forebay-sim --features planted-bugs --test planted`; names of bugs, or parts of
+//! them, behind `--` select those. The bugs run on all processors, first at their recorded seeds
+//! (`recorded`); if a bug does not show there, the test searches for it.
 
 #[path = "it/recorded/mod.rs"]
 mod recorded;
@@ -14,16 +14,17 @@ use forebay_sim::{PlantedBug, SimOptions, Violation, run};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Where each bug showed: its name, a seed, so many crash points of it, and the kind of violation.
+/// The recorded seed of each bug: its name, the seed, the number of its crash points, and the kind
+/// of violation.
 const RECORDED: &str = "planted.txt";
 /// Crash points within which every planted bug must show.
 const BOUND: u64 = 20_000;
 /// Crash points of a seed, for bugs that show in few runs.
 const PER_SEED: u64 = 30;
-/// And how far such seeds lie apart.
+/// Distance of such seeds.
 const SEED_STEP: u64 = 7919;
-/// Those that tests of their own show: `hostile.rs`, `pacing.rs`, `liveness.rs`, and `work.rs`,
-/// `room.rs`, `lifecycle.rs` and `damage.rs` of the core.
+/// Bugs with their own tests: `hostile.rs`, `pacing.rs`, `liveness.rs`, and `work.rs`, `room.rs`,
+/// `lifecycle.rs` and `damage.rs` of the core.
 const ELSEWHERE: &[PlantedBug] = &[
     PlantedBug::BelieveEarlierUse,
     PlantedBug::BelieveOlderCopy,
@@ -35,9 +36,9 @@ const ELSEWHERE: &[PlantedBug] = &[
     PlantedBug::PassForEachVictim,
     PlantedBug::WaitForLostRoom,
 ];
-/// Bugs that show in few runs, but early there: of many seeds some crash points are taken, and not
-/// of few seeds all. They were caught with a fifth of the time. They take longest still, and are
-/// begun first.
+/// Bugs that show in few runs, but early there: the search takes some crash points of many seeds
+/// instead of all of a few, which found them in a fifth of the time. They still take longest, and
+/// begin first.
 const IN_FEW_RUNS: &[PlantedBug] = &[
     PlantedBug::ExtendBeforeFlush,
     PlantedBug::KeepWithoutBound,
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
         .map(|(bug, _)| *bug)
         .collect();
     bugs.sort_by_key(|bug| !IN_FEW_RUNS.contains(bug));
-    // Many bugs show by a panic of the engine: it is in the violation.
+    // Many bugs show as a panic of the engine: the violation has its message.
     std::panic::set_hook(Box::new(|_| {}));
     let begin = Instant::now();
     let known = recorded::read(RECORDED);
@@ -89,16 +90,16 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(missed > 0))
 }
 
-/// How a bug shows.
+/// A bug that was found.
 struct Caught {
     how: String,
-    /// For the record.
+    /// Its line for the record.
     line: String,
     is_searched: bool,
 }
 
-/// How a bug shows where it did before, if it still does: by the same kind of violation, and not
-/// without the bug.
+/// Runs the recorded seed of a bug. Returns the result if it still shows by the same kind of
+/// violation, and not without the bug.
 fn catch_again(bug: PlantedBug, known: &[Vec<String>]) -> Option<Caught> {
     let line = known.iter().find(|line| line[0] == bug.name())?;
     let [seed, crashes] = [1, 2].map(|at| line[at].parse().expect("a number in the file"));
@@ -111,8 +112,8 @@ fn catch_again(bug: PlantedBug, known: &[Vec<String>]) -> Option<Caught> {
     Some(Caught { how, line: line.join(" "), is_searched: false })
 }
 
-/// The kind of a violation, in one word: the invariant that an assertion names, or the first words
-/// of what was wrong without numbers and names.
+/// Returns the kind of a violation, in one word: the invariant that an assertion names, or the
+/// first words of the message without numbers and names.
 fn kind(what: &str) -> String {
     let what = what.rsplit("): ").next().unwrap_or(what);
     let words = what.split(|symbol: char| !symbol.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
@@ -125,14 +126,14 @@ fn kind(what: &str) -> String {
     })
 }
 
-/// What is wrong in the same runs without the bug: then it is the engine, and proves nothing of the
-/// bug.
+/// Returns the violation of the same runs without the bug: it is then an error of the engine, and
+/// proves nothing about the bug.
 fn is_wrong_without(bug: PlantedBug, seed: u64, crashes: u64) -> Option<Violation> {
     let options = SimOptions { seed, crashes, aim: Some(bug), violations_max: 1, ..SimOptions::default() };
     run(&options, &mut |_| {}).violations.into_iter().next()
 }
 
-/// How a bug shows, or why it counts as missed.
+/// Searches for a bug. Returns the result, or the reason why it counts as missed.
 fn catch(bug: PlantedBug) -> Result<Caught, String> {
     let (most, step) = if IN_FEW_RUNS.contains(&bug) { (PER_SEED, SEED_STEP) } else { (BOUND, 0) };
     let (mut seed, mut crash_points) = (1, 0);

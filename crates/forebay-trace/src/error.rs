@@ -1,19 +1,19 @@
-//! What is wrong with a trace, and where.
+//! Errors in traces, with their places.
 
 use std::fmt;
 use thiserror::Error;
 
-/// Where in a file something is.
+/// A place in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// A line and a column of a text, both from 1 on.
+    /// A line and a column of a text, both counted from 1.
     Line {
         /// Line.
         line: u64,
         /// Column, in bytes.
         column: u64,
     },
-    /// A record of a binary file, from 0 on.
+    /// A record of a binary file, counted from 0.
     Record(u64),
     /// A byte of the file.
     Byte(u64),
@@ -29,21 +29,21 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why a trace cannot be read or written.
+/// The reason why a trace cannot be read or written.
 #[derive(Debug, Error)]
 pub enum TraceError {
-    /// The system refused.
+    /// The system reported an error.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// The file is not what it should be.
+    /// The file is malformed.
     #[error("{place}: {what}")]
     Bad {
-        /// Where.
+        /// The place.
         place: Place,
-        /// What is wrong there.
+        /// The reason.
         what: String,
     },
-    /// All of the file makes no sense, or not in this format.
+    /// The file as a whole is unusable, or not in this format.
     #[error("{0}")]
     Useless(String),
 }

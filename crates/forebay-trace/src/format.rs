@@ -1,9 +1,9 @@
-//! All formats by name, and one way to read and to write any of them.
+//! All formats by name, with one interface to read and write any of them.
 //!
 //! Invariants
-//! - What a format has no place for is counted and told ([`Loss`]), never dropped in silence.
-//! - Times begin at 0 with the first record of a foreign trace. One that is before it counts as 0
-//!   and is counted.
+//! - Data that a format cannot hold is counted and reported ([`Loss`]), never dropped silently.
+//! - Times begin at 0 with the first record of a foreign trace. An earlier one becomes 0 and is
+//!   counted.
 
 use crate::error::TraceError;
 use crate::foreign::alibaba::Alibaba;
@@ -33,7 +33,7 @@ pub enum Format {
     Bin,
     /// fio's I/O log, version 3.
     Iolog,
-    /// What blkparse prints.
+    /// The output of blkparse.
     Blkparse,
     /// Microsoft Research, Cambridge.
     Msr,
@@ -42,7 +42,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 8] = [
         Self::Forebay,
         Self::Csv,
@@ -54,7 +54,7 @@ impl Format {
         Self::Alibaba,
     ];
 
-    /// Its name in commands.
+    /// Returns its name in commands.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -69,7 +69,7 @@ impl Format {
         }
     }
 
-    /// By the end of a file's name, `.zst` behind it left out.
+    /// Returns the format by the extension of a file name, ignoring a final `.zst`.
     #[must_use]
     pub fn of_name(file: &str) -> Option<Self> {
         let file = file.strip_suffix(".zst").unwrap_or(file);
@@ -92,12 +92,12 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// What a format is to know beyond the bytes.
+/// Parameters of a format that are not in the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Bytes that the number of an object counts (csv, oracleGeneral).
+    /// Bytes per object number (csv, oracleGeneral).
     pub id_bytes: u64,
-    /// Only requests of this device, of a trace of several.
+    /// Only requests of this device, from a trace of several.
     pub only: Option<String>,
 }
 
@@ -107,26 +107,26 @@ impl Default for Options {
     }
 }
 
-/// What was noticed while reading.
+/// Observations while reading.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reading {
     /// The format.
     pub format: Format,
-    /// What the trace says of itself; only Forebay's own does.
+    /// The header of the trace; only Forebay's own format has one.
     pub header: Option<Header>,
     /// Records so far.
     pub records: u64,
-    /// Requests without bytes, which are left out.
+    /// Requests without bytes, which are skipped.
     pub empty: u64,
-    /// Lines that are no requests.
+    /// Lines that are not requests.
     pub other_lines: u64,
-    /// Requests of other devices than the one that was asked for.
+    /// Requests of devices other than the selected one.
     pub other_devices: u64,
-    /// Records with a time before that of the first one.
+    /// Records with a time before the first one's.
     pub before_start: u64,
-    /// Records that were lost while the trace was recorded.
+    /// Records lost during the recording.
     pub lost: u64,
-    /// The file was cut off, and so many bytes at its end are of no use.
+    /// If the file was truncated, the number of unusable bytes at its end.
     pub cut_bytes: Option<u64>,
 }
 
@@ -136,17 +136,17 @@ enum Inside {
     Text(TextReader, OneDevice),
 }
 
-/// A trace that is read.
+/// A trace being read.
 pub struct Source {
     inside: Inside,
     origin: Option<u64>,
     reading: Reading,
 }
 
-/// Begins to read a trace, packed with zstd or not. Without a format it has to be Forebay's own.
+/// Begins to read a trace, packed with zstd or not. Without a format it must be Forebay's own.
 ///
 /// # Errors
-/// It cannot be read, or begins as no trace of this format does.
+/// Returns an error if the trace cannot be read, or does not begin like this format.
 pub fn reader(
     from: Box<dyn BufRead>,
     format: Option<Format>,
@@ -197,10 +197,10 @@ pub fn reader(
 }
 
 impl Source {
-    /// The next record.
+    /// Returns the next record.
     ///
     /// # Errors
-    /// The file cannot be read, or is damaged; the text says where.
+    /// Returns an error if the file cannot be read, or is damaged; the text names the place.
     pub fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
         let record = match &mut self.inside {
             Inside::Forebay(reader) => {
@@ -229,7 +229,7 @@ impl Source {
         Ok(Some(record))
     }
 
-    /// What was noticed so far.
+    /// Returns the observations so far.
     pub fn reading(&self) -> &Reading {
         &self.reading
     }
@@ -256,10 +256,10 @@ fn next_of_text(
     Ok(None)
 }
 
-/// What a format has kept of a record.
+/// The parts of a record that a format has kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Kept {
-    /// It was written at all.
+    /// The record was written at all.
     pub(crate) anything: bool,
     pub(crate) time: bool,
     pub(crate) operation: bool,
@@ -270,12 +270,12 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// It has no place in the format.
+    /// The format cannot hold the record.
     pub(crate) fn nothing() -> Self {
         Self { anything: false, time: false, operation: false, range: false, ..Self::range() }
     }
 
-    /// Time, operation and range.
+    /// Time, operation and range are kept.
     pub(crate) fn range() -> Self {
         Self {
             anything: true,
@@ -289,22 +289,22 @@ impl Kept {
     }
 }
 
-/// Something that a format has no place for, and of how many requests.
+/// A kind of data that a format cannot hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Loss {
-    /// Requests of this kind are left out.
+    /// Requests with this operation are left out.
     LeftOut(Operation),
     /// Times are rounded down.
     Time,
-    /// Another operation stands for it.
+    /// Another operation replaces it.
     Operation,
     /// Ranges are rounded to blocks or sectors, or cut into blocks.
     Range,
-    /// That it was to be durable before its answer.
+    /// The request to be durable before the reply.
     Fua,
-    /// Which way it went.
+    /// The path of the request.
     Outcome,
-    /// How long it took, or a part of that below the unit of the format.
+    /// The latency, or the part of it below the unit of the format.
     Latency,
 }
 
@@ -322,12 +322,12 @@ impl fmt::Display for Loss {
     }
 }
 
-/// What became of the records that were written.
+/// The result of writing a trace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
     /// Records that are in the new trace, at least in part.
     pub records: u64,
-    /// What was lost, and of how many requests.
+    /// The losses, each with its number of requests.
     pub losses: Vec<(Loss, u64)>,
 }
 
@@ -358,14 +358,14 @@ impl Tally {
     }
 }
 
-/// A trace to write.
+/// The parameters of a new trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewTrace {
-    /// In this format,
+    /// Its format.
     pub format: Format,
-    /// with these options,
+    /// Its options.
     pub options: Options,
-    /// which says this of itself, if the format has a place for it.
+    /// Its header, if the format has one.
     pub header: Header,
 }
 
@@ -374,7 +374,7 @@ enum Output {
     Other(Box<dyn RecordWriter>, Box<dyn Write>),
 }
 
-/// A trace that is written.
+/// A trace being written.
 pub struct Sink {
     output: Output,
     tally: Tally,
@@ -383,7 +383,7 @@ pub struct Sink {
 /// Begins to write a trace.
 ///
 /// # Errors
-/// It cannot be written.
+/// Returns an error if the trace cannot be written.
 pub fn writer(to: Box<dyn Write>, new: &NewTrace) -> Result<Sink, TraceError> {
     let options = &new.options;
     let other: Box<dyn RecordWriter> = match new.format {
@@ -406,7 +406,7 @@ impl Sink {
     /// Writes a record.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Returns an error if the record cannot be written.
     pub fn push(&mut self, record: &Record) -> Result<(), TraceError> {
         let kept = match &mut self.output {
             Output::Forebay(writer) => {
@@ -419,17 +419,17 @@ impl Sink {
         Ok(())
     }
 
-    /// Notes that so many records were lost before.
+    /// Notes that this many records were lost at this point.
     pub fn lose(&mut self, records: u64) {
         if let Output::Forebay(writer) = &mut self.output {
             writer.lose(records);
         }
     }
 
-    /// Ends the trace; what became of the records.
+    /// Ends the trace. Returns the result for its records.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Returns an error if the trace cannot be written.
     pub fn finish(self) -> Result<Tally, TraceError> {
         match self.output {
             Output::Forebay(writer) => writer.finish()?.flush()?,

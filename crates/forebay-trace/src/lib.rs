@@ -1,10 +1,10 @@
-//! Block traces as files: what clients asked of a volume, and when.
+//! Block traces as files: the requests of clients to a volume, with their times.
 //!
-//! The modules, in the order of their imports: `error` (what is wrong with a file, and where),
+//! The modules, in the order of their imports: `error` (errors in a file, with their places),
 //! `record` (one request), `native` (Forebay's own format), `unpack` (files packed with zstd),
 //! `lines` (text), `foreign` (the formats of other tools), `format` (all of them by name).
 //!
-//! No payload is in any of them. Nothing here opens a file or knows a clock.
+//! None of them has payload. No code here opens a file or reads a clock.
 #![forbid(unsafe_code)]
 
 mod error;

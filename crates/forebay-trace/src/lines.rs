@@ -1,11 +1,11 @@
-//! Lines of text and the fields in them, with the places that errors name.
+//! Lines of text and their fields, with the places for errors.
 
 use crate::error::{Place, TraceError};
 use std::fmt::Display;
 use std::io::{BufRead, Read};
 use std::str::FromStr;
 
-/// Longest line that is read, in bytes.
+/// Longest accepted line, in bytes.
 const LINE_BYTES_MAX: usize = 4096;
 
 /// The lines of a text.
@@ -15,7 +15,7 @@ pub(crate) struct Lines {
     bytes: Vec<u8>,
 }
 
-/// One line, without its end.
+/// One line, without its line end.
 #[derive(Clone, Copy)]
 pub(crate) struct Line<'a> {
     pub(crate) text: &'a str,
@@ -34,7 +34,7 @@ impl Lines {
         Self { from, number: 0, bytes: Vec::new() }
     }
 
-    /// The next line that is not empty.
+    /// Returns the next non-empty line.
     pub(crate) fn next_line(&mut self) -> Result<Option<Line<'_>>, TraceError> {
         loop {
             self.number += 1;
@@ -64,7 +64,7 @@ impl<'a> Line<'a> {
         Place::Line { line: self.number, column: column as u64 + 1 }
     }
 
-    /// Its fields between commas.
+    /// Returns its comma-separated fields.
     pub(crate) fn by_commas(self) -> Vec<Field<'a>> {
         let begin = self.text.as_ptr() as usize;
         let field = |text: &'a str| {
@@ -74,14 +74,14 @@ impl<'a> Line<'a> {
         self.text.split(',').map(field).collect()
     }
 
-    /// Its words.
+    /// Returns its words.
     pub(crate) fn words(self) -> Vec<Field<'a>> {
         let begin = self.text.as_ptr() as usize;
         let field = |text: &'a str| Field { text, place: self.place(text.as_ptr() as usize - begin) };
         self.text.split_ascii_whitespace().map(field).collect()
     }
 
-    /// A field that must be there.
+    /// Returns a mandatory field.
     pub(crate) fn field(self, fields: &[Field<'a>], at: usize, name: &str) -> Result<Field<'a>, TraceError> {
         let missing = || TraceError::bad(self.place(self.text.len()), format!("there is no {name}"));
         fields.get(at).copied().filter(|field| !field.text.is_empty()).ok_or_else(missing)
@@ -89,19 +89,19 @@ impl<'a> Line<'a> {
 }
 
 impl Field<'_> {
-    /// An error at this place.
+    /// Returns an error at this place.
     pub(crate) fn bad(&self, what: impl Display) -> TraceError {
         TraceError::bad(self.place, format!("\"{}\": {what}", self.text.escape_debug()))
     }
 
-    /// A number.
+    /// Parses a number.
     pub(crate) fn number<T: FromStr>(&self, what: &str) -> Result<T, TraceError> {
         let digits = !self.text.starts_with('+');
         let number = if digits { self.text.parse().ok() } else { None };
         number.ok_or_else(|| self.bad(format!("{what} is a number")))
     }
 
-    /// Seconds with at most nine digits behind the point, as nanoseconds.
+    /// Parses seconds with at most nine decimals, as nanoseconds.
     pub(crate) fn seconds(&self, what: &str) -> Result<u64, TraceError> {
         let (whole, part) = self.text.split_once('.').unwrap_or((self.text, ""));
         let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -114,7 +114,7 @@ impl Field<'_> {
         whole.checked_mul(1_000_000_000).and_then(|ns| ns.checked_add(part)).ok_or_else(wrong)
     }
 
-    /// A number times a unit.
+    /// Parses a number and multiplies it by a unit.
     pub(crate) fn scaled(&self, unit: u64, what: &str) -> Result<u64, TraceError> {
         let number: u64 = self.number(what)?;
         number.checked_mul(unit).ok_or_else(|| self.bad(format!("{what} is too large")))

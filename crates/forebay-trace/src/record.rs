@@ -2,31 +2,31 @@
 
 use crate::error::{Place, TraceError};
 
-/// Longest read or write that is believed, in bytes: no device takes a longer one.
+/// Longest accepted read or write, in bytes: no device takes a longer one.
 pub const REQUEST_BYTES_MAX: u64 = 1 << 30;
-/// No request ends behind this byte: 4 PiB, the end of the largest volume.
+/// Limit of the end of a request, in bytes: 4 PiB, the end of the largest volume.
 pub const END_BYTES_MAX: u64 = 1 << 52;
 
-/// What was asked for.
+/// The kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Operation {
     /// Read.
     Read,
     /// Write.
     Write,
-    /// Make durable what was acknowledged. It has no range.
+    /// Makes acknowledged writes durable. It has no range.
     Flush,
-    /// The range is not needed any more.
+    /// The data of the range is no longer needed.
     Discard,
     /// The range reads as zeroes afterwards.
     WriteZeroes,
 }
 
 impl Operation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Flush, Self::Discard, Self::WriteZeroes];
 
-    /// The word for it.
+    /// Returns the word for it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -38,37 +38,37 @@ impl Operation {
         }
     }
 
-    /// It changes what the volume holds.
+    /// Returns true if it changes the content of the volume.
     #[must_use]
     pub fn changes(self) -> bool {
         matches!(self, Self::Write | Self::Discard | Self::WriteZeroes)
     }
 }
 
-/// Which way a request went.
+/// The path of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Outcome {
-    /// The trace does not say.
+    /// The trace does not record it.
     #[default]
     Unknown,
-    /// A read that the cache answered alone, or a write that the log took.
+    /// A read answered by the cache alone, or a write that went to the log.
     Hit,
-    /// A read that the backing store answered alone.
+    /// A read answered by the backing store alone.
     Miss,
     /// A read of which the cache had a part.
     Partly,
-    /// Past the cache.
+    /// The request bypassed the cache.
     Bypass,
     /// It failed.
     Error,
 }
 
 impl Outcome {
-    /// All of them.
+    /// All outcomes.
     pub const ALL: [Self; 6] =
         [Self::Unknown, Self::Hit, Self::Miss, Self::Partly, Self::Bypass, Self::Error];
 
-    /// The word for it.
+    /// Returns the word for it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -85,40 +85,41 @@ impl Outcome {
 /// One request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// When it came, in nanoseconds since the beginning of the trace. Records may be in another
+    /// Arrival time, in nanoseconds since the beginning of the trace. Records may be in another
     /// order than these times.
     pub at_ns: u64,
-    /// What it asked for.
+    /// The operation.
     pub operation: Operation,
-    /// It was to be durable before its answer.
+    /// Whether it had to be durable before the reply.
     pub fua: bool,
-    /// First byte.
+    /// Offset, in bytes.
     pub offset: u64,
-    /// Bytes; 0 for a flush only.
+    /// Length, in bytes; 0 for a flush only.
     pub len: u64,
-    /// Which way it went.
+    /// Its path.
     pub outcome: Outcome,
-    /// Time until its answer, in nanoseconds, if that is known.
+    /// Time until the reply, in nanoseconds, if known.
     pub latency_ns: Option<u64>,
 }
 
 impl Record {
-    /// A request of which nothing else is known.
+    /// Creates a request with unknown outcome and latency.
     #[must_use]
     pub fn new(at_ns: u64, operation: Operation, offset: u64, len: u64) -> Self {
         Self { at_ns, operation, fua: false, offset, len, outcome: Outcome::Unknown, latency_ns: None }
     }
 
-    /// First byte behind it; of a record that was checked.
+    /// Returns the end of its range, in bytes. The record must have been checked.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.offset + self.len
     }
 
-    /// The same, if a volume can take it.
+    /// Returns the record if a volume can take it.
     ///
     /// # Errors
-    /// It is longer than any request, ends behind the largest volume, or has no bytes.
+    /// Returns an error if it is longer than any request, ends behind the largest volume, or has no
+    /// bytes.
     pub(crate) fn checked(self, place: Place) -> Result<Self, TraceError> {
         let (name, offset, len) = (self.operation.name(), self.offset, self.len);
         if self.operation == Operation::Flush {

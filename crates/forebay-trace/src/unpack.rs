@@ -1,4 +1,4 @@
-//! Files that are packed with zstd, as traces usually are.
+//! Files packed with zstd, as most traces are.
 
 use ruzstd::decoding::StreamingDecoder;
 use std::io::{self, BufRead, Read};
@@ -48,10 +48,10 @@ impl Read for Unpacked {
     }
 }
 
-/// What a file has in it: the same if it is not packed.
+/// Returns the content of a file, unpacked if it is packed.
 ///
 /// # Errors
-/// It cannot be read.
+/// Returns an error if the file cannot be read.
 pub(crate) fn unpacked(mut from: Box<dyn BufRead>) -> io::Result<Box<dyn BufRead>> {
     if from.fill_buf()?.starts_with(&MAGIC) {
         Ok(Box::new(io::BufReader::new(Unpacked { state: State::Between(from) })))

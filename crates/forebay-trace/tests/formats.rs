@@ -1,4 +1,4 @@
-//! Every format by what a user has: bytes in, records out, and back.
+//! Every format as its users see it: bytes in, records out, and back.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use forebay_trace::native::Header;
@@ -7,7 +7,7 @@ use forebay_trace::{reader, writer};
 use std::io::{Cursor, Write};
 use std::sync::{Arc, Mutex};
 
-/// Bytes that somebody else still sees.
+/// A shared buffer that the test can still read.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -45,7 +45,8 @@ fn written(records: &[Record], format: Format) -> (Vec<u8>, Tally) {
     (std::mem::take(&mut *to.0.lock().unwrap()), tally)
 }
 
-/// What every format can keep but for libCacheSim's: whole blocks, whole milliseconds.
+/// Returns records that every format except libCacheSim's can hold: whole blocks, whole
+/// milliseconds.
 fn plain() -> Vec<Record> {
     let ms = 1_000_000;
     vec![

@@ -1,8 +1,8 @@
-//! The client: requests of a trace, when they come, and how many at once.
+//! The client: requests of a trace, their arrival times and concurrency.
 //!
-//! With times as recorded this is an open loop: requests come whether or not earlier ones were
-//! answered. If the devices cannot keep up the line grows, and latencies with it; `waited` says so.
-//! As fast as possible it is a closed loop: the next request comes when one was answered.
+//! With recorded times this is an open loop: requests come whether or not earlier ones were
+//! answered. If the devices cannot keep up, the queue grows, and latencies with it; `waited` shows
+//! that. As fast as possible it is a closed loop: the next request follows a reply.
 
 use crate::figures::{Figures, PathFigures, index};
 use crate::machine::{Machine, VOLUME};
@@ -13,25 +13,25 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 
 const BLOCK: u64 = 4096;
-/// How often is looked what limits destage.
+/// Interval at which the limits of destage are sampled, in nanoseconds.
 const LOOK_NS: u64 = 100_000_000;
-/// All hours that the engine's curve has.
+/// All hours in the engine's curve.
 const HOURS: u64 = 23;
-/// After so many turns somebody is told how far it is.
+/// Turns between two reports of the progress.
 const LOOK_TURNS: u64 = 1 << 14;
 
-/// A trace, made ready: in the order of time, and no request is longer than the engine takes.
+/// A prepared trace: ordered by time, without requests longer than the engine accepts.
 #[derive(Clone, Debug, Default)]
 pub struct MadeTrace {
     requests: Vec<Record>,
-    /// Where the last request ends.
+    /// End of the volume range used, in bytes.
     pub end_bytes: u64,
-    /// Requests that were earlier than the one before them in the file.
+    /// Requests with an earlier time than the one before them in the file.
     pub reordered: u64,
 }
 
 impl MadeTrace {
-    /// Makes it of records in any order.
+    /// Prepares records in any order.
     #[must_use]
     pub fn new(records: Vec<Record>) -> Self {
         let reordered = records.windows(2).filter(|pair| pair[1].at_ns < pair[0].at_ns).count() as u64;
@@ -43,20 +43,20 @@ impl MadeTrace {
         Self { requests, end_bytes, reordered }
     }
 
-    /// Bytes of all blocks that are read or written at least once.
+    /// Returns the bytes of all blocks that are read or written at least once.
     #[must_use]
     pub fn footprint_bytes(&self) -> u64 {
         footprint_blocks(&self.requests) * BLOCK
     }
 
-    /// Time from the first request to the last one, in nanoseconds.
+    /// Returns the time from the first request to the last one, in nanoseconds.
     #[must_use]
     pub fn lasts_ns(&self) -> u64 {
         let first = self.requests.first().map_or(0, |record| record.at_ns);
         self.requests.last().map_or(0, |record| record.at_ns - first)
     }
 
-    /// Its requests.
+    /// Returns its requests.
     #[must_use]
     pub fn requests(&self) -> &[Record] {
         &self.requests
@@ -102,11 +102,11 @@ fn footprint_blocks(requests: &[Record]) -> u64 {
     groups.values().map(|bits| u64::from(bits.count_ones())).sum()
 }
 
-/// Tries a plan. `progress` is told from time to time how many requests were answered, and says
-/// whether to go on.
+/// Tries a plan. Calls `progress` from time to time with the number of answered requests; it
+/// returns whether to continue. Returns `Ok(None)` if `progress` ended the try.
 ///
 /// # Errors
-/// The plan makes no sense for the trace. `Ok(None)`: `progress` ended it.
+/// Returns [`PlanError`] if the plan does not suit the trace.
 pub fn run(
     plan: &Plan,
     trace: &MadeTrace,
@@ -144,13 +144,13 @@ struct Run<'a> {
     next: usize,
     machine: Machine,
     began: u64,
-    /// When the latency of a request in flight begins, by its place.
+    /// Start of the latency of a request in flight, by its index.
     began_at: Vec<u64>,
     free: Vec<usize>,
-    /// Answers on their way to the client: when they arrive, and their places.
+    /// Replies on their way to the client: arrival times and indexes.
     answers: BinaryHeap<Reverse<(u64, usize)>>,
     paths: Vec<Option<PathFigures>>,
-    /// When the processor has done its work for all answers so far.
+    /// Time at which the processor has finished all replies so far.
     processor_free_at: u64,
     answered: u64,
     failed: u64,
@@ -161,7 +161,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// True if it came to the end.
+    /// Runs all requests. Returns false if `progress` ended the run.
     fn all(&mut self, progress: &dyn Fn(u64) -> bool) -> Result<bool, PlanError> {
         let mut turns = 0_u64;
         while self.answered < self.requests.len() as u64 {
@@ -184,7 +184,7 @@ impl Run<'_> {
         Ok(true)
     }
 
-    /// When the next request comes, if one can be made.
+    /// Returns the arrival time of the next request, if one can be submitted.
     fn next_arrival(&self) -> Option<u64> {
         let record = self.requests.get(self.next).filter(|_| !self.free.is_empty())?;
         Some(self.arrival(record).max(self.machine.now))
@@ -249,7 +249,7 @@ impl Run<'_> {
         self.machine.replies = replies;
     }
 
-    /// Counts the time until then for what limits destage now.
+    /// Adds the time until `next` to the present limit of destage.
     fn look_at_limits(&mut self, next: u64) {
         if next < self.looked_at + LOOK_NS {
             return;

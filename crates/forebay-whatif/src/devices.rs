@@ -1,8 +1,8 @@
-//! Models of the devices: how long operations take.
+//! Models of the devices: the latencies of operations.
 //!
-//! The flash device takes a time for each operation, whatever else it does, and moves the bytes of
-//! all operations one after the other. The disk is [`forebay_io::hdd`], the model that `emulate`
-//! puts in front of real devices, or takes the same time for each operation.
+//! The flash device has a latency for each operation, regardless of concurrency, and transfers the
+//! bytes of all operations one after the other. The disk is [`forebay_io::hdd`], the model that
+//! `emulate` puts in front of real devices, or has a constant latency.
 
 use forebay_io::hdd::{HddModel, HddOp};
 use std::cmp::Reverse;
@@ -11,13 +11,13 @@ use std::collections::BinaryHeap;
 /// Times of the cache device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FlashTimes {
-    /// Of a read, in nanoseconds, beside the time for its bytes.
+    /// Of a read, in nanoseconds, in addition to the transfer of its bytes.
     pub read_ns: u64,
     /// The same of a write.
     pub write_ns: u64,
-    /// Of a flush.
+    /// Of a flush, in nanoseconds.
     pub flush_ns: u64,
-    /// What all operations together move, in bytes a second.
+    /// Transfer rate of all operations together, in bytes per second.
     pub bytes_per_s: u64,
 }
 
@@ -28,16 +28,16 @@ impl Default for FlashTimes {
     }
 }
 
-/// What the backing store is.
+/// The kind of backing store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiskKind {
     /// A disk with 7200 revolutions a minute.
     Hdd7200,
-    /// Every operation takes so many nanoseconds, however many there are.
+    /// Every operation takes this many nanoseconds, regardless of concurrency.
     Constant(u64),
 }
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Work {
     Read,
@@ -45,7 +45,7 @@ pub(crate) enum Work {
     Flush,
 }
 
-/// Operations that end at times which are known when they begin.
+/// Operations whose end is known when they begin.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
     ends: BinaryHeap<Reverse<(u64, u64, u32)>>,
@@ -75,7 +75,7 @@ impl Due {
 #[derive(Debug)]
 pub(crate) struct Flash {
     times: FlashTimes,
-    /// When it has moved all bytes.
+    /// Time at which it has transferred all bytes.
     free_at: u64,
     due: Due,
 }

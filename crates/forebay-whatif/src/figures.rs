@@ -1,17 +1,17 @@
-//! What a try is measured by.
+//! The figures of a try.
 
 use forebay_core::{MissRatioCurve, RequestOutcome, Stats};
 use hdrhistogram::Histogram;
 
-/// Longest latency that is told apart, in nanoseconds: an hour.
+/// Longest recorded latency, in nanoseconds: an hour.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 
-/// Latencies of the requests that went one way.
+/// Latencies of the requests with one outcome.
 #[derive(Clone, Debug)]
 pub struct PathFigures {
-    /// The way.
+    /// The outcome.
     pub path: RequestOutcome,
-    /// In nanoseconds.
+    /// Latencies, in nanoseconds.
     pub latency_ns: Histogram<u64>,
     sum_ns: u128,
 }
@@ -28,58 +28,57 @@ impl PathFigures {
         self.sum_ns += u128::from(ns);
     }
 
-    /// Requests.
+    /// Returns the number of requests.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.latency_ns.len()
     }
 
-    /// The mean, exactly, in nanoseconds; 0 without requests.
+    /// Returns the exact mean, in nanoseconds; 0 without requests.
     #[must_use]
     pub fn mean_ns(&self) -> u64 {
         (self.sum_ns / u128::from(self.count().max(1))) as u64
     }
 }
 
-/// What came of a try.
+/// The results of a try.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// Counters of the engine when the last request was answered.
+    /// Counters of the engine at the last reply.
     pub stats: Stats,
-    /// What the engine says of caches of other sizes, as `forebay advise` has it.
+    /// The engine's estimate for caches of other sizes, as in `forebay advise`.
     pub curve: MissRatioCurve,
-    /// By the way that requests went; only those that some went.
+    /// By outcome of requests; only those that occurred.
     pub paths: Vec<PathFigures>,
-    /// Time from the first request to the last answer, in nanoseconds.
+    /// Time from the first request to the last reply, in nanoseconds.
     pub took_ns: u64,
-    /// Requests that were made: long ones of the trace are several.
+    /// Requests submitted: a long one of the trace counts as several.
     pub requests: u64,
-    /// Requests that were answered with an error.
+    /// Requests answered with an error.
     pub failed: u64,
-    /// The longest time that a request waited until fewer were in flight, in nanoseconds.
+    /// Longest wait of a request for the limit of requests in flight, in nanoseconds.
     pub waited_ns_max: u64,
-    /// Requests that came while as many were in flight as there may be.
+    /// Requests that had to wait for the limit of requests in flight.
     pub waited: u64,
-    /// What kept destage from going faster, with the share of the time in percent, the largest
-    /// first.
+    /// Limits of the speed of destage, with their share of the time in percent, the largest first.
     pub limits: Vec<(&'static str, f64)>,
 }
 
 impl Figures {
-    /// Hits of reads in percent of the blocks that were read; `None` if none were, or none could be
-    /// hits.
+    /// Returns read hits in percent of the blocks read; `None` if none were read, or none could
+    /// hit.
     #[must_use]
     pub fn hit_pct(&self) -> Option<f64> {
         let (hits, misses) = (self.stats.read_hit_blocks, self.stats.read_miss_blocks);
         (hits + misses > 0).then(|| hits as f64 * 100.0 / (hits + misses) as f64)
     }
 
-    /// All requests of some ways together.
+    /// Returns all requests with some outcomes together.
     #[must_use]
     pub fn together(&self, wanted: impl Fn(RequestOutcome) -> bool) -> PathFigures {
         let mut all = PathFigures::new(RequestOutcome::ReadHit);
         for path in self.paths.iter().filter(|path| wanted(path.path)) {
-            // Of the same bounds, so that nothing can be refused.
+            // The bounds are the same, so this cannot fail.
             let _ = all.latency_ns.add(&path.latency_ns);
             all.sum_ns += path.sum_ns;
         }
@@ -87,7 +86,7 @@ impl Figures {
     }
 }
 
-/// The place of a way among all of them.
+/// Returns the index of an outcome among all of them.
 #[must_use]
 pub(crate) fn index(path: RequestOutcome) -> usize {
     use RequestOutcome::{

@@ -1,14 +1,14 @@
-//! What another cache would make of a trace: the engine of the daemon in virtual time, on models of
+//! The effect of another cache on a trace: the engine of the daemon in virtual time, on models of
 //! its devices.
 //!
-//! The modules, in the order of their imports: `plan` (what to try), `devices` (models of flash and
-//! disk), `machine` (engine and devices), `figures` (what is measured), `client` (the requests of
-//! the trace, when they come, and how many at once).
+//! The modules, in the order of their imports: `plan` (the parameters of a try), `devices` (models
+//! of flash and disk), `machine` (engine and devices), `figures` (the results), `client` (the
+//! requests of the trace, their arrival times and concurrency).
 //!
 //! Invariants
-//! - Nothing reads a clock or draws a number: the same plan and trace give the same figures.
-//! - Of a processor only so much is modelled: each answer needs the same time of it, one after the
-//!   other ([`Plan::processor_ns`]), and has a time of its own beside ([`Plan::path_ns`]).
+//! - No code reads a clock or uses randomness: the same plan and trace give the same figures.
+//! - The model of the processor is limited: each reply takes the same time of it, one after the
+//!   other ([`Plan::processor_ns`]), and has its own time in addition ([`Plan::path_ns`]).
 #![forbid(unsafe_code)]
 
 mod client;

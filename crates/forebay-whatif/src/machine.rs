@@ -1,8 +1,8 @@
 //! An engine and its devices, in virtual time.
 //!
-//! All data is zeroes, so there is no payload. What is written of metadata is dropped: the cache is
-//! not opened again. As in the daemon, all completions of a moment are handed to the engine before
-//! it is asked what to do next, so that they share batches.
+//! All data is zeroes, so there is no payload. Written metadata is dropped: the cache is not opened
+//! again. As in the daemon, the engine gets all completions of an instant before its next actions
+//! are taken, so that they share batches.
 
 use crate::devices::{Disk, Flash, Work};
 use crate::plan::{Plan, PlanError};
@@ -16,13 +16,13 @@ use forebay_format::{BLOCK_BYTES, CacheUuid, Geometry, Members, VolumeId};
 const BLOCK: u64 = BLOCK_BYTES as u64;
 pub(crate) const VOLUME: VolumeId = VolumeId(0);
 
-/// What is under way on a device.
+/// An operation in flight on a device.
 #[derive(Clone, Copy, Default)]
 struct UnderWay {
     bytes: u64,
-    /// It reads, so that checksums come with it.
+    /// It is a read, with checksums.
     reads: bool,
-    /// Metadata that is read is at this byte.
+    /// It is a read of metadata at this offset, in bytes.
     meta_at: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Machine {
     pub(crate) now: u64,
     flash: Flash,
     disk: Disk,
-    /// By the number of the operation.
+    /// By operation number.
     under_way: Vec<UnderWay>,
     /// The empty cache.
     format: Vec<(u64, Vec<u8>)>,
@@ -55,7 +55,7 @@ fn backing(volume_bytes: u64) -> BackingRecord {
 }
 
 impl Machine {
-    /// A new cache in front of the disk, open and ready.
+    /// Creates a machine with a new cache in front of the disk, open and ready.
     pub(crate) fn new(plan: &Plan) -> Result<Self, PlanError> {
         let refused = |why: String| PlanError::Cache { bytes: plan.cache_bytes, why };
         let geometry = Geometry::for_device(plan.cache_bytes, plan.segment_blocks);
@@ -114,7 +114,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Hands a request to the engine. [`Machine::act`] begins it.
+    /// Submits a request to the engine. [`Machine::act`] begins it.
     pub(crate) fn submit(&mut self, id: u64, kind: RequestKind, (offset, len): (u64, u64), plan: &Plan) {
         let blocks = (offset % BLOCK + len).div_ceil(BLOCK) as usize;
         let crcs = if matches!(kind, RequestKind::Write { .. }) { blocks } else { 0 };
@@ -139,12 +139,12 @@ impl Machine {
         }
     }
 
-    /// When the devices or the engine have something to do next.
+    /// Returns the time of the next event of the devices or the engine.
     pub(crate) fn next_event(&self) -> Option<u64> {
         [self.flash.next(), self.disk.next(), self.engine.next_deadline()].into_iter().flatten().min()
     }
 
-    /// Lets time pass, and hands to the engine what has ended.
+    /// Lets time pass, and passes completions to the engine.
     pub(crate) fn advance(&mut self, until: u64) {
         self.now = self.now.max(until);
         let mut ended = std::mem::take(&mut self.ended);
@@ -180,7 +180,7 @@ impl Machine {
         bytes
     }
 
-    /// Does what the engine wants done now.
+    /// Performs the engine's pending actions.
     pub(crate) fn act(&mut self) {
         while let Some(action) = self.engine.next_action() {
             match action {
@@ -203,7 +203,7 @@ impl Machine {
                 Action::Zero { op, volume, offset, len, .. } => {
                     self.begin(op, Device::Backing(volume), Work::Write, (offset, len));
                 }
-                // Nothing is moved, so it takes the time of an operation and none for bytes.
+                // No bytes move: only the latency of an operation.
                 Action::DiscardSegment { op, .. } => self.begin(op, Device::Cache, Work::Write, (0, 0)),
                 Action::Crc { op, .. } => self.engine.complete(self.now, op, Ok(()), &[self.zero_crc]),
                 Action::Reply { request, result, path, .. } => {

@@ -1,19 +1,20 @@
-//! What to try.
+//! The parameters of a try.
 
 use crate::devices::{DiskKind, FlashTimes};
 use forebay_core::{PoolSettings, VolumeSettings};
 use thiserror::Error;
 
-/// When requests come.
+/// The arrival times of requests.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Pace {
-    /// As recorded, so many times faster. Latencies begin when a request comes, also if it has to
-    /// wait until fewer are in flight.
+    /// At the recorded times, accelerated. Latencies begin when a request arrives, also if it has
+    /// to wait for the limit of requests in flight.
     Recorded {
-        /// 1 is as recorded, 2 is twice as fast.
+        /// Factor: 1 is as recorded, 2 is twice as fast.
         speed: f64,
     },
-    /// As soon as fewer are in flight than there may be. Latencies begin when a request is made.
+    /// As soon as the limit of requests in flight permits. Latencies begin when a request is
+    /// submitted.
     AsFast,
 }
 
@@ -22,7 +23,7 @@ pub enum Pace {
 pub struct Plan {
     /// Size of the cache device, in bytes.
     pub cache_bytes: u64,
-    /// Size of the volume, in bytes: at least what the trace needs.
+    /// Size of the volume, in bytes: at least the end of the trace's last request.
     pub volume_bytes: u64,
     /// Settings of the pool.
     pub pool: PoolSettings,
@@ -30,48 +31,48 @@ pub struct Plan {
     pub volume: VolumeSettings,
     /// Blocks of memory for destage, fills and merges.
     pub scratch_blocks: u32,
-    /// Blocks of a segment, if not as the size suggests.
+    /// Blocks of a segment; `None`: as the size suggests.
     pub segment_blocks: Option<u32>,
-    /// Rules would send every request past the cache.
+    /// Every request bypasses the cache, as if by rules.
     pub bypass: bool,
     /// The cache device.
     pub flash: FlashTimes,
     /// The backing store.
     pub disk: DiskKind,
-    /// Time that each request takes beside what the devices take, however many there are, in
+    /// Time of each request in addition to the devices' time, regardless of concurrency, in
     /// nanoseconds.
     pub path_ns: u64,
-    /// Time that each request needs of the one processor that serves all of them, in nanoseconds.
+    /// Time of each request on the one processor that serves all of them, in nanoseconds.
     pub processor_ns: u64,
-    /// When requests come.
+    /// Arrival times of requests.
     pub pace: Pace,
-    /// Requests in flight at most.
+    /// Limit of requests in flight.
     pub depth: usize,
 }
 
-/// Why a plan cannot be tried.
+/// The reason why a plan cannot be tried.
 #[derive(Debug, Error)]
 pub enum PlanError {
     /// There is no cache of this size.
     #[error("a cache of {bytes} bytes: {why}")]
     Cache {
-        /// The size.
+        /// The size, in bytes.
         bytes: u64,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// The trace needs a larger volume.
     #[error("the trace has requests up to byte {end}, and the volume has {volume_bytes} bytes")]
     Volume {
-        /// Where the last request ends.
+        /// End of the last request, in bytes.
         end: u64,
-        /// Size of the volume.
+        /// Size of the volume, in bytes.
         volume_bytes: u64,
     },
-    /// Nothing happens any more, though requests wait: a defect of the engine or of a model.
+    /// No progress although requests wait: a defect of the engine or of a model.
     #[error("{open} requests are never answered; please report this, with the trace")]
     Stuck {
-        /// How many wait.
+        /// Number of waiting requests.
         open: usize,
     },
 }

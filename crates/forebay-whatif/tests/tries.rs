@@ -1,4 +1,4 @@
-//! What comes of traces whose outcome is known.
+//! Tries of traces with known results.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use forebay_core::{PoolSettings, VolumeSettings};
@@ -31,7 +31,7 @@ fn tried(plan: &Plan, records: &[Record]) -> Figures {
     run(plan, &MadeTrace::new(records.to_vec()), &|_| true).unwrap().unwrap()
 }
 
-/// Reads of single blocks, one every `every_ns`, in an order that jumps.
+/// Returns reads of single blocks, one every `every_ns`, in a non-sequential order.
 fn reads(count: u64, every_ns: u64) -> Vec<Record> {
     let block = |at: u64| at * 7919 % 16_384;
     (0..count).map(|at| Record::new(at * every_ns, Operation::Read, block(at) * 65_536, 4096)).collect()
@@ -51,11 +51,11 @@ fn what_is_read_twice_is_missed_once_and_takes_the_time_of_its_device() {
     assert_eq!((hits.count(), misses.count()), (2000, 2000));
     // A read of flash, its 4 KiB and the path.
     assert_eq!(hits.latency_ns.min() / 1000, 134);
-    // Half of the stroke, 4 ms until the byte comes round, and what is filled.
+    // Half of the stroke, 4 ms of rotational latency, and the fill.
     assert!((14 * MS..20 * MS).contains(&misses.mean_ns()), "{}", misses.mean_ns());
     assert_eq!(figures.stats.backing_read_bytes, 2000 * 4096);
     assert!(figures.stats.cache_written_bytes > 2000 * 4096);
-    // What is the same is the same, to the nanosecond.
+    // Equal to the nanosecond.
     assert_eq!(tried(&plan(), &twice).took_ns, figures.took_ns);
 }
 
@@ -100,7 +100,7 @@ fn requests_of_any_kind_length_and_order_are_answered() {
         Record::new(500, Operation::Write, 700, 1),
         Record { fua: true, ..Record::new(600, Operation::Write, 4095, 4098) },
         Record::new(700, Operation::Flush, 0, 0),
-        // What it takes does not grow with what is discarded.
+        // The cost of a discard does not grow with its length.
         Record::new(800, Operation::Discard, 0, 1 << 50),
         Record::new(100, Operation::WriteZeroes, 512, 1 << 21),
     ];
@@ -132,7 +132,7 @@ fn the_processor_serves_one_request_after_the_other() {
     let hits = [reads(64, 0), vec![reads(64, 0); 100].concat()].concat();
     let busy = Plan { processor_ns: 200_000, depth: 16, ..plan() };
     let figures = tried(&busy, &hits);
-    // Flash would answer sixteen of them in 134 us each; the processor needs 200 us for each.
+    // Flash would answer sixteen of them in 134 us each; the processor takes 200 us for each.
     let mean_ns = path(&figures, RequestOutcome::ReadHit).mean_ns();
     assert!((15 * 200_000..=16 * 200_000).contains(&mean_ns), "{mean_ns}");
     let alone = tried(&Plan { depth: 1, ..busy }, &hits);

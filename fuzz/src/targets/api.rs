@@ -1,5 +1,5 @@
-//! The operator's side: requests to the admin API over its socket, and writes to control files, on
-//! a daemon without devices.
+//! The operator's interface: requests to the admin API over its socket, and writes to control
+//! files, on a daemon without devices.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -17,7 +17,7 @@ use crate::Target;
 #[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "shared with tests, which use more of it")]
 mod fake;
 
-/// A path, a line feed, and what is written to that file.
+/// A path, a line feed, and the text to write to that file.
 pub const CONTROL_FILES: Target = Target {
     name: "control-files",
     about: "writes to files of the control file system",
@@ -40,7 +40,7 @@ pub const CONTROL_FILES: Target = Target {
     short_run: 15_000,
 };
 
-/// Method, space, path, a line feed, and the body. Every request gets an answer, and none is an
+/// Method, space, path, a line feed, and the body. Every request gets a reply, and none is an
 /// internal error.
 pub const HTTP: Target = Target {
     name: "api",
@@ -116,7 +116,7 @@ fn http(input: &[u8]) {
     let end = input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len());
     let Ok(line) = std::str::from_utf8(&input[..end]) else { return };
     let (method, path) = line.split_once(' ').unwrap_or(("GET", line));
-    // What breaks HTTP itself is the business of its library; and streams of events do not end.
+    // Violations of HTTP itself concern its library; and streams of events do not end.
     let plain = |c: char| c.is_ascii_graphic();
     if method.is_empty()
         || !method.chars().all(|c| c.is_ascii_uppercase())

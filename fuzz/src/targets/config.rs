@@ -1,5 +1,5 @@
-//! forebay.toml. A file that is accepted is accepted again as it is; one that is refused says
-//! where.
+//! forebay.toml. An accepted file is accepted again unchanged; the error of a refused one names the
+//! place.
 
 use std::path::Path;
 

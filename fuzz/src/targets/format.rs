@@ -1,7 +1,7 @@
-//! Every structure on a cache device, with the checksums made right or left as they are.
+//! Every structure on a cache device, with corrected or unchanged checksums.
 //!
-//! What decodes must encode to bytes that decode to the same: whatever is believed can be written
-//! again.
+//! A decoded structure must encode to bytes that decode to the same: all accepted content can be
+//! written again.
 
 use forebay_config::PoolSection;
 use forebay_format::batch::{BatchHeader, Entry};
@@ -13,7 +13,7 @@ use forebay_format::{BLOCK_BYTES, Geometry, SECTOR_BYTES, SettingsCopy, checksum
 
 use crate::Target;
 
-/// The first byte names the structure and says whether checksums are made right.
+/// The first byte selects the structure and whether checksums are corrected.
 pub const TARGET: Target = Target {
     name: "format",
     about: "superblock, member header, checkpoint, increment, base, batch header, summary, settings copy; checksums made right in half of the inputs",
@@ -41,7 +41,7 @@ fn run(input: &[u8]) {
             if let Ok(found) = Superblock::decode(&bytes) {
                 let _ = found.geometry.validate(1 << 40);
                 let again = Superblock::decode(&found.encode());
-                // What people wrote is cut to whole characters.
+                // Text written by users is truncated to whole characters.
                 assert_eq!(again.map(|again| again.geometry), Ok(found.geometry));
             }
         }
@@ -81,7 +81,7 @@ fn run(input: &[u8]) {
     }
 }
 
-/// Makes the checksum at `at` over the first `len` bytes right.
+/// Corrects the checksum at `at` over the first `len` bytes.
 fn sealed(bytes: &mut [u8], seal: bool, at: usize, len: usize) {
     if let (true, Some(part)) = (seal, bytes.get_mut(..len)) {
         part[at..at + 4].fill(0);
@@ -90,7 +90,7 @@ fn sealed(bytes: &mut [u8], seal: bool, at: usize, len: usize) {
     }
 }
 
-/// Makes the checksums of a checkpoint, an increment or a base right.
+/// Corrects the checksums of a checkpoint, an increment or a base.
 fn sealed_part(bytes: &mut [u8], seal: bool) {
     if seal && bytes.len() > BLOCK_BYTES {
         let stated = bytes[96..104].iter().rev().fold(0, |n: u64, b| n << 8 | u64::from(*b));
@@ -111,7 +111,7 @@ fn checkpoint(bytes: &mut [u8], seal: bool) {
     }
 }
 
-/// A settings copy, and the text in it as sections of a configuration file.
+/// Decodes a settings copy, and parses its text as sections of a configuration file.
 fn settings(bytes: &mut [u8], seal: bool) {
     if seal && bytes.len() > SECTOR_BYTES {
         let stated = bytes[12..16].iter().rev().fold(0, |n: usize, b| n << 8 | usize::from(*b));
@@ -121,7 +121,7 @@ fn settings(bytes: &mut [u8], seal: bool) {
     }
     sealed(bytes, seal, 508, SECTOR_BYTES);
     if let Ok(found) = SettingsCopy::decode(bytes) {
-        // Names for people are cut to whole characters.
+        // Names for users are truncated to whole characters.
         let again = SettingsCopy::decode(&found.encode()).map(|again| (again.text, again.generation));
         assert_eq!(again, Ok((found.text.clone(), found.generation)));
         if let Ok(section) = PoolSection::parse(&found.text) {
@@ -131,7 +131,7 @@ fn settings(bytes: &mut [u8], seal: bool) {
     }
 }
 
-/// A whole checkpoint or a base of two blocks, and increments behind it.
+/// Reads a whole checkpoint or a base of two blocks, and increments behind it.
 fn chain(bytes: &mut [u8], seal: bool) {
     let mut at = 0;
     while at + BLOCK_BYTES <= bytes.len() {
@@ -154,7 +154,7 @@ fn chain(bytes: &mut [u8], seal: bool) {
     assert_eq!(superblock.read_checkpoint(bytes), reader.finish());
 }
 
-/// A superblock that names what was read.
+/// Returns a superblock that names the chain read.
 fn superblock_of(reader: &ChainReader, chain: Option<Chain>) -> Option<Superblock> {
     let mut superblock = Superblock::decode(&unhex(SUPERBLOCK)).ok()?;
     let state = reader.state();
@@ -163,7 +163,7 @@ fn superblock_of(reader: &ChainReader, chain: Option<Chain>) -> Option<Superbloc
     Some(Superblock { uuid: state.uuid, checkpoint_generation: reader.generation(), chain, ..superblock })
 }
 
-/// The golden bytes of the format.
+/// Returns the golden bytes of the format.
 fn seeds() -> Vec<Vec<u8>> {
     let golden = [
         (0, SUPERBLOCK),
@@ -193,7 +193,8 @@ fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Bytes of a golden file, which is a dump as `hexdump -C` makes it, but `*` stands for zeroes.
+/// Returns the bytes of a golden file: a dump in the format of `hexdump -C`, except that `*` stands
+/// for zeroes.
 fn unhex(text: &str) -> Vec<u8> {
     let mut bytes: Vec<u8> = Vec::new();
     let number = |word: &str| u64::from_str_radix(word, 16).unwrap_or(0) as usize;

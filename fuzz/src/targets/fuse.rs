@@ -1,5 +1,5 @@
-//! What the kernel, or whoever holds the descriptor, sends over FUSE: a volume as a file, and a
-//! tree of text files.
+//! Requests over FUSE from the kernel, or from another holder of the descriptor: a volume as a
+//! file, and a tree of text files.
 
 use std::ffi::OsStr;
 
@@ -11,7 +11,7 @@ use forebay_export::fuse::{
 
 use crate::Target;
 
-/// The first byte: 1 for the tree of text files. Then requests, each behind its length of two
+/// The first byte: 1 for the tree of text files. Then requests, each preceded by its length of two
 /// bytes.
 pub const TARGET: Target = Target {
     name: "fuse",

@@ -1,4 +1,4 @@
-//! What a virtual machine puts into its memory, and what its monitor says.
+//! The memory contents of a virtual machine, and the messages of its monitor.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use vm_memory::{Bytes, GuestAddress};
 use crate::Target;
 
 /// The first byte: 1 event index, 2 indirect descriptors, 4 in-flight memory, 8 no features. Then
-/// what lies in guest memory from its beginning, where the ring is; with in-flight memory its bytes
-/// come before.
+/// the guest memory from its beginning, where the ring is; with in-flight memory, its bytes come
+/// first.
 pub const RING: Target = Target {
     name: "guest-ring",
     about: "guest memory with a ring of block requests in it, and memory of requests in flight",
@@ -66,7 +66,7 @@ fn ring(input: &[u8]) {
         assert!(!std::mem::replace(&mut under_way[usize::from(head)], true), "taken twice");
         heads.push(head);
     }
-    // As many as a ring can hold, twice: what was completed may be there again.
+    // Twice the capacity of a ring: completed heads may appear again.
     for round in 0..2 * SIZE {
         match ring.take(&guest) {
             Ok(Some(head)) => {
@@ -87,7 +87,7 @@ fn ring(input: &[u8]) {
     }
 }
 
-/// Serves a request; `None` if its chain is broken.
+/// Serves a request; `None` if its chain is invalid.
 fn served(ring: &Ring, guest: &GuestMemory, head: u16, features: u64) -> Option<u32> {
     let device = Device { size_bytes: VOLUME_BYTES, block_bytes: 512, rings: 1, id: Device::id_of("vol") };
     let chain = ring.chain(guest, head).ok()?;
@@ -122,7 +122,7 @@ fn messages(mut input: &[u8]) {
     }
 }
 
-/// A ring with three requests: a read, a write from a table, and a flush.
+/// Returns a ring with three requests: a read, a write from a table, and a flush.
 fn ring_seeds() -> Vec<Vec<u8>> {
     let mut memory = vec![0u8; 0x800];
     let mut put = |at: usize, bytes: &[u8]| memory[at..at + bytes.len()].copy_from_slice(bytes);

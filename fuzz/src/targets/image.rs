@@ -1,13 +1,12 @@
-//! A whole cache, as a crash of the simulated engine left it, edited, and then opened by the
-//! engine.
+//! A whole cache as left by a crash of the simulated engine, edited, and then opened by the engine.
 //!
-//! Without corrected checksums nothing wrong may be served: every content that is read was written
-//! there some time, or is refused. With corrected checksums the device lies, and may lie about
-//! anything; but nobody panics, and opening ends.
+//! Without corrected checksums the engine must not serve wrong data: every content that it returns
+//! was once written there, or it refuses. With corrected checksums the device may return anything;
+//! but nothing may panic, and the opening must end.
 //!
-//! Input: number of the image, flags (1: make the checksums of edited blocks right), then edits of
-//! six bytes each: where (structure or any block; 2 bytes), offset in the block (2), value (1), how
-//! (1).
+//! Input: number of the image, flags (1: correct the checksums of edited blocks), then edits of six
+//! bytes each: place (structure or any block; 2 bytes), offset in the block (2), value (1), kind of
+//! edit (1).
 
 use std::cell::RefCell;
 
@@ -30,7 +29,7 @@ pub const TARGET: Target = Target {
     short_run: 300,
 };
 
-/// Seeds of the simulator whose crashes are used.
+/// Seeds of the simulator that provide the crashes.
 const SEEDS: std::ops::Range<u64> = 100..103;
 
 thread_local! {
@@ -59,7 +58,7 @@ fn run(input: &[u8]) {
     });
 }
 
-/// One edit. Places below 64 are blocks of metadata, others blocks of segments.
+/// Applies one edit. Places below 64 are blocks of metadata, others blocks of segments.
 fn apply(cache: &mut [u8], edit: &[u8], seal: bool) {
     let place = usize::from(edit[0]) << 8 | usize::from(edit[1]);
     let Some(layout) = layout(cache) else { return };
@@ -94,8 +93,8 @@ fn layout(cache: &[u8]) -> Option<Geometry> {
     geometry.validate(cache.len() as u64).ok().map(|()| geometry)
 }
 
-/// Makes the checksum right of whatever the block says it is; that of the body of a checkpoint, a
-/// base or an increment too.
+/// Corrects the checksum of a block by its magic number, and that of the body of a checkpoint, a
+/// base or an increment.
 fn seal_block(cache: &mut [u8], block: usize) {
     let from = block * BLOCK_BYTES;
     let has_body =

@@ -1,5 +1,5 @@
 //! Both ends of NBD: a server session fed in pieces, before and after STARTTLS, and the client fed
-//! with what a server says.
+//! with a server's replies.
 
 use self::peer::client::Requests;
 use std::io::{self, Cursor, Read, Write};
@@ -14,7 +14,8 @@ use crate::Target;
 #[path = "../../../crates/forebay-export/tests/it/common/mod.rs"]
 mod peer;
 
-/// The first byte says how: two bits of TLS mode, two of payload handling, four of piece length.
+/// The first byte has the parameters: two bits of TLS mode, two of payload handling, four of piece
+/// length.
 pub const SERVER: Target = Target {
     name: "nbd-server",
     about: "handshake (STARTTLS too) and transmission, in pieces of any length; every request let through is in bounds",
@@ -25,7 +26,7 @@ pub const SERVER: Target = Target {
     short_run: 30_000,
 };
 
-/// The first byte says what the client asks for; the rest is what the server says.
+/// The first byte selects the client's requests; the rest are the server's replies.
 pub const CLIENT: Target = Target {
     name: "nbd-client",
     about: "what a server says to the client: greeting, options, simple and structured replies, lists of exports",
@@ -66,12 +67,12 @@ fn server_seeds() -> Vec<Vec<u8>> {
     tls.extend_from_slice(&peer::hello("db", false)[4..]);
     let with = |how: u8, bytes: &[u8]| [&[how], bytes].concat();
     let mut seeds: Vec<_> = [0x00, 0x54, 0xe8].map(|how| with(how, &plain)).into();
-    // Pieces of one byte: TLS begins behind the option, as with a client that waits for the answer.
+    // Pieces of one byte: TLS begins behind the option, as with a client that waits for the reply.
     seeds.extend([0x01, 0x02, 0x05].map(|how| with(how, &tls)));
     seeds
 }
 
-/// A server that says what it says.
+/// A server with scripted replies.
 #[derive(Debug)]
 struct Liar<'a>(Cursor<&'a [u8]>);
 
@@ -103,7 +104,7 @@ fn client(input: &[u8]) {
     let _ = converse(Liar(Cursor::new(bytes)), &wishes(*how));
 }
 
-/// The client's half of a conversation, up to the first error of the connection.
+/// Runs the client's half of a conversation, up to the first error of the connection.
 fn converse<S: Read + Write>(stream: S, wishes: &Wishes) -> Result<S, ClientError> {
     let mut client = NbdClient::handshake(stream, "db", wishes)?;
     let mut data = Vec::new();
@@ -123,7 +124,7 @@ fn converse<S: Read + Write>(stream: S, wishes: &Wishes) -> Result<S, ClientErro
     client.disconnect()
 }
 
-/// A pipe that keeps what the server said.
+/// A pipe that records the server's replies.
 struct Recorder(Pipe, Vec<u8>);
 
 impl Read for Recorder {

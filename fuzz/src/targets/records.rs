@@ -1,10 +1,10 @@
-//! The record of a cache that failed.
+//! The record of a failed cache.
 
 use forebay_pool::reads_as_loss_record;
 
 use crate::Target;
 
-/// The bytes of the file. (That it survives being written is asserted where it is read.)
+/// The bytes of the file. (The reader asserts that the record survives being written again.)
 pub const LOSS: Target = Target {
     name: "loss-record",
     about: "STATE_DIR/failed-caches/UUID.json",

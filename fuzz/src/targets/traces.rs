@@ -7,8 +7,7 @@ use forebay_trace::{END_BYTES_MAX, Format, NewTrace, Operation, Options, Record,
 
 use crate::Target;
 
-/// A byte that chooses the format, then the file. What is read fits a volume, whatever the file
-/// says.
+/// A byte that selects the format, then the file. Every record read must fit a volume.
 pub const READ: Target = Target {
     name: "trace",
     about: "files of traces, in every format",
@@ -43,7 +42,7 @@ fn read(input: &[u8]) {
     }
 }
 
-/// A sink that is looked at afterwards.
+/// A sink whose content is checked afterwards.
 #[derive(Clone, Default)]
 struct Kept(std::rc::Rc<std::cell::RefCell<Vec<u8>>>);
 

@@ -1,5 +1,5 @@
-//! Small languages: addresses, sizes, durations, rules. What is understood is printed so that it is
-//! understood again.
+//! Small languages: addresses, sizes, durations, rules. The printed form of an accepted text must
+//! be accepted again.
 
 use std::path::Path;
 

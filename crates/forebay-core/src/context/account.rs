@@ -1,20 +1,19 @@
-//! The endurance budget: what of the cache's own writes has to wait, and what it costs.
+//! The endurance budget: how much the cache may write.
 //!
-//! **The account.** Time pays in at the rate of the budget, and every byte that is written to the
-//! cache device is taken out, whatever its cause. It is kept between plus and minus a day's budget.
-//! Clients are never refused anything: what they write beyond the budget is a debt.
+//! **The account.** The account earns bytes at the rate of the budget, and every byte written to
+//! the cache device is charged to it, regardless of the cause. Its balance stays between plus and
+//! minus a day's budget. Clients are never refused: their writes beyond the budget become a debt.
 //!
-//! **The purse.** What the cache may do without (fills, copies of write-through, clean blocks that
-//! are kept) is paid from a purse of ten minutes, so that it is spread over the day. It is filled
-//! at `budget + account / 8 hours` while the account has something: what a night leaves over is
-//! spent over the working day. It is filled at `budget + account / hour` while the account owes:
-//! with an hour's debt there is nothing for it. So clients' bytes come first.
+//! **The purse.** Optional writes (fills, copies of write-through, clean blocks that are kept) are
+//! paid from a purse of ten minutes, which spreads them over the day. While the balance is
+//! positive, the purse is filled at `budget + account / 8 hours`: savings of a night are spent over
+//! the working day. While it is negative, the purse is filled at `budget + account / hour`: an
+//! hour's debt leaves nothing for optional writes. So clients' bytes come first.
 //!
-//! **Bounds** while the budget stays, in any time `T` of one engine: what is optional takes at most
-//! `4 * budget * T` and the purse, and from an empty account (as at the start) at most
-//! `budget * T * (1 + 3 * T / day)`. All that is written takes at most `budget * T`, an hour's
-//! budget, the purse and what was saved, unless clients alone, and what has to be written for them,
-//! take more.
+//! **Bounds** for an unchanged budget, in any time `T` of one engine: optional writes take at most
+//! `4 * budget * T` and the purse, and at most `budget * T * (1 + 3 * T / day)` from an empty
+//! account (as at the start). All writes take at most `budget * T`, an hour's budget, the purse and
+//! the savings, unless client writes and their overhead alone take more.
 
 use crate::api::Nanos;
 use crate::api::endurance::DAY_NS;
@@ -23,63 +22,63 @@ use crate::map::recent::Recent;
 #[cfg(test)]
 use forebay_format::BLOCK_BYTES;
 
-/// Bytes are counted in these parts, so that the budget of a day pays in whole ones each
-/// nanosecond.
+/// Parts of a byte in which the account counts, so that a daily budget earns a whole number of them
+/// each nanosecond.
 pub(crate) const DAY: i128 = DAY_NS as i128;
-/// The purse holds what the budget gives in this time.
+/// Time of which the purse holds the budget.
 const PURSE_NS: i128 = 600_000_000_000;
-/// It holds so much at least: a few batches.
+/// Least size of the purse: a few batches.
 const PURSE_BYTES_MIN: i128 = 64 << 10;
-/// What was saved is spent in about this time.
+/// Savings are spent in about this time.
 const SAVED_NS: i128 = 8 * 3_600_000_000_000;
-/// A debt that the budget works off in this time leaves nothing for what is optional.
+/// A debt of the budget of this time leaves nothing for optional writes.
 const DEBT_NS: i128 = 3_600_000_000_000;
 
-/// The account of a budget. Lost with the process: a start begins with nothing saved.
+/// The account of a budget. It is lost with the process: a start begins without savings.
 #[derive(Debug, Default)]
 pub(crate) struct Endurance {
     /// Bytes a day; `None`: unlimited.
     pub(crate) budget: Option<u64>,
-    /// What follows is of this instant.
+    /// Time of the balances below.
     at: Nanos,
     /// In parts of a byte, see [`DAY`].
     account: i128,
     purse: i128,
-    /// Blocks that were left out not long ago because of the budget.
+    /// Blocks recently left out because of the budget.
     pub(crate) left_out: Option<Recent>,
 }
 
 impl Endurance {
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
         self.left_out.as_ref().map_or(0, Recent::bytes)
     }
 
-    /// What the purse is filled with, bytes a day.
+    /// Returns the rate at which the purse is filled, bytes a day.
     pub(crate) fn optional_bytes(budget: u64, account: i128) -> i128 {
         let (budget, saved) = (i128::from(budget), account / DAY);
         let share = saved * (DAY / if saved < 0 { DEBT_NS } else { SAVED_NS });
         (budget + share).clamp(0, (1 + DAY / SAVED_NS) * budget)
     }
 
-    /// What the purse holds when it is full.
+    /// Returns the size of the purse, in parts of a byte.
     pub(crate) fn purse_max(budget: u64) -> i128 {
         (i128::from(budget) * PURSE_NS).max(PURSE_BYTES_MIN * DAY)
     }
 
-    /// Account and purse at an instant.
+    /// Returns account and purse at an instant.
     pub(crate) fn at(&self, budget: u64, now: Nanos) -> (i128, i128) {
-        // Both are full, or nothing is owed, after two days.
+        // After two days both are full, or no debt is left.
         let passed = i128::from(now.saturating_sub(self.at).min(2 * DAY_NS));
         let most = i128::from(budget) * DAY;
         let account = (self.account + i128::from(budget) * passed).clamp(-most, most);
-        // A step of time that is longer than the purse fills it, if anything does.
+        // A step longer than the time of the purse fills it, if the rate allows.
         let gain = Self::optional_bytes(budget, account) * passed;
         (account, (self.purse + gain).min(Self::purse_max(budget)))
     }
 
-    /// Lets time pass, under the budget that there was; then `budget` is the one in effect. Nothing
-    /// is given for a change.
+    /// Credits the time until `now` under the previous budget, then sets `budget`. A change credits
+    /// nothing.
     pub(crate) fn settle(&mut self, now: Nanos, budget: Option<u64>) {
         (self.account, self.purse) = match (self.budget, budget) {
             (Some(was), Some(_)) => self.at(was, now),
@@ -95,7 +94,7 @@ impl Endurance {
         }
     }
 
-    /// Something is written.
+    /// Charges written bytes.
     pub(crate) fn charge(&mut self, written: &WrittenBytes) {
         let alone = written.optional() > 0 && written.clients == 0;
         let optional = written.optional() + if alone { written.headers } else { 0 };
@@ -111,7 +110,7 @@ mod tests {
     const HOUR: Nanos = DAY_NS / 24;
     const BLOCK: u64 = BLOCK_BYTES as u64;
 
-    /// An account of so many bytes a day, and what time it is.
+    /// An account of so many bytes a day, and the current time.
     struct Day(Endurance, Option<u64>, Nanos);
 
     impl Day {
@@ -126,7 +125,8 @@ mod tests {
             self.0.charge(written);
         }
 
-        /// Fills as much as there is for it, in steps of a second; clients write so much in each.
+        /// Fills as much as the purse allows, in steps of a second; clients write `clients` bytes
+        /// in each.
         fn fill(&mut self, time: Nanos, clients: u64) -> u64 {
             let mut filled = 0;
             for _ in 0..time / 1_000_000_000 {
@@ -170,7 +170,7 @@ mod tests {
         assert!(day.fill(3 * HOUR, 2 << 20) < BUDGET / 100);
         assert_eq!(day.fill(3 * HOUR, 2 << 20), 0);
         assert!(day.saved() < -i128::from(BUDGET / 8), "{}", day.saved());
-        // The debt is worked off.
+        // The debt is paid off.
         assert_eq!(day.fill(4 * HOUR, 0), 0);
         assert!(day.fill(10 * HOUR, 0) > 0);
     }

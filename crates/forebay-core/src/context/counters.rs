@@ -21,29 +21,29 @@ pub struct VolumeStats {
     pub zeroes: u64,
     /// Prefetch requests taken.
     pub prefetches: u64,
-    /// Bytes asked for by read requests.
+    /// Bytes requested by reads.
     pub read_bytes: u64,
-    /// Bytes brought by write requests.
+    /// Bytes of write requests.
     pub written_bytes: u64,
     /// Requests answered with an error.
     pub failed_requests: u64,
-    /// Time that completed reads took, summed, in nanoseconds.
+    /// Summed time of completed reads, in nanoseconds.
     pub read_time_ns: u64,
-    /// Time that completed writes took, summed, in nanoseconds.
+    /// Summed time of completed writes, in nanoseconds.
     pub write_time_ns: u64,
-    /// Time that completed flushes took, summed, in nanoseconds.
+    /// Summed time of completed flushes, in nanoseconds.
     pub flush_time_ns: u64,
-    /// Blocks that reads found in the cache.
+    /// Blocks of reads that were in the cache.
     pub read_hit_blocks: u64,
-    /// Blocks that reads did not find and that may be cached.
+    /// Blocks of reads that were not in the cache and may be cached.
     pub read_miss_blocks: u64,
-    /// Blocks that reads did not find and that may not be cached: neither hit nor miss.
+    /// Blocks of reads that were not in the cache and may not be cached: neither hit nor miss.
     pub read_bypass_blocks: u64,
-    /// Of those, blocks read by a long stream.
+    /// Of those, blocks read by a sequential stream.
     pub read_sequential_blocks: u64,
-    /// Blocks, counted in part too, of writes that went to the backing store and were not cached.
+    /// Blocks, whole or partial, of writes that went to the backing store and were not cached.
     pub write_bypass_blocks: u64,
-    /// Of those, blocks written by a long stream.
+    /// Of those, blocks written by a sequential stream.
     pub write_sequential_blocks: u64,
     /// Blocks that went through the log.
     pub logged_blocks: u64,
@@ -53,36 +53,36 @@ pub struct VolumeStats {
     pub dirty_write_hit_blocks: u64,
     /// Blocks read from the backing store and added to the cache.
     pub filled_blocks: u64,
-    /// Clean blocks dropped because what the cache device returned had a wrong checksum, or was an
-    /// error.
+    /// Clean blocks dropped because the cache device returned an error or data with a wrong
+    /// checksum.
     pub read_invalidated_blocks: u64,
-    /// Fills given up because the block was changed meanwhile.
+    /// Fills cancelled because the block was changed meanwhile.
     pub fill_cancelled_blocks: u64,
-    /// Fills that admission wanted, and for which there was no memory or no room in the log.
+    /// Fills that admission accepted, but for which there was no memory or no room in the log.
     pub fill_no_room_blocks: u64,
     /// Writes, zeroes and discards that waited for another one on the same block.
     pub lock_waits: u64,
-    /// Writes past the cache that waited for destage of their blocks.
+    /// Bypass writes that waited for destage of their blocks.
     pub direct_waits: u64,
-    /// Blocks that became dirty, having been clean or not in the cache.
+    /// Blocks that became dirty and were clean or not cached before.
     pub dirtied_blocks: u64,
     /// Clean blocks dropped to make room.
     pub evicted_blocks: u64,
-    /// Cached blocks that a write past the cache dropped.
+    /// Cached blocks dropped by a bypass write.
     pub invalidated_blocks: u64,
     /// Blocks written back and durable on the backing store.
     pub destaged_blocks: u64,
-    /// Reads of which something came from the backing store and was not to be cached.
+    /// Reads of which a part came from the backing store and may not be cached.
     pub uncached_reads: u64,
     /// Writes that went to the backing store and were not cached.
     pub uncached_writes: u64,
-    /// Writes that went to cache and backing store.
+    /// Writes that went to the cache and the backing store.
     pub through_writes: u64,
-    /// Reads that went past the cache because they continued a long stream.
+    /// Reads that bypassed the cache because they continued a sequential stream.
     pub sequential_bypassed_reads: u64,
-    /// Writes that went past the cache because they continued a long stream.
+    /// Writes that bypassed the cache because they continued a sequential stream.
     pub sequential_bypassed_writes: u64,
-    /// Writes that had to wait because too much was dirty.
+    /// Writes that were slowed because too much was dirty.
     pub throttled_writes: u64,
     /// Reads of the backing store that failed.
     pub backing_read_errors: u64,
@@ -96,9 +96,9 @@ pub struct VolumeStats {
     pub damaged_blocks: u64,
     /// Blocks in the cache, now.
     pub cached_blocks: u64,
-    /// Blocks that only the cache has, now. Lost ones are not counted.
+    /// Dirty blocks, now. Lost ones are excluded.
     pub dirty_blocks: u64,
-    /// Blocks of which something is lost, now: nobody has it any more.
+    /// Blocks with lost data, now.
     pub lost_blocks: u64,
     /// Bytes that are lost, now.
     pub lost_bytes: u64,
@@ -115,7 +115,7 @@ impl Counters {
         Self(alloc::vec![VolumeStats::default(); VOLUMES_MAX as usize])
     }
 
-    /// A volume was attached.
+    /// Resets the counters of a volume that is attached.
     pub(crate) fn begin(&mut self, id: VolumeId) {
         *self.of(id) = VolumeStats::default();
     }
@@ -163,7 +163,8 @@ impl Counters {
         }
     }
 
-    /// A block of a client's write has entered the map, in the place of one that was in this state.
+    /// Counts a block of a client's write that has entered the map and replaced one in the state
+    /// `old`.
     pub(crate) fn logged(&mut self, id: VolumeId, old: Option<BlockState>) {
         let stats = self.of(id);
         stats.logged_blocks += 1;

@@ -1,4 +1,4 @@
-//! Counting what happens.
+//! Counts of coverage marks, failures and dropped fills.
 
 use crate::api::Device;
 use crate::context::Context;
@@ -7,12 +7,12 @@ use crate::context::operations::{DoneOp, OpKind};
 use forebay_format::VolumeId;
 
 impl Context {
-    /// A rare path was taken.
+    /// Sets the coverage mark of a rare path.
     pub(crate) fn cover(&mut self, mark: CoverageMark) {
         self.coverage.add(mark);
     }
 
-    /// An operation has failed.
+    /// Counts a failed operation.
     pub(crate) fn count_failure(&mut self, op: &DoneOp) {
         match (&op.kind, op.backing, op.slot) {
             (OpKind::Sample { .. }, ..) => {}
@@ -38,7 +38,7 @@ impl Context {
         }
     }
 
-    /// What a fill came to that was not kept.
+    /// Counts a fill that was not kept.
     pub(crate) fn count_fill_given_up(&mut self, volume: VolumeId, changed: bool) {
         let (all, one) = (&mut self.stats, self.counters.of(volume));
         if changed {

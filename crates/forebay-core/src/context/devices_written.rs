@@ -1,4 +1,4 @@
-//! What was written to each device of the pool.
+//! Bytes written to each device of the pool.
 
 use crate::api::written::WrittenBytes;
 use alloc::vec::Vec;
@@ -8,27 +8,27 @@ use alloc::vec::Vec;
 struct Part {
     /// The owner's name for it.
     key: u64,
-    /// Where it begins in the space of the pool; of no use in a mirrored cache.
+    /// Its offset in the pool's space; unused in a mirrored cache.
     start: u64,
     written: WrittenBytes,
 }
 
-/// What was written to each device since the start.
+/// Bytes written to each device since the start.
 #[derive(Debug)]
 pub(crate) struct DevicesWritten {
     parts: Vec<Part>,
-    /// The last one that a device was copied onto: its key.
+    /// Key of the last device that was the target of a copy.
     new: Option<(u64, WrittenBytes)>,
 }
 
 impl DevicesWritten {
-    /// A pool of one device, unless its owner says more.
+    /// Creates the counts of a pool of one device, until the owner sets others.
     pub(crate) fn new() -> Self {
         Self { parts: alloc::vec![Part { key: 0, start: 0, written: WrittenBytes::default() }], new: None }
     }
 
-    /// The pool has these devices now: their keys, and where each begins. What was counted of a
-    /// device goes with its key; at the first call, with its place.
+    /// Sets the devices of the pool: their keys, and where each begins. Counts follow the key of a
+    /// device; at the first call, its position.
     pub(crate) fn set(&mut self, devices: &[(u64, u64)]) {
         let first = self.parts.len() == 1 && self.parts[0].key == 0;
         let was = core::mem::take(&mut self.parts);
@@ -40,13 +40,13 @@ impl DevicesWritten {
         }
     }
 
-    /// What was written to a device.
+    /// Returns the bytes written to a device.
     pub(crate) fn of(&self, key: u64) -> Option<WrittenBytes> {
         let new = self.new.filter(|(of, _)| *of == key).map(|(_, written)| written);
         self.parts.iter().find(|part| part.key == key).map(|part| part.written).or(new)
     }
 
-    /// Bytes of headers in the log for each thousand that came in from clients and backing stores.
+    /// Returns the header bytes in the log for each thousand bytes from clients and backing stores.
     pub(crate) fn headers_permille(&self) -> u32 {
         let of = |written: &WrittenBytes| (written.headers, written.clients + written.copies + written.fills);
         let all = self.parts.iter().map(|part| of(&part.written));
@@ -54,7 +54,7 @@ impl DevicesWritten {
         u32::try_from(headers.saturating_mul(1000) / payload.max(1)).unwrap_or(u32::MAX)
     }
 
-    /// A device that one of these is copied onto got some bytes.
+    /// Counts bytes written to a device that is the target of a copy.
     pub(crate) fn add_to_new(&mut self, key: u64, written: WrittenBytes) {
         let part = self.parts.iter_mut().find(|part| part.key == key).map(|part| &mut part.written);
         match (part, &mut self.new) {
@@ -64,7 +64,7 @@ impl DevicesWritten {
         }
     }
 
-    /// Bytes were written at a place of the pool's space, in a mirrored cache to this member.
+    /// Counts bytes written at an offset in the pool's space, in a mirrored cache to this member.
     pub(crate) fn add(&mut self, member: Option<usize>, offset: u64, written: WrittenBytes) {
         let after = || self.parts.partition_point(|part| part.start <= offset);
         let at = member.unwrap_or_else(|| after().saturating_sub(1));

@@ -1,15 +1,15 @@
-//! The endurance budget: whom it holds back, and what that costs. How much there is to spend is in
-//! `context::account`.
+//! The endurance budget: which writes it restrains, and the cost. `context::account` decides how
+//! much there is to spend.
 //!
-//! **Whom it holds back.** While more than half of the purse is there, nobody. Below, only blocks
-//! that were missed or evicted not long ago are filled, and reclaim keeps the less the emptier it
-//! is. So the level settles where what is worth more uses up the budget. From an empty purse
-//! nothing is filled and nothing clean is kept. Dirty blocks then wait until destage has written
-//! them, unless writers are about to wait for room.
+//! **Restraint.** While at least half of the purse is left, all writes are allowed. Below, only
+//! blocks that were recently missed or evicted are filled, and the emptier the purse the less
+//! reclaim keeps. So the level settles where the more valuable blocks use up the budget. With an
+//! empty purse nothing is filled and no clean block is kept. Dirty blocks are then not moved until
+//! destage has written them, unless writers are about to wait for room.
 //!
-//! **What it costs.** Blocks that were left out are remembered as fingerprints, about as many as
-//! the cache holds. A read that misses one of them would have been a hit, if nothing else had to
-//! give way for it: at most, therefore.
+//! **Cost.** The cache remembers fingerprints of blocks that were left out, about as many as the
+//! cache holds blocks. A read that misses one of them would have been a hit, had no other block
+//! been evicted for it: the count is an upper bound.
 
 use crate::api::endurance::{EnduranceBudget, EnduranceReport, Restraint};
 use crate::api::written::WrittenBytes;
@@ -21,7 +21,7 @@ use crate::map::segment::Key;
 use forebay_format::{BLOCK_BYTES, StreamKind};
 
 impl Context {
-    /// The budget in effect, bytes a day.
+    /// Returns the budget in effect, bytes a day.
     fn endurance_budget(&self) -> Option<u64> {
         let devices = self.superblock.members.count().max(if self.mirror.is_some() { 2 } else { 1 });
         match self.config.pool.endurance_budget {
@@ -36,7 +36,7 @@ impl Context {
         }
     }
 
-    /// Something is written to the cache device.
+    /// Charges a write to the cache device.
     #[inline]
     pub(crate) fn charge_endurance(&mut self, written: &WrittenBytes) {
         if self.config.pool.endurance_budget != EnduranceBudget::Unlimited {
@@ -45,13 +45,13 @@ impl Context {
         }
     }
 
-    /// The budget may have changed: time until now counts under the old one.
+    /// Applies a possible change of the budget: time until now counts under the previous one.
     pub(crate) fn settle_endurance(&mut self) {
         let (now, budget) = (self.now, self.endurance_budget());
         self.endurance.settle(now, budget);
     }
 
-    /// Part of the purse that is left, percent; `None`: there is no budget.
+    /// Returns the part of the purse that is left, percent; `None` without a budget.
     #[inline]
     fn purse_pct(&self) -> Option<u32> {
         self.endurance.budget.map(|budget| self.purse_left_pct(budget))
@@ -68,7 +68,7 @@ impl Context {
         if left <= 0 { 0 } else { (left * 100 / Endurance::purse_max(budget)).clamp(1, 100) as u32 }
     }
 
-    /// What the budget holds back now.
+    /// Returns the current restraint.
     pub(crate) fn restraint(&self) -> Restraint {
         match self.purse_pct() {
             None | Some(50..) => Restraint::None,
@@ -77,27 +77,27 @@ impl Context {
         }
     }
 
-    /// Nothing optional may be written now.
+    /// Returns true if no optional write is allowed now.
     #[inline]
     pub(crate) fn spares_flash(&self) -> bool {
         self.endurance.budget.is_some() && self.restraint() == Restraint::All
     }
 
-    /// Share of a segment that may be kept, percent: the setting, and less if the purse is less
-    /// than half full.
+    /// Returns the share of a segment that reclaim may keep, percent: the setting, and less if the
+    /// purse is less than half full.
     #[inline]
     pub(crate) fn survivors_max_pct(&self) -> u32 {
         let most = self.config.pool.survivors_max_pct;
         self.purse_pct().map_or(most, |left| most * (2 * left).min(100) / 100)
     }
 
-    /// A block is left out because of the budget.
+    /// Remembers a block that was left out because of the budget.
     pub(crate) fn leave_out(&mut self, key: Key) {
         let (space, key) = (self.space(), self.ghosts.remembered(key));
         Recent::sized(&mut self.endurance.left_out, space).note(key);
     }
 
-    /// A read has missed this block: is it one that was left out?
+    /// Counts a read miss of a block that was left out.
     #[inline]
     pub(crate) fn note_miss(&mut self, key: Key) {
         if self.endurance.left_out.is_some() {
@@ -107,7 +107,7 @@ impl Context {
         }
     }
 
-    /// How the budget stands.
+    /// Returns the state of the budget.
     pub(crate) fn endurance_report(&self) -> Option<EnduranceReport> {
         let budget_bytes = self.endurance.budget?;
         let (account, _) = self.endurance.at(budget_bytes, self.now);

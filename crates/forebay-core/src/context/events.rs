@@ -1,8 +1,7 @@
-//! Events: one part of the engine tells another what happened.
+//! Events: notifications from one part of the engine to another.
 //!
-//! A part calls the parts below it. What it tells those above it is queued here, and handed to them
-//! by the engine in the order in which it was told, before the engine takes the next call and
-//! between two steps of settling.
+//! A part calls the parts below it. Its notifications to parts above it are queued here. The engine
+//! delivers them in order, before it takes the next call and between two steps of settling.
 
 use crate::api::Device;
 use crate::api::open_error::OpenError;
@@ -15,43 +14,43 @@ use crate::map::segment::Key;
 use alloc::boxed::Box;
 use forebay_format::VolumeId;
 
-/// See the top of the file.
+/// A notification.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// What this one has queued for the log was appended to the slot (any number, if it has no
-    /// payload), or (`None`) will not be.
+    /// The item of this owner was appended to the slot (any number, if it has no payload), or
+    /// (`None`) will not be.
     Appended(ItemOwner, Key, Option<u32>),
-    /// A flush that somebody waits for has ended.
+    /// A flush with a waiter has ended.
     Flushed { waiter: Waiter, device: Device, ok: bool },
-    /// A flush of a backing store has ended; before those who wait for it are told.
+    /// A flush of a backing store has ended; sent before its waiters are notified.
     StoreFlushed { volume: VolumeId, ok: bool },
     /// The next flush of a device can be started; after a flush of it has ended.
     FlushDue(Device),
-    /// A lock of blocks was granted to whoever waited for it.
+    /// A waiter was granted its lock of blocks.
     BlockLock(LockOwner),
     /// A lock of blocks of a backing store was granted.
     BackingLock(LockOwner),
-    /// The flush epoch of a write past the cache is active.
+    /// The flush epoch of a bypass write is active.
     OrderReached(u32),
-    /// The clean marks that a write past the cache waited for are durable.
+    /// The clean marks for which a bypass write waited are durable.
     MarksDurable(u32),
-    /// A write, zero or discard that waited for the owner's answer is done over.
+    /// A write, zero or discard that waited for the owner's answer is repeated.
     Redo(u32),
-    /// One that waited for the owner's answer has failed.
+    /// A write, zero or discard that waited for the owner's answer has failed.
     Refused(u32),
-    /// So many blocks of a volume were destaged; `saturated`: it could not have gone faster since
-    /// the last time.
+    /// `blocks` blocks of a volume were destaged; `saturated`: destage could not have been faster
+    /// since the last event.
     Destaged { volume: VolumeId, blocks: u64, saturated: bool },
-    /// The engine goes on without its cache.
+    /// The engine continues without its cache.
     WithoutCache,
-    /// A member of a mirrored cache was put out.
+    /// A member of a mirrored cache was failed out.
     MemberOut,
-    /// What became of a copy that a scrub asked about.
+    /// The outcome of a repair that a scrub asked for.
     Repaired(u32, Outcome),
-    /// A block that was damaged has been read again from its backing store, to a page; it may be
-    /// appended as a fill.
+    /// A damaged block has been read from its backing store to a page; it may be appended as a
+    /// fill.
     Fetched { key: Key, crc: u32, page: Page, token: u64 },
-    /// A volume was detached; `goes`: nothing of it stays in the cache.
+    /// A volume was detached; `goes`: none of its blocks stays in the cache.
     VolumeLeft { volume: VolumeId, goes: bool },
     /// The cache cannot be opened.
     OpeningFailed(Box<OpenError>),
@@ -59,6 +58,6 @@ pub(crate) enum Event {
     Opened,
     /// The final checkpoint is in effect.
     Closing,
-    /// Recovery has done what comes before its checkpoint.
+    /// Recovery has finished all steps before its checkpoint.
     Recovered,
 }

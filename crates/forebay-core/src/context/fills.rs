@@ -1,13 +1,11 @@
-//! Read fills under way.
+//! Fills in flight.
 //!
-//! A block that was missed is *registered* when its read of the backing store starts. When the data
-//! is there it is copied to a page, and waits there until its batch has been written. Whoever
-//! changes the block meanwhile cancels the fill (I9). What waits in a page answers reads, as long
-//! as it is valid.
+//! A missed block is *registered* when its read of the backing store starts. When the data has
+//! arrived it is copied to a page, and waits there for the write of its batch. Any change of the
+//! block cancels the fill (I9). While the fill is valid, its page answers reads.
 //!
-//! A read that misses the block while another one brings it *joins* that one. It gets the same
-//! data, or, if that could not be read, begins again by itself. A fill that was cancelled is not
-//! joined.
+//! A read that misses a block which another read is fetching *joins* that read. It gets the same
+//! data, or restarts on its own if the read failed. A cancelled fill is not joined.
 
 use crate::context::locks::BlockRange;
 use crate::context::pages::Page;
@@ -17,7 +15,7 @@ use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-/// Fills under way, by block. Only the read that registered a block may fill it: another one may
+/// Fills in flight, by block. Only the read that registered a block may fill it: another one might
 /// have been started before the block changed.
 #[derive(Debug, Default)]
 pub(crate) struct Fills {
@@ -31,22 +29,22 @@ pub(crate) struct Fills {
 struct Registration {
     token: u64,
     valid: bool,
-    /// The reader wants it to stay.
+    /// The reader wants it pinned.
     pinned: bool,
-    /// A read of a client brings it, which others may join.
+    /// A client's read fetches it, which others can join.
     by_read: bool,
-    /// Where the data is, once it is there.
+    /// Page of the data, once it has arrived.
     page: Option<Page>,
     /// It has answered a read.
     hit: bool,
 }
 
-/// What a fill that has ended was.
+/// State of a fill that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndedFill {
-    /// Nobody changed the block since its read began.
+    /// The block was not changed since its read began.
     pub(crate) valid: bool,
-    /// It is to be pinned.
+    /// It will be pinned.
     pub(crate) pinned: bool,
     /// It has answered a read.
     pub(crate) hit: bool,
@@ -57,23 +55,23 @@ impl Fills {
         self.blocks.len()
     }
 
-    /// True if a fill of a block in this range is under way.
+    /// Returns true if a fill of a block in this range is in flight.
     pub(crate) fn any_in(&self, range: BlockRange) -> bool {
         self.blocks.range(range.first..=range.last).next().is_some()
     }
 
-    /// A token for the blocks that one read registers.
+    /// Returns a token for the blocks that one read registers.
     pub(crate) fn new_token(&mut self) -> u64 {
         self.last_token += 1;
         self.last_token
     }
 
-    /// Registers a block that a read brings, unless a fill of it is under way.
+    /// Registers a block that a read fetches, unless a fill of it is in flight.
     pub(crate) fn register(&mut self, key: Key, token: u64, pinned: bool) {
         self.register_for(key, token, pinned, true);
     }
 
-    /// Registers a block that the engine brings for itself, unless a fill of it is under way.
+    /// Registers a block that the engine fetches for itself, unless a fill of it is in flight.
     pub(crate) fn register_own(&mut self, key: Key, token: u64, pinned: bool) {
         self.register_for(key, token, pinned, false);
     }
@@ -83,21 +81,20 @@ impl Fills {
         self.blocks.entry(key).or_insert(registration);
     }
 
-    /// Whether a read is under way that brings this block, and nobody has changed it since that
-    /// began.
+    /// Returns true if a client's read of this block is in flight, and the block was not changed
+    /// since that began.
     pub(crate) fn may_join(&self, key: Key) -> bool {
         let coming =
             self.blocks.get(&key).filter(|registered| registered.by_read && registered.page.is_none());
         coming.is_some_and(|registered| registered.valid || fault::planted(PlantedBug::JoinOvertakenRead))
     }
 
-    /// A request waits for the block that another one brings.
+    /// Makes a request wait for the block that another one fetches.
     pub(crate) fn join(&mut self, key: Key, req: u32) {
         self.joined.insert((key, req));
     }
 
-    /// The requests that wait for blocks which were registered under this token: the read has
-    /// ended.
+    /// Takes the requests that wait for blocks registered under this token, whose read has ended.
     pub(crate) fn take_joined(&mut self, range: BlockRange, token: u64) -> Vec<(Key, u32)> {
         if self.joined.is_empty() {
             return Vec::new();
@@ -111,14 +108,14 @@ impl Fills {
         joined
     }
 
-    /// Somebody is about to change these blocks.
+    /// Cancels the fills of blocks that are about to change.
     pub(crate) fn cancel(&mut self, range: BlockRange) {
         for (_, registered) in self.blocks.range_mut(range.first..=range.last) {
             registered.valid = false;
         }
     }
 
-    /// Whoever waits is waiting for a read that is under way.
+    /// Asserts that each joined request waits for a read in flight.
     pub(crate) fn check(&self) {
         let is_coming = |block: &Registration| block.by_read && block.page.is_none();
         let waits = |(key, _): &(Key, u32)| self.blocks.get(key).is_some_and(is_coming);
@@ -129,26 +126,26 @@ impl Fills {
         self.state_of(key, token) == Some(true)
     }
 
-    /// Whether a fill is still valid; `None` if it is not registered under this token.
+    /// Returns whether a fill is still valid; `None` if it is not registered under this token.
     pub(crate) fn state_of(&self, key: Key, token: u64) -> Option<bool> {
         let registered = self.blocks.get(&key).filter(|registered| registered.token == token);
         registered.map(|registered| registered.valid)
     }
 
-    /// The data of a registered block is in a page.
+    /// Records the page of a registered block whose data has arrived.
     pub(crate) fn arrived(&mut self, key: Key, token: u64, page: Page) {
         if let Some(registered) = self.blocks.get_mut(&key).filter(|registered| registered.token == token) {
             registered.page = Some(page);
         }
     }
 
-    /// Where the content of a block is that waits for its batch, unless it was changed since.
+    /// Returns the page of a block that waits for its batch, unless it was changed since.
     pub(crate) fn page_of(&self, key: Key) -> Option<Page> {
         let registered = self.blocks.get(&key)?;
         registered.page.filter(|_| registered.valid || fault::planted(PlantedBug::AnswerOvertakenFill))
     }
 
-    /// A block that waits for its batch has answered a read, whose client may want it to stay.
+    /// Notes that a block that waits for its batch has answered a read, which can pin it.
     pub(crate) fn note_hit(&mut self, key: Key, pins: bool) {
         if let Some(registered) = self.blocks.get_mut(&key) {
             registered.hit = true;
@@ -156,7 +153,7 @@ impl Fills {
         }
     }
 
-    /// A fill has ended, whatever came of it; `None` if it was not registered under this token.
+    /// Ends a fill, with any result; returns `None` if it was not registered under this token.
     pub(crate) fn end(&mut self, key: Key, token: u64) -> Option<EndedFill> {
         let Entry::Occupied(entry) = self.blocks.entry(key) else { return None };
         if entry.get().token != token {

@@ -1,4 +1,4 @@
-//! Segments that hold nothing.
+//! Free segments.
 
 use crate::api::Nanos;
 use crate::base::bitset::BlockSet;
@@ -7,23 +7,23 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// Segments that hold nothing: those that may be written now, and those that wait for a checkpoint
-/// that says so (I7).
+/// Free segments: those that may be written now, and those that wait for a checkpoint that records
+/// them as free (I7).
 #[derive(Debug, Default)]
 pub(crate) struct FreeSegments {
     /// Segments that may be written now.
     pub(crate) window: VecDeque<u32>,
-    /// Segments that hold nothing but are not in the window.
+    /// Free segments that are not in the window.
     pub(crate) pool: VecDeque<u32>,
-    /// A segment is being emptied, and nothing but the length of a call keeps it from being empty.
+    /// Only the limit of work in one call keeps a segment from being empty already.
     pub(crate) more_comes: bool,
-    /// Segments that a window should have.
+    /// Target size of the window.
     pub(crate) window_size: u32,
     /// While the pool shrinks: segments from this one on are retired.
     pub(crate) retired_from: Option<u32>,
-    /// Retired segments that hold nothing.
+    /// Retired segments that are empty.
     pub(crate) retired: Vec<u32>,
-    /// Settling looks for something to discard; always, once a mirrored cache is open.
+    /// Settling looks for segments to discard; always, once a mirrored cache is open.
     pub(crate) discard_due: bool,
     pub(crate) discards: Box<Discards>,
 }
@@ -31,47 +31,47 @@ pub(crate) struct FreeSegments {
 /// State of discards, see `discard`.
 #[derive(Debug, Default)]
 pub(crate) struct Discards {
-    /// Segments that hold nothing, and of which the device was not told since they do. In a
-    /// mirrored cache, the first segment of each such column.
+    /// Free segments that were not discarded since they became empty. In a mirrored cache, the
+    /// first segment of each such column.
     pub(crate) stale: BlockSet,
-    /// So many of the segments are still to be looked at, from here on.
+    /// Segments left to check, from `next` on.
     pub(crate) to_look_at: u64,
     pub(crate) next: u64,
     pub(crate) under_way: Option<Discard>,
     /// When the next one may begin.
     pub(crate) next_at: Nanos,
-    /// The device does not have discards.
+    /// The device does not support discards.
     pub(crate) refused: bool,
 }
 
-/// A discard under way.
+/// A discard in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Discard {
     pub(crate) segment: u32,
-    /// It was in the append window, and goes back there; else to the pool.
+    /// It was in the append window, and returns there; else to the pool.
     pub(crate) of_window: bool,
-    /// Operations that have not ended.
+    /// Operations in flight.
     pub(crate) pending: u32,
 }
 
 impl FreeSegments {
-    /// Segments that the window should have now: more while there is much that holds nothing.
+    /// Returns the segments that the window should have now: more if many are free.
     #[inline]
     fn target(&self) -> usize {
         (self.window_size as usize).max((self.pool.len() / 2).min(self.window_size as usize * 4))
     }
 
-    /// Segments that may join the window at once.
+    /// Returns the number of segments that may join the window at once.
     pub(crate) fn may_join(&self) -> usize {
         self.target().saturating_sub(self.window.len())
     }
 
-    /// Fewer are not worth the trouble, unless the window is nearly empty.
+    /// Returns the least number of segments worth joining: 1 if the window is nearly empty.
     pub(crate) fn worth_joining(&self) -> usize {
         if self.window.len() <= 2 { 1 } else { (self.window_size as usize / 4).max(1) }
     }
 
-    /// The window should be extended, and there is something to extend it by.
+    /// Returns true if the window should be extended, and there are segments for it.
     #[inline]
     pub(crate) fn wants_to_join(&self) -> bool {
         !self.pool.is_empty()
@@ -79,7 +79,7 @@ impl FreeSegments {
             && self.pool.len() >= self.worth_joining()
     }
 
-    /// A segment, or a column, holds nothing from now on.
+    /// Adds an empty segment, or column.
     pub(crate) fn add(&mut self, number: u32) {
         self.pool.push_back(number);
         self.discards.stale.insert(number.into());
@@ -92,11 +92,11 @@ impl FreeSegments {
         Some(number)
     }
 
-    /// Takes one out of the lists for a discard, if it is there and the log can do without it for
-    /// a while; `is_void`: a restart knows that it holds nothing. Tells whether it was in the
+    /// Takes a free segment out of the lists for a discard if it is listed and the log can spare it
+    /// for a while; `is_void`: a restart knows that it is empty. Returns whether it was in the
     /// window.
     pub(crate) fn hold_back(&mut self, number: u32, is_void: bool) -> Option<bool> {
-        // An extension of the window is not to be due because of a discard.
+        // A discard must not make a window extension due.
         let may_spare = self.window.len() > (self.target() / 2).max(2) + 1;
         let place = |list: &VecDeque<u32>| list.iter().position(|other| *other == number);
         if may_spare && let Some(at) = place(&self.window) {
@@ -108,26 +108,26 @@ impl FreeSegments {
         Some(false)
     }
 
-    /// The segment that is being discarded, if it belongs to the window.
+    /// Returns the segment that is being discarded, if it belongs to the window.
     pub(crate) fn held_of_window(&self) -> Option<u32> {
         let listed = |discard: &Discard| discard.of_window && !fault::planted(PlantedBug::UnlistDiscarded);
         self.discards.under_way.filter(listed).map(|discard| discard.segment)
     }
 
-    /// There is no segment from `count` on any more.
+    /// Forgets segments from `count` on, which no longer exist.
     pub(crate) fn forget_from(&mut self, count: u32) {
         while let Some(number) = self.discards.stale.next_from(count.into()) {
             self.discards.stale.remove(number);
         }
     }
 
-    /// Something may be discarded that could not be before.
+    /// Starts another search for segments to discard.
     pub(crate) fn look_for_stale(&mut self) {
         self.discard_due = true;
         self.discards.to_look_at = self.discards.stale.len();
     }
 
-    /// Nothing is retired any more. Returns the retired segments that hold nothing.
+    /// Ends retiring. Returns the retired segments that are empty.
     pub(crate) fn end_retiring(&mut self) -> Vec<u32> {
         self.retired_from = None;
         core::mem::take(&mut self.retired)

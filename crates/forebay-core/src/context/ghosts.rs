@@ -1,11 +1,11 @@
-//! Blocks that were evicted not long ago, whose they were, and what their return says.
+//! Recently evicted blocks, and the share of probation that their return decides.
 //!
-//! Under `S3Fifo` new blocks are on probation, and what proved its use is in the main queue. How
-//! much of the cache is best for probation differs from load to load: a tenth for a database, most
-//! of it where blocks come back late. So the share follows what comes back, as in ARC (Megiddo and
-//! Modha, FAST 2003): a block that had been evicted from probation says that probation is too
-//! small, and one that had been evicted from the main queue that it is too large. Where few are
-//! remembered of one kind, each of them weighs more.
+//! Under `S3Fifo` new blocks are on probation, and blocks that were used again are in the main
+//! queue. The best share of probation depends on the workload: a tenth for a database, most of the
+//! cache where blocks return late. So the share adapts, as in ARC (Megiddo and Modha, FAST 2003):
+//! the return of a block that was evicted from probation increases it, and the return of one that
+//! was evicted from the main queue decreases it. If few blocks of one kind are remembered, each of
+//! them weighs more.
 
 use crate::map::recent::Recent;
 use crate::map::segment::Key;
@@ -13,31 +13,30 @@ use alloc::vec::Vec;
 use forebay_format::VolumeId;
 use forebay_format::geometry::VOLUMES_MAX;
 
-/// The whole cache, as shares are counted.
+/// The unit of shares: the whole cache.
 pub(crate) const WHOLE: u64 = 1 << 40;
-/// Share of probation at the start: a tenth, as in S3-FIFO.
+/// Initial share of probation: a tenth, as in S3-FIFO.
 const SHARE_FIRST: u64 = WHOLE / 10;
-/// The share stays between a fiftieth and nineteen twentieths: both queues are always tried.
+/// Limits of the share, a fiftieth and nineteen twentieths, so that both queues are always tried.
 const SHARE_LEAST: u64 = WHOLE / 50;
 const SHARE_MOST: u64 = WHOLE / 20 * 19;
 /// A block that returns moves the share by a fifth of a block: slower than ARC, which moves it by a
 /// whole one.
 const RETURNS_A_BLOCK: u64 = 5;
 
-/// What is remembered of blocks that are not in the map. Lost with the process: nothing here
-/// decides what is right, only what is cached.
+/// Memory of blocks that are not in the map. Lost with the process: it affects hit rates only,
+/// never correctness.
 #[derive(Debug)]
 pub(crate) struct Ghosts {
-    /// Blocks evicted not long ago, from probation and from the main queue.
+    /// Recently evicted blocks, from probation and from the main queue.
     evicted: [Option<Recent>; 2],
-    /// About how many of each are remembered.
+    /// Approximate number of remembered blocks of each queue.
     known: [u64; 2],
-    /// Blocks of the cache that both tables are made for.
+    /// Cache size in blocks for which both tables were built.
     capacity: u64,
     /// Share of the cache for probation, of [`WHOLE`].
     probation: u64,
-    /// How often the number of a volume has become free: what is remembered of the one that had it
-    /// is of no other.
+    /// How often the number of each volume was freed, so that a new volume does not inherit ghosts.
     owners: Vec<u64>,
 }
 
@@ -47,27 +46,28 @@ impl Ghosts {
         Self { evicted: [None, None], known: [0; 2], capacity: 0, probation: SHARE_FIRST, owners }
     }
 
-    /// The key under which a block is remembered. Keys of blocks leave the upper 18 bits free.
+    /// Returns the key under which a block is remembered. Keys of blocks leave the upper 18 bits
+    /// free.
     pub(crate) fn remembered(&self, key: Key) -> Key {
         Key(key.0 | self.owners[usize::from(key.volume().0)] << 46)
     }
 
-    /// The number of a volume has become free.
+    /// Notes that the number of a volume was freed.
     pub(crate) fn volume_gone(&mut self, id: VolumeId) {
         self.owners[usize::from(id.0)] += 1;
     }
 
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
         self.evicted.iter().flatten().map(Recent::bytes).sum()
     }
 
-    /// Share of the cache for probation, of [`WHOLE`].
+    /// Returns the share of the cache for probation, of [`WHOLE`].
     pub(crate) fn probation_share(&self) -> u64 {
         self.probation
     }
 
-    /// A block was evicted, of a cache of `capacity` blocks.
+    /// Notes an eviction from a cache of `capacity` blocks.
     pub(crate) fn note(&mut self, key: Key, probation: bool, capacity: u64) {
         if self.capacity != capacity {
             (self.evicted, self.known, self.capacity) = ([None, None], [0; 2], capacity);
@@ -77,16 +77,16 @@ impl Ghosts {
         self.known[queue] = (self.known[queue] + 1).min(capacity);
     }
 
-    /// The block was evicted not long ago.
+    /// Returns true if the block was evicted recently.
     pub(crate) fn knows(&self, key: Key) -> bool {
         let key = self.remembered(key);
         self.evicted.iter().flatten().any(|recent| recent.contains(key))
     }
 
-    /// A block comes into a cache of `capacity` blocks. If it was evicted not long ago the share of
-    /// probation follows. True if it was evicted from probation, and has proved its use now. What
-    /// had been in the main queue begins anew: in a loop longer than the cache everything returns,
-    /// and the main queue keeps what it has.
+    /// Notes that a block enters a cache of `capacity` blocks, and adapts the share of probation if
+    /// it was evicted recently. Returns true if it was evicted from probation: it has proved its
+    /// use. A block from the main queue starts again on probation: in a loop longer than the cache
+    /// every block returns, and the main queue keeps its content.
     #[inline]
     pub(crate) fn returns(&mut self, key: Key, capacity: u64) -> bool {
         self.known != [0; 2] && self.returned(key, capacity)

@@ -1,6 +1,7 @@
-//! Write intents of a volume: where the backing store is, or was, written past the cache (I10).
+//! Write intents of a volume: regions of the backing store that bypass writes change, or have
+//! changed (I10).
 //!
-//! They are kept as runs of regions in the same state: a discard may have a petabyte, which is
+//! They are kept as runs of regions in the same state: a discard can have a petabyte, which is
 //! sixteen million regions.
 
 use crate::api::Nanos;
@@ -13,7 +14,7 @@ use core::ops::{Range, RangeInclusive};
 pub(crate) struct Intents {
     /// By the first region of each run. They do not overlap.
     runs: BTreeMap<u64, Run>,
-    /// Regions whose intent has ended, see [`Region::has_ended`]: every settling asks for it.
+    /// Regions whose intent has ended, see [`Region::has_ended`]: every settling reads it.
     pub(crate) ended: u64,
     pub(crate) last_write: Nanos,
 }
@@ -27,21 +28,22 @@ struct Run {
 }
 
 impl Intents {
-    /// A flush of the backing store has failed, and may have dropped writes. Reads show them until
-    /// a loss of power, and a block that is cached meanwhile would show them after it, until it is
-    /// evicted. So the intents of these regions do not end in this life of the engine.
+    /// Keeps the intents that have not ended until the next start, after a failed flush of the
+    /// backing store, which might have dropped writes. Reads return the dropped data until a loss
+    /// of power, and a block that is cached meanwhile would return it afterwards, until it is
+    /// evicted.
     pub(crate) fn keep(&mut self, succeeded: u64) {
         for run in self.runs.values_mut() {
             run.region.stays |= !run.region.has_ended(succeeded);
         }
     }
 
-    /// Some do not end.
+    /// Returns true if some intents are kept.
     pub(crate) fn any_kept(&self) -> bool {
         self.runs.values().any(|run| run.region.stays)
     }
 
-    /// The backing store has been flushed.
+    /// Notes a flush of the backing store.
     pub(crate) fn flushed(&mut self, succeeded: u64) {
         self.ended = self.count_ended(succeeded);
     }
@@ -51,7 +53,7 @@ impl Intents {
         ended.map(|(first, run)| run.end - first).sum()
     }
 
-    /// The intent of each of these regions is durable on the cache.
+    /// Returns true if the intent of each of these regions is durable on the cache.
     pub(crate) fn are_durable(&self, regions: RangeInclusive<u64>) -> bool {
         let (mut at, until) = (*regions.start(), *regions.end() + 1);
         let before = self.runs.range(..=at).next_back();
@@ -64,10 +66,11 @@ impl Intents {
         at >= until
     }
 
-    /// A direct write begins in these regions. True if the intent of each is durable already.
+    /// Begins a bypass write in these regions. Returns true if the intent of each is durable
+    /// already.
     pub(crate) fn enter(&mut self, regions: RangeInclusive<u64>, succeeded: u64) -> bool {
         let (from, until) = (*regions.start(), *regions.end() + 1);
-        // As nearly all are, which lie within one region.
+        // The common case: a write within one region.
         if let Some(run) = self.runs.get_mut(&from).filter(|run| run.end == until) {
             if run.region.has_ended(succeeded) {
                 self.ended -= until - from;
@@ -92,7 +95,7 @@ impl Intents {
         durable
     }
 
-    /// What is in none of these regions.
+    /// Returns the ranges of `within` that have no intent.
     fn gaps(&self, within: Range<u64>) -> Vec<Range<u64>> {
         let (mut gaps, mut at) = (Vec::new(), within.start);
         for (first, run) in self.runs.range(within.clone()) {
@@ -107,8 +110,8 @@ impl Intents {
         gaps
     }
 
-    /// The states of these regions, as far as there is an intent: of as many at once as have the
-    /// same one.
+    /// Returns the states of the regions with an intent, once for each run of regions in the same
+    /// state.
     pub(crate) fn states_mut(&mut self, regions: RangeInclusive<u64>) -> impl Iterator<Item = &mut Region> {
         let (from, until) = (*regions.start(), *regions.end() + 1);
         if self.runs.get(&from).is_none_or(|run| run.end != until) {
@@ -134,12 +137,12 @@ impl Intents {
         }
     }
 
-    /// The regions with an intent, in order.
+    /// Returns the regions with an intent, in order.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         self.runs.iter().map(|(first, run)| *first..run.end)
     }
 
-    /// A run begins at this region, if one reaches across its beginning.
+    /// Splits the run that extends across the beginning of this region.
     fn split(&mut self, at: u64) {
         if let Some((_, run)) = self.runs.range_mut(..at).next_back()
             && run.end > at
@@ -154,17 +157,17 @@ impl Intents {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Region {
     pub(crate) durable: bool,
-    /// Direct writes under way.
+    /// Bypass writes in flight.
     pub(crate) active: u32,
-    /// The backing flush that covers those that ended.
+    /// The backing flush that covers those that have ended.
     pub(crate) covered_by: u64,
     /// See [`Intents::keep`].
     pub(crate) stays: bool,
 }
 
 impl Region {
-    /// Nothing is under way, and the backing store was flushed since: a checkpoint can leave the
-    /// intent out.
+    /// Returns true if no write is in flight, and the backing store was flushed since: a checkpoint
+    /// can omit the intent.
     pub(crate) fn has_ended(&self, succeeded: u64) -> bool {
         !self.stays && self.active == 0 && self.covered_by <= succeeded
     }

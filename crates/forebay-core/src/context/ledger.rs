@@ -1,25 +1,25 @@
-//! State of the flush ledger: which flush runs, who waits for which, and what the cache device does
-//! not hold durably yet.
+//! State of the flush ledger: running flushes, their waiters, and blocks that are not durable on
+//! the cache device yet.
 
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
-/// Who waits for a flush.
+/// A waiter for a flush.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waiter {
     /// A client's FLUSH or FUA.
     Request(u32),
-    /// A direct write whose intent must be durable.
+    /// A bypass write whose intent must be durable.
     Intent(u32),
-    /// A direct write over dirty blocks: the backing store must be durable before they are dropped.
+    /// A bypass write over dirty blocks: the backing store must be durable before they are dropped.
     Direct(u32),
-    /// The checkpoint under way.
+    /// The checkpoint in progress.
     Checkpoint,
-    /// A job of the life cycle of this volume.
+    /// A lifecycle job of this volume.
     Lifecycle(VolumeId),
-    /// Recovery, before it trusts what it read.
+    /// Recovery, before it trusts the blocks that it read.
     Recovery,
-    /// Nobody in particular.
+    /// No particular waiter.
     Nobody,
 }
 
@@ -27,18 +27,18 @@ pub(crate) enum Waiter {
 #[derive(Debug, Default)]
 pub(crate) struct Flusher {
     pub(crate) running: bool,
-    /// Flushes that have ended, well or not.
+    /// Flushes that have ended, with or without an error.
     pub(crate) ended: u64,
-    /// Number of the last flush that ended well.
+    /// Number of the last flush that succeeded.
     pub(crate) succeeded: u64,
-    /// Writes completed since the last flush was started.
+    /// Writes completed since the last flush was submitted.
     pub(crate) unflushed: bool,
     pub(crate) waiters: Vec<(u64, Waiter)>,
 }
 
 impl Flusher {
-    /// Number of the flush that covers everything completed up to now: the running one if nothing
-    /// completed since it was started, else the next one to be started.
+    /// Returns the number of the flush that covers everything completed so far: the running one if
+    /// nothing completed since its submission, else the next one.
     pub(crate) fn ticket(&self) -> u64 {
         self.ended + 1 + u64::from(self.running && self.unflushed)
     }
@@ -64,15 +64,15 @@ pub(crate) struct FlushLedger {
     pub(crate) cache: Flusher,
     /// Segments with complete blocks that no flush has covered.
     pub(crate) undurable: Vec<u32>,
-    /// The same at the time the running flush was started, with the blocks complete then.
+    /// The same when the running flush was submitted, with the blocks complete then.
     pub(crate) flushing: Vec<(u32, u32)>,
-    /// Memory for those whom a flush serves.
+    /// Memory for the waiters that a flush serves.
     pub(crate) served: Vec<Waiter>,
 }
 
 impl FlushLedger {
-    /// Everything complete is durable, or will be when the flush of the next ticket has ended
-    /// (`waits`: somebody waits for it).
+    /// Returns true if everything complete is durable, or will be after the flush of the next
+    /// ticket (`waits`: that flush has a waiter).
     pub(crate) fn covers_all(&self, waits: bool) -> bool {
         let starts_later = self.cache.ticket() > self.cache.ended + u64::from(self.cache.running);
         self.undurable.is_empty() || waits && starts_later

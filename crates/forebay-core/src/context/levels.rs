@@ -1,12 +1,12 @@
-//! Dirty levels: how much of a volume, and of the pool, is dirty, and between which limits writers
-//! are slowed down (`throttle` says how).
+//! Dirty levels: the dirty part of a volume and of the pool, and the limits between which writers
+//! are slowed (`throttle`).
 
-/// Share of the cache over which the slope from free to destage speed stretches at most, percent.
+/// Largest slope from unthrottled to destage speed, percent of the cache.
 const SLOPE_PCT: u64 = 10;
-/// A whole, of which shares are parts.
+/// The unit of shares.
 pub(crate) const TOLL_UNIT: u64 = 1024;
 
-/// Dirty blocks now, and between which limits writers are slowed down.
+/// Current dirty blocks, and the limits between which writers are slowed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Level {
     pub(crate) dirty: u64,
@@ -15,7 +15,7 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    /// Writers pass freely.
+    /// Returns true if writers are not slowed.
     pub(crate) fn is_free(self) -> bool {
         self.dirty <= self.soft
     }
@@ -24,14 +24,14 @@ impl Level {
         self.is_free() || self.dirty + blocks <= self.high
     }
 
-    /// How far it has risen from soft to high, of [`TOLL_UNIT`].
+    /// Returns the position between soft and high limit, of [`TOLL_UNIT`].
     pub(crate) fn risen(self) -> u64 {
         let slope = (self.high - self.soft).max(1);
         self.dirty.saturating_sub(self.soft).min(slope) * TOLL_UNIT / slope
     }
 }
 
-/// Where a volume and the pool are between their limits, looked at together.
+/// Levels of a volume and of the pool, at the same instant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Levels {
     /// Blocks of data that the cache holds.
@@ -41,14 +41,14 @@ pub(crate) struct Levels {
 }
 
 impl Levels {
-    /// Writers pass freely.
+    /// Returns true if writers are not slowed.
     pub(crate) fn are_free(&self) -> bool {
         self.volume.is_free() && self.pool.is_free()
     }
 }
 
-/// What volumes that are not attached have dirty cannot be written back: the others share
-/// `capacity`, which is what is left.
+/// Returns the level of `dirty` blocks. Dirty blocks of volumes that are not attached cannot be
+/// written back, so `capacity` excludes them.
 pub(crate) fn level(dirty: u64, capacity: u64, high_pct: u32) -> Level {
     let high = capacity * u64::from(high_pct) / 100;
     let slope = (capacity * SLOPE_PCT / 100).min(high / 4);

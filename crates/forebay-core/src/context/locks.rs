@@ -1,16 +1,15 @@
-//! Exclusive locks on ranges of blocks, granted in the order in which they were asked for.
+//! Exclusive locks on ranges of blocks, granted in the order of the requests.
 //!
-//! Two such tables exist: one that serialises everything that changes a block's content (client
-//! writes, zeroes, relocation), and one that serialises writes to the backing store (destage,
-//! writes past the cache). A holder of the first may wait for the second, never the other way
-//! round, so there is no cycle.
+//! Two such tables exist: one serialises all changes of block content (client writes, zeroes,
+//! relocation), and one serialises writes to the backing store (destage, bypass writes). A holder
+//! of the first may wait for the second, never the reverse, so there is no cycle.
 
 use crate::map::segment::{BLOCK_LAST, Key};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
-/// Who is granted a delayed block lock.
+/// The waiter for a block lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LockOwner(pub(crate) u32);
 
@@ -27,12 +26,12 @@ impl BlockRange {
     }
 }
 
-/// All blocks of a volume.
+/// Returns the range of all blocks of a volume.
 pub(crate) fn whole_volume(id: VolumeId) -> BlockRange {
     BlockRange { first: Key::new(id, 0), last: Key::new(id, BLOCK_LAST) }
 }
 
-/// Lock table; `Owner` says who gets a delayed grant.
+/// Lock table; `Owner` identifies the waiter of a delayed grant.
 #[derive(Debug)]
 pub(crate) struct RangeLocks<Owner> {
     /// Held ranges, sorted; they do not overlap.
@@ -50,19 +49,19 @@ impl<Owner: Copy> RangeLocks<Owner> {
         self.held.get(at).is_some_and(|held| held.overlaps(range))
     }
 
-    /// The ranges held of which all blocks lie in this one, by address.
+    /// Returns the held ranges that lie entirely in this one, by address.
     pub(crate) fn held_inside(&self, range: BlockRange) -> &[BlockRange] {
         let from = self.held.partition_point(|held| held.first < range.first);
         let to = self.held.partition_point(|held| held.last <= range.last);
         self.held.get(from..to).unwrap_or_default()
     }
 
-    /// True if nothing is held or waited for in the range.
+    /// Returns true if nothing is held or waited for in the range.
     pub(crate) fn is_idle(&self, range: BlockRange) -> bool {
         !self.is_held(range) && !self.waiting.iter().any(|(other, _)| other.overlaps(range))
     }
 
-    /// Takes the lock if it is free and nobody waits for an overlapping one.
+    /// Takes the lock if it is free and no overlapping one is waited for.
     pub(crate) fn try_acquire(&mut self, range: BlockRange) -> bool {
         let free = self.is_idle(range);
         if free {
@@ -80,7 +79,7 @@ impl<Owner: Copy> RangeLocks<Owner> {
         taken
     }
 
-    /// Gives a held range back and appends the owners that get theirs now to `granted`.
+    /// Releases a held range and appends the owners that get theirs now to `granted`.
     pub(crate) fn release(&mut self, range: BlockRange, granted: &mut Vec<Owner>) {
         let at = self.held.partition_point(|held| held.first < range.first);
         assert!(self.held.get(at) == Some(&range), "I8: a block lock is held until it is given back");
@@ -88,7 +87,7 @@ impl<Owner: Copy> RangeLocks<Owner> {
         self.grant(range, granted);
     }
 
-    /// Gives up waiting for a range; others that waited behind may get theirs now.
+    /// Stops waiting for a range; waiters behind it can get theirs now.
     pub(crate) fn forget(&mut self, range: BlockRange, owner: Owner, granted: &mut Vec<Owner>)
     where
         Owner: PartialEq,
@@ -97,7 +96,7 @@ impl<Owner: Copy> RangeLocks<Owner> {
         self.grant(range, granted);
     }
 
-    /// Grants what waited for something that overlaps `range`.
+    /// Grants waiting ranges that overlap `range`.
     fn grant(&mut self, range: BlockRange, granted: &mut Vec<Owner>) {
         let mut index = 0;
         while index < self.waiting.len() {

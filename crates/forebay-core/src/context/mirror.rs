@@ -1,4 +1,4 @@
-//! State of a mirrored cache: how its members stand, the rebuild of a new one, and repairs of
+//! State of a mirrored cache: the state of its members, the rebuild of a new one, and repairs of
 //! single copies.
 
 use crate::api::{Nanos, Span};
@@ -9,27 +9,26 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use forebay_format::{BLOCK_BYTES, Geometry};
 
-/// How the members stand.
+/// State of the members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Standing {
-    /// Both count.
+    /// Both are active.
     #[default]
     Whole,
-    /// This one has failed, and the owner is asked to note it.
+    /// This one has failed, and the engine has asked the owner to record that.
     Asking(u8),
-    /// This one does not count any more.
+    /// This one is out.
     Out(u8),
 }
 
-/// See the top of the file.
 #[derive(Debug)]
 pub(crate) struct Mirror {
     /// Segments of each member.
     pub(crate) columns: u32,
     pub(crate) standing: Standing,
-    /// At a start: the member that is out was not noted to be.
+    /// At a start: the member that is out was not recorded as out.
     pub(crate) unnoted: bool,
-    /// The question that the owner has not answered, and how often it was asked.
+    /// The request that the owner has not answered, and the number of attempts.
     pub(crate) ticket: Option<u64>,
     pub(crate) last_ticket: u64,
     pub(crate) asked: u32,
@@ -38,14 +37,14 @@ pub(crate) struct Mirror {
     pub(crate) spare: Option<u32>,
     /// Half of a column whose other half is free: a victim that makes it whole.
     pub(crate) wanted: Option<u32>,
-    /// Flushes of members under way, those that failed, and those that did not.
+    /// Flushes of members in flight, and for each member whether its flush succeeded.
     pub(crate) flushes: u32,
     pub(crate) flushed: [bool; 2],
-    /// A flush of the cache has ended, and waits for the owner's answer.
+    /// A flush of the cache has ended, and waits for the owner's record.
     pub(crate) flush_waits: bool,
-    /// Segments that could not be read, one after the other.
+    /// Segments that could not be read, in sequence.
     pub(crate) unreadable: [Vec<u32>; 2],
-    /// Where the walk over what only the lost member had is.
+    /// Position of the sweep over blocks that only the lost member had.
     pub(crate) sweep: Option<(u32, u32)>,
     pub(crate) rebuild: Option<Rebuild>,
     pub(crate) repairs: Repairs,
@@ -73,12 +72,12 @@ impl Mirror {
         })
     }
 
-    /// The member of a segment that is not a pair.
+    /// Returns the member of a segment that is not a pair.
     pub(crate) fn member_of(&self, segment: u32) -> u8 {
         u8::from(segment >= self.columns)
     }
 
-    /// The member that has failed, noted or not.
+    /// Returns the member that has failed, recorded or not.
     pub(crate) fn failed(&self) -> Option<u8> {
         match self.standing {
             Standing::Whole => None,
@@ -86,12 +85,13 @@ impl Mirror {
         }
     }
 
-    /// What this member holds counts.
+    /// Returns true if this member is active.
     pub(crate) fn counts(&self, member: u8) -> bool {
         self.failed() != Some(member)
     }
 
-    /// What belongs on both members is written to this one: it counts, or is being filled.
+    /// Returns true if this member gets the writes for both members: it is active, or is being
+    /// rebuilt.
     pub(crate) fn takes(&self, member: u8) -> bool {
         self.counts(member) || self.rebuild.as_ref().is_some_and(|rebuild| !rebuild.is_abandoned())
     }
@@ -101,21 +101,21 @@ impl Mirror {
     }
 }
 
-/// A copy under way.
+/// A copy in progress.
 #[derive(Debug)]
 pub(crate) struct Copying {
     pub(crate) segment: u32,
     pub(crate) at: u32,
     pub(crate) blocks: u32,
-    /// Up to here one block at a time: something could not be read.
+    /// Up to here one block at a time, after a failed read.
     pub(crate) careful_until: u32,
     pub(crate) tries: u32,
     pub(crate) pages: Vec<Page>,
-    /// An operation is under way.
+    /// An operation is in flight.
     pub(crate) busy: bool,
 }
 
-/// See the top of the file.
+/// A rebuild of a member.
 #[derive(Debug)]
 pub(crate) struct Rebuild {
     pub(crate) member: u8,
@@ -136,7 +136,7 @@ impl Rebuild {
         self.abandoned
     }
 
-    /// Segments copied, and all.
+    /// Returns the number of copied segments, and of all.
     pub(crate) fn progress(&self) -> (u32, u32) {
         (self.all - self.pending.len() as u32, self.all)
     }
@@ -148,7 +148,7 @@ impl Rebuild {
 }
 
 impl Mirror {
-    /// A pair is not there any more.
+    /// Notes that a pair has ended.
     pub(crate) fn pair_ended(&mut self, first: u32) {
         if let Some(rebuild) = &mut self.rebuild {
             rebuild.pending.remove(&first);
@@ -156,18 +156,18 @@ impl Mirror {
     }
 }
 
-/// Suspects, and what was made of them.
+/// Suspect slots and their repair.
 #[derive(Debug, Default)]
 pub(crate) struct Repairs {
     pub(crate) suspects: BTreeSet<u32>,
-    /// Suspects, or the current one, of which the scrub under way waits to be told.
+    /// Suspects, or the current one, whose outcome the running scrub waits for.
     pub(crate) asked: BTreeSet<u32>,
     pub(crate) current: Option<Repair>,
     pub(crate) next_at: Nanos,
     pub(crate) mended: u64,
 }
 
-/// A suspect whose copies are being read, or written: an operation is under way.
+/// A suspect whose copies are being read or written: an operation is in flight.
 #[derive(Debug)]
 pub(crate) struct Repair {
     pub(crate) slot: u32,
@@ -176,26 +176,24 @@ pub(crate) struct Repair {
     pub(crate) reads: u8,
     /// The member with the bad copy, once that is known.
     pub(crate) bad: Option<u8>,
-    /// How often both copies have been looked at.
+    /// How often both copies have been compared.
     pub(crate) looks: u32,
-    /// A read has failed, or a copy was right before: what the last reads brought says nothing
-    /// certain.
+    /// A read failed, or a copy was right before: the last reads are inconclusive.
     pub(crate) unread: bool,
 }
 
-/// What became of a suspect.
+/// Outcome of a repair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    /// Both copies are right, or the block is not there any more.
+    /// Both copies are right, or the block has gone.
     Sound,
-    /// The good copy was written over the bad one.
+    /// The good copy has replaced the bad one.
     Mended,
     /// Both copies were read more than once, and were wrong each time.
     Wrong,
-    /// Neither is right, and at least one could not be read: that may pass.
+    /// Neither is right, and at least one could not be read: that might be transient.
     Unread,
-    /// One member does not count any more: it is to be asked again, in the way of a block with one
-    /// copy.
+    /// One member is no longer active: the block is checked again as one with a single copy.
     Alone,
 }
 
@@ -206,13 +204,14 @@ impl Repairs {
 }
 
 impl Mirror {
-    /// The two halves of the column of a segment.
+    /// Returns the two halves of the column of a segment.
     pub(crate) fn halves(&self, segment: u32) -> (u32, u32) {
         let first = segment % self.columns;
         (first, first + self.columns)
     }
 
-    /// Half of a column that a snapshot must list in its window besides the columns.
+    /// Returns the half of a column that a snapshot must list in its window in addition to the
+    /// columns.
     pub(crate) fn spare(&self) -> Option<u32> {
         self.spare
     }

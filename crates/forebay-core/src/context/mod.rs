@@ -1,7 +1,7 @@
 //! The context, which all parts of the engine share: clock, configuration, map, volumes, requests,
 //! operations and their buffers, locks, pages, the queue of actions, counters.
 //!
-//! A part of the engine owns its own state and is handed the context. Nothing here calls a part.
+//! A part of the engine owns its own state and borrows the context. The context calls no part.
 
 pub(crate) mod account;
 pub(crate) mod blank;
@@ -73,12 +73,12 @@ use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 
-/// Where an engine stands.
+/// State of an engine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Status {
     /// Reading the cache device; requests are refused.
     Opening,
-    /// Serving.
+    /// Serving requests.
     Ready,
     /// The cache could not be opened; nothing was changed on it.
     Failed(OpenError),
@@ -86,7 +86,6 @@ pub enum Status {
     Stopping,
 }
 
-/// See the top of the file.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) config: EngineConfig,
@@ -96,7 +95,7 @@ pub(crate) struct Context {
     pub(crate) map: CacheMap,
     pub(crate) volumes: Vec<Option<Volume>>,
     pub(crate) actions: VecDeque<Action>,
-    /// What parts have told each other and the engine has not handed on yet.
+    /// Events that parts have sent to each other and the engine has not delivered yet.
     pub(crate) events: VecDeque<Event>,
     pub(crate) ops: Slab<Op>,
     pub(crate) spare_spans: Vec<Vec<Span>>,
@@ -107,45 +106,45 @@ pub(crate) struct Context {
     pub(crate) log: Log,
     pub(crate) fills: Fills,
     pub(crate) ghosts: Ghosts,
-    /// What caches of other sizes would miss.
+    /// Miss ratios that other cache sizes would have.
     pub(crate) curve: Curve,
-    /// What the cache may write of its own accord.
+    /// The endurance budget.
     pub(crate) endurance: Endurance,
-    /// What was written to each device.
+    /// Bytes written to each device.
     pub(crate) devices_written: DevicesWritten,
-    /// Where superblock copies lie that differ from the one in effect, and what belongs there, in
-    /// the order in which they are mended.
+    /// Offsets of superblock copies that differ from the one in effect, and their correct content,
+    /// in the order of their repair.
     pub(crate) stale_superblocks: Vec<(u64, Vec<u8>)>,
-    /// Writes past the cache that wait until a flush epoch of their volume is active.
+    /// Bypass writes that wait until a flush epoch of their volume is active.
     pub(crate) order_waiters: Vec<OrderWaiter>,
-    /// Reclaim has found nothing that it may take: destage hurries.
+    /// Reclaim has found no victim: destage hurries.
     pub(crate) reclaim_wants_destage: bool,
-    /// When there is something to do for a job again, though nothing happens until then.
+    /// When a job continues, even if no event arrives until then.
     pub(crate) wake_at: Option<Nanos>,
-    /// A checkpoint is to be taken soon.
+    /// A checkpoint is due soon.
     pub(crate) checkpoint_wanted: bool,
-    /// Number of the last base of which a part was written.
+    /// Generation of the last base of which a part was written.
     pub(crate) reserved_generation: u64,
     pub(crate) free: FreeSegments,
     /// The volume table, with entries of volumes that are not attached.
     pub(crate) volume_table: Vec<VolumeEntry>,
     /// The two members of a mirrored cache.
     pub(crate) mirror: Option<Box<Mirror>>,
-    /// How far it is with going on without the cache device.
+    /// Progress of a cache failure.
     pub(crate) failure: CacheFailure,
     pub(crate) read_retry: ReadRetry,
     pub(crate) flushes: FlushLedger,
-    /// Serialises everything that changes the content of a block.
+    /// Serialises all changes to the content of a block.
     pub(crate) locks: RangeLocks<LockOwner>,
     /// Serialises writes to the backing stores.
     pub(crate) backing_locks: RangeLocks<LockOwner>,
-    /// A cache flush failed: no promise can be made any more.
+    /// A flush of the cache device failed: the engine cannot guarantee durability.
     pub(crate) fenced: bool,
     pub(crate) coverage: CoverageMarks,
     pub(crate) counters: Counters,
     pub(crate) stopping: bool,
     pub(crate) stats: Stats,
-    /// Something happened since the last settling.
+    /// Something has changed since the last settling.
     pub(crate) unsettled: bool,
 }
 
@@ -196,8 +195,8 @@ impl Context {
         }
     }
 
-    /// Prepares the index for requests on a range, unless it is so long that looking at all slots
-    /// is faster.
+    /// Prepares the index for requests on a range, unless the range is so long that a scan of all
+    /// slots is faster.
     pub(crate) fn settle_range(&mut self, volume: VolumeId, first: u64, blocks: u64) {
         if self.map.is_unsettled()
             && !fault::planted(PlantedBug::OverlookListed)
@@ -238,7 +237,8 @@ impl Context {
         self.stats.write_sequential_blocks += sequential;
     }
 
-    /// It serves. (Comparing with [`Status::Ready`] would look at errors as well.)
+    /// Returns true if the engine serves requests. (Comparing with [`Status::Ready`] would compare
+    /// errors too.)
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         matches!(self.status, Status::Ready)
@@ -251,28 +251,29 @@ impl Context {
         self.unsettled = true;
     }
 
-    /// A late step of settling has changed what an earlier one decides by, and there may be no
-    /// event after it.
+    /// Requests another round of settling: a late step has changed the input of an earlier one, and
+    /// an event might not follow.
     pub(crate) fn settle_again(&mut self) {
         self.unsettled = true;
     }
 
-    /// Prepares the index a bit further after a start; true if it is ready.
+    /// Builds a bit more of the index after a start; returns true if it is ready.
     pub(crate) fn index_settles(&mut self) -> bool {
         let goes_on = self.map.settle_some();
         if goes_on && !self.map.is_unsettled() {
-            // That was the last bit. What waited for it has nothing else that would wake it.
+            // The index has just become ready. Nothing else would wake the operations that waited
+            // for it.
             self.unsettled = true;
         }
         !goes_on
     }
 
-    /// Settings of an attached volume.
+    /// Returns the settings of an attached volume.
     pub(crate) fn volume_settings(&self, volume: VolumeId) -> Option<VolumeSettings> {
         self.volumes.get(usize::from(volume.0))?.as_ref().map(|volume| volume.settings)
     }
 
-    /// Stopping, and nobody waits for anything any more.
+    /// Returns true if the engine is stopping and no request is pending.
     pub(crate) fn is_winding_down(&self) -> bool {
         self.stopping && self.reqs.len() == 0
     }
@@ -331,13 +332,12 @@ impl Context {
         }
     }
 
-    /// How long an operation on a backing store took is what the rate controller
-    /// goes by.
+    /// Reports the latency of an operation on a backing store to the rate controller.
     pub(crate) fn note_latency(&mut self, op: &DoneOp, ok: bool) {
         let Some(id) = op.backing else { return };
         let (now, took) = (self.now, self.now - op.started_at);
         let counts = ok && self.is_ready();
-        // A volume that is being attached is read before it is there.
+        // While a volume is being attached, its backing store is read before the volume exists.
         let Some(Some(volume)) = self.volumes.get_mut(usize::from(id.0)) else { return };
         volume.destage.cost.ends(now, u64::from(op.len).div_ceil(BLOCK));
         if !counts {
@@ -375,22 +375,22 @@ impl Context {
         self.actions.push_back(Action::ReadMeta { op: OpId(op), offset, len: len as u32 });
     }
 
-    /// Bytes of a block that lie inside the volume: less than a block at an odd end.
+    /// Returns the bytes of a block that lie inside the volume: less than a block at an odd end.
     pub(crate) fn block_len(&self, volume: VolumeId, block: u64) -> u64 {
         (self.volume(volume).size_bytes - block * BLOCK).min(BLOCK)
     }
 
-    /// Sectors of a block that lie inside the volume.
+    /// Returns the sectors of a block that lie inside the volume.
     pub(crate) fn block_mask(&self, volume: VolumeId, block: u64) -> u8 {
         sector_mask(0, self.block_len(volume, block))
     }
 
-    /// Blocks of data that so many segments hold.
+    /// Returns the blocks of data that `segments` segments hold.
     pub(crate) fn capacity_of(&self, segments: u32) -> u64 {
         u64::from(segments) * u64::from(self.batch_blocks())
     }
 
-    /// Reads from a device into the spans that `fill` gives.
+    /// Reads from a device into `spans`.
     pub(crate) fn read(
         &mut self,
         device: Device,
@@ -415,7 +415,7 @@ impl Context {
         op
     }
 
-    /// Reads `count` cached blocks from `slot` on, at the so-many-th attempt
+    /// Reads `count` cached blocks from `slot` on; the attempt selects the copy
     /// ([`Context::slot_offset`]).
     pub(crate) fn read_slots(
         &mut self,
@@ -439,7 +439,7 @@ impl Context {
         self.actions.push_back(Action::WriteMeta { op: OpId(op), offset });
     }
 
-    /// The member that has this byte of the cache.
+    /// Returns the member that has this byte of the cache.
     pub(crate) fn member_at(&self, offset: u64) -> u8 {
         if self.superblock.mirror.is_none() { 0 } else { self.map.geometry.mirror_place(offset).0 as u8 }
     }
@@ -453,19 +453,19 @@ impl Context {
         self.checkpoint_wanted = true;
     }
 
-    /// Forces a checkpoint of everything up to now; the ticket is for `Checkpoints::is_in_effect`.
+    /// Forces a checkpoint of the current state; the ticket is for `Checkpoints::is_in_effect`.
     pub(crate) fn force_checkpoint(&mut self) -> u64 {
         self.want_checkpoint();
         self.superblock.checkpoint_generation + 1
     }
 
-    /// Has the owner call again after this time, though nothing happens until then.
+    /// Makes the owner call again after this time, even if no event arrives until then.
     pub(crate) fn wake_in(&mut self, pause: Nanos) {
         let at = self.now + pause;
         self.wake_at = Some(self.wake_at.map_or(at, |other| other.min(at)));
     }
 
-    /// Gives a lock of blocks back; whoever waited for it is told.
+    /// Releases a lock of blocks and notifies the waiters that acquire it.
     pub(crate) fn release_blocks(&mut self, range: BlockRange) {
         let mut granted = Vec::new();
         self.locks.release(range, &mut granted);
@@ -474,7 +474,7 @@ impl Context {
         }
     }
 
-    /// Gives a lock of blocks of a backing store back; whoever waited for it is told.
+    /// Releases a lock of blocks of a backing store and notifies the waiters that acquire it.
     pub(crate) fn release_backing(&mut self, range: BlockRange) {
         let mut granted = Vec::new();
         self.backing_locks.release(range, &mut granted);
@@ -483,13 +483,13 @@ impl Context {
         }
     }
 
-    /// Segments that the pool has, or will have when a shrink has ended.
+    /// Returns the number of segments that the pool has, or will have after a shrink.
     pub(crate) fn segments_staying(&self) -> u32 {
         let now = self.map.geometry.segment_count;
         self.free.retired_from.map_or(now, |first| first.min(now))
     }
 
-    /// Keeps an empty segment that is retired out of the pool of those that can be used again.
+    /// Keeps an empty segment that is retired out of the pool of free segments.
     pub(crate) fn keep_retired(&mut self, number: u32) -> bool {
         let retired = self.free.retired_from.is_some_and(|first| number >= first);
         if retired {
@@ -498,13 +498,13 @@ impl Context {
         retired
     }
 
-    /// Blocks of a volume are on their way to the log.
+    /// Counts blocks of a volume that are on their way to the log.
     pub(crate) fn blocks_enter(&mut self, id: VolumeId, blocks: u64) {
         self.volume_mut(id).logging_blocks += blocks;
         self.log.logging_blocks += blocks;
     }
 
-    /// They are in the map, or will never be.
+    /// Uncounts blocks that are in the map now, or will never be.
     pub(crate) fn blocks_leave(&mut self, id: VolumeId, blocks: u64) {
         self.volume_mut(id).logging_blocks -= blocks;
         self.log.logging_blocks -= blocks;

@@ -1,4 +1,4 @@
-//! Operations under way: what each is for, and what it needs until it ends.
+//! Operations in flight: purpose, and the resources that each holds until it ends.
 
 use crate::api::written::Payload;
 use crate::api::{Action, Device, Nanos, Span};
@@ -17,7 +17,7 @@ pub(crate) struct Miss {
     pub(crate) tries: u32,
 }
 
-/// What an operation is for.
+/// Purpose of an operation.
 #[derive(Debug)]
 pub(crate) enum OpKind {
     Batch(StreamKind),
@@ -70,36 +70,37 @@ pub(crate) enum OpKind {
         token: u64,
     },
     Flush(Device),
-    /// A segment that holds nothing, or one of the two of a column.
+    /// An empty segment, or one of the two of a column.
     Discard,
     Checkpoint,
-    /// A piece of a base, which a later checkpoint begins with.
+    /// A piece of a base, with which a later checkpoint begins.
     CheckpointBase,
     Recovery(RecoveryRead),
     Sample {
         volume: VolumeId,
         index: u32,
     },
-    /// The backing store of a volume that is being attached.
+    /// Of the backing store of a volume that is being attached.
     LifecycleFlush(VolumeId),
-    /// What is copied to a new member of a mirrored cache.
+    /// A copy to a new member of a mirrored cache.
     CopyRead,
     CopyWrite,
-    /// What a member lacks that the other one has, found by recovery.
+    /// A write of data that recovery found on one member only, to the other.
     Mend,
-    /// What is written again at a start: bytes of a segment, where they are in the cache.
+    /// A rewrite of unflushed batches at a start: bytes of a segment, at their location in the
+    /// cache.
     RewriteUnflushed {
         segment: u32,
         offset: u64,
         len: u32,
     },
-    /// A block of which the copies on the two members are looked at, and written again.
+    /// A comparison of the copies of a block on the two members, and a rewrite.
     RepairRead,
     RepairWrite,
 }
 
 impl OpKind {
-    /// It is one of the cache device.
+    /// Returns true for operations on the cache device.
     pub(crate) fn is_of_cache(&self) -> bool {
         match self {
             Self::ReadMiss { .. }
@@ -136,19 +137,19 @@ impl OpKind {
 #[derive(Debug)]
 pub(crate) struct Op {
     pub(crate) kind: OpKind,
-    /// When it was handed out, and the volume if it reads or writes a backing store.
+    /// When it was submitted, and the volume if it reads or writes a backing store.
     pub(crate) started_at: Nanos,
     pub(crate) backing: Option<VolumeId>,
-    /// The member of a mirrored cache that it is for.
+    /// The member of a mirrored cache for which it is.
     pub(crate) member: u8,
     /// The first of the cached blocks that it reads.
     pub(crate) slot: Option<u32>,
-    /// It reads one cached block, and this is the so-many-th attempt.
+    /// Number of the attempt, if it reads one cached block.
     pub(crate) attempt: Option<u32>,
-    /// How often it was asked for again.
+    /// How often it was repeated.
     pub(crate) asked: u8,
-    /// How it was asked for, if it is one of the cache device, and how often it was asked for again
-    /// because that had ended.
+    /// The action, if it is on the cache device, and how often it was repeated because the device
+    /// was shortened.
     pub(crate) action: Option<Action>,
     pub(crate) ended: u8,
     pub(crate) len: u32,
@@ -160,7 +161,7 @@ pub(crate) struct Op {
     pub(crate) meta: Option<Arc<Vec<u8>>>,
 }
 
-/// What is left of an operation once its buffers are given back.
+/// An ended operation whose buffers were released.
 pub(crate) struct DoneOp {
     pub(crate) id: u32,
     pub(crate) kind: OpKind,

@@ -9,18 +9,18 @@ use forebay_format::BLOCK_BYTES;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Page(u32);
 
-/// What pages are taken for.
+/// Use of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PageUse {
     /// Merging partial writes and partial cached blocks; always two at a time.
     Merge,
     /// Destage.
     Destage,
-    /// Read fills on their way to the cache.
+    /// Fills on their way to the cache.
     Fill,
     /// Relocation.
     Survivor,
-    /// Comparing with checksums what nobody has asked for.
+    /// Scrub.
     Scrub,
 }
 
@@ -33,8 +33,8 @@ pub(crate) struct Pages {
 
 /// A block of zeroes, never written to.
 pub(crate) const ZERO_PAGE: Page = Page(1);
-/// Pages that are never taken: [`crate::api::WASTE`], which adjoins none that is, so its spans stay
-/// by themselves, and the zero page.
+/// Pages that are never taken: [`crate::api::WASTE`], which adjoins no page in use, so that its
+/// spans are not merged with others, and the zero page.
 const KEPT: u32 = 2;
 
 impl Pages {
@@ -54,15 +54,15 @@ impl Pages {
         (self.limit[purpose] - self.used[purpose]).min(self.free.len() as u32)
     }
 
-    /// Pages that may still be promised to fills, of which so many are under way: each of those has
-    /// its page, or will need one.
+    /// Returns the pages that may still be promised to fills, with `under_way` fills in flight:
+    /// each of those has its page, or will need one.
     pub(crate) fn room_for_fills(&self, under_way: usize) -> u32 {
         let used = self.used[PageUse::Fill as usize];
         let waiting = (under_way as u32).saturating_sub(used);
         self.available(PageUse::Fill).saturating_sub(waiting)
     }
 
-    /// Most pages of a use.
+    /// Returns the maximum of pages of a use.
     pub(crate) fn limit(&self, purpose: PageUse) -> u32 {
         self.limit[purpose as usize]
     }

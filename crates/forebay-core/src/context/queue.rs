@@ -1,5 +1,5 @@
-//! What waits in a stream for a batch, in order, and how much of it nobody waits for: that is asked
-//! in every turn, so it is counted and not looked for.
+//! The queue of a stream: items that wait for a batch, in order. Every turn asks for the number of
+//! items without a waiter, so the queue counts them.
 
 use crate::context::streams::{Item, ItemOwner};
 use alloc::collections::VecDeque;
@@ -21,17 +21,17 @@ impl Queue {
         self.items.is_empty()
     }
 
-    /// Read fills in it.
+    /// Returns the number of fills.
     pub(crate) fn fills(&self) -> usize {
         self.fills
     }
 
-    /// Relocated blocks in it.
+    /// Returns the number of relocated blocks.
     pub(crate) fn survivors(&self) -> usize {
         self.survivors
     }
 
-    /// All that is neither.
+    /// Returns the number of other items.
     pub(crate) fn others(&self) -> usize {
         self.items.len() - self.fills - self.survivors
     }
@@ -69,7 +69,7 @@ impl Queue {
         Some(item)
     }
 
-    /// Takes out all items of which this is true; the others keep their order.
+    /// Takes all items for which `is_it` is true; the others keep their order.
     pub(crate) fn take(&mut self, is_it: impl Fn(&Item) -> bool) -> VecDeque<Item> {
         let items = core::mem::take(&mut self.items);
         let (taken, others): (VecDeque<Item>, VecDeque<Item>) = items.into_iter().partition(is_it);
@@ -78,7 +78,7 @@ impl Queue {
         taken
     }
 
-    /// The count that an item belongs to.
+    /// Returns the count that includes an item.
     #[inline]
     fn count(&mut self, owner: ItemOwner) -> Option<&mut usize> {
         match owner {

@@ -1,10 +1,9 @@
-//! Reads of metadata while a cache is opened.
+//! Metadata reads during recovery.
 
-/// Where a superblock copy lies: on which member of a mirrored cache (else 0), and which copy it
-/// is.
+/// A superblock copy: the member of a mirrored cache (else 0), and the number of the copy.
 pub(crate) type CopyOf = (usize, usize);
 
-/// A metadata read under way.
+/// A metadata read in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RecoveryRead {
     pub(crate) what: What,
@@ -16,11 +15,11 @@ pub(crate) struct RecoveryRead {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum What {
     Superblock(CopyOf),
-    /// The so-many-th of the copies in `Recovery::checkpoints`.
+    /// Index of a copy in `Recovery::checkpoints`.
     Checkpoint(usize),
-    /// A slot and a copy of the extension of the window.
+    /// A slot and a copy of the window extension.
     Extension(usize, usize),
-    /// The first block of a segment that may have been added to the window.
+    /// The first block of a segment that might have been added to the window.
     Searched(u32),
     /// The summary of a segment.
     Summary(u32),
@@ -30,6 +29,6 @@ pub(crate) enum What {
     Head(u32),
     /// One block of a segment that cannot be read as a whole.
     Block(u32, u32),
-    /// A part of a segment that is written again.
+    /// A part of a segment that is rewritten.
     Rewritten(u32),
 }

@@ -1,18 +1,18 @@
-//! Answers to requests.
+//! Replies to requests.
 
 use crate::api::{Action, RequestError, RequestKind, RequestOutcome};
 use crate::context::Context;
 use forebay_format::VolumeId;
 
 impl Context {
-    /// Ends a request of which nothing was done, and which waits for a store in vain (I85).
+    /// Refuses a request that has had no effect and waits for a failing backing store (I85).
     pub(crate) fn refuse(&mut self, req: u32) {
         let request = self.reqs.get_mut(req);
         (request.failed, request.refused) = (true, true);
         self.reply(req);
     }
 
-    /// Ends a request: the client gets its answer, the record is free.
+    /// Ends a request: sends the reply and frees the record.
     pub(crate) fn reply(&mut self, req: u32) {
         let path = self.path(req);
         let mut done = self.reqs.remove(req);
@@ -47,7 +47,7 @@ impl Context {
         });
     }
 
-    /// Which way a request went.
+    /// Returns the path that a request took.
     fn path(&self, req: u32) -> RequestOutcome {
         let request = self.reqs.get(req);
         match request.kind {
@@ -63,8 +63,8 @@ impl Context {
         }
     }
 
-    /// Blocks of a volume that the backing store does not hold durably, older versions that ordered
-    /// destage still has to write included. Lost blocks are not counted.
+    /// Returns the blocks of a volume that are not durable on the backing store, including older
+    /// versions that ordered destage still has to write. Lost blocks are excluded.
     pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> u64 {
         self.map.volumes.get(usize::from(volume.0)).map_or(0, |volume| volume.dirty)
     }

@@ -1,4 +1,4 @@
-//! Client requests under way.
+//! Client requests in flight.
 
 use crate::api::settings::Treatment;
 use crate::api::{BufId, Nanos, RequestId, RequestKind, Span};
@@ -8,7 +8,7 @@ use crate::map::segment::Key;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
-/// A client request under way.
+/// A client request in flight.
 #[derive(Debug)]
 pub(crate) struct Req {
     pub(crate) id: RequestId,
@@ -21,32 +21,33 @@ pub(crate) struct Req {
     pub(crate) buf: BufId,
     /// Checksums of the blocks of a write.
     pub(crate) crcs: Vec<u32>,
-    /// Parts that have not ended.
+    /// Parts in flight.
     pub(crate) pending: u32,
     pub(crate) failed: bool,
-    /// It fails because its volume ends, and not because of a device.
+    /// It fails because its volume ends, not because of a device.
     pub(crate) refused: bool,
     /// A flush of the cache device that it needs failed.
     pub(crate) cache_failed: bool,
-    /// It was begun, or done over, without the cache: its failure is final.
+    /// It was begun, or repeated, without the cache: its failure is final.
     pub(crate) redone: bool,
     pub(crate) locked: bool,
-    /// The volume was in a write-back mode when the request was taken; it ends as it began.
+    /// The volume was in a write-back mode when the request arrived; later changes do not affect
+    /// it.
     pub(crate) write_back: bool,
-    /// What is written past the cache is cached as clean as well.
+    /// A bypass write leaves a clean copy in the cache.
     pub(crate) copies: bool,
     pub(crate) treatment: Treatment,
-    /// Blocks counted as on their way to the log although they have not set out yet.
+    /// Blocks that are counted as on their way to the log but have not started.
     pub(crate) reserved: u64,
-    /// The treatment follows from a long stream, not from a rule.
+    /// The treatment follows from a sequential stream, not from a rule.
     pub(crate) sequential: bool,
     /// A part came from the backing store.
     pub(crate) missed: bool,
-    /// A part of it was written past the cache, and has ended.
+    /// A part of it has bypassed the cache, and has ended.
     pub(crate) has_written_past: bool,
-    /// It joins no other read any more.
+    /// It joins no other read.
     pub(crate) reads_itself: bool,
-    /// Losses of its volume that had been told when it was made.
+    /// Losses of its volume that had been reported when the request arrived.
     pub(crate) losses_reported: u64,
     pub(crate) started_at: Nanos,
 }
@@ -59,7 +60,7 @@ impl Req {
         }
     }
 
-    /// The whole block `block` in the client's buffer.
+    /// Returns the span of whole blocks from `block` on in the client's buffer.
     pub(crate) fn block_span(&self, block: u64, blocks: u64) -> Span {
         let offset = ((block - self.first_block) * BLOCK) as u32;
         Span { buf: self.buf, offset, len: (blocks * BLOCK) as u32 }

@@ -7,20 +7,20 @@ use forebay_format::BLOCK_BYTES;
 /// Bytes of a block as the type used for offsets.
 pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Mask of the sectors that bytes `from..to` of a block touch.
+/// Returns the mask of the sectors that bytes `from..to` of a block touch.
 pub(crate) fn sector_mask(from: u64, to: u64) -> u8 {
     debug_assert!(from < to && to <= BLOCK);
     let (first, last) = (from / 512, (to - 1) / 512);
     (0xff << first) as u8 & (0xff >> (7 - last)) as u8
 }
 
-/// Mask of the sectors that bytes `from..to` of a block cover wholly.
+/// Returns the mask of the sectors that bytes `from..to` of a block cover wholly.
 pub(crate) fn sector_mask_inside(from: u64, to: u64) -> u8 {
     let (first, end) = (from.div_ceil(512), to / 512);
     if first >= end { 0 } else { sector_mask(first * 512, end * 512) }
 }
 
-/// Runs of set bits in a sector mask, as byte ranges in the block.
+/// Returns the runs of set bits in a sector mask, as byte ranges in the block.
 pub(crate) fn sector_runs(mask: u8) -> impl Iterator<Item = (u32, u32)> {
     let mut at = 0;
     core::iter::from_fn(move || {

@@ -11,29 +11,29 @@ use alloc::vec::Vec;
 use forebay_format::batch::Entry;
 use forebay_format::{Slot, StreamKind, VolumeId};
 
-/// Items that are always worth a batch: its header is a ninth of what is written then.
+/// Items that are always worth a batch: its header is then a ninth of the write.
 const WORTHWHILE_ITEMS: usize = 8;
-/// No operation: a half of a batch that is not under way.
+/// No operation: a half of a batch that is not in flight.
 pub(crate) const NO_OP: u32 = u32::MAX;
 
-/// Who is told when an item has been written.
+/// Notified when an item has been written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ItemOwner {
     /// A whole block of a client's write.
     Request(u32),
     /// A merged block of a client's write, in its page.
     Merge(u32, Page),
-    /// A clean copy of what a write-through sent to the backing store.
+    /// A clean copy of a write-through to the backing store.
     Copy(u32),
-    /// A read fill, in its page, with the token of its registration.
+    /// A fill, in its page, with the token of its registration.
     Fill(Page, u64),
     /// A block that had to be moved.
     Survivor(u32),
-    /// A clean block that was moved because it is worth it.
+    /// A clean block that was moved because of its use.
     Kept(u32),
-    /// The intent of a direct write.
+    /// The intent of a bypass write.
     Intent(u32),
-    /// A drop mark of a direct write.
+    /// A drop mark of a bypass write.
     Drop(u32),
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum ItemKind {
     Intent { volume: VolumeId, region: u64, count: u32 },
 }
 
-/// Something to be appended.
+/// An item to append.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
     pub(crate) key: Key,
@@ -70,8 +70,7 @@ pub(crate) struct Batch {
     pub(crate) marks: Vec<u32>,
     pub(crate) is_summary: bool,
     pub(crate) completed: Option<bool>,
-    /// In a mirrored cache: members that have it, and members to which it could not be written; a
-    /// bit for each.
+    /// In a mirrored cache: bit masks of the members that have it, and of those whose write failed.
     pub(crate) kept: u8,
     pub(crate) missing: u8,
 }
@@ -80,24 +79,24 @@ pub(crate) struct Batch {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) queue: Queue,
-    /// Since when there is something in the queue.
+    /// When the queue became non-empty.
     pub(crate) queued_since: Nanos,
     pub(crate) in_flight: VecDeque<Batch>,
     /// Summaries in flight, of segments that were open before.
     pub(crate) summaries: Vec<Batch>,
     /// Open segment and the next free block in it.
     pub(crate) open: Option<(u32, u32)>,
-    /// Since when what is in the queue has found no segment to open.
+    /// Since when the items in the queue find no segment to open.
     pub(crate) without_room_since: Option<Nanos>,
     /// The open segment is full: to be closed when its batches have completed.
     pub(crate) closing: bool,
-    /// A batch failed: nothing new until those in flight have ended.
+    /// A batch failed: no new batch until those in flight have ended.
     pub(crate) broken: bool,
     pub(crate) tries: u32,
     pub(crate) next_sequence: u64,
     /// All batches before this one have completed.
     pub(crate) completed_sequence: u64,
-    /// The same when the running cache flush was started.
+    /// The same at the start of the running cache flush.
     pub(crate) flushing: u64,
     /// All batches before this one are covered by a cache flush.
     pub(crate) flushed_sequence: u64,
@@ -122,12 +121,12 @@ impl Stream {
         }
     }
 
-    /// Nothing of the stream is in flight.
+    /// Returns true if no batch of the stream is in flight.
     pub(crate) fn nothing_in_flight(&self) -> bool {
         self.in_flight.is_empty() && self.summaries.is_empty()
     }
 
-    /// A batch is in flight now.
+    /// Adds a batch in flight.
     pub(crate) fn submitted(&mut self, batch: Batch) {
         if batch.is_summary {
             self.summaries.push(batch);
@@ -136,25 +135,25 @@ impl Stream {
         }
     }
 
-    /// The batch or summary that has not completed of which this is true.
+    /// Returns the incomplete batch or summary for which `is_it` is true.
     pub(crate) fn incomplete(&mut self, is_it: impl Fn(&Batch) -> bool) -> Option<&mut Batch> {
         self.all_in_flight().find(|batch| batch.completed.is_none() && is_it(batch))
     }
 
-    /// What is in flight, batches first.
+    /// Returns everything in flight, batches first.
     pub(crate) fn all_in_flight(&mut self) -> impl Iterator<Item = &mut Batch> {
         self.in_flight.iter_mut().chain(&mut self.summaries)
     }
 
-    /// Blocks left in the open segment, of `end` that batches may use.
+    /// Returns the blocks left in the open segment, of which batches may use `end`.
     pub(crate) fn room(&self, end: u32) -> u32 {
         self.open.filter(|_| !self.closing).map_or(0, |(_, next)| end - next)
     }
 
-    /// True if a batch of what waits should be written now, should one more be allowed. Group
-    /// commit that adapts: with nothing in flight nothing waits for more items; beside one batch
-    /// goes another that is as large, so that a few clients get two equal ones in turn; a device
-    /// that is kept busy anyway gets large ones, so that headers and device writes do not multiply.
+    /// Returns true if the queue should be written now, if another batch is allowed. Adaptive group
+    /// commit: with nothing in flight, no item waits for more; next to one batch a second starts
+    /// when it is as large, so a few clients get two equal ones in turn; a busy device gets large
+    /// ones, which limits headers and device writes.
     pub(crate) fn is_worth_a_batch(&self) -> bool {
         let enough = match self.in_flight.len() {
             0 => 1,
@@ -164,17 +163,17 @@ impl Stream {
         self.queue.len() >= enough
     }
 
-    /// The segment that is being filled.
+    /// Returns the segment that is being filled.
     pub(crate) fn open_segment(&self) -> Option<u32> {
         self.open.map(|(segment, _)| segment)
     }
 
-    /// Nothing waits in the queue.
+    /// Returns true if the queue is empty.
     pub(crate) fn is_idle(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// A mark or an intent is in the queue.
+    /// Returns true if a mark or an intent is in the queue.
     pub(crate) fn waits_without_payload(&self) -> bool {
         self.queue.iter().any(|item| item.span.is_none())
     }
@@ -220,7 +219,7 @@ impl Item {
     }
 }
 
-/// The log's part of the engine's state.
+/// State of the log.
 #[derive(Debug)]
 pub(crate) struct Log {
     pub(crate) streams: [Stream; 3],
@@ -235,7 +234,7 @@ pub(crate) struct Log {
     pub(crate) marks_ticket: u64,
     /// The next flush epoch of some volume can begin only when clean marks are in the log.
     pub(crate) order_waits_for_marks: bool,
-    /// Writers wait at a dirty limit for what marks say.
+    /// Writers at a dirty limit wait for marks.
     pub(crate) writers_wait_for_marks: bool,
     /// A snapshot is about to be taken: no batch may be started.
     pub(crate) on_hold: bool,

@@ -1,4 +1,4 @@
-//! An attached volume, as the engine keeps it.
+//! State of an attached volume.
 
 use crate::api::Nanos;
 use crate::api::config::Attachment;
@@ -16,58 +16,59 @@ use forebay_format::checkpoint::{BackingRecord, Mode};
 pub(crate) struct Volume {
     pub(crate) id: VolumeId,
     pub(crate) settings: VolumeSettings,
-    /// Size as it is served: where blocks end.
+    /// Size in service: where blocks end.
     pub(crate) size_bytes: u64,
-    /// Requests beyond this are refused: less than the size while the volume is about to shrink.
+    /// Requests beyond this are refused: less than the size before a shrink.
     pub(crate) limit_bytes: u64,
-    /// Size as the next checkpoint has it: more than the size while the volume is about to grow.
+    /// Size in the next checkpoint: more than the size before a growth.
     pub(crate) table_bytes: u64,
-    /// It is being drained to its end: nothing becomes dirty any more.
+    /// It is being drained to the end: nothing becomes dirty any longer.
     pub(crate) ending: bool,
-    /// It shrinks, and has given up blocks that a crash would bring back.
+    /// It shrinks, and has dropped blocks that a crash would bring back.
     pub(crate) shrinking: bool,
-    /// It leaves as soon as nothing of it is dirty.
+    /// It is detached as soon as nothing of it is dirty.
     pub(crate) drains_to_leave: bool,
-    /// Writers wait at a dirty limit.
+    /// Writers that wait at a dirty limit.
     pub(crate) writers_wait: usize,
     /// Blocks on their way to the log and not in the map yet.
     pub(crate) logging_blocks: u64,
     /// Smallest unit that the backing store writes: 512 or 4096.
     pub(crate) sector_bytes: u32,
     pub(crate) flusher: Flusher,
-    /// Flushes up to this one (by [`Flusher::ended`]) fail, whatever the backing store answers.
+    /// Flushes up to this one (by [`Flusher::ended`]) fail even if the backing store reports
+    /// success.
     distrusted_flush: u64,
-    /// A write past the cache completed since the last backing flush was started.
+    /// A bypass write completed since the last backing flush was submitted.
     pub(crate) direct_unflushed: bool,
-    /// The running backing flush covers such a write.
+    /// The running backing flush covers a bypass write.
     pub(crate) direct_flushing: bool,
     pub(crate) intents: Intents,
     pub(crate) destage: Destage,
     /// The flush before a shutdown has been tried; if it failed the intents stay.
     pub(crate) gave_up: bool,
     pub(crate) last_active: Nanos,
-    /// Foreground reads of the backing store under way.
+    /// Foreground reads of the backing store in flight.
     pub(crate) misses_in_flight: u32,
-    /// What the volume table says of the backing store.
+    /// Record of the backing store in the volume table.
     pub(crate) backing: BackingRecord,
-    /// What FLUSHes have promised (`failure`).
+    /// Guarantees of earlier FLUSHes (`failure`).
     pub(crate) promised: Promised,
-    /// Losses that were found, failed backing flushes among them, and of those the ones that came
-    /// before the last FLUSH that failed.
+    /// Losses found, including failed backing flushes, and how many of them preceded the last FLUSH
+    /// that failed.
     pub(crate) losses_found: u64,
     pub(crate) losses_reported: u64,
-    /// A failed flush may have dropped writes, and neither a FLUSH nor a detach has failed since.
+    /// A failed flush might have dropped writes, and neither a FLUSH nor a detach has failed since.
     pub(crate) untold_drop: bool,
-    /// The last change of what is at risk (`failure`).
+    /// The last change of the data at risk (`failure`).
     pub(crate) safer_at: u64,
-    /// The backing store does not take what is to be rescued: nobody waits for that any longer.
+    /// The backing store rejects writes of the rescue: no request waits for it any longer.
     pub(crate) rescue_failed: bool,
-    /// The same during a shutdown, which does not wait either.
+    /// The same during a shutdown, which does not wait for it either.
     pub(crate) rescue_given_up: bool,
 }
 
 impl Volume {
-    /// A volume that nothing was asked of yet.
+    /// Creates a volume without requests.
     pub(crate) fn new(attachment: &Attachment, now: Nanos) -> Self {
         Self {
             id: attachment.volume,
@@ -105,14 +106,14 @@ impl Volume {
         matches!(self.settings.mode, Mode::Writeback | Mode::Writeonly)
     }
 
-    /// When the volume counts as idle, if nothing happens before; `None` if it never does.
+    /// Returns when the volume becomes idle without further requests; `None` if never.
     pub(crate) fn idle_at(&self) -> Option<Nanos> {
         let delay = self.settings.idle_delay;
         (delay > 0).then(|| self.last_active.saturating_add(delay))
     }
 
-    /// Whether a write with this treatment goes through the log, and whether it is cached if it
-    /// does not.
+    /// Returns whether a write with this treatment goes through the log, and if not, whether it is
+    /// cached.
     pub(crate) fn writes(&self, treatment: Treatment) -> (bool, bool) {
         if self.ending && self.is_write_back() {
             let unwanted = treatment == Treatment::Cache && self.settings.admission == Admission::Never;
@@ -131,7 +132,8 @@ impl Volume {
         (write_back, copies)
     }
 
-    /// A failed flush may have dropped acknowledged writes that only the backing store had.
+    /// Notes that a failed flush might have dropped acknowledged writes that only the backing store
+    /// had.
     pub(crate) fn note_dropped_writes(&mut self) {
         if !fault::planted(PlantedBug::ForgetFailedFlush) {
             self.losses_found += 1;
@@ -140,16 +142,16 @@ impl Volume {
         self.keep_intents();
     }
 
-    /// The intents of writes past the cache that a failed flush may have dropped do not end in this
-    /// life of the engine.
+    /// Keeps the intents of bypass writes that a failed flush might have dropped until the next
+    /// start.
     pub(crate) fn keep_intents(&mut self) {
         if !fault::planted(PlantedBug::EndDroppedIntents) {
             self.intents.keep(self.flusher.succeeded);
         }
     }
 
-    /// What the backing store has acknowledged and not flushed may be gone: the flush under way and
-    /// the next one fail (I83).
+    /// Makes the running backing flush and the next one fail: writes that the backing store
+    /// acknowledged and has not flushed might be gone (I83).
     pub(crate) fn distrust_flushes(&mut self) {
         let flusher = &self.flusher;
         if (flusher.running || flusher.unflushed) && !fault::planted(PlantedBug::TrustOldDevice) {
@@ -157,18 +159,18 @@ impl Volume {
         }
     }
 
-    /// Whether the flush that is ending counts, if the backing store answers that it succeeded.
+    /// Returns true if success of the flush that is ending can be trusted.
     pub(crate) fn trusts_flush(&self) -> bool {
         self.flusher.ended >= self.distrusted_flush
     }
 
-    /// A flush of the backing store has failed: its blocks need not look after a loss of power as
-    /// they look now, so samples of them prove nothing.
+    /// Returns true if a loss of power could change the content of the backing store, because it
+    /// has unflushed writes or a flush has failed. Samples of it then prove nothing.
     pub(crate) fn may_lack_writes(&self) -> bool {
         self.flusher.unflushed || self.intents.any_kept()
     }
 
-    /// True if blocks read from the backing store are to be cached.
+    /// Returns true if blocks read from the backing store are cached.
     pub(crate) fn fills(&self) -> bool {
         matches!(self.settings.mode, Mode::Writeback | Mode::Writethrough | Mode::Writearound)
     }

@@ -10,20 +10,20 @@ use forebay_format::VolumeId;
 use forebay_format::checkpoint::VolumeEntry;
 
 impl Context {
-    /// Attaches a volume. The table is only as long as the highest number that was attached needs
-    /// it: every settling walks it from end to end.
+    /// Attaches a volume. The table ends at the highest number ever attached, because every
+    /// settling walks all of it.
     pub(crate) fn enter_volume(&mut self, attachment: &Attachment) {
         let number = usize::from(attachment.volume.0);
         if self.volumes.len() <= number {
             self.volumes.resize_with(number + 1, || None);
         }
         let mut volume = Volume::new(attachment, self.now);
-        // Clients that come now were told of nothing that was lost before.
+        // New clients have had no error for earlier losses.
         volume.losses_found = u64::from(self.map.volumes[number].lost > 0);
         self.volumes[number] = Some(volume);
     }
 
-    /// When something is due for a volume though nothing happens.
+    /// Returns when a volume has work to do, even if no event arrives.
     pub(crate) fn volume_deadline(&self, volume: &Volume) -> Option<Nanos> {
         let destage = &volume.destage;
         let waiting = self.map.volumes[usize::from(volume.id.0)].waiting.len() > 0
@@ -34,7 +34,7 @@ impl Context {
         [destage, self.intents_deadline(volume)].into_iter().flatten().min()
     }
 
-    /// Where a volume and the pool are between their limits.
+    /// Returns the dirty levels of a volume and of the pool.
     pub(crate) fn levels(&self, id: VolumeId) -> Levels {
         let (kept, capacity) = (self.kept_dirty(), self.data_capacity());
         let shared = capacity.saturating_sub(kept);
@@ -52,7 +52,7 @@ impl Context {
         self.volumes.get(usize::from(id.0)).is_some_and(Option::is_some)
     }
 
-    /// What every change of the pool needs.
+    /// Checks that the pool can be changed.
     pub(crate) fn may_change_pool(&self) -> Result<(), LifecycleError> {
         if !self.is_ready() || self.stopping {
             return Err(LifecycleError::NotServing);
@@ -60,7 +60,7 @@ impl Context {
         if self.fenced { Err(LifecycleError::Fenced) } else { Ok(()) }
     }
 
-    /// Dirty blocks of volumes that are not attached.
+    /// Returns the number of dirty blocks of volumes that are not attached.
     pub(crate) fn kept_dirty(&self) -> u64 {
         let kept = |(index, map): (usize, &crate::map::VolumeMap)| {
             let attached = self.volumes.get(index).is_some_and(Option::is_some);
@@ -73,8 +73,8 @@ impl Context {
         self.volume_table.iter().find(|entry| entry.id == id)
     }
 
-    /// Most dirty blocks of volumes that are not attached: nobody can write them back, and reclaim
-    /// must still find room.
+    /// Returns the maximum of dirty blocks of volumes that are not attached: they cannot be written
+    /// back, and reclaim must still find room.
     pub(crate) fn kept_dirty_max(capacity: u64) -> u64 {
         capacity / 4
     }

@@ -1,4 +1,4 @@
-//! What is written to the cache device, by cause: of each operation, and of all.
+//! Writes to the cache device, by cause: of each operation, and of all.
 
 use crate::api::written::{Payload, WrittenBytes};
 use crate::context::Context;
@@ -7,7 +7,7 @@ use crate::context::streams::ItemOwner;
 use forebay_format::BLOCK_BYTES;
 
 impl Payload {
-    /// A block of a batch.
+    /// Counts a block of a batch.
     #[inline]
     pub(crate) fn add(&mut self, owner: ItemOwner) {
         *match owner {
@@ -22,7 +22,7 @@ impl Payload {
 }
 
 impl Op {
-    /// Bytes that it writes to the cache device, by cause.
+    /// Returns the bytes that it writes to the cache device, by cause.
     pub(crate) fn written(&self) -> WrittenBytes {
         let block = BLOCK_BYTES as u64;
         let spans = || self.spans.iter().map(|span| u64::from(span.len)).sum::<u64>();
@@ -47,7 +47,7 @@ impl Op {
 }
 
 impl Context {
-    /// A write of `len` bytes to the cache device is issued.
+    /// Counts a write of `len` bytes to the cache device.
     pub(crate) fn count_cache_write(&mut self, op: u32, offset: u64, len: u32) {
         let written = self.ops.get(op).written();
         assert!(written.total() == u64::from(len), "I78: all that is written has a cause");
@@ -57,8 +57,8 @@ impl Context {
         self.charge_endurance(&written);
     }
 
-    /// The owner has written so much to the device with this key, which a device of the cache is
-    /// copied onto. The endurance budget pays for it, and holds nothing of it back.
+    /// Counts the owner's writes to the device with this key, which is the target of a device copy.
+    /// The endurance budget is charged for them, but does not restrain them.
     pub(crate) fn count_copied(&mut self, key: u64, writes: u64, bytes: u64) {
         let written = WrittenBytes { copied: bytes, ..WrittenBytes::default() };
         self.stats.count_cache_writes(writes, &written);

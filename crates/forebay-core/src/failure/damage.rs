@@ -1,4 +1,4 @@
-//! Cached blocks that are damaged for good.
+//! Permanently damaged cached blocks.
 
 use crate::api::Notice;
 use crate::context::Context;
@@ -9,25 +9,25 @@ use crate::map::segment::{BlockState, Segment, SegmentPhase};
 use alloc::vec::Vec;
 use forebay_format::StreamKind;
 
-/// Reads of a cached block before it is given up as damaged.
+/// Reads of a cached block before it is damaged for good.
 pub(crate) const CACHE_READ_TRIES: u32 = 3;
 
-/// What became of a damaged block.
+/// Effect of the damage of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Damage {
-    /// It was the only copy: its sectors answer with errors until they are written again.
+    /// It was the only copy: reads of its sectors fail until they are overwritten.
     Lost,
-    /// The backing store has it; the cache has forgotten it.
+    /// The backing store has it; the cache has dropped it.
     Dropped,
-    /// The backing store has it, but the log does not say so yet, so the cache must not forget it
-    /// (I5).
+    /// The backing store has it, but no mark in the log records that yet, so the cache must not
+    /// drop it (I5).
     Kept,
 }
 
 impl Context {
-    /// Data waits for a segment, and none will become free: each has a lost block, but for those
-    /// that streams are filling. A lost block cannot be moved. Whoever wrote it over would have to
-    /// wait as well, so the device has failed.
+    /// True if data waits for a segment, and none will become free: except for the open segments,
+    /// each has a lost block, which cannot be relocated. An overwrite of it would have to wait as
+    /// well, so the device has failed.
     pub(crate) fn waits_for_lost_room(&self) -> bool {
         let queue = &self.log.streams[StreamKind::Write.index()].queue;
         let free = &self.free;

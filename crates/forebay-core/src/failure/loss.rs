@@ -1,4 +1,4 @@
-//! Data that only the failed cache has: at risk, safe, or lost; sector by sector (I52, I53, I55).
+//! Data that only the failed cache holds: at risk, safe, or lost; sector by sector (I52, I53, I55).
 
 use super::SAFE_BLOCKS_MAX;
 use crate::api::{Loss, LossTotal, Nanos};
@@ -11,20 +11,20 @@ use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
-/// A walk over what is at risk, in pieces ([`Engine::walk_risk`](crate::Engine::walk_risk)).
+/// A walk over the data at risk, in pieces ([`Engine::walk_risk`](crate::Engine::walk_risk)).
 #[derive(Clone, Debug, Default)]
 pub struct RiskWalk {
-    /// Segments before this one have been looked at.
+    /// Segments before this one have been visited.
     next: u32,
     parts: Vec<(Key, u8, Nanos)>,
 }
 
-/// What a walk has found.
+/// Result of a walk.
 #[derive(Clone, Debug)]
 pub struct AtRisk(Vec<(Key, u8, Nanos)>);
 
 impl AtRisk {
-    /// By address. That takes its time if there is much of it; it may be done by another thread.
+    /// Ranges at risk, by address. Takes long if there are many; another thread may call it.
     #[must_use]
     pub fn losses(self) -> Vec<(VolumeId, Vec<Loss>)> {
         losses_of(self.0)
@@ -32,16 +32,16 @@ impl AtRisk {
 }
 
 impl Context {
-    /// A dirty block of an attached volume was found to be lost.
+    /// A dirty block of an attached volume was lost.
     pub(crate) fn note_lost(&mut self, volume: VolumeId) {
         if let Some(Some(volume)) = self.volumes.get_mut(usize::from(volume.0)) {
             volume.losses_found += 1;
         }
     }
 
-    /// Whether a FLUSH ends with an error, and keeps in mind that it does: every one that had not
-    /// ended when something was lost fails, or else the next one, and those after it do not. That
-    /// is what `fsync` does. `told`: losses that had been told when it was made.
+    /// True if a FLUSH fails, which also marks the losses as reported. Every FLUSH in flight when
+    /// something was lost fails, or else the next one, and later ones do not: as with `fsync`.
+    /// `told`: losses reported before the FLUSH was taken.
     pub(crate) fn flush_fails(&mut self, id: VolumeId, told: u64, failed: bool) -> bool {
         let silent = fault::planted(PlantedBug::FlushOverLoss);
         let volume = self.volume_mut(id);
@@ -66,14 +66,14 @@ impl Context {
         }
     }
 
-    /// A record that knows of so many changes is durable.
+    /// A record that includes this number of changes is durable.
     pub(super) fn note_recorded(&mut self, changes: u64) {
         self.failure.recorded = changes;
         self.failure.safe.retain(|_, safe| safe.change > changes);
     }
 
-    /// The last change of what is at risk in this range that the record does not know yet, 0 if it
-    /// knows them all.
+    /// Number of the last change in this range that the record does not include yet, 0 if it
+    /// includes all.
     pub(super) fn unrecorded_in(&self, range: BlockRange) -> u64 {
         if self.failure.forgotten > self.failure.recorded {
             return self.failure.forgotten;
@@ -82,7 +82,7 @@ impl Context {
         safe.map(|(_, safe)| safe.change).max().unwrap_or(0)
     }
 
-    /// Blocks of a volume of which something is lost.
+    /// Blocks of a volume that are lost at least in part.
     pub(crate) fn lost_blocks(&self, volume: VolumeId) -> u64 {
         let all = whole_volume(volume);
         let gone = self.failure.gone.range(all.first..=all.last).count() as u64;
@@ -94,7 +94,7 @@ impl Context {
         self.failure.gone.iter().map(|(key, gone)| (*key, gone.mask, age(gone))).collect()
     }
 
-    /// Of some sectors, those that lie inside the volume: nothing else can be asked for.
+    /// Masks off sectors beyond the end of the volume, which no request can cover.
     fn valid_mask(&self, key: Key, mask: u8) -> u8 {
         let attached = self.volumes.get(usize::from(key.volume().0)).and_then(Option::as_ref);
         let in_table = self.table_entry(key.volume()).map(|entry| entry.size_bytes);
@@ -103,7 +103,7 @@ impl Context {
         if left == 0 { 0 } else { mask & sector_mask(0, left) }
     }
 
-    /// Sectors of a block that are lost.
+    /// Lost sectors of a block.
     pub(crate) fn lost_sectors(&self, key: Key) -> u8 {
         if self.failure.gone.is_empty() {
             return 0;
@@ -115,7 +115,7 @@ impl Context {
         self.failure.gone.range(range.first..=range.last).next().is_some()
     }
 
-    /// The only copy of a block cannot be read.
+    /// The only copy of a block is unreadable.
     pub(crate) fn lose(&mut self, slot: u32) {
         let key = self.map.key(slot);
         let mask = self.valid_mask(key, self.map.mask(slot));
@@ -132,14 +132,14 @@ impl Context {
         self.settle_again();
     }
 
-    /// The backing store holds a block durably: the copy in the cache is no more.
+    /// The backing store holds a block durably: drops the copy in the cache.
     pub(crate) fn rescued(&mut self, slot: u32) {
         let (key, mask) = (self.map.key(slot), self.map.mask(slot));
         self.map.remove(key);
         self.note_safer(key, mask);
     }
 
-    /// Sectors of a block are not at risk any more: a record that lists them is out of date.
+    /// Sectors of a block are no longer at risk: a record that lists them is out of date.
     pub(crate) fn note_safer(&mut self, key: Key, mask: u8) {
         self.failure.changes += 1;
         let change = self.failure.changes;
@@ -154,16 +154,15 @@ impl Context {
         self.settle_again();
     }
 
-    /// The backing store holds durably what a write past the cache brought, from byte `from` to
-    /// `to` of the volume: what the cache has of these blocks is void, and sectors that were
-    /// written wholly are not lost any more. (I55)
+    /// A bypass write of bytes `from` to `to` of the volume is durable on the backing store: voids
+    /// the cached copies of these blocks. Entirely overwritten sectors are no longer lost. (I55)
     pub(crate) fn supersede(&mut self, range: BlockRange, from: u64, to: u64) {
         let volume = range.first.volume();
         let mut slots = Vec::new();
         self.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| slots.push(slot));
         if !fault::planted(PlantedBug::RescueSuperseded) {
             for slot in slots {
-                // Of a block of which only a part was written the rest was written with it.
+                // The rest of a partially written block was merged and written with it.
                 self.rescued(slot);
             }
         }
@@ -181,16 +180,15 @@ impl Context {
         }
     }
 
-    /// What only the cache has, or had, of each volume: dirty blocks and lost ones, by address.
-    /// This is what the record must list. It becomes less while the engine is fenced, never more.
-    /// Looks at all slots.
+    /// Data that only the cache has, or had, of each volume: dirty and lost blocks, by address. The
+    /// record must list it. It never grows while the engine is fenced. Looks at all slots.
     pub(crate) fn at_risk(&self) -> Vec<(VolumeId, Vec<Loss>)> {
         self.walk_risk(&mut RiskWalk::default(), u32::MAX).map_or_else(Vec::new, AtRisk::losses)
     }
 
-    /// Goes on with a walk over what is at risk, by so many segments at most; gives what it is when
-    /// all have been looked at. What comes to be safe meanwhile may be listed all the same
-    /// ([`Context::made_safe`] has it), what comes to be lost is.
+    /// Continues a walk over the data at risk by at most `segments_max` segments; returns the data
+    /// once all have been visited. Blocks that become safe meanwhile may be listed nevertheless
+    /// ([`Context::made_safe`] has them); blocks that become lost are always listed.
     pub(crate) fn walk_risk(&self, walk: &mut RiskWalk, segments_max: u32) -> Option<AtRisk> {
         let all = self.map.segments.len() as u32;
         let end = walk.next.saturating_add(segments_max).min(all);
@@ -213,16 +211,16 @@ impl Context {
         if end < all {
             return None;
         }
-        // At the end: what was dirty when its segment had not been looked at may be lost by now,
-        // and is found here.
+        // At the end: blocks that were dirty when the walk began and were lost before it reached
+        // their segment.
         parts.extend(self.gone_parts());
         Some(AtRisk(core::mem::take(parts)))
     }
 
-    /// What of [`Context::at_risk`] came to be safe since the last record that was made, by
-    /// address: taken away from that one it gives the record that is asked for now. What is safe
-    /// stays so, so taking it away twice changes nothing. `None`: it was too much to be remembered,
-    /// and a whole record is needed.
+    /// The part of [`Context::at_risk`] that became safe since the last record, by address:
+    /// subtracted from that record it yields the one that is requested now. Safe data stays safe,
+    /// so subtracting it twice changes nothing. `None`: there was too much to remember, and a
+    /// complete record is needed.
     pub(crate) fn made_safe(&self) -> Option<Vec<(VolumeId, Vec<Loss>)>> {
         if self.failure.forgotten > self.failure.recorded {
             return None;
@@ -230,8 +228,8 @@ impl Context {
         Some(losses_of(self.failure.safe.iter().map(|(key, safe)| (*key, safe.mask, 0)).collect()))
     }
 
-    /// What is lost of each volume, by address: it answers with errors until it is written again.
-    /// Lost with a cache device that failed, or because the only copy of a dirty block was damaged.
+    /// Lost ranges of each volume, by address: reads of them fail until they are overwritten. Lost
+    /// with a failed cache device, or because the only copy of a dirty block was damaged.
     pub(crate) fn losses(&self) -> Vec<(VolumeId, Vec<Loss>)> {
         let mut parts = self.gone_parts();
         let damaged = self.map.lost.iter().filter_map(|key| self.map.lookup(*key).map(|slot| (*key, slot)));
@@ -241,7 +239,7 @@ impl Context {
         losses_of(parts)
     }
 
-    /// What is lost of each volume that has lost something: bytes, and the ranges that they are in.
+    /// Lost bytes and ranges of each volume that has any.
     pub(crate) fn loss_totals(&self) -> Vec<LossTotal> {
         let bytes = |losses: &[Loss]| losses.iter().map(|loss| loss.bytes).sum();
         let total = |(volume, losses): (VolumeId, Vec<Loss>)| LossTotal {
@@ -252,14 +250,14 @@ impl Context {
         self.losses().into_iter().map(total).collect()
     }
 
-    /// Nothing is lost, of any volume.
+    /// True if nothing is lost, of any volume.
     pub(crate) fn has_lost_nothing(&self) -> bool {
         self.map.lost.is_empty() && self.failure.gone.is_empty()
     }
 
-    /// Something of a volume was lost, and no FLUSH has been answered with an error since. An
-    /// engine that is opened later does not know that (I54): whoever goes on with this volume's
-    /// clients there must tell them in another way.
+    /// True if a volume has losses, and no FLUSH has failed since. An engine that is opened later
+    /// does not know that (I54): if it serves the same clients, the owner must report the loss in
+    /// another way.
     pub(crate) fn is_loss_unreported(&self, volume: VolumeId) -> bool {
         self.volumes
             .get(usize::from(volume.0))
@@ -267,7 +265,7 @@ impl Context {
             .is_some_and(|volume| volume.losses_found > volume.losses_reported)
     }
 
-    /// Bytes of a volume that are lost.
+    /// Lost bytes of a volume.
     pub(crate) fn lost_bytes(&self, volume: VolumeId) -> u64 {
         let all = whole_volume(volume);
         let gone = self.failure.gone.range(all.first..=all.last);
@@ -282,10 +280,10 @@ impl Context {
     }
 }
 
-/// Sectors of blocks, put together to ranges.
+/// Merges sectors of blocks to ranges.
 fn losses_of(mut parts: Vec<(Key, u8, Nanos)>) -> Vec<(VolumeId, Vec<Loss>)> {
     parts.sort_unstable_by_key(|(key, ..)| *key);
-    // A block that was dirty when a walk came by, and was lost before it ended.
+    // A block that was dirty when the walk passed, and was lost before the walk ended.
     parts.dedup_by(|again, first| {
         let same = again.0 == first.0;
         if same {

@@ -1,37 +1,35 @@
-//! Going on without the cache device (decision 0019).
+//! Running without the cache device (decision 0019).
 //!
-//! A cache device that fails takes nothing more that could be promised: the engine is *fenced*
-//! (I14). From there
+//! After a failure of the cache device the engine guarantees nothing new: it is *fenced* (I14).
+//! From there
 //!
 //! ```text
 //! Sound -> Asking -> WithoutCache   the owner has made durable that this cache must never be opened again
 //!             |        ^
 //!             v        |
-//!          Refused ----+            it could not: changes answer with an error, until it can
+//!          Refused ----+            it could not: changes fail until it can
 //! ```
 //!
-//! - *Asking*: [`Action::RecordLoss`] asks the owner. What would fail now waits (I50). Nothing
-//!   enters the map any more, not even batches that were under way: what the record says is at risk
+//! - *Asking*: [`Action::RecordLoss`] asks the owner. Requests that would fail now wait (I50).
+//!   Nothing enters the map, not even batches in flight: the data that the record lists as at risk
 //!   can only become less (I52).
-//! - *WithoutCache*: recovery from this cache will never happen, so there are no intents, marks,
-//!   batches, checkpoints and flush epochs any more. Clean copies do not count. Every dirty block
-//!   that can still be read is written to its backing store at once (the *rescue*), durable on the
-//!   cache or not: I11 was there for recovery. One that cannot be read is lost: exactly its sectors
-//!   answer with an error until they are written again (I53). Requests go past the cache; those
-//!   that the failure interrupted are done over (their data is still in the client's buffer), so no
-//!   client sees an error.
-//! - A FLUSH waits until what it promises newly is rescued, and for a record that says so (I54):
-//!   that is readable after a crash too. What earlier ones had promised is rescued after that. A
-//!   write waits for such a record if the last one lists something of it. If something was lost,
-//!   every FLUSH that was waiting when that was found answers with an error, or else the next one,
-//!   and those after it do not: as `fsync` does.
+//! - *WithoutCache*: this cache will never be recovered, so there are no intents, marks, batches,
+//!   checkpoints and flush epochs. Clean copies are not live. Destage writes every readable dirty
+//!   block to its backing store at once (the *rescue*), whether it is durable on the cache or not:
+//!   I11 serves only recovery. An unreadable one is lost: reads of exactly its sectors fail until
+//!   they are overwritten (I53). Requests bypass the cache; those that the failure interrupted are
+//!   repeated (their data is still in the client's buffer), so no client sees an error.
+//! - A FLUSH waits until the data that it covers and no earlier FLUSH did is rescued, and for a
+//!   record of that (I54): the data is then readable after a crash too. Data that earlier ones
+//!   covered is rescued afterwards. A write waits for a new record if the last one lists some of
+//!   its sectors. After a loss, every FLUSH that was waiting when it was detected fails, or else
+//!   the next one, and later ones do not: as with `fsync`.
 //!
-//! An engine can also begin like this
-//! ([`Engine::open_without_cache`](crate::Engine::open_without_cache)): after a crash, with what
-//! the record says.
+//! After a crash, [`Engine::open_without_cache`](crate::Engine::open_without_cache) starts an
+//! engine in this state, from the content of the record.
 //!
-//! Here: detection, the owner's answer, and requests that wait for it. `loss`: what is at risk,
-//! safe, or lost. `promise`: what FLUSHes had promised before. `rescue`: what a FLUSH waits for.
+//! Here: detection, the owner's answer, and requests that wait for it. `loss`: data at risk, safe,
+//! or lost. `promise`: data that earlier FLUSHes covered. `rescue`: the waits of a FLUSH.
 
 pub(crate) mod damage;
 mod loss;
@@ -55,16 +53,16 @@ use alloc::vec::Vec;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::VolumeEntry;
 
-/// Failed reads of so many different segments, without one that succeeded between them, mean that
-/// the device has failed, not some of its sectors.
+/// Failed reads of this many different segments, without a successful one in between, mean that the
+/// device has failed, not some of its sectors.
 const READS_FAILED_MAX: usize = 8;
-/// The record is brought up to date at most this often if nobody waits for that.
+/// Minimum time between updates of the record if no request waits for one.
 const RECORD_PAUSE_NS: Nanos = 1_000_000_000;
-/// Blocks of which is remembered that they came to be safe; beyond, the next record is a whole one.
+/// Maximum number of safe blocks to remember; beyond it the next record is a complete one.
 const SAFE_BLOCKS_MAX: usize = 1 << 20;
 
 impl Req {
-    /// Sectors of a block that the request is about.
+    /// Sectors of a block that the request covers.
     pub(crate) fn sectors_of(&self, block: u64) -> u8 {
         let start = block * BLOCK;
         sector_mask(self.offset.max(start) - start, self.end().min(start + BLOCK) - start)
@@ -75,18 +73,18 @@ impl Context {
     pub(crate) fn serve_without_cache(&mut self, attachment: &Attachment) {
         self.enter_volume(attachment);
         self.counters.begin(attachment.volume);
-        // What was written before this engine began may still be volatile: the first FLUSH covers
-        // it too.
+        // Writes from before this engine began may still be volatile: the first FLUSH covers them
+        // too.
         let volume = self.volume_mut(attachment.volume);
         (volume.direct_unflushed, volume.flusher.unflushed) = (true, true);
     }
 
-    /// The cache device failed, and the engine serves its volumes without it.
+    /// True if the cache device failed and the engine serves its volumes without it.
     pub(crate) fn runs_without_cache(&self) -> bool {
         self.failure.stage == FailureStage::WithoutCache
     }
 
-    /// A read of the cache device has ended, of this slot.
+    /// A read of this slot of the cache device has ended.
     pub(crate) fn note_cache_read(&mut self, slot: Option<u32>, member: u8, ok: bool) {
         let Some(slot) = slot else { return };
         if ok {
@@ -109,7 +107,7 @@ impl Context {
         }
     }
 
-    /// The cache was fenced just now: the owner is asked to give it up.
+    /// The cache has just been fenced: asks the owner to record that.
     pub(crate) fn ask_to_go_on(&mut self) {
         if self.is_ready() && self.failure.stage == FailureStage::Sound {
             self.failure.stage = FailureStage::Asking;
@@ -144,8 +142,7 @@ impl Context {
         }
     }
 
-    /// The record is durable: from here on the cache is no more than a place from which dirty
-    /// blocks are rescued.
+    /// The record is durable: from now on the cache only provides the dirty blocks to rescue.
     fn go_on_without_cache(&mut self) {
         self.failure.stage = FailureStage::WithoutCache;
         self.notice(Notice::RunsWithoutCache);
@@ -166,7 +163,7 @@ impl Context {
         self.settle_again();
     }
 
-    /// What was found to be lost before is kept with what will be.
+    /// Adds the blocks that were lost earlier to those lost from now on.
     fn move_lost(&mut self) {
         let lost = |map: &crate::map::CacheMap, number: u32, index: u32| {
             let segment = &map.segments[number as usize];
@@ -184,18 +181,19 @@ impl Context {
         }
     }
 
-    /// True if a request that changes something cannot succeed.
+    /// True if a request that changes data cannot succeed.
     pub(crate) fn refuses_changes(&self) -> bool {
         self.fenced && matches!(self.failure.stage, FailureStage::Sound | FailureStage::Refused)
     }
 
-    /// True if what fails now because of the cache may succeed without it.
+    /// True if a request that fails now because of the cache may succeed without it.
     fn may_redo(&self, req: u32) -> bool {
         let undecided = matches!(self.failure.stage, FailureStage::Asking | FailureStage::WithoutCache);
         undecided && !self.reqs.get(req).redone
     }
 
-    /// A write, zero or discard has got its block lock. True if it waits for the owner's answer.
+    /// A write, zero or discard has acquired its block lock. True if it waits for the owner's
+    /// answer.
     pub(crate) fn hold_mutation(&mut self, req: u32) -> bool {
         match self.failure.stage {
             FailureStage::Sound | FailureStage::Refused => false,
@@ -212,7 +210,7 @@ impl Context {
         }
     }
 
-    /// All parts of a mutation have ended, and one of them failed. True if it is to be done over.
+    /// All parts of a mutation have ended, and one of them failed. True if it must be repeated.
     pub(crate) fn may_redo_mutation(&mut self, req: u32) -> bool {
         if !self.may_redo(req) {
             return false;
@@ -221,7 +219,7 @@ impl Context {
         true
     }
 
-    /// A FLUSH or FUA while the cache is fenced: waits for the owner's answer, or for what makes it
+    /// A FLUSH or FUA while the cache is fenced: waits for the owner's answer, or makes the data
     /// durable without the cache.
     pub(crate) fn flush_fenced(&mut self, req: u32) {
         match self.failure.stage {
@@ -234,8 +232,8 @@ impl Context {
         }
     }
 
-    /// The device flushes for a FLUSH or FUA have ended while the cache is fenced. True if it goes
-    /// on.
+    /// The device flushes for a FLUSH or FUA have ended while the cache is fenced. True if the
+    /// request continues.
     pub(crate) fn flush_again(&mut self, req: u32) -> bool {
         if self.reqs.get(req).failed || !self.may_redo(req) {
             return false;
@@ -244,7 +242,7 @@ impl Context {
         self.reqs.get(req).pending > 0
     }
 
-    /// The owner has answered.
+    /// The owner has answered: releases the requests that waited for that.
     fn release_held(&mut self) {
         let refused = self.failure.stage == FailureStage::Refused;
         for held in core::mem::take(&mut self.failure.held) {
@@ -262,19 +260,19 @@ impl Context {
         }
     }
 
-    /// Attaches a volume to an engine that has no cache: there is nothing to make durable.
+    /// Attaches a volume to an engine without a cache: there is nothing to make durable.
     pub(crate) fn attach_without_cache(&mut self, entry: VolumeEntry, attachment: &Attachment) {
         let id = entry.id;
         self.volume_table.retain(|other| other.id != id);
         self.volume_table.push(entry);
         self.serve_without_cache(attachment);
-        // Clients that come now were told of nothing that was lost before.
+        // New clients have seen no report of earlier losses.
         self.volume_mut(id).losses_found = u64::from(self.lost_blocks(id) > 0);
         self.notice(Notice::Attached { volume: id });
     }
 
-    /// The owner knows that the cache device is gone: it need not be found out one error after the
-    /// other.
+    /// The owner has noticed that the cache device is gone: fences the cache without waiting for
+    /// errors.
     pub(crate) fn cache_gone(&mut self) {
         if self.is_ready() {
             self.read_retry.end_for_good();
@@ -282,14 +280,14 @@ impl Context {
         }
     }
 
-    /// Asks for the record once more, after the owner could not make it.
+    /// Requests the record again after the owner failed to write it.
     pub(crate) fn record_again(&mut self) {
         if self.failure.stage == FailureStage::Refused {
             self.ask_record();
         }
     }
 
-    /// Answers [`Action::RecordLoss`]: the record is durable, or could not be made so.
+    /// Answers [`Action::RecordLoss`]: the record is durable, or could not be written.
     pub(crate) fn loss_recorded(&mut self, ticket: u64, ok: bool) {
         let Some((_, changes)) = self.failure.pending.take_if(|(pending, _)| *pending == ticket) else {
             return;

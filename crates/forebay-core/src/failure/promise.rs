@@ -1,12 +1,12 @@
-//! Promises of a volume's FLUSHes before its cache failed, and so what the first one after that
-//! promises newly.
+//! Data that the FLUSHes of a volume covered before its cache failed, and hence the data that the
+//! first one afterwards covers in addition.
 //!
-//! A FLUSH that succeeded promised all that was acknowledged when it was taken in. Where that ends
-//! in the log is noted when it is taken in, and counts once it has succeeded, but not for what lies
-//! before it of requests that were under way then: that was acknowledged later. Of the dirty blocks
-//! of a failed cache those that lie behind it are *urgent*: they are rescued first, and a FLUSH
-//! waits for them (I54). One FLUSH of a volume is followed at a time: with several under way, and
-//! for blocks that were moved since, too many are called urgent, never too few.
+//! A successful FLUSH covers everything that was acknowledged when it was taken. Its position in
+//! the log is recorded at that time, and takes effect once the FLUSH has succeeded, except for
+//! earlier blocks of requests that were in flight then: those were acknowledged later. Dirty blocks
+//! of a failed cache behind that position are *urgent*: they are rescued first, and a FLUSH waits
+//! for them (I54). Only one FLUSH of a volume is followed at a time: with several in flight, and
+//! for relocated blocks, too many blocks are urgent, never too few.
 
 use crate::context::Context;
 use crate::context::failure::Place;
@@ -27,7 +27,7 @@ impl Context {
         }
     }
 
-    /// True if what this slot holds may have been written after `upto`.
+    /// True if the content of this slot may have been written after `upto`.
     fn is_behind(&self, upto: Option<&Place>, segment: u32, index: u32) -> bool {
         let Some(place) = upto else { return true };
         let slots = &self.map.segments[segment as usize];
@@ -42,7 +42,7 @@ impl Context {
         place.open.iter().flatten().any(|(open, applied)| *open == segment && index >= *applied)
     }
 
-    /// The cache is given up just now. Looks at all slots.
+    /// The cache has just failed: finds its urgent blocks. Looks at all slots.
     pub(super) fn find_urgent(&mut self) {
         for number in 0..self.map.segments.len() as u32 {
             if self.map.segments[number as usize].unclean == 0 {
@@ -63,8 +63,8 @@ impl Context {
         }
     }
 
-    /// What the cache has of these blocks is rescued first, for a FUA of what was written to them.
-    /// True if it has anything.
+    /// Makes the dirty blocks of a range urgent, for a FUA of writes to them. True if there are
+    /// any.
     pub(super) fn hasten(&mut self, range: BlockRange) -> bool {
         let volume = range.first.volume();
         let mut dirty = Vec::new();
@@ -91,7 +91,7 @@ impl Context {
         false
     }
 
-    /// The next urgent block that waits to be rescued, from `cursor` on and then from the
+    /// The next urgent block that waits for its rescue, from `cursor` on and then from the
     /// beginning.
     pub(crate) fn next_urgent(&self, id: VolumeId, cursor: u64) -> Option<u64> {
         let urgent = &self.volume(id).promised.urgent;
@@ -106,7 +106,7 @@ impl Context {
         from(cursor).or_else(|| from(0))
     }
 
-    /// A FLUSH is taken in.
+    /// A FLUSH was taken.
     pub(crate) fn follow_flush(&mut self, req: u32) {
         let volume = self.reqs.get(req).volume;
         if self.volume(volume).promised.following.is_some() {

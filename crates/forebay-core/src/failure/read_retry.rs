@@ -1,23 +1,22 @@
-//! ReadRetry with reads of what only the cache has, and with a cache device that has ended.
+//! Retries reads of dirty data, and operations on a cache device that has ended.
 //!
-//! A read error says nothing lasting: a path that fails over, a device that resets, takes seconds,
-//! and then answers again. A dirty block that is called lost stays lost. So when all attempts to
-//! read one have ended in errors (not in a wrong checksum, which is certain), the operation is
-//! asked for again, after growing pauses, about 6 s in all, before whoever wanted the block hears
-//! of it (I71). Of a block with two copies each time both are read, and a wrong checksum of one
-//! says nothing of the other. Until then the operation is under way like one of a slow device:
-//! pins, locks and memory stay as they are.
+//! A read error may be transient: a path that fails over or a device that resets takes seconds, and
+//! then responds again. The loss of a dirty block is permanent. So when all attempts to read one
+//! have ended in errors (not in a wrong checksum, which is conclusive), the operation is repeated
+//! after growing pauses, about 6 s in total, before it fails (I71). Each repetition reads both
+//! copies of a mirrored block; a wrong checksum of one says nothing about the other. Until then the
+//! operation is in flight, as on a slow device: it keeps its pins, locks and memory.
 //!
-//! Where a block was given up and nothing was read since, the next one is not waited for, so that a
-//! rescue from a dead device takes one such time and not one for every block. While the cache is in
-//! use this is believed for some seconds only: one bad block must not be the end of another one an
+//! If a block was given up and no read has succeeded since, the next one fails without a wait, so
+//! that a rescue from a dead device takes one such period and not one for every block. While the
+//! cache is in use this holds for some seconds only: one bad block must not cost another one an
 //! hour later.
 //!
-//! A device that ends before the end that it had
-//! ([`DeviceFailure::Ended`](crate::DeviceFailure::Ended)) is not there, and may be back in a
-//! moment. Nothing of what it was asked was done, so every operation on it, not only reads, waits
-//! in the same way and is then asked for as before. The cache is fenced when one has waited for all
-//! of the time. One member of a mirrored cache is put out at once: the other one has what it had.
+//! A device that ends before its recorded end
+//! ([`DeviceFailure::Ended`](crate::DeviceFailure::Ended)) is absent, and may return in a moment.
+//! It has executed none of its operations, so each one on it, not only reads, waits in the same way
+//! and is then repeated. The cache is fenced when one has waited for the whole period. A member of
+//! a mirrored cache is failed out at once: the other one has the same data.
 
 use crate::api::{Action, Device, Nanos, OpId};
 use crate::context::coverage::CoverageMark;
@@ -27,10 +26,10 @@ use crate::failure::damage::CACHE_READ_TRIES;
 use crate::fault::{self, PlantedBug};
 use crate::map::segment::BlockState;
 
-/// The first pause; each one is twice as long as the one before.
+/// The first pause; each one is twice as long as the previous one.
 const FIRST_PAUSE_NS: Nanos = 50_000_000;
-/// Pauses: 6.35 s in all, more than a path or a controller takes to fail over and less than what
-/// clients take for a hang.
+/// Pauses: 6.35 s in total, longer than a failover of a path or controller and shorter than the
+/// patience of clients.
 const PAUSES: u8 = 7;
 
 impl Context {
@@ -38,8 +37,8 @@ impl Context {
         self.map.state(slot) == BlockState::Dirty && !self.map.is_lost(slot)
     }
 
-    /// An operation has ended. True if it is a last attempt to read a dirty block, has not brought
-    /// it, and will be asked for again.
+    /// An operation has ended. True if it was the last attempt to read a dirty block, failed, and
+    /// will be repeated.
     pub(crate) fn is_asked_again(&mut self, op: OpId, ok: bool, crcs: &[u32]) -> bool {
         let state = self.ops.get(op.0);
         let (asked, member) = (state.asked, state.member);
@@ -62,17 +61,17 @@ impl Context {
         true
     }
 
-    /// An operation has found its device ended. True if it is the cache device, and the operation
-    /// will be asked for again.
+    /// An operation has found that its device ends early. True if it is the cache device, and the
+    /// operation will be repeated.
     pub(crate) fn awaits_device(&mut self, op: OpId) -> bool {
         let state = self.ops.get(op.0);
         let (asked, member) = (state.ended, state.member);
-        // Nothing is lost with a discard.
+        // A failed discard loses nothing.
         if !state.kind.is_of_cache() || matches!(state.kind, OpKind::Discard) {
             return false;
         }
-        // The last steps of a stop wait too. A mirrored cache does not: its other member would have
-        // to be noted to be alone.
+        // The last steps of a stop wait too. A mirrored cache does not: the owner would have to
+        // record that the other member is alone.
         let waits = self.is_ready() || self.status == Status::Stopping && self.mirror.is_none();
         if self.fenced || !waits {
             return !self.read_retry.ended_for_good && self.is_asked_again(op, false, &[]);
@@ -96,8 +95,8 @@ impl Context {
         true
     }
 
-    /// Asks again for what a device that had ended was asked for, when it is time; for all of it
-    /// once the cache is fenced: nobody waits any more.
+    /// Repeats operations on a device that had ended, when their pause is over; all of them once
+    /// the cache is fenced, since waiting is then pointless.
     fn ask_ended(&mut self) {
         let (now, fenced) = (self.now, self.fenced);
         while let Some((_, op)) =
@@ -109,8 +108,8 @@ impl Context {
         }
     }
 
-    /// The slot of a read of one dirty block after which nothing else would be tried, and where to
-    /// read it for the so-many-th time after that.
+    /// The slot of a read of one dirty block after which no other attempt follows, and the offset
+    /// of the `again`-th repetition.
     fn last_attempt(&self, state: &Op, again: u32) -> Option<(u32, u64)> {
         if matches!(state.kind, OpKind::CopyRead) {
             return self.last_copy_read().filter(|copy| self.is_only_copy(copy.0));
@@ -120,7 +119,7 @@ impl Context {
         is_last.then(|| (slot, self.slot_offset(slot, tries + again)))
     }
 
-    /// Asks again for what has waited long enough.
+    /// Repeats the reads whose pause is over.
     pub(crate) fn step_read_retry(&mut self) {
         self.ask_ended();
         while let Some(due) = self.read_retry.waiting.first_entry().filter(|entry| entry.key().0 <= self.now)
@@ -155,12 +154,11 @@ mod tests {
         let mut retry = ReadRetry::default();
         assert!(!retry.gives_up(PAUSES - 1, PAUSES, 6 * SECOND, false));
         assert!(retry.gives_up(PAUSES, PAUSES, 7 * SECOND, false));
-        // Nothing was read since: the next block is not waited for, but those that wait already
-        // have their time.
+        // No read has succeeded since: the next block does not wait, but those that already wait
+        // get their time.
         assert!(retry.gives_up(0, PAUSES, 8 * SECOND, false));
         assert!(!retry.gives_up(1, PAUSES, 8 * SECOND, false));
-        // An hour later nobody knows what is the matter. A cache that is given up has been written
-        // off.
+        // An hour later the state of the device is unknown. A failed cache has been written off.
         assert!(!retry.gives_up(0, PAUSES, 3600 * SECOND, false));
         assert!(retry.gives_up(0, PAUSES, 3600 * SECOND, true));
         retry.restart();

@@ -1,4 +1,4 @@
-//! The rescue: a FLUSH without the cache waits for it, and it ends at some time (I54).
+//! The rescue: without the cache, a FLUSH waits for it, and it always ends (I54).
 
 use super::RECORD_PAUSE_NS;
 use crate::api::{Device, Nanos, Notice, RequestKind};
@@ -15,8 +15,7 @@ impl Context {
         let request = self.reqs.get_mut(req);
         request.redone = true;
         let (volume, range) = (request.volume, request.range());
-        // A FUA covers what the cache has of its blocks, also if a later write, not answered yet,
-        // brought that there.
+        // A FUA covers the dirty data of its blocks, even that of a later write without a reply.
         let covers_dirty = request.kind == RequestKind::Flush || self.hasten(range);
         if covers_dirty && self.has_urgent(volume) && !fault::planted(PlantedBug::FlushBeforeRescue) {
             self.reqs.get_mut(req).pending += 1;
@@ -26,7 +25,7 @@ impl Context {
         self.make_safe_parts(req);
     }
 
-    /// Nothing that the request promises newly is in the cache alone any more.
+    /// Only data that earlier FLUSHes covered is still at risk: makes the request durable.
     fn make_safe_parts(&mut self, req: u32) {
         let request = self.reqs.get(req);
         let (volume, range) = (request.volume, request.range());
@@ -45,8 +44,7 @@ impl Context {
         }
     }
 
-    /// A write, zero or discard has ended without the cache: the record must not list what it
-    /// wrote.
+    /// A write, zero or discard has ended without the cache: the record must not list its sectors.
     pub(crate) fn make_readable(&mut self, req: u32) {
         let needed = self.unrecorded_in(self.reqs.get(req).range());
         if !fault::planted(PlantedBug::AcknowledgeUnrecorded) {
@@ -71,7 +69,7 @@ impl Context {
         }
     }
 
-    /// True if something that the request wrote is lost.
+    /// True if a sector that the request wrote is lost.
     fn is_any_lost(&self, req: u32) -> bool {
         let request = self.reqs.get(req);
         let range = request.range();
@@ -79,7 +77,8 @@ impl Context {
         gone.any(|(key, gone)| gone.mask & request.sectors_of(key.block()) != 0)
     }
 
-    /// Serves those who wait for what is urgent of their volume, and tells when it has ended.
+    /// Continues requests that wait for the urgent blocks of their volume, and reports the end of
+    /// the rescue.
     pub(crate) fn step_failure(&mut self) {
         if self.failure.stage != FailureStage::WithoutCache {
             return;
@@ -104,8 +103,7 @@ impl Context {
         }
     }
 
-    /// True if nothing can be rescued any more: every dirty block of an attached volume is safe or
-    /// lost.
+    /// True if the rescue has ended: every dirty block of an attached volume is safe or lost.
     pub(crate) fn is_rescue_over(&self) -> bool {
         self.runs_without_cache()
             && self.volumes.iter().flatten().all(|volume| self.dirty_blocks(volume.id) == 0)

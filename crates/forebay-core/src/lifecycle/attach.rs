@@ -1,11 +1,11 @@
-//! Attaching a volume to a running cache: a new one, or one of the table that nobody has attached
+//! Attaching a volume to a running cache: a new one, or one of the table that was not attached
 //! since the start.
 //!
-//! A volume of the table is judged as at the end of recovery (`attach`): its backing store must be
-//! what the cache left behind. Its flush epochs were recovered with everything else, or have been
-//! here since it was detached: they go on, unless the backing store has changed (`ordered`). Until
-//! a checkpoint with its entry is in effect it takes no request: a write that was acknowledged
-//! before would belong to a volume that recovery does not know.
+//! A volume of the table is judged as at the end of recovery (`attach`): its backing store must
+//! still match the cache. Its flush epochs were recovered with everything else, or have stayed in
+//! the cache since it was detached: they continue, unless the backing store has changed
+//! (`ordered`). The volume takes no request until a checkpoint with its entry is in effect: an
+//! earlier write would belong to a volume that recovery does not know.
 
 use crate::api::config::{Attachment, OnBackingChange};
 use crate::api::lifecycle_error::LifecycleError;
@@ -26,13 +26,13 @@ const RETRY_NS: u64 = 1_000_000;
 
 #[derive(Debug)]
 enum AttachStage {
-    /// Until nothing moves the blocks of the volume.
+    /// Until nothing relocates the blocks of the volume.
     Locking,
     /// Samples of the backing store are read and compared, one at a time.
     Sampling {
         reading: bool,
     },
-    /// The backing store is flushed: what was compared may have been in a volatile cache.
+    /// The backing store is flushed: the compared data may have been in a volatile cache.
     Flushing {
         started: bool,
         ended: Option<bool>,
@@ -82,7 +82,7 @@ impl Attaching {
         Ok(Self { entry, attachment, new, verdict, unreadable: false, changed: false, stage })
     }
 
-    /// Attaches it to an engine that has no cache: there is nothing to make durable.
+    /// Attaches it to an engine without a cache: there is nothing to make durable.
     pub(super) fn end_without_cache(self, cx: &mut Context) {
         cx.attach_without_cache(self.entry, &self.attachment);
     }
@@ -192,13 +192,13 @@ impl Attaching {
         if policy == OnBackingChange::Refuse && dirty_blocks > 0 {
             return self.attach_failed(cx, id, LifecycleError::BackingChanged { dirty_blocks });
         }
-        // The forced checkpoint says so before anything is destaged.
+        // The forced checkpoint records this before anything is destaged.
         cx.forget_order(id);
         self.stage = AttachStage::Sweeping(Sweep::new(0, policy != OnBackingChange::DiscardDirty));
         Progress::Goes
     }
 
-    /// From here on every checkpoint knows the volume as one that is in use.
+    /// From here on every checkpoint lists the volume as in use.
     fn enter_table(&mut self, cx: &mut Context, id: VolumeId) -> Progress {
         self.attachment.size_bytes = cx.size_to_serve(&self.attachment, &self.entry);
         let mut entry = self.entry.clone();
@@ -220,8 +220,7 @@ impl Attaching {
 
     fn attach_failed(&self, cx: &mut Context, id: VolumeId, error: LifecycleError) -> Progress {
         if matches!(self.stage, AttachStage::Checkpoint(_)) {
-            // No checkpoint can be taken any more, so what the table in memory says does not
-            // matter.
+            // No checkpoint can be taken after this, so the table in memory does not matter.
             cx.volume_table.retain(|other| other.id != id || !self.new);
         }
         cx.job_failed(Notice::AttachFailed { volume: id, error })

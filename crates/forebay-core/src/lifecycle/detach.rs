@@ -1,16 +1,15 @@
 //! Detaching a volume from a running cache.
 //!
-//! [`Engine::begin_detach`](crate::Engine::begin_detach) is for a drain under load: from then on
+//! [`Engine::begin_detach`](crate::Engine::begin_detach) starts a drain under load: from then on
 //! nothing becomes dirty, so the drain ends.
-//! [`Engine::detach_volume`](crate::Engine::detach_volume) ends the service and takes the volume
-//! away:
+//! [`Engine::detach_volume`](crate::Engine::detach_volume) ends the service and removes the volume:
 //!
-//! - *Drained*: nothing of it is dirty, its backing store is flushed and stands for itself. The
-//!   table forgets it.
-//! - *Keep*: its blocks stay, dirty ones too, and so does its entry, with what its backing store
-//!   looked like when it was let go, so that it can be attached again with a warm cache. Its flush
-//!   epochs stay as well: they go on when it comes back.
-//! - *Discard*: the table forgets it, and its dirty data is gone.
+//! - *Drained*: the volume has no dirty blocks, and its backing store is flushed and complete. Its
+//!   entry leaves the table.
+//! - *Keep*: its blocks stay, dirty ones too, and so does its entry, with the state of its backing
+//!   store at the detach, so that it can be attached again with a warm cache. Its flush epochs stay
+//!   as well and continue at the next attach.
+//! - *Discard*: its entry leaves the table, and its dirty data is dropped.
 
 use crate::api::lifecycle_error::LifecycleError;
 use crate::api::{Action, Notice};
@@ -23,30 +22,30 @@ use crate::lifecycle::job::{Progress, Sweep, Waits};
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::BackingRecord;
 
-/// What becomes of a volume's blocks when it is detached.
+/// Fate of a volume's blocks when it is detached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DetachHow {
-    /// The backing store has everything; refused as long as it does not.
+    /// The backing store has all data; refused while blocks are dirty or lost.
     Drained,
     /// Everything stays in the cache until the volume is attached again.
     Keep,
-    /// What only the cache has is given up.
+    /// Dirty data is dropped.
     Discard,
 }
 
 #[derive(Debug)]
 enum DetachStage {
-    /// Until all requests have ended, and, to be drained, their last blocks are written back.
+    /// Until all requests have ended and, for `Drained`, the last dirty blocks are destaged.
     Quieting,
-    /// Until nothing else is under way.
+    /// Until nothing else is in flight.
     Locking,
     Flushing,
-    /// Clean blocks may hold what a failed flush has dropped ([`Intents::keep`]): the next attach
-    /// must not find them.
+    /// Drops the clean blocks: they may hold writes that a failed flush has dropped
+    /// ([`Intents::keep`]), and the next attach must not find them.
     ///
     /// [`Intents::keep`]: crate::context::intents::Intents::keep
     Forgetting(Sweep),
-    /// Until the owner says what the backing store looks like now.
+    /// Until the owner reports the state of the backing store.
     Asking(Option<BackingRecord>),
     Sweeping(Sweep),
     Checkpoint(u64),
@@ -66,7 +65,8 @@ impl Context {
         map.dirty + map.lost
     }
 
-    /// Something is on its way to the backing store, or waits there for a flush.
+    /// True if a write or a flush of the backing store is in flight, or destaged data waits for a
+    /// flush.
     fn is_destaging(&self, id: VolumeId) -> bool {
         let volume = self.volume(id);
         volume.flusher.is_running() || volume.destage.is_under_way()
@@ -87,8 +87,8 @@ impl Detaching {
         !self.cancelled
     }
 
-    /// The volume leaves as soon as nothing of it is dirty: what requests under way have made dirty
-    /// since must not wait for its time.
+    /// True if the volume leaves as soon as it has no dirty blocks: blocks that requests in flight
+    /// made dirty meanwhile must not wait for their time.
     pub(super) fn drains_to_leave(&self) -> bool {
         self.how == DetachHow::Drained && !self.cancelled
     }
@@ -112,7 +112,7 @@ impl Detaching {
         Ok(Self { how, cancelled: false, stage })
     }
 
-    /// Has it end soon, with nothing changed, unless it is too late.
+    /// Makes the job end soon without a change, unless it is too late.
     pub(super) fn cancel(&mut self) -> Result<(), LifecycleError> {
         if !self.can_be_cancelled() {
             return Err(LifecycleError::Busy);
@@ -121,7 +121,7 @@ impl Detaching {
         Ok(())
     }
 
-    /// What the backing store looks like now.
+    /// Stores the owner's answer: the state of the backing store.
     pub(super) fn answer(&mut self, backing: BackingRecord) -> Result<(), LifecycleError> {
         let DetachStage::Asking(answer) = &mut self.stage else { return Err(LifecycleError::Cancelled) };
         *answer = Some(backing);
@@ -144,7 +144,7 @@ impl Detaching {
                 () => None,
             };
             if let Some(error) = error {
-                // A flush under way for this job ends by itself.
+                // A flush in flight for this job ends by itself.
                 return cx.job_failed(Notice::DetachFailed { volume: id, error });
             }
         }
@@ -179,7 +179,8 @@ impl Detaching {
             }
             DetachStage::Flushing => match waits.take_flush(id) {
                 None => return Progress::Waits,
-                // Of a flush that failed before, its clients cannot be told any more.
+                // Its clients cannot get an error for an earlier failed flush any longer: the
+                // detach reports it.
                 Some(ok) if !ok || cx.volume(id).untold_drop => {
                     cx.volume_mut(id).untold_drop = false;
                     let error = LifecycleError::BackingFlush;
@@ -235,8 +236,7 @@ impl Detaching {
         Progress::Goes
     }
 
-    /// The point of no return: whoever reads a checkpoint that is taken from now on does not know
-    /// the volume.
+    /// The point of no return: checkpoints that are taken from now on do not list the volume.
     fn leave_table(&mut self, cx: &mut Context, id: VolumeId) -> Progress {
         if let Some(volume) = cx.volumes.get_mut(usize::from(id.0)) {
             *volume = None;
@@ -255,13 +255,13 @@ impl Detaching {
     }
 }
 
-/// Nobody can write back what volumes that are not attached have dirty.
+/// Limits dirty data of volumes that are not attached: it cannot be destaged.
 fn may_keep(cx: &Context, unclean: u64) -> Result<(), LifecycleError> {
     let (blocks, most) = (cx.kept_dirty() + unclean, Context::kept_dirty_max(cx.data_capacity()));
     if blocks > most { Err(LifecycleError::TooDirty { blocks, most }) } else { Ok(()) }
 }
 
-/// The point of no return: the entry stays, and the volume is let go.
+/// The point of no return: the entry stays, and the volume is no longer served.
 fn keep_in_table(cx: &mut Context, waits: &mut Waits, id: VolumeId, backing: BackingRecord) {
     let volume = cx.volumes[usize::from(id.0)].take().expect("a volume that is kept is attached");
     let entry = cx.volume_table.iter_mut().find(|entry| entry.id == id);

@@ -1,4 +1,4 @@
-//! Things that the jobs of the lifecycle share: the end of a step, waits, and sweeps.
+//! Shared parts of the lifecycle jobs: the end of a step, waits, and sweeps.
 
 use crate::api::{Device, Notice};
 use crate::context::Context;
@@ -14,42 +14,42 @@ use crate::map::sweep_slots;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
-/// How a step of a job ended.
+/// Result of a step of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Progress {
-    /// It waits for something that happens elsewhere.
+    /// The job waits for an event.
     Waits,
-    /// It can go on at once.
+    /// The job can continue at once.
     Goes,
-    /// It is over.
+    /// The job has ended.
     Done,
 }
 
-/// Locks that a job asks for: first the blocks, then the backing store.
+/// Locks that a job requests: first the blocks, then the backing store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Locks {
     #[default]
     None,
-    /// Asked for the block lock.
+    /// Waits for the block lock.
     Waiting,
-    /// Has it and has asked for the backing lock.
+    /// Holds the block lock and waits for the backing lock.
     Half,
-    /// Has both.
+    /// Holds both.
     Held,
 }
 
-/// What jobs wait for: a lock of each kind, flushes of backing stores, samples of them.
+/// Waits of jobs: a lock of each kind, flushes of backing stores, samples of them.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     locks: Vec<(VolumeId, BlockRange, Locks)>,
-    /// Flushes of backing stores that have ended for a job, and how.
+    /// Flushes of backing stores that have ended for a job, and whether they succeeded.
     flushed: Vec<(VolumeId, bool)>,
     /// Pages into which samples of backing stores are read.
     pages: Vec<(VolumeId, Page)>,
 }
 
 impl Waits {
-    /// Asks for the locks of a range, both kinds, one after the other. True when they are held.
+    /// Requests both locks of a range, one after the other. True when the job holds them.
     pub(crate) fn lock(&mut self, cx: &mut Context, id: VolumeId, range: BlockRange) -> bool {
         let at = self.locks.iter().position(|(volume, ..)| *volume == id);
         let at = at.unwrap_or_else(|| {
@@ -72,7 +72,7 @@ impl Waits {
         self.locks[at].2 = if taken { Locks::Held } else { Locks::Half };
     }
 
-    /// A lock that a job waited for was granted; false if the owner is none.
+    /// A lock that a job waited for was granted; false if the owner is no job.
     pub(crate) fn lock_granted(&mut self, cx: &mut Context, owner: LockOwner) -> bool {
         let Some(at) = self.locks.iter().position(|(id, ..)| lifecycle_owner(*id) == owner) else {
             return false;
@@ -84,8 +84,7 @@ impl Waits {
         true
     }
 
-    /// Gives the locks of a job back. Only whole pairs are ever given back: a job that waits for
-    /// one is not over.
+    /// Releases the locks of a job, and withdraws its request for one that it waits for.
     pub(crate) fn unlock(&mut self, cx: &mut Context, id: VolumeId) {
         let Some(at) = self.locks.iter().position(|(volume, ..)| *volume == id) else { return };
         let (_, range, locks) = self.locks.swap_remove(at);
@@ -116,7 +115,7 @@ impl Waits {
         self.flushed.push((id, ok));
     }
 
-    /// How the flush that a job asked for ended, once.
+    /// Result of the flush that a job requested, once.
     pub(crate) fn take_flush(&mut self, id: VolumeId) -> Option<bool> {
         let at = self.flushed.iter().position(|(volume, _)| *volume == id)?;
         Some(self.flushed.swap_remove(at).1)
@@ -131,7 +130,7 @@ impl Waits {
         true
     }
 
-    /// A sample was read, or could not be.
+    /// A sample was read, or the read failed.
     pub(crate) fn sample_read(&mut self, cx: &mut Context, id: VolumeId) {
         if let Some(at) = self.pages.iter().position(|(volume, _)| *volume == id) {
             let (_, page) = self.pages.swap_remove(at);
@@ -141,27 +140,26 @@ impl Waits {
 }
 
 impl Context {
-    /// The last word on a job that failed.
+    /// Reports the failure of a job, which ends it.
     pub(crate) fn job_failed(&mut self, notice: Notice) -> Progress {
         self.cover(CoverageMark::ChangeFailed);
         self.notice(notice);
         Progress::Done
     }
 
-    /// True if no request of the volume is under way, and no block of it is on its way into the
-    /// cache.
+    /// True if the volume has no request in flight, and none of its blocks is in a fill.
     pub(crate) fn is_quiet(&self, id: VolumeId) -> bool {
         self.reqs.iter().all(|req| req.volume != id) && !self.fills.any_in(whole_volume(id))
     }
 }
 
-/// A walk over all slots that forgets blocks, some at a time.
+/// A walk over all slots that drops blocks in bounded pieces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sweep {
     pub(crate) first_block: u64,
-    /// Only clean blocks go.
+    /// Drops only clean blocks.
     pub(crate) clean_only: bool,
-    /// Blocks that went: clean ones, and others.
+    /// Dropped blocks: clean ones, and others.
     pub(crate) dropped: u64,
     pub(crate) discarded: u64,
     segment: u32,
@@ -173,8 +171,7 @@ impl Sweep {
         Self { first_block, clean_only, dropped: 0, discarded: 0, segment: 0, index: 0 }
     }
 
-    /// Goes on with a sweep, by a bounded number of slots; true when it is at its end. The range is
-    /// locked.
+    /// Continues a sweep by a bounded number of slots; true at its end. The range is locked.
     pub(crate) fn step(&mut self, cx: &mut Context, id: VolumeId) -> bool {
         let blocks = cx.map.geometry.segment_blocks;
         let mut left = sweep_slots(cx.map.geometry.slot_count());
@@ -210,7 +207,7 @@ impl Sweep {
     }
 }
 
-/// Jobs ask for locks under numbers that no request and no direct write has.
+/// Jobs use lock owners that no request and no direct write has.
 fn lifecycle_owner(id: VolumeId) -> LockOwner {
     LockOwner(u32::MAX - u32::from(id.0))
 }

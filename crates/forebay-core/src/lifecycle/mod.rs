@@ -1,24 +1,23 @@
-//! The life cycle of volumes: they come, change their size and go, while the others are served.
+//! The life cycle of volumes: attach, resize and detach, while the others are served.
 //!
-//! Each volume has at most one *job* at a time. A job moves on in [`Lifecycle::step`], once
-//! per settling, and never does more than a bounded amount of work at once. The jobs themselves are
-//! in `attach`, `detach` and `resize`; the pool's own changes are in `pool_resize`.
+//! Each volume has at most one *job* at a time. [`Lifecycle::step`] advances the jobs once per
+//! settling, by a bounded amount of work. The jobs themselves are in `attach`, `detach` and
+//! `resize`; the pool's own changes are in `pool_resize`.
 //!
 //! All jobs follow one pattern:
 //!
 //! 1. *Refuse*: requests that contradict the change are refused from now on.
-//! 2. *Wait*: requests, fills, and with the block locks and the backing locks of the range
-//!    everything else that is under way there, end. Until here a job can be cancelled, and a
-//!    failure leaves everything as it was.
-//! 3. *Point of no return*: the volume table in memory changes. Any checkpoint taken from now on
-//!    says so, and recovery counts nothing that does not belong to a volume of the table: so the
-//!    change is atomic.
-//! 4. *Sweep*: what does not belong to a volume any more leaves the map, some slots at a time,
-//!    under the locks, so that reclaim does not move it from where the sweep will come to where it
-//!    has been.
-//! 5. *Checkpoint*, forced; when it is in effect the owner is told. Only now may the number of the
-//!    volume, or the range, be used again (I20): what the checkpoint in effect and the log behind
-//!    it know of it is nothing.
+//! 2. *Wait* for requests, fills, and, with the block locks and the backing locks of the range,
+//!    everything else that is in flight there. Until then a job can be cancelled, and a failure
+//!    leaves everything as it was.
+//! 3. *Point of no return*: the volume table in memory changes. Any later checkpoint contains it,
+//!    and recovery drops everything outside the volumes of the table: so the change is atomic.
+//! 4. *Sweep*: blocks that no longer belong to a volume leave the map in bounded pieces, under the
+//!    locks, so that reclaim does not relocate them from behind the sweep to where it has already
+//!    been.
+//! 5. *Checkpoint*, forced; when it is in effect the owner gets a notice. Only now may the number
+//!    of the volume, or the range, be reused (I20): the checkpoint in effect and the log behind it
+//!    have nothing of its old use.
 
 pub(crate) mod attach;
 pub(crate) mod detach;
@@ -43,7 +42,7 @@ use forebay_format::VolumeId;
 use forebay_format::checkpoint::{BackingRecord, VolumeEntry};
 use forebay_format::geometry::VOLUMES_MAX;
 
-/// What is under way for a volume.
+/// The change of a volume in progress.
 #[derive(Debug)]
 pub(crate) enum Job {
     Attach(Box<Attaching>),
@@ -59,7 +58,7 @@ pub(crate) struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// The smallest number that a new volume may have, if there is any left.
+    /// The smallest free number for a new volume, if there is one.
     pub(crate) fn free_volume_id(&self, cx: &Context) -> Option<VolumeId> {
         (0..VOLUMES_MAX as u16).map(VolumeId).find(|id| cx.table_entry(*id).is_none() && !self.has_job(*id))
     }
@@ -72,14 +71,14 @@ impl Lifecycle {
         self.jobs.iter_mut().find(|(volume, _)| *volume == id).map(|(_, job)| job)
     }
 
-    /// What every change of a volume needs: a cache that can make it durable, and nothing else
-    /// under way for it.
+    /// Checks the requirements of every change of a volume: a cache that can make it durable, and
+    /// no other change of the volume in progress.
     fn may_change(&self, cx: &Context, id: VolumeId) -> Result<(), LifecycleError> {
         cx.may_change_pool()?;
         if self.has_job(id) { Err(LifecycleError::Busy) } else { Ok(()) }
     }
 
-    /// As [`Lifecycle::may_change`], for a volume that is attached.
+    /// As [`Lifecycle::may_change`], for an attached volume.
     fn may_change_attached(&self, cx: &Context, id: VolumeId) -> Result<(), LifecycleError> {
         self.may_change(cx, id)?;
         if cx.is_attached(id) { Ok(()) } else { Err(LifecycleError::NotAttached) }
@@ -90,7 +89,7 @@ impl Lifecycle {
         self.publish(cx);
     }
 
-    /// What destage must know of jobs, in the volumes that they are about.
+    /// Publishes the state of the jobs that destage needs, in the volumes concerned.
     fn publish(&self, cx: &mut Context) {
         for volume in cx.volumes.iter_mut().flatten() {
             (volume.shrinking, volume.drains_to_leave) = (false, false);
@@ -105,20 +104,20 @@ impl Lifecycle {
         }
     }
 
-    /// True if some volume comes, goes or is resized.
+    /// True if a volume is being attached, detached or resized.
     #[inline]
     pub(crate) fn is_changing(&self) -> bool {
         !self.jobs.is_empty()
     }
 
-    /// True if the volume is leaving and takes no requests any more.
+    /// True if the volume is leaving and takes no more requests.
     #[inline]
     pub(crate) fn is_leaving(&self, id: VolumeId) -> bool {
         let leaves = |job: &Job| matches!(job, Job::Detach(job) if job.refuses_requests());
         !self.jobs.is_empty() && self.jobs.iter().any(|(volume, job)| *volume == id && leaves(job))
     }
 
-    /// Begins to attach a volume; without the cache it is attached at once.
+    /// Starts to attach a volume; without the cache it is attached at once.
     pub(crate) fn attach(
         &mut self,
         cx: &mut Context,
@@ -132,7 +131,7 @@ impl Lifecycle {
         }
         let job = Attaching::begin(cx, entry, attachment)?;
         if without_cache {
-            // What only the cache has of it cannot be compared with a backing store any more.
+            // Its dirty data cannot be compared with a backing store now.
             if cx.dirty_blocks(id) > 0 {
                 return Err(LifecycleError::Fenced);
             }
@@ -143,7 +142,7 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Begins to drain a volume to the end: from now on nothing of it becomes dirty.
+    /// Starts to drain a volume to the end: from now on nothing of it becomes dirty.
     pub(crate) fn begin_detach(&self, cx: &mut Context, id: VolumeId) -> Result<(), LifecycleError> {
         self.may_change_attached(cx, id)?;
         let volume = cx.volume_mut(id);
@@ -151,7 +150,7 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Goes back to serving, if that is possible still.
+    /// Returns to normal service, if that is still possible.
     pub(crate) fn cancel_detach(&mut self, cx: &mut Context, id: VolumeId) -> Result<(), LifecycleError> {
         let attached = cx.is_attached(id);
         match self.job_mut(id) {
@@ -170,7 +169,7 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Begins to take a volume away.
+    /// Starts to detach a volume.
     pub(crate) fn detach(
         &mut self,
         cx: &mut Context,
@@ -183,7 +182,7 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// What the backing store of a volume that is to be kept looks like now.
+    /// Passes on the owner's answer: the state of the backing store of a volume that is kept.
     pub(crate) fn finish_detach(
         &mut self,
         id: VolumeId,
@@ -195,7 +194,7 @@ impl Lifecycle {
         }
     }
 
-    /// Begins to change the size of a volume.
+    /// Starts to resize a volume.
     pub(crate) fn resize(
         &mut self,
         cx: &mut Context,
@@ -208,7 +207,7 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// Lets every job move on as far as it can.
+    /// Advances every job as far as possible.
     #[inline]
     pub(crate) fn step(&mut self, cx: &mut Context, relocations: &mut Relocations, checkpoint: &Checkpoints) {
         if !self.jobs.is_empty() {
@@ -230,8 +229,8 @@ impl Lifecycle {
                     Progress::Waits => self.jobs.push((id, job)),
                     Progress::Done => {
                         self.waits.unlock(cx, id);
-                        // Destage and reclaim, which come before this step, may have found what the
-                        // job held back.
+                        // Destage and reclaim, which run before this step, may have found blocks
+                        // that the job has just released.
                         cx.settle_again();
                     }
                 }
@@ -246,7 +245,7 @@ impl Lifecycle {
         self.waits.lock_granted(cx, owner)
     }
 
-    /// A flush that a job asked for has ended.
+    /// A flush that a job requested has ended.
     pub(crate) fn flush_ended(&mut self, id: VolumeId, ok: bool) {
         self.waits.flush_ended(id, ok);
     }

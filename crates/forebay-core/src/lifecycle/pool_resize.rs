@@ -1,14 +1,14 @@
-//! The pool becomes larger or smaller while it is in use.
+//! Changing the size of a pool in use.
 //!
-//! Segments are added, or left out, at the end. The geometry changes in one instant, that of a
+//! Segments are added or removed at the end. The geometry changes at one instant, that of a
 //! checkpoint's snapshot: this checkpoint has as many segment entries as the superblock that names
-//! it says, so that whichever superblock copy a crash leaves, it fits the checkpoint that it names
-//! (I22). New segments are free like any others, and join a window by the same checkpoint.
+//! it states, so that after a crash each superblock copy fits the checkpoint that it names (I22).
+//! New segments are free like any others, and the same checkpoint may add them to the window.
 //!
-//! Before that, segments at the end are *retired*: none of them is taken any more, open ones are
-//! closed, clean blocks are dropped, pinned and dirty ones move to the survivor stream; dirty ones
-//! are written back if there is no room for them or if they must keep their place in the order of
-//! destage. Until the snapshot a shrink can be cancelled.
+//! Before that, segments at the end are *retired*: no stream takes them, open ones are closed,
+//! clean blocks are dropped, pinned and dirty ones are relocated to the survivor stream. Dirty ones
+//! are destaged instead if there is no room for them or if they must keep their place in the
+//! destage order. A shrink can be cancelled until the snapshot.
 
 use crate::api::lifecycle_error::LifecycleError;
 use crate::api::{Nanos, Notice};
@@ -23,10 +23,10 @@ use crate::reclaim::relocate::Relocations;
 use forebay_format::geometry::SEGMENTS_MIN;
 use forebay_format::{Geometry, Members, StreamKind};
 
-/// Time until another attempt to move what could not be moved.
+/// Time until another attempt to relocate blocks.
 const RETRY_NS: Nanos = 1_000_000;
 
-/// The same if nothing is being moved: it must be written back, which takes longer.
+/// The same if no relocation is in flight: the blocks must be destaged, which takes longer.
 const DESTAGE_NS: Nanos = 10_000_000;
 
 /// A change of the pool's size.
@@ -34,7 +34,7 @@ const DESTAGE_NS: Nanos = 10_000_000;
 struct PoolJob {
     geometry: Geometry,
     members: Members,
-    /// Where the walk over the retired segments is.
+    /// Position of the walk over the retired segments.
     segment: u32,
     index: u32,
     /// Ready for the next snapshot.
@@ -43,14 +43,14 @@ struct PoolJob {
     ticket: Option<u64>,
 }
 
-/// The change of the pool's size that is under way, if any: a part of the engine.
+/// The change of the pool's size in progress, if any: a part of the engine.
 #[derive(Debug, Default)]
 pub(crate) struct PoolResize {
     job: Option<PoolJob>,
 }
 
 impl PoolResize {
-    /// Begins to change the size of the pool.
+    /// Starts to change the size of the pool.
     pub(crate) fn begin(
         &mut self,
         cx: &mut Context,
@@ -87,7 +87,7 @@ impl PoolResize {
         Ok(())
     }
 
-    /// Goes back to the size that the pool has, if that is possible still.
+    /// Returns to the current size of the pool, if that is still possible.
     pub(crate) fn cancel(&mut self, cx: &mut Context) -> Result<(), LifecycleError> {
         match &self.job {
             Some(job) if job.ticket.is_none() => {
@@ -102,7 +102,7 @@ impl PoolResize {
     fn end(&mut self, cx: &mut Context, error: LifecycleError) {
         let Some(job) = self.job.take() else { return };
         cx.free.window_size = crate::checkpoint::window_size(cx.map.geometry.segment_count, false);
-        cx.map.relief += 1; // What was retired can be reclaimed again.
+        cx.map.relief += 1; // Retired segments can be reclaimed again.
         let retired = cx.free.end_retiring();
         if job.ticket.is_none() {
             cx.free.pool.extend(retired);
@@ -111,7 +111,7 @@ impl PoolResize {
         cx.notice(Notice::PoolResizeFailed { error });
     }
 
-    /// Goes on with a change of the pool's size.
+    /// Continues a change of the pool's size.
     #[inline]
     pub(crate) fn step(&mut self, cx: &mut Context, relocations: &mut Relocations, checkpoint: &Checkpoints) {
         if self.job.is_some() {
@@ -142,7 +142,7 @@ impl PoolResize {
         }
     }
 
-    /// Empties retired segments; true once they all are.
+    /// Empties retired segments; true once all are empty.
     fn evacuate(
         &mut self,
         cx: &mut Context,
@@ -180,8 +180,8 @@ impl PoolResize {
             blocked |= !evacuate_slot(cx, relocations, (segment, index), room_comes);
             index += 1;
         }
-        // Round and round: what could not be moved this time may have been written back the next
-        // time.
+        // Start over: blocks that could not be relocated in this round may be destaged by the next
+        // one.
         let ended = segment as usize >= cx.map.segments.len();
         let Some(job) = &mut self.job else { return false };
         (job.segment, job.index) = if ended { (count, 0) } else { (segment, index) };
@@ -195,8 +195,8 @@ impl PoolResize {
         false
     }
 
-    /// Called with every snapshot, before it is taken: the geometry changes now or not in this
-    /// checkpoint.
+    /// Called with every snapshot, before it is taken: the geometry changes with this checkpoint or
+    /// not.
     pub(crate) fn apply(&mut self, cx: &mut Context, reclaim: &mut Reclaim) {
         let generation = cx.superblock.checkpoint_generation + 1;
         let Some(job) = &mut self.job else { return };
@@ -215,8 +215,8 @@ impl PoolResize {
     }
 }
 
-/// What stays must hold the dirty data that nobody can write back, and blocks that are lost
-/// cannot be moved.
+/// Refuses a shrink if the remaining segments cannot hold the dirty data that cannot be destaged,
+/// or if the others have lost blocks, which cannot be relocated.
 fn may_shrink(cx: &Context, count: u32) -> Result<(), LifecycleError> {
     let most = Context::kept_dirty_max(cx.capacity_of(count));
     let blocks = cx.kept_dirty();
@@ -234,7 +234,7 @@ fn lost_from(cx: &Context, count: u32) -> u64 {
     cx.map.segments[count as usize..].iter().map(|segment| u64::from(segment.lost)).sum()
 }
 
-/// False if the block has to stay for now.
+/// Relocates or drops a block of a retired segment. False if it has to stay for now.
 fn evacuate_slot(
     cx: &mut Context,
     relocations: &mut Relocations,
@@ -263,14 +263,14 @@ fn evacuate_slot(
     }
 }
 
-/// A pinned block moves with the dirty ones, if it can, and as far as half of what stays may be
-/// pinned (I26). True if it does, or may later.
+/// Relocates a pinned block like a dirty one, if possible, and as long as at most half of the
+/// remaining capacity is pinned (I26). True if it is relocated, or may be later.
 fn moves_pinned(cx: &mut Context, relocations: &mut Relocations, slot: u32, room_comes: bool) -> bool {
     cx.map.pinned_blocks() * 2 <= cx.data_capacity()
         && (relocations.relocate(cx, slot) || cx.log.moves > 0 || room_comes)
 }
 
-/// Nothing may name a segment from `count` on any more.
+/// Removes every reference to segments from `count` on.
 fn forget_segments(cx: &mut Context, count: u32) {
     let slots = count.saturating_mul(cx.map.geometry.segment_blocks);
     cx.flushes.undurable.retain(|number| *number < count);

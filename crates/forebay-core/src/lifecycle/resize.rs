@@ -1,19 +1,19 @@
-//! Changing the size of a volume that is being served.
+//! Changing the size of an attached volume.
 //!
 //! **Growing.** The new blocks are served once a checkpoint with the new size is in effect: before
-//! that a crash would forget what was written there. If the old end lies inside a block, a cached
-//! copy of that block may hold more than the volume had (if it was larger once): a clean copy is
-//! dropped, a dirty one is moved with a mask of only those sectors that belong to the volume. From
-//! then on until the new size is served the block is locked: a write that merges it with what the
-//! backing store has would read as far as the old end, and write as far as the new one (I21).
+//! that, a crash would lose writes to them. If the old end lies inside a block, a cached copy of
+//! that block may extend beyond the volume (if the volume was larger once): a clean copy is
+//! dropped, a dirty one is relocated with a mask of only the sectors inside the volume. From then
+//! on until the new size is served the block is locked: a write that merges it with the backing
+//! store's content would read up to the old end, and write up to the new one (I21).
 //!
-//! **Shrinking.** Requests beyond the new end are refused at once; when those under way have ended
-//! the table has the new size, and the blocks beyond it are swept away, dirty ones with them. Only
-//! when a checkpoint is in effect that does not know them is the owner told; so a later growth
-//! finds nothing of them (I21).
+//! **Shrinking.** Requests beyond the new end are refused at once. When those in flight have ended,
+//! the table gets the new size, and the blocks beyond it are dropped, dirty ones included. The
+//! owner gets the notice only when a checkpoint without them is in effect, so a later growth does
+//! not find them (I21).
 //!
-//! If the cache fails once the table has the new size, the record that the owner makes of it takes
-//! the place of the checkpoint: its table is this one.
+//! If the cache fails after the table got the new size, the owner's record of it replaces the
+//! checkpoint: it uses this table.
 
 use crate::api::lifecycle_error::LifecycleError;
 use crate::api::{Nanos, Notice, RequestKind};
@@ -28,15 +28,16 @@ use crate::map::segment::{BLOCK_LAST, BlockState, Key};
 use crate::reclaim::relocate::Relocations;
 use forebay_format::VolumeId;
 
-/// Time until another attempt to move a block for which there was no room.
+/// Time until another attempt to relocate a block for which there was no room.
 const RETRY_NS: Nanos = 1_000_000;
 
-/// Time until another look at a block that must be written back.
+/// Time until another look at a block that must be destaged.
 const DESTAGE_NS: Nanos = 10_000_000;
 
 #[derive(Debug)]
 enum ResizeStage {
-    /// Growing: until nobody changes the block at an odd old end, and it holds nothing beyond it.
+    /// Growing: until no request changes the block at an odd old end, and it has no sectors beyond
+    /// that.
     Trimming,
     /// Shrinking: until everything beyond the new end has ended.
     Quieting,
@@ -44,11 +45,11 @@ enum ResizeStage {
     Checkpoint(u64),
 }
 
-/// A volume that changes its size.
+/// A volume that is being resized.
 #[derive(Debug)]
 pub(crate) struct Resizing {
     bytes: u64,
-    /// When it began: requests since then know of a smaller end.
+    /// Start of the job: later requests already respect a smaller end.
     began_at: Nanos,
     stage: ResizeStage,
 }
@@ -59,15 +60,15 @@ impl Context {
         (volume.size_bytes, volume.limit_bytes) = (bytes, bytes);
     }
 
-    /// The point of no return: the volume has its new size. What lies beyond stays locked until a
-    /// checkpoint says so, and so does the block that the new end cuts: if it were written back
-    /// now, only as far as the new end, and a crash brought the old size back, it would be called
-    /// clean with sectors that the backing store does not have.
+    /// The point of no return: the volume has its new size. The blocks beyond it stay locked until
+    /// a checkpoint records the new size, and so does the block that the new end cuts: destage
+    /// would write it only up to the new end, and if a crash restored the old size, the block would
+    /// be marked clean with sectors that the backing store does not have.
     fn cut(&mut self, id: VolumeId, bytes: u64) {
         let volume = self.volume_mut(id);
         (volume.table_bytes, volume.size_bytes, volume.limit_bytes) = (bytes, bytes, bytes);
-        // A copy of the block at the end that has nothing of the volume any more: there is nothing
-        // to write back.
+        // A copy of the block at the end that has no sectors inside the volume: there is nothing to
+        // destage.
         let key = Key::new(id, bytes / BLOCK);
         let kept = if bytes.is_multiple_of(BLOCK) { 0xff } else { self.block_mask(id, key.block()) };
         if self.map.lookup(key).is_some_and(|slot| self.map.mask(slot) & kept == 0) {
@@ -77,7 +78,7 @@ impl Context {
     }
 }
 
-/// Checks that a volume whose backing store has sectors of this size can have this size.
+/// Checks that a volume can have this size if its backing store has sectors of this size.
 pub(super) fn check_size(bytes: u64, sector_bytes: u32) -> Result<(), LifecycleError> {
     let unit = u64::from(sector_bytes).max(512);
     if bytes > 0 && bytes.is_multiple_of(unit) && bytes / BLOCK < BLOCK_LAST {
@@ -87,7 +88,7 @@ pub(super) fn check_size(bytes: u64, sector_bytes: u32) -> Result<(), LifecycleE
 }
 
 impl Resizing {
-    /// Blocks were given up, and the smaller size is not durable yet.
+    /// True if blocks were dropped, and the smaller size is not durable yet.
     pub(super) fn is_cut(&self) -> bool {
         matches!(self.stage, ResizeStage::Sweeping(_) | ResizeStage::Checkpoint(_))
     }
@@ -149,8 +150,8 @@ impl Resizing {
             ResizeStage::Checkpoint(ticket) => {
                 if !checkpoint.is_in_effect(*ticket) && !cx.runs_without_cache() {
                     if cx.refuses_changes() {
-                        // The checkpoint may never come, and nothing is written back: whoever waits
-                        // for the locks gets his answer.
+                        // The checkpoint may never complete, and nothing is destaged: requests that
+                        // wait for the locks continue and fail.
                         waits.unlock(cx, id);
                     }
                     return Progress::Waits;
@@ -164,12 +165,12 @@ impl Resizing {
         Progress::Goes
     }
 
-    /// True once nothing is under way beyond the new end, and nothing can begin: the locks are
-    /// held.
+    /// True once nothing is in flight beyond the new end, and nothing can start there: the locks
+    /// are held.
     fn quiet_beyond(&self, cx: &mut Context, waits: &mut Waits, id: VolumeId) -> bool {
         let cut = Key::new(id, self.bytes / BLOCK);
-        // A read from before may read all of the block that the new end cuts. It holds no lock.
-        // What writes does, or waits for it behind this job: to wait for that would be for ever.
+        // An earlier read may cover all of the block that the new end cuts. It holds no lock. A
+        // write does, or waits for it behind this job: waiting for that would be a deadlock.
         let reaches = |req: &Req| {
             let reads = matches!(req.kind, RequestKind::Read | RequestKind::Prefetch);
             let from_before = reads && req.started_at <= self.began_at;
@@ -180,14 +181,13 @@ impl Resizing {
         if busy || cx.fills.any_in(range) {
             return false;
         }
-        // The block that the new end cuts belongs to it: nobody may be at work with its old length.
+        // The block that the new end cuts belongs to it: no request may use its old length.
         waits.lock(cx, id, range)
     }
 }
 
-/// Makes sure that the cached copy of the block at an odd end has nothing beyond it (older
-/// versions of it have then been written back). Returns true once it has not, with the block
-/// locked.
+/// Makes sure that the cached copy of the block at an odd end has no sectors beyond that (older
+/// versions of it are then destaged). Returns true once that is so, with the block locked.
 fn trim_end(cx: &mut Context, waits: &mut Waits, relocations: &mut Relocations, id: VolumeId) -> bool {
     let size = cx.volume(id).size_bytes;
     if size.is_multiple_of(BLOCK) {
@@ -198,12 +198,12 @@ fn trim_end(cx: &mut Context, waits: &mut Waits, relocations: &mut Relocations, 
     if !waits.lock(cx, id, range) {
         return false;
     }
-    // A fill that was read when the volume was larger may still be on its way.
+    // A fill that was read when the volume was larger may still be in flight.
     cx.cancel_fills(range);
     let mask = cx.block_mask(id, key.block());
     if cx.map.shadows_reach_beyond(key, mask) {
-        // They cannot be moved. What lies beyond is not written back as long as the volume ends
-        // here.
+        // Shadows cannot be relocated. Sectors beyond the end are not destaged while the volume
+        // ends here.
         waits.unlock(cx, id);
         cx.reclaim_wants_destage = true;
         cx.wake_in(DESTAGE_NS);

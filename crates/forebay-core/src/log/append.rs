@@ -1,16 +1,16 @@
-//! The log: three append streams, batches, and the order in which they count.
+//! The log: three append streams, their batches, and the order in which these are committed.
 //!
-//! Every stream has an open segment and a queue of items. When a batch may be written, everything
-//! in the queue that fits goes into it: header block, then payload, one device write (group commit
-//! that never waits when the device has little to do, see `Stream::is_worth_a_batch`). Some batches
-//! per stream are in flight at once; a batch *counts* only when it and all batches before it in its
-//! stream have completed (I2): so after a crash the part of a stream that is readable from its
-//! start is all that anyone was promised.
+//! Every stream has an open segment and a queue of items. When a batch may be written, it takes
+//! everything in the queue that fits: header block, then payload, one device write (group commit
+//! that never waits while the device has little to do, see `Stream::is_worth_a_batch`). Some
+//! batches of a stream are in flight at once; a batch is *committed* only when it and all earlier
+//! batches of its stream have completed (I2). So after a crash, the part of a stream that is
+//! readable from its start contains everything that was acknowledged.
 //!
-//! A segment is closed with a summary when no batch fits any more. The next one is opened only
-//! after the batches of the former have completed, so a failed write never concerns two segments:
+//! A segment is closed with a summary when no batch fits into it. The next one is opened only after
+//! the batches of the previous one have completed, so a failed write never concerns two segments:
 //! its items, and those of the batches after it, are written again, to a fresh segment, with the
-//! same stream sequence. Nothing waits for the summary but the end of its segment.
+//! same stream sequence. Only the end of the segment waits for its summary.
 
 use crate::api::written::Payload;
 use crate::api::{Action, Device, Notice, OpId};
@@ -32,13 +32,13 @@ use forebay_format::{BLOCK_BYTES, Slot, StreamKind};
 const BATCH_TRIES: u32 = 4;
 /// Clean marks wait this long before a batch is written for them alone.
 const MARKS_DELAY_NS: u64 = 1_000_000_000;
-/// Fills wait this long for a segment: an extension of the window takes two flushes.
+/// Fills wait this long for a segment: a window extension takes two flushes.
 pub(crate) const FILLS_WAIT_NS: u64 = 250_000_000;
-/// Clean marks that are worth a batch of their own.
+/// Number of clean marks that are worth a batch of their own.
 const MARKS_WORTH_A_BATCH: usize = 512;
 
 impl Context {
-    /// Blocks of a segment that batches may use; the rest is for the summary, if it gets one.
+    /// Blocks of a segment that batches may use; the rest is for the summary, if there is one.
     pub(crate) fn batch_blocks(&self) -> u32 {
         let blocks = self.map.geometry.segment_blocks;
         blocks - if self.writes_summaries() { summary::reserved_blocks(blocks) } else { 0 }
@@ -128,8 +128,8 @@ impl Context {
         true
     }
 
-    /// Closes the open segment of a stream if it was on a lost member only. False while batches to
-    /// it are in flight.
+    /// Closes the open segment of a stream if it was on a failed member only. False while batches
+    /// to it are in flight.
     pub(crate) fn leave_lost(&mut self, kind: StreamKind) -> bool {
         let stream = &self.log.streams[kind.index()];
         let still = stream.in_flight.is_empty() && !stream.broken;
@@ -144,7 +144,7 @@ impl Context {
         still
     }
 
-    /// Closes the open segment of a stream if it is one of those from `first` on.
+    /// Closes the open segment of a stream if its number is at least `first`.
     pub(crate) fn close_from(&mut self, kind: StreamKind, first: u32) {
         let stream = &mut self.log.streams[kind.index()];
         let Some((segment, next)) = stream.open.filter(|(segment, _)| *segment >= first) else { return };
@@ -161,10 +161,10 @@ impl Context {
         }
     }
 
-    /// No room. Fills are a convenience: they wait for a moment, and are forgotten. Clean copies
-    /// are forgotten at once, since clients wait for them. Blocks on the move stay where they are,
-    /// if no segment is about to come: who waited for them would wait for ever (writers have taken
-    /// what they had counted on).
+    /// Handles items without room. Fills are optional: they wait for a moment, and are dropped.
+    /// Clean copies are dropped at once, since clients wait for them. Relocated blocks stay where
+    /// they are if no segment is about to become available: they would wait forever (writers have
+    /// taken the room that they had counted on).
     fn end_without_room(&mut self, kind: StreamKind) {
         let none_comes =
             self.free.pool.is_empty() && !self.free.more_comes && !fault::planted(PlantedBug::KeepStuckMoves);
@@ -291,8 +291,7 @@ impl Context {
         }
     }
 
-    /// The next item of a queue, if it fits. Fills that were overtaken while they waited are left
-    /// out.
+    /// The next item of a queue, if it fits. Skips fills that were overtaken while they waited.
     fn next_item(&mut self, kind: StreamKind, payload_fits: bool) -> Option<Item> {
         loop {
             let item = *self.log.streams[kind.index()].queue.front()?;
@@ -309,12 +308,12 @@ impl Context {
         }
     }
 
-    /// Closes a segment with a summary of what was written to it. It does not take a number of the
-    /// stream: if it is lost nothing else is.
+    /// Closes a segment with a summary of its slots. The summary has no stream sequence: its loss
+    /// affects nothing else.
     ///
-    /// A segment whose epochs were forgotten has none: until a checkpoint says that the order has
-    /// ended, a crash brings the order back, and then what counts is what the batches say. Nor has
-    /// a small segment (`EngineConfig::summaries_from_blocks`).
+    /// A segment whose epochs were forgotten has none: until a checkpoint records that the order
+    /// has ended, a crash restores the order, and then the entries of the batches decide. Nor has a
+    /// small segment (`EngineConfig::summaries_from_blocks`).
     fn write_summary(&mut self, kind: StreamKind, segment: u32, at: u32) {
         let still = self.log.streams[kind.index()].in_flight.is_empty();
         assert!(still, "I2: a segment is closed when all its batches have completed");
@@ -366,12 +365,12 @@ impl Context {
         self.settle_batches(kind);
     }
 
-    /// Takes in what has completed, up to the first batch that has not, and summaries.
+    /// Processes completed batches, up to the first one that has not completed, and summaries.
     pub(crate) fn settle_batches(&mut self, kind: StreamKind) {
         self.settle_summaries(kind);
         loop {
-            // Nothing counts after the fence, also if it had completed before: nothing may become
-            // dirty after what is at risk was recorded (I52).
+            // Nothing is committed after the fence, even if it had completed before: nothing may
+            // become dirty after the data at risk was recorded (I52).
             let counts = !self.fenced || fault::planted(PlantedBug::CountAfterFence);
             let stream = &mut self.log.streams[kind.index()];
             match stream.in_flight.front().and_then(|batch| batch.completed) {
@@ -391,7 +390,8 @@ impl Context {
         }
     }
 
-    /// Seals the segments whose summaries have ended. Without its summary a segment is whole, too.
+    /// Seals the segments whose summaries have ended. A segment without its summary is complete,
+    /// too.
     fn settle_summaries(&mut self, kind: StreamKind) {
         if self.log.streams[kind.index()].summaries.is_empty() {
             return;
@@ -424,7 +424,7 @@ impl Context {
         }
     }
 
-    /// The planted bug: promises before the earlier batches are there.
+    /// The planted bug: commits a batch before the earlier ones have completed.
     fn apply_out_of_order(&mut self, kind: StreamKind, op: u32) {
         let in_flight = &mut self.log.streams[kind.index()].in_flight;
         let at = in_flight.iter().position(|batch| batch.op == op);
@@ -433,14 +433,14 @@ impl Context {
         }
     }
 
-    /// A batch counts now: its blocks enter the map and whoever waits is told.
+    /// Commits a batch: its blocks enter the map, and the waiters get events.
     fn apply_batch(&mut self, kind: StreamKind, mut batch: Batch) {
         let counted = self.log.streams[kind.index()].completed_sequence;
         assert!(batch.completed == Some(true), "I1: a batch counts once it is written");
         assert!(batch.stream_sequence == counted, "I2: a batch counts after all before it in its stream");
         assert!(!self.fenced, "I52: nothing enters the map once the cache is fenced");
-        // A flush started since the write completed did not know of this batch: it was not applied
-        // yet.
+        // A flush that started after the write completed does not cover this batch, which was not
+        // applied yet.
         self.flushes.cache.unflushed = true;
         self.map.changes.touch(batch.segment);
         let segment = &mut self.map.segments[batch.segment as usize];
@@ -469,8 +469,8 @@ impl Context {
         self.log.spare_batches.push(batch);
     }
 
-    /// The first batch in flight failed, and all after it have ended: their items go back to the
-    /// queue and the segment is closed before the first of them.
+    /// The first batch in flight failed, and all later ones have ended: returns their items to the
+    /// queue and closes the segment before the first of them.
     fn rewrite_batches(&mut self, kind: StreamKind) {
         let failed: Vec<Batch> = self.log.streams[kind.index()].in_flight.drain(..).collect();
         let first = failed.first().expect("a batch failed");
@@ -495,7 +495,7 @@ impl Context {
         self.close_segment(number, start);
         if give_up {
             self.cover(CoverageMark::BatchGivenUp);
-            // So many segments cannot all be bad: it is the device.
+            // So many segments cannot all be bad: the device has failed.
             self.fence();
             self.log.streams[kind.index()].tries = 0;
             while let Some(item) = self.log.streams[kind.index()].queue.pop_front() {
@@ -504,7 +504,7 @@ impl Context {
         }
     }
 
-    /// Everything queued fails: the cache device is fenced.
+    /// Fails all queued items: the cache device is fenced.
     pub(crate) fn fail_queued_items(&mut self) {
         for kind in StreamKind::ALL {
             while let Some(item) = self.log.streams[kind.index()].queue.pop_front() {
@@ -513,14 +513,14 @@ impl Context {
         }
     }
 
-    /// Tells whoever waits that an item was written to `slot` (any number, if it has no payload),
-    /// or (`None`) will not be.
+    /// Notifies the owner of an item that it was written to `slot` (any number, if it has no
+    /// payload), or (`None`) will not be.
     pub(crate) fn item_done(&mut self, item: Item, slot: Option<u32>) {
         if let (ItemOwner::Request(req) | ItemOwner::Merge(req, _), Some(slot)) = (item.done, slot) {
             let old = self.map.insert(slot, BlockState::Dirty);
             self.counters.logged(item.key.volume(), old);
             if old.is_none() && self.returns_to_cache(item.key) {
-                // It has proved its use, but writes all go to one stream.
+                // It has proved useful, but all writes go to one stream.
                 self.map.set_hit(slot);
             }
             self.stats.dirtied_blocks += u64::from(old != Some(BlockState::Dirty));
@@ -535,7 +535,7 @@ impl Context {
         self.tell(Event::Appended(item.done, item.key, slot));
     }
 
-    /// Slots that have just become durable on the backing store: to be marked clean in the log.
+    /// Queues a clean mark for a slot that is now durable on the backing store.
     pub(crate) fn add_mark(&mut self, slot: u32) {
         if self.log.marks.is_empty() {
             self.log.marks_since = self.now;
@@ -558,15 +558,14 @@ impl Context {
         (!self.log.marks.is_empty() && due > self.now).then_some(due)
     }
 
-    /// Takes marks into a batch, neighbours as one entry. Slots that changed meanwhile are left
-    /// out.
+    /// Moves marks into a batch, neighbours as one entry. Skips slots that changed meanwhile.
     fn take_marks(&mut self, slots: &mut Vec<u32>, entries: &mut Vec<Entry>) {
         if self.log.marks.is_empty() {
             return;
         }
         self.log.marks.sort_unstable();
         self.log.marks.dedup();
-        // Half of the header stays free for data, so that marks never hold up writers.
+        // Half of the header stays free for data, so that marks never delay writers.
         let twice = fault::planted(PlantedBug::OverfillHeader);
         let most = if twice { 2 * ENTRIES_MAX } else { ENTRIES_MAX / 2 };
         while entries.len() < most {

@@ -1,15 +1,15 @@
 //! Batch delay: batches of fills and survivors wait until one header serves more blocks.
 //!
-//! A batch costs a header block. Clients wait for batches of writes, so those go as soon as the
-//! device takes them; nobody waits for a read fill or a survivor. If each of those went alone, half
-//! of the cache would be headers. So they wait: until [`WORTH_BLOCKS`] are together, and
+//! A batch costs a header block. Clients wait for batches of writes, so those are written as soon
+//! as the device takes them. No client waits for a read fill or a survivor; if each had its own
+//! batch, half of the cache would be headers. So they wait until [`WORTH_BLOCKS`] are together, and
 //!
-//! - **survivors** no longer than others are still being read (they come soon, or never);
-//! - **fills** no longer than [`DELAY_NS`], nor while pages for fills are short. A block that waits
-//!   answers reads from its page. (Where there is no segment for the batch, see `append`.)
+//! - **survivors** only while others are still being read (which arrive soon, or never);
+//! - **fills** at most [`DELAY_NS`], and not while pages for fills are short. A waiting block is
+//!   served from its page. (If there is no segment for the batch, see `append`.)
 //!
-//! What a client waits for (the clean copies of write-through) takes along everything in its queue.
-//! Nothing is promised of what waits, so a crash loses nothing.
+//! Items that a client waits for (the clean copies of write-through) take along everything in their
+//! queue. Waiting items are not acknowledged to any client, so a crash loses nothing.
 
 use crate::api::Nanos;
 use crate::context::Context;
@@ -24,7 +24,7 @@ const WORTH_BLOCKS: usize = 63;
 const DELAY_NS: Nanos = 250_000_000;
 
 impl Context {
-    /// True if what is queued in a stream should wait for more.
+    /// True if the queue of a stream should wait for more items.
     pub(crate) fn delays_batch(&self, kind: StreamKind) -> bool {
         let stream = &self.log.streams[kind.index()];
         if kind == StreamKind::Write || stream.queue.len() >= WORTH_BLOCKS || self.stopping {
@@ -35,7 +35,7 @@ impl Context {
         let delays = stream.queue.others() == 0
             && (stream.queue.survivors() == 0 || self.log.survivor_reads > 0)
             && (stream.queue.fills() == 0 || fills_may);
-        // The one that has waited longest stands for all: each was looked at just now.
+        // The oldest item represents all: each one's conditions were checked above.
         let may_wait = |owner| match owner {
             ItemOwner::Survivor(_) | ItemOwner::Kept(_) => true,
             ItemOwner::Fill(..) => self.now < stream.queued_since + DELAY_NS,
@@ -46,7 +46,8 @@ impl Context {
         delays
     }
 
-    /// When a batch that is delayed goes though nothing happens, or fills no longer wait for room.
+    /// Time at which a delayed batch is written without another event, or fills stop waiting for
+    /// room.
     pub(crate) fn batch_delay_deadline(&self) -> Option<Nanos> {
         let due = |kind: &StreamKind| {
             let stream = &self.log.streams[kind.index()];

@@ -1,20 +1,19 @@
-//! The flush ledger: what was promised durable, and which device flush makes it so.
+//! The flush ledger: which data must be durable, and which device flush makes it so.
 //!
-//! A flush covers the writes that had completed when it was started. So whoever needs durability
+//! A flush covers the writes that had completed when it was started. A waiter that needs durability
 //! takes a ticket: the number of the next flush to be *started*. One flush of a device runs at a
-//! time; everybody who comes while it runs shares the next one. This file and the module docs of
-//! `direct` and `destage` are the only definition of what a client's FLUSH and FUA mean:
+//! time; all waiters that arrive while it runs share the next one. This file and the module docs of
+//! `direct` and `destage` are the only definition of the meaning of a client's FLUSH and FUA:
 //!
 //! - the cache device is flushed if any cache write completed since its last flush was started;
-//! - the backing store is flushed too if a write past the cache completed since its last flush was
-//!   started;
+//! - the backing store is flushed too if a bypass write completed since its last flush was started;
 //! - a failed flush of the backing store may have dropped such writes, and no later flush brings
-//!   them back. The cache has no copy of them. So a FLUSH fails for it (I82), also if the engine
-//!   had asked for that flush itself. The same goes for writes that were on their way to the store,
-//!   or ended, while that flush ran: a part of them may have been there before it. Those that no
-//!   client has an answer to fail, and what destage wrote is written again (I84);
-//! - a disk that was taken away and came back may lack what it had acknowledged and not flushed. So
-//!   the first flush that begins after it was opened again fails, too (I83).
+//!   them back. The cache has no copy of them. So a FLUSH fails for it (I82), even if the engine
+//!   itself requested that flush. The same applies to writes that were in flight or ended while
+//!   that flush ran: a part of them may have reached the store before it. Those that have not been
+//!   answered fail, and destage repeats its own writes (I84);
+//! - a disk that was removed and returned may have lost acknowledged writes that were not flushed.
+//!   So the first flush that starts after it was reopened fails, too (I83).
 
 use crate::api::{Action, Device, Notice, OpId, RequestKind};
 use crate::context::Context;
@@ -32,14 +31,14 @@ impl Context {
         }
     }
 
-    /// Has a device flushed and `waiter` called afterwards.
+    /// Flushes a device and notifies `waiter` afterwards.
     pub(crate) fn flush(&mut self, device: Device, waiter: Waiter) {
         if self.flusher(device).enter(waiter) {
             self.start_device_flush(device);
         }
     }
 
-    /// What the cache device was given is to be durable soon; nobody is told.
+    /// Makes completed writes to the cache device durable soon; without a notification.
     pub(crate) fn want_cache_flush(&mut self) {
         let cache = &self.flushes.cache;
         if (cache.unflushed || cache.is_running()) && !cache.waits(Waiter::Nobody) {
@@ -47,8 +46,7 @@ impl Context {
         }
     }
 
-    /// Starts the flush that somebody has waited for while one was running, unless it has been
-    /// started since.
+    /// Starts the flush that a waiter requested while another one ran, unless it has started since.
     pub(crate) fn flush_is_due(&mut self, device: Device) {
         if !self.flusher(device).is_running() {
             self.start_device_flush(device);
@@ -86,8 +84,7 @@ impl Context {
     }
 
     pub(crate) fn flushed(&mut self, device: Device, ok: bool) {
-        // A flush that failed may have dropped what it did not write: no later one makes that
-        // durable (I14).
+        // A failed flush may have dropped unwritten data, which no later one makes durable (I14).
         let trusts = fault::planted(PlantedBug::TrustFlushAfterFailure);
         let ok = ok
             && match device {
@@ -135,7 +132,7 @@ impl Context {
         for waiter in served.drain(..) {
             match waiter {
                 Waiter::Nobody => {}
-                // Nothing comes of it but an answer, unless the cache has failed.
+                // Only the reply depends on it, unless the cache has failed.
                 Waiter::Request(req) if !self.fenced => self.request_part_done(req, device, ok),
                 waiter => self.tell(Event::Flushed { waiter, device, ok }),
             }
@@ -147,7 +144,7 @@ impl Context {
         assert!(!self.fenced, "I14: no flush is trusted after one that failed");
         for (number, blocks) in self.flushes.flushing.drain(..) {
             let segment = &mut self.map.segments[number as usize];
-            // A segment that was freed meanwhile has nothing left to be durable.
+            // A segment that was freed meanwhile needs no durability.
             if segment.has_table() && blocks <= segment.completed {
                 segment.durable = segment.durable.max(blocks);
             }
@@ -157,8 +154,7 @@ impl Context {
         }
     }
 
-    /// After a failed flush nothing that was written can be promised any more: fail-stop for
-    /// writes.
+    /// After a failed flush no write can be guaranteed: fail-stop for writes.
     pub(crate) fn fence(&mut self) {
         if !self.fenced {
             self.fenced = true;
@@ -170,7 +166,7 @@ impl Context {
         }
     }
 
-    /// A client's FLUSH.
+    /// Starts a client's FLUSH.
     pub(crate) fn start_flush(&mut self, req: u32) {
         self.follow_flush(req);
         self.flush_for(req);

@@ -1,4 +1,4 @@
-//! The log: what is appended to the cache device, and which flush makes it durable.
+//! The log: appends to the cache device, and the flushes that make them durable.
 
 pub(crate) mod append;
 pub(crate) mod batch_delay;

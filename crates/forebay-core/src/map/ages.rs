@@ -1,19 +1,18 @@
-//! Ages of dirty blocks, cheaply.
+//! Ages of dirty blocks, at low cost.
 //!
-//! A segment is filled front to back, so the time at which a slot was written follows from a few
-//! marks: "from this slot on, blocks were written at this time". A mark is added when time has
-//! moved on by a quantum (a quarter of a second), or by 1/32 of the time that the segment has been
-//! filled for, whichever is more: so a segment that is filled for a week has some 300 marks and no
-//! age is wrong by more than 3 %. A slot between two marks counts as old as the earlier one: ages
-//! are never told too low.
+//! A segment is filled front to back, so a few marks give the write time of every slot: "from this
+//! slot on, blocks were written at this time". A mark is added when time has advanced by a quantum
+//! (a quarter of a second), or by 1/32 of the time for which the segment has been filled, whichever
+//! is more: so a segment that is filled for a week has some 300 marks and no age is off by more
+//! than 3 %. A slot between two marks counts as old as the earlier one: ages are never understated.
 //!
-//! The age of a dirty block is the time since its present bytes were written. A block that is
-//! overwritten is young again; one that reclaim moves keeps its age; what is dirty when a cache is
-//! opened counts from the opening, since the log does not tell time.
+//! The age of a dirty block is the time since its present data was written. An overwrite resets it;
+//! reclaim keeps it; blocks that are dirty when a cache is opened count from the opening, since the
+//! log has no times.
 //!
-//! [`Births`] counts the dirty blocks of a volume by the quantum of their birth. What a slot was
-//! counted under can be found again from its segment's marks, because no mark ever changes what it
-//! says of a slot that is in use.
+//! [`Births`] counts the dirty blocks of a volume by the quantum of their birth. The marks of a
+//! segment always return the quantum under which a slot was counted, because no mark changes the
+//! time of a slot in use.
 
 use crate::api::Nanos;
 use alloc::collections::BTreeMap;
@@ -21,7 +20,7 @@ use alloc::vec::Vec;
 
 /// A quantum is 2^28 ns, about 268 ms; 32 bits of them last for 36 years.
 const QUANTUM_SHIFT: u32 = 28;
-/// A mark is added when the segment has grown older by one part in so many.
+/// A mark is added when the age of the segment has grown by one part in so many.
 const PRECISION: u32 = 32;
 
 /// Upper ends of the classes of [`crate::Engine::dirty_ages`]; the last class is open.
@@ -37,29 +36,30 @@ impl Born {
         Self((now >> QUANTUM_SHIFT).min(u64::from(u32::MAX)) as u32)
     }
 
-    /// Time since the birth; what happened in this quantum counts as zero at its start.
+    /// Returns the time since the birth, which counts as the start of its quantum.
     pub(crate) fn age(self, now: Nanos) -> Nanos {
         now.saturating_sub(u64::from(self.0) << QUANTUM_SHIFT)
     }
 }
 
-/// When the slots of one segment were written.
+/// Write times of the slots of one segment.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     /// First slot and time, ascending by slot.
     marks: Vec<(u32, Born)>,
-    /// Slots before this one have their time.
+    /// Slots before this one have a time.
     end: u32,
 }
 
 impl Marks {
-    /// Notes that `slot` was written at `born`, and returns what it counts as from now on.
+    /// Records that `slot` was written at `born`, and returns the time that it counts as from now
+    /// on.
     pub(crate) fn note(&mut self, slot: u32, born: Born) -> Born {
         if slot >= self.end {
             self.end = slot + 1;
             let first = self.marks.first().map_or(born, |(_, first)| *first);
             let stale = self.marks.last().is_none_or(|(_, last)| {
-                // An older block (a survivor) among younger ones must not be called young.
+                // An older block (a survivor) among younger ones must not count as young.
                 born < *last || born.0 - last.0 > born.0.saturating_sub(first.0) / PRECISION
             });
             if stale {
@@ -69,12 +69,12 @@ impl Marks {
         self.of(slot)
     }
 
-    /// Nothing was noted.
+    /// Returns true if no slot was recorded.
     pub(crate) fn is_empty(&self) -> bool {
         self.end == 0
     }
 
-    /// What a slot that was noted counts as.
+    /// Returns the time that a recorded slot counts as.
     pub(crate) fn of(&self, slot: u32) -> Born {
         let after = self.marks.partition_point(|(first, _)| *first <= slot);
         self.marks.get(after.saturating_sub(1)).map_or(Born::default(), |(_, born)| *born)
@@ -122,7 +122,7 @@ impl Births {
         self.counts.len() * 12
     }
 
-    /// Blocks by class of age.
+    /// Returns the number of blocks in each class of age.
     pub(crate) fn classes(&self, now: Nanos) -> [u64; 7] {
         let mut classes = [0; 7];
         for (born, count) in &self.counts {

@@ -1,9 +1,9 @@
-//! What has changed since a checkpoint: slots with another state, and segments with another entry.
-//! This is what an increment lists ([`forebay_format::checkpoint::increment`]).
+//! Changes since a checkpoint: slots whose state changed, and segments whose entry changed. An
+//! increment lists them ([`forebay_format::checkpoint::increment`]).
 //!
-//! Changes of slots are noted in their order, runs of neighbours as one. So the state of a slot in
-//! the last change that names it is the one that it has. The list is bounded: beyond its limit it
-//! is given up, and a checkpoint has to describe all segments.
+//! Changes of slots are kept in their order, runs of neighbours as one. So the last change that
+//! names a slot has its current state. The list is bounded: beyond its limit it is dropped, and a
+//! checkpoint must describe all segments.
 
 use crate::base::bitset::BlockSet;
 use alloc::vec::Vec;
@@ -15,14 +15,14 @@ use forebay_format::checkpoint::increment::{CHANGE_SLOTS_MAX, SlotChange};
 pub(crate) struct Changes {
     slots: Vec<SlotChange>,
     segments: BlockSet,
-    /// Most changes of slots that are noted; 0: none are.
+    /// Maximum of recorded changes of slots; 0: none are recorded.
     limit: usize,
-    /// There were more.
+    /// The limit was exceeded.
     lost: bool,
 }
 
 impl Changes {
-    /// Forgets everything, and notes up to `limit` changes from now on.
+    /// Drops all changes, and records up to `limit` changes from now on.
     pub(crate) fn begin(&mut self, limit: usize) {
         self.slots.clear();
         self.segments = BlockSet::default();
@@ -32,30 +32,30 @@ impl Changes {
         }
     }
 
-    /// Not all changes are known.
+    /// Returns true if changes are missing.
     pub(crate) fn are_lost(&self) -> bool {
         self.lost
     }
 
-    /// Changes of slots that are known.
+    /// Returns the number of recorded changes of slots.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Segments that have changed.
+    /// Returns the number of changed segments.
     pub(crate) fn segments(&self) -> usize {
         self.segments.len() as usize
     }
 
-    /// A slot has another state.
+    /// Records a new state of a slot.
     #[inline]
     pub(crate) fn note(&mut self, slot: u32, state: SlotState) {
         if self.lost {
             return;
         }
-        // Blocks that are overwritten: their old slots here and there, and by turns their new ones
-        // in a row. The row stays the last change: in front of it the other one means the same, if
-        // they have no slot in common.
+        // Overwrites alternate between scattered old slots and a row of new slots. The row stays
+        // the last change: moving the other one in front of it is equivalent if they have no slot
+        // in common.
         match &mut self.slots[..] {
             [.., last] if continues(last, slot, state) => last.count += 1,
             [.., row, last] if continues(row, slot, state) && !names(last, slot) && are_apart(row, last) => {
@@ -75,15 +75,15 @@ impl Changes {
         }
     }
 
-    /// The entry of a segment is another one.
+    /// Records that the entry of a segment changed.
     pub(crate) fn touch(&mut self, segment: u32) {
         if !self.lost {
             self.segments.insert(segment.into());
         }
     }
 
-    /// What is known, in the order in which it happened, and the segments by number. From here on
-    /// changes are noted anew, up to `limit`.
+    /// Takes the changes in their order, and the segments by number. Records up to `limit` changes
+    /// from then on.
     ///
     /// # Panics
     /// If changes are lost.
@@ -100,7 +100,7 @@ impl Changes {
         (slots, segments)
     }
 
-    /// Gives the memory of a list back that was taken.
+    /// Reuses the memory of a list returned by [`Changes::take`].
     pub(crate) fn reuse(&mut self, mut slots: Vec<SlotChange>) {
         if self.slots.is_empty() && !self.lost {
             slots.clear();
@@ -108,13 +108,13 @@ impl Changes {
         }
     }
 
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
         self.slots.capacity() * size_of::<SlotChange>() + self.segments.bytes()
     }
 }
 
-/// The slot is the next one of a change.
+/// Returns true if the slot extends a change.
 #[inline]
 fn continues(change: &SlotChange, slot: u32, state: SlotState) -> bool {
     change.state == state
@@ -122,7 +122,7 @@ fn continues(change: &SlotChange, slot: u32, state: SlotState) -> bool {
         && change.slot.wrapping_add(change.count.into()) == slot
 }
 
-/// Two changes have no slot in common.
+/// Returns true if two changes have no slot in common.
 #[inline]
 fn are_apart(a: &SlotChange, b: &SlotChange) -> bool {
     !names(a, b.slot) && !names(b, a.slot)
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_row_does_not_pass_what_its_slots_got_since() {
-        // A new slot that is void already, before the row goes on; and the next slot of the row.
+        // A new slot that is void before the row continues; and the next slot of the row.
         for other in [100, 101] {
             let mut changes = Changes::default();
             changes.begin(10);

@@ -1,13 +1,13 @@
-//! A set of keys that errs on one side: a key that was put in is always found, and about one of
-//! five hundred others too.
+//! A set of keys with false positives: it always finds an added key, and about one of five hundred
+//! others.
 //!
-//! A Bloom filter of which each key has all its bits in one word, so that a look costs one access
-//! to memory (Putze, Sanders, Singler: Cache-, hash- and space-efficient Bloom filters, 2007).
+//! A Bloom filter with all bits of a key in one word, so that a lookup costs one memory access
+//! (Putze, Sanders, Singler: Cache-, hash- and space-efficient Bloom filters, 2007).
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Keys to a word: at least 32 bits a key, of which each sets three.
+/// Keys per word: at least 32 bits a key, of which each sets three.
 const WORD_KEYS: usize = 2;
 
 #[derive(Debug)]
@@ -16,15 +16,16 @@ pub(super) struct KeyFilter {
     shift: u32,
 }
 
-/// The bits of a key in its word: from the low bits of its hash, which the word is not chosen by.
+/// Returns the bits of a key in its word, from the low bits of its hash, which do not select the
+/// word.
 fn bits(hash: u64) -> u64 {
     1 << (hash & 63) | 1 << (hash >> 6 & 63) | 1 << (hash >> 12 & 63)
 }
 
 impl KeyFilter {
-    /// A set of the keys with these hashes.
+    /// Creates a set of the keys with these hashes.
     pub(super) fn new(hashes: impl ExactSizeIterator<Item = u64>) -> Self {
-        // Two at least: a shift by all bits would be none.
+        // At least two: a shift by all bits would be no shift.
         let words = (hashes.len() / WORD_KEYS).next_power_of_two().max(2);
         let mut filter = Self { words: vec![0; words], shift: 64 - words.trailing_zeros() };
         for hash in hashes {
@@ -33,7 +34,7 @@ impl KeyFilter {
         filter
     }
 
-    /// False: the key with this hash was not put in.
+    /// Returns false if no key with this hash was added.
     #[inline]
     pub(super) fn may_hold(&self, hash: u64) -> bool {
         self.words[(hash >> self.shift) as usize] & bits(hash) == bits(hash)

@@ -1,21 +1,21 @@
 //! The hash index: key to slot.
 //!
 //! An entry is one cell of 32 bits: the slot, and in the bits that slots do not need a tag of the
-//! hash, so that most other keys are told apart without looking. The key itself is in the slot
-//! table, where it is stored once. The table is split into many small shards, each of which grows
-//! by an eighth of its final size: no growth step moves more than some thousand entries, and a full
-//! cache has a load of 0.8, that is 5 bytes an entry. Collisions are resolved by linear probing;
-//! removal shifts entries back, so there are no tombstones.
+//! hash, which excludes most other keys without a look at the slot table. The key itself is stored
+//! once, in the slot table. The table is split into many small shards, each of which grows by an
+//! eighth of its final size: no growth step moves more than some thousand entries, and a full cache
+//! has a load of 0.8, that is 5 bytes an entry. Collisions are resolved by linear probing; removal
+//! shifts entries back, so there are no tombstones.
 //!
-//! **Loading.** Putting an entry into its cell costs a cache miss, and a cache that is opened has
-//! many millions of them. So recovery only notes the slots, in lists, one for each *group* of a few
-//! shards; a group gets its cells when one of its keys is wanted ([`Index::expand`]), or when there
-//! is nothing else to do. Until then its list is all there is of it: [`Index::get`] searches it,
-//! slowly, and [`Index::insert`] and [`Index::remove`] must not be called for its keys (I46).
+//! **Loading.** Putting an entry into its cell costs a cache miss, and a start has many millions of
+//! entries. So recovery only lists the slots, in one list for each *group* of a few shards. A group
+//! gets its cells when one of its keys is needed ([`Index::expand`]), or when the engine is
+//! otherwise idle. Until then it has only its list: [`Index::get`] searches it, slowly, and
+//! [`Index::insert`] and [`Index::remove`] must not be called for its keys (I46).
 //!
 //! The keys that the log behind the checkpoint changes are known before the lists are filled. They
-//! get cells at once, in an index of their own ([`Early`]), with a few others that the filter
-//! cannot tell from them. When the log has been applied, they join the lists.
+//! get cells at once, in a separate index ([`Early`]), with a few others that the filter cannot
+//! distinguish from them. After replay they join the lists.
 
 use crate::fault::{self, PlantedBug};
 use crate::map::filter::KeyFilter;
@@ -24,23 +24,24 @@ use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// A cell that holds nothing; slots are stored plus one.
+/// An empty cell; slots are stored plus one.
 const EMPTY: u32 = 0;
-/// Entries that one shard is meant to hold when the cache is full.
+/// Target entries of one shard in a full cache.
 const SHARD_ENTRIES: u32 = 4096;
-/// The fewest shards of a cache that has slots for them: also a small cache is loaded group by
-/// group, as a large one is.
+/// Minimum of shards, if there are slots for them: a small cache is loaded group by group too, as a
+/// large one is.
 const SHARDS_MIN: u32 = 64;
-/// Entries that shards of a small cache have at least.
+/// Minimum of entries of a shard in a small cache.
 const SMALL_SHARD_ENTRIES: u32 = 16;
 /// Growth steps from nothing to the final size.
 const STEPS: usize = 8;
-/// Shards in a group, if there are not more groups than [`GROUPS_MAX`] then: some 16,000 entries
+/// Shards in a group, unless there would be more groups than [`GROUPS_MAX`]: some 16,000 entries
 /// get their cells at once, in a fraction of a millisecond.
 const GROUP_SHARDS_BITS: u32 = 2;
-/// As many lists can be appended to in turn from the second-level cache of a processor.
+/// The second-level cache of a processor holds the ends of this many lists that are appended to in
+/// turn.
 const GROUPS_MAX: usize = 4096;
-/// Slots that are appended to a list together: a line of a processor's cache.
+/// Slots that are appended to a list together: a cache line of the processor.
 const CHUNK: usize = 16;
 
 #[derive(Debug, Default)]
@@ -51,7 +52,7 @@ struct Shard {
     slot_bits: u8,
 }
 
-/// Key to slot. `key_of` arguments give the key stored for a slot.
+/// Maps keys to slots. `key_of` arguments return the key stored for a slot.
 #[derive(Debug)]
 pub(crate) struct Index {
     shards: Vec<Shard>,
@@ -61,14 +62,14 @@ pub(crate) struct Index {
     /// Cells of one growth step.
     step: usize,
     len: usize,
-    /// Slots that have no cells yet, by group; empty if all have some.
+    /// Slots that have no cells yet, by group; empty if all have cells.
     lists: Vec<Option<Vec<u32>>>,
     group_shift: u32,
     /// Groups with a list, and one more while there are `early` entries.
     listed: usize,
     early: Option<Box<Early>>,
-    /// While lists are filled: the next slots of each, and how many. As many lists as there are lie
-    /// in more pages than a processor finds quickly, so slots are appended chunk by chunk.
+    /// While lists are filled: the next slots of each, and their number. The lists span more pages
+    /// than the TLB of a processor holds, so slots are appended chunk by chunk.
     chunks: Vec<Chunk>,
     chunks_used: Vec<u8>,
 }
@@ -77,7 +78,7 @@ pub(crate) struct Index {
 #[repr(align(64))]
 struct Chunk([u32; CHUNK]);
 
-/// Entries of the keys that a log is about to change.
+/// Entries of the keys that replay will change.
 #[derive(Debug)]
 struct Early {
     keys: KeyFilter,
@@ -99,22 +100,22 @@ fn home(hash: u64, capacity: usize) -> usize {
     (((hash & 0xffff_ffff) * capacity as u64) >> 32) as usize
 }
 
-/// Low bits of a cell.
+/// Returns the mask of the low bits of a cell, which hold the slot.
 fn slot_mask(slot_bits: u8) -> u32 {
     u32::MAX.checked_shr(32 - u32::from(slot_bits)).unwrap_or(0)
 }
 
-/// High bits of a cell.
+/// Returns the high bits of a cell.
 fn tag(hash: u64, slot_bits: u8) -> u32 {
     ((hash >> 32) as u32).checked_shl(slot_bits.into()).unwrap_or(0)
 }
 
-/// The high bits of a hash as a number; all bits but `shift` of them.
+/// Returns the high bits of a hash, all but the low `shift` bits, as a number.
 fn high_bits(hash: u64, shift: u32) -> usize {
     hash.checked_shr(shift).unwrap_or(0) as usize
 }
 
-/// Bits that hold every slot below `slot_count`, plus one.
+/// Returns the number of bits that hold every slot below `slot_count`, plus one.
 fn bits_for(slot_count: u32) -> u8 {
     (32 - slot_count.leading_zeros()) as u8
 }
@@ -145,7 +146,7 @@ impl Index {
         }
     }
 
-    /// There are so many slots from now on. Shards follow when they change.
+    /// Sets the number of slots. Each shard adapts at its next change.
     pub(crate) fn resize(&mut self, slot_count: u32) {
         self.slot_bits = self.slot_bits.max(bits_for(slot_count));
         self.step = step_for(slot_count, self.shards.len());
@@ -155,12 +156,13 @@ impl Index {
         high_bits(hash, self.shard_shift)
     }
 
-    /// Entries. One that was loaded twice counts twice until its group is expanded.
+    /// Returns the number of entries. A key that was loaded twice counts twice until its group is
+    /// expanded.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
         let cells: usize = self.shards.iter().map(|shard| shard.cells.len() * size_of::<u32>()).sum();
         let lists: usize = self.lists.iter().flatten().map(|list| list.capacity() * size_of::<u32>()).sum();
@@ -179,7 +181,7 @@ impl Index {
                 return early.index.get(key, &key_of as &dyn Fn(u32) -> Key);
             }
             if let Some(list) = self.list(hash) {
-                // The last one is what would be found after the group is expanded.
+                // The last one is the one that remains when the group is expanded.
                 return list.iter().rev().copied().find(|slot| key_of(*slot) == key);
             }
         }
@@ -238,14 +240,14 @@ impl Index {
 
     // --- loading
 
-    /// Everything that is loaded from now on goes into lists, of about `entries` entries in all;
-    /// but for these keys. The index is empty.
+    /// Begins loading into lists, of about `entries` entries in all; the keys in `early` get cells
+    /// at once. The index is empty.
     pub(crate) fn begin_loading(&mut self, entries: usize, early: &[Key]) {
         assert!(self.len == 0, "only an empty index is loaded");
         let groups = (self.shards.len() >> GROUP_SHARDS_BITS).clamp(1, GROUPS_MAX);
         let share = entries / groups;
-        // Keys spread evenly over the groups: six standard deviations more keep nearly every list
-        // from growing.
+        // Keys spread evenly over the groups: with six standard deviations more hardly any list
+        // grows.
         let room = share + 6 * share.isqrt() + CHUNK;
         self.lists.resize_with(groups, || Some(Vec::with_capacity(room)));
         self.chunks.resize(groups, Chunk([0; CHUNK]));
@@ -265,13 +267,13 @@ impl Index {
         self.lists.get(high_bits(hash, self.group_shift)).and_then(Option::as_ref)
     }
 
-    /// What has the entry of a key that a log changes.
+    /// Returns the separate index if replay might change the key.
     fn early_of(&self, hash: u64) -> Option<&Early> {
         self.early.as_deref().filter(|early| early.keys.may_hold(hash))
     }
 
-    /// The index that has, or gets, the entry of a key that a log changes. Other keys must have
-    /// cells if they are to be changed.
+    /// Returns the index for the entry of a key that replay changes. Other keys must have cells
+    /// before they are changed.
     #[cold]
     fn early_to_change(&mut self, hash: u64) -> Option<&mut Self> {
         if self.early_of(hash).is_none() {
@@ -281,8 +283,7 @@ impl Index {
         self.early.as_deref_mut().map(|early| &mut early.index)
     }
 
-    /// Notes that `key` is mapped to `slot`. Returns the slot that it was mapped to before, if that
-    /// is found at once.
+    /// Loads the mapping of `key` to `slot`. Returns the previous slot, if that is found at once.
     #[inline]
     pub(crate) fn load(&mut self, key: Key, slot: u32, key_of: impl Fn(u32) -> Key) -> Option<u32> {
         let hash = hash(key);
@@ -307,7 +308,7 @@ impl Index {
         }
     }
 
-    /// Everything was loaded.
+    /// Ends loading.
     pub(crate) fn end_loading(&mut self) {
         let chunks = core::mem::take(&mut self.chunks).into_iter();
         let chunks = chunks.zip(core::mem::take(&mut self.chunks_used));
@@ -317,7 +318,7 @@ impl Index {
         }
     }
 
-    /// The log has been applied: what it named is like everything else.
+    /// Moves the entries of the separate index to the others, after replay.
     pub(crate) fn end_early(&mut self, key_of: impl Fn(u32) -> Key) {
         let Some(early) = self.early.take() else { return };
         self.listed -= 1;
@@ -341,7 +342,7 @@ impl Index {
         }
     }
 
-    /// Slots that have cells.
+    /// Returns the slots that have cells.
     fn slots(&self) -> impl Iterator<Item = u32> {
         self.shards.iter().flat_map(|shard| {
             let cells = shard.cells.iter().filter(|cell| **cell != EMPTY);
@@ -349,35 +350,35 @@ impl Index {
         })
     }
 
-    /// True if the group of a key has no cells yet.
+    /// Returns true if the group of a key has no cells yet.
     pub(crate) fn is_listed(&self, key: Key) -> bool {
         let hash = hash(key);
         self.listed > 0 && self.list(hash).is_some() && self.early_of(hash).is_none()
     }
 
-    /// True if there are groups that have no cells yet.
+    /// Returns true if some groups have no cells yet.
     pub(crate) fn is_listing(&self) -> bool {
         self.listed > 0
     }
 
-    /// A group that has no cells yet, if there is one.
+    /// Returns a group that has no cells yet.
     pub(crate) fn any_listed(&self) -> Option<usize> {
         if self.is_listing() { self.lists.iter().position(Option::is_some) } else { None }
     }
 
-    /// The group that a key belongs to.
+    /// Returns the group of a key.
     pub(crate) fn group(&self, key: Key) -> usize {
         high_bits(hash(key), self.group_shift)
     }
 
-    /// Gives the entries of a group their cells. Returns slots that are not in the index any more,
-    /// because another was loaded later for their key: damage, which no engine leaves behind, but a
-    /// device can.
+    /// Gives the entries of a group their cells. Returns slots that are no longer in the index
+    /// because another one was loaded later for their key. Only damage of a device causes that,
+    /// never an engine.
     pub(crate) fn expand(&mut self, group: usize, key_of: impl Fn(u32) -> Key) -> Vec<u32> {
         let Some(list) = self.lists.get_mut(group).and_then(Option::take) else { return Vec::new() };
         self.listed -= 1;
         self.len -= list.len();
-        // All keys first: what is independent of each other the processor fetches at once.
+        // All keys first: the processor overlaps independent fetches.
         let hashes: Vec<u64> = list.iter().map(|slot| hash(key_of(*slot))).collect();
         self.make_room(&hashes);
         let mut displaced = Vec::new();
@@ -398,7 +399,7 @@ impl Index {
         displaced
     }
 
-    /// Gives empty shards the size that entries of these hashes need.
+    /// Gives empty shards the size for entries of these hashes.
     fn make_room(&mut self, hashes: &[u64]) {
         let Some(first) = hashes.iter().map(|hash| self.shard(*hash)).min() else { return };
         let mut counts: Vec<usize> = Vec::new();
@@ -419,7 +420,7 @@ impl Index {
 }
 
 impl Shard {
-    /// Place and slot of the entry with this hash for whose slot `is_it` holds.
+    /// Returns the cell and the slot of the entry with this hash for whose slot `is_it` is true.
     fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<(usize, u32)> {
         if self.cells.is_empty() {
             return None;
@@ -450,7 +451,7 @@ impl Shard {
         self.cells[at] = tag(hash, self.slot_bits) | (slot + 1);
     }
 
-    /// Makes the shard one of `capacity` cells with so many bits for slots.
+    /// Resizes the shard to `capacity` cells with `slot_bits` bits for slots.
     fn rebuild(&mut self, capacity: usize, slot_bits: u8, key_of: impl Fn(u32) -> Key) {
         let mask = slot_mask(self.slot_bits);
         let old = core::mem::replace(&mut self.cells, vec![EMPTY; capacity].into());
@@ -461,7 +462,7 @@ impl Shard {
         }
     }
 
-    /// Empties a place and moves back what was displaced past it.
+    /// Empties a cell and moves back the entries that were displaced past it.
     fn take_out(&mut self, mut hole: usize, key_of: impl Fn(u32) -> Key) {
         let capacity = self.cells.len();
         let mask = slot_mask(self.slot_bits);
@@ -474,8 +475,8 @@ impl Shard {
             }
             let home = home(hash(key_of((cell & mask) - 1)), capacity);
             let distance = |from: usize| (at + capacity - from) % capacity;
-            // The entry may fill the hole only if the hole lies between its home and where it is
-            // now.
+            // The entry may fill the hole only if the hole lies between its home and its current
+            // cell.
             if distance(home) >= distance(hole) {
                 self.cells[hole] = cell;
                 hole = at;
@@ -539,7 +540,7 @@ mod tests {
         for (slot, key) in keys.iter().enumerate() {
             assert_eq!(index.load(*key, slot as u32, key_of), None);
         }
-        // The same key once more, in another slot.
+        // The same key again, in another slot.
         assert_eq!(index.load(keys[77], 100_077, key_of), None);
         index.end_loading();
         assert_eq!((index.len(), index.get(keys[77], key_of)), (100_001, Some(100_077)));
@@ -573,7 +574,7 @@ mod tests {
         index.end_loading();
         assert_eq!(index.len(), keys.len());
         assert!(changed.iter().all(|key| !index.is_listed(*key)));
-        // The log: each third key gets another slot, each sixth is removed afterwards.
+        // Replay: each third key gets another slot, each sixth is removed afterwards.
         for (slot, key) in keys.iter().enumerate().step_by(3) {
             let before = if slot == 3 { 50_003 } else { slot as u32 };
             assert_eq!(index.insert(*key, slot as u32 + 100_000, key_of), Some(before));

@@ -1,12 +1,12 @@
-//! Loading a cache map from what recovery has read: the same that inserting block by block would
-//! make of it, but without a look at what else is cached, since every block of a checkpoint has one
-//! slot. (What a device that lost writes makes of that is found when the slots get their cells, see
+//! Loads a cache map from the result of recovery: equivalent to inserting block by block, but
+//! without a lookup of other cached blocks, since every block of a checkpoint has one slot. (If a
+//! device lost writes, a violation of this is found when the slots get their cells, see
 //! [`CacheMap::settle_key`].)
 //!
 //! 1. [`CacheMap::load_segment`]: the slots of each segment, in any order of segments.
-//! 2. [`CacheMap::index_loaded`]: all of them enter the index. By now it is known what the log
-//!    behind the checkpoint changes, and those blocks are prepared at once (I46).
-//! 3. The log is applied, then [`CacheMap::replayed`].
+//! 2. [`CacheMap::index_loaded`]: all of them enter the index. By now the changes by the log behind
+//!    the checkpoint are known, and those blocks are prepared at once (I46).
+//! 3. Replay applies the log, then calls [`CacheMap::replayed`].
 
 use crate::map::ages::Born;
 use crate::map::segment::{BlockState, Key};
@@ -21,11 +21,11 @@ pub(crate) struct FoundSlot {
     pub(crate) key: Key,
     pub(crate) crc: u32,
     pub(crate) mask: u8,
-    /// `Void`: it does not count, but it is known what it holds.
+    /// `Void`: it does not count, but its content is known.
     pub(crate) state: BlockState,
 }
 
-/// Neighbouring blocks of one volume that are to be counted.
+/// Neighbouring blocks of one volume to be counted.
 #[derive(Clone, Copy, Default)]
 struct Run {
     /// Key of the first one.
@@ -37,26 +37,26 @@ struct Run {
 }
 
 impl CacheMap {
-    /// Slots are loaded from now on. No volume has an order.
+    /// Begins loading slots. No volume is ordered.
     pub(crate) fn begin_loading(&mut self) {
         self.loading = true;
     }
 
-    /// Slots are loaded, and nothing is in the index yet.
+    /// Returns true while slots are loaded, and none is in the index yet.
     pub(crate) fn is_loading(&self) -> bool {
         self.loading
     }
 
-    /// Takes in slots of a segment, in ascending order.
+    /// Loads slots of a segment, in ascending order.
     pub(crate) fn load_segment(&mut self, number: u32, found: impl Iterator<Item = FoundSlot>) {
         let (first, now) = (self.slot(number, 0), self.clock);
         let segment = &mut self.segments[number as usize];
-        // Where no slot was noted before, all of them get one time.
+        // If the segment had no times before, all of these slots get one time.
         let (fresh, mut last_dirty) = (segment.written.is_empty(), None);
         let (mut run, mut births) = (Run::default(), (0, now, 0));
         found.for_each(|slot| {
             if segment.state(slot.index) != BlockState::Void {
-                return; // It was found before, in another way.
+                return; // It was found before, from another source.
             }
             segment.load(slot.index, slot.key, slot.crc, slot.state);
             if slot.mask != MASK_FULL {
@@ -89,8 +89,8 @@ impl CacheMap {
         self.known_volumes = self.known_volumes.max(known.map_or(0, |known| known + 1));
     }
 
-    /// Enters all slots that were loaded into the index. A log is applied next that changes the
-    /// blocks `changed`. Clean blocks are forgotten for which `forgets` holds.
+    /// Enters all loaded slots into the index, before replay changes the blocks `changed`. Drops
+    /// clean blocks for which `forgets` is true; returns their number.
     pub(crate) fn index_loaded(&mut self, changed: &[Key], forgets: impl Fn(Key) -> bool) -> u64 {
         self.loading = false;
         let blocks = self.geometry.segment_blocks;
@@ -118,7 +118,7 @@ impl CacheMap {
         forgotten.len() as u64
     }
 
-    /// The log has been applied.
+    /// Ends replay.
     pub(crate) fn replayed(&mut self) {
         let (segments, blocks) = (&self.segments, self.geometry.segment_blocks);
         self.index.end_early(|slot| key_of(segments, blocks, slot));
@@ -131,7 +131,7 @@ impl CacheMap {
         }
     }
 
-    /// Prepares the index for some more keys; false if there are none that need it.
+    /// Prepares the index for some more keys; returns false if none is left.
     pub(crate) fn settle_some(&mut self) -> bool {
         let group = self.index.any_listed();
         if let Some(group) = group {
@@ -140,7 +140,7 @@ impl CacheMap {
         group.is_some()
     }
 
-    /// Some keys are not prepared yet.
+    /// Returns true if some keys are not prepared yet.
     pub(crate) fn is_unsettled(&self) -> bool {
         self.index.is_listing()
     }
@@ -152,8 +152,8 @@ impl CacheMap {
         }
     }
 
-    /// Two slots were loaded for one block, and this one is not in the index any more: only a
-    /// device that lost what it had flushed can make recovery find that.
+    /// Voids a slot that is no longer in the index because another one was loaded for its block.
+    /// Recovery finds that only after a device has lost flushed data.
     fn displace(&mut self, slot: u32) {
         let key = self.key(slot);
         let waits = self.volumes[usize::from(key.volume().0)].waiting.has(key.block());
@@ -165,8 +165,8 @@ impl CacheMap {
     }
 }
 
-/// Counts a run. `births` are the volume, the time and the number of blocks that are not counted as
-/// born yet.
+/// Counts a run. `births` has the volume, the time and the number of blocks that are not added to
+/// the births yet.
 fn count_loaded(volumes: &mut [VolumeMap], stretch_shift: u32, run: Run, births: &mut (usize, Born, u32)) {
     let Some(state) = run.state else { return };
     let first = Key(run.first);

@@ -1,17 +1,18 @@
-//! How much memory segments have allocated, without a look at all of them each time.
+//! Memory allocated by segments, without a visit to all of them each time.
 //!
-//! Statistics are asked for every second. A look at a segment takes a tenth of a microsecond or two
-//! where nothing of it is in the processor's caches: of the 262,144 of 1 TiB, tens of milliseconds.
-//! So each call looks at [`LOOKS`] of them, in turn, and takes what it saw last of the others. In
-//! caches of up to 16 GiB, of segments of 4 MiB, that is all of them, and the figure is exact.
+//! Statistics are requested every second. A visit to a segment takes a tenth of a microsecond or
+//! two if it misses the processor's caches: for the 262,144 segments of 1 TiB, tens of
+//! milliseconds. So each call visits [`LOOKS`] of them, in turn, and uses the last known sizes of
+//! the others. In caches of up to 16 GiB, with segments of 4 MiB, it visits all, and the figure is
+//! exact.
 
 use crate::map::segment::Segment;
 use alloc::vec::Vec;
 
-/// Segments that are looked at in a call.
+/// Segments visited by one call.
 const LOOKS: usize = 4096;
 
-/// What was seen of the segments.
+/// Last known sizes of the segments.
 #[derive(Debug, Default)]
 pub(super) struct SegmentMemory {
     /// Bytes of each, as last seen, and their sum.
@@ -21,8 +22,8 @@ pub(super) struct SegmentMemory {
 }
 
 impl SegmentMemory {
-    /// Bytes that these segments have allocated, and looks at some of them. The first call, and
-    /// that after a change of their number, looks at all.
+    /// Returns the bytes that these segments have allocated, and visits some of them. The first
+    /// call, and the first one after their number changes, visits all.
     pub(super) fn bytes(&mut self, segments: &[Segment]) -> usize {
         let mut looks = LOOKS.min(segments.len());
         if self.seen.len() != segments.len() {

@@ -1,13 +1,13 @@
-//! The cache map: which block is where, and what it is worth. Index, slot tables and counts in one
-//! place, so that they cannot disagree.
+//! The cache map: location and state of each cached block. Index, slot tables and counts are in one
+//! place, so that they cannot diverge.
 //!
 //! Invariants (asserted by [`CacheMap::check`]):
-//! - a slot that is neither void nor a shadow is the one that the index gives for its key, and the
-//!   other way round (I6);
+//! - the index maps each key to its only slot that is neither void nor a shadow, and holds nothing
+//!   else (I6);
 //! - a shadow is an unclean slot of an ordered volume, older than the one that the index gives
 //!   (I24);
 //! - a block waits for destage only if its slot is dirty;
-//! - counts of live, unclean, dirty and cached equal what a walk over all slots finds.
+//! - counts of live, unclean, dirty and cached blocks equal those of a walk over all slots.
 
 pub(crate) mod ages;
 pub(crate) mod changes;
@@ -40,10 +40,10 @@ pub(crate) const MASK_FULL: u8 = 0xff;
 /// CRC32C of 4096 zero bytes.
 pub(crate) const ZERO_BLOCK_CRC: u32 = 0x98f9_4189;
 const _: () = assert!(SECTORS_PER_BLOCK == 8);
-/// While the index is not ready, more blocks than this are found by looking at all slots. The
+/// While the index is incomplete, a walk over more blocks than this scans all slots instead. The
 /// longest request with a buffer.
 pub(crate) const UNSETTLED_LOOKUPS_MAX: u64 = 8192;
-/// The same, where the keys of the range were not prepared before.
+/// The same for a range whose keys were not prepared before.
 pub(crate) const UNSETTLED_STATUS_MAX: u64 = 64;
 
 /// Per-volume part of the map.
@@ -51,22 +51,22 @@ pub(crate) const UNSETTLED_STATUS_MAX: u64 = 64;
 pub(crate) struct VolumeMap {
     /// Dirty blocks not yet picked for destage.
     pub(crate) waiting: Waiting,
-    /// Blocks whose newest content is a discard that waits for destage. A set in memory only: after
-    /// a restart they are zeroes.
+    /// Blocks whose newest content is a discard that waits for destage. Only in memory: after a
+    /// restart they are zero blocks.
     discarded: BlockSet,
     pub(crate) dirty: u64,
     pub(crate) destaged: u64,
     pub(crate) cached: u64,
-    /// Where those lie.
+    /// Stretches in which the cached blocks lie.
     occupancy: Occupancy,
     pub(crate) lost: u64,
     pub(crate) pinned: u64,
-    /// Dirty blocks (not the lost ones) by the time they were written.
+    /// Dirty blocks (except lost ones) by the time they were written.
     pub(crate) births: Births,
 }
 
 impl VolumeMap {
-    /// Memory in bytes.
+    /// Returns the memory in bytes.
     fn bytes(&self) -> usize {
         self.waiting.bytes() + self.discarded.bytes() + self.births.bytes() + self.occupancy.bytes()
     }
@@ -77,44 +77,44 @@ pub(crate) struct CacheMap {
     pub(crate) geometry: Geometry,
     pub(crate) segments: Vec<Segment>,
     pub(crate) volumes: Vec<VolumeMap>,
-    /// Volumes from this number on have never had a block that was not clean.
+    /// Volumes from this number on have never had an unclean block.
     pub(crate) known_volumes: usize,
     pub(crate) index: Index,
     /// Stretches of [`Occupancy`] have `2^` this many blocks.
     stretch_shift: u32,
-    /// Slots are loaded, and indexed later.
+    /// Recovery loads slots now and indexes them later.
     loading: bool,
-    /// Sector masks of blocks that are not whole, by slot.
+    /// Sector masks of partial blocks, by slot.
     pub(crate) partial: BTreeMap<u32, u8>,
-    /// Blocks whose only copy is damaged: all of them are dirty, and the index gives their slots.
+    /// Blocks whose only copy is damaged: all of them are dirty and in the index.
     pub(crate) lost: BTreeSet<Key>,
     /// Segments that have become empty since [`CacheMap::take_emptied`].
     emptied: Vec<u32>,
-    /// Segments that were found empty while operations still read from them or were to look at
-    /// their slots. A hint: what it says is looked at again.
+    /// Empty segments from which operations still read, or whose slots they will check. A hint,
+    /// verified on use.
     empty_in_use: BTreeSet<u32>,
     /// Segments in use by age: sequence of the first batch, number.
     by_age: BTreeSet<(u64, u32)>,
-    /// The time that blocks inserted now count from.
+    /// Birth of blocks that are inserted now.
     pub(crate) clock: Born,
-    /// Slots and segments that were looked at in walks over many, see [`crate::Engine::looked_at`].
+    /// Slots and segments visited in long walks, see [`crate::Engine::looked_at`].
     pub(crate) looked_at: Cell<u64>,
-    /// What segments have allocated.
+    /// Memory that segments have allocated.
     memory: RefCell<SegmentMemory>,
-    /// Counts what may make a segment reclaimable that was not: it was sealed, or has fewer unclean
+    /// Counts changes that can make a segment reclaimable: it was sealed, or has fewer unclean
     /// blocks.
     pub(crate) relief: u64,
-    /// Segments that were taken into use so far, and those of writes and fills among them.
+    /// Segments that were taken into use, and those of them for writes and fills.
     pub(crate) begun: u64,
     pub(crate) begun_for_clients: u64,
     /// See [`CacheMap::has_unrecorded_drops`].
     unrecorded_drops: bool,
-    /// What the checkpoint in effect does not say.
+    /// Changes since the checkpoint in effect.
     pub(crate) changes: Changes,
 }
 
 impl CacheMap {
-    /// An empty one. `stretch_blocks` as in [`crate::EngineConfig`].
+    /// Creates an empty map. `stretch_blocks` is as in [`crate::EngineConfig`].
     pub(crate) fn new(geometry: Geometry, stretch_blocks: u64) -> Self {
         assert!(stretch_blocks.is_power_of_two() && stretch_blocks <= STRETCH_BLOCKS_MAX);
         let mut segments = Vec::new();
@@ -146,7 +146,7 @@ impl CacheMap {
         }
     }
 
-    /// Segments are added at the end, or taken away there: those hold nothing.
+    /// Adds segments at the end, or removes empty ones there.
     pub(crate) fn resize(&mut self, geometry: Geometry) {
         self.emptied.retain(|number| *number < geometry.segment_count);
         for segment in self.segments.iter().skip(geometry.segment_count as usize) {
@@ -158,7 +158,7 @@ impl CacheMap {
         self.relief += 1;
     }
 
-    /// The volumes that may have blocks that are not clean, by number from 0.
+    /// Returns the volumes that might have unclean blocks, by number from 0.
     pub(crate) fn known_volumes(&self) -> &[VolumeMap] {
         &self.volumes[..self.known_volumes]
     }
@@ -176,7 +176,7 @@ impl CacheMap {
         (&mut self.segments[segment as usize], index)
     }
 
-    /// Byte offset of a slot on the cache device.
+    /// Returns the byte offset of a slot on the cache device.
     pub(crate) fn offset(&self, slot: u32) -> u64 {
         let (segment, index) = self.place(slot);
         self.geometry.segment_offset(segment, index)
@@ -192,7 +192,7 @@ impl CacheMap {
     }
 
     pub(crate) fn state(&self, slot: u32) -> BlockState {
-        // A slot of a segment that was taken away since holds nothing either.
+        // The segment might have been removed since: its slots are void too.
         let (segment, index) = self.place(slot);
         let segment = self.segments.get(segment as usize).filter(|segment| segment.has_table());
         segment.map_or(BlockState::Void, |segment| segment.state(index))
@@ -230,7 +230,7 @@ impl CacheMap {
         segment.clear_hit(index);
     }
 
-    /// Blocks of all volumes that reclaim is asked to keep.
+    /// Returns the number of pinned blocks of all volumes.
     pub(crate) fn pinned_blocks(&self) -> u64 {
         self.volumes.iter().map(|volume| volume.pinned).sum()
     }
@@ -241,7 +241,7 @@ impl CacheMap {
         segment.has_table() && segment.is_pinned(index)
     }
 
-    /// Asks reclaim to keep a block, until its content ends (I26).
+    /// Pins a block: reclaim keeps it if possible, until its content ends (I26).
     pub(crate) fn set_pinned(&mut self, slot: u32) {
         if self.state(slot) != BlockState::Void && !self.is_pinned(slot) {
             let key = self.key(slot);
@@ -271,8 +271,8 @@ impl CacheMap {
         self.note_if_empty(number);
     }
 
-    /// Notes what was written to a slot: it counts only once it is inserted, but what it holds does
-    /// not change until its segment is used again.
+    /// Describes a slot that was written. It counts only once it is inserted, but the description
+    /// does not change until its segment is reused.
     pub(crate) fn describe(&mut self, slot: u32, key: Key, crc: u32, mask: u8) {
         debug_assert!(mask != 0);
         let (segment, index) = self.segment_of_mut(slot);
@@ -301,13 +301,13 @@ impl CacheMap {
         self.by_age.insert((segment.born, number));
     }
 
-    /// The segment in use that is not older than `from` (sequence of its first batch, number) and
-    /// next to it.
+    /// Returns the oldest segment in use that is not older than `from` (sequence of its first
+    /// batch, number).
     pub(crate) fn next_by_age(&self, from: (u64, u32)) -> Option<(u64, u32)> {
         self.by_age.range(from..).next().copied()
     }
 
-    /// A block begins or ends to be moved out of its segment.
+    /// Notes that reclaim begins or ends moving a block out of its segment.
     pub(crate) fn leaves(&mut self, slot: u32, begins: bool) {
         let segment = self.segment_of_mut(slot).0;
         segment.leaving = if begins { segment.leaving + 1 } else { segment.leaving - 1 };
@@ -328,16 +328,16 @@ impl CacheMap {
         segment.end(phase);
     }
 
-    /// Makes `slot`, described before, the place of its key. The former place becomes void; its
-    /// state is returned.
+    /// Makes `slot`, which [`CacheMap::describe`] has described, the slot of its key. Voids the
+    /// former slot and returns its state.
     pub(crate) fn insert(&mut self, slot: u32, state: BlockState) -> Option<BlockState> {
         let key = self.key(slot);
         self.forget_discard(key);
         self.insert_key(key, slot, state, self.clock)
     }
 
-    /// A whole block that was inserted just now is a discard: its zeroes may become a hole of the
-    /// backing store.
+    /// Marks a whole block that was just inserted as a discard: destage may punch a hole in the
+    /// backing store for it.
     pub(crate) fn note_discard(&mut self, key: Key) {
         self.volumes[usize::from(key.volume().0)].discarded.insert(key.block());
     }
@@ -348,8 +348,8 @@ impl CacheMap {
         }
     }
 
-    /// True if destage may make a hole of what a slot holds. The checksum is asked as well: nothing
-    /// but zeroes becomes one.
+    /// Returns true if destage may punch a hole for a slot. The checksum is verified too: only
+    /// zeroes become a hole.
     pub(crate) fn is_discarded(&self, slot: u32) -> bool {
         let key = self.key(slot);
         self.volumes[usize::from(key.volume().0)].discarded.contains(key.block())
@@ -358,13 +358,13 @@ impl CacheMap {
             && (self.crc(slot) == ZERO_BLOCK_CRC || fault::planted(PlantedBug::KeepDiscard))
     }
 
-    /// The time since which the bytes of a dirty block are what they are.
+    /// Returns the time when the current data of a dirty block was written.
     pub(crate) fn born(&self, slot: u32) -> Born {
         let (segment, index) = self.place(slot);
         self.segments[segment as usize].written.of(index)
     }
 
-    /// As [`CacheMap::insert`], of a block that was written at another time.
+    /// As [`CacheMap::insert`], for a block that was written at another time.
     pub(crate) fn insert_born(&mut self, slot: u32, state: BlockState, born: Born) -> Option<BlockState> {
         self.insert_key(self.key(slot), slot, state, born)
     }
@@ -386,7 +386,7 @@ impl CacheMap {
             let (segment, index) = self.segment_of_mut(slot);
             segment.written.note(index, born);
             if state == BlockState::Dirty && old_state.is_some() {
-                // Whoever used the block will use it again, whatever is in it.
+                // Use of a block predicts its next use, regardless of its content.
                 segment.set_hit(index);
             }
         }
@@ -394,7 +394,7 @@ impl CacheMap {
         old_state
     }
 
-    /// So many neighbouring blocks are cached from now on.
+    /// Counts `blocks` neighbouring blocks as cached.
     fn count_cached(&mut self, first: Key, blocks: u64) {
         count_cached(&mut self.volumes, self.stretch_shift, first, blocks);
     }
@@ -405,13 +405,13 @@ impl CacheMap {
         volume.occupancy.remove(self.stretch_shift, key.block());
     }
 
-    /// Notes since when a slot that is about to become unclean holds what it holds.
+    /// Notes when the content of a slot that is about to become unclean was written.
     pub(crate) fn note_birth(&mut self, slot: u32, born: Born) {
         let (segment, index) = self.segment_of_mut(slot);
         segment.written.note(index, born);
     }
 
-    /// Forgets a block; returns where it was.
+    /// Removes a block; returns its slot.
     pub(crate) fn remove(&mut self, key: Key) -> Option<u32> {
         self.settle_key(key);
         let blocks = self.geometry.segment_blocks;
@@ -424,19 +424,19 @@ impl CacheMap {
         Some(slot)
     }
 
-    /// As [`CacheMap::remove`], for what the log says.
+    /// As [`CacheMap::remove`], for a removal that the log records.
     pub(crate) fn remove_recorded(&mut self, key: Key) {
         let before = self.unrecorded_drops;
         self.remove(key);
         self.unrecorded_drops = before;
     }
 
-    /// Something that only the cache had was dropped, and the log does not say so.
+    /// Returns true if dirty blocks were dropped without a record in the log.
     pub(crate) fn has_unrecorded_drops(&self) -> bool {
         self.unrecorded_drops
     }
 
-    /// A snapshot was taken: it says what was dropped.
+    /// Notes that a snapshot was taken, which records the drops.
     pub(crate) fn drops_recorded(&mut self) {
         self.unrecorded_drops = false;
     }
@@ -447,7 +447,7 @@ impl CacheMap {
         self.note_if_empty(number);
     }
 
-    /// Changes what a slot is worth and keeps all counts right.
+    /// Changes the state of a slot and updates all counts.
     pub(crate) fn set_state(&mut self, slot: u32, state: BlockState) {
         self.set_state_of(self.key(slot), slot, state);
     }
@@ -502,8 +502,8 @@ impl CacheMap {
         }
     }
 
-    /// The only copy of a dirty block turned out to be damaged: it is not destaged and answers with
-    /// errors.
+    /// Marks a dirty block whose only copy is damaged as lost: it is not destaged, and reads of it
+    /// fail.
     pub(crate) fn set_lost(&mut self, slot: u32) {
         let key = self.key(slot);
         let (segment, index) = self.segment_of_mut(slot);
@@ -525,7 +525,7 @@ impl CacheMap {
         self.segments[segment as usize].is_lost(index)
     }
 
-    /// Puts a block back in line after a destage that failed.
+    /// Returns a block to the waiting set after a failed destage.
     pub(crate) fn wait_again(&mut self, slot: u32) {
         if self.state(slot) == BlockState::Dirty && !self.is_lost(slot) {
             self.enter(slot);
@@ -545,7 +545,7 @@ impl CacheMap {
         }
     }
 
-    /// True if nothing counts any more in so many segments, but they cannot be freed yet.
+    /// Returns true if at least `least` segments are empty but still in use.
     pub(crate) fn are_empty_in_use(&mut self, least: usize) -> bool {
         if self.empty_in_use.len() < least {
             return false;
@@ -560,14 +560,14 @@ impl CacheMap {
         self.empty_in_use.len() >= least
     }
 
-    /// To be called when a segment becomes sealed: it may be empty already.
+    /// Notes that a segment was sealed. It might be empty already.
     pub(crate) fn sealed(&mut self, number: u32) {
         self.relief += 1;
         self.changes.touch(number);
         self.note_if_empty(number);
     }
 
-    /// Segments that are sealed and empty; each is returned once.
+    /// Returns a sealed and empty segment; each is returned once.
     #[inline]
     pub(crate) fn take_emptied(&mut self) -> Option<u32> {
         while let Some(number) = self.emptied.pop() {
@@ -584,7 +584,7 @@ impl CacheMap {
         if self.volumes[usize::from(volume.0)].cached == 0 {
             return;
         }
-        // Where the index is not ready, looking up many blocks takes longer than looking at all
+        // While the index is incomplete, looking up many blocks takes longer than a scan of all
         // slots.
         let few = if self.is_unsettled() { UNSETTLED_LOOKUPS_MAX } else { self.index.len() as u64 };
         if last - first >= few && self.reach(volume, first, last, few) < last {
@@ -600,13 +600,13 @@ impl CacheMap {
         }
     }
 
-    /// The parts of a range in which something may be cached.
+    /// Returns the parts of a range in which blocks might be cached.
     fn occupied(&self, volume: VolumeId, first: u64, last: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.volumes[usize::from(volume.0)].occupancy.parts(self.stretch_shift, first, last)
     }
 
-    /// The last block of `first..=last` to which a walk from `first` comes that looks at no more
-    /// than `blocks` blocks (at least one): all others on its way lie where nothing is cached.
+    /// Returns the last block of `first..=last` that a walk from `first` reaches if it looks up at
+    /// most `blocks` blocks (at least one). The walk skips parts without cached blocks.
     pub(crate) fn reach(&self, volume: VolumeId, first: u64, last: u64, blocks: u64) -> u64 {
         let mut left = blocks.max(1);
         for (from, to) in self.occupied(volume, first, last) {
@@ -621,12 +621,12 @@ impl CacheMap {
         last
     }
 
-    /// So many slots or segments are looked at.
+    /// Counts slots or segments that are visited.
     pub(crate) fn look_at(&self, count: u64) {
         self.looked_at.set(self.looked_at.get() + count);
     }
 
-    /// As [`CacheMap::for_each_in`], by looking at all slots.
+    /// As [`CacheMap::for_each_in`], by a scan of all slots.
     pub(crate) fn scan_for_each_in(&self, volume: VolumeId, first: u64, last: u64, f: &mut impl FnMut(u32)) {
         for number in 0..self.segments.len() as u32 {
             let segment = &self.segments[number as usize];
@@ -645,7 +645,7 @@ impl CacheMap {
         }
     }
 
-    /// Clean blocks that `f` holds for.
+    /// Returns the clean blocks for which `f` is true.
     pub(crate) fn clean(&self, f: impl Fn(Key) -> bool) -> Vec<Key> {
         let mut keys = Vec::new();
         for segment in self.segments.iter().filter(|segment| segment.live > segment.unclean) {
@@ -663,13 +663,13 @@ impl CacheMap {
         self.index.len() as u64
     }
 
-    /// Blocks that cannot be evicted until something more was written: dirty or destaged. Lost
-    /// blocks wait for nothing.
+    /// Returns the number of blocks that cannot be evicted until something more was written: dirty
+    /// or destaged ones. Lost blocks wait for nothing.
     pub(crate) fn unclean_blocks(&self) -> u64 {
         self.known_volumes().iter().map(|volume| volume.dirty + volume.destaged).sum()
     }
 
-    /// Bytes of memory in use for index, slot tables and sets.
+    /// Returns the bytes of memory used by index, slot tables and sets.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.memory.borrow_mut().bytes(&self.segments)
             + self.segments.capacity() * size_of::<Segment>()
@@ -753,7 +753,7 @@ impl CacheMap {
     }
 }
 
-/// So many neighbouring blocks are cached from now on.
+/// Counts `blocks` neighbouring blocks as cached.
 fn count_cached(volumes: &mut [VolumeMap], stretch_shift: u32, first: Key, blocks: u64) {
     let volume = &mut volumes[usize::from(first.volume().0)];
     volume.cached += blocks;
@@ -764,8 +764,8 @@ pub(crate) fn key_of(segments: &[Segment], segment_blocks: u32, slot: u32) -> Ke
     segments[(slot / segment_blocks) as usize].key(slot % segment_blocks)
 }
 
-/// Slots that one step of a sweep looks at: some microseconds of work; in a small cache so few that
-/// other events come in between as they do in a large one.
+/// Returns the number of slots that one step of a sweep visits: some microseconds of work. In a
+/// small cache they are so few that as many other events interleave as in a large one.
 pub(crate) fn sweep_slots(slot_count: u32) -> u32 {
     (slot_count / 64).clamp(16, 4096)
 }

@@ -1,12 +1,12 @@
-//! How many blocks of a volume are cached in each stretch of its address space, so that the cost of
-//! a walk over a long range is that of what is cached there. A file system discards what is free:
-//! mostly that was never cached.
+//! Number of cached blocks of a volume in each stretch of its address space. The cost of a walk
+//! over a long range thus depends on the cached blocks in it. A file system discards free space,
+//! most of which was never cached.
 //!
-//! A two-level table: counts of neighbouring stretches lie in one chunk, and a chunk is allocated
-//! when the first block in it is cached. With stretches of 4 MiB a chunk covers 4 GiB and takes
-//! 2 KiB, so the largest volume takes 0.5 MiB for each TiB that was ever cached in part.
+//! A two-level table: a chunk has the counts of neighbouring stretches, and is allocated when the
+//! first block in it is cached. With stretches of 4 MiB a chunk covers 4 GiB and takes 2 KiB, so
+//! the largest volume takes 0.5 MiB for each TiB that was ever cached in part.
 //!
-//! Invariant: each count is that of the slots that count as [`VolumeMap::cached`] (asserted by
+//! Invariant: the counts are those of the blocks in [`VolumeMap::cached`] (asserted by
 //! [`CacheMap::check`]).
 //!
 //! [`VolumeMap::cached`]: super::VolumeMap
@@ -32,8 +32,8 @@ struct Chunk {
 pub(crate) struct Occupancy(Vec<Option<Box<Chunk>>>);
 
 impl Occupancy {
-    /// So many blocks (at least one) from `block` on are cached from now on. Stretches have
-    /// `2^shift` blocks.
+    /// Counts `blocks` blocks (at least one) from `block` on as cached. Stretches have `2^shift`
+    /// blocks.
     pub(crate) fn add(&mut self, shift: u32, block: u64, blocks: u64) {
         let (end, mut at) = (block + blocks, block);
         loop {
@@ -49,7 +49,7 @@ impl Occupancy {
         }
     }
 
-    /// A block is cached no more.
+    /// Counts a block as no longer cached.
     pub(crate) fn remove(&mut self, shift: u32, block: u64) {
         let (chunk, count) = self.count_mut(block >> shift);
         if fault::planted(PlantedBug::MiscountStretch) {
@@ -79,13 +79,13 @@ impl Occupancy {
         self.0[at] = Some(Box::new(Chunk { blocks: 0, stretches: [0; CHUNK] }));
     }
 
-    /// Cached blocks of a stretch.
+    /// Returns the number of cached blocks of a stretch.
     pub(crate) fn count(&self, stretch: u64) -> u16 {
         let chunk = self.0.get((stretch / CHUNK as u64) as usize).and_then(Option::as_ref);
         chunk.map_or(0, |chunk| chunk.stretches[(stretch % CHUNK as u64) as usize])
     }
 
-    /// The first stretch of `first..=last` in which something is cached.
+    /// Returns the first stretch of `first..=last` with cached blocks.
     fn next(&self, first: u64, last: u64) -> Option<u64> {
         let (mut at, per_chunk) = (first, CHUNK as u64);
         while at <= last {
@@ -103,7 +103,7 @@ impl Occupancy {
         None
     }
 
-    /// The parts of `first..=last` that lie in stretches where something is cached, in ascending
+    /// Returns the parts of `first..=last` that lie in stretches with cached blocks, in ascending
     /// order, as their first and last blocks.
     pub(crate) fn parts(&self, shift: u32, first: u64, last: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut at = Some(first >> shift);
@@ -115,13 +115,13 @@ impl Occupancy {
         })
     }
 
-    /// Memory in bytes.
+    /// Returns the memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let chunks = self.0.iter().flatten().count();
         self.0.capacity() * size_of::<Option<Box<Chunk>>>() + chunks * size_of::<Chunk>()
     }
 
-    /// All counts that are not zero, by stretch: for [`super::CacheMap::check`].
+    /// Returns all counts that are not zero, by stretch: for [`super::CacheMap::check`].
     pub(crate) fn counts(&self) -> impl Iterator<Item = (u64, u16)> + '_ {
         let mut at = Some(0);
         core::iter::from_fn(move || {

@@ -1,9 +1,9 @@
-//! Blocks that were missed or evicted not long ago, in two bytes a block.
+//! Recently missed or evicted blocks, in two bytes a block.
 //!
 //! A table of buckets of eight 16-bit fingerprints. A new one enters at the front of its bucket and
-//! pushes out the last: so a bucket is a small queue, and the table as a whole forgets roughly in
-//! order of age. It answers wrongly for one key in 8,000 that it never saw, which costs a block
-//! that is cached too early and nothing else: what is in the cache never depends on it.
+//! pushes out the last: so a bucket is a small queue, and the table forgets approximately in order
+//! of age. It finds one of 8,000 unknown keys. The only effect is that a block is cached too early:
+//! correctness does not depend on the table.
 
 use crate::map::index::hash;
 use crate::map::segment::Key;
@@ -19,7 +19,7 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
-    /// A table that remembers about `keys` keys.
+    /// Creates a table that remembers about `keys` keys.
     pub(crate) fn new(keys: u64) -> Self {
         Self { buckets: vec![[0; BUCKET]; Self::buckets_for(keys)].into() }
     }
@@ -28,7 +28,7 @@ impl Recent {
         keys.div_ceil(BUCKET as u64).max(1) as usize
     }
 
-    /// The table in `place`, made anew if there is none of the size for `keys` keys.
+    /// Returns the table in `place`, recreated if it does not have the size for `keys` keys.
     pub(crate) fn sized(place: &mut Option<Self>, keys: u64) -> &mut Self {
         if place.as_ref().is_some_and(|table| table.buckets.len() != Self::buckets_for(keys)) {
             *place = None;
@@ -36,7 +36,7 @@ impl Recent {
         place.get_or_insert_with(|| Self::new(keys))
     }
 
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
         self.buckets.len() * BUCKET * 2
     }
@@ -47,7 +47,7 @@ impl Recent {
         (bucket as usize, ((hash >> 48) as u16).max(1))
     }
 
-    /// Remembers a key as the latest.
+    /// Remembers a key as the most recent one.
     pub(crate) fn note(&mut self, key: Key) {
         let (bucket, print) = self.place(key);
         let bucket = &mut self.buckets[bucket];
@@ -56,13 +56,13 @@ impl Recent {
         bucket[0] = print;
     }
 
-    /// True if the key is remembered.
+    /// Returns true if the key is remembered.
     pub(crate) fn contains(&self, key: Key) -> bool {
         let (bucket, print) = self.place(key);
         self.buckets[bucket].contains(&print)
     }
 
-    /// True if the key is remembered; it is forgotten then.
+    /// Forgets a key; returns true if it was remembered.
     pub(crate) fn take(&mut self, key: Key) -> bool {
         let (bucket, print) = self.place(key);
         let bucket = &mut self.buckets[bucket];

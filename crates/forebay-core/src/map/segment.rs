@@ -1,10 +1,10 @@
-//! Segments and their slot tables: what lies where on the cache device.
+//! Segments and their slot tables: the content of each slot of the cache device.
 //!
-//! A slot table has one row per block of its segment, kept as columns so that a row costs 9 bytes:
-//! the low half of the key, a checksum and a state byte. The upper half, volume and the number of
-//! 16 TiB, is the same in all rows of most segments and kept once; with some of them it costs one
-//! byte a row ([`Uppers`]). Segments that hold blocks of a volume that is destaged in order have 4
-//! bytes of flush epoch more. Tables exist only for segments in use.
+//! A slot table has one row per block of its segment, stored as columns so that a row costs 9
+//! bytes: the low half of the key, a checksum and a state byte. The upper half, volume and the
+//! number of 16 TiB, is the same in all rows of most segments and stored once; with several of them
+//! it costs one byte a row ([`Uppers`]). Segments with blocks of an ordered volume have 4 bytes of
+//! flush epoch more. Only segments in use have tables.
 
 use crate::map::ages::Marks;
 use alloc::boxed::Box;
@@ -35,23 +35,23 @@ impl Key {
 /// Last block number of any volume.
 pub(crate) const BLOCK_LAST: u64 = (1 << 40) - 1;
 
-/// What the block in a slot is worth.
+/// State of the block in a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum BlockState {
-    /// Nothing: overwritten, evicted, not yet complete, or no data.
+    /// No block: overwritten, evicted, not yet complete, or no data.
     Void = 0,
-    /// The backing store has it too, and the log says so.
+    /// The backing store has it too, and the log records that.
     Clean = 1,
     /// Only the cache has it.
     Dirty = 2,
-    /// The backing store has it durably, but the log does not say so yet: a crash makes it dirty
-    /// again.
+    /// The backing store has it durably, but the log does not record that yet: a crash makes it
+    /// dirty again.
     Destaged = 3,
 }
 
 impl BlockState {
-    /// The state in a state byte.
+    /// Returns the state in a state byte.
     #[inline]
     fn of(byte: u8) -> Self {
         match byte & STATE_MASK {
@@ -74,9 +74,9 @@ const FLAG_SHADOW: u8 = 1 << 7;
 /// Upper halves of the keys of a segment, by row.
 #[derive(Debug)]
 enum Uppers {
-    /// All rows that were described have this one.
+    /// All described rows have this one.
     One(u16),
-    /// Up to 256 different ones, and which of them a row has.
+    /// Up to 256 different ones, and the index of each row's.
     Some(Box<(Vec<u16>, Box<[u8]>)>),
     /// Each row has its own.
     All(Box<[u16]>),
@@ -91,7 +91,7 @@ impl Uppers {
         }
     }
 
-    /// Notes the upper half of a row; `is_first`: no row was described before.
+    /// Sets the upper half of a row; `is_first`: no row was described before.
     #[inline]
     fn set(&mut self, row: usize, rows: usize, upper: u16, is_first: bool) {
         match self {
@@ -100,7 +100,7 @@ impl Uppers {
         }
     }
 
-    /// As [`Uppers::set`], of a segment that has several.
+    /// As [`Uppers::set`], for a segment that has several.
     fn set_other(&mut self, row: usize, rows: usize, upper: u16) {
         match self {
             Self::One(one) => {
@@ -126,7 +126,7 @@ impl Uppers {
         }
     }
 
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     fn bytes(&self) -> usize {
         match self {
             Self::One(_) => 0,
@@ -136,11 +136,11 @@ impl Uppers {
     }
 }
 
-/// Eight state bytes as a checkpoint has them. All eight at once: this is what writers wait for at
-/// a checkpoint, for every slot of the cache.
+/// Packs eight state bytes as a checkpoint stores them. All eight at once, because writers wait at
+/// a checkpoint while it does this for every slot of the cache.
 ///
-/// Clean and destaged slots are clean, or void if they are shadows; dirty ones are dirty, or
-/// shadows.
+/// Clean and destaged slots become clean, or void if they are shadows; dirty ones stay dirty, or
+/// become shadows.
 fn packed_word(states: [u8; 8]) -> u16 {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let word = u64::from_le_bytes(states);
@@ -149,7 +149,7 @@ fn packed_word(states: [u8; 8]) -> u16 {
     let dirty = high & !low;
     let clean = low & !(high & shadow);
     let mut pairs = dirty << 1 | clean | dirty & shadow;
-    // Every byte has a pair of bits now: move them together.
+    // Every byte has a pair of bits now: gather the pairs.
     pairs = (pairs | pairs >> 6) & 0x000f_000f_000f_000f;
     pairs = (pairs | pairs >> 12) & 0x0000_00ff_0000_00ff;
     (pairs | pairs >> 24) as u16
@@ -167,18 +167,18 @@ struct SlotTable {
     epochs: Option<Box<[u32]>>,
 }
 
-/// Where a segment is in its life: `Free -> Open -> Sealed -> Freed -> Free`.
+/// Phase of a segment: `Free -> Open -> Sealed -> Freed -> Free`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SegmentPhase {
-    /// Holds nothing, and the checkpoint in effect says so.
+    /// Empty, and the checkpoint in effect records that.
     Free,
     /// The open segment of its stream.
     Open,
     /// Full, or closed early.
     Sealed,
-    /// In a mirrored cache: the second half of a pair. The first half says everything of it.
+    /// In a mirrored cache: the second half of a pair. The first half describes both.
     Twin,
-    /// Holds nothing that counts, but the checkpoint in effect may still believe otherwise.
+    /// Empty, but the checkpoint in effect might still refer to its slots.
     Freed,
 }
 
@@ -190,15 +190,15 @@ pub(crate) struct Segment {
     pub(crate) first_stream_sequence: u64,
     /// Sequence of the first batch: the age of the segment.
     pub(crate) born: u64,
-    /// Sequence of the last batch or summary, or that which the log had when the segment was taken
-    /// into use; also once it holds nothing.
+    /// Sequence of the last batch or summary, or that of the log when the segment was taken into
+    /// use; kept when it becomes empty.
     pub(crate) last_sequence: u64,
-    /// Generation of the last snapshot before it was freed, while it is: a later checkpoint says
-    /// that it holds nothing.
+    /// Once it is freed: generation of the last snapshot before that. A later checkpoint records
+    /// the segment as empty.
     pub(crate) freed_after: u64,
-    /// Epochs that its batches name were cleared: a summary would say something else than they do.
+    /// Flush epochs in its batches were cleared from the table: a summary would differ from them.
     pub(crate) forgot_epochs: bool,
-    /// Blocks that complete batches fill, from the start.
+    /// Blocks that complete batches occupy, from the start.
     pub(crate) completed: u32,
     /// Of those, blocks that a device flush has covered.
     pub(crate) durable: u32,
@@ -208,12 +208,12 @@ pub(crate) struct Segment {
     pub(crate) live: u32,
     /// Slots that are dirty or destaged.
     pub(crate) unclean: u32,
-    /// Of those, slots whose place in the order of destage would be lost if they were moved.
+    /// Of those, slots that would lose their position in the destage order if they were moved.
     pub(crate) fixed: u32,
-    /// Of those, slots whose only copy is damaged: nobody can move them, so the segment is not
-    /// emptied before they were written over.
+    /// Of those, slots whose only copy is damaged. They cannot be moved, so the segment is not
+    /// emptied until they are overwritten.
     pub(crate) lost: u32,
-    /// Round of reclaim in which it was found to be full of what must be kept; 0: never.
+    /// Round of reclaim that found it full of blocks that must be kept; 0: never.
     pub(crate) spared: u64,
     /// Blocks that are being moved out of it.
     pub(crate) leaving: u32,
@@ -274,7 +274,7 @@ impl Segment {
         };
     }
 
-    /// Forgets the table; what is left can become `Free`.
+    /// Drops the table of an empty segment and sets its phase.
     pub(crate) fn end(&mut self, phase: SegmentPhase) {
         assert!(self.live == 0 && self.pins == 0, "I7: a segment is freed only when nothing refers to it");
         *self = Self { phase, last_sequence: self.last_sequence, ..Self::free() };
@@ -288,7 +288,7 @@ impl Segment {
         self.table.as_deref_mut().expect("a segment in use has a table")
     }
 
-    /// Bytes allocated for the slot table and the times of its slots.
+    /// Returns the bytes allocated for the slot table and the times of its slots.
     pub(crate) fn bytes(&self) -> usize {
         let table = self.table.as_ref().map_or(0, |table| {
             let rows = table.state.len() * 9 + table.epochs.as_ref().map_or(0, |epochs| epochs.len() * 4);
@@ -301,7 +301,7 @@ impl Segment {
         self.table.is_some()
     }
 
-    /// Notes what was written to a slot; it counts only once [`Segment::set_state`] says so.
+    /// Describes a slot that was written; it counts only after [`Segment::set_state`].
     #[inline]
     pub(crate) fn describe(&mut self, index: u32, key: Key, crc: u32) {
         let table = self.table_mut();
@@ -314,8 +314,8 @@ impl Segment {
         table.state[index] = FLAG_DATA;
     }
 
-    /// As [`Segment::describe`] and [`Segment::set_state`], of a slot that holds nothing; `state`
-    /// is not `Destaged`.
+    /// As [`Segment::describe`] and [`Segment::set_state`], for a void slot; `state` is not
+    /// `Destaged`.
     #[inline]
     pub(crate) fn load(&mut self, index: u32, key: Key, crc: u32, state: BlockState) {
         self.describe(index, key, crc);
@@ -336,7 +336,7 @@ impl Segment {
         }
     }
 
-    /// True if data was written to this slot, whether or not it still counts.
+    /// Returns true if data was written to this slot, even if it is void now.
     pub(crate) fn has_data(&self, index: u32) -> bool {
         self.table().state[index as usize] & FLAG_DATA != 0
     }
@@ -355,8 +355,8 @@ impl Segment {
         BlockState::of(self.table().state[index as usize])
     }
 
-    /// Appends what a checkpoint says of the slots: two bits each, as
-    /// [`forebay_format::checkpoint::SlotState`] numbers them.
+    /// Appends the states of the slots as in a checkpoint: two bits each, numbered as
+    /// [`forebay_format::checkpoint::SlotState`].
     pub(crate) fn pack_states(&self, packed: &mut Vec<u8>) {
         let (words, rest) = self.table().state.as_chunks::<8>();
         for word in words {
@@ -367,7 +367,7 @@ impl Segment {
         packed.extend_from_slice(&packed_word(last).to_le_bytes()[..rest.len().div_ceil(4)]);
     }
 
-    /// What a checkpoint says of a slot, as [`Segment::pack_states`] does.
+    /// Returns the state of a slot as [`Segment::pack_states`] stores it.
     pub(crate) fn packed_state(&self, index: u32) -> SlotState {
         match (self.state(index), self.is_shadow(index)) {
             (BlockState::Void, _) | (BlockState::Clean | BlockState::Destaged, true) => SlotState::Void,
@@ -384,8 +384,8 @@ impl Segment {
         self.unclean = self.unclean + unclean(state) - unclean(old);
         self.fixed -= u32::from(self.is_fixed(index));
         if state != BlockState::Dirty {
-            // Only the one copy of a block can be lost: it may have reached the backing store
-            // before it was damaged.
+            // Only a sole copy can be lost: destage might have written the block before it was
+            // damaged.
             self.lost -= u32::from(self.is_lost(index));
             self.set_flag(index, FLAG_LOST, false);
         }
@@ -398,18 +398,18 @@ impl Segment {
         self.fixed += u32::from(self.is_fixed(index));
     }
 
-    /// True if the slot is unclean and has a place in the order of destage.
+    /// Returns true if the slot is unclean and has a position in the destage order.
     pub(crate) fn is_fixed(&self, index: u32) -> bool {
         matches!(self.state(index), BlockState::Dirty | BlockState::Destaged)
             && (self.epoch(index) != 0 || self.is_shadow(index))
     }
 
-    /// Low half of the flush epoch of a slot; 0 if it has none.
+    /// Returns the low half of the flush epoch of a slot; 0 if it has none.
     pub(crate) fn epoch(&self, index: u32) -> u32 {
         self.table().epochs.as_ref().map_or(0, |epochs| epochs[index as usize])
     }
 
-    /// Notes the flush epoch of a slot that was described just now.
+    /// Sets the flush epoch of a slot that was just described.
     pub(crate) fn set_epoch(&mut self, index: u32, epoch: u32) {
         let table = self.table_mut();
         debug_assert!(table.state[index as usize] & STATE_MASK == 0, "a slot in use keeps its epoch");
@@ -419,7 +419,7 @@ impl Segment {
         }
     }
 
-    /// The volume of a slot has no order any more.
+    /// Clears the flush epoch of a slot whose volume is no longer ordered.
     pub(crate) fn clear_epoch(&mut self, index: u32) {
         self.fixed -= u32::from(self.is_fixed(index));
         self.forgot_epochs |= self.epoch(index) != 0;
@@ -429,7 +429,7 @@ impl Segment {
         self.fixed += u32::from(self.is_fixed(index));
     }
 
-    /// True if the slot holds an older version of a block, kept for the order of destage.
+    /// Returns true if the slot holds an older version of a block, kept for the destage order.
     pub(crate) fn is_shadow(&self, index: u32) -> bool {
         self.flag(index, FLAG_SHADOW)
     }

@@ -1,6 +1,5 @@
 //! Shadows: older versions of dirty blocks that stay until they are destaged, because their volume
-//! is destaged flush epoch by flush epoch (I24). This file is the part of [`CacheMap`] that knows
-//! of them.
+//! is destaged flush epoch by flush epoch (I24). The part of [`CacheMap`] that handles them.
 
 use crate::fault::{self, PlantedBug};
 use crate::map::CacheMap;
@@ -9,7 +8,7 @@ use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
 impl CacheMap {
-    /// The flush epoch of a slot: 0 if it has none, or one from before the order began.
+    /// Returns the flush epoch of a slot: 0 if it has none, or one from before the order began.
     pub(crate) fn epoch(&self, slot: u32) -> u64 {
         let (segment, index) = self.place(slot);
         let low = self.segments[segment as usize].epoch(index);
@@ -23,40 +22,40 @@ impl CacheMap {
         segment.has_table() && segment.is_shadow(index)
     }
 
-    /// True if a move would take the slot its place in the order of destage.
+    /// Returns true if a move would lose the slot's position in the destage order.
     pub(crate) fn is_fixed(&self, slot: u32) -> bool {
         let (segment, index) = self.place(slot);
         self.segments[segment as usize].is_fixed(index)
     }
 
-    /// Notes the flush epoch of a slot that was described just now.
+    /// Sets the flush epoch of a slot that was just described.
     pub(crate) fn set_epoch(&mut self, slot: u32, epoch: u32) {
         let (segment, index) = self.place(slot);
         self.segments[segment as usize].set_epoch(index, epoch);
     }
 
-    /// The slot of a block that may be destaged: the one in the index, or a shadow whose turn it
-    /// is.
+    /// Returns the slot of a block that may be destaged: the one in the index, or a shadow whose
+    /// turn has come.
     pub(crate) fn slot_to_destage(&self, key: Key) -> Option<u32> {
         let waiting = &self.volumes[usize::from(key.volume().0)].waiting;
         waiting.queued(key.block()).or_else(|| self.lookup(key))
     }
 
-    /// A dirty slot waits for destage.
+    /// Adds a dirty slot to the waiting set.
     pub(crate) fn enter(&mut self, slot: u32) {
         let (key, epoch, shadow) = (self.key(slot), self.epoch(slot), self.is_shadow(slot));
         self.volumes[usize::from(key.volume().0)].waiting.enter(slot, key.block(), epoch, shadow);
     }
 
-    /// A slot does not wait any more.
+    /// Removes a slot from the waiting set.
     pub(crate) fn leave(&mut self, slot: u32) {
         let (key, epoch, shadow) = (self.key(slot), self.epoch(slot), self.is_shadow(slot));
         self.volumes[usize::from(key.volume().0)].waiting.leave(slot, key.block(), epoch, shadow);
     }
 
-    /// `slot` takes the place of `old` in the index, with this state; both are of `key`. What it
-    /// holds is older, and stays as a shadow if it must reach the backing store first; otherwise it
-    /// is void.
+    /// Handles the replacement of `old` by `slot` in the index, with this state; both are of `key`.
+    /// The old slot becomes a shadow if its content must reach the backing store first; otherwise
+    /// it becomes void.
     pub(crate) fn succeed(&mut self, key: Key, old: u32, slot: u32, state: BlockState) {
         if self.volumes[usize::from(key.volume().0)].waiting.order.is_none() {
             self.void(old);
@@ -70,7 +69,7 @@ impl CacheMap {
         } else {
             self.void(old);
         }
-        // What is not older by its epoch is not older at all.
+        // Shadows that are not of an earlier epoch are not older versions.
         self.end_shadows(key, key, epoch);
     }
 
@@ -79,9 +78,9 @@ impl CacheMap {
         let waiting = &self.volumes[usize::from(key.volume().0)].waiting;
         let other = waiting.shadow_in(key.block(), key.block(), epoch);
         if let Some(other) = other.filter(|other| self.epoch(*other) == epoch) {
-            self.end_shadow(other); // A cache device that loses writes can show recovery slots of an earlier time.
+            self.end_shadow(other); // Recovery after lost writes can find older slots.
         }
-        self.clear_pinned(slot); // I26: its newer version is another content.
+        self.clear_pinned(slot); // I26: its newer version is other content.
         let (segment, index) = self.place(slot);
         let segment = &mut self.segments[segment as usize];
         segment.set_shadow(index);
@@ -90,14 +89,14 @@ impl CacheMap {
         self.volumes[usize::from(key.volume().0)].waiting.add_shadow(slot, key.block(), epoch);
     }
 
-    /// Recovery found a shadow in the checkpoint; the slot is described.
+    /// Inserts a shadow that recovery found in the checkpoint; the slot is described.
     pub(crate) fn insert_shadow(&mut self, slot: u32) {
         self.make_shadow(slot);
         self.note_birth(slot, self.clock);
         self.set_state(slot, BlockState::Dirty);
     }
 
-    /// A shadow counts no longer.
+    /// Ends a shadow.
     pub(crate) fn end_shadow(&mut self, slot: u32) {
         let (key, epoch) = (self.key(slot), self.epoch(slot));
         self.void(slot);
@@ -112,8 +111,8 @@ impl CacheMap {
         }
     }
 
-    /// The backing store has the block of this slot, and the log says so. Nothing older of it
-    /// counts any more.
+    /// Marks a slot clean: the backing store has its block, and the log records that. Ends the
+    /// older versions of the block.
     pub(crate) fn mark_clean(&mut self, slot: u32) {
         if self.is_shadow(slot) {
             self.end_shadow(slot);
@@ -134,19 +133,19 @@ impl CacheMap {
         }
     }
 
-    /// As [`CacheMap::end_shadow`], for what the log does not say.
+    /// As [`CacheMap::end_shadow`], for a removal that the log does not record.
     pub(crate) fn drop_shadow(&mut self, slot: u32) {
         self.unrecorded_drops = true;
         self.end_shadow(slot);
     }
 
-    /// True if a shadow of a block has other sectors than those in `mask`.
+    /// Returns true if a shadow of a block has sectors outside `mask`.
     pub(crate) fn shadows_reach_beyond(&self, key: Key, mask: u8) -> bool {
         let waiting = &self.volumes[usize::from(key.volume().0)].waiting;
         waiting.shadows_of(key.block()).any(|slot| self.mask(slot) & !mask != 0)
     }
 
-    /// Ends the order of a volume: shadows are void, everything else waits as a set, and may be
+    /// Ends the order of a volume: shadows become void, all other blocks wait as a set, and may be
     /// moved.
     pub(crate) fn dissolve_order(&mut self, volume: usize) {
         while let Some(slot) = self.volumes[volume].waiting.shadow_in(0, u64::MAX, 0) {
@@ -156,11 +155,11 @@ impl CacheMap {
             let (segment, index) = self.place(slot);
             self.segments[segment as usize].clear_epoch(index);
         }
-        self.relief += 1; // What could not be moved can be now.
+        self.relief += 1; // Slots that could not be moved can be now.
     }
 
-    /// True if every shadow of a volume is older than a dirty slot of its block. Only a cache
-    /// device that lost what it had flushed can make recovery find something else.
+    /// Returns true if every shadow of a volume is older than a dirty slot of its block. Recovery
+    /// finds otherwise only after a cache device has lost flushed data.
     pub(crate) fn shadows_are_sound(&self, volume: VolumeId) -> bool {
         let waiting = &self.volumes[usize::from(volume.0)].waiting;
         waiting.each_shadow().all(|(block, slot)| {
@@ -170,7 +169,7 @@ impl CacheMap {
         })
     }
 
-    /// Panics if a shadow is not what it should be.
+    /// Panics if a shadow violates an invariant.
     pub(crate) fn check_shadow(&self, slot: u32) {
         let (key, epoch) = (self.key(slot), self.epoch(slot));
         let newest = self.lookup(key).expect("I24: a shadow has a newer version");

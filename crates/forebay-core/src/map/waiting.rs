@@ -1,12 +1,13 @@
-//! Dirty blocks of a volume that wait for destage, and those of them that may go now.
+//! Dirty blocks of a volume that wait for destage, and which of them may be destaged now.
 //!
-//! Without an order this is a set of blocks, and each of them may go. With one ([`Order`], decision
-//! 0011) blocks are queued by **flush epoch**: the number of the client's FLUSH (or FUA write) that
-//! was taken in last when they were logged. Only those of the *active* epoch may go; `ordered`
-//! decides when the next one becomes active. A block that is overwritten in a later epoch stays
-//! behind as a **shadow**: dirty, not in the index, waiting for its turn.
+//! Without an order this is a set of blocks, and all of them may be destaged. With one ([`Order`],
+//! decision 0011) blocks are queued by **flush epoch**: the number of the client's last FLUSH (or
+//! FUA write) that had arrived when they were logged. Only those of the *active* epoch may be
+//! destaged; `ordered` decides when the next one becomes active. A block that is overwritten in a
+//! later epoch remains as a **shadow**: dirty, not in the index, waiting for its turn.
 //!
-//! Epoch 0 is what was dirty before the order began: it goes first, in any order.
+//! Epoch 0 has the blocks that were dirty before the order began. They are destaged first, in any
+//! order.
 //!
 //! Invariants (I23, I24, asserted by `CacheMap::check`):
 //! - no block waits in an epoch before the active one;
@@ -23,13 +24,13 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use forebay_format::VolumeId;
 
-/// How far the guarantee of an ordered volume is. It begins and ends with a checkpoint that says
-/// so, for recovery must know what it may rely on.
+/// Phase of the guarantee of an ordered volume. A checkpoint records its begin and its end, because
+/// recovery must know whether it holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OrderPhase {
-    /// What was dirty before is being drained.
+    /// The blocks that were dirty before are being drained.
     Entering,
-    /// That is done; the next checkpoint will say so.
+    /// They are drained; the next checkpoint will record the guarantee.
     Confirming,
     /// The backing store alone is a crash-consistent older image.
     InForce,
@@ -41,31 +42,32 @@ pub(crate) enum OrderPhase {
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) phase: OrderPhase,
-    /// The open epoch: what is logged now belongs to it. Its low 32 bits are never all zero.
+    /// The open epoch, to which blocks that are logged now belong. Its low 32 bits are never all
+    /// zero.
     pub(crate) current: u64,
-    /// Something was logged in it.
+    /// A block was logged in it.
     pub(crate) used: bool,
     /// Slots of earlier epochs are from before the order began.
     pub(crate) base: u64,
     /// The epoch being destaged.
     pub(crate) active: u64,
-    /// While entering: the guarantee does not begin before this epoch is active, because of a write
-    /// past the cache.
+    /// While entering: the guarantee does not begin before this epoch is active, because of a
+    /// bypass write.
     pub(crate) until: u64,
     /// Stream sequence of the first write batch that can belong to the open epoch.
     pub(crate) barrier: u64,
     /// The cache flush that makes the last clean mark of this volume durable.
     pub(crate) marks_ticket: u64,
-    /// What the checkpoint under way says.
+    /// The checkpoint in progress records the guarantee.
     pub(crate) claimed: bool,
-    /// Slots that wait, by epoch and block.
+    /// Waiting slots, by epoch and block.
     queue: BTreeMap<(u64, u64), u32>,
     /// Shadows, waiting or not, by block and epoch.
     shadows: BTreeMap<(u64, u64), u32>,
 }
 
 impl Order {
-    /// An order that begins in epoch `current`.
+    /// Creates an order that begins in epoch `current`.
     pub(crate) fn new(phase: OrderPhase, current: u64) -> Self {
         let current = if current as u32 == 0 { current + 1 } else { current };
         Self {
@@ -83,7 +85,7 @@ impl Order {
         }
     }
 
-    /// The next epoch begins.
+    /// Begins the next epoch.
     pub(crate) fn advance(&mut self) {
         self.current += 1;
         if self.current as u32 == 0 && !fault::planted(PlantedBug::WrapEpoch) {
@@ -92,9 +94,9 @@ impl Order {
         self.used = false;
     }
 
-    /// The epoch that an entry means: of those that end in these 32 bits the nearest to the open
-    /// one. Live epochs lie closer together than 2^31, because each but the open one has a dirty
-    /// slot of its own.
+    /// Returns the epoch of an entry: the nearest to the open one that ends in these 32 bits. Live
+    /// epochs lie closer together than 2^31, because each but the open one has a dirty slot of its
+    /// own.
     pub(crate) fn widen(&self, low: u32) -> u64 {
         if low == 0 {
             return 0;
@@ -104,17 +106,17 @@ impl Order {
         if epoch < self.base { 0 } else { epoch }
     }
 
-    /// The first epoch in which something waits.
+    /// Returns the first epoch with a waiting block.
     pub(crate) fn first(&self) -> Option<u64> {
         self.queue.first_key_value().map(|((epoch, _), _)| *epoch)
     }
 
-    /// True if the volume's guarantee holds, and a checkpoint may say so.
+    /// Returns true if the volume's guarantee holds, and a checkpoint may record it.
     pub(crate) fn is_promised(&self) -> bool {
         matches!(self.phase, OrderPhase::Confirming | OrderPhase::InForce)
     }
 
-    /// The epoch of which blocks may go.
+    /// Returns the epoch whose blocks may be destaged.
     fn going(&self) -> Option<u64> {
         (self.phase != OrderPhase::Leaving)
             .then(|| self.first())
@@ -123,43 +125,42 @@ impl Order {
     }
 }
 
-/// See the top of the file.
+/// Dirty blocks of a volume that wait for destage.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    /// Blocks whose slot in the index waits: all of them, or with an order those of epoch 0.
+    /// Blocks whose slot in the index waits: all waiting blocks, or with an order those of epoch 0.
     blocks: BlockSet,
     pub(crate) order: Option<Box<Order>>,
-    /// Last epoch of the order before this one: epochs are not used twice while slots remember
-    /// them.
+    /// Last epoch of the previous order: epochs are not reused while slots still have them.
     last_epoch: u64,
 }
 
 impl Waiting {
-    /// What waits now becomes epoch 0 of a new order.
+    /// Begins an order, in which the blocks that wait now are epoch 0.
     pub(crate) fn begin(&mut self, barrier: u64) {
         let mut order = Order::new(OrderPhase::Entering, self.last_epoch + 1);
         order.barrier = barrier;
         self.order = Some(Box::new(order));
     }
 
-    /// Blocks that wait, whether or not they may go now.
+    /// Returns the number of waiting blocks, including those that may not be destaged now.
     pub(crate) fn len(&self) -> u64 {
         self.blocks.len() + self.order.as_ref().map_or(0, |order| order.queue.len() as u64)
     }
 
-    /// Bytes allocated, roughly.
+    /// Returns the bytes allocated, approximately.
     pub(crate) fn bytes(&self) -> usize {
         let order = self.order.as_ref().map_or(0, |order| order.queue.len() + order.shadows.len());
         self.blocks.bytes() + order * 30
     }
 
-    /// Neighbouring blocks of a volume without an order are dirty, and wait.
+    /// Adds neighbouring dirty blocks of a volume without an order.
     pub(crate) fn load(&mut self, first: u64, count: u64) {
         debug_assert!(self.order.is_none());
         self.blocks.insert_run(first, count);
     }
 
-    /// True if a block waits, but for its shadows and epochs.
+    /// Returns true if a block waits, disregarding shadows and epochs.
     pub(crate) fn has(&self, block: u64) -> bool {
         self.blocks.contains(block)
     }
@@ -168,12 +169,12 @@ impl Waiting {
         self.order.as_ref().is_none_or(|order| order.active == 0 && order.phase != OrderPhase::Leaving)
     }
 
-    /// True if the block may be destaged now.
+    /// Returns true if the block may be destaged now.
     pub(crate) fn contains(&self, block: u64) -> bool {
         self.blocks_may_go() && self.blocks.contains(block) || self.queued(block).is_some()
     }
 
-    /// The first block from `from` on that may be destaged now.
+    /// Returns the first block from `from` on that may be destaged now.
     pub(crate) fn next_from(&self, from: u64) -> Option<u64> {
         let loose = if self.blocks_may_go() { self.blocks.next_from(from) } else { None };
         let queued = self.order.as_ref().and_then(|order| {
@@ -183,13 +184,14 @@ impl Waiting {
         loose.into_iter().chain(queued).min()
     }
 
-    /// The slot to destage for a block that may go, if it is not the one in the index.
+    /// Returns the slot to destage for a block that may be destaged, if it is not the one in the
+    /// index.
     pub(crate) fn queued(&self, block: u64) -> Option<u32> {
         let order = self.order.as_ref()?;
         order.queue.get(&(order.going()?, block)).copied()
     }
 
-    /// Takes out a block that may go: it is being destaged.
+    /// Removes a block that may be destaged: its destage begins.
     pub(crate) fn remove(&mut self, block: u64) {
         if let Some(order) = &mut self.order
             && let Some(epoch) = order.going()
@@ -200,7 +202,7 @@ impl Waiting {
         self.blocks.remove(block);
     }
 
-    /// A dirty slot waits.
+    /// Adds a dirty slot.
     pub(crate) fn enter(&mut self, slot: u32, block: u64, epoch: u64, shadow: bool) {
         match &mut self.order {
             Some(order) if epoch > 0 || shadow => drop(order.queue.insert((epoch, block), slot)),
@@ -208,7 +210,7 @@ impl Waiting {
         }
     }
 
-    /// A slot does not wait any more, if it did.
+    /// Removes a slot, if it waits.
     pub(crate) fn leave(&mut self, slot: u32, block: u64, epoch: u64, shadow: bool) {
         match &mut self.order {
             Some(order) if epoch > 0 || shadow => {
@@ -220,7 +222,7 @@ impl Waiting {
         }
     }
 
-    /// The slot in the index of a block becomes a shadow; if it waits it goes on waiting.
+    /// Makes the slot in the index of a block a shadow; if it waits it continues to wait.
     pub(crate) fn add_shadow(&mut self, slot: u32, block: u64, epoch: u64) {
         let order = self.order.as_mut().expect("only ordered volumes have shadows");
         order.shadows.insert((block, epoch), slot);
@@ -230,37 +232,37 @@ impl Waiting {
         }
     }
 
-    /// The slot is a shadow no longer.
+    /// Removes a shadow.
     pub(crate) fn end_shadow(&mut self, block: u64, epoch: u64) {
         if let Some(order) = &mut self.order {
             order.shadows.remove(&(block, epoch));
         }
     }
 
-    /// A shadow of one of these blocks that is not older than `epoch`.
+    /// Returns a shadow of one of these blocks that is not older than `epoch`.
     pub(crate) fn shadow_in(&self, first: u64, last: u64, epoch: u64) -> Option<u32> {
         let shadows = &self.order.as_ref()?.shadows;
         shadows.range((first, 0)..=(last, u64::MAX)).find(|((_, of), _)| *of >= epoch).map(|(_, slot)| *slot)
     }
 
-    /// Number of shadows.
+    /// Returns the number of shadows.
     pub(crate) fn shadows(&self) -> usize {
         self.order.as_ref().map_or(0, |order| order.shadows.len())
     }
 
-    /// Blocks and slots of shadows.
+    /// Returns blocks and slots of all shadows.
     pub(crate) fn each_shadow(&self) -> impl Iterator<Item = (u64, u32)> {
         self.order.iter().flat_map(|order| &order.shadows).map(|((block, _), slot)| (*block, *slot))
     }
 
-    /// Shadows of a block, oldest first.
+    /// Returns the shadows of a block, oldest first.
     pub(crate) fn shadows_of(&self, block: u64) -> impl Iterator<Item = u32> {
         let shadows = self.order.iter().map(|order| &order.shadows);
         shadows.flat_map(move |shadows| shadows.range((block, 0)..=(block, u64::MAX)).map(|(_, slot)| *slot))
     }
 
-    /// Ends the order. There must be no shadows; what waits goes on waiting. Returns the slots that
-    /// had an epoch.
+    /// Ends the order. There must be no shadows; waiting blocks continue to wait. Returns the slots
+    /// that had an epoch.
     pub(crate) fn dissolve(&mut self) -> Vec<u32> {
         let Some(order) = self.order.take() else { return Vec::new() };
         assert!(order.shadows.is_empty(), "I24: shadows end before their order");
@@ -284,7 +286,7 @@ impl Waiting {
     }
 }
 
-/// A write past the cache that waits for its epoch.
+/// A bypass write that waits for its epoch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OrderWaiter {
     pub(crate) direct: u32,

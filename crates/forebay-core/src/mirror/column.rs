@@ -1,4 +1,4 @@
-//! Columns: which segments the streams of a mirrored cache take, and when they are free again.
+//! Columns: which segments the streams of a mirrored cache take, and when these are free again.
 
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
@@ -11,12 +11,12 @@ use alloc::vec::Vec;
 use forebay_format::StreamKind;
 
 impl Context {
-    /// Segments of which windows and limits are made: columns, in a mirrored cache.
+    /// Segments for the computation of windows and limits: columns, in a mirrored cache.
     pub(crate) fn segments_counted(&self, all: u32) -> u32 {
         if self.mirror.is_some() { all / 2 } else { all }
     }
 
-    /// Takes a column out of the window for a pair, or half of one for the fill stream.
+    /// Takes a column from the window for a pair, or half of one for the fill stream.
     pub(crate) fn take_half(&mut self, stream: StreamKind, reserve: usize) -> Option<u32> {
         let mirror = self.mirror.as_mut()?;
         if stream == StreamKind::Fill
@@ -63,7 +63,7 @@ impl Context {
         self.free.add(first);
     }
 
-    /// A checkpoint calls a column free.
+    /// A checkpoint lists a column as free.
     pub(crate) fn column_is_free(&mut self, first: u32) {
         if let Some(mirror) = &self.mirror {
             let (_, twin) = mirror.halves(first);
@@ -71,7 +71,7 @@ impl Context {
         }
     }
 
-    /// The columns of which both halves hold nothing, after a recovery.
+    /// Frees the columns with two empty halves, after a recovery.
     pub(crate) fn free_columns(&mut self) {
         let Some(mirror) = &self.mirror else { return };
         let columns = mirror.columns;
@@ -95,7 +95,7 @@ impl Context {
         fits.then_some(Choice { segment, compacts: false, forced: false })
     }
 
-    /// Forgets, some slots at a time, the clean blocks that only the lost member had (I62).
+    /// Drops the clean blocks that only the failed member had, in bounded pieces (I62).
     pub(super) fn sweep_lost(&mut self) {
         let Some(mirror) = &mut self.mirror else { return };
         let Some((mut number, mut index)) = mirror.sweep.take() else { return };
@@ -126,7 +126,7 @@ impl Context {
         }
     }
 
-    /// The segment that the fill stream was filling is on the lost member.
+    /// Closes open segments that are on the failed member only.
     fn close_lost(&mut self) {
         let kinds: Vec<StreamKind> = StreamKind::ALL.into();
         for kind in kinds {
@@ -134,7 +134,7 @@ impl Context {
         }
     }
 
-    /// In a mirrored cache: room for one more clean block in the fill stream, where it would go.
+    /// True if the fill stream of a mirrored cache has room to relocate one more clean block.
     pub(crate) fn has_room_for_single(&self, slot: u32) -> bool {
         let Some(mirror) = self.mirror.as_ref().filter(|_| self.map.state(slot) == BlockState::Clean) else {
             return true;

@@ -1,10 +1,9 @@
-//! Batches, flushes and metadata of a mirrored cache: what goes to which member, and when it counts
-//! (I60).
+//! Batches, flushes and metadata of a mirrored cache: which member gets what, and when batches are
+//! committed (I60).
 //!
-//! A batch that failed on a member that counts is written again, as in a cache that is not
-//! mirrored, unless the note that puts this member out is on its way: then it waits for that. What
-//! a member has that does not count, a new one or one that is about to be put out, never makes a
-//! batch count.
+//! A batch that failed on an active member is written again, as in a cache that is not mirrored,
+//! unless the record that fails this member out is pending: then it waits for that. A copy on an
+//! inactive member, a new one or one that is about to be failed out, never commits a batch.
 
 use crate::api::{Action, Device, OpId};
 use crate::context::Context;
@@ -18,11 +17,12 @@ use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, MirrorMark, StreamKind};
 
 impl Mirror {
-    /// True if a batch that has ended counts, or never will; `None`: it waits for the owner's note.
+    /// True if a batch that has ended is committed, false if it never will be; `None`: it waits for
+    /// the owner's record.
     fn verdict(&self, batch: &Batch, pair: bool) -> Option<bool> {
         let has = |member: u8| batch.kept >> member & 1 == 1;
         if !pair {
-            // Clean blocks on a member that is out were forgotten, or are about to be (I62).
+            // Clean blocks on a member that is out were dropped, or will be soon (I62).
             let member = self.member_of(batch.segment);
             return Some(has(member) && self.standing != Standing::Out(member));
         }
@@ -34,7 +34,7 @@ impl Mirror {
         }
     }
 
-    /// Planted bugs: it counts whoever has it.
+    /// Planted bugs: a copy on any member commits a batch.
     fn loose_verdict(&self, batch: &Batch) -> Option<bool> {
         let waits = matches!(self.standing, Standing::Asking(member) if batch.missing >> member & 1 == 1);
         if waits && batch.kept != 0 { None } else { Some(batch.kept != 0) }
@@ -42,7 +42,7 @@ impl Mirror {
 }
 
 impl Context {
-    /// Another operation with the same bytes.
+    /// Creates another operation with the same bytes.
     fn copy_op(&mut self, op: u32, kind: StreamKind) -> u32 {
         let copy = self.new_op(OpKind::Batch(kind));
         let from = self.ops.get_mut(op);
@@ -61,14 +61,14 @@ impl Context {
         copy
     }
 
-    /// The superblock as a member has it, with what it says of the members.
+    /// The superblock of a member, with the given state of the members.
     pub(crate) fn superblock_of(&self, member: usize, mark: Option<MirrorMark>) -> Superblock {
         let mirror = mark.map(|mark| MirrorMark { member: member as u8, ..mark });
         Superblock { mirror, ..self.superblock.clone() }
     }
 
-    /// Submits a batch of a mirrored cache: to both members if it belongs to a pair, as far as they
-    /// take it.
+    /// Submits a batch of a mirrored cache: if it belongs to a pair, to each member that takes
+    /// writes.
     pub(crate) fn submit_to_members(&mut self, kind: StreamKind, batch: &mut Batch) {
         let Some(mirror) = &self.mirror else { return };
         (batch.twin, batch.kept, batch.missing) = (NO_OP, 0, 0);
@@ -124,8 +124,9 @@ impl Context {
         self.settle_batches(kind);
     }
 
-    /// Which batches that have ended count: those that every member has which counts. One that is
-    /// not taken in yet does not, if it was on a member that has been put out meanwhile.
+    /// Decides which ended batches are committed: those that every active member has. A batch that
+    /// has not entered the map yet is not, if it was on a member that has been failed out
+    /// meanwhile.
     fn decide_batches(&mut self, kind: StreamKind) {
         let fenced = self.fenced && !fault::planted(PlantedBug::CountAfterFence);
         let early = fault::planted(PlantedBug::CountHalfBatches);
@@ -155,8 +156,7 @@ impl Context {
         }
     }
 
-    /// The owner has answered, or the cache was fenced: batches that waited for it count, or never
-    /// will.
+    /// The owner has answered, or the cache was fenced: decides the batches that waited for that.
     pub(crate) fn settle_all_batches(&mut self) {
         if self.mirror.is_none() {
             return;
@@ -167,15 +167,15 @@ impl Context {
         }
     }
 
-    /// Members that checkpoints are written to: one that is being filled gets only the one that
+    /// Members that checkpoints are written to: one that is being rebuilt gets only the one that
     /// lists it. Until then its beginning stays empty, so that a start after a crash finds an empty
-    /// device, and begins to fill it again.
+    /// device, and starts to rebuild it again.
     pub(crate) fn meta_members(&self) -> core::ops::Range<usize> {
         let listing = self.is_listing();
         self.members_that(|mirror, member| mirror.counts(member) || listing && mirror.takes(member))
     }
 
-    /// The members of which this is true; one at least.
+    /// The members for which this is true; at least one.
     fn members_that(&self, which: impl Fn(&Mirror, u8) -> bool) -> core::ops::Range<usize> {
         match &self.mirror {
             None => 0..1,
@@ -187,10 +187,10 @@ impl Context {
         }
     }
 
-    /// Members whose superblocks are written now. At the end of a rebuild that is first the one
-    /// that counts, and only when both of its copies are durable the new one: whoever finds the new
-    /// member alone must know that the other one knows of it (I64). Until then the new one gets
-    /// none: a superblock that calls its own device out is none.
+    /// Members whose superblocks are written now. At the end of a rebuild that is first the active
+    /// one, and the new one only when both copies of the former are durable: if the new member is
+    /// later found alone, the other one must list it (I64). Until then the new one gets none: a
+    /// superblock that lists its own device as out is invalid.
     pub(crate) fn superblock_members(&self, second: bool) -> core::ops::Range<usize> {
         match self.joining_member() {
             Some(new) if second => new..new + 1,
@@ -201,8 +201,8 @@ impl Context {
         }
     }
 
-    /// Metadata could not be written to a member. True if that does not matter, because the other
-    /// one counts alone.
+    /// Metadata could not be written to a member. True if the cache continues with the other member
+    /// alone.
     pub(crate) fn goes_on_without(&mut self, member: u8) -> bool {
         self.member_failed(member);
         !self.fenced && self.mirror.as_ref().is_some_and(|mirror| !mirror.counts(member))

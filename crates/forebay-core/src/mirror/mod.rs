@@ -1,31 +1,31 @@
 //! Dirty data on two devices (decision 0020).
 //!
-//! A mirrored cache has two *members*, laid out alike ([`forebay_format::mirror`]). What only the
-//! cache has is written to both: the write stream, the survivor stream (in a mirrored cache: dirty
-//! and destaged blocks that move), superblocks and checkpoints. Read fills, and clean blocks that
-//! move, go to one member.
+//! A mirrored cache has two *members* with equal layout ([`forebay_format::mirror`]). Dirty data
+//! and metadata go to both: the write stream, the survivor stream (in a mirrored cache: relocated
+//! dirty and destaged blocks), superblocks and checkpoints. Read fills and relocated clean blocks
+//! go to one member.
 //!
-//! Segments `i` and `i + n` are a *column*. Columns are what is free, in the window, or taken. The
-//! write and the survivor stream use a column for a *pair*: segment `i`, with the same bytes on
-//! both members; `i + n` is its *twin* and has no life of its own. The fill stream uses the two
-//! halves of a column one after the other, each as a segment of its own. So a slot never changes
-//! its number, whichever member it is read from.
+//! Segments `i` and `i + n` are a *column*. A column is free, in the window, or taken. The write
+//! and the survivor stream use a column for a *pair*: segment `i`, with the same bytes on both
+//! members; `i + n` is its *twin* and is not used separately. The fill stream uses the two halves
+//! of a column one after the other, each as a segment of its own. So a slot never changes its
+//! number, whichever member it is read from.
 //!
 //! ```text
-//! Whole -> Asking(k) -> Out(k) -> Whole      the last by a rebuild
+//! Whole -> Asking(k) -> Out(k) -> Whole      the last step by a rebuild
 //! ```
 //!
-//! A member that fails a write or a flush, whose reads fail everywhere, that its owner calls gone
-//! or that is missing at a start is *put out*: the owner is asked to note durably, outside of it,
-//! that what it holds does not count any more (I61). Until then nothing is promised that only the
-//! other member has: no batch counts that is not on both, no flush of the cache ends (I60), and no
-//! batch begins. Then clean blocks that only it had are forgotten (I62), and everything goes on
-//! with the other member. If that one fails as well, the cache has failed (`failure`).
+//! A member is *failed out* if it fails a write or a flush, if its reads fail everywhere, if its
+//! owner reports it as gone, or if it is missing at a start. The engine asks the owner to record
+//! durably, outside the member, that its content is stale (I61). Until then nothing is acknowledged
+//! that only the other member has: no batch is committed that is not on both, no flush of the cache
+//! ends (I60), and no batch begins. Then clean blocks that only the failed member had are dropped
+//! (I62), and operation continues with the other member. If that one fails as well, the cache has
+//! failed (`failure`).
 //!
-//! A copy that turns out to be bad while the other one is good is written again (`repair`).
+//! A bad copy is rewritten if the other one is good (`repair`).
 //!
-//! A member that hangs holds up the writes until its operations end; it is for its owner to make
-//! them fail.
+//! A member that hangs delays the writes until its operations end; its owner must make them fail.
 //!
 //! Invariants: I60 to I65.
 
@@ -46,60 +46,60 @@ use crate::map::segment::SegmentPhase;
 use alloc::boxed::Box;
 use forebay_format::MirrorMark;
 
-/// Failed reads of so many different segments of a member, without one that succeeded between them,
+/// Failed reads of this many different segments of a member, without a successful one in between,
 /// mean that it has failed.
 const READS_FAILED_MAX: usize = 8;
-/// The owner is asked so often for a note before the cache counts as failed.
+/// Attempts to get a record from the owner before the cache fails.
 const ASK_TRIES: u32 = 3;
-/// Time until it is asked again.
+/// Time until the next attempt.
 const ASK_PAUSE_NS: Nanos = 10_000_000_000;
 
-/// The members of a mirrored cache as its owner knows them.
+/// The members of a mirrored cache as reported to its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MirrorState {
-    /// The member that does not count.
+    /// The inactive member.
     pub out: Option<u8>,
-    /// It is noted durably.
+    /// The owner has recorded that durably.
     pub noted: bool,
-    /// Segments copied and to be copied, while a new member is being filled.
+    /// Segments copied and segments to copy, during a rebuild.
     pub rebuild: Option<(u32, u32)>,
     /// Tags of the members.
     pub tags: [u64; 2],
-    /// Blocks of which one member had a bad copy that was written again, since the start.
+    /// Blocks with a bad copy on one member that was rewritten, since the start.
     pub mended_blocks: u64,
 }
 
 impl Context {
-    /// The cache is mirrored, and this is the first segment of a pair.
+    /// True if the cache is mirrored and this is the first segment of a pair.
     pub(crate) fn is_pair(&self, segment: u32) -> bool {
         let Some(mirror) = &self.mirror else { return false };
         let twin = (segment + mirror.columns) as usize;
         segment < mirror.columns && self.map.segments[twin].phase == SegmentPhase::Twin
     }
 
-    /// Batches may not begin: the owner is asked for a note.
+    /// True if no batch may begin: the engine waits for the owner's record.
     pub(crate) fn mirror_asks(&self) -> bool {
         self.mirror.as_ref().is_some_and(|mirror| mirror.asks())
             && !fault::planted(PlantedBug::CountBeforeNote)
     }
 
-    /// The segment was only on the member that is lost.
+    /// True if the segment was only on the failed member.
     pub(crate) fn is_gone(&self, segment: u32) -> bool {
         let Some(mirror) = &self.mirror else { return false };
         !mirror.counts(mirror.member_of(segment)) && !self.is_pair(segment)
     }
 
-    /// Byte of the cache where a slot is read at this attempt: the two members of a pair take
-    /// turns; one that is out comes last.
+    /// Offset in the cache, in bytes, of this attempt to read a slot: attempts alternate between
+    /// the members of a pair; one that is out comes last.
     pub(crate) fn slot_offset(&self, slot: u32, tries: u32) -> u64 {
         let (segment, index) = self.map.place(slot);
         let Some(mirror) = self.mirror.as_ref().filter(|_| self.is_pair(segment)) else {
             return self.map.offset(slot);
         };
         let member = match mirror.failed() {
-            // What is on the other one may be all that is left.
+            // The copy on the failed member may be the last one.
             Some(out) => u32::from(out) ^ u32::from(!tries.is_multiple_of(CACHE_READ_TRIES + 1)),
-            // Both do their part of the reads.
+            // Reads are spread over both members.
             None if fault::planted(PlantedBug::ReadOneCopy) => segment % 2,
             None => (segment + tries - 1) % 2,
         };
@@ -112,7 +112,7 @@ impl Context {
         CACHE_READ_TRIES + u32::from(pair)
     }
 
-    /// Something that was asked of a member failed: it is put out, unless it is the last one.
+    /// An operation of a member failed: fails the member out, unless it is the last one.
     pub(crate) fn member_failed(&mut self, member: u8) {
         let Some(mirror) = &mut self.mirror else { return };
         if self.fenced {
@@ -144,7 +144,7 @@ impl Context {
         self.actions.push_back(Action::RecordOut { ticket: mirror.last_ticket, member });
     }
 
-    /// The note is durable: the cache goes on with the other member.
+    /// The record is durable: the cache continues with the other member.
     fn put_out(&mut self, member: u8) {
         let Some(mirror) = &mut self.mirror else { return };
         mirror.standing = Standing::Out(member);
@@ -159,12 +159,12 @@ impl Context {
         self.settle_all_batches();
         self.end_waiting_flush();
         if self.status != Status::Opening {
-            self.want_checkpoint(); // The checkpoint that ends an opening comes by itself, and not before its time.
+            self.want_checkpoint(); // The checkpoint that ends an opening is taken anyway, and not earlier.
         }
         self.settle_again();
     }
 
-    /// What the superblock says of the members from the next checkpoint on.
+    /// Updates the state of the members in the superblock for the next checkpoint.
     pub(crate) fn mark_superblock(&mut self) {
         let Some(mirror) = &self.mirror else { return };
         let out = if let Standing::Out(member) = mirror.standing { Some(member) } else { None };
@@ -173,8 +173,8 @@ impl Context {
         }
     }
 
-    /// Somebody who wanted the block has read a slot from this member: if it is not the one that is
-    /// read first, that one's copy is not as it should be.
+    /// A slot was read from this member on demand: if the other member is tried first, its copy is
+    /// bad.
     pub(crate) fn suspect_first_copy(&mut self, member: u8, slot: u32) {
         let segment = self.map.place(slot).0;
         let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.failed().is_none());
@@ -229,7 +229,7 @@ impl Context {
         [mirror.ask_again_at, sweep, copy, repair].into_iter().flatten().min()
     }
 
-    /// The cache was fenced: what waited for an answer, or goes to a new member, ends.
+    /// The cache was fenced: ends waits for the owner and the rebuild.
     pub(crate) fn end_mirroring(&mut self) {
         if self.mirror.is_some() {
             self.abandon_rebuild();
@@ -258,12 +258,12 @@ impl Context {
         }
     }
 
-    /// A shutdown has to wait.
+    /// True if a shutdown has to wait.
     pub(crate) fn is_mirror_busy(&self) -> bool {
         !self.fenced && self.mirror_asks()
     }
 
-    /// Answers [`Action::RecordOut`]: the note is durable, or could not be made so.
+    /// Answers [`Action::RecordOut`]: the record is durable, or could not be written.
     pub(crate) fn member_recorded(&mut self, ticket: u64, ok: bool) {
         let (stopping, opening) = (self.stopping, self.status == Status::Opening);
         let failed = matches!(self.status, Status::Failed(_));
@@ -278,7 +278,7 @@ impl Context {
             self.cover(CoverageMark::NoteRefused);
             self.tell(Event::OpeningFailed(Box::new(OpenError::NoNote)));
         } else if mirror.asked >= ASK_TRIES || stopping {
-            // Nothing can be promised any more, with one member or two.
+            // Nothing can be guaranteed, with one member or two.
             self.cover(CoverageMark::NoteRefused);
             self.fence();
         } else {
@@ -286,7 +286,7 @@ impl Context {
         }
     }
 
-    /// The owner knows that a member is gone: it need not be found out by an error.
+    /// The owner has noticed that a member is gone: fails it out without waiting for an error.
     pub(crate) fn member_gone(&mut self, member: u8) {
         let Some(mirror) = &self.mirror else { return };
         if !self.is_ready() {
@@ -299,7 +299,7 @@ impl Context {
         }
     }
 
-    /// How the members stand; `None` if the cache is not mirrored.
+    /// The state of the members; `None` if the cache is not mirrored.
     pub(crate) fn mirror_state(&self) -> Option<MirrorState> {
         let (mirror, mark) = (self.mirror.as_ref()?, self.superblock.mirror?);
         Some(MirrorState {

@@ -1,15 +1,16 @@
-//! A new member is filled: what only the other one has gets its second copy.
+//! Rebuild: a new member gets the second copy of all dirty data.
 //!
-//! From the beginning of a rebuild on, every batch of a pair goes to both members. What was written
-//! before is copied, pair by pair: only sealed ones, so an open segment that the new member has not
-//! seen from its start is closed. Blocks that count are compared with their checksums on the way.
-//! One copy is under way at a time, at a bounded rate.
+//! From the start of a rebuild, every batch of a pair goes to both members. Older data is copied,
+//! pair by pair: only sealed ones, so an open segment that the new member has not received from its
+//! start is closed. Live blocks are compared with their checksums on the way. One copy is in flight
+//! at a time, at a bounded rate.
 //!
-//! Until the end the new member does not count: a crash finds the cache with one member, and the
-//! rebuild begins again. The end is a checkpoint: its flush makes what was copied durable, and its
-//! superblocks list both members (I64). The one of the member that counts is durable before the new
-//! one gets its own: if it were not, this member could go on alone without putting the new one out.
-//! If the new member fails once such a superblock may be on a device, it is put out like any other.
+//! The new member is inactive until the end: after a crash the cache has one member, and the
+//! rebuild starts again. The end is a checkpoint: its flush makes the copies durable, and its
+//! superblocks list both members (I64). The superblock of the active member is durable before the
+//! new one gets its own: otherwise the new member could continue alone without failing the other
+//! one out. If the new member fails once such a superblock may be on a device, it is failed out
+//! like any other.
 
 use crate::api::lifecycle_error::LifecycleError;
 use crate::api::{Action, Device, Nanos, Notice, OpId};
@@ -25,11 +26,11 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use forebay_format::StreamKind;
 
-/// Blocks of one copy.
+/// Blocks of one copy operation.
 const COPY_BLOCKS: u32 = 32;
-/// Copied in a second at most.
+/// Maximum rate of copying, bytes per second.
 const COPY_BYTES_PER_S: u64 = 256 << 20;
-/// Time until another look at what could not be copied.
+/// Time until another attempt to copy.
 const RETRY_NS: Nanos = 1_000_000;
 
 impl Context {
@@ -41,7 +42,7 @@ impl Context {
         self.map.unpin(slot);
     }
 
-    /// The new member has failed. True if it may be listed already, and must be put out.
+    /// The new member has failed. True if it may be listed already, and must be failed out.
     pub(super) fn abandon_rebuild(&mut self) -> bool {
         let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
             return false;
@@ -98,15 +99,15 @@ impl Context {
         }
     }
 
-    /// Begins to copy a pair; false if none can be copied now.
+    /// Starts to copy a pair; false if none can be copied now.
     fn begin_copy(&mut self) -> bool {
         let Some(rebuild) = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref()) else {
             return false;
         };
         let sealed = |first: &&u32| self.map.segments[**first as usize].phase == SegmentPhase::Sealed;
         let Some(segment) = rebuild.pending.iter().find(sealed).copied() else {
-            // What is left is open: closed, it can be copied. Those that were begun since are on
-            // both members.
+            // The remaining pairs are open: they can be copied once closed. Later ones are on both
+            // members.
             for kind in [StreamKind::Write, StreamKind::Survivor] {
                 let open = self.log.streams[kind.index()].open_segment();
                 let waits = |segment: &u32| self.is_pending(*segment);
@@ -127,26 +128,26 @@ impl Context {
         true
     }
 
-    /// The pair has no second copy yet.
+    /// True if the pair has no second copy yet.
     fn is_pending(&self, segment: u32) -> bool {
         let rebuild = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref());
         rebuild.is_some_and(|rebuild| rebuild.pending.contains(&segment))
     }
 
-    /// The checkpoint under way lists a new member.
+    /// True if the checkpoint in progress lists a new member.
     pub(crate) fn is_listing(&self) -> bool {
         let rebuild = self.mirror.as_ref().and_then(|mirror| mirror.rebuild.as_ref());
         rebuild.is_some_and(|rebuild| rebuild.ticket.is_some() && !rebuild.abandoned)
     }
 
-    /// The new member, if the checkpoint under way lists it.
+    /// The new member, if the checkpoint in progress lists it.
     pub(crate) fn joining_member(&self) -> Option<usize> {
         let rebuild = self.mirror.as_ref()?.rebuild.as_ref()?;
         let joins = self.is_listing() && !fault::planted(PlantedBug::ListAtOnce);
         joins.then_some(usize::from(rebuild.member))
     }
 
-    /// Reads what is copied next from the member that has it.
+    /// Reads the next blocks to copy from the active member.
     fn read_copy(&mut self) {
         let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
             return;
@@ -181,7 +182,7 @@ impl Context {
         self.read(Device::Cache, offset, &spans, true, OpKind::CopyRead);
     }
 
-    /// Byte of the cache where a block of a pair lies on a member.
+    /// Offset in the cache, in bytes, of a block of a pair on a member.
     pub(crate) fn half_offset(&self, segment: u32, member: u8, block: u32) -> u64 {
         let columns = self.mirror.as_ref().map_or(0, |mirror| mirror.columns);
         self.map.geometry.segment_offset(segment + u32::from(member) * columns, block)
@@ -202,7 +203,7 @@ impl Context {
         if copying.blocks > 1 {
             (copying.careful_until, copying.tries) = (copying.at + copying.blocks, 0);
         } else if copying.tries >= CACHE_READ_TRIES {
-            // The new member does not get what nobody can read.
+            // The new member does not get unreadable blocks.
             let counts = self.map.state(first) != BlockState::Void;
             if counts && !self.map.is_lost(first) {
                 self.give_up(first);
@@ -212,8 +213,8 @@ impl Context {
         self.put_copy(copying);
     }
 
-    /// The slot, and the byte of the cache, of a read for the new member that is the last attempt
-    /// at one block.
+    /// Slot and offset in the cache of the current read for the new member, if it is the last
+    /// attempt at one block.
     pub(crate) fn last_copy_read(&self) -> Option<(u32, u64)> {
         let rebuild = self.mirror.as_ref()?.rebuild.as_ref()?;
         let copying = rebuild.copying.as_ref()?;
@@ -222,7 +223,7 @@ impl Context {
         is_last.then(|| (self.map.slot(copying.segment, copying.at), offset))
     }
 
-    /// The copy whose operation has ended, if the rebuild goes on.
+    /// The copy whose operation has ended, if the rebuild continues.
     fn take_copy(&mut self) -> Option<Copying> {
         let rebuild = self.mirror.as_mut()?.rebuild.as_mut()?;
         let copying = rebuild.copying.as_mut()?;
@@ -269,8 +270,7 @@ impl Context {
         }
     }
 
-    /// Called with every snapshot, before it is taken: the new member is listed in this checkpoint
-    /// or not.
+    /// Called with every snapshot, before it is taken: this checkpoint lists the new member or not.
     pub(crate) fn apply_rebuild(&mut self) {
         let generation = self.superblock.checkpoint_generation + 1;
         let Some(rebuild) = self.mirror.as_mut().and_then(|mirror| mirror.rebuild.as_mut()) else {
@@ -286,7 +286,7 @@ impl Context {
         }
     }
 
-    /// A checkpoint is in effect: if it lists the new member, both count from here on.
+    /// A checkpoint is in effect: if it lists the new member, both are active from here on.
     pub(crate) fn rebuild_checkpointed(&mut self) {
         let generation = self.superblock.checkpoint_generation;
         let Some(mirror) = &mut self.mirror else { return };
@@ -300,13 +300,13 @@ impl Context {
         }
     }
 
-    /// An empty device takes the place of the member that is out: fills it. Its owner has put it
-    /// where the old one was, and has drawn a new `tag`. [`Notice::MirrorWhole`] or
-    /// [`Notice::RebuildFailed`] follows.
+    /// Rebuilds the member that is out on an empty device. The owner has put the device in place of
+    /// the old one, and has drawn a new `tag`. [`Notice::MirrorWhole`] or [`Notice::RebuildFailed`]
+    /// follows.
     ///
     /// # Errors
-    /// No member is out; the tag is not a new one; or ([`LifecycleError::Busy`]: try again soon)
-    /// something else, or an operation of the old device, is under way.
+    /// No member is out; the tag is not new; or ([`LifecycleError::Busy`]: try again soon) another
+    /// rebuild, or an operation of the old device, is in flight.
     pub(crate) fn begin_rebuild(&mut self, tag: u64) -> Result<(), LifecycleError> {
         if !self.is_ready() || self.stopping {
             return Err(LifecycleError::NotServing);
@@ -319,8 +319,8 @@ impl Context {
         if tag == 0 || self.superblock.mirror.is_some_and(|mark| mark.tags.contains(&tag)) {
             return Err(LifecycleError::TagInUse);
         }
-        // What the old device says of an operation says nothing of the new one. Reads that wait for
-        // better times are not under way.
+        // Results of the old device's operations must not be attributed to the new one. Reads that
+        // wait for a retry are not in flight.
         let old = |op: &&Op| op.member == member && op.kind.is_of_cache();
         let waiting = self.read_retry.operations().map(|op| self.ops.get(op)).filter(old).count();
         if mirror.rebuild.is_some() || self.ops.iter().filter(old).count() > waiting {

@@ -1,15 +1,15 @@
-//! A copy on one member that could not be read, or not as it should be, while the other one is
-//! good, is written again.
+//! Repairs a bad copy on one member (unreadable, or with a wrong checksum) from a good copy on the
+//! other one.
 //!
-//! A slot of a pair that had to be read from the member that does not come first is a *suspect*,
-//! and so is one of which a scrub has found a copy that is not right. Suspects are looked at one
-//! after the other: first one copy, then the other one is read and compared with the checksum. If
-//! exactly one of them is right, it is written over the other. Where both are right an error has
-//! passed; where neither is, those who want the block find out by themselves, and a scrub is told
-//! whether that is certain ([`Outcome`]).
+//! A slot of a pair that could only be read from the other member is a *suspect*, and so is one
+//! with a bad copy found by a scrub. Suspects are checked one after the other: first one copy, then
+//! the other one is read and compared with the checksum. If exactly one of them is correct, it is
+//! written over the other. If both are correct, an error was transient; if neither is, readers of
+//! the block notice that themselves, and the scrub learns whether the result is certain
+//! ([`Outcome`]).
 //!
-//! Only as long as both members count. What fails on the way is a failure of its member like any
-//! other.
+//! Repairs run only while both members are active. A failure during a repair is a failure of its
+//! member like any other.
 
 use crate::api::{Action, Device, Nanos, OpId};
 use crate::context::Context;
@@ -22,13 +22,13 @@ use crate::failure::damage::CACHE_READ_TRIES;
 use crate::map::segment::BlockState;
 use forebay_format::BLOCK_BYTES;
 
-/// More suspects are not remembered: whoever reads them later finds them again.
+/// Maximum number of suspects; later readers find the others again.
 const SUSPECTS_MAX: usize = 1024;
-/// Time until another look, if there is no memory.
+/// Time until another attempt, if there is no memory.
 const RETRY_NS: Nanos = 100_000_000;
 
 impl Context {
-    /// A copy of this slot, which has two, is not as it should be.
+    /// A copy of this slot, which has two, is bad.
     pub(super) fn suspect_copy(&mut self, slot: u32) {
         let Some(mirror) = self.mirror.as_mut() else { return };
         if mirror.standing == Standing::Whole && mirror.repairs.suspects.len() < SUSPECTS_MAX {
@@ -36,8 +36,8 @@ impl Context {
         }
     }
 
-    /// A scrub has found a copy of this slot that is not right, and waits to be told by an event.
-    /// False if it waits for that already.
+    /// A scrub has found a bad copy of this slot, and waits for an event. False if it already waits
+    /// for it.
     pub(crate) fn ask_repair(&mut self, slot: u32) -> bool {
         let Some(mirror) = self.mirror.as_mut() else { return false };
         mirror.repairs.suspects.insert(slot);
@@ -45,19 +45,19 @@ impl Context {
         self.mirror.as_mut().is_some_and(|mirror| mirror.repairs.asked.insert(slot))
     }
 
-    /// A scrub that ends does not wait any more. Returns for how many suspects it has waited.
+    /// A scrub that ends stops waiting. Returns the number of suspects that it waited for.
     pub(crate) fn forget_asked_repairs(&mut self) -> usize {
         self.mirror.as_mut().map_or(0, |mirror| core::mem::take(&mut mirror.repairs.asked).len())
     }
 
-    /// Tells the scrub, if it waits for this.
+    /// Sends the outcome to the scrub, if it waits for this slot.
     fn tell_outcome(&mut self, slot: u32, outcome: Outcome) {
         if self.mirror.as_mut().is_some_and(|mirror| mirror.repairs.asked.remove(&slot)) {
             self.tell(Event::Repaired(slot, outcome));
         }
     }
 
-    /// Both members count, and nothing speaks against writing to them.
+    /// True if both members are active and writable.
     fn may_repair(&self) -> bool {
         let whole = self.mirror.as_ref().is_some_and(|mirror| mirror.standing == Standing::Whole);
         whole && !self.fenced && !self.stopping
@@ -83,7 +83,7 @@ impl Context {
             return;
         }
         while let Some(slot) = self.mirror.as_mut().and_then(|mirror| mirror.repairs.suspects.pop_first()) {
-            // It may have been overwritten, or moved, since.
+            // It may have been overwritten or relocated meanwhile.
             if self.map.state(slot) != BlockState::Void && self.is_pair(self.map.place(slot).0) {
                 self.begin_repair(slot);
                 return;
@@ -120,7 +120,7 @@ impl Context {
         self.settle_again();
     }
 
-    /// A copy has been read.
+    /// A copy was read.
     pub(crate) fn repair_read(&mut self, ok: bool, crcs: &[u32]) {
         let Some(mut repair) = self.mirror.as_mut().and_then(|mirror| mirror.repairs.current.take()) else {
             return;
@@ -138,11 +138,11 @@ impl Context {
         match (repair.bad, repair.reads, right) {
             (None, 0, true) => self.read_copy_of(Repair { reads: 1, ..repair }),
             (None, 0, false) => self.read_copy_of(Repair { reads: 1, bad: Some(0), ..repair }),
-            // The page has what this copy has: the good one is wanted.
+            // The page has this copy: read the good one.
             (None, _, false) => self.read_copy_of(Repair { reads: 0, bad: Some(1), ..repair }),
             (Some(bad), _, true) => self.write_copy_of(repair, bad),
             (None, _, true) => self.end_repair(repair, Outcome::Sound),
-            // A read may bring wrong bytes once.
+            // A read may return wrong bytes once.
             (Some(_), _, false) if repair.looks < CACHE_READ_TRIES => {
                 self.read_copy_of(Repair { reads: 0, bad: None, looks: repair.looks + 1, ..repair });
             }
@@ -168,7 +168,7 @@ impl Context {
         }
     }
 
-    /// The good copy has been written over the bad one.
+    /// The write of the good copy over the bad one has ended.
     pub(crate) fn repair_written(&mut self, member: u8, ok: bool) {
         self.flushes.cache.unflushed = true;
         let Some(mirror) = &mut self.mirror else { return };

@@ -1,20 +1,20 @@
-//! Compaction: while there is room nothing is evicted.
+//! Compaction: while there is room, nothing is evicted.
 //!
-//! Overwrites and headers leave holes, so a log can be full although much of it holds nothing. As
-//! long as there is room, reclaim takes the segments with the most holes, weighed by age, and moves
-//! all that counts in them: data that fits stays whole. If no segment has enough holes just now,
-//! and there is no hurry, it waits for overwrites to make some.
+//! Overwrites and headers leave holes, so a log can be full although much of it holds nothing.
+//! While there is room, reclaim takes the segments with the most holes, weighed by age, and
+//! relocates all their live blocks: data that fits stays in the cache. If no segment has enough
+//! holes now, and segments are not short, it waits for overwrites to make some.
 //!
-//! **What it costs** is bounded by the endurance budget (`survivors_max_pct`): of a victim no more
-//! than that share may count, so at 75 % three moves buy room for one block. Nor is there room to
-//! compact for once more of the cache counts than that and [`SPREAD_PCT`]: the moves for each block
-//! of room grow without bound, and what is kept for them hardly returns. Then the policy evicts.
-//! Segments that are nearly empty are compacted whatever the budget ([`LEAST_PCT`]).
+//! The endurance budget (`survivors_max_pct`) bounds **the cost**: no more than that share of a
+//! victim may be live, so at 75 % three relocations gain room for one block. There is no room to
+//! compact once the live share of the cache exceeds the budget by more than [`SPREAD_PCT`]: the
+//! relocations for each block gained grow without bound, and the blocks kept by them are hardly
+//! hit. Then the policy evicts. Segments that are nearly empty are compacted with any budget
+//! ([`LEAST_PCT`]).
 //!
-//! **Progress** (I25). A victim has at most [`Keeping::kept_max`] blocks that count, so each one
-//! gains an eighth of a segment. Nothing is compacted if nothing can be moved, nor once so many
-//! victims were emptied that it must be in vain. Once segments are short nobody waits for
-//! overwrites.
+//! **Progress** (I25). A victim has at most [`Keeping::kept_max`] live blocks, so each one gains an
+//! eighth of a segment. Nothing is compacted if nothing can be relocated, nor after so many victims
+//! that it must be in vain. Once segments are short, compaction does not wait for overwrites.
 
 use crate::context::Context;
 use crate::context::coverage::CoverageMark;
@@ -23,41 +23,43 @@ use crate::fault::{self, PlantedBug};
 use crate::reclaim::FILL_RESERVE;
 use crate::reclaim::policy::{Choice, Keeping, Victims, View, listed};
 
-/// The emptiest segments have so much less that counts than the cache as a whole, percent of their
-/// blocks. Measured with `examples/policies`: with 10 an avoided miss costs 46 blocks written
-/// instead of 12, where data takes 85 % of the device.
+/// The live share of the emptiest segments is lower by this much than that of the whole cache,
+/// percent of their blocks. Measured with `examples/policies`: with 10 an avoided miss costs 46
+/// blocks written instead of 12, at a utilisation of 85 % of the device.
 const SPREAD_PCT: u32 = 5;
-/// The least budget for compaction, percent of a segment: three moves make room for five blocks.
+/// The smallest budget for compaction, percent of a segment: three relocations make room for five
+/// blocks.
 const LEAST_PCT: u32 = 37;
 
-/// Victims that were skipped in one step, because they wait for something, before no other is
+/// Maximum number of victims skipped in one step because they wait for something; then no other is
 /// tried.
 const SKIPPED_MAX: usize = 64;
 
-/// Choosing victims to compact: a part of reclaim.
+/// Chooses victims to compact: a part of reclaim.
 #[derive(Debug, Default)]
 pub(super) struct Compaction {
     victims: Victims,
-    /// All segments were looked at in vain: not again until so many have been taken into use.
+    /// A pass found nothing: no other one until this many segments have been taken into use.
     barren_until: u64,
 }
 
-/// What compaction says.
+/// Decision of compaction.
 pub(super) enum Compacting {
-    /// This segment is worth it.
+    /// Compact this segment.
     Take(Choice),
-    /// There is room, but no segment with enough holes now, and no hurry: overwrites make more.
+    /// There is room, but no segment has enough holes now, and segments are not short: overwrites
+    /// make more.
     Wait,
-    /// It is no help now.
+    /// Compaction does not help now.
     No,
 }
 
-/// Share of a segment that may count for it to be compacted, percent.
+/// Share of a segment that may be live for it to be compacted, percent.
 fn budget_pct(cx: &Context) -> u32 {
     cx.survivors_max_pct().max(LEAST_PCT)
 }
 
-/// What counts leaves room: it is better put together than evicted.
+/// True if the live blocks leave room: then compaction is better than eviction.
 fn has_room(cx: &Context) -> bool {
     let (cached, space) = (cx.map.cached_blocks(), cx.space());
     let (held, space) = match &cx.mirror {
@@ -69,7 +71,7 @@ fn has_room(cx: &Context) -> bool {
         || fault::planted(PlantedBug::CompactWithoutBound)
 }
 
-/// Most blocks that count in a segment that is worth compacting.
+/// Maximum number of live blocks in a segment that is worth compacting.
 fn densest(cx: &Context) -> u32 {
     let blocks = cx.map.geometry.segment_blocks;
     if fault::planted(PlantedBug::CompactWithoutBound) {
@@ -79,7 +81,7 @@ fn densest(cx: &Context) -> u32 {
 }
 
 impl Compaction {
-    /// What to do while there is room. `view` is what eviction would go by.
+    /// Decides while there is room. `view` is that of eviction.
     pub(super) fn choose(
         &mut self,
         cx: &mut Context,
@@ -95,7 +97,7 @@ impl Compaction {
                 cx.cover(CoverageMark::Compacted);
                 return Compacting::Take(choice);
             }
-            // A pass over n segments is paid for by n/512 segments that are written.
+            // The cost of a pass over n segments is spread over n/512 segments that are written.
             let pause = (listed(cx.map.geometry.segment_count) / 8).max(1);
             self.barren_until = cx.map.begun + pause as u64;
         }

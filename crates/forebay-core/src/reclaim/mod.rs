@@ -1,17 +1,17 @@
-//! Reclaim: emptying segments so that they can be written again.
+//! Reclaim: emptying segments so that they can be rewritten.
 //!
-//! One victim at a time, chosen by `policy`. While there is room (`compaction`) all that counts in
-//! it is kept. Else some of the clean blocks are kept (hit, pinned, within the smallest share of
-//! their volume), and the rest is dropped from the map. What is kept, and what is dirty, moves to
-//! the survivor stream. Moving a block takes its block lock, so that the copy, which carries a
-//! newer sequence than anything written before, can never overtake a newer write (I8). If there is
-//! no room to move dirty blocks, destage is asked to hurry instead; reclaim never needs space to
-//! make progress. Dirty blocks of a volume that is destaged in order are never moved: they would
-//! lose their place (I23). If nothing else helps, volumes that are not attached give up their order
-//! (`ordered`). A block that is lost is never moved either, and holds its segment until it is
-//! written over. If such blocks hold all segments the cache has failed (`failure::damage`).
+//! One victim at a time, chosen by `policy`. While there is room (`compaction`), all live blocks
+//! are kept. Otherwise some of the clean blocks are kept (hit, pinned, within the minimum share of
+//! their volume), and the rest are evicted. Kept and dirty blocks are relocated to the survivor
+//! stream. Relocation holds the lock of the block, so the copy, which carries a newer sequence than
+//! anything written before, can never overtake a newer write (I8). If there is no room to relocate
+//! dirty blocks, reclaim asks destage to hurry; reclaim never needs space to make progress. Dirty
+//! blocks of an ordered volume are never relocated: they would lose their place in the order (I23).
+//! As a last resort, volumes that are not attached give up their order (`ordered`). A lost block is
+//! never relocated either, and holds its segment until it is overwritten. If such blocks hold all
+//! segments, the cache has failed (`failure::damage`).
 //!
-//! An empty segment is *freed*; it is written again only after a checkpoint that says so is in
+//! An empty segment is *freed*; it is rewritten only after a checkpoint that lists it as free is in
 //! effect (I7).
 
 pub(crate) mod compaction;
@@ -32,10 +32,10 @@ use crate::reclaim::relocate::Relocations;
 use alloc::vec::Vec;
 use forebay_format::StreamKind;
 
-/// Segments of the append window that fills leave alone.
+/// Segments of the append window that fills do not take.
 pub(crate) const FILL_RESERVE: usize = 2;
 
-/// Victims that make room for a segment of writes or fills: each gains an eighth at least, of which
+/// Victims that make room for a segment of writes or fills: each gains at least an eighth, of which
 /// headers take some.
 const VICTIMS_FOR_A_SEGMENT: u64 = 16;
 
@@ -47,7 +47,7 @@ struct Victim {
     kept: Kept,
 }
 
-/// Emptying segments: a part of the engine. What it remembers is lost with the process.
+/// Reclaim: a part of the engine. Its state is lost with the process.
 #[derive(Debug)]
 pub(crate) struct Reclaim {
     victim: Option<Victim>,
@@ -56,36 +56,35 @@ pub(crate) struct Reclaim {
     /// Rounds of reclaim, from 1: one ends when as many victims were taken as there are segments.
     round: u64,
     taken: u32,
-    /// Victims taken since there were enough free segments, less those that made room for writes
-    /// and fills since.
+    /// Victims taken since there were enough free segments, minus those that made room for writes
+    /// and fills.
     victims_in_vain: u64,
-    /// Segments that writes and fills had taken into use when that was counted last.
+    /// Segments that writes and fills had taken when they were last counted.
     begun_for_clients: u64,
     /// Blocks that may still be evicted in this call.
     evictions_left: u32,
 }
 
-/// Blocks that are evicted in one call: one takes up to four microseconds where nothing of it is in
-/// the processor's caches. In a small cache so few that a victim takes several calls there, too.
+/// Blocks that one call may evict: each takes up to four microseconds if it misses the processor's
+/// caches. The limit is small enough in a small cache that a victim takes several calls there, too.
 fn evictions_in_a_call(slot_count: u32) -> u32 {
     (slot_count / 64).clamp(8, 256)
 }
 
-/// How far the victim is.
+/// Progress of emptying the victim.
 enum Emptying {
     /// Empty.
     Done,
-    /// It goes on later: moves are under way, or enough was evicted in this call.
+    /// It continues later: relocations are in flight, or this call has evicted enough.
     Moving,
     /// Nothing more can be done for this segment now.
     Stuck(u32),
 }
 
-/// A segment as reclaim sees it, if it may be a victim.
+/// A segment as seen by reclaim, if it may be a victim.
 fn candidate(map: &CacheMap, number: u32, round: u64) -> Option<Candidate> {
     let segment = map.segments.get(number as usize)?;
-    // What is on its way out of a victim would look like something that cannot be moved, and be
-    // evicted.
+    // Blocks in relocation would look like blocks that cannot be relocated, and be evicted.
     let held = segment.leaving > 0 || segment.fixed > 0 || segment.lost > 0;
     let offered = segment.phase == SegmentPhase::Sealed && segment.live > 0 && !held;
     offered.then_some(Candidate {
@@ -103,7 +102,7 @@ impl Context {
         self.map.segments[self.map.place(slot).0 as usize].stream != StreamKind::Survivor
     }
 
-    /// A clean block of the victim is on its way: why?
+    /// A clean block of the victim is being relocated: counts it by reason.
     fn count_survivor(&mut self, slot: u32, kept: &mut Kept) {
         kept.all += 1;
         if kept.choice.compacts {
@@ -118,18 +117,18 @@ impl Context {
         }
     }
 
-    /// Segments that hold nothing, usable now or after the next checkpoint.
+    /// Empty segments, usable now or after the next checkpoint.
     pub(crate) fn free_segments(&self) -> usize {
         self.free.window.len() + self.free.pool.len()
     }
 
-    /// True if reclaim is behind: then marks and checkpoints should not dawdle.
+    /// True if reclaim is behind: then marks and checkpoints must not be delayed.
     pub(crate) fn is_short_of_segments(&self) -> bool {
         self.free_segments() < self.free.window_size as usize / 2
     }
 
-    /// Takes a segment for a stream out of the append window. The last ones are kept for the
-    /// survivors, so that reclaim can always go on, and fills go without before writes do.
+    /// Takes a segment from the append window for a stream. The last ones are reserved for
+    /// survivors, so that reclaim can always continue, and fills run out before writes do.
     pub(crate) fn take_segment(&mut self, stream: StreamKind) -> Option<u32> {
         let reserve = match stream {
             StreamKind::Survivor => 0,
@@ -145,14 +144,14 @@ impl Context {
         self.free.take()
     }
 
-    /// A clean block leaves the cache unused; under `S3Fifo` it is remembered for a while.
+    /// A clean block was evicted; under `S3Fifo` it is remembered for a while.
     fn note_evicted(&mut self, key: Key, probation: bool) {
         if self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo {
             self.ghosts.note(key, probation, self.space());
         }
     }
 
-    /// A victim from the lists, or by a pass over all segments.
+    /// Takes a victim from the lists, or from a pass over all segments.
     fn choose_from(
         &mut self,
         victims: &mut Victims,
@@ -205,12 +204,12 @@ impl Reclaim {
         }
     }
 
-    /// Nothing is reclaimed any more.
+    /// Ends reclaim.
     pub(crate) fn end(&mut self) {
         self.victim = None;
     }
 
-    /// The pool has no segment from `count` on any more.
+    /// The pool no longer has segments from `count` on.
     pub(crate) fn forget_segments(&mut self, count: u32) {
         self.victim.take_if(|victim| victim.segment >= count);
     }
@@ -254,13 +253,13 @@ impl Reclaim {
             return;
         }
         self.evictions_left = evictions_in_a_call(cx.map.geometry.slot_count());
-        // Each pass either frees a segment, leaves moves under way, or finds that this victim has
-        // to wait.
+        // Each pass frees a segment, leaves relocations in flight, or finds that this victim has to
+        // wait.
         let mut skipped = Vec::new();
         while cx.free_segments() < cx.free.window_size as usize {
             if self.victim.is_none() {
                 if Self::is_busy_relocating(cx, checkpoint) {
-                    return; // What is under way makes room; a victim chosen now would lose what deserves to stay.
+                    return; // Relocations in flight make room; a victim chosen now would lose blocks worth keeping.
                 }
                 let half = cx.half_victim(&skipped);
                 let compacting = match half {
@@ -270,7 +269,7 @@ impl Reclaim {
                 let choice = match compacting {
                     Compacting::Take(choice) => Some(choice),
                     Compacting::Wait => {
-                        self.victims_in_vain = 0; // There is enough for now.
+                        self.victims_in_vain = 0; // Enough for now.
                         cx.reclaim_wants_destage = false;
                         return;
                     }
@@ -302,21 +301,21 @@ impl Reclaim {
         }
     }
 
-    /// So many victims were emptied, without enough free segments and with little for writes and
-    /// fills, that what is kept of them must take all the room that they give. From here on nothing
-    /// is kept and nothing dirty is moved, until there is enough: what is clean goes, and destage
-    /// makes clean what is not, so reclaim ends whatever the policies want (I25).
+    /// True if so many victims were emptied, without enough free segments and with little room for
+    /// writes and fills, that their kept blocks must take all the room that they gain. Until there
+    /// is enough, nothing is kept and no dirty block is relocated: clean blocks are evicted and
+    /// destage cleans the others, so reclaim ends under any policy (I25).
     fn is_moving_in_vain(&self, cx: &Context) -> bool {
         self.victims_in_vain > 2 * cx.map.segments.len() as u64
     }
 
-    /// What the choice of a victim depends on.
+    /// Inputs of the choice of a victim.
     fn view(&self, cx: &Context) -> View {
         let blocks = cx.map.geometry.segment_blocks;
-        // A segment full of dirty blocks gains nothing when it is moved; without room, nothing can
-        // be moved at all.
+        // A segment full of dirty blocks gains nothing when it is relocated; without room, nothing
+        // can be relocated at all.
         let most = cx.batch_blocks();
-        // Destage makes clean what the endurance budget has nothing for, as long as writers have
+        // If the endurance budget is spent, destage cleans the blocks, as long as writers have
         // room.
         let waits = cx.spares_flash() && !cx.is_short_of_segments();
         View {
@@ -346,8 +345,8 @@ impl Reclaim {
         cx.choose_from(&mut self.victims, (&view, self.round), skipped)
     }
 
-    /// Spares a victim for the rest of the round if most of it would be kept for the smallest share
-    /// of its volume: moving it would gain nothing.
+    /// Spares a victim for the rest of the round if most of it would be kept for the minimum share
+    /// of its volume: relocation would gain nothing.
     fn spares(&mut self, cx: &mut Context, number: u32) -> bool {
         self.taken += 1;
         if self.taken as usize >= cx.map.segments.len() {
@@ -379,7 +378,7 @@ impl Reclaim {
         spared
     }
 
-    /// Goes on with the victim.
+    /// Continues to empty the victim.
     fn empty_victim(
         &mut self,
         cx: &mut Context,
@@ -426,12 +425,13 @@ impl Reclaim {
             cx.stats.survivor_unclean_blocks += u64::from(moves);
             next += 1;
         }
-        // Everything is dropped or on its way. It frees itself when the last move has ended.
+        // Everything is dropped or in relocation. The segment is freed when the last relocation has
+        // ended.
         if cx.map.segments[segment as usize].live == 0 { Emptying::Done } else { Emptying::Stuck(segment) }
     }
 
-    /// What becomes of a clean block of the victim: as [`Self::keeps`], unless the endurance budget
-    /// has nothing for it.
+    /// Fate of a clean block of the victim: as [`Self::keeps`], unless the endurance budget is
+    /// spent.
     fn keeps_in_budget(&self, cx: &mut Context, slot: u32, kept: &Kept) -> Keep {
         let keep = self.keeps(cx, slot, kept);
         if keep == Keep::No || !cx.spares_flash() {
@@ -443,7 +443,7 @@ impl Reclaim {
         Keep::No
     }
 
-    /// What becomes of a clean block of the victim.
+    /// Fate of a clean block of the victim.
     fn keeps(&self, cx: &Context, slot: u32, kept: &Kept) -> Keep {
         let pinned = cx.map.is_pinned(slot);
         if fault::planted(PlantedBug::KeepWithoutBound) && pinned {
@@ -470,9 +470,9 @@ impl Reclaim {
         keeping.decide(&block, kept)
     }
 
-    /// A block of the victim cannot be moved now. If moves are under way, they will make it
-    /// possible, and so will a flush of the cache device; if not, the block is being changed or
-    /// there is no room: another victim may do.
+    /// A block of the victim cannot be relocated now. Relocations in flight, or a flush of the
+    /// cache device, will make it possible. If there are none, the block is being changed or there
+    /// is no room: another victim may do.
     fn wait_with_victim(&mut self, cx: &mut Context, victim: Victim) -> Emptying {
         cx.cover(CoverageMark::VictimWaits);
         let slot = cx.map.slot(victim.segment, victim.next);
@@ -485,8 +485,8 @@ impl Reclaim {
         Emptying::Moving
     }
 
-    /// Nothing can be moved now, but it is only a matter of time: moves that are under way will
-    /// end, or segments will join the window. Who evicted now would lose what deserves to stay.
+    /// True if nothing can be relocated now, but relocations in flight will end or segments will
+    /// join the window. Eviction now would lose blocks worth keeping.
     pub(crate) fn is_busy_relocating(cx: &Context, checkpoint: &Checkpoints) -> bool {
         if cx.fenced || cx.can_relocate() {
             return false;

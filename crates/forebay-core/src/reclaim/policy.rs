@@ -1,89 +1,90 @@
-//! Policies: the segment to reclaim, and what of it to keep. They decide, and have no effects.
+//! Policies: which segment to reclaim, and which of its blocks to keep. They decide, without side
+//! effects.
 //!
-//! A victim is *compacted* (all that counts is kept) while there is room, see `compaction`; else
-//! blocks are *evicted* as the policy says.
+//! A victim is *compacted* (all live blocks are kept) while there is room, see `compaction`;
+//! otherwise the policy chooses the blocks to *evict*.
 //!
-//! **Victims.** Looking at all segments for every choice would cost more than the rest of reclaim
-//! on a large cache. So one pass ranks them all and keeps a short list of the best (one in 64, at
-//! most 64) of each queue; the next choices are served from it, each looked at again. A pass over n
-//! segments is paid for by n/64 choices.
+//! **Victims.** On a large cache, looking at all segments for every choice would cost more than the
+//! rest of reclaim. So one pass ranks them all and keeps a short list of the best (one in 64, at
+//! most 64) of each queue. The next choices come from it, and each candidate is checked again. The
+//! cost of a pass over n segments is spread over n/64 choices.
 //!
-//! **Policies.** `Fifo`: the oldest. `Lru`: cost and benefit, `(1 - u) * age / (1 + u)`, the rule
-//! of log-structured file systems (Rosenblum and Ousterhout, 1991), where `u` is the share of
-//! blocks that still count; unclean blocks weigh twice, since they must be moved. Compaction has
-//! the same rule, but all blocks weigh the same, since all are moved. `S3Fifo`: two queues by age
-//! (Yang and others, 2023): what was filled or written is on *probation*, survivors are *main*;
-//! probation gives way while it holds more than its share, which follows what comes back
-//! (`context::ghosts`), unless the next of it is not clean yet. All but `Fifo` keep blocks that
+//! **Policies.** `Fifo`: the oldest. `Lru`: cost-benefit, `(1 - u) * age / (1 + u)`, the rule of
+//! log-structured file systems (Rosenblum and Ousterhout, 1991), where `u` is the share of live
+//! blocks; unclean blocks weigh twice, since they must be relocated. Compaction has the same rule,
+//! but all blocks weigh the same, since all are relocated. `S3Fifo`: two queues by age (Yang and
+//! others, 2023): fills and writes are on *probation*, survivors are *main*. Victims come from
+//! probation while it holds more than its share, which follows the returns of evicted blocks
+//! (`context::ghosts`), unless its next segment is not clean yet. All but `Fifo` keep blocks that
 //! were hit, within the endurance budget.
 //!
 //! **Progress** (I25). No victim keeps more than 7/8 of its blocks, pinned ones and those within a
-//! minimum share included; segments that hold too many pinned blocks are taken only if there is no
-//! other, and give up what cannot be moved then.
+//! minimum share included. Segments with too many pinned blocks are victims of last resort, and
+//! then lose those that cannot be relocated.
 
 use crate::api::settings::{Priority, ReclaimPolicy};
 use crate::context::ghosts::WHOLE;
 use alloc::vec::Vec;
 
-/// What is not clean of a segment on probation that gives way, percent, if main can do so instead.
-/// A dirty block that is moved costs a write, and is clean a little later. Of random writes over
-/// four times the cache, 2.37 blocks are written for each without this, 2.35 with 50, 1.66 with 25,
-/// 1.50 with 12; the misses of the trace of a virtual machine change by less than their noise
-/// (decision 0045 has the command).
+/// Unclean part of a segment on probation, percent, above which a cleaner segment of main is the
+/// victim instead. Relocating a dirty block costs a write, and the block is clean a little later.
+/// Of random writes over four times the cache, 2.37 blocks are written for each without this, 2.35
+/// with 50, 1.66 with 25, 1.50 with 12; the misses of the trace of a virtual machine change by less
+/// than their noise (decision 0045 has the command).
 const UNCLEAN_MAX_PCT: u32 = 25;
 
-/// Choices served by one pass over the segments: one in this many segments, and at most so many.
+/// Choices served by one pass: one in this many segments, and at most this many.
 const LISTED_ONE_IN: u32 = 64;
 
-/// What a policy sees of a segment that could be reclaimed.
+/// A policy's view of a segment that could be reclaimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Candidate {
     pub(crate) segment: u32,
     /// Sequence of its first batch: lower is older.
     pub(crate) born: u64,
-    /// Blocks that must be moved or destaged before it can be freed.
+    /// Blocks that must be relocated or destaged before it can be freed.
     pub(crate) unclean: u32,
-    /// Blocks that are pinned; unclean ones are among them or not.
+    /// Pinned blocks, some of which may be unclean.
     pub(crate) pinned: u32,
-    /// Blocks that count, unclean ones included.
+    /// Live blocks, unclean ones included.
     pub(crate) live: u32,
     /// Holds fills or writes, no survivors.
     pub(crate) probation: bool,
 }
 
-/// What a choice depends on besides the segments.
+/// Inputs of a choice besides the segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct View {
     pub(crate) policy: ReclaimPolicy,
     /// Blocks of a segment.
     pub(crate) segment_blocks: u32,
-    /// Most blocks that a victim may have to move.
+    /// Bound of the blocks that a victim may have to relocate, exclusive.
     pub(crate) movable: u32,
-    /// Sequence of the batch to be written next.
+    /// Sequence of the next batch.
     pub(crate) newest: u64,
-    /// Share of the segments that may be on probation under `S3Fifo`, of [`WHOLE`].
+    /// Share of the segments that may be on probation under `S3Fifo`, in units of [`WHOLE`].
     pub(crate) probation_share: u64,
-    /// Compaction: most blocks that count in a victim. `None`: eviction.
+    /// Compaction: maximum number of live blocks in a victim. `None`: eviction.
     pub(crate) densest: Option<u32>,
 }
 
-/// A segment to be reclaimed.
+/// A segment to reclaim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Choice {
     pub(crate) segment: u32,
-    /// Taken for its holes: what counts in it is kept.
+    /// Taken for its holes: its live blocks are kept.
     pub(crate) compacts: bool,
-    /// There was nothing better: pinned blocks that cannot be moved are given up.
+    /// A victim of last resort: pinned blocks that cannot be relocated are evicted.
     pub(crate) forced: bool,
 }
 
 impl View {
-    /// Few enough of its blocks must be moved.
+    /// True if few enough of its blocks must be relocated.
     fn is_movable(&self, candidate: &Candidate) -> bool {
         candidate.unclean < self.movable
     }
 
-    /// The same, if its pinned blocks are to be moved as well, or all blocks.
+    /// The same, with its pinned blocks included, or for compaction all live blocks.
     fn is_easy(&self, candidate: &Candidate) -> bool {
         match self.densest {
             Some(densest) => self.is_movable(candidate) && candidate.live <= densest,
@@ -91,7 +92,7 @@ impl View {
         }
     }
 
-    /// Worth of reclaiming a segment; comparable within a queue.
+    /// Benefit of reclaiming a segment; comparable within a queue.
     fn rank(&self, candidate: &Candidate) -> u128 {
         let age = u128::from(self.newest.saturating_sub(candidate.born) + 1);
         let counts = match (self.densest, self.policy) {
@@ -101,7 +102,7 @@ impl View {
         };
         let all = 2 * self.segment_blocks;
         let counts = counts.min(all);
-        // One is added so that age decides among segments that are full.
+        // One is added so that age decides among full segments.
         u128::from(all - counts + 1) * age * 1024 / u128::from(all + counts)
     }
 
@@ -111,34 +112,34 @@ impl View {
     }
 }
 
-/// The short lists of victims. A hint only: whatever they say is looked at again.
+/// The short lists of victims. Only a hint: every candidate is checked again.
 #[derive(Debug, Default)]
 pub(crate) struct Victims {
     /// By queue: rank and segment, the best last.
     lists: [Vec<(u128, u32)>; 2],
-    /// Segments in each queue, as counted by the last pass and less what was taken since.
+    /// Segments in each queue, as counted by the last pass, minus those taken since.
     sizes: [u32; 2],
     made_for: Option<ReclaimPolicy>,
     /// Made by the last pass, and nothing was taken yet.
     fresh: bool,
     /// The last pass found nothing, in this state of the map.
     barren: Option<(u64, u32)>,
-    /// Passes made: a figure for tests.
+    /// Number of passes, for tests.
     pub(crate) passes: u64,
 }
 
 impl Victims {
-    /// Nothing was found, and nothing has changed that could help.
+    /// True if the last pass found nothing, and nothing has changed that could help.
     pub(crate) fn is_barren(&self, relief: u64, view: &View) -> bool {
         self.barren == Some((relief, view.movable))
     }
 
-    /// There are victims for the next choices, too.
+    /// True if there are victims for the next choices, too.
     pub(crate) fn has_more(&self) -> bool {
         self.lists.iter().any(|list| !list.is_empty())
     }
 
-    /// The best segment of the lists that is still eligible; `look` gives what it is now.
+    /// The best segment of the lists that is still eligible; `look` returns its current state.
     pub(crate) fn next(&mut self, view: &View, look: impl Fn(u32) -> Option<Candidate>) -> Option<Choice> {
         if self.made_for != Some(view.policy) {
             self.lists.iter_mut().for_each(Vec::clear);
@@ -154,7 +155,7 @@ impl Victims {
         let mut queue = self.queue_to_serve(view);
         if self.lists[queue].is_empty() {
             if self.sizes[queue] > 0 && !self.fresh {
-                return None; // The list has run dry, not the queue: it is time for a pass.
+                return None; // The list is empty, but not the queue: a new pass is needed.
             }
             queue = 1 - queue;
         }
@@ -167,7 +168,7 @@ impl Victims {
         Some(Choice { segment, compacts: view.densest.is_some(), forced: false })
     }
 
-    /// The next of probation is not clean yet, and the next of main is cleaner.
+    /// True if the next segment of probation is not clean yet, and that of main is cleaner.
     fn spares_unclean(&self, view: &View, look: impl Fn(u32) -> Option<Candidate>) -> bool {
         let unclean = |list: &[(u128, u32)]| {
             let next = list.last().and_then(|(_, segment)| look(*segment));
@@ -181,7 +182,7 @@ impl Victims {
         }
     }
 
-    /// Probation if it is too large, and main if not.
+    /// Probation if it is too large, otherwise main.
     fn queue_to_serve(&self, view: &View) -> usize {
         let all = u64::from(self.sizes[0] + self.sizes[1]);
         let (share, whole) = (u128::from(view.probation_share), u128::from(WHOLE));
@@ -189,8 +190,8 @@ impl Victims {
         usize::from(u64::from(self.sizes[0]) <= share)
     }
 
-    /// Ranks all segments anew and chooses. `relief` is the state of the map, `None` if what was
-    /// left out now may be on offer at any time.
+    /// Ranks all segments again and chooses. `relief` is the state of the map, `None` if segments
+    /// that are excluded now may become available at any time.
     pub(crate) fn pass(
         &mut self,
         view: &View,
@@ -224,12 +225,12 @@ impl Victims {
     }
 }
 
-/// Victims that one pass over so many segments lists.
+/// Length of the list that one pass over `segments` segments makes.
 pub(crate) fn listed(segments: u32) -> usize {
     (segments / LISTED_ONE_IN).clamp(1, LISTED_ONE_IN) as usize
 }
 
-/// Enters into a list of at most `most`, sorted with the best last.
+/// Inserts into a list of at most `most` entries, sorted with the best last.
 fn enlist(list: &mut Vec<(u128, u32)>, entry: (u128, u32), most: usize) {
     if list.len() == most && list.first().is_some_and(|worst| *worst >= entry) {
         return;
@@ -241,14 +242,14 @@ fn enlist(list: &mut Vec<(u128, u32)>, entry: (u128, u32), most: usize) {
     }
 }
 
-/// What becomes of a clean block of a victim.
+/// Fate of a clean block of a victim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Keep {
     /// It is evicted.
     No,
-    /// It is moved, or evicted if that is not possible now.
+    /// It is relocated, or evicted if that is not possible now.
     IfPossible,
-    /// It is moved; the victim waits until that is possible.
+    /// It is relocated; the victim waits until that is possible.
     Must,
 }
 
@@ -259,25 +260,25 @@ pub(crate) struct Block {
     pub(crate) pinned: bool,
     /// Not a survivor yet.
     pub(crate) probation: bool,
-    /// Of its volume, next to the others.
+    /// Priority of its volume, relative to the others.
     pub(crate) priority: Priority,
-    /// Its volume does not have more than its smallest share.
+    /// Its volume is not above its minimum share.
     pub(crate) within_minimum: bool,
-    /// Its volume has more than its largest share.
+    /// Its volume is above its maximum share.
     pub(crate) above_maximum: bool,
 }
 
-/// What was kept of a victim so far.
+/// Blocks of a victim that were kept so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Kept {
     pub(crate) choice: Choice,
-    /// Blocks moved because they were hit.
+    /// Blocks relocated because they were hit.
     pub(crate) hits: u32,
-    /// Blocks moved or to be moved, for whatever reason.
+    /// Blocks relocated, or to relocate, for any reason.
     pub(crate) all: u32,
 }
 
-/// The rules of keeping.
+/// The rules for keeping blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keeping {
     pub(crate) policy: ReclaimPolicy,
@@ -287,11 +288,11 @@ pub(crate) struct Keeping {
 }
 
 impl Keeping {
-    /// Most blocks of a segment that are moved instead of evicted: the rest is what reclaim gains
-    /// (I25).
+    /// Maximum number of blocks of a segment that are relocated instead of evicted: reclaim gains
+    /// the rest (I25).
     pub(crate) fn kept_max(segment_blocks: u32) -> u32 {
         if segment_blocks < 64 {
-            return segment_blocks / 2; // Headers of batches take much of so small a segment.
+            return segment_blocks / 2; // Batch headers take much of such a small segment.
         }
         segment_blocks - segment_blocks / 8 - 2
     }

@@ -1,4 +1,4 @@
-//! Decisions of the policies.
+//! Tests of the policies' decisions.
 
 use super::*;
 use crate::api::settings::{Priority, ReclaimPolicy};

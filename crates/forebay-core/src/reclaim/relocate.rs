@@ -1,15 +1,15 @@
-//! Moving blocks: from a segment that is to be emptied to the survivor stream.
+//! Relocation of blocks from a segment that is being emptied to the survivor stream.
 //!
-//! A move takes the lock of its block, so the copy, which carries a newer sequence than anything
-//! written before, can never overtake a newer write (I8).
+//! A relocation holds the lock of its block, so the copy, which carries a newer sequence than
+//! anything written before, can never overtake a newer write (I8).
 //!
-//! Blocks that lie near each other and whose moves begin in one turn of the engine are read at
-//! once, with what lies between them.
+//! Blocks that are close to each other and whose relocations begin in one turn of the engine are
+//! read in one operation, with the blocks between them.
 //!
-//! Moves and destage do not wait for each other. A dirty block is moved once the cache device holds
-//! it durably, so its copy may be written back before that is durable itself (I11). If it was
-//! picked for destage meanwhile, what is written back is the copy (`destage::Destager::follow`): a
-//! block that waited for another turn of the sweep would be too old by then.
+//! Relocation and destage do not wait for each other. A dirty block is relocated once the cache
+//! device holds it durably, so its copy may be destaged before the copy itself is durable (I11). If
+//! destage picked the block meanwhile, it writes the copy (`destage::Destager::follow`): a block
+//! that waited for another turn of the sweep would be too old by then.
 
 use crate::api::{Span, WASTE};
 use crate::base::slab::Slab;
@@ -26,35 +26,35 @@ use crate::map::segment::{BlockState, Key};
 use alloc::vec::Vec;
 use forebay_format::{StreamKind, VolumeId};
 
-/// Most relocations under way. With 64 reclaim is slower than writers where three quarters of the
-/// device are in use; with 256 blocks move that would have been overwritten (`overwrite-bench` of
-/// the simulator).
+/// Maximum number of relocations in flight. With 64 reclaim is slower than writers at a device
+/// utilisation of three quarters; with 256 it relocates blocks that would have been overwritten
+/// (`overwrite-bench` of the simulator).
 const RELOCATIONS_MAX: usize = 128;
-/// Most blocks that are read at once: 128 KiB, beyond which a flash device gains little.
+/// Maximum number of blocks in one read: 128 KiB, beyond which a flash device gains little.
 const RUN_BLOCKS_MAX: u32 = 32;
-/// Blocks between two others that are read with them: on flash of 100,000 operations and 2 GB a
+/// Blocks between two others that are read with them: on flash with 100,000 operations and 2 GB per
 /// second an operation takes as long as five blocks.
 const GAP_BLOCKS_MAX: u32 = 4;
 
-/// A block on its way to the survivor stream.
+/// A block in relocation to the survivor stream.
 #[derive(Debug)]
 pub(crate) struct Relocation {
     key: Key,
     from: u32,
-    /// Sectors to leave out of the copy are not in this mask.
+    /// Sectors of the block that the copy keeps; `None`: all.
     mask: Option<u8>,
     page: Page,
     tries: u32,
-    /// The block behind it, that is read with it.
+    /// The next block, which is read together with this one.
     next: Option<u32>,
-    /// Its new record says that it is dirty.
+    /// Its new entry records it as dirty.
     recorded_dirty: bool,
     /// It could have been evicted.
     kept: bool,
 }
 
-/// Blocks that will be read at once: the first and the last move, and the blocks from one to the
-/// other.
+/// Blocks that will be read in one operation: the first and last relocation, and the number of
+/// blocks in between, both included.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     first: u32,
@@ -62,7 +62,7 @@ struct Run {
     blocks: u32,
 }
 
-/// Moves under way: a part of the engine.
+/// Relocations in flight: a part of the engine.
 #[derive(Debug)]
 pub(crate) struct Relocations {
     moves: Slab<Relocation>,
@@ -80,13 +80,13 @@ impl Context {
             && self.has_room_to_relocate()
     }
 
-    /// The block is dirty, and the cache device does not hold it durably yet.
+    /// True if the block is dirty, and not durable on the cache device yet.
     pub(crate) fn moves_too_early(&self, slot: u32) -> bool {
         let early = self.map.state(slot) == BlockState::Dirty && !self.is_held(slot);
         early && !fault::planted(PlantedBug::MoveBeforeDurable)
     }
 
-    /// A block is dirty, and destage has picked it: it writes it back, or waits for a flush of the
+    /// True if a dirty block is in destage: it is being written, or waits for a flush of the
     /// backing store.
     fn is_being_destaged(&self, slot: u32) -> bool {
         let key = self.map.key(slot);
@@ -94,7 +94,7 @@ impl Context {
         self.map.state(slot) == BlockState::Dirty && !self.map.is_lost(slot) && !waiting.has(key.block())
     }
 
-    /// Room for one more survivor: the worst case is a header block for each.
+    /// True if there is room for one more survivor: the worst case is a header block for each.
     fn has_room_to_relocate(&self) -> bool {
         let stream = &self.log.streams[StreamKind::Survivor.index()];
         let segments = self.free.window.len() as u32;
@@ -109,12 +109,12 @@ impl Relocations {
         Self { moves: Slab::new(), gathering: None, spans: Vec::new() }
     }
 
-    /// A block of the volume is being moved.
+    /// True if a block of the volume is being relocated.
     pub(crate) fn any_of(&self, volume: VolumeId) -> bool {
         self.moves.iter().any(|relocation| relocation.key.volume() == volume)
     }
 
-    /// Starts to move a block; false if that is not possible now.
+    /// Starts to relocate a block; false if that is not possible now.
     pub(crate) fn relocate(&mut self, cx: &mut Context, slot: u32) -> bool {
         self.begin(cx, slot, None, false)
     }
@@ -124,7 +124,7 @@ impl Relocations {
         self.begin(cx, slot, None, true)
     }
 
-    /// As `relocate`; the copy has no sectors but those of `mask`.
+    /// As `relocate`; the copy has only the sectors of `mask`.
     pub(crate) fn relocate_masked(&mut self, cx: &mut Context, slot: u32, mask: Option<u8>) -> bool {
         self.begin(cx, slot, mask, false)
     }
@@ -152,7 +152,7 @@ impl Relocations {
         true
     }
 
-    /// Reads a block together with those before it, which were begun in this turn.
+    /// Adds a block to the read of the preceding ones, if they were begun in this turn.
     fn gather(&mut self, cx: &mut Context, number: u32) {
         let slot = self.moves.get(number).from;
         cx.map.pin(slot);
@@ -176,7 +176,7 @@ impl Relocations {
         }
     }
 
-    /// Reads what was gathered: nothing more is begun in this turn.
+    /// Reads the gathered blocks: nothing more begins in this turn.
     #[inline]
     pub(crate) fn read_gathered(&mut self, cx: &mut Context) {
         if let Some(run) = self.gathering.take() {
@@ -184,7 +184,7 @@ impl Relocations {
         }
     }
 
-    /// Reads the block of a move and, if others were gathered behind it, so many blocks in all.
+    /// Reads the block of a relocation and the others gathered behind it, `blocks` in total.
     fn read(&mut self, cx: &mut Context, first: u32, blocks: u32) {
         let Relocation { from, tries, .. } = *self.moves.get(first);
         self.spans.clear();
@@ -200,8 +200,8 @@ impl Relocations {
         cx.read_slots((from, blocks), tries, &self.spans, OpKind::RelocateRead { relocation: first });
     }
 
-    /// Blocks were read for `first` and those that were gathered behind it. Those that are wrong
-    /// are read once more each, elsewhere if there is another copy.
+    /// The blocks of `first` and of those gathered behind it were read. Reads those with errors
+    /// again one by one, from the other copy if there is one.
     pub(crate) fn relocations_read(&mut self, cx: &mut Context, first: u32, ok: bool, crcs: &[u32]) {
         let from = self.moves.get(first).from;
         let mut next = Some(first);
@@ -244,8 +244,8 @@ impl Relocations {
                 done: if kept { ItemOwner::Kept(number) } else { ItemOwner::Survivor(number) },
             };
             cx.map.pin(slot);
-            // A record that says something of dirty data, be it that it is clean now, belongs on
-            // both members.
+            // An entry about dirty data belongs on both members, even if it records that the data
+            // is clean now.
             let single = cx.mirror.is_some() && cx.map.state(slot) == BlockState::Clean;
             cx.enqueue(if single { StreamKind::Fill } else { StreamKind::Survivor }, item);
         } else if tries <= cx.slot_tries(slot) {
@@ -258,14 +258,15 @@ impl Relocations {
         }
     }
 
-    /// The copy was appended to `slot` (with the pin of the original still held), or not.
+    /// The copy was appended to `slot` (with the pin of the original still held), or the append
+    /// failed.
     ///
-    /// Meanwhile the block may have been written back and, being clean, dropped: its lock keeps
-    /// away writers, but not those who make room or find damage. If its new record calls it dirty,
-    /// it comes back as destaged, and is marked clean: else a crash would make it dirty, over
-    /// whatever is written past the cache from now on (I74).
+    /// Meanwhile the block may have been destaged and, being clean, dropped: its lock excludes
+    /// writers, but neither reclaim nor the detection of damage. If its new entry records it as
+    /// dirty, the block returns as destaged, and is marked clean: otherwise it would be dirty after
+    /// a crash and hide later bypass writes (I74).
     ///
-    /// Returns from where to where it was moved, if destage has picked it and is to follow.
+    /// Returns the old and the new slot if destage has picked the block and must follow.
     pub(crate) fn relocated(
         &mut self,
         cx: &mut Context,
@@ -279,8 +280,8 @@ impl Relocations {
         let current = cx.map.lookup(key) == Some(from) || fault::planted(PlantedBug::RelocateWithoutLock);
         let resurfaces = recorded_dirty && !fault::planted(PlantedBug::ForgetRecordOfDropped);
         if let Some(slot) = slot.filter(|_| current || resurfaces) {
-            // The block may have been destaged on the way. If its record says dirty, a mark must
-            // follow.
+            // The block may have been destaged meanwhile. If its entry records it as dirty, a mark
+            // must follow.
             let state = if current { cx.map.state(from) } else { BlockState::Clean };
             let state = match state {
                 BlockState::Void => BlockState::Dirty,
@@ -308,8 +309,8 @@ impl Relocations {
             if state == BlockState::Destaged {
                 cx.add_mark(slot);
             }
-            // The record of a clean survivor is a clean mark as well, if that of the original says
-            // dirty.
+            // The entry of a clean survivor is also a clean mark if the entry of the original
+            // records it as dirty.
             cx.log.marks_ticket = cx.flushes.cache.ticket();
         } else {
             cx.cover(CoverageMark::RelocationLost);

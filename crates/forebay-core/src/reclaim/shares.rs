@@ -1,24 +1,23 @@
-//! Shares of volumes in the pool: smallest and largest share, priority, and walks over all blocks
+//! Shares of volumes in the pool: minimum and maximum share, priority, and sweeps over all blocks
 //! of a volume.
 //!
-//! **Largest share.** Blocks of a volume that has more are never kept by reclaim, and a *trim*
-//! takes its clean blocks out of the map like the hand of a clock: hit ones get off once, pinned
-//! ones stay. So its content is rewritten by its own fills and at its own cost. Segments that are
-//! left nearly empty are reclaimed before others, and what they hold of other volumes is moved, not
-//! evicted. Dirty blocks count, but only destage can make them go: while they alone exceed the
-//! share, nothing of the volume is filled. The tolerance is one trim: what is filled between two
-//! turns.
+//! **Maximum share.** Reclaim never keeps blocks of a volume above it, and a *trim* removes its
+//! clean blocks from the map like the hand of a clock: it spares hit blocks once and pinned ones
+//! always. So the volume's own fills rewrite its content, at its own cost. Segments that become
+//! nearly empty are reclaimed first, and their blocks of other volumes are relocated, not evicted.
+//! Dirty blocks count, but only destage can reduce them: while they alone exceed the share, nothing
+//! of the volume is filled. The tolerance is one trim: the fills between two turns.
 //!
-//! **Smallest share.** Clean blocks of a volume that has no more are moved by reclaim instead of
-//! evicted, as far as that leaves room (I25). Together the smallest shares hold at most
-//! [`MINIMA_MAX_PCT`] of the pool; beyond it they shrink in proportion.
+//! **Minimum share.** Reclaim relocates clean blocks of a volume that is not above it instead of
+//! evicting them, as long as reclaim still gains room (I25). Together the minimum shares hold at
+//! most [`MINIMA_MAX_PCT`] of the pool; beyond it they shrink in proportion.
 //!
-//! In a mirrored cache a block that has two copies takes the room of two, as far as that is known:
+//! In a mirrored cache a block with two copies takes the room of two. The known ones are counted:
 //! those that are not clean.
 //!
-//! **Priority** counts next to the other volumes: where all have the same it means nothing.
+//! **Priority** is relative to the other volumes: if all have the same, it has no effect.
 //!
-//! Walks are cut into pieces, each of bounded work, between the events of the engine.
+//! Trims and sweeps are cut into pieces of bounded work, between the events of the engine.
 
 use crate::api::settings::{Priority, VolumeSettings};
 use crate::context::Context;
@@ -29,33 +28,33 @@ use alloc::vec::Vec;
 use forebay_format::VolumeId;
 use forebay_format::geometry::VOLUMES_MAX;
 
-/// Share of the pool that all smallest shares together may hold, percent.
+/// Share of the pool that all minimum shares together may hold, percent.
 const MINIMA_MAX_PCT: u64 = 70;
 /// Slots (or empty segments) that trims look at between two events.
 const TRIM_STEPS: u32 = 4096;
-/// Segments that an operator's walk looks at between two events.
+/// Segments that a sweep looks at between two events.
 const SWEEP_SEGMENTS: u32 = 2;
-/// A trim that has found nothing rests for so long.
+/// Pause of a trim that has found nothing.
 const TRIM_PAUSE_NS: u64 = 100_000_000;
 
-/// The hand of the clock that keeps a volume at its largest share.
+/// The clock hand that keeps a volume at its maximum share.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trim {
     segment: u32,
     index: u32,
-    /// Segments looked at since something was taken.
+    /// Segments looked at since the last block was removed.
     fruitless: u32,
     paused_until: u64,
 }
 
-/// What a walk does to the blocks of its volume.
+/// Effect of a sweep on the blocks of its volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SweepTask {
     Unpin,
     DropClean,
 }
 
-/// A walk over all segments, as asked for by an operator.
+/// A sweep over all segments.
 #[derive(Clone, Copy, Debug)]
 struct Sweep {
     volume: VolumeId,
@@ -63,12 +62,12 @@ struct Sweep {
     next_segment: u32,
 }
 
-/// What keeps the shares of volumes, and walks over their blocks: a part of the engine.
+/// Enforces the shares of volumes and sweeps over their blocks: a part of the engine.
 #[derive(Debug)]
 pub(crate) struct Shares {
-    /// How far the enforcement of the largest share is, by volume.
+    /// Progress of the trims, by volume.
     trims: Vec<Trim>,
-    /// Walks over all blocks that an operator asked for.
+    /// Sweeps over all blocks of a volume.
     sweeps: VecDeque<Sweep>,
 }
 
@@ -81,7 +80,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Of a pool of `capacity` blocks, whose volumes ask for `minima_pct` in all.
+    /// Share in a pool of `capacity` blocks, whose volumes ask for `minima_pct` in total.
     fn new(settings: &VolumeSettings, capacity: u64, minima_pct: u64) -> Self {
         let minimum = capacity * u64::from(settings.min_share_pct) / 100;
         Self {
@@ -93,8 +92,8 @@ impl Share {
 }
 
 impl Context {
-    /// Takes a block out if it is one of the volume's, clean, and was not used since the hand
-    /// passed.
+    /// Removes a block from the map if it belongs to the volume, is clean and not pinned, and was
+    /// not hit since the hand passed.
     fn trim_slot(&mut self, id: VolumeId, slot: u32) -> bool {
         let state = self.map.state(slot);
         let droppable = state == BlockState::Clean
@@ -134,8 +133,8 @@ impl Context {
         self.held(volume) > self.maximum(volume)
     }
 
-    /// So far above its largest share that nothing may be filled until it has less: trims do not
-    /// keep up.
+    /// True if the volume is so far above its maximum share that nothing may be filled until it has
+    /// less: trims do not keep up.
     pub(crate) fn is_far_above_maximum(&self, volume: VolumeId) -> bool {
         let maximum = self.maximum(volume);
         let slack = maximum / 16 + u64::from(self.map.geometry.segment_blocks);
@@ -185,8 +184,8 @@ impl Shares {
         Self { trims: alloc::vec![Trim::default(); VOLUMES_MAX as usize], sweeps: VecDeque::new() }
     }
 
-    /// A volume was detached: walks over its blocks are forgotten. If it stays in the cache its
-    /// pins are released, since nobody could do it; if it goes, they go with its blocks.
+    /// A volume was detached: forgets the sweeps over its blocks. If it is kept, a sweep releases
+    /// its pins, which nothing else could do; otherwise they end with its blocks.
     pub(crate) fn forget_volume(&mut self, cx: &Context, id: VolumeId, goes: bool) {
         let number = usize::from(id.0);
         self.trims[number] = Trim::default();
@@ -196,7 +195,7 @@ impl Shares {
         }
     }
 
-    /// The cache is given up: clean copies do not count.
+    /// The cache has failed: drops all clean copies.
     pub(crate) fn forget_all_clean(&mut self, cx: &Context) {
         for (index, volume) in cx.map.volumes.iter().enumerate() {
             if volume.cached > 0 {
@@ -205,12 +204,12 @@ impl Shares {
         }
     }
 
-    /// A walk is under way for a volume.
+    /// True if a sweep of a volume is in progress.
     pub(crate) fn is_sweeping(&self, volume: VolumeId) -> bool {
         self.sweeps.iter().any(|sweep| sweep.volume == volume)
     }
 
-    /// Takes clean blocks of volumes that have more than their largest share out of the map.
+    /// Removes clean blocks of volumes above their maximum share from the map.
     pub(crate) fn step(&mut self, cx: &mut Context) {
         let mut steps = TRIM_STEPS;
         for number in 0..cx.volumes.len() {
@@ -239,7 +238,8 @@ impl Shares {
                 trim.segment = if trim.segment + 1 < segments { trim.segment + 1 } else { 0 };
                 trim.index = 0;
                 trim.fruitless += 1;
-                // Hit blocks get off once, so the second turn takes what the first did not.
+                // Hit blocks are spared once, so the second round takes those that the first one
+                // spared.
                 if trim.fruitless > 2 * segments {
                     (trim.fruitless, trim.paused_until) = (0, cx.now + TRIM_PAUSE_NS);
                     break;
@@ -255,7 +255,7 @@ impl Shares {
     }
 
     pub(crate) fn sweep(&mut self, volume: VolumeId, task: SweepTask) {
-        // One of each kind for a volume; a second one starts it over.
+        // One of each kind for a volume; a second one restarts it.
         self.sweeps.retain(|sweep| sweep.volume != volume || sweep.task != task);
         self.sweeps.push_back(Sweep { volume, task, next_segment: 0 });
     }
@@ -283,7 +283,7 @@ impl Shares {
         }
     }
 
-    /// A walk goes on as soon as it can.
+    /// A sweep continues as soon as it can.
     pub(crate) fn sweeps_deadline(&self, cx: &Context) -> Option<u64> {
         (!self.sweeps.is_empty()).then_some(cx.now)
     }

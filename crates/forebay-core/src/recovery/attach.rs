@@ -1,10 +1,10 @@
-//! Attaching volumes at the end of recovery: is the backing store still what the cache left behind?
+//! Attaching volumes at the end of recovery: does the backing store still match the cache?
 //!
-//! A backing store that was changed while the cache was away makes clean blocks stale, and dirty
-//! ones dangerous. It is recognised by its modification stamp (after an orderly stop), by checksums
-//! of some of its blocks (those noted at an orderly stop, or else clean cached blocks), by its
-//! identity if nothing else speaks for it, and by what the owner has found out ([`Suspicion`]):
-//! after an unclean stop only the owner can tell its own last writes from those of others.
+//! If a backing store was changed while the cache was offline, clean blocks are stale, and dirty
+//! ones dangerous. A change is detected by the modification stamp (after an orderly stop), by
+//! checksums of some blocks (those recorded at an orderly stop, or else clean cached blocks), by
+//! the identity if no sample matches, and by the owner's findings ([`Suspicion`]): after an unclean
+//! stop only the owner can distinguish its own last writes from those of others.
 
 use crate::api::config::{Attachment, OnBackingChange, Suspicion};
 use crate::api::open_error::OpenError;
@@ -22,13 +22,13 @@ use alloc::vec::Vec;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::VolumeEntry;
 
-/// Clean blocks compared with the backing store after an unclean stop.
+/// Number of clean blocks compared with the backing store after an unclean stop.
 const SAMPLES_UNCLEAN: usize = 32;
 
 impl Context {
     /// The size to serve. A volume that has grown keeps its old size as long as its last block is
-    /// odd and dirty and has (or an older version of it has) more than the volume had: it was
-    /// larger once, and what lies behind the old end in that block is long gone.
+    /// odd and dirty and it (or an older version of it) has sectors beyond the old end: they are
+    /// left from a larger size of the volume, and are long obsolete.
     pub(crate) fn size_to_serve(&mut self, attachment: &Attachment, entry: &VolumeEntry) -> u64 {
         let grown = attachment.size_bytes > entry.size_bytes;
         if !grown || entry.size_bytes.is_multiple_of(BLOCK) {
@@ -49,11 +49,11 @@ impl Context {
         }
     }
 
-    /// What speaks for a changed backing store, and what must be looked at to know.
+    /// Evidence of a changed backing store, and the samples to compare.
     fn suspect(&self, attachment: &Attachment, entry: &VolumeEntry) -> Verdict {
         let (now, then) = (&attachment.backing, &entry.backing);
-        // While a volume is in use nothing is noted of its backing store; a volume that was let go
-        // has what it was then.
+        // While a volume is in use nothing is recorded about its backing store; the entry of a
+        // detached volume has the state at the detach.
         let noted = then.stamp_ns.is_some() || !then.samples.is_empty();
         let unsure = then.kind != 0 && now.unique != then.unique;
         let mut verdict = Verdict { unsure, ..self.suspicion(attachment, noted) };
@@ -105,7 +105,7 @@ impl Context {
         verdict
     }
 
-    /// What the owner says. What the cache noted at an orderly stop tells more than its doubts.
+    /// The owner's suspicion. The records of an orderly stop outweigh its doubts.
     fn suspicion(&self, attachment: &Attachment, noted: bool) -> Verdict {
         let heard = !fault::planted(PlantedBug::TrustAfterCrash);
         let says = |suspicion| heard && attachment.suspicion == suspicion;
@@ -116,7 +116,8 @@ impl Context {
         }
     }
 
-    /// Some clean cached blocks: after an unclean stop they are what is known of the backing store.
+    /// Some clean cached blocks: after an unclean stop they are the known content of the backing
+    /// store.
     fn clean_samples(&self, volume: VolumeId) -> Vec<Sample> {
         let cached = self.map.volumes[usize::from(volume.0)].cached;
         let stride = (cached / SAMPLES_UNCLEAN as u64).max(1);
@@ -133,7 +134,7 @@ impl Context {
         samples
     }
 
-    /// Throws away what of a volume is not clean; returns how many blocks that were.
+    /// Drops all blocks of a volume that are not clean; returns their number.
     fn discard_dirty(&mut self, volume: VolumeId) -> u64 {
         let mut keys = Vec::new();
         self.map.for_each_in(volume, 0, BLOCK_LAST, |slot| {
@@ -172,7 +173,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// Reads the next sample, one at a time; when there is none left, judges.
+    /// Reads the next sample, one at a time; judges when none is left.
     fn next_sample(&mut self, cx: &mut Context) {
         let recovery = &mut *self;
         let next =
@@ -200,9 +201,9 @@ impl Recovery {
         self.next_sample(cx);
     }
 
-    /// Decides, volume by volume, what of the cache can be trusted: a backing store has changed if
-    /// its modification stamp did, if a sample differs, or if it is another one by its identity and
-    /// nothing speaks for it.
+    /// Decides for each volume which blocks of the cache are trusted: a backing store has changed
+    /// if its modification stamp did, if a sample differs, or if it has another identity and no
+    /// sample matches.
     fn judge(&mut self, cx: &mut Context) -> Result<(), OpenError> {
         let recovery = &mut *self;
         let verdicts = core::mem::take(&mut recovery.verdicts);

@@ -1,9 +1,9 @@
-//! The extension of the append window, between the checkpoint and the segments.
+//! Reading the window extension, between the checkpoint and the segments.
 //!
-//! Where both copies of a slot are damaged (a crash can tear both, and a device can lose both), the
-//! segments say themselves which of them were added: the first block of one that was written since
-//! the checkpoint is of its epoch and of a later sequence. That is a read for each segment. Where a
-//! power cut has taken the first block, what is found further on says it (`segments`).
+//! If both copies of a slot are damaged (a crash can tear both, and a device can lose both), the
+//! segments show which of them were added: the first block of one that was written since the
+//! checkpoint has its epoch and a later sequence. That is a read for each segment. If a power cut
+//! dropped the first block, later blocks show it (`segments`).
 
 use crate::api::DeviceFailure;
 use crate::api::open_error::OpenError;
@@ -19,7 +19,7 @@ use forebay_format::checkpoint::{Checkpoint, SegmentState};
 use forebay_format::extension::{Chosen, EXTENSION_BLOCKS};
 use forebay_format::superblock::CacheState;
 
-/// Finding out which segments were added to the window of the checkpoint.
+/// The search for the segments that were added to the window of the checkpoint.
 #[derive(Debug, Default)]
 pub(super) struct Extending {
     /// The checkpoint, until its window is known.
@@ -30,15 +30,15 @@ pub(super) struct Extending {
     found: Vec<u32>,
     /// Blocks or segments that are being read.
     left: u32,
-    /// Segments whose first blocks have to be read.
+    /// Segments whose first blocks are still to read.
     heads: Vec<u32>,
 }
 
-/// First blocks of segments that are read at a time.
+/// Maximum number of reads of first blocks in flight.
 const HEADS_IN_FLIGHT: u32 = 32;
 
 impl Recovery {
-    /// The checkpoint is known; now for its window.
+    /// The checkpoint is known: reads the extensions of its window.
     pub(super) fn read_extensions(&mut self, cx: &mut Context, checkpoint: Checkpoint) {
         let ended_orderly = cx.superblock.state != CacheState::Open;
         if ended_orderly || cx.mirror.is_some() || fault::planted(PlantedBug::OverlookExtension) {
@@ -87,12 +87,12 @@ impl Recovery {
         }
     }
 
-    /// Extensions have to be written anew.
+    /// True if extensions must be rewritten.
     pub(crate) fn found_damaged_extensions(&self) -> bool {
         self.extensions_damaged
     }
 
-    /// Reads the first blocks of segments, one after the other.
+    /// Reads the first blocks of segments, [`HEADS_IN_FLIGHT`] at a time.
     fn search(&mut self, cx: &mut Context) -> Result<(), OpenError> {
         while self.extending.left < HEADS_IN_FLIGHT
             && let Some(number) = self.extending.heads.pop()

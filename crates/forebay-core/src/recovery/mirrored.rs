@@ -1,15 +1,16 @@
-//! Opening a mirrored cache: which members can be believed, and what both of them say together.
+//! Opening a mirrored cache: which members are trusted, and their merged content.
 //!
-//! The intact superblock with the highest generation counts. A member is believed if it has the tag
-//! that this one lists, is not called out by it, and is not older than a crash between two writes
-//! of superblocks explains. The owner leaves out what it has noted (I61). Is a member left out
-//! without a note, the note is asked for before anything is promised. Two devices that cannot both
-//! be right are refused: of different caches, or each gone on without the other (I65).
+//! The intact superblock with the highest generation is valid. A member is trusted if it has the
+//! tag in that superblock, is not listed as out there, and is not older than a crash between two
+//! writes of superblocks explains. The owner leaves out members that it has recorded as stale
+//! (I61). If another member is left out, its record must be durable before anything is
+//! acknowledged. Two devices that contradict each other are refused: they belong to different
+//! caches, or each has continued without the other (I65).
 //!
-//! A batch of a pair counts if both members together have it whole: what was flushed is on both, so
-//! one that is on one member only was not promised, or the other has lost it. Before the cache is
-//! used, each member gets what it lacks of what counts (I63), or is put out, or the cache does not
-//! open. So that later the loss of one of them takes nothing.
+//! A batch of a pair is valid if both members together have it whole: flushed batches are on both,
+//! so one that is on one member only was never acknowledged as durable, or the other member has
+//! lost it. Before the cache is used, each member gets the valid data that it lacks (I63), or is
+//! failed out, or the cache does not open. So the later loss of one member loses nothing.
 
 use crate::api::open_error::OpenError;
 use crate::context::Context;
@@ -30,14 +31,14 @@ use forebay_format::{BLOCK_BYTES, FormatError, Geometry, MirrorMark, StreamKind,
 /// The devices of a mirrored cache, as its owner finds them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MirrorDevices {
-    /// Layout, as the superblocks say.
+    /// Layout in the superblocks.
     pub geometry: Geometry,
-    /// Which members are there and were not noted to be out.
+    /// Which members are present and not recorded as out.
     pub there: [bool; 2],
 }
 
 impl Context {
-    /// The other member is the mirror of the one whose superblock counts.
+    /// True if the other member mirrors the one with the valid superblock.
     fn believes(&self, chosen: &Superblock, other: &Superblock) -> bool {
         let (Some(mark), Some(its)) = (chosen.mirror, other.mirror) else { return false };
         if fault::planted(PlantedBug::TrustStaleMember) {
@@ -47,18 +48,17 @@ impl Context {
             && mark.out.is_none()
             && mark.tags[usize::from(its.member)] == its.tags[usize::from(its.member)]
             && chosen.generation - other.generation <= 1
-            // A member that counts is never below what both are known to have (I75).
+            // The superblock of an active member is never below the known generation of both (I75).
             && other.generation >= self.config.known.generation
     }
 
-    /// The number of an entry that speaks of twins where none can be, or of none where one must be.
+    /// The number of an entry with an unexpected or a missing twin.
     pub(crate) fn wrong_twin(&self, checkpoint: &Checkpoint) -> Option<u64> {
         let columns = self.mirror.as_ref().map(|mirror| mirror.columns as usize);
         wrong_twin(&checkpoint.segments, columns)
     }
 
-    /// A segment that was on the member that is out only: a clean one, which does not count any
-    /// more.
+    /// True if a segment was only on the member that is out: a clean one, which is not live.
     pub(crate) fn is_on_lost_member(&self, number: u32, entries: &[SegmentEntry]) -> bool {
         let Some(mirror) = &self.mirror else { return false };
         let twin = entries.get((number + mirror.columns) as usize).map(|entry| entry.state);
@@ -66,7 +66,7 @@ impl Context {
         single && !mirror.counts(mirror.member_of(number))
     }
 
-    /// Which heads of the segments of the window are read: those of both halves of each column.
+    /// Plans the heads of window segments to read: those of both halves of each column.
     pub(crate) fn plan_heads(&self, checkpoint: &Checkpoint, jobs: &mut Vec<What>) {
         let Some(mirror) = &self.mirror else { return };
         let is_free = |number: u32| {
@@ -83,7 +83,7 @@ impl Context {
         }
     }
 
-    /// The half of a pair that metadata is read from.
+    /// The half of a pair from which metadata is read.
     pub(crate) fn readable_half(&self, number: u32) -> u32 {
         match &self.mirror {
             Some(mirror) if self.is_pair(number) && !mirror.counts(0) => number + mirror.columns,
@@ -91,8 +91,8 @@ impl Context {
         }
     }
 
-    /// True if what was found after the checkpoint can be in this segment: only fills are in one
-    /// that is not a pair.
+    /// True if batches of this stream after the checkpoint can be in this segment: one that is not
+    /// a pair has only fills.
     pub(crate) fn may_hold(&self, number: u32, stream: StreamKind) -> bool {
         let Some(mirror) = &self.mirror else { return true };
         let (first, twin) = mirror.halves(number);
@@ -111,13 +111,13 @@ impl Context {
         }
     }
 
-    /// Batches of the fill stream may be missing: they were on one member, and are no reason to
+    /// True if batches of this stream may be missing: fills are on one member, and are no reason to
     /// refuse the cache.
     pub(crate) fn may_lack(&self, stream: StreamKind) -> bool {
         stream == StreamKind::Fill && self.mirror.is_some()
     }
 
-    /// An empty segment is free, with its twin if it has one.
+    /// Frees an empty segment, with its twin if it has one.
     pub(crate) fn end_with_twin(&mut self, number: u32) {
         let twin =
             self.mirror.as_ref().filter(|_| self.is_pair(number)).map(|mirror| number + mirror.columns);
@@ -129,7 +129,7 @@ impl Context {
 }
 
 impl Recovery {
-    /// All superblocks have been read: which members count?
+    /// All superblocks were read: decides which members are active.
     pub(crate) fn choose_member(
         &mut self,
         cx: &mut Context,
@@ -167,8 +167,8 @@ impl Recovery {
         let believed = best[other].as_ref().is_some_and(|found| cx.believes(&superblock, found));
         if let Some(mirror) = cx.mirror.as_mut().filter(|_| !believed) {
             mirror.standing = Standing::Out(other as u8);
-            // Even if a superblock says so already: the owner may have lost its notes, and gives
-            // the other one alone some day.
+            // Even if a superblock already lists it as out: the owner may have lost its records,
+            // and may later present the other one alone.
             mirror.unnoted = !fault::planted(PlantedBug::TrustStaleMember);
             cx.cover(CoverageMark::MemberMissing);
         }
@@ -194,8 +194,7 @@ impl Recovery {
                 again.push((says, (offset, right.encode())));
             }
         }
-        // Copies that say the least are the first: of each member one that can be believed is there
-        // at any instant.
+        // The oldest copies are first: at any instant each member has a trusted one.
         again.sort_by_key(|(says, _)| *says);
         cx.plan_superblocks(again.into_iter().map(|((right, _), copy)| (right, copy)));
         let copies = members.into_iter().flat_map(|member| [(member, 0), (member, 1)]);
@@ -203,7 +202,7 @@ impl Recovery {
         self.read_checkpoint(cx, 0);
     }
 
-    /// Of the segments that are to be read whole, both halves of the pairs.
+    /// Plans to read both halves of those pairs that are read whole.
     pub(crate) fn read_pairs_whole(&mut self, cx: &Context) {
         if cx.mirror.is_none() {
             return;
@@ -219,7 +218,7 @@ impl Recovery {
         }
     }
 
-    /// Has a segment read whole; a pair from both members.
+    /// Plans to read a whole segment; a pair from both members.
     pub(crate) fn read_whole(&mut self, cx: &Context, number: u32) {
         if cx.is_pair(number) {
             self.read_halves(cx, number, false);
@@ -228,7 +227,7 @@ impl Recovery {
         }
     }
 
-    /// A segment of the window was written, this half or the pair that it belongs to.
+    /// A window segment was written: plans to read this half or the pair that it belongs to.
     pub(crate) fn read_column(&mut self, cx: &Context, number: u32) {
         let Some(mirror) = &cx.mirror else { return };
         let (first, twin) = mirror.halves(number);
@@ -254,7 +253,7 @@ impl Recovery {
         recovery.jobs.extend(halves.map(|(half, _)| What::Whole(half)));
     }
 
-    /// A segment was read, as far as it can be: the halves of a pair are looked at together.
+    /// A segment was read, as far as possible: the halves of a pair are processed together.
     pub(crate) fn segment_bytes(
         &mut self,
         cx: &mut Context,
@@ -283,7 +282,7 @@ impl Recovery {
         }
     }
 
-    /// What both halves of a pair have together; notes what one of them lacks.
+    /// Merges both halves of a pair; records the parts that one of them lacks.
     fn put_together(&mut self, cx: &mut Context, first: u32, found: [Option<Half>; 2]) -> Half {
         let (mut a, mut b) = match found {
             [Some(a), Some(b)] => (a, b),
@@ -309,7 +308,7 @@ impl Recovery {
         a
     }
 
-    /// Nothing but fills can be in this segment.
+    /// True if the segment can only have fills.
     pub(crate) fn has_fills_only(&self, cx: &Context, number: u32) -> bool {
         let entries = &self.checkpoint.segments;
         let Some(entry) = entries.get(number as usize) else { return false };
@@ -322,8 +321,8 @@ impl Recovery {
         })
     }
 
-    /// Writes to each member what it lacks, and asks for the note that one is left out; false while
-    /// that is under way.
+    /// Writes to each member the data that it lacks, and requests the record of one that is left
+    /// out; false while writes are in flight.
     pub(crate) fn mend_members(&mut self, cx: &mut Context, volumes: &[VolumeId]) -> bool {
         let recovery = &mut *self;
         let mends = core::mem::take(&mut recovery.pairs.mends);
@@ -362,13 +361,13 @@ impl Recovery {
     }
 }
 
-/// Checks that two members can be of one cache: `newer` has the superblock that counts.
+/// Checks that two members can be of one cache: `newer` has the valid superblock.
 fn check_together(newer: &Superblock, older: &Superblock) -> Result<(), OpenError> {
     let (Some(a), Some(b)) = (newer.mirror, older.mirror) else { return Ok(()) };
     if newer.uuid != older.uuid {
         return Err(OpenError::OtherCache);
     }
-    // Whoever puts the other one out has the newer superblock.
+    // The member that failed the other one out has the newer superblock.
     let called_out =
         b.out == Some(a.member) && a.tags[usize::from(a.member)] == b.tags[usize::from(a.member)];
     let of_a = Superblock { mirror: Some(MirrorMark { member: a.member, ..b }), ..older.clone() };
@@ -378,14 +377,14 @@ fn check_together(newer: &Superblock, older: &Superblock) -> Result<(), OpenErro
     Ok(())
 }
 
-/// The number of an entry that speaks of twins where none can be, or of none where one must be.
+/// The number of an entry with an unexpected or a missing twin.
 fn wrong_twin(all: &[SegmentEntry], columns: Option<usize>) -> Option<u64> {
     let wrong = |number: &usize| {
         let entry = &all[*number];
         let pairs = entry.state.has_slots() && entry.stream != StreamKind::Fill as u8;
         let Some(columns) = columns else { return entry.state == SegmentState::Twin };
         if *number >= columns {
-            return pairs; // Its first half says whether it may be a twin.
+            return pairs; // Its first half decides whether it may be a twin.
         }
         let twin = all.get(number + columns).is_some_and(|twin| twin.state == SegmentState::Twin);
         entry.state == SegmentState::Twin || pairs != twin

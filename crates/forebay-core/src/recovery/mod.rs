@@ -1,24 +1,23 @@
-//! Opening a cache: from bytes on a device to a map that can be trusted.
+//! Opening a cache: from bytes on a device to a trusted map.
 //!
-//! 1. Both superblocks; the intact one with the higher generation counts.
-//! 2. The checkpoint that it names (two copies; no other generation will do: an older one may point
-//!    at segments that have been written over since).
-//!    An extension of its window adds segments of which nothing counts; see `extension`.
-//! 3. For every segment in use its summary, or else its batch headers, to know which block each
-//!    slot holds. The checkpoint says which slots count.
+//! 1. Both superblocks: the intact one with the higher generation is valid.
+//! 2. The checkpoint that it names (two copies; no other generation is valid: an older one may
+//!    refer to segments that were overwritten since). A window extension adds segments without live
+//!    slots; see `extension`.
+//! 3. For every segment in use its summary, or else its batch headers, to find which block each
+//!    slot holds. The checkpoint states which slots are live.
 //! 4. If the cache was not closed in an orderly way: the segments of the append window and the rest
-//!    of the open ones. Of every stream, the batches from the checkpoint on count up to the first
-//!    one that is torn or missing. A batch that says that a later one than the last found had been
-//!    flushed proves that the device lost a flushed write: then the cache is not opened.
-//! 5. The records of all streams are applied in the order of their sequence.
-//! 6. Clean blocks in regions with write intent are dropped (I10).
-//! 7. The backing stores are compared with what was noted of them; see `attach`.
-//! 8. What may not be durable is written again where it is, see `rewrite`. Cache device and backing
-//!    stores are flushed. A checkpoint with the next epoch is taken; from then on nothing that an
-//!    earlier run left behind can be mistaken for new.
+//!    of the open ones. Of every stream, the batches after the checkpoint are valid up to the first
+//!    one that is torn or missing. If a batch states that one later than the last found had been
+//!    flushed, the device lost a flushed write: then the cache is not opened.
+//! 5. The entries of all streams are applied in the order of their sequence.
+//! 6. Clean blocks in regions with a write intent are dropped (I10).
+//! 7. The backing stores are compared with their recorded state; see `attach`.
+//! 8. Batches that may not be durable are rewritten in place, see `rewrite`. Cache device and
+//!    backing stores are flushed. A checkpoint with the next epoch is taken; from then on no
+//!    leftover of an earlier run can be mistaken for new data.
 //!
-//! Up to step 8 nothing is written, so a crash in the middle, or a refusal, leaves everything as it
-//! was.
+//! Nothing is written before step 8, so a crash or a refusal leaves everything unchanged.
 
 pub(crate) mod attach;
 mod extension;
@@ -71,7 +70,7 @@ impl Context {
 }
 
 impl Recovery {
-    /// Begins to open the cache device of `device_bytes`.
+    /// Starts to open the cache device of `device_bytes` bytes.
     pub(crate) fn begin(cx: &mut Context, device_bytes: u64, attachments: Vec<Attachment>) -> Box<Self> {
         let members = cx.meta_members();
         let mut recovery = Box::new(Self {
@@ -118,7 +117,7 @@ impl Recovery {
         result: Result<&[u8], DeviceFailure>,
     ) {
         if result == Err(DeviceFailure::Ended) && cx.mirror.is_none() {
-            // What is missing is no damage: nothing is to be concluded from it.
+            // Missing data is not damage: conclude nothing from it.
             return cx.fail_opening(OpenError::CacheEnded);
         }
         if result.is_err() && read.tries < READ_TRIES {

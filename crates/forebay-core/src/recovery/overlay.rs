@@ -1,24 +1,24 @@
-//! The two copies of a pair, put together.
+//! Merging of the two copies of a pair.
 //!
-//! A batch is put together block by block: its header from the one copy or the other, its payload
-//! where the checksums say. So it is whole as long as of each of its blocks one copy is.
+//! A batch is merged block by block: its header comes from either copy, its payload from the one
+//! with the right checksum. So it is whole as long as each of its blocks has one good copy.
 //!
-//! Where different batches stand at one place, the newer one counts, whole or not: a member that
-//! has an older one has lost a write. After a checkpoint the log ends there if the newer one is not
-//! whole: what it replaced does not come back. Sequences of what did not count are used again after
-//! a crash, in another epoch; so epochs come first.
+//! If the copies have different batches at one place, the newer one is valid, whole or not: a
+//! member with an older one has lost a write. After a checkpoint the log ends there if the newer
+//! one is not whole: the overwritten one does not return. After a crash, another epoch reuses the
+//! sequences of uncommitted batches; so epochs are compared first.
 
 use crate::recovery::scan::{After, Bytes, Found, Place, batch_at, is_whole};
 use alloc::vec::Vec;
 use forebay_format::batch::Entry;
 use forebay_format::{BLOCK_BYTES, StreamKind};
 
-/// A copy of a segment, and which of its blocks could not be read.
+/// A copy of a segment, and which of its blocks were unreadable.
 type Copy<'a> = (&'a mut [u8], &'a mut [bool]);
 
-/// Puts together what two copies of one segment have: afterwards the first has every batch that
-/// both together have whole. Returns what the copies lacked of the batches after a checkpoint:
-/// which copy, first block, end.
+/// Merges two copies of one segment: afterwards the first has every batch that is whole in both
+/// together. Returns the parts of the batches after a checkpoint that a copy lacks: which copy,
+/// first block, end.
 pub(super) fn overlay(
     (a, a_bad): Copy<'_>,
     (b, b_bad): Copy<'_>,
@@ -27,7 +27,7 @@ pub(super) fn overlay(
     after: After,
 ) -> Vec<(u32, u32, u32)> {
     let own = [(a.to_vec(), a_bad.to_vec()), (b.to_vec(), b_bad.to_vec())];
-    // What cannot be read here may be readable there.
+    // A block that is unreadable in one copy may be readable in the other.
     for index in 0..a_bad.len().min(b_bad.len()) {
         if a_bad[index] && !b_bad[index] {
             take_block(a, b, index);
@@ -55,7 +55,7 @@ pub(super) fn overlay(
             (Some(here), _) => (here, false),
             (None, Some(there)) => (there, true),
         };
-        // Fills are on one member: there the segment is no pair, and the same place of the other
+        // Fills are on one member: their segment is not a pair, and the same place of the other
         // half belongs to another segment.
         let is_single = new && found.header.stream == StreamKind::Fill;
         if !is_single {
@@ -76,8 +76,8 @@ pub(super) fn overlay(
     lacks
 }
 
-/// Makes a batch as whole as two copies of it are together: its header is from the one or the
-/// other, its payload where the checksums say.
+/// Completes a batch from two copies of it: its header comes from either copy, its payload from the
+/// one with the right checksum.
 fn complete((a, a_bad): Copy<'_>, (b, b_bad): (&[u8], &[bool]), found: &Found, from_there: bool) {
     let (start, end) = (found.start as usize, found.end() as usize);
     let mut take = |index: usize| {
@@ -113,7 +113,7 @@ fn take_block(to: &mut [u8], from: &[u8], index: usize) {
     to[range.clone()].copy_from_slice(&from[range]);
 }
 
-/// The rows of blocks of a batch that a copy lacks, of those that are known.
+/// Runs of known blocks of a batch that a copy lacks.
 fn lacking<'a>(
     (all, unknown): (&'a [u8], &'a [bool]),
     (own, bad): (&'a [u8], &'a [bool]),
@@ -143,7 +143,7 @@ mod tests {
     const AFTER: After = After { epoch: 5, sequence: 100 };
     const BLOCKS: usize = 8;
 
-    /// A copy of a segment with nothing in it.
+    /// An empty copy of a segment.
     fn blank() -> (Vec<u8>, Vec<bool>) {
         (alloc::vec![0; BLOCKS * BLOCK_BYTES], alloc::vec![false; BLOCKS])
     }
@@ -236,8 +236,8 @@ mod tests {
 
     #[test]
     fn of_what_a_checkpoint_accounts_for_the_later_start_counts() {
-        // A crash left the batch of sequence 108; the next start gave the number 103 at the same
-        // place.
+        // A crash left the batch of sequence 108; the next start assigned the number 103 at the
+        // same place.
         let (mut a, mut b) = (blank(), blank());
         put(&mut a.0, 0, (4, 108), 1);
         put(&mut b.0, 0, (5, 103), 2);

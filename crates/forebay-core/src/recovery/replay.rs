@@ -22,9 +22,9 @@ impl Context {
     }
 }
 
-/// Blocks in regions where writes past the cache may have happened.
+/// Blocks in regions where bypass writes may have happened.
 struct Intended {
-    /// First and last key of ranges, ascending and apart.
+    /// First and last key of ranges, ascending and disjoint.
     ranges: Vec<(Key, Key)>,
 }
 
@@ -54,7 +54,7 @@ fn range(intent: &Intent) -> (Key, Key) {
 }
 
 impl Recovery {
-    /// Finds out which batches after the checkpoint count, and applies them.
+    /// Decides which batches after the checkpoint are valid, and applies them.
     pub(super) fn replay(&mut self, cx: &mut Context) -> Result<(), OpenError> {
         let mut tails = core::mem::take(&mut self.tails);
         tails.sort_by_key(Tail::first);
@@ -78,15 +78,15 @@ impl Recovery {
         Ok(())
     }
 
-    /// Enters what the checkpoint counts into the index, but for what is dropped in any case: clean
-    /// blocks in regions with intent.
+    /// Enters the live slots of the checkpoint into the index, except those that are dropped in any
+    /// case: clean blocks in regions with an intent.
     fn index_loaded(&self, cx: &mut Context, counting: &[(u32, Found)]) {
         let mut changed = Vec::new();
         let mut intents = self.checkpoint.intents.clone();
         for entry in counting.iter().flat_map(|(_, batch)| &batch.entries) {
             match *entry {
                 Entry::Data { .. } => changed.extend(scan::key_of(*entry)),
-                // The block that is dropped was loaded, or has a record of its own.
+                // The dropped block was loaded, or has an entry of its own.
                 Entry::DropMark { slot, count } => cx.for_marked(slot.0, count, |cx, slot| {
                     if cx.map.state(slot) != BlockState::Void {
                         changed.push(cx.map.key(slot));
@@ -112,8 +112,8 @@ impl Recovery {
     ) -> Result<(), OpenError> {
         let mut expected = cx.log.streams[stream.index()].next_sequence;
         let flushed = tails.iter().map(|tail| tail.flushed).max().unwrap_or(0);
-        // A segment's claim ends where that of the next one begins: after a failed write batches
-        // are written again.
+        // A segment's range of batches ends where that of the next one begins: after a failed
+        // write, batches are written again.
         let limits: Vec<u64> = tails.iter().skip(1).map(|tail| tail.first().0).chain([u64::MAX]).collect();
         for (tail, limit) in tails.into_iter().zip(limits) {
             if tail.first().0 != expected {
@@ -151,8 +151,7 @@ impl Recovery {
             cx.cover(CoverageMark::LostFlushFound);
             return Err(OpenError::LostFlushedBatch { stream: stream as u8, lost: expected });
         }
-        // I75. Fills are clean: a copy of them that cannot be read any more is no reason to refuse
-        // everything else.
+        // I75. Fills are clean: losing them is no reason to refuse everything else.
         let known = cx.config.known.flushed[stream.index()];
         if known > expected && stream != StreamKind::Fill && !fault::planted(PlantedBug::BelieveOlderCopy) {
             return Err(OpenError::Older);
@@ -201,7 +200,7 @@ impl Recovery {
         }
     }
 
-    /// Clean blocks where writes past the cache may have happened cannot be trusted.
+    /// Drops clean blocks in regions where bypass writes may have happened: they are not trusted.
     pub(super) fn drop_intended(&mut self, cx: &mut Context) {
         let intended = Intended::new(&core::mem::take(&mut self.checkpoint.intents));
         let clean =

@@ -1,16 +1,16 @@
-//! At a start, what an earlier run may not have made durable is written again.
+//! Rewrites at a start the data that an earlier run may not have made durable.
 //!
-//! A flush that failed is told once. Whoever opens the device afterwards reads what it did not make
-//! durable as if nothing had happened (the page cache has it, or the device's own cache), and the
-//! next flush succeeds without it. Nobody at a start knows whether there was one: the daemon may
-//! have been killed, or could record nothing. So batches that no later one knows to be flushed are
-//! read once more and written where they are, with the same bytes, before the flush that the
-//! opening checkpoint relies on (I72). A crash in between leaves of every sector what was durable
-//! or what was read, as before.
+//! A failed flush is reported only once. If the device is opened again, reads return the data that
+//! was not flushed as if nothing had happened (from the page cache, or from the device's own
+//! cache), and the next flush succeeds without it. A start cannot know whether a flush failed: the
+//! daemon may have been killed, or could not record it. So batches that no later one proves flushed
+//! are read once more and rewritten in place, with the same bytes, before the flush that the
+//! opening checkpoint relies on (I72). After a crash in between, each sector has the durable
+//! content or the content that was read, as before.
 //!
-//! Batches of fills are left out: what a crash takes of them is cached no more, that is all. What a
-//! failed flush dropped of them may be found by a later read, and is told as a damaged block that
-//! the backing store has. Of a mirrored cache each member that counts is given its own copy again.
+//! Batches of fills are left out: if a crash drops them, their blocks are merely no longer cached.
+//! If a failed flush dropped them, a later read may find that, and reports a damaged block that the
+//! backing store has. In a mirrored cache each active member gets its own copy again.
 
 use crate::api::DeviceFailure;
 use crate::api::open_error::OpenError;
@@ -27,19 +27,19 @@ use forebay_format::{StreamKind, VolumeId};
 
 /// Blocks of one piece.
 const PIECE_BLOCKS: u32 = 64;
-/// Pieces under way.
+/// Maximum number of pieces in flight.
 const IN_FLIGHT: usize = 16;
-/// Writes that fail before the cache is not opened.
+/// Number of failed writes after which the cache is not opened.
 const FAILURES_MAX: u32 = 4;
 
 impl Context {
-    /// Batches of this stream are written again.
+    /// True if batches of this stream are rewritten.
     pub(crate) fn rewrites(&self, stream: StreamKind) -> bool {
         stream != StreamKind::Fill && !fault::planted(PlantedBug::TrustWhatIsRead)
     }
 
-    /// Superblocks are written again before the first checkpoint, one after the other: those that
-    /// are not right, and those that may not be durable.
+    /// Plans the superblocks to rewrite before the first checkpoint, one after the other: those
+    /// that are wrong, and those that may not be durable.
     pub(crate) fn plan_superblocks(&mut self, copies: impl Iterator<Item = (bool, (u64, Vec<u8>))>) {
         let trusts = fault::planted(PlantedBug::TrustWhatIsRead);
         let again: Vec<_> = copies.filter(|(right, _)| !(*right && trusts)).collect();
@@ -49,7 +49,7 @@ impl Context {
         self.stale_superblocks = again.into_iter().map(|(_, copy)| copy).collect();
     }
 
-    /// Where the copies of a block of a segment of dirty data are: on each member that counts.
+    /// Offsets of a block of a segment of dirty data: on each active member.
     fn copies_at(&self, segment: u32, index: u32) -> impl Iterator<Item = u64> + use<> {
         let geometry = self.map.geometry;
         let twin =
@@ -60,14 +60,14 @@ impl Context {
         halves.into_iter().map(move |half| geometry.segment_offset(half, index))
     }
 
-    /// The member that has this byte still counts.
+    /// True if the member at this offset is still active.
     fn is_rewritten(&self, offset: u64) -> bool {
         self.mirror.as_ref().is_none_or(|mirror| mirror.counts(self.member_at(offset)))
     }
 }
 
 impl Recovery {
-    /// Writes again what may not be durable; false while that is under way.
+    /// Rewrites data that may not be durable; false while that is in progress.
     pub(crate) fn rewrite_unflushed(&mut self, cx: &mut Context, volumes: &[VolumeId]) -> bool {
         let ranges = core::mem::take(&mut self.rewrite.ranges);
         if ranges.is_empty() {
@@ -132,7 +132,7 @@ impl Recovery {
         }
     }
 
-    /// A piece was written again, or cannot be.
+    /// A piece was rewritten, or cannot be.
     pub(crate) fn rewritten(&mut self, cx: &mut Context, member: u8, ok: bool) {
         if !ok && !cx.goes_on_without(member) {
             cx.fail_opening(OpenError::CacheWrite);
@@ -142,8 +142,8 @@ impl Recovery {
         self.rewrite_more(cx);
     }
 
-    /// A write of a piece of a segment has ended, of so many bytes from `offset` of the cache on.
-    /// If it failed it is read and written again.
+    /// A write of a piece of a segment has ended, `len` bytes from `offset` of the cache. If it
+    /// failed, the piece is read and rewritten again.
     pub(crate) fn rewrite_written(
         &mut self,
         cx: &mut Context,

@@ -1,4 +1,4 @@
-//! Reading a segment's batches back: what of them counts, and what they say.
+//! Reads the batches of a segment back: which of them are valid, and their entries.
 
 use crate::map::segment::Key;
 use alloc::vec::Vec;
@@ -26,18 +26,18 @@ impl Found {
     }
 }
 
-/// What is known of a segment before it is read.
+/// Known facts about a segment before it is read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) uuid: CacheUuid,
     pub(crate) segment: u32,
-    /// Sequence that the log had reached when the segment was taken into use, 0 if it is not. Where
-    /// the device lost a write there stands what an earlier use of the segment left: intact, in its
-    /// place, and with a lower sequence (I70).
+    /// Sequence of the log when the segment was taken into use, 0 if it is not. If the device lost
+    /// a write, a batch of an earlier use of the segment is in its place: intact, correctly placed,
+    /// and with a lower sequence (I70).
     pub(crate) since: u64,
 }
 
-/// The batches that lie after a checkpoint in one segment.
+/// The batches after a checkpoint in one segment.
 #[derive(Debug)]
 pub(crate) struct Tail {
     pub(crate) segment: u32,
@@ -46,7 +46,7 @@ pub(crate) struct Tail {
     pub(crate) batches: Vec<Found>,
     /// Block of the summary after them, if there is one.
     pub(crate) summary: Option<u32>,
-    /// Highest `flushed_stream_sequence` of any batch seen, those after a hole included.
+    /// Highest `flushed_stream_sequence` of all batches found, those after a hole included.
     pub(crate) flushed: u64,
 }
 
@@ -57,8 +57,8 @@ impl Tail {
     }
 }
 
-/// A segment as it was read: blocks that the device could not read are `true` in `bad` (empty: all
-/// were read).
+/// A segment as it was read: blocks that were unreadable are `true` in `bad` (empty: all were
+/// read).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes<'a> {
     pub(crate) all: &'a [u8],
@@ -80,8 +80,8 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// The batch whose header stands at `start`, if it is intact, of this cache, and written for this
-/// place. Its payload is not looked at.
+/// The batch whose header is at `start`, if it is intact, of this cache, and written for this
+/// place. Does not check its payload.
 pub(crate) fn batch_at(bytes: Bytes<'_>, place: Place, start: u32) -> Option<Found> {
     let mut entries = Vec::new();
     let header = BatchHeader::decode(bytes.block(start)?, &mut entries).ok()?;
@@ -91,9 +91,9 @@ pub(crate) fn batch_at(bytes: Bytes<'_>, place: Place, start: u32) -> Option<Fou
     counts.then_some(found)
 }
 
-/// True if every payload block of a batch matches its checksum: the batch was written whole. A
-/// block that cannot be read does not speak against it: a torn write leaves old bytes, not
-/// unreadable ones. Its loss is found when it is wanted.
+/// True if every payload block of a batch matches its checksum: the batch was written whole. An
+/// unreadable block is no evidence against it: a torn write leaves old bytes, not unreadable ones.
+/// Its loss is detected when it is used.
 pub(crate) fn is_whole(bytes: Bytes<'_>, found: &Found) -> bool {
     let matches = |index, crc| {
         bytes.is_bad(index) || bytes.block(index).is_some_and(|bytes| forebay_format::checksum(bytes) == crc)
@@ -110,12 +110,11 @@ pub(crate) fn is_whole(bytes: Bytes<'_>, found: &Found) -> bool {
 }
 
 /// The batches that a checkpoint accounts for: headers from the start of the segment up to block
-/// `used`. Where one cannot be read the next one is looked for: headers say themselves where they
-/// belong.
+/// `used`. After an unreadable one the search continues: headers identify their place themselves.
 pub(crate) fn accounted(bytes: Bytes<'_>, place: Place, used: u32) -> Vec<Found> {
     let found = accounted_from(bytes, place, used, 0);
-    // One start writes a segment. What an earlier one left behind the end of its log has sequences
-    // that were given again.
+    // One start of the daemon writes a segment. Leftovers of an earlier start behind the end of its
+    // log have sequences that were assigned again.
     let latest = found.iter().map(|found| found.header.epoch).max().unwrap_or(0);
     if found.iter().all(|found| found.header.epoch == latest) {
         return found;
@@ -138,26 +137,24 @@ fn accounted_from(bytes: Bytes<'_>, place: Place, used: u32, epoch: u64) -> Vec<
     batches
 }
 
-/// What follows a checkpoint in a segment.
+/// The batches after a checkpoint in a segment.
 #[derive(Debug)]
 pub(crate) struct TailScan {
     /// The batches, if there are any.
     pub(crate) tail: Option<Tail>,
-    /// Where the next batch would stand the device cannot be read: nobody knows what else there
-    /// was.
+    /// The device is unreadable at the place of the next batch: there may have been more.
     pub(crate) unreadable: bool,
-    /// There stands a header whose payload is not whole, or whose batch does not follow.
+    /// At that place is a header whose payload is not whole, or whose batch does not follow.
     pub(crate) torn: bool,
 }
 
-/// Which batches come after a checkpoint.
+/// Defines which batches come after a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct After {
-    /// Start of the daemon that took the checkpoint.
+    /// Epoch of the daemon start that took the checkpoint.
     pub(crate) epoch: u64,
     /// First sequence that the checkpoint does not account for. A segment of the window may still
-    /// hold what the same daemon wrote to it before the checkpoint, when it was in use for the last
-    /// time.
+    /// hold batches of its last use, which the same daemon wrote before the checkpoint.
     pub(crate) sequence: u64,
 }
 
@@ -195,7 +192,7 @@ pub(crate) fn tail(bytes: Bytes<'_>, place: Place, from: u32, after: After, trus
     let Some(stream) = batches.first().map(|first| first.header.stream) else {
         return TailScan { tail: None, unreadable, torn };
     };
-    // Anything intact behind a hole still tells what had been flushed when it was written.
+    // Intact batches behind a hole still state which batches were flushed before them.
     for at in at..bytes.blocks() {
         if let Some(found) = batch_at(bytes, place, at)
             && after.holds(&found)

@@ -1,4 +1,4 @@
-//! Segments, one after the other: by their summary, or else batch by batch.
+//! Loading of segments: by their summary, or else batch by batch.
 
 use crate::api::DeviceFailure;
 use crate::api::open_error::OpenError;
@@ -19,11 +19,11 @@ use forebay_format::geometry::VOLUMES_MAX;
 use forebay_format::superblock::CacheState;
 use forebay_format::{BLOCK_BYTES, StreamKind, VolumeId, summary};
 
-/// Small reads under way: enough to keep a fast device busy, of which a large cache has as many to
-/// do as it has segments.
+/// Maximum number of small reads in flight: enough to keep a fast device busy. A large cache needs
+/// as many of them as it has segments.
 const READS_IN_FLIGHT: usize = 32;
-/// Reads of whole segments under way, and bytes of them, if that is less: each takes the memory of
-/// a segment.
+/// Maximum number of reads of whole segments in flight, and their bytes, if that is less: each
+/// takes the memory of a segment.
 const WHOLE_READS_IN_FLIGHT: u64 = 8;
 const WHOLE_BYTES_IN_FLIGHT: u64 = 64 << 20;
 
@@ -36,7 +36,7 @@ impl Context {
 }
 
 impl Recovery {
-    /// Notes which segments must be read, and how.
+    /// Plans which segments to read, and how.
     pub(super) fn plan_segments(&mut self, cx: &mut Context) {
         let unclean = cx.superblock.state == CacheState::Open;
         let checkpoint = core::mem::take(&mut self.checkpoint);
@@ -88,7 +88,7 @@ impl Recovery {
         self.read_pairs_whole(cx);
     }
 
-    /// The next thing to read, if it may be read now.
+    /// The next job, if its read may start now.
     pub(super) fn next_job(&mut self, segment_bytes: u64) -> Option<What> {
         let whole = (WHOLE_BYTES_IN_FLIGHT / segment_bytes).clamp(1, WHOLE_READS_IN_FLIGHT);
         let room = self.in_flight < READS_IN_FLIGHT
@@ -96,7 +96,7 @@ impl Recovery {
         if room { self.jobs.pop() } else { None }
     }
 
-    /// Starts the reads that are left; goes on to the next step when there are none.
+    /// Starts the remaining reads; begins the next step when there are none.
     pub(super) fn next_jobs(&mut self, cx: &mut Context) -> Result<(), OpenError> {
         if self.checkpoint.segments.is_empty() {
             return Ok(()); // Still at superblocks or checkpoint.
@@ -131,7 +131,7 @@ impl Recovery {
         self.attach(cx)
     }
 
-    /// Makes a slot count as the checkpoint says, now that its key is known.
+    /// Gives a slot the state of the checkpoint, now that its key is known.
     pub(super) fn restore(
         &self,
         cx: &mut Context,
@@ -171,8 +171,8 @@ impl Recovery {
         }
     }
 
-    /// True if a block belongs to a volume of the table. Others were being swept away when the
-    /// cache was left.
+    /// True if a block belongs to a volume of the table. Others were being dropped when the last
+    /// run ended.
     pub(super) fn belongs(&self, key: Key, mask: u8) -> bool {
         let keep = fault::planted(PlantedBug::KeepBeyondShrink);
         belongs(&self.ends, key, mask, keep)
@@ -191,7 +191,7 @@ impl Recovery {
             return Ok(());
         }
         let Some((_, payload)) = found else {
-            // The batch headers say the same.
+            // The batch headers have the same content.
             cx.cover(CoverageMark::SummaryDamaged);
             cx.map.segments[number as usize].summary_block = 0;
             self.read_whole(cx, number);
@@ -232,7 +232,7 @@ impl Recovery {
         if found == counted.live() { Ok(()) } else { self.account(cx, number) }
     }
 
-    /// What a slot holds, if a checkpoint without ordered volumes counts it. `keep` is a planted
+    /// Content of a slot that is live in a checkpoint without ordered volumes. `keep` is a planted
     /// bug.
     fn found_slot(
         &self,
@@ -247,7 +247,7 @@ impl Recovery {
             _ if !belongs(&self.ends, key, mask, keep) => BlockState::Void,
             SlotState::Clean => BlockState::Clean,
             SlotState::Dirty => BlockState::Dirty,
-            SlotState::Shadow => BlockState::Void, // Of an order that there is no more.
+            SlotState::Shadow => BlockState::Void, // Of an order that has ended.
         };
         Some(FoundSlot { index, key, crc, mask, state })
     }
@@ -262,8 +262,8 @@ impl Recovery {
             return self.segment_bytes(cx, number, Bytes { all, bad: &[] });
         }
         cx.cover(CoverageMark::SegmentInPieces);
-        // One bad sector fails the whole read: read block by block and lose only what is really
-        // gone.
+        // One bad sector fails the whole read: read block by block and lose only the unreadable
+        // ones.
         let blocks = cx.map.geometry.segment_blocks;
         let pieces = Pieces {
             bytes: alloc::vec![0; blocks as usize * BLOCK_BYTES],
@@ -344,24 +344,25 @@ impl Recovery {
         Ok(())
     }
 
-    /// True if the checkpoint does not account for a batch where it accounts for all: an extension
-    /// that is lost has added the segment, and its first block was not durable.
+    /// True if the checkpoint should account for a batch but does not: a lost extension has added
+    /// the segment, and its first block was not durable.
     fn is_later(&self, header: &BatchHeader) -> bool {
         header.epoch == self.checkpoint.epoch
             && header.sequence >= self.checkpoint.next_sequence
             && !fault::planted(PlantedBug::BelieveLaterUse)
     }
 
-    /// Nothing of the use that the checkpoint speaks of counts: what made it void was durable
-    /// before the segment was added. Of its new use nothing does either, without the first batch.
+    /// Voids the use of the segment that the checkpoint knows: the entries that voided it were
+    /// durable before the segment was added. Without its first batch, nothing of the new use is
+    /// valid either.
     fn forget_earlier_use(&mut self, cx: &mut Context, number: u32) {
         cx.cover(CoverageMark::LaterUseFound);
         self.checkpoint.segments[number as usize].slots = SlotStates::default();
         cx.map.segments[number as usize].summary_block = 0;
     }
 
-    /// Every slot that the checkpoint counts must have been found. Missing clean ones are merely
-    /// forgotten.
+    /// Checks that every live slot of the checkpoint was found. Missing clean ones are merely
+    /// dropped.
     pub(super) fn account(&self, cx: &mut Context, number: u32) -> Result<(), OpenError> {
         let (mut lost, mut shadows) = (0, 0);
         for index in 0..cx.map.geometry.segment_blocks {
@@ -371,7 +372,7 @@ impl Recovery {
             shadows += u32::from(counts == SlotState::Shadow && !known);
         }
         if shadows > 0 {
-            // The newest versions are there; but nobody knows in which volume the order has a gap.
+            // The newest versions are there, but it is unknown which volume's order has a gap.
             for volume in 0..VOLUMES_MAX as u16 {
                 cx.forget_order(VolumeId(volume));
             }
@@ -383,7 +384,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// The first block of a window segment tells whether the segment was written since the
+    /// The first block of a window segment shows whether the segment was written since the
     /// checkpoint.
     pub(super) fn head_read(
         &mut self,
@@ -418,7 +419,7 @@ fn belongs(ends: &[u64], key: Key, mask: u8, keep: bool) -> bool {
     }
 }
 
-/// Header and payload of a summary, if header and payload are intact and in their place.
+/// Header and payload of a summary, if both are intact and in their place.
 fn summary_payload(bytes: &[u8], place: Place, at: u32) -> Option<(BatchHeader, &[u8])> {
     let mut entries = Vec::new();
     let header = BatchHeader::decode(bytes.get(..BLOCK_BYTES)?, &mut entries).ok()?;

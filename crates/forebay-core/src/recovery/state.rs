@@ -1,4 +1,4 @@
-//! The state of a recovery: what it has found out, and what it still waits for.
+//! The state of a recovery: its findings, and its waits.
 
 use crate::api::config::Attachment;
 use crate::context::recovery_reads::{CopyOf, What};
@@ -19,26 +19,26 @@ pub(super) struct Pieces {
     pub(super) left: u32,
 }
 
-/// Opening a cache: a part of the engine, there until the cache is open.
+/// Recovery: a part of the engine that exists until the cache is open.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     pub(super) device_bytes: u64,
     pub(super) attachments: Vec<Attachment>,
     pub(super) superblocks: Vec<(CopyOf, Result<Superblock, FormatError>)>,
-    /// Copies that are read.
+    /// Copies being read.
     pub(super) expected: usize,
     pub(super) unreadable: usize,
     /// Members (of a mirrored cache, else 0) and copies of the checkpoint in effect, in the order
-    /// in which they are tried.
+    /// of the attempts.
     pub(super) checkpoints: Vec<(usize, u64)>,
-    /// A mirrored cache: pairs of which both halves are read.
+    /// A mirrored cache: pairs that are read from both members.
     pub(super) pairs: Pairs,
     pub(super) rewrite: Rewrite,
     pub(super) extending: Extending,
-    /// A copy of an extension of the window was damaged.
+    /// A copy of a window extension was damaged.
     pub(super) extensions_damaged: bool,
     pub(super) checkpoint: Checkpoint,
-    /// Size of every volume of the table in bytes, 0 for those that it does not list.
+    /// Size of every volume in bytes, 0 for those that are not in the table.
     pub(super) ends: Vec<u64>,
     pub(super) jobs: Vec<What>,
     pub(super) in_flight: usize,
@@ -60,37 +60,37 @@ pub(super) struct Half {
 
 #[derive(Debug, Default)]
 pub(super) struct PairRead {
-    /// Halves that are read.
+    /// Halves that are being read.
     pub(super) expected: [bool; 2],
     pub(super) found: [Option<Half>; 2],
-    /// The second half may be a segment of its own: nothing says what the column was used for.
+    /// The second half may be a segment of its own: the use of the column is unknown.
     pub(super) single: bool,
 }
 
-/// Pairs that are being read, and what members lack of them.
+/// Pairs that are being read, and blocks that members lack of them.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
     pub(super) reads: BTreeMap<u32, PairRead>,
-    /// Columns that are being read, or were.
+    /// Columns whose read has begun.
     pub(super) begun: BTreeSet<u32>,
     pub(super) mends: Vec<(u64, Vec<u8>)>,
     pub(super) mending: u32,
 }
 
-/// What is to be written again: segments, and blocks from and to.
+/// Batches to rewrite: segment, first block, end.
 #[derive(Debug, Default)]
 pub(super) struct Rewrite {
     pub(super) ranges: Vec<(u32, u32, u32)>,
-    /// Segment, first byte in the cache, bytes.
+    /// Segment, offset in the cache, length in bytes.
     pub(super) pieces: Vec<(u32, u64, u64)>,
     pub(super) in_flight: usize,
-    /// Writes that have failed.
+    /// Number of failed writes.
     pub(super) failures: u32,
     pub(super) volumes: Vec<VolumeId>,
 }
 
 impl Rewrite {
-    /// This batch of a segment counts, and none says that it was flushed.
+    /// Adds a committed batch of a segment that no later batch proves flushed.
     pub(super) fn add(&mut self, segment: u32, batch: &Found) {
         match self.ranges.last_mut() {
             Some((number, _, end)) if (*number, *end) == (segment, batch.start) => *end = batch.end(),
@@ -99,26 +99,26 @@ impl Rewrite {
     }
 }
 
-/// A block whose content on the backing store is known if nobody touched it.
+/// A block with known content on the backing store, if nothing else has written to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub(super) block: u64,
     pub(super) crc32c: u32,
 }
 
-/// What is found out about one attached volume.
+/// Findings about one attached volume.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     pub(super) samples: Vec<Sample>,
     pub(super) matched: u32,
     pub(super) changed: bool,
     pub(super) unsure: bool,
-    /// Nobody knows whether it was changed: clean blocks do not count.
+    /// It is unknown whether it was changed: clean blocks are not live.
     pub(super) uncertain: bool,
 }
 
 impl Verdict {
-    /// The next block to be compared, if that can still change the verdict.
+    /// The next block to compare, if that can still change the verdict.
     pub(crate) fn next_sample(&self) -> Option<u64> {
         self.samples.last().filter(|_| !self.changed).map(|sample| sample.block)
     }
@@ -132,8 +132,8 @@ impl Verdict {
         }
     }
 
-    /// A backing store has changed if its modification stamp did, if a sample differs, or if it is
-    /// another one by its identity and nothing speaks for it.
+    /// True if a backing store has changed: its modification stamp did, a sample differs, or it has
+    /// another identity and no sample matches.
     pub(crate) fn is_changed(&self) -> bool {
         self.changed || self.unsure && self.matched == 0
     }

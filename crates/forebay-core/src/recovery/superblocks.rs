@@ -1,4 +1,4 @@
-//! Superblocks, and the checkpoint that the one in effect names.
+//! Superblocks, and the checkpoint that the valid one names.
 
 use crate::api::DeviceFailure;
 use crate::api::open_error::OpenError;
@@ -15,8 +15,8 @@ use forebay_format::superblock::{CacheState, Superblock};
 use forebay_format::{BLOCK_BYTES, FormatError, Geometry};
 
 impl Context {
-    /// I75: a superblock below the generation that is known to be durable is not that of this cache
-    /// any more. Nor is one believed that says that the cache has failed.
+    /// I75: a superblock below the generation that is known to be durable is out of date. One that
+    /// marks the cache as failed is refused, too.
     pub(crate) fn check_generation(&self, superblock: &Superblock) -> Result<(), OpenError> {
         if superblock.state == CacheState::Failed {
             return Err(OpenError::GivenUp);
@@ -28,13 +28,13 @@ impl Context {
         Ok(())
     }
 
-    /// The superblock that counts is known.
+    /// The valid superblock is known.
     pub(crate) fn begin_map_of(&mut self, superblock: Superblock) {
         self.map = CacheMap::new(superblock.geometry, self.config.stretch_blocks);
         self.superblock = superblock;
     }
 
-    /// Checks that a checkpoint is the one that the superblock means.
+    /// Checks that a checkpoint is the one that the superblock names.
     pub(super) fn fits(&self, checkpoint: Checkpoint) -> Result<Checkpoint, FormatError> {
         let check = |field, expected: u64, found: u64| {
             if expected == found {
@@ -108,7 +108,7 @@ impl Recovery {
         if !right[0] {
             cx.cover(CoverageMark::SecondSuperblock);
         }
-        // First the one that is stale; the other one may not be durable.
+        // First the stale one; the other one may not be durable.
         let mut again = Vec::from([0, 1]);
         again.sort_by_key(|copy| right[*copy]);
         cx.plan_superblocks(

@@ -1,23 +1,24 @@
 //! Admission: which misses enter the cache, sequential bypass, and pins.
 //!
-//! **Admission** concerns clean copies: read fills, and the copies that write-through makes. What
-//! is written in a write-back mode enters in any case. With `SecondAccess` a block enters if it was
-//! missed, or evicted, not long ago; a write-through copy also if it replaces one.
-//! `Treatment::Pin`, `Treatment::WriteThrough` (for its copy) and a prefetch say that the block is
-//! wanted and are not asked twice. An endurance budget makes `Always` ask twice, or lets nothing in
+//! **Admission** concerns clean copies: read fills, and the copies that write-through makes. Writes
+//! in a write-back mode always enter. With `SecondAccess` a block enters if it was recently missed
+//! or evicted; a write-through copy also if it replaces one. With `Treatment::Pin`,
+//! `Treatment::WriteThrough` (for its copy) and a prefetch, a block enters at its first access. An
+//! endurance budget makes `Always` require a second access, or admits nothing
 //! (`context::endurance`).
 //!
-//! **Sequential bypass.** The request of a stream that has passed the threshold (`sequential`) is
-//! treated as `Treatment::Bypass`: reads are answered from the cache where it has the data and do
-//! not fill it, writes go to the backing store at once. FlashCache and bcache do the same in
-//! write-back mode too: a long stream is what a disk does well. A write over dirty blocks stays on
-//! the normal path: past the cache it would have to wait for a flush of the backing store and a
-//! drop mark. So does a write to a volume that is destaged in order, as long as something of it is
-//! unclean: past the cache it would have to wait for that.
+//! **Sequential bypass.** A request of a stream that has passed the threshold (`sequential`) is
+//! treated as `Treatment::Bypass`: reads hit the cache where it has the data and do not fill it,
+//! writes go to the backing store at once. FlashCache and bcache do the same in write-back mode
+//! too, since disks handle long streams well. A write over dirty blocks stays on the normal path: a
+//! bypass write would have to wait for a flush of the backing store and a drop mark. So does a
+//! write to an ordered volume while it has unclean blocks: a bypass write would have to wait for
+//! those.
 //!
-//! **Pins** are a flag of a slot: they go where reclaim moves the block and end with its content
-//! (I26). At most half of the pool is pinned; beyond that, or above the volume's largest share, a
-//! pin counts as a hit. A restart forgets them; the next access under the rule pins again.
+//! **Pins** are a flag of a slot: they move with the block when reclaim relocates it and end with
+//! its content (I26). At most half of the pool is pinned; beyond that, or above the volume's
+//! maximum share, a pin counts as a hit. A restart forgets them; the next access under the rule
+//! pins again.
 
 use crate::api::endurance::Restraint;
 use crate::api::settings::{Admission, ReclaimPolicy, Treatment};
@@ -35,13 +36,12 @@ use alloc::vec::Vec;
 use forebay_format::geometry::VOLUMES_MAX;
 use forebay_format::{StreamKind, VolumeId};
 
-/// What admission remembers. Lost with the process: nothing here decides what is right, only what
-/// is cached.
+/// State of admission. Lost with the process: it affects only hit rates, never correctness.
 #[derive(Debug)]
 pub(crate) struct AdmissionMemory {
-    /// Blocks missed, and not admitted, not long ago.
+    /// Blocks that were recently missed and not admitted.
     missed: Option<Recent>,
-    /// Streams of reads and of writes, by volume; there once a volume has a threshold.
+    /// Streams of reads and of writes, by volume; allocated once a volume has a threshold.
     sequential: Vec<Option<Box<[SequentialDetector; 2]>>>,
 }
 
@@ -52,7 +52,7 @@ impl AdmissionMemory {
         Self { missed: None, sequential }
     }
 
-    /// Bytes allocated for what was seen not long ago.
+    /// Bytes allocated for recent misses and streams.
     pub(crate) fn bytes(&self) -> usize {
         let sequential = self.sequential.iter().flatten().count() * size_of::<[SequentialDetector; 2]>();
         self.missed.as_ref().map_or(0, Recent::bytes) + sequential
@@ -65,14 +65,13 @@ impl AdmissionMemory {
 }
 
 impl Context {
-    /// True if a write past the cache would have to wait until earlier flush epochs are written
-    /// back.
+    /// True if a bypass write would have to wait until earlier flush epochs are destaged.
     fn waits_for_order(&self, volume: VolumeId) -> bool {
         let map = &self.map.volumes[usize::from(volume.0)];
         map.waiting.order.is_some() && map.dirty + map.destaged > 0
     }
 
-    /// True if a block of the range is dirty, or on its way to be.
+    /// True if a block of the range is dirty or destaged.
     fn is_over_dirty(&self, request: &Request<'_>) -> bool {
         let (first, last) = (request.offset / BLOCK, (request.offset + request.len - 1) / BLOCK);
         (first..=last).any(|block| {
@@ -81,7 +80,7 @@ impl Context {
         })
     }
 
-    /// Pins a slot that counts, or treats it as hit if enough is pinned.
+    /// Pins a live slot, or treats it as hit if enough is pinned.
     pub(crate) fn pin_block(&mut self, slot: u32) {
         let volume = self.map.key(slot).volume();
         let room = self.map.pinned_blocks() * 2 < self.data_capacity() && !self.is_above_maximum(volume);
@@ -92,21 +91,20 @@ impl Context {
         }
     }
 
-    /// A slot has come to count for this request: pins it if the request says so.
+    /// A slot has become live for this request: pins it if the request asks for that.
     pub(crate) fn pin_for(&mut self, treatment: Treatment, slot: u32) {
         if treatment == Treatment::Pin {
             self.pin_block(slot);
         }
     }
 
-    /// A block comes into the cache that it did not have. True if it was evicted from probation not
-    /// long ago.
+    /// A block enters the cache. True if it was recently evicted from probation.
     #[inline]
     pub(crate) fn returns_to_cache(&mut self, key: Key) -> bool {
         self.config.pool.reclaim_policy == ReclaimPolicy::S3Fifo && self.ghosts.returns(key, self.space())
     }
 
-    /// The stream for a fill: straight to the survivors if the block left not long ago, and there
+    /// The stream for a fill: directly to the survivors if the block was recently evicted and there
     /// is room (the last segments of the window belong to reclaim).
     pub(crate) fn stream_of_fill(&mut self, key: Key) -> StreamKind {
         let returns = self.returns_to_cache(key);
@@ -123,7 +121,7 @@ impl Context {
 }
 
 impl AdmissionMemory {
-    /// How a request is treated: as the owner's rules say, unless it belongs to a long stream.
+    /// Treatment of a request: as its rule says, unless it belongs to a long stream.
     pub(crate) fn treat(&mut self, cx: &mut Context, request: &Request<'_>) -> Treatment {
         if request.treatment != Treatment::Cache || !self.is_of_long_stream(cx, request) {
             return request.treatment;
@@ -192,7 +190,7 @@ impl AdmissionMemory {
         admitted
     }
 
-    /// Whether [`AdmissionMemory::admits`] would say yes; changes nothing.
+    /// Returns the result of [`AdmissionMemory::admits`] without changing anything.
     pub(crate) fn would_admit(&self, cx: &Context, req: u32, key: Key) -> bool {
         let request = cx.reqs.get(req);
         let wanted = matches!(request.treatment, Treatment::Pin | Treatment::WriteThrough)
@@ -213,8 +211,7 @@ impl AdmissionMemory {
         }
     }
 
-    /// A clean copy is about to be replaced by a write past the cache: its successor is not asked
-    /// twice.
+    /// A bypass write is about to replace a clean copy: the new copy enters at its first access.
     pub(crate) fn note_replaced(&mut self, cx: &Context, key: Key) {
         if cx.volume(key.volume()).settings.admission == Admission::SecondAccess {
             let (capacity, key) = (cx.space(), cx.ghosts.remembered(key));

@@ -1,30 +1,30 @@
-//! Life of a write past the cache: every write in write-through, write-around and passthrough, and
-//! large zeroes and discards in every mode.
+//! Life of a bypass write: every write in write-through, write-around and passthrough, and large
+//! zeroes and discards in every mode.
 //!
-//! Its danger is the stale copy: a cached block that is older than what the backing store now has.
-//! The order that keeps it away:
+//! The danger is a stale copy: a cached block that is older than the content of the backing store.
+//! The following order prevents it:
 //!
-//! 1. The block lock (taken by `write`), and the **intent** of the regions, durable on the cache
-//!    device. After an unclean stop no clean block in a region with intent counts (I10), so
-//!    whatever the crash interrupts, no clean copy can be stale. An intent stays until a checkpoint
-//!    is taken after the writes ended and the backing store was flushed. In a volume that is
-//!    destaged in order it waits for its turn (`ordered`).
-//! 2. The backing lock, so that no destage of the same blocks is under way; what was written back
-//!    of them and is not marked clean counts no longer; and clean marks that are in the log but not
-//!    durable are made so, by one flush.
-//! 3. Clean copies leave the map. Ragged ends that cannot be written as they are are merged to
+//! 1. The request takes the block lock (in `write`) and makes the **intent** of the regions durable
+//!    on the cache device. After an unclean stop no clean block in a region with an intent is live
+//!    (I10), so wherever a crash interrupts the write, no clean copy is stale. An intent stays
+//!    until a checkpoint that is taken after the writes ended and the backing store was flushed. In
+//!    an ordered volume the write waits for its turn (`ordered`).
+//! 2. It takes the backing lock, so no destage of the same blocks is in flight. Destaged blocks
+//!    that are not marked clean become dirty again. One flush makes the clean marks in the log
+//!    durable.
+//! 3. Clean copies leave the map. Ragged ends that the backing store cannot write are merged to
 //!    whole blocks.
-//! 4. The write to the backing store.
-//! 5. If dirty blocks were in the range they still count, and after a crash they would be written
-//!    over what was just written: legal until the write is promised, not after. So the backing
-//!    store is flushed, and only then **drop marks** void them, durably (I5: dirty data gives way
-//!    only to newer dirty data or to a durable backing store).
-//! 6. Write-through: the blocks are appended as clean (beside step 4 if nothing in the range was
-//!    dirty, else now) and enter the map when everything has ended.
-//! 7. Locks are given back, the part of the request ends.
+//! 4. The data is written to the backing store.
+//! 5. Dirty blocks in the range are still live, and after a crash destage would write them over the
+//!    new data. That is legal until the write is acknowledged as durable, not after. So the backing
+//!    store is flushed, and only then **drop marks** void them, durably (I5: dirty data is
+//!    superseded only by newer dirty data or by durable data on the backing store).
+//! 6. Write-through: the blocks are appended as clean (concurrently with step 4 if nothing in the
+//!    range was dirty, otherwise now) and enter the map when everything has ended.
+//! 7. The locks are released, and the part of the request ends.
 //!
-//! A large range of zeroes takes steps 2 to 5 for one part of it after the other
-//! (`zero_step_blocks`), with the locks and the intent of the whole range: no call looks at more.
+//! Zeroing a large range repeats steps 2 to 5 for one piece after the other (`zero_step_blocks`),
+//! with the locks and the intent of the whole range: no call looks at more.
 
 use crate::api::{Action, Device, Nanos, OpId, RequestKind, Span};
 use crate::context::Context;
@@ -46,13 +46,12 @@ use alloc::vec::Vec;
 use forebay_format::checkpoint::Intent;
 use forebay_format::{StreamKind, VolumeId};
 
-/// The backing store is flushed this long after the last write past the cache, so that intents can
-/// end.
+/// The backing store is flushed this long after the last bypass write, so that intents can end.
 const QUIET_NS: Nanos = 1_000_000_000;
 
 impl Context {
-    /// A part of a block must be merged if the backing store cannot write it alone, or if the rest
-    /// of the block is dirty in the cache (and would be dropped with it).
+    /// True if a part of a block must be merged: the backing store cannot write it alone, or the
+    /// rest of the block is dirty in the cache (and would be dropped with it).
     fn needs_merge(&self, volume: VolumeId, block: u64, part: (u64, u64)) -> bool {
         let end = self.block_len(volume, block);
         let unit = u64::from(self.volume(volume).sector_bytes);
@@ -61,8 +60,8 @@ impl Context {
         !whole && (!aligned || !self.is_droppable(Key::new(volume, block)))
     }
 
-    /// Forgets the slots of a drop mark. The block lock is held, so nothing else can have come to
-    /// stand in them.
+    /// Removes the slots of a drop mark from the map. The caller holds the block lock, so the slots
+    /// cannot have been reused.
     pub(crate) fn apply_drop(&mut self, kind: ItemKind) {
         let ItemKind::Drop { slot, count } = kind else { return };
         for slot in slot..slot + count {
@@ -72,8 +71,9 @@ impl Context {
         }
     }
 
-    /// Ends the intents that are no longer needed, as part of a checkpoint: no write is under way
-    /// in the region and the backing store was flushed since the last one. Returns those that stay.
+    /// Ends the intents that are no longer needed, as part of a checkpoint: no write is in flight
+    /// in the region, and the backing store was flushed since the last one. Returns the remaining
+    /// ones.
     pub(crate) fn settle_intents(&mut self) -> Vec<Intent> {
         let mut left: Vec<Intent> = Vec::new();
         for volume in self.volumes.iter_mut().flatten() {
@@ -91,7 +91,7 @@ impl Context {
                     _ => left.push(Intent { volume: volume.id, region: range.start, count }),
                 }
             }
-            // Too many ranges for the table: one range over all of them says more than is true,
+            // Too many ranges for the table: one range that spans all of them covers too much,
             // which is safe.
             let limit =
                 (forebay_format::geometry::INTENTS_MAX / forebay_format::geometry::VOLUMES_MAX) as usize;
@@ -105,7 +105,7 @@ impl Context {
         left
     }
 
-    /// True if a checkpoint would end some intent.
+    /// True if a checkpoint would end an intent.
     pub(crate) fn has_ended_intents(&self) -> bool {
         self.volumes.iter().flatten().any(|volume| {
             let intents = &volume.intents;
@@ -114,7 +114,7 @@ impl Context {
         })
     }
 
-    /// Flushes backing stores that were written past the cache and have been quiet since.
+    /// Flushes backing stores that had bypass writes and have been quiet since.
     pub(crate) fn step_intents(&mut self) {
         for index in 0..self.volumes.len() {
             let Some(volume) = &mut self.volumes[index] else { continue };
@@ -135,9 +135,9 @@ impl Context {
     }
 }
 
-/// Where a step ends that begins at byte `from` of a range to zero that ends at `to`. Blocks count
-/// for its length only where something may be cached. One step does where each walk looks at all
-/// slots whatever the range is.
+/// End of the step that begins at byte `from` of a range to zero that ends at `to`. Only blocks in
+/// parts of the volume that may be cached count for its length. The whole range is one step if each
+/// walk looks at all slots anyway.
 fn end_of_step(cx: &Context, volume: VolumeId, from: u64, to: u64) -> u64 {
     if cx.map.is_unsettled() {
         return to;
@@ -220,13 +220,12 @@ impl Requests {
         cx.counters.of(range.first.volume()).direct_waits += 1;
     }
 
-    /// Nobody else writes these blocks of the backing store now.
+    /// The part holds the backing lock: nothing else writes these blocks of the backing store now.
     ///
-    /// A power cut would make a block dirty again that is clean now (or was, and is evicted) by a
-    /// mark that is not durable, and what is about to be written would be overwritten with it: such
-    /// marks are made durable first. With both locks held, and what was written back of these
-    /// blocks undone, no mark for them can be added: one flush is enough, however many marks of
-    /// other blocks follow.
+    /// If the clean mark of a block is not durable, a power cut makes the block dirty again (even
+    /// if it was evicted since), and destage would overwrite the new data with it. So such marks
+    /// are made durable first. With both locks held and the destage of these blocks undone, no mark
+    /// for them can be added: one flush is enough, however many marks of other blocks follow.
     pub(crate) fn direct_locked(&mut self, cx: &mut Context, destager: &mut Destager, direct: u32) {
         let d = self.directs.get_mut(direct);
         d.locked = true;
@@ -258,8 +257,7 @@ impl Requests {
     /// All marks for these blocks are durable.
     pub(crate) fn direct_settled(&mut self, cx: &mut Context, destager: &mut Destager, direct: u32) {
         if cx.fenced && !cx.runs_without_cache() {
-            // Drop marks that were appended before may not be durable, and cannot be made so any
-            // more.
+            // Earlier drop marks may not be durable, and no flush can make them so.
             self.directs.get_mut(direct).failed = true;
             self.end_direct(cx, direct);
             return;
@@ -293,8 +291,8 @@ impl Requests {
         let lost = cx.is_any_lost_in(range);
         self.directs.get_mut(direct).over_dirty = !unclean.is_empty() || lost;
         destager.undo(cx, volume, &unclean);
-        // Shadows, of an order that begins, stay until the dirty blocks are dropped: the order
-        // waits for them, and so for this write.
+        // When an order begins, shadows stay until the dirty blocks are dropped: the order waits
+        // for them, and so for this write.
         if !zero {
             for block in if first == last { alloc::vec![first] } else { alloc::vec![first, last] } {
                 let part =
@@ -314,7 +312,7 @@ impl Requests {
         self.direct_part_done(cx, direct, ok);
     }
 
-    /// A part of the present stage has ended; when all have, the next stage begins.
+    /// A part of the current stage has ended; when all have, the next stage begins.
     pub(crate) fn direct_part_done(&mut self, cx: &mut Context, direct: u32, ok: bool) {
         let (failed, chases) = (cx.runs_without_cache(), fault::planted(PlantedBug::ChaseMarks));
         let d = self.directs.get_mut(direct);
@@ -355,7 +353,7 @@ impl Requests {
         }
     }
 
-    /// The present step has ended well: the next one begins, if there is more to zero.
+    /// The current step has succeeded: starts the next one, if there is more to zero.
     fn end_step(&mut self, cx: &mut Context, direct: u32) {
         let d = self.directs.get_mut(direct);
         let (from, to) = (d.step.1, d.to);
@@ -394,7 +392,8 @@ impl Requests {
         }
     }
 
-    /// What to write where: merged blocks from their pages, the rest from the client's buffer.
+    /// Offset and spans of the write: merged blocks from their pages, the rest from the client's
+    /// buffer.
     fn direct_spans(&self, cx: &Context, direct: u32) -> (u64, Vec<Span>) {
         let d = self.directs.get(direct);
         let request = cx.reqs.get(d.req);
@@ -432,9 +431,9 @@ impl Requests {
         self.direct_part_done(cx, direct, ok);
     }
 
-    /// A flush of this backing store has failed, and may have dropped what was on its way there:
-    /// no later one brings that back, so these writes fail (I84). The intents of their regions do
-    /// not end, for reads may show them until a loss of power.
+    /// A flush of this backing store has failed, and may have dropped writes in flight. No later
+    /// flush brings them back, so these writes fail (I84). The intents of their regions do not end:
+    /// reads may return the dropped data until a loss of power.
     pub(crate) fn store_flush_failed(&mut self, cx: &mut Context, volume: VolumeId) {
         if fault::planted(PlantedBug::TrustWritesInFlight) {
             return;
@@ -442,7 +441,7 @@ impl Requests {
         for direct in self.directs.iter_mut().filter(|direct| direct.volume == volume) {
             direct.failed |= direct.is_unflushed();
         }
-        // Of these a part has ended, or they wait for a later flush (FUA).
+        // These requests have ended in part, or wait for a later flush (FUA).
         for request in cx.reqs.iter_mut().filter(|request| request.volume == volume) {
             request.failed |= request.has_written_past;
         }
@@ -453,7 +452,8 @@ impl Requests {
         self.direct_part_done(cx, direct, ok);
     }
 
-    /// The backing store is durable, and there is no log any more that could say otherwise.
+    /// The backing store is durable, and without the log nothing contradicts it: voids the old
+    /// data.
     fn supersede_direct(&mut self, cx: &mut Context, direct: u32) {
         let d = self.directs.get(direct);
         let (blocks, (from, to)) = (d.step_blocks(), d.step);
@@ -461,7 +461,7 @@ impl Requests {
         self.end_step(cx, direct);
     }
 
-    /// The backing store is durable: void the dirty blocks in the range.
+    /// The backing store is durable: voids the dirty blocks in the range.
     fn drop_dirty(&mut self, cx: &mut Context, direct: u32) {
         let d = self.directs.get_mut(direct);
         d.stage = DirectStage::Dropping;
@@ -469,8 +469,7 @@ impl Requests {
         let (volume, range) = (d.volume, d.step_blocks());
         let mut slots = Vec::new();
         cx.map.for_each_in(volume, range.first.block(), range.last.block(), |slot| {
-            // What was clean has left the map, and what was written back of these blocks has been
-            // undone.
+            // Clean blocks have left the map, and the destage of these blocks was undone.
             let clean = cx.map.state(slot) == BlockState::Clean;
             assert!(!clean, "I5: nothing becomes clean while it is written past the cache");
             slots.push(slot);
@@ -499,7 +498,7 @@ impl Requests {
         self.direct_part_done(cx, direct, true);
     }
 
-    /// Write-through: whole blocks are appended as clean too.
+    /// Write-through: appends whole blocks as clean too.
     fn append_copies(&mut self, cx: &mut Context, direct: u32) {
         let d = self.directs.get(direct);
         let (volume, req, from, to) = (d.volume, d.req, d.from, d.to);
@@ -525,7 +524,7 @@ impl Requests {
         }
     }
 
-    /// A clean copy was appended, or was left out: that is no failure.
+    /// A clean copy was appended, or left out, which is not a failure.
     pub(crate) fn copy_appended(&mut self, cx: &mut Context, direct: u32, slot: Option<u32>) {
         if let Some(slot) = slot {
             cx.map.pin(slot);
@@ -534,8 +533,8 @@ impl Requests {
         self.direct_part_done(cx, direct, true);
     }
 
-    /// Copies that wait for their backing store were appended on a member of a mirrored cache that
-    /// is lost: they are left out.
+    /// Leaves out copies that wait for their backing store and were appended on a failed member of
+    /// a mirrored cache.
     pub(crate) fn forget_lost_copies(&mut self, cx: &mut Context) {
         let copies = self.directs.iter().flat_map(|direct| &direct.copies);
         let gone = |slot: &u32| cx.is_gone(cx.map.place(*slot).0);
@@ -548,7 +547,7 @@ impl Requests {
         }
     }
 
-    /// Ends a part that has waited for its turn in an order: nothing of it was written.
+    /// Ends a part that has waited for its turn in an order: it has written nothing.
     pub(crate) fn refuse_direct(&mut self, cx: &mut Context, direct: u32) {
         let d = self.directs.get_mut(direct);
         d.failed = true;

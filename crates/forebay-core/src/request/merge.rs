@@ -1,13 +1,12 @@
-//! Blocks that must be put together from parts.
+//! Merging blocks from parts.
 //!
-//! A write of a part of a block is merged with what is cached of it, sector by sector, so that a
-//! block has one place in the cache at any time. The backing store is read only if that cannot be
-//! avoided: if the write ends inside a sector that is not cached, or if the backing store cannot
-//! write single sectors. Otherwise the block is stored with a mask of its valid sectors. A read of
-//! a block of which only some sectors are cached is the same merge without the write; it needs the
-//! backing store only if it asks for others.
+//! A write of a part of a block is merged with its cached sectors, so that a block has one place in
+//! the cache at any time. The backing store is read only if necessary: if the write ends inside a
+//! sector that is not cached, or if the backing store cannot write single sectors. Otherwise the
+//! block is stored with a mask of its valid sectors. A read of a partially cached block is the same
+//! merge without the write; it needs the backing store only for sectors that are not cached.
 //!
-//! The merges of writes run under the block lock of their request, so the block does not change
+//! Merges of writes run under the block lock of their request, so the block does not change
 //! meanwhile.
 
 use crate::api::{Action, Device, OpId, RequestKind, Span};
@@ -23,15 +22,14 @@ use crate::request::state::{Merge, MergeFor, Requests};
 use forebay_format::StreamKind;
 
 impl Context {
-    /// True if the cached copy of a block, if any, is one that a write past the cache may simply
-    /// drop.
+    /// True if a bypass write may simply drop the cached copy of a block, if there is one.
     pub(crate) fn is_droppable(&self, key: Key) -> bool {
         self.map.lookup(key).is_none_or(|slot| self.map.state(slot) == BlockState::Clean)
     }
 }
 
 impl Requests {
-    /// Begins to put `block` together; the request has counted it as a part.
+    /// Starts to merge `block`; the request has counted it as a part.
     pub(super) fn start_merge(
         &mut self,
         cx: &mut Context,
@@ -62,7 +60,7 @@ impl Requests {
         self.resume_merges(cx);
     }
 
-    /// Starts the merges that wait for pages, as far as there are any.
+    /// Starts the merges that wait for pages, as long as there are pages.
     pub(crate) fn resume_merges(&mut self, cx: &mut Context) {
         while cx.pages.available(PageUse::Merge) >= 2 {
             let Some(merge) = self.merge_queue.pop_front() else { return };
@@ -92,8 +90,8 @@ impl Requests {
         let ragged = written & !covered;
         let asked = if purpose == MergeFor::Read { cx.reqs.get(m.req).sectors_of(block) & all } else { 0 };
         if (ragged | asked) & cx.lost_sectors(key) != 0 {
-            // What is asked for is lost, perhaps since the request came; or the rest of a sector of
-            // which a part is written.
+            // A requested sector is lost, perhaps since the request arrived; or the rest of a
+            // sector that is written in part.
             self.merges.get_mut(merge).failed = true;
             self.end_merge(cx, merge, None);
             return;
@@ -125,7 +123,7 @@ impl Requests {
         }
     }
 
-    /// A read needs the backing store for a part of this block, or does not.
+    /// Counts a merged read as a miss if it needs the backing store, otherwise as a hit.
     fn count_merged_read(&mut self, cx: &mut Context, merge: u32, backing: bool) {
         let m = self.merges.get_mut(merge);
         let (req, first) = (m.req, !core::mem::replace(&mut m.counted, true));
@@ -165,7 +163,7 @@ impl Requests {
         self.merges.get(merge).pages.expect("a merge that reads has pages")
     }
 
-    /// Where the merged block is put together: a page, or the client's buffer for a read.
+    /// Where the block is merged: in a page, or for a read in the client's buffer.
     fn merge_base(&self, cx: &Context, merge: u32) -> Span {
         let m = self.merges.get(merge);
         match m.purpose {
@@ -210,7 +208,7 @@ impl Requests {
         let m = self.merges.get_mut(merge);
         m.again = true;
         m.without_cached = damage == Damage::Kept;
-        // Without the cache, what a write covers heals, and only the rest stays lost.
+        // Without the cache, the sectors that a write covers heal, and only the rest stays lost.
         let heals = matches!(m.purpose, MergeFor::Direct(_)) && cx.runs_without_cache();
         self.merge_part_done(cx, merge, damage != Damage::Lost || heals);
     }
@@ -231,7 +229,7 @@ impl Requests {
         }
     }
 
-    /// All parts are there: copy them into one block.
+    /// Copies the parts into one block.
     fn assemble(&mut self, cx: &mut Context, merge: u32) {
         let base = self.merge_base(cx, merge);
         let m = self.merges.get(merge);
@@ -267,7 +265,7 @@ impl Requests {
         self.end_merge(cx, merge, crcs.first().copied());
     }
 
-    /// Hands the merged block on. `crc` is `None` for a read, and if a part could not be read.
+    /// Passes the merged block on. `crc` is `None` for a read, and if a part could not be read.
     fn end_merge(&mut self, cx: &mut Context, merge: u32, crc: Option<u32>) {
         let m = self.merges.remove(merge);
         let (base, cached) = m.pages.expect("a merge that ends has pages");
@@ -278,8 +276,8 @@ impl Requests {
                 cx.read_part_done(m.req, !m.failed);
             }
             (MergeFor::Log, Some(crc)) => {
-                // The last block of an odd volume is never called whole: should the volume grow,
-                // what lies behind its former end is not in the cache.
+                // The last block of an odd volume never gets a full mask: should the volume grow,
+                // the cache does not have the sectors behind its former end.
                 let item = Item {
                     key: Key::new(m.volume, m.block),
                     crc,

@@ -1,5 +1,5 @@
 //! Life of a request: it is admitted or throttled, then read, written through the log, merged, or
-//! written past the cache.
+//! written directly to the backing store.
 
 mod admission;
 mod direct;
@@ -21,7 +21,7 @@ use alloc::string::String;
 use forebay_format::VolumeId;
 
 impl Requests {
-    /// Takes a request that is valid. Its reply comes as an action, possibly at once.
+    /// Takes a valid request. Its reply comes as an action, possibly at once.
     #[inline(always)]
     pub(crate) fn take(&mut self, cx: &mut Context, request: Request<'_>) {
         let req = self.take_in(cx, request);
@@ -81,7 +81,7 @@ impl Requests {
         })
     }
 
-    /// Lets writers pass who have waited long enough.
+    /// Admits writers that have waited long enough.
     pub(crate) fn step_throttle(&mut self, cx: &mut Context) {
         let mut turns = self.throttle.turns();
         while let Some(req) = self.throttle.next(cx, &mut turns) {
@@ -89,10 +89,10 @@ impl Requests {
         }
     }
 
-    /// Refuses the writes of volumes that end, in a stop or a detach, and that wait for destage
-    /// that fails: below a limit, or for their turn in an order (I85).
+    /// Refuses writes that wait for a failing destage, below a limit or for their turn in an order,
+    /// if their volume is being stopped or detached (I85).
     pub(crate) fn refuse_in_vain(&mut self, cx: &mut Context, lifecycle: &Lifecycle) {
-        // Asked at every step: what is hardly ever true comes first.
+        // Checked at every step: the rarest condition comes first.
         if !cx.stopping && !lifecycle.is_changing() {
             return;
         }
@@ -110,33 +110,33 @@ impl Requests {
         }
     }
 
-    /// Writes wait at a limit until clean marks are in the log.
+    /// True if writes wait at a limit until clean marks are in the log.
     pub(crate) fn wait_for_marks(&self, now: Nanos) -> bool {
         self.throttle.waits_for_marks(now)
     }
 
-    /// When the first waiting write may pass, unless it waits for destage.
+    /// Time at which the first waiting write may pass, unless it waits for destage.
     pub(crate) fn deadline(&self, now: Nanos) -> Option<Nanos> {
         self.throttle.deadline(now)
     }
 
-    /// Destage made `blocks` durable; `saturated`: it could not have gone faster since the last
-    /// time.
+    /// Destage made `blocks` durable; `saturated`: it could not have been faster since the last
+    /// call.
     pub(crate) fn note_destaged(&mut self, now: Nanos, id: VolumeId, blocks: u64, saturated: bool) {
         self.throttle.note_destaged(now, id, blocks, saturated);
     }
 
-    /// A volume was detached: what admission knows of its streams is forgotten.
+    /// A volume was detached: admission forgets its streams.
     pub(crate) fn forget_volume(&mut self, id: VolumeId) {
         self.admission.forget_volume(id);
     }
 
-    /// Bytes allocated for what was seen not long ago.
+    /// Bytes allocated for recent misses and streams.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.admission.bytes()
     }
 
-    /// What is under way, in a few words.
+    /// Summary of the requests in flight.
     pub(crate) fn describe(&self) -> String {
         alloc::format!(
             "{} merges ({} wait for pages), {} direct, {} throttled",

@@ -1,23 +1,23 @@
 //! Life of a read.
 //!
-//! The range is cut into runs: blocks that lie in consecutive slots of one segment become one read
-//! of the cache device, missing blocks one read of the backing store, both straight into the
-//! client's buffer. A block of which only some sectors are cached answers alone if it has all that
-//! are asked for; else, if it is clean, it gives way to a fill of the whole block, and if it is
-//! dirty it is merged with what the backing store has of the others (`merge`). Every block from the
-//! cache is compared with its checksum (I4): a clean one that does not match is dropped and read
-//! from the backing store, a dirty one is lost and answers with an error.
+//! The range is cut into runs: blocks in consecutive slots of one segment become one read of the
+//! cache device, missing blocks one read of the backing store, both straight into the client's
+//! buffer. A partially cached block that has all requested sectors is a hit. Otherwise, if it is
+//! clean, a fill of the whole block replaces it; if it is dirty, it is merged with the other
+//! sectors from the backing store (`merge`). Every block from the cache is compared with its
+//! checksum (I4): a clean one that does not match is dropped and read from the backing store; a
+//! dirty one is lost, and the read fails.
 //!
 //! A read takes no lock. It looks up its blocks when it starts, and pins the segments that it reads
-//! from: a write that completes meanwhile is concurrent with it, so either content is right.
+//! from: a write that completes meanwhile is concurrent with it, so either content is correct.
 //!
-//! A block that was read from the backing store and waits for its batch answers from its page. One
-//! that another read is bringing is waited for, unless it lies in the middle of a longer run of
-//! missing blocks: one read of the store is less than two.
+//! A block that was read from the backing store and waits for its batch is served from its page. A
+//! read waits for a block that another read is fetching, unless the block lies in the middle of a
+//! longer run of missing blocks: one read of the store costs less than two.
 //!
-//! Fills: a missing block is registered when its read of the backing store starts, unless somebody
-//! is changing it; whoever changes it later cancels the registration (I9). What is still valid when
-//! the data is there is copied to a page and appended as clean.
+//! Fills: a read registers a missing block when its read of the backing store starts, unless a
+//! request is changing the block; a later change cancels the registration (I9). Blocks that are
+//! still valid when the data arrives are copied to pages and appended as clean.
 
 use crate::api::settings::{Admission, Treatment};
 use crate::api::{Action, Device, RequestKind};
@@ -39,20 +39,20 @@ use forebay_format::checkpoint::Mode;
 /// Reads of the backing store before the client gets an error.
 const BACKING_READ_TRIES: u32 = 2;
 
-/// What a block of a read is.
+/// Where a read finds a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Hit(u32),
-    /// It waits in a page to be written to the cache.
+    /// It waits in a page for its batch.
     Pending(Page),
-    /// Another read is bringing it.
+    /// Another read is fetching it.
     Coming,
-    /// Some sectors that are asked for are in the cache.
+    /// Some of the requested sectors are in the cache.
     Partial,
-    /// It lacks sectors that are asked for, and nobody needs what is there of it.
+    /// It lacks requested sectors, and its content may be dropped.
     Incomplete(u32),
     Miss,
-    /// Something that is asked for was lost with the cache device.
+    /// A requested sector was lost with the cache device.
     Lost,
 }
 
@@ -69,7 +69,7 @@ impl Context {
         self.counters.of(volume).read_hit_blocks += blocks;
     }
 
-    /// True if what this request misses may be cached.
+    /// True if the misses of this request may be filled.
     pub(crate) fn may_fill(&self, req: u32) -> bool {
         let request = self.reqs.get(req);
         let volume = self.volume(request.volume);
@@ -95,7 +95,7 @@ impl Context {
         }
     }
 
-    /// Somebody is about to change these blocks.
+    /// Cancels fills of blocks that are about to change.
     pub(crate) fn cancel_fills(&mut self, range: BlockRange) {
         if fault::planted(PlantedBug::KeepOvertakenFill) {
             return;
@@ -113,9 +113,9 @@ impl Context {
         }
     }
 
-    /// True if a partly cached block can be replaced by all of it, as any block that is missed is
-    /// filled: it is clean, so it may be dropped, and nobody is changing it. Of a dirty one only
-    /// what it lacks is read, until it has been written back.
+    /// True if a fill of the whole block may replace a partially cached one: the block is clean, so
+    /// it may be dropped, and no request is changing it. A dirty block is merged until it has been
+    /// destaged.
     fn may_heal(&self, req: u32, slot: u32) -> bool {
         let key = self.map.key(slot);
         let idle = !self.locks.is_held(BlockRange { first: key, last: key });
@@ -134,7 +134,7 @@ impl Context {
             && !self.fills.any_in(BlockRange { first: key, last: key })
     }
 
-    /// Gives way to a fill of the whole block, and registers it.
+    /// Drops the partial block and registers a fill of the whole block.
     fn begin_heal(&mut self, req: u32, slot: u32) -> u64 {
         self.cover(CoverageMark::PartialHealed);
         let (key, pinned) = (self.map.key(slot), self.map.is_pinned(slot));
@@ -145,8 +145,8 @@ impl Context {
         token
     }
 
-    /// Without the cache, only what is dirty in it counts, and of that the sectors that are asked
-    /// for.
+    /// Without the cache, only dirty blocks are live, and of those only the requested sectors
+    /// matter.
     fn find_without_cache(&self, req: u32, key: Key) -> Found {
         let wanted = self.reqs.get(req).sectors_of(key.block());
         if self.lost_sectors(key) & wanted != 0 && !fault::planted(PlantedBug::ReadLostFromBacking) {
@@ -174,8 +174,8 @@ impl Context {
         self.read_slots((slot, count), tries, &[span], kind);
     }
 
-    /// How far the backing store is read for a request: not beyond the end that a shrink will
-    /// leave, unless the request is one that the shrink waits for.
+    /// End of the range that a request may read from the backing store: not beyond the end that a
+    /// shrink will leave, unless the shrink waits for this request.
     pub(super) fn read_end(&self, req: u32) -> u64 {
         let request = self.reqs.get(req);
         let volume = self.volume(request.volume);
@@ -194,7 +194,7 @@ impl Context {
         self.read(Device::Backing(volume), block * BLOCK, &[span], true, kind);
     }
 
-    /// Appends what a page has of a block, as clean.
+    /// Appends a block from its page, as clean.
     pub(crate) fn append_fill(&mut self, key: Key, crc: u32, page: Page, token: u64) {
         let item = Item {
             key,
@@ -208,12 +208,12 @@ impl Context {
         self.enqueue(stream, item);
     }
 
-    /// A fill has been appended to `slot`, or was given up.
+    /// A fill was appended to `slot`, or dropped.
     pub(crate) fn fill_done(&mut self, key: Key, page: Page, token: u64, slot: Option<u32>) {
         self.pages.give(PageUse::Fill, page);
         let ended = self.fills.end(key, token);
         let valid = ended.is_some_and(|ended| ended.valid);
-        // Whoever waits for the volume to be quiet was asked before the queues are gone through.
+        // Jobs check whether the volume is quiet before the queues are processed.
         self.settle_again();
         let overtaken = self.map.lookup(key).is_some() && !fault::planted(PlantedBug::KeepOvertakenFill);
         if overtaken || !valid {
@@ -259,8 +259,8 @@ impl Context {
         }
     }
 
-    /// Length of a run of blocks to be read from the backing store: it begins and ends with one
-    /// that nobody is bringing.
+    /// Length of a run of blocks to read from the backing store: no other read is fetching its
+    /// first and last block.
     fn run_of_misses(&self, req: u32, block: u64, last: u64) -> u32 {
         let mut missing = 1;
         for count in 1..=last - block {
@@ -273,7 +273,8 @@ impl Context {
         missing
     }
 
-    /// A block that is not in the map may wait in a page for its batch, or be on its way there.
+    /// A block that is not in the map may wait in a page for its batch, or another read may be
+    /// fetching it.
     fn find_pending(&self, req: u32, key: Key) -> Found {
         match self.fills.page_of(key) {
             _ if self.volume(key.volume()).settings.mode == Mode::Passthrough => Found::Miss,
@@ -283,7 +284,7 @@ impl Context {
         }
     }
 
-    /// Answers a block from the page in which it waits for its batch.
+    /// Serves a block from the page in which it waits for its batch.
     fn read_pending(&mut self, req: u32, block: u64, page: Page) {
         self.cover(CoverageMark::PendingFillRead);
         let request = self.reqs.get(req);
@@ -292,7 +293,7 @@ impl Context {
         self.actions.push_back(Action::Copy { from: page.span(), to });
     }
 
-    /// Waits for a block that another read brings. It takes as long as a miss.
+    /// Waits for a block that another read is fetching. It takes as long as a miss.
     fn join_read(&mut self, req: u32, block: u64) {
         self.cover(CoverageMark::ReadJoined);
         let request = self.reqs.get_mut(req);
@@ -303,8 +304,8 @@ impl Context {
         self.fills.join(key, req);
     }
 
-    /// Blocks have come from the backing store (no checksums: they have not): what this read
-    /// registered and is still valid goes to the fill stream.
+    /// Blocks were read from the backing store (without checksums: the read failed). Those that
+    /// this read registered and that are still valid go to the fill stream.
     fn fill(&mut self, req: u32, block: u64, count: u32, token: u64, crcs: &[u32]) {
         let volume = self.reqs.get(req).volume;
         for index in 0..u64::from(count) {
@@ -335,7 +336,7 @@ impl Requests {
         cx.read_part_done(req, true);
     }
 
-    /// Reads blocks `first..=last` of a request from where they are.
+    /// Reads blocks `first..=last` of a request from the cache or the backing store.
     fn read_blocks(&mut self, cx: &mut Context, req: u32, first: u64, last: u64) {
         let mut block = first;
         while block <= last {
@@ -343,8 +344,8 @@ impl Requests {
             let mut count = 1;
             match found {
                 Found::Hit(slot) => {
-                    // A run may not cross into the next segment: its slots are not what follows on
-                    // the device.
+                    // A run must not cross into the next segment: its slots are not contiguous with
+                    // these on the device.
                     let room = cx.map.geometry.segment_blocks - cx.map.place(slot).1;
                     while block + u64::from(count) <= last
                         && count < room
@@ -408,8 +409,8 @@ impl Requests {
         cx.read_part_done(req, ok);
     }
 
-    /// A read that has joined this one gets its block, or begins again and waits for nobody: where
-    /// the store fails, one error would come after the other.
+    /// Copies the block to a read that has joined this one. If this one failed, starts the other
+    /// one again without joining: on a failing store, errors would follow one after the other.
     fn end_join(&mut self, cx: &mut Context, (ok, req): (bool, u32), waiting: u32, block: u64) {
         if ok {
             let (from, to) =
@@ -441,8 +442,8 @@ impl Requests {
             cx.read_part_done(req, true);
             return;
         }
-        // Block by block from here on. The segment may have been given up since: then the keys are
-        // gone, but what the request asked for is not, so start these blocks over from the map.
+        // Block by block from here on. The segment may have been freed since: then its keys are
+        // gone, but the request still needs the blocks, so look them up again.
         let block = cx.block_of_hit(req, slot);
         for index in (0..count).filter(|index| !right(cx, *index)).collect::<Vec<_>>() {
             self.reread(cx, req, block + u64::from(index), slot + index, tries);
@@ -450,12 +451,12 @@ impl Requests {
         cx.read_part_done(req, true);
     }
 
-    /// A cached block could not be read, or not as it should be.
+    /// Handles a cached block that was unreadable or had a wrong checksum.
     fn reread(&mut self, cx: &mut Context, req: u32, block: u64, slot: u32, tries: u32) {
         let volume = cx.reqs.get(req).volume;
         let current = cx.map.lookup(Key::new(volume, block));
         if current != Some(slot) {
-            // Overwritten or evicted meanwhile: the new place answers.
+            // Overwritten or evicted meanwhile: read the current place.
             cx.cover(CoverageMark::HitMoved);
             self.read_blocks(cx, req, block, block);
         } else if tries < cx.slot_tries(slot) {
@@ -487,8 +488,8 @@ impl Requests {
                 continue;
             }
             if index >= room {
-                // Nothing is remembered of it: it is not asked twice for a place that it did not
-                // get.
+                // Leave the memory of admission unchanged: a block that only lacked a page does not
+                // need another second access.
                 if self.admission.would_admit(cx, req, key) {
                     cx.count_fill_given_up(volume, false);
                 }

@@ -1,28 +1,29 @@
-//! Finding streams of consecutive requests among many that run at the same time.
+//! Detects streams of consecutive requests among many concurrent ones.
 //!
-//! Each direction of a volume has a table of the streams seen last: where the next request of each
-//! is expected, where it began and how many bytes it brought. A request belongs to the stream whose
-//! expected place is nearest, if that is within four times its own length (at most
-//! [`SLACK_BYTES_MAX`]) before or behind: clients with many requests in flight swap neighbours. A
-//! request that belongs to none begins a stream in place of the one unused for longest.
+//! Each direction of a volume has a table of recent streams, with the expected offset of the next
+//! request, the first offset, and the bytes of all requests so far. A request belongs to the stream
+//! with the nearest expected offset, if that is within four times the request's length (at most
+//! [`SLACK_BYTES_MAX`]) before or behind: clients with many requests in flight reorder neighbours.
+//! Otherwise it starts a stream and replaces the least recently used one.
 //!
-//! A stream has *passed* a threshold once it spans that many bytes and at least half of them were
-//! asked for: reading one place again and again, or skipping through a region, is none. Random
-//! requests push each other out of the table before they line up. A look costs one pass over 1 KiB.
+//! A stream has *passed* a threshold once it spans that many bytes and requested at least half of
+//! them: reading one place repeatedly, or skipping through a region, is no stream. Random requests
+//! push each other out of the table before they line up. A lookup costs one pass over 1 KiB.
 
-/// Streams of one direction that are told apart.
+/// Streams of one direction that are tracked separately.
 pub(crate) const STREAMS_MAX: usize = 128;
-/// Largest distance from the expected place at which a request still belongs to its stream.
+/// Largest distance in bytes from the expected offset at which a request still belongs to its
+/// stream.
 const SLACK_BYTES_MAX: u64 = 256 << 10;
 
 /// Streams of one direction of a volume.
 #[derive(Debug)]
 pub(crate) struct SequentialDetector {
-    /// Where each goes on.
+    /// Expected offset of the next request.
     next: [u64; STREAMS_MAX],
     first: [u64; STREAMS_MAX],
     bytes: [u64; STREAMS_MAX],
-    /// When each was used last, in requests; 0: free.
+    /// When each was last used, in requests; 0: free.
     used: [u64; STREAMS_MAX],
     clock: u64,
 }
@@ -30,12 +31,11 @@ pub(crate) struct SequentialDetector {
 impl SequentialDetector {
     pub(crate) fn new() -> Self {
         let none = [0; STREAMS_MAX];
-        // A free entry is expected nowhere near a request.
+        // No request is near the expected offset of a free entry.
         Self { next: [u64::MAX / 2; STREAMS_MAX], first: none, bytes: none, used: none, clock: 0 }
     }
 
-    /// Takes note of a request; true if the stream that it belongs to had passed `threshold` bytes
-    /// before.
+    /// Records a request; true if its stream had passed `threshold` bytes before.
     pub(crate) fn note(&mut self, offset: u64, len: u64, threshold: u64) -> bool {
         self.clock += 1;
         let slack = len.saturating_mul(4).min(SLACK_BYTES_MAX);

@@ -1,4 +1,4 @@
-//! Requests under way, as far as they have more to them than what the context keeps of each.
+//! State of the requests in flight, beyond what the context keeps of each.
 
 use crate::base::slab::Slab;
 use crate::context::locks::BlockRange;
@@ -12,14 +12,14 @@ use alloc::vec::Vec;
 use forebay_format::VolumeId;
 use forebay_format::checkpoint::INTENT_REGION_BLOCKS;
 
-/// What the merged block is for.
+/// Destination of the merged block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum MergeFor {
     /// The client's buffer.
     Read,
     /// The write stream.
     Log,
-    /// A write past the cache; needs the whole block.
+    /// A bypass write; needs the whole block.
     Direct(u32),
 }
 
@@ -28,10 +28,10 @@ pub(super) struct Merge {
     pub(super) req: u32,
     pub(super) volume: VolumeId,
     pub(super) block: u64,
-    /// Bytes of the block that the request is about.
+    /// Bytes of the block that the request covers.
     pub(super) part: (u32, u32),
     pub(super) purpose: MergeFor,
-    /// `None` until there were pages for it.
+    /// `None` until pages are available.
     pub(super) pages: Option<(Page, Page)>,
     /// Slot whose content is needed, and its sectors.
     pub(super) cached: Option<(u32, u8)>,
@@ -39,20 +39,20 @@ pub(super) struct Merge {
     pub(super) backing_tries: u32,
     pub(super) pending: u32,
     pub(super) failed: bool,
-    /// The cached copy proved damaged and was dropped: start over.
+    /// The cached copy was damaged and has been dropped: start over.
     pub(super) again: bool,
-    /// The cached copy is damaged and cannot be dropped yet: take the block from the backing store.
+    /// The cached copy is damaged and cannot be dropped yet: read the block from the backing store.
     pub(super) without_cached: bool,
-    /// Sectors that the merged block has.
+    /// Valid sectors of the merged block.
     pub(super) mask: u8,
-    /// A read: it was counted as hit or miss.
+    /// Of a read: it was counted as a hit or miss.
     pub(super) counted: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum DirectStage {
     Intent,
-    /// Until the log says durably of every clean block that it is clean.
+    /// Until all clean marks in the log are durable.
     Settling,
     Merging,
     Writing,
@@ -71,17 +71,17 @@ pub(super) struct Direct {
     pub(super) to: u64,
     /// A range to zero instead of data to write.
     pub(super) zero: bool,
-    /// The part of the range that is dealt with now, in bytes: all of it, but a large range to zero
-    /// takes several steps.
+    /// The bytes that are processed now: the whole range, but a large range to zero takes several
+    /// steps.
     pub(super) step: (u64, u64),
     pub(super) stage: DirectStage,
     pub(super) pending: u32,
     pub(super) failed: bool,
     pub(super) locked: bool,
     pub(super) over_dirty: bool,
-    /// Blocks merged to whole ones.
+    /// Blocks that were merged to whole ones.
     pub(super) merged: Vec<(u64, Page)>,
-    /// Where clean copies were appended.
+    /// Slots of the appended clean copies.
     pub(super) copies: Vec<u32>,
 }
 
@@ -90,7 +90,7 @@ impl Direct {
         self.blocks_of(self.from, self.to)
     }
 
-    /// Something of it was given to the backing store, and it has not seen to a flush since.
+    /// True if the part has written to the backing store, and has not waited for a flush since.
     pub(super) fn is_unflushed(&self) -> bool {
         match self.stage {
             DirectStage::Intent => false,
@@ -100,7 +100,7 @@ impl Direct {
         }
     }
 
-    /// Blocks of the present step.
+    /// Blocks of the current step.
     pub(super) fn step_blocks(&self) -> BlockRange {
         self.blocks_of(self.step.0, self.step.1)
     }
@@ -118,7 +118,7 @@ impl Direct {
     }
 }
 
-/// Requests under way: a part of the engine.
+/// Requests in flight: a part of the engine.
 #[derive(Debug)]
 pub(crate) struct Requests {
     pub(super) merges: Slab<Merge>,

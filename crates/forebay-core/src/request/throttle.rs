@@ -1,19 +1,19 @@
-//! Slowing writers down smoothly when too much of the cache is dirty.
+//! Slows writers down smoothly when too much of the cache is dirty.
 //!
 //! There are two levels, each with a soft and a high limit: that of a volume (`dirty_high_pct` of
-//! the pool, its own dirty blocks) and that of the pool (`dirty_limit_pct`). The soft limit lies
+//! the pool, its own dirty blocks) and that of the pool (`dirty_limit_pct`). The soft limit is
 //! below the high one by a tenth of the pool, or by a quarter of the high limit if that is less.
 //! Below both soft limits writers pass freely. Between soft and high each write pays for its
 //! blocks: the time that destage of its volume needs for a block, multiplied by how far the level
-//! has risen from soft to high (that of the two which has risen further). So at the high limit
-//! writers go exactly as fast as destage, and on the way there the slope is even. At the high limit
-//! a write passes only if its blocks fit; below the soft one it passes whatever its size (a request
-//! may be larger than the limit).
+//! has risen from soft to high (the level that has risen further). So at the high limit writers are
+//! exactly as fast as destage, and the slope up to there is linear. At the high limit a write
+//! passes only if its blocks fit; below the soft one it passes with any size (a request may be
+//! larger than the limit).
 //!
-//! Each volume has a queue and a clock of its own: a volume at its limit holds up nobody else.
+//! Each volume has a queue and a clock of its own: a volume at its limit does not delay others.
 //!
-//! Writers wait as long as it takes. A stop and a detach do not wait for a store that fails: they
-//! refuse the writers (I85).
+//! Writers wait without a timeout. A stop and a detach do not wait for a failing store: they refuse
+//! the writers (I85).
 
 use crate::api::{Nanos, RequestKind};
 use crate::context::Context;
@@ -29,7 +29,7 @@ const BLOCK_TIME_NS: core::ops::RangeInclusive<u64> = 1_000..=100_000_000;
 /// Estimate before anything was destaged.
 const BLOCK_TIME_INITIAL_NS: u64 = 100_000;
 
-/// What a write pays: a share of the time that destage of its blocks takes, of [`TOLL_UNIT`].
+/// The price of a write: a share of the destage time of its blocks, in units of [`TOLL_UNIT`].
 #[derive(Clone, Copy, Default, Debug)]
 struct Toll {
     share: u64,
@@ -39,18 +39,18 @@ struct Toll {
 #[derive(Debug)]
 struct Queue {
     waiting: VecDeque<u32>,
-    /// The next write may pass at this time.
+    /// Time from which the next write may pass.
     free_at: Nanos,
-    /// Estimated time that destage needs for a block, exponentially averaged.
+    /// Estimated destage time of a block, exponentially averaged.
     block_time: Nanos,
     last_progress: Nanos,
 }
 
-/// How far a look at those who wait has come.
+/// Position of a round over the waiting writers.
 #[derive(Debug)]
 pub(crate) struct Turns {
     at: usize,
-    /// Somebody passed since the volume that is asked first was asked.
+    /// A writer has passed since the round began.
     passed: bool,
 }
 
@@ -58,12 +58,13 @@ pub(crate) struct Turns {
 pub(crate) struct Throttle {
     queues: Vec<Queue>,
     waiting: usize,
-    /// The volume that is asked first: so that none is always first at the limit of the pool.
+    /// The volume at which a round starts: it rotates, so that no volume is always first at the
+    /// limit of the pool.
     first: usize,
 }
 
 impl Context {
-    /// Blocks that a request will make dirty: none if it goes past the cache.
+    /// Blocks that a request will make dirty: none if it bypasses the cache.
     pub(crate) fn blocks_to_dirty(&self, req: u32) -> u64 {
         let request = self.reqs.get(req);
         let blocks = request.last_block - request.first_block + 1;
@@ -93,7 +94,7 @@ impl Throttle {
         &mut self.queues[usize::from(id.0)]
     }
 
-    /// When the first waiting write may pass, unless it waits for destage.
+    /// Time at which the first waiting write may pass, unless it waits for destage.
     pub(crate) fn deadline(&self, now: Nanos) -> Option<Nanos> {
         if self.waiting == 0 {
             return None;
@@ -110,13 +111,13 @@ impl Throttle {
         self.waiting > 0 && !self.queues[usize::from(id.0)].waiting.is_empty()
     }
 
-    /// A write has paid and waits all the same: its blocks do not fit below a limit.
+    /// True if a write has paid but still waits: its blocks do not fit below a limit.
     fn waits_for_room(&self, now: Nanos) -> bool {
         self.waiting > 0 && self.queues.iter().any(|queue| !queue.waiting.is_empty() && queue.free_at <= now)
     }
 
-    /// Destage made `blocks` durable; `saturated`: it could not have gone faster since the last
-    /// time.
+    /// Destage made `blocks` durable; `saturated`: it could not have been faster since the last
+    /// call.
     pub(crate) fn note_destaged(&mut self, now: Nanos, id: VolumeId, blocks: u64, saturated: bool) {
         let queue = self.queue(id);
         if blocks > 0 && saturated {
@@ -127,7 +128,7 @@ impl Throttle {
         queue.last_progress = now;
     }
 
-    /// Takes a write, zero or discard: true if it passes at once, else it waits.
+    /// Takes a write, zero or discard: true if it passes at once, otherwise it waits.
     pub(crate) fn admits(&mut self, cx: &mut Context, req: u32) -> bool {
         let id = cx.reqs.get(req).volume;
         if !self.is_waiting(id) {
@@ -145,7 +146,7 @@ impl Throttle {
         false
     }
 
-    /// Begins to let pass who may: one of each volume in turn ([`Throttle::next`]).
+    /// Starts a round that admits one writer of each volume in turn ([`Throttle::next`]).
     pub(crate) fn turns(&mut self) -> Turns {
         if self.waiting > 0 {
             self.first = (self.first + 1) % self.queues.len();
@@ -161,7 +162,7 @@ impl Throttle {
         waiting.into_iter().for_each(|req| cx.refuse(req));
     }
 
-    /// The next waiting request that may pass, until nobody may.
+    /// The next waiting request that may pass, or `None`.
     pub(crate) fn next(&mut self, cx: &mut Context, turns: &mut Turns) -> Option<u32> {
         while self.waiting > 0 {
             if turns.at == self.queues.len() {
@@ -187,7 +188,7 @@ impl Throttle {
         None
     }
 
-    /// Writes wait at a limit, and what is written back counts as dirty until its clean marks are
+    /// True if writes wait at a limit: destaged blocks count as dirty until their clean marks are
     /// in the log.
     pub(crate) fn waits_for_marks(&self, now: Nanos) -> bool {
         self.waits_for_room(now) && !fault::planted(PlantedBug::DawdleWithMarks)
@@ -206,7 +207,7 @@ impl Throttle {
         }
     }
 
-    /// What a write of so many blocks to be dirty pays for passing now; `None` if it has to wait.
+    /// Price of a write that makes `blocks` blocks dirty and passes now; `None` if it has to wait.
     fn toll(&self, cx: &Context, id: VolumeId, blocks: u64) -> Option<Toll> {
         if blocks == 0 {
             return Some(Toll::default());

@@ -1,13 +1,13 @@
 //! Life of a write, zero or discard that goes through the log (write-back).
 //!
-//! 1. `throttle` lets it pass.
-//! 2. The block lock: nothing else changes these blocks until the request ends (I8).
-//! 3. Read fills of these blocks that are under way are cancelled.
-//! 4. Whole blocks go to the write stream's queue as they are; partial ones are merged first
+//! 1. `throttle` admits it.
+//! 2. It takes the block lock: nothing else changes these blocks until the request ends (I8).
+//! 3. It cancels fills of these blocks that are in flight.
+//! 4. Whole blocks go to the write stream's queue unchanged; partial ones are merged first
 //!    (`merge`).
-//! 5. `append` writes batches; when a batch and all before it in the stream have completed, its
-//!    blocks enter the map and the parts of the request end (I1).
-//! 6. The lock is given back; with FUA the devices are flushed; the client gets its answer.
+//! 5. `append` writes batches. When a batch and all earlier batches of the stream have completed,
+//!    its blocks enter the map and the parts of the request end (I1).
+//! 6. The lock is released; with FUA the devices are flushed; the client gets its reply.
 //!
 //! In the other modes step 4 is `direct`.
 
@@ -23,7 +23,7 @@ use crate::request::state::{MergeFor, Requests};
 use forebay_format::StreamKind;
 
 impl Context {
-    /// Blocks `first..end` that a request covers wholly (the last block of the volume may be
+    /// Blocks `first..end` that a request covers entirely (the last block of the volume may be
     /// short), if any.
     fn whole_blocks(&self, req: u32) -> Option<(u64, u64)> {
         let request = self.reqs.get(req);
@@ -33,8 +33,8 @@ impl Context {
         (first < end).then_some((first, end))
     }
 
-    /// True if a zero or discard is large enough, or the mode is such, that its whole blocks go to
-    /// the backing store.
+    /// True if the whole blocks of a zero or discard go to the backing store, because of its size
+    /// or the mode.
     pub(crate) fn zeroes_go_direct(&self, req: u32) -> bool {
         let request = self.reqs.get(req);
         request.len >= self.volume(request.volume).settings.zero_direct_min_bytes || !request.write_back
@@ -52,7 +52,7 @@ impl Requests {
         cx.counters.of(range.first.volume()).lock_waits += 1;
     }
 
-    /// The block lock is ours: the request begins.
+    /// The request holds the block lock: starts its parts.
     pub(crate) fn mutation_locked(&mut self, cx: &mut Context, req: u32) {
         let request = cx.reqs.get_mut(req);
         request.locked = true;
@@ -60,8 +60,7 @@ impl Requests {
             return;
         }
         let request = cx.reqs.get_mut(req);
-        // One part stands for "still being started", so that parts that end at once do not end the
-        // request.
+        // One part for the start itself, so that parts that end at once do not end the request.
         request.pending = 1;
         let (range, kind, write_back) = (request.range(), request.kind, request.write_back);
         let (from, to) = (request.offset, request.end());
@@ -74,8 +73,8 @@ impl Requests {
         self.mutation_part_done(cx, req, true);
     }
 
-    /// Zeroes: whole blocks either through the log or directly; ragged ends as small writes of
-    /// zeroes.
+    /// Zeroes: whole blocks go through the log or directly to the backing store; the ragged ends
+    /// become small writes of zeroes.
     fn start_zeroes(&mut self, cx: &mut Context, req: u32, write_back: bool) {
         let request = cx.reqs.get(req);
         let (from, to) = (request.offset, request.end());
@@ -152,8 +151,8 @@ impl Requests {
             return;
         }
         let failed = request.failed;
-        // What went well in part through the log, before the cache failed, is at risk there: all of
-        // it is done over as well.
+        // Parts that succeeded through the log before the cache failed are at risk there: repeat
+        // the whole request.
         if (failed && cx.fenced || cx.runs_without_cache()) && cx.may_redo_mutation(req) {
             self.mutation_locked(cx, req);
             return;
@@ -167,8 +166,8 @@ impl Requests {
         };
         let range = request.range();
         request.locked = false;
-        // It may have been taken for one that goes through the log, and settings changed while it
-        // waited for its lock.
+        // The request may have been counted as one that goes through the log, before settings
+        // changed while it waited for its lock.
         let (volume, unused) = (request.volume, core::mem::take(&mut request.reserved));
         cx.blocks_leave(volume, unused);
         cx.release_blocks(range);

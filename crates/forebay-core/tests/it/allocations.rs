@@ -1,4 +1,4 @@
-//! What the engine allocates for a request: nothing, once its tables have their size, unless the
+//! Allocations of the engine for a request: none, once its tables have their size, unless the
 //! backing store is needed.
 
 use crate::rig::{Dice, GATHERED_NS, Rig};
@@ -6,7 +6,7 @@ use forebay_core::{PoolSettings, RequestKind, Treatment, VolumeSettings};
 use forebay_format::checkpoint::Mode;
 
 const REQUESTS: u64 = 4000;
-/// Blocks that are written before anything is counted: a fraction of the cache, several segments.
+/// Blocks written before the count: a fraction of the cache, several segments.
 const WARM: u64 = 8192;
 
 /// A cache of 64 segments that holds back destage, with some blocks in it.
@@ -29,7 +29,7 @@ fn rig(mode: Mode, depth: u64) -> Rig {
     rig
 }
 
-/// Allocations of so many requests.
+/// Allocations of [`REQUESTS`] requests.
 fn allocations(rig: &mut Rig, mut request: impl FnMut(&mut Rig, u64)) -> u64 {
     allocation_counter::measure(|| (0..REQUESTS).for_each(|at| request(rig, at))).count_total
 }
@@ -44,7 +44,7 @@ fn hits_allocate_nothing() {
     }
 }
 
-/// What grows now and then: tables of segments and sets, and what a checkpoint is put together in.
+/// Occasional growth: tables of segments and sets, and the buffers of a checkpoint.
 const GROWTH: u64 = REQUESTS / 16;
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is on the cache device after a checkpoint, when writes of it fail.
+//! Checkpoints on the cache device when writes of them fail.
 
 use crate::rig::{GATHERED_NS, Rig};
 use forebay_core::{PoolSettings, RequestKind, Treatment, VolumeSettings};
@@ -6,13 +6,13 @@ use forebay_format::checkpoint::{Checkpoint, Mode};
 use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry, VolumeId};
 
-/// The checkpoint that a superblock copy names, if there is one.
+/// The superblock of a copy, if it is valid.
 fn superblock(rig: &Rig, copy: usize) -> Option<Superblock> {
     Superblock::decode(&rig.load(Geometry::superblock_offset(copy), BLOCK_BYTES as u32)).ok()
 }
 
-/// I13: whichever copy of the superblock survives, it names the checkpoint in effect, of which both
-/// copies are there.
+/// I13: whichever copy of the superblock survives, it names the checkpoint in effect, and both
+/// copies of that exist.
 fn check_named(rig: &Rig, when: &str) {
     let geometry = rig.engine.geometry();
     let named = [0, 1].map(|copy| superblock(rig, copy).map(|found| found.checkpoint_generation));
@@ -38,7 +38,7 @@ fn a_write_that_fails_once_while_a_cache_is_opened_is_written_again() {
             rig.keeps = true;
             rig.reopen(); // From now on everything is kept.
             (0..20).for_each(|block| rig.write(0, block));
-            rig.request(0, RequestKind::Flush, 0, 0, Treatment::Cache); // Nothing has to be written again.
+            rig.request(0, RequestKind::Flush, 0, 0, Treatment::Cache); // Nothing is left to rewrite.
             rig.rest(GATHERED_NS);
             if let Some(copy) = damaged {
                 rig.store(Geometry::superblock_offset(copy), &[0; BLOCK_BYTES]);

@@ -1,4 +1,4 @@
-//! The miss-ratio curve beside engines of the sizes that it speaks of.
+//! The miss-ratio curve compared with engines of the sizes that it predicts.
 
 use crate::rig::{Dice, Rig, Zipf};
 use forebay_core::{
@@ -10,14 +10,14 @@ use forebay_format::checkpoint::Mode;
 
 const SEGMENTS: u32 = 128;
 const REQUESTS: u64 = 100_000;
-/// Loads that differ only in where the blocks lie, and so in which of them are in the sample.
+/// Loads that differ only in the location of the blocks, and so in which of them are in the sample.
 const PLACES: u64 = 4;
 const HOURS: u64 = 23;
 const HOUR_NS: u64 = 3_600_000_000_000;
 
 /// An engine after a load of reads and writes, four times as large as the cache of 128 segments.
-/// Each request ends before the next begins: what is asked for twice at once counts twice as a
-/// miss of the engine, and once as one of the curve.
+/// Each request ends before the next begins: a block that is requested twice at once is two misses
+/// of the engine, and one of the curve.
 fn loaded(segments: u32, policy: ReclaimPolicy, settings: VolumeSettings, place: u64) -> Rig {
     let (blocks, first) = (4 * 64 * u64::from(SEGMENTS), place * 1_000_003);
     let pool = PoolSettings { reclaim_policy: policy, ..PoolSettings::default() };
@@ -41,7 +41,7 @@ fn modelled(curve: &MissRatioCurve, eighths: u64) -> f64 {
     point.miss_ratio().expect("something was read")
 }
 
-/// The mean of what the curves of all places say, by size.
+/// The mean of the curves of all places, by size.
 fn mean(policy: ReclaimPolicy, settings: VolumeSettings) -> [f64; CURVE_POINTS] {
     let mut mean = [0.0; CURVE_POINTS];
     for place in 0..PLACES {
@@ -63,7 +63,7 @@ fn the_curve_says_what_engines_of_other_sizes_miss() {
         {
             let segments = SEGMENTS * eighths as u32 / 8;
             let engine = measured(&loaded(segments, policy, VolumeSettings::default(), 0));
-            // A log of so few segments holds less than its bytes: that is most of the difference.
+            // A log of so few segments holds less than its size: that is most of the difference.
             assert!((model - engine).abs() < 0.04, "{policy:?} {eighths}: {model:.3}, engine {engine:.3}");
         }
         assert!(curve.windows(2).all(|pair| pair[1] < pair[0] + 0.01), "{curve:?}");
@@ -86,7 +86,8 @@ fn the_curve_follows_admission_and_mode() {
     assert_eq!(curve.read_blocks, 0, "what is not cached in any size is neither hit nor miss");
 }
 
-/// An engine after ten hours of load under a budget, and the misses that its curve gives this size.
+/// An engine after ten hours of load under a budget, and the misses that its curve predicts for
+/// this size.
 fn loaded_under(budget: EnduranceBudget, place: u64) -> (Rig, f64) {
     let (blocks, first) = (4 * 64 * u64::from(SEGMENTS), place * 1_000_003);
     let pool = PoolSettings { endurance_budget: budget, ..PoolSettings::default() };

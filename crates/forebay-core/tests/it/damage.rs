@@ -1,5 +1,5 @@
-//! What becomes of blocks that the cache device brings back wrong, or not at all: found by a scrub,
-//! by reads, by writes of a part.
+//! Blocks that the cache device returns wrong, or not at all: found by a scrub, by reads, by
+//! partial writes.
 
 use crate::rig::{Fault, GATHERED_NS, Rig};
 use forebay_core::{
@@ -12,7 +12,7 @@ use forebay_format::checkpoint::Mode;
 const SECOND_NS: u64 = 1_000_000_000;
 const BLOCK: u64 = 4096;
 const VOLUME: VolumeId = VolumeId(0);
-/// Blocks that are cached.
+/// Number of cached blocks.
 const BLOCKS: u64 = 200;
 
 fn settings() -> VolumeSettings {
@@ -26,7 +26,7 @@ fn settings() -> VolumeSettings {
     }
 }
 
-/// A cache with clean blocks of the first half, and dirty ones of the second, which stay so.
+/// A cache with clean blocks in the first half and dirty ones in the second, and destage held back.
 fn rig() -> Rig {
     let mut rig = Rig::new((16, 64), 1 << 15, &[settings()], PoolSettings::default());
     rig.depth = 8;
@@ -39,7 +39,7 @@ fn rig() -> Rig {
     rig
 }
 
-/// Scrubs everything, and says what came of it, and how many bytes were read for it.
+/// Scrubs everything, and returns the report and the bytes that were read for it.
 fn scrub(rig: &mut Rig) -> (ScrubReport, u64) {
     rig.notices.clear();
     let before = rig.engine.stats().cache_read_bytes;
@@ -88,7 +88,7 @@ fn a_scrub_fetches_again_what_is_damaged_and_clean() {
         );
         assert_eq!(damaged(&rig), [(7, false)]);
         rig.rest(GATHERED_NS);
-        // It is elsewhere now, and sound.
+        // It is elsewhere now, and intact.
         assert_ne!(rig.place_of(0, 7), place);
         assert_eq!(rig.engine.stats().cached_blocks, BLOCKS);
         let (report, _) = scrub(&mut rig);
@@ -121,7 +121,7 @@ fn a_scrub_reads_a_block_again_before_it_is_called_damaged() {
     assert_eq!(bytes, (BLOCKS + 2) * BLOCK);
     let stats = rig.engine.stats();
     assert_eq!((stats.lost_blocks, stats.lost_bytes), (1, BLOCK));
-    // It is known now, and not looked at again.
+    // It is known now, and not checked again.
     let (report, bytes) = scrub(&mut rig);
     assert_eq!((report.checked_blocks, report.damaged_blocks, bytes), (BLOCKS - 1, 0, (BLOCKS - 1) * BLOCK));
 }
@@ -147,7 +147,7 @@ fn a_dirty_block_that_cannot_be_read_for_a_while_is_waited_for_by_everybody() {
         }),
         ("destage", |rig| rig.engine.set_drain(rig.now(), VOLUME, Drain::Full)),
         ("reclaim", |rig| {
-            // What is around it goes elsewhere: a segment full of dirty blocks is not reclaimed.
+            // Its neighbours go elsewhere: a segment full of dirty blocks is not reclaimed.
             (BLOCKS / 2..BLOCKS).filter(|block| *block != 150).for_each(|block| rig.write(0, block));
             (0..4000).for_each(|block| rig.read(0, 1000 + block));
         }),
@@ -221,7 +221,7 @@ fn a_write_of_a_part_of_a_damaged_dirty_block_fails_and_one_of_all_of_it_heals()
     rig.request_bytes(0, write, (150 * BLOCK + 100, 50), Treatment::Cache);
     rig.rest(GATHERED_NS);
     assert_eq!((rig.errors, damaged(&rig)), (Some(1), vec![(150, true)]));
-    // A loss is told by one FLUSH.
+    // Only one FLUSH reports a loss.
     for _ in 0..2 {
         rig.request(0, RequestKind::Flush, 0, 0, Treatment::Cache);
         rig.rest(GATHERED_NS);
@@ -235,7 +235,7 @@ fn a_write_of_a_part_of_a_damaged_dirty_block_fails_and_one_of_all_of_it_heals()
 }
 
 /// Writes blocks from `first` on, one in 16 of which is lost, so that each segment has one; the
-/// others are sound.
+/// others are intact.
 fn lose_some(rig: &mut Rig, blocks: std::ops::Range<u64>) {
     for block in blocks {
         let first = rig.spoilt.start;
@@ -249,7 +249,7 @@ fn lose_some(rig: &mut Rig, blocks: std::ops::Range<u64>) {
     rig.rest(GATHERED_NS);
 }
 
-/// A cache of so many small segments, in which requests come one after the other and may fail.
+/// A cache of `segments` small segments; requests run one after the other and may fail.
 fn small(segments: u32, mirrored: bool) -> Rig {
     let build = if mirrored { Rig::mirrored } else { Rig::new };
     let mut rig = build((segments, 16), 1 << 12, &[settings()], PoolSettings::default());
@@ -284,14 +284,15 @@ fn what_a_kept_volume_has_lost_counts_as_kept() {
     rig.rest(10 * SECOND_NS);
     assert_eq!((rig.engine.stats().dirty_blocks, rig.engine.stats().lost_blocks), (0, 16));
     rig.detach(0, DetachHow::Keep);
-    // The limits of the other volume are what the kept one leaves.
+    // The other volume's limits are the remainder that the kept one leaves.
     rig.write(1, 5);
     rig.rest(SECOND_NS);
     rig.engine.check_invariants();
     assert_eq!((rig.engine.stats().lost_blocks, rig.errors), (16, Some(16)));
 }
 
-/// Loses blocks until writes find no room in the cache. Returns it, and how many are not answered.
+/// Loses blocks until writes find no room in the cache. Returns the rig, and the number of
+/// unanswered requests.
 fn filled_with_losses(mirrored: bool) -> (Rig, u64) {
     let mut rig = small(16, mirrored);
     lose_some(&mut rig, 0..64 * 16);
@@ -308,7 +309,7 @@ fn a_cache_is_given_up_when_lost_blocks_hold_all_its_segments() {
         assert!(rig.engine.runs_without_cache(), "there is no room for a write");
         let lost = rig.engine.stats().lost_blocks;
         assert!(lost >= 12, "{lost} lost blocks do not hold 16 segments");
-        // A write heals what was lost.
+        // A write heals a lost block.
         let errors = rig.errors;
         rig.write(0, rig.spoilt.start);
         rig.read(0, rig.spoilt.start);

@@ -1,4 +1,4 @@
-//! How dirty blocks are written back: in how many operations, and what for.
+//! Destage of dirty blocks: number and purpose of its operations.
 
 use crate::rig::Rig;
 use forebay_core::{Drain, PoolSettings, RequestKind, Treatment, VolumeSettings};
@@ -22,7 +22,7 @@ fn rig() -> Rig {
     Rig::new((16, 1024), 1 << 20, &[settings()], PoolSettings::default())
 }
 
-/// Operations in which the blocks from the first on are written back, once the volume is idle.
+/// Operations that destage the blocks from the first on, once the volume is idle.
 fn write_backs(rig: &mut Rig, blocks: impl Iterator<Item = u64>) -> u64 {
     let before = rig.engine.stats().destage_writes;
     blocks.for_each(|block| rig.write(0, block));
@@ -116,7 +116,7 @@ fn a_gap_that_somebody_else_writes_holds_up_no_block_beside_it() {
         assert_eq!(before.dirty_blocks, 6);
         if writes_gap {
             rig.request(0, write, 1009, 1, Treatment::Bypass);
-            rig.start(); // It is under way.
+            rig.start(); // It is in flight.
         }
         rig.engine.set_drain(rig.now(), VOLUME, Drain::Full);
         rig.rest(SECOND_NS / 2);

@@ -1,8 +1,8 @@
-//! Discards that are too small to go to the backing store at once are given back there by destage,
-//! gathered as data is.
+//! Discards that are too small to go to the backing store at once are issued there by destage,
+//! merged like data.
 //!
-//! All data of the rig is zeroes, with their checksum: what is given back follows from what was
-//! asked, not from contents.
+//! All data of the rig is zeroes, with their checksum: discards follow from the requests, not from
+//! contents.
 
 use crate::rig::Rig;
 use forebay_core::{PoolSettings, RequestKind, Treatment, VolumeSettings};
@@ -10,7 +10,7 @@ use forebay_core::{PoolSettings, RequestKind, Treatment, VolumeSettings};
 const BLOCK: u64 = 4096;
 const DISCARD: RequestKind = RequestKind::Discard { fua: false };
 
-/// What the backing store was given back, and what was written to it, after `work` and the destage
+/// Blocks discarded on the backing store, and blocks written to it, after `work` and the destage
 /// that follows.
 fn destaged(work: impl FnOnce(&mut Rig)) -> (u64, u64) {
     let settings =

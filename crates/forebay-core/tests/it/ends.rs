@@ -1,5 +1,5 @@
-//! A cache device that ends while it is opened: nothing is concluded from what is missing, and
-//! nothing is written. One that ends during the last steps of a stop is waited for.
+//! A cache device that ends while it is opened: the engine concludes nothing from the missing part,
+//! and writes nothing. If it ends during the last steps of a stop, the engine waits for it.
 
 use forebay_core::{
     Action, DeviceFailure, Engine, EngineConfig, FormatParams, OpenError, Status, format_cache,
@@ -8,7 +8,7 @@ use forebay_format::{CacheUuid, Geometry, Members};
 
 const CACHE_BYTES: usize = 8 << 20;
 
-/// Opens an empty cache of which `reads` reads are answered before the device has ended.
+/// Opens an empty cache whose device ends after `reads` reads.
 fn open(reads: usize) -> Engine {
     let params = FormatParams {
         geometry: Geometry::for_device(CACHE_BYTES as u64, Some(16)).expect("a device of that size"),
@@ -49,8 +49,8 @@ fn a_cache_that_ends_while_it_is_opened_is_refused_and_not_judged() {
     assert_eq!(reads, Some(3), "both superblocks and the checkpoint are read");
 }
 
-/// Stops a cache whose device has ended once the last steps have begun, for so long. True if it was
-/// closed in an orderly way, and when.
+/// Stops a cache whose device ends for `away_ns` once the last steps have begun. True if it was
+/// closed in an orderly way, and the time.
 fn stop(away_ns: u64) -> (bool, u64) {
     let mut engine = open(usize::MAX);
     let mut now = 1_000;

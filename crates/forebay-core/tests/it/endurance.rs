@@ -1,5 +1,5 @@
-//! The endurance budget over hours of load in virtual time: what is written stays within it,
-//! clients come first, and nobody waits for it.
+//! The endurance budget over hours of load in virtual time: writes stay within it, clients have
+//! priority and never wait for it.
 
 use crate::rig::{Dice, Rig, Zipf};
 use forebay_core::{
@@ -25,7 +25,7 @@ fn written(rig: &Rig) -> WrittenBytes {
     rig.engine.stats().written()
 }
 
-/// Hours of requests, so many in each, of which so many percent are writes.
+/// Hours of load: requests in each hour, and the percentage of writes.
 fn load(rig: &mut Rig, hours: u64, requests: u64, writes_pct: u64) {
     let (mut dice, zipf) = (Dice(rig.now()), Zipf::new(VOLUME_BLOCKS, 0.6));
     let turns = requests / rig.depth;
@@ -35,7 +35,7 @@ fn load(rig: &mut Rig, hours: u64, requests: u64, writes_pct: u64) {
             if writes { rig.write(0, block) } else { rig.read(0, block) }
         }
         rig.rest(HOUR_NS / turns);
-        // Each hour something of the account could be forgotten, and what it says is in range.
+        // The account may drop something each hour; the report stays in range.
         if turn % turns == 0 {
             let report = rig.engine.endurance().expect("there is a budget");
             assert!(report.saved_bytes.unsigned_abs() <= report.budget_bytes, "{report:?}");

@@ -1,4 +1,4 @@
-//! Errors of devices are counted for the volume that they concern, whatever an operation was for.
+//! Errors of devices are counted for the volume concerned, for any kind of operation.
 
 use crate::rig::{Dice, Fault, GATHERED_NS, Rig};
 use forebay_core::{
@@ -9,7 +9,7 @@ use forebay_format::checkpoint::Mode;
 
 const BLOCK: u64 = 4096;
 const SECOND_NS: u64 = 1_000_000_000;
-/// The volume of which something fails, and the block.
+/// The volume and the block with errors.
 const VOLUME: VolumeId = VolumeId(1);
 const AT: u64 = 40;
 const PART: RequestKind = RequestKind::Write { fua: false };
@@ -18,7 +18,7 @@ fn settings() -> VolumeSettings {
     VolumeSettings { skip_sequential_bytes: 0, ..VolumeSettings::default() }
 }
 
-/// Two volumes with cached blocks of both. One of the second is pinned, and cannot be read.
+/// Two volumes with cached blocks of both. One block of the second volume is pinned and unreadable.
 fn damaged() -> Rig {
     let mut rig = Rig::new((32, 64), 1 << 15, &[settings(), settings()], PoolSettings::default());
     rig.depth = 8;
@@ -110,8 +110,8 @@ fn a_write_past_the_cache_that_fails_is_counted_and_answered_with_an_error() {
     assert_eq!((other.backing_write_errors, other.failed_requests), (0, 0));
 }
 
-/// I82: the engine flushes a backing store some time after a write past the cache. What that flush
-/// has dropped is nowhere, and no later flush makes it durable.
+/// I82: the engine flushes a backing store some time after a bypass write. Data that this flush has
+/// dropped is lost, and no later flush makes it durable.
 #[test]
 fn a_flush_that_fails_unasked_fails_the_next_flush_of_a_client_or_the_detach() {
     let dropped = || {
@@ -145,7 +145,8 @@ fn a_flush_that_fails_unasked_fails_the_next_flush_of_a_client_or_the_detach() {
 }
 
 /// I84: a part of a write may have reached the backing store before a flush that fails, and be
-/// dropped with the rest. It had no answer then, so the failed FLUSH does not tell of it.
+/// dropped with the rest. The write had not been answered then, so the failed FLUSH does not report
+/// it.
 #[test]
 fn a_write_that_was_on_its_way_when_a_flush_failed_fails() {
     for kind in [PART, RequestKind::Write { fua: true }] {

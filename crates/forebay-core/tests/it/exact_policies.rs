@@ -1,4 +1,4 @@
-//! The exact policies that traces are compared with do what their papers say.
+//! The exact policies that serve as a reference for traces behave as in their papers.
 
 use crate::exact::{Access, Policy, misses_pct};
 

@@ -1,4 +1,4 @@
-//! A block that was read from the backing store, and waits for its batch, answers reads.
+//! A block that was read from the backing store, and waits for its batch, is served from its page.
 
 use crate::rig::{Dice, GATHERED_NS, Rig};
 use forebay_core::{Drain, PoolSettings, RequestKind, Treatment, VolumeSettings};
@@ -7,7 +7,7 @@ use forebay_format::checkpoint::Mode;
 
 fn rig() -> Rig {
     let mut rig = Rig::new((64, 64), 4096, &[VolumeSettings::default()], PoolSettings::default());
-    // Each request comes to rest before the next one is made.
+    // Each request and everything that follows from it completes before the next one.
     rig.depth = 1;
     rig
 }
@@ -32,7 +32,7 @@ fn a_fill_that_waits_does_not_answer_once_the_block_has_changed() {
     {
         let mut rig = rig();
         rig.read(0, 7);
-        // Past the cache: nothing of the block is in the map afterwards.
+        // Bypass: the map has nothing of the block afterwards.
         rig.request(0, kind, 7, 1, Treatment::Bypass);
         let before = rig.engine.stats();
         rig.read(0, 7);
@@ -46,8 +46,8 @@ fn a_fill_that_waits_does_not_answer_once_the_block_has_changed() {
     }
 }
 
-/// Blocks that reclaim kept for having been hit, after block 7 was written so often, was written
-/// back and then left alone while reads filled the cache.
+/// Blocks that reclaim kept because they were hit, after block 7 was written so often, destaged,
+/// and then left alone while reads filled the cache.
 fn kept_after_writes(writes: u32) -> u64 {
     let mut rig = Rig::new((64, 64), 1 << 20, &[VolumeSettings::default()], PoolSettings::default());
     (0..writes).for_each(|_| rig.write(0, 7));
@@ -102,7 +102,7 @@ fn a_shrink_waits_for_a_read_of_the_block_that_its_new_end_cuts() {
     assert_eq!(table(&rig), bytes);
 }
 
-/// What reads have asked of the backing store, and how many blocks were hits and misses.
+/// Reads of the backing store, and the number of hit and missed blocks.
 fn asked(rig: &Rig) -> (u64, u64, u64) {
     let stats = rig.engine.stats();
     (stats.backing_reads, stats.read_hit_blocks, stats.read_miss_blocks)
@@ -111,12 +111,13 @@ fn asked(rig: &Rig) -> (u64, u64, u64) {
 #[test]
 fn reads_of_a_block_that_another_one_brings_wait_for_it() {
     let mut rig = rig();
-    rig.depth = 64; // Nothing completes before it comes to rest.
+    rig.depth = 64; // No operation completes before all are started.
     (0..5).for_each(|_| rig.read(0, 7));
     rig.rest(GATHERED_NS);
     assert_eq!(asked(&rig), (1, 4, 1), "the store is asked once");
     assert_eq!(rig.engine.stats().filled_blocks, 1);
-    // What a longer read misses is read around what is coming: at the ends, not in the middle.
+    // A longer read leaves out a block that another read is fetching if it is at an end, not in
+    // the middle.
     for (block, blocks, reads, hits) in [(107, 4, 1, 1), (204, 4, 1, 1), (305, 5, 1, 0), (407, 1, 0, 1)] {
         let before = asked(&rig);
         rig.read(0, block / 100 * 100 + 7);
@@ -146,7 +147,7 @@ fn where_the_store_fails_whoever_waits_reads_itself() {
     rig.depth = 64;
     rig.errors = Some(0);
     (0..3).for_each(|_| rig.read(0, 7));
-    // Both tries of the first, and one of another.
+    // Both attempts of the first read, and one of another.
     rig.failing_backing_reads = 3;
     rig.rest(GATHERED_NS);
     assert_eq!((rig.errors, rig.failed), (Some(1), 3), "one client is told");
@@ -195,7 +196,7 @@ fn however_reads_overlap_each_is_answered() {
             if round % 97 == 0 {
                 rig.failing_backing_reads = dice.below(5) as u32;
             }
-            // What is cached leaves, so that it is missed again.
+            // Drops the cached blocks, so that they are missed again.
             if round % 50 == 0 {
                 rig.request(0, RequestKind::Write { fua: false }, 0, 80, Treatment::Bypass);
             }

@@ -1,12 +1,12 @@
-//! Segments that hold nothing are discarded, if that is wanted: which, how fast, and what follows
-//! when the device does not take it.
+//! Discards of empty segments, if enabled: which segments, how fast, and the behaviour if the
+//! device refuses them.
 
 use crate::rig::{Discards, GATHERED_NS, Rig};
 use forebay_core::{DetachHow, PoolSettings, VolumeSettings};
 
 const SEGMENTS: (u32, u32) = (128, 16);
 const SECOND: u64 = 1_000_000_000;
-/// What is discarded in a second at most.
+/// Maximum rate of discards, bytes per second.
 const BYTES_PER_S: u64 = 256 << 20;
 
 fn pool() -> PoolSettings {
@@ -17,7 +17,7 @@ fn rig(settings: PoolSettings) -> Rig {
     Rig::new(SEGMENTS, 1 << 13, &[VolumeSettings::default()], settings)
 }
 
-/// Blocks are written in turn, more than the cache holds; time passes.
+/// Writes more blocks in turn than the cache holds; time passes.
 fn go_round(rig: &mut Rig, rounds: u64) {
     for round in 0..rounds {
         (0..64).for_each(|block| rig.write(0, (64 * round + block) % 4096));

@@ -1,4 +1,4 @@
-//! Volumes that go, change their size, and stay after all.
+//! Volumes that are detached or resized, and changes that are cancelled.
 
 use crate::rig::{GATHERED_NS, Rig};
 use forebay_core::{
@@ -20,7 +20,7 @@ fn settings() -> VolumeSettings {
     }
 }
 
-/// A volume with twenty dirty blocks, which stay so.
+/// A volume with twenty dirty blocks, and destage held back.
 fn rig() -> Rig {
     rig_with(settings())
 }
@@ -122,8 +122,7 @@ fn a_kept_volume_is_refused_with_another_backing_store() {
     assert_eq!(rig.engine.dirty_blocks(VOLUME), 20);
 }
 
-/// Cuts the volume, and looks whether it has that size from now on, for those who ask and for the
-/// table.
+/// Cuts the volume, and checks that the engine and the table have the new size.
 fn cut(rig: &mut Rig, bytes: u64) {
     rig.notices.clear();
     rig.engine.resize_volume(rig.now(), VOLUME, bytes).expect("it can be cut");
@@ -139,7 +138,7 @@ fn a_volume_that_is_cut_has_nothing_left_beyond_its_end() {
     let mut rig = rig();
     cut(&mut rig, 12 * BLOCK);
     assert_eq!((rig.engine.dirty_blocks(VOLUME), rig.engine.stats().cached_blocks), (12, 12));
-    // A block of which some is left stays, for what is left of it.
+    // A partially cut block stays, with its remaining sectors.
     cut(&mut rig, 11 * BLOCK + 512);
     assert_eq!(rig.engine.dirty_blocks(VOLUME), 12);
     rig.errors = Some(0);
@@ -164,7 +163,7 @@ fn a_block_of_which_only_sectors_beyond_the_new_end_are_cached_goes_with_them() 
 
 #[test]
 fn a_volume_grows_beyond_an_odd_end_though_the_block_there_must_be_written_back_first() {
-    // A block of a flush epoch cannot be moved to a copy without what lies beyond the end.
+    // A block of a flush epoch cannot be relocated to a copy without the sectors beyond the end.
     let ordered = VolumeSettings { destage_order: DestageOrder::Ordered, ..settings() };
     let mut rig = rig_with(ordered);
     assert!(rig.engine.is_ordered(VOLUME));
@@ -177,8 +176,8 @@ fn a_volume_grows_beyond_an_odd_end_though_the_block_there_must_be_written_back_
     rig.engine.check_invariants();
 }
 
-/// A volume ends inside of a block, and grows while a write past the cache to this block, which
-/// must be merged, waits for the backing store: bytes that are read of it and written to it.
+/// A volume ends inside of a block, and grows while a bypass write to this block, which must be
+/// merged, waits for the backing store. Returns the bytes that are read from it and written to it.
 fn merged_while_growing() -> (u64, u64) {
     let past = VolumeSettings { mode: Mode::Writearound, ..settings() };
     let mut rig = Rig::new((16, 64), 1 << 10, &[past], PoolSettings::default());
@@ -187,7 +186,7 @@ fn merged_while_growing() -> (u64, u64) {
     cut(&mut rig, end);
     rig.count(true);
     rig.engine.resize_volume(rig.now(), VOLUME, 1 << 21).expect("it can grow");
-    rig.start(); // Its checkpoint is under way.
+    rig.start(); // Its checkpoint is in progress.
     rig.hangs_backing = Some(100 * BLOCK);
     rig.request_bytes(0, RequestKind::Write { fua: false }, (100 * BLOCK + 10, 100), Treatment::Cache);
     rig.rest(GATHERED_NS);
@@ -214,10 +213,10 @@ fn a_growth_that_leaves_the_old_end_unlocked_is_seen() {
 
 const FIRST: u64 = 2000;
 
-/// Some dirty blocks are on their way out of segments that the pool gives up, and wait for one
-/// whose read hangs. Meanwhile they are written back, so they are clean, and dropped. Then they are
-/// appended, with records that call them dirty. The first is written past the cache, and the cache
-/// is opened again: how many are dirty?
+/// Some dirty blocks are in relocation from segments that a shrink of the pool removes, and wait
+/// for one whose read hangs. Meanwhile they are destaged, so they are clean, and dropped. Then they
+/// are appended, with entries that record them as dirty. The first is overwritten by a bypass
+/// write, and the cache is opened again: how many are dirty?
 fn dirty_of_dropped() -> u64 {
     let mut rig = Rig::new((26, 64), 1 << 12, &[settings()], PoolSettings::default());
     rig.depth = 8;
@@ -226,10 +225,10 @@ fn dirty_of_dropped() -> u64 {
     (0..1240).for_each(|block| rig.read(0, block));
     rig.rest(GATHERED_NS);
     (FIRST..FIRST + 21).for_each(|block| rig.write(0, block));
-    // The last one is read alone: what was just before it is somewhere else now.
+    // The last one is read alone: its neighbour is somewhere else now.
     (FIRST + 12..FIRST + 20).for_each(|block| rig.write(0, block));
     rig.request(0, RequestKind::Flush, 0, 0, Treatment::Cache);
-    // There is room for what moves.
+    // Makes room for the relocated blocks.
     rig.request(0, RequestKind::Discard { fua: false }, 0, 600, Treatment::Cache);
     rig.rest(GATHERED_NS);
     let geometry = rig.engine.geometry();

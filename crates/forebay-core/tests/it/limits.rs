@@ -1,4 +1,4 @@
-//! Limits of dirty data hold for requests of every size, of a volume and of the pool (I19).
+//! Limits of dirty data, of a volume and of the pool, hold for requests of every size (I19).
 
 use crate::rig::Rig;
 use forebay_core::{DetachHow, PoolSettings, RequestKind, Treatment, VolumeSettings};
@@ -6,8 +6,8 @@ use forebay_format::VolumeId;
 
 const BLOCK: u64 = 4096;
 
-/// Dirty blocks of the pool, and of the first volume, after writes of so many blocks each to both
-/// volumes, twice as much as the cache holds, while next to nothing is written back.
+/// Dirty blocks of the pool, and of the first volume, after writes of `blocks` blocks each to both
+/// volumes, twice as much as the cache holds, with almost no destage.
 fn dirty(blocks: u64, volume_pct: u32, pool_pct: u32) -> (u64, u64, u64) {
     let slow = VolumeSettings {
         dirty_low_pct: 1,
@@ -25,8 +25,8 @@ fn dirty(blocks: u64, volume_pct: u32, pool_pct: u32) -> (u64, u64, u64) {
         rig.request(0, write, at * blocks, blocks, Treatment::Cache);
         rig.request(1, write, at * blocks, blocks, Treatment::Cache);
     }
-    // Below a limit a write waits for as long as destage needs for its blocks, and here that is a
-    // second for each.
+    // Below a limit a write waits as long as the destage of its blocks takes, here a second for
+    // each.
     rig.rest(20_000_000_000);
     let stats = rig.engine.stats();
     assert!(stats.throttled_writes > 0 && stats.requests_in_flight > 0, "the others wait");
@@ -56,7 +56,7 @@ fn volumes_together_stay_below_the_limit_of_the_pool() {
     }
 }
 
-/// Writers at the limit of a volume whose backing store answers every write with an error.
+/// Writers at the limit of a volume whose backing store fails every write.
 fn writers_in_vain() -> Rig {
     let settings = VolumeSettings {
         dirty_low_pct: 0,

@@ -1,4 +1,5 @@
-//! All integration tests of this crate, in one executable: linking takes longer than running most.
+//! All integration tests of this crate, in one executable: linking takes longer than running most
+//! of them.
 #[path = "../../examples/traces/exact.rs"]
 mod exact;
 mod rig;

@@ -1,11 +1,11 @@
-//! What the engine says of its memory is what it has allocated: operators size machines by it.
+//! The engine reports as much memory as it has allocated: operators size machines by this number.
 
 use crate::rig::{GATHERED_NS, Rig};
 use forebay_core::{DestageOrder, PoolSettings, RequestKind, Treatment, VolumeSettings};
 
 const BLOCKS: u64 = 1 << 24;
 
-/// A cache that keeps what is dirty, and has done everything once that makes it allocate for good.
+/// A cache that keeps dirty data, after everything that allocates memory permanently on first use.
 fn rig(segments: (u32, u32), volume: VolumeSettings) -> Rig {
     let held =
         VolumeSettings { dirty_low_pct: 90, dirty_high_pct: 90, idle_delay: 0, flush_period: 0, ..volume };
@@ -22,8 +22,8 @@ fn rig(segments: (u32, u32), volume: VolumeSettings) -> Rig {
     rig
 }
 
-/// Bytes that some work has made the engine allocate for good, and how many more it says that it
-/// has.
+/// Bytes that some work has made the engine allocate permanently, and the growth of the reported
+/// number.
 fn grows(mut rig: Rig, work: impl FnOnce(&mut Rig)) -> (i64, i64) {
     let said = |rig: &Rig| rig.engine.stats().index_memory_bytes as i64;
     let before = said(&rig);
@@ -35,7 +35,7 @@ fn grows(mut rig: Rig, work: impl FnOnce(&mut Rig)) -> (i64, i64) {
     (measured.bytes_current, said(&rig) - before)
 }
 
-/// Both are the same, but for so many hundredths.
+/// Checks that both are equal, within `pct` percent.
 fn compare(pct: i64, (allocated, said): (i64, i64)) {
     println!("{allocated} bytes allocated, {said} said");
     assert!((allocated - said).abs() <= allocated * pct / 100, "{allocated} bytes allocated, {said} said");
@@ -83,7 +83,7 @@ fn blocks_of_which_a_part_is_cached() {
 
 #[test]
 fn blocks_that_wait_in_the_order_of_their_flush_epochs() {
-    // They are in a tree, whose nodes are filled in part.
+    // Their tree has partially filled nodes.
     let ordered = VolumeSettings { destage_order: DestageOrder::Ordered, ..VolumeSettings::default() };
     let work = |rig: &mut Rig| {
         for at in 0..20_000 {

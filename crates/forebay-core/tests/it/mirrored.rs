@@ -1,4 +1,4 @@
-//! A mirrored cache of which one member fails, or has a bad copy.
+//! A mirrored cache with a failed member, or with a bad copy.
 
 use crate::rig::{Fault, GATHERED_NS, Rig};
 use forebay_core::{Notice, PoolSettings, VolumeSettings};
@@ -10,7 +10,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const VOLUME: VolumeId = VolumeId(0);
 const DIRTY: u64 = 1300;
 
-/// A cache with dirty blocks in many segments, which stay so.
+/// A cache with dirty blocks in many segments, and destage held back.
 fn rig() -> Rig {
     let held = VolumeSettings {
         dirty_low_pct: 90,
@@ -36,7 +36,7 @@ fn read_all(rig: &mut Rig) {
     rig.rest(10 * SECOND_NS);
 }
 
-/// The member that is out, as the superblock copies of this one say.
+/// The member that is out, according to the superblock copies of this one.
 fn said_to_be_out(rig: &Rig, member: usize) -> [Option<u8>; 2] {
     [0, 1].map(|copy| {
         let at = rig.engine.geometry().mirror_meta(member, Geometry::superblock_offset(copy));
@@ -159,7 +159,7 @@ fn what_both_members_have_and_what_one_has_is_found_again_after_a_kill_and_after
         let mut rig = rig();
         rig.reopen(); // From now on everything is kept.
         (0..DIRTY).for_each(|block| rig.write(0, block));
-        // Some columns of which both halves hold clean blocks, and one of which one half does.
+        // Some columns have clean blocks in both halves, and one column in one half.
         (0..200).for_each(|at| rig.read(0, 5000 + at));
         rig.rest(GATHERED_NS);
         let before = rig.engine.stats();
@@ -211,7 +211,7 @@ fn a_cache_opens_though_the_half_of_a_column_for_clean_blocks_that_comes_next_ca
         rig.rest(GATHERED_NS);
         (rig.place_of(0, block) - start) / bytes
     };
-    // Clean blocks come to a column whose second half is filled first.
+    // Clean blocks fill a column whose second half is used first.
     let mut seen = BTreeSet::new();
     let first = loop {
         let segment = filled(&mut rig);
@@ -220,7 +220,7 @@ fn a_cache_opens_though_the_half_of_a_column_for_clean_blocks_that_comes_next_ca
             break segment - columns;
         }
     };
-    // A checkpoint says so, and the first half is begun after it.
+    // A checkpoint records that, and the first half is begun after it.
     let before = rig.engine.stats().checkpoints;
     rig.engine.resize_volume(rig.now(), VOLUME, (1 << 27) - 4096).expect("it can be cut");
     rig.rest(SECOND_NS);

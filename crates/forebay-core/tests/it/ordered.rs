@@ -1,4 +1,4 @@
-//! The story of ordered destage, told by what the backing store holds after every write to it.
+//! Ordered destage, observed by the content of the backing store after every write to it.
 
 use forebay_core::{
     Action, Attachment, BufId, DestageOrder, Device, Drain, Engine, EngineConfig, FormatParams,
@@ -12,7 +12,7 @@ const VOLUME: VolumeId = VolumeId(0);
 const CACHE_BYTES: usize = 8 << 20;
 const BLOCKS: usize = 3;
 
-/// An engine over two devices in memory that do at once what they are told.
+/// An engine over two devices in memory that execute operations at once.
 struct Machine {
     engine: Engine,
     now: u64,
@@ -20,9 +20,9 @@ struct Machine {
     client: Vec<u8>,
     cache: Vec<u8>,
     backing: Vec<u8>,
-    /// What the backing store held after every write to it, a letter for each block.
+    /// The content of the backing store after every write to it, a letter for each block.
     images: Vec<String>,
-    /// The daemon dies after so many writes to the backing store.
+    /// The daemon dies after this number of writes to the backing store.
     lives: usize,
 }
 
@@ -76,7 +76,7 @@ impl Machine {
         machine
     }
 
-    /// The daemon is killed and started again.
+    /// Kills the daemon and starts it again.
     fn restart(self) -> Self {
         Self::start(DestageOrder::Ordered, self.cache, self.backing)
     }
@@ -90,7 +90,7 @@ impl Machine {
         if device == Device::Cache { &mut self.cache } else { &mut self.backing }
     }
 
-    /// Performs everything that is to be done, and lets the time pass that is asked for.
+    /// Performs all pending actions, and lets the requested time pass.
     fn run(&mut self) {
         loop {
             while self.lives > 0
@@ -182,7 +182,7 @@ impl Machine {
         self.run();
     }
 
-    /// Three epochs, of which the later ones write over blocks of the earlier ones.
+    /// Three epochs; the later ones overwrite blocks of the earlier ones.
     fn story(&mut self) {
         self.write(0, b'a');
         self.write(1, b'a');
@@ -201,7 +201,7 @@ fn the_backing_store_sees_epoch_after_epoch() {
     machine.story();
     assert_eq!(machine.engine.shadow_blocks(VOLUME), 2, "both blocks of the first epoch were written over");
     machine.drain();
-    // In an epoch the elevator goes on from where it is: block 2 comes before block 0.
+    // Within an epoch the elevator continues from its position: block 2 comes before block 0.
     assert_eq!(machine.images, ["aa.", "aab", "bab", "bcb"]);
     assert_eq!((machine.engine.dirty_blocks(VOLUME), machine.engine.shadow_blocks(VOLUME)), (0, 0));
 }

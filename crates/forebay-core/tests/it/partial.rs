@@ -1,11 +1,11 @@
-//! Blocks of which only some sectors are cached: what answers a read, what it counts as, and how
-//! they become whole. And fills for which there is no room.
+//! Partially cached blocks: how reads are served, how they are counted, and how the blocks become
+//! whole. And fills without room.
 
 use crate::rig::{GATHERED_NS, Rig};
 use forebay_core::{PoolSettings, RequestKind, Stats, Treatment, VolumeSettings};
 
 const BLOCK: u64 = 4096;
-/// Time enough to write back, and to mark it clean.
+/// Enough time for destage and clean marks.
 const DESTAGED_NS: u64 = 20_000_000_000;
 
 fn rig(idle_delay: u64) -> Rig {
@@ -13,7 +13,7 @@ fn rig(idle_delay: u64) -> Rig {
     Rig::new((96, 64), 1 << 15, &[settings], PoolSettings::default())
 }
 
-/// What a request changed: hits, misses, reads of the backing store, fills.
+/// Changes by a request: hits, misses, reads of the backing store, fills.
 fn read(rig: &mut Rig, offset: u64, len: u64) -> [u64; 4] {
     let of = |stats: Stats| {
         [stats.read_hit_blocks, stats.read_miss_blocks, stats.backing_reads, stats.filled_blocks]

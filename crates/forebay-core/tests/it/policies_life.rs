@@ -1,5 +1,5 @@
-//! Policies and the life cycle: what is remembered of a volume goes with it, and pins outlive a
-//! smaller pool.
+//! Policies and the life cycle: memory of a volume is dropped with it, and pins survive a shrink of
+//! the pool.
 
 use crate::rig::{Dice, GATHERED_NS, Rig};
 use forebay_core::{
@@ -56,7 +56,7 @@ fn the_statistics_say_how_much_may_be_on_probation() {
         let mut rig = rig(policy, &[settings()]);
         let limit = |rig: &Rig| rig.engine.stats().probation_limit_blocks;
         let (capacity, first) = (rig.capacity, limit(&rig));
-        // What was evicted from probation comes back, again and again.
+        // Blocks evicted from probation return, again and again.
         let mut most = first;
         (0..8 * capacity).for_each(|at| {
             rig.read(0, at % (capacity * 5 / 4));
@@ -129,7 +129,7 @@ fn pinned_blocks_move_when_the_pool_shrinks() {
     for policy in POLICIES {
         let mut rig = rig(policy, &[settings(), settings()]);
         let dice = &mut Dice(8);
-        // Some of everything in every segment.
+        // Every segment gets some blocks of each kind.
         for block in (0..rig.capacity / 5).step_by(8) {
             rig.request(0, RequestKind::Read, block, 8, Treatment::Pin);
             (0..32).for_each(|_| rig.read(1, dice.below(VOLUME_BLOCKS)));

@@ -1,8 +1,8 @@
-//! Paths of the engine that the seeds of the simulator hardly ever take: each test makes the
-//! situation on purpose, and looks at what the path has to keep.
+//! Paths of the engine that the simulator's seeds hardly ever take: each test creates the
+//! situation, and checks the guarantees of the path.
 //!
-//! `RARE` in `crates/forebay-sim/tests/it/coverage.rs` lists their coverage marks. That of an order
-//! that gives way is in `yields.rs`.
+//! `RARE` in `crates/forebay-sim/tests/it/coverage.rs` lists their coverage marks. The mark of an
+//! order that yields is in `yields.rs`.
 
 use crate::rig::{GATHERED_NS, Rig};
 use forebay_core::{
@@ -20,7 +20,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 const VOLUME: VolumeId = VolumeId(0);
 const WRITE: RequestKind = RequestKind::Write { fua: false };
 
-/// What is dirty stays so.
+/// Settings that hold back destage.
 fn held() -> (VolumeSettings, PoolSettings) {
     let settings = VolumeSettings {
         dirty_low_pct: 90,
@@ -33,8 +33,8 @@ fn held() -> (VolumeSettings, PoolSettings) {
     (settings, PoolSettings { dirty_limit_pct: 90, ..PoolSettings::default() })
 }
 
-/// A cache of so many segments, of which everything is kept, with one volume. Each write of a
-/// client is a batch of its own.
+/// A cache with this layout and one volume, which keeps its metadata. Each write of a client is
+/// a batch of its own.
 fn kept(layout: (u32, u32)) -> Rig {
     let (settings, pool) = held();
     let mut rig = Rig::new(layout, 1 << 13, &[settings], pool);
@@ -43,7 +43,7 @@ fn kept(layout: (u32, u32)) -> Rig {
     rig
 }
 
-/// The segment of a place on the cache device.
+/// The segment of an offset on the cache device.
 fn segment_of(rig: &Rig, place: u64) -> u32 {
     let geometry = rig.engine.geometry();
     ((place - geometry.segment_offset(0, 0)) / geometry.segment_bytes()) as u32
@@ -53,13 +53,13 @@ fn took(rig: &Rig, mark: CoverageMark) -> bool {
     rig.engine.coverage().contains(mark)
 }
 
-/// Three reads of a block at once, while so many reads of the backing store fail: which of them
-/// were answered with data?
+/// Three concurrent reads of a block, while `failing` reads of the backing store fail: which of
+/// them succeeded?
 fn read_together(rig: &mut Rig, failing: u32) -> [bool; 3] {
     (rig.errors, rig.replies, rig.failing_backing_reads) = (Some(0), Some(Vec::new()), failing);
     let ids = [(); 3].map(|()| {
         rig.read(0, 500);
-        RequestId(rig.now()) // The rig names requests by their time.
+        RequestId(rig.now()) // The rig uses the time as the request number.
     });
     rig.rest(GATHERED_NS);
     assert_eq!(rig.failing_backing_reads, 0, "so many did");
@@ -70,13 +70,13 @@ fn read_together(rig: &mut Rig, failing: u32) -> [bool; 3] {
 
 #[test]
 fn reads_that_have_joined_one_that_fails_read_for_themselves_and_answer_for_themselves() {
-    // Two tries are one error.
+    // Two attempts are one error.
     for (failing, answers, reads) in [(2, [false, true, true], 4), (6, [false; 3], 6)] {
         let mut rig = Rig::new((16, 64), 1 << 13, &[held().0], PoolSettings::default());
         rig.count(true);
         assert_eq!(read_together(&mut rig, failing), answers);
         assert!(took(&rig, CoverageMark::JoinedReadFailed));
-        // The first that succeeds fills the cache.
+        // The first read that succeeds fills the cache.
         let filled = u64::from(answers.contains(&true));
         let stats = rig.engine.stats();
         assert_eq!((stats.backing_reads, stats.cached_blocks), (reads, filled));
@@ -89,8 +89,8 @@ fn reads_that_have_joined_one_that_fails_read_for_themselves_and_answer_for_them
     }
 }
 
-/// A mirrored cache with some dirty blocks. The next write is under way to both members when one of
-/// them fails, and then it fails on the other one alone, which counts from now on.
+/// A mirrored cache with some dirty blocks. The next write is in flight to both members when one of
+/// them fails; then it fails on the other one, which is the only active one from now on.
 fn half_written(refuses_note: bool) -> Rig {
     let (settings, pool) = held();
     let mut rig = Rig::mirrored((32, 64), 1 << 13, &[settings], pool);
@@ -152,7 +152,7 @@ fn blocks_beside_a_gap_that_cannot_be_read_are_written_back_without_it() {
     assert!(stats.gap_filled_blocks > before.gap_filled_blocks, "it was tried");
     assert_eq!(stats.destage_writes - before.destage_writes, 6);
     assert_eq!(rig.moved.backing_written, 6 * BLOCK, "nothing was written to the gaps");
-    // Nobody holds the gaps any more: a write past the cache does not wait for them.
+    // The gaps are unlocked again: a bypass write does not wait for them.
     rig.request(0, WRITE, 1001, 1, Treatment::Bypass);
     rig.rest(SECOND_NS);
     assert_eq!((rig.moved.backing_written, rig.engine.stats().requests_in_flight), (7 * BLOCK, 0));
@@ -188,20 +188,20 @@ fn a_cache_whose_dirty_blocks_cannot_be_found_is_refused_and_left_as_it_is() {
     }
 }
 
-/// Blocks that are written in turn, so many that the log soon comes back to what a checkpoint
-/// counts. They and the others are dirty.
+/// Blocks that are written in turn, so many that the log soon returns to slots that are live in a
+/// checkpoint. They and the others are dirty.
 const IN_TURN: u64 = 600;
 /// Blocks that are written at first, and then not until the checkpoint in effect.
 const OTHERS: Range<u64> = IN_TURN..IN_TURN + 2;
 
-/// A cache whose log has come to a segment that an extension of the window has added. No flush
-/// covers its three batches: a power cut may take the first one and leave the others, which have
-/// newer versions of what the checkpoint has elsewhere.
+/// A cache whose log has reached a segment that a window extension has added. No flush covers its
+/// three batches: a power cut may drop the first one and leave the others, with newer versions of
+/// blocks that the checkpoint has elsewhere.
 struct Added {
     rig: Rig,
-    /// Where each block was written last before the log came to the segment.
+    /// Where each block was last written before the log reached the segment.
     before: BTreeMap<u64, u64>,
-    /// Where the segment begins, and what its earlier use had there.
+    /// Offset of the segment, and its first block in its earlier use.
     head: u64,
     earlier_head: Vec<u8>,
 }
@@ -229,7 +229,7 @@ fn added() -> Added {
     panic!("the log does not come to such a segment");
 }
 
-/// Where the block that is written next gets, and whether the cache device was flushed meanwhile.
+/// Offset of the block that is written next, and whether the cache device was flushed meanwhile.
 fn write_one(rig: &mut Rig, block: u64) -> (u64, bool) {
     let flushes = rig.engine.stats().cache_flushes;
     rig.cache_writes = Some(Vec::new());
@@ -242,8 +242,8 @@ fn write_one(rig: &mut Rig, block: u64) -> (u64, bool) {
     (offset + BLOCK, rig.engine.stats().cache_flushes > flushes)
 }
 
-/// True if an extension has added the segment, and the checkpoint in effect counts the first three
-/// blocks of its earlier use.
+/// True if an extension has added the segment, and the first three blocks of its earlier use are
+/// live in the checkpoint in effect.
 fn is_added(rig: &Rig, segment: u32) -> bool {
     let superblock = Superblock::decode(&rig.load(Geometry::superblock_offset(0), BLOCK as u32));
     let superblock = superblock.expect("it is there");
@@ -263,7 +263,7 @@ fn nothing_counts_of_a_segment_that_lost_its_first_block_together_with_what_says
     for torn in [false, true] {
         let Added { mut rig, before, head, earlier_head } = added();
         let damage = [0xa5; BLOCK as usize];
-        // The write was torn, or has never come there.
+        // The write was torn, or has not reached the device.
         rig.store(head, if torn { &damage } else { &earlier_head });
         EXTENSION_BLOCKS.as_flattened().iter().for_each(|block| rig.store(block * BLOCK, &damage));
         assert_eq!(rig.try_reopen(), Status::Ready);

@@ -1,4 +1,4 @@
-//! A backing store that was taken away and is open again as another device (I83).
+//! A backing store that was removed and is reopened as another device (I83).
 
 use crate::rig::{GATHERED_NS, Rig};
 use forebay_core::{PoolSettings, RequestKind, Treatment, VolumeSettings};

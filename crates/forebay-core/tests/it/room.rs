@@ -1,11 +1,11 @@
-//! Data that fits the cache stays in it: reclaim puts together what counts, and evicts nothing.
+//! Data that fits the cache stays in it: reclaim compacts live blocks, and evicts nothing.
 
 use crate::rig::{Dice, Rig};
 use forebay_core::{PoolSettings, ReclaimPolicy, RequestKind, Stats, Treatment, VolumeSettings};
 use forebay_format::VolumeId;
 
 const CACHE: (u32, u32) = (256, 128);
-/// So many segments that not all are looked at for each that is written.
+/// So many segments that a pass does not run for each written segment.
 const LARGE: (u32, u32) = (4096, 64);
 const PAGE_BLOCKS: u64 = 4;
 const POLICIES: [ReclaimPolicy; 3] = [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo];
@@ -14,8 +14,8 @@ fn blocks(cache: (u32, u32)) -> u64 {
     u64::from(cache.0) * u64::from(cache.1)
 }
 
-/// Reads all of so large a share of the device, then overwrites it at random, twelve times around
-/// the log, with as many reads. Returns what the second half did.
+/// Reads data of this share of the device, then overwrites it at random, twelve times around
+/// the log, with as many reads. Returns the statistics before and after the second half.
 fn overwritten(pool: PoolSettings, share_pct: u64, volume: VolumeSettings) -> (Stats, Stats) {
     overwritten_in((CACHE, 12), (pool, volume), share_pct)
 }
@@ -50,7 +50,7 @@ fn missed((before, after): &(Stats, Stats)) -> u64 {
     after.read_miss_blocks - before.read_miss_blocks
 }
 
-/// Moved blocks for each that was written.
+/// Relocated blocks for each written block.
 fn moved((before, after): &(Stats, Stats)) -> f64 {
     let written = (after.written_bytes - before.written_bytes) / 4096;
     (after.relocated_blocks - before.relocated_blocks) as f64 / written as f64
@@ -90,7 +90,7 @@ fn the_budget_says_how_much_is_moved_rather_than_missed() {
     assert!(moved(&little) < moved(&default) && moved(&default) < moved(&much));
 }
 
-/// More than fits: what is bought with moves is not worth them any more.
+/// More than fits: the room is not worth the relocations.
 fn moved_of_too_much() -> f64 {
     moved(&overwritten(pool(ReclaimPolicy::S3Fifo, 75), 120, VolumeSettings::default()))
 }
@@ -104,7 +104,7 @@ fn of_data_that_does_not_fit_no_more_is_moved_than_the_policy_wants() {
 #[test]
 fn compaction_without_bound_is_seen() {
     let _planting = forebay_core::fault::plant(Some(forebay_core::PlantedBug::CompactWithoutBound));
-    // Either it moves far too much, or it does not come to rest.
+    // Either it relocates far too much, or it does not come to rest.
     let moved = std::panic::catch_unwind(moved_of_too_much);
     assert!(moved.is_err() || moved.is_ok_and(|moved| moved > 4.0), "the test does not see it");
 }
@@ -120,11 +120,12 @@ fn a_volume_above_its_largest_share_is_not_compacted() {
     );
 }
 
-/// Few blocks in a segment, and many requests at once: writers take what moves have counted on.
+/// Few blocks in a segment, and many concurrent requests: writers take the room that relocations
+/// have counted on.
 const NARROW: [(u32, u32); 2] = [(300, 16), (128, 16)];
 
-/// Random reads and overwrites, of part of a block or all, of data of so large a share of the
-/// device, so many at once. The last ones have just been made.
+/// Random reads and overwrites, of partial or whole blocks, with data of `share_pct` percent of the
+/// device and `depth` requests at once. The last ones have just been made.
 fn overloaded(cache: (u32, u32), mirrored: bool, share_pct: u64, depth: u64) -> Rig {
     let volume_blocks = blocks(cache) * share_pct / 100;
     let settings = VolumeSettings { dirty_low_pct: 5, dirty_high_pct: 80, ..VolumeSettings::default() };
@@ -144,7 +145,7 @@ fn overloaded(cache: (u32, u32), mirrored: bool, share_pct: u64, depth: u64) -> 
     rig
 }
 
-/// Requests that are never answered.
+/// Number of requests that are never answered.
 fn unanswered(cache: (u32, u32), mirrored: bool, share_pct: u64, depth: u64) -> u64 {
     let mut rig = overloaded(cache, mirrored, share_pct, depth);
     rig.rest(60_000_000_000);
@@ -178,7 +179,7 @@ fn moves_that_wait_for_room_are_seen() {
     assert!(seen, "the test does not see it");
 }
 
-/// Overwrites at random leave holes of a block or two between what moves.
+/// Random overwrites leave holes of a block or two between relocated blocks.
 #[test]
 fn blocks_near_each_other_that_move_are_read_at_once() {
     let mut rig =
@@ -196,8 +197,8 @@ fn blocks_near_each_other_that_move_are_read_at_once() {
     assert!(moved > blocks(CACHE) && reads * 4 < moved, "{reads} reads for {moved} blocks");
 }
 
-/// Overwrites, of which many are written back and moved at the same time, on a store that fails now
-/// and then. Returns what is still dirty when everything had its time.
+/// Overwrites, of which many are destaged and relocated at the same time, on a store that fails now
+/// and then. Returns the number of blocks that are still dirty after enough time.
 fn dirty_after_failures() -> u64 {
     let volume_blocks = blocks(CACHE) * 60 / 100;
     let settings = VolumeSettings { dirty_low_pct: 0, ..VolumeSettings::default() };
@@ -207,7 +208,7 @@ fn dirty_after_failures() -> u64 {
         rig.write(0, dice.below(volume_blocks));
         if at % 2_000 == 0 {
             rig.failing_backing_writes = 1;
-            rig.rest(500_000_000); // Destage rests after a failure.
+            rig.rest(500_000_000); // Destage pauses after a failure.
         }
     }
     rig.failing_backing_writes = 0;

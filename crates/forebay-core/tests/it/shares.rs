@@ -1,4 +1,5 @@
-//! Several volumes in one pool: shares are held, content is rewritten, pins stay, streams go past.
+//! Several volumes in one pool: shares are respected, content is replaced, pins stay, streams
+//! bypass.
 
 use crate::rig::{Dice, GATHERED_NS, Rig, Zipf};
 use forebay_core::{
@@ -8,7 +9,7 @@ use forebay_format::VolumeId;
 
 const SEGMENTS: (u32, u32) = (96, 64);
 const VOLUME_BLOCKS: u64 = 1 << 15;
-/// How far a share may be off, in percent of the pool.
+/// Tolerance of a share, in percent of the pool.
 const TOLERANCE_PCT: u64 = 4;
 const POLICIES: [ReclaimPolicy; 3] = [ReclaimPolicy::Fifo, ReclaimPolicy::Lru, ReclaimPolicy::S3Fifo];
 
@@ -38,7 +39,7 @@ fn cached_pct(rig: &Rig, volume: u16) -> u64 {
     cached(rig, volume) * 100 / rig.capacity
 }
 
-/// All volumes read at random, `weights[v]` of every ten requests by volume v.
+/// Reads all volumes at random, `weights[v]` of every ten requests from volume v.
 fn mingle(rig: &mut Rig, dice: &mut Dice, requests: u32, weights: &[u64]) {
     let flat = Zipf::new(VOLUME_BLOCKS, 0.5);
     let all = weights.iter().sum();

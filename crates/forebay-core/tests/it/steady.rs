@@ -1,8 +1,8 @@
-//! What a long load does to log, checkpoints and reclaim: how often, and that it does not come to a
-//! standstill.
+//! The effect of a long load on log, checkpoints and reclaim: how often they act, and that they do
+//! not come to a standstill.
 //!
-//! These are the consequences of decisions that are right or wrong only in number, which no crash
-//! shows.
+//! No crash test shows the consequences of these decisions: they are right or wrong only in
+//! numbers.
 
 use crate::rig::{Dice, GATHERED_NS, Rig};
 use forebay_core::{CoverageMark, DestageOrder, Drain, PoolSettings, RequestKind, Treatment, VolumeSettings};
@@ -22,7 +22,7 @@ fn writeback() -> VolumeSettings {
 
 #[test]
 fn more_marks_than_a_header_holds_are_written_in_several_batches() {
-    // Segments of real size: in a smaller cache marks are logged before so many can gather.
+    // Segments of real size: in a smaller cache marks are logged before so many accumulate.
     let mut rig = rig((16, 1024), VolumeSettings { dirty_low_pct: 0, idle_delay: 1, ..writeback() });
     rig.depth = 1;
     // Every other slot is a header: no two marks have neighbours.
@@ -86,7 +86,7 @@ fn a_checkpoint_makes_room_for_many_segments() {
     }
     rig.rest(10 * SECOND_NS);
     let stats = rig.engine.stats();
-    // In a cache as small as this a checkpoint is due once each segment was in the window.
+    // In such a small cache a checkpoint is due once each segment was in the window.
     let (batches, taken) = (stats.batches - before.batches, stats.checkpoints - before.checkpoints);
     let segments = (stats.cache_written_bytes - before.cache_written_bytes) / (16 * 4096);
     println!("{taken} checkpoints, {batches} batches, {segments} segments");
@@ -97,8 +97,8 @@ fn a_checkpoint_makes_room_for_many_segments() {
 
 #[test]
 fn a_log_full_of_ordered_writes_comes_free_again() {
-    // A lone write takes a header and a block: the log is full long before destage begins by
-    // itself.
+    // A lone write takes a header and a block: the log is full long before destage begins on its
+    // own.
     let ordered = VolumeSettings {
         destage_order: DestageOrder::Ordered,
         dirty_low_pct: 85,
@@ -139,7 +139,7 @@ fn flush_epochs_are_drained_one_after_the_other_without_pauses() {
     rig.rest(SECOND_NS);
     assert_eq!(rig.engine.dirty_blocks(VOLUME), 200);
     rig.engine.set_drain(rig.now(), VOLUME, Drain::Full);
-    // Marks that nobody waits for are written once a second.
+    // Marks without a waiter are written once a second.
     rig.rest(SECOND_NS / 2);
     assert_eq!(rig.engine.dirty_blocks(VOLUME), 0, "{}", rig.engine.describe());
 }
@@ -152,7 +152,7 @@ fn a_log_that_filled_up_while_nothing_could_be_written_back_comes_free_again() {
     rig.depth = 1;
     rig.failing_backing_writes = u32::MAX;
     let mut block = 0;
-    // Some may wait only for the window to be extended.
+    // Some may wait only for an extension of the window.
     while rig.engine.stats().requests_in_flight < 20 {
         while rig.engine.stats().requests_in_flight < 20 {
             rig.write(0, 2 * block);

@@ -1,4 +1,4 @@
-//! Long streams go past the cache, but not over what is dirty.
+//! Long streams bypass the cache, except over dirty data.
 
 use crate::rig::{GATHERED_NS, Rig};
 use forebay_core::{PoolSettings, RequestKind, Treatment, VolumeSettings};
@@ -7,8 +7,7 @@ use forebay_core::{PoolSettings, RequestKind, Treatment, VolumeSettings};
 const BLOCKS: u64 = 8;
 const REQUESTS: u64 = 40;
 
-/// Writes of a stream that went past the cache, and for how many blocks, after these blocks had
-/// become dirty.
+/// Bypass writes of a stream, and their blocks, after these blocks had become dirty.
 fn past(dirty: &[u64]) -> (u64, u64) {
     let held = VolumeSettings {
         dirty_low_pct: 90,

@@ -1,4 +1,4 @@
-//! Summaries of segments: who has one, and what waits for it.
+//! Summaries of segments: which segments have one, and that nothing waits for it.
 
 use crate::rig::{GATHERED_NS, Rig};
 use forebay_core::{PoolSettings, RequestKind, Treatment, VolumeSettings};
@@ -7,7 +7,7 @@ use forebay_format::{BLOCK_BYTES, VolumeId};
 
 const VOLUME: VolumeId = VolumeId(0);
 
-/// A cache of 16 segments of so many blocks, whose dirty blocks stay so.
+/// A cache of 16 segments of `segment_blocks` blocks, with destage held back.
 fn rig(segment_blocks: u32) -> Rig {
     let held =
         VolumeSettings { dirty_low_pct: 90, dirty_high_pct: 90, idle_delay: 0, ..VolumeSettings::default() };
@@ -17,8 +17,8 @@ fn rig(segment_blocks: u32) -> Rig {
     rig
 }
 
-/// Of the segments that the newest checkpoint calls sealed: which have a summary? (The last that
-/// the run before wrote to was not full.)
+/// For each sealed segment of the newest checkpoint: does it have a summary? (The last one that the
+/// previous run wrote to was not full.)
 fn summaries(rig: &Rig) -> Vec<bool> {
     let geometry = rig.engine.geometry();
     let slot_bytes = geometry.checkpoint_slot_blocks * BLOCK_BYTES as u32;

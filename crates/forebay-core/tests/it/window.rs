@@ -1,4 +1,4 @@
-//! The append window between checkpoints: it is extended, and a restart knows by what.
+//! The append window between checkpoints: it is extended, and a restart knows the extension.
 
 use crate::rig::{GATHERED_NS, Rig};
 use forebay_core::{PoolSettings, VolumeSettings};
@@ -8,8 +8,8 @@ use forebay_format::{BLOCK_BYTES, Geometry, VolumeId, WindowExtension};
 
 const SEGMENTS: (u32, u32) = (128, 16);
 
-/// A cache whose log has gone round, in use: the window was extended since the last checkpoint.
-/// Blocks were written in turn, more than it holds; some are dirty and stay so.
+/// A cache in use whose log has wrapped around: the window was extended since the last checkpoint.
+/// More blocks were written in turn than it holds; some stay dirty.
 fn gone_round() -> Rig {
     let settings =
         VolumeSettings { dirty_low_pct: 20, dirty_high_pct: 90, idle_delay: 0, ..VolumeSettings::default() };

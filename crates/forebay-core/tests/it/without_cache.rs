@@ -1,5 +1,5 @@
-//! Going on without the cache, after its device has failed: what is dirty is rescued, and what is
-//! promised is durable on the backing store.
+//! Running without the cache after its device has failed: dirty data is rescued, and acknowledged
+//! data is durable on the backing store.
 
 use crate::rig::{GATHERED_NS, Rig};
 use forebay_core::{Loss, Notice, PoolSettings, RequestKind, Treatment, VolumeSettings};
@@ -20,7 +20,7 @@ fn settings() -> VolumeSettings {
     }
 }
 
-/// A volume with dirty blocks, every other one, which stay so.
+/// A volume with every other block dirty, and destage held back.
 fn rig() -> Rig {
     let mut rig = Rig::new((16, 64), 1 << 15, &[settings()], PoolSettings::default());
     (0..DIRTY).for_each(|at| rig.write(0, 2 * at));
@@ -32,7 +32,7 @@ fn flush(rig: &mut Rig) {
     rig.request(0, RequestKind::Flush, 0, 0, Treatment::Cache);
 }
 
-/// The cache device fails: a flush of it does.
+/// Fails the cache device by a flush.
 fn fail(rig: &mut Rig) {
     rig.unflushable = true;
     flush(rig);
@@ -100,7 +100,7 @@ fn a_write_with_fua_waits_for_no_rescue_of_other_blocks() {
     );
     rig.request(0, RequestKind::Write { fua: true }, 500, 1, Treatment::Cache);
     rig.rest(SECOND_NS / 1000);
-    // The first FLUSH waits for what it has to make durable.
+    // The first FLUSH waits for the data that it has to make durable.
     assert_eq!(rig.engine.stats().requests_in_flight, 1);
     rig.rest(100 * SECOND_NS);
     assert_eq!(rig.engine.stats().requests_in_flight, 0);

@@ -1,5 +1,4 @@
-//! How much one call of the engine looks at: a call is a time in which nothing else of the pool
-//! goes on.
+//! How much one call of the engine looks at: during a call nothing else of the pool makes progress.
 
 use crate::rig;
 use crate::rig::{Dice, Rig};
@@ -13,8 +12,8 @@ const SLOTS: u64 = SEGMENTS * CACHE.1 as u64;
 const VOLUME_BLOCKS: u64 = 1 << 20;
 const REQUESTS: u64 = 20_000;
 
-/// What a full cache looks at under reads and writes: at most in one call, and in all for a segment
-/// that is written.
+/// Slots and segments that a full cache looks at under reads and writes: at most in one call, and
+/// in total for each segment that is written.
 fn under_load(policy: ReclaimPolicy, min_share_pct: u32) -> (u64, u64) {
     let volume = |min_share_pct| VolumeSettings { min_share_pct, ..VolumeSettings::default() };
     let pool = PoolSettings { reclaim_policy: policy, ..PoolSettings::default() };
@@ -68,7 +67,7 @@ fn with_two_queues_and_shares_a_call_looks_at_no_slot_twice() {
     }
 }
 
-/// Segments of 1,024 blocks: a window that is empty is filled up again by a dozen of them.
+/// Segments of 1,024 blocks: a dozen of them refill an empty window.
 #[test]
 fn a_call_evicts_a_part_of_a_segment_at_most() {
     let clean = VolumeSettings { mode: Mode::Writethrough, ..VolumeSettings::default() };

@@ -14,10 +14,10 @@ fn a_kept_volume_keeps_its_order_while_others_can_be_written_back() {
     let ordered = VolumeSettings { destage_order: DestageOrder::Ordered, ..held };
     let pool = PoolSettings { dirty_limit_pct: 90, ..PoolSettings::default() };
     let mut rig = Rig::new((24, 32), 1 << 15, &[ordered, held], pool);
-    // A batch for each write: a segment has some fifteen.
+    // A batch for each write: a segment has about fifteen.
     rig.depth = 1;
     rig.rest(SECOND_NS);
-    // What is ordered is never moved, and there is some of it in every segment.
+    // Ordered blocks are never relocated, and every segment has some.
     rig.failing_backing_writes = u32::MAX;
     let mut block = 0;
     while rig.engine.stats().requests_in_flight == 0 {

@@ -1,4 +1,4 @@
-//! The layouts side by side: what each writes to its device, and what the device makes of that.
+//! Compares the layouts: the writes of each to its device, and their effect there.
 
 use crate::figures::cards::{CARDS, Card};
 use crate::figures::layout::{
@@ -14,10 +14,10 @@ const COLLECTIONS: [(Collection, &str); 2] =
     [(Collection::Greedy, "greedy"), (Collection::CostBenefit, "cost-benefit")];
 const MIB: u64 = 1 << 20;
 const GIB: f64 = (1u64 << 30) as f64;
-/// The volume is so many times as large as the cache.
+/// Size of the volume, in caches.
 const VOLUME_PER_CACHE: u64 = 4;
 
-/// Erase blocks of a device.
+/// Minimum of erase blocks of a device.
 const BLOCKS_MIN: u64 = 64;
 
 /// A layout by its name.
@@ -28,7 +28,7 @@ const LAYOUTS: [(&str, Make); 3] = [
     ("flashcache", |sizes| Box::new(FlashCacheSets::new(sizes))),
 ];
 
-/// What is compared.
+/// The parameters of the comparison.
 #[derive(Clone, Debug)]
 pub(crate) struct Comparison {
     sizes: Sizes,
@@ -39,8 +39,8 @@ pub(crate) struct Comparison {
     pub(crate) seed: u64,
     workload: Option<String>,
     layout: Option<String>,
-    /// The card whose life is told: its capacity in 10^9 bytes, and how often a block can be
-    /// erased.
+    /// The card for the figures of life: its capacity in 10^9 bytes, and the erase cycles of a
+    /// block.
     capacity_gb: f64,
     cycles: f64,
 }
@@ -62,7 +62,7 @@ impl Default for Comparison {
 }
 
 impl Comparison {
-    /// Takes an option of the command line.
+    /// Sets an option of the command line.
     pub(crate) fn set(&mut self, key: &str, value: &str) -> Option<()> {
         match key {
             "--cache-mib" => {
@@ -91,8 +91,8 @@ impl Comparison {
         Some(())
     }
 
-    /// Whether there are devices and caches of these sizes: some erase blocks are kept free, and a
-    /// log needs some segments.
+    /// Returns true if devices and caches of these sizes are possible: some erase blocks are kept
+    /// free, and a log needs some segments.
     pub(crate) fn is_possible(&self) -> bool {
         let blocks = self.sizes.cache_bytes / self.block_bytes;
         blocks >= BLOCKS_MIN
@@ -118,7 +118,7 @@ impl Comparison {
         table
     }
 
-    /// Every device that a stream is fed to.
+    /// Returns every device that gets the stream of a layout.
     fn devices(&self) -> impl Iterator<Item = (&'static Card, &'static (Collection, &'static str))> {
         CARDS.iter().flat_map(|card| COLLECTIONS.iter().map(move |how| (card, how)))
     }
@@ -132,7 +132,8 @@ impl Comparison {
         })
     }
 
-    /// Bytes of clients are those that did not go past the cache, and wear is even.
+    /// Returns a line of the table. It counts only client bytes that did not bypass the cache, and
+    /// assumes even wear.
     fn line(
         &self,
         workload: &Workload,

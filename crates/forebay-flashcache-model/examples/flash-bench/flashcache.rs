@@ -1,7 +1,7 @@
-//! FlashCache's layout: the core of the FlashCache model in virtual time, with the devices that
-//! Forebay's engine has beside it.
+//! FlashCache's layout: the core of the FlashCache model in virtual time, with the same devices as
+//! Forebay's engine.
 //!
-//! The model says what it writes to the flash: whole blocks where their set has room, and the
+//! The model reports its writes to the flash: whole blocks where their set has room, and the
 //! metadata block of each that becomes dirty or clean.
 
 use crate::figures::layout::{DISK_NS, FLASH, FlashOp, Layout, Load, OPEN_MAX, Sizes};
@@ -17,11 +17,11 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 pub(crate) struct FlashCacheSets {
     model: Model,
     now: u64,
-    /// When the next burst comes.
+    /// Time of the next burst.
     next: u64,
-    /// The flash passes blocks one after the other.
+    /// Time at which the flash is free: it transfers blocks one after the other.
     flash_free: u64,
-    /// Operations under way: when they end, in which order they were started.
+    /// Operations in flight: their end, and their order of start.
     ends: BinaryHeap<Reverse<(u64, u64, u32)>>,
     started: u64,
     requests: u64,
@@ -29,10 +29,10 @@ pub(crate) struct FlashCacheSets {
 }
 
 impl FlashCacheSets {
-    /// An empty cache with FlashCache's defaults.
+    /// Creates an empty cache with FlashCache's defaults.
     ///
     /// # Panics
-    /// If the cache has no room for a set.
+    /// Panics if the cache has no room for a set.
     pub(crate) fn new(sizes: &Sizes) -> Self {
         let model = Model::new(Config::default(), sizes.cache_bytes).expect("room for a set");
         Self {
@@ -54,7 +54,7 @@ impl FlashCacheSets {
         self.model.submit(self.now, request);
     }
 
-    /// Carries out what the model wants.
+    /// Performs the actions of the model.
     fn pump(&mut self, flash: &mut dyn FnMut(FlashOp)) {
         while let Some(action) = self.model.next_action() {
             match action {
@@ -90,7 +90,7 @@ impl FlashCacheSets {
         self.ends.push(Reverse((self.now + after_ns, self.started, op.0)));
     }
 
-    /// Lets the next thing happen before `end`.
+    /// Lets the next event before `end` happen.
     fn step(&mut self, end: u64, flash: &mut dyn FnMut(FlashOp)) -> bool {
         let done = self.ends.peek().map(|Reverse((at, ..))| *at);
         let next = [done, self.model.deadline()].into_iter().flatten().min();

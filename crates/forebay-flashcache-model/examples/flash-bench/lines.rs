@@ -1,11 +1,11 @@
-//! Tables: lines of Markdown to be read, lines of JSON to be parsed.
+//! Tables: lines of Markdown for reading, lines of JSON for parsing.
 
 /// One value of a line.
 #[derive(Clone, Debug)]
 pub(crate) enum Cell {
     /// A name; without quotes and backslashes.
     Text(String),
-    /// A number, and how many digits after the point count.
+    /// A number, with its significant decimals.
     Number(f64, usize),
 }
 
@@ -41,7 +41,7 @@ impl Table {
         self.lines.push(line.to_vec());
     }
 
-    /// Markdown.
+    /// Returns the table as Markdown.
     pub(crate) fn text(&self) -> String {
         let Some(first) = self.lines.first() else { return String::new() };
         let names: Vec<&str> = first.iter().map(|(name, _)| *name).collect();
@@ -53,7 +53,7 @@ impl Table {
         text
     }
 
-    /// A JSON object for each line.
+    /// Returns a JSON object for each line.
     pub(crate) fn json(&self) -> String {
         let object = |line: &Vec<(&str, Cell)>| {
             let fields: Vec<String> =

@@ -1,5 +1,5 @@
-//! A flash device from the inside: how fast it is by how full it is, beside two cards that were
-//! measured, and how long it lasts under what caches write.
+//! A flash device from the inside: its speed by fill level, compared with two measured cards, and
+//! its life under the writes of caches.
 //!
 //! ```text
 //! cargo run --release -p forebay-flashcache-model --example flash-bench -- --cards
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Each with `--json FILE` (a line for each line of the table), `--seed N`, and `--pages N` of a
-//! modelled card. The same figures every time and everywhere.
+//! modelled card. The figures are deterministic, on every machine.
 
 mod compare;
 #[path = "../../../forebay-sim/tests/it/figures/mod.rs"]
@@ -27,7 +27,7 @@ const USAGE: &str = "usage (--block-kib: at least 64 blocks in the cache; --segm
                      [--layout NAME] [--cache-mib N] [--rounds N] [--burst N] [--blocks-per-s N] [--segment-blocks N] [--block-kib N] \
                      [--capacity-gb N] [--cycles N]";
 
-/// What the command line asks for.
+/// The arguments.
 #[derive(Clone, Debug, Default)]
 struct Asked {
     cards: bool,
@@ -49,7 +49,7 @@ fn parse(arguments: &[String]) -> Option<Asked> {
             "--all" => asked.all = true,
             "--layouts" => asked.layouts = true,
             "--json" => asked.json = Some(arguments.next()?.clone()),
-            // A card has room to collect only from some blocks on.
+            // Below this number of blocks a card has no room to collect.
             "--pages" => asked.pages = Some(number(arguments.next()?, 8192, 1 << 24)? as u32),
             key => asked.comparison.set(key, arguments.next()?)?,
         }
@@ -58,7 +58,7 @@ fn parse(arguments: &[String]) -> Option<Asked> {
     (any && (!asked.layouts || asked.comparison.is_possible())).then_some(asked)
 }
 
-/// A whole number in these limits.
+/// Parses a whole number within these limits.
 fn number(text: &str, least: u64, most: u64) -> Option<u64> {
     text.parse().ok().filter(|number| (least..=most).contains(number))
 }

@@ -1,4 +1,4 @@
-//! The cards by how full they are, and how the model was fitted to them.
+//! The cards by fill level, and the fit of the model to them.
 
 use crate::figures::cards::{CARDS, Card, FILLS, Fit, PUBLISHED_MIB_S, Rest, Sweep, error, mib_per_s};
 use crate::lines::{Cell, Table};
@@ -6,10 +6,10 @@ use forebay_io::flash::ftl::Collection;
 
 /// Pages of a modelled card.
 const PAGES: u32 = 65_536;
-/// Spare areas that are tried, in thousandths.
+/// Spare areas to try, in thousandths.
 const SPARES: [u32; 12] = [50, 70, 100, 130, 160, 200, 250, 280, 330, 370, 430, 500];
 
-/// A line for each card and fill: the model beside what was published.
+/// Returns a line for each card and fill level: the model and the published figures.
 pub(crate) fn cards(pages: Option<u32>, seed: u64) -> Table {
     let mut table = Table::new("card");
     for (card, published) in CARDS.iter().zip(&PUBLISHED_MIB_S) {
@@ -33,7 +33,8 @@ pub(crate) fn cards(pages: Option<u32>, seed: u64) -> Table {
     table
 }
 
-/// What was tried: for each way to collect, the spare area that goes best with each card.
+/// Returns the results of the search: for each collection policy, the spare area that fits each
+/// card best.
 pub(crate) fn fits(pages: Option<u32>, seed: u64, all: bool) -> Table {
     let mut table = Table::new("fit");
     let ways = [

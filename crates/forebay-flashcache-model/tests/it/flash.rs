@@ -1,5 +1,5 @@
-//! The flash model: the shape of what was published of two cards, and what Forebay's log and
-//! FlashCache's sets make a device do. The figures are those of `examples/flash-bench`, smaller.
+//! The flash model: the shape of the published figures of two cards, and the effects of Forebay's
+//! log and FlashCache's sets on a device. The figures are those of `examples/flash-bench`, smaller.
 
 use crate::figures::cards::{CARDS, Card, FILLS, PUBLISHED_MIB_S, Rest, Sweep, error, mib_per_s};
 use crate::figures::layout::{
@@ -45,7 +45,7 @@ fn what_is_stale_is_no_room() {
     assert!(stale > 1.5 * empty, "{stale:.2} with stale data, {empty:.2} without");
 }
 
-/// What a layout makes of a device with the spare area of card D, which collects greedily.
+/// Returns the effects of a layout on a device with the spare area of card D and greedy collection.
 fn on_card_d(layout: &mut dyn Layout, workload: &str) -> Outcome {
     let workload = WORKLOADS.iter().find(|one| one.name == workload).expect("it is one of them");
     let mut load = Load::new(*workload, SIZES.volume_bytes, ArrivalRate::default(), 1);

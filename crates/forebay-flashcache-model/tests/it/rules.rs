@@ -1,4 +1,4 @@
-//! Each rule of the algorithm by itself: what is begun, in which order, and what is answered when.
+//! Each rule of the algorithm by itself: the operations, their order, and the time of the replies.
 
 use forebay_flashcache_model::api::{Action, CommandKind, Device, Failed, OpId, Request, SECOND};
 use forebay_flashcache_model::config::{Config, Flush, Layout, Mode, Reclaim};
@@ -7,7 +7,7 @@ use forebay_flashcache_model::{META_BYTES, Model};
 const BLOCK: u64 = 4096;
 const ASSOC: u64 = 256;
 
-/// A model whose operations end when the test says so.
+/// A model whose operations end when the test requests it.
 struct Rig {
     model: Model,
     now: u64,
@@ -28,7 +28,7 @@ impl Rig {
         Self { model, now: 0, under_way: Vec::new(), replies: Vec::new(), requests: 0 }
     }
 
-    /// Takes what the model wants to begin.
+    /// Takes the pending actions of the model.
     fn pump(&mut self) {
         while let Some(action) = self.model.next_action() {
             match action {
@@ -54,7 +54,8 @@ impl Rig {
         self.submit(CommandKind::Read, block * BLOCK, BLOCK)
     }
 
-    /// What is under way, in words: `R` or `W`, device, block there (of the flash: of its data).
+    /// Returns the operations in flight, in words: `R` or `W`, device, block there (of the flash:
+    /// of its data).
     fn seen(&self) -> Vec<String> {
         let data = self.model.layout().data_offset / BLOCK;
         let place = |device: Device, offset: u64| match device {
@@ -72,7 +73,7 @@ impl Rig {
         self.under_way.iter().map(word).collect()
     }
 
-    /// Ends the first operation under way whose word this is, and takes what comes of it.
+    /// Ends the first operation in flight with this word, and takes the resulting actions.
     fn end(&mut self, word: &str, result: Result<(), Failed>) {
         let at = self.seen().iter().position(|seen| seen == word);
         let at = at.unwrap_or_else(|| panic!("{word} is not under way, but {:?}", self.seen()));
@@ -85,7 +86,7 @@ impl Rig {
         self.end(word, Ok(()));
     }
 
-    /// Ends everything, what comes of it included.
+    /// Ends all operations, including resulting ones.
     fn finish(&mut self) {
         while !self.under_way.is_empty() {
             let op = op(&self.under_way.remove(0));
@@ -104,7 +105,7 @@ impl Rig {
         self.replies.contains(&(request, true))
     }
 
-    /// Blocks under cleaning: their reads, and the writes that follow.
+    /// Returns the number of blocks under cleaning: their reads, and the writes that follow.
     fn cleaning(&self) -> usize {
         self.under_way.len()
     }
@@ -255,13 +256,13 @@ fn a_set_is_cleaned_when_more_than_its_share_is_dirty_and_other_sets_do_not_matt
     assert_eq!(rig.seen(), ["W flash 256"], "the other set has not too much");
 }
 
-/// Fills sets with dirty blocks that have no neighbours, while nothing may be cleaned.
+/// Fills sets with dirty blocks that have no neighbours, without completing any cleaning.
 fn crowded(sets: u64, config: Config) -> Rig {
     let mut rig = Rig::new(config, sets);
     for set in 0..sets {
         for at in 0..120 {
             rig.write(set * ASSOC + 2 * at);
-            // Client writes and their metadata only: what is being cleaned stays under way.
+            // Complete only client writes and their metadata: cleaning stays in flight.
             loop {
                 let data = rig.model.layout().data_offset / BLOCK;
                 let client = |action: &Action| match *action {
@@ -306,7 +307,7 @@ fn the_limits_can_be_changed() {
 #[test]
 fn what_could_not_be_begun_is_begun_a_second_later() {
     let mut rig = crowded(3, config());
-    // The third set has had no turn: others have used up what may be begun.
+    // The third set has had no turn: others have used up the limit.
     assert!(rig.model.dirty_blocks_of(2) > 51 && rig.model.deadline().is_some());
     while rig.model.dirty_blocks_of(0) > 51 || rig.model.dirty_blocks_of(1) > 51 {
         let first = rig.under_way.remove(0);
@@ -318,8 +319,8 @@ fn what_could_not_be_begun_is_begun_a_second_later() {
     rig.wait(SECOND);
     assert_eq!(rig.cleaning(), 2, "{:?}", rig.seen());
     rig.finish();
-    // What is under cleaning still counts as dirty when the last victim is chosen, so one more may
-    // be.
+    // Blocks under cleaning still count as dirty when the last victim is chosen, so one more may be
+    // cleaned.
     assert!((50..=51).contains(&rig.model.dirty_blocks_of(2)));
 }
 
@@ -416,7 +417,7 @@ fn lru_lets_the_least_recently_used_give_way() {
 #[test]
 fn a_set_without_a_clean_idle_block_is_passed() {
     let mut rig = Rig::new(config(), 1);
-    // All blocks of the set are busy: nothing of them ends.
+    // All blocks of the set are busy: no operation completes.
     for block in 0..ASSOC {
         rig.write(block);
     }
@@ -474,8 +475,8 @@ fn idle_blocks_are_cleaned_after_two_sweeps_when_their_set_is_visited() {
     rig.write(40); // first sweep
     rig.finish();
     rig.wait(delay);
-    rig.read(10); // young again
-    rig.write(50); // second sweep: 20 and 30 are to be cleaned
+    rig.read(10); // no longer idle
+    rig.write(50); // second sweep: 20 and 30 are due for cleaning
     assert_eq!(rig.seen(), ["R flash 0", "W flash 4", "R flash 1", "R flash 2"]);
     rig.finish();
     assert_eq!([10, 20, 30, 40].map(|block| rig.model.state_of(block).1), [true, false, false, true]);

@@ -1,13 +1,13 @@
-//! Random requests on simulated devices against an oracle of every sector, in virtual time;
-//! operations end in any order.
+//! Random requests on simulated devices, checked by an oracle of every sector, in virtual time;
+//! operations complete in any order.
 //!
-//! The oracle knows for each sector which writes its contents may come from: the last one that was
-//! answered, those that were under way at the same time as it, and those that are not answered (or
-//! failed, and may have done anything). A read must find one of those that were possible at any
-//! time during it. After the stop, so must the disk.
+//! The oracle has for each sector the writes that its contents may come from: the last acknowledged
+//! one, those concurrent with it, and those that are unanswered (or failed, with any effect). A
+//! read must return one of those that were possible at any time during it. After the stop, so must
+//! the disk.
 //!
-//! The devices check that the model never has two operations under way on the same bytes of a
-//! device of which one writes, and that it writes metadata only where metadata is.
+//! The devices check that the model never has a write in flight concurrently with another operation
+//! on the same bytes of a device, and that it writes metadata only to the metadata blocks.
 
 use forebay_flashcache_model::api::{
     Action, CommandKind, Device, Failed, Memory, OpId, Request, SECOND, Span,
@@ -25,10 +25,10 @@ const VOLUME_BYTES: usize = VOLUME_BLOCKS * BLOCK + 2 * SECTOR;
 const SETS: usize = 2;
 const ASSOC: usize = 256;
 const CACHE_BYTES: usize = (1 + SETS * (ASSOC + 1)) * BLOCK;
-/// Requests at once.
+/// Limit of requests in flight.
 const DEPTH: usize = 24;
 
-/// The contents of a sector: which write it comes from; 0 is zeroes.
+/// The contents of a sector: the number of its write; 0 is zeroes.
 type Version = u64;
 
 fn stamp(version: Version, sector: usize) -> [u8; SECTOR] {
@@ -62,14 +62,14 @@ struct Client {
     sectors: Range<usize>,
     begun: u64,
     version: Version,
-    /// What a read may find, by sector.
+    /// Legal results of a read, by sector.
     allowed: Vec<BTreeSet<Version>>,
 }
 
 struct UnderWay {
     op: OpId,
     action: Action,
-    /// It does what it does when it ends; otherwise it has been done when it began.
+    /// It takes effect at its end; otherwise it did at its beginning.
     at_the_end: bool,
 }
 
@@ -88,7 +88,7 @@ struct Simulation {
     clients: HashMap<u64, Client>,
     requests: u64,
     oracle: Vec<Vec<Candidate>>,
-    /// One of so many operations fails; 0: none.
+    /// One operation in this many fails; 0: none.
     fails: u32,
 }
 
@@ -117,7 +117,7 @@ impl Simulation {
 
     fn range(&mut self) -> Range<usize> {
         let all = VOLUME_BYTES / SECTOR;
-        // Half of the requests meet in a small part.
+        // Half of the requests go to a small part.
         let places = if self.random.bool() { 40 * 8 } else { all };
         let first = self.random.usize(..places);
         let (first, len) = match self.random.u32(..10) {
@@ -296,7 +296,7 @@ impl Simulation {
         if self.model.deadline().is_some_and(|due| due <= self.now) {
             self.model.tick(self.now);
         }
-        // Turns of several events: what comes together shares metadata writes.
+        // Turns of several events: marks of one turn share metadata writes.
         for _ in 0..self.random.u32(1..5) {
             if more && self.clients.len() < DEPTH && self.random.bool() {
                 self.request();
@@ -337,7 +337,7 @@ impl Simulation {
     }
 }
 
-/// Which bytes of which device an operation touches, and whether it writes them.
+/// Returns the device and bytes of an operation, and whether it writes them.
 fn place(action: Action) -> Option<(Device, Range<u64>, bool)> {
     let range = |offset: u64, len: u64| offset..offset + len;
     match action {

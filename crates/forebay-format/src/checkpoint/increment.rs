@@ -1,23 +1,23 @@
-//! Checkpoints as chains: what has the state of all segments, and increments that say what has
-//! changed since.
+//! Checkpoints as chains: a whole checkpoint or base with the state of all segments, and increments
+//! with the changes since.
 //!
 //! ```text
 //! slot  | header, body              | increment | increment | ... | not used
 //!       ^ whole checkpoint or base  ^ ChainReader::start
 //! ```
 //!
-//! An **increment** is a header block and a body: the volume table, the entries of the segments
-//! that have changed (numbers first), the slots that have changed, window and intents. It is
-//! written behind the one before it, and takes effect when the superblock names its generation and
-//! the length of the chain. Nothing that is in effect is overwritten.
+//! An **increment** is a header block and a body: the volume table, the entries of changed segments
+//! (numbers first), the changed slots, window and intents. It is written behind the previous one,
+//! and takes effect when the superblock names its generation and the length of the chain. Nothing
+//! that is in effect is overwritten.
 //!
-//! Slots are listed in the order in which they changed, each with the state that it got. So it does
-//! no harm if what an increment is applied to has some of the changes already. That is what a
-//! **base** makes use of: it has the same contents as a whole checkpoint, but its parts are of
-//! different instants, since it is written while the cache is used. It says what every segment was
-//! at *some* instant after the checkpoint `follows_generation` took effect. With the increments
-//! after that one it says exactly what the last of them means. It has no volumes, window or intents
-//! and means nothing without an increment.
+//! Slots are listed in the order of their changes, each with its new state. So an increment may be
+//! applied to a state that already has some of the changes. A **base** relies on that: it has the
+//! same contents as a whole checkpoint, but its parts are of different instants, since it is
+//! written while the cache is in use. It has the state of every segment at *some* instant after the
+//! checkpoint `follows_generation` took effect. Together with the increments after that checkpoint
+//! it gives exactly the state of the last of them. A base has no volumes, window or intents, and is
+//! not valid without an increment.
 
 use core::ops::Range;
 
@@ -36,7 +36,7 @@ pub const BASE_MAGIC: [u8; 8] = *b"FBAYBASE";
 /// Most slots in one change.
 pub const CHANGE_SLOTS_MAX: u16 = (1 << 14) - 1;
 
-/// Name of what begins with this, in errors.
+/// Name of the structure with this magic, in errors.
 pub(super) fn name_of(magic: &[u8; 8]) -> &'static str {
     match *magic {
         INCREMENT_MAGIC => "checkpoint increment",
@@ -50,12 +50,12 @@ structure! { "slot change", 6;
     F_RUN = "run", 4, 2;
 }
 
-/// Some slots with successive numbers have got one state.
+/// A new state of consecutive slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotChange {
     /// First slot: segment times blocks of a segment, plus block in the segment.
     pub slot: u32,
-    /// Slots, from 1 to [`CHANGE_SLOTS_MAX`].
+    /// Number of slots, from 1 to [`CHANGE_SLOTS_MAX`].
     pub count: u16,
     /// Their state.
     pub state: SlotState,
@@ -66,7 +66,7 @@ impl SlotChange {
         u64::from(self.slot) + u64::from(self.count)
     }
 
-    /// The segments that it touches, and the slots of each.
+    /// The segments with changed slots, and those slots of each.
     fn by_segment(&self, segment_blocks: u32) -> impl Iterator<Item = (usize, Range<u32>)> + use<> {
         let (blocks, start, end) = (u64::from(segment_blocks), u64::from(self.slot), self.end());
         (start / blocks..end.div_ceil(blocks)).map(move |number| {
@@ -77,34 +77,34 @@ impl SlotChange {
     }
 }
 
-/// Blocks of a base if all segments are in use: increments begin behind so many.
+/// Blocks of a base if all segments are in use: increments begin after them.
 #[must_use]
 pub fn base_blocks(segments: u32, segment_blocks: u32) -> u64 {
     let body = u64::from(segments) * (segment::STRUCTURE.len + slot_table_bytes(segment_blocks)) as u64;
     1 + body.div_ceil(BLOCK_BYTES as u64)
 }
 
-/// Blocks of the header and the body behind it.
+/// Blocks of the header and the body.
 fn blocks_of(bytes: &[u8]) -> u64 {
     1 + header::F_BODY_BYTES.get(bytes).div_ceil(BLOCK_BYTES as u64)
 }
 
-/// What has changed since another checkpoint.
+/// The changes since another checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Increment {
-    /// Generation of the checkpoint that was in effect before.
+    /// Generation of the previous checkpoint in effect.
     pub follows: u64,
-    /// Everything that is not of a segment, as in a whole checkpoint; no segments.
+    /// The parts that do not belong to segments, as in a whole checkpoint; no segments.
     pub rest: Checkpoint,
-    /// Segments with another entry, without slots.
+    /// Segments with a new entry, without slots.
     pub segments: Vec<(u32, SegmentEntry)>,
-    /// Slots with another state, in the order in which they got it. Those of segments that are not
-    /// in use count no longer.
+    /// Slots with a new state, in the order of their changes. Those of segments that are not in use
+    /// are ignored.
     pub changes: Vec<SlotChange>,
 }
 
 impl Increment {
-    /// Blocks of an increment with so many changes and entries, at most.
+    /// Most blocks of an increment with this many changes and entries.
     #[must_use]
     pub fn blocks_for(rest: &Checkpoint, segments: usize, changes: usize) -> u64 {
         let body = rest.volumes.len() * super::volume::STRUCTURE.len
@@ -141,7 +141,7 @@ impl Increment {
         self.rest.finish(&part, self.segments.len(), bytes)
     }
 
-    /// Decodes an increment that stands at the beginning of `bytes`; and its blocks.
+    /// Decodes the increment at the beginning of `bytes`; also returns its number of blocks.
     ///
     /// # Errors
     /// As [`Checkpoint::decode`].
@@ -175,11 +175,11 @@ fn decode_change(item: &[u8]) -> Result<SlotChange, FormatError> {
     Ok(SlotChange { slot: F_SLOT.get_u32(item), count: run >> 2, state: SlotState::from_bits(run as u8) })
 }
 
-/// A base that is being encoded, piece by piece: first an entry for each segment, then a slot table
-/// for each that is in use by its entry.
+/// Encodes a base piece by piece: first an entry for each segment, then a slot table for each
+/// segment that is in use according to its entry.
 #[derive(Debug)]
 pub struct BaseEncoder {
-    /// What its header says.
+    /// Contents of its header.
     rest: Checkpoint,
     follows: u64,
     segments: u32,
@@ -187,8 +187,8 @@ pub struct BaseEncoder {
 }
 
 impl BaseEncoder {
-    /// Begins a base of this generation for so many segments; `rest` has identity, epoch and blocks
-    /// of a segment. `follows`: the checkpoint in effect.
+    /// Starts a base of this generation with this many segments; `rest` has identity, epoch and
+    /// blocks of a segment. `follows`: the checkpoint in effect.
     #[must_use]
     pub fn new(rest: Checkpoint, follows: u64, segments: u32) -> Self {
         Self { rest, follows, segments, body: (0, 0) }
@@ -207,7 +207,7 @@ impl BaseEncoder {
         self.appended(&to[start..]);
     }
 
-    /// Appends a slot table: `append` is as in [`Checkpoint::encode_with`].
+    /// Appends a slot table; `append` is as in [`Checkpoint::encode_with`].
     pub fn table(&mut self, append: impl FnOnce(&mut Vec<u8>), to: &mut Vec<u8>) {
         let (start, end) = (to.len(), to.len() + slot_table_bytes(self.rest.segment_blocks));
         append(to);
@@ -219,7 +219,7 @@ impl BaseEncoder {
         self.body = (self.body.0 + bytes.len(), crc32c::crc32c_append(self.body.1, bytes));
     }
 
-    /// The header, once the body is complete.
+    /// Returns the header, once the body is complete.
     #[must_use]
     pub fn header(&self) -> Vec<u8> {
         let part = Part { magic: BASE_MAGIC, changes: 0, follows: self.follows };
@@ -229,7 +229,7 @@ impl BaseEncoder {
     }
 }
 
-/// A chain as it is read: the state so far, and what the next increment has to follow.
+/// Reads a chain: holds the state so far, and the generation that the next increment must follow.
 #[derive(Clone, Debug)]
 pub struct ChainReader {
     checkpoint: Checkpoint,
@@ -239,7 +239,7 @@ pub struct ChainReader {
 }
 
 impl ChainReader {
-    /// Begins with a whole checkpoint or a base.
+    /// Starts with a whole checkpoint or a base.
     ///
     /// # Errors
     /// As [`Checkpoint::decode`].
@@ -264,29 +264,30 @@ impl ChainReader {
         Ok(Self { checkpoint, follows: part.follows, is_base: true, start })
     }
 
-    /// Generation of what the chain begins with, or of the last increment.
+    /// Generation of the first part of the chain, or of the last increment.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.checkpoint.generation
     }
 
-    /// Block of the slot that the first increment stands at: behind a whole checkpoint, or behind
-    /// the longest base that there can be ([`base_blocks`]).
+    /// Block in the slot of the first increment: behind a whole checkpoint, or behind the longest
+    /// possible base ([`base_blocks`]).
     #[must_use]
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// What was read so far. Of a base without increments it is the state of no instant.
+    /// The state read so far. For a base without increments it is not the state at any instant.
     #[must_use]
     pub fn state(&self) -> &Checkpoint {
         &self.checkpoint
     }
 
-    /// Applies the increment at the beginning of `bytes`, and gives its blocks.
+    /// Applies the increment at the beginning of `bytes`, and returns its number of blocks.
     ///
     /// # Errors
-    /// As [`Increment::decode`]; or it is not the next one of this chain. Then nothing has changed.
+    /// As [`Increment::decode`]; or it is not the next one of this chain. The state is then
+    /// unchanged.
     pub fn next(&mut self, bytes: &[u8]) -> Result<u64, FormatError> {
         let (increment, blocks) = Increment::decode(bytes)?;
         self.check_next(&increment)?;
@@ -311,14 +312,14 @@ impl ChainReader {
         check("uuid", now.uuid == next.uuid, now.uuid.tag(), next.uuid.tag())?;
         check("follows_generation", self.follows == increment.follows, self.follows, increment.follows)?;
         check("segment_blocks", expected == found, expected, found)?;
-        // A base has a higher number than what it follows.
+        // A base has a higher generation than the checkpoint it follows.
         if next.generation <= now.generation {
             return Err(header::STRUCTURE.wrong(header::F_GENERATION, next.generation));
         }
         Ok(())
     }
 
-    /// What the chain means.
+    /// Returns the state of the whole chain.
     ///
     /// # Errors
     /// It is a base without increments, or the window names a segment that is in use.
@@ -332,7 +333,7 @@ impl ChainReader {
 }
 
 impl Checkpoint {
-    /// Changes segments as an increment says.
+    /// Applies an increment to the segments.
     fn apply(&mut self, increment: &Increment) -> Result<(), FormatError> {
         self.check_places(increment)?;
         let blocks = self.segment_blocks;
@@ -358,7 +359,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// All slots and segments of an increment exist.
+    /// Checks that all slots and segments of an increment exist.
     fn check_places(&self, increment: &Increment) -> Result<(), FormatError> {
         let count = self.segments.len() as u64;
         let slots = count * u64::from(self.segment_blocks);

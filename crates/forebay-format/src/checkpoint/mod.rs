@@ -1,20 +1,19 @@
-//! Checkpoints: the whole truth about the cache at one instant, apart from what the log says
-//! afterwards.
+//! Checkpoints: the whole state of the cache at one instant, apart from the log behind it.
 //!
 //! A checkpoint is a header block and a body, written to the two slots of its generation's parity.
 //! It takes effect when the superblock names its generation. The body holds, in this order: the
 //! volume table, one segment entry per segment, two state bits per slot for every segment that is
 //! in use, the append window, and the write intents.
 //!
-//! That is a **whole** checkpoint. It costs as much as the cache is large. In large caches a
-//! checkpoint is a chain instead ([`increment`]): something that has the state of all segments (a
-//! whole checkpoint, or a base), and behind it increments, which say what has changed.
+//! That is a **whole** checkpoint. Its cost is proportional to the size of the cache. In large
+//! caches a checkpoint is a chain instead ([`increment`]): a whole checkpoint or a base with the
+//! state of all segments, followed by increments with the changes.
 //!
 //! The **append window** lists the segments that may be taken before the next checkpoint. A segment
-//! enters a window only if this very checkpoint says that it holds nothing; open segments are only
-//! appended to, behind their used blocks. So whatever a crash leaves behind, the blocks that the
-//! newest checkpoint calls valid have not been written over, and the log after it lies behind the
-//! used blocks of open segments and in the window, and nowhere else.
+//! enters a window only if the same checkpoint has it as empty; open segments are only appended to,
+//! behind their used blocks. So after any crash, the blocks that the newest checkpoint lists as
+//! valid have not been overwritten, and the log after it lies behind the used blocks of open
+//! segments and in the window, and nowhere else.
 
 use crate::error::FormatError;
 use crate::layout::{Field, Structure, check_envelope, check_zero, crc_without, structure};
@@ -29,8 +28,8 @@ pub(crate) mod volume;
 pub use slots::{SlotState, SlotStates};
 pub use volume::{BackingRecord, Mode, NAME_BYTES_MAX, SAMPLES_MAX, VolumeEntry};
 
-/// Blocks of a volume in one write-intent region (64 MiB): small enough that a crash forgets little
-/// of the clean cache, large enough that a busy volume pays for few intents.
+/// Blocks of a volume in one write-intent region (64 MiB): small enough that a crash invalidates
+/// little of the clean cache, large enough that a busy volume needs few intents.
 pub const INTENT_REGION_BLOCKS: u64 = 16384;
 /// Regions of the largest volume.
 pub(crate) const REGIONS_MAX: u64 = VOLUME_BLOCKS_MAX / INTENT_REGION_BLOCKS;
@@ -87,36 +86,37 @@ pub(crate) mod intent {
 /// First bytes of a checkpoint.
 pub const MAGIC: [u8; 8] = *b"FBAYCKPT";
 
-/// One number of a segment in the append window.
+/// Size of a segment number in the append window.
 const WINDOW_ITEM_BYTES: usize = 4;
 
-/// What a segment holds.
+/// State of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum SegmentState {
-    /// Nothing.
+    /// Empty.
     #[default]
     Free = 0,
-    /// Batches, and more may follow.
+    /// Has batches, and more can follow.
     Open = 1,
-    /// Batches, and no more will follow.
+    /// Has batches, and no more will follow.
     Sealed = 2,
-    /// In a mirrored cache: the same as the segment that is half of all segments before it.
+    /// In a mirrored cache: a copy of the segment whose number is lower by half the number of
+    /// segments.
     Twin = 3,
 }
 
 impl SegmentState {
-    /// Every state, in the order of their numbers on disk.
+    /// All states, in the order of their numbers on disk.
     const ALL: [Self; 4] = [Self::Free, Self::Open, Self::Sealed, Self::Twin];
 
-    /// The segment has batches, and a slot table, of its own.
+    /// Returns whether the segment has batches and a slot table of its own.
     #[must_use]
     pub fn has_slots(self) -> bool {
         matches!(self, Self::Open | Self::Sealed)
     }
 }
 
-/// One segment as a checkpoint describes it.
+/// A segment in a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SegmentEntry {
     /// Free, open or sealed.
@@ -153,9 +153,9 @@ pub struct Checkpoint {
     pub uuid: CacheUuid,
     /// Increases with every checkpoint.
     pub generation: u64,
-    /// Start of the daemon that wrote it.
+    /// Number of the start that wrote it.
     pub epoch: u64,
-    /// Batches with a lower sequence are accounted for here; those from it on must be replayed.
+    /// Batches with a lower sequence are included here; this one and later ones must be replayed.
     pub next_sequence: u64,
     /// The same, by stream.
     pub next_stream_sequence: [u64; 3],
@@ -165,20 +165,19 @@ pub struct Checkpoint {
     pub volumes: Vec<VolumeEntry>,
     /// All segments of the device.
     pub segments: Vec<SegmentEntry>,
-    /// Segments that may be written before the next checkpoint, in the order in which they will be
-    /// taken.
+    /// Segments that may be written before the next checkpoint, in the order of use.
     pub window: Vec<u32>,
-    /// Regions in which writes past the cache may be under way.
+    /// Regions in which bypass writes can be in flight.
     pub intents: Vec<Intent>,
 }
 
-/// Blocks that a checkpoint slot needs for this many segments, at the most volumes and intents.
+/// Blocks that a checkpoint slot needs for this many segments, with the most volumes and intents.
 #[must_use]
 pub fn slot_blocks_for(segments: u64, segment_blocks: u32) -> u64 {
     1 + (FIXED_BYTES + segments * segment_bytes(segment_blocks)).div_ceil(BLOCK_BYTES as u64)
 }
 
-/// Segments for which a checkpoint slot of this many blocks has room, at the most volumes and
+/// Segments for which a checkpoint slot of this many blocks has room, with the most volumes and
 /// intents.
 pub(crate) fn segments_in_slot(slot_blocks: u64, segment_blocks: u32) -> u64 {
     let body = slot_blocks.saturating_sub(1) * BLOCK_BYTES as u64;
@@ -189,7 +188,7 @@ pub(crate) fn segments_in_slot(slot_blocks: u64, segment_blocks: u32) -> u64 {
 const FIXED_BYTES: u64 =
     VOLUMES_MAX as u64 * volume::STRUCTURE.len as u64 + INTENTS_MAX as u64 * intent::STRUCTURE.len as u64;
 
-/// Most bytes of a checkpoint's body that one segment takes.
+/// Most bytes of a checkpoint's body for one segment.
 fn segment_bytes(segment_blocks: u32) -> u64 {
     (segment::STRUCTURE.len + slot_table_bytes(segment_blocks) + WINDOW_ITEM_BYTES) as u64
 }
@@ -199,21 +198,20 @@ fn slot_table_bytes(segment_blocks: u32) -> usize {
 }
 
 impl Checkpoint {
-    /// Encodes header and body, padded to whole blocks. A long volume name is cut short, and so is
-    /// a long list of samples; a slot table that is too short is filled up with void slots.
+    /// Encodes header and body, padded to whole blocks. Truncates a long volume name and a long
+    /// list of samples; pads a short slot table with void slots.
     ///
     /// # Panics
-    /// If the contents are such that [`Checkpoint::decode`] would refuse the result (too many
-    /// volumes or intents, numbers out of bounds): a bug of the caller, better met now than by the
-    /// recovery that needs the checkpoint.
+    /// If [`Checkpoint::decode`] would refuse the result (too many volumes or intents, numbers out
+    /// of bounds): a bug of the caller, better detected now than by the recovery that needs the
+    /// checkpoint.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         self.encode_with(|number, to| to.extend_from_slice(self.segments[number].slots.packed()))
     }
 
-    /// As [`Checkpoint::encode`], with slot tables from elsewhere: `append_slots` is called for
-    /// each segment that is in use, with its number, and appends what [`SlotStates::packed`] would
-    /// give.
+    /// Like [`Checkpoint::encode`], with slot tables from elsewhere: calls `append_slots` with the
+    /// number of each segment that is in use, to append the bytes of [`SlotStates::packed`].
     ///
     /// # Panics
     /// As [`Checkpoint::encode`].
@@ -257,7 +255,7 @@ impl Checkpoint {
         }
     }
 
-    /// Pads what has its body behind a block, and makes that block its header.
+    /// Pads `bytes`, which has the body behind one block, and writes the header to that block.
     fn finish(&self, part: &Part, segments: usize, mut bytes: Vec<u8>) -> Vec<u8> {
         let body = (bytes.len() - BLOCK_BYTES, crc32c::crc32c(&bytes[BLOCK_BYTES..]));
         bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
@@ -265,7 +263,7 @@ impl Checkpoint {
         bytes
     }
 
-    /// `body`: its bytes and its checksum.
+    /// `body`: its length in bytes and its checksum.
     fn encode_header(&self, part: &Part, segments: usize, body: (usize, u32), to: &mut [u8]) {
         use header as h;
         h::F_MAGIC.put_bytes(to, &part.magic);
@@ -295,8 +293,7 @@ impl Checkpoint {
     /// Decodes a checkpoint slot.
     ///
     /// # Errors
-    /// Not a checkpoint, torn, of a newer version, or with counts and fields that do not fit
-    /// together.
+    /// Not a checkpoint, torn, of a newer version, or with inconsistent counts and fields.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let (checkpoint, part) = Self::decode_all(bytes, &MAGIC)?;
         if part.follows != 0 {
@@ -305,7 +302,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// Decodes what has the state of all segments: a whole checkpoint or a base.
+    /// Decodes a part with the state of all segments: a whole checkpoint or a base.
     fn decode_all(bytes: &[u8], magic: &[u8; 8]) -> Result<(Self, Part), FormatError> {
         let (mut checkpoint, part, mut body) = Self::decode_header(bytes, magic)?;
         checkpoint.take_volumes(bytes, &mut body)?;
@@ -323,7 +320,7 @@ impl Checkpoint {
         Ok((checkpoint, part))
     }
 
-    /// What a header says, without anything that is in the body; and the body.
+    /// Decodes a header; also returns the body.
     fn decode_header<'a>(bytes: &'a [u8], magic: &[u8; 8]) -> Result<(Self, Part, Cursor<'a>), FormatError> {
         use header as h;
         let body = Self::checked_body(bytes, magic)?;
@@ -344,14 +341,14 @@ impl Checkpoint {
         Ok((checkpoint, Part { magic: *magic, changes, follows }, Cursor { left: body }))
     }
 
-    /// The beginning of every body.
+    /// Takes the part that begins every body.
     fn take_volumes(&mut self, bytes: &[u8], body: &mut Cursor<'_>) -> Result<(), FormatError> {
         let count = header::F_VOLUMES.get_u32(bytes);
         self.volumes = body.items(count, volume::STRUCTURE.len, volume::decode)?;
         Ok(())
     }
 
-    /// The end of every body.
+    /// Takes the part that ends every body.
     fn take_rest(&mut self, bytes: &[u8], body: &mut Cursor<'_>) -> Result<(), FormatError> {
         use header as h;
         self.window = body.items(h::F_WINDOW.get_u32(bytes), WINDOW_ITEM_BYTES, decode_number)?;
@@ -362,7 +359,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Checks header and checksums, and gives the body.
+    /// Checks header and checksums, and returns the body.
     fn checked_body<'a>(bytes: &'a [u8], magic: &[u8; 8]) -> Result<&'a [u8], FormatError> {
         use header as h;
         let name = increment::name_of(magic);
@@ -395,7 +392,7 @@ impl Checkpoint {
         self.segments.iter().try_for_each(|entry| check_segment(entry, self.segment_blocks))
     }
 
-    /// The bounds of what is not of a segment.
+    /// Checks the bounds of the parts that do not belong to segments.
     fn check_but_segments(&self) -> Result<(), FormatError> {
         use header as h;
         most(h::F_VOLUMES, self.volumes.len(), u64::from(VOLUMES_MAX))?;
@@ -405,7 +402,7 @@ impl Checkpoint {
         self.intents.iter().try_for_each(check_intent)
     }
 
-    /// The window names segments that hold nothing, each once.
+    /// Checks that the window lists only empty segments, each once.
     fn check_window(&self) -> Result<(), FormatError> {
         let mut free: Vec<bool> = self.segments.iter().map(|s| s.state == SegmentState::Free).collect();
         for segment in &self.window {
@@ -421,13 +418,13 @@ impl Checkpoint {
     }
 }
 
-/// Which part of a chain a header begins, and what it says only there.
+/// The part of a chain that a header begins, and its specific fields.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     magic: [u8; 8],
     /// Changes of slots that an increment lists.
     changes: u32,
-    /// Generation of the checkpoint that was in effect when this was begun.
+    /// Generation of the checkpoint in effect when this part was begun.
     follows: u64,
 }
 

@@ -1,13 +1,13 @@
-//! States of the slots of a segment, packed as in a checkpoint: two bits each, the first slot
-//! lowest. They are kept so in memory too, since there can be hundreds of millions.
+//! States of the slots of a segment, packed as in a checkpoint: two bits each, the first slot in
+//! the lowest. Memory has the same form, since there can be hundreds of millions.
 
 use core::ops::Range;
 
-/// What a slot holds according to a checkpoint.
+/// State of a slot in a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum SlotState {
-    /// Nothing that counts.
+    /// Void: no current content.
     #[default]
     Void = 0,
     /// A block that the backing store has too.
@@ -15,7 +15,7 @@ pub enum SlotState {
     /// A block that only the cache has.
     Dirty = 2,
     /// An older version of a block, of an earlier flush epoch: it must reach the backing store
-    /// before the newer one does.
+    /// before the newer one.
     Shadow = 3,
 }
 
@@ -27,18 +27,18 @@ impl SlotState {
     }
 }
 
-/// States of the slots of one segment, from the first on. Slots behind its end are void.
+/// States of the slots of one segment, in order. Slots past the stored end are void.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SlotStates(Vec<u8>);
 
 impl SlotStates {
-    /// Takes states as they lie in a checkpoint.
+    /// Wraps states in the packed form of a checkpoint.
     #[must_use]
     pub fn from_packed(packed: Vec<u8>) -> Self {
         Self(packed)
     }
 
-    /// States as they lie in a checkpoint.
+    /// The states in the packed form of a checkpoint.
     #[must_use]
     pub fn packed(&self) -> &[u8] {
         &self.0
@@ -67,14 +67,14 @@ impl SlotStates {
         }
     }
 
-    /// Has at least so many bytes, as the slot table of a segment has.
+    /// Extends the states to at least this many bytes, the size of a segment's slot table.
     pub(super) fn fill_up(&mut self, table_bytes: usize) {
         if self.0.len() < table_bytes {
             self.0.resize(table_bytes, 0);
         }
     }
 
-    /// States of all slots; the last few may lie behind the end of the segment, and are void.
+    /// States of all slots; the last few can lie past the end of the segment, and are void.
     pub fn iter(&self) -> impl Iterator<Item = SlotState> + '_ {
         self.0.iter().flat_map(|byte| [0, 2, 4, 6].map(|shift| SlotState::from_bits(byte >> shift)))
     }
@@ -82,7 +82,7 @@ impl SlotStates {
     /// Slots that are not void.
     #[must_use]
     pub fn live(&self) -> u32 {
-        // A bit for every pair of bits that is not zero.
+        // One bit for every nonzero pair of bits.
         let pairs = |bits: u64| ((bits | bits >> 1) & 0x5555_5555_5555_5555).count_ones();
         let (words, rest) = self.0.as_chunks::<8>();
         words.iter().map(|word| pairs(u64::from_le_bytes(*word))).sum::<u32>()

@@ -1,4 +1,4 @@
-//! The volume table: what a cache knows of each volume and its backing store.
+//! The volume table: the cache's record of each volume and its backing store.
 
 use super::grow;
 use crate::error::FormatError;
@@ -31,34 +31,34 @@ structure! { "volume entry", 512;
 }
 
 const SAMPLE_BYTES: usize = 12;
-/// Bit of the flags: the modification stamp was taken at an orderly stop.
+/// Flag bit: the modification stamp was taken at an orderly stop.
 const FLAG_STAMP: u64 = 1;
 const _: () = assert!(F_SAMPLE_TABLE.len == SAMPLES_MAX * SAMPLE_BYTES);
 const _: () = assert!(F_NAME.len == NAME_BYTES_MAX);
 
-/// How a volume uses the cache.
+/// Cache mode of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum Mode {
-    /// Writes are acknowledged by the cache and destaged later.
+    /// The cache acknowledges writes and destages them later.
     #[default]
     Writeback = 1,
-    /// Writes go to cache and backing store before they are acknowledged.
+    /// Writes reach cache and backing store before they are acknowledged.
     Writethrough = 2,
-    /// Writes go to the backing store and remove what the cache held.
+    /// Writes go to the backing store and remove cached blocks.
     Writearound = 3,
     /// As write-back, but reads are not cached.
     Writeonly = 4,
-    /// Nothing new is cached.
+    /// No block is added to the cache.
     Passthrough = 5,
 }
 
 impl Mode {
-    /// Every mode.
+    /// All modes.
     pub const ALL: [Self; 5] =
         [Self::Writeback, Self::Writethrough, Self::Writearound, Self::Writeonly, Self::Passthrough];
 
-    /// The name that people type.
+    /// The name that operators enter.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -77,12 +77,12 @@ impl Mode {
     }
 }
 
-/// One volume in the volume table, with what is needed to recognise its backing store.
+/// One volume in the volume table, with the facts that identify its backing store.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VolumeEntry {
     /// Number of the volume on this cache.
     pub id: VolumeId,
-    /// Mode it was last run in.
+    /// Mode of its last run.
     pub mode: Mode,
     /// Name, at most [`NAME_BYTES_MAX`] bytes of UTF-8.
     pub name: String,
@@ -90,21 +90,21 @@ pub struct VolumeEntry {
     pub size_bytes: u64,
     /// Identity of the volume.
     pub uuid: [u8; 16],
-    /// The flush epoch that was open, if the backing store alone is a crash-consistent older image
-    /// of the volume; else 0.
+    /// The open flush epoch, if the backing store alone is a crash-consistent older image of the
+    /// volume; else 0.
     pub flush_epoch: u64,
-    /// What the backing store looked like when this entry was written.
+    /// State of the backing store when this entry was written.
     pub backing: BackingRecord,
 }
 
-/// What was noted of a backing store, to notice that it changed while the cache was away.
+/// Facts about a backing store, to detect that it changed while the cache was not in use.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct BackingRecord {
     /// 1 file, 2 block device, 3 other.
     pub kind: u32,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// What identifies it on its host: device and inode of a file, numbers of a block device.
+    /// Identity on its host: device and inode of a file, device numbers of a block device.
     pub unique: [u64; 2],
     /// Modification stamp at an orderly stop, nanoseconds since 1970; `None` while in use.
     pub stamp_ns: Option<i64>,
@@ -178,7 +178,7 @@ pub(super) fn decode(from: &[u8]) -> Result<VolumeEntry, FormatError> {
     })
 }
 
-/// Sizes are possible, and every volume has a number of its own.
+/// Checks that sizes are possible, and volume numbers unique.
 pub(super) fn check_table(volumes: &[VolumeEntry]) -> Result<(), FormatError> {
     let mut seen = 0_u64;
     const _: () = assert!(VOLUMES_MAX == u64::BITS, "one bit per volume");

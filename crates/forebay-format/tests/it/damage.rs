@@ -1,5 +1,4 @@
-//! Damaged, truncated, misdirected and too new bytes are refused, with the error that says what is
-//! wrong.
+//! Damaged, truncated, misdirected and too new bytes are refused, with the right error.
 
 use crate::samples;
 use forebay_format::batch::{self, BatchHeader};
@@ -72,7 +71,7 @@ fn every_flipped_bit_of_a_settings_copy_is_detected() {
     assert_eq!(SettingsCopy::decode(&behind), Ok(settings), "what is behind the text does not count");
 }
 
-/// Whoever writes a settings copy by hand makes its checksums right.
+/// A forged settings copy has valid checksums.
 #[test]
 fn settings_copies_that_cannot_be_are_refused() {
     let text_bytes = field("settings copy", "text_bytes").0;
@@ -226,7 +225,7 @@ fn a_base_alone_means_nothing() {
     assert_eq!(ChainReader::begin(&samples::increment().encode()).map(drop), magic.map(drop));
 }
 
-/// A header that has the number of a slot behind 2^32 does not make one of it in front.
+/// Slots of a change past 2^32 do not wrap around to the first slots.
 #[test]
 fn slots_that_have_no_number_are_not_reached() {
     let segments = (1 << 20) + 1;
@@ -260,7 +259,7 @@ fn an_increment_out_of_bounds_is_not_even_written() {
     assert_eq!(Increment::decode(&longest.encode()), Ok((longest, 2)));
 }
 
-/// A superblock for the samples, in a slot with so many blocks.
+/// A superblock for the samples, with a slot of 500 blocks.
 fn superblock_of(chain: Option<Chain>, checkpoint_generation: u64) -> Superblock {
     let geometry = Geometry {
         segment_blocks: 16,
@@ -473,8 +472,8 @@ fn a_misplaced_batch_is_refused() {
     assert_eq!(header.check_place(samples::UUID, 7, 34), misplaced("block_in_segment", 34, 33));
 }
 
-/// Sealed with a right checksum, but holding what no writer of this version writes: a hostile or
-/// future device.
+/// Sealed with a valid checksum, but with values that no writer of this version produces: a hostile
+/// or future device.
 #[test]
 fn values_that_no_writer_produces_are_refused() {
     for (field, value) in [("state", 4), ("reserved", 1), ("shard_index", 2)] {
@@ -568,7 +567,7 @@ fn entries_that_no_writer_produces_are_refused() {
     }
 }
 
-/// The checkpoint's body, which has a checksum of its own.
+/// The checkpoint's body, which has its own checksum.
 #[test]
 fn a_checkpoint_that_contradicts_itself_is_refused() {
     let refused = |change: &dyn Fn(&mut Checkpoint), structure: &str| {
@@ -591,7 +590,7 @@ fn a_checkpoint_that_contradicts_itself_is_refused() {
     refused(&|c| c.intents[0].count = 0, "intent");
     refused(&|c| c.intents[0].region = 1 << 26, "intent");
     refused(&|c| c.intents[0].volume.0 = 64, "intent");
-    // The same bounds hold for what was read.
+    // The same bounds hold for decoding.
     for (offset, value, structure) in [
         (0, 64, "volume entry"),
         (2, 9, "volume entry"),
@@ -729,7 +728,7 @@ fn field(in_structure: &str, name: &str) -> (usize, usize) {
     (field.offset, field.len)
 }
 
-/// The bytes with another value in a field, and a checksum that says that this is so.
+/// The bytes with another value in a field, and a matching checksum.
 fn with_field(mut bytes: Vec<u8>, in_structure: &str, name: &str, value: u64) -> Vec<u8> {
     let (offset, len) = field(in_structure, name);
     let len = len.min(8);

@@ -1,4 +1,4 @@
-//! `docs/internals/on-disk-format.md` and the code say the same: every offset table, and every
+//! Checks `docs/internals/on-disk-format.md` against the code: every offset table, and every
 //! constant in the table of limits.
 
 use forebay_format::checkpoint::increment;
@@ -116,8 +116,7 @@ fn document() -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Rows of all tables that have numbers in their first two columns, by heading: offset, bytes,
-/// field.
+/// Rows of all tables with numbers in their first two columns, by heading: offset, bytes, field.
 fn tables(document: &str) -> BTreeMap<String, Vec<(usize, usize, String)>> {
     let mut tables: BTreeMap<String, Vec<_>> = BTreeMap::new();
     for (heading, cells) in rows(document) {
@@ -144,7 +143,7 @@ fn plain(cell: &str) -> String {
     cell.trim_matches('`').to_owned()
 }
 
-/// The table as it should stand in the document, meanings left out.
+/// The expected table in the document, without meanings.
 fn table_of(structure: Structure) -> String {
     let mut text = "| offset | bytes | field | meaning |\n| --- | --- | --- | --- |\n".to_owned();
     for field in structure.fields {

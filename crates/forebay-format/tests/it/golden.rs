@@ -1,10 +1,10 @@
 //! The bytes themselves, pinned: each example of `samples` encodes to exactly the bytes of its file
-//! in `golden/`, and those bytes decode to the example. The files are hex dumps, so that a change
-//! of the format is readable in review.
+//! in `golden/`, and those bytes decode to the example. The files are hex dumps, so that reviews
+//! can read changes of the format.
 //!
-//! A red test here means that caches written by released versions read differently now. If the
-//! format is meant to change, raise `VERSION`, say so in `docs/internals/on-disk-format.md`, keep
-//! the old files under a name with their version, and write the new ones with `FOREBAY_BLESS=1
+//! A failing test here means that caches written by released versions now read differently. If the
+//! format change is intended, raise `VERSION`, document it in `docs/internals/on-disk-format.md`,
+//! keep the old files under a name with their version, and write the new ones with `FOREBAY_BLESS=1
 //! cargo test -p forebay-format --test it golden`.
 
 use crate::samples;
@@ -124,7 +124,7 @@ fn the_dump_loses_nothing() {
     }
 }
 
-/// Compares with the golden file and gives the file's bytes; writes the file instead if
+/// Compares with the golden file and returns the file's bytes; writes the file instead if
 /// `FOREBAY_BLESS` is set.
 fn golden(name: &str, bytes: &[u8]) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(format!("{name}.hex"));

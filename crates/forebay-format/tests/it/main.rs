@@ -1,4 +1,4 @@
-//! All integration tests of this crate, in one executable: linking takes longer than running most.
+//! All integration tests of this crate in one executable: linking takes longer than running most.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod samples;

@@ -1,5 +1,5 @@
-//! Arbitrary structures survive the way to the device and back; arbitrary bytes never panic, and
-//! whatever is accepted encodes to the very bytes that it was read from.
+//! Arbitrary structures survive encoding and decoding; arbitrary bytes never cause a panic, and
+//! accepted bytes encode to themselves.
 
 use forebay_format::batch::{BatchHeader, BatchKind, ENTRIES_MAX, Entry};
 use forebay_format::checkpoint::increment::{
@@ -202,15 +202,15 @@ prop_compose! {
     }
 }
 
-/// Something that happens to a cache, or to what is written of it.
+/// A change of a cache, or of its chain.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Slots get another state, those that are in segments in use.
+    /// Slots of segments in use get another state.
     Slots(u32, u16, SlotState),
     /// A segment gets another entry.
     Entry(u32, SegmentEntry),
     Increment,
-    /// One more entry or table of a base is encoded.
+    /// The encoder appends one more entry or table of a base.
     Base,
 }
 
@@ -226,31 +226,31 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Size of the cache that a chain is written of.
+/// Size of the cache in the chain tests.
 const SEGMENTS: u32 = 7;
 const BLOCKS: u32 = 16;
 const SLOTS: u32 = SEGMENTS * BLOCKS;
 
-/// A cache as it is, and what is written of it.
+/// The current cache, and its chain.
 struct Model {
     entries: Vec<SegmentEntry>,
     slots: Vec<SlotState>,
-    /// Since the last increment, in their order; and segments.
+    /// Slot changes since the last increment, in order; and segments.
     changes: Vec<SlotChange>,
     touched: Vec<u32>,
-    /// The last generation in effect, and the last that was given.
+    /// The last generation in effect, and the last one assigned.
     last: u64,
     given: u64,
     chain: ChainReader,
     base: Option<Base>,
 }
 
-/// A base and the increments behind it.
+/// A base and the increments after it.
 struct Base {
     encoder: BaseEncoder,
     body: Vec<u8>,
     entries: usize,
-    /// Segments of which a table is still to come.
+    /// Segments whose table is not yet encoded.
     used: Vec<usize>,
     increments: Vec<Vec<u8>>,
 }
@@ -300,7 +300,7 @@ impl Model {
         self.slots[number * BLOCKS as usize..][..BLOCKS as usize].iter().copied().collect()
     }
 
-    /// As a whole checkpoint.
+    /// The state as a whole checkpoint.
     fn whole(&self, rest: Checkpoint) -> Checkpoint {
         let with_slots = |(number, entry): (usize, &SegmentEntry)| {
             let has_slots = entry.state.has_slots();
@@ -310,7 +310,7 @@ impl Model {
         Checkpoint { segments: self.entries.iter().enumerate().map(with_slots).collect(), ..rest }
     }
 
-    /// What is to be written behind the last increment, and what it says but for segments.
+    /// The next increment, and its contents except segments.
     fn next_increment(&mut self) -> (Vec<u8>, Checkpoint) {
         self.given += 1;
         let is_free = |number: &u32| self.entries[*number as usize].state == SegmentState::Free;
@@ -330,7 +330,7 @@ impl Model {
         (increment.encode(), rest)
     }
 
-    /// Takes a checkpoint: an increment, and if the base is complete the first of its chain.
+    /// Takes a checkpoint: an increment, and if the base is complete also the first of its chain.
     fn increment(&mut self) {
         let (bytes, rest) = self.next_increment();
         self.chain.next(&bytes).unwrap();
@@ -380,8 +380,8 @@ fn header_block((header, entries): &(BatchHeader, Vec<Entry>)) -> Vec<u8> {
     block
 }
 
-/// Overwrites a few bytes, then makes the checksum right again half of the time, so that the checks
-/// behind it are reached as well.
+/// Overwrites a few bytes, then corrects the checksum half of the time, so that the later checks
+/// are reached too.
 fn mutate(bytes: &mut [u8], changes: &[(usize, u8)], reseal: bool, structure: &str) {
     let len = bytes.len();
     for (at, byte) in changes {
@@ -583,7 +583,7 @@ proptest! {
         let last = geometry.segment_offset(geometry.segment_count - 1, geometry.segment_blocks);
         prop_assert!(last <= device_bytes);
         prop_assert!(geometry.slot_count() >= geometry.segment_count);
-        // It can grow as far as it says, and no farther, and nothing but the number of segments
+        // It can grow to its reported limit and no farther, and only the number of segments
         // changes.
         let end = |count: u32| {
             geometry.segments_start_block * BLOCK_BYTES as u64 + u64::from(count) * geometry.segment_bytes()
@@ -616,8 +616,7 @@ fn the_largest_checkpoint_fits_its_slot() {
             ..Checkpoint::default()
         };
         let blocks = largest.encode().len() as u64 / BLOCK_BYTES as u64;
-        // The slot has room for a segment to be in use and in the window, which never happens at
-        // once.
+        // The slot has room for a segment to be both in use and in the window, which never happens.
         let spare = u64::from(segment_count) * 4 / BLOCK_BYTES as u64 + 1;
         let slot_blocks = checkpoint::slot_blocks_for(u64::from(segment_count), segment_blocks);
         assert!((slot_blocks - spare..=slot_blocks).contains(&blocks), "{blocks} of {slot_blocks} blocks");

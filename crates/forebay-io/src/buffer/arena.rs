@@ -1,22 +1,24 @@
-//! Memory from the system, in chunks that the kernel can know as a whole.
+//! Memory from the system, in chunks that the kernel can register as a whole.
 //!
-//! A chunk is cut into blocks of whole pages. It is what a ring registers: few registrations cover
-//! all memory, and an operation of many vectors can use one if they lie in one chunk. A block that
-//! is longer than a chunk has one of its own.
+//! A chunk is divided into blocks of whole pages. Rings register chunks: few registrations cover
+//! all memory, and an operation with many vectors can use one registration if they lie in one
+//! chunk. A block that is longer than a chunk has a chunk of its own.
 //!
-//! A registration pins the whole chunk. So a chunk is *whole*, and counts with its length, as long
-//! as a ring may have it registered. Of one that is not, blocks that are handed out count alone,
-//! and the rest has no memory.
+//! A registration pins the whole chunk. So a chunk is *whole*, and its full length counts, as long
+//! as a ring might have it registered. Of any other chunk only allocated blocks count, and the rest
+//! has no memory.
 //!
 //! Invariants:
-//! - `held_bytes` is never above the limit that the caller names. It bounds the memory of all
-//!   chunks, but for what a ring has still registered that is told of in [`Arena::take_gone`].
-//! - Memory of a whole chunk is never given back to the system. So whoever registers a chunk under
-//!   its generation gets the pages that all blocks have which are handed out under it. When a chunk
-//!   is whole no more it gets another generation, and *then* pages without a block are given back.
-//! - Blocks that are handed out keep their pages, whatever becomes of the chunk: an operation that
-//!   uses the old registration reads and writes what it should.
-//! - Generations are never used twice, in any chunk.
+//! - `held_bytes` never exceeds the limit that the caller passes. It bounds the memory of all
+//!   chunks, except for memory that a ring still has registered after [`Arena::take_gone`] reported
+//!   it.
+//! - Memory of a whole chunk never returns to the system. So a ring that registers a chunk under
+//!   its generation gets the same pages as all blocks allocated under that generation. A chunk that
+//!   stops being whole gets another generation, and only *then* are its pages without a block
+//!   released.
+//! - Allocated blocks keep their pages in every state of the chunk: an operation that uses the
+//!   old registration reads and writes the right memory.
+//! - Generations are never reused, in any chunk.
 
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
@@ -24,27 +26,27 @@ use std::ptr::NonNull;
 use super::{BUFFER_ALIGN, map_zeroed, unmap};
 
 /// Bytes of a chunk. Larger: fewer operations have vectors in two chunks. Smaller: less memory is
-/// pinned for a single buffer. `RLIMIT_MEMLOCK` is 8 MiB where nobody has changed it.
+/// pinned for a single buffer. `RLIMIT_MEMLOCK` is 8 MiB by default.
 pub(super) const CHUNK_BYTES: usize = 4 << 20;
 const PAGE: usize = BUFFER_ALIGN;
 const WORD: usize = u64::BITS as usize;
 const WORDS: usize = CHUNK_BYTES / PAGE / WORD;
-/// A chunk becomes whole only if this part of the limit is left afterwards, so that it is not taken
-/// apart again by the next buffer.
+/// A chunk becomes whole only if this part of the limit is left afterwards, so that the next buffer
+/// does not break it up again.
 const LEFT_PART: usize = 8;
 
-/// A chunk as rings know it.
+/// A chunk as registered by rings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mapping {
-    /// Its number, used again when it is gone.
+    /// Its number, reused when the chunk is gone.
     pub(crate) chunk: u32,
-    /// Number of this state of it: no two are alike, and none is 0.
+    /// Number of this state of the chunk: unique, and never 0.
     pub(crate) generation: u64,
     pub(crate) address: *mut u8,
     pub(crate) len: usize,
 }
 
-/// Memory that was handed out.
+/// An allocated block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     pub(super) memory: NonNull<u8>,
@@ -55,34 +57,34 @@ pub(super) struct Block {
 struct Chunk {
     memory: NonNull<u8>,
     len: usize,
-    /// Pages that are handed out; of no use in a chunk with a single block.
+    /// Allocated pages; not used in a chunk with a single block.
     pages: Pages,
     taken_bytes: usize,
     whole: bool,
     generation: u64,
 }
 
-/// See the top of the file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     chunks: Vec<Option<Chunk>>,
     vacant: Vec<u32>,
-    /// Chunks of which pages are not handed out.
+    /// Chunks with free pages.
     open: BTreeSet<u32>,
     held_bytes: usize,
     generations: u64,
-    /// Chunks and generations that are no more, since somebody asked.
+    /// Chunks and generations that ended since the last [`Arena::take_gone`].
     gone: Vec<(u32, u64)>,
 }
 
 impl Arena {
-    /// Bytes that may be in use by what was handed out and by rings.
+    /// Bytes that allocated blocks and rings may use.
     pub(super) fn held_bytes(&self) -> usize {
         self.held_bytes
     }
 
-    /// A block of `size` bytes, a class of the pool; `None` if there is none below the limit. A
-    /// whole chunk comes first, which costs no memory.
+    /// Allocates a block of `size` bytes, a class of the pool; `None` if the limit does not allow
+    /// it. Prefers whole chunks, which cost no memory.
     pub(super) fn take(&mut self, size: usize, limit_bytes: usize) -> Option<Block> {
         if size <= CHUNK_BYTES
             && let Some(block) = self.cut(size, true)
@@ -108,7 +110,7 @@ impl Arena {
         Some(block)
     }
 
-    /// Takes a block of `size` bytes back. It had that size when it was handed out.
+    /// Frees a block of `size` bytes, the size that it was allocated with.
     pub(super) fn give(&mut self, block: Block, size: usize) {
         let chunk = self.chunk_mut(block.chunk);
         chunk.taken_bytes -= size;
@@ -133,8 +135,8 @@ impl Arena {
         }
     }
 
-    /// Gives the memory between blocks back, of the chunk that has most of it. False if there is
-    /// none: then everything that is held is handed out.
+    /// Releases the memory between the blocks of the chunk that has most of it. Returns false if
+    /// there is none: then all held memory is allocated.
     pub(super) fn break_up(&mut self) -> bool {
         let spare = |index: &u32| {
             let chunk = self.chunks[*index as usize].as_ref();
@@ -149,7 +151,7 @@ impl Arena {
         let old = std::mem::replace(&mut chunk.generation, generation);
         chunk.whole = false;
         for (first, count) in chunk.pages.free_runs() {
-            // SAFETY: the pages are inside of the chunk.
+            // SAFETY: the pages are inside the chunk.
             drop_pages(unsafe { chunk.memory.add(first * PAGE) }, count * PAGE);
         }
         let spare_bytes = chunk.len - chunk.taken_bytes;
@@ -158,8 +160,8 @@ impl Arena {
         true
     }
 
-    /// The chunk, for rings that want to register it: whole from then on. `None` if there is not
-    /// enough memory below the limit to pin all of it.
+    /// Returns the chunk for rings to register, and makes it whole. Returns `None` if the limit
+    /// does not leave enough memory to pin all of it.
     pub(super) fn mapping(&mut self, index: u32, limit_bytes: usize) -> Option<Mapping> {
         let chunk = self.chunks[index as usize].as_mut().expect("blocks of it are handed out");
         if !chunk.whole {
@@ -174,8 +176,8 @@ impl Arena {
         Some(Mapping { chunk: index, generation: chunk.generation, address, len })
     }
 
-    /// Chunks that are gone or whole no more, since the last call, each with the generation that a
-    /// ring may have registered.
+    /// Returns the chunks that were freed or stopped being whole since the last call, each with the
+    /// generation that a ring might have registered.
     pub(super) fn take_gone(&mut self) -> Vec<(u32, u64)> {
         std::mem::take(&mut self.gone)
     }
@@ -184,7 +186,7 @@ impl Arena {
         self.chunks[index as usize].as_mut().expect("a chunk with blocks stays")
     }
 
-    /// Cuts a block out of the first chunk that has room, of those that are whole or of the others.
+    /// Cuts a block out of the first chunk with room, among the whole chunks or among the others.
     fn cut(&mut self, size: usize, whole: bool) -> Option<Block> {
         for &index in &self.open {
             let chunk = self.chunks[index as usize].as_mut().expect("what is open is there");
@@ -194,7 +196,7 @@ impl Arena {
             let Some(first) = chunk.pages.find(size / PAGE) else { continue };
             chunk.pages.set(first, size / PAGE, true);
             chunk.taken_bytes += size;
-            // SAFETY: the pages are inside of the chunk.
+            // SAFETY: the pages are inside the chunk.
             let memory = unsafe { chunk.memory.add(first * PAGE) };
             if chunk.taken_bytes == chunk.len {
                 self.open.remove(&index);
@@ -204,7 +206,7 @@ impl Arena {
         None
     }
 
-    /// A new chunk, of which nothing is handed out.
+    /// Adds a chunk without blocks.
     fn add(&mut self, len: usize) -> Option<u32> {
         let index = match self.vacant.last() {
             Some(index) => *index,
@@ -231,24 +233,24 @@ impl Drop for Arena {
     }
 }
 
-/// Gives pages back to the system, also those of a process that locks its memory (Linux 5.18). They
-/// are zeroes when they are used again. If it fails they only take memory.
+/// Releases pages to the system, also in a process that locks its memory (Linux 5.18). They read as
+/// zeroes when used again. If it fails they only occupy memory.
 fn drop_pages(memory: NonNull<u8>, len: usize) {
     for advice in [libc::MADV_DONTNEED_LOCKED, libc::MADV_DONTNEED] {
-        // SAFETY: the pages belong to a chunk, and to no block that is handed out.
+        // SAFETY: the pages belong to a chunk, and to no allocated block.
         if unsafe { libc::madvise(memory.as_ptr().cast(), len, advice) } == 0 {
             return;
         }
     }
 }
 
-/// Which pages of a chunk are handed out.
+/// The allocated pages of a chunk.
 #[derive(Debug, Default)]
 struct Pages([u64; WORDS]);
 
 impl Pages {
-    /// The first place where so many pages are free, at a multiple of their number (of a word, if
-    /// that is no power of two).
+    /// The first place with `count` free pages, at a multiple of that number (of a word, if it is
+    /// not a power of two).
     fn find(&self, count: usize) -> Option<usize> {
         if count > WORD {
             let (words, rest) = (count / WORD, count % WORD);
@@ -265,7 +267,7 @@ impl Pages {
         let place = |taken: &u64| {
             let mut free = !taken;
             let mut wide = 1;
-            // Bits of free runs so long.
+            // Bits that start a free run of this length.
             while wide < count {
                 free &= free >> wide;
                 wide *= 2;
@@ -301,7 +303,7 @@ impl Pages {
     }
 }
 
-/// So many low bits, 1 to 64.
+/// The lowest `count` bits, 1 to 64.
 fn low(count: usize) -> u64 {
     u64::MAX >> (WORD - count)
 }

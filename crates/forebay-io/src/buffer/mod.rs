@@ -1,14 +1,14 @@
 //! Pooled, page-aligned memory that the kernel reads and writes.
 //!
 //! Buffers come in a few sizes and are reused through free lists, so that a warm pool makes no
-//! system call and no allocation. They are cut out of chunks (`arena`), which rings register. What
-//! is free goes back to the system when the limit asks for it. The pool belongs to the reactor:
-//! memory of an operation in flight therefore lives at least as long as the operation.
+//! system call and no allocation. They are cut out of chunks (`arena`), which rings register. Free
+//! memory returns to the system when the limit requires it. The pool belongs to the reactor, so
+//! memory of an operation in flight lives at least as long as the operation.
 //!
 //! Invariants:
 //! - Every buffer counts the kernel operations that read it (device writes, sends) and write it
-//!   (device reads, receives). A buffer that is freed while a count is above zero goes back to the
-//!   pool when the last one ends.
+//!   (device reads, receives). A buffer that is freed while a count is above zero returns to the
+//!   pool when the last operation ends.
 //! - No `&[u8]` to a buffer exists while the kernel may write it, and no `&mut [u8]` while the
 //!   kernel may touch it at all: [`BufPool::bytes`] and [`BufPool::bytes_mut`] assert this.
 //! - The span methods (`copy`, `copy_in`, `copy_out`, `fill_zero`, `change`, `crc32c_blocks`) work
@@ -16,10 +16,10 @@
 //!   buffer filled by several device reads is checked piece by piece as they complete. A caller
 //!   that reads a span whose operation has not completed gets undefined contents, never a memory
 //!   error.
-//! - All memory was zeroed by the kernel once; a reused buffer holds whatever it held before.
-//! - A buffer is found whenever those in use and it are together below the limit, however small
-//!   ones lie about: the limit counts memory, not addresses, and memory between buffers can be
-//!   given back.
+//! - All memory was zeroed by the kernel once; a reused buffer keeps its previous contents.
+//! - An allocation succeeds whenever it fits below the limit together with the buffers in use,
+//!   however small buffers are scattered: the limit counts memory, not addresses, and memory
+//!   between buffers can be released.
 
 mod arena;
 
@@ -32,10 +32,10 @@ pub(crate) use arena::Mapping;
 /// Alignment of every buffer in bytes; enough for direct I/O on any device in use today.
 pub const BUFFER_ALIGN: usize = 4096;
 
-/// Buffer sizes in bytes: each power of two, so that hardly a buffer is twice as large as what it
-/// is for. The largest holds a 32 MiB request (the customary limit of NBD clients) with a page of
-/// room on either side for widening it to block boundaries; so do those for the longest requests of
-/// FUSE, which must not need twice as much when they begin inside a block.
+/// Buffer sizes in bytes: powers of two, so that few buffers are twice as large as needed. The
+/// largest holds a 32 MiB request (the customary limit of NBD clients) with a page on either side
+/// for widening it to block boundaries. The sizes for the longest FUSE requests have the same spare
+/// pages, so that a request that begins inside a block does not need twice as much.
 pub const CLASS_SIZES: [usize; 17] = [
     4 << 10,
     8 << 10,
@@ -56,7 +56,7 @@ pub const CLASS_SIZES: [usize; 17] = [
     (32 << 20) + 2 * BUFFER_ALIGN,
 ];
 
-/// The class of the smallest buffers that hold so much.
+/// The class of the smallest buffers that hold `len` bytes.
 fn class_for(len: usize) -> Option<usize> {
     let class = CLASS_SIZES.partition_point(|&size| size < len);
     (class < CLASS_SIZES.len()).then_some(class)
@@ -65,7 +65,7 @@ fn class_for(len: usize) -> Option<usize> {
 /// Bytes covered by one checksum of [`BufPool::crc32c_blocks`].
 pub const CRC_BLOCK_BYTES: usize = 4096;
 
-/// A buffer of the pool. Valid from `alloc` to `free`; the number is used again afterwards.
+/// A buffer of the pool. Valid from `alloc` to `free`; the number is then reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufId(pub u32);
 
@@ -87,21 +87,21 @@ impl Span {
     }
 }
 
-/// What the pool holds, in bytes and counts.
+/// Memory of the pool, in bytes and counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
     /// Bytes obtained from the system: in use, on free lists, or between buffers in memory that
     /// rings register.
     pub allocated_bytes: usize,
-    /// Bytes of buffers handed out (whole buffers, not the requested lengths).
+    /// Bytes of allocated buffers (whole buffers, not the requested lengths).
     pub used_bytes: usize,
-    /// Buffers handed out, those waiting for the kernel after `free` included.
+    /// Allocated buffers, including those that wait for the kernel after `free`.
     pub used_buffers: usize,
-    /// Kernel operations on buffers at this moment, counted per span.
+    /// Kernel operations on buffers, counted per span.
     pub pins: usize,
 }
 
-/// What the kernel does with a pinned span.
+/// Use of a pinned span by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KernelUse {
     /// The kernel reads the memory (device write, send).
@@ -112,15 +112,15 @@ pub(crate) enum KernelUse {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// No memory: the entry can be given to a new buffer.
+    /// No memory: the entry is free for a new buffer.
     Vacant,
     /// Memory on a free list.
     Free,
-    /// Handed out.
+    /// Allocated.
     Used,
     /// Freed by the owner, still in use by the kernel.
     Dying,
-    /// Put by ([`BufPool::put_by`]), and not lent.
+    /// Reserved by [`BufPool::put_by`], and not lent.
     PutBy,
 }
 
@@ -133,7 +133,7 @@ struct Entry {
     kernel_writes: u32,
 }
 
-/// The pool; see the head of this file.
+/// The pool; see the module documentation.
 #[derive(Debug)]
 pub struct BufPool {
     entries: Vec<Entry>,
@@ -141,7 +141,7 @@ pub struct BufPool {
     vacant: Vec<u32>,
     arena: Arena,
     limit_bytes: usize,
-    /// The buffer that is put by.
+    /// The reserved buffer.
     put_by: Option<u32>,
     stats: PoolStats,
 }
@@ -150,7 +150,7 @@ pub struct BufPool {
 unsafe impl Send for BufPool {}
 
 impl BufPool {
-    /// A pool that never holds more than `limit_bytes` of memory.
+    /// Creates a pool that never holds more than `limit_bytes` of memory.
     pub fn new(limit_bytes: usize) -> BufPool {
         BufPool {
             entries: Vec::new(),
@@ -163,11 +163,11 @@ impl BufPool {
         }
     }
 
-    /// A buffer of at least `len` bytes, or `None` when `len` is above the largest class or the
-    /// limit is reached.
+    /// Allocates a buffer of at least `len` bytes. Returns `None` when `len` is above the largest
+    /// class or the limit is reached.
     ///
-    /// The contents are undefined (never uninitialised). Free buffers of other sizes are given back
-    /// to the system when that makes room.
+    /// The contents are undefined (never uninitialised). Releases free buffers of other sizes to
+    /// the system if that makes room.
     pub fn alloc(&mut self, len: usize) -> Option<BufId> {
         let class = class_for(len)?;
         let index = match self.free[class].pop() {
@@ -182,17 +182,18 @@ impl BufPool {
         Some(BufId(index))
     }
 
-    /// As [`BufPool::alloc`], but `None` also if less than this part of the limit would be left
-    /// afterwards (8: an eighth): for whoever can wait or do without, so that those who cannot find
-    /// something.
+    /// Like [`BufPool::alloc`], but also returns `None` if less than this part of the limit would
+    /// be left afterwards (8: an eighth). For callers that can wait or do without, so that memory
+    /// remains for those that cannot.
     pub fn alloc_leaving(&mut self, part: usize, len: usize) -> Option<BufId> {
         let class = class_for(len)?;
         let left = self.limit_bytes.saturating_sub(self.stats.used_bytes + CLASS_SIZES[class]);
         if left < self.limit_bytes / part.max(1) { None } else { self.alloc(len) }
     }
 
-    /// Puts one buffer of at least `len` bytes by, for [`BufPool::borrow`]; false if there is no
-    /// memory for it, or one is put by already. It counts as used from then on, lent or not.
+    /// Reserves one buffer of at least `len` bytes for [`BufPool::borrow`]. Returns false if there
+    /// is no memory for it, or one is already reserved. The buffer counts as used from then on,
+    /// lent or not.
     pub fn put_by(&mut self, len: usize) -> bool {
         if self.put_by.is_some() {
             return false;
@@ -203,8 +204,8 @@ impl BufPool {
         true
     }
 
-    /// The buffer that was put by, if it is not lent. [`BufPool::free`] brings it back to where it
-    /// was.
+    /// Lends the reserved buffer, if it is not lent already. [`BufPool::free`] returns it to the
+    /// reserve.
     pub fn borrow(&mut self) -> Option<BufId> {
         let index = self.put_by?;
         let entry = self.entries.get_mut(index as usize).filter(|entry| entry.state == State::PutBy)?;
@@ -212,8 +213,8 @@ impl BufPool {
         Some(BufId(index))
     }
 
-    /// Gives a buffer back. While the kernel still uses it, the memory stays and is reused only
-    /// when the last operation has completed; the caller must not use the id again in either case.
+    /// Frees a buffer. While the kernel still uses it, the memory stays and is reused only when the
+    /// last operation has completed; the caller must not use the id again in either case.
     ///
     /// Freeing twice is a bug of the caller: asserted in debug builds, ignored otherwise.
     pub fn free(&mut self, id: BufId) {
@@ -225,13 +226,12 @@ impl BufPool {
         self.recycle_if_idle(id.0);
     }
 
-    /// Bytes that a buffer for `len` bytes takes: its class; `len` itself if it is above the
-    /// largest.
+    /// Bytes that a buffer for `len` bytes occupies: its class, or `len` itself above the largest.
     pub fn bytes_for(len: usize) -> usize {
         class_for(len).map_or(len, |class| CLASS_SIZES[class])
     }
 
-    /// Size of the buffer in bytes (its class, at least what was asked for).
+    /// Size of the buffer in bytes (its class, at least the requested length).
     pub fn capacity(&self, id: BufId) -> usize {
         CLASS_SIZES[self.used(id).class as usize]
     }
@@ -239,13 +239,13 @@ impl BufPool {
     /// The whole buffer.
     ///
     /// # Panics
-    /// When the id is not allocated, or the kernel may be writing the buffer: both are bugs of the
-    /// caller.
+    /// When the id is not allocated, or the kernel might be writing the buffer: both are bugs of
+    /// the caller.
     pub fn bytes(&self, id: BufId) -> &[u8] {
         let entry = self.used(id);
         assert_eq!(entry.kernel_writes, 0, "{id:?} is being filled by the kernel: use the span methods");
-        // SAFETY: the block is that long and initialised, nobody writes it (checked), and it cannot
-        // go away while the pool is borrowed.
+        // SAFETY: the block is that long and initialised, nothing writes it (checked), and it
+        // cannot go away while the pool is borrowed.
         unsafe { std::slice::from_raw_parts(entry.memory(), CLASS_SIZES[entry.class as usize]) }
     }
 
@@ -266,13 +266,13 @@ impl BufPool {
         unsafe { std::slice::from_raw_parts_mut(entry.memory(), CLASS_SIZES[entry.class as usize]) }
     }
 
-    /// Is any kernel operation on this buffer in flight?
+    /// Returns whether any kernel operation on this buffer is in flight.
     pub fn is_busy(&self, id: BufId) -> bool {
         let entry = self.used(id);
         entry.kernel_reads + entry.kernel_writes > 0
     }
 
-    /// Appends one CRC-32C per 4096 bytes of the span (the last may cover less) to `out`.
+    /// Appends one CRC-32C per 4096 bytes of the span (the last can cover less) to `out`.
     ///
     /// # Panics
     /// When the span is not inside an allocated buffer.
@@ -284,19 +284,19 @@ impl BufPool {
         out.extend(bytes.chunks(CRC_BLOCK_BYTES).map(crc32c::crc32c));
     }
 
-    /// Lets `work` have the bytes of pinned spans, of which nothing is under way just now.
+    /// Passes the bytes of pinned spans to `work`; no operation on them may be in flight.
     pub(crate) fn work_pinned<'a>(&'a self, spans: &'a [Span], work: impl FnOnce(Parts<'a>)) {
         work(Parts { pool: self, spans: spans.iter() });
     }
 
-    /// Lets `change` work on the bytes of the span where they lie.
+    /// Calls `change` on the bytes of the span in place.
     ///
     /// # Panics
     /// When the span is not inside an allocated buffer.
     pub fn change(&mut self, span: Span, change: impl FnOnce(&mut [u8])) {
         let memory = self.locate(span);
-        // SAFETY: `locate` checked the range. No operation on these bytes is under way (caller's
-        // contract), so the kernel does not touch them, and nobody else can: the pool is borrowed
+        // SAFETY: `locate` checked the range. No operation on these bytes is in flight (caller's
+        // contract), so the kernel does not touch them, and no other code can: the pool is borrowed
         // mutably.
         change(unsafe { std::slice::from_raw_parts_mut(memory, span.len as usize) });
     }
@@ -346,13 +346,13 @@ impl BufPool {
         unsafe { std::ptr::copy_nonoverlapping(memory, bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    /// What the pool holds at this moment.
+    /// Memory of the pool.
     pub fn stats(&self) -> PoolStats {
         PoolStats { allocated_bytes: self.arena.held_bytes(), ..self.stats }
     }
 
-    /// Marks the span as used by the kernel and returns its address, or `None` when it is not
-    /// inside a buffer.
+    /// Marks the span as used by the kernel and returns its address; `None` when it is not inside a
+    /// buffer.
     pub(crate) fn pin(&mut self, span: Span, kernel: KernelUse) -> Option<*mut u8> {
         let memory = self.find(span)?;
         let entry = &mut self.entries[span.buf.0 as usize];
@@ -364,7 +364,7 @@ impl BufPool {
         Some(memory)
     }
 
-    /// Ends one `pin`, and the life of the buffer if it was freed meanwhile.
+    /// Ends one `pin`, and returns the buffer to the pool if it was freed meanwhile.
     pub(crate) fn unpin(&mut self, id: BufId, kernel: KernelUse) {
         let entry = &mut self.entries[id.0 as usize];
         let count = match kernel {
@@ -377,7 +377,7 @@ impl BufPool {
         self.recycle_if_idle(id.0);
     }
 
-    /// Address of a pinned span; the buffer may have been freed by its owner meanwhile.
+    /// Address of a pinned span; the buffer might have been freed by its owner meanwhile.
     pub(crate) fn address_of_pinned(&self, span: Span) -> *mut u8 {
         let entry = &self.entries[span.buf.0 as usize];
         debug_assert!(entry.kernel_reads + entry.kernel_writes > 0);
@@ -386,7 +386,7 @@ impl BufPool {
         unsafe { entry.memory().add(span.offset as usize) }
     }
 
-    /// The chunk that all these pinned spans lie in, for a ring that registers it.
+    /// The chunk that contains all these pinned spans, for a ring to register.
     pub(crate) fn mapping_of_pinned(&mut self, spans: &[Span]) -> Option<Mapping> {
         let chunk_of = |span: &Span| self.entries[span.buf.0 as usize].block.chunk;
         let (first, others) = spans.split_first()?;
@@ -397,7 +397,7 @@ impl BufPool {
         self.arena.mapping(chunk, self.limit_bytes)
     }
 
-    /// Chunks that rings must forget, each with the generation that they know.
+    /// Chunks that rings must unregister, each with the generation that they know.
     pub(crate) fn take_unmapped(&mut self) -> Vec<(u32, u64)> {
         self.arena.take_gone()
     }
@@ -439,7 +439,7 @@ impl BufPool {
         self.stats.used_buffers -= 1;
     }
 
-    /// Cuts a new buffer of the class, after making room for it below the limit.
+    /// Adds a new buffer of the class, after making room for it below the limit.
     fn add(&mut self, class: usize) -> Option<u32> {
         let block = self.find_block(CLASS_SIZES[class])?;
         let entry =
@@ -453,8 +453,8 @@ impl BufPool {
         Some(index)
     }
 
-    /// Takes memory: what there is, what free buffers give, largest first, and at last what lies
-    /// between buffers.
+    /// Allocates memory: first free memory, then memory of free buffers, largest first, and
+    /// last the memory between buffers.
     fn find_block(&mut self, size: usize) -> Option<Block> {
         if self.stats.used_bytes + size > self.limit_bytes {
             return None;
@@ -483,7 +483,7 @@ impl BufPool {
     }
 }
 
-/// The bytes of pinned spans, one after the other.
+/// The bytes of pinned spans in order.
 pub(crate) struct Parts<'a> {
     pool: &'a BufPool,
     spans: std::slice::Iter<'a, Span>,
@@ -511,13 +511,13 @@ impl Entry {
 pub(crate) fn map_zeroed(len: usize) -> Option<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no existing
+    // SAFETY: a new anonymous mapping at an address that the kernel chooses touches no existing
     // memory.
     let memory = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
     if memory == libc::MAP_FAILED { None } else { NonNull::new(memory.cast()) }
 }
 
-/// Gives a mapping of `map_zeroed` back.
+/// Unmaps a mapping of `map_zeroed`.
 pub(crate) fn unmap(memory: NonNull<u8>, len: usize) {
     // SAFETY: the mapping came from `map_zeroed` with this length, is not in use by the kernel, and
     // its owner forgets the pointer.

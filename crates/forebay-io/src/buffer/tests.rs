@@ -134,13 +134,13 @@ fn there_is_a_buffer_as_long_as_the_limit_says_so_however_memory_lies_about() {
     let (mut random, mut pool) = (Rng(3), BufPool::new(limit));
     assert!(pool.put_by(3 << 20));
     let mut held: Vec<Filled> = Vec::new();
-    // What a ring has registered, by chunk.
+    // Registered generations, by chunk.
     let mut registered = BTreeMap::new();
     let (mut refused, mut granted, mut forgotten, mut mapped) = (0, 0, 0, 0);
     for turn in 0..8000 {
         let rank = random.below(if turn / 1000 % 2 == 0 { 4 } else { CLASS_SIZES.len() as u64 }) as usize;
         let size = CLASS_SIZES[rank];
-        // Mostly full, so that memory is short.
+        // Mostly full, so that memory is scarce.
         if random.below(10) < 6 {
             let fits = pool.stats().used_bytes + size <= limit;
             let buffer = pool.alloc(size);
@@ -169,7 +169,7 @@ fn there_is_a_buffer_as_long_as_the_limit_says_so_however_memory_lies_about() {
             }
         }
         if turn % 300 == 0 {
-            // Clients go, and others come.
+            // Clients disconnect, and others connect.
             for (id, ..) in held.drain(..held.len() / 4 * 3) {
                 pool.free(id);
             }
@@ -193,13 +193,13 @@ fn small_buffers_that_stay_keep_no_large_one_away() {
     let mut pool = BufPool::new(limit);
     let all: Vec<BufId> = std::iter::from_fn(|| pool.alloc(64 << 10)).collect();
     assert_eq!(all.len(), limit >> 16);
-    // Registered, so that none of it can be given back in pieces at once.
+    // Registered, so that no piece of it can be released at once.
     let spans: Vec<Span> = all.iter().map(|id| Span::new(*id, 0, 1)).collect();
     for span in &spans {
         pool.pin(*span, KernelUse::Writes).unwrap();
         pool.mapping_of_pinned(&[*span]);
     }
-    // A buffer stays of each MiB, and the kernel is at work on it.
+    // One buffer of each MiB stays, in use by the kernel.
     for (number, id) in all.iter().enumerate() {
         if number % 16 != 5 {
             pool.unpin(*id, KernelUse::Writes);
@@ -226,7 +226,7 @@ fn memory_is_one_mapping_for_many_buffers_and_counts_as_a_whole_once_it_may_be_r
     pool.pin(other, KernelUse::Reads).unwrap();
     assert!(pool.mapping_of_pinned(&[spans[0], other]).is_none(), "in two chunks");
     assert_ne!(pool.mapping_of_pinned(&[other]).unwrap().chunk, mapping.chunk);
-    // All but a tenth of the limit is in use: what would be pinned more is not there.
+    // Pinning the whole chunk would leave less than an eighth of the limit.
     let small = BufPool::new(4 << 20);
     let mut small = small;
     let span = Span::new(small.alloc(4096).unwrap(), 0, 1);

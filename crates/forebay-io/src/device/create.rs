@@ -1,8 +1,8 @@
-//! Making the file of a file-backed cache.
+//! Creates the file of a file-backed cache.
 //!
-//! Crash order: the file is made under its own name and removed again when anything fails; its size
-//! and name are durable before success is reported. What it begins with is durable before it gets
-//! its size. So a crash in between leaves a file that is empty, or begins with that.
+//! Crash order: the file is created under its final name and removed again on any failure; its size
+//! and name are durable before success is reported. Its initial content is durable before its size
+//! is set. So a crash in between leaves a file that is empty, or begins with that content.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -15,10 +15,10 @@ use std::path::Path;
 use crate::error::DeviceError;
 use crate::sys;
 
-/// Makes a file of `size_bytes`, readable and writable by its owner only: `start`, then zeroes.
+/// Creates a file of `size_bytes`, readable and writable by its owner only: `start`, then zeroes.
 ///
-/// With `preallocate` the space is reserved now, so that writing never finds the file system full;
-/// without, the file is sparse. Nothing is left behind on an error.
+/// With `preallocate` the space is reserved, so that later writes never find the file system full;
+/// otherwise the file is sparse. On an error no file is left.
 ///
 /// # Errors
 /// [`DeviceError::Exists`], [`DeviceError::NoSpace`], [`DeviceError::CannotPreallocate`],
@@ -45,7 +45,7 @@ pub fn create_cache_file(
     })
 }
 
-/// Makes a file longer: with reserved space where that is possible, sparse where it is not.
+/// Extends a file: with reserved space if the file system supports it, otherwise sparse.
 pub(super) fn lengthen(file: &File, path: &Path, before: u64, size_bytes: u64) -> Result<(), DeviceError> {
     let made = match size_file(file, size_bytes, true) {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => file.set_len(size_bytes),

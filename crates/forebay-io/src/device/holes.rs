@@ -2,9 +2,9 @@
 //! (lseek(2), `SEEK_DATA` and `SEEK_HOLE`).
 //!
 //! Invariants
-//! - A range of which nothing is known is data.
-//! - What lies behind the end of the file is no hole: a file that was cut answers reads there with
-//!   errors, never with zeroes.
+//! - A range of unknown state counts as data.
+//! - A range past the end of the file is not a hole: reads there of a truncated file return errors,
+//!   never zeroes.
 
 use super::{Device, DeviceKind};
 use std::fs::File;
@@ -12,13 +12,13 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
-/// Most holes that are looked for in one range.
+/// Most holes reported for one range.
 const HOLES_MAX: usize = 1024;
 
 impl Device {
-    /// Holes in a range, in ascending order: all of them, or the first ones. A block device, and a
-    /// file system that does not tell, have none. Asks the file system, which may wait for its
-    /// server.
+    /// Returns holes in a range, in ascending order: all of them, or the first ones. Returns none
+    /// for a block device, or if the file system does not report holes. Queries the file system,
+    /// and can block on its server.
     #[must_use]
     pub fn holes(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut holes = Vec::new();
@@ -30,7 +30,7 @@ impl Device {
             }
             at = data.end;
         }
-        // Asked last: what was cut meanwhile is no hole either.
+        // Read last: a range truncated meanwhile is not a hole either.
         let length = self.buffered.metadata().map_or(0, |metadata| metadata.len());
         holes.retain_mut(|hole| {
             hole.end = hole.end.min(length);
@@ -39,8 +39,8 @@ impl Device {
         holes
     }
 
-    /// The next data from `at` on and before `end`; `None` if there is nothing but a hole, or the
-    /// end of the file. May wait.
+    /// The next data between `at` and `end`; `None` if only a hole, or the end of the file,
+    /// follows. Can block.
     pub(super) fn next_data(&self, at: u64, end: u64) -> Option<Range<u64>> {
         if at >= end {
             return None;
@@ -55,8 +55,8 @@ impl Device {
     }
 }
 
-/// Where the next data, or the next hole, begins. The position of the descriptor changes, and means
-/// nothing: all reads and writes name their offsets.
+/// Finds the start of the next data or hole. Changes the position of the descriptor, which is
+/// unused: all reads and writes pass offsets.
 fn seek(file: &File, at: u64, whence: libc::c_int) -> io::Result<u64> {
     let at = libc::off_t::try_from(at).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
     // SAFETY: lseek takes no pointers.

@@ -1,4 +1,4 @@
-//! Identity of a device, and signs that it changed while nobody looked.
+//! Identity of a device, and signs that it changed while not in use.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -6,29 +6,30 @@ use std::path::PathBuf;
 
 use super::DeviceKind;
 
-/// Facts that a cache remembers about its backing store, to notice that it was replaced or changed.
+/// Facts that a cache records about its backing store, to detect that it was replaced or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceIdentity {
     /// File or block device.
     pub kind: DeviceKind,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Which one: `file:DEV:INODE`, `serial:TEXT[:partN]` where the system knows a serial number or
-    /// world-wide name, otherwise `rdev:MAJOR:MINOR`. Device numbers may change over a reboot: a
+    /// Unique name: `file:DEV:INODE`; `serial:TEXT[:partN]` if the system knows a serial number or
+    /// world-wide name; otherwise `rdev:MAJOR:MINOR`. Device numbers can change over a reboot: a
     /// difference in `file:` or `rdev:` is a reason to look closer, not proof.
     pub unique: String,
-    /// Modification time in nanoseconds since 1970; `None` for block devices, whose time says
-    /// nothing about their contents. Our own writes move it too.
+    /// Modification time in nanoseconds since 1970; `None` for block devices, whose time does not
+    /// reflect their contents. Our own writes change it too.
     pub mtime_ns: Option<i64>,
-    /// When anything of it changed, its name or permissions included; as `mtime_ns`.
+    /// Time of the last change of any attribute, including name and permissions; otherwise like
+    /// `mtime_ns`.
     pub ctime_ns: Option<i64>,
-    /// Of a block device: a number that no other device, and no other use of this one's number, has
-    /// had since the machine was started.
+    /// For a block device: a number that no other device, and no earlier use of this device number,
+    /// has had since boot.
     pub generation: Option<u64>,
-    /// Of a block device: sectors written or discarded since then, by anybody, as far as the kernel
-    /// counts them.
+    /// For a block device: sectors written or discarded since then by any process, as far as the
+    /// kernel counts them.
     pub written_sectors: Option<u64>,
-    /// Its times are those of another machine or process.
+    /// Another machine or process provides its times.
     pub served_elsewhere: bool,
 }
 
@@ -60,8 +61,8 @@ pub(super) fn identify(kind: DeviceKind, size_bytes: u64, metadata: &Metadata) -
     }
 }
 
-/// The folder of an open block device in sysfs, if it has one. Its numbers are given to no other
-/// device while it is open.
+/// The sysfs directory of an open block device, if it has one. Its device number is not reused
+/// while it is open.
 pub(super) fn node_of(device: &File) -> Option<PathBuf> {
     let number = device.metadata().ok()?.rdev();
     let node = PathBuf::from(format!("/sys/dev/block/{}:{}", libc::major(number), libc::minor(number)));
@@ -71,7 +72,7 @@ pub(super) fn node_of(device: &File) -> Option<PathBuf> {
 /// Generation of a block device, and sectors written or discarded.
 fn life_of(device: u64) -> (Option<u64>, Option<u64>) {
     let node = format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device));
-    // A partition has the generation and the queue of its disk, and counts for itself.
+    // A partition has the generation and the queue of its disk, and its own counters.
     let of_disk = |file: &str| {
         let read = |path: String| std::fs::read_to_string(path).ok();
         read(format!("{node}/{file}")).or_else(|| read(format!("{node}/../{file}")))
@@ -88,8 +89,8 @@ fn life_of(device: u64) -> (Option<u64>, Option<u64>) {
     (generation, written)
 }
 
-/// The serial number or world-wide name that sysfs knows for a disk, with the partition number if
-/// it is one.
+/// The serial number or world-wide name of a disk in sysfs, with the partition number for a
+/// partition.
 fn serial(major: u32, minor: u32) -> Option<String> {
     let node = format!("/sys/dev/block/{major}:{minor}");
     let read = |path: String| {

@@ -1,12 +1,13 @@
-//! Opening a device so that nobody else runs on it.
+//! Opens a device exclusively.
 //!
-//! A file takes a whole-file advisory lock (`flock`), which keeps out other daemons. A block device
-//! is opened with `O_EXCL`, which also keeps out mounts, LVM and RAID. Both take locks of bytes, as
-//! QEMU does, so that QEMU, its tools and whoever else locks files refuse what is served here. What
-//! has locks of others, what a loop device lies on, and a file that somebody writes is refused.
+//! A file gets a whole-file advisory lock (`flock`), which excludes other daemons. A block device
+//! is opened with `O_EXCL`, which also excludes mounts, LVM and RAID. Both get byte-range locks as
+//! in QEMU, so that QEMU, its tools and other programs that lock files refuse a served file. A
+//! device is refused if another process has locks on it, a loop device lies on it, or a process has
+//! it open for writing.
 //!
-//! All locks belong to the open file: they go away with its last descriptor, so also with a killed
-//! process.
+//! All locks belong to the open file description: they end with its last descriptor, so also when
+//! the process is killed.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -28,7 +29,8 @@ pub(super) fn open_locked(
     let exclusive = options.lock && kind == DeviceKind::Block;
     if options.lock {
         let below = std::fs::metadata(path).ok().and_then(|metadata| others::loop_device(&metadata));
-        // Before it is open here for writing too. Who only looks does not disturb others.
+        // Checked before this process opens it for writing. A read-only tool does not disturb
+        // writers.
         let user = below.or_else(|| others::writer(path, kind).filter(|_| !options.read_only));
         user.map_or(Ok(()), |user| Err(in_use(user)))?;
     }
@@ -61,26 +63,26 @@ fn lock(file: &File) -> io::Result<()> {
     sys::check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }).map(drop)
 }
 
-/// Bytes by which programs that use QEMU's scheme tell each other what they do (its
-/// `block/file-posix.c`): from 100 on what one does, from 200 on what one does not allow others. In
-/// each: 0 reads what must be consistent, 1 writes, 2 writes what is there already, 3 resizes. What
-/// lies behind a cache may be old, so it is not allowed to be read either.
+/// Byte ranges of QEMU's lock scheme (its `block/file-posix.c`): bytes from 100 on stand for the
+/// permissions that a program uses, bytes from 200 on for those that it denies others. In each: 0
+/// consistent reads, 1 writes, 2 writes of unchanged data, 3 resizes. Data below a cache can be
+/// old, so consistent reads are denied too.
 const DOES: Bytes = Bytes { start: 100, len: 4 };
 const FORBIDS: Bytes = Bytes { start: 200, len: 4 };
-/// What comes before: others lock the start of a file, or all of it.
+/// The bytes before: other programs lock the start of a file, or all of it.
 const START: Bytes = Bytes { start: 0, len: 100 };
-/// Any lock of others is in the way.
+/// Any lock of another program conflicts.
 const ALL: Bytes = Bytes { start: 0, len: 0 };
 
 #[derive(Clone, Copy)]
 struct Bytes {
     start: libc::off_t,
-    /// 0: to the end.
+    /// 0: to the end of the file.
     len: libc::off_t,
 }
 
-/// Takes locks of bytes, and tells who has some that are in the way. Where there are none nobody is
-/// kept out.
+/// Takes the byte-range locks, and returns a holder of conflicting ones. Where such locks are not
+/// available, excludes no program.
 fn lock_bytes(file: &File, path: &Path, read_only: bool) -> Option<User> {
     if has_mandatory_locks(file) {
         return None;
@@ -112,12 +114,12 @@ fn range(file: &File, command: libc::c_int, kind: libc::c_int, bytes: Bytes) -> 
     Ok(lock)
 }
 
-/// On SMB locks of bytes are mandatory: what is locked could not be written any more.
+/// On SMB byte-range locks are mandatory: locked ranges could not be written.
 fn has_mandatory_locks(file: &File) -> bool {
     super::file_system(file).is_some_and(|magic| super::SMB.contains(&magic))
 }
 
-/// Who holds the lock, from the kernel's table; "another process" when it cannot be told.
+/// The holder of the lock according to the kernel's table; "another process" if it is unknown.
 fn holder(file: &File) -> String {
     let unknown = || "another process".to_owned();
     let Ok(metadata) = file.metadata() else { return unknown() };

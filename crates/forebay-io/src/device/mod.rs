@@ -1,22 +1,22 @@
-//! A device: a regular file or a block device that holds the cache or the backing store.
+//! A device: a regular file or a block device that holds a cache or a backing store.
 //!
-//! Each device has two descriptors of the same file: one for direct I/O (when the file system
-//! allows it) and one that goes through the page cache. Requests that satisfy the alignment of
+//! Each device has two descriptors of the same file: one for direct I/O (if the file system
+//! supports it) and one for I/O through the page cache. Requests that satisfy the alignment of
 //! direct I/O use the first. All others use the second (sectors of a 4096-byte device, the tail of
 //! a file).
 //!
 //! Invariants:
-//! - Both descriptors are the same inode, so the kernel keeps direct I/O and the page cache
-//!   coherent. One `fdatasync` on either covers what was written through both: it writes back the
-//!   inode's pages, then flushes the device. The reactor keeps a buffered write and another write
-//!   to the same 4096-byte page from overlapping in time, the one case the kernel does not promise.
-//! - The size never changes through this type, but by `lengthen` and `shorten`. A file that
-//!   somebody else grew is seen after `refresh_size`.
-//! - Up to its *recorded end* a device has bytes. A device that is shorter has ended: nothing is
-//!   read, written or flushed there, and it is an error. Only what lies beyond the recorded end
-//!   reads as zeroes.
-//! - Whatever becomes of its name, a device is the same file (see `place`).
-//! - The locks live as long as the device. They are advisory: they keep out programs that ask for
+//! - Both descriptors refer to the same inode, so the kernel keeps direct I/O and the page cache
+//!   coherent. One `fdatasync` on either covers writes through both: it writes back the inode's
+//!   pages, then flushes the device. The reactor keeps a buffered write and another write to the
+//!   same 4096-byte page from overlapping in time, the one case without a guarantee from the
+//!   kernel.
+//! - Only `lengthen` and `shorten` of this type change the size. `refresh_size` detects a file that
+//!   another process grew.
+//! - Up to its *recorded end* a device has bytes. If the device is shorter it has ended: reads,
+//!   writes and flushes fail. Only ranges past the recorded end read as zeroes.
+//! - A device stays the same file regardless of its name (see `place`).
+//! - The locks live as long as the device. They are advisory: they exclude programs that request
 //!   them.
 //!
 //! Not known here: operations in flight (see the reactor), on-disk formats.
@@ -45,7 +45,7 @@ use crate::emulate::DeviceModel;
 use crate::error::DeviceError;
 use crate::sys;
 
-/// What a device is.
+/// Type of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
     /// A regular file.
@@ -61,13 +61,13 @@ pub enum DeviceKind {
 pub struct DeviceOptions {
     /// Open for reading only; every write then fails with `EBADF`.
     pub read_only: bool,
-    /// Use direct I/O where it works. Off: everything goes through the page cache.
+    /// Use direct I/O if possible. Off: all I/O goes through the page cache.
     pub direct: bool,
-    /// Take the exclusive lock. Off: for tools that look at a device somebody else runs.
+    /// Take the exclusive lock. Off: for tools that inspect a device in use by another process.
     pub lock: bool,
-    /// Put a model of a slower device in front: operations complete no sooner than there.
+    /// Model of a slower device to emulate: operations complete no sooner than in the model.
     pub emulate: Option<DeviceModel>,
-    /// Accept a character device and treat it as this many bytes large (tests use `/dev/full`).
+    /// Accept a character device and treat it as having this size in bytes (tests use `/dev/full`).
     pub special_size_bytes: Option<u64>,
 }
 
@@ -86,20 +86,20 @@ pub(crate) struct DirectAlign {
     pub(crate) offset: u32,
 }
 
-/// An open device; see the head of this file.
+/// An open device; see the module documentation.
 #[derive(Debug)]
 pub struct Device {
     path: PathBuf,
-    /// Where it was when it was opened, if it is a file.
+    /// Its place when it was opened, if it is a file.
     place: Option<place::Place>,
-    /// What the kernel has of it as long as it is there, if it is a block device.
+    /// Its sysfs directory, which exists as long as the device, if it is a block device.
     node: Option<PathBuf>,
     buffered: File,
     direct: Option<(File, DirectAlign)>,
     kind: DeviceKind,
     size_bytes: u64,
     end_bytes: u64,
-    /// Another process or machine answers for the file system.
+    /// Another process or machine serves the file system.
     is_remote: bool,
     logical_block_bytes: u32,
     options: DeviceOptions,
@@ -107,7 +107,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the cache device. Differs from [`Device::open_backing`] only in what the notes say.
+    /// Opens the cache device. Differs from [`Device::open_backing`] only in the notes.
     ///
     /// # Errors
     /// [`DeviceError::Open`], [`DeviceError::InUse`], [`DeviceError::NotADevice`],
@@ -163,7 +163,7 @@ impl Device {
         Ok(device)
     }
 
-    /// The path it was opened by.
+    /// The path that it was opened by.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -173,20 +173,20 @@ impl Device {
         self.size_bytes
     }
 
-    /// The recorded end: up to here the device must have bytes. At first its size.
+    /// The recorded end: the device must have bytes up to here. Initially its size.
     pub fn end_bytes(&self) -> u64 {
         self.end_bytes
     }
 
-    /// Records another end: what is used of the device from now on. Whoever uses more or less of it
-    /// says so.
+    /// Records another end: the part of the device in use from now on. Users call it when they use
+    /// more or less of the device.
     pub fn set_end(&mut self, end_bytes: u64) {
         self.end_bytes = end_bytes;
     }
 
-    /// The size now, if the device is shorter than its recorded end. Asks the kernel, which knows
-    /// it without asking the device. On a file system that another process or machine answers for,
-    /// that may take as long as it likes: there it is `None`, and only reads tell.
+    /// Returns the current size if the device is shorter than its recorded end. Queries only the
+    /// kernel, not the device. On a file system that another process or machine serves this could
+    /// block indefinitely: there it returns `None`, and only reads detect the end.
     pub fn ended(&self) -> Option<u64> {
         let now = match self.kind {
             DeviceKind::Special => return None,
@@ -197,21 +197,21 @@ impl Device {
         now.filter(|size| *size < self.end_bytes)
     }
 
-    /// True if it is a block device that the kernel has no more: it was unplugged. If it is plugged
-    /// in again it is another device, and this one fails for ever. Asks sysfs, which waits for no
-    /// device.
+    /// Returns whether it is a block device that the kernel has removed: it was unplugged. When
+    /// plugged in again it is a new device, and this one fails forever. Queries sysfs, and does not
+    /// block on the device.
     pub fn is_unplugged(&self) -> bool {
         self.node.as_ref().is_some_and(|node| !node.exists())
     }
 
-    /// True if it is a block device to which nothing may be written, now. Asks the kernel, which
-    /// knows it without asking the device.
+    /// Returns whether it is a block device that is currently write-protected. Queries only the
+    /// kernel, not the device.
     pub fn is_write_protected(&self) -> bool {
         self.kind == DeviceKind::Block && is_write_protected(&self.buffered)
     }
 
-    /// Asks the kernel for the size again, after the file or device was grown, and returns it. The
-    /// recorded end stays.
+    /// Queries the kernel for the size again, after the file or device has grown, and returns it.
+    /// The recorded end stays.
     ///
     /// # Errors
     /// [`DeviceError::Io`].
@@ -221,17 +221,17 @@ impl Device {
         Ok(self.size_bytes)
     }
 
-    /// Another handle of this device ([`Device::for_thread`]) has found or made this size. The
+    /// Records a size that another handle of this device ([`Device::for_thread`]) found or set. The
     /// recorded end stays.
     pub fn set_size(&mut self, size_bytes: u64) {
         self.size_bytes = size_bytes;
     }
 
-    /// Makes a file longer, with space reserved where the file system can; a block device must have
-    /// that length already.
+    /// Extends a file, with space reserved if the file system supports it; a block device must
+    /// already have that length.
     ///
     /// # Errors
-    /// [`DeviceError::NoSpace`], [`DeviceError::Io`]; the length is as it was then.
+    /// [`DeviceError::NoSpace`], [`DeviceError::Io`]; the length is then unchanged.
     pub fn lengthen(&mut self, size_bytes: u64) -> Result<(), DeviceError> {
         let before = self.refresh_size()?;
         if self.kind == DeviceKind::File && size_bytes > before {
@@ -245,7 +245,7 @@ impl Device {
         Err(self.io_error("length", size_bytes, wanted))
     }
 
-    /// Cuts a file short; a block device stays as it is.
+    /// Truncates a file; leaves a block device unchanged.
     ///
     /// # Errors
     /// [`DeviceError::Io`].
@@ -265,22 +265,22 @@ impl Device {
         self.logical_block_bytes
     }
 
-    /// Offset alignment below which requests go through the page cache; `None` when all of them do.
+    /// Offset alignment below which requests use the page cache; `None` when all of them do.
     pub fn direct_align_bytes(&self) -> Option<u32> {
         self.direct.as_ref().map(|(_, align)| align.offset)
     }
 
-    /// What it is.
+    /// Type of the device.
     pub fn kind(&self) -> DeviceKind {
         self.kind
     }
 
-    /// The model of a device in front of it, if any.
+    /// The emulated device, if any.
     pub fn emulation(&self) -> Option<DeviceModel> {
         self.options.emulate
     }
 
-    /// Puts another model in front of it, or none; for a device that no reactor has yet.
+    /// Sets or removes the emulation; for a device that is not yet in a reactor.
     ///
     /// # Errors
     /// [`DeviceError::CannotEmulate`].
@@ -297,7 +297,7 @@ impl Device {
         &self.notes
     }
 
-    /// What identifies the device and tells whether it changed; asks the kernel each time.
+    /// Identity of the device and signs of changes; queries the kernel each time.
     ///
     /// # Errors
     /// [`DeviceError::Io`].
@@ -332,13 +332,13 @@ impl Device {
         Ok(())
     }
 
-    /// Writes at any offset and length, blocking, never past the end. As [`Device::read_at`], for
+    /// Writes at any offset and length, blocking, never past the end. Like [`Device::read_at`], for
     /// offline tools.
     ///
     /// # Errors
     /// [`DeviceError::Io`]; with `ENOSPC` when the range is not inside the device, with `ENXIO` if
-    /// it is shorter than its recorded end (a write would make a file longer again, with zeroes in
-    /// place of what was there).
+    /// it is shorter than its recorded end (a write would extend a truncated file again, with
+    /// zeroes in place of the lost data).
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         let fits = offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= self.size_bytes);
         let refused = if !fits { Some(libc::ENOSPC) } else { self.ended().map(|_| libc::ENXIO) };
@@ -348,7 +348,7 @@ impl Device {
         self.buffered.write_all_at(bytes, offset).map_err(|source| self.io_error("write", offset, source))
     }
 
-    /// Makes everything written so far durable, blocking.
+    /// Makes all completed writes durable, blocking.
     ///
     /// # Errors
     /// [`DeviceError::Io`]. After an error nothing may be assumed about earlier writes.
@@ -356,11 +356,11 @@ impl Device {
         self.buffered.sync_data().map_err(|source| self.io_error("flush", 0, source))
     }
 
-    /// The same device, without direct I/O, beside what goes on: for a thread that may wait for it.
-    /// The lock lives as long as both do.
+    /// Returns another handle of the same device, without direct I/O, for concurrent use by a
+    /// thread that may block on it. The lock lives until both are dropped.
     ///
     /// # Errors
-    /// [`DeviceError::Io`] if there is no further descriptor.
+    /// [`DeviceError::Io`] if no descriptor is available.
     pub fn for_thread(&self) -> Result<Device, DeviceError> {
         let buffered = self.buffered.try_clone().map_err(|source| self.io_error("descriptor", 0, source))?;
         Ok(Device {
@@ -381,8 +381,8 @@ impl Device {
         std::iter::once(self.buffered.as_raw_fd()).chain(direct)
     }
 
-    /// True if the file lies on a file system whose answers come from another process or machine:
-    /// there even the question whether an operation would have to wait may have to wait.
+    /// Returns whether another process or machine serves the file system of the file: there even
+    /// the query whether an operation would block can block.
     pub(crate) fn is_served_elsewhere(&self) -> bool {
         self.is_remote
     }
@@ -445,7 +445,7 @@ fn size_of_file(file: &File, kind: DeviceKind, options: &DeviceOptions) -> io::R
 /// Magic numbers of SMB's file systems.
 const SMB: [i64; 2] = [0xff53_4d42, 0xfe53_4d42];
 
-/// True if another process or machine answers for the file system of this file.
+/// Returns whether another process or machine serves the file system of this file.
 fn is_served_elsewhere(file: &File) -> bool {
     // Magic numbers of FUSE, NFS, 9p, Ceph, AFS, GFS2 and OCFS2, as in statfs(2).
     const SERVED: [i64; 7] =
@@ -462,7 +462,8 @@ fn file_system(file: &File) -> Option<i64> {
     known.then_some(answer.f_type as i64)
 }
 
-/// True if the kernel refuses writes to a block device, though it lets it be opened for that.
+/// Returns whether the kernel refuses writes to a block device, although it allows opening it for
+/// writing.
 fn is_write_protected(file: &File) -> bool {
     let mut read_only: libc::c_int = 0;
     // SAFETY: BLKROGET stores one int through the pointer.
@@ -470,7 +471,7 @@ fn is_write_protected(file: &File) -> bool {
     asked.is_ok() && read_only != 0
 }
 
-/// The size of a file on a local file system, which the kernel has in memory.
+/// The size of a file on a local file system, from the kernel's memory.
 fn known_size(file: &File) -> Option<u64> {
     let stat = statx(file, libc::AT_STATX_DONT_SYNC, libc::STATX_SIZE)?;
     (stat.stx_mask & libc::STATX_SIZE != 0).then_some(stat.stx_size)
@@ -523,7 +524,7 @@ fn statx(file: &File, flags: libc::c_int, mask: libc::c_uint) -> Option<libc::st
     (done == 0).then_some(stat)
 }
 
-/// What the kernel says about direct I/O on this file (Linux 6.1 and later).
+/// Alignment of direct I/O on this file as reported by the kernel (Linux 6.1 and later).
 fn stated_align(file: &File) -> Option<DirectAlign> {
     let stat = statx(file, 0, libc::STATX_DIOALIGN | libc::STATX_TYPE)?;
     let known = stat.stx_mask & libc::STATX_DIOALIGN != 0;
@@ -535,7 +536,7 @@ fn stated_align(file: &File) -> Option<DirectAlign> {
 fn try_direct_read(file: &File, align: DirectAlign) -> io::Result<()> {
     let len = (align.offset as usize).next_multiple_of(BUFFER_ALIGN);
     let memory = map_zeroed(len).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-    // SAFETY: the mapping has `len` bytes and nobody else knows it.
+    // SAFETY: the mapping has `len` bytes and no other user.
     let read = unsafe { libc::pread(file.as_raw_fd(), memory.as_ptr().cast(), align.offset as usize, 0) };
     let result = if read < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
     unmap(memory, len);

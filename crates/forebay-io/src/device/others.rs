@@ -1,11 +1,11 @@
-//! Who else uses a file or block device, as far as the kernel tells it.
+//! Other users of a file or block device, as far as the kernel reports them.
 //!
-//! - A loop device that lies on it, mounted or not, by device and inode.
+//! - A loop device that lies on it, mounted or not, found by device and inode.
 //! - A program that has a file open for writing. The kernel grants a read lease only if there is
-//!   none. It does so for the owner and with `CAP_LEASE`, on file systems of this machine.
+//!   none. It grants leases to the owner and with `CAP_LEASE`, on local file systems.
 //!
-//! Names of programs are for messages. They are looked for by path, so that no file system has to
-//! answer.
+//! Names of programs are for messages. They are looked up by path, so that no file system has to
+//! respond.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use super::{DeviceKind, is_served_elsewhere};
 use crate::sys;
 
-/// How the holder of a device is called if that is this process.
+/// Name of the holder if it is this process.
 const OWN: &str = "this very process";
 
-/// Somebody who uses a device, and what makes him stop.
+/// A user of a device, and the action that stops it.
 #[derive(Debug)]
 pub(super) struct User {
     pub(super) holder: String,
@@ -27,7 +27,7 @@ pub(super) struct User {
 }
 
 impl User {
-    /// A program, named as far as it is known.
+    /// A program, with its name as far as known.
     pub(super) fn program(holder: String) -> User {
         let way_out = match holder == OWN {
             true => "take it from the pool or volume that has it here",
@@ -41,7 +41,7 @@ impl User {
 pub(super) fn loop_device(metadata: &Metadata) -> Option<User> {
     let bound = std::fs::read_dir("/sys/block").ok()?.flatten().filter_map(|entry| {
         let name = entry.file_name().into_string().ok().filter(|name| name.starts_with("loop"))?;
-        // There while the loop device lies on something.
+        // Exists while the loop device has a backing file.
         let below = std::fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
         Some((name, below))
     });
@@ -60,8 +60,8 @@ pub(super) fn loop_device(metadata: &Metadata) -> Option<User> {
     })
 }
 
-/// True if the loop device lies on it. The path is what was given once, maybe in another mount
-/// namespace; the loop device itself knows the inode.
+/// Returns whether the loop device lies on it. The path is the one given at set-up, perhaps in
+/// another mount namespace; the loop device itself knows the inode.
 fn lies_on(name: &str, below: &str, wanted: &Metadata) -> bool {
     let is_block = |of: &Metadata| of.file_type().is_block_device();
     let same = |found: &Metadata| {
@@ -95,7 +95,7 @@ fn inode_below(name: &str) -> Option<(u64, u64)> {
     Some((libc::makedev(major as u32, minor as u32), info.inode))
 }
 
-/// Where a block device is mounted.
+/// The mount point of a block device.
 fn mounted_at(name: &str) -> Option<String> {
     let number = std::fs::read_to_string(format!("/sys/block/{name}/dev")).ok()?;
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -106,13 +106,13 @@ fn mounted_at(name: &str) -> Option<String> {
     })
 }
 
-/// The program that has a file open for writing.
+/// A program that has a file open for writing.
 pub(super) fn writer(path: &Path, kind: DeviceKind) -> Option<User> {
     if kind != DeviceKind::File {
         return None;
     }
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
-    // There a lease is a matter of the server's.
+    // There the server decides about leases.
     if is_served_elsewhere(&file) || !is_open_for_writing(&file) {
         return None;
     }
@@ -123,8 +123,8 @@ pub(super) fn writer(path: &Path, kind: DeviceKind) -> Option<User> {
 fn is_open_for_writing(file: &File) -> bool {
     const F_SETSIG: libc::c_int = 10;
     let fd = file.as_raw_fd();
-    // The signal to the holder of a lease when somebody else opens the file: one that is ignored
-    // unless a program asks for it, in place of SIGIO, which ends the process.
+    // Signal to the lease holder when another process opens the file: SIGURG, which is ignored by
+    // default, instead of SIGIO, which ends the process.
     // SAFETY: these commands take numbers.
     let set = sys::check(unsafe { libc::fcntl(fd, F_SETSIG, libc::SIGURG) });
     // SAFETY: as above.
@@ -134,8 +134,8 @@ fn is_open_for_writing(file: &File) -> bool {
     refused.is_some_and(|error: io::Error| error.raw_os_error() == Some(libc::EAGAIN))
 }
 
-/// A process that has a file open, from what the kernel shows of processes; this one only if it
-/// has it open for writing and that is asked for.
+/// A process that has a file open, according to `/proc`; this process only if it has it open for
+/// writing and `for_writing` is set.
 pub(super) fn opened_by(path: &Path, for_writing: bool) -> Option<String> {
     let path = std::fs::canonicalize(path).ok()?;
     let is_pid = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
@@ -168,7 +168,7 @@ pub(super) fn program(pid: &str) -> String {
     if pid == std::process::id().to_string() {
         return OWN.to_owned();
     }
-    // "1234 (name) Z ...": its first thread has ended, others have not yet.
+    // "1234 (name) Z ...": its first thread has ended, but not all others.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let ends = stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X']));
     let ending = if ends { ", which has been killed and still ends" } else { "" };

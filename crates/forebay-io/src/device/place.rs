@@ -1,15 +1,16 @@
-//! Where the name of an open regular file is: whether its path still leads to it.
+//! The place of an open regular file: detects whether its path still leads to it.
 //!
-//! An open file stays what it is when its name is removed, given to another file, or changed. All
+//! An open file stays the same when its name is removed, changed, or given to another file. All
 //! reads, writes and flushes succeed, and the file is gone once its last descriptor is closed. The
-//! kernel tells the name of an open file (`/proc/self/fd/N`) without asking its file system.
+//! kernel reports the name of an open file (`/proc/self/fd/N`) without querying its file system.
 //!
 //! Invariants:
-//! - [`Place::displaced`] never waits for a file system, so any thread may call it.
-//! - It sees what this machine does to the name: removing, replacing, renaming the file or one of
-//!   its folders. It does not see a symbolic link that leads elsewhere, a file system that is
-//!   mounted over the path, and what other machines do on a shared file system.
-//! - A file of which the kernel does not tell the name is not displaced: without `/proc` none is.
+//! - [`Place::displaced`] never blocks on a file system, so any thread may call it.
+//! - It detects changes of the name by this machine: removing, replacing or renaming the file or
+//!   one of its folders. It does not detect a symbolic link that leads elsewhere, a file system
+//!   mounted over the path, or changes by other machines on a shared file system.
+//! - A file whose name the kernel does not report counts as not displaced: without `/proc` that is
+//!   every file.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -20,27 +21,27 @@ use std::path::{Path, PathBuf};
 
 use super::{Device, DeviceKind, statx};
 
-/// What the kernel adds to the name of a file that was removed.
+/// Suffix that the kernel appends to the name of a removed file.
 const DELETED: &[u8] = b" (deleted)";
-/// File systems of other machines and processes keep a file that is removed while it is open under
-/// a name of their own, and remove that when it is closed.
+/// Prefixes of the names under which file systems of other machines and processes keep a file that
+/// is removed while open, until it is closed.
 const KEPT_WHILE_OPEN: [&[u8]; 2] = [b".nfs", b".fuse_hidden"];
 
-/// Why a path does not lead any more to the file that was opened by it.
+/// Why a path does not lead to the file that was opened by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Displacement {
-    /// The file has no name any more: once its last descriptor is closed it is gone.
+    /// The file has no name left: it is gone once its last descriptor is closed.
     Deleted,
-    /// This name was removed, and the file has others (hard links).
+    /// This name was removed, but the file has others (hard links).
     OtherNames,
-    /// The file has this name now.
+    /// The file now has this name.
     Renamed(PathBuf),
-    /// Its file system was unmounted while the file was open, or its name is out of reach.
+    /// Its file system was unmounted while the file was open, or its name is not reachable.
     Unreachable,
 }
 
 impl Displacement {
-    /// In a word, for programs.
+    /// A one-word name, for programs.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -52,7 +53,7 @@ impl Displacement {
     }
 }
 
-/// Where a file was when it was opened.
+/// The place of a file when it was opened.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     /// The path without symbolic links.
@@ -62,7 +63,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Of a file that was just opened; `None` where the kernel does not tell.
+    /// The place of a newly opened file; `None` if the kernel does not report it.
     pub(super) fn of(file: &File) -> Option<Place> {
         let metadata = file.metadata().ok()?;
         let link = link_of(file)?;
@@ -73,8 +74,8 @@ impl Place {
         Some(Place { path, dev: metadata.dev(), ino: metadata.ino() })
     }
 
-    /// Why the path does not lead to the file any more, as far as the kernel knows without asking a
-    /// file system.
+    /// Why the path does not lead to the file, as far as the kernel knows without querying a file
+    /// system.
     fn displaced(&self, file: &File, is_remote: bool) -> Option<Displacement> {
         let link = link_of(file)?;
         let names = if is_remote { None } else { names_of(file) };
@@ -92,7 +93,7 @@ impl Place {
         })
     }
 
-    /// True if a path leads to the file. Asks its file system.
+    /// Returns whether a path leads to the file. Queries its file system.
     fn is_at(&self, path: &Path) -> bool {
         let found = std::fs::metadata(path);
         found.is_ok_and(|found| (found.dev(), found.ino()) == (self.dev, self.ino))
@@ -100,16 +101,16 @@ impl Place {
 }
 
 impl Device {
-    /// Why the path does not lead to this file any more; `None` if it does, or if that is unknown.
-    /// Asks the kernel, which knows it without asking the file system: what it does not see is at
-    /// the head of this file.
+    /// Why the path does not lead to this file; `None` if it does, or if that is unknown. Queries
+    /// the kernel but not the file system; the module documentation lists the changes that it
+    /// misses.
     pub fn displaced(&self) -> Option<Displacement> {
         let place = self.place.as_ref().filter(|_| self.kind == DeviceKind::File)?;
         place.displaced(&self.buffered, self.is_remote)
     }
 
-    /// As [`Device::displaced`], looked after on the file system: a name that was made again
-    /// counts, and the name of a file that was renamed is one that leads there. May wait.
+    /// Like [`Device::displaced`], but verified on the file system: a name that was recreated is
+    /// valid, and a new name is reported only if it leads to the file. Can block.
     pub fn whereabouts(&self) -> Option<Displacement> {
         let (displacement, place) = (self.displaced()?, self.place.as_ref()?);
         if displacement == Displacement::Deleted {
@@ -126,8 +127,8 @@ impl Device {
         })
     }
 
-    /// By which path other programs can read this file as long as it is open here, whatever became
-    /// of its name.
+    /// The path by which other programs can read this file while it is open here, regardless of
+    /// its name.
     pub fn open_path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.buffered.as_raw_fd()))
     }
@@ -137,7 +138,7 @@ fn link_of(file: &File) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }
 
-/// How many names a file on a local file system has, which the kernel has in memory.
+/// Number of names of a file on a local file system, from the kernel's memory.
 fn names_of(file: &File) -> Option<u32> {
     let stat = statx(file, libc::AT_STATX_DONT_SYNC, libc::STATX_NLINK)?;
     (stat.stx_mask & libc::STATX_NLINK != 0).then_some(stat.stx_nlink)
@@ -192,7 +193,7 @@ mod tests {
                 fs::remove_file(&path).unwrap();
                 (device, clone)
             };
-            // Of another file under the same name it is not told.
+            // Another file under the same name is not reported as displaced.
             let other = made(&path);
             assert_eq!(both(&other), [None, None]);
             let deleted = || Some(Displacement::Deleted);
@@ -249,7 +250,7 @@ mod tests {
         assert_eq!(both(&device), [None, None]);
         fs::rename(&path, folder.path().join("other")).unwrap();
         assert!(matches!(device.whereabouts(), Some(Displacement::Renamed(_))));
-        // The link that the path goes over leads there again.
+        // The symbolic link leads to the file again.
         fs::remove_file(&link).unwrap();
         std::os::unix::fs::symlink(folder.path().join("other"), &link).unwrap();
         assert_eq!(device.whereabouts(), None);

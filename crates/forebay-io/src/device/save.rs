@@ -1,8 +1,9 @@
-//! Writing an open file to another path: the way out for one that has lost its name.
+//! Copies an open file to another path: the remedy for a file that has lost its name.
 //!
-//! Crash order: the copy is made as `PATH.part`. It gets its name once all of it is durable, and
-//! its folder is synced after that. So no part is taken for the whole. A copy that does not get
-//! its name is removed again, but not after a kill: then a `.part` is left, and stays in the way.
+//! Crash order: the copy is created as `PATH.part`. It gets its name once all of it is durable, and
+//! then its folder is synced. So a partial copy never appears under the name. A copy that is not
+//! named is removed again, except after a kill: then a `.part` file is left, and blocks the next
+//! attempt.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions, Permissions};
@@ -17,10 +18,10 @@ use super::{Device, DeviceKind};
 use crate::error::DeviceError;
 use crate::sys;
 
-/// Bytes that are copied before the next look whether to go on.
+/// Bytes copied between two checks whether to continue.
 const PIECE: usize = 1 << 20;
 
-/// A copy that is durable and has no name yet. It is removed if it gets none.
+/// A durable copy that has no name yet. Dropping it removes the copy.
 #[derive(Debug)]
 pub struct UnnamedCopy {
     part: PathBuf,
@@ -29,10 +30,10 @@ pub struct UnnamedCopy {
 }
 
 impl UnnamedCopy {
-    /// Gives it its name, durably.
+    /// Gives the copy its name, durably.
     ///
     /// # Errors
-    /// [`DeviceError::Exists`], [`DeviceError::Io`]; the copy is removed then.
+    /// [`DeviceError::Exists`], [`DeviceError::Io`]; the copy is then removed.
     pub fn name(mut self) -> Result<(), DeviceError> {
         rename_new(&self.part, &self.to).map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists => DeviceError::Exists { path: self.to.clone() },
@@ -56,8 +57,8 @@ impl Drop for UnnamedCopy {
 }
 
 impl Device {
-    /// Whether this file can be written to `to`, as far as it can be told before: it is a regular
-    /// file, and nothing is in the way. May wait.
+    /// Checks in advance, as far as possible, that this file can be copied to `to`: it is a regular
+    /// file, and nothing exists at the path. Can block.
     ///
     /// # Errors
     /// [`DeviceError::NotADevice`], [`DeviceError::OwnMount`], [`DeviceError::Exists`],
@@ -84,14 +85,14 @@ impl Device {
         Err(DeviceError::Open { path: to.into(), source })
     }
 
-    /// Copies all of this file, whatever became of its name: holes stay holes, and owner and
-    /// permissions are kept as far as this process may. It must not be written to meanwhile.
-    /// `go_on` is told how many bytes are left, and ends the copy by `false`: then it is `None`.
-    /// May wait.
+    /// Copies all of this file, regardless of its name: holes stay holes, and owner and
+    /// permissions are kept as far as this process may. The file must not be written meanwhile.
+    /// Calls `go_on` with the number of bytes left; if that returns false, ends the copy and
+    /// returns `None`. Can block.
     ///
     /// # Errors
-    /// As [`Device::check_copy`], and [`DeviceError::NoSpace`], [`DeviceError::Io`]. Nothing is
-    /// left behind then, and this file is as it was.
+    /// As [`Device::check_copy`], and [`DeviceError::NoSpace`], [`DeviceError::Io`]. The copy is
+    /// then removed, and this file is unchanged.
     pub fn copy_to(
         &self,
         to: &Path,
@@ -124,7 +125,7 @@ impl Device {
         Ok(Some(copy))
     }
 
-    /// Copies what is no hole; `false` if it was ended.
+    /// Copies all data but no holes; returns `false` if `go_on` ended it.
     fn copy_data(
         &self,
         out: &File,
@@ -162,7 +163,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Has an empty file share all blocks of another one, where the file system can.
+/// Makes an empty file share all blocks of another one, if the file system supports it.
 fn share_blocks(from: &File, to: &File) -> io::Result<()> {
     // From <linux/fs.h>: _IOW(0x94, 9, int).
     const FICLONE: libc::c_ulong = 0x4004_9409;
@@ -170,7 +171,7 @@ fn share_blocks(from: &File, to: &File) -> io::Result<()> {
     sys::check(unsafe { libc::ioctl(to.as_raw_fd(), FICLONE as _, from.as_raw_fd()) }).map(drop)
 }
 
-/// Renames, and never over what is there.
+/// Renames without replacing an existing file.
 fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     let [a, b] = [from, to].map(|path| CString::new(path.as_os_str().as_bytes()));
     let (a, b, here) = (a?, b?, libc::AT_FDCWD);
@@ -179,7 +180,7 @@ fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
         libc::syscall(libc::SYS_renameat2, here, a.as_ptr(), here, b.as_ptr(), libc::RENAME_NOREPLACE)
     };
     match if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) } {
-        // A file system that cannot promise that can refuse a second name.
+        // A file system that cannot guarantee that can refuse a second name.
         Err(error)
             if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP)) =>
         {
@@ -198,7 +199,7 @@ mod tests {
 
     const HOLE: u64 = 8 << 20;
 
-    /// A file with data at its start and behind a hole, which has no name any more.
+    /// A file with data at its start and after a hole, without a name.
     fn nameless(folder: &Path) -> (Device, Vec<u8>) {
         let path = folder.join("disk");
         let file = File::create(&path).unwrap();
@@ -249,12 +250,12 @@ mod tests {
         assert!(names(folder.path()).is_empty());
         drop(device.copy_to(&to, &mut |_| true).unwrap());
         assert!(names(folder.path()).is_empty(), "a copy without a name is removed");
-        // Somebody takes the name meanwhile.
+        // Another process takes the name meanwhile.
         let copy = device.copy_to(&to, &mut |_| true).unwrap().unwrap();
         fs::write(&to, "mine").unwrap();
         assert!(matches!(copy.name(), Err(DeviceError::Exists { .. })));
         assert_eq!((fs::read(&to).unwrap(), names(folder.path()).len()), (b"mine".to_vec(), 1));
-        // What is there before, or is left of an attempt that was killed, is in the way.
+        // An existing file, or the rest of a killed attempt, blocks the copy.
         for taken in ["saved", "other.part"] {
             let path = folder.path().join(taken);
             fs::write(&path, "mine").unwrap();

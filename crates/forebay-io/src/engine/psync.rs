@@ -2,13 +2,13 @@
 //! sockets and FUSE.
 //!
 //! For kernels and sandboxes without io_uring. Same contract, lower throughput: each device step
-//! costs two thread hand-overs.
+//! costs two thread switches.
 //!
 //! Invariants:
-//! - Each lane has threads of its own. Its jobs are taken in order of `push`, and run in parallel,
-//!   as in the kernel's ring: nothing is promised about the order in which they take effect.
-//! - Sockets and FUSE connections are only touched by the loop's thread; a step that would block
-//!   waits in `pending` for `ppoll`.
+//! - Each lane has its own threads. They take steps in the order of `push` and run them in
+//!   parallel, as in the kernel's ring: the order in which they take effect is not guaranteed.
+//! - Only the loop's thread touches sockets and FUSE connections; a step that would block waits in
+//!   `pending` for `ppoll`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,7 +31,7 @@ struct Jobs {
     stop: bool,
 }
 
-/// Steps of one lane, and the threads that wait for them.
+/// Steps of one lane, and a condition for the threads that wait for them.
 #[derive(Default)]
 struct Line {
     jobs: Mutex<Jobs>,
@@ -42,7 +42,7 @@ struct Shared {
     fast: Line,
     slow: Line,
     done: Mutex<Vec<StepDone>>,
-    /// Raised when `done` was empty and is not any more.
+    /// Raised when `done` becomes non-empty.
     done_counter: OwnedFd,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Psync {
     threads: Vec<JoinHandle<()>>,
     /// Steps on sockets that would have blocked, and watches.
     pending: Vec<KernelStep>,
-    /// Steps of the loop's thread that are done, not yet reported.
+    /// Completed steps of the loop's thread, not yet reported.
     ready: Vec<StepDone>,
     /// Reused list for `ppoll`: the waker, the threads' counter, then one entry per pending step.
     polled: Vec<libc::pollfd>,
@@ -75,7 +75,7 @@ impl Psync {
         Psync::with(threads, 0)
     }
 
-    /// Its threads stand so many steps of niceness below the one that makes them.
+    /// The niceness of its threads is `below` steps above that of the calling thread.
     pub(crate) fn with(threads: u32, below: u32) -> io::Result<Psync> {
         let shared = Arc::new(Shared {
             fast: Line::default(),
@@ -104,18 +104,18 @@ impl Psync {
         Ok(engine)
     }
 
-    /// The descriptor that is readable when device steps are done which nobody has taken.
+    /// A descriptor that is readable when completed device steps wait to be taken.
     pub(crate) fn done_fd(&self) -> RawFd {
         self.shared.done_counter.as_raw_fd()
     }
 
-    /// Takes the device steps that are done, after that descriptor was readable.
+    /// Takes completed device steps, after that descriptor became readable.
     pub(crate) fn take_done(&self, done: &mut Vec<StepDone>) {
         sys::eventfd_drain(self.done_fd());
         done.append(&mut lock(&self.shared.done));
     }
 
-    /// Performs a step on a socket or FUSE connection if it does not block, otherwise leaves it for
+    /// Performs a step on a socket or FUSE connection if it does not block; otherwise leaves it for
     /// `ppoll`.
     fn try_now(&mut self, step: KernelStep) {
         let waits = !matches!(
@@ -128,7 +128,7 @@ impl Psync {
         }
     }
 
-    /// One `ppoll` and what follows from it; true when anything was ready.
+    /// Runs one `ppoll` and handles its result; returns true when anything was ready.
     fn poll(&mut self, timeout: Option<Duration>, waker: &Waker) -> io::Result<bool> {
         let watch = |fd, events| libc::pollfd { fd, events, revents: 0 };
         self.polled.clear();
@@ -164,7 +164,7 @@ impl Psync {
         Ok(true)
     }
 
-    /// Performs the pending steps whose descriptor became ready; the others stay, in order.
+    /// Performs pending steps whose descriptor became ready; the others stay, in order.
     fn retry_ready(&mut self) {
         let mut index = 0;
         let (polled, ready) = (&self.polled, &mut self.ready);
@@ -225,7 +225,7 @@ impl Engine for Psync {
 }
 
 impl Drop for Psync {
-    /// Ends the threads; steps not yet begun are dropped, those begun are waited for.
+    /// Ends the threads: drops steps that have not started, and waits for the others.
     fn drop(&mut self) {
         for line in [&self.shared.fast, &self.shared.slow] {
             let mut jobs = lock(&line.jobs);
@@ -240,7 +240,7 @@ impl Drop for Psync {
     }
 }
 
-/// A worker thread: takes steps until told to stop.
+/// A worker thread: takes steps until stopped.
 fn work(shared: &Shared, lane: Lane) {
     let line = shared.line(lane);
     loop {
@@ -268,7 +268,8 @@ fn work(shared: &Shared, lane: Lane) {
     }
 }
 
-/// The system call of a request; sockets never block. Returns its value or minus the error number.
+/// Makes the system call of a request; never blocks on sockets. Returns its value or minus the
+/// error number.
 fn perform(request: Syscall) -> i32 {
     loop {
         let result = perform_once(request);
@@ -301,13 +302,13 @@ fn perform_once(request: Syscall) -> i32 {
         }
         Syscall::Discard { fd, offset, len } => {
             let range = [offset, len];
-            // SAFETY: the kernel reads two numbers, which are there until the call is back.
+            // SAFETY: the kernel reads two numbers, which live until the call returns.
             let result = unsafe { libc::ioctl(fd, BLKDISCARD as _, range.as_ptr()) };
             sys::result_of(result as libc::ssize_t)
         }
         Syscall::Accept { fd } => {
             let null = std::ptr::null_mut();
-            // SAFETY: a null address asks for none.
+            // SAFETY: a null address requests none.
             let accepted = unsafe { libc::accept4(fd, null, std::ptr::null_mut(), libc::SOCK_CLOEXEC) };
             sys::result_of(accepted as libc::ssize_t)
         }
@@ -326,7 +327,7 @@ fn perform_once(request: Syscall) -> i32 {
         }
         Syscall::Command { .. } | Syscall::FuseCommand { .. } => -libc::EOPNOTSUPP,
         Syscall::Run { job } => {
-            // SAFETY: the job is live, and nobody else's, until the step is reported.
+            // SAFETY: the job is live and exclusive until the step is reported.
             if let Some(job) = unsafe { (*job).take() } {
                 job();
             }
@@ -334,7 +335,7 @@ fn perform_once(request: Syscall) -> i32 {
         }
         Syscall::Watch { fd } => {
             let mut watched = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            // SAFETY: one entry, and no waiting.
+            // SAFETY: one entry, and a zero timeout.
             match sys::result_of(unsafe { libc::poll(&raw mut watched, 1, 0) } as libc::ssize_t) {
                 0 => -libc::EAGAIN,
                 result if result < 0 => result,
@@ -342,9 +343,9 @@ fn perform_once(request: Syscall) -> i32 {
             }
         }
         Syscall::Raise { fd } => {
-            // The other process may have made the descriptor blocking, and the counter full.
+            // Another process might have made the descriptor blocking, and the counter full.
             let mut room = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-            // SAFETY: one entry, and no waiting.
+            // SAFETY: one entry, and a zero timeout.
             match sys::result_of(unsafe { libc::poll(&raw mut room, 1, 0) } as libc::ssize_t) {
                 0 => return -libc::EAGAIN,
                 result if result < 0 => return result,

@@ -1,33 +1,33 @@
-//! Memory that the ring knows: the kernel has looked it up and pinned it once, instead of for every
-//! transfer.
+//! Registered memory: the kernel looks it up and pins it once, instead of for every transfer.
 //!
-//! Chunks of the pool are registered when a transfer first uses memory of theirs, and until the
-//! pool gives them up. Without permission to pin memory (`RLIMIT_MEMLOCK`), or on an older kernel,
-//! nothing is registered and every transfer goes the common way.
+//! The first transfer that uses memory of a chunk of the pool registers it; it stays registered
+//! until the pool releases it. Without permission to pin memory (`RLIMIT_MEMLOCK`), or on an older
+//! kernel, nothing is registered and every transfer uses unregistered memory.
 //!
-//! Each ring has a table of its own. A chunk has the same number in all of them.
+//! Each ring has its own table. A chunk has the same number in all of them.
 //!
 //! Invariants:
-//! - A chunk is used as registered only if it was registered under the generation that it has now:
-//!   numbers and addresses come back, generations do not.
-//! - What is given up is dropped at the next turn; until then the kernel only keeps the old pages.
-//!   A transfer in the queue that was to use it fails with `EFAULT`, having done nothing, and the
-//!   reactor begins it anew. So does one whose number has another chunk's memory by now.
+//! - A chunk is used as registered only if it was registered under its current generation: numbers
+//!   and addresses are reused, generations are not.
+//! - A released registration is dropped at the next turn; until then the kernel only keeps the old
+//!   pages. A queued transfer that would have used it fails with `EFAULT` without any effect, and
+//!   the reactor restarts it. The same holds for a transfer whose number now stands for another
+//!   chunk's memory.
 
 use io_uring::Submitter;
 
 use crate::buffer::Mapping;
 
-/// Chunks that can be registered; the kernel allows 16,384.
+/// Most chunks that can be registered; the kernel allows 16,384.
 const REGISTERED_MAX: u32 = 4096;
 
-/// Which generation of a chunk is registered.
+/// Registered generation of each chunk.
 #[derive(Debug)]
 pub(crate) struct Registered {
-    /// By chunk, 0 where nothing is. Empty if nothing can be registered.
+    /// By chunk; 0 for a chunk that is not registered. Empty if registration is not available.
     generations: Vec<u64>,
-    /// So much at once was refused: most likely no more memory may be pinned. Nothing of that
-    /// length is tried again, and what is registered stays.
+    /// Smallest length whose registration failed, most likely because of the limit on pinned
+    /// memory. Chunks of at least that length are not tried again; existing registrations stay.
     refused_bytes: usize,
 }
 
@@ -38,7 +38,7 @@ impl Registered {
         Registered { generations, refused_bytes: usize::MAX }
     }
 
-    /// The number under which the ring knows the memory, after telling it if need be.
+    /// Returns the ring's number of the memory; registers it if necessary.
     pub(crate) fn index_of(&mut self, submitter: &Submitter<'_>, mapping: Mapping) -> Option<u16> {
         let known = self.generations.get_mut(mapping.chunk as usize)?;
         if *known != mapping.generation {
@@ -55,8 +55,8 @@ impl Registered {
         u16::try_from(mapping.chunk).ok()
     }
 
-    /// This generation of the chunk is gone. If another one is registered by now, it stays:
-    /// transfers may be queued that use it.
+    /// Unregisters this generation of the chunk. Another registered generation stays: queued
+    /// transfers can use it.
     pub(crate) fn forget(&mut self, submitter: &Submitter<'_>, chunk: u32, generation: u64) {
         let Some(known) = self.generations.get_mut(chunk as usize) else { return };
         if *known == generation {
@@ -68,7 +68,7 @@ impl Registered {
 
 fn update(submitter: &Submitter<'_>, chunk: u32, memory: libc::iovec) -> bool {
     // SAFETY: the kernel takes references to the pages of a live mapping of the pool; they stay
-    // valid memory for it when the pool gives them back. A transfer that uses them has blocks of
-    // its own there, which keep their pages (see the pool's arena).
+    // valid memory for it when the pool releases them. A transfer that uses them has its own blocks
+    // there, which keep their pages (see the pool's arena).
     unsafe { submitter.register_buffers_update(chunk, &[memory], None) }.is_ok()
 }

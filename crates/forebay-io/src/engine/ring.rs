@@ -1,8 +1,8 @@
-//! The ring in one of two forms: with entries of 128 bytes, or of 64 where the kernel lacks those.
+//! The ring in one of two forms: with entries of 128 bytes, or of 64 if the kernel does not support
+//! those.
 //!
-//! Commands of FUSE need 24 bytes of an entry for themselves, and an entry of 64 bytes has 16. A
-//! kernel that has such commands (Linux 6.14) has the long entries (5.19); an older one keeps its
-//! ring.
+//! FUSE commands need 24 bytes of payload in an entry, and an entry of 64 bytes has 16. A kernel
+//! with such commands (Linux 6.14) supports long entries (5.19); an older one uses the short form.
 
 use std::io;
 
@@ -10,13 +10,13 @@ use io_uring::cqueue::CompletionQueue;
 use io_uring::squeue::{self, EntryMarker};
 use io_uring::{IoUring, Submitter};
 
-/// An entry that waits for a place in the queue.
+/// An entry that waits for room in the queue.
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant, reason = "memory of its own for each command costs more than the copy")]
 pub(super) enum Queued {
-    /// One that fits into either form.
+    /// Fits into either form.
     Short(squeue::Entry),
-    /// One for long entries only.
+    /// For long entries only.
     Long(squeue::Entry128),
 }
 
@@ -38,7 +38,7 @@ impl Queued {
     }
 }
 
-/// What the submission queue says of itself.
+/// State of the submission queue.
 pub(super) struct QueueState {
     pub(super) is_empty: bool,
     pub(super) is_full: bool,
@@ -52,8 +52,8 @@ pub(super) enum Ring {
 }
 
 impl Ring {
-    /// The best ring the kernel has: cheap completions where it knows them (then true: it flags
-    /// deferred work), otherwise a plain ring.
+    /// Builds the best ring that the kernel supports: with cheap completions if possible (then
+    /// returns true: the ring flags deferred work), otherwise a plain ring.
     pub(super) fn build(entries: u32, completions: u32) -> io::Result<(Ring, bool)> {
         let completions = completions.max(entries).next_power_of_two();
         let mut long = IoUring::<squeue::Entry128>::builder();
@@ -122,7 +122,7 @@ impl Ring {
     /// # Safety
     /// The memory that the entry points to lives until its completion.
     pub(super) unsafe fn push(&mut self, entry: &Queued) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe {
             match (self, entry) {
                 (Self::Short(ring), Queued::Short(entry)) => ring.submission().push(entry).is_ok(),

@@ -1,33 +1,33 @@
-//! How much of what a loop hands to the kernel is given to I/O threads.
+//! The share of a loop's steps that is given to I/O threads.
 //!
-//! A loop that sleeps has the time for its own steps, and they cost least where they begin. So
-//! threads get something only of a loop that is busy nearly always, and as much of it as brings the
-//! loop just below that: a step more each time that it was found to be busy, a step less each time
-//! that it was not. The load is the processor time of the loop's thread, but for what it
-//! polled away, over the time that passed: a thread that waits for a processor does not get one
-//! sooner by having others wait beside it.
+//! A loop that sleeps has time for its own steps, and they cost least where they begin. So threads
+//! only get steps of a loop that is almost always busy, and as many as bring the loop just below
+//! that load: the share grows by one eighth each time the loop is found busy, and shrinks by one
+//! eighth each time it is not. The load is the processor time of the loop's thread, minus the time
+//! that it polled, divided by the elapsed time: more threads that compete for processors do not
+//! help a thread that waits for one.
 //!
-//! Invariant: the share is 0 to [`WHOLE`], and for a loop that has been idle it is 0 again.
+//! Invariant: the share is 0 to [`WHOLE`], and returns to 0 for a loop that has been idle.
 
 use std::time::{Duration, Instant};
 
-/// All of it.
+/// The share that gives all steps away.
 pub(crate) const WHOLE: u32 = 8;
-/// How often the load is looked at: long beside a turn, short beside what people notice.
+/// Interval of load measurements: long compared to a turn, short compared to what people notice.
 const EVERY: Duration = Duration::from_millis(1);
-/// So far below the load that threads are for, percent, the loop takes back what it gave: less than
-/// one step of the share changes.
+/// Hysteresis in percent: the loop takes steps back at this much below the load threshold. One step
+/// of the share changes the load by less.
 const SLACK_PCT: u64 = 15;
 
-/// The share, and what it was learned from.
+/// The share, and the state that it is learned from.
 #[derive(Debug)]
 pub(crate) struct Share {
-    /// Threads are for a loop that is busy for so many percent of the time; 0: for any.
+    /// Load threshold in percent above which threads get steps; 0: always.
     busy_pct: u64,
     eighths: u32,
-    /// Steps that were given less than they should have been, in eighths.
+    /// Steps not given away because of rounding, in eighths.
     owed: u32,
-    /// When the load was looked at last, and the loop's processor time then.
+    /// Time of the last measurement, and the loop's processor time then.
     seen: Option<(Instant, Duration)>,
 }
 
@@ -37,12 +37,12 @@ impl Share {
         Share { busy_pct: busy_pct.into(), eighths, owed: 0, seen: None }
     }
 
-    /// Is anything given away now?
+    /// Returns whether no steps are given away at present.
     pub(crate) fn is_none(&self) -> bool {
         self.eighths == 0
     }
 
-    /// Looks at the load, if it is time to; `cpu` reads the loop's processor time.
+    /// Measures the load if it is due; `cpu` reads the loop's processor time.
     pub(crate) fn look(&mut self, now: Instant, cpu: impl FnOnce() -> Duration) {
         if self.busy_pct == 0 || self.seen.is_some_and(|(at, _)| now < at + EVERY) {
             return;
@@ -63,7 +63,7 @@ impl Share {
         }
     }
 
-    /// How many of so many steps are given away.
+    /// Returns how many of these steps to give away.
     pub(crate) fn of(&mut self, steps: usize) -> usize {
         let eighths = steps * self.eighths as usize + self.owed as usize;
         self.owed = (eighths % WHOLE as usize) as u32;
@@ -77,8 +77,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// The share after so many looks, a millisecond apart, at a loop that is as busy as `load`
-    /// says of a share.
+    /// The share after this many measurements, a millisecond apart, of a loop whose load depends on
+    /// the share as in `load`.
     fn settles(busy_pct: u32, looks: u32, load: impl Fn(u32) -> f64) -> Share {
         let mut share = Share::new(busy_pct);
         for _ in 0..looks {
@@ -93,7 +93,7 @@ mod tests {
         assert!(settles(90, 100, |_| 0.5).is_none(), "it has the time");
         assert_eq!(settles(90, 3, |_| 1.0).eighths, 3, "step by step");
         assert_eq!(settles(90, 100, |_| 1.0).eighths, WHOLE, "never more than all");
-        // Work for 1.3 loops, of which three quarters can be given away.
+        // Work for 1.3 loops; three quarters of it can be given away.
         let load = |eighths: u32| (1.3 * (1.0 - 0.75 * f64::from(eighths) / 8.0)).min(1.0);
         let found = settles(90, 100, load).eighths;
         assert!((0.75..0.95).contains(&load(found)), "{found} eighths: {}", load(found));

@@ -1,25 +1,25 @@
-//! Several rings: what a busy loop hands to the kernel is carried out by I/O threads.
+//! Several rings: I/O threads run a part of the steps of a busy loop.
 //!
-//! Most of what a request costs is the kernel's: a receive and a send copy, a transfer goes through
-//! the block layer, and its completion comes back through it. All of that is done by the thread
-//! whose ring a step is in. So a loop that has no time for more gives steps to the rings of I/O
-//! threads: as many as bring it below that ([`Share`]), and dealt out once a turn, for waking a
-//! thread takes as long as a step. A loop that sleeps now and then keeps everything. Why so:
-//! decision 0048.
+//! Most of the cost of a request is in the kernel: receives and sends copy data, and a transfer
+//! passes through the block layer twice, for submission and completion. All of that runs on the
+//! thread whose ring has the step. So a loop that is out of time gives steps to the rings of I/O
+//! threads: as many as bring its load below the threshold ([`Share`]), and dealt once a turn,
+//! because waking a thread takes as long as a step. A loop that sleeps now and then keeps all
+//! steps. Reasons: decision 0048.
 //!
-//! An I/O thread knows steps and nothing of what they are for. It also does the work over the bytes
-//! of a step (`work`): so the data comes into the cache of the processor that sends it.
+//! An I/O thread knows steps but not their purpose. It also runs the computation over the bytes of
+//! a step (`work`): so the data is in the cache of the processor that sends it.
 //!
 //! Invariants:
-//! - A step is in one ring. What must be given by one thread always (commands of block devices and
-//!   FUSE connections), and what threads of another kind do (`BLKDISCARD`, jobs), stays in the
-//!   loop's own.
-//! - Steps, and what is told of memory and descriptors, reach each ring in the order of `push`. A
-//!   cancel goes to all rings, behind everything that was pushed before it.
-//! - Whoever is about to sleep says so and then looks once more; whoever hands something over looks
-//!   after that whether to wake. So nothing waits for a thread that sleeps. (An I/O thread looks
-//!   under the lock of its orders, which orders the two. The loop looks at a flag only: those are
-//!   sequentially consistent.)
+//! - A step is in one ring. Steps that one thread must always issue (commands of block devices and
+//!   FUSE connections), steps that threads of another kind run (`BLKDISCARD`, jobs), and accepts
+//!   stay in the loop's own ring.
+//! - Steps, and changes of memory and descriptors, reach each ring in the order of `push`. A cancel
+//!   goes to all rings, behind all steps pushed before it.
+//! - A thread that is about to sleep sets a flag and then checks for input once more; a thread that
+//!   hands something over checks the flag afterwards and wakes the other one. So no item waits for
+//!   a sleeping thread. (An I/O thread checks under the lock of its orders, which orders the two
+//!   accesses. The loop checks only a flag; those accesses are sequentially consistent.)
 //! - The lists are bounded by the operations in flight: an operation has one step at the engine.
 
 use std::os::fd::RawFd;
@@ -36,14 +36,14 @@ use crate::error::IoFailure;
 use crate::sys;
 use crate::waker::Waker;
 
-/// So many steps are worth waking a thread: that takes about as long as one of them.
+/// Steps that are worth waking a thread, which takes about as long as one of them.
 const WAKE_FOR: usize = 2;
 
-/// How long the end of the threads is waited for, and how often is looked.
+/// Longest wait for the end of the threads, and the interval of checks.
 const END_WITHIN: Duration = Duration::from_secs(2);
 const END_LOOK: Duration = Duration::from_micros(100);
 
-/// What a thread is told.
+/// A message to a thread.
 enum Order {
     Step(KernelStep),
     Cancel(u64),
@@ -52,19 +52,19 @@ enum Order {
     Stop,
 }
 
-/// What a thread has brought back.
+/// Results of a thread.
 #[derive(Default)]
 struct Back {
     done: Vec<StepDone>,
-    /// The thread has ended, for the kernel refuses to work.
+    /// Set when the thread has ended because the kernel returned an error.
     failed: Option<IoFailure>,
 }
 
-/// What the loop and one thread share.
+/// State that the loop and one thread share.
 struct Shared {
     orders: Mutex<Vec<Order>>,
     back: Mutex<Back>,
-    /// There is something in `back`.
+    /// `back` is not empty.
     has_back: AtomicBool,
     /// The thread sleeps, or is about to.
     sleeps: AtomicBool,
@@ -74,7 +74,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Hands orders to the thread; empties `orders`.
+    /// Sends orders to the thread; empties `orders`.
     fn tell(&self, orders: &mut Vec<Order>) {
         if orders.is_empty() {
             return;
@@ -85,7 +85,7 @@ impl Shared {
         }
     }
 
-    /// Hands results to the loop; empties `done`.
+    /// Returns results to the loop; empties `done`.
     fn bring_back(&self, done: &mut Vec<StepDone>, failed: Option<IoFailure>) {
         if done.is_empty() && failed.is_none() {
             return;
@@ -108,7 +108,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The loop's side of one thread.
 struct IoThread {
     shared: Arc<Shared>,
-    /// What it is told next.
+    /// Orders to send next.
     orders: Vec<Order>,
     join: JoinHandle<()>,
 }
@@ -119,20 +119,20 @@ pub(crate) struct IoThreads {
     threads: Vec<IoThread>,
     share: Share,
     steps_given: u64,
-    /// So many steps are worth waking a thread.
+    /// Steps that are worth waking a thread.
     wake_for: usize,
     /// Steps of this turn.
     turn: Vec<KernelStep>,
-    /// The thread that is dealt to first.
+    /// The first thread that gets steps.
     first: usize,
-    /// Those that get some of this turn's; empty between turns.
+    /// The threads that get steps of this turn; empty between turns.
     takers: Vec<usize>,
     sleeps: Arc<AtomicBool>,
 }
 
 impl IoThreads {
-    /// Starts a thread for each ring of `rings`; `waker` is the loop's. They take their priority
-    /// from the calling thread.
+    /// Starts a thread for each ring of `rings`; `waker` is the loop's. The threads inherit their
+    /// priority from the calling thread.
     pub(crate) fn new(
         own: Uring,
         rings: Vec<Uring>,
@@ -170,9 +170,8 @@ impl IoThreads {
         Ok(all)
     }
 
-    /// Deals the steps of this turn out. What is given away goes to the threads that are awake, if
-    /// there are any, else to as many as are worth waking for it. The rest goes to the loop's own
-    /// ring.
+    /// Deals the steps of this turn. Steps to give away go to the threads that are awake and, if
+    /// they justify waking more threads, to those too. The rest goes to the loop's own ring.
     fn deal(&mut self) {
         if self.turn.is_empty() {
             return;
@@ -223,7 +222,7 @@ impl IoThreads {
                 let mut back = lock(&thread.shared.back);
                 done.append(&mut back.done);
                 if let Some(failure) = back.failed {
-                    return Err(failure); // and every time again
+                    return Err(failure); // and again on every call
                 }
                 thread.shared.has_back.store(false, Ordering::Release);
             }
@@ -293,9 +292,9 @@ impl Engine for IoThreads {
 }
 
 impl Drop for IoThreads {
-    /// Ends the threads. What is in their rings is given up, as with a ring that is dropped. One
-    /// that does not come out of the kernel, because handing a step to a device hangs, is left
-    /// behind: the reactor has not got that step back, and leaves its memory behind, too.
+    /// Ends the threads. The steps in their rings are abandoned, as with a ring that is dropped. A
+    /// thread that hangs in the kernel while submitting a step to a device is left running: the
+    /// reactor has not got that step back, and leaks its memory too.
     fn drop(&mut self) {
         self.tell_all(|| Order::Stop);
         let until = Instant::now() + END_WITHIN;
@@ -307,17 +306,17 @@ impl Drop for IoThreads {
     }
 }
 
-/// A thread, and what is in its ring.
+/// A thread, and the steps in its ring.
 struct Carrier {
     ring: Uring,
     shared: Arc<Shared>,
-    /// Steps by the key that the ring knows them under.
+    /// Steps in flight, by their key in this thread's ring.
     under_way: Vec<Option<KernelStep>>,
     free: Vec<u32>,
 }
 
 impl Carrier {
-    /// Should this panic, the loop hears of it: it would wait for ever.
+    /// Reports a panic to the loop, which would otherwise wait forever.
     fn run_or_tell(self) {
         let shared = Arc::clone(&self.shared);
         if catch_unwind(AssertUnwindSafe(|| self.run())).is_err() {
@@ -330,7 +329,7 @@ impl Carrier {
         loop {
             std::mem::swap(&mut orders, &mut *lock(&self.shared.orders));
             if orders.is_empty() {
-                // Said before the orders are looked at for the last time.
+                // Set before the last check of the orders.
                 self.shared.sleeps.store(true, Ordering::Release);
                 std::mem::swap(&mut orders, &mut *lock(&self.shared.orders));
             }
@@ -372,7 +371,7 @@ impl Carrier {
         }
     }
 
-    /// A step is done: does the work that follows it, and gives it the key that the loop knows.
+    /// Completes a step: runs the computation after it, and restores the loop's key.
     fn end(&mut self, done: &mut StepDone) {
         let Some(step) = self.under_way[done.key as usize].take() else { return };
         self.free.push(done.key as u32);

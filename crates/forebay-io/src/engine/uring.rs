@@ -2,15 +2,16 @@
 //!
 //! Invariants:
 //! - At most `devices_max` device steps of each lane are in the kernel; the rest waits, in order.
-//!   Steps on sockets, FUSE connections and ublk devices are not limited: they may wait for a peer
-//!   for ever, and must not keep device steps out. (Should they ever overflow the completion queue,
-//!   the kernel keeps the surplus: `NODROP` is required.) No lane waits for another one.
-//! - The ring is made disabled and enabled by the first `wait`: the thread that calls it becomes
-//!   the only issuer the kernel accepts (`SINGLE_ISSUER`), whoever made the reactor.
-//! - What the ring does not have on all kernels (`BLKDISCARD`), and what is no system call, is done
-//!   by threads of the other engine, which are made when they are needed first.
-//! - Entries reach the kernel in the order of `push`; a cancel therefore never hits a later user of
-//!   its key.
+//!   Steps on sockets, FUSE connections and ublk devices are not limited: they can wait for a peer
+//!   forever, and must not block device steps. (If they ever overflow the completion queue, the
+//!   kernel keeps the surplus: `NODROP` is required.) No lane waits for another one.
+//! - The ring is created disabled, and the first `wait` enables it: the kernel then accepts
+//!   submissions only from the thread that made that call (`SINGLE_ISSUER`), whichever thread
+//!   created the reactor.
+//! - Threads of the other engine run steps that some kernels' rings do not support (`BLKDISCARD`)
+//!   and steps that are not system calls; they start when first needed.
+//! - Entries reach the kernel in the order of `push`; so a cancel never hits a later user of its
+//!   key.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,21 +31,21 @@ use crate::waker::Waker;
 
 /// Key of the poll that watches the waker.
 const KEY_WAKE: u64 = 1 << 63;
-/// Key of cancel requests, whose own results nobody needs.
+/// Key of cancel requests; their own results are ignored.
 const KEY_CANCEL: u64 = (1 << 63) | 1;
 /// Key of the poll that watches the threads.
 const KEY_BLOCKING: u64 = (1 << 63) | 2;
-/// Added to the keys of device steps, which are counted, each lane by itself.
+/// Added to the keys of device steps, which are counted per lane.
 const KEY_DEVICE: u64 = 1 << 62;
 const KEY_SLOW: u64 = 1 << 61;
 
-/// Offset that means "as `readv` does it", for descriptors without a position.
+/// Offset that stands for the behaviour of `readv`, for descriptors without a position.
 const NO_OFFSET: u64 = u64::MAX;
 
-/// Where `struct io_uring_sqe` has its `len` (`include/uapi/linux/io_uring.h`).
+/// Offset of `len` in `struct io_uring_sqe` (`include/uapi/linux/io_uring.h`).
 const ENTRY_LENGTH_AT: usize = 24;
 
-/// The lane of what is not on a device.
+/// The lane of steps that are not on a device.
 const SOCKETS: usize = 0;
 
 fn lane_of(key: u64) -> usize {
@@ -58,37 +59,36 @@ fn lane_of(key: u64) -> usize {
 pub(crate) struct Uring {
     ring: Ring,
     registered: Registered,
-    /// The kernel knows transfers of many vectors in registered memory (Linux 6.15).
+    /// The kernel supports transfers of many vectors in registered memory (Linux 6.15).
     registers_vectors: bool,
     /// Entries that do not fit yet: of sockets, of fast and of slow devices.
     backlog: [VecDeque<Queued>; 3],
-    /// As many of each are in the queue or the kernel. Sockets are not counted.
+    /// Number of each in the queue or the kernel. Sockets are not counted.
     under_way: [u32; 3],
     devices_max: u32,
     enabled: bool,
-    /// The kernel tells by a flag that it has deferred work to run.
+    /// The kernel sets a flag when it has deferred work to run.
     flags_work: bool,
     polled: Duration,
     /// See [`Limits`](crate::reactor::Limits).
     raised_by: u32,
     wake_armed: bool,
-    /// Descriptors on which even submitting may wait: the kernel asks whoever serves the file
-    /// whether it would.
+    /// Descriptors on which even submitting can block: the kernel queries the server of the file.
     served: Vec<RawFd>,
     blocking: Blocking,
 }
 
-/// Steps that threads do.
+/// Steps that threads run.
 #[derive(Default)]
 struct Blocking {
     threads: Option<Psync>,
     armed: bool,
-    /// Steps for which there is no thread, or no room in the ring's entries.
+    /// Steps for which no thread could be started, or that do not fit into the ring's entries.
     failed: Vec<StepDone>,
 }
 
 impl Uring {
-    /// Makes a ring with `entries` submission entries, or says why there is none.
+    /// Creates a ring with `entries` submission entries; the error is the reason for the failure.
     pub(crate) fn new(entries: u32, devices_max: u32) -> Result<Uring, String> {
         let devices_max = devices_max.clamp(1, 16384);
         let (ring, flags_work) =
@@ -131,14 +131,14 @@ impl Uring {
         if lane != SOCKETS && self.under_way[lane] >= self.devices_max {
             return false;
         }
-        // SAFETY: the memory the entry points to lives until its completion (contract of the
+        // SAFETY: the memory that the entry points to lives until its completion (contract of the
         // engine).
         let pushed = unsafe { self.ring.push(entry) };
         self.under_way[lane] += u32::from(pushed && lane != SOCKETS);
         pushed
     }
 
-    /// Moves waiting entries into the submission queue, handing over full queues on the way.
+    /// Moves waiting entries into the submission queue; submits full queues meanwhile.
     fn refill(&mut self) -> io::Result<()> {
         for lane in 0..self.backlog.len() {
             while let Some(entry) = self.backlog[lane].front().cloned() {
@@ -157,7 +157,7 @@ impl Uring {
         Ok(())
     }
 
-    /// Would entering the kernel now, without waiting, do anything?
+    /// Returns whether entering the kernel now, without waiting, has any effect.
     fn has_kernel_work(&mut self) -> bool {
         let queue = self.ring.queue_state();
         !queue.is_empty || queue.task_work || queue.overflow || !self.flags_work
@@ -167,8 +167,9 @@ impl Uring {
         if !self.enabled {
             self.ring.submitter().register_enable_rings()?;
             self.enabled = true;
-            // What may wait is done by a thread of the kernel for each ring, which it starts for
-            // the first such step and keeps. So it is there before all threads are used up.
+            // A kernel thread per ring runs steps that can block; the kernel starts it for the
+            // first such step and keeps it. Starting it here ensures that it exists before the
+            // thread limit is reached.
             let nothing = opcode::Nop::new().build().flags(squeue::Flags::ASYNC);
             self.push_entry(nothing.user_data(KEY_CANCEL));
         }
@@ -182,7 +183,7 @@ impl Uring {
         }
     }
 
-    /// A command of FUSE, where entries have room for it.
+    /// Builds a FUSE command, if entries have room for it.
     fn fuse_command(
         &self,
         fd: RawFd,
@@ -196,14 +197,14 @@ impl Uring {
         let mut long = [0; 80];
         long[..command.len()].copy_from_slice(&command);
         let mut entry = opcode::UringCmd80::new(Fd(fd), op).cmd(long).addr(Some(iov as u64)).build();
-        // SAFETY: an entry begins with the kernel's `struct io_uring_sqe`, plain bytes that begin
-        // on a boundary of 8; the length is 4 bytes of it at `ENTRY_LENGTH_AT`. The library has no
-        // way to set it for a command.
+        // SAFETY: an entry begins with the kernel's `struct io_uring_sqe`, plain bytes aligned to
+        // 8; the length is 4 bytes of it at `ENTRY_LENGTH_AT`. The library cannot set it for a
+        // command.
         unsafe { (&raw mut entry).cast::<u8>().add(ENTRY_LENGTH_AT).cast::<u32>().write(count) };
         Some(entry)
     }
 
-    /// Has a thread do a step.
+    /// Passes a step to a thread.
     fn push_blocking(&mut self, step: KernelStep) {
         if self.blocking.threads.is_none() {
             match Psync::with(1, self.raised_by) {
@@ -227,8 +228,8 @@ impl Uring {
         }
     }
 
-    /// Busy-polls the completion queue, and whether something came from elsewhere; the kernel is
-    /// entered only when it has deferred work to run.
+    /// Busy-polls the completion queue and `has_more`; enters the kernel only when it has deferred
+    /// work to run.
     fn poll_for(&mut self, time: Duration, has_more: impl Fn() -> bool) -> io::Result<()> {
         let began = Instant::now();
         let mut polled = Duration::ZERO;
@@ -244,18 +245,18 @@ impl Uring {
         Ok(())
     }
 
-    /// What threads does for it, no client at work waits for: they stand below by so much.
+    /// Sets by how much its threads have a higher niceness: no active client waits for their steps.
     pub(crate) fn raised_by(self, steps: u32) -> Uring {
         Uring { raised_by: steps, ..self }
     }
 
-    /// Time that was spent polling, for nothing or until something came.
+    /// Total time spent polling, successful or not.
     pub(crate) fn polled(&self) -> Duration {
         self.polled
     }
 
-    /// One `io_uring_enter`. Interruption, the timeout and a busy kernel are not errors: the caller
-    /// looks again.
+    /// Calls `io_uring_enter` once. Interruption, timeout and a busy kernel are not errors: the
+    /// caller checks again.
     fn submit(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
         let submitter = self.ring.submitter();
         let result = match timeout {
@@ -299,8 +300,9 @@ impl Uring {
         }
     }
 
-    /// As `wait`, beside something else that brings results: it neither sleeps nor polls on once
-    /// `has_more` says so. Who makes that true raises the waker's counter if this may sleep.
+    /// Like `wait`, next to another source of results: stops polling and does not sleep once
+    /// `has_more` returns true. The thread that makes it true raises the waker's counter if this
+    /// might sleep.
     pub(crate) fn wait_beside(
         &mut self,
         spin: Duration,
@@ -338,7 +340,7 @@ impl Engine for Uring {
         debug_assert_eq!(step.key & (KEY_WAKE | KEY_DEVICE | KEY_SLOW), 0);
         match step.request {
             Syscall::Discard { .. } => return self.push_blocking(step),
-            // They must not wait for a device that hangs in a discard.
+            // Jobs must not wait for a device that hangs in a discard.
             Syscall::Run { .. } => return self.push_blocking(KernelStep { lane: Lane::Slow, ..step }),
             _ => {}
         }
@@ -371,7 +373,7 @@ impl Engine for Uring {
         self.ring.has_long_entries()
     }
 
-    /// Only steps that wait for a peer are ever cancelled.
+    /// The reactor only ever cancels steps that wait for a peer.
     fn cancel(&mut self, key: u64) {
         self.push_entry(opcode::AsyncCancel::new(key).build().user_data(KEY_CANCEL));
     }
@@ -395,8 +397,8 @@ impl Engine for Uring {
         Ok(())
     }
 
-    /// Operations on this descriptor are begun by another thread of the kernel, so that this one
-    /// never waits.
+    /// Lets another kernel thread start operations on this descriptor, so that this thread never
+    /// blocks.
     fn set_served(&mut self, fd: RawFd, is_served: bool) {
         self.served.retain(|other| *other != fd);
         if is_served {
@@ -409,7 +411,7 @@ impl Engine for Uring {
     }
 }
 
-/// Says whether the kernel has what not all have, or what it lacks.
+/// Returns whether the kernel has the optional operations, or an error that names a missing one.
 fn probe(ring: &Ring) -> Result<bool, String> {
     let mut probe = Probe::new();
     ring.submitter()
@@ -439,8 +441,8 @@ fn probe(ring: &Ring) -> Result<bool, String> {
     }
 }
 
-/// The entry of a request; `registered` is the number of the registered memory that all its vectors
-/// lie in.
+/// The entry of a request; `registered` is the number of the registered memory that contains all
+/// its vectors.
 fn entry_of(request: Syscall, registered: Option<u16>) -> squeue::Entry {
     match request {
         Syscall::Read { fd, iov, count: 1, offset, .. } => {
@@ -516,7 +518,8 @@ mod tests {
         let mapping = pool.mapping_of_pinned(&[span]);
         assert!(mapping.is_some());
         let vectors = [libc::iovec { iov_base: address.cast(), iov_len: 4096 }; 2];
-        // As many as may be are under way: what is pushed waits, and can be looked at.
+        // The limit of steps in flight is reached: pushed steps wait, and the test can inspect
+        // them.
         ring.under_way = [0, 1, 1];
         for (knows, count) in [(true, 1), (true, 2), (false, 1), (false, 2)] {
             ring.registers_vectors = knows;

@@ -1,8 +1,8 @@
-//! A model of flash cards, in virtual time: what is inside ([`ftl`]), two cards that were measured
-//! ([`cards`]), and such a card as a device that takes commands ([`model`]).
+//! A model of flash cards, in virtual time: the inside ([`ftl`]), two cards with published
+//! measurements ([`cards`]), and such a card as a device that takes commands ([`model`]).
 //!
-//! Nothing here reads a clock or a file: figures use it as it is, and the reactor holds completions
-//! back by it.
+//! The model reads no clock and no file: figures use it directly, and the reactor delays
+//! completions by it.
 
 pub mod cards;
 pub mod ftl;

@@ -2,31 +2,31 @@
 //!
 //! # What is modelled
 //! - **Inside**: an [`Ftl`] with pages of 4 KiB and erase blocks of 1 MiB that collects greedily.
-//!   The card is full at the start: every page was written once, in order, before time counts.
-//!   So it collects as soon as its spare area is used.
+//!   The card is full at the start: every page was written once, in order, before time counts. So
+//!   it collects as soon as its spare area is used.
 //! - **Time**: each page written, read or moved and each block erased occupies the card for its
-//!   time ([`Card::times`]), and nothing overlaps. So commands are served in the order in which
-//!   they come. A command is done when all that it causes is done, collection included: that is
-//!   how long one may be held up.
-//! - **Parts of pages**: what is written of a page in part is read first. A page that the card does
-//!   not have takes no time to read.
+//!   time ([`Card::times`]), without overlap. So commands are served in order of arrival. A command
+//!   completes when all work that it causes is done, collection included: that bounds how long a
+//!   command can be delayed.
+//! - **Parts of pages**: a partial write of a page reads it first. A page that the card does not
+//!   have takes no time to read.
 //! - **Trim**: frees whole pages, and takes no time.
-//! - **Flush**: done when everything before it is done. The card answers a write once it is in the
-//!   chips, so there is nothing else to flush.
+//! - **Flush**: completes when all earlier commands have. The card acknowledges a write once it is
+//!   in the chips, so there is nothing else to flush.
 //! - **Scale**: a card with one `scale`-th of the chips takes `scale` times as long for everything.
 //!
-//! What lies beyond the size that the card was made with (a file that has grown), or beyond
-//! [`SIZE_MAX_BYTES`], takes its time but is never collected. A smaller card than
-//! [`SIZE_MIN_BYTES`] has no room to collect, so what is smaller is the beginning of a card of that
-//! size.
+//! Ranges beyond the size that the card was created with (a file that has grown), or beyond
+//! [`SIZE_MAX_BYTES`], take their time but are never collected. A card smaller than
+//! [`SIZE_MIN_BYTES`] has no room to collect, so a smaller device is the beginning of a card of
+//! that size.
 //!
-//! Left out, beside what [`Ftl`] leaves out: the time that one chip takes for one page (a single
-//! command is faster than on the card, as if all chips had a part of it), caches, channels.
+//! Left out, in addition to what [`Ftl`] leaves out: the time that one chip takes for one page (a
+//! single command is faster than on the card, as if all chips shared it), caches, channels.
 //!
 //! # Invariants
-//! Pure and deterministic: integer time in, the same events in the same order give the same
+//! Pure and deterministic: time is an integer, and the same events in the same order give the same
 //! completions. Time passed to `submit` and `advance` never goes back (earlier values count as the
-//! latest seen). A command allocates nothing once as many have been in flight.
+//! latest seen). A command does not allocate memory once that many have been in flight.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -36,28 +36,28 @@ use super::ftl::{Collection, Ftl, FtlConfig, FtlStats};
 
 /// Bytes of a page: the unit that the card maps.
 pub const PAGE_BYTES: u64 = 4096;
-/// Pages of an erase block: as large as those that the cards were fitted with, 64 of 16 KiB.
+/// Pages of an erase block: as large as in the fit of the cards, 64 of 16 KiB.
 pub const BLOCK_PAGES: u32 = 256;
-/// The smallest card: with fewer erase blocks than 32 the spare area of card D is no room to
+/// The smallest card: with fewer than 32 erase blocks the spare area of card D leaves no room to
 /// collect.
 pub const SIZE_MIN_BYTES: u64 = 32 << 20;
-/// The largest one. Its maps take more than a gigabyte of memory.
+/// The largest card. Its maps take more than a gigabyte of memory.
 pub const SIZE_MAX_BYTES: u64 = 512 << 30;
 
-/// What a command does.
+/// Type of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlashOp {
     /// Read.
     Read,
-    /// Write, also of zeroes.
+    /// Write, including writes of zeroes.
     Write,
-    /// The range is not needed any more.
+    /// Discards the range.
     Trim,
     /// Flush; offset and length are ignored.
     Flush,
 }
 
-/// What everything takes, in nanoseconds.
+/// Time of each action, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Costs {
     program_ns: u64,
@@ -83,22 +83,22 @@ impl Costs {
     }
 }
 
-/// The card; see the head of this file.
+/// The card; see the module documentation.
 #[derive(Debug)]
 pub struct FlashModel {
     ftl: Ftl,
     costs: Costs,
-    /// What was done to fill it.
+    /// Counters after the initial fill.
     filled: FtlStats,
     now_ns: u64,
-    /// Until then it is busy with what it was given.
+    /// When it completes its current commands.
     free_ns: u64,
-    /// Commands and when they are done, in order.
+    /// Commands and their completion times, in order.
     commands: VecDeque<(u64, u64)>,
 }
 
 impl FlashModel {
-    /// A card of so many bytes with one `scale`-th of the chips, full and idle.
+    /// Creates a card of this size with one `scale`-th of the chips, full and idle.
     pub fn new(card: &Card, scale: u32, size_bytes: u64) -> FlashModel {
         let size_bytes = size_bytes.clamp(SIZE_MIN_BYTES, SIZE_MAX_BYTES);
         let ftl = Ftl::full(FtlConfig {
@@ -117,7 +117,7 @@ impl FlashModel {
         }
     }
 
-    /// A command arrives. `id` is the caller's and comes back from `advance`.
+    /// Accepts a command. `advance` returns the caller's `id`.
     pub fn submit(&mut self, now_ns: u64, id: u64, op: FlashOp, offset: u64, len: u64) {
         self.now_ns = self.now_ns.max(now_ns);
         let end = offset.saturating_add(len);
@@ -132,12 +132,12 @@ impl FlashModel {
         self.commands.push_back((id, self.free_ns));
     }
 
-    /// When something is done next, in nanoseconds; `None` when idle.
+    /// Time of the next completion, in nanoseconds; `None` when idle.
     pub fn next_event(&self) -> Option<u64> {
         self.commands.front().map(|&(_, done_ns)| done_ns)
     }
 
-    /// Lets time pass and appends the ids of what is done by `now_ns`, in order.
+    /// Lets time pass and appends the ids of commands that complete by `now_ns`, in order.
     pub fn advance(&mut self, now_ns: u64, done: &mut Vec<u64>) {
         while let Some(&(id, _)) = self.commands.front().filter(|&&(_, done_ns)| done_ns <= now_ns) {
             self.commands.pop_front();
@@ -146,17 +146,17 @@ impl FlashModel {
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// Commands inside, flushes included.
+    /// Commands in the model, flushes included.
     pub fn in_flight(&self) -> usize {
         self.commands.len()
     }
 
-    /// What it did since it was full.
+    /// Counters since the initial fill.
     pub fn stats(&self) -> FtlStats {
         self.ftl.stats().since(&self.filled)
     }
 
-    /// The pages of a range that the card has, and how many lie beyond it.
+    /// The pages of a range that the card has, and the number of pages beyond.
     fn split(&self, pages: Range<u64>) -> (Range<u32>, u64) {
         let size = u64::from(self.ftl.config().logical_pages);
         let (start, end) = (pages.start.min(size), pages.end.min(size));
@@ -176,7 +176,7 @@ impl FlashModel {
         if !offset.is_multiple_of(PAGE_BYTES) {
             busy_ns += self.read(first..first + 1);
         }
-        // A page that is written in part at both ends is read once.
+        // A page with partial writes at both ends is read once.
         if !end.is_multiple_of(PAGE_BYTES) && (last != first || busy_ns == 0) {
             busy_ns += self.read(last..last + 1);
         }

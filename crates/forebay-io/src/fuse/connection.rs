@@ -1,11 +1,11 @@
-//! A FUSE connection for threads that may block, such as those of the control file system: no
-//! reactor.
+//! A FUSE connection for threads that may block, such as those of the control file system, without
+//! a reactor.
 //!
 //! Invariants
-//! - Any number of threads may receive at once; each request goes to one of them. None waits in a
-//!   read, which could not be ended from outside: they wait for the descriptor and for the word to
-//!   stop, and read without blocking.
-//! - A stop is for good, and every thread notices.
+//! - Any number of threads may receive at once; each request goes to one of them. No thread waits
+//!   in a read, which could not be ended from outside: they wait for the descriptor and for the
+//!   stop signal, and read without blocking.
+//! - A stop is permanent, and reaches every thread.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -18,7 +18,7 @@ use crate::sys;
 #[derive(Debug)]
 pub struct Connection {
     device: File,
-    /// Readable, and never drained, once everybody is to stop.
+    /// Readable, and never drained, once all threads must stop.
     stop: OwnedFd,
 }
 
@@ -26,18 +26,18 @@ impl Connection {
     /// Takes the descriptor that [`super::mount`] returned.
     ///
     /// # Errors
-    /// When the descriptor cannot be made non-blocking, or the process has no descriptor left.
+    /// When the descriptor cannot be made non-blocking, or the process is out of descriptors.
     pub fn new(device: OwnedFd) -> io::Result<Connection> {
         sys::set_nonblocking(device.as_raw_fd(), true)?;
         Ok(Connection { device: device.into(), stop: sys::eventfd()? })
     }
 
-    /// Waits for a request and puts it into `buffer`, which must have room for the longest write
-    /// agreed on, with its head. Returns its length, or `None` once the mount is gone or
+    /// Waits for a request and stores it in `buffer`, which must have room for the longest
+    /// negotiated write, with its head. Returns its length, or `None` once the mount is gone or
     /// [`Connection::stop`] was called.
     ///
     /// # Errors
-    /// What the kernel says to a wait or a read, except what only means "once more".
+    /// The kernel's error of a wait or a read, except those that only require a retry.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             if self.wait()? {
@@ -49,7 +49,7 @@ impl Connection {
                 Err(error) => match error.raw_os_error() {
                     Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(None),
                     // Taken by another thread, withdrawn by its user, or too large (the kernel has
-                    // answered that).
+                    // answered it).
                     Some(libc::EAGAIN | libc::EINTR | libc::ENOENT | libc::EIO) => {}
                     _ => return Err(error),
                 },
@@ -57,10 +57,10 @@ impl Connection {
         }
     }
 
-    /// Sends an answer, which must be whole.
+    /// Sends an answer, which must be complete.
     ///
     /// # Errors
-    /// What the kernel says to it. That nobody waits for it any more is no error.
+    /// The kernel's error, except that no process waits for the answer.
     pub fn reply(&self, answer: &[u8]) -> io::Result<()> {
         match (&self.device).write(answer) {
             Ok(bytes) if bytes == answer.len() => Ok(()),
@@ -75,14 +75,14 @@ impl Connection {
         sys::eventfd_signal(&self.stop);
     }
 
-    /// Waits until there may be a request; true to stop.
+    /// Waits until there might be a request; returns true to stop.
     fn wait(&self) -> io::Result<bool> {
         let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut watched = [watch(self.stop.as_raw_fd()), watch(self.device.as_raw_fd())];
-        // SAFETY: the array has as many elements as are said, and outlives the call.
+        // SAFETY: the array has the given number of elements, and outlives the call.
         let ready = unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, FOREVER) };
         match sys::check(ready) {
-            // An error of the device is told by the read.
+            // The read reports an error of the device.
             Ok(_) => Ok(watched[0].revents != 0),
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(false),
             Err(error) => Err(error),

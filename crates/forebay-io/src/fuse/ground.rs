@@ -1,8 +1,8 @@
-//! Devices below a file or device, as far as they can be found without asking anybody who may not
-//! answer. So a daemon notices that it would wait for itself.
+//! Devices below a file or device, as far as they can be found without queries that can block on a
+//! server. So a daemon detects that it would wait for itself.
 //!
 //! A path leads through symbolic links to a file on a mount. The mount lies on a block device. A
-//! block device may be made of others, or of a file (loop devices).
+//! block device can consist of others, or of a file (loop devices).
 
 use super::place::volume_claim_in;
 use super::table::{Mount, Mounts};
@@ -10,22 +10,22 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Most files and devices that are looked at for one path.
+/// Most files and devices examined for one path.
 const LOOKS_MAX: usize = 64;
 
 /// Devices of the mounts that this process serves.
 static OWN: Mutex<Vec<(u32, u32)>> = Mutex::new(Vec::new());
 
-/// A mount of this process; it counts as such until this is dropped.
+/// A mount of this process; it is listed as such until this is dropped.
 #[derive(Debug)]
 pub(super) struct Own {
     device: (u32, u32),
-    /// Where it is, without symbolic links.
+    /// The mount point, without symbolic links.
     point: PathBuf,
 }
 
 impl Own {
-    /// The mount that was just made at `target`.
+    /// The new mount at `target`.
     pub(super) fn of(target: &Path) -> Option<Own> {
         let mounts = Mounts::read().ok()?;
         let Mount { device, point, .. } =
@@ -52,8 +52,8 @@ impl Drop for Own {
     }
 }
 
-/// The mount of this very process that a file or device rests on, if there is one. Nobody is asked
-/// who may not answer.
+/// The mount of this process that a file or device lies on, if there is one. Does not block on any
+/// server.
 pub fn own_mount(path: &Path) -> Option<PathBuf> {
     let own = OWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
     if own.is_empty() {
@@ -65,14 +65,14 @@ pub fn own_mount(path: &Path) -> Option<PathBuf> {
     under.find(|mount| own.contains(&mount.device)).map(|mount| mount.point.clone())
 }
 
-/// The path itself, without symbolic links, and every file that it rests on. Where the mount table
-/// cannot be read, the path alone.
+/// The path itself, without symbolic links, and every file that it lies on. Only the path if the
+/// mount table cannot be read.
 pub fn foundations(path: &Path) -> Vec<PathBuf> {
     foundations_in(&Mounts::read().unwrap_or_default(), path)
 }
 
-/// What a volume's file at `path` hides from everybody: the path itself, or the folder that it is
-/// in. Nobody is asked who may not answer.
+/// The path that a volume's file at `path` hides from other programs: the path itself, or its
+/// folder. Does not block on any server.
 pub fn volume_claim(path: &Path) -> PathBuf {
     volume_claim_in(&Mounts::read().unwrap_or_default(), path)
 }
@@ -98,7 +98,7 @@ fn foundations_in(mounts: &Mounts, path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The block device that a path is, and the one that its file system is on.
+/// The block device at a path, and the one that its file system is on.
 fn devices_under(mounts: &Mounts, path: &Path) -> Vec<(u32, u32)> {
     let Some(mount) = mounts.covering(path) else { return Vec::new() };
     if mount.is_served_elsewhere() {
@@ -108,7 +108,8 @@ fn devices_under(mounts: &Mounts, path: &Path) -> Vec<(u32, u32)> {
 }
 
 fn device_of(mount: &Mount) -> Option<(u32, u32)> {
-    // File systems on several devices have a number of no device, and name one of theirs.
+    // The device number of a file system on several devices belongs to no device; its source names
+    // one of them.
     if mount.device.0 != 0 { Some(mount.device) } else { block_device(&mount.source) }
 }
 
@@ -118,7 +119,7 @@ fn block_device(path: &Path) -> Option<(u32, u32)> {
     metadata.file_type().is_block_device().then(|| (libc::major(rdev), libc::minor(rdev)))
 }
 
-/// The file and the devices that a block device is made of, as sysfs tells.
+/// The file and the devices that a block device consists of, according to sysfs.
 fn made_of((major, minor): (u32, u32)) -> (Option<PathBuf>, Vec<(u32, u32)>) {
     let node = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     let number = |text: String| {

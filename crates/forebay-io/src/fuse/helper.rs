@@ -1,7 +1,7 @@
-//! The set-user-ID helper `fusermount3`, for those who are not root.
+//! The set-user-ID helper `fusermount3`, for users other than root.
 //!
-//! It mounts, and sends the descriptor of the connection back over a unix socket that it inherits;
-//! its number is in an environment variable. The socket is handed over as standard input. So no
+//! It mounts, and sends the descriptor of the connection over a unix socket that it inherits; an
+//! environment variable has the socket's number. The socket is passed as standard input. So no
 //! other descriptor needs to be inherited, and no other child that is started at the same time can
 //! get it.
 
@@ -17,7 +17,7 @@ use crate::error::MountError;
 use crate::sys;
 
 const HELPER: &str = "fusermount3";
-/// Tells the helper which descriptor the socket is.
+/// Variable with the number of the socket.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
 /// Mounts; `options` are separated by commas.
@@ -29,8 +29,8 @@ pub(super) fn mount(target: &Path, options: &str) -> Result<OwnedFd, MountError>
     command.args(["-o", options, "--"]).arg(target);
     command.env(SOCKET_VARIABLE, "0").stdin(OwnedFd::from(theirs));
     run(target, &mut command)?;
-    // The command holds our copy of the helper's end: with it gone, a missing message is an end of
-    // file.
+    // The command holds our copy of the helper's end: once it is dropped, a missing message is an
+    // end of file.
     drop(command);
     receive_descriptor(&ours).map_err(|source| MountError::system(target, "receiving the connection", source))
 }
@@ -50,11 +50,11 @@ fn run(target: &Path, command: &mut Command) -> Result<(), MountError> {
     Err(failed(if said.is_empty() { output.status.to_string() } else { said }))
 }
 
-/// Room for one control message with one descriptor, aligned as the kernel wants it.
+/// Room for one control message with one descriptor, with the alignment that the kernel requires.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
-/// The one descriptor that comes with the next byte.
+/// Receives the one descriptor that comes with the next byte.
 fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = [0u8; 1];
     let mut control = Control([0; 64]);
@@ -72,7 +72,7 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     if received < 0 {
         return Err(io::Error::from_raw_os_error(-received));
     }
-    // SAFETY: the kernel has filled the message, and says in it how much control data there is.
+    // SAFETY: the kernel has filled the message, including the length of the control data.
     let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message).as_ref() };
     let header = header.filter(|h| h.cmsg_level == libc::SOL_SOCKET && h.cmsg_type == libc::SCM_RIGHTS);
     let Some(header) = header else {
@@ -84,12 +84,12 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     if (header.cmsg_len as u64) < wanted {
         return Err(io::Error::other("the helper sent a message without a descriptor"));
     }
-    // SAFETY: the message holds at least one descriptor (just checked), which the kernel made for
-    // us; an int may be unaligned there.
+    // SAFETY: the message holds at least one descriptor (just checked), which the kernel created
+    // for us; an int can be unaligned there.
     Ok(unsafe { OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned()) })
 }
 
-/// A path, or another text, as the kernel takes it.
+/// Converts a path, or another text, for the kernel.
 pub(super) fn c_string(text: impl AsRef<OsStr>) -> Result<CString, MountError> {
     let text = text.as_ref();
     CString::new(text.as_bytes()).map_err(|_| MountError::BadPlace {

@@ -1,25 +1,24 @@
 //! Mounting: a FUSE connection for the reactor, and the mount that goes with it.
 //!
 //! Purpose
-//! - [`mount`] connects a mount point with a fresh `/dev/fuse` descriptor: by `mount(2)` for root,
+//! - [`mount`] connects a mount point with a new `/dev/fuse` descriptor: by `mount(2)` for root,
 //!   otherwise through the set-user-ID helper `fusermount3`.
-//! - [`volume_place`] decides what the path of a volume export means; [`Place`] says what will be
-//!   mounted where.
-//! - [`own_mount`] tells what would wait for this very process; [`foundations`] and
-//!   [`volume_claim`] tell it before there is a mount.
-//! - [`MountWatch`] notices that another program has unmounted a mount, or covered it.
-//! - [`Connection`] is the descriptor for those who serve it with threads of their own instead of
-//!   the reactor.
-//! - [`FuseMount`] undoes everything: unmounts, and removes the directory if it was made here.
+//! - [`volume_place`] interprets the path of a volume export; [`Place`] is the resulting mount.
+//! - [`own_mount`] detects paths that would make this process wait for itself; [`foundations`] and
+//!   [`volume_claim`] do so before there is a mount.
+//! - [`MountWatch`] detects that another program has unmounted a mount, or covered it.
+//! - [`Connection`] is the descriptor for callers that serve it with threads of their own instead
+//!   of the reactor.
+//! - [`FuseMount`] unmounts, and removes the directory if it was created here.
 //!
 //! Invariants
-//! - Nothing is mounted over anybody's files: a directory must be empty, and a place where somebody
-//!   lives already is refused. What a killed daemon left (`ENOTCONN`, "Transport endpoint is not
-//!   connected") is cleared away first, if the mount table says that it was ours.
-//! - A mount is lazily detached: it leaves the name space at once, and programs that hold files of
+//! - A mount never hides files: a directory must be empty, and a place in use is refused. A mount
+//!   left by a killed daemon (`ENOTCONN`, "Transport endpoint is not connected") is removed first,
+//!   if the mount table identifies it as ours.
+//! - A mount is lazily detached: it leaves the namespace at once, and programs that hold files of
 //!   it get errors once the connection is closed.
 //!
-//! Not known here: the protocol (`forebay-export`), and the reading of requests (the reactor).
+//! Not known here: the protocol (`forebay-export`), reading requests (the reactor).
 
 mod connection;
 mod ground;
@@ -52,13 +51,13 @@ pub use table::unescape;
 const SOURCE: &str = "forebay";
 /// The kernel's end of all FUSE connections.
 const DEVICE: &str = "/dev/fuse";
-/// So long is waited for the server of a mount that is in the way.
+/// Longest wait for the server of a mount that already exists at the target.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How to reach the kernel.
+/// How to mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MountMethod {
-    /// `mount(2)` for root, the helper for everybody else.
+    /// `mount(2)` for root, the helper for other users.
     #[default]
     Auto,
     /// `mount(2)`; needs `CAP_SYS_ADMIN`.
@@ -67,12 +66,12 @@ pub enum MountMethod {
     Helper,
 }
 
-/// What a mount allows.
+/// Options of a mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
-    /// How to reach the kernel.
+    /// How to mount.
     pub method: MountMethod,
-    /// Nothing can be written.
+    /// Refuse writes.
     pub read_only: bool,
 }
 
@@ -83,19 +82,19 @@ pub struct FuseMount {
     remove_directory: bool,
     by_helper: bool,
     mounted: bool,
-    /// Says that it is this process that serves it.
+    /// Lists the mount as served by this process.
     own: Option<ground::Own>,
 }
 
-/// Mounts at `place`. Answer the requests that come from the descriptor, INIT first: until then
-/// everybody who looks at the mount waits.
+/// Mounts at `place`. The caller must answer the requests from the descriptor, INIT first: until
+/// then every process that accesses the mount blocks.
 ///
-/// Others than root may use the mount if root makes it; the kernel checks their permissions against
-/// owner and mode of the files.
+/// Users other than root may use the mount if root creates it; the kernel checks their permissions
+/// against owner and mode of the files.
 ///
 /// # Errors
-/// [`MountError`]: the place is taken or not suitable, FUSE is not there, or the kernel (or the
-/// helper) refuses.
+/// [`MountError`]: the place is in use or not suitable, FUSE is not available, or the kernel (or
+/// the helper) refuses.
 pub fn mount(place: &Place, options: MountOptions) -> Result<(OwnedFd, FuseMount), MountError> {
     let target = place.target();
     clear_stale(target)?;
@@ -125,20 +124,20 @@ pub fn mount(place: &Place, options: MountOptions) -> Result<(OwnedFd, FuseMount
 }
 
 impl FuseMount {
-    /// Where it is mounted.
+    /// The mount point.
     pub fn target(&self) -> &Path {
         &self.target
     }
 
-    /// What it takes to serve the mount over io_uring instead of its descriptor alone.
+    /// Access for serving the mount over io_uring instead of its descriptor alone.
     ///
     /// # Errors
-    /// That is not possible here: why, and what would help, in words.
+    /// A text with the reason why that is not possible, and a remedy.
     pub fn ring_access(&self) -> Result<RingAccess, String> {
         RingAccess::of(self.own.as_ref().map(ground::Own::device))
     }
 
-    /// Unmounts, and removes the directory if it was made for the mount. Succeeds if another
+    /// Unmounts, and removes the directory if it was created for the mount. Succeeds if another
     /// program unmounted it.
     ///
     /// # Errors
@@ -155,12 +154,12 @@ impl FuseMount {
         match MountTable::read()?.standing_of(self, &self.target) {
             Standing::There => detach(&self.target, self.by_helper)?,
             Standing::Gone => {}
-            // By its path the kernel would unmount the other one.
+            // Unmounting by path would hit the other mount.
             Standing::Covered(by) => return Err(MountError::Covered { target: self.target.clone(), by }),
         }
         (self.mounted, self.own) = (false, None);
         if self.remove_directory {
-            // Somebody may have put a file there meanwhile; then the directory is theirs.
+            // Another program might have put a file there meanwhile; the directory then stays.
             let _ = std::fs::remove_dir(&self.target);
         }
         Ok(())
@@ -173,7 +172,7 @@ impl Drop for FuseMount {
     }
 }
 
-/// User and group that this process acts as: natural owners of what it shows.
+/// User and group that this process acts as: the default owners of its files.
 pub fn process_owner() -> (u32, u32) {
     // SAFETY: geteuid and getegid take no arguments and cannot fail.
     unsafe { (libc::geteuid(), libc::getegid()) }
@@ -183,7 +182,7 @@ fn is_root() -> bool {
     process_owner().0 == 0
 }
 
-/// Unmounts lazily, but only what is in the table as ours.
+/// Unmounts lazily, but only if the table has the mount as ours.
 fn detach(target: &Path, by_helper: bool) -> Result<(), MountError> {
     if !table::is_ours(target)? {
         return Ok(());
@@ -195,16 +194,16 @@ fn detach(target: &Path, by_helper: bool) -> Result<(), MountError> {
     // SAFETY: the path is a C string.
     let done = sys::check(unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) });
     match done {
-        // Somebody was faster.
+        // Another process was faster.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
         result => result.map(drop).map_err(|source| MountError::system(target, "unmount", source)),
     }
 }
 
-/// Clears away the mount of a daemon that was killed.
+/// Removes the mount of a daemon that was killed.
 ///
-/// Looking at a mount whose daemon is stopped (not killed) waits until it goes on: a thread does
-/// it, and is left behind.
+/// Accessing a mount whose daemon is stopped (not killed) blocks until it continues: a separate
+/// thread does it, and is left running.
 fn clear_stale(target: &Path) -> Result<(), MountError> {
     if own_mount(target).is_some() {
         return Err(MountError::Own { target: target.into() });
@@ -224,7 +223,7 @@ fn clear_stale(target: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Asks the server of a mount something that the kernel does not answer from memory (as it would
+/// Sends a query to the server of a mount that the kernel does not answer from memory (as it would
 /// for `stat`).
 fn ask_server(path: &CString) -> io::Result<()> {
     // SAFETY: statfs is a plain struct for which all zeroes is a value.

@@ -1,15 +1,15 @@
-//! Meaning of the path of a volume export.
+//! Interprets the path of a volume export.
 //!
-//! `fuse:/some/path` is a file that a volume appears as. There are two ways to make it appear:
+//! A volume appears as the file of `fuse:/some/path`. There are two ways to make it appear:
 //!
-//! | what is there | what is mounted |
+//! | existing | mounted |
 //! | --- | --- |
 //! | `/some/path` is a regular file | a file system whose root *is* a file, on that file |
-//! | `/some/path` is not there, `/some` is an empty directory | a directory with the file `path`, on `/some` |
-//! | neither is there | the same; `/some` is made, and removed at the end |
-//! | `/some/path` is what a killed daemon left | the same way as before, once that was cleared away |
+//! | `/some/path` does not exist, `/some` is an empty directory | a directory with the file `path`, on `/some` |
+//! | neither exists | the same; `/some` is created, and removed at the end |
+//! | `/some/path` is a mount left by a killed daemon | the same way as before, after that mount is removed |
 //!
-//! Everything else is refused: mounting on a directory hides what is in it.
+//! All other cases are refused: mounting on a directory hides its contents.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
@@ -20,7 +20,7 @@ use super::ground::own_mount;
 use super::table::{self, Mount, Mounts};
 use crate::error::MountError;
 
-/// What is mounted where.
+/// A mount: its kind and target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The root is a regular file, and so is the target.
@@ -30,20 +30,21 @@ pub enum Place {
     },
     /// The root is a directory, and so is the target.
     Directory {
-        /// A directory; it is made if it is not there.
+        /// A directory; created if it does not exist.
         target: PathBuf,
     },
 }
 
 impl Place {
-    /// The path that is mounted on.
+    /// The mount point.
     pub fn target(&self) -> &Path {
         match self {
             Place::File { target } | Place::Directory { target } => target,
         }
     }
 
-    /// Makes the directory if it is not there (then true); refuses one with something in it.
+    /// Creates the directory if it does not exist (then returns true); refuses one that is not
+    /// empty.
     pub(super) fn prepare(&self) -> Result<bool, MountError> {
         let Place::Directory { target } = self else { return Ok(false) };
         let bad = |problem: &str| MountError::BadPlace {
@@ -66,8 +67,8 @@ impl Place {
     }
 }
 
-/// Decides how the volume appears at `path`, which must be absolute: what is mounted, and the
-/// file's name within it (none if the mount itself is the file).
+/// Decides how the volume appears at `path`, which must be absolute: the mount, and the file's name
+/// within it (`None` if the mount itself is the file).
 ///
 /// # Errors
 /// [`MountError::BadPlace`], [`MountError::System`].
@@ -84,7 +85,7 @@ pub fn volume_place(path: &Path) -> Result<(Place, Option<OsString>), MountError
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(bad("there is no file name in it", "such as fuse:/mnt/forebay/volume"));
     };
-    // First the table: looking at the file would fail if a killed daemon's mount is there.
+    // The table comes first: accessing the file would fail on the mount of a killed daemon.
     if table::is_ours(path)? {
         return Ok((Place::File { target: path.into() }, None));
     }
@@ -106,7 +107,7 @@ pub fn volume_place(path: &Path) -> Result<(Place, Option<OsString>), MountError
     }
 }
 
-/// What a volume's file at `path` hides: the file if there is one, otherwise the folder.
+/// The path that a volume's file at `path` hides: the file if there is one, otherwise the folder.
 pub(super) fn volume_claim_in(mounts: &Mounts, path: &Path) -> PathBuf {
     let path = mounts.resolve(path);
     let is_ours = |path: &Path| mounts.at(path).is_some_and(Mount::is_forebay);

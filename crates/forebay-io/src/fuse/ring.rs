@@ -1,22 +1,22 @@
-//! What serving a FUSE connection over io_uring needs beside the connection: whether the kernel
-//! has it, how many queues there are, and a way to end it.
+//! Requirements for serving a FUSE connection over io_uring, apart from the connection: kernel
+//! support, the number of queues, and a way to end it.
 //!
 //! Sources: `fs/fuse/dev_uring.c` and `include/uapi/linux/fuse.h` of Linux 6.18,
 //! `Documentation/filesystems/fuse-io-uring.rst`.
 //!
 //! A command of the ring keeps the connection open, and only the connection's end ends the command.
-//! So closing the descriptor is not enough: the connection is *aborted*, by a file of the kernel's
-//! `fusectl` file system, which is opened when the mount is made.
+//! So closing the descriptor is not enough: the connection is *aborted*, through a file of the
+//! kernel's `fusectl` file system, which is opened when the mount is created.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Switches the ring on for new connections.
+/// Enables the ring for new connections.
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 /// Where `fusectl` is mounted.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
-/// The processors that the kernel has room for: each has a queue, present or not.
+/// The possible processors of the kernel: each has a queue, present or not.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 
 /// Registers an entry of a queue, and takes its first request.
@@ -25,7 +25,7 @@ const CMD_REGISTER: u32 = 1;
 const CMD_COMMIT_AND_FETCH: u32 = 2;
 
 /// The command for an entry of `queue`, as `struct fuse_uring_cmd_req`: its code and its bytes.
-/// `answered` names the request that the entry answers; none registers it.
+/// `answered` is the request that the entry answers; `None` registers the entry.
 pub(crate) fn command(queue: u16, answered: Option<u64>) -> (u32, [u8; 24]) {
     let op = if answered.is_some() { CMD_COMMIT_AND_FETCH } else { CMD_REGISTER };
     let mut bytes = [0; 24]; // flags, none of which is known
@@ -34,31 +34,31 @@ pub(crate) fn command(queue: u16, answered: Option<u64>) -> (u32, [u8; 24]) {
     (op, bytes)
 }
 
-/// Ends a connection whatever is under way: its users get errors.
+/// Ends a connection with requests in flight: its users get errors.
 #[derive(Debug)]
 pub(crate) struct Abort(File);
 
 impl Abort {
-    /// Waits for nobody: it is the kernel's own file.
+    /// Aborts the connection. Does not block: it is the kernel's own file.
     pub(crate) fn now(&self) {
-        // The connection may be over, which is what is wanted.
+        // The connection might already have ended, which is fine.
         let _ = (&self.0).write(b"1");
     }
 }
 
-/// What a mount needs to be served over the ring.
+/// Access for serving a mount over the ring.
 #[derive(Debug)]
 pub struct RingAccess {
-    /// Queues that must all be served, one for each processor that the kernel has room for.
+    /// Queues that must all be served, one for each possible processor of the kernel.
     pub queues: u16,
     pub(crate) abort: Abort,
 }
 
 impl RingAccess {
-    /// For the mount whose files are on this device.
+    /// Opens the access for the mount whose files are on this device.
     ///
     /// # Errors
-    /// It cannot be served over the ring: why, and what would help, in words.
+    /// A text with the reason why it cannot be served over the ring, and a remedy.
     pub(super) fn of(device: Option<(u32, u32)>) -> Result<Self, String> {
         is_switched_on(std::fs::read_to_string(PARAMETER).ok().as_deref())?;
         let minor = device.ok_or("the mount is not in the mount table")?.1;
@@ -75,7 +75,7 @@ impl RingAccess {
     }
 }
 
-/// Whether the kernel's parameter, if there is one, says so.
+/// Checks that the kernel's parameter exists and is on.
 fn is_switched_on(parameter: Option<&str>) -> Result<(), String> {
     match parameter.map(str::trim) {
         Some("Y" | "1") => Ok(()),
@@ -89,7 +89,7 @@ fn is_switched_on(parameter: Option<&str>) -> Result<(), String> {
     }
 }
 
-/// How many numbers a list such as `0-3,8` has.
+/// Counts the numbers in a list such as `0-3,8`.
 fn count(list: &str) -> Option<u16> {
     let mut count = 0u16;
     for range in list.trim().split(',') {

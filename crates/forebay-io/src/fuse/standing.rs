@@ -1,9 +1,9 @@
-//! Whether a mount that was made here still leads its path to its files. Other programs may unmount
-//! it, or mount something over it, at any time, and the FUSE connection is told only of the former,
-//! and only once the last file of it is closed.
+//! Detects whether a mount of this process still leads its path to its files. Other programs can
+//! unmount it, or mount another file system over it, at any time. The kernel notifies the FUSE
+//! connection only of the former, and only once the last file of the mount is closed.
 //!
-//! The mount table of this process (proc(5)) tells both, without asking any file system. The kernel
-//! marks the table as changed for `poll(2)`, so an unchanged one costs one system call.
+//! The mount table of this process (proc(5)) shows both, without querying any file system. The
+//! kernel marks the table as changed for `poll(2)`, so an unchanged one costs one system call.
 
 use super::FuseMount;
 use super::table::{Mounts, TABLE};
@@ -13,28 +13,28 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// What a path leads to where a mount was made.
+/// State of the path of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// The mount.
+    /// The mount is visible.
     There,
-    /// Another mount, which hides this one: where it is mounted.
+    /// Another mount hides this one; the path is its mount point.
     Covered(PathBuf),
-    /// Not the mount: another program has unmounted it.
+    /// Another program has unmounted it.
     Gone,
 }
 
-/// The mounts that there are.
+/// The mounts of this process.
 #[derive(Debug)]
 pub struct MountTable(Mounts);
 
 impl MountTable {
-    /// As it is now.
+    /// Reads the current table.
     pub(super) fn read() -> Result<Self, MountError> {
         Mounts::read().map(Self)
     }
 
-    /// How a mount stands in it, as seen by who opens `file`: where it is mounted, or a file in it.
+    /// State of a mount as seen by a program that opens `file`: the mount point, or a file in it.
     pub fn standing_of(&self, mount: &FuseMount, file: &Path) -> Standing {
         let Some(own) = &mount.own else { return Standing::There };
         let within = file.strip_prefix(&mount.target).unwrap_or(Path::new(""));
@@ -46,7 +46,7 @@ impl MountTable {
     }
 }
 
-/// Notices changes of the mount table.
+/// Detects changes of the mount table.
 #[derive(Debug)]
 pub struct MountWatch {
     table: File,
@@ -54,15 +54,15 @@ pub struct MountWatch {
 }
 
 impl MountWatch {
-    /// Begins to watch.
+    /// Starts watching.
     ///
     /// # Errors
-    /// There is no `/proc`, or no descriptor.
+    /// There is no `/proc`, or no free descriptor.
     pub fn begin() -> io::Result<Self> {
         Ok(Self { table: File::open(TABLE)?, is_read: false })
     }
 
-    /// The table, if it may have changed since the last call; at first in any case.
+    /// Returns the table if it might have changed since the last call; always on the first call.
     pub fn changed(&mut self) -> Option<MountTable> {
         let mut poll = libc::pollfd { fd: self.table.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
         // SAFETY: one structure, and its number; the call does not wait.

@@ -1,5 +1,5 @@
-//! The mount table of this process, `/proc/self/mountinfo` (proc(5)): what is mounted at a path, by
-//! whose file system.
+//! The mount table of this process, `/proc/self/mountinfo` (proc(5)): the mounts at each path, and
+//! their file systems.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use crate::error::MountError;
 /// Type of our mounts in the mount table: file system `fuse`, subtype `forebay`.
 pub(super) const FILE_SYSTEM: &str = "fuse.forebay";
 pub(super) const TABLE: &str = "/proc/self/mountinfo";
-/// Symbolic links that are followed on one path, as the kernel does.
+/// Most symbolic links followed on one path, as in the kernel.
 const LINKS_MAX: usize = 40;
 
 /// One mount.
@@ -25,25 +25,25 @@ pub(super) struct Mount {
 }
 
 impl Mount {
-    /// It is one of Forebay's.
+    /// Returns whether it is a mount of Forebay.
     pub(super) fn is_forebay(&self) -> bool {
         self.kind.as_bytes() == FILE_SYSTEM.as_bytes()
     }
 
-    /// Even a look at a file of it waits for another process or machine, for ever if that does not
-    /// answer.
+    /// Returns whether even accessing a file of it waits for another process or machine, forever if
+    /// that does not respond.
     pub(super) fn is_served_elsewhere(&self) -> bool {
         const SERVED: [&[u8]; 6] = [b"nfs", b"cifs", b"smb", b"ceph", b"fuse", b"autofs"];
         SERVED.iter().any(|kind| self.kind.as_bytes().starts_with(kind))
     }
 }
 
-/// The mounts that there are, a later one above an earlier one.
+/// The existing mounts; later ones lie above earlier ones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mounts(Vec<Mount>);
 
 impl Mounts {
-    /// What the kernel says now.
+    /// Reads the current table.
     pub(super) fn read() -> Result<Self, MountError> {
         let table =
             std::fs::read(TABLE).map_err(|source| MountError::system(Path::new(TABLE), "reading", source))?;
@@ -64,15 +64,15 @@ impl Mounts {
         path.ancestors().find_map(|above| self.at(above))
     }
 
-    /// Whether a mount of a device at this path is there (`None` if not), and the uppermost mount
+    /// Finds a mount of a device at this path (`None` if there is none), and the uppermost mount
     /// that hides a file of it: a later one at the path of the file or above.
     pub(super) fn standing(&self, point: &Path, device: (u32, u32), file: &Path) -> Option<Option<&Mount>> {
         let at = self.0.iter().rposition(|mount| mount.point == point && mount.device == device)?;
         Some(self.0[at + 1..].iter().rev().find(|mount| file.starts_with(&mount.point)))
     }
 
-    /// A path as the table has it: absolute, without symbolic links. Nobody is asked for it who may
-    /// not answer: what lies on the mount of a server is taken as it is.
+    /// Resolves a path as in the table: absolute, without symbolic links. Does not query servers
+    /// that might not respond: a path on the mount of a server is taken as it is.
     pub(super) fn resolve(&self, path: &Path) -> PathBuf {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
         let parts =
@@ -90,7 +90,7 @@ impl Mounts {
             let next = clean.join(&part);
             let served = self.covering(&next).is_some_and(Mount::is_served_elsewhere);
             let may_look = !served && links < LINKS_MAX;
-            // Not even a look at it where somebody else would have to answer.
+            // A path that another process or machine serves is not read.
             let link = if may_look { std::fs::read_link(&next).ok() } else { None };
             match link {
                 Some(target) => {
@@ -104,7 +104,7 @@ impl Mounts {
     }
 }
 
-/// Is the uppermost mount at this path one of Forebay's?
+/// Returns whether the uppermost mount at this path is one of Forebay's.
 pub(super) fn is_ours(target: &Path) -> Result<bool, MountError> {
     let mounts = Mounts::read()?;
     Ok(mounts.at(&mounts.resolve(target)).is_some_and(Mount::is_forebay))

@@ -1,4 +1,4 @@
-//! Sockets, listeners, FUSE connections and event counters of a reactor, as they are kept.
+//! Sockets, listeners, FUSE connections and event counters as stored by a reactor.
 
 use super::interface::SocketId;
 use crate::error::IoFailure;
@@ -6,13 +6,13 @@ use crate::fuse::RingAccess;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
-/// How far a socket is on its way out.
+/// Closing state of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Open,
-    /// Closed by the caller: sends still go out, nothing new is taken.
+    /// Closed by the caller: submitted sends continue, new operations are refused.
     Closing,
-    /// Closed at once: nothing goes on.
+    /// Aborted: no operation continues.
     Aborted,
 }
 
@@ -47,19 +47,19 @@ pub(super) struct Fuse {
     pub(super) parked: VecDeque<u32>,
     /// The receive that watches the descriptor.
     pub(super) watching: Option<u32>,
-    /// Reads of the burst that are not back.
+    /// Reads of the burst that have not returned.
     pub(super) reading: Vec<u32>,
-    /// Requests that the burst has found.
+    /// Number of requests found by the burst.
     pub(super) found: usize,
-    /// A read of the burst has found nothing.
+    /// A read of the burst found no request.
     pub(super) drained: bool,
-    /// It may be served over the ring too.
+    /// Set if it may be served over the ring too.
     pub(super) ring: Option<RingAccess>,
-    /// Commands of the ring that were not yet reported; they count as operations.
+    /// Commands of the ring not yet reported; they count as operations.
     pub(super) commands: usize,
 }
 
-/// An event counter, and how many operations on it are not reported.
+/// An event counter, and its number of unreported operations.
 pub(super) struct Event {
     pub(super) fd: OwnedFd,
     pub(super) closing: bool,
@@ -97,7 +97,7 @@ impl SocketTable {
         self.entries[id as usize & 0xFFFF].1.take()
     }
 
-    /// The socket's number if it takes operations.
+    /// Returns the socket's number if the socket accepts operations.
     pub(super) fn open(&self, id: SocketId) -> Result<u32, IoFailure> {
         match self.get(id.0) {
             Some(socket) if socket.phase == Phase::Open => Ok(id.0),

@@ -1,4 +1,4 @@
-//! The devices of a reactor by number. Numbers of removed devices are given again.
+//! The devices of a reactor by number. Numbers of removed devices are reused.
 
 use super::interface::DeviceId;
 use super::pages::PagesInUse;
@@ -11,8 +11,8 @@ use std::ops::{Index, IndexMut};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 
-/// A device that a reactor has. It says what it can say without a wait. Who reads or writes it
-/// submits operations, or has a handle of its own, for a thread that may wait.
+/// A device in a reactor; gives access to its non-blocking queries. To read or write it, submit
+/// operations, or use a handle of its own on a thread that may block.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceInUse<'a>(pub(super) &'a Device);
 
@@ -71,22 +71,22 @@ impl<'a> DeviceInUse<'a> {
     }
 }
 
-/// A device and what the reactor knows about its operations.
+/// A device and the reactor's state of its operations.
 pub(super) struct DeviceEntry {
     pub(super) device: Device,
     pub(super) emulation: Option<Emulation>,
-    /// What its steps may wait behind.
+    /// The lane of its steps.
     pub(super) lane: Lane,
     pub(super) buffered_fd: RawFd,
     pub(super) direct: Option<(RawFd, DirectAlign)>,
-    /// Buffered writes submitted and not finished: while there are any, writes look out for
+    /// Buffered writes submitted and not finished: while there are any, writes check for
     /// neighbours.
     pub(super) buffered_writes: u32,
-    /// Where all modifying operations are that have not finished, while there are buffered ones.
+    /// Pages of all unfinished modifying operations, while some are buffered.
     pub(super) pages: PagesInUse,
     /// Writes held back by a neighbour in the same page, in order.
     pub(super) deferred: VecDeque<u32>,
-    /// `fallocate` modes the device was found not to have.
+    /// `fallocate` modes that the device turned out to lack.
     pub(super) lacks_punch: bool,
     pub(super) lacks_zero_range: bool,
 }
@@ -145,7 +145,7 @@ impl DeviceTable {
     }
 }
 
-/// Of a device that operations name: it cannot be removed before they are reported.
+/// For a device of an operation: it cannot be removed before the operation is reported.
 impl Index<usize> for DeviceTable {
     type Output = DeviceEntry;
 

@@ -1,15 +1,14 @@
-//! Event counters of the reactor (`eventfd`), which another process holds too: it signals work by
-//! them, and is told by them that work is done.
+//! Event counters of the reactor (`eventfd`), shared with another process: it signals work through
+//! them, and receives signals that work is done.
 //!
 //! Invariants:
-//! - A counter is what its name says: another kind of file is refused, because reading it could
-//!   wait.
-//! - Nothing waits for the other process. Taking does not, whatever mode it gives the descriptor
-//!   (`RWF_NOWAIT`). A signal goes through the ring, or looks first whether there is room (then the
-//!   other process would have to fill the counter and change its mode between two system calls). A
-//!   counter that is full is signalled already.
+//! - Every counter is really an eventfd: other files are refused, because reading them could block.
+//! - No operation blocks on the other process. Taking does not, whichever mode that process gives
+//!   the descriptor (`RWF_NOWAIT`). A signal goes through the ring, or first checks that there is
+//!   room (to block it, the other process would have to fill the counter and change its mode
+//!   between two system calls). A full counter is already signalled.
 //! - Each operation is reported once, also when the counter is closed under it; the descriptor is
-//!   closed when the last one was.
+//!   closed after the last report.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -20,13 +19,13 @@ use crate::error::IoFailure;
 use crate::slots::OpKind;
 use crate::sys;
 
-/// An open event counter, found to be one.
+/// An open descriptor, verified to be an event counter.
 #[derive(Debug)]
 pub struct EventCounter(OwnedFd);
 
 impl EventCounter {
-    /// Looks whether a descriptor is an event counter, and makes it non-blocking. On a thread that
-    /// may wait: it asks the process file system.
+    /// Verifies that a descriptor is an event counter, and makes it non-blocking. Queries procfs,
+    /// so call it on a thread that may block.
     ///
     /// # Errors
     /// It is something else, or its mode cannot be set.
@@ -51,8 +50,8 @@ impl Reactor {
         EventId(id as u32)
     }
 
-    /// Closes an event counter: operations on it end, as cancelled if they are not done. The number
-    /// may be used again once all were reported.
+    /// Closes an event counter: unfinished operations on it end as cancelled. The number may be
+    /// reused once all are reported.
     pub fn close_event(&mut self, id: EventId) {
         let Some(Some(event)) = self.events.get_mut(id.0 as usize) else { return };
         event.closing = true;
@@ -92,7 +91,8 @@ impl Reactor {
         Ok(if takes { Syscall::Watch { fd } } else { Syscall::Raise { fd } })
     }
 
-    /// A watch is back: the counter is above zero, unless somebody else has taken that.
+    /// Handles the result of a watch: the counter is above zero, unless another process has taken
+    /// it.
     pub(super) fn settle_event(&mut self, index: u32, id: u32, result: i32) {
         if result < 0 {
             return self.finish(index, Err(IoFailure::from_errno(result.wrapping_neg())));

@@ -1,4 +1,4 @@
-//! Results of steps: the next step follows, or the end of the operation.
+//! Results of steps: starts the next step or ends the operation.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use crate::engine::StepDone;
 use crate::error::IoFailure;
 use crate::slots::{OpKind, ZeroPhase};
 
-/// A step that did nothing is done again so often without a pause ...
+/// Retries of a step that did nothing: this many without a pause ...
 const AT_ONCE_MAX: u32 = 8;
-/// ... and so often with one: for a second in all.
+/// ... and this many after a pause of `REST` each: one second in total.
 const RESTS_MAX: u32 = 50;
 const REST: Duration = Duration::from_millis(20);
 
 impl Reactor {
-    /// Handles all steps the engine has brought back.
+    /// Handles all steps that the engine has returned.
     pub(super) fn settle_steps(&mut self) {
         let mut steps = std::mem::take(&mut self.steps_done);
         for step in steps.drain(..) {
@@ -33,8 +33,8 @@ impl Reactor {
             return;
         };
         let on_device = self.memory.slots.get(index).kind.device().is_some();
-        // Interrupted, or (devices only) short of kernel memory for a moment, or of a thread of the
-        // kernel (nobody here cancels a step of a device): nothing was done, so do it again.
+        // Interrupted, or (devices only) briefly short of kernel memory or of a kernel thread (this
+        // program never cancels device steps): nothing was done, so retry.
         let is_short = [-libc::EAGAIN, -libc::ECANCELED].contains(&step.result);
         if step.result == -libc::EINTR || (on_device && is_short) {
             if !on_device {
@@ -66,15 +66,15 @@ impl Reactor {
             }
             OpKind::TakeEvent { event } => self.settle_event(index, event, step.result),
             OpKind::Run => self.finish(index, plain(step.result)),
-            // A counter that is full is signalled.
+            // A full counter is already signalled.
             OpKind::Signal { .. } if step.result == -libc::EAGAIN => self.finish(index, Ok(0)),
             OpKind::Signal { .. } => self.finish(index, plain(step.result).map(|_| 0)),
         }
     }
 
-    /// Does a step that did nothing once more: at once at first, then after a rest. False when that
-    /// was done so often that it has to count as the device's answer: a file system in user space,
-    /// or a broken driver, may say so for ever.
+    /// Retries a step that did nothing: first at once, then after a pause. Returns false after so
+    /// many retries that the result has to count as the device's answer: a file system in user
+    /// space, or a broken driver, can return it forever.
     fn try_again(&mut self, index: u32) -> bool {
         let slot = self.memory.slots.get_mut(index);
         slot.in_vain += 1;
@@ -88,8 +88,8 @@ impl Reactor {
         true
     }
 
-    /// The registration that a step wanted to use was given up before the kernel began it. Nothing
-    /// was done then, and it can be done without.
+    /// Handles a registration that was released before the kernel started the step. The step then
+    /// had no effect, and works without registered memory.
     fn goes_unregistered(&mut self, index: u32) -> bool {
         let slot = self.memory.slots.get_mut(index);
         slot.unregistered |= slot.registered;
@@ -98,7 +98,7 @@ impl Reactor {
         again
     }
 
-    /// Starts the steps that have rested.
+    /// Starts the steps whose pause has ended.
     pub(super) fn end_rests(&mut self) {
         while let Some(&(until, index)) = self.resting.front()
             && until <= Instant::now()
@@ -122,20 +122,21 @@ impl Reactor {
         }
     }
 
-    /// The next byte of a read lies before the recorded end.
+    /// Returns whether the next byte of a read lies before the recorded end.
     fn reads_inside(&self, index: u32, device: usize) -> bool {
         let slot = self.memory.slots.get(index);
         slot.offset + slot.done < self.devices[device].device.end_bytes()
     }
 
-    /// A flush of a file that was cut meanwhile succeeds, and says nothing of what was cut off.
+    /// Checks the size after a flush: flushing a truncated file succeeds without the lost part.
     fn settle_flush(&mut self, index: u32, device: usize, result: i32) {
         let ended = self.devices[device].device.ended().map_or(Ok(0), |_| Err(IoFailure::ENDED));
         let result = plain(result).map_err(|failure| self.failure_on(device, failure));
         self.finish(index, result.and(ended));
     }
 
-    /// A device that drops off while it is busy fails with errors of its own, and then has no size.
+    /// Reports `ENDED` for a device that disappears while it is busy: its operations fail with
+    /// other errors, and it then has no size.
     fn failure_on(&self, device: usize, failure: IoFailure) -> IoFailure {
         let vague = matches!(failure.errno, libc::EIO | libc::ENOSPC);
         if vague && self.devices[device].device.ended().is_some() { IoFailure::ENDED } else { failure }
@@ -143,14 +144,14 @@ impl Reactor {
 
     fn settle_write(&mut self, index: u32, device: usize, result: i32) {
         match plain(result) {
-            // A write of at least one byte that does nothing would go on for ever.
+            // A write of at least one byte that makes no progress would continue forever.
             Ok(0) => self.finish(index, Err(IoFailure::from_errno(libc::EIO))),
             Ok(count) => self.advance(index, count),
             Err(failure) => self.retry_buffered_or_fail(index, device, failure),
         }
     }
 
-    /// Goes on after `count` bytes, or ends.
+    /// Continues after `count` bytes, or ends.
     fn advance(&mut self, index: u32, count: u32) {
         let slot = self.memory.slots.get_mut(index);
         slot.advance(u64::from(count));
@@ -163,7 +164,8 @@ impl Reactor {
         }
     }
 
-    /// Direct I/O can refuse what its stated alignment allows; the page cache then does it.
+    /// Retries with buffered I/O if direct I/O refuses a request that satisfies its reported
+    /// alignment.
     fn retry_buffered_or_fail(&mut self, index: u32, device: usize, failure: IoFailure) {
         let was_buffered = self.memory.slots.get(index).buffered;
         if failure.errno == libc::EINVAL && !was_buffered {
@@ -176,7 +178,7 @@ impl Reactor {
         self.finish(index, Err(failure));
     }
 
-    /// Fills what a read did not reach with zeroes.
+    /// Fills the part that a read did not reach with zeroes.
     fn zero_rest(&mut self, index: u32) {
         let memory = &mut *self.memory;
         let slot = memory.slots.get(index);
@@ -185,8 +187,8 @@ impl Reactor {
             let rest = Span::new(span.buf, span.offset + skip, span.len - skip);
             skip = 0;
             let address = memory.pool.address_of_pinned(rest);
-            // SAFETY: the span is pinned, hence inside live memory; its step is back, so the kernel
-            // is done with it, and no slice to a buffer the kernel writes exists.
+            // SAFETY: the span is pinned, hence inside live memory; its step has returned, so the
+            // kernel has finished with it, and no slice to a buffer that the kernel writes exists.
             unsafe { std::ptr::write_bytes(address, 0, rest.len as usize) };
         }
     }
@@ -220,7 +222,7 @@ impl Reactor {
     }
 
     fn settle_discard(&mut self, index: u32, device: usize, result: i32) {
-        // The kernel does not know it of this device, or `fallocate` of what is no file.
+        // The kernel does not support it on this device, or `fallocate` on a file of another type.
         let of_file = self.devices[device].device.kind() != DeviceKind::Block;
         let unknown = [libc::ENOTTY, libc::ENOSYS].contains(&-result) || of_file && -result == libc::ENODEV;
         let result = if unknown { -libc::EOPNOTSUPP } else { result };
@@ -230,7 +232,7 @@ impl Reactor {
 
     fn settle_accept(&mut self, index: u32, result: i32) {
         let accepted = plain(result).and_then(|fd| {
-            // SAFETY: accept made this descriptor for us, and nobody else has it.
+            // SAFETY: accept created this descriptor for us, and it has no other owner.
             let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
             if self.is_accept_wanted(index) { self.add_socket(fd) } else { Err(IoFailure::CANCELLED) }
         });
@@ -256,7 +258,7 @@ impl Reactor {
         }
     }
 
-    /// The real work of an operation is done: reports it, unless a model holds it back.
+    /// Ends the real work of an operation: reports it, unless a model holds it back.
     pub(super) fn finish(&mut self, index: u32, result: Result<u32, IoFailure>) {
         let slot = self.memory.slots.get_mut(index);
         slot.result = Some(result);
@@ -291,7 +293,7 @@ impl Reactor {
         let work = slot.work.get_mut();
         if matches!(slot.kind, OpKind::Read { .. }) && work.is_wanted() && result.is_ok() {
             if !work.is_done {
-                // No other thread has read all of it at once.
+                // No other thread had all of its bytes at once.
                 memory.pool.work_pinned(&slot.spans, |parts| work.after_read(parts));
             }
             self.ready_checksums.append(&mut work.checksums);
@@ -305,7 +307,7 @@ impl Reactor {
         memory.slots.give_back(index);
     }
 
-    /// Takes from the models what they have finished by now.
+    /// Collects the operations that the models have finished by now.
     pub(super) fn advance_models(&mut self) {
         if !self.emulates {
             return;
@@ -326,8 +328,8 @@ impl Reactor {
         self.model_done = done;
     }
 
-    /// Cancels socket operations and waits until no step is at the engine; false when that takes
-    /// too long.
+    /// Cancels socket operations and waits until no step is at the engine; returns false on
+    /// timeout.
     pub(super) fn quiesce(&mut self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         self.abort_all();
@@ -360,8 +362,8 @@ mod tests {
 
     const BYTES: u32 = 4096;
 
-    /// Reads from a device that gives each of these answers in place of its first ones, and the
-    /// last of them for ever if `for_ever`.
+    /// Reads from a device whose first answers are replaced by these, and all later ones by the
+    /// last of them if `for_ever`.
     fn read_with(answers: &[i32], for_ever: bool) -> (Result<u32, IoFailure>, usize, Duration) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("device");

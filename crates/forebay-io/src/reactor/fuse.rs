@@ -1,19 +1,20 @@
 //! FUSE connections of the reactor: many receives posted at once, replies in any order.
 //!
-//! A connection hands out one request per read, and a read that finds none would block. So the
-//! descriptor is non-blocking, and receives that find nothing are *parked*: the first of them
-//! watches the descriptor, and when something is there a *burst* of parked receives reads. A burst
-//! is twice as large as the requests that the last one found: a lone request costs one read in
-//! vain, a crowd of them is taken with one system call.
+//! A connection delivers one request per read, and a read that finds none would block. So the
+//! descriptor is non-blocking, and receives that find no request are *parked*: the first of them
+//! watches the descriptor, and when it becomes readable a *burst* of parked receives reads. A burst
+//! is twice as large as the number of requests that the last one found: a single request costs one
+//! extra read, and one system call takes a crowd of them.
 //!
 //! Invariants:
-//! - At most one parked receive of a connection watches; reads of a burst are all back before the
+//! - At most one parked receive of a connection watches; all reads of a burst return before the
 //!   next step.
-//! - Nothing relies on a read in vain coming back at once: where io_uring keeps such a read until
-//!   there is something (it does for descriptors that know non-blocking I/O by request; `/dev/fuse`
-//!   is none today), receives go on, in smaller bursts, and closing cancels the read.
+//! - The code does not rely on an unsuccessful read returning at once: if io_uring keeps such a
+//!   read until there is a request (it does for descriptors that support non-blocking I/O per
+//!   request; `/dev/fuse` currently does not), receives continue in smaller bursts, and closing
+//!   cancels the read.
 //! - Each operation is reported once, also when the connection is closed under it; the descriptor
-//!   is closed when the last one was.
+//!   is closed after the last report.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -25,7 +26,7 @@ use crate::error::IoFailure;
 use crate::slots::{OpKind, Slot};
 use crate::sys;
 
-/// Fewest reads of a burst, so that it can grow.
+/// Smallest burst, so that it can grow.
 const BURST_MIN: usize = 2;
 
 impl Reactor {
@@ -56,9 +57,9 @@ impl Reactor {
         Ok(FuseId(id as u32))
     }
 
-    /// Closes a FUSE connection: receives end as cancelled, replies already submitted still go out,
-    /// then the descriptor is closed. Where the mount is still there, its users get `ENOTCONN` from
-    /// then on. The number may be used again once every operation on it was reported.
+    /// Closes a FUSE connection: receives end as cancelled, submitted replies are still sent, then
+    /// the descriptor is closed. If the mount still exists, its users get `ENOTCONN` from then on.
+    /// The number may be reused once every operation on it is reported.
     pub fn close_fuse(&mut self, id: FuseId) {
         let Some(Some(fuse)) = self.fuses.get_mut(id.0 as usize) else { return };
         if !std::mem::replace(&mut fuse.closing, true) {
@@ -88,7 +89,7 @@ impl Reactor {
         }
     }
 
-    /// Starts a filled slot: a reply at once, a receive when it is its turn.
+    /// Starts a filled slot: a reply at once, a receive in its turn.
     pub(super) fn start_fuse(&mut self, index: u32) {
         let slot = self.memory.slots.get(index);
         let (kind, len) = (slot.kind, slot.len);
@@ -130,7 +131,7 @@ impl Reactor {
         Ok(fuse.fd.as_raw_fd())
     }
 
-    /// A step of a receive is back.
+    /// Handles the result of a receive's step.
     pub(super) fn settle_fuse_receive(&mut self, index: u32, id: u32, watched: bool, result: i32) {
         let Some(Some(fuse)) = self.fuses.get_mut(id as usize) else {
             return self.finish(index, Err(IoFailure::CANCELLED));
@@ -139,7 +140,8 @@ impl Reactor {
             fuse.watching = None;
             self.set_watches(index, false);
             return match u32::try_from(result) {
-                // Whatever woke us, a request or the end of the connection, the read will tell.
+                // After a request and after the end of the connection alike, the read finds the
+                // cause.
                 Ok(_) => self.park_first(index, id),
                 Err(_) => self.finish(index, Err(IoFailure::from_errno(result.wrapping_neg()))),
             };
@@ -161,7 +163,7 @@ impl Reactor {
         }
     }
 
-    /// The watching receive goes first in the burst that follows.
+    /// Puts the watching receive first in the next burst.
     fn park_first(&mut self, index: u32, id: u32) {
         let Some(Some(fuse)) = self.fuses.get_mut(id as usize) else { return };
         if fuse.closing {
@@ -172,7 +174,7 @@ impl Reactor {
         self.next_fuse_step(id);
     }
 
-    /// With nothing at the engine: watches if the last burst found the connection empty, otherwise
+    /// If no step is at the engine: watches if the last burst found the connection empty, otherwise
     /// reads a burst.
     fn next_fuse_step(&mut self, id: u32) {
         let Some(Some(fuse)) = self.fuses.get_mut(id as usize) else { return };
@@ -200,7 +202,7 @@ impl Reactor {
         }
     }
 
-    /// An operation was reported.
+    /// Accounts for a reported operation.
     pub(super) fn fuse_op_ended(&mut self, id: u32) {
         if let Some(Some(fuse)) = self.fuses.get_mut(id as usize) {
             fuse.operations -= 1;

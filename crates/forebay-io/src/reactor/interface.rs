@@ -1,4 +1,4 @@
-//! The interface of the reactor: its operations, their completions, its numbers and its sizes.
+//! The interface of the reactor: operations, completions, ids and limits.
 
 use crate::buffer::Span;
 use crate::error::IoFailure;
@@ -9,8 +9,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId(pub u16);
 
-/// A connected socket of the reactor. A number is not used again before 65,536 sockets were closed
-/// in its place.
+/// A connected socket of the reactor. A number is reused only after 65,536 sockets were closed in
+/// its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SocketId(pub u32);
 
@@ -30,10 +30,10 @@ pub struct EventId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub u32);
 
-/// Which engine to use.
+/// The engine to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EnginePreference {
-    /// io_uring where it works, otherwise psync, with a message.
+    /// io_uring if it is available, otherwise psync, with a message.
     #[default]
     Auto,
     /// io_uring or an error.
@@ -43,7 +43,7 @@ pub enum EnginePreference {
 }
 
 impl EnginePreference {
-    /// The name as typed by people.
+    /// The name that operators enter.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -63,28 +63,28 @@ impl FromStr for EnginePreference {
     }
 }
 
-/// Sizes of the reactor.
+/// Limits of the reactor.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most memory the buffer pool takes, in bytes.
+    /// Most memory of the buffer pool, in bytes.
     pub buffer_bytes_max: usize,
-    /// Entries of the ring's submission queue: how many steps one system call hands over.
+    /// Entries of the ring's submission queue: the number of steps that one system call submits.
     pub ring_entries: u32,
-    /// Device steps of each lane (see [`prefer_device`](crate::Reactor::prefer_device)) in the
-    /// kernel's ring at once; more wait in memory, in order.
+    /// Most device steps of each lane (see [`prefer_device`](crate::Reactor::prefer_device)) in the
+    /// kernel's ring; more wait in memory, in order.
     pub in_flight_max: u32,
     /// Threads of the psync engine for each lane.
     pub psync_threads: u32,
-    /// Threads with a ring each, beside the one that owns the reactor; psync has its own.
+    /// Threads with a ring each, in addition to the one that owns the reactor; psync has its own.
     pub io_threads: u32,
-    /// They get work if the thread that owns the reactor is busy for so many percent of the time,
-    /// and only as much as brings it below that; 0: they get everything always.
+    /// I/O threads get work if the thread that owns the reactor is busy for this percentage of the
+    /// time, and only as much as brings it below that; 0: they always get all of it.
     pub io_threads_busy_pct: u32,
-    /// The thread that makes the reactor was put above others by so many steps of niceness: threads
-    /// that do what no client at work waits for are put back by as many.
+    /// By how many steps of niceness the thread that creates the reactor was raised above others.
+    /// Threads whose work no active client waits for are lowered by as many.
     pub raised_by: u32,
-    /// How long `wait` polls at most before it sleeps; how long it does is learned from how long
-    /// waits take.
+    /// Longest time that `wait` polls before it sleeps; the actual time is learned from the length
+    /// of waits.
     pub spin: Duration,
 }
 
@@ -103,8 +103,8 @@ impl Default for Limits {
     }
 }
 
-/// An operation. Spans must stay allocated and, where the kernel writes, be left alone until it is
-/// reported.
+/// An operation. Until it is reported, spans must stay allocated and, if the kernel writes them,
+/// untouched.
 #[derive(Clone, Copy, Debug)]
 pub enum Op<'a> {
     /// Reads from a device into the spans; reports the bytes of all spans.
@@ -113,29 +113,28 @@ pub enum Op<'a> {
         device: DeviceId,
         /// First byte on the device; any value.
         offset: u64,
-        /// Where the bytes go, in order.
+        /// Destination of the bytes, in order.
         spans: &'a [Span],
     },
     /// As `Read`; if it succeeds, [`Reactor::checksums`](crate::Reactor::checksums) gives a CRC-32C
-    /// of each 4096 bytes of each span (the last may cover less), one span after the other.
+    /// of each 4096 bytes of each span (the last can cover less), one span after the other.
     CheckedRead {
         /// The device.
         device: DeviceId,
         /// First byte on the device; any value.
         offset: u64,
-        /// Where the bytes go, in order.
+        /// Destination of the bytes, in order.
         spans: &'a [Span],
-        /// Before that they are decrypted, as what lay at this place for the cipher.
+        /// If set, the bytes are decrypted first; this is their place for the cipher.
         place: Option<u64>,
     },
-    /// As `Write`, of what is encrypted where it lies, for this place, before it is written.
+    /// As `Write`, but first encrypts the bytes in place.
     EncryptedWrite {
         /// The device.
         device: DeviceId,
         /// First byte on the device; any value.
         offset: u64,
-        /// Where the bytes come from, in order; they are nobody else's, and not the same
-        /// afterwards.
+        /// Source of the bytes, in order; used by no other operation, and changed afterwards.
         spans: &'a [Span],
         /// Their place for the cipher.
         place: u64,
@@ -146,10 +145,10 @@ pub enum Op<'a> {
         device: DeviceId,
         /// First byte on the device; any value.
         offset: u64,
-        /// Where the bytes come from, in order.
+        /// Source of the bytes, in order.
         spans: &'a [Span],
     },
-    /// Makes durable what was reported as written so far; reports 0.
+    /// Makes all writes reported so far durable; reports 0.
     Flush {
         /// The device.
         device: DeviceId,
@@ -162,12 +161,12 @@ pub enum Op<'a> {
         offset: u64,
         /// Length in bytes.
         len: u64,
-        /// May the space be given back (a hole)?
+        /// Whether the space may be freed (a hole).
         may_unmap: bool,
     },
-    /// Says that a range of a device is of no use: a block device discards it, of a file it becomes
-    /// a hole. What the range reads as then is open. Reports 0, or the failure `EOPNOTSUPP` if the
-    /// device or its file system does not have that.
+    /// Discards a range: a block device discards it, a file gets a hole. Its contents are then
+    /// undefined. Reports 0, or the failure `EOPNOTSUPP` if the device or its file system does not
+    /// support that.
     Discard {
         /// The device.
         device: DeviceId,
@@ -181,89 +180,90 @@ pub enum Op<'a> {
         /// The listener.
         listener: ListenerId,
     },
-    /// Receives what is there, at least one byte, at most the span; reports the bytes, 0 at the end
+    /// Receives available bytes, at least one, at most the span; reports their number, 0 at the end
     /// of the stream.
     Recv {
         /// The socket.
         socket: SocketId,
-        /// Where the bytes go.
+        /// Destination of the bytes.
         span: Span,
     },
     /// Sends all bytes of the spans; reports their number.
     Send {
         /// The socket.
         socket: SocketId,
-        /// What to send, in order.
+        /// The bytes to send, in order.
         spans: &'a [Span],
     },
     /// Takes one request from a FUSE connection; reports its bytes. Many may be posted at once. The
-    /// failure `ENODEV` means that the mount is gone; with `ENOENT` the request was withdrawn
+    /// failure `ENODEV` means that the mount is gone; `ENOENT` that the request was withdrawn
     /// meanwhile: submit again.
     FuseReceive {
         /// The connection.
         fuse: FuseId,
-        /// Where the first bytes go. With 80 of them (`fuse_in_header` and `fuse_write_in`) the
-        /// payload of a write starts exactly where `data` does.
+        /// Destination of the first bytes. With 80 of them (`fuse_in_header` and `fuse_write_in`)
+        /// the payload of a write starts exactly where `data` does.
         header: Span,
-        /// Where the rest goes; as long as the largest write that was agreed on.
+        /// Destination of the rest; as long as the largest negotiated write.
         data: Span,
     },
     /// Answers a request of a FUSE connection with the bytes of all spans, as one message; reports
-    /// their number. The failure `ENOENT` means that nobody waits for the answer any more.
+    /// their number. The failure `ENOENT` means that no process waits for the answer.
     FuseReply {
         /// The connection.
         fuse: FuseId,
         /// The answer, in order.
         spans: &'a [Span],
     },
-    /// Takes the next request of an entry of a FUSE connection's queue, after the answer to the
-    /// last one; reports 0 when there is one. The failures `ENOTCONN` and `ECONNABORTED` mean that
-    /// the connection is over. After any other the entry takes nothing more.
+    /// Answers the last request of an entry of a FUSE connection's queue, if there was one, and
+    /// takes the next; reports 0 when there is one. The failures `ENOTCONN` and `ECONNABORTED` mean
+    /// that the connection has ended. After any other failure the entry takes no more requests.
     FuseRing {
         /// The connection, after [`open_fuse_ring`](crate::Reactor::open_fuse_ring).
         fuse: FuseId,
         /// The queue.
         queue: u16,
-        /// The number of the request that is answered; none registers a new entry.
+        /// The request to answer; `None` registers a new entry.
         answered: Option<u64>,
-        /// Where the heads of requests come and those of answers lie. Always the same for an entry.
+        /// Memory for the heads of requests and answers. Always the same for an entry.
         head: Span,
-        /// Where payloads come and lie; as long as the longest agreed on. Always the same for an
+        /// Memory for payloads; as long as the longest negotiated one. Always the same for an
         /// entry.
         payload: Span,
     },
-    /// Takes the next request of a tag of a block device, after the answer to the last one; reports
-    /// 0 when there is one. The failure `ENODEV` means that the device is gone, or has another
-    /// server.
+    /// Answers the last request of a tag of a block device, if there was one, and takes the next;
+    /// reports 0 when there is one. The failure `ENODEV` means that the device is gone, or has
+    /// another server.
     UblkNext {
         /// The device.
         ublk: UblkId,
         /// The tag; one operation of it at a time.
         tag: u16,
-        /// Bytes that were done, or minus an error number; none for the first request of the tag.
+        /// Bytes done, or minus an error number; `None` for the first request of the tag.
         answer: Option<i32>,
     },
-    /// Waits until an event counter is above zero, and makes it zero; reports 0. One at a time.
+    /// Waits until an event counter is above zero, and resets it to zero; reports 0. One at a time.
     TakeEvent {
         /// The counter.
         event: EventId,
     },
-    /// Adds one to an event counter; reports 0. Where the counter is full that is so at once, or
-    /// when the other process has taken it.
+    /// Adds one to an event counter; reports 0. A full counter completes at once, or when the other
+    /// process has taken it.
     Signal {
         /// The counter.
         event: EventId,
     },
 }
 
-/// The end of an operation.
+/// The completion of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The token given to `submit`.
     pub token: u64,
-    /// Bytes, or the number of the new [`SocketId`] for an accept; 0 where the operation says so.
+    /// Bytes, or the number of the new [`SocketId`] for an accept; 0 if the operation is documented
+    /// to report 0.
     pub result: Result<u32, IoFailure>,
-    /// Where the checksums of a read lie.
+    /// Position of a read's checksums.
     pub(crate) checksums: Checksums,
 }
 
@@ -283,23 +283,22 @@ pub struct Waited {
     pub woken: bool,
 }
 
-/// Counts since the reactor was made.
+/// Counters since the creation of the reactor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReactorStats {
-    /// Steps handed to the engine.
+    /// Steps submitted to the engine.
     pub steps: u64,
-    /// Of those, given to I/O threads.
+    /// Steps of these given to I/O threads.
     pub steps_given: u64,
-    /// Device transfers continued because the kernel did only a part.
+    /// Device transfers continued because the kernel transferred only a part.
     pub short_transfers: u64,
     /// Reads that reached past the end of the device and were filled with zeroes.
     pub reads_past_end: u64,
-    /// Device transfers that went through the page cache although the device does direct I/O.
+    /// Device transfers that used the page cache although the device supports direct I/O.
     pub unaligned_transfers: u64,
-    /// Writes held back until a neighbour in the same page was done.
+    /// Writes held back until a neighbour in the same page completed.
     pub page_conflicts: u64,
-    /// Device transfers begun anew because the memory that they were to use was not registered any
-    /// more.
+    /// Device transfers restarted because the registration of their memory had been released.
     pub registrations_missed: u64,
     /// Zero operations that had to write zeroes.
     pub zeroes_written: u64,

@@ -1,33 +1,33 @@
 //! The reactor: one thread's operations on devices, sockets, FUSE connections and block devices.
 //!
-//! `submit` queues, `wait` hands everything to the kernel in one system call and reports what is
-//! done.
+//! `submit` queues operations; `wait` hands all of them to the kernel in one system call and
+//! reports completions.
 //!
 //! Contract with the caller:
-//! - Every submitted operation is reported exactly once, by `wait`, under its token; a malformed
-//!   one with [`IoFailureKind::Invalid`](crate::IoFailureKind::Invalid). `submit` itself never
-//!   fails, blocks or reports.
-//! - Nothing is promised about the order of completions, nor that operations in flight together
-//!   take effect in order. A caller that needs order waits for a completion. A flush covers what
-//!   was *reported* as written before the flush was submitted (on both descriptors of the device).
+//! - `wait` reports every submitted operation exactly once, under its token; a malformed one with
+//!   [`IoFailureKind::Invalid`](crate::IoFailureKind::Invalid). `submit` itself never fails, blocks
+//!   or reports.
+//! - The order of completions is not guaranteed, nor that operations in flight together take effect
+//!   in order. A caller that needs order waits for a completion. A flush covers writes *reported*
+//!   before the flush was submitted (on both descriptors of the device).
 //! - Exceptions: sends on one socket go out whole and in order of submission; receives on one
 //!   socket are served in order of submission.
-//! - Transfers are complete: short device transfers and short sends are continued inside. Bytes
+//! - Transfers are complete: the reactor continues short device transfers and short sends. Bytes
 //!   read past the recorded end of a device ([`Device::end_bytes`](crate::Device::end_bytes)) are
 //!   zeroes. A write or zeroing that reaches past the end fails with
-//!   [`IoFailureKind::OutOfRange`](crate::IoFailureKind::OutOfRange) and does nothing.
+//!   [`IoFailureKind::OutOfRange`](crate::IoFailureKind::OutOfRange) and has no effect.
 //! - On a device that is shorter than its recorded end a read that meets the end, and every write,
-//!   zeroing and flush, fails with [`IoFailureKind::Ended`](crate::IoFailureKind::Ended). Once it
-//!   is as long as it was, everything goes on. (A file that is cut between that look and the write
-//!   itself may be made longer again by that write.)
-//! - A receive reports what one `recv` brought: 1 byte up to the span's length, or 0 when the peer
+//!   zeroing and flush, fails with [`IoFailureKind::Ended`](crate::IoFailureKind::Ended). Once the
+//!   device has its former length, operations succeed again. (If a file is truncated between the
+//!   check and a write, that write can extend it again.)
+//! - A receive reports the result of one `recv`: 1 byte up to the span's length, or 0 when the peer
 //!   has closed.
-//! - The reactor may be made on one thread and moved to another before its first `wait`; from then
-//!   on it stays.
+//! - The reactor may be created on one thread and moved to another before its first `wait`; from
+//!   then on it stays there.
 //!
 //! Crash and drop: dropping the reactor cancels socket operations and waits for device operations.
-//! Memory that the kernel might still write is leaked rather than freed in two cases: that takes
-//! longer than a few seconds, or the reactor is dropped on a thread that did not run it.
+//! Memory that the kernel might still write is leaked rather than freed in two cases: the wait
+//! takes longer than a few seconds, or the reactor is dropped on a thread that did not run it.
 
 mod connections;
 mod devices;
@@ -72,10 +72,10 @@ use connections::{Event, Fuse, Listener, SocketTable};
 use devices::{DeviceEntry, DeviceTable};
 use ublk::Ublk;
 
-/// Bytes of the page of zeroes that zeroing by writing repeats.
+/// Bytes of the zero page that zeroing by writes repeats.
 pub(crate) const ZERO_PAGE_BYTES: usize = 256 << 10;
 
-/// What the kernel may be reading or writing; leaked when it cannot be told that it has finished.
+/// Memory that the kernel might access; leaked if the kernel might not have finished with it.
 struct Memory {
     pool: BufPool,
     slots: Slots,
@@ -88,7 +88,7 @@ impl Drop for Memory {
     }
 }
 
-/// The reactor; see the head of this file.
+/// The reactor; see the module documentation.
 pub struct Reactor {
     engine: ManuallyDrop<Box<dyn Engine>>,
     memory: ManuallyDrop<Memory>,
@@ -98,17 +98,17 @@ pub struct Reactor {
     fuses: Vec<Option<Fuse>>,
     ublks: Vec<Option<Ublk>>,
     events: Vec<Option<Event>>,
-    /// Completions not yet handed out, and the checksums of the reads among them.
+    /// Completions not yet returned, and the checksums of the reads among them.
     ready: Vec<Completion>,
     ready_checksums: Vec<u32>,
-    /// Checksums of the completions that were handed out last.
+    /// Checksums of the completions returned last.
     checksums: Vec<u32>,
     /// Reused lists.
     steps_done: Vec<StepDone>,
     model_done: Vec<u32>,
     /// Steps at the engine.
     at_engine: usize,
-    /// Operations whose next step rests until then, in order of time.
+    /// Operations whose next step pauses until then, in order of time.
     resting: VecDeque<(Instant, u32)>,
     waker: Waker,
     cipher: Option<Arc<dyn PlaceCipher>>,
@@ -123,7 +123,8 @@ pub struct Reactor {
 unsafe impl Send for Reactor {}
 
 impl Reactor {
-    /// Makes a reactor. The message says that io_uring was not available and what that means.
+    /// Creates a reactor. The message explains that io_uring was not available, and the
+    /// consequence.
     ///
     /// # Errors
     /// [`IoSetupError::UringUnavailable`] with [`EnginePreference::Uring`] only,
@@ -192,7 +193,7 @@ impl Reactor {
         &mut self.memory.pool
     }
 
-    /// Counts since the reactor was made.
+    /// Counters since the creation of the reactor.
     pub fn stats(&self) -> ReactorStats {
         ReactorStats { steps_given: self.engine.steps_given(), ..self.stats }
     }
@@ -202,12 +203,12 @@ impl Reactor {
         self.memory.slots.live_count() + self.ready.len()
     }
 
-    /// A handle with which other threads make `wait` return.
+    /// A handle for other threads to make `wait` return.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// Adds a device; it stays until the reactor is dropped.
+    /// Adds a device; it stays until it is removed or the reactor is dropped.
     ///
     /// # Panics
     /// When there are 65,536 already.
@@ -221,22 +222,22 @@ impl Reactor {
         self.devices.add(DeviceEntry::new(device, emulation))
     }
 
-    /// Operations on this device never wait for those on others that hang: what serves hits while
-    /// backing stores do not answer.
+    /// Keeps operations on this device from waiting for those on others that hang: for the device
+    /// that serves hits while backing stores do not respond.
     pub fn prefer_device(&mut self, id: DeviceId) {
         if let Some(entry) = self.devices.get_mut(id) {
             entry.lane = Lane::Fast;
         }
     }
 
-    /// True if every operation on a device has been reported.
+    /// Returns whether every operation on a device has been reported.
     pub fn is_idle(&self, id: DeviceId) -> bool {
         let slots = &self.memory.slots;
         !slots.live().any(|index| slots.get(index).kind.device() == Some(id.0))
     }
 
-    /// Takes a device away; its number may be given to another one. `None` if there is no such
-    /// device, or if an operation on it has not been reported yet.
+    /// Removes a device; its number may be reused. Returns `None` if there is no such device, or if
+    /// an operation on it has not been reported yet.
     pub fn remove_device(&mut self, id: DeviceId) -> Option<Device> {
         if self.is_idle(id) { self.devices.remove(id) } else { None }
     }
@@ -246,7 +247,7 @@ impl Reactor {
         self.devices.get(id).map(|entry| DeviceInUse(&entry.device))
     }
 
-    /// A sentence for each device that a card is imitated in front of: what that did so far.
+    /// A sentence for each device with an emulated card: the card's work so far.
     pub fn emulation_notes(&self) -> Vec<String> {
         let note = |entry: &DeviceEntry| {
             let (model, did) = (entry.device.emulation()?, entry.emulation.as_ref()?.did()?);
@@ -265,12 +266,12 @@ impl Reactor {
         self.devices.get_mut(id).into_iter().for_each(|entry| entry.device.set_end(end_bytes));
     }
 
-    /// The cipher of operations that name a place for it.
+    /// Sets the cipher of operations that name a place for it.
     pub fn set_cipher(&mut self, cipher: Arc<dyn PlaceCipher>) {
         self.cipher = Some(cipher);
     }
 
-    /// Queues an operation; `token` comes back with its completion.
+    /// Queues an operation; its completion carries `token`.
     pub fn submit(&mut self, token: u64, op: Op<'_>) {
         let kind = match self.kind_of(op) {
             Ok(kind) => kind,
@@ -306,7 +307,7 @@ impl Reactor {
         }
     }
 
-    /// Has a thread run `job`, beside this one; reports 0 when it has ended, also by a panic.
+    /// Runs `job` on another thread; reports 0 when it has ended, also by a panic.
     pub fn run(&mut self, token: u64, job: impl FnOnce() + Send + 'static) {
         let index = self.memory.slots.take(token, OpKind::Run);
         let guarded = || drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)));
@@ -314,7 +315,7 @@ impl Reactor {
         self.push_step(index);
     }
 
-    /// Notes what is to be computed over the bytes of an operation.
+    /// Records the computation over the bytes of an operation.
     fn note_work(&mut self, index: u32, op: Op<'_>) {
         let (wants_checksums, place) = match op {
             Op::CheckedRead { place, .. } => (true, place),
@@ -364,7 +365,7 @@ impl Reactor {
         })
     }
 
-    /// The checksums of a checked read that succeeded, until `wait` is called again; nothing of any
+    /// The checksums of a successful checked read, until the next call of `wait`; empty for any
     /// other operation.
     pub fn checksums(&self, completion: &Completion) -> &[u32] {
         let Checksums { first, count } = completion.checksums;
@@ -373,18 +374,18 @@ impl Reactor {
 
     /// Hands all queued operations to the kernel and appends completions to `out`.
     ///
-    /// Returns when at least one operation is done, the waker fired, or `timeout` has passed
-    /// (`None`: no limit; zero: look only).
+    /// Returns when at least one operation has completed, the waker fired, or `timeout` has passed
+    /// (`None`: no limit; zero: only check).
     ///
     /// # Errors
-    /// When the kernel refuses to work at all; the reactor is of no use then.
+    /// When the kernel refuses all work; the reactor is then unusable.
     pub fn wait(
         &mut self,
         timeout: Option<Duration>,
         out: &mut Vec<Completion>,
     ) -> Result<Waited, IoFailure> {
-        // The clock is read only where its answer is needed: that can be a system call, and most
-        // turns find work at once.
+        // The clock is read only where needed: that can be a system call, and most turns find work
+        // at once.
         let mut deadline = None;
         let mut left = timeout;
         let mut woken = false;
@@ -417,7 +418,7 @@ impl Reactor {
         }
     }
 
-    /// Waits, and learns from it for how long to poll the next time.
+    /// Waits, and learns from it how long to poll next time.
     fn wait_at_engine(&mut self, sleep: Option<Duration>) -> Result<(), IoFailure> {
         let learns = self.spin.is_allowed() && sleep != Some(Duration::ZERO);
         let began = learns.then(Instant::now);
@@ -435,12 +436,12 @@ impl Reactor {
     /// completions.
     ///
     /// # Errors
-    /// When the kernel refuses to work at all; the reactor is of no use then.
+    /// When the kernel refuses all work; the reactor is then unusable.
     pub fn hand_over(&mut self) -> Result<(), IoFailure> {
         self.engine.hand_over()
     }
 
-    /// Time until the deadline, the end of a rest or the next event of a model, whichever is
+    /// Time until the deadline, the end of a pause or the next event of a model, whichever is
     /// first.
     fn sleep_time(&self, until_deadline: Option<Duration>) -> Option<Duration> {
         let until_rested =
@@ -464,8 +465,8 @@ impl Reactor {
     }
 }
 
-/// The engine of rings: the loop's own, and those of I/O threads. A message if there are none of
-/// those though they are wanted.
+/// Creates the engine with the loop's own ring and those of I/O threads. Returns a message if the
+/// configured I/O threads are missing.
 fn rings(limits: Limits, waker: &Waker) -> Result<(Box<dyn Engine>, Option<String>), String> {
     let new =
         || Uring::new(limits.ring_entries, limits.in_flight_max).map(|ring| ring.raised_by(limits.raised_by));
@@ -490,7 +491,7 @@ fn fallback_message(reason: &str) -> String {
     format!("io_uring is not available ({reason}): using psync threads; expect lower throughput")
 }
 
-/// How long a dropped reactor waits for the kernel to finish with its memory.
+/// Longest time that a dropped reactor waits for the kernel to finish with its memory.
 const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Drop for Reactor {
@@ -499,8 +500,8 @@ impl Drop for Reactor {
         // SAFETY: nothing uses the engine after this.
         unsafe { ManuallyDrop::drop(&mut self.engine) };
         if quiet {
-            // SAFETY: no step is at the engine, so the kernel and the threads know none of this
-            // memory any more.
+            // SAFETY: no step is at the engine, so neither the kernel nor the threads use this
+            // memory.
             unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
     }

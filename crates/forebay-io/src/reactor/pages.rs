@@ -1,11 +1,11 @@
-//! The pages that modifying operations of a device touch, by page: who shares one with a given
-//! operation.
+//! The pages that modifying operations of a device touch: finds operations that share a page with a
+//! given one.
 //!
-//! Ranges are kept by their length rounded down to a power of two, and within a length by their
-//! first page. So a look-up touches little but what it finds, for single blocks and for a whole
-//! device that is made zero.
+//! Ranges are indexed by their length rounded down to a power of two, and within a length by their
+//! first page. So a look-up touches little more than its results, for single blocks and for zeroing
+//! a whole device.
 //!
-//! Invariant: an operation is in here once at most.
+//! Invariant: an operation is in here at most once.
 
 use std::collections::BTreeMap;
 
@@ -19,20 +19,20 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// The pages of a range in bytes; none if it is empty.
+    /// The pages of a range in bytes; `None` if it is empty.
     pub(super) fn of(offset: u64, len: u64) -> Option<Pages> {
         let page = BUFFER_ALIGN as u64;
         let last = offset.checked_add(len.checked_sub(1)?)?;
         Some(Pages { first: offset / page, last: last / page })
     }
 
-    /// The largest power of two that is not above their number, by its exponent.
+    /// The exponent of the largest power of two that is not above the number of pages.
     fn rank(self) -> u32 {
         (self.last - self.first + 1).ilog2()
     }
 }
 
-/// See the top of the file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct PagesInUse {
     /// By rank, first page and operation: the last page, and the place in the order of arrival.
@@ -41,14 +41,14 @@ pub(super) struct PagesInUse {
 }
 
 impl PagesInUse {
-    /// An operation begins; what is in here already keeps its place.
+    /// Inserts a starting operation; one that is already present keeps its place.
     pub(super) fn insert(&mut self, operation: u32, pages: Pages) {
         let arrival = self.arrivals;
         self.ranges.entry((pages.rank(), pages.first, operation)).or_insert((pages.last, arrival));
         self.arrivals += 1;
     }
 
-    /// An operation has ended.
+    /// Removes an ended operation.
     pub(super) fn remove(&mut self, operation: u32, pages: Pages) {
         self.ranges.remove(&(pages.rank(), pages.first, operation));
     }
@@ -57,18 +57,19 @@ impl PagesInUse {
         self.ranges.clear();
     }
 
-    /// When an operation that is in here arrived.
+    /// Arrival number of an operation in here.
     pub(super) fn arrival(&self, operation: u32, pages: Pages) -> Option<u64> {
         self.ranges.get(&(pages.rank(), pages.first, operation)).map(|&(_, arrival)| arrival)
     }
 
-    /// Does any operation that touches one of the pages fulfil this? It is asked with the operation
-    /// and its arrival.
+    /// Returns whether any operation that touches one of the pages satisfies the predicate, which
+    /// gets the operation and its arrival.
     pub(super) fn any(&self, pages: Pages, mut fulfils: impl FnMut(u32, u64) -> bool) -> bool {
         let mut rank = 0;
         while let Some((&(next, ..), _)) = self.ranges.range((rank, 0, 0)..).next() {
             rank = next;
-            // No longer than this, so what begins earlier ends too early.
+            // Ranges of this rank are no longer than this, so ranges that begin earlier end too
+            // early.
             let longest = (2u64 << rank) - 1;
             let from = pages.first.saturating_sub(longest - 1);
             let near = self.ranges.range((rank, from, 0)..=(rank, pages.last, u32::MAX));

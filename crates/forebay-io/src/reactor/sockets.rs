@@ -1,10 +1,11 @@
-//! Sockets and listeners of the reactor: their life, and the order of operations on one socket.
+//! Sockets and listeners of the reactor: their lifecycle, and the order of operations on one
+//! socket.
 //!
 //! Invariants:
 //! - At most one send and one receive of a socket are at the engine; later ones wait in order. So
 //!   bytes of two sends never mix, however short the kernel's sends are.
-//! - A socket's descriptor is closed when it was closed by the caller and its last operation has
-//!   been reported.
+//! - A socket's descriptor is closed once the caller has closed the socket and its last operation
+//!   has been reported.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -18,8 +19,8 @@ use crate::socket::{PeerCred, peer_address, peer_cred, peer_groups};
 use crate::sys;
 
 impl Reactor {
-    /// Must sockets and listeners be non-blocking? (The ring waits in the kernel only on blocking
-    /// ones.)
+    /// Returns whether sockets and listeners must be non-blocking. (The ring waits in the kernel
+    /// only on blocking ones.)
     fn wants_nonblocking(&self) -> bool {
         self.engine() == EngineKind::Psync
     }
@@ -48,8 +49,8 @@ impl Reactor {
         }
     }
 
-    /// Gives up on accepting for now: accepts on the listener are reported as cancelled, or as done
-    /// if they were faster. The listener stays, and clients queue up at it.
+    /// Stops accepting for now: accepts on the listener are reported as cancelled, or as done if
+    /// they were faster. The listener stays, and clients wait in its backlog.
     pub fn cancel_accepts(&mut self, id: ListenerId) {
         let Some(Some(listener)) = self.listeners.get(id.0 as usize) else { return };
         for &index in &listener.accepts {
@@ -57,15 +58,16 @@ impl Reactor {
         }
     }
 
-    /// Gives a listener away; `None` if there is none, or accepts on it have not been reported yet.
+    /// Releases a listener to the caller. Returns `None` if there is none, or accepts on it have
+    /// not been reported yet.
     pub fn release_listener(&mut self, id: ListenerId) -> Option<OwnedFd> {
         let slot = self.listeners.get_mut(id.0 as usize)?;
         let listener = slot.take_if(|listener| listener.accepts.is_empty() && !listener.closing)?;
         Some(listener.fd)
     }
 
-    /// Gives up on receiving for now: the receives of a socket are reported as cancelled, or as
-    /// done if they were faster. Nothing that the peer has sent is lost, and the socket stays open.
+    /// Stops receiving for now: the receives of a socket are reported as cancelled, or as done if
+    /// they were faster. No data of the peer is lost, and the socket stays open.
     pub fn cancel_receives(&mut self, id: SocketId) {
         let Some(socket) = self.sockets.get_mut(id.0) else { return };
         let waiting: Vec<u32> = socket.receives.drain(1.min(socket.receives.len())..).collect();
@@ -78,8 +80,8 @@ impl Reactor {
         }
     }
 
-    /// Gives a socket away; `None` if there is none, it was closed, or an operation on it has not
-    /// been reported yet.
+    /// Releases a socket to the caller. Returns `None` if there is none, it was closed, or an
+    /// operation on it has not been reported yet.
     pub fn release_socket(&mut self, id: SocketId) -> Option<OwnedFd> {
         let socket = self.sockets.get(id.0)?;
         if socket.phase != Phase::Open || !socket.sends.is_empty() || !socket.receives.is_empty() {
@@ -95,7 +97,7 @@ impl Reactor {
         }
     }
 
-    /// Is the listener of this accept still open?
+    /// Returns whether the listener of this accept is still open.
     pub(super) fn is_accept_wanted(&self, index: u32) -> bool {
         match self.memory.slots.get(index).kind {
             OpKind::Accept { listener } => self.open_listener(ListenerId(listener)).is_ok(),
@@ -124,7 +126,7 @@ impl Reactor {
         self.sockets.insert(socket).ok_or(IoFailure::from_errno(libc::EMFILE))
     }
 
-    /// Who is on the other side of a unix socket.
+    /// Credentials of the peer of a unix socket.
     ///
     /// # Errors
     /// When the socket is closed or not a unix socket.
@@ -133,7 +135,7 @@ impl Reactor {
         Ok(peer_cred(socket.fd.as_fd())?)
     }
 
-    /// The supplementary groups of who is on the other side of a unix socket.
+    /// The supplementary groups of the peer of a unix socket.
     ///
     /// # Errors
     /// When the socket is closed or not a unix socket.
@@ -151,18 +153,18 @@ impl Reactor {
         Ok(peer_address(socket.fd.as_fd())?)
     }
 
-    /// Tells the peer that nothing more is sent; receiving goes on. For a socket on which no send
-    /// is under way.
+    /// Shuts down the sending side; receiving continues. For a socket on which no send is in
+    /// flight.
     pub fn finish_socket(&mut self, id: SocketId) {
         let Some(socket) = self.sockets.get(id.0) else { return };
         // SAFETY: shutdown takes no pointers. It fails if the peer is gone, which the next receive
-        // says as well.
+        // also reports.
         let _ = sys::check(unsafe { libc::shutdown(socket.fd.as_raw_fd(), libc::SHUT_WR) });
     }
 
-    /// Bytes of the sends submitted that the peer has not taken: those that wait here and, as far
-    /// as the kernel tells, those in its buffers. A measure of progress; what lies in the kernel
-    /// may count for more than its length.
+    /// Bytes of submitted sends that the peer has not taken: those that wait here and, as far as
+    /// the kernel reports them, those in its buffers. A measure of progress; bytes in the kernel
+    /// can count for more than their length.
     pub fn unsent_bytes(&self, id: SocketId) -> u64 {
         let Some(socket) = self.sockets.get(id.0) else { return 0 };
         let slots = socket.sends.iter().map(|&index| self.memory.slots.get(index));
@@ -170,15 +172,15 @@ impl Reactor {
         waiting + u64::from(sys::unsent_bytes(socket.fd.as_raw_fd()))
     }
 
-    /// Has the peer closed the connection, or reset it? For a socket on which nothing is received
-    /// just now, where nobody else would notice. `half`: so does one that sends nothing more; over
-    /// TCP that looks the same.
+    /// Returns whether the peer has closed or reset the connection. For a socket without a receive
+    /// in flight, which would otherwise not detect it. `half`: a peer that only shut down its
+    /// sending side counts too; over TCP that looks the same.
     pub fn has_hung_up(&self, id: SocketId, half: bool) -> bool {
         self.sockets.get(id.0).is_some_and(|socket| sys::has_hung_up(socket.fd.as_raw_fd(), half))
     }
 
-    /// Closes a socket: receives end as cancelled, sends already submitted still go out, then the
-    /// descriptor is closed. A peer that stops reading can hold those sends for ever: see
+    /// Closes a socket: receives end as cancelled, submitted sends still go out, then the
+    /// descriptor is closed. A peer that stops reading can block those sends forever: see
     /// [`Reactor::abort_socket`].
     pub fn close_socket(&mut self, id: SocketId) {
         self.shut(id, Phase::Closing);
@@ -228,7 +230,8 @@ impl Reactor {
         let kind = self.memory.slots.get(index).kind;
         let (OpKind::Recv { socket: id } | OpKind::Send { socket: id }) = kind else { return };
         if self.memory.slots.get(index).len == 0 {
-            // Nothing to send, or no room to receive (which would look like the end of the stream).
+            // Nothing to send, or an empty span to receive into (the result would look like the end
+            // of the stream).
             let result = if matches!(kind, OpKind::Send { .. }) { Ok(0) } else { Err(IoFailure::INVALID) };
             return self.report(index, result);
         }
@@ -272,7 +275,7 @@ impl Reactor {
         }
     }
 
-    /// Was the socket of this send aborted?
+    /// Returns whether the socket of this send was aborted.
     pub(super) fn is_aborted(&self, index: u32) -> bool {
         match self.memory.slots.get(index).kind {
             OpKind::Send { socket } => self.sockets.get(socket).is_none_or(|s| s.phase == Phase::Aborted),
@@ -280,7 +283,8 @@ impl Reactor {
         }
     }
 
-    /// The first operation of a kind ended: the next one starts, or the socket is closed at last.
+    /// Handles the end of the first operation of a kind: starts the next one, or finally closes the
+    /// socket.
     pub(super) fn socket_op_ended(&mut self, id: u32, index: u32) {
         let Some(socket) = self.sockets.get_mut(id) else { return };
         let mut next = None;

@@ -1,4 +1,4 @@
-//! Starting operations: routing by alignment, order between neighbours in one page, the next step.
+//! Starts operations: routing by alignment, order between neighbours in one page, the next step.
 
 use std::os::fd::RawFd;
 
@@ -12,7 +12,7 @@ use crate::flash::FlashOp;
 use crate::slots::{IOV_MAX, OpKind, Slot, ZeroPhase};
 
 impl Reactor {
-    /// Pins the spans and notes them in the slot. On an error nothing stays pinned.
+    /// Pins the spans and stores them in the slot. On an error nothing stays pinned.
     pub(super) fn fill_slot(&mut self, index: u32, offset: u64, spans: &[Span]) -> Result<(), IoFailure> {
         let memory = &mut *self.memory;
         let slot = memory.slots.get_mut(index);
@@ -29,7 +29,7 @@ impl Reactor {
         if slot.len > u64::from(u32::MAX) { Err(IoFailure::INVALID) } else { Ok(()) }
     }
 
-    /// Starts a filled slot, or queues it behind what it has to wait for.
+    /// Starts a filled slot, or queues it behind the operations that it has to wait for.
     pub(super) fn start(&mut self, index: u32) {
         match self.memory.slots.get(index).kind {
             OpKind::Read { device }
@@ -96,14 +96,15 @@ impl Reactor {
         let Some((_, align)) = entry.direct else { return };
         let aligned = match slot.kind {
             OpKind::Flush { .. } => true,
-            // A partial page is zeroed through the page cache, whatever direct I/O could do.
+            // A partial page is zeroed through the page cache, even if direct I/O would be
+            // possible.
             OpKind::Zero { .. } | OpKind::Discard { .. } => {
                 (slot.offset | slot.len).is_multiple_of(BUFFER_ALIGN as u64)
             }
             _ => {
                 let memory = slot.spans.iter().fold(0, |acc, span| acc | span.offset | span.len);
-                // Buffers start at multiples of BUFFER_ALIGN, so offsets within them tell the
-                // address.
+                // Buffers start at multiples of BUFFER_ALIGN, so offsets within them determine the
+                // alignment of addresses.
                 let memory_fits = align.memory as usize > BUFFER_ALIGN || memory & (align.memory - 1) == 0;
                 let lengths = slot.spans.iter().fold(slot.offset, |acc, span| acc | u64::from(span.len));
                 memory_fits && lengths & u64::from(align.offset - 1) == 0
@@ -114,7 +115,7 @@ impl Reactor {
         }
     }
 
-    /// From here on the operation goes through the page cache, and counts as doing so.
+    /// Makes the operation use the page cache from here on, and counts it.
     pub(super) fn mark_buffered(&mut self, index: u32, device: usize) {
         let slot = self.memory.slots.get_mut(index);
         if !slot.buffered && self.devices[device].direct.is_some() {
@@ -130,7 +131,7 @@ impl Reactor {
         }
     }
 
-    /// The first buffered write begins: from here on it is known where all others are. None is held
+    /// Records the pages of all other operations when the first buffered write begins. None is held
     /// back yet, so their order does not matter.
     fn note_all_pages(&mut self, device: usize) {
         let slots = &self.memory.slots;
@@ -145,7 +146,7 @@ impl Reactor {
         }
     }
 
-    /// A modifying operation begins.
+    /// Records the pages of a modifying operation that begins.
     fn note_pages(&mut self, index: u32, device: usize) {
         let (slot, entry) = (self.memory.slots.get(index), &mut self.devices[device]);
         if entry.buffered_writes > 0
@@ -156,7 +157,7 @@ impl Reactor {
         }
     }
 
-    /// A modifying operation is about to end.
+    /// Removes the pages of a modifying operation that is about to end.
     pub(super) fn forget_pages(&mut self, index: u32, device: usize) {
         let (slot, entry) = (self.memory.slots.get(index), &mut self.devices[device]);
         if entry.buffered_writes == 0 {
@@ -171,9 +172,9 @@ impl Reactor {
         }
     }
 
-    /// Does a modifying operation that started (or waits) before this one touch the same page, with
-    /// one of the two going through the page cache? Then the page's writeback could undo the
-    /// other's direct write.
+    /// Returns whether a modifying operation that started (or waits) before this one touches the
+    /// same page, with one of the two using the page cache. The page's writeback could then undo
+    /// the other's direct write.
     pub(super) fn has_page_conflict(&self, index: u32, device: usize) -> bool {
         let entry = &self.devices[device];
         if entry.buffered_writes == 0 {
@@ -184,12 +185,12 @@ impl Reactor {
         let my_arrival = entry.pages.arrival(index, pages).unwrap_or(u64::MAX);
         entry.pages.any(pages, |other, arrival| {
             let slot = self.memory.slots.get(other);
-            // What has not started waits, in order of arrival.
+            // Operations that have not started wait, in order of arrival.
             other != index && (slot.buffered || mine.buffered) && (slot.started || arrival < my_arrival)
         })
     }
 
-    /// Starts held-back writes whose neighbours are done.
+    /// Starts held-back writes whose neighbours have completed.
     pub(super) fn retry_deferred(&mut self, device: usize) {
         let mut position = 0;
         while let Some(&index) = self.devices[device].deferred.get(position) {
@@ -202,9 +203,9 @@ impl Reactor {
         }
     }
 
-    /// Nothing may be written to a device that has ended: a file would become longer again, with
-    /// zeroes in place of what was there, and to make zeroes behind the end succeeds and does
-    /// nothing. Nor does a flush mean anything.
+    /// Returns whether the device has ended and the operation must fail. A write would extend a
+    /// truncated file again, with zeroes in place of the lost data; zeroing behind the end succeeds
+    /// without effect; and a flush has no meaning.
     fn is_beyond_help(&self, index: u32) -> bool {
         let kind = self.memory.slots.get(index).kind;
         let concerned = kind.modifies() || matches!(kind, OpKind::Flush { .. });
@@ -212,7 +213,7 @@ impl Reactor {
         device.is_some_and(|device| self.devices[usize::from(device)].device.ended().is_some())
     }
 
-    /// Hands the slot's next step to the engine.
+    /// Submits the slot's next step to the engine.
     pub(super) fn push_step(&mut self, index: u32) {
         if self.is_beyond_help(index) {
             return self.finish(index, Err(IoFailure::ENDED));
@@ -265,7 +266,7 @@ impl Reactor {
         let work = slot.work.get_mut();
         let is_wanted = work.is_wanted();
         if slot.kind.modifies() && is_wanted && !work.is_done && !is_whole {
-            // Nobody gets all of it at once.
+            // No other thread gets all of its bytes at once.
             memory.pool.work_pinned(&slot.spans, |parts| work.before_write(parts));
         }
         let fd = self.transfer_fd(index, device);
@@ -289,8 +290,7 @@ impl Reactor {
         }
     }
 
-    /// The descriptor for the vectors as they are: what is left after a short transfer may not be
-    /// aligned any more.
+    /// The descriptor for the current vectors: the rest of a short transfer can be unaligned.
     fn transfer_fd(&mut self, index: u32, device: usize) -> RawFd {
         let entry = &self.devices[device];
         let slot = self.memory.slots.get(index);
@@ -369,7 +369,7 @@ mod tests {
     use crate::reactor::{EnginePreference, Limits, Op};
     use std::time::Duration;
 
-    /// As `has_page_conflict`, by a look at every operation.
+    /// Like `has_page_conflict`, but scans every operation.
     fn conflicts_by_scan(reactor: &Reactor, index: u32, device: usize) -> bool {
         let (slots, entry) = (&reactor.memory.slots, &reactor.devices[device]);
         let mine = slots.get(index);
@@ -406,14 +406,14 @@ mod tests {
         let mut done = Vec::new();
         let mut made = 0;
         for token in 0..100_000 {
-            // What comes by when depends on the machine.
+            // The time at which operations complete depends on the machine.
             let held_back = reactor.stats().page_conflicts;
             if token >= 6000 && held_back > 50 && conflicts > 50 && direct_only > 50 {
                 break;
             }
             made += 1;
             let device = devices[random.below(2) as usize];
-            // Mostly whole pages, so that there are times without any buffered write.
+            // Mostly whole pages, so that at times there is no buffered write.
             let unit = if random.below(8) == 0 { 512 + random.below(3) } else { 4096 };
             let offset = random.below(40) * unit;
             let len = (1 + random.below(4)) * unit;
@@ -442,7 +442,7 @@ mod tests {
                 reactor.wait(Some(Duration::from_micros(random.below(300))), &mut done).unwrap();
             }
             for (index, device) in modifying(&reactor) {
-                // What has started is not asked for again.
+                // Operations that have started are not checked again.
                 if !reactor.memory.slots.get(index).started {
                     assert!(conflicts_by_scan(&reactor, index, device), "{index} is held back for nothing");
                     assert!(reactor.has_page_conflict(index, device), "{index} would start too early");

@@ -1,16 +1,16 @@
-//! Block devices of the reactor: requests are taken and answered by commands of the ring.
+//! Block devices of the reactor: commands of the ring take and answer requests.
 //!
 //! For each tag of a device one command is in the kernel or one request is with the caller. The
-//! command that answers a request takes the next one of its tag. Payloads are copied at once,
-//! without the ring: the kernel copies between two pieces of memory that are there, so the call
-//! waits for nobody, and costs less than the worker that the ring would use for this file.
+//! command that answers a request takes the next one of its tag. Payloads are copied synchronously,
+//! without the ring: the kernel copies between two resident pieces of memory, so the call does not
+//! block, and costs less than the worker that the ring would use for this file.
 //!
 //! Invariants:
-//! - All commands of a device come from the thread that runs the reactor: the kernel remembers who
-//!   asked for a tag first, and refuses others.
-//! - A command refers to no memory of this process, so the ring can be let go with commands in the
+//! - All commands of a device come from the thread that runs the reactor: the kernel records the
+//!   first thread that fetched a tag, and refuses others.
+//! - A command refers to no memory of this process, so the ring can be dropped with commands in the
 //!   kernel. The kernel then keeps the requests for another server.
-//! - The file is closed when each command was reported.
+//! - The file is closed once every command is reported.
 
 use super::{Reactor, UblkId};
 use crate::buffer::{KernelUse, Span};
@@ -29,7 +29,7 @@ pub(super) struct Ublk {
     operations: usize,
 }
 
-/// Which way a payload goes.
+/// Direction of a payload.
 #[derive(Clone, Copy)]
 enum Copy {
     FromRequest,
@@ -37,15 +37,15 @@ enum Copy {
 }
 
 impl Reactor {
-    /// Whether block devices can be served: that takes io_uring.
+    /// Returns whether block devices can be served: that requires io_uring.
     pub fn can_serve_ublk(&self) -> bool {
         self.engine.kind() == EngineKind::Uring
     }
 
-    /// Adds a device. The reactor owns its channel. For the thread that runs it.
+    /// Adds a device. The reactor owns its channel. Call it on the thread that runs the reactor.
     ///
     /// # Errors
-    /// The engine is not io_uring; the channel comes back.
+    /// The engine is not io_uring; the error contains the channel.
     pub fn add_ublk(&mut self, channel: Channel) -> Result<UblkId, Channel> {
         if !self.can_serve_ublk() {
             return Err(channel);
@@ -59,8 +59,8 @@ impl Reactor {
         Ok(UblkId(id as u32))
     }
 
-    /// Closes the file of a device once each operation on it was reported; that is so when the
-    /// device was stopped. Until then its number is not used again.
+    /// Closes the file of a device once every operation on it is reported, as after a stop of the
+    /// device. Until then its number is not reused.
     pub fn close_ublk(&mut self, id: UblkId) {
         if let Some(Some(ublk)) = self.ublks.get_mut(id.0 as usize) {
             ublk.closing = true;
@@ -73,15 +73,15 @@ impl Reactor {
         self.ublks.get(id.0 as usize)?.as_ref()?.channel.descriptor(tag)
     }
 
-    /// Copies the payload of a write into a span. Waits for nobody.
+    /// Copies the payload of a write into a span. Does not block.
     ///
     /// # Errors
-    /// There is no such request any more; the span is outside of its buffer.
+    /// The request no longer exists, or the span is outside its buffer.
     pub fn copy_from_ublk(&mut self, id: UblkId, tag: u16, span: Span) -> Result<(), IoFailure> {
         self.copy_payload(id, tag, span, Copy::FromRequest)
     }
 
-    /// Copies a span into the memory of a read. Waits for nobody.
+    /// Copies a span into the memory of a read. Does not block.
     ///
     /// # Errors
     /// As [`Reactor::copy_from_ublk`].
@@ -105,7 +105,7 @@ impl Reactor {
             }
             let position = payload_position(tag, done as u64) as libc::off_t;
             let left = span.len as usize - done;
-            // SAFETY: the span is pinned, so it is inside of live memory, and `done` is below its
+            // SAFETY: the span is pinned, so it is inside live memory, and `done` is below its
             // length. No slice to it exists while it is pinned for writing.
             let copied = unsafe {
                 match way {
@@ -155,12 +155,12 @@ impl Reactor {
         Ok(Syscall::Command { fd: ublk.channel.fd(), op, command })
     }
 
-    /// Commands that are in the kernel, for as long as no request comes.
+    /// Commands that stay in the kernel until a request comes.
     pub(super) fn ublk_commands(&self) -> usize {
         self.ublks.iter().flatten().map(|ublk| ublk.operations).sum()
     }
 
-    /// An operation was reported.
+    /// Accounts for a reported operation.
     pub(super) fn ublk_op_ended(&mut self, id: u32) {
         if let Some(Some(ublk)) = self.ublks.get_mut(id as usize) {
             ublk.operations -= 1;

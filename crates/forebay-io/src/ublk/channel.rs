@@ -1,9 +1,10 @@
-//! The file of a device (`/dev/ublkcN`), by which its requests come, and the memory in which the
-//! kernel describes them.
+//! The file of a device (`/dev/ublkcN`), which delivers its requests, and the shared memory in
+//! which the kernel describes them.
 //!
 //! Invariants
-//! - The kernel lets one file of a device be open at a time: who has a channel is its server.
-//! - A description is valid from when its request came until that was answered.
+//! - The kernel lets a device's file be opened once at a time: the owner of a channel is its
+//!   server.
+//! - A description is valid from the arrival of its request until the answer.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -15,11 +16,11 @@ use std::time::{Duration, Instant};
 use super::error::UblkError;
 use super::wire::{DESCRIPTOR_BYTES, DeviceInfo};
 
-/// So long is waited for a file that udev or the kernel makes.
+/// Longest wait for a file that udev or the kernel creates.
 const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 const NODE_LOOK: Duration = Duration::from_millis(5);
 
-/// The requests of a device; see the head of this file.
+/// The requests of a device; see the module documentation.
 #[derive(Debug)]
 pub struct Channel {
     fd: OwnedFd,
@@ -31,10 +32,11 @@ pub struct Channel {
 unsafe impl Send for Channel {}
 
 impl Channel {
-    /// Opens the file of a device that nobody serves. Waits until the file is there.
+    /// Opens the file of a device that no process serves. Waits until the file exists.
     ///
     /// # Errors
-    /// [`UblkError`]; a device with several queues, which no version of this program makes.
+    /// [`UblkError`]; also for a device with several queues, which no version of this program
+    /// creates.
     pub fn open(info: &DeviceInfo) -> Result<Self, UblkError> {
         let path = format!("/dev/ublkc{}", info.number);
         let what = || format!("open {path}");
@@ -52,8 +54,8 @@ impl Channel {
         };
         let len = usize::from(info.depth) * DESCRIPTOR_BYTES;
         let (access, kind) = (libc::PROT_READ, libc::MAP_SHARED | libc::MAP_POPULATE);
-        // SAFETY: a new mapping at an address of the kernel's choice; the length is not zero, or
-        // the call fails.
+        // SAFETY: a new mapping at an address that the kernel chooses; the call fails if the length
+        // is zero.
         let memory = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, file.as_raw_fd(), 0) };
         let descriptors = NonNull::new(memory.cast()).filter(|_| memory != libc::MAP_FAILED);
         let descriptors =
@@ -61,7 +63,7 @@ impl Channel {
         Ok(Self { fd: file.into(), descriptors, depth: info.depth })
     }
 
-    /// Requests at once; their tags are below this.
+    /// Most requests in flight; their tags are below this.
     pub fn depth(&self) -> u16 {
         self.depth
     }
@@ -76,9 +78,9 @@ impl Channel {
             return None;
         }
         let offset = usize::from(tag) * DESCRIPTOR_BYTES;
-        // SAFETY: inside of the mapping, which has a description for each tag below the depth. The
-        // kernel writes one before it reports the request, and leaves it alone until that was
-        // answered; bytes of another moment would be wrong, but they are bytes.
+        // SAFETY: inside the mapping, which has a description for each tag below the depth. The
+        // kernel writes one before it reports the request, and leaves it unchanged until the
+        // answer; bytes of another moment would be wrong, but valid.
         Some(unsafe {
             self.descriptors.as_ptr().add(offset).cast::<[u8; DESCRIPTOR_BYTES]>().read_volatile()
         })
@@ -88,21 +90,21 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         let len = usize::from(self.depth) * DESCRIPTOR_BYTES;
-        // SAFETY: the mapping was made with this length, and nothing refers to it any more.
+        // SAFETY: the mapping was made with this length, and has no remaining references.
         unsafe { libc::munmap(self.descriptors.as_ptr().cast(), len) };
     }
 }
 
-/// Nobody else can mount a block device, or build on it, as long as this is there.
+/// Prevents other users from mounting a block device, or building on it, while it exists.
 ///
-/// Dropping it may wait: the kernel writes back what it has of the device. So that belongs on a
-/// thread that may wait.
+/// Dropping it can block: the kernel writes back its cached pages of the device. So it belongs on a
+/// thread that may block.
 #[derive(Debug)]
 pub struct Claim(#[expect(dead_code, reason = "it is held, not used")] std::fs::File);
 
 impl Claim {
-    /// Claims `/dev/ublkbN`; `None` if somebody has: it is mounted, or part of another device, or
-    /// swap.
+    /// Claims `/dev/ublkbN`; `None` if another user has claimed it: it is mounted, part of another
+    /// device, or swap.
     ///
     /// # Errors
     /// The device cannot be opened.

@@ -1,13 +1,13 @@
-//! Commands to the ublk driver: devices are made, started, found again, changed and removed.
+//! Commands to the ublk driver that create, start, find, change and remove devices.
 //!
-//! Most commands wait: for a thread that serves the device, for others that use it. So they are for
-//! threads that may wait, and a pool's thread, which serves the device, gives none.
+//! Most commands block: on a thread that serves the device, or on other users. So they are for
+//! threads that may block; a pool's thread, which serves the device, issues none.
 //!
 //! Invariants
-//! - A command that takes longer than [`COMMAND_TIMEOUT`] counts as failed, and its ring takes no
-//!   more. The memory that it was given stays.
-//! - A device is only taken over, stopped or removed by whoever knows its number; [`Control::find`]
-//!   tells it by the mark that the device was made with.
+//! - A command that takes longer than [`COMMAND_TIMEOUT`] counts as failed, and its ring accepts no
+//!   more commands. Its memory is leaked.
+//! - Only a caller that knows a device's number takes over, stops or removes it; [`Control::find`]
+//!   finds the number by the mark that the device was created with.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -20,32 +20,32 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use super::error::{CONTROL, UblkError};
 use super::wire::{DeviceInfo, FEATURES_BYTES, INFO_BYTES, State, control, feature, op, params, sectors};
 
-/// So long is waited for a command.
+/// Longest wait for a command.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where the kernel lists the devices.
 const DEVICES: &str = "/sys/class/ublk-char";
 
-/// What a device is to be.
+/// Parameters of a new device.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Size; what is no whole logical block is left out.
+    /// Size; a partial logical block at the end is left out.
     pub size_bytes: u64,
-    /// Logical block: 512 or 4096.
+    /// Logical block size: 512 or 4096.
     pub block_bytes: u32,
-    /// Requests at once.
+    /// Most requests in flight.
     pub depth: u16,
     /// Longest request with a payload.
     pub payload_bytes_max: u32,
-    /// Tells the device from all others; the kernel keeps it as long as the device is there.
+    /// Distinguishes the device from all others; the kernel keeps it as long as the device exists.
     pub mark: u64,
 }
 
-/// The driver, for one thread that may wait.
+/// The driver, for one thread that may block.
 pub struct Control {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     file: File,
     features: u64,
-    /// A command did not end.
+    /// A command timed out.
     is_stuck: bool,
 }
 
@@ -59,7 +59,7 @@ impl Control {
     /// Opens the driver.
     ///
     /// # Errors
-    /// [`UblkError`]: it is not there, is not for this process, or is too old.
+    /// [`UblkError`]: it is missing, does not permit this process, or is too old.
     pub fn open() -> Result<Self, UblkError> {
         let file = OpenOptions::new().read(true).write(true).open(CONTROL).map_err(|source| match source
             .raw_os_error()
@@ -80,7 +80,7 @@ impl Control {
         Ok(control)
     }
 
-    /// Kernels before 6.5 cannot be asked.
+    /// Queries the features; kernels before 6.5 do not support the query.
     fn ask_features(&mut self) -> Result<u64, UblkError> {
         let asked = self.give(op::GET_FEATURES, "tell its features", u32::MAX, vec![0; FEATURES_BYTES], 0);
         match asked {
@@ -95,19 +95,19 @@ impl Control {
         }
     }
 
-    /// Devices that are made now can change their size (Linux 6.16).
+    /// Returns whether devices created now can change their size (Linux 6.16).
     pub fn can_resize(&self) -> bool {
         self.features & feature::UPDATE_SIZE != 0
     }
 
-    /// Makes a device. It has no block device until it is started.
+    /// Creates a device. Its block device appears only after [`Control::start`].
     ///
     /// # Errors
     /// [`UblkError`].
     pub fn add(&mut self, wanted: &Wanted) -> Result<DeviceInfo, UblkError> {
         let flags = feature::RECOVERY | feature::REISSUE | feature::USER_COPY | feature::UPDATE_SIZE;
         let asked = DeviceInfo {
-            number: u32::MAX, // whichever is free
+            number: u32::MAX, // any free number
             queues: 1,
             depth: wanted.depth,
             state: State::Dead,
@@ -128,7 +128,7 @@ impl Control {
         Ok(info)
     }
 
-    /// Starts a device: the block device appears. Waits until each tag has been asked for.
+    /// Starts a device: the block device appears. Waits until the server has a fetch for each tag.
     ///
     /// # Errors
     /// [`UblkError`].
@@ -136,8 +136,8 @@ impl Control {
         self.plain(op::START, &format!("start ublkb{number}"), number, process())
     }
 
-    /// Stops a device: the block device goes, requests under way are waited for, and who has it
-    /// open meets errors.
+    /// Stops a device: the block device disappears, requests in flight are waited for, and
+    /// processes that have it open get errors.
     ///
     /// # Errors
     /// [`UblkError`].
@@ -145,7 +145,7 @@ impl Control {
         self.plain(op::STOP, &format!("stop ublkb{number}"), number, 0)
     }
 
-    /// Removes a device, and waits until whoever has it open closes it.
+    /// Removes a device, and waits until all processes that have it open close it.
     ///
     /// # Errors
     /// [`UblkError`].
@@ -153,8 +153,8 @@ impl Control {
         self.plain(op::DELETE, &format!("remove ublkb{number}"), number, 0)
     }
 
-    /// As [`Control::delete`], but does not wait for those who have the device open: it goes when
-    /// they close it. Before Linux 6.9 it waits.
+    /// Like [`Control::delete`], but does not wait for processes that have the device open: the
+    /// kernel removes it when they close it. Before Linux 6.9 it waits.
     ///
     /// # Errors
     /// [`UblkError`].
@@ -178,8 +178,8 @@ impl Control {
         self.plain(op::UPDATE_SIZE, &format!("resize ublkb{number}"), number, sectors)
     }
 
-    /// Begins to take over a device whose server is gone. `EBUSY` as long as the kernel has not
-    /// cleared up after that one.
+    /// Starts the takeover of a device whose server is gone. Returns `EBUSY` until the kernel has
+    /// cleaned up after the old server.
     ///
     /// # Errors
     /// [`UblkError`].
@@ -187,8 +187,8 @@ impl Control {
         self.plain(op::START_RECOVERY, &format!("take over ublkb{number}"), number, 0)
     }
 
-    /// Ends that: requests come again, those first that were not answered. Waits until each tag has
-    /// been asked for.
+    /// Completes the takeover: the device delivers requests again, unanswered ones first. Waits
+    /// until the server has a fetch for each tag.
     ///
     /// # Errors
     /// [`UblkError`].
@@ -196,8 +196,8 @@ impl Control {
         self.plain(op::END_RECOVERY, &format!("take over ublkb{number}"), number, process())
     }
 
-    /// What is known of a device; `None` if there is none of this number, or it is one of an
-    /// unprivileged server.
+    /// The driver's information about a device; `None` if no device has this number, or an
+    /// unprivileged server created it.
     ///
     /// # Errors
     /// [`UblkError`].
@@ -210,7 +210,7 @@ impl Control {
         }
     }
 
-    /// The device that was made with a mark.
+    /// The device that was created with a mark.
     ///
     /// # Errors
     /// [`UblkError`].
@@ -230,7 +230,7 @@ impl Control {
         self.give(op, what, number, Vec::new(), data).map(drop)
     }
 
-    /// Gives a command and waits for its end; the memory comes back with what the kernel wrote.
+    /// Issues a command and waits for its end; returns the memory with the kernel's output.
     fn give(
         &mut self,
         op: u32,
@@ -247,7 +247,7 @@ impl Control {
             if memory.is_empty() { (0, 0) } else { (memory.as_mut_ptr() as u64, memory.len() as u16) };
         let command = control(number, buffer, data);
         let entry = opcode::UringCmd80::new(Fd(self.file.as_raw_fd()), op).cmd(command).build();
-        // SAFETY: the memory lives until the command has ended, or for ever.
+        // SAFETY: the memory lives until the command has ended, or forever.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.map_err(|_| late())?; // the queue is empty before each command
         match self.wait() {
@@ -261,7 +261,7 @@ impl Control {
         }
     }
 
-    /// The result of the command; `None` if it takes too long.
+    /// Returns the result of the command; `None` on timeout.
     fn wait(&mut self) -> io::Result<Option<i32>> {
         let until = Instant::now() + COMMAND_TIMEOUT;
         loop {

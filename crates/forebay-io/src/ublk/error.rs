@@ -1,29 +1,29 @@
-//! Why there is no block device.
+//! Errors of ublk block devices.
 
 use std::io;
 
-/// Why a ublk device could not be made, found, changed or removed.
+/// Why a ublk device could not be created, found, changed or removed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UblkError {
-    /// There is no driver.
+    /// The driver is not available.
     #[error(
         "block devices (ublk) are not available here ({CONTROL}: {source}): load the module (modprobe ublk_drv; the kernel needs \
          CONFIG_BLK_DEV_UBLK, Linux 6.5 or later), give the container the device, or export the volume over NBD or FUSE"
     )]
     NoDriver {
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The process may not.
+    /// The process lacks permission.
     #[error(
         "this process may not make block devices (ublk: {what}: {source}): it needs CAP_SYS_ADMIN, and {CONTROL} and /dev/ublkc* to \
-         read and write. Run it as root (docs/use/ublk.md has the lines for systemd), or export the volume over NBD or FUSE"
+         read and write. Run it as root (forebay help boot has the lines for systemd), or export the volume over NBD or FUSE"
     )]
     NotAllowed {
-        /// What was tried.
+        /// The action.
         what: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The kernel is too old.
@@ -31,31 +31,31 @@ pub enum UblkError {
         "the ublk driver of this kernel cannot {what}: Linux {since} or later can. Export the volume over NBD or FUSE"
     )]
     TooOld {
-        /// What is missing.
+        /// The missing function.
         what: &'static str,
-        /// The first version that has it.
+        /// The first Linux version that has it.
         since: &'static str,
     },
-    /// The ring for commands cannot be made.
+    /// The ring for commands cannot be created.
     #[error("io_uring is not available to give commands to ublk: {source}")]
     NoRing {
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A command did not come to its end.
+    /// A command timed out.
     #[error("ublk did not {what} within {seconds} s")]
     Late {
-        /// What was asked for.
+        /// The action.
         what: String,
-        /// So long was waited.
+        /// The timeout, in seconds.
         seconds: u64,
     },
     /// A command failed.
     #[error("ublk cannot {what}: {source}")]
     Refused {
-        /// What was asked for.
+        /// The action.
         what: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -64,7 +64,7 @@ pub enum UblkError {
 pub(super) const CONTROL: &str = "/dev/ublk-control";
 
 impl UblkError {
-    /// A command failed, or a device could not be opened.
+    /// The error of a failed command, or of a device that could not be opened.
     pub(super) fn of(what: impl Into<String>, source: io::Error) -> Self {
         let what = what.into();
         match source.raw_os_error() {
@@ -73,7 +73,7 @@ impl UblkError {
         }
     }
 
-    /// The error number of the kernel, if it said one.
+    /// The kernel's error number, if there is one.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::NoDriver { source }

@@ -1,14 +1,14 @@
 //! Volumes as block devices: the kernel's ublk driver (Linux 6.5 and later).
 //!
-//! A device has two sides. [`Control`] gives commands to the driver; those wait, so they are for
-//! threads that may. By the [`Channel`] requests come and answers go: it is handed to the reactor
-//! of the thread that serves the device (`reactor/ublk.rs`). Payloads are copied between a request
-//! and a buffer of the reactor's pool when the request is known (`UBLK_F_USER_COPY`), so tags that
-//! have no request have no memory.
+//! A device has two sides. [`Control`] issues commands to the driver; they block, so they are for
+//! threads that may block. The [`Channel`] delivers requests and takes answers: the reactor of the
+//! thread that serves the device owns it (`reactor/ublk.rs`). Payloads are copied between a request
+//! and a buffer of the reactor's pool once the request is known (`UBLK_F_USER_COPY`), so tags
+//! without a request use no memory.
 //!
-//! [`Claim`] keeps others from mounting a device that is to be removed.
+//! [`Claim`] prevents other users from mounting a device that will be removed.
 //!
-//! Not known here: names of devices, volumes, when a device is to be made or removed.
+//! Not known here: names of devices, volumes, when to create or remove a device.
 
 mod channel;
 mod control;

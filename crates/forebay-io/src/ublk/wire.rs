@@ -1,29 +1,29 @@
-//! What is said to the kernel's ublk driver, as bytes: commands and structures of
+//! The wire format of the kernel's ublk driver: commands and structures of
 //! `include/uapi/linux/ublk_cmd.h`.
 //!
-//! The structures have the byte order of the machine. Only what is used here has a name.
+//! The structures have the byte order of the machine. Only the fields in use have a name.
 
 /// Bytes of one description of a request (`ublksrv_io_desc`) in the memory shared with the kernel.
 pub const DESCRIPTOR_BYTES: usize = 24;
 /// Bytes of `ublksrv_ctrl_dev_info`.
 pub(super) const INFO_BYTES: usize = 64;
-/// Bytes of the parameters that are set: the header, what all devices have, and discards.
+/// Bytes of the parameters that are set: the header, the basic parameters, and discards.
 pub(super) const PARAMS_BYTES: usize = 60;
-/// Bytes of the answer to the question for features.
+/// Bytes of the answer to the feature query.
 pub(super) const FEATURES_BYTES: usize = 8;
 
-/// Requests are counted in these.
+/// Shift of the sectors that requests are counted in.
 const SECTOR_SHIFT: u32 = 9;
-/// Blocks of the cache: discards of less do nothing, and writes of less are merged.
+/// Size of cache blocks: smaller discards do nothing, and smaller writes are merged.
 const PHYSICAL_SHIFT: u8 = 12;
-/// The device has a volatile cache: FLUSH and FUA mean something.
+/// The device has a volatile cache: FLUSH and FUA take effect.
 const ATTRIBUTES: u32 = (1 << 2) | (1 << 3);
-/// The parameters of all devices, and those of discards.
+/// The basic parameters, and those of discards.
 const PARAM_TYPES: u32 = 1 | (1 << 1);
-/// Longest discard and zeroing: what fits into 32 bits of bytes.
+/// Longest discard and zeroing: the number of bytes fits into 32 bits.
 const RANGE_SECTORS_MAX: u32 = u32::MAX >> SECTOR_SHIFT;
 
-/// Where payloads begin in the file of a device.
+/// Start of payloads in the file of a device.
 const PAYLOAD_OFFSET: u64 = 0x8000_0000;
 /// Bits of a position within the payload of one request.
 const PAYLOAD_BITS: u32 = 25;
@@ -32,7 +32,7 @@ const PAYLOAD_BITS: u32 = 25;
 pub(super) mod feature {
     /// The device stays when its server dies (Linux 6.0).
     pub(crate) const RECOVERY: u64 = 1 << 3;
-    /// What the dead server had not answered is asked again (Linux 6.1).
+    /// The kernel repeats requests that the dead server had not answered (Linux 6.1).
     pub(crate) const REISSUE: u64 = 1 << 4;
     /// Payloads are read from and written to the file of the device (Linux 6.5).
     pub(crate) const USER_COPY: u64 = 1 << 7;
@@ -74,8 +74,8 @@ pub(super) mod op {
 const FETCH: u32 = command(3, 0x20, 16);
 const COMMIT_AND_FETCH: u32 = command(3, 0x21, 16);
 
-/// The command, and what goes with it, that takes the next request of a tag of the first queue;
-/// before that it answers the last one.
+/// The command that takes the next request of a tag of the first queue, and its payload; it first
+/// answers the last request, if there was one.
 pub(crate) fn next_request(tag: u16, answer: Option<i32>) -> (u32, [u8; 16]) {
     let mut bytes = [0; 16];
     bytes[2..4].copy_from_slice(&tag.to_ne_bytes());
@@ -83,12 +83,12 @@ pub(crate) fn next_request(tag: u16, answer: Option<i32>) -> (u32, [u8; 16]) {
     (if answer.is_some() { COMMIT_AND_FETCH } else { FETCH }, bytes)
 }
 
-/// Where the payload of a tag of the first queue is in the file of the device.
+/// Position of the payload of a tag of the first queue in the file of the device.
 pub(crate) fn payload_position(tag: u16, done: u64) -> u64 {
     PAYLOAD_OFFSET + (u64::from(tag) << PAYLOAD_BITS) + done
 }
 
-/// What goes with a command of `/dev/ublk-control` (`ublksrv_ctrl_cmd`), in an entry of 128 bytes.
+/// Payload of a command of `/dev/ublk-control` (`ublksrv_ctrl_cmd`), in an entry of 128 bytes.
 pub(super) fn control(number: u32, buffer: (u64, u16), data: u64) -> [u8; 80] {
     let mut bytes = [0; 80];
     bytes[0..4].copy_from_slice(&number.to_ne_bytes());
@@ -99,10 +99,10 @@ pub(super) fn control(number: u32, buffer: (u64, u16), data: u64) -> [u8; 80] {
     bytes
 }
 
-/// How a device is.
+/// State of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It has no block device: not started yet, or stopped.
+    /// It has no block device: not yet started, or stopped.
     Dead,
     /// It is served.
     Live,
@@ -112,24 +112,24 @@ pub enum State {
     Failing,
 }
 
-/// What the driver knows of a device (`ublksrv_ctrl_dev_info`).
+/// The driver's information about a device (`ublksrv_ctrl_dev_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// The N of `/dev/ublkbN`.
     pub number: u32,
-    /// Queues.
+    /// Number of queues.
     pub queues: u16,
-    /// Requests of each queue.
+    /// Requests per queue.
     pub depth: u16,
-    /// How it is.
+    /// State of the device.
     pub state: State,
     /// Longest request with a payload, in bytes.
     pub payload_bytes_max: u32,
-    /// The process that serves it; none above zero if it is gone.
+    /// The process that serves it; not above zero if it is gone.
     pub server_pid: i32,
-    /// What it can do.
+    /// Its capabilities.
     pub(super) features: u64,
-    /// What its server gave it when it was made, for itself.
+    /// The mark that its server set when it created the device.
     pub mark: u64,
 }
 
@@ -146,7 +146,7 @@ impl DeviceInfo {
         bytes
     }
 
-    /// `None` if there are too few bytes, or a state that is not known.
+    /// Returns `None` if there are too few bytes, or an unknown state.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let u16_at = |at: usize| Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
         let u32_at = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
@@ -171,7 +171,7 @@ impl DeviceInfo {
     }
 }
 
-/// Sectors of a device with so many bytes: whole logical blocks.
+/// Sectors of a device of this size: whole logical blocks.
 pub(super) fn sectors(size_bytes: u64, block_bytes: u32) -> u64 {
     let block = u64::from(block_bytes.max(1 << SECTOR_SHIFT));
     (size_bytes / block * block) >> SECTOR_SHIFT
@@ -202,7 +202,7 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The numbers that a C compiler makes of `ublk_cmd.h` (x86-64).
+    /// The numbers that a C compiler computes from `ublk_cmd.h` (x86-64).
     #[test]
     fn commands_have_the_numbers_of_the_header() {
         let control = [

@@ -1,8 +1,6 @@
-//! One suite over both engines: whatever differs between io_uring and psync must not be visible
-//! here.
+//! One suite for both engines: no difference between io_uring and psync may be visible here.
 //!
-//! A test that needs io_uring is skipped, with a line on stdout, where the kernel does not offer
-//! it.
+//! Where the kernel does not offer io_uring, tests that need it are skipped with a line on stdout.
 
 use crate::common;
 use std::io::{Read, Write};
@@ -109,7 +107,8 @@ fn a_checked_read_brings_the_checksums_of_what_it_read() {
         let size = 4 * MIB;
         let (device, model) = bench.file_device(size, DeviceOptions::default());
         let buf = bench.reactor.pool_mut().alloc(8 * MIB).unwrap();
-        // One block; many; odd ones; more than one system call takes; some past the end (zeroes).
+        // One block; many; odd lengths; more than one system call takes; some past the end
+        // (zeroes).
         let many: Vec<u32> = (0..1500).map(|n| 512 + n % 3 * 512).collect();
         let cases: [(u64, &[u32]); 6] = [
             (0, &[4096]),
@@ -182,7 +181,7 @@ fn a_loop_that_sleeps_keeps_its_steps() {
         let buf = reactor.pool_mut().alloc(4096).unwrap();
         let mut done = Vec::new();
         for n in 0..20 {
-            // Idle for a while before each, as a pool between the requests of one client.
+            // Idle for a while before each read, as a pool is between the requests of one client.
             reactor.wait(Some(std::time::Duration::from_millis(2)), &mut done).unwrap();
             reactor.submit(n, Op::Read { device, offset: 0, spans: &[Span::new(buf, 0, 4096)] });
             while done.len() <= n as usize {
@@ -201,7 +200,7 @@ fn a_loop_that_polls_is_not_busy() {
     let Ok((mut reactor, _)) = forebay_io::Reactor::open(forebay_io::EnginePreference::Uring, limits) else {
         return;
     };
-    // Several, so that a turn has steps enough to be given away.
+    // Several sockets, so that a turn has enough steps to hand some to an I/O thread.
     let (ours, mut theirs): (Vec<_>, Vec<_>) = (0..8).map(|_| UnixStream::pair().unwrap()).unzip();
     let mut add = |stream: UnixStream| reactor.add_socket(OwnedFd::from(stream)).unwrap();
     let sockets: Vec<SocketId> = ours.into_iter().map(&mut add).collect();
@@ -251,7 +250,7 @@ fn jobs_are_run_beside_the_loop_each_once() {
     });
 }
 
-/// Changes each byte by its place.
+/// Changes each byte depending on its place.
 struct ByPlace;
 
 impl forebay_io::PlaceCipher for ByPlace {
@@ -264,7 +263,7 @@ impl forebay_io::PlaceCipher for ByPlace {
     }
 }
 
-/// Breaks whoever uses it.
+/// Panics in the thread that encrypts.
 struct Broken;
 
 impl forebay_io::PlaceCipher for Broken {
@@ -293,8 +292,8 @@ fn an_io_thread_that_panics_is_an_error_and_nobody_waits_for_it() {
     assert!(reactor.wait(None, &mut done).is_err() && done.is_empty());
 }
 
-/// Keeps whoever encrypts, as a device does that hangs when it is handed a step: until it is told
-/// to go on, or for a minute. Then it says whether it was told, and which bytes it had.
+/// Blocks the thread that encrypts, as a device that hangs on a step does, until the test sends on
+/// `go_on`, or for a minute. Then reports whether the signal came, and the bytes to encrypt.
 struct Hangs {
     begun: Sender<()>,
     go_on: Mutex<Receiver<()>>,
@@ -332,7 +331,7 @@ fn an_io_thread_that_hangs_keeps_neither_the_loop_nor_its_end_and_its_memory_sta
     let mut done = Vec::new();
     reactor.wait(Some(Duration::ZERO), &mut done).unwrap();
     has_begun.recv().unwrap();
-    // What the thread has nothing to do with goes on.
+    // Work that does not need the blocked thread continues.
     reactor.run(2, || ());
     while done.is_empty() {
         reactor.wait(None, &mut done).unwrap();
@@ -352,7 +351,7 @@ fn what_is_encrypted_is_so_on_the_device_once_and_nowhere_else() {
         bench.reactor.set_cipher(std::sync::Arc::new(ByPlace));
         let (device, mut model) = bench.file_device(4 * MIB, DeviceOptions::default());
         let buf = bench.reactor.pool_mut().alloc(8 * MIB).unwrap();
-        // One block; odd ones; more than one system call takes.
+        // One block; odd lengths; more than one system call takes.
         let cases: [(u64, Vec<u32>); 3] =
             [(4096, vec![4096]), (100_000, vec![513, 0, 4096, 7]), (1 << 20, vec![512; 1500])];
         for round in 0..4u64 {
@@ -380,7 +379,7 @@ fn what_is_encrypted_is_so_on_the_device_once_and_nowhere_else() {
     });
 }
 
-/// A backing file of 64 KiB is cut to 16 KiB, and its bytes are put back later.
+/// A backing file of 64 KiB is truncated to 16 KiB, and later restored.
 #[test]
 fn a_device_that_ends_before_its_recorded_end_answers_with_errors_until_it_is_back() {
     all_engines(|bench| {
@@ -397,8 +396,8 @@ fn a_device_that_ends_before_its_recorded_end_answers_with_errors_until_it_is_ba
         {
             ended(bench.run(Op::Read { device, offset, spans: &[Span::new(buf, 0, len)] }));
         }
-        // What is there can be read. Nothing is written, or the file would grow a hole that reads
-        // as zeroes.
+        // Bytes that still exist can be read. Writes are refused: they would leave a hole in the
+        // file that reads as zeroes.
         let spans = [Span::new(buf, 0, 4096)];
         assert_eq!(bench.run(Op::Read { device, offset: 8192, spans: &spans }), Ok(4096));
         for offset in [0, 32 << 10, 60 << 10] {
@@ -422,8 +421,8 @@ fn a_device_that_ends_before_its_recorded_end_answers_with_errors_until_it_is_ba
     });
 }
 
-/// Whoever uses less of a device says so, and then it may be cut; whoever uses more of one that
-/// grew says so too.
+/// A user that needs less of a device records a smaller end, and the device may then be truncated
+/// to it. A user that needs more of a grown device records the new end.
 #[test]
 fn the_recorded_end_follows_who_uses_the_device() {
     all_engines(|bench| {
@@ -445,7 +444,7 @@ fn the_recorded_end_follows_who_uses_the_device() {
         assert_eq!(refreshed(bench), 96 << 10);
         bench.reactor.set_device_end(device, 96 << 10);
         assert_eq!(bench.run(Op::Write { device, offset: 92 << 10, spans: &spans }), Ok(4096));
-        // A look at the size of a device that was cut does not make the cut the new end.
+        // Refreshing the size of a truncated device does not move its recorded end.
         resize(16 << 10).unwrap();
         assert_eq!(refreshed(bench), 16 << 10);
         let failure = bench.run(Op::Read { device, offset: 92 << 10, spans: &spans }).unwrap_err();
@@ -540,8 +539,8 @@ fn sector_writes_around_a_page_do_not_undo_each_other() {
         for round in 0..20 {
             let fresh = pattern(round + 100, size);
             bench.reactor.pool_mut().copy_in(Span::new(buf, 0, size as u32), &fresh);
-            // Pieces that tile every page: some can be direct, some cannot, all are in flight
-            // together.
+            // Pieces that tile every page, all in flight together: some allow direct I/O, some do
+            // not.
             let lens = [1000u32, 24, 512, 1024, 1536, 4096, 8192, 511, 1, 3584];
             let (mut offset, mut token) = (0u32, 0u64);
             while (offset as usize) < size {
@@ -772,7 +771,7 @@ fn sockets_are_given_away_between_two_operations_and_no_byte_is_lost() {
         bench.reactor.cancel_accepts(listener);
         let ends = bench.collect(3);
         assert!(ends.iter().all(|end| end.result.is_err_and(|why| why.kind == IoFailureKind::Cancelled)));
-        // It still works here.
+        // The socket still works in this reactor.
         theirs.write_all(b"here").unwrap();
         assert_eq!(bench.run(Op::Recv { socket, span: Span::new(buf, 0, 10) }), Ok(4));
         theirs.write_all(b"there").unwrap();
@@ -783,7 +782,7 @@ fn sockets_are_given_away_between_two_operations_and_no_byte_is_lost() {
         let again = bench.reactor.add_socket(fd).unwrap();
         assert_eq!(bench.run(Op::Recv { socket: again, span: Span::new(buf, 0, 10) }), Ok(5));
         assert_eq!(&bench.reactor.pool().bytes(buf)[..5], b"there");
-        // Who connects meanwhile waits for whoever has the listener.
+        // A client that connects meanwhile waits for the next owner of the listener.
         let client = UnixStream::connect(&path).unwrap();
         let fd = bench.reactor.release_listener(listener).unwrap();
         assert!(forebay_io::is_listening(std::os::fd::AsFd::as_fd(&fd)));
@@ -863,7 +862,7 @@ fn another_thread_wakes_a_waiting_loop() {
             let waited = bench.reactor.wait(None, &mut Vec::new()).unwrap();
             assert!(waited.woken && waited.completions == 0);
             thread.join().unwrap();
-            // The second wake may or may not have been merged with the first.
+            // The second wake might have been merged with the first.
             bench.reactor.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap();
         }
         waker.wake();
@@ -904,7 +903,7 @@ fn an_emulated_disk_is_as_slow_as_a_disk_and_as_right_as_a_file() {
             assert_eq!(bench.run(Op::Read { device, offset, spans: &spans }), Ok(4096));
             assert!(bench.reactor.pool().bytes(buf)[..4096] == model[offset as usize..][..4096]);
         }
-        // Ten random reads take about 125 ms on the disk; half of that is never reached by chance.
+        // Ten random reads take about 125 ms on the disk; chance never halves that.
         assert!(start.elapsed() > Duration::from_millis(60), "{:?}", start.elapsed());
         let start = Instant::now();
         for n in 0..16u64 {
@@ -913,8 +912,8 @@ fn an_emulated_disk_is_as_slow_as_a_disk_and_as_right_as_a_file() {
         }
         bench.reactor.submit(99, Op::Flush { device });
         let done = bench.collect(17);
-        // The model keeps it behind what came before. The real operations below are not ordered: on
-        // a busy machine a write may be reported later.
+        // The model orders the flush behind the earlier writes. The real operations below it are
+        // not ordered: on a busy machine a write can be reported later.
         assert!(done.iter().any(|c| c.token == 99));
         assert!(start.elapsed() > Duration::from_millis(30), "{:?}", start.elapsed());
     });
@@ -923,7 +922,7 @@ fn an_emulated_disk_is_as_slow_as_a_disk_and_as_right_as_a_file() {
 #[test]
 fn an_emulated_card_takes_its_time_and_is_as_right_as_a_file() {
     all_engines(|bench| {
-        // A hundredth of the chips: 340 us for a page written, 140 us for one read.
+        // A hundredth of the chips: a page takes 340 us to write and 140 us to read.
         let card = DeviceModel::CardD { scale: 100 };
         let options = DeviceOptions { emulate: Some(card), ..Default::default() };
         let (device, mut model) = bench.file_device(64 * MIB, options);
@@ -943,13 +942,13 @@ fn an_emulated_card_takes_its_time_and_is_as_right_as_a_file() {
         }
         bench.reactor.submit(99, Op::Flush { device });
         let done = bench.collect(17);
-        // The model keeps it behind what came before. The real operations below are not ordered: on
-        // a busy machine a write may be reported later.
+        // The model orders the flush behind the earlier reads. The real operations below it are not
+        // ordered: on a busy machine a read can be reported later.
         assert!(done.iter().any(|c| c.token == 99));
         assert!(start.elapsed() > Duration::from_millis(2), "{:?}", start.elapsed());
         let expected = &model[offset as usize - 8 * 4096..][..64 << 10];
         assert!(bench.reactor.pool().bytes(buf) == expected);
-        // What was given back is not there any more, and was not written to the card.
+        // Zeroed space is unmapped, and the zeroes are not written to the card.
         let (len, may_unmap) = (8 << 20, true);
         bench.reactor.submit(1, Op::Zero { device, offset: 0, len, may_unmap });
         let spans = [Span::new(buf, 0, 64 << 10)];
@@ -971,7 +970,7 @@ fn a_warm_reactor_takes_no_more_memory() {
             for (n, &buf) in bufs.iter().enumerate() {
                 let spans = [Span::new(buf, 0, 16 << 10)];
                 bench.reactor.submit(n as u64, Op::Write { device, offset: n as u64 * 16384, spans: &spans });
-                // Freed in flight: it goes back to the pool when the write is done.
+                // Freed in flight: the buffer returns to the pool when the write completes.
                 bench.reactor.pool_mut().free(buf);
             }
             bench.collect(32);
@@ -982,8 +981,8 @@ fn a_warm_reactor_takes_no_more_memory() {
     });
 }
 
-/// Under pressure memory goes back to the system, and its number in the ring to other memory, all
-/// between two turns.
+/// Under memory pressure, between two turns, memory returns to the system and its buffer number in
+/// the ring is reused for other memory.
 #[test]
 fn memory_under_the_number_of_what_is_gone_is_written_and_read() {
     all_engines(|bench| {
@@ -1019,8 +1018,7 @@ fn memory_under_the_number_of_what_is_gone_is_written_and_read() {
     });
 }
 
-/// Memory that is registered becomes short while operations that would use the registration wait in
-/// the queue.
+/// Registered memory becomes scarce while operations that would use the registration are queued.
 #[test]
 fn what_is_not_registered_any_more_is_written_and_read_all_the_same() {
     all_engines(|bench| {
@@ -1034,7 +1032,7 @@ fn what_is_not_registered_any_more_is_written_and_read_all_the_same() {
         });
         assert_eq!(bench.run(Op::Write { device, offset: 0, spans: &[a, b] }), Ok(8192));
         assert_eq!(bench.reactor.pool().stats().allocated_bytes, 4 * MIB, "it may be registered");
-        // A buffer of the chunk that is used before and after.
+        // A buffer of the chunk that is in use before and after.
         let reused = bench.reactor.pool_mut().alloc(4096).unwrap();
         let c = Span::new(reused, 0, 4096);
         bench.reactor.submit(0, Op::Write { device, offset: 65536, spans: &[b, a] });
@@ -1045,10 +1043,10 @@ fn what_is_not_registered_any_more_is_written_and_read_all_the_same() {
         assert_eq!(model[65536..69_632], pattern(2, 4096));
         assert_eq!(model[69_632..73_728], pattern(1, 4096));
         assert_eq!(bench.reactor.pool().bytes(reused)[..], model[40_960..45_056]);
-        // None where nothing may be registered.
+        // Zero where no memory may be registered.
         let missed = bench.reactor.stats().registrations_missed;
         assert!(missed == 0 || missed == 2 && bench.reactor.engine() == EngineKind::Uring, "{missed}");
-        // It is registered anew, with other pages, and all buffers have theirs.
+        // The chunk is registered again, with other pages, and all buffers have theirs.
         bench.reactor.pool_mut().free(large);
         let held: Vec<_> = std::iter::from_fn(|| bench.reactor.pool_mut().alloc(MIB)).collect();
         held.iter().for_each(|buf| bench.reactor.pool_mut().free(*buf));
@@ -1066,8 +1064,8 @@ fn what_is_not_registered_any_more_is_written_and_read_all_the_same() {
     });
 }
 
-/// Pages go back to the system and others come to the same place, all between two turns: the
-/// registration that there was has the old ones.
+/// Between two turns pages return to the system and others are mapped at the same address: the
+/// existing registration refers to the old ones.
 #[test]
 fn memory_that_was_exchanged_is_registered_anew() {
     all_engines(|bench| {
@@ -1099,7 +1097,8 @@ fn memory_that_was_exchanged_is_registered_anew() {
     });
 }
 
-/// Buffers of all sizes come and go, with little memory, and transfers use one or many of them.
+/// With little memory, buffers of all sizes are allocated and freed, and transfers use one or many
+/// of them.
 #[test]
 fn transfers_find_their_bytes_however_memory_is_registered_and_given_back() {
     all_engines(|bench| {

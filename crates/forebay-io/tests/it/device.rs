@@ -1,4 +1,4 @@
-//! Devices by themselves: opening, locks, identity, sizes, and what people are told.
+//! Devices alone: opening, locks, identity, sizes, and messages to operators.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ fn a_device_in_use_says_so_and_is_free_again_afterwards() {
     Device::open_cache(&path, DeviceOptions::default()).unwrap();
 }
 
-/// A file that can be a cache, in a folder of its own.
+/// A file that can serve as a cache, in a directory of its own.
 fn cache_file() -> (tempfile::TempDir, std::path::PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cache");
@@ -58,7 +58,7 @@ fn a_file_that_somebody_writes_is_in_use() {
     drop(reader);
 }
 
-/// Locks of this process: one is not the owner of what another open file has locked.
+/// Locks of this process: it does not own a lock that another open file holds.
 fn has_locked(file: &std::fs::File, kind: rustix::fs::FlockOperation) -> bool {
     rustix::fs::fcntl_lock(file, kind).is_ok()
 }
@@ -134,7 +134,7 @@ fn direct_io_is_left_out_on_request() {
 
 #[test]
 fn direct_io_that_is_not_possible_is_noted_and_not_an_error() {
-    // procfs files cannot be opened O_DIRECT, whatever the machine.
+    // procfs files cannot be opened with O_DIRECT on any machine.
     let options = DeviceOptions { read_only: true, lock: false, ..Default::default() };
     let device = Device::open_backing("/proc/version", options).unwrap();
     assert_eq!(device.direct_align_bytes(), None);
@@ -192,7 +192,7 @@ fn a_block_device_takes_every_alignment_and_is_exclusive() {
             Err(failure) => assert!(failure.is_unsupported(), "{failure}"),
         }
         println!("discard: {:?}", out[0].result);
-        // What is not discarded is not touched.
+        // The rest of the device is unchanged.
         run(&mut reactor, Op::Read { device: id, offset: 0, spans: &[Span::new(buf, 0, 1 << 20)] });
         assert_eq!(reactor.pool().bytes(buf)[(1 << 19) - 1], 7);
         println!("{:?}", reactor.stats());

@@ -11,7 +11,7 @@ use forebay_io::{EventCounter, EventId, IoFailureKind, Op};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_setfl};
 
-/// A counter of the reactor, and the other process's end of it.
+/// A counter of the reactor, and the other process's descriptor of it.
 fn counter(bench: &mut Bench) -> (EventId, File) {
     let theirs = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     let ours = EventCounter::new(theirs.try_clone().unwrap()).unwrap();
@@ -29,7 +29,8 @@ fn what_was_signalled_is_taken_once() {
         bench.reactor.submit(2, Op::TakeEvent { event });
         let waited = bench.reactor.wait(Some(Duration::from_millis(20)), &mut Vec::new()).unwrap();
         assert_eq!(waited.completions, 0, "the count was taken");
-        // Signalled before it is asked for, and the other process has made it blocking.
+        // Signalled before the operation is submitted, after the other process has made the counter
+        // blocking.
         fcntl_setfl(&theirs, OFlags::RDWR).unwrap();
         theirs.write_all(&1u64.to_ne_bytes()).unwrap();
         assert_eq!(bench.collect(1)[0].token, 2);

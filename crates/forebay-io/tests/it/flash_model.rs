@@ -1,5 +1,5 @@
-//! The flash cards as devices, in virtual time: the figures that were published of them, what each
-//! command takes, and the rules of order.
+//! The flash cards as devices, in virtual time: their published figures, the duration of each
+//! command, and the order rules.
 
 use forebay_io::flash::cards::{CARD_D, CARD_T, Card};
 use forebay_io::flash::ftl::FtlStats;
@@ -8,7 +8,7 @@ use forebay_io::flash::{FlashModel, FlashOp};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = PAGE_BYTES;
-/// As many erase blocks as the cards were fitted with.
+/// As many erase blocks as when the cards were fitted.
 const SIZE: u64 = 512 * MIB;
 
 /// xorshift64*: the same numbers on every run.
@@ -26,7 +26,7 @@ impl Rng {
 /// Gives an idle card one command and returns how long it takes.
 fn takes(card: &mut FlashModel, op: FlashOp, offset: u64, len: u64) -> u64 {
     let mut done = Vec::new();
-    // A flush of an idle card says what time it is there.
+    // A flush of an idle card reports its current time.
     card.submit(0, 6, FlashOp::Flush, 0, 0);
     let now = card.next_event().expect("the flush");
     card.submit(0, 7, op, offset, len);
@@ -58,7 +58,7 @@ fn random_writes_mib_s(card: &Card, used_pct: u64) -> f64 {
 
 #[test]
 fn the_cards_are_as_fast_as_was_published_of_them() {
-    // By how full they are: `docs/results/flash-model.md`.
+    // By utilisation: `docs/results/flash-model.md`.
     for (card, published, off) in [
         (&CARD_D, [(20, 1095.0), (50, 613.0), (100, 99.0)], 0.25),
         (&CARD_T, [(20, 990.0), (50, 872.0), (100, 417.0)], 0.1),
@@ -73,10 +73,10 @@ fn the_cards_are_as_fast_as_was_published_of_them() {
 
 #[test]
 fn every_command_takes_what_the_chips_take() {
-    // Writing takes 300 us of the chips, reading 125: `forebay_io::flash::cards`.
+    // Writing occupies the chips for 300 us, reading for 125: `forebay_io::flash::cards`.
     let mut card = FlashModel::new(&CARD_D, 1, SIZE);
     let written = (PAGE as f64 / (CARD_D.speed_mib_s * MIB as f64) * 1e9).round() as u64;
-    // Once it has collected it has a block to write to.
+    // After collection the card has a free block to write to.
     while takes(&mut card, FlashOp::Write, 0, PAGE) == written {}
     assert_eq!(takes(&mut card, FlashOp::Write, 0, PAGE), written);
     let read = takes(&mut card, FlashOp::Read, 5 * PAGE, PAGE);
@@ -88,15 +88,15 @@ fn every_command_takes_what_the_chips_take() {
         "two pages have a part of it"
     );
     assert_eq!(takes(&mut card, FlashOp::Flush, 0, 0), 0);
-    // Parts of pages are read first.
+    // Writes of partial pages read the pages first.
     assert_eq!(takes(&mut card, FlashOp::Write, 512, 512), read + written);
     assert_eq!(takes(&mut card, FlashOp::Write, 512, PAGE), 2 * (read + written));
     assert_eq!(takes(&mut card, FlashOp::Write, 512, 2 * PAGE - 512), read + 2 * written);
-    // What the card does not have is not read, and a page is given back as a whole or not at all.
+    // Trimmed pages are not read before a partial write, and only whole pages are trimmed.
     assert_eq!(takes(&mut card, FlashOp::Trim, 8 * PAGE, 2 * PAGE + 1), 0);
     assert_eq!(takes(&mut card, FlashOp::Read, 8 * PAGE, 3 * PAGE), read);
     assert_eq!(takes(&mut card, FlashOp::Write, 8 * PAGE, 512), written);
-    // What lies beyond takes its time as well, and is not collected.
+    // Accesses past the end take their time too, but are not collected.
     assert_eq!(takes(&mut card, FlashOp::Write, SIZE - PAGE, 3 * PAGE), 3 * written);
     assert_eq!(takes(&mut card, FlashOp::Read, SIZE + 4096 * MIB, PAGE), read);
     assert_eq!(takes(&mut card, FlashOp::Write, 3 * PAGE, 0), 0);
@@ -109,7 +109,7 @@ fn a_card_is_full_from_the_first_command_on() {
     let a_page = takes(&mut card, FlashOp::Read, 0, PAGE);
     assert_eq!(takes(&mut card, FlashOp::Read, 0, SIZE), pages * a_page, "every page is there");
     assert_eq!(card.stats(), FtlStats::default(), "what fills it is not counted");
-    // A fifth more than it shows is spare: when that is used it collects.
+    // The spare area is a fifth of the visible size; when it is used up, the card collects.
     let mut rng = Rng(1);
     let mut write = |part: u64| {
         for _ in 0..pages / part {
@@ -147,11 +147,11 @@ fn a_full_card_holds_up_the_write_that_collects_and_what_comes_after_it() {
         let took = takes(&mut card, FlashOp::Write, rng.below(SIZE / PAGE) * PAGE, PAGE);
         (quick, held_up) = (quick.min(took), held_up.max(took));
     }
-    // To have a free block to write to it moves about two of them, each page of those for six times
-    // as long as a write takes.
+    // To free a block the card moves the valid pages of about two blocks; moving a page takes six
+    // times as long as writing one.
     let block = u64::from(BLOCK_PAGES) * quick;
     assert!(held_up > 6 * block && held_up < 30 * block, "{quick} ns, {held_up} ns");
-    // Commands are done in order: a read and a flush wait for writes one of which collects.
+    // Commands complete in order: a read and a flush wait for writes, one of which collects.
     let (start, mut done) = (1 << 50, Vec::new());
     let writes = u64::from(BLOCK_PAGES);
     for id in 0..writes {

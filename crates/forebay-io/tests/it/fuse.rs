@@ -1,5 +1,5 @@
-//! FUSE operations of the reactor, on a socket that keeps messages apart as `/dev/fuse` does. (The
-//! real kernel is in the tests of the daemon.)
+//! FUSE operations of the reactor, on a socket that preserves message boundaries as `/dev/fuse`
+//! does. (The daemon's tests use the real kernel.)
 
 #[allow(dead_code, reason = "other suites use the rest")]
 use std::os::fd::OwnedFd;
@@ -39,7 +39,7 @@ fn every_message_is_received_once_and_split_behind_its_header() {
             receive(bench, fuse, memory, number);
         }
         assert!(bench.reactor.wait(Some(Duration::ZERO), &mut Vec::new()).unwrap().completions == 0);
-        // Crowds and single ones, shorter than a header and as long as all of it.
+        // Bursts and single messages, shorter than a header and as long as the whole buffer.
         let mut seen = Vec::new();
         for (round, crowd) in [1usize, 1, 6, 2, 9, 1, 10].into_iter().enumerate() {
             let messages: Vec<Vec<u8>> = (0..crowd)
@@ -132,7 +132,7 @@ fn a_connection_that_nobody_mounted_fails_and_does_not_hang() {
     });
 }
 
-/// What the ring does with a real connection is in the tests of the pool.
+/// The tests of the pool cover the ring on a real connection.
 #[test]
 fn entries_of_what_has_no_ring_are_refused() {
     all_engines(|bench| {

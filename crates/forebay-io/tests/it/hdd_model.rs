@@ -1,4 +1,4 @@
-//! The disk model alone, in virtual time: the figures it is meant to have, and its order rules.
+//! The disk model alone, in virtual time: its intended figures and its order rules.
 
 use forebay_io::hdd::{HddModel, HddOp, OVERHEAD_NS, REVOLUTION_NS};
 

@@ -1,4 +1,4 @@
-//! Caches whose checkpoint is a chain: they are read as if it were whole.
+//! Caches whose checkpoint is a chain: their contents are the same as with a whole one.
 
 use super::*;
 use crate::rebuild::rebuild;
@@ -7,7 +7,7 @@ use forebay_format::checkpoint::Checkpoint;
 use forebay_format::checkpoint::increment::{BaseEncoder, ChainReader, Increment, SlotChange};
 use forebay_format::superblock::Chain;
 
-/// Blocks 1, 3, 4 and 5 are dirty, and the checkpoint that says so is whole.
+/// Creates a cache with dirty blocks 1, 3, 4 and 5 and a whole checkpoint of them.
 fn whole() -> Cache {
     let cache = logged();
     cache.checkpoint(3, sealed(4, 10), &[1, 3]);
@@ -15,7 +15,7 @@ fn whole() -> Cache {
     cache
 }
 
-/// The same, said by a chain of a whole checkpoint 2 and increments 3 and 5.
+/// The same, with a chain of a whole checkpoint 2 and increments 3 and 5.
 fn chained() -> Cache {
     let cache = logged();
     cache.checkpoint(3, sealed(4, 10), &[1, 2, 3]);
@@ -24,7 +24,7 @@ fn chained() -> Cache {
     cache
 }
 
-/// Two segments with a batch each.
+/// Creates a cache with two segments of one batch each.
 fn logged() -> Cache {
     let mut cache = Cache::new();
     for (segment, blocks, number) in [(3, &[1, 2, 3][..], 10), (4, &[4, 5], 11)] {
@@ -35,7 +35,7 @@ fn logged() -> Cache {
     cache
 }
 
-/// A segment with one batch.
+/// Returns a segment with one batch.
 fn sealed(used_blocks: u32, number: u64) -> SegmentEntry {
     SegmentEntry {
         state: SegmentState::Sealed,
@@ -57,13 +57,13 @@ impl Cache {
         Image::open(std::slice::from_ref(&self.path)).unwrap()
     }
 
-    /// What is in effect, and the superblock that names it.
+    /// Returns the checkpoint in effect, and its superblock.
     fn in_effect(&self) -> (Checkpoint, Superblock) {
         let image = self.opened();
         (image.checkpoint().unwrap().clone(), image.superblock.clone())
     }
 
-    /// Where the increments of a copy begin.
+    /// Returns the start of the increments of a copy, in bytes.
     fn increments_at(&self, image_generation: u64, copy: u64) -> u64 {
         let offset = self.geometry.checkpoint_offset(image_generation, copy);
         let mut bytes = vec![0; self.geometry.checkpoint_slot_blocks as usize * BLOCK_BYTES];
@@ -71,7 +71,7 @@ impl Cache {
         offset + ChainReader::begin(&bytes).unwrap().start() * BLOCK_BYTES as u64
     }
 
-    /// Puts an increment into effect, behind what is.
+    /// Puts an increment into effect, behind the present chain.
     fn increment(&self, segments: Vec<(u32, SegmentEntry)>, changes: Vec<SlotChange>) {
         let (_, superblock) = self.in_effect();
         let chain = superblock.chain.unwrap_or(Chain { base: superblock.checkpoint_generation, blocks: 0 });
@@ -97,7 +97,7 @@ impl Cache {
         });
     }
 
-    /// Writes a base of the cache as it is to the slots that are not in effect; gives its number.
+    /// Writes a base of the present state to the slots that are not in effect. Returns its number.
     fn base(&self) -> u64 {
         let (state, superblock) = self.in_effect();
         let generation = next_number(state.generation, superblock.image_generation());
@@ -124,7 +124,7 @@ impl Cache {
         }
     }
 
-    /// What is found without superblocks, and whether that is certain.
+    /// Returns the superblock rebuilt without superblocks, and whether it is certain.
     fn rebuilt(&self) -> (Superblock, bool) {
         let space = Space::open(std::slice::from_ref(&self.path), &|_, _| Ok(None)).unwrap();
         let rebuilt = rebuild(&space).unwrap();
@@ -223,7 +223,7 @@ fn without_superblocks_a_chain_is_found_and_nothing_is_certain() {
     assert_eq!((rebuilt.chain, rebuilt.checkpoint_generation), (superblock.chain, 5));
     assert_eq!((rebuilt.geometry, certain), (superblock.geometry, false));
     assert_eq!(blocks(&cache.found(|_| {})), UNCERTAIN);
-    // One copy of it is enough.
+    // One copy of it suffices.
     cache.file.write_all_at(&[0xff; 64], cache.increments_at(2, 1) + 8).unwrap();
     assert_eq!(cache.rebuilt().0.checkpoint_generation, 5);
 }
@@ -264,7 +264,7 @@ fn without_superblocks_a_whole_checkpoint_is_certain_unless_an_increment_may_hav
     assert!(certain(&|cache| put(cache, 0, &increment(2))), "of an earlier chain");
     assert!(!certain(&|cache| put(cache, 0, &damaged)));
     assert!(!certain(&|cache| put(cache, 1, &damaged)));
-    // The one before it is gone.
+    // Destroys a copy of the previous one.
     let gone = |cache: &Cache, copy| {
         cache.file.write_all_at(&[0xff; 64], cache.geometry.checkpoint_offset(2, copy)).unwrap();
     };
@@ -275,7 +275,7 @@ fn without_superblocks_a_whole_checkpoint_is_certain_unless_an_increment_may_hav
     }));
 }
 
-/// The whole checkpoint behind a chain may have a number that is higher by two.
+/// The whole checkpoint behind a chain may have a number higher by two.
 #[test]
 fn without_superblocks_a_whole_checkpoint_behind_a_chain_is_certain() {
     let cache = logged();
@@ -304,7 +304,7 @@ fn without_superblocks_a_whole_checkpoint_behind_a_chain_is_certain() {
     }
 }
 
-/// A start uses a number again that was given to an increment which is not in effect.
+/// A start reuses the number of an increment that is not in effect.
 #[test]
 fn without_superblocks_a_checkpoint_of_a_later_start_counts() {
     let cache = chained();

@@ -1,4 +1,4 @@
-//! Mirrored caches made by hand, in two files.
+//! Handmade mirrored caches in two files.
 
 use super::{data, extracted, header, in_bytes, opened, params};
 use crate::Findings;
@@ -54,7 +54,7 @@ impl Pair {
         }
     }
 
-    /// The batch, and a checkpoint that accounts for it.
+    /// Writes the batch, and a checkpoint that accounts for it.
     fn fill(&self) {
         self.batch(&[0, 1], &header(2, 0, (1, 1), 1), (7, 8, true));
         let mut packed = vec![0; 4];
@@ -77,7 +77,7 @@ impl Pair {
         });
     }
 
-    /// Puts the next checkpoint into effect, changed.
+    /// Puts a changed next checkpoint into effect.
     fn checkpoint(&self, change: impl FnOnce(&mut Checkpoint)) {
         let mut checkpoint = Image::open(&self.paths[..]).unwrap().checkpoint().unwrap().clone();
         checkpoint.generation += 1;
@@ -99,7 +99,8 @@ impl Pair {
         self.files[member].write_all_at(b"x", self.geometry.segment_offset(2, 1) + 100).unwrap();
     }
 
-    /// What check says: dirty and clean blocks, the same through either device, and findings.
+    /// Returns the results of check: dirty and clean blocks, the same through either device, and
+    /// findings.
     fn checked(&self) -> ([u64; 2], Findings) {
         let mut image = Image::open(&self.paths[..]).unwrap();
         let views = image.mirror().unwrap().views();
@@ -123,11 +124,11 @@ impl Pair {
         (held[0], findings)
     }
 
-    /// What salvage finds on these devices: for each dirty block its number, what it is worth and
-    /// what is in it, in order.
+    /// Returns the results of salvage on these devices: for each dirty block its number, its
+    /// certainty and its first byte, in order.
     fn salvaged(&self, members: &[usize], note: Option<bool>) -> Result<Vec<(u64, Worth, u8)>, String> {
         let paths: Vec<PathBuf> = members.iter().map(|member| self.paths[*member].clone()).collect();
-        // The second device is the one that may have been noted.
+        // The second device is the one that may be noted.
         let opened = opened(&paths[..], &mut |_| {}, &|_, tag| Ok(note.map(|out| out && tag == 9)));
         let (salvage, mut findings) = opened.map_err(|failure| failure.to_string())?;
         let found = extracted(&salvage, &mut findings).into_iter();
@@ -140,7 +141,7 @@ impl Pair {
         Ok(found)
     }
 
-    /// Puts a batch of one block at its place on these devices.
+    /// Writes a batch of one block to its place on these devices.
     fn batch(&self, members: &[usize], header: &BatchHeader, (block, fill, dirty): (u64, u8, bool)) {
         let (entry, payload) = data(block, fill, dirty);
         let bytes = in_bytes(header, &[entry], &payload);
@@ -151,7 +152,7 @@ impl Pair {
         }
     }
 
-    /// Logs two batches after the checkpoint, in a pair: block 7 anew, and block 8.
+    /// Logs two batches after the checkpoint, in a pair: block 7 again, and block 8.
     fn log(&self, members: &[usize]) {
         self.batch(members, &header(3, 0, (20, 20), 1), (7, 9, true));
         self.batch(members, &header(3, 2, (21, 21), 1), (8, 10, true));
@@ -171,7 +172,7 @@ impl Pair {
     }
 }
 
-/// What was logged by [`Pair::log`].
+/// The data logged by [`Pair::log`].
 const LOGGED: [(u64, Worth, u8); 2] = [(7, Worth::Dirty, 9), (8, Worth::Dirty, 10)];
 
 #[test]
@@ -318,7 +319,7 @@ fn each_copy_is_compared_with_a_summary_whatever_the_headers_say() {
             device.write_all_at(&bytes, pair.geometry.segment_offset(2, 2)).unwrap();
         }
         pair.checkpoint(|checkpoint| checkpoint.segments[2].summary_block = 2);
-        // One device has lost the write of the batch, of the other one the header is damaged.
+        // One device has lost the write of the batch; on the other one the header is damaged.
         let mut earlier = header(2, 0, (0, 0), 1);
         earlier.epoch = 0;
         pair.batch(&[1 - member], &earlier, (40, 4, true));
@@ -327,8 +328,7 @@ fn each_copy_is_compared_with_a_summary_whatever_the_headers_say() {
     }
 }
 
-/// Clean blocks were logged in halves of columns of which the devices still have what was there
-/// before.
+/// Clean blocks were logged in halves of columns on which the devices still have the earlier pair.
 #[test]
 fn fills_where_a_pair_was_before_are_no_damage_and_neither_is_the_lack_of_them() {
     let fills = |pair: &Pair, first: bool| {
@@ -341,7 +341,7 @@ fn fills_where_a_pair_was_before_are_no_damage_and_neither_is_the_lack_of_them()
                 pair.batch(&[member], &header, (20 + number.1, 1, false));
             }
         }
-        // A superblock of the second device that is the newer one, as a crash leaves it.
+        // The second device has the newer superblock, as a crash leaves it.
         pair.superblock(1, |superblock| superblock.generation += 1);
     };
     for first in [true, false] {

@@ -1,4 +1,4 @@
-//! Caches made by hand, in a file: what the verdict on them is.
+//! Handmade caches in files, and the verdicts on them.
 
 use super::image::Image;
 use super::mirror::Noted;
@@ -29,12 +29,12 @@ struct Cache {
     path: PathBuf,
     file: File,
     geometry: Geometry,
-    /// Next sequence, and next in the write stream.
+    /// Next sequence, and next stream sequence of the write stream.
     next: (u64, u64),
 }
 
 impl Cache {
-    /// New and empty, as after a crash right after its first start.
+    /// Creates a new, empty cache, as after a crash right after its first start.
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cache");
@@ -59,7 +59,7 @@ impl Cache {
         }
     }
 
-    /// Appends a batch to the write stream, at a block of a segment; returns the block behind it.
+    /// Appends a batch to the write stream, at a block of a segment. Returns the block behind it.
     fn batch(&mut self, segment: u32, at: u32, entries: &[Entry], payload: &[u8]) -> u32 {
         let header = header(segment, at, self.next, (payload.len() / BLOCK_BYTES) as u16);
         self.put(&header, entries, payload);
@@ -67,15 +67,14 @@ impl Cache {
         at + 1 + u32::from(header.payload_blocks)
     }
 
-    /// Puts a summary at a block of a segment.
+    /// Writes a summary to a block of a segment.
     fn summary(&self, segment: u32, at: u32, sequence: u64, payload: &[u8]) {
         let entry = Entry::Summary { slots: at, crc32c: forebay_format::checksum(payload) };
         let header = header(segment, at, (sequence, sequence), (payload.len() / BLOCK_BYTES) as u16);
         self.put(&BatchHeader { kind: BatchKind::Summary, ..header }, &[entry], payload);
     }
 
-    /// Puts a checkpoint into effect that says so of a segment, and that these of its slots are
-    /// dirty.
+    /// Puts a checkpoint into effect with this entry of a segment, and these of its slots dirty.
     fn checkpoint(&self, segment: u32, entry: SegmentEntry, dirty: &[u32]) {
         let image = Image::open(std::slice::from_ref(&self.path)).unwrap();
         let mut checkpoint = image.checkpoint().unwrap().clone();
@@ -98,7 +97,7 @@ impl Cache {
         });
     }
 
-    /// What salvage finds, after something was said to it.
+    /// Returns the result of salvage, after `say` has changed its parameters.
     fn found(&self, say: impl FnOnce(&mut Salvage)) -> Found {
         let (mut salvage, mut findings) =
             opened(std::slice::from_ref(&self.path), &mut |_| {}, &|_, _| Ok(None)).unwrap();
@@ -126,14 +125,14 @@ impl Cache {
         (verdict, findings)
     }
 
-    /// Dirty and clean blocks, and findings that are more than notes.
+    /// Returns the numbers of dirty and clean blocks, and of findings above notes.
     fn counts(&self) -> (u64, u64, u64) {
         let (verdict, findings) = self.verdict();
         (verdict.total().dirty, verdict.total().clean, findings.faults())
     }
 }
 
-/// How a cache with one volume is made.
+/// Returns the parameters of a cache with one volume.
 fn params(geometry: Geometry) -> FormatParams {
     let volume = VolumeEntry {
         name: "v".into(),
@@ -152,7 +151,7 @@ fn params(geometry: Geometry) -> FormatParams {
     }
 }
 
-/// The header of a batch of the write stream at a block of a segment.
+/// Returns the header of a batch of the write stream at a block of a segment.
 fn header(segment: u32, at: u32, number: (u64, u64), payload_blocks: u16) -> BatchHeader {
     BatchHeader {
         kind: BatchKind::Records,
@@ -181,7 +180,7 @@ fn data(block: u64, fill: u8, dirty: bool) -> (Entry, Vec<u8>) {
     (Entry::Data { volume: VolumeId(0), block, crc32c, sector_mask: 0xff, dirty, flush_epoch: 0 }, bytes)
 }
 
-/// Dirty blocks.
+/// Returns entries and payload of dirty blocks.
 fn dirty(blocks: &[u64]) -> (Vec<Entry>, Vec<u8>) {
     let (entries, bytes): (Vec<_>, Vec<_>) =
         blocks.iter().map(|block| data(*block, *block as u8 + 1, true)).unzip();
@@ -201,7 +200,7 @@ fn what_was_logged_after_the_checkpoint_counts_and_the_newest_copy_of_a_block_wi
     let (entries, bytes) = dirty(&[3, 4]);
     cache.batch(0, at, &entries, &bytes);
     assert_eq!(cache.counts(), (4, 0, 0));
-    cache.damage(0, 3); // the old copy of block 3: its batch is no batch any more, and neither is what follows
+    cache.damage(0, 3); // the old copy of block 3: its batch is invalid, and so are the next ones
     assert_eq!(cache.counts(), (0, 0, 0));
 }
 
@@ -227,7 +226,7 @@ fn the_log_goes_on_in_the_next_segment_of_the_window_and_ends_at_a_gap() {
     let (entries, bytes) = dirty(&[2]);
     cache.batch(1, 0, &entries, &bytes);
     assert_eq!(cache.counts(), (2, 0, 0));
-    cache.next.1 += 1; // one that never came
+    cache.next.1 += 1; // a batch that was never written
     let (entries, bytes) = dirty(&[3]);
     cache.batch(2, 0, &entries, &bytes);
     assert_eq!(cache.counts(), (2, 0, 0));
@@ -264,7 +263,7 @@ fn the_log_goes_on_in_segments_that_were_added_to_the_window_whatever_copies_are
 fn what_the_same_start_wrote_before_the_checkpoint_does_not_count_again() {
     let mut cache = Cache::new();
     let (entries, bytes) = dirty(&[1]);
-    cache.next = (0, 1); // its sequence is below that of the checkpoint, its place in the stream would fit
+    cache.next = (0, 1); // sequence below the checkpoint's; the stream sequence would fit
     cache.batch(0, 0, &entries, &bytes);
     assert_eq!(cache.counts(), (0, 0, 0));
 }
@@ -354,8 +353,8 @@ fn no_byte_anywhere_makes_it_panic() {
     }
 }
 
-/// What crashes left in the simulator, salvaged onto the backing stores: nothing may be missing and
-/// nothing may be old.
+/// Salvages states after simulated crashes to the backing stores: no data may be missing and none
+/// may be old.
 #[test]
 fn backing_stores_with_what_was_salvaged_hold_what_was_promised() {
     let (mut dirty, mut images) = (0, 0);
@@ -378,8 +377,8 @@ fn backing_stores_with_what_was_salvaged_hold_what_was_promised() {
     assert!(images > 100 && dirty > 3_000, "{images} images, {dirty} pieces");
 }
 
-/// The same with both superblocks lost, or damaged in both copies of the checkpoint: what is called
-/// dirty is still right.
+/// The same with both superblocks lost, or damaged in both copies of the checkpoint: data reported
+/// as dirty is still right.
 #[test]
 fn what_is_called_dirty_is_right_whatever_is_damaged() {
     let (mut certain, mut uncertain) = (0, 0);
@@ -419,8 +418,8 @@ fn what_is_called_dirty_is_right_whatever_is_damaged() {
     assert!(certain > 100 && uncertain > 100, "{certain} certain, {uncertain} uncertain");
 }
 
-/// A segment that was taken into use a second time, and the write of its second batch was lost: the
-/// batch of its first use is there.
+/// Creates a cache with a segment in its second use, of which the write of the second batch was
+/// lost: the batch of the first use is there.
 fn lost_write(summary: bool) -> Cache {
     let mut cache = Cache::new();
     let (entries, bytes) = dirty(&[90]);
@@ -511,9 +510,9 @@ fn the_summary_that_a_killed_start_wrote_last_counts_although_its_number_is_give
         summary_block: end,
         slots: SlotStates::default(),
     };
-    cache.checkpoint(3, entry, &[1, 2]); // of start 2, which goes on with number 20
+    cache.checkpoint(3, entry, &[1, 2]); // of start 2, which continues with number 20
     assert!(cache.verdict().1.kept.is_empty(), "{:?}", cache.verdict().1);
-    // The start that took the checkpoint itself cannot have written it before.
+    // The start that took the checkpoint cannot have written it before.
     let header = BatchHeader { kind: BatchKind::Summary, epoch: 2, ..header(3, end, (20, 20), 1) };
     cache.put(
         &header,
@@ -529,7 +528,7 @@ fn a_batch_of_an_earlier_start_with_a_number_that_was_given_again_does_not_count
     let cache = lost_write(false);
     let (entries, bytes) = dirty(&[91, 92]);
     let again = header(3, 2, (11, 11), 2);
-    cache.put(&again, &entries, &bytes); // as if nothing was lost
+    cache.put(&again, &entries, &bytes); // as if no write was lost
     assert_eq!(cache.verdict().0.unknown_dirty, 0);
     for (at, number) in [(0, 10), (5, 12)] {
         let mut header = header(3, at, (number, number), 1);
@@ -588,8 +587,8 @@ fn without_any_checkpoint_it_is_said_beforehand_how_much_memory_that_takes() {
     assert!(matches!(notes(&cache)[..], [memory_bytes] if memory_bytes > 0));
 }
 
-/// The table of volumes may be that of an older checkpoint: volumes may have been made or have
-/// grown since.
+/// The volume table may be that of an older checkpoint: volumes may have been created or have grown
+/// since.
 #[test]
 fn without_superblocks_dirty_data_of_volumes_that_the_table_does_not_have_is_not_left_out() {
     let mut cache = Cache::new();
@@ -614,7 +613,7 @@ fn without_superblocks_dirty_data_of_volumes_that_the_table_does_not_have_is_not
 fn a_key_for_a_cache_that_is_not_encrypted_is_told_from_a_lost_identity() {
     let cache = Cache::new();
     for copy in 0..2 {
-        // Its identity can still be read, and is tried with the key.
+        // Its identity is still readable, and is tried with the key.
         cache.file.write_all_at(&[0xff; 4], Geometry::superblock_offset(copy) + 508).unwrap();
     }
     let bytes: Vec<u8> = (0..64).collect();
@@ -634,7 +633,7 @@ fn a_key_for_a_cache_that_is_not_encrypted_is_told_from_a_lost_identity() {
 
 type Found = Vec<(u16, u64, Worth, Vec<u8>)>;
 
-/// Salvages a cache given as bytes, after something was done to it.
+/// Salvages a cache given as bytes, after `change`.
 fn salvaged(cache: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Found {
     let mut bytes = cache.to_vec();
     change(&mut bytes);

@@ -1,5 +1,5 @@
-//! Volumes that the cache has data of but that are not attached: kept at a detach, refused, or not
-//! there at the start.
+//! Volumes with data in the cache that are not attached: kept at a detach, refused, or missing at
+//! the start.
 
 use super::handle::PromiseSender;
 use super::volumes::refused;
@@ -18,26 +18,26 @@ pub struct AbsentVolume {
     pub name: String,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Blocks that only the cache has.
+    /// Dirty blocks.
     pub dirty_blocks: u64,
-    /// What only the cache had, and cannot give back.
+    /// Lost data.
     pub lost: Lost,
 }
 
 impl AbsentVolume {
-    /// Its backing store is not what was acknowledged: something of it is dirty, or lost. Whoever
-    /// used the store without the cache would take older data for good.
+    /// Returns true if its backing store lacks acknowledged data, because some is dirty or lost. A
+    /// program that used the store without the cache would treat older data as current.
     pub fn is_ahead(&self) -> bool {
         self.dirty_blocks > 0 || self.lost.bytes > 0
     }
 
-    /// What its backing store does not have, in words.
+    /// Describes the data that its backing store lacks.
     pub fn ahead(&self) -> impl fmt::Display + use<> {
         Ahead { dirty_bytes: self.dirty_blocks * BLOCK_BYTES as u64, lost: self.lost }
     }
 }
 
-/// What backing stores do not have.
+/// Data that backing stores lack.
 struct Ahead {
     dirty_bytes: u64,
     lost: Lost,
@@ -54,7 +54,7 @@ impl fmt::Display for Ahead {
     }
 }
 
-/// What the backing stores of volumes that are not attached do not have, in words.
+/// Describes the data that the backing stores of volumes that are not attached lack.
 pub fn ahead_in_all(volumes: &[AbsentVolume]) -> impl fmt::Display + use<> {
     let add =
         |sum: Lost, lost: Lost| Lost { bytes: sum.bytes + lost.bytes, ranges: sum.ranges + lost.ranges };
@@ -64,7 +64,7 @@ pub fn ahead_in_all(volumes: &[AbsentVolume]) -> impl fmt::Display + use<> {
     }
 }
 
-/// Who waits until the cache has forgotten a volume that is not attached.
+/// A caller that waits until the cache has forgotten a volume that is not attached.
 pub(super) type Discarding = (VolumeId, PromiseSender<Result<(), AdminError>>);
 
 impl Pool {
@@ -86,8 +86,8 @@ impl Pool {
         absent.into_iter().map(volume).collect()
     }
 
-    /// The volume that is not attached, of which something is dirty or lost, and that had this
-    /// backing store when it was in use.
+    /// Returns the volume that is not attached, has dirty or lost data, and had this backing store
+    /// when it was last in use.
     pub fn absent_owner_of(&self, store: &BackingRecord) -> Option<AbsentVolume> {
         let table = self.engine.volume_table();
         let is_its = |entry: &&VolumeEntry| {
@@ -98,7 +98,7 @@ impl Pool {
         self.absent().into_iter().find(|volume| volume.is_ahead() && names.contains(&volume.name.as_str()))
     }
 
-    /// Has the cache forget a volume that is not attached; the promise is kept when it has.
+    /// Makes the cache forget a volume that is not attached; the promise resolves when it has.
     pub fn discard_absent(&mut self, name: &str) -> Promise<Result<(), AdminError>> {
         let (done, promise) = Promise::pair();
         let entry = self.engine.volume_table().into_iter().find(|entry| entry.name == name);
@@ -119,7 +119,7 @@ impl Pool {
         promise
     }
 
-    /// The cache has forgotten a volume that was not attached, or could not.
+    /// The cache has forgotten a volume that was not attached, or has failed to.
     pub(super) fn discarded(&mut self, id: VolumeId, result: Result<(), LifecycleError>) {
         let name = self.name_of(id);
         let (ended, others) = std::mem::take(&mut self.discarding).into_iter().partition(|(of, _)| *of == id);

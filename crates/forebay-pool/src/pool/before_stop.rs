@@ -1,13 +1,13 @@
-//! What a stop brings to safety first: data that ends with this process.
+//! Data that a stop saves first, because it ends with this process.
 //!
-//! Dirty data stays in the cache at a stop. If the cache file was deleted there is no cache
-//! afterwards, so the stop drains first: the exports are closed, and only the operator waits for
-//! it. A backing file that is being written to another path (`saving`) is waited for as well.
+//! At a stop, dirty data normally stays in the cache. If the cache file was deleted, there is no
+//! cache afterwards, so the stop drains first: the exports are closed, and only the operator waits.
+//! A stop also waits for a backing file that is being written to another path (`saving`).
 //!
 //! Invariants
-//! - A stop waits as long as something moves. Without progress for [`STALL`] it goes on, and its
-//!   end tells what is lost.
-//! - Nothing is drained to a backing file that is gone afterwards too.
+//! - A stop waits as long as there is progress. Without progress for [`STALL`] it continues, and
+//!   its end reports the losses.
+//! - Nothing is destaged to a backing file that is gone afterwards too.
 
 use super::letting_go::STALL;
 use super::{Pool, PoolEvent};
@@ -16,14 +16,14 @@ use forebay_format::{BLOCK_BYTES, VolumeId};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How often is looked how far it is.
+/// Interval of progress checks.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A drain before the cache is closed.
 #[derive(Debug)]
 struct LastDrain {
     left_blocks: u64,
-    /// When it became less the last time.
+    /// Time of the last progress.
     moved: Instant,
 }
 
@@ -31,12 +31,12 @@ struct LastDrain {
 #[derive(Debug, Default)]
 pub(super) struct BeforeStop {
     draining: Option<LastDrain>,
-    /// The stop begins once no file is being saved any more.
+    /// The stop begins once no file is being saved.
     waits_for_files: bool,
 }
 
 impl Pool {
-    /// A stop was asked for; true if it begins later, by itself.
+    /// A stop was requested; returns true if it begins later, on its own.
     pub(super) fn stop_waits(&mut self) -> bool {
         let Some(volume) = self.saved_volume().map(str::to_owned) else { return false };
         if !std::mem::replace(&mut self.before_stop.waits_for_files, true) {
@@ -46,15 +46,15 @@ impl Pool {
         true
     }
 
-    /// No file is being saved any more: a stop that has waited begins.
+    /// Begins a waiting stop if no file is being saved.
     pub(super) fn stop_if_it_waits(&mut self) {
         if self.saved_volume().is_none() && std::mem::take(&mut self.before_stop.waits_for_files) {
             self.stop();
         }
     }
 
-    /// All exports are closed. Begins to drain if what is dirty would be lost; true if the cache
-    /// is to be closed later.
+    /// Begins to drain if dirty data would be lost; returns true if the cache is closed later. All
+    /// exports are closed.
     pub(super) fn begin_last_drain(&mut self) -> bool {
         let left_blocks = self.left_to_drain();
         if left_blocks == 0 || !self.is_cache_nameless() || self.engine.is_fenced() {
@@ -85,8 +85,8 @@ impl Pool {
         reports.map(|report| report.dirty_blocks + report.write_back_requests).sum()
     }
 
-    /// Closes the cache once the drain has ended, or does not move; returns how long the loop may
-    /// sleep because of it.
+    /// Closes the cache once the drain has ended, or has stalled; returns how long the loop may
+    /// sleep until the next check.
     pub(super) fn look_after_last_drain(&mut self) -> Option<Duration> {
         self.before_stop.draining.as_ref()?;
         let (left, now) = (self.left_to_drain(), Instant::now());

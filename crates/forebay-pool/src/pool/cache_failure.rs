@@ -1,16 +1,15 @@
-//! Failure of the cache device: the record that the engine asks for is made, and brought up to
-//! date.
+//! Failure of the cache device: writing the record that the engine requests, and updating it.
 //!
-//! Making it durable may take long, or never end, so a thread does it, and only so long is waited
-//! for it. Requests wait meanwhile. If it fails they get errors, and it is tried again: the state
-//! directory may have room later. What ends after nobody waits for it any more counts all the same:
-//! what is at risk becomes less only (I52), so no more than what came to be safe since has to be
-//! added.
+//! Making the record durable may take long, or hang, so a thread does it, and the pool waits for it
+//! only for a limited time. Requests wait meanwhile. If it fails, they get errors, and the pool
+//! retries: the state directory may have room later. An attempt that ends after its deadline still
+//! counts: the data at risk only shrinks (I52), so the record only needs the ranges that became
+//! safe since.
 //!
-//! A whole record looks at every slot of the cache and may have a million ranges. So the walk over
-//! the slots is done in pieces, between which requests are served. The thread that writes the file
-//! puts the ranges together. Writes wait for it to be brought up to date, so most times only what
-//! came to be safe is added to it ([`Pool::additions`]).
+//! A whole record visits every slot of the cache and may have a million ranges. So the walk over
+//! the slots runs in pieces, between which the pool serves requests, and the thread that writes the
+//! file merges the ranges. Writes wait for the update, so usually the pool only appends the ranges
+//! that became safe ([`Pool::additions`]).
 
 use super::{Pool, PoolEvent};
 use crate::failed_mark;
@@ -27,25 +26,25 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// So long is waited for a record, or a note.
+/// Time limit for writing a record, or a note.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
-/// Slots that are looked at in one turn of the loop for a whole record: less than a millisecond.
+/// Slots visited in one turn of the loop for a whole record: less than a millisecond.
 const WALK_SLOTS: u32 = 1 << 16;
 /// Pause before another attempt.
 const PAUSE: Duration = Duration::from_secs(10);
-/// What may be added to a record, in bytes, before it is written anew; more for each of its ranges,
-/// so that this stays rare.
+/// Bytes that may be appended to a record before it is rewritten; more for each of its ranges, so
+/// that rewrites stay rare.
 const ADDED_BYTES_MAX: u64 = 1 << 20;
 const ADDED_BYTES_PER_RANGE: u64 = 100;
-/// A record of so many ranges is written anew each time once the rescue has ended: people read it
-/// then.
+/// After the end of the rescue, a record of up to this many ranges is rewritten at each update:
+/// people read it then.
 const SHORT_RANGES: u64 = 4096;
 
-/// What was written.
+/// Result of a write.
 enum Written {
     /// This is the record now.
     Whole(Arc<LossRecord>),
-    /// So many bytes are added to it.
+    /// This many bytes are appended to the record.
     Added(u64),
 }
 
@@ -55,18 +54,19 @@ pub(super) struct CacheFailure {
     state_dir: PathBuf,
     /// The whole record that was written last, or is being written.
     record: Option<Arc<LossRecord>>,
-    /// What is to be written is looked for, for this ticket.
+    /// The walk for the next whole record, with its ticket.
     walk: Option<(u64, RiskWalk)>,
-    /// Nobody knows whether that one is there.
+    /// It is unknown whether `record` is on disk.
     is_doubtful: bool,
-    /// Bytes that were added to it.
+    /// Bytes appended to it.
     added_bytes: u64,
-    /// It was written after the end of the rescue: it is made for people.
+    /// It was written after the end of the rescue, for people.
     is_final: bool,
-    /// The ticket of the record under way, and when it is given up.
+    /// The ticket of the record in progress, and its deadline.
     under_way: Option<(u64, Instant)>,
     again_at: Option<Instant>,
-    /// It writes the file; only one at a time, or an old record could take the place of a new one.
+    /// The thread that writes the file; only one at a time, or an old record could replace a new
+    /// one.
     writer: Option<JoinHandle<()>>,
 }
 
@@ -90,22 +90,22 @@ impl CacheFailure {
         &self.state_dir
     }
 
-    /// What was recorded last.
+    /// The record that was written last.
     pub(super) fn record(&self) -> Option<&Arc<LossRecord>> {
         self.record.as_ref()
     }
 
-    /// Where the record is.
+    /// Path of the record.
     pub(super) fn path(&self) -> Option<PathBuf> {
         self.record.as_ref().map(|record| record.path(&self.state_dir))
     }
 }
 
 impl Pool {
-    /// The engine wants the record to be made, or brought up to date.
+    /// The engine requests a record, or an update of it.
     pub(super) fn record_loss(&mut self, ticket: u64) {
         self.cache_failure.under_way = Some((ticket, Instant::now() + TIMEOUT));
-        // If the attempt before this one has not ended, this one begins when it has.
+        // If the previous attempt has not ended, this one begins after it.
         if self.cache_failure.writer.is_none() && self.cache_failure.walk.is_none() {
             self.write_loss(ticket);
         }
@@ -124,8 +124,8 @@ impl Pool {
         self.walk_on();
     }
 
-    /// A piece of the walk for a whole record; at its end that is written. True if there is more to
-    /// do.
+    /// Does a piece of the walk for a whole record; the record is written at its end. Returns true
+    /// if the walk continues.
     fn walk_on(&mut self) -> bool {
         let Some((ticket, mut walk)) = self.cache_failure.walk.take() else { return false };
         let segments = WALK_SLOTS / self.engine.geometry().segment_blocks.max(1);
@@ -151,8 +151,8 @@ impl Pool {
         });
     }
 
-    /// What to add to the record that is there, and where. `None` if a whole one is better, or
-    /// needed.
+    /// Returns the ranges to append to the record, and its path; `None` if a whole record is
+    /// better, or needed.
     fn additions(&self, table: &[VolumeEntry]) -> Option<(PathBuf, Vec<SafeRange>)> {
         let failure = &self.cache_failure;
         let record = failure.record.as_ref().filter(|_| !failure.is_doubtful)?;
@@ -181,7 +181,7 @@ impl Pool {
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
         let work = move |may_wait: &MayWait| {
             let result = write(may_wait).map_err(|error| error.to_string());
-            // Nobody listens any more if the pool has ended.
+            // The pool may have ended.
             let _ = tasks.send(Box::new(move |pool: &mut Self| {
                 pool.writer_ended(ticket, result);
             }));
@@ -193,9 +193,9 @@ impl Pool {
         }
     }
 
-    /// The attempt for this ticket has ended; perhaps nobody waits for it any more.
+    /// The attempt for this ticket has ended, perhaps after its deadline.
     fn writer_ended(&mut self, ticket: u64, result: Result<Written, String>) {
-        self.cache_failure.writer = None; // There is nothing left that it does.
+        self.cache_failure.writer = None; // The thread has nothing left to do.
         let result = result.map(|written| {
             self.cache_failure.is_doubtful = false;
             match written {
@@ -215,7 +215,7 @@ impl Pool {
 
     fn loss_recorded(&mut self, ticket: u64, result: Result<(), String>) {
         if self.cache_failure.under_way.is_none_or(|(waiting, _)| waiting != ticket) {
-            return; // Another one has been asked for.
+            return; // The engine has requested another one.
         }
         self.cache_failure.under_way = None;
         if let Err(why) = &result {
@@ -235,7 +235,7 @@ impl Pool {
         self.engine.loss_recorded(now, ticket, result.is_ok());
     }
 
-    /// The pool begins without its cache.
+    /// The pool starts without its cache.
     pub(super) fn opened_without_cache(&mut self) {
         let Some(record) = &self.cache_failure.record else { return };
         let event = PoolEvent::OpenedWithoutCache {
@@ -249,13 +249,13 @@ impl Pool {
         self.emit(event);
     }
 
-    /// Gives up waiting, and tries again, when it is time; returns how long the loop may sleep
-    /// because of that.
+    /// Enforces the deadline, and retries when that is due; returns how long the loop may sleep
+    /// until the next check.
     pub(super) fn look_after_record(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if let Some((ticket, _)) = self.cache_failure.under_way.filter(|(_, due)| *due <= now) {
             self.loss_recorded(ticket, Err(format!("it takes longer than {} s", TIMEOUT.as_secs())));
-            return Some(Duration::from_millis(1)); // What that led to is for the next turn.
+            return Some(Duration::from_millis(1)); // The next turn handles the consequences.
         }
         if self.cache_failure.again_at.take_if(|due| *due <= now).is_some() {
             let now = self.io.now();
@@ -269,7 +269,7 @@ impl Pool {
         due.min().map(|due| due.saturating_duration_since(now).max(Duration::from_millis(1)))
     }
 
-    /// The engine goes on without the cache.
+    /// The engine continues without the cache.
     pub(super) fn cache_failed(&mut self) {
         let dirty_bytes = self.engine.stats().dirty_blocks * BLOCK_BYTES as u64;
         let (devices, record) = (self.device_names(), self.cache_failure.path().unwrap_or_default());
@@ -277,13 +277,13 @@ impl Pool {
         self.mark_failed(false);
     }
 
-    /// Has a thread mark the superblocks of the cache as those of one that failed. `tells`: if this
-    /// is not possible.
+    /// Starts a thread that marks the superblocks of the cache as failed. `tells`: reports if that
+    /// is impossible.
     fn mark_failed(&self, tells: bool) {
         let cache = self.io.cache();
         let at = match self.engine.mirror_state() {
             None => Some(0),
-            // Only one that counts while the other one is noted not to.
+            // Only an active member, while the other one is recorded as out.
             Some(state) => state.out.filter(|_| state.noted).and_then(|out| cache.map.device_of(1 - out)),
         };
         let device = at.and_then(|at| self.reactor.device(*cache.ids.get(at)?)).map(DeviceInUse::for_thread);
@@ -298,13 +298,13 @@ impl Pool {
             let what = format!(
                 "the failed cache cannot be marked on its device: only its record keeps it from being opened ({why})"
             );
-            // Nobody listens any more if the pool has ended.
+            // The pool may have ended.
             let _ = tasks.send(Box::new(move |pool: &mut Self| {
                 pool.emit(PoolEvent::Note(MessageId::CacheUnmarked, what))
             }));
             waker.wake();
         };
-        // Without it nothing is wrong: the record is there.
+        // A failure here is harmless: the record exists.
         let _ = MayWait::spawn(format!("mark-{}", self.name), work);
     }
 
@@ -324,7 +324,7 @@ impl Pool {
         names.join(", ")
     }
 
-    /// What is lost of a volume, attached or not; none if the cache does not know it.
+    /// Returns the lost ranges of a volume, attached or not; `None` if the cache does not know it.
     pub fn losses_of(&self, name: &str) -> Option<Vec<Range>> {
         let id = self.find(name).or_else(|| self.entry_of(name).map(|entry| entry.id))?;
         let losses = self.engine.losses();
@@ -350,8 +350,7 @@ mod tests {
         let pool = pool.unwrap();
         pool.ask(|pool| pool.device_gone(Some(1))).unwrap();
         waits_for(&told, "is on one device from now on");
-        // A pipe that nobody reads stands in the place of the new file: opening it to write takes
-        // for ever.
+        // A pipe without a reader replaces the new file: opening it for writing blocks forever.
         let records = folder.path().join("state/failed-caches");
         std::fs::create_dir_all(&records).unwrap();
         let uuid = pool.ask(|pool| crate::loss_record::hex(&pool.engine.uuid().0)).unwrap();
@@ -365,12 +364,11 @@ mod tests {
             }
             assert!(asked.elapsed() < Duration::from_secs(60), "no record is asked for");
         };
-        // The time has passed.
+        // The deadline has passed.
         pool.ask(move |pool| pool.cache_failure.under_way = Some((ticket, Instant::now()))).unwrap();
         waits_for(&told, "it takes longer than 20 s");
         assert!(!pool.ask(|pool| pool.engine.runs_without_cache()).unwrap());
-        // The attempt ends well after all. What is added then is no more than what came to be safe
-        // since.
+        // The attempt succeeds after all. Only ranges that became safe since are appended then.
         let ended = Instant::now();
         pool.ask(move |pool| {
             let table = pool.engine.volume_table();

@@ -1,5 +1,5 @@
-//! Work of a pool in places that may not answer. Threads resolve names, make sockets, and take
-//! mounts and socket files away, so that the pool does not wait.
+//! Work of a pool that may block. Threads resolve names, make sockets, and remove mounts and socket
+//! files, so that the pool does not wait.
 
 use super::Pool;
 use super::volumes::{Done, NotExported};
@@ -12,40 +12,40 @@ use forebay_format::VolumeId;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A detach waits so long until what it leaves behind was taken away, and looks so often.
+/// Time limit of a detach for the removal of its leftovers, and the interval of its checks.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(2);
 
-/// A socket that is being made, and exports that wait for it.
+/// A socket being made, and the exports that wait for it.
 pub(super) struct Listening {
     endpoint: Endpoint,
     waiting: Vec<(VolumeId, ExportUri)>,
 }
 
-/// What could not be begun for want of a thread is tried again so often.
+/// Interval of retries if no thread could be started.
 const AGAIN: Duration = Duration::from_secs(1);
 
 type Chore = Box<dyn FnOnce(&MayWait) + Send>;
 
-/// Threads that take something away, and who waits for them until when.
+/// Threads that remove leftovers, and the callers that wait for them, with deadlines.
 #[derive(Default)]
 pub(super) struct Chores {
     threads: Vec<JoinHandle<()>>,
-    /// What has no thread yet, and when that is tried again.
+    /// Chores without a thread, and the time of the next attempt.
     kept: Vec<Chore>,
     again_at: Option<Instant>,
     waiting: Vec<(Done, Result<(), AdminError>, Instant)>,
 }
 
 impl Chores {
-    /// Waits for one more thread, which ends by itself.
+    /// Adds a thread to wait for, which ends on its own.
     pub(super) fn wait_for(&mut self, thread: Option<JoinHandle<()>>) {
         self.threads.extend(thread);
     }
 }
 
 impl Pool {
-    /// Has a thread listen for an export; [`Pool::exported`] is told the end.
+    /// Starts a thread that listens for an export; [`Pool::exported`] gets the result.
     pub(super) fn begin_listen(
         &mut self,
         id: VolumeId,
@@ -94,13 +94,13 @@ impl Pool {
         }
     }
 
-    /// Has a thread do something that nobody waits for but a detach, and the end of the pool.
+    /// Starts a thread for work that only a detach and the end of the pool wait for.
     pub(super) fn chore(&mut self, work: impl FnOnce(&MayWait) + Send + 'static) {
         self.chores.kept.push(Box::new(work));
         self.begin_chores();
     }
 
-    /// Begins what can be begun.
+    /// Starts as many kept chores as threads can be started.
     fn begin_chores(&mut self) {
         let name = format!("chore-{}", self.name);
         for chore in std::mem::take(&mut self.chores.kept) {
@@ -112,26 +112,27 @@ impl Pool {
         self.chores.again_at = (!self.chores.kept.is_empty()).then(|| Instant::now() + AGAIN);
     }
 
-    /// Socket files of endpoints that are listened on no more are taken away.
+    /// Removes the socket files of endpoints that are no longer in use.
     pub(super) fn clear_sockets(&mut self) {
         for (file, path) in self.server.take_files() {
             self.chore(move |_| file.remove(&path));
         }
     }
 
-    /// A detach, or an attach that failed, is answered once what it leaves behind was taken away,
-    /// or that takes too long.
+    /// Answers a detach, or a failed attach, once its leftovers are removed, or that takes too
+    /// long.
     pub(super) fn answer_after_chores(&mut self, done: Done, answer: Result<(), AdminError>) {
         self.chores.waiting.push((done, answer, Instant::now() + TIMEOUT));
         self.look_after_chores();
     }
 
-    /// True if nothing is left to be taken away.
+    /// Returns true if no leftovers remain to be removed.
     pub(super) fn chores_are_done(&self) -> bool {
         self.chores.threads.iter().all(JoinHandle::is_finished) && self.chores.kept.is_empty()
     }
 
-    /// Answers who has waited for chores; returns how long the loop may sleep because of others.
+    /// Answers callers whose chores are done; returns how long the loop may sleep until the next
+    /// check.
     pub(super) fn look_after_chores(&mut self) -> Option<Duration> {
         self.chores.threads.retain(|thread| !thread.is_finished());
         let (idle, now) = (self.chores.threads.is_empty(), Instant::now());

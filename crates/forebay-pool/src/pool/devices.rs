@@ -1,10 +1,9 @@
-//! Devices of a pool beside the engine: where each must end, whether one has become shorter, and
-//! which operations failed.
+//! State of a pool's devices that the engine does not track: where each must end, whether one has
+//! become shorter, and which operations failed.
 //!
-//! A device that is shorter than what is used of it answers with
-//! [`forebay_io::IoFailureKind::Ended`]; the engine decides what that means for requests. Here it
-//! is told, also of a device of which nobody wants anything, and a cache device that stays so is
-//! called gone.
+//! A device shorter than its used part answers with [`forebay_io::IoFailureKind::Ended`]; the
+//! engine decides what that means for requests. This file reports it, even for an idle device, and
+//! declares a cache device gone that stays too short.
 
 use super::{Pool, PoolEvent};
 use crate::engine_io::Timed;
@@ -18,12 +17,12 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Time between two looks at the lengths of the devices.
+/// Interval of checks of the devices' lengths.
 const LOOK: Duration = Duration::from_secs(1);
-/// Time until a cache device that is too short counts as gone: more than the engine waits for an
+/// Time until a cache device that is too short counts as gone: longer than the engine waits for an
 /// operation on it (I71).
 const GONE_AFTER: Duration = Duration::from_secs(8);
-/// Of operations of one kind that fail on one device, one in this time is told.
+/// Shortest interval of reports of failed operations of one kind on one device.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// A device that is too short.
@@ -33,30 +32,30 @@ struct Short {
     size_bytes: u64,
     name: String,
     volume: Option<String>,
-    /// It is a backing store that was unplugged, and why what its path leads to now is not taken;
-    /// empty if that is nothing.
+    /// Set for an unplugged backing store: why the pool does not take the device that its path
+    /// leads to now; empty if there is none.
     unplugged: Option<String>,
-    /// The engine was told that it is gone.
+    /// The engine knows that the device is gone.
     is_given_up: bool,
 }
 
-/// How a device is not too short any more.
+/// Why a device is no longer too short.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Back {
     /// It has its length again.
     Whole,
-    /// It was unplugged, and is open again as another device.
+    /// It was unplugged, and is open again as a new device.
     Reopened,
-    /// It is not one of the pool's any more.
+    /// It no longer belongs to the pool.
     Unused,
 }
 
-/// What was told of failed operations, and of devices that are too short.
+/// Reported failed operations, and devices that are too short.
 #[derive(Debug, Default)]
 pub(super) struct DeviceWatch {
     next_look: Option<Instant>,
     short: BTreeMap<DeviceId, Short>,
-    /// When a failure of this operation was told last, and how many there were since.
+    /// For each operation: time of the last report of a failure, and failures since.
     failures: BTreeMap<(Option<DeviceId>, &'static str), (Instant, u64)>,
 }
 
@@ -68,7 +67,7 @@ impl DeviceWatch {
 }
 
 impl Pool {
-    /// Records how much of each cache device is used: what lies behind may be cut off.
+    /// Records how much of each cache device is used; the rest of the device may be cut off.
     pub(super) fn note_cache_ends(&mut self) {
         if self.engine.runs_without_cache() {
             return;
@@ -91,7 +90,7 @@ impl Pool {
         }
     }
 
-    /// Tells the engine which devices there are, so that it counts what is written to each.
+    /// Registers the cache devices with the engine, which counts the bytes written to each.
     pub(super) fn name_devices(&mut self) {
         let cache = self.io.cache();
         let path =
@@ -108,18 +107,18 @@ impl Pool {
         self.engine.set_devices(&devices);
     }
 
-    /// What the engine knows an open device by.
+    /// Returns the engine's key of an open device.
     pub(super) fn key_of(&self, id: DeviceId) -> Option<u64> {
         self.reactor.device(id).map(|device| device_key(device.path()))
     }
 
-    /// What was written to a device since the start.
+    /// Returns the bytes written to a device since the start.
     pub(super) fn written_to(&self, path: &Path) -> WrittenBytes {
         self.engine.written_to(device_key(path)).unwrap_or_default()
     }
 
-    /// Looks at the lengths of all devices when it is time; returns how long the loop may sleep
-    /// because of that.
+    /// Checks the lengths of all devices when that is due; returns how long the loop may sleep
+    /// until the next check.
     pub(super) fn look_after_devices(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if let Some(left) = self.watch.next_look.and_then(|due| due.checked_duration_since(now)) {
@@ -164,7 +163,7 @@ impl Pool {
                     self.device_gone(self.member_of(id));
                 }
                 if size_bytes >= was && said == unplugged {
-                    return; // Told already; and who brings it back piece by piece knows.
+                    return; // Reported already; the length may grow back step by step.
                 }
             }
             None => {
@@ -176,22 +175,22 @@ impl Pool {
         self.emit(PoolEvent::DeviceEnded { device: name, volume, size_bytes, end_bytes, unplugged });
     }
 
-    /// Why what the path of a backing store leads to is not taken in its place; empty if that is
-    /// nothing.
+    /// Returns why the pool does not take the device that the path of a backing store leads to;
+    /// empty if there is none.
     fn why_not_taken(&self, id: DeviceId) -> String {
         let served = self.volumes.iter().flatten().find(|served| served.device == id);
         served.map(|served| served.returns.why_not().to_owned()).unwrap_or_default()
     }
 
-    /// What is known of a device that is too short. Its id may be that of another device since: one
-    /// that has taken its place is not looked at yet.
+    /// Returns the record of a device that is too short. Another device may have taken over its id
+    /// since; that one has not been checked yet.
     fn short(&self, id: DeviceId) -> Option<&Short> {
         let device = self.reactor.device(id)?;
         let name = device.path().display().to_string();
         self.watch.short.get(&id).filter(|short| short.name == name)
     }
 
-    /// A device is shorter than what is used of it: in a word, and in a sentence.
+    /// Describes a device shorter than its used part, in a word and in a sentence.
     pub(super) fn length_trouble(&self, id: DeviceId) -> Option<(&'static str, String)> {
         let (short, device) = (self.short(id)?, self.reactor.device(id)?);
         if let Some(why_not) = &short.unplugged {
@@ -205,8 +204,8 @@ impl Pool {
         ))
     }
 
-    /// The cache failed, or one of its devices is shorter than what is used of it: that it cannot
-    /// be read says nothing of its blocks.
+    /// The cache failed, or one of its devices is shorter than its used part: read errors are no
+    /// evidence of damaged blocks then.
     pub(super) fn is_cache_gone(&self) -> bool {
         let failed = self.engine.is_fenced() || self.engine.runs_without_cache();
         let is_short = |id: &DeviceId| self.short(*id).is_some_and(|short| short.volume.is_none());
@@ -218,7 +217,7 @@ impl Pool {
         (0..2).find(|member| cache.map.device_of(*member).and_then(|at| cache.ids.get(at)) == Some(&id))
     }
 
-    /// A device has its length (again), or is not one of the pool's any more.
+    /// A device has its length (again), or no longer belongs to the pool.
     pub(super) fn not_short(&mut self, id: DeviceId, how: Back) {
         let Some(Short { name: device, volume, .. }) = self.watch.short.remove(&id) else { return };
         let last = volume.is_some() || self.watch.short.values().all(|other| other.volume.is_some());
@@ -232,7 +231,7 @@ impl Pool {
         self.watch.failures.retain(|(of, _), _| *of != Some(id));
     }
 
-    /// An operation that the engine asked for has failed.
+    /// An operation of the engine has failed.
     pub(super) fn operation_failed(&mut self, timed: &Timed, failure: IoFailure) {
         if timed.device == Device::Cache && says_gone(failure) {
             self.device_gone(timed.member);
@@ -279,8 +278,8 @@ impl Pool {
 }
 
 impl Pool {
-    /// How the backing store of a volume has refused the last change of it. Of a device that is
-    /// write-protected, the kernel says no more than that it is not permitted.
+    /// Returns the error of the last failed change of a volume's backing store. For a
+    /// write-protected device the kernel only reports that the operation is not permitted.
     pub(super) fn why_refused(&self, volume: VolumeId) -> Option<String> {
         let served = self.served(volume)?;
         let failure = served.refused?;
@@ -294,8 +293,8 @@ impl Pool {
         })
     }
 
-    /// Why the backing store of a volume may not be written, if the last change of it has failed
-    /// for that and none has succeeded since: nothing gets better by waiting.
+    /// Returns why writes to the backing store of a volume are not permitted, if the last change
+    /// failed for that reason and none has succeeded since: waiting does not help.
     pub(super) fn why_not_permitted(&self, volume: VolumeId) -> Option<String> {
         let served = self.served(volume)?;
         served.destage_failing_at?;
@@ -304,17 +303,18 @@ impl Pool {
     }
 }
 
-/// What the engine knows a device by; never one of the small numbers of those that are not open.
+/// Returns the engine's key of a device; never one of the small numbers of devices that are not
+/// open.
 fn device_key(path: &Path) -> u64 {
     let mut hasher = DefaultHasher::new();
     path.hash(&mut hasher);
     hasher.finish() | 1 << 63
 }
 
-/// What is known of a disk that is gone.
+/// Description of a disk that is gone.
 const GONE: &str = "is gone: the kernel does not have it any more, as if it were unplugged";
 
-/// What makes it work again. `why_not` as in [`Short`].
+/// Describes how to bring the disk back. `why_not` as in [`Short`].
 fn way_back(path: &str, why_not: &str) -> String {
     match why_not {
         "" => format!("Plug it in again: the daemon takes it as soon as {path} leads to it"),
@@ -322,7 +322,7 @@ fn way_back(path: &str, why_not: &str) -> String {
     }
 }
 
-/// True if a device that fails like this will not come back.
+/// Returns true if a device that fails like this will not come back.
 fn says_gone(failure: IoFailure) -> bool {
     use rustix::io::Errno;
     let gone = [Errno::NODEV, Errno::NXIO, Errno::NOMEDIUM];
@@ -330,7 +330,8 @@ fn says_gone(failure: IoFailure) -> bool {
 }
 
 impl PoolEvent {
-    /// For programs: of a failed operation what it was, where, and how it failed.
+    /// Returns the details of a failed operation for programs: the operation, its place, and the
+    /// error.
     pub fn details(&self) -> Value {
         let Self::OperationFailed { device, volume, operation, offset_bytes, bytes, failure, others } = self
         else {
@@ -343,7 +344,7 @@ impl PoolEvent {
     }
 }
 
-/// The lines of this file's events.
+/// Writes the lines of this file's events.
 pub(super) fn write_event(f: &mut fmt::Formatter<'_>, event: &PoolEvent) -> fmt::Result {
     let role = |volume: &Option<String>| match volume {
         Some(volume) => format!("the backing store of {volume}"),

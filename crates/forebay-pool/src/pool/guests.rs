@@ -16,15 +16,15 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Such exports of a pool.
+/// Most such exports of a pool.
 pub(super) const GUESTS_MAX: usize = 64;
-/// An earlier export at the same place has so long to end.
+/// Time limit for an earlier export at the same path to end.
 const ENDING_WITHIN: Duration = Duration::from_secs(10);
-/// Requests of guests have numbers from here on (in the upper half), behind those of block devices.
+/// First request number of guests (in the upper half), after those of block devices.
 const REQUESTS_FROM: u64 = 1 << 11;
 const REQUEST_SHIFT: u32 = 32;
 
-/// An export.
+/// A `vhost-user:` export.
 pub(super) struct Exported {
     volume: VolumeId,
     /// As the configuration has it.
@@ -32,14 +32,14 @@ pub(super) struct Exported {
     /// Its socket.
     path: PathBuf,
     server: GuestServer,
-    /// Tells it from all others that there were.
+    /// Identifies it among all exports of this pool, past ones too.
     number: u64,
-    /// It listens, and ends by itself when the export ends.
+    /// It listens, and ends on its own when the export ends.
     thread: Option<JoinHandle<()>>,
 }
 
 impl Pool {
-    /// Begins to listen for frontends at a socket; [`Pool::exported`] is told the end.
+    /// Begins to listen for frontends at a socket; [`Pool::exported`] gets the result.
     pub(super) fn begin_guest(&mut self, volume: VolumeId, uri: &ExportUri) -> Result<(), NotExported> {
         let ExportUri::VhostUser { path, permissions } = uri else {
             return Err("it is no vhost-user export".into());
@@ -112,7 +112,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The thread of an export listens, or cannot.
+    /// The thread of an export listens, or has failed to.
     fn guest_listened(&mut self, number: u64, result: Result<(), String>) {
         let mut guests = self.guests.iter_mut().flatten();
         let Some(guest) = guests.find(|guest| guest.number == number) else { return };
@@ -123,7 +123,7 @@ impl Pool {
         self.exported(volume, &uri, result.map(|()| uri.for_clients()));
     }
 
-    /// The thread of an export wants something done. If the export is gone nobody is told, and the
+    /// Handles a request of an export's thread. If the export is gone, it has no effect, and the
     /// thread ends.
     fn guest_order(&mut self, number: u64, order: Order) {
         let mut guests = self.guests.iter_mut().flatten();
@@ -132,7 +132,7 @@ impl Pool {
         }
     }
 
-    /// Lets every guest's requests be taken and begun; true if the engine was given something.
+    /// Takes and begins the requests of every guest; returns true if the engine got a request.
     pub(super) fn turn_guests(&mut self) -> bool {
         if self.guests.is_empty() {
             return false;
@@ -146,26 +146,26 @@ impl Pool {
         started
     }
 
-    /// Guests hear of what was completed in this turn.
+    /// Signals the completions of this turn to the guests.
     pub(super) fn signal_guests(&mut self) {
         for guest in self.guests.iter_mut().flatten() {
             guest.server.signal_all(&mut self.reactor);
         }
     }
 
-    /// Some guest has more than was taken in the last turn.
+    /// Some guest has requests that the last turn did not take.
     pub(super) fn guests_have_more(&self) -> bool {
         self.guests.iter().flatten().any(|guest| guest.server.has_more())
     }
 
-    /// An operation of a guest's event counters is done.
+    /// An operation of a guest's event counters has completed.
     pub(super) fn guest_completed(&mut self, index: u64, token: u32, result: Result<u32, IoFailure>) {
         if let Some(Some(guest)) = self.guests.get_mut(index as usize) {
             guest.server.completed(token, result);
         }
     }
 
-    /// The guest that a request belongs to, if it is one of a guest.
+    /// Returns the guest that a request belongs to, if any.
     pub(super) fn guest_of(request: RequestId) -> Option<usize> {
         (request.0 >> REQUEST_SHIFT).checked_sub(REQUESTS_FROM).map(|index| index as usize)
     }
@@ -181,8 +181,8 @@ impl Pool {
         }
     }
 
-    /// Ends the exports of a volume (of all volumes if `None`): what was begun is answered, then
-    /// the frontend is disconnected.
+    /// Ends the exports of a volume (of all volumes if `None`): requests in progress are answered,
+    /// then the frontend is disconnected.
     pub(super) fn close_guests(&mut self, volume: Option<VolumeId>) {
         for guest in self.guests.iter_mut().flatten() {
             if volume.is_none_or(|volume| volume == guest.volume) {
@@ -192,26 +192,26 @@ impl Pool {
         }
     }
 
-    /// The volume has another size.
+    /// The volume was resized.
     pub(super) fn resize_guests(&mut self, volume: VolumeId, size_bytes: u64) {
         for guest in self.guests.iter_mut().flatten().filter(|guest| guest.volume == volume) {
             guest.server.set_size_bytes(size_bytes);
         }
     }
 
-    /// Frontends that are connected to a volume, in words.
+    /// Describes the frontends that are connected to a volume.
     pub(super) fn frontends(&self, volume: VolumeId) -> Vec<String> {
         let of = self.guests.iter().flatten().filter(|guest| guest.volume == volume);
         of.filter_map(|guest| guest.server.frontend().map(str::to_owned)).collect()
     }
 
-    /// Frontends: who is connected cannot be passed on.
+    /// True if the pool has `vhost-user:` exports; their connections cannot be handed over.
     pub fn has_guests(&self) -> bool {
         self.guests.iter().any(Option::is_some)
     }
 
-    /// Tells what guests have to tell, as seldom as what other clients did wrong, and forgets
-    /// exports that are over.
+    /// Reports the notes of guests, limited in rate like refusals of other clients, and forgets
+    /// exports that have ended.
     pub(super) fn look_after_guests(&mut self) {
         let mut notes = Vec::new();
         for slot in &mut self.guests {

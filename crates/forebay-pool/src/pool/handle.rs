@@ -1,4 +1,4 @@
-//! Handle with which other threads reach a pool.
+//! Handle through which other threads reach a pool.
 
 use super::{Pool, PoolEvent, PoolStart};
 use crate::error::RunError;
@@ -13,14 +13,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// How long an asker waits for the pool's thread.
+/// Time limit for the pool's thread to begin a task.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// What has begun by then gets so much more time. It takes no longer than a turn, unless a system
+/// Further time for a task that has begun by then. A task takes at most a turn, unless a system
 /// call hangs.
 const STUCK: Duration = Duration::from_secs(30);
-/// Time between two looks whether the stop of a pool goes on.
+/// Interval of progress checks during the stop of a pool.
 const PROGRESS_LOOK: Duration = Duration::from_secs(1);
-/// How often is looked whether a thread has ended.
+/// Interval of checks whether a thread has ended.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Something to do on the pool's thread.
@@ -35,27 +35,27 @@ pub enum PoolGone {
     /// It is busy.
     #[error("the pool did not answer within {} s; nothing was done", TIMEOUT.as_secs())]
     Late,
-    /// It has not answered for a while, and is not asked.
+    /// It missed a deadline before, and is not asked until it is back.
     #[error("the pool does not answer")]
     Silent,
-    /// It has begun, and does not come to an end.
+    /// It has begun the task, but not ended it in time.
     #[error("the pool has not ended within {} s what it was asked for; it may still be done", STUCK.as_secs())]
     Stuck,
 }
 
-/// Taken once: by the pool, which begins what was asked for, or by the asker, who abandons it. What
-/// was called failed is not done later.
+/// Taken once: by the pool, which begins the task, or by the caller, which abandons it. So a task
+/// reported as failed never runs later.
 #[derive(Clone, Debug, Default)]
 struct Claim(Arc<AtomicBool>);
 
 impl Claim {
-    /// True if nobody else has taken it.
+    /// Returns true if the other side has not taken it.
     fn take(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
 }
 
-/// Keeps a promise, once.
+/// Resolves a promise, once.
 #[derive(Clone, Debug)]
 pub struct PromiseSender<T> {
     answer: mpsc::SyncSender<T>,
@@ -63,10 +63,10 @@ pub struct PromiseSender<T> {
 }
 
 impl<T> PromiseSender<T> {
-    /// Gives the answer.
+    /// Sends the answer.
     ///
     /// # Errors
-    /// Nobody waits for it any more, and who has waited has been told that it was not done.
+    /// The caller no longer waits, and has reported that the task was not done.
     pub fn try_send(&self, answer: T) -> Result<(), T> {
         if !self.claim.take() {
             return Err(answer);
@@ -77,7 +77,7 @@ impl<T> PromiseSender<T> {
     }
 }
 
-/// An answer that comes later. The asker may abandon only what was not begun.
+/// An answer that comes later. The caller may abandon only a task that has not begun.
 #[must_use = "what was asked for is done all the same"]
 #[derive(Debug)]
 pub struct Promise<T> {
@@ -86,15 +86,15 @@ pub struct Promise<T> {
 }
 
 impl<T> Promise<T> {
-    /// Both ends.
+    /// Returns both ends.
     pub fn pair() -> (PromiseSender<T>, Self) {
         let (keep, receiver) = mpsc::sync_channel(1);
         let claim = Claim::default();
         (PromiseSender { answer: keep, claim: claim.clone() }, Self { answer: receiver, claim })
     }
 
-    /// Waits for the answer so long: `None` if it has not come, `Some(None)` if the pool has ended
-    /// without one.
+    /// Waits up to `timeout` for the answer: `None` if it has not come, `Some(None)` if the pool
+    /// has ended without one.
     pub fn try_wait(&self, timeout: Duration) -> Option<Option<T>> {
         match self.answer.recv_timeout(timeout) {
             Ok(answer) => Some(Some(answer)),
@@ -103,13 +103,13 @@ impl<T> Promise<T> {
         }
     }
 
-    /// As [`Promise::try_wait`]; if the answer has not come the asker gives up, and whoever would
-    /// have given it knows.
+    /// Like [`Promise::try_wait`], but gives up if the answer has not come, and the sender learns
+    /// that.
     pub fn wait_or_give_up(self, timeout: Duration) -> Option<Option<T>> {
         match self.try_wait(timeout) {
             Some(answer) => Some(answer),
             None if self.claim.take() => None,
-            None => Some(self.wait()), // it comes this moment
+            None => Some(self.wait()), // the answer is being sent
         }
     }
 
@@ -129,33 +129,33 @@ pub struct PoolHandle {
     /// [`PoolHandle::stop`] was called.
     is_stopped: AtomicBool,
     silence: Mutex<Option<Silence>>,
-    /// Becomes more as long as a stop goes on.
+    /// Grows as long as a stop progresses.
     progress: Arc<AtomicU64>,
 }
 
-/// A pool has missed the deadline of a look.
+/// Set when the pool has missed the deadline of a look.
 struct Silence {
     since: Instant,
-    /// Kept when its thread is back at work.
+    /// Resolves when the pool's thread is back at work.
     ping: Promise<()>,
 }
 
-/// An answer that is waited for. See [`PoolHandle::begin_look`].
+/// A pending answer. See [`PoolHandle::begin_look`].
 #[derive(Debug)]
 pub struct Look<T> {
     begun: Instant,
     promise: Promise<T>,
 }
 
-/// The thread of a pool, and how it has ended.
+/// The thread of a pool, and its result.
 struct Thread {
     handle: JoinHandle<()>,
-    /// Said when everything of the pool was let go. The kernel may keep the thread after that, for
+    /// Sent when the pool has released everything. The kernel may keep the thread after that, for
     /// operations that hang.
     ended: mpsc::Receiver<Result<(), RunError>>,
 }
 
-/// Tells that the thread of a pool ends, also by a panic.
+/// Records that the thread of a pool ends, also by a panic.
 struct End(Arc<AtomicBool>);
 
 impl Drop for End {
@@ -199,7 +199,7 @@ impl PoolHandle {
                 match Pool::open(start, parts, (myself, tasks, counted), report) {
                     Ok(pool) => {
                         let _ = opened.send(Ok(pool.reactor.waker()));
-                        let _ = ends.try_send(pool.serve()); // there is room, and who listens may be gone
+                        let _ = ends.try_send(pool.serve()); // there is room, and the receiver may be gone
                     }
                     Err(error) => {
                         let _ = opened.send(Err(error));
@@ -232,8 +232,8 @@ impl PoolHandle {
         answer.ok_or(PoolGone::Stopped)
     }
 
-    /// Asks for something that is only looked at, and does not wait: several pools can be asked at
-    /// once. One that has missed a deadline is not asked before it is back.
+    /// Asks for information without waiting, so that several pools can be asked at once. A pool
+    /// that missed a deadline is not asked until it is back.
     ///
     /// # Errors
     /// The pool has stopped, or is silent.
@@ -247,7 +247,7 @@ impl PoolHandle {
         }
     }
 
-    /// Waits until then for what it was asked.
+    /// Waits for the answer until `until`.
     ///
     /// # Errors
     /// The pool has stopped, or has not answered.
@@ -255,7 +255,7 @@ impl PoolHandle {
         match look.promise.try_wait(until.saturating_duration_since(Instant::now())) {
             Some(answer) => answer.ok_or(PoolGone::Stopped),
             None => {
-                look.promise.claim.take(); // what was not begun is not done any more
+                look.promise.claim.take(); // a task that has not begun is dropped
                 let mut silence = self.silence.lock().unwrap_or_else(PoisonError::into_inner);
                 if silence.is_none() {
                     *silence = Some(Silence { since: look.begun, ping: self.begin(|_| ())? });
@@ -265,7 +265,7 @@ impl PoolHandle {
         }
     }
 
-    /// How long it has not answered, if it has missed a deadline and is not back.
+    /// Returns how long the pool has not answered, if it missed a deadline and is not back.
     pub fn silence(&self) -> Option<Duration> {
         let mut silence = self.silence.lock().unwrap_or_else(PoisonError::into_inner);
         let Silence { since, ping } = silence.as_ref()?;
@@ -276,13 +276,13 @@ impl PoolHandle {
         None
     }
 
-    /// Has `what` run on the pool's thread, sooner or later; nobody waits for it.
+    /// Runs `what` on the pool's thread later, without waiting for it.
     pub fn order(&self, what: impl FnOnce(&mut Pool) + Send + 'static) {
-        let _ = self.begin(what); // one that has ended needs no orders
+        let _ = self.begin(what); // a pool that has ended needs no orders
     }
 
-    /// As [`PoolHandle::ask`], however long it takes: for what must not be done without anybody who
-    /// takes the result.
+    /// Like [`PoolHandle::ask`] without a time limit: for tasks that must not run without a
+    /// receiver of the result.
     ///
     /// # Errors
     /// The pool has stopped.
@@ -300,7 +300,7 @@ impl PoolHandle {
         let (sender, promise) = Promise::pair();
         let task: PoolTask = Box::new(move |pool| {
             if sender.claim.take() {
-                let _ = sender.answer.try_send(what(pool)); // who has asked may be gone
+                let _ = sender.answer.try_send(what(pool)); // the caller may be gone
             }
         });
         self.tasks
@@ -312,14 +312,14 @@ impl PoolHandle {
         Ok(promise)
     }
 
-    /// Stops the pool in an orderly way and waits for it; again and again is fine.
+    /// Stops the pool in an orderly way and waits for its end; repeated calls are fine.
     ///
     /// # Errors
-    /// What ended the pool, if that was not an orderly stop.
+    /// The error that ended the pool, if the stop was not orderly.
     pub fn stop(&self) -> Result<(), RunError> {
         self.is_stopped.store(true, Ordering::Release);
         self.order(Pool::stop);
-        // Held until the end: whoever else stops it waits as well.
+        // Held until the end, so that concurrent calls wait as well.
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Thread { handle, ended }) = thread.take() else { return Ok(()) };
         match ended.recv() {
@@ -332,7 +332,7 @@ impl PoolHandle {
         }
     }
 
-    /// Waits for the end of a pool that was told to stop; true if it came in time.
+    /// Waits for the end of a pool that is stopping; returns true if it came in time.
     pub fn ends_by(&self, until: Instant) -> bool {
         while !self.has_ended() {
             if Instant::now() >= until {
@@ -343,12 +343,12 @@ impl PoolHandle {
         true
     }
 
-    /// As [`PoolHandle::ends_by`]; whenever the stop of the pool has gone on meanwhile
-    /// `goes_on` is told, and it has `within` from then on.
+    /// Like [`PoolHandle::ends_by`]; whenever the stop has progressed meanwhile, calls `goes_on`
+    /// and extends the deadline to `within` from then.
     pub fn ends_or_goes_on(&self, mut until: Instant, within: Duration, goes_on: &mut dyn FnMut()) -> bool {
         let mut seen = self.progress.load(Ordering::Relaxed);
         if seen > 0 {
-            until = until.max(Instant::now() + within); // it was so while others were waited for
+            until = until.max(Instant::now() + within); // it progressed while the caller waited for others
         }
         while !self.ends_by(until.min(Instant::now() + PROGRESS_LOOK)) {
             let now = self.progress.load(Ordering::Relaxed);
@@ -363,12 +363,12 @@ impl PoolHandle {
         true
     }
 
-    /// True once the pool's thread has ended.
+    /// Returns true once the pool's thread has ended.
     pub fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Acquire)
     }
 
-    /// True once it has ended, and nobody has stopped it.
+    /// Returns true once it has ended without a call of [`PoolHandle::stop`].
     pub fn has_ended_by_itself(&self) -> bool {
         self.has_ended() && !self.is_stopped.load(Ordering::Acquire)
     }

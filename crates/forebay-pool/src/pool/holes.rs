@@ -1,19 +1,19 @@
 //! Holes of backing stores, for clients that ask which parts of a volume hold data.
 //!
-//! The file system of a store may take its time to answer, so each look has a thread of its own.
-//! There are few at once: without one, or where the store is no file, everything is data, which is
-//! right for every client.
+//! The file system of a store may answer slowly, so each look has its own thread. Their number is
+//! limited: without a thread, or if the store is not a file, all blocks count as data, which is
+//! correct for every client.
 
 use super::Pool;
 use crate::may_wait::MayWait;
 use crate::server::HoleLook;
 use std::thread::JoinHandle;
 
-/// Looks at once.
+/// Most looks at once.
 const LOOKS_MAX: usize = 8;
 
 impl Pool {
-    /// Begins the looks that the server asks for.
+    /// Begins the looks that the server requests.
     pub(super) fn begin_hole_looks(&mut self) {
         for look in self.server.take_hole_looks() {
             self.hole_looks.retain(|thread| !thread.is_finished());
@@ -25,7 +25,7 @@ impl Pool {
     }
 
     fn begin_hole_look(&mut self, look: &HoleLook) -> Option<JoinHandle<()>> {
-        // What is lost is no hole, and without the cache the map does not tell it.
+        // Lost data is not a hole, and without the cache the map does not show it.
         if self.hole_looks.len() >= LOOKS_MAX || self.engine.is_fenced() || self.engine.runs_without_cache() {
             return None;
         }

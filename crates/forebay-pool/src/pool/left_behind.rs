@@ -1,18 +1,18 @@
-//! A device that was replaced and could not be erased must not be believed by any start: it may
-//! have vanished in just that moment, and be found beside the other devices of the cache by another
-//! host, which has neither this one's list of replaced devices nor its notes.
+//! A replaced device that could not be erased must not be accepted by any start: it may have
+//! vanished at that moment, and be found together with the other devices of the cache by another
+//! host, which has neither this host's list of replaced devices nor its notes.
 //!
-//! - *Mirrored*: checkpoints are taken until its superblock is too far behind that of the other
-//!   member ([`forebay_core::device_copy::is_left_behind`]).
-//! - *Several devices*: a further member gets another tag, the new one or, if the first device was
-//!   replaced, the second. So a former member has a tag that the superblock does not list, and a
-//!   former first device lists a tag that no member has.
-//! - *One device*: what is on the old one is an older copy of the cache, whole by itself.
+//! - *Mirrored*: the pool takes checkpoints until the superblock of the replaced device is too far
+//!   behind that of the other member ([`forebay_core::device_copy::is_left_behind`]).
+//! - *Several devices*: a further member gets another tag: the new device or, if the first device
+//!   was replaced, the second. So a former member has a tag that the superblock does not list, and
+//!   a former first device lists a tag that no member has.
+//! - *One device*: the old device holds an older copy of the cache, complete in itself.
 //!
-//! A tag is changed by a checkpoint, like the size of the pool. Its header lies on another device
-//! than the superblock that lists it. So first one copy of the header gets the new tag, then the
-//! superblock, then the other copy: at any instant the superblock lists a tag that one copy has,
-//! and that one counts.
+//! A checkpoint changes a tag, as it does the size of the pool. The header with the tag is on
+//! another device than the superblock that lists it. So the pool writes the new tag to one copy of
+//! the header first, then to the superblock, then to the other copy: at any instant the superblock
+//! lists a tag that one copy has, and that copy counts.
 
 use super::handle::PromiseSender;
 use super::size::{Resizing, Then};
@@ -28,10 +28,10 @@ use forebay_io::DeviceInUse;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// Checkpoints are taken until a member that was replaced is behind.
+/// Checkpoints until a replaced member is left behind.
 #[derive(Debug)]
 pub(super) struct LeavingBehind {
-    /// Generation of the superblock when that began.
+    /// Generation of the superblock at the beginning.
     generation: u64,
     done: PromiseSender<Result<(), AdminError>>,
 }
@@ -42,8 +42,8 @@ impl Pool {
         AdminError::new(MessageId::PoolReplacementNotFinished, what, "")
     }
 
-    /// Another device has taken over from the one at this place of `Pool::devices`: from when the
-    /// promise is kept on, no start believes the old one beside the other devices.
+    /// The device at this place of `Pool::devices` was replaced: once the promise resolves, no
+    /// start accepts the old device together with the other devices.
     pub fn leave_behind(&mut self, at: usize, tag: u64) -> Promise<Result<(), AdminError>> {
         let (done, promise) = Promise::pair();
         let refusal = if self.engine.is_fenced() || self.engine.runs_without_cache() {
@@ -69,7 +69,7 @@ impl Pool {
         promise
     }
 
-    /// A checkpoint of a mirrored cache is in effect: is another one needed?
+    /// A checkpoint of a mirrored cache is in effect: takes another one if needed.
     pub(super) fn checkpointed(&mut self) {
         let Some(leaving) = &self.leaving_behind else { return };
         if !is_left_behind(leaving.generation, self.engine.mark().generation) {
@@ -81,7 +81,7 @@ impl Pool {
         }
     }
 
-    /// The header of a further member, with this tag.
+    /// Returns the header of a further member, with this tag.
     fn header_with(&self, member: usize, tag: u64) -> MemberHeader {
         let map = &self.io.cache().map;
         let used = self.bytes_of_device(member) - map.base_of(member);
@@ -100,7 +100,7 @@ impl Pool {
         self.write_tag(header, 0, Self::tag_is_on_member);
     }
 
-    /// Has a thread write one copy of a header, and goes on when that has ended.
+    /// Starts a thread that writes one copy of a header, and then calls `then`.
     fn write_tag(
         &mut self,
         header: MemberHeader,
@@ -123,7 +123,7 @@ impl Pool {
         }
     }
 
-    /// One copy of the header has the new tag: the superblock may list it.
+    /// One copy of the header has the new tag, so the superblock may list it.
     fn tag_is_on_member(&mut self, header: MemberHeader, written: Result<(), String>) {
         let Some(Resizing { done, .. }) = self.resizing.take() else { return };
         let mut tags = self.engine.members().tags().to_vec();
@@ -138,8 +138,8 @@ impl Pool {
         }
     }
 
-    /// The superblock lists the new tag: so may the other copy of the header. If that cannot be
-    /// written, the next start does it.
+    /// The superblock lists the new tag, so the other copy of the header may have it too. If
+    /// writing it fails, the next start does it.
     pub(super) fn tag_is_listed(
         &mut self,
         header: MemberHeader,

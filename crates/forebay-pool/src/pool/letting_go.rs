@@ -1,13 +1,13 @@
-//! Letting go of devices that may hang.
+//! Closing devices that may hang.
 //!
-//! A thread looks at a backing store that is let go, and closes devices. Either may wait for a
-//! store that does not answer, and the pool's thread serves everybody else. A store that does not
-//! answer in time gets no record: the cache compares blocks when it comes back.
+//! A thread reads the state of a backing store that the pool gives up, and closes devices. Either
+//! may block on a store that does not answer, while the pool's thread serves other clients. A store
+//! that does not answer in time gets no record: the cache compares blocks when it comes back.
 //!
-//! A stop waits as long as operations come back, or clients of a failed cache are being rescued. If
-//! none has come back for [`STALL`], the pool is given up as it is: everything that was
-//! acknowledged is in the cache, and the next start recovers as after a crash. Devices on which
-//! nothing is under way are let go, so that this start need not wait for the end of this process.
+//! A stop waits as long as operations complete, or a failed cache is being rescued. If none has
+//! completed for [`STALL`], the pool is given up in its current state: everything that was
+//! acknowledged is in the cache, and the next start recovers as after a crash. Devices without
+//! operations in flight are closed, so that this start need not wait for the end of this process.
 
 use super::{Pool, PoolEvent};
 use crate::error::RunError;
@@ -20,33 +20,32 @@ use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::{DeviceId, DeviceInUse};
 use std::time::{Duration, Instant};
 
-/// So long is waited for what a backing store looks like.
+/// Time limit for reading the state of a backing store.
 const RECORD_WITHIN: Duration = Duration::from_secs(5);
-/// An opening or a stop that waits for operations of devices is given up if none has come back for
-/// so long.
+/// An opening or a stop that waits for device operations is given up if none has completed for this
+/// long.
 pub(super) const STALL: Duration = Duration::from_secs(30);
 
-/// What is asked of backing stores, and what came of it.
+/// Reads of backing stores, and their results.
 #[derive(Debug, Default)]
 pub(super) struct LettingGo {
-    /// Volumes whose stores are being looked at, and until when that is waited for.
+    /// Volumes whose stores a thread is reading, with the deadlines.
     looks: Vec<(VolumeId, Instant)>,
-    /// For the end of a stop: what they look like.
+    /// For the end of a stop: the states of the stores.
     records: Vec<(VolumeId, BackingRecord)>,
-    /// Nothing is in flight any more: the cache is closed once all stores were looked at.
+    /// No request is in flight: the cache is closed once all stores have been read.
     quiesced: bool,
-    /// Since when the pool opens its cache or stops, or when an operation of a device came back the
-    /// last time since.
+    /// Start of the current opening or stop, or completion of the last device operation since.
     waits_since: Option<Instant>,
 }
 
 impl LettingGo {
-    /// The pool waits for its devices, to open the cache or to stop, or does so no longer.
+    /// The pool begins to wait for its devices, to open the cache or to stop, or no longer waits.
     pub(super) fn waits(&mut self, waits: bool) {
         self.waits_since = waits.then(Instant::now);
     }
 
-    /// An operation of a device came back; true if the pool waits for that.
+    /// A device operation has completed; returns true if the pool waits for that.
     pub(super) fn moves(&mut self) -> bool {
         let since = self.waits_since.as_mut();
         since.map(|since| *since = Instant::now()).is_some()
@@ -54,7 +53,7 @@ impl LettingGo {
 }
 
 impl Pool {
-    /// Has a thread look at the backing store of a volume, now that nothing writes to it.
+    /// Starts a thread that reads the state of a volume's backing store, which has no writers now.
     fn look_at_store(&mut self, id: VolumeId) {
         let Some(device) = self.served(id).map(|served| served.device) else { return };
         let Some(size_bytes) = self.reactor.device(device).map(DeviceInUse::size_bytes) else { return };
@@ -75,14 +74,14 @@ impl Pool {
             let record = store
                 .and_then(|store| final_record(may_wait, &store, &blocks))
                 .map_err(|error| error.to_string());
-            // Nobody listens any more if the pool has ended.
+            // The pool may have ended.
             let _ = tasks.send(Box::new(move |pool: &mut Self| pool.looked_at(id, record)));
             waker.wake();
         };
         if let Err(error) = MayWait::spawn(format!("look-{}", self.name), look) {
-            // It comes as the answer of a thread does: whoever asks looks at other stores first.
+            // Sent as a thread's answer would be: the caller visits other stores first.
             let why = format!("cannot start a thread: {error}");
-            let _ = self.myself.send(Box::new(move |pool: &mut Self| pool.looked_at(id, Err(why)))); // we are here
+            let _ = self.myself.send(Box::new(move |pool: &mut Self| pool.looked_at(id, Err(why)))); // it is running
             self.reactor.waker().wake();
         }
     }
@@ -100,12 +99,12 @@ impl Pool {
             return self.close_cache();
         }
         let now = self.io.now();
-        // Without a record the cache will compare blocks when the volume comes back. An error says
-        // that the detach is over by now.
+        // Without a record the cache compares blocks when the volume comes back. An error means
+        // that the detach has ended by now.
         let _ = self.engine.finish_detach(now, id, record.unwrap_or_default());
     }
 
-    /// The engine wants to know what the backing store looks like now that nothing writes to it.
+    /// The engine asks for the state of the backing store, which has no writers now.
     pub(super) fn volume_quiet(&mut self, id: VolumeId) {
         match self.served(id).and_then(|served| served.saving.clone()) {
             Some(saving) => self.save(id, saving),
@@ -113,8 +112,7 @@ impl Pool {
         }
     }
 
-    /// Nothing is in flight any more: notes what the backing stores look like, and closes the
-    /// cache.
+    /// No request is in flight: records the states of the backing stores, and closes the cache.
     pub(super) fn quiesced(&mut self) {
         self.letting_go.quiesced = true;
         for note in self.reactor.emulation_notes() {
@@ -137,8 +135,8 @@ impl Pool {
         }
     }
 
-    /// Gives up waiting for stores that do not answer; returns how long the loop may sleep because
-    /// of that.
+    /// Enforces the deadlines of stores that do not answer; returns how long the loop may sleep
+    /// until the next one.
     pub(super) fn look_after_stores(&mut self) -> Option<Duration> {
         let now = Instant::now();
         while let Some((id, _)) = self.letting_go.looks.iter().find(|(_, due)| *due <= now) {
@@ -151,12 +149,12 @@ impl Pool {
         Some(due.saturating_duration_since(now).max(Duration::from_millis(1)))
     }
 
-    /// True if a stop has waited long enough for devices that hang.
+    /// Returns true if an opening or a stop has waited long enough for devices that hang.
     pub(super) fn is_stuck(&self) -> bool {
         self.letting_go.waits_since.is_some_and(|since| since.elapsed() >= STALL)
     }
 
-    /// Ends the pool though operations are under way.
+    /// Ends the pool although operations are in flight.
     pub(super) fn give_up(mut self) -> RunError {
         let (gone, dirty_bytes) = (self.gone(), self.engine.stats().dirty_blocks * BLOCK_BYTES as u64);
         let stores = self.volumes.iter().flatten();
@@ -186,20 +184,20 @@ impl Pool {
         error
     }
 
-    /// Memory and descriptors that the kernel still uses are let go when it is done with them, or
-    /// with the process.
+    /// Releases the reactor. Memory and descriptors that the kernel still uses are released when it
+    /// is done with them, or at the end of the process.
     pub(super) fn leave_reactor(self) {
         let Self { reactor, .. } = self;
         crate::time_limit::let_go(reactor);
     }
 
-    /// The cache devices, for messages.
+    /// Paths of the cache devices, for messages.
     pub(super) fn cache_paths(&self) -> String {
         let devices = self.devices().into_iter().map(|(path, _)| path.display().to_string());
         devices.collect::<Vec<_>>().join(", ")
     }
 
-    /// The cache cannot be opened, as its devices do not answer.
+    /// Error for a cache that cannot be opened because its devices do not answer.
     pub(super) fn opening_hangs(&self) -> RunError {
         RunError::failed(
             MessageId::CacheNotAnswering,

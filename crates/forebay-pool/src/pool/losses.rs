@@ -1,8 +1,9 @@
-//! Damage found in the cache, and losses, gathered: a device that fails in many places says so in a
-//! few lines.
+//! Damaged cache blocks and losses, collected so that a device that fails in many places causes
+//! only a few lines.
 //!
-//! Once a second, as long as something is lost, what is lost now is compared with what was told
-//! last. So alarm, event and log are at most that much behind `volume show`, which asks the engine.
+//! Once a second, while some data is lost, the pool compares the current losses with its last
+//! report. So alarm, event and log lag at most that much behind `volume show`, which asks the
+//! engine.
 
 use super::{Pool, PoolEvent};
 use forebay_core::{Loss, LossTotal};
@@ -12,20 +13,20 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How fast what is dirty is compared with its checksums after a start. An earlier start may have
-/// found that some of it is lost, and keeps no list: the checksums say it again.
+/// Rate at which dirty data is checked against its checksums after a start. An earlier start may
+/// have found losses, but kept no list: the checksums reveal them again.
 pub(super) const CHECK_BYTES_PER_S: u64 = 64 << 20;
-/// Between two times that something is told.
+/// Shortest interval of reports.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause, in times of what it took to find out.
+/// Shortest interval, as a multiple of the time that a report takes.
 const EFFORT: u32 = 20;
 
-/// How much is lost.
+/// Amount of lost data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lost {
     /// Bytes.
     pub bytes: u64,
-    /// Ranges that they are in.
+    /// Ranges that contain them.
     pub ranges: u64,
 }
 
@@ -36,18 +37,18 @@ impl fmt::Display for Lost {
     }
 }
 
-/// Damage of clean blocks that was not told yet.
+/// Damaged clean blocks that have not been reported.
 #[derive(Clone, Copy, Debug)]
 struct Damaged {
     blocks: u64,
     first_offset_bytes: u64,
 }
 
-/// See the top of the file.
+/// See the head of this file.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     damaged: BTreeMap<VolumeId, Damaged>,
-    /// What was told last, with the name of the volume then.
+    /// The last report, with the name that the volume had then.
     told: BTreeMap<VolumeId, (String, Lost)>,
     next_at: Option<Instant>,
 }
@@ -56,43 +57,43 @@ impl Pool {
     /// A clean block was damaged.
     pub(super) fn note_damaged(&mut self, volume: VolumeId, block: u64) {
         if self.is_cache_gone() {
-            return; // Nothing of it is damaged: the device is not there.
+            return; // No block is damaged: the device is gone.
         }
         let first_offset_bytes = block * BLOCK_BYTES as u64;
         let damaged = self.losses.damaged.entry(volume).or_insert(Damaged { blocks: 0, first_offset_bytes });
         damaged.blocks += 1;
     }
 
-    /// What is lost of a volume.
+    /// Returns the lost data of a volume.
     pub(super) fn lost_of(&self, id: VolumeId) -> Lost {
         self.losses_by_volume().remove(&id).unwrap_or_default()
     }
 
-    /// What is lost of each volume that has lost something, attached or not.
+    /// Returns the lost data of each volume that has any, attached or not.
     pub(super) fn losses_by_volume(&self) -> BTreeMap<VolumeId, Lost> {
         let lost = |total: &LossTotal| Lost { bytes: total.bytes, ranges: total.ranges };
         self.engine.loss_totals().iter().map(|total| (total.volume, lost(total))).collect()
     }
 
-    /// Names of the volumes that have lost something, as they were told last.
+    /// Names of the volumes with lost data, as of the last report.
     pub(super) fn losers(&self) -> Vec<String> {
         self.losses.told.values().map(|(name, _)| name.clone()).collect()
     }
 
-    /// What is lost of all volumes.
+    /// Lost data of all volumes.
     pub fn lost_in_all(&self) -> Lost {
         let add = |sum: Lost, bytes, ranges| Lost { bytes: sum.bytes + bytes, ranges: sum.ranges + ranges };
         let totals = self.engine.loss_totals();
         totals.iter().fold(Lost::default(), |sum, total| add(sum, total.bytes, total.ranges))
     }
 
-    /// Tells what is new, when it is time; returns how long the loop may sleep because of that.
+    /// Reports changes when that is due; returns how long the loop may sleep until the next report.
     pub(super) fn look_after_losses(&mut self) -> Option<Duration> {
         if self.engine.has_lost_nothing() && self.losses.told.is_empty() && self.losses.damaged.is_empty() {
             return None;
         }
         if self.engine.runs_without_cache() && !self.engine.is_rescue_over() {
-            return Some(PAUSE); // It is told when nothing more can be lost: there may be millions of pieces.
+            return Some(PAUSE); // Reported once no more can be lost: there may be millions of pieces.
         }
         let now = Instant::now();
         if let Some(left) = self.losses.next_at.map(|due| due.saturating_duration_since(now))
@@ -106,7 +107,7 @@ impl Pool {
         Some(pause)
     }
 
-    /// Tells what is new, now.
+    /// Reports changes now.
     pub(super) fn tell_losses(&mut self) {
         let damaged = std::mem::take(&mut self.losses.damaged);
         let is_gone = self.is_cache_gone();

@@ -1,10 +1,10 @@
-//! Exports that have gone without the daemon.
+//! Exports that another program has removed or hidden.
 //!
-//! Another program may unmount the file of a volume, mount something over it, or remove its block
-//! device. The volume is served on, but no client finds it there. That is an alarm and a state of
-//! the volume, until the export is made again (a reload), the covering mount is gone, or the volume
-//! is detached. The daemon does not make the export again by itself: the other program may have
-//! meant it.
+//! Another program may unmount the file of a volume, mount over it, or remove its block device. The
+//! volume is still served, but clients cannot find it there. That is an alarm and a state of the
+//! volume, until the export is made again (a reload), the covering mount is gone, or the volume is
+//! detached. The daemon does not make the export again on its own: the other program may have acted
+//! on purpose.
 //!
 //! Invariant: an export is in [`Served::exported`] or in [`Served::lost_exports`], never in both.
 
@@ -18,29 +18,29 @@ use forebay_io::fuse::{MountWatch, Standing};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Time between two looks at the mount table.
+/// Interval of checks of the mount table.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// How an export was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ExportLoss {
-    /// It is no more: unmounted, or removed.
+    /// It no longer exists: unmounted, or removed.
     Gone,
     /// A mount on this path hides it.
     Covered(PathBuf),
 }
 
-/// An export that is lost.
+/// A lost export.
 #[derive(Debug)]
 struct Lost {
     uri: ExportUri,
-    /// How clients found it.
+    /// The address that clients used.
     export: String,
     loss: ExportLoss,
 }
 
 impl Lost {
-    /// What happened, and what to do.
+    /// Describes what happened, and what to do.
     fn text(&self, volume: &str) -> String {
         let (what, done) = match &self.uri {
             ExportUri::Fuse { path } => (format!("{}, the file of {volume}", path.display()), "unmounted"),
@@ -58,19 +58,19 @@ impl Lost {
     }
 }
 
-/// The exports of a volume that are lost.
+/// The lost exports of a volume.
 #[derive(Debug, Default)]
 pub(super) struct LostExports(Vec<Lost>);
 
 impl LostExports {
-    /// Forgets some; true if there were any.
+    /// Forgets matching exports; returns true if there were any.
     pub(super) fn forget(&mut self, which: impl Fn(&ExportUri) -> bool) -> bool {
         let before = self.0.len();
         self.0.retain(|lost| !which(&lost.uri));
         self.0.len() < before
     }
 
-    /// Files that are covered, and by a mount on what.
+    /// Covered files, each with the mount point that covers it.
     pub(super) fn covered(&self) -> impl Iterator<Item = (PathBuf, PathBuf)> {
         self.0.iter().filter_map(|lost| match (&lost.uri, &lost.loss) {
             (ExportUri::Fuse { path }, ExportLoss::Covered(by)) => Some((path.clone(), by.clone())),
@@ -78,14 +78,14 @@ impl LostExports {
         })
     }
 
-    /// What happened, and what to do, for each.
+    /// Describes what happened, and what to do, for each export.
     fn texts(&self, volume: &str) -> Vec<String> {
         self.0.iter().map(|lost| lost.text(volume)).collect()
     }
 }
 
 impl Served {
-    /// Where it is in its life, for operators.
+    /// Returns the lifecycle state to show to operators.
     pub(super) fn shown_state(&self) -> VolumeState {
         match self.state {
             VolumeState::Serving if !self.lost_exports.0.is_empty() => VolumeState::ExportLost,
@@ -94,7 +94,7 @@ impl Served {
     }
 }
 
-/// When the mount table is looked at.
+/// When to check the mount table.
 #[derive(Debug, Default)]
 pub(super) struct MountLook {
     watch: Option<MountWatch>,
@@ -102,16 +102,15 @@ pub(super) struct MountLook {
 }
 
 impl MountLook {
-    /// The next look is at the table as it is, whether or not it has changed: there are other
-    /// mounts.
+    /// The next check reads the table even if it has not changed, because there are other mounts.
     pub(super) fn renew(&mut self) {
         *self = Self::default();
     }
 }
 
 impl Pool {
-    /// Compares the mounts with the mount table when it is time; returns how long the loop may
-    /// sleep because of that.
+    /// Compares the mounts with the mount table when that is due; returns how long the loop may
+    /// sleep until the next check.
     pub(super) fn look_at_mount_table(&mut self) -> Option<Duration> {
         self.mounts.iter().flatten().next()?;
         let now = Instant::now();
@@ -120,7 +119,7 @@ impl Pool {
         }
         self.mount_look.next = Some(now + LOOK);
         if self.mount_look.watch.is_none() {
-            // Without /proc nothing is known but what the FUSE connection tells.
+            // Without /proc the FUSE connection is the only source.
             self.mount_look.watch = MountWatch::begin().ok();
         }
         let table = self.mount_look.watch.as_mut().and_then(MountWatch::changed)?;
@@ -136,7 +135,7 @@ impl Pool {
         Some(LOOK)
     }
 
-    /// An export has gone without the daemon, or is lost in another way than before.
+    /// Another program has removed or hidden an export, or has changed how it is lost.
     pub(super) fn export_lost(&mut self, id: VolumeId, uri: &ExportUri, loss: ExportLoss) {
         let served = self.served_mut(id).filter(|served| served.state != VolumeState::Detaching);
         let Some(served) = served else { return };
@@ -153,7 +152,7 @@ impl Pool {
         self.tell_lost_exports(id);
     }
 
-    /// An export that was covered is not any more.
+    /// A covered export is visible again.
     fn export_back(&mut self, id: VolumeId, uri: &ExportUri) {
         let Some(served) = self.served_mut(id) else { return };
         let Some(at) = served.lost_exports.0.iter().position(|lost| lost.uri == *uri) else { return };
@@ -163,7 +162,7 @@ impl Pool {
         self.tell_lost_exports(id);
     }
 
-    /// The pool closes: nothing is served any more.
+    /// The pool closes and serves no exports.
     pub(super) fn forget_all_lost_exports(&mut self) {
         for id in (0..self.volumes.len()).map(|at| VolumeId(at as u16)) {
             if self.served_mut(id).is_some_and(|served| served.lost_exports.forget(|_| true)) {
@@ -182,14 +181,14 @@ impl Pool {
         });
     }
 
-    /// Exports of a volume that are gone, and that a reload makes again.
+    /// Returns the exports of a volume that are gone, and that a reload makes again.
     pub fn lost_exports(&self, name: &str) -> Vec<ExportUri> {
         let served = self.find(name).and_then(|id| self.served(id));
         let lost = served.iter().flat_map(|served| &served.lost_exports.0);
         lost.filter(|lost| lost.loss == ExportLoss::Gone).map(|lost| lost.uri.clone()).collect()
     }
 
-    /// Exports of a volume that are lost need not come back: they are configured no more.
+    /// Forgets lost exports of a volume that are no longer configured.
     pub fn forget_lost_exports(&mut self, name: &str, uris: &[ExportUri]) {
         let Some(id) = self.find(name) else { return };
         if self.served_mut(id).is_some_and(|served| served.lost_exports.forget(|lost| uris.contains(lost))) {

@@ -1,13 +1,13 @@
-//! Failure of a device of a mirrored cache: the note that the engine asks for is made, and another
-//! device takes its place.
+//! Failure of a device of a mirrored cache: writing the note that the engine requests, and
+//! replacing the device.
 //!
-//! Making the note durable may take long, or never end, so a thread does it, and only so long is
-//! waited for it: writes wait meanwhile. If it cannot be made the engine asks again some times, and
-//! then gives the cache up as a whole. A note that comes too late does no harm: it says that a
-//! device does not count that has failed.
+//! Making the note durable may take long, or hang, so a thread does it, and the pool waits for it
+//! only for a limited time, because writes wait meanwhile. If it fails, the engine requests it
+//! again a few times, and then gives up the whole cache. A late note is harmless: it records as
+//! stale a device that has failed.
 //!
-//! A device that is out stays open until another one takes its place. Nothing is asked of it any
-//! more, but operations from before may still be under way. Nothing is written to its successor
+//! A device that is out stays open until another one takes its place. The pool submits no more
+//! operations to it, but earlier ones may still be in flight. Nothing writes to its successor
 //! before they have ended.
 
 use super::cache_failure::TIMEOUT;
@@ -21,16 +21,16 @@ use forebay_io::Device;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What a pool keeps in mind of its mirrored cache.
+/// State of the pool's mirrored cache.
 #[derive(Debug, Default)]
 pub(super) struct Mirror {
-    /// It notes that a device has failed.
+    /// The thread that writes the note of a failed device.
     noter: Option<JoinHandle<()>>,
-    /// The ticket of the note under way, and when it is given up.
+    /// The ticket of the note in progress, and its deadline.
     under_way: Option<(u64, Instant)>,
-    /// What was noted before, should the file be lost meanwhile.
+    /// Earlier notes, in case the file is lost meanwhile.
     notes: Option<Notes>,
-    /// Somebody has asked for the end of the rebuild.
+    /// An operator has cancelled the rebuild.
     cancelled: bool,
 }
 
@@ -40,19 +40,19 @@ impl Mirror {
     }
 }
 
-/// How a rebuild stands.
+/// Progress of a rebuild.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rebuilding {
-    /// So many bytes are to be copied yet; none: it is being made durable.
+    /// Bytes left to copy; 0: the copy is being made durable.
     Left(u64),
-    /// Both devices count.
+    /// Both devices are active.
     Whole,
-    /// It has ended without that.
+    /// The rebuild has ended without that.
     Ended,
 }
 
 impl Pool {
-    /// The engine wants a device to be noted as stale.
+    /// The engine requests a note that a device is stale.
     pub(super) fn record_out(&mut self, ticket: u64, member: u8) {
         let Some(state) = self.engine.mirror_state() else { return };
         let cache = self.engine.uuid();
@@ -68,9 +68,9 @@ impl Pool {
         let notes = notes.clone();
         let work = move |may_wait: &MayWait| {
             let result = notes.keep(may_wait, &state_dir).map(drop);
-            // Nobody listens any more if the pool has ended.
+            // The pool may have ended.
             let _ = tasks.send(Box::new(move |pool: &mut Self| {
-                pool.mirror.noter = None; // There is nothing left that it does.
+                pool.mirror.noter = None; // The thread has nothing left to do.
                 pool.out_recorded(ticket, result);
             }));
             waker.wake();
@@ -83,7 +83,7 @@ impl Pool {
 
     fn out_recorded(&mut self, ticket: u64, result: Result<(), String>) {
         if self.mirror.under_way.take_if(|(waiting, _)| *waiting == ticket).is_none() {
-            return; // It came too late; it is asked for again.
+            return; // Too late; the engine requests it again.
         }
         if let Err(why) = &result {
             let note = format!("cannot note that a device of the mirrored cache failed: {why}; writes wait");
@@ -93,19 +93,18 @@ impl Pool {
         self.engine.member_recorded(now, ticket, result.is_ok());
     }
 
-    /// Gives up waiting for a note when it is time; returns how long the loop may sleep because of
-    /// that.
+    /// Enforces the deadline of a note; returns how long the loop may sleep until then.
     pub(super) fn look_after_note(&mut self) -> Option<Duration> {
         let now = Instant::now();
         if let Some((ticket, _)) = self.mirror.under_way.filter(|(_, due)| *due <= now) {
             self.out_recorded(ticket, Err(format!("it took longer than {} s", TIMEOUT.as_secs())));
-            return Some(Duration::from_millis(1)); // What that led to is for the next turn.
+            return Some(Duration::from_millis(1)); // The next turn handles the consequences.
         }
         let due = self.mirror.under_way.map(|(_, due)| due);
         due.map(|due| due.saturating_duration_since(now).max(Duration::from_millis(1)))
     }
 
-    /// A device says that it is gone; which one, if the cache is mirrored.
+    /// A device reports that it is gone; `member`: which one, if the cache is mirrored.
     pub fn device_gone(&mut self, member: Option<u8>) {
         let now = self.io.now();
         match member {
@@ -114,7 +113,7 @@ impl Pool {
         }
     }
 
-    /// Writes wait from now on until that is noted, or cannot be.
+    /// Writes wait until the failure is noted, or cannot be noted.
     pub(super) fn member_failed(&mut self, member: u8) {
         let which = self
             .member_path(member)
@@ -129,7 +128,7 @@ impl Pool {
 
     pub(super) fn member_out(&mut self, member: u8) {
         if self.engine.status() == Status::Opening {
-            return; // It is said when the cache is open.
+            return; // Reported when the cache is open.
         }
         let path = self.member_path(member).unwrap_or_default();
         self.degraded(format!("the cache device {path} failed"));
@@ -180,7 +179,7 @@ impl Pool {
         AdminError::new(MessageId::PoolReplacement, what, hint)
     }
 
-    /// The member that another device may take the place of.
+    /// Returns the member that another device may replace.
     fn replaceable(&self) -> Result<u8, AdminError> {
         match self.engine.mirror_state() {
             _ if self.is_replacing() => Err(self.refuse_replacement(
@@ -202,7 +201,8 @@ impl Pool {
     /// Closes the device that is out, so that it, or another one in its place, can be opened.
     ///
     /// # Errors
-    /// No device is out, one is being filled, or operations on the old one have not ended.
+    /// No device is out, a rebuild or a copy is running, or operations on the old device have not
+    /// ended.
     pub fn let_go_of_member(&mut self) -> Result<(), AdminError> {
         let member = self.replaceable()?;
         let cache = self.io.cache();
@@ -226,11 +226,11 @@ impl Pool {
         Ok(())
     }
 
-    /// An empty device takes the place of the one that is out, which was let go of: it is filled
-    /// from now on.
+    /// Puts an empty device in the place of the one that is out, which was closed, and begins the
+    /// rebuild.
     ///
     /// # Errors
-    /// No device is out, or one is being filled.
+    /// No device is out, or a rebuild is running.
     pub fn replace_member(&mut self, device: Device, tag: u64) -> Result<(), AdminError> {
         let member = self.replaceable()?;
         let path = device.path().display().to_string();
@@ -256,8 +256,8 @@ impl Pool {
         Ok(())
     }
 
-    /// At a start: an empty device stands in the place of one that is out, so a rebuild was
-    /// interrupted, or is wanted.
+    /// At a start: an empty device replaces one that is out, so a rebuild was interrupted, or is
+    /// wanted.
     pub(super) fn take_fresh(&mut self, fresh: Option<Device>) {
         let Some(device) = fresh else { return };
         let taken = crate::cache_device::new_tag().map_err(AdminError::from);
@@ -267,7 +267,7 @@ impl Pool {
         }
     }
 
-    /// How the rebuild stands.
+    /// Progress of the rebuild.
     pub fn rebuild_progress(&self) -> Rebuilding {
         match self.engine.mirror_state().filter(|_| !self.engine.is_fenced()) {
             Some(MirrorState { out: None, .. }) => Rebuilding::Whole,
@@ -278,7 +278,7 @@ impl Pool {
         }
     }
 
-    /// Ends a rebuild early: the new device does not count, and the cache goes on with one.
+    /// Ends a rebuild early: the new device stays out, and the cache continues with the other one.
     pub fn cancel_rebuild(&mut self) {
         if let Some(MirrorState { out: Some(member), rebuild: Some(_), .. }) = self.engine.mirror_state() {
             self.mirror.cancelled = true;
@@ -301,10 +301,10 @@ pub(in crate::pool) mod tests {
     use std::sync::{Arc, mpsc};
     use std::time::{Duration, Instant};
 
-    /// So long is waited for what must happen.
+    /// Time limit for expected events.
     const TIMEOUT: Duration = Duration::from_secs(30);
 
-    /// A mirrored pool of two small devices in a folder, and what it tells.
+    /// Starts a mirrored pool of two small devices in a folder; also returns its reports.
     pub(in crate::pool) fn start(folder: &Path) -> (Result<PoolHandle, RunError>, mpsc::Receiver<String>) {
         let spec = |name: &str| CacheSpec { path: folder.join(name), size_bytes: Some(8 << 20) };
         let state_dir = folder.join("state");
@@ -338,8 +338,7 @@ pub(in crate::pool) mod tests {
         while !told.recv_timeout(left()).unwrap_or_else(|_| panic!("never told: {what}")).contains(what) {}
     }
 
-    /// Puts a pipe that nobody reads in the place of the new file: opening it to write takes for
-    /// ever.
+    /// Replaces the new file with a pipe without a reader: opening it for writing blocks forever.
     fn never_noted(folder: &Path) -> PathBuf {
         let notes = std::fs::read_dir(folder.join("state/mirrors")).unwrap().next().unwrap().unwrap();
         let pipe = notes.path().with_extension("new");
@@ -357,7 +356,7 @@ pub(in crate::pool) mod tests {
         waits_for(&told, "writes wait until that is noted in");
         let due = pool.ask(|pool| pool.mirror.under_way.take()).unwrap().unwrap();
         assert!(due.1 <= Instant::now() + super::TIMEOUT);
-        // The time has passed.
+        // The deadline has passed.
         pool.ask(move |pool| pool.mirror.under_way = Some((due.0, Instant::now()))).unwrap();
         waits_for(&told, "cannot note that a device of the mirrored cache failed: it took longer than 20 s");
         let state = pool.ask(|pool| pool.engine.mirror_state().unwrap()).unwrap();
@@ -375,7 +374,7 @@ pub(in crate::pool) mod tests {
         waits_for(&told, "is on one device from now on");
     }
 
-    /// Takes as long as a note is waited for.
+    /// Takes as long as the deadline of a note.
     #[test]
     fn a_cache_is_not_opened_without_a_note_and_not_waited_for_without_end() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,23 +1,23 @@
-//! A pool at work: one thread that owns reactor, engine, connections and devices.
+//! A running pool: one thread that owns reactor, engine, connections and devices.
 //!
-//! Every turn of the loop takes all completions and lets connections parse what came. Then it
-//! carries out what the engine wants, and sends the replies. So requests that arrive together share
-//! log batches and system calls.
+//! Every turn of the loop takes all completions and lets connections parse the received bytes. Then
+//! it carries out the engine's actions, and sends the replies. So requests that arrive together
+//! share log batches and system calls.
 //!
-//! Other threads never touch any of it: they [`PoolHandle::ask`], which runs a closure on this
-//! thread between two turns. What takes longer than a turn (attaching, detaching, resizing) is
-//! begun that way and answered by a [`Promise`] when the engine's notice has come.
+//! Other threads never touch this state: they call [`PoolHandle::ask`], which runs a closure on
+//! this thread between two turns. A task longer than a turn (attaching, detaching, resizing) begins
+//! that way, and a [`Promise`] returns its result once the engine's notice has come.
 //!
-//! Files: `chores` (what threads do), `absent` (volumes that are not attached), `cache_failure`
-//! (when the cache device fails), `paths` (files that have lost their names), `saving` (writing one
-//! to another path), `before_stop` (what a stop brings to safety first), `mirror` (when a device of
-//! a mirrored cache fails), `handle` (asking), `letting_go` (of devices that may hang), `volumes`
-//! (attach, detach, resize, settings), `mounts` (volumes as files), `ublk` (volumes as block
-//! devices), `guests` (volumes as devices of virtual machines), `quiesce` (pausing, for a
-//! successor), `recordings` (of requests), `replace` (another device in place of a sound one),
-//! `size` (growing and shrinking the pool), `report` (what the operator is told), `losses` (what is
-//! lost), `snapshot` (how everything is just now), `store_state` (how a backing store is),
-//! `unplugged` (disks that come back as other devices), `users` (who uses a volume).
+//! Files: `chores` (work of threads), `absent` (volumes that are not attached), `cache_failure`
+//! (failure of the cache device), `paths` (files that have lost their names), `saving` (writing one
+//! to another path), `before_stop` (data that a stop saves first), `mirror` (failure of a member of
+//! a mirrored cache), `handle` (calls from other threads), `letting_go` (closing devices that may
+//! hang), `volumes` (attach, detach, resize, settings), `mounts` (volumes as files), `ublk`
+//! (volumes as block devices), `guests` (volumes as devices of virtual machines), `quiesce`
+//! (pausing, for a successor), `recordings` (of requests), `replace` (replacing a healthy device),
+//! `size` (growing and shrinking the pool), `report` (reports to the operator), `losses` (lost
+//! data), `snapshot` (current state and statistics), `store_state` (state of a backing store),
+//! `unplugged` (disks that come back as new devices), `users` (users of a volume).
 
 mod absent;
 mod before_stop;
@@ -100,15 +100,15 @@ const KIND_ACCEPT: u64 = 2;
 const KIND_RECEIVE: u64 = 3;
 const KIND_SEND: u64 = 4;
 const KIND_HANDSHAKE: u64 = 5;
-/// Operations of the engine on the device that one of the cache's is copied onto.
+/// Operations of the engine on the device that a cache device is copied onto.
 const KIND_SECOND: u64 = 6;
 /// The copy itself.
 const KIND_COPY: u64 = 7;
-/// Mounts count up from here,
+/// First kind of mounts,
 const KIND_FUSE: u64 = 16;
-/// block devices from here,
+/// of block devices,
 const KIND_UBLK: u64 = 96;
-/// and exports to virtual machines from here.
+/// and of exports to virtual machines.
 const KIND_GUEST: u64 = 160;
 
 const _: () = assert!(
@@ -117,12 +117,12 @@ const _: () = assert!(
         && KIND_GUEST + guests::GUESTS_MAX as u64 <= 256
 );
 
-/// Completions for each connection that are worked on before what they lead to is handed to the
-/// kernel.
+/// Completions for each connection that the loop processes before it submits the resulting
+/// operations to the kernel.
 const PIECE: usize = 8;
-/// So long is waited until the end of the cache is recorded.
+/// Time limit for recording that the cache was closed.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Replies that clients do not take are waited for this long at the end.
+/// At the end, time limit for replies that clients do not take.
 const LAST_REPLIES: Duration = Duration::from_secs(3);
 
 fn token(what: ServerToken) -> u64 {
@@ -135,18 +135,18 @@ fn token(what: ServerToken) -> u64 {
     kind << KIND_SHIFT | u64::from(index)
 }
 
-/// Processors for each I/O thread, and the most that are of use: with three processors or fewer the
-/// pool's thread, its clients and what the kernel does for both have none to spare.
+/// Processors for each I/O thread, and the most threads of use: with three processors or fewer, the
+/// pool's thread, its clients and the kernel's work for both leave none to spare.
 const PROCESSORS_PER_IO_THREAD: usize = 4;
 const IO_THREADS_MAX: usize = 4;
 
-/// I/O threads on this machine, as far as this process may use it.
+/// Returns the number of I/O threads for the processors that this process may use.
 fn io_threads_of_machine() -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     (processors / PROCESSORS_PER_IO_THREAD).min(IO_THREADS_MAX) as u32
 }
 
-/// What a pool needs to know when it is started.
+/// Parameters of a pool's start.
 #[derive(Clone, Debug)]
 pub struct PoolStart {
     /// Name.
@@ -155,32 +155,31 @@ pub struct PoolStart {
     pub engine: EngineConfig,
     /// Memory for requests in flight.
     pub buffer_bytes: usize,
-    /// Connections at once.
+    /// Most connections at once.
     pub connections_max: u32,
-    /// Polling before sleeping.
+    /// Time to poll before sleeping.
     pub spin: Duration,
-    /// Steps of niceness that its thread is put above others.
+    /// Steps by which the nice value of its thread is lowered, for a higher priority.
     pub nice_boost: u32,
     /// Which I/O engine to use.
     pub io: EnginePreference,
-    /// Threads that carry out what the pool's thread has no time for; none: by the number of
-    /// processors.
+    /// Threads that take work off the pool's thread; `None`: by the number of processors.
     pub io_threads: Option<u32>,
-    /// They get work if that thread is busy for so many percent of the time; 0: always everything.
+    /// They get work if that thread is busy this percentage of the time; 0: always all of it.
     pub io_threads_busy_pct: u32,
     /// Certificates and allow lists by name.
     pub guards: Arc<GuardBook>,
     /// Sockets that outlive this process.
     pub listener_store: Arc<ListenerStore>,
-    /// Folder for the record of a cache that fails.
+    /// Folder for the record of a failed cache.
     pub state_dir: PathBuf,
-    /// The cache has failed before, and must not be opened.
+    /// Record of a cache that has failed before, and must not be opened.
     pub without_cache: Option<LossRecord>,
-    /// What the ways out in its messages may ask of the daemon.
+    /// Requests to the daemon that its messages may suggest.
     pub reach: Reach,
 }
 
-/// Everything that one thread owns.
+/// All state that the pool's thread owns.
 pub struct Pool {
     name: String,
     reactor: Reactor,
@@ -190,36 +189,36 @@ pub struct Pool {
     mounts: Vec<Option<Mounted>>,
     mounting: Vec<Mounting>,
     guests: Vec<Option<guests::Exported>>,
-    /// How many of those there were.
+    /// Guest exports made so far.
     guests_made: u64,
-    /// Places of mounts that are being taken away.
+    /// Paths of mounts being unmounted.
     unmounting: Vec<(PathBuf, mpsc::Receiver<()>)>,
-    /// How many mounts there were.
+    /// Mounts made so far.
     mounted: u64,
     blocks: Vec<Option<Block>>,
-    /// How many block devices there were.
+    /// Block devices made so far.
     blocks_made: u64,
     listening: Vec<chores::Listening>,
     chores: chores::Chores,
-    /// Threads that wait for ever, as it seems, for what lies at the place of a mount.
+    /// Threads that appear to hang on the path of a mount.
     hung: Vec<(PathBuf, std::thread::JoinHandle<()>)>,
-    /// Threads that look for holes of backing stores.
+    /// Threads that search backing stores for holes.
     hole_looks: Vec<std::thread::JoinHandle<()>>,
     /// By volume number.
     volumes: Vec<Option<Served>>,
-    /// The cache device: its durations, and what is counted for the whole pool.
+    /// Latencies of the cache device, and counters of the whole pool.
     meter: Meter,
     history: History,
     recorder: Recorder,
     buffer_bytes: usize,
     guards: Arc<GuardBook>,
-    /// Who waits for the end of a change of the pool's size.
+    /// The change of the pool's size in progress, with the caller that waits for it.
     resizing: Option<Resizing>,
-    /// How often its size was changed.
+    /// Changes of the pool's size so far.
     resized: u64,
     replacing: replace::Replacing,
     leaving_behind: Option<left_behind::LeavingBehind>,
-    /// Who waits until every connection has quiesced.
+    /// The caller that waits until every connection is quiesced.
     quiescing: Option<handle::PromiseSender<()>>,
     scrubbing: Option<scrub::Done>,
     discarding: Vec<absent::Discarding>,
@@ -233,10 +232,10 @@ pub struct Pool {
     watch: DeviceWatch,
     paths: paths::PathWatch,
     before_stop: before_stop::BeforeStop,
-    /// Becomes more as long as a stop goes on: what is dirty is written back, operations come back.
+    /// Grows as long as a stop progresses: destage advances, or operations complete.
     progress: Arc<AtomicU64>,
     reach: Reach,
-    /// What is recorded of the cache outside of its devices, once it is open.
+    /// The record of the cache outside its devices, once it is open.
     entry: Option<Arc<Entry>>,
     letting_go: letting_go::LettingGo,
     started: Instant,
@@ -247,15 +246,15 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Opens the cache and runs recovery. No volume is attached yet.
+    /// Opens the cache and runs recovery. No volume is attached at the end.
     fn open(
         start: PoolStart,
         parts: PoolParts,
         (myself, tasks, progress): (mpsc::Sender<PoolTask>, mpsc::Receiver<PoolTask>, Arc<AtomicU64>),
         mut report: Box<dyn FnMut(PoolEvent) + Send>,
     ) -> Result<Self, RunError> {
-        // Before the first operation: the kernel's workers take after the thread that they work
-        // for. That it may not is no failure: most who try Forebay are not root.
+        // Before the first operation: the kernel's workers inherit the priority of the thread that
+        // they work for. Lack of permission is no failure: most users who try Forebay are not root.
         let raised_by = crate::thread_priority::boost(start.nice_boost).unwrap_or(0);
         let limits = Limits {
             buffer_bytes_max: start.buffer_bytes,
@@ -387,7 +386,7 @@ impl Pool {
         } else {
             pool.name_devices();
             if let Err(error) = pool.recover(parts.new_cache.is_some()) {
-                // Operations that hang would keep this thread, and who waits for it.
+                // Operations that hang would block this thread, and the callers that wait for it.
                 pool.leave_reactor();
                 return Err(error);
             }
@@ -405,7 +404,7 @@ impl Pool {
                 return Err(self.opening_hangs());
             }
             self.turn()?;
-            // What it asks the owner for is answered by a task.
+            // Tasks answer the engine's requests to its owner.
             self.run_tasks();
         }
         self.letting_go.waits(false);
@@ -476,7 +475,7 @@ impl Pool {
         result
     }
 
-    /// How the cache is now, for its record; none if it has failed.
+    /// Current state of the cache for its record; `None` if it has failed.
     pub fn facts(&self) -> Option<(CacheUuid, Facts)> {
         if self.engine.is_fenced() || self.engine.runs_without_cache() {
             return None;
@@ -490,18 +489,18 @@ impl Pool {
         Some((self.engine.uuid(), facts))
     }
 
-    /// Volumes of whose backing stores the record could not be written when that was due last.
+    /// Volumes whose backing-store record could not be written at the last attempt.
     pub fn unrecorded_stores(&self) -> Vec<String> {
         self.io.unrecorded().map(|volume| self.name_of(volume)).collect()
     }
 
-    /// The record is there; the end of the pool is entered into it.
+    /// The record exists; the end of the pool will be entered into it.
     pub fn keep_record(&mut self, entry: Arc<Entry>) {
         self.entry = Some(entry);
     }
 
-    /// The cache was closed: that is recorded, unless the state directory hangs. Then the record
-    /// says less, and that is no harm.
+    /// Records that the cache was closed, unless the state directory hangs. Then the record has
+    /// less information, which is harmless.
     fn record_end(&mut self) {
         let (Some(entry), Some((_, facts))) = (self.entry.take(), self.facts()) else { return };
         let (done, ended) = mpsc::sync_channel(1);
@@ -532,13 +531,13 @@ impl Pool {
         )
     }
 
-    /// Allow lists have changed.
+    /// Checks connected clients against the changed allow lists.
     pub fn look_at_clients_again(&mut self) {
         self.server.look_at_clients_again();
     }
 
-    /// Begins an orderly stop; the loop ends when the engine has closed the cache, or if devices do
-    /// not answer.
+    /// Begins an orderly stop; the loop ends when the engine has closed the cache, or when devices
+    /// do not answer.
     pub fn stop(&mut self) {
         if !self.stopping && !self.stop_waits() {
             self.letting_go.waits(true);
@@ -546,12 +545,12 @@ impl Pool {
         }
     }
 
-    /// As [`Pool::stop`], for a pool that leaves this host with its volumes: their block devices
-    /// are removed, and nothing is left to another process.
+    /// Like [`Pool::stop`], for a pool that leaves this host with its volumes: the pool removes
+    /// their block devices and leaves nothing to another process.
     ///
     /// # Errors
-    /// Somebody uses a volume, and it is not to be done by `force`. Whether a block device is used
-    /// is known only to who has claimed it: nobody can come to those as long as `claims` are there.
+    /// A volume is in use, and `force` is not set. The pool cannot see users of block devices: the
+    /// caller has claimed the devices, and nothing can open them while `claims` exist.
     pub fn stop_for_good(&mut self, force: bool, claims: Claims) -> Result<(), AdminError> {
         let used = self.names().into_iter().map(|name| (self.users(&name), name));
         let used = used.into_iter().find(|(users, _)| !force && !users.is_empty());
@@ -568,8 +567,8 @@ impl Pool {
         Ok(())
     }
 
-    /// As [`Pool::stop`], however long devices take: for a process that goes on, and opens the pool
-    /// again if it must. `devices`: what becomes of its block devices.
+    /// Like [`Pool::stop`] without a time limit for devices: for a process that continues, and may
+    /// open the pool again. `devices`: the fate of its block devices.
     pub(super) fn stop_without_limit(&mut self, devices: Fate) {
         if std::mem::replace(&mut self.stopping, true) {
             return;
@@ -623,8 +622,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Whatever one step starts may let another go on: repeats until nothing moves, and gathers
-    /// what is to be sent.
+    /// One step may enable another: repeats until no step makes progress, and collects the data to
+    /// send.
     fn work(&mut self) {
         loop {
             let now = self.io.read_clock();
@@ -644,10 +643,10 @@ impl Pool {
         self.io.read_clock();
     }
 
-    /// Takes the completions of a turn. If there are many they are worked on piece by piece, and
-    /// what each piece leads to is handed to the kernel before the next is begun: else client, this
-    /// loop and the devices would take turns instead of working at the same time. The more clients
-    /// are at work the less that is needed, and the more it costs.
+    /// Processes the completions of a turn. If there are many, it works in pieces and submits the
+    /// resulting operations of each piece to the kernel before the next: otherwise the clients,
+    /// this loop and the devices would take turns instead of working in parallel. The more clients
+    /// are active, the less that helps, and the more it costs.
     fn take_completions(&mut self) -> Result<(), RunError> {
         let mut completions = std::mem::take(&mut self.completions);
         let mut left = completions.len();
@@ -665,7 +664,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Every client has its answers.
+    /// Every request of every client is answered.
     fn clients_are_quiet(&self) -> bool {
         self.server.is_quiet() && self.mounts_are_quiet() && self.ublks_are_quiet() && self.guests_are_quiet()
     }
@@ -691,7 +690,7 @@ impl Pool {
         }
     }
 
-    /// An operation of a device came back: a stop goes on.
+    /// An operation of a device has completed, so a stop progresses.
     fn note_move(&mut self) {
         if self.letting_go.moves() {
             self.progress.fetch_add(1, Ordering::Relaxed);
@@ -735,7 +734,7 @@ impl Pool {
         self.time_operation(timed);
     }
 
-    /// Carries out everything that the engine wants now; true if there was anything.
+    /// Carries out all current actions of the engine; returns true if there were any.
     fn act(&mut self) -> bool {
         let mut any = false;
         loop {

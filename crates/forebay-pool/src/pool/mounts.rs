@@ -1,8 +1,7 @@
 //! Volumes as files: the FUSE mounts of a pool.
 //!
-//! A mount is made by a thread, which is waited for only so long: what lies at the place may be a
-//! file system whose server does not answer, and this pool would stop with it. The memory for it is
-//! reserved before.
+//! A thread makes each mount, with a time limit: the path may lie on a file system whose server
+//! does not answer, which would block the pool. The memory for the mount is reserved first.
 
 use super::lost_exports::ExportLoss;
 use super::volumes::NotExported;
@@ -27,32 +26,32 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Requests of mounts have numbers from here on; those of NBD clients are below.
+/// Requests of mounts have numbers from `1 << REQUEST_SHIFT`; those of NBD clients are below.
 const REQUEST_SHIFT: u32 = 32;
 
-/// What to do about a place that nothing can be learnt of.
+/// Advice for a path that does not answer.
 const LOOK_THERE: &str =
     "see whether who serves the file system there runs (findmnt, ls), end it, or choose another path";
-/// So long is waited for a mount.
+/// Time limit for making a mount.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A volume as a file somewhere.
+/// A volume mounted as a file.
 pub(super) struct Mounted {
     volume: VolumeId,
     export: ExportUri,
     server: FuseServer<VolumeTree>,
-    /// Tells it from all others that there were.
+    /// Identifies it among all mounts of this pool, past ones too.
     number: u64,
     /// `None` once it is being unmounted.
     mount: Option<FuseMount>,
-    /// Another program has unmounted it. Files of it that are open are served on.
+    /// Another program has unmounted it. Its open files are still served.
     is_gone: bool,
     clients: ClientCache,
 }
 
 impl Mounted {
-    /// What its path leads to by the mount table, unless it is being unmounted, or is known to be
-    /// gone.
+    /// Returns the state of its path in the mount table, unless it is being unmounted or known to
+    /// be gone.
     pub(super) fn look(&mut self, table: &MountTable) -> Option<(VolumeId, ExportUri, Standing)> {
         let mount = self.mount.as_ref().filter(|_| !self.is_gone)?;
         let ExportUri::Fuse { path } = &self.export else { return None };
@@ -62,13 +61,13 @@ impl Mounted {
     }
 }
 
-/// A mount that is being made.
+/// A mount being made.
 pub(super) struct Mounting {
     volume: VolumeId,
     path: PathBuf,
     memory: FuseMemory,
     due: Instant,
-    /// Set by whoever is first: the thread has made it, or nobody waits for it any more.
+    /// Set first by the thread, once it has made the mount, or by the pool, when it gives up.
     decided: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
@@ -97,13 +96,12 @@ impl Backend for MountBackend<'_> {
     }
 
     fn interrupted(&mut self, _id: RequestId) {
-        // Requests of a volume end soon enough by themselves.
+        // Requests of a volume end soon enough on their own.
     }
 }
 
 impl Pool {
-    /// Begins to mount a volume so that it appears as the file `path`; [`Pool::exported`] is told
-    /// the end.
+    /// Begins to mount a volume as the file `path`; [`Pool::exported`] gets the result.
     pub(super) fn begin_mount(&mut self, volume: VolumeId, path: &Path) -> Result<(), NotExported> {
         let there = self.mounts.iter().flatten().count() + self.mounting.len();
         if there + self.blocks.iter().flatten().count() >= usize::from(MOUNTS_MAX) {
@@ -124,13 +122,13 @@ impl Pool {
         let before = self.unmounting.extract_if(.., |(target, _)| path.starts_with(target));
         let before: Vec<_> = before.map(|(_, until)| until).collect();
         let work = move |may_wait: &MayWait| {
-            // What was there a moment ago may not be gone yet.
+            // An earlier mount at this path may not be gone yet.
             for until in &before {
                 let _ = until.recv_timeout(TIMEOUT);
             }
             let made = Made::at(may_wait, &at);
             if first.swap(true, Ordering::AcqRel) {
-                return; // Nobody waits for it: it goes away again, here.
+                return; // The pool has given up: the mount is dropped here.
             }
             let _ = tasks.send(Box::new(move |pool: &mut Self| pool.mount_made(volume, &at, made)));
             waker.wake();
@@ -148,7 +146,7 @@ impl Pool {
         }
     }
 
-    /// A thread has made a mount, or could not.
+    /// A thread has made a mount, or has failed to.
     fn mount_made(&mut self, volume: VolumeId, path: &Path, made: Result<Made, String>) {
         let waits = |mounting: &Mounting| mounting.volume == volume && mounting.path == path;
         let Some(at) = self.mounting.iter().position(waits) else {
@@ -181,7 +179,7 @@ impl Pool {
         };
         let Some(rules) = self.served(volume).map(|served| Arc::clone(&served.spec.rules)) else {
             memory.give_back(self.reactor.pool_mut());
-            crate::time_limit::let_go(made); // unmounting may wait for others
+            crate::time_limit::let_go(made); // unmounting may block
             return Err("the volume is gone".into());
         };
         let size_bytes = self.engine.volume_size_bytes(volume).unwrap_or(0);
@@ -201,8 +199,8 @@ impl Pool {
         Ok(text)
     }
 
-    /// Gives up mounts that have taken too long; returns how long the loop may sleep because of the
-    /// others.
+    /// Gives up mounts that have taken too long; returns how long the loop may sleep until the next
+    /// deadline.
     pub(super) fn look_after_mounts(&mut self) -> Option<Duration> {
         let now = Instant::now();
         while let Some(at) = self.mounting.iter().position(|mounting| mounting.due <= now) {
@@ -218,8 +216,8 @@ impl Pool {
         due.map(|due| due.saturating_duration_since(now).max(Duration::from_millis(1)))
     }
 
-    /// Nobody waits for this mount any more. `None` if it was made just now: then a task says so,
-    /// to nobody or to whom it concerns.
+    /// Gives up a mount. Returns `None` if the thread has just made it: its task then passes it to
+    /// the export, or drops it if there is none.
     fn give_up_mount(&mut self, at: usize) -> Option<(VolumeId, PathBuf)> {
         if self.mounting[at].decided.swap(true, Ordering::AcqRel) {
             self.mounting[at].due = Instant::now() + TIMEOUT;
@@ -231,7 +229,7 @@ impl Pool {
         Some((volume, path))
     }
 
-    /// Lets every mount take and answer requests; true if the engine was given something.
+    /// Lets every mount take and answer requests; returns true if the engine got a request.
     pub(super) fn turn_mounts(&mut self) -> bool {
         if self.mounts.is_empty() {
             return false;
@@ -247,14 +245,14 @@ impl Pool {
         started
     }
 
-    /// An operation of a mount is done.
+    /// An operation of a mount has completed.
     pub(super) fn mount_completed(&mut self, index: u64, token: u32, result: Result<u32, IoFailure>) {
         if let Some(Some(mounted)) = self.mounts.get_mut(index as usize) {
             mounted.server.completed(&mut self.reactor, token, result);
         }
     }
 
-    /// The mount that a request belongs to, if it is not one of an NBD client.
+    /// Returns the mount that a request belongs to, if it is not one of an NBD client.
     pub(super) fn mount_of(request: RequestId) -> Option<usize> {
         ((request.0 >> REQUEST_SHIFT) as usize).checked_sub(1)
     }
@@ -270,14 +268,14 @@ impl Pool {
         }
     }
 
-    /// Takes the files of a volume (of all volumes if `None`) away. Who has one open meets errors
-    /// from then on.
+    /// Unmounts the files of a volume (of all volumes if `None`). Open handles return errors from
+    /// then on.
     pub(super) fn unmount(&mut self, volume: Option<VolumeId>) {
         for at in (0..self.mounting.len()).rev() {
             if volume.is_none_or(|volume| volume == self.mounting[at].volume)
                 && self.give_up_mount(at).is_none()
             {
-                // Its task finds nobody, and lets it go.
+                // Its task finds no entry, and drops the mount.
                 self.mounting.swap_remove(at).memory.give_back(self.reactor.pool_mut());
             }
         }
@@ -293,7 +291,7 @@ impl Pool {
             self.unmounting.retain(|(_, until)| until.try_recv() == Err(mpsc::TryRecvError::Empty));
             self.unmounting.push((mount.target().to_owned(), until));
             self.chore(move |_| {
-                let _gone = gone; // by the end of this
+                let _gone = gone; // dropped when this ends
                 let ended = mount.unmount().map_err(|error| error.to_string());
                 let _ = tasks.send(Box::new(move |pool: &mut Self| pool.unmounted(number, ended))); // it may have ended
                 waker.wake();
@@ -301,7 +299,7 @@ impl Pool {
         }
     }
 
-    /// A thread has taken a mount away, or could not.
+    /// A thread has unmounted a mount, or has failed to.
     fn unmounted(&mut self, number: u64, ended: Result<(), String>) {
         if let Err(why) = ended {
             self.emit(super::PoolEvent::Note(MessageId::ExportNote, format!("cannot unmount: {why}")));
@@ -312,7 +310,7 @@ impl Pool {
         }
     }
 
-    /// Files of a volume that somebody has open, and how often.
+    /// Returns the open files of a volume, with the number of handles.
     pub(super) fn open_files(&self, volume: VolumeId) -> Vec<(std::path::PathBuf, u64)> {
         let mounts = self.mounts.iter().flatten().filter(|mounted| mounted.volume == volume);
         let open = mounts.filter(|mounted| mounted.server.ended().is_none()).filter_map(|mounted| {
@@ -322,7 +320,7 @@ impl Pool {
         open.filter(|(_, open)| *open > 0).collect()
     }
 
-    /// How requests of a volume's files reach the pool.
+    /// Describes how requests of a volume's files reach the pool.
     pub(super) fn files_of(&self, volume: VolumeId) -> Vec<FileInfo> {
         let mounts = self.mounts.iter().flatten();
         let mounts = mounts.filter(|mounted| mounted.volume == volume && mounted.server.ended().is_none());
@@ -333,14 +331,14 @@ impl Pool {
         mounts.map(info).collect()
     }
 
-    /// The file of a volume has another size.
+    /// The volume was resized.
     pub(super) fn resize_mounts(&mut self, volume: VolumeId, size_bytes: u64) {
         for mounted in self.mounts.iter_mut().flatten().filter(|mounted| mounted.volume == volume) {
             mounted.server.tree().set_size_bytes(size_bytes);
         }
     }
 
-    /// Forgets mounts that are over: unmounted, by the pool or by another program, and with every
+    /// Forgets mounts that have ended: unmounted, by the pool or by another program, with every
     /// request answered.
     pub(super) fn forget_mounts(&mut self) {
         let mut lost = Vec::new();

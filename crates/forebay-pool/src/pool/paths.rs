@@ -1,16 +1,16 @@
-//! Files of a pool whose paths do not lead to them any more: deleted, replaced by another file, or
+//! Files of a pool whose paths no longer lead to them: deleted, replaced by another file, or
 //! renamed while they are served.
 //!
-//! Such a file is read and written as before, so nothing fails until it is closed. Then a deleted
-//! one is gone, with all that is on it, and a renamed one is not found by the next start. So it is
-//! told while everything can still be saved, and nothing that ends with the file closed is called
-//! safe.
+//! Reads and writes of such a file work as before, so nothing fails until it is closed. Then a
+//! deleted file is gone with all its data, and the next start does not find a renamed one. So the
+//! pool reports it while everything can still be saved, and calls no data safe that is lost with
+//! the file.
 //!
 //! Invariants
-//! - What is asked at a change ([`Pool::displaced`]) is asked of the kernel then: it is no older
+//! - A check at a change ([`Pool::displaced`]) asks the kernel at that time: its answer is no older
 //!   than the change.
-//! - A thread that may wait looks after what the pool's thread has found. Without its answer in a
-//!   second the first finding is told.
+//! - A thread that may wait verifies the findings of the pool's thread. Without its answer within a
+//!   second the pool reports the first finding.
 
 use super::{Pool, PoolEvent};
 use crate::may_wait::MayWait;
@@ -24,10 +24,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What an operator can ask of the daemon, as far as the ways out need it.
+/// Requests that an operator can make to the daemon, as far as the messages need it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// Nothing: it has no API.
+    /// Nothing: the daemon has no API.
     Nothing,
     /// It has an API, and no configuration file that could name another device.
     Api,
@@ -40,18 +40,18 @@ pub enum Reach {
 struct Lost {
     path: PathBuf,
     volume: Option<String>,
-    /// What the pool's thread sees.
+    /// Finding of the pool's thread.
     seen: Displacement,
-    /// How often it has seen that.
+    /// Further looks with the same finding.
     looks: u32,
-    /// What a thread has found then; within: nothing is wrong.
+    /// Finding of the thread that verified it; the inner `None`: the path leads to the file.
     found: Option<Option<Displacement>>,
-    /// What was told last: the text, as the ways out may change with other devices.
+    /// The last report: its text, because the advice may change with other devices.
     told: Option<String>,
 }
 
 impl Lost {
-    /// Whether the path leads elsewhere, if that is known well enough to be told.
+    /// Returns whether the path leads elsewhere, if that is certain enough to report.
     fn leads_elsewhere(&self) -> Option<bool> {
         match &self.found {
             Some(found) => Some(found.is_some()),
@@ -60,33 +60,33 @@ impl Lost {
     }
 }
 
-/// All of them.
+/// All files of a pool whose paths do not lead to them.
 #[derive(Debug, Default)]
 pub(super) struct PathWatch {
     lost: BTreeMap<DeviceId, Lost>,
-    /// A thread looks after them.
+    /// A thread is verifying them.
     is_asked: bool,
 }
 
-/// Of a pool that stops: files that are gone with this process, and files that the next start does
+/// For a pool that stops: files that are gone with this process, and files that the next start does
 /// not find.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Gone {
-    /// Cache files, if none is left that has what is dirty.
+    /// Cache files, if no remaining one has the dirty data.
     pub cache: Vec<PathBuf>,
     /// Backing files, by volume.
     pub stores: Vec<(String, PathBuf)>,
-    /// What makes the next start find the others.
+    /// Advice that lets the next start find the others.
     pub elsewhere: Vec<String>,
 }
 
 impl Gone {
-    /// Something is lost with these files.
+    /// Data is lost with these files.
     pub(super) fn loses(&self, dirty_bytes: u64) -> bool {
         !self.stores.is_empty() || (!self.cache.is_empty() && dirty_bytes > 0)
     }
 
-    /// The sentences of a stop about them.
+    /// Writes the sentences of a stop about them.
     pub(super) fn write(&self, f: &mut fmt::Formatter<'_>, dirty_bytes: u64) -> fmt::Result {
         if !self.cache.is_empty() && dirty_bytes > 0 {
             write!(
@@ -110,14 +110,14 @@ impl Gone {
 }
 
 impl Pool {
-    /// Looks at the paths of devices; called when it is time.
+    /// Checks the paths of devices; the caller decides when.
     pub(super) fn look_at_paths(&mut self, devices: &[(DeviceId, Option<String>)]) {
         for (id, volume) in devices {
             let Some(device) = self.reactor.device(*id) else { continue };
             let (path, seen) = (device.path(), device.displaced());
             let path = path.to_owned();
             if self.paths.lost.get(id).is_some_and(|lost| lost.path != path) {
-                self.path_found(*id, false); // another device has its number
+                self.path_found(*id, false); // another device has its id
             }
             match (self.paths.lost.get_mut(id), seen) {
                 (Some(lost), Some(seen)) if lost.seen == seen => lost.looks += 1,
@@ -137,8 +137,8 @@ impl Pool {
         self.tell_paths();
     }
 
-    /// Has a thread look after what was seen: names may have been made again, and a new name may be
-    /// one that leads nowhere.
+    /// Starts a thread that verifies the findings: files may have been recreated, and a new name
+    /// may lead nowhere.
     fn look_after_paths(&mut self) {
         if self.paths.is_asked || self.paths.lost.is_empty() {
             return;
@@ -155,7 +155,7 @@ impl Pool {
             let _ = tasks.send(Box::new(move |pool: &mut Self| pool.paths_found(found))); // it may have ended
             waker.wake();
         };
-        // Without a thread what was seen is told.
+        // Without a thread the pool reports the first finding.
         self.paths.is_asked = MayWait::spawn(format!("paths-{}", self.name), look).is_ok();
     }
 
@@ -170,7 +170,7 @@ impl Pool {
         self.tell_paths();
     }
 
-    /// Tells what was not told yet.
+    /// Reports the findings that have not been reported.
     fn tell_paths(&mut self) {
         let (mut leads, mut caches_changed) = (Vec::new(), false);
         for id in self.paths.lost.keys().copied().collect::<Vec<_>>() {
@@ -190,7 +190,7 @@ impl Pool {
         }
     }
 
-    /// All cache files have one alarm: it tells of each of them.
+    /// All cache files share one alarm, which describes each of them.
     fn emit_lost_caches(&mut self) {
         let caches = self.paths.lost.values().filter(|lost| lost.volume.is_none());
         let texts: Vec<&str> = caches.filter_map(|lost| lost.told.as_deref()).collect();
@@ -198,7 +198,7 @@ impl Pool {
         self.emit(PoolEvent::PathLost { volume: None, what });
     }
 
-    /// The path of a device leads to it, or it is not one of the pool's any more.
+    /// The path of a device leads to it, or the device no longer belongs to the pool.
     pub(super) fn path_found(&mut self, id: DeviceId, leads: bool) {
         let Some(Lost { path, volume, told: Some(_), .. }) = self.paths.lost.remove(&id) else { return };
         self.emit_found(&path, volume, leads);
@@ -213,7 +213,7 @@ impl Pool {
         }
     }
 
-    /// Why the path of a device does not lead to it, now.
+    /// Returns why the path of a device does not lead to it now.
     pub(super) fn displaced(&self, id: DeviceId) -> Option<Displacement> {
         let device = self.reactor.device(id)?;
         let seen = device.displaced()?;
@@ -221,12 +221,12 @@ impl Pool {
         known.and_then(|lost| lost.found.clone()).unwrap_or(Some(seen))
     }
 
-    /// The file of a device is gone as soon as it is closed.
+    /// The file of a device is gone once it is closed.
     pub(super) fn is_nameless(&self, id: DeviceId) -> bool {
         self.displaced(id) == Some(Displacement::Deleted)
     }
 
-    /// Cache devices that count, with their places in the list.
+    /// Cache devices that are active.
     fn active_caches(&self) -> Vec<DeviceId> {
         if self.engine.runs_without_cache() {
             return Vec::new();
@@ -241,15 +241,15 @@ impl Pool {
         }
     }
 
-    /// What is dirty is gone when this process ends: a file that has it has no name any more, and
-    /// no other one has the same.
+    /// The dirty data is gone when this process ends: a file with it no longer has a name, and no
+    /// other file has the same data.
     pub(super) fn is_cache_nameless(&self) -> bool {
         let mut caches = self.active_caches().into_iter().map(|id| self.is_nameless(id)).peekable();
         let (any, is_mirrored) = (caches.peek().is_some(), self.engine.mirror_state().is_some());
         any && if is_mirrored { caches.all(|gone| gone) } else { caches.any(|gone| gone) }
     }
 
-    /// What is gone when this process ends now.
+    /// Files that are gone if the process ends now.
     pub(super) fn gone(&self) -> Gone {
         let mut gone = Gone::default();
         if self.is_cache_nameless() {
@@ -272,7 +272,7 @@ impl Pool {
     }
 
     /// # Errors
-    /// The file of a volume is gone when it is closed.
+    /// The file of a volume is gone once it is closed.
     pub fn check_store_has_name(&self, volume: &str, doing: &str) -> Result<(), AdminError> {
         let device = self.find(volume).and_then(|id| self.served(id)).map(|served| served.device);
         match device.filter(|device| self.is_nameless(*device)) {
@@ -282,8 +282,8 @@ impl Pool {
     }
 
     /// # Errors
-    /// A path does not lead to its file: who opens the pool again would not find it, or find
-    /// another one.
+    /// A path does not lead to its file: the next process that opens the pool would not find the
+    /// file, or would find another one.
     pub fn check_paths(&self, doing: &str) -> Result<(), AdminError> {
         let stores = self.volumes.iter().flatten().map(|served| served.device);
         let all = self.io.cache().ids.iter().copied().chain(stores);
@@ -300,7 +300,7 @@ impl Pool {
         AdminError::new(path_lost, format!("{what}: {how}"), way_out).of_kind(ErrorKind::Conflict)
     }
 
-    /// How the path of a device is, in a word and in sentences.
+    /// State of the path of a device, in a word and in sentences.
     pub(super) fn place_of(&self, id: DeviceId) -> Option<(&'static str, String)> {
         Some((self.displaced(id)?.name(), self.lost_text(id)))
     }
@@ -320,7 +320,7 @@ impl Pool {
         format!("{how}. {way_out}")
     }
 
-    /// What has become of the path of a device, and the way out.
+    /// Describes the state of the path of a device, and how to resolve it.
     fn lost_parts(&self, id: DeviceId) -> (String, String) {
         let (Some(device), Some(displacement)) = (self.reactor.device(id), self.displaced(id)) else {
             return ("the path leads to the file again".into(), String::new());
@@ -368,7 +368,7 @@ impl Pool {
             Reach::Nothing => {
                 format!("{freeze}; then start it again with that file and --set on_backing_change=keep-dirty")
             }
-            // Nothing can be detached before it has another cache, and for that it is opened anew.
+            // A detach needs another cache first, and for that the pool is opened again.
             _ if self.engine.runs_without_cache() => format!(
                 "Its cache has failed as well. {freeze}; then mv --no-clobber {saved} {path}; then start it again"
             ),
@@ -379,7 +379,7 @@ impl Pool {
         }
     }
 
-    /// How a pool whose cache, or a device of it, has failed gets another.
+    /// Describes how to replace the failed cache of a pool, or a failed device of it.
     pub(super) fn way_to_another_cache(&self) -> String {
         match self.reach {
             Reach::Nothing => "to cache again, stop it, and start it with another --cache".into(),
@@ -404,7 +404,7 @@ impl Pool {
         }
     }
 
-    /// What lets the next start find a file that is not gone.
+    /// Describes how to let the next start find a file that is not gone.
     fn elsewhere_text(&self, id: DeviceId, how: &Displacement) -> Option<String> {
         let device = self.reactor.device(id)?;
         let (path, open) = (quoted(device.path()), device.open_path());
@@ -429,7 +429,7 @@ impl Pool {
 }
 
 impl PoolEvent {
-    /// The lines of this file's events.
+    /// Writes the lines of this file's events.
     pub(super) fn write_path(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PathLost { what, .. } => f.write_str(what),

@@ -1,11 +1,11 @@
-//! Quiescing, so that a successor can take over the pool and its clients; or this daemon again.
+//! Quiescing, so that a successor, or this daemon again, can take over the pool and its clients.
 
 use super::ublk::Fate;
 use super::{Pool, Promise};
 use crate::handover::Inheritance;
 
 impl Pool {
-    /// From now on no request is taken. The promise is kept when every connection is quiesced.
+    /// Stops taking requests. The promise resolves when every connection is quiesced.
     pub fn quiesce(&mut self) -> Promise<()> {
         let (done, promise) = Promise::pair();
         self.quiescing = Some(done);
@@ -24,23 +24,23 @@ impl Pool {
         self.server.cut_greetings(&mut self.reactor);
     }
 
-    /// Disconnects clients that keep themselves from quiescing.
+    /// Disconnects clients that prevent their own quiescing.
     pub fn cut_busy(&mut self) {
         self.server.cut_busy(&mut self.reactor);
     }
 
-    /// Takes requests and clients (again).
+    /// Takes requests and clients again.
     pub fn go_on(&mut self) {
         self.quiescing = None;
         self.server.go_on(&mut self.reactor);
     }
 
-    /// Files that volumes are shown as: who has one open cannot be passed on.
+    /// Returns true if volumes are mounted as files; their open handles cannot be handed over.
     pub fn has_mounts(&self) -> bool {
         self.mounts.iter().any(Option::is_some) || !self.mounting.is_empty()
     }
 
-    /// Gives away the sockets, and begins an orderly stop. Every connection is quiesced.
+    /// Hands over the sockets, and begins an orderly stop. Every connection must be quiesced.
     pub fn hand_over(&mut self) -> Inheritance {
         let inheritance = {
             let engine = &self.engine;

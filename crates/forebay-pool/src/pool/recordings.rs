@@ -1,4 +1,4 @@
-//! Recordings of what clients ask for: begun, taken from, ended.
+//! Recordings of client requests: begin, take the records, end.
 
 use super::Pool;
 use crate::recorder::{RECORDINGS_MAX, Recorded};
@@ -6,7 +6,8 @@ use forebay_admin::{AdminError, ErrorKind, MessageId};
 use forebay_trace::Record;
 
 impl Pool {
-    /// Begins to record a volume: the number of the recording, and the volume's size in bytes.
+    /// Begins to record a volume; returns the number of the recording, and the volume's size in
+    /// bytes.
     ///
     /// # Errors
     /// It is not attached, or there are too many recordings.
@@ -27,7 +28,7 @@ impl Pool {
         Ok((number, self.engine.volume_size_bytes(id).unwrap_or(0)))
     }
 
-    /// What has come together, in exchange for room; `None` if the volume has gone.
+    /// Returns the collected records, in exchange for room; `None` if the volume is gone.
     pub fn take_recorded(&mut self, number: u64, room: Vec<Record>) -> Option<Recorded> {
         self.recorder.take(number, room)
     }

@@ -1,24 +1,25 @@
-//! Another device in place of a sound one of the cache, while it is used.
+//! Replacing a healthy device of the cache with another one, while the cache is in use.
 //!
-//! The pool copies ([`forebay_core::device_copy`]), at a limited rate, one chunk after the other.
-//! Whoever has asked for it watches, and names the new device in the configuration once it has
-//! everything. Then one of two ends: the new device takes the place of the old one, or everything
-//! stays as it was. Either way the device that leaves is handed back, to be erased, as soon as no
-//! operation on it is under way.
+//! The pool copies ([`forebay_core::device_copy`]), at a limited rate, one chunk at a time. The
+//! caller watches the copy, and names the new device in the configuration once it holds everything.
+//! The copy ends in one of two ways: the new device takes the place of the old one, or everything
+//! stays as it was. Either way the pool hands back the device that leaves, for erasure, once no
+//! operation is in flight on it.
 //!
-//! A device of a mirrored cache is copied in the same way, and counts all the time. If it is put
-//! out the copy ends: the new device has its tag, and must not count either. If the other one is
-//! put out the copy goes on. Nothing is filled meanwhile.
+//! A member of a mirrored cache is copied in the same way, and stays active throughout. If it is
+//! failed out, the copy ends: the new device has its tag, and must not count either. If the other
+//! member is failed out, the copy continues. No rebuild runs meanwhile.
 //!
-//! What is written to both has memory of its own for the new device. So if that does not answer,
-//! and does not count yet, the copy ends and clients go on: at once if it is cancelled, else after
-//! some seconds. An old device that does not answer holds up what it always does, and no end of the
-//! copy: it is named as what is waited for ([`Pool::copy_waits`]), and nothing is copied meanwhile.
-//! A chunk that is being written is copied again and again, which would wear out the new device.
+//! A write to both devices uses separate memory for the new one. So if the new device does not
+//! answer, and does not count yet, the copy ends and clients continue: at once if the copy is
+//! cancelled, otherwise after some seconds. An old device that does not answer blocks its own
+//! operations as always, but not the end of the copy. The pool reports it ([`Pool::copy_waits`])
+//! and copies nothing meanwhile: a chunk with a write in flight would be copied again and again,
+//! which would wear out the new device.
 //!
-//! What fails on the new device ends the copy and concerns nobody else, until the configuration is
-//! about to name it: from then on both devices must take every write and every flush, because
-//! nobody knows which of them the next start finds.
+//! A failure of the new device ends the copy and has no other effect, until the configuration is
+//! about to name it: from then on both devices must complete every write and flush, because the
+//! next start may find either.
 
 use super::handle::PromiseSender;
 use super::{KIND_COPY, KIND_SHIFT, Pool, Promise};
@@ -31,20 +32,20 @@ use forebay_io::{BufId, Device, DeviceId, IoFailure, Op, Span};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Most bytes that are copied at once.
+/// Bytes of one chunk.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// A device is copied no faster: clients need the old one too. As a mirrored cache is filled.
+/// Rate limit of the copy, the same as for a rebuild: clients need the old device too.
 const BYTES_PER_S: u64 = 256 << 20;
-/// The new device has so long for an operation, until it counts. Then nobody waits for it any more.
-/// An old one that takes longer is named.
+/// Time limit for operations of the new device while it does not count; after it, the copy ends.
+/// The pool reports an old device that takes longer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// A device that is not used any more is asked for so often.
+/// Interval of attempts to close a device that is no longer used.
 const LOOK: Duration = Duration::from_millis(5);
-/// Whether the new device answers is looked at so often.
+/// Interval of checks whether the new device answers.
 const WATCH: Duration = Duration::from_secs(1);
 const TOKEN: u64 = KIND_COPY << KIND_SHIFT;
 
-/// What is under way of a chunk, or of a flush.
+/// The current step of the copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Doing {
     #[default]
@@ -61,31 +62,31 @@ enum Doing {
 #[derive(Debug, Default)]
 pub(super) struct Replacing {
     doing: Doing,
-    /// Since when.
+    /// Start of the current step.
     doing_since: Option<Instant>,
     buffer: Option<BufId>,
-    /// The next chunk is not begun before.
+    /// Earliest start of the next chunk.
     due: Option<Instant>,
-    /// Why the copy has ended before its time.
+    /// Why the copy has ended early.
     ended: Option<String>,
-    /// Devices that are used no more, and who waits for them. Operations may be under way on them,
-    /// a flush of all devices at least.
+    /// Devices no longer used, with the callers that wait for them. Operations may be in flight on
+    /// them, at least a flush of all devices.
     leaving: Vec<(DeviceId, Option<PromiseSender<Device>>)>,
 }
 
-/// How far a copy is.
+/// Progress of a copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CopyProgress {
-    /// So many bytes are to be copied yet.
+    /// Bytes left to copy.
     Left(u64),
     /// The new device has everything.
     Whole,
-    /// It has ended before that; the pool is as it was.
+    /// The copy has ended early; the pool is as it was.
     Ended(String),
 }
 
 impl Pool {
-    /// Bytes that a device must have to take the place of this one of the cache's devices.
+    /// Bytes that a device needs to take the place of this cache device.
     pub fn bytes_of_device(&self, member: usize) -> u64 {
         let map = &self.io.cache().map;
         if map.is_mirrored() {
@@ -96,7 +97,7 @@ impl Pool {
         map.base_of(member) + end.saturating_sub(map.start_of(member))
     }
 
-    /// Bytes that the last of the cache's devices has, used or not.
+    /// Size in bytes of the last cache device, used or not.
     pub fn last_device_bytes(&self) -> u64 {
         let last = self.io.cache().ids.last();
         last.and_then(|id| self.reactor.device(*id)).map_or(0, |device| device.size_bytes())
@@ -112,8 +113,8 @@ impl Pool {
         self.io.copying().is_some() || self.replacing.ended.is_some()
     }
 
-    /// The place among the devices of the cache of the one that is listed at this place
-    /// ([`Pool::devices`]); of a mirrored cache those are listed that are open.
+    /// Returns the place among the cache's devices of the one that [`Pool::devices`] lists at `at`;
+    /// of a mirrored cache it lists only open devices.
     fn place_of_listed(&self, at: usize) -> Option<usize> {
         let cache = self.io.cache();
         if !cache.map.is_mirrored() {
@@ -125,18 +126,19 @@ impl Pool {
         places.filter(is_open).nth(at)
     }
 
-    /// The cache is mirrored, and the device at this place of its devices does not count.
+    /// The cache is mirrored, and its device at this place is out.
     fn is_member_out(&self, place: usize) -> bool {
         let out = self.engine.mirror_state().and_then(|state| state.out);
         out.is_some_and(|out| self.io.cache().map.device_of(out) == Some(place))
     }
 
-    /// Begins to copy one of the cache's devices, by its place in `Pool::devices`, onto this one,
+    /// Begins to copy one of the cache's devices, by its place in `Pool::devices`, onto `device`,
     /// which is empty.
     ///
     /// # Errors
-    /// The pool is being changed already or has failed, a device of a mirrored one is being filled
-    /// or the one that is to be copied has failed, or the new device is too small.
+    /// The pool is being changed already or has failed, a member of a mirrored cache is being
+    /// rebuilt, the device to copy does not exist or has failed, the new device is too small, or
+    /// memory is short.
     pub fn begin_copy(&mut self, at: usize, device: Device) -> Result<(), AdminError> {
         let used = self.bytes_of_device(at);
         let is_quiet = self.copy_is_quiet() && self.io.seconds_have_ended();
@@ -170,7 +172,7 @@ impl Pool {
         Ok(())
     }
 
-    /// How far the copy is; nothing if there is none.
+    /// Progress of the copy; `None` if there is none.
     pub fn copy_progress(&self) -> Option<CopyProgress> {
         if let Some(why) = &self.replacing.ended {
             return Some(CopyProgress::Ended(why.clone()));
@@ -186,11 +188,11 @@ impl Pool {
         })
     }
 
-    /// The configuration is about to name the new device: from now on what fails on it has failed
-    /// for the cache.
+    /// The configuration is about to name the new device: from now on a failure on it is a failure
+    /// of the cache.
     ///
     /// # Errors
-    /// It has not everything, or has failed.
+    /// The new device is incomplete or has failed, or the pool is stopping.
     pub fn copy_counts(&mut self) -> Result<(), AdminError> {
         let why = match self.copy_progress() {
             Some(CopyProgress::Whole) if !self.stopping => {
@@ -203,11 +205,12 @@ impl Pool {
         Err(self.refuse_copy(&why))
     }
 
-    /// The configuration names the new device: it takes the place of the old one. The promise gives
-    /// the old one.
+    /// The configuration names the new device: it takes the place of the old one. The promise
+    /// returns the old one.
     ///
     /// # Errors
-    /// Something has failed on the new one meanwhile. Both have everything that was acknowledged.
+    /// An operation on the new device has failed meanwhile. Both devices have everything that was
+    /// acknowledged.
     pub fn take_over(&mut self) -> Result<Promise<Device>, AdminError> {
         if let Some(CopyProgress::Ended(why)) = self.copy_progress() {
             return Err(self.refuse_copy(&why));
@@ -215,7 +218,7 @@ impl Pool {
         Ok(self.end_copy(true))
     }
 
-    /// Everything stays as it was. The promise gives the new device.
+    /// Gives up the copy: everything stays as it was. The promise returns the new device.
     pub fn give_copy_up(&mut self) -> Promise<Device> {
         self.end_copy(false)
     }
@@ -230,11 +233,11 @@ impl Pool {
         self.close_when_idle(leaves, Some(done));
         self.free_copy_buffer();
         self.note_cache_ends();
-        self.resized += 1; // who has looked at the last device must look again
+        self.resized += 1; // an earlier `device_to_grow` is out of date
         promise
     }
 
-    /// Tells the engine what the new device got.
+    /// Reports to the engine the bytes written to the new device.
     fn note_copied(&mut self) {
         let (writes, bytes) = self.io.take_copied();
         let Some(id) = self.io.copying().map(|copying| copying.device).filter(|_| writes > 0) else { return };
@@ -260,15 +263,15 @@ impl Pool {
         path.unwrap_or_default()
     }
 
-    /// The copy ends here, and what it was for is told to who watches it. The new device stays open
-    /// for them.
+    /// Ends the copy early for this reason. The new device stays open for the caller that watches
+    /// the copy.
     fn copy_fails(&mut self, why: String) {
         self.replacing.ended.get_or_insert(why);
         self.io.copying_mut().into_iter().for_each(|copying| copying.is_over = true);
         self.io.let_seconds_go();
     }
 
-    /// The new device has not answered for too long, and does not count.
+    /// True if the new device has not answered for too long, and does not count.
     fn new_hangs(&self, now: Instant) -> bool {
         let seconds = self.io.oldest_second().map(|since| self.io.now().saturating_sub(since));
         let second = seconds.is_some_and(|passed| passed > ANSWERS_WITHIN.as_nanos() as u64);
@@ -278,7 +281,7 @@ impl Pool {
         !self.io.does_copy_count() && (second || step)
     }
 
-    /// For how long the old device has not answered, if that is too long.
+    /// How long the old device has not answered, if that is too long.
     fn old_hangs(&self, now: Instant) -> Option<Duration> {
         let reads = matches!(self.replacing.doing, Doing::Reading { .. });
         let step = self.replacing.doing_since.filter(|_| reads).map(|since| now.duration_since(since));
@@ -287,7 +290,7 @@ impl Pool {
         step.max(oldest).filter(|passed| *passed > ANSWERS_WITHIN)
     }
 
-    /// What the copy waits for, in words, if that is more than its turn.
+    /// Describes the old device's delay, if it holds up the copy.
     pub fn copy_waits(&self) -> Option<String> {
         let (passed, [old, _]) = (self.old_hangs(Instant::now())?, self.copied_devices()?);
         Some(format!("{}, which has not answered for {} s", old.display(), passed.as_secs()))
@@ -301,24 +304,24 @@ impl Pool {
         }
     }
 
-    /// Nothing of a copy is under way.
+    /// No step of a copy is in flight.
     pub(super) fn copy_is_quiet(&self) -> bool {
         self.replacing.doing == Doing::Nothing
     }
 
-    /// Operations are under way on a device that is no more one of the pool's, or never was.
+    /// Operations are in flight on a device that no longer belongs to the pool, or never did.
     pub(super) fn copy_hangs(&self) -> bool {
         !self.copy_is_quiet() || !self.io.seconds_have_ended()
     }
 
-    /// A device is used no more: as soon as nothing is under way on it, it is handed over, or
-    /// closed.
+    /// A device is no longer used: once no operation is in flight on it, the pool hands it over
+    /// (`done`) or closes it.
     pub(super) fn close_when_idle(&mut self, id: DeviceId, done: Option<PromiseSender<Device>>) {
         self.replacing.leaving.push((id, done));
     }
 
-    /// Goes on with the copy when it is time, and hands over devices that are used no more; returns
-    /// how long the loop may sleep because of that.
+    /// Continues the copy when it is due, and hands over devices no longer used; returns how long
+    /// the loop may sleep until the next check.
     pub(super) fn look_after_copy(&mut self) -> Option<Duration> {
         let mut waiting = None;
         for (id, done) in std::mem::take(&mut self.replacing.leaving) {

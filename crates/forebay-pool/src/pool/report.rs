@@ -11,131 +11,132 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What happens in a pool. `Display` gives the line for people.
+/// An event of a pool. `Display` writes the line for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PoolEvent {
-    /// Something that the operator should know.
+    /// A note for the operator.
     Note(MessageId, String),
     /// The cache was opened.
     Opened {
-        /// It is new.
+        /// The cache is new.
         created: bool,
-        /// Time that it took to open it.
+        /// Time that opening took.
         took: Duration,
         /// Blocks in the cache.
         cached_blocks: u64,
-        /// Of those, blocks that only the cache has.
+        /// Of those, dirty blocks.
         dirty_blocks: u64,
     },
     /// Clean cached blocks did not match their checksums, or could not be read.
     BlocksDamaged {
         /// Name of the volume.
         volume: String,
-        /// How many, since the last report.
+        /// Damaged blocks since the last report.
         blocks: u64,
-        /// First byte in the volume of the one that was found first.
+        /// Byte offset in the volume of the block that was found first.
         first_offset_bytes: u64,
     },
-    /// More, or less, of a volume is lost than was told before.
+    /// More, or less, of a volume is lost than at the last report.
     Lost {
         /// Name of the volume.
         volume: String,
-        /// What is lost now.
+        /// Data lost now.
         lost: Lost,
-        /// First byte that is lost.
+        /// Offset of the first lost byte.
         first_offset_bytes: u64,
-        /// It is more than before.
+        /// It is more than at the last report.
         more: bool,
     },
-    /// Nothing of a volume is lost any more: it was written again, discarded, or given up.
+    /// A volume has no lost data left: it was rewritten, discarded or given up.
     LossEnded {
         /// Name of the volume.
         volume: String,
     },
-    /// Writing back to a backing store failed.
+    /// Destage to a backing store failed.
     DestageFailed {
         /// Name of the volume.
         volume: String,
         /// Time until the next attempt.
         retry_in: Duration,
-        /// How the backing store has refused it, if it is known.
+        /// Error of the backing store, if known.
         cause: Option<String>,
     },
-    /// Writing back works again.
+    /// Destage works again.
     DestageRecovered {
         /// Name of the volume.
         volume: String,
     },
-    /// An operation on a device failed. Of many that are alike, few are told.
+    /// An operation on a device failed. Similar failures share a report.
     OperationFailed {
         /// Paths of the device, or of the devices if it was on several.
         device: String,
-        /// Name of the volume, if it is of a backing store.
+        /// Name of the volume, if it is a backing store.
         volume: Option<String>,
         /// `read`, `write`, `zero`, `flush`.
         operation: &'static str,
-        /// First byte on the device.
+        /// Byte offset on the device.
         offset_bytes: u64,
         /// Length in bytes, 0 for a flush.
         bytes: u64,
-        /// How.
+        /// The error.
         failure: IoFailure,
-        /// How many more of this operation failed on this device since the last report.
+        /// Further failures of this operation on this device since the last report.
         others: u64,
     },
-    /// A device is shorter than what is used of it.
+    /// A device is shorter than its used part.
     DeviceEnded {
         /// Path of the device.
         device: String,
         /// Name of the volume, if it is a backing store.
         volume: Option<String>,
-        /// Bytes that it has.
+        /// Size of the device in bytes.
         size_bytes: u64,
-        /// Bytes that it must have.
+        /// Size that it must have, in bytes.
         end_bytes: u64,
-        /// It is a backing store that the kernel does not have any more, and why what its path
-        /// leads to now is not taken in its place; empty if that is nothing.
+        /// Set for a backing store that is no longer in the kernel: why the pool does not take the
+        /// device that its path leads to now; empty if there is none.
         unplugged: Option<String>,
     },
-    /// A device has its length again, or is not used any more.
+    /// A device has its length again, or is no longer used.
     DeviceBack {
         /// Path of the device.
         device: String,
         /// Name of the volume, if it is a backing store.
         volume: Option<String>,
-        /// How.
+        /// How it recovered.
         how: Back,
         /// No other cache device of the pool is too short.
         last: bool,
     },
-    /// Exports of a volume have gone without the daemon. Told again whenever there are others.
+    /// Another program has removed or hidden exports of a volume. Reported again when the set
+    /// changes.
     ExportLost {
         /// Name of the volume.
         volume: String,
-        /// What happened to each, and what makes it work again, in words.
+        /// What happened to each, and how to restore it, in words.
         lost: Vec<String>,
     },
-    /// No export of a volume is lost any more: they are served again, or the volume is detached.
+    /// No export of a volume is lost now: they are served again, or the volume is detached.
     ExportsBack {
         /// Name of the volume.
         volume: String,
     },
-    /// The path of a file does not lead to it any more; or, of the cache files, of some.
+    /// The path of a file no longer leads to it; or, for the cache files, the paths of some.
     PathLost {
         /// Name of the volume, if it is a backing store.
         volume: Option<String>,
-        /// What has happened, and the way out.
+        /// What has happened, and how to resolve it.
         what: String,
     },
-    /// The path of a file leads to it again, or the file is not used any more.
+    /// The path of a file leads to it again, or the file is no longer used.
     PathFound {
         /// The path.
         device: String,
         /// Name of the volume, if it is a backing store.
         volume: Option<String>,
-        /// It leads there again.
+        /// It leads to the file again.
         leads: bool,
-        /// No other cache file of the pool is in that state.
+        /// No other cache file of the pool has lost its path.
         last: bool,
     },
     /// A write to the cache device failed and is repeated elsewhere.
@@ -143,36 +144,36 @@ pub enum PoolEvent {
         /// Segment of the cache device.
         segment: u32,
     },
-    /// The cache device does not have discards: it is not told what holds nothing.
+    /// The cache device does not support discards, so the pool sends it none.
     DiscardsRefused,
-    /// The cache device failed; requests that change something wait for the record.
+    /// The cache device failed; requests that change data wait for the record.
     CacheFenced,
-    /// A mirrored cache has one device only.
+    /// A mirrored cache has only one active device.
     Degraded {
-        /// Which one is out, or why.
+        /// Which device is out, or why.
         what: String,
         /// How to give the pool another.
         way: String,
     },
-    /// Both devices of a mirrored cache count again.
+    /// Both devices of a mirrored cache are active again.
     MirrorWhole,
-    /// The record of a failed cache could not be made.
+    /// The record of a failed cache could not be written.
     RecordFailed {
-        /// Where it should be.
+        /// Path of the record.
         path: PathBuf,
-        /// Why not.
+        /// Reason.
         why: String,
     },
-    /// The volumes are served without the cache from now on.
+    /// The volumes are now served without the cache.
     CacheFailed {
         /// Cache devices.
         devices: String,
-        /// Bytes that only the cache has; they are written back now.
+        /// Bytes of dirty data; destage of them begins now.
         dirty_bytes: u64,
-        /// Where that is recorded.
+        /// Path of the record.
         record: PathBuf,
     },
-    /// What a failed cache had is on the backing stores, or lost.
+    /// The dirty data of a failed cache is on the backing stores, or lost.
     RescueEnded {
         /// Cache devices.
         devices: String,
@@ -182,26 +183,26 @@ pub enum PoolEvent {
         lost_bytes: u64,
         /// Names of the volumes that have lost something.
         volumes: Vec<String>,
-        /// Where that is recorded.
+        /// Path of the record.
         record: PathBuf,
     },
-    /// The pool was started without its cache, because that has failed before.
+    /// The pool was started without its cache, which has failed before.
     OpenedWithoutCache {
         /// Cache devices.
         devices: String,
         /// How to give the pool others.
         way: String,
-        /// When it failed.
+        /// Time of the failure.
         failed_unix_s: u64,
         /// Bytes lost.
         lost_bytes: u64,
         /// Names of the volumes that have lost something.
         volumes: Vec<String>,
-        /// Where that is recorded.
+        /// Path of the record.
         record: PathBuf,
     },
-    /// The backing store alone is no crash-consistent image any more, until what is dirty now has
-    /// been written back.
+    /// The backing store alone is not crash-consistent until the data that is dirty now is
+    /// destaged.
     OrderLost {
         /// Name of the volume.
         volume: String,
@@ -212,16 +213,16 @@ pub enum PoolEvent {
         volume: String,
         /// Clean blocks dropped.
         dropped: u64,
-        /// Dirty blocks thrown away.
+        /// Dirty blocks discarded.
         discarded: u64,
     },
-    /// Nobody can tell whether a backing store was written by somebody else after a crash.
+    /// After a crash the daemon cannot determine whether another program wrote to a backing store.
     BackingUncertain {
         /// Name of the volume.
         volume: String,
         /// Clean blocks dropped.
         dropped: u64,
-        /// Why it cannot be told.
+        /// Reason.
         why: String,
     },
     /// Clients can connect.
@@ -231,12 +232,12 @@ pub enum PoolEvent {
         /// URI of the export.
         export: String,
     },
-    /// A volume is gone from the pool.
+    /// A volume was detached.
     Detached {
         /// Name of the volume.
         volume: String,
     },
-    /// A volume has another size.
+    /// A volume was resized.
     Resized {
         /// Name of the volume.
         volume: String,
@@ -245,57 +246,57 @@ pub enum PoolEvent {
     },
     /// A scrub has ended.
     Scrubbed(Scrubbed),
-    /// A client was turned away, or its connection ended because of what it did.
+    /// The pool refused a client, or disconnected it because of its behaviour.
     ClientRefused {
-        /// Who, and why.
+        /// The client, and the reason.
         what: String,
-        /// How many others there were since the last report, about which nothing is told.
+        /// Further refusals since the last report, not reported individually.
         others: u64,
     },
     /// An orderly stop has begun.
     Stopping,
-    /// An orderly stop brings something to safety first.
+    /// An orderly stop saves data first.
     BeforeStop {
-        /// What.
+        /// A description.
         what: String,
     },
-    /// A stop was given up, because devices did not answer.
+    /// The pool gave up a stop, because devices did not answer.
     GivenUp {
-        /// Which.
+        /// The devices.
         devices: String,
-        /// No operation has ended for so long.
+        /// Time without a completed operation.
         within: Duration,
-        /// Bytes that only the cache has.
+        /// Bytes of dirty data.
         dirty_bytes: u64,
-        /// What is gone with this process.
+        /// Files that are gone with this process.
         gone: Gone,
     },
-    /// Stopped, but the cache could not be closed: its device failed meanwhile.
+    /// Stopped, but the cache could not be closed, because its device failed.
     NotClosed {
         /// Its devices.
         devices: String,
-        /// Bytes that only the cache has.
+        /// Bytes of dirty data.
         dirty_bytes: u64,
     },
-    /// Stopped in an orderly way.
+    /// The orderly stop is complete.
     Stopped {
-        /// Bytes that only the cache has.
+        /// Bytes of dirty data.
         dirty_bytes: u64,
-        /// What is lost.
+        /// Lost data.
         lost: Lost,
         /// Names of the volumes that have lost something.
         losers: Vec<String>,
-        /// Names of volumes that were not attached and that some of them belong to.
+        /// Names of volumes that are not attached and have dirty or lost data.
         absent: Vec<String>,
-        /// What is gone with this process.
+        /// Files that are gone with this process.
         gone: Gone,
-        /// Names of volumes whose backing store may have dropped writes in a flush that failed, of
-        /// which no FLUSH has told a client.
+        /// Names of volumes whose backing store may have dropped writes in a failed flush that no
+        /// FLUSH has reported to a client.
         untold: Vec<String>,
     },
 }
 
-/// The sentence of a stop about writes that a failed flush may have dropped.
+/// Writes the sentence of a stop about writes that a failed flush may have dropped.
 fn write_untold(f: &mut fmt::Formatter<'_>, untold: &[String]) -> fmt::Result {
     if untold.is_empty() {
         return Ok(());
@@ -309,7 +310,8 @@ fn write_untold(f: &mut fmt::Formatter<'_>, untold: &[String]) -> fmt::Result {
 }
 
 impl PoolEvent {
-    /// What it is about, for scripts: the name of the event or alarm that it becomes, if it does.
+    /// Returns the identifier for scripts: the name of the event or alarm that this becomes, if
+    /// any.
     #[must_use]
     pub fn id(&self) -> MessageId {
         let kind = match self {
@@ -355,7 +357,7 @@ impl PoolEvent {
         MessageId::Event(kind)
     }
 
-    /// The volume that it is about.
+    /// Returns the volume that the event is about.
     #[must_use]
     pub fn volume(&self) -> Option<&str> {
         match self {
@@ -538,7 +540,7 @@ impl fmt::Display for PoolEvent {
     }
 }
 
-/// What is lost, and what to do.
+/// Writes the amount of lost data, and what to do.
 fn say_lost(
     f: &mut fmt::Formatter<'_>,
     (bytes, volumes): (u64, &[String]),
@@ -558,12 +560,12 @@ fn say_lost(
 }
 
 impl Pool {
-    /// Tells the operator something.
+    /// Reports an event to the operator.
     pub(super) fn emit(&mut self, event: PoolEvent) {
         (self.report)(event);
     }
 
-    /// Keeps in mind that destage of a volume fails, until it works again.
+    /// Records that destage of a volume fails, until it works again.
     fn note_failure(&mut self, notice: &Notice) {
         let Notice::DestageFailed { volume, .. } = *notice else { return };
         let destaged = self.engine.volume_stats(volume).map_or(0, |stats| stats.destaged_blocks);
@@ -573,7 +575,7 @@ impl Pool {
         }
     }
 
-    /// Tells of volumes whose destage failed and works again.
+    /// Reports volumes whose destage failed and works again.
     pub(super) fn look_for_recovery(&mut self) {
         for number in 0..self.volumes.len() {
             let id = VolumeId(number as u16);
@@ -591,7 +593,7 @@ impl Pool {
         }
     }
 
-    /// The name of a volume, attached or not.
+    /// Returns the name of a volume, attached or not.
     pub(super) fn name_of(&self, volume: VolumeId) -> String {
         if let Some(served) = self.served(volume) {
             return served.spec.name.clone();
@@ -603,10 +605,10 @@ impl Pool {
         )
     }
 
-    /// The engine has something to say.
+    /// Handles a notice of the engine.
     pub(super) fn notice(&mut self, notice: Notice) {
         let event = match notice {
-            // There may be millions: `losses` tells them together.
+            // There may be millions: `losses` reports them together.
             Notice::BlockDamaged { lost: true, .. } => return,
             Notice::BlockDamaged { volume, block, .. } => return self.note_damaged(volume, block),
             Notice::DestageFailed { volume, retry_in } => PoolEvent::DestageFailed {
@@ -669,12 +671,12 @@ fn write_scrubbed(f: &mut fmt::Formatter<'_>, scrubbed: &Scrubbed) -> fmt::Resul
     Ok(())
 }
 
-/// What to do about a backing store that was changed.
+/// Hint for a backing store that was changed.
 pub(super) const BACKING_CHANGED_HINT: &str = "if the backing store is the right one and what changed on it may be \
     lost: on_backing_change=keep-dirty; if the data in the cache may be lost: on_backing_change=discard-dirty; if it is \
     the wrong one, give the one that belongs to this cache";
 
-/// What to do about a cache that cannot be opened, or a volume that cannot be attached.
+/// Returns the hint for a cache that cannot be opened, or a volume that cannot be attached.
 pub(crate) fn open_hint(error: &OpenError) -> &'static str {
     match error {
         OpenError::BackingChanged { .. } => BACKING_CHANGED_HINT,

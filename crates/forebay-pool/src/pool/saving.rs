@@ -1,16 +1,17 @@
-//! A volume is detached, and its backing file is written to another path before it is closed: the
-//! way out for a file that has lost its name.
+//! Detaching a volume while its backing file is written to another path before it is closed: a way
+//! to save a file that has lost its name.
 //!
-//! The volume is drained before, by the job of the detach. Then it is detached as one that is kept:
-//! the engine ends its requests, flushes the store, and asks what it looks like now. Until that is
-//! answered the engine does not write to it. So that is when a thread copies it.
+//! The job of the detach drains the volume first. Then the pool detaches it as a kept volume: the
+//! engine ends its requests, flushes the store, and asks for the state of the store. The engine
+//! does not write to the store before the answer, so a thread copies it then.
 //!
 //! Invariants
-//! - Until the copy has its name the volume can be served as before, and is if anything fails: the
+//! - Until the copy has its name, the volume can be served as before, and is if any step fails: the
 //!   file is open, and the cache knows the volume. The copy is removed then.
-//! - The copy gets its name or the detach is cancelled, never both ([`Saving`] is claimed once). If
-//!   the engine gives the detach up meanwhile (its cache failed), the copy is removed again.
-//! - A stop waits for it (`before_stop`).
+//! - Either the copy gets its name or the detach is cancelled, never both ([`Saving`] is claimed
+//!   once). If the engine gives up the detach meanwhile (its cache failed), the copy is removed
+//!   again.
+//! - A stop waits for the copy (`before_stop`).
 
 use super::ublk::{Claims, Fate};
 use super::volumes::Done;
@@ -30,7 +31,7 @@ const COPIES: u8 = 0;
 const CANCELLED: u8 = 1;
 const NAMES: u8 = 2;
 
-/// How a file is being written to another path: between the job, the pool and the thread that
+/// Progress of writing a file to another path, shared by the job, the pool and the thread that
 /// copies.
 #[derive(Debug)]
 pub struct Saving {
@@ -40,18 +41,18 @@ pub struct Saving {
 }
 
 impl Saving {
-    /// To an absolute path.
+    /// Creates one for an absolute path.
     #[must_use]
     pub fn new(to: PathBuf) -> Arc<Self> {
         Arc::new(Self { to, state: AtomicU8::new(COPIES), left_bytes: AtomicU64::new(u64::MAX) })
     }
 
-    /// Bytes that are not copied yet; `None` before it has begun.
+    /// Bytes left to copy; `None` before the copy has begun.
     pub fn left_bytes(&self) -> Option<u64> {
         Some(self.left_bytes.load(Ordering::Relaxed)).filter(|left| *left != u64::MAX)
     }
 
-    /// False if it is too late, as it is getting its name.
+    /// Returns false if it is too late, because the copy is getting its name.
     fn cancel(&self) -> bool {
         self.claim(CANCELLED)
     }
@@ -81,9 +82,9 @@ impl Saving {
 }
 
 impl Pool {
-    /// As [`Pool::detach`] of a volume that is drained, with its backing file written to another
-    /// path before it is closed. The cache knows the volume afterwards, and has nothing of it that
-    /// the file has not.
+    /// Like [`Pool::detach`] of a drained volume, but writes its backing file to another path
+    /// before it is closed. The cache knows the volume afterwards, and holds no data of it that the
+    /// file lacks.
     pub fn detach_to(
         &mut self,
         name: &str,
@@ -120,7 +121,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Nothing writes to the backing file of a volume that is being saved: has a thread copy it.
+    /// Starts a thread that copies the backing file of a volume, which has no writers now.
     pub(super) fn save(&mut self, id: VolumeId, saving: Arc<Saving>) {
         let device = self.served(id).and_then(|served| self.reactor.device(served.device));
         let Some(store) = device.map(|device| device.for_thread()) else { return };
@@ -130,7 +131,7 @@ impl Pool {
         let work = move |may_wait: &MayWait| {
             let store = store.map_err(|error| AdminError::from(device_error(error)));
             let result = store.and_then(|store| saving.carry_out(may_wait, &store, &progress));
-            // The pool has not ended: its stop waits for this.
+            // The pool has not ended: a stop waits for this.
             let _ = tasks.send(Box::new(move |pool: &mut Self| pool.saved(id, &saving, result)));
             waker.wake();
         };
@@ -151,12 +152,12 @@ impl Pool {
                     self.remove_copy(&saving.to);
                 }
             }
-            // The volume is served (again): the copy has less than its file will have.
+            // The volume is served (again), and its file may get newer data than the copy.
             (None, Ok(())) => self.remove_copy(&saving.to),
             (Some(served), Err(error)) => {
                 saving.cancel();
                 served.not_saved = Some(error);
-                // Too late is impossible before it was answered.
+                // It cannot be too late before the engine has the answer.
                 let _ = self.engine.cancel_detach(now, id);
             }
             (None, Err(_)) => {}
@@ -168,12 +169,12 @@ impl Pool {
         self.chore(move |_| drop(std::fs::remove_file(path)));
     }
 
-    /// False if a detach cannot be cancelled any more, as its copy is getting its name.
+    /// Returns false if a detach can no longer be cancelled, because its copy is getting its name.
     pub(super) fn cancel_saving(&mut self, id: VolumeId) -> bool {
         self.served(id).and_then(|served| served.saving.as_ref()).is_none_or(|saving| saving.cancel())
     }
 
-    /// The name of a volume whose backing file is being written to another path.
+    /// Returns the name of a volume whose backing file is being written to another path.
     pub(super) fn saved_volume(&self) -> Option<&str> {
         let saved = self.volumes.iter().flatten().find(|served| served.saving.is_some());
         saved.filter(|served| served.state == VolumeState::Detaching).map(|served| served.spec.name.as_str())

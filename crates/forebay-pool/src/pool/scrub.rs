@@ -1,4 +1,4 @@
-//! A scrub of the pool's cache: begun, watched, ended early; at most one at a time.
+//! A scrub of the pool's cache: start, progress, cancellation; at most one at a time.
 
 use super::handle::PromiseSender;
 use super::volumes::refused;
@@ -6,30 +6,29 @@ use super::{Lost, Pool, PoolEvent, Promise};
 use forebay_admin::AdminError;
 use forebay_core::ScrubReport;
 
-/// How a scrub has ended.
+/// Result of a scrub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scrubbed {
-    /// What it has done.
+    /// The engine's report.
     pub report: ScrubReport,
-    /// It went through everything.
+    /// The scrub is complete.
     pub complete: bool,
-    /// What is lost at its end, whoever found that: a scrub passes by what is known to be lost.
+    /// Lost data at its end, including earlier losses: a scrub skips known ones.
     pub lost: Lost,
 }
 
 impl Scrubbed {
-    /// Something in the cache is not as it should be.
+    /// Returns true if some data in the cache is damaged, unreadable or lost.
     pub fn found_harm(&self) -> bool {
         self.report.damaged_blocks > 0 || self.report.unreadable_blocks > 0 || self.lost.bytes > 0
     }
 }
 
-/// Whom to tell.
+/// The caller that waits for the result.
 pub(super) type Done = PromiseSender<Result<Scrubbed, AdminError>>;
 
 impl Pool {
-    /// Begins to compare everything in the cache with its checksums; the promise is kept at its
-    /// end.
+    /// Begins to compare all cached blocks with their checksums; the promise resolves at the end.
     pub fn scrub(&mut self, bytes_per_s: u64) -> Promise<Result<Scrubbed, AdminError>> {
         let (done, promise) = Promise::pair();
         let now = self.io.now();
@@ -42,18 +41,18 @@ impl Pool {
         promise
     }
 
-    /// How far it is.
+    /// Progress of the scrub.
     pub fn scrub_progress(&self) -> Option<ScrubReport> {
         self.engine.scrub_progress()
     }
 
-    /// Ends it early.
+    /// Ends the scrub early.
     pub fn cancel_scrub(&mut self) {
         let now = self.io.now();
         self.engine.cancel_scrub(now);
     }
 
-    /// It has ended.
+    /// The scrub has ended.
     pub(super) fn scrub_ended(&mut self, report: ScrubReport, complete: bool) {
         let scrubbed = Scrubbed { report, complete, lost: self.lost_in_all() };
         self.emit(PoolEvent::Scrubbed(scrubbed));

@@ -1,12 +1,12 @@
-//! Growing and shrinking a pool, while it is used.
+//! Growing and shrinking a pool in use.
 //!
-//! Growing: the device is made longer, or a further one is prepared, and then the engine takes the
-//! new end into use. Shrinking: the engine empties the end first; only when it says that it does
-//! not know it any more is a file cut short, or a device let go.
+//! To grow, the pool lengthens the device or prepares a further one, and then the engine takes the
+//! new end into use. To shrink, the engine empties the end first; only when it has given the end up
+//! does the pool cut a file or release a device.
 //!
-//! The header of a further device never says less than what is used of it: it is written before the
-//! engine takes more into use, and after it has given an end up, before the file is cut. A crash in
-//! between leaves it ahead of the superblock; it is mended at the next start.
+//! The header of a further device never covers less than the used part of it: the pool writes it
+//! before the engine takes more into use, and after it has given an end up, before the file is cut.
+//! After a crash in between, the header is ahead of the superblock; the next start corrects it.
 
 use super::handle::PromiseSender;
 use super::volumes::refused;
@@ -25,51 +25,50 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 
 type Answer = Promise<Result<(), AdminError>>;
 
-/// What is to be done when the engine has changed the size, or could not.
+/// Next step when the engine has changed the size, or has failed to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Then {
     Nothing,
-    /// The last device is cut to so many bytes of the pool's space, if it is a file; it had so many
-    /// before.
+    /// Cut the last device to `bytes` of the pool's space, if it is a file; it had `before`.
     Cut {
         bytes: u64,
         before: u64,
     },
-    /// The last device joined: it leaves if that failed.
+    /// The last device has joined: it leaves if the change failed.
     Joined,
-    /// The last device leaves, if that succeeded.
+    /// The last device leaves if the change succeeded.
     Leaves,
-    /// A thread cuts the file.
+    /// A thread is cutting the file.
     Cutting,
-    /// A thread writes a header with another tag (`left_behind`).
+    /// A thread is writing a header with another tag (`left_behind`).
     Tagging,
-    /// The header of a member that gets another tag, if that succeeded.
+    /// Header of a member that gets another tag if the change succeeded.
     Tagged(MemberHeader),
 }
 
-/// A change of size under way.
+/// A change of size in progress.
 #[derive(Debug)]
 pub(super) struct Resizing {
     pub(super) done: PromiseSender<Result<(), AdminError>>,
     pub(super) then: Then,
 }
 
-/// The last cache device, for a thread that makes it longer.
+/// The last cache device, for a thread that lengthens it.
 #[derive(Debug)]
 pub struct Growing {
     pub device: Device,
-    /// How often the pool's size was changed, for [`Pool::grow_last`].
+    /// Number of size changes so far, for [`Pool::grow_last`].
     pub resized: u64,
     part: Part,
 }
 
 impl Growing {
-    /// Makes the device longer if it is shorter than `bytes`, and has its header say so; gives the
-    /// length that is wanted (all of it, if nothing is said), and the one that it has.
+    /// Lengthens the device if it is shorter than `bytes`, and updates its header; returns the
+    /// wanted length (the current one if `bytes` is `None`) and the actual length, in bytes.
     ///
     /// # Errors
-    /// It cannot have that length, or its header cannot be written; the pool uses as much of it as
-    /// before.
+    /// The device cannot have that length, or its header cannot be written; the pool's use of it is
+    /// unchanged.
     pub fn lengthen(
         &mut self,
         may_wait: &MayWait,
@@ -87,30 +86,30 @@ impl Growing {
     }
 }
 
-/// What the pool uses of its last device.
+/// The part of its last device that the pool uses.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     geometry: Geometry,
-    /// Of a further device: its header, as it should be.
+    /// For a further device: its correct header.
     header: Option<MemberHeader>,
 }
 
 impl Part {
-    /// End of the pool's space if that much of the device is used: of a further one, whole
-    /// segments.
+    /// Returns the end of the pool's space if `bytes` of the device are used; of a further device,
+    /// whole segments.
     fn end_with(&self, bytes: u64) -> u64 {
         let Some(header) = self.header else { return bytes };
         self.whole_segments((header.first_block + (bytes / BLOCK).saturating_sub(DATA_START_BLOCK)) * BLOCK)
     }
 
-    /// The end of the last whole segment before this end of the pool's space.
+    /// Returns the end of the last whole segment before this end of the pool's space.
     fn whole_segments(&self, end: u64) -> u64 {
         let (start, unit) = (self.geometry.segments_start_block, u64::from(self.geometry.segment_blocks));
         (start + (end / BLOCK).saturating_sub(start) / unit * unit) * BLOCK
     }
 
-    /// The header that the device must have before more of it is used, if the engine can do that at
-    /// all.
+    /// Returns the header that the device needs before more of it is used, if the engine supports
+    /// that size at all.
     fn longer(&self, bytes: u64) -> Option<MemberHeader> {
         let header = self.header?;
         let end = self.end_with(bytes);
@@ -121,7 +120,7 @@ impl Part {
 }
 
 impl Pool {
-    /// Cache devices with the bytes of the pool's space that lie on them.
+    /// Cache devices, each with the bytes of the pool's space on it.
     pub(super) fn devices(&self) -> Vec<(PathBuf, u64)> {
         let end = self.engine.geometry().device_blocks * BLOCK;
         let cache = self.io.cache();
@@ -153,7 +152,7 @@ impl Pool {
         )
     }
 
-    /// Asks the engine for another size.
+    /// Requests another size from the engine.
     fn resize_engine(&mut self, bytes: u64, members: Members, then: Then, doing: &str) -> Answer {
         let (done, promise) = Promise::pair();
         let now = self.io.now();
@@ -182,7 +181,7 @@ impl Pool {
 
     // --- growing
 
-    /// What the pool uses of its last device.
+    /// Returns the part of its last device that the pool uses.
     fn last_part(&self) -> Part {
         let (geometry, members) = (self.engine.geometry(), self.engine.members());
         let first_block = self.io.cache().map.last_start() / BLOCK;
@@ -196,7 +195,7 @@ impl Pool {
         Part { geometry, header }
     }
 
-    /// The last cache device, for a thread that makes it longer.
+    /// Returns the last cache device, for a thread that lengthens it.
     pub fn device_to_grow(&self) -> Result<Growing, AdminError> {
         let device = self.reactor.device(self.last_device());
         let device = device.ok_or_else(|| self.failed("grow", &"no device"))?;
@@ -212,9 +211,9 @@ impl Pool {
         Ok(Growing { device, resized: self.resized, part: self.last_part() })
     }
 
-    /// Takes more of the last cache device into use: up to `wanted` of the `there` bytes that it
-    /// has. `resized` is what [`Pool::device_to_grow`] gave: if it is something else, another
-    /// change came in between, and the device may have been cut.
+    /// Takes more of the last cache device into use: up to `wanted` of its `there` bytes. `resized`
+    /// comes from [`Pool::device_to_grow`]: a different current value means that another change
+    /// came in between, and may have cut the device.
     pub fn grow_last(&mut self, wanted: u64, there: u64, resized: u64) -> Answer {
         if self.resizing.is_some() || self.resized != resized {
             return Self::refuse(refused("grow pool", &self.name, &LifecycleError::Busy));
@@ -230,7 +229,7 @@ impl Pool {
         self.resize_engine(end, members, Then::Nothing, "grow pool")
     }
 
-    /// The header that a device of this size must have to join, and the members with it.
+    /// Returns the header that a device of this size needs to join, and the members including it.
     pub fn header_to_join(&self, tag: u64, size_bytes: u64) -> Result<(MemberHeader, Members), AdminError> {
         let (geometry, members) = (self.engine.geometry(), self.engine.members());
         let header = MemberHeader::joining(self.engine.uuid(), &geometry, &members, tag, size_bytes);
@@ -241,7 +240,7 @@ impl Pool {
         Ok((header, members.ok_or_else(full)?))
     }
 
-    /// Takes a further device into use; it has this header, and holds nothing.
+    /// Takes a further device into use; it has this header, and holds no data.
     pub fn add_member(&mut self, device: Device, header: &MemberHeader) -> Answer {
         let (wanted, members) = match self.header_to_join(header.tag, device.size_bytes()) {
             Ok(wanted) => wanted,
@@ -261,7 +260,7 @@ impl Pool {
 
     // --- shrinking
 
-    /// Begins to empty the end of the cache, so that `bytes` of its space are left.
+    /// Begins to empty the end of the cache, so that `bytes` of its space remain.
     pub fn shrink(&mut self, bytes: u64) -> Answer {
         let members = self.engine.members();
         let start = self.io.cache().map.last_start();
@@ -287,14 +286,14 @@ impl Pool {
         self.resize_engine(bytes, left, Then::Leaves, "shrink pool")
     }
 
-    /// Goes back to the size that the pool has, if that is still possible.
+    /// Goes back to the pool's previous size, if that is still possible.
     pub fn cancel_resize(&mut self) -> Result<(), AdminError> {
         if self
             .resizing
             .as_ref()
             .is_some_and(|resizing| matches!(resizing.then, Then::Cutting | Then::Tagging | Then::Tagged(_)))
         {
-            return Ok(()); // it is done, or no change of the size
+            return Ok(()); // it is done, or changes no size
         }
         let now = self.io.now();
         match self.engine.cancel_pool_resize(now) {
@@ -303,7 +302,7 @@ impl Pool {
         }
     }
 
-    /// The engine has changed the size of the pool, or could not.
+    /// The engine has resized the pool, or has failed to.
     pub(super) fn pool_resized(&mut self, result: Result<(), LifecycleError>) {
         let Some(Resizing { done, then }) = self.resizing.take() else { return };
         self.resized += 1;
@@ -321,8 +320,8 @@ impl Pool {
         }
     }
 
-    /// Has a thread cut the last device, of which the pool uses less now. Until then its size is
-    /// not changed again.
+    /// Starts a thread that cuts the last device, of which the pool uses less now. The size does
+    /// not change again before it ends.
     fn cut(&mut self, bytes: u64, before: u64, done: PromiseSender<Result<(), AdminError>>) {
         let (id, cache) = (self.last_device(), self.io.cache());
         let length = bytes - cache.map.last_start() + cache.map.header_bytes();
@@ -334,7 +333,8 @@ impl Pool {
         let work = move |may_wait: &MayWait| {
             let cut = device.and_then(|mut device| {
                 header.map_or(Ok(()), |header| write_header(may_wait, &device, &header))?;
-                // Who asks later whether the device is blank finds what is left there.
+                // If this fails, a later check whether the device is blank finds the leftover
+                // blocks.
                 let _ = give_back(may_wait, &device, given_back);
                 device.shorten(length).map(|()| device.size_bytes())
             });
@@ -347,7 +347,7 @@ impl Pool {
         }
     }
 
-    /// A thread has cut the device to this length, or could not.
+    /// A thread has cut the device to this length, or has failed to.
     fn was_cut(&mut self, id: DeviceId, length: u64, cut: Result<u64, String>) {
         let Some(Resizing { done, .. }) = self.resizing.take() else { return };
         if let Ok(bytes) = &cut {
@@ -362,7 +362,7 @@ impl Pool {
         }));
     }
 
-    /// The last device does not belong to the pool any more.
+    /// The last device no longer belongs to the pool.
     fn leave(&mut self) {
         let cache = self.io.cache_mut();
         if cache.ids.len() < 2 {
@@ -382,7 +382,7 @@ mod tests {
     use forebay_format::CacheUuid;
     use forebay_io::DeviceOptions;
 
-    /// The last of two devices: 512 blocks of it are used, in segments of 64.
+    /// The last of two devices, with 512 blocks used, in segments of 64.
     fn part() -> Part {
         let made = Geometry::for_device(32 << 20, Some(64)).unwrap();
         let first_block = made.segments_start_block + u64::from(made.segment_count) * 64;

@@ -1,4 +1,4 @@
-//! Snapshots of a pool and its volumes: now, and in the time before.
+//! Snapshots of a pool and its volumes: current state, and rates.
 
 use super::{AbsentVolume, CopyProgress, Lost, Pool, Served};
 use crate::cache_device::is_same;
@@ -16,16 +16,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A volume just now.
+/// Current state of a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeSnapshot {
     /// Name.
     pub name: String,
-    /// Where it is in its life.
+    /// State in its lifecycle.
     pub state: VolumeState,
     /// URI of the backing store.
     pub backing: String,
-    /// What is wrong with it, in a word and in sentences.
+    /// Fault of the backing store, in a word and in sentences.
     pub backing_trouble: Option<(&'static str, String)>,
     /// URIs under which clients find it.
     pub exports: Vec<String>,
@@ -37,89 +37,89 @@ pub struct VolumeSnapshot {
     pub settings: VolumeSettings,
     /// Counters of the engine.
     pub stats: VolumeStats,
-    /// What destage does.
+    /// The engine's destage report.
     pub destage: Option<DestageReport>,
-    /// It is destaged in order.
+    /// It is destaged flush epoch by flush epoch.
     pub ordered: bool,
-    /// What was lost of it.
+    /// Lost data of the volume.
     pub lost: Lost,
-    /// Who uses it.
+    /// Connections, and open handles of its files.
     pub connections: u64,
     /// How requests of its files reach the pool.
     pub files: Vec<FileInfo>,
 }
 
-/// A pool just now.
+/// Current state of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolSnapshot {
     /// Cache devices with the bytes used of them.
     pub devices: Vec<(PathBuf, u64)>,
-    /// What is wrong with each of them, in a word.
+    /// Fault of each of them, in a word.
     pub troubles: Vec<Option<&'static str>>,
-    /// What was written to each of them since the start.
+    /// Bytes written to each of them since the start, by cause.
     pub written: Vec<WrittenBytes>,
-    /// The one that is being copied.
+    /// The cache device being copied.
     pub copied: Option<CopiedDevice>,
-    /// How the endurance budget stands, if there is one.
+    /// State of the endurance budget, if there is one.
     pub endurance: Option<EnduranceReport>,
-    /// Blocks that reads missed and that the budget had left out.
+    /// Blocks that reads missed after the budget had refused to fill them.
     pub endurance_missed_blocks: u64,
-    /// Blocks that reads found.
+    /// Blocks that reads found in the cache.
     pub read_hit_blocks: u64,
-    /// Blocks that they did not find.
+    /// Blocks that reads did not find there.
     pub read_miss_blocks: u64,
     /// Time since the start.
     pub uptime: Duration,
     /// Blocks that the cache can hold.
     pub capacity_blocks: u64,
-    /// Blocks that it holds.
+    /// Blocks in the cache.
     pub cached_blocks: u64,
-    /// Blocks that only it has.
+    /// Dirty blocks.
     pub dirty_blocks: u64,
-    /// Of all volumes, those that are not attached too.
+    /// Lost data of all volumes, including those that are not attached.
     pub lost: Lost,
-    /// Largest size that it can be grown to, in bytes.
+    /// Largest size to which the pool can grow, in bytes.
     pub growable_to_bytes: u64,
-    /// Its cache takes no writes.
+    /// The cache takes no writes.
     pub fenced: bool,
-    /// Its cache failed, and the volumes are served without it.
+    /// The cache failed, and the volumes are served without it.
     pub cache_failed: bool,
-    /// How a mirrored cache stands.
+    /// State of a mirrored cache.
     pub mirror: Option<Mirrored>,
-    /// What only the failed cache had is on the backing stores, or lost.
+    /// The rescue has ended: the dirty data of the failed cache is on the backing stores, or lost.
     pub rescue_over: bool,
     /// The record of the failed cache.
     pub record: Option<Arc<LossRecord>>,
-    /// How operations reach the kernel.
+    /// Name of the I/O engine.
     pub io_engine: &'static str,
     /// Attached volumes.
     pub volumes: Vec<VolumeSnapshot>,
-    /// Volumes of the table that are not attached.
+    /// Volumes of the cache's table that are not attached.
     pub absent: Vec<AbsentVolume>,
 }
 
-/// A cache device that is being copied onto another one.
+/// A cache device being copied onto another one.
 #[derive(Clone, Debug)]
 pub struct CopiedDevice {
-    /// Its path.
+    /// Path of the device.
     pub from: PathBuf,
-    /// That of the other one.
+    /// Path of the new device.
     pub to: PathBuf,
-    /// Bytes that are not there yet.
+    /// Bytes left to copy.
     pub left_bytes: u64,
 }
 
-/// How a mirrored cache stands.
+/// State of a mirrored cache.
 #[derive(Clone, Debug)]
 pub struct Mirrored {
-    /// How the engine sees it.
+    /// The engine's view.
     pub state: MirrorState,
-    /// Paths of its devices, as far as they are open.
+    /// Paths of its devices that are open.
     pub paths: [Option<String>; 2],
 }
 
 impl Mirrored {
-    /// In words.
+    /// Describes the state.
     pub fn text(&self) -> String {
         match (self.state.out, self.state.rebuild) {
             (None, _) => "whole".into(),
@@ -128,7 +128,7 @@ impl Mirrored {
         }
     }
 
-    /// How a device stands, in a word.
+    /// Returns the state of a device.
     pub(crate) fn state_of(&self, member: usize) -> MemberState {
         match (self.state.out.map(usize::from) == Some(member), &self.paths[member]) {
             (false, _) => MemberState::Ok,
@@ -138,7 +138,8 @@ impl Mirrored {
         }
     }
 
-    /// What is to be replaced is a sound device: both are, or it is the one with this path.
+    /// Returns true if the device to replace is healthy: both devices are, or it is the active one,
+    /// with this path.
     pub fn is_sound(&self, path: Option<&str>) -> bool {
         let is_there = |member: usize| {
             let other = self.paths[member].as_deref();
@@ -147,7 +148,7 @@ impl Mirrored {
         self.state.out.is_none_or(|out| is_there(1 - usize::from(out)))
     }
 
-    /// How the device with this path stands, in a word.
+    /// Returns the state of the device with this path, in a word.
     pub fn state_of_path(&self, path: &str) -> &'static str {
         let member = self.paths.iter().position(|there| there.as_deref() == Some(path));
         member.map_or("", |member| self.state_of(member).name())
@@ -165,7 +166,7 @@ impl Pool {
         Some(CopiedDevice { from, to, left_bytes })
     }
 
-    /// How everything is just now.
+    /// Current state of the pool and its volumes.
     pub fn snapshot(&self) -> PoolSnapshot {
         let stats = self.engine.stats();
         PoolSnapshot {
@@ -243,7 +244,7 @@ impl Pool {
         })
     }
 
-    /// Statistics of all volumes, and of the pool itself under an empty name.
+    /// Statistics of all volumes; those of the pool itself come first, under an empty name.
     pub fn statistics(&mut self) -> Vec<Snapshot> {
         let now = self.io.now();
         let mut all = vec![self.pool_statistics(now)];
@@ -253,8 +254,8 @@ impl Pool {
         all
     }
 
-    /// What each volume did in the last ten seconds, and before them the pool itself under an empty
-    /// name: without latencies by path, so it is little work.
+    /// Returns the rates of each volume over the last ten seconds; those of the pool itself come
+    /// first, under an empty name. Without latencies by path, so it is cheap.
     pub fn rates(&mut self) -> Vec<(String, Counters, Rates)> {
         let now = self.io.now();
         let last = |history: &mut History, counters: &Counters| {
@@ -272,13 +273,13 @@ impl Pool {
         all
     }
 
-    /// Time since it was opened.
+    /// Time since the pool was opened.
     pub fn uptime(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// What caches of other sizes would have missed, of a volume or of the whole pool, in this hour
-    /// and the `hours` before it; and how long ago the counting began.
+    /// Returns the miss ratio that caches of other sizes would have had, for a volume or the whole
+    /// pool, in this hour and the `hours` before it; and the time since counting began.
     pub fn miss_ratio_curve(&self, volume: Option<VolumeId>, hours: u64) -> (MissRatioCurve, Duration) {
         let curve = self.engine.miss_ratio_curve(volume, hours);
         let seen = Duration::from_nanos(self.io.now().saturating_sub(curve.since));
@@ -341,7 +342,7 @@ impl Pool {
         })
     }
 
-    /// Keeps samples for the rates; called when the loop wakes, before anything is counted.
+    /// Keeps samples for the rates; called when the loop wakes, before any counting.
     pub(super) fn keep_history(&mut self) {
         let now = self.io.now();
         let (engine, io) = (&self.engine, self.reactor.stats());

@@ -1,8 +1,8 @@
-//! How a backing store is, as far as it is known without a question to it: what became of the last
-//! operations on it, whether it has its length, and whether its path leads to it.
+//! State of a backing store, without an operation on it: the results of the last operations,
+//! whether it has its length, and whether its path leads to it.
 //!
-//! An operation that has failed counts until one of its kind succeeds. A store of which nothing is
-//! wanted is what it was when something was.
+//! A failed operation counts until one of its kind succeeds. An idle store keeps the state of its
+//! last operations.
 
 use super::Pool;
 use crate::engine_io::Timed;
@@ -10,7 +10,8 @@ use forebay_core::Device;
 use forebay_format::VolumeId;
 use forebay_io::{DeviceId, IoFailure, IoFailureKind};
 
-/// Kinds of operations: a store may answer reads and refuse writes, or take what it cannot flush.
+/// Kinds of operations: a store may answer reads and refuse writes, or accept writes and fail to
+/// flush them.
 const KINDS: usize = 3;
 
 /// The last operation of a kind that has failed, if none has succeeded since.
@@ -21,7 +22,7 @@ struct Failed {
     failure: IoFailure,
 }
 
-/// How the last operations on a backing store have ended.
+/// Results of the last operations on a backing store.
 #[derive(Debug, Default)]
 pub(super) struct Outcomes([Option<Failed>; KINDS]);
 
@@ -33,7 +34,7 @@ fn kind_of(operation: &str) -> usize {
     }
 }
 
-/// What says something of the store, not of this process or of what it does not have.
+/// Returns true if the failure concerns the store, not this process or an unsupported operation.
 fn is_of_store(failure: IoFailure) -> bool {
     !failure.is_unsupported() && !matches!(failure.kind, IoFailureKind::Cancelled | IoFailureKind::Exhausted)
 }
@@ -54,7 +55,7 @@ impl Pool {
         }
     }
 
-    /// What is wrong with the backing store of a volume: in a word, and in sentences.
+    /// Describes the fault of a volume's backing store: in a word, and in sentences.
     pub(super) fn store_trouble(&self, id: VolumeId) -> Option<(&'static str, String)> {
         let served = self.served(id)?;
         let place = self.place_of(served.device);
@@ -75,10 +76,10 @@ impl Pool {
         (!why.is_empty()).then_some(("failing", why))
     }
 
-    /// What is wrong with a cache device, in a word.
+    /// Names the fault of a cache device, in a word.
     pub(super) fn cache_trouble(&self, id: DeviceId) -> Option<&'static str> {
         if self.engine.runs_without_cache() {
-            return None; // it is not used any more
+            return None; // it is no longer used
         }
         let place = self.displaced(id).map(|place| place.name());
         place.or_else(|| self.length_trouble(id).map(|(state, _)| state))

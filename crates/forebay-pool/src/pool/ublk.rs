@@ -1,13 +1,13 @@
 //! Volumes as block devices: the ublk devices of a pool.
 //!
-//! A device is made by a thread, as most commands of the driver wait, and some wait for this pool's
-//! thread: it has to ask for requests before the device can be started, and to close the device's
-//! file before it can be removed.
+//! A thread makes each device, because most commands of the driver block, and some wait for the
+//! pool's thread: the pool has to fetch requests before the device can be started, and to close the
+//! device's file before it can be removed.
 //!
-//! A device in use outlives the pool. At an orderly stop, and for a successor, it is left to the
-//! next process, which finds it again. Its users wait meanwhile, as after `kill -9`. So they do
-//! where the volume could not be attached as a whole, until it is. A device that nobody uses is
-//! removed then, and at a stop.
+//! A device in use outlives the pool. At an orderly stop, and for a successor, the pool leaves it
+//! to the next process, which finds it again. Its users wait meanwhile, as after `kill -9`. The
+//! same holds if the attach of the volume failed, until it succeeds. In both cases the pool removes
+//! an unused device.
 
 use super::lost_exports::ExportLoss;
 use super::volumes::NotExported;
@@ -30,33 +30,33 @@ use forebay_io::{BufId, IoFailure, UblkId};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// Requests of devices have numbers from here on; those of mounts are below.
+/// First request number of devices; those of mounts are below.
 pub(super) const REQUESTS: u64 = 1024;
 const REQUEST_SHIFT: u32 = 32;
-/// The thread that makes a device waits so long for this pool.
+/// Time limit for the pool to answer the thread that makes a device.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Devices that nobody else can mount, by their numbers, as long as this is there.
+/// Devices, by number, that no other program can mount while this exists.
 ///
-/// Letting it go may wait.
+/// Dropping it may block.
 pub type Claims = Vec<(u32, Claim)>;
 
 /// A volume as a block device.
 pub(super) struct Block {
     volume: VolumeId,
     uri: ExportUri,
-    /// Tells it from all others that there were.
+    /// Identifies it among all devices of this pool, past ones too.
     number: u64,
     mark: u64,
     phase: Phase,
-    /// A thread finds out whether it is used, and removes it if not.
+    /// A thread checks whether it is in use, and removes it if not.
     deciding: bool,
     /// The thread that makes it has ended.
     settled: bool,
-    /// It was served, and is gone.
+    /// It was served, and has ended.
     has_ended: bool,
     size_bytes: u64,
-    /// Until it is served.
+    /// Memory reserved until it is served.
     spare: Option<BufId>,
     serving: Option<Serving>,
     device: Option<UblkDevice>,
@@ -68,7 +68,7 @@ enum Phase {
     Serving,
     /// It is being removed.
     Going,
-    /// Another process goes on with it, or this one later.
+    /// Left to another process, or to a later attach by this one.
     Left,
 }
 
@@ -78,13 +78,13 @@ struct Serving {
     client: Client,
 }
 
-/// What becomes of devices.
+/// How to end devices.
 pub(crate) enum Fate {
-    /// They are removed, also under their users.
+    /// Remove them, even while in use.
     Remove(Claims),
-    /// Those that are used are left to the next process.
+    /// Leave those in use to the next process, and remove the others.
     RemoveUnused,
-    /// All are left to the next process.
+    /// Leave all to the next process.
     Leave,
 }
 
@@ -101,7 +101,7 @@ impl Backend for DeviceBackend<'_> {
         self.front.submit(self.now, request);
     }
 
-    /// The kernel does not say who asks: rules for somebody match nobody.
+    /// The kernel does not report the requesting process: rules for particular clients never match.
     fn treatment(&mut self, request: &ClientRequest) -> Treatment {
         let Some(direction) = direction(request.operation) else { return Treatment::Cache };
         self.client.decide(direction, request.offset_bytes, request.length_bytes, self.at).0.into()
@@ -111,8 +111,8 @@ impl Backend for DeviceBackend<'_> {
 impl Pool {
     // --- making
 
-    /// Begins to make a volume a block device; [`Pool::exported`] is told the end. If its device is
-    /// there, because it was in use when the volume could not be attached, its name is given at
+    /// Begins to make a volume a block device; [`Pool::exported`] gets the result. If the device
+    /// exists, because it was in use when the attach of the volume failed, returns its path at
     /// once.
     pub(super) fn begin_ublk(
         &mut self,
@@ -180,7 +180,7 @@ impl Pool {
         Ok(None)
     }
 
-    /// Goes on with a device that was left.
+    /// Resumes a device that was left.
     fn resume_ublk(&mut self, volume: VolumeId, spec: &DeviceSpec) -> Option<String> {
         let rules = self.served(volume).map(|served| Arc::clone(&served.spec.rules))?;
         let is_it =
@@ -217,7 +217,7 @@ impl Pool {
         self.blocks.iter().position(|block| block.as_ref().is_some_and(|block| block.number == number))
     }
 
-    /// A thread has made a device, or found it: asks for requests.
+    /// A thread has made a device, or found it: begins to fetch requests.
     fn serve_ublk(&mut self, number: u64, channel: Channel) -> Result<(), String> {
         let index = self.ublk_at(number).ok_or("nobody waits for the device any more")?;
         let Some(Some(block)) = self.blocks.get_mut(index) else { return Err("it is gone".into()) };
@@ -247,7 +247,7 @@ impl Pool {
         Ok(())
     }
 
-    /// A thread has started a device, or could not.
+    /// A thread has started a device, or has failed to.
     fn ublk_made(&mut self, number: u64, made: Result<UblkDevice, String>) {
         let Some(index) = self.ublk_at(number) else { return };
         let Some(Some(block)) = self.blocks.get_mut(index) else { return };
@@ -269,7 +269,7 @@ impl Pool {
                     self.resize_ublks(volume, size_bytes);
                     return self.exported(volume, &uri, Ok::<_, NotExported>(path));
                 }
-                // It was taken back while it was being made.
+                // The export was ended while the device was being made.
                 let fate = if phase == Phase::Left { Fate::RemoveUnused } else { Fate::Remove(Vec::new()) };
                 self.decide_ublk(index, fate);
             }
@@ -284,7 +284,7 @@ impl Pool {
 
     // --- serving
 
-    /// Lets every device take requests; true if the engine was given something.
+    /// Lets every device take requests; returns true if the engine got a request.
     pub(super) fn turn_ublks(&mut self) -> bool {
         if self.blocks.is_empty() {
             return false;
@@ -304,7 +304,7 @@ impl Pool {
         self.blocks.get_mut(index)?.as_mut()?.serving.as_mut()
     }
 
-    /// An operation of a device is done.
+    /// An operation of a device has completed.
     pub(super) fn ublk_completed(&mut self, index: u64, token: u32, result: Result<u32, IoFailure>) {
         if let Some(serving) = self.ublk_serving(index as usize) {
             serving.server.completed(token, result);
@@ -317,12 +317,12 @@ impl Pool {
         server.replied(&mut OnReactor { reactor: &mut self.reactor, ublk: *ublk }, request, result);
     }
 
-    /// The engine has nothing of any device.
+    /// The engine has no request of any device.
     pub(super) fn ublks_are_quiet(&self) -> bool {
         self.blocks.iter().flatten().filter_map(|block| block.serving.as_ref()).all(|s| s.server.is_quiet())
     }
 
-    /// The devices of a volume, for a thread that may ask the kernel about them.
+    /// Returns the devices of a volume, for a thread that may query the kernel about them.
     pub fn block_devices(&self, name: &str) -> Vec<UblkDevice> {
         let Some(volume) = self.find(name) else { return Vec::new() };
         let of_volume = self.blocks.iter().flatten().filter(|block| block.volume == volume);
@@ -332,13 +332,13 @@ impl Pool {
             .collect()
     }
 
-    /// A device of a volume whose size the kernel cannot change.
+    /// Returns a device of a volume whose size the kernel cannot change.
     pub(super) fn fixed_ublk(&self, volume: VolumeId) -> Option<&UblkDevice> {
         let of_volume = self.blocks.iter().flatten().filter(|block| block.volume == volume);
         of_volume.filter_map(|block| block.device.as_ref()).find(|device| !device.can_resize)
     }
 
-    /// The volume has another size.
+    /// The volume was resized.
     pub(super) fn resize_ublks(&mut self, volume: VolumeId, size_bytes: u64) {
         let mut stale = Vec::new();
         for block in self.blocks.iter_mut().flatten().filter(|block| block.volume == volume) {
@@ -356,7 +356,7 @@ impl Pool {
 
     // --- ending
 
-    /// Decides what becomes of the devices of a volume (of all volumes if `None`).
+    /// Ends the devices of a volume (of all volumes if `None`).
     pub(super) fn end_ublks(&mut self, volume: Option<VolumeId>, mut fate: Fate) {
         for index in 0..self.blocks.len() {
             let concerned = |block: &Block| {
@@ -390,7 +390,7 @@ impl Pool {
             serving.server.leave();
         }
         let number = block.number;
-        let Some(device) = block.device.clone() else { return }; // once it is made
+        let Some(device) = block.device.clone() else { return }; // decided again once it is made
         match fate {
             Fate::Leave => {}
             Fate::Remove(claims) => {
@@ -403,7 +403,7 @@ impl Pool {
                 self.ublk_chore(move |may_wait| {
                     let unused = Users::of_devices(may_wait, std::slice::from_ref(&device));
                     let is_unused = unused.is_ok();
-                    // What it has got until now would keep it from being stopped.
+                    // Requests that it holds until now would block its removal.
                     let _ = tasks.send(Box::new(move |pool: &mut Self| pool.ublk_decided(number, is_unused)));
                     waker.wake();
                     let claims = unused.map_err(|users| {
@@ -419,7 +419,7 @@ impl Pool {
         }
     }
 
-    /// Whether somebody uses a device that would be left. If not it is removed.
+    /// Reports whether a device that would be left is in use. An unused one is removed.
     fn ublk_decided(&mut self, number: u64, is_unused: bool) {
         let Some(index) = self.ublk_at(number) else { return };
         let Some(Some(block)) = self.blocks.get_mut(index) else { return };
@@ -433,7 +433,7 @@ impl Pool {
         }
     }
 
-    /// Has a thread give commands; what goes wrong is noted.
+    /// Starts a thread that runs driver commands; reports errors as a note.
     fn ublk_chore(&mut self, work: impl FnOnce(&MayWait) -> Result<(), String> + Send + 'static) {
         let (tasks, waker) = (self.myself.clone(), self.reactor.waker());
         self.chore(move |may_wait| {
@@ -446,8 +446,8 @@ impl Pool {
         });
     }
 
-    /// Forgets devices that are gone: removed, by us or by somebody else. Their files are closed as
-    /// soon as they can be, since the thread that removes one waits for that.
+    /// Forgets devices that were removed, by the pool or by another program. Closes their files as
+    /// soon as possible, because the thread that removes one waits for that.
     pub(super) fn forget_ublks(&mut self) {
         for index in 0..self.blocks.len() {
             let Some(block) = &mut self.blocks[index] else { continue };
@@ -463,7 +463,7 @@ impl Pool {
             block.spare.into_iter().for_each(|spare| self.reactor.pool_mut().free(spare));
             if let (Phase::Serving, Some(device)) = (block.phase, block.device) {
                 self.export_lost(block.volume, &block.uri, ExportLoss::Gone);
-                self.ublk_chore(move |may_wait| device.remove(may_wait, None)); // what is left of it
+                self.ublk_chore(move |may_wait| device.remove(may_wait, None)); // removes the rest of it
             }
         }
     }

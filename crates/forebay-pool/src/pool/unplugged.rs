@@ -1,16 +1,17 @@
-//! Backing stores that were unplugged: disks that the kernel does not have any more.
+//! Unplugged backing stores: disks that are no longer in the kernel.
 //!
-//! When such a disk is plugged in again the kernel makes another device of it. The one that is open
-//! fails for ever, so the pool opens the path again, once a second, until it leads to the same disk
-//! (`open::again`: serial number, size, sectors, and the first blocks as they were written last).
-//! Then, in this order:
+//! When such a disk is plugged in again, the kernel makes a new device for it. The open one fails
+//! forever, so the pool opens the path again, once a second, until it leads to the same disk
+//! (`open::again`: serial number, size, sectors, and the first blocks as last written). Then, in
+//! this order:
 //!
-//! 1. Nothing more goes to the old device: operations fail at once, as they have before.
-//! 2. When nothing is under way on it, the engine is told ([`Engine::backing_reopened`], I83): it
-//!    trusts no flush of what the old device had taken, and forgets the clean blocks.
+//! 1. The pool submits no more operations to the old device: they fail at once, as before.
+//! 2. When no operation is in flight on it, the pool notifies the engine
+//!    ([`Engine::backing_reopened`], I83), which trusts no flush of the writes that the old device
+//!    had completed, and forgets the clean blocks.
 //! 3. When those are forgotten, operations go to the new device.
 //!
-//! Invariant: no operation is under way on two devices of one store.
+//! Invariant: operations are never in flight on two devices of one store.
 //!
 //! [`Engine::backing_reopened`]: forebay_core::Engine::backing_reopened
 
@@ -22,39 +23,40 @@ use forebay_format::VolumeId;
 use forebay_io::DeviceId;
 use std::time::{Duration, Instant};
 
-/// Time between two looks at where the path leads.
+/// Interval of checks of the path.
 const LOOK: Duration = Duration::from_secs(1);
-/// The same while a store is about to be taken.
+/// Interval while a store is about to be taken into use.
 const SOON: Duration = Duration::from_millis(20);
 
-/// How far a backing store is on its way back.
+/// Progress of a backing store's return.
 #[derive(Debug, Default)]
 pub(super) enum Return {
-    /// It is where it was, or nothing is known of it yet.
+    /// The store is in place, or its state is unknown.
     #[default]
     Unknown,
-    /// A thread looks where its path leads.
+    /// A thread checks where its path leads.
     Looking {
         /// Why the last store was not taken; empty if there was none.
         why_not: String,
     },
     /// Its path leads to no store that can be taken.
     Refused {
-        /// Why; empty if it leads nowhere.
+        /// Reason; empty if the path leads nowhere.
         why_not: String,
-        /// When it is looked at again.
+        /// Time of the next check.
         again: Instant,
     },
-    /// It is there. Nothing goes to the old device.
+    /// The disk is back. No operations go to the old device.
     Found {
         reopened: Box<Reopened>,
-        /// The engine was told.
+        /// The engine was notified.
         told: bool,
     },
 }
 
 impl Return {
-    /// Why the store that the path leads to is not taken; empty if it leads nowhere.
+    /// Returns why the pool does not take the store that the path leads to; empty if it leads
+    /// nowhere.
     pub(super) fn why_not(&self) -> &str {
         match self {
             Self::Looking { why_not } | Self::Refused { why_not, .. } => why_not,
@@ -64,8 +66,7 @@ impl Return {
 }
 
 impl Pool {
-    /// Looks for stores that were unplugged; returns how long the loop may sleep because of those
-    /// that are there again.
+    /// Checks unplugged stores; returns how long the loop may sleep if some of them are back.
     pub(super) fn look_after_unplugged(&mut self) -> Option<Duration> {
         if self.stopping {
             return None;
@@ -90,7 +91,7 @@ impl Pool {
         soon
     }
 
-    /// Has a thread look where the path of a store leads that was unplugged.
+    /// Starts a thread that checks where the path of an unplugged store leads.
     fn look_for(&mut self, id: VolumeId) {
         let state_dir = self.cache_failure.state_dir().to_owned();
         let Some(served) = self.served(id) else { return };
@@ -122,7 +123,7 @@ impl Pool {
         };
     }
 
-    /// A thread has looked where the path of a store leads.
+    /// A thread has checked where the path of a store leads.
     fn looked_for(&mut self, id: VolumeId, of: DeviceId, uuid: [u8; 16], found: Result<Reopened, String>) {
         let same = |served: &Served| served.device == of && self.uuid_of(&served.spec.name) == Some(uuid);
         let is_awaited = self.served(id).is_some_and(same) && !self.stopping;
@@ -139,7 +140,7 @@ impl Pool {
         self.watch.look_now();
     }
 
-    /// Goes on with a store that is there again; true if operations go to it.
+    /// Continues with a store that is back; returns true if operations go to it.
     fn go_on_with(&mut self, id: VolumeId) -> bool {
         let Some(served) = self.served(id) else { return true };
         let Return::Found { told, .. } = &served.returns else { return true };
@@ -162,7 +163,7 @@ impl Pool {
         true
     }
 
-    /// Operations go to the new device of a store from now on.
+    /// Switches operations to the new device of a store.
     fn take_returned(&mut self, id: VolumeId) {
         let Some(served) = self.served_mut(id) else { return };
         let Return::Found { reopened, .. } = std::mem::take(&mut served.returns) else { return };

@@ -1,8 +1,9 @@
-//! Users of a volume. It must not be taken away under them without their owner's word (`--force`).
+//! Users of a volume. It must not be removed while in use without the operator's consent
+//! (`--force`).
 //!
 //! An NBD client, or a frontend of vhost-user, uses it as long as it is connected, idle or not; a
-//! file (FUSE) is used by whoever has it open. A loop device has the file open, so a file system
-//! that is mounted from it counts. A block device is used by whoever has it open or mounted.
+//! process uses a file (FUSE) as long as it has it open. A loop device has the file open, so a file
+//! system mounted from it counts. A block device is in use while it is open or mounted.
 
 use super::{Claims, Pool};
 use crate::may_wait::MayWait;
@@ -11,26 +12,26 @@ use forebay_admin::{AdminError, MessageId};
 use forebay_format::VolumeId;
 use std::path::PathBuf;
 
-/// Clients that a message names; of others it gives the number.
+/// Clients that a message names; it counts the others.
 const NAMED_MAX: usize = 3;
 
-/// Who uses a volume.
+/// The users of a volume.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Users {
-    /// NBD clients that have chosen an export of it, as they are known.
+    /// NBD clients that have chosen an export of it, as the server knows them.
     pub(crate) clients: Vec<String>,
-    /// Its files that are open, and how often.
+    /// Its open files, with the number of handles.
     pub(crate) files: Vec<(PathBuf, u64)>,
-    /// Its block devices that are used, and by whom.
+    /// Its block devices in use, and how.
     pub(crate) devices: Vec<(PathBuf, String)>,
-    /// Frontends of virtual machines, as they are known.
+    /// Frontends of virtual machines, as the server knows them.
     pub(crate) frontends: Vec<String>,
-    /// Its files that other mounts hide, and where those are.
+    /// Its files that other mounts hide, and the mount points.
     pub(crate) covered: Vec<(PathBuf, PathBuf)>,
 }
 
 impl Users {
-    /// Nobody.
+    /// There are no users.
     pub fn is_empty(&self) -> bool {
         self.clients.is_empty()
             && self.files.is_empty()
@@ -39,10 +40,10 @@ impl Users {
             && self.covered.is_empty()
     }
 
-    /// Claims block devices, so that nobody can mount them; or who uses them.
+    /// Claims block devices, so that no other program can mount them.
     ///
     /// # Errors
-    /// Who uses some.
+    /// The users, if some devices are in use.
     pub fn of_devices(may_wait: &MayWait, devices: &[UblkDevice]) -> Result<Claims, Self> {
         let (mut claims, mut used) = (Claims::new(), Vec::new());
         for device in devices {
@@ -67,12 +68,12 @@ impl Users {
         if used.is_empty() { Ok(claims) } else { Err(Self { devices: used, ..Self::default() }) }
     }
 
-    /// Somebody uses its block devices.
+    /// Its block devices are in use.
     pub fn are_of_devices(&self) -> bool {
         !self.devices.is_empty()
     }
 
-    /// In words.
+    /// Describes the users.
     fn text(&self) -> String {
         let mut parts = Vec::new();
         if !self.clients.is_empty() {
@@ -97,7 +98,7 @@ impl Users {
         parts.join(", ")
     }
 
-    /// Why `doing` is refused.
+    /// Returns the error that refuses `doing`.
     pub fn refuse(&self, doing: &str, name: &str) -> AdminError {
         let device = self.devices.first().map(|(path, _)| path.display());
         let find = match self.files.first() {
@@ -122,8 +123,8 @@ impl std::fmt::Display for Users {
 }
 
 impl Pool {
-    /// Who uses a volume, but for its block devices: the kernel tells only threads that may wait
-    /// ([`Users::of_devices`]).
+    /// Returns the users of a volume, except those of its block devices: only threads that may wait
+    /// can query the kernel for them ([`Users::of_devices`]).
     pub(super) fn users_of(&self, id: VolumeId) -> Users {
         Users {
             clients: self.server.clients_of(&self.reactor, id),
@@ -134,12 +135,12 @@ impl Pool {
         }
     }
 
-    /// Who uses the volume of this name; nobody if there is none.
+    /// Returns the users of the volume with this name; none if it does not exist.
     pub fn users(&self, name: &str) -> Users {
         self.find(name).map_or_else(Users::default, |id| self.users_of(id))
     }
 
-    /// How many use a volume: connections, and open handles of its files.
+    /// Counts the users of a volume: connections, and open handles of its files.
     pub(super) fn user_count(&self, id: VolumeId) -> u64 {
         let open: u64 = self.open_files(id).iter().map(|(_, open)| open).sum();
         self.server.connections_to(id) + self.frontends(id).len() as u64 + open

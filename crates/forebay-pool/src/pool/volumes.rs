@@ -1,9 +1,9 @@
 //! Volumes of a pool: attaching, serving, changing and detaching them.
 //!
-//! Attaching: device and engine first, exports when the engine's notice has come. Detaching the
-//! other way round: the exports go first, so that nobody asks any more, then the engine, then the
-//! device. In between the volume is in the table with its state, so that nothing else can take its
-//! place.
+//! Attach opens the device, attaches the volume in the engine, and makes the exports once the
+//! engine's notice has come. Detach goes the other way: it closes the exports, so that no more
+//! requests come in, then detaches the volume in the engine, then closes the device. In between,
+//! the volume stays in the table with its state, so that nothing else takes its place.
 
 use super::handle::PromiseSender;
 use super::lost_exports::LostExports;
@@ -34,14 +34,14 @@ use std::io;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// What a volume is to be.
+/// How a volume should be served.
 #[derive(Clone, Debug)]
 pub struct VolumeSpec {
     /// Name.
     pub name: String,
     /// Backing store.
     pub backing: BackingUri,
-    /// Where clients are to find it.
+    /// URIs under which clients find it.
     pub exports: Vec<ExportUri>,
     /// Bytes to serve, if not all of the backing store.
     pub size_bytes: Option<u64>,
@@ -64,63 +64,63 @@ pub(crate) struct Served {
     pub(crate) device: DeviceId,
     /// Sector of its backing store, in bytes.
     pub(super) sector_bytes: u32,
-    /// What identified its backing store when it was attached.
+    /// Identity of its backing store at the attach.
     pub(super) record: BackingRecord,
-    /// Its backing store was unplugged, and how far it is on its way back.
+    /// How far an unplugged backing store is on its way back.
     pub(super) returns: Return,
-    /// What is exported, and how clients find each.
+    /// Its exports, each with the address that clients use.
     pub(super) exported: Vec<(ExportUri, String)>,
     pub(crate) meter: Meter,
     pub(crate) history: History,
-    /// Destage failed when so many blocks had been written back, and none has been since.
+    /// Destaged blocks at the last destage failure, if none has been destaged since.
     pub(crate) destage_failing_at: Option<u64>,
-    /// Failed attempts at writing back.
+    /// Failed destage attempts.
     pub(crate) destage_failures: u64,
-    /// How the backing store refused last what was to change it.
+    /// The last failure of an operation that changes the backing store.
     pub(super) refused: Option<IoFailure>,
-    /// How its last operations have ended.
+    /// Results of the last operations on its backing store.
     pub(super) outcomes: Outcomes,
-    /// What is known of the backing store, until it may be written to.
+    /// The witness of the backing store, until writes to it may begin.
     prepared: Option<Prepared>,
     /// Its backing file is being written to another path before it is closed.
     pub(super) saving: Option<Arc<Saving>>,
-    /// Why it was not.
+    /// Why that failed.
     pub(super) not_saved: Option<AdminError>,
-    /// Who waits for the end of what is being done.
+    /// The caller that waits for the end of the current change.
     waiting: Option<Done>,
-    /// It could not be attached, for this reason, and is let go again.
+    /// Why the attach failed; the volume is being detached again.
     attach_error: Option<AdminError>,
-    /// Exports that are being made.
+    /// Exports being made.
     pub(super) exporting: Option<Exporting>,
-    /// Exports that have gone without the daemon.
+    /// Exports that another program has removed or hidden.
     pub(super) lost_exports: LostExports,
 }
 
 impl Served {
-    /// Its backing store is another device now: what the last one answered says nothing of it.
+    /// The backing store is another device now: clears the results of the previous one.
     pub(super) fn note_new_device(&mut self) {
         (self.refused, self.outcomes) = (None, Outcomes::default());
     }
 }
 
-/// How destage of a volume is.
+/// State of a volume's destage.
 #[derive(Debug)]
 pub struct Destaging {
-    /// What the engine says of it.
+    /// The engine's report.
     pub report: DestageReport,
-    /// How often it has failed.
+    /// Failed attempts.
     pub failures: u64,
-    /// Why the backing store may not be written, if the last attempt has failed for that.
+    /// Why writes to the backing store are not permitted, if the last attempt failed for that
+    /// reason.
     pub not_permitted: Option<String>,
-    /// The file of the backing store has no name any more: what is written to it is gone when it is
-    /// closed.
+    /// The backing file no longer has a name: data written to it is lost once it is closed.
     pub nameless: Option<AdminError>,
 }
 
-/// Why an export is not made.
+/// Reason why an export is not made.
 #[derive(Debug, Error)]
 pub(super) enum NotExported {
-    /// There is no thread that could make it.
+    /// No thread could be started.
     #[error("cannot start a thread: {0}")]
     NoThread(io::Error),
     /// Everything else.
@@ -141,7 +141,7 @@ impl From<&str> for NotExported {
 }
 
 impl NotExported {
-    /// For who has asked. A conflict: nobody tries it again by itself.
+    /// Returns the error for the caller. It is a conflict, so no caller retries on its own.
     fn error(&self, volume: &str) -> AdminError {
         let what = format!("cannot export {volume}: {self}");
         match self {
@@ -151,26 +151,26 @@ impl NotExported {
     }
 }
 
-/// Exports of a volume that are being made.
+/// Exports of a volume being made.
 pub(super) struct Exporting {
-    /// So many have not come to their end.
+    /// Exports that are not finished.
     left: usize,
-    /// The first thing that went wrong.
+    /// The first failure.
     problem: Option<NotExported>,
     then: Then,
 }
 
-/// What follows once exports are made.
+/// Next step once the exports are made.
 enum Then {
     /// The volume is attached.
     Attached,
-    /// It is served as before, because of this.
+    /// The detach failed with this error: the volume is served as before.
     Back(LifecycleError),
     /// It has more exports than before.
     More(Done),
 }
 
-/// What the operator is told when the engine refuses a change.
+/// Returns the operator's error for a change that the engine refuses.
 pub(super) fn refused(doing: &str, name: &str, error: &LifecycleError) -> AdminError {
     let kind = match error {
         LifecycleError::OutOfRange | LifecycleError::Size { .. } | LifecycleError::PoolRange { .. } => {
@@ -197,7 +197,7 @@ pub(super) fn refused(doing: &str, name: &str, error: &LifecycleError) -> AdminE
     AdminError::new(of_lifecycle(error), format!("cannot {doing} {name}: {error}"), hint).of_kind(kind)
 }
 
-/// A backing store was changed under dirty data: the commands must work as they stand.
+/// Error for a backing store that changed under dirty data. Its commands must work as printed.
 fn changed(name: &str, error: &LifecycleError) -> AdminError {
     AdminError::new(
         MessageId::Event(EventKind::BackingChanged),
@@ -226,7 +226,7 @@ fn cannot_resize(name: &str, device: &UblkDevice) -> AdminError {
     )
 }
 
-/// Bytes of the backing store that are to be served.
+/// Returns how many bytes of the backing store to serve.
 fn served_size(spec: &VolumeSpec, backing: &Backing) -> Result<u64, AdminError> {
     let Some(wanted) = spec.size_bytes else { return Ok(backing.size_bytes) };
     if wanted <= backing.size_bytes && wanted.is_multiple_of(u64::from(backing.sector_bytes)) && wanted > 0 {
@@ -251,13 +251,13 @@ impl Pool {
         self.volumes.get_mut(usize::from(volume.0))?.as_mut()
     }
 
-    /// The number of a volume by its name.
+    /// Returns the number of the volume with this name.
     pub fn find(&self, name: &str) -> Option<VolumeId> {
         let named = |served: &Option<Served>| served.as_ref().is_some_and(|served| served.spec.name == name);
         self.volumes.iter().position(named).map(|index| VolumeId(index as u16))
     }
 
-    /// Names of all volumes that are attached, or are coming or going.
+    /// Names of all volumes that are attached, being attached or being detached.
     pub fn names(&self) -> Vec<String> {
         self.volumes.iter().flatten().map(|served| served.spec.name.clone()).collect()
     }
@@ -270,7 +270,7 @@ impl Pool {
         })
     }
 
-    /// A volume that is served, and with which nothing else is being done.
+    /// Returns a volume that is served and not being attached, drained or detached.
     fn at_rest(&self, name: &str) -> Result<VolumeId, AdminError> {
         let id = self.known(name)?;
         match self.served(id).map(|served| served.state) {
@@ -282,7 +282,7 @@ impl Pool {
 
     // --- attach
 
-    /// Begins to attach a volume; the promise is kept when clients can connect.
+    /// Begins to attach a volume; the promise resolves when clients can connect.
     pub fn attach(
         &mut self,
         spec: VolumeSpec,
@@ -296,7 +296,7 @@ impl Pool {
         promise
     }
 
-    /// What the cache knows of a volume, attached or not.
+    /// The cache's table entry of a volume, attached or not.
     pub fn entry_of(&self, name: &str) -> Option<VolumeEntry> {
         self.engine.volume_table().into_iter().find(|entry| entry.name == name)
     }
@@ -324,8 +324,8 @@ impl Pool {
         let size_bytes = served_size(&spec, &backing)?;
         let entry = self.entry(&spec, &backing, size_bytes, prepared.uuid)?;
         let id = entry.id;
-        // Beyond its end when the cache failed nobody knows what the volume had: a shrink may have
-        // been under way.
+        // The state of the volume beyond its recorded end is unknown: a shrink may have been in
+        // flight when the cache failed.
         let without_cache = self.engine.runs_without_cache();
         let size_bytes = match without_cache {
             true => size_bytes.min(entry.size_bytes),
@@ -384,8 +384,9 @@ impl Pool {
         Ok(())
     }
 
-    /// An attach makes no volume smaller: what lies beyond the configured end may be dirty. It has
-    /// the size that the cache has recorded, until it is resized.
+    /// Returns the size of a volume with a cache. An attach never shrinks a volume, because blocks
+    /// beyond the configured end may be dirty: the size that the cache has recorded stays until a
+    /// resize.
     fn size_with_cache(&mut self, entry: &VolumeEntry, configured_bytes: u64, backing: &Backing) -> u64 {
         let recorded_bytes = entry.size_bytes;
         if configured_bytes >= recorded_bytes || recorded_bytes > backing.size_bytes {
@@ -400,7 +401,7 @@ impl Pool {
         recorded_bytes
     }
 
-    /// The entry of a volume in the cache's table: the one that is there, or a new one.
+    /// Returns the volume's entry in the cache's table, or a new one.
     fn entry(
         &self,
         spec: &VolumeSpec,
@@ -430,7 +431,7 @@ impl Pool {
         })
     }
 
-    /// The engine takes requests for the volume.
+    /// The engine has attached the volume: makes its exports.
     pub(super) fn attached(&mut self, id: VolumeId) {
         let size_bytes = self.engine.volume_size_bytes(id).unwrap_or(0);
         let Some(served) = self.served_mut(id) else { return };
@@ -443,26 +444,25 @@ impl Pool {
         self.export_all(id, &uris, Then::Attached);
     }
 
-    /// Begins to make exports; what follows is done when the last of them is made, or could not be
-    /// made.
+    /// Begins to make exports; `then` follows when the last of them is made or has failed.
     fn export_all(&mut self, id: VolumeId, uris: &[ExportUri], then: Then) {
         let Some(served) = self.served_mut(id) else { return };
-        // Those of an attempt in which another one could not be made are there.
+        // Exports from an earlier, partly failed attempt are still there.
         let is_made = |uri: &ExportUri| served.exported.iter().any(|(exported, _)| exported == uri);
         let missing: Vec<&ExportUri> = uris.iter().filter(|uri| !is_made(uri)).collect();
-        // One more than there are, so that the end comes after the loop.
+        // One more than missing, so that the count reaches zero only after the loop.
         served.exporting = Some(Exporting { left: missing.len() + 1, problem: None, then });
         for uri in missing {
             match self.export(id, uri) {
                 Ok(Some(text)) => self.exported(id, uri, Ok::<_, NotExported>(text)),
-                Ok(None) => {} // It takes a while, and is told then.
+                Ok(None) => {} // [`Pool::exported`] gets the result later.
                 Err(what) => self.exported(id, uri, Err(what)),
             }
         }
         self.one_exported(id);
     }
 
-    /// An export is made, as clients find it, or could not be made.
+    /// An export is made (`Ok` has its address for clients), or has failed.
     pub(super) fn exported(
         &mut self,
         id: VolumeId,
@@ -524,14 +524,13 @@ impl Pool {
         }
     }
 
-    /// All exports of a new volume are made, or one of them could not be.
+    /// All exports of a new volume are made, or one of them has failed.
     fn attached_with(&mut self, id: VolumeId, result: Result<(), AdminError>) {
         let Some(served) = self.served_mut(id) else { return };
         let waiting = served.waiting.take();
         served.state = VolumeState::Serving;
         let (waiting, failed) = match (result, waiting) {
-            // Who has asked for it may have been told meanwhile that it failed, as it took too
-            // long: then it has.
+            // The caller may have timed out and reported a failure: then the attach is undone.
             (Ok(()), waiting) => match waiting.map(|waiting| waiting.try_send(Ok(()))) {
                 Some(Err(_)) => (None, None),
                 _ => return,
@@ -539,9 +538,9 @@ impl Pool {
             (Err(error), waiting) => (waiting, Some(error)),
         };
         served.attach_error.clone_from(&failed);
-        // Nothing was written to it yet: what was cached before stays for the next attempt. So does
-        // a block device that is used since before this start. Who has asked hears of it when it is
-        // gone again.
+        // No client has written to the volume yet, so its cached blocks stay for the next attempt.
+        // So does a block device that has been in use since before this start. The caller gets the
+        // answer once the volume is detached again.
         if let Err(error) = self.begin_detach(id, DetachHow::Keep, waiting.clone(), Fate::RemoveUnused) {
             let name = self.name_of(id);
             let what = format!("the exports that {name} has stay: {}", error.what);
@@ -552,14 +551,14 @@ impl Pool {
         }
     }
 
-    /// Tells a volume from all others, also after its name was given to another one.
+    /// Returns a mark that identifies a volume even after its name was reused.
     fn mark(&self, id: VolumeId) -> Option<String> {
         let entry = self.engine.volume_table().into_iter().find(|entry| entry.id == id)?;
         let spec = &self.served(id)?.spec;
         Some(format!("{:032x} {} {}", u128::from_be_bytes(entry.uuid), spec.name, spec.backing))
     }
 
-    /// Makes an export; gives how clients find it, or `None` if that is told later.
+    /// Makes an export; returns its address for clients, or `None` if that comes later.
     fn export(&mut self, id: VolumeId, uri: &ExportUri) -> Result<Option<String>, NotExported> {
         match uri {
             ExportUri::Nbd { endpoint, permissions, .. } => {
@@ -574,8 +573,8 @@ impl Pool {
         }
     }
 
-    /// Offers a volume to NBD clients, at an endpoint that is listened on or with a socket that was
-    /// made for it, which is taken then.
+    /// Offers a volume to NBD clients, at an endpoint that the server listens on already, or on a
+    /// socket made for it, which it takes.
     pub(super) fn offer(
         &mut self,
         id: VolumeId,
@@ -594,14 +593,14 @@ impl Pool {
         self.server.export(&mut self.reactor, offer, socket)
     }
 
-    /// Why it cannot be told whether the backing store of a volume that is being attached was
-    /// changed.
+    /// Returns why the daemon cannot rule out a change of the backing store of a volume being
+    /// attached.
     pub(super) fn doubt_about(&self, id: VolumeId) -> String {
         let prepared = self.served(id).and_then(|served| served.prepared.as_ref());
         prepared.map_or_else(String::new, |prepared| prepared.why.clone())
     }
 
-    /// The engine refuses the volume.
+    /// The engine refused the volume.
     pub(super) fn attach_failed(&mut self, id: VolumeId, error: &LifecycleError) {
         if let Some(mut served) = self.forget(id)
             && let Some(waiting) = served.waiting.take()
@@ -626,10 +625,10 @@ impl Pool {
         let known = self.engine.volume_table().iter().any(|entry| entry.id == id);
         match self.io.set_watch(id, None) {
             Some(watch) if !known || served.saving.is_some() => watch.forget(),
-            _ => {} // it comes back
+            _ => {} // kept for the next attach
         }
         match self.reactor.remove_device(served.device) {
-            Some(device) => crate::time_limit::let_go(device), // Who serves it may not answer.
+            Some(device) => crate::time_limit::let_go(device), // closing it may block
             None => {
                 self.emit(PoolEvent::Note(
                     MessageId::BackingNotAnswering,
@@ -642,9 +641,8 @@ impl Pool {
 
     // --- detach
 
-    /// Everything that is written to the volume from now on reaches its backing store before it is
-    /// acknowledged, and what is dirty is written back as fast as that goes: for the job of a
-    /// detach. Ended by [`Pool::end_draining`].
+    /// Switches the volume to write-through and destages its dirty blocks as fast as possible, for
+    /// the job of a detach. [`Pool::end_draining`] ends it.
     pub fn begin_draining(&mut self, name: &str) -> Result<(), AdminError> {
         let id = self.at_rest(name)?;
         let now = self.io.now();
@@ -655,7 +653,7 @@ impl Pool {
         Ok(())
     }
 
-    /// A detach was cancelled before it was done.
+    /// Ends the drain of a detach that was cancelled.
     pub fn end_draining(&mut self, name: &str) {
         let Some(id) = self.find(name).filter(|id| self.cancel_saving(*id)) else { return };
         let now = self.io.now();
@@ -673,10 +671,10 @@ impl Pool {
         }
     }
 
-    /// Detaches a volume; the promise is kept when the cache has forgotten it (or, if it is kept,
-    /// when the cache has noted how it was left). One that is in use is refused unless `force`:
-    /// looked at here, where nobody can come in between. Of block devices that cannot be seen here:
-    /// `claims` keep others from those that nobody uses.
+    /// Detaches a volume; the promise resolves when the cache has forgotten it (or, for a kept
+    /// volume, has recorded the state of its backing store). Refuses a volume in use unless
+    /// `force`; the check runs here, where no client can connect in between. It cannot see users of
+    /// block devices: `claims` keep others off the unused ones.
     pub fn detach(
         &mut self,
         name: &str,
@@ -686,7 +684,7 @@ impl Pool {
     ) -> Promise<Result<(), AdminError>> {
         let (done, promise) = Promise::pair();
         let detachable = self.detachable(name, force).and_then(|id| match how {
-            DetachHow::Discard => Ok(id), // it is given up with its file
+            DetachHow::Discard => Ok(id), // its file is given up as well
             DetachHow::Drained | DetachHow::Keep => self.check_store_has_name(name, "detach").map(|()| id),
         });
         let begun = match detachable {
@@ -702,7 +700,7 @@ impl Pool {
         promise
     }
 
-    /// A volume that can be detached now, by `force` also if it is in use.
+    /// Returns a volume that can be detached now, with `force` even one in use.
     pub(super) fn detachable(&self, name: &str, force: bool) -> Result<VolumeId, AdminError> {
         let (id, users) = (self.known(name)?, self.users(name));
         match self.served(id).map(|served| served.state) {
@@ -749,7 +747,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The volume is gone.
+    /// The engine has detached the volume.
     pub(super) fn detached(&mut self, id: VolumeId) {
         self.discarded(id, Ok(()));
         if let Some(mut served) = self.forget(id) {
@@ -761,11 +759,11 @@ impl Pool {
         self.stop_if_it_waits();
     }
 
-    /// The volume stays, and is served as before.
+    /// The detach failed: the volume stays and is served as before.
     pub(super) fn detach_failed(&mut self, id: VolumeId, error: &LifecycleError) {
         self.discarded(id, Err(*error));
         if self.engine.volume_size_bytes(id).is_none() {
-            // The cache was fenced in the middle of it: the volume is gone from it until the next
+            // The cache was fenced during the detach, so it no longer has the volume until the next
             // start.
             return self.attach_failed(id, error);
         }
@@ -774,7 +772,7 @@ impl Pool {
         served.saving = None;
         let (mut exports, rules) = (served.spec.exports.clone(), Arc::clone(&served.spec.rules));
         if self.stopping {
-            exports.clear(); // nobody is served any more
+            exports.clear(); // a stopping pool makes no exports
         }
         self.server.add_volume(id, rules);
         self.export_all(id, &exports, Then::Back(*error));
@@ -783,8 +781,8 @@ impl Pool {
 
     // --- changing
 
-    /// Begins to change the size of a volume whose backing store has `there_bytes`. One that is in
-    /// use gets smaller only with `force`.
+    /// Begins to change the size of a volume whose backing store has `there_bytes`. Shrinks a
+    /// volume in use only with `force`.
     pub fn resize(
         &mut self,
         name: &str,
@@ -817,13 +815,14 @@ impl Pool {
         promise
     }
 
-    /// True if a volume has more bytes than these.
+    /// Returns true if the volume is larger than `size_bytes`.
     pub fn is_smaller(&self, name: &str, size_bytes: u64) -> bool {
         let now = self.find(name).and_then(|id| self.engine.volume_size_bytes(id));
         now.is_some_and(|now| size_bytes < now)
     }
 
-    /// The largest size that a volume may have: what its backing store has, unless that is cut.
+    /// Returns the largest size that a volume may have: that of its backing store, unless it was
+    /// cut.
     pub fn largest_size(&self, name: &str, there: u64) -> Result<u64, AdminError> {
         let id = self.known(name)?;
         let device = self.served(id).and_then(|served| self.reactor.device(served.device));
@@ -841,7 +840,7 @@ impl Pool {
         }
     }
 
-    /// The backing store of a volume, for a thread that asks it something.
+    /// Returns a handle of a volume's backing store for another thread.
     pub fn store_of(&self, name: &str) -> Result<Device, AdminError> {
         let id = self.known(name)?;
         let device = self.served(id).and_then(|served| self.reactor.device(served.device));
@@ -870,7 +869,7 @@ impl Pool {
         ))
     }
 
-    /// The engine has changed the size, or could not.
+    /// The engine has resized the volume, or has failed to.
     pub(super) fn resized(&mut self, id: VolumeId, result: Result<u64, LifecycleError>) {
         let Some(served) = self.served_mut(id) else { return };
         let (name, waiting) = (served.spec.name.clone(), served.waiting.take());
@@ -903,7 +902,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Lets go of everything that a rule has pinned.
+    /// Unpins all blocks that rules have pinned.
     pub fn unpin(&mut self, name: &str) -> Result<(), AdminError> {
         let id = self.known(name)?;
         let now = self.io.now();
@@ -919,7 +918,7 @@ impl Pool {
         Ok(())
     }
 
-    /// How destage of a volume is.
+    /// State of a volume's destage.
     pub fn destage_of(&self, name: &str) -> Result<Destaging, AdminError> {
         let id = self.known(name)?;
         let report =
@@ -929,13 +928,13 @@ impl Pool {
         Ok(Destaging { report, failures, not_permitted: self.why_not_permitted(id), nameless })
     }
 
-    /// What is lost of a volume.
+    /// Amount of lost data of a volume.
     pub fn loss_of(&self, name: &str) -> Result<Lost, AdminError> {
         Ok(self.lost_of(self.known(name)?))
     }
 
-    /// Adds exports to a volume and takes others away; its clients at the latter are disconnected.
-    /// The promise is kept when they are there.
+    /// Adds exports to a volume; refuses to remove any (`less`). The promise resolves when the
+    /// exports are made.
     pub fn change_exports(
         &mut self,
         name: &str,

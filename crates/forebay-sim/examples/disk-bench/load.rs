@@ -1,4 +1,4 @@
-//! The load of clients: closed loops with the distributions that fio has.
+//! The load of clients: closed loops with the distributions of fio.
 
 use crate::figures::zipf::Zipf;
 use forebay_sim::rng::Rng;
@@ -18,7 +18,7 @@ impl Job {
     pub(crate) const ALL: [(Self, &'static str); 3] =
         [(Self::Zread, "zread"), (Self::Zmix, "zmix"), (Self::Rwrite, "rwrite")];
 
-    /// Whether the next request is a read, and its block.
+    /// Returns whether the next request is a read, and its block.
     pub(crate) fn next(self, zipf: &Zipf, blocks: u64, rng: &mut Rng) -> (bool, u64) {
         match self {
             Self::Zread => (true, zipf.block(rng)),

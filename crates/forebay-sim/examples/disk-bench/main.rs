@@ -1,4 +1,4 @@
-//! Cache and slow disk, in virtual time: the jobs by which the kernel's caches were measured, on a
+//! Cache and slow disk, in virtual time: the jobs of the measurements of the kernel's caches, on a
 //! model of the same disk.
 //!
 //! ```text
@@ -8,8 +8,8 @@
 //!
 //! A cache of 1 GiB in front of a disk of 4 GiB ([`crate::figures::arm`]); one client with 16
 //! requests of 4 KiB in flight. The warm-up runs while the disk is fast, with another random
-//! sequence over the same distribution; then the disk is slow and the clock starts. It takes
-//! seconds, and gives the same figures every time.
+//! sequence over the same distribution; then the disk is slow and the clock starts. A run takes
+//! seconds and is deterministic.
 
 #[path = "../../tests/it/figures/mod.rs"]
 mod figures;
@@ -29,12 +29,12 @@ use std::process::ExitCode;
 const SECOND: u64 = 1_000_000_000;
 const BLOCK: u64 = 4096;
 const VOLUME: VolumeId = VolumeId(0);
-/// Latency of the disk while the cache is warmed.
+/// Latency of the disk during the warm-up, in nanoseconds.
 const FAST_NS: u64 = 100_000;
 /// Skew of the Zipf jobs.
 const THETA: f64 = 1.1;
 
-/// What to run.
+/// The parts to run.
 #[derive(Clone, Debug)]
 struct Bench {
     cache_bytes: u64,
@@ -144,8 +144,8 @@ impl Run<'_> {
         self.machine.pump();
     }
 
-    /// Lets the next thing happen before `end`; what was answered. New requests take the places of
-    /// old ones.
+    /// Lets the next event before `end` happen. Returns the replies. New requests replace answered
+    /// ones.
     fn step(&mut self, end: u64) -> Option<&[Reply]> {
         if !self.machine.step(end, None) {
             return None;
@@ -211,7 +211,7 @@ const ALL: [(Job, u64); 5] = [
     (Job::Rwrite, 250_000),
 ];
 
-/// What the command line asks for: the bench, jobs with their warm-ups, and the file for JSON.
+/// The command line: the bench, jobs with their warm-ups, and the file for JSON.
 type Asked = (Bench, Vec<(Job, u64)>, Option<String>);
 
 fn parse(arguments: &[String]) -> Option<Asked> {

@@ -4,7 +4,7 @@ use crate::figures::arm::ArmCounters;
 use crate::figures::machine::Reply;
 use forebay_core::Stats;
 
-/// Width of the windows whose evenness is told, in seconds.
+/// Width of the windows for the evenness, in seconds.
 const WINDOW: usize = 5;
 
 /// Figures of one run.
@@ -13,7 +13,7 @@ pub(crate) struct Figures {
     pub(crate) per_second: Vec<u64>,
     latencies: Vec<u64>,
     hit_pct: f64,
-    /// Bytes written to the cache device for each byte that was written by clients or filled.
+    /// Bytes written to the cache device per byte that clients wrote or that was filled.
     amplification: f64,
     destaged: u64,
     disk: ArmCounters,
@@ -41,7 +41,7 @@ impl Figures {
         self.latencies.push(reply.took);
     }
 
-    /// The run has ended.
+    /// Ends the run.
     pub(crate) fn close(&mut self, before: &Stats, after: &Stats, disk: &ArmCounters) {
         self.latencies.sort_unstable();
         let hits = after.read_hit_blocks - before.read_hit_blocks;
@@ -59,7 +59,7 @@ impl Figures {
         values.iter().sum::<u64>() as f64 / values.len().max(1) as f64
     }
 
-    /// Coefficient of variation of the throughput of windows.
+    /// Returns the coefficient of variation of the throughput of windows.
     fn variation(&self) -> f64 {
         let windows: Vec<f64> = self.per_second.chunks_exact(WINDOW).map(Self::mean).collect();
         let mean = windows.iter().sum::<f64>() / windows.len() as f64;
@@ -94,13 +94,13 @@ impl Figures {
         ]
     }
 
-    /// A line of the table.
+    /// Returns a line of the table.
     pub(crate) fn line(&self, job: &str, warm: u64) -> String {
         let cells = self.rows().map(|(_, value, digits)| format!("{value:.digits$}"));
         format!("| {job} | {warm} | {} |", cells.join(" | "))
     }
 
-    /// A line of JSON.
+    /// Returns a line of JSON.
     pub(crate) fn json(&self, job: &str, warm: u64, seed: u64) -> String {
         let fields = self.rows().map(|(name, value, digits)| format!("\"{name}\": {value:.digits$}"));
         let sizes = |kind: usize| {

@@ -1,7 +1,7 @@
-//! The engine over a trace in virtual time, and its writes through a model of a flash device.
+//! Runs the engine over a trace in virtual time, and its writes through a model of a flash device.
 //!
-//! The device is the cache device and nothing else, and it is full: everything was written before.
-//! The engine trims nothing.
+//! The device is only the cache device, and it is full: every page was written before. The engine
+//! trims nothing.
 
 use crate::rig::Rig;
 use crate::trace::Trace;
@@ -13,14 +13,14 @@ const BLOCK: u64 = 4096;
 /// Proportions of the flash device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flash {
-    /// Spare area in thousandths of what the host sees.
+    /// Spare area in thousandths of the visible size.
     pub(crate) spare_permille: u32,
     /// Blocks of 4 KiB in an erase block.
     pub(crate) erase_blocks: u32,
 }
 
 impl Flash {
-    /// Whether there is a device of so many blocks.
+    /// Returns true if a device of this many blocks is possible.
     pub(crate) fn is_possible(self, blocks: u64) -> bool {
         self.config(blocks).blocks().is_some()
     }
@@ -35,24 +35,24 @@ impl Flash {
     }
 }
 
-/// What a run did. All but reads in blocks of 4 KiB.
+/// The results of a run. All but reads are in blocks of 4 KiB.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub(crate) read_hits: u64,
     pub(crate) read_misses: u64,
-    /// Written by clients.
+    /// Blocks written by clients.
     pub(crate) client: u64,
-    /// Read from the backing store and added to the cache.
+    /// Blocks read from the backing store and added to the cache.
     pub(crate) fills: u64,
-    /// Moved by reclaim.
+    /// Blocks moved by reclaim.
     pub(crate) moves: u64,
-    /// Written to the device, with headers, summaries and checkpoints.
+    /// Blocks written to the device, with headers, summaries and checkpoints.
     pub(crate) device: u64,
-    /// Written to flash, with what the device moved.
+    /// Blocks written to flash, including those moved by the device.
     pub(crate) flash: u64,
 }
 
-/// Plays a trace on a device of so many blocks.
+/// Plays a trace on a device of this many blocks.
 pub(crate) fn play(
     pool: PoolSettings,
     settings: VolumeSettings,

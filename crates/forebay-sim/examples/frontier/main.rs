@@ -1,16 +1,17 @@
 //! Misses of reads against blocks written to flash, over block traces: the engine in virtual time
-//! with various settings, through a model of a flash device, beside caches that know the future.
+//! with various settings, through a model of a flash device, compared with caches that know the
+//! future.
 //!
 //! ```text
 //! frontier SHARES SPARE_PERMILLE ERASE_KIB FILE...
 //! ```
 //!
-//! for instance `frontier 10,20,40 70 256 vm.bin`. `bench/frontier` calls this and draws. It prints
-//! a JSON object in a line for each trace (numbered from 0), share of its footprint, and settings
-//! (`policy`, `admission`, `survivors_max_pct`). All numbers are blocks of 4 KiB, see
-//! [`device::Run`]; `oracle_fills` and `bound_fills` are those of [`oracle`] at the same number of
-//! hits. A line without settings has what caches that know the future do: `belady` with a fill for
-//! each miss, and a `curve` of hits, with the fills of the oracle and of the bound.
+//! for instance `frontier 10,20,40 70 256 vm.bin`. `bench/frontier` calls this and plots the
+//! results. It prints a line with a JSON object for each trace (numbered from 0), share of its
+//! footprint, and settings (`policy`, `admission`, `survivors_max_pct`). All numbers are blocks of
+//! 4 KiB, see [`device::Run`]; `oracle_fills` and `bound_fills` are those of [`oracle`] at the same
+//! number of hits. A line without settings has the results of caches that know the future: `belady`
+//! with a fill for each miss, and a `curve` of hits, with the fills of the oracle and of the bound.
 
 mod device;
 #[allow(dead_code, reason = "of the exact policies only Belady's")]
@@ -32,7 +33,7 @@ use trace::Trace;
 const USAGE: &str =
     "usage: frontier SHARES SPARE_PERMILLE ERASE_KIB FILE..., for instance: frontier 10,40 70 256 vm.bin";
 const SURVIVORS_MAX_PCT: [u32; 5] = [10, 30, 50, 75, 90];
-/// The series: names, the policy, and which misses are filled.
+/// The series: names, the policy, and the admission of misses.
 const SERIES: [(&str, ReclaimPolicy, &str, Admission); 4] = [
     ("fifo", ReclaimPolicy::Fifo, "always", Admission::Always),
     ("lru", ReclaimPolicy::Lru, "always", Admission::Always),
@@ -43,7 +44,7 @@ const SERIES: [(&str, ReclaimPolicy, &str, Admission); 4] = [
 /// Steps of the oracle's curve.
 const CURVE: u64 = 50;
 
-/// What is asked for.
+/// The arguments.
 struct Asked {
     shares: Vec<u64>,
     flash: Flash,
@@ -83,7 +84,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// All lines of a trace and a share.
+/// Prints all lines of a trace and a share.
 fn cell(
     (number, share): (usize, u64),
     trace: &Trace,

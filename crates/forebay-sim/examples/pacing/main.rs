@@ -1,4 +1,4 @@
-//! Time series of destage under the rate controller, in virtual time: for `bench/pacing/plot.py`
+//! Time series of destage under the rate controller, in virtual time, for `bench/pacing/plot.py`
 //! and for reading.
 //!
 //! ```text
@@ -26,14 +26,14 @@ fn paced(seconds: u64) -> VolumeSettings {
     VolumeSettings { flush_period: seconds * SECOND, idle_delay: 0, ..VolumeSettings::default() }
 }
 
-/// Destage by level only: nothing until a tenth of the cache is dirty.
+/// Destage by level only: none until a tenth of the cache is dirty.
 fn by_level() -> VolumeSettings {
     VolumeSettings { idle_delay: 0, dirty_low_pct: 10, dirty_high_pct: 20, ..VolumeSettings::default() }
 }
 
 fn scenario(name: &str) -> Vec<Sample> {
     match name {
-        // The load goes up and down again; data is to be at most a minute old.
+        // The load rises and falls again; data may be at most a minute old.
         "step-load" => {
             let mut rig = Rig::new(paced(60));
             rig.run(writes(100), 120);
@@ -41,14 +41,14 @@ fn scenario(name: &str) -> Vec<Sample> {
             rig.run(writes(50), 120);
             rig.samples
         }
-        // More is written than the disk can take.
+        // Writes exceed the throughput of the disk.
         "full-cache" => {
             let mut rig = Rig::new(by_level());
             rig.run(writes(6000), 180);
             rig.run(writes(200), 60);
             rig.samples
         }
-        // Work, then nothing: after the idle delay everything is written back.
+        // Load, then none: after the idle delay destage writes everything.
         "idle-disk" => {
             let mut rig = Rig::new(VolumeSettings { idle_delay: 20 * SECOND, ..by_level() });
             rig.run(writes(200), 40);
@@ -65,7 +65,7 @@ fn scenario(name: &str) -> Vec<Sample> {
             rig.run(writes(150), 120);
             rig.samples
         }
-        // A reader that the cache cannot help, and a background drain from second 60 on.
+        // A reader whose reads all miss, and a background drain from second 60 on.
         _ => {
             let mut rig =
                 Rig::new(VolumeSettings { dirty_low_pct: 50, idle_delay: 0, ..VolumeSettings::default() });
@@ -106,7 +106,7 @@ fn csv(samples: &[Sample]) -> String {
     text
 }
 
-/// The figures of `docs/use/destage.md`.
+/// Prints the figures of `docs/use/destage.md`.
 fn figures() {
     println!("evenness over 10 s windows, steady random writes for 600 s after 180 s");
     println!("| writes/s | destage | foreground/s | CV | backing blocks/s | CV | oldest s |");
@@ -160,8 +160,8 @@ fn drain_beside(readers: u32, drain: Drain) -> String {
     format!("{reads:.0} | {before:.1} | {reads_beside:.0} | {beside:.1} | {ratio:.2} | {seconds}")
 }
 
-/// What `latency_target` does: one reader that the cache cannot help beside random writes, above
-/// the low level and far below the soft limit.
+/// Prints the effect of `latency_target`: one reader whose reads all miss, concurrently with random
+/// writes, above the low level and far below the soft limit.
 fn latency() {
     println!(
         "| writes/s | latency_target ms | reads/s | p95 ms | written back/s | dirty % before, after | limit |"
@@ -199,7 +199,7 @@ fn latency() {
     }
 }
 
-/// Reads per second and their 99th percentile in milliseconds.
+/// Returns reads per second and their 99th percentile in milliseconds.
 fn reading(samples: &[Sample]) -> (f64, f64) {
     let p99 = quantile(samples.iter().flat_map(|sample| sample.read_ns.iter().copied()), 0.99);
     let reads: u64 = samples.iter().map(|sample| sample.reads).sum();

@@ -1,9 +1,9 @@
-//! The engine between clients with a steady hand and an emulated 7200 rpm disk, in virtual time
+//! The engine between clients with a steady load and an emulated 7200 rpm disk, in virtual time
 //! ([`crate::figures::machine`]).
 //!
-//! Two volumes, each on a disk of its own ([`forebay_io::hdd::HddModel`], 1 GiB with the seeks of a
+//! Two volumes, each on its own disk ([`forebay_io::hdd::HddModel`], 1 GiB with the seeks of a
 //! whole disk); clients use the first one, the second is for single requests of tests. The cache
-//! device takes 80 us and 2 us a block, however much is in flight. A run is the same every time.
+//! device takes 80 us and 2 us a block, regardless of concurrency. A run is deterministic.
 
 use crate::figures::machine::{Disk, DiskOp, Flash, Machine, Reply, Setup};
 use forebay_core::{Drain, EngineConfig, Limit, RequestKind, Treatment, VolumeSettings};
@@ -20,14 +20,13 @@ const VOLUME: VolumeId = VolumeId(0);
 /// Volumes, and disks.
 const VOLUMES: u16 = 2;
 const FLASH: Flash = Flash { op_ns: 80_000, block_ns: 2_000, each_ns: 0, flush_ns: 300_000, shared: false };
-/// Writes that an open-loop writer lets wait at most.
+/// Limit of writes in flight of an open-loop writer.
 const WRITES_OPEN_MAX: usize = 256;
 
-/// What clients do.
+/// The load of clients.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
-    /// Writes of one random block, so many a second, whether or not earlier ones have been
-    /// answered.
+    /// Writes of one random block per second, whether or not earlier ones have been answered.
     pub(crate) writes_per_s: u64,
     /// Readers of random blocks that are not cached, each with one request at a time.
     pub(crate) readers: u32,
@@ -48,7 +47,7 @@ pub(crate) struct Sample {
     pub(crate) target: Option<u64>,
 }
 
-/// The disk of `forebay-io` as the machine wants it.
+/// Adapts the disk of `forebay-io` to the machine.
 pub(crate) struct Hdd(pub(crate) HddModel);
 
 impl Disk for Hdd {
@@ -83,7 +82,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// A new cache in front of the disk.
+    /// Creates a rig with a new cache in front of the disk.
     pub(crate) fn new(settings: VolumeSettings) -> Self {
         let setup = Setup {
             cache_bytes: CACHE_BYTES,
@@ -110,7 +109,7 @@ impl Rig {
         rig
     }
 
-    /// From now on the first disk fails every write, or none.
+    /// Lets the first disk fail every write, or none, from now on.
     pub(crate) fn set_failing(&mut self, failing: bool) {
         self.machine.failing = failing;
     }
@@ -124,7 +123,7 @@ impl Rig {
         self.machine.engine.dirty_blocks(VOLUME)
     }
 
-    /// Runs for so many seconds with a load.
+    /// Runs for this many seconds with a load.
     pub(crate) fn run(&mut self, load: Load, seconds: u64) {
         self.load = load;
         self.next_write = self.next_write.max(self.machine.now);
@@ -137,7 +136,7 @@ impl Rig {
         }
     }
 
-    /// Runs until a time and takes a sample.
+    /// Runs until this time and takes a sample.
     pub(crate) fn run_until(&mut self, end: u64) {
         while self.step(end) {}
         self.machine.now = end;
@@ -152,7 +151,7 @@ impl Rig {
         self.samples.push(sample);
     }
 
-    /// Lets the next thing happen before `end`.
+    /// Lets the next event before `end` happen.
     fn step(&mut self, end: u64) -> bool {
         let write = (self.load.writes_per_s > 0).then_some(self.next_write);
         if !self.machine.step(end, write) {
@@ -208,14 +207,14 @@ impl Rig {
     }
 }
 
-/// A quantile of latencies, in nanoseconds.
+/// Returns a quantile of latencies, in nanoseconds.
 pub(crate) fn quantile(latencies: impl IntoIterator<Item = u64>, share: f64) -> u64 {
     let mut all: Vec<u64> = latencies.into_iter().collect();
     all.sort_unstable();
     all.get(((all.len() as f64 * share) as usize).min(all.len().saturating_sub(1))).copied().unwrap_or(0)
 }
 
-/// Mean and coefficient of variation of sums over windows of ten seconds, per second.
+/// Returns mean and coefficient of variation of sums over windows of ten seconds, per second.
 pub(crate) fn evenness(samples: &[Sample], of: impl Fn(&Sample) -> u64) -> (f64, f64) {
     let windows: Vec<f64> =
         samples.chunks_exact(10).map(|window| window.iter().map(&of).sum::<u64>() as f64 / 10.0).collect();

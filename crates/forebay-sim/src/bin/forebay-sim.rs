@@ -1,7 +1,8 @@
-//! Runs the simulator by itself: `forebay-sim [--seed N] [--crashes N] [--per-seed N] [--break
-//! NAME] [--aim NAME] [--violations N] [--progress] [--verbose]`; with `--per-seed` no more crash
-//! points than that are taken of a seed, and seeds lie apart. It needs no daemon to build; with
-//! `--exhaustive [--length N] [--part I/N] [--only NAME]` all short sequences instead.
+//! Runs the simulator standalone: `forebay-sim [--seed N] [--crashes N] [--per-seed N] [--break
+//! NAME] [--aim NAME] [--violations N] [--progress] [--verbose]`; with `--per-seed` it takes at
+//! most that many crash points per seed, and seeds are not consecutive; with `--exhaustive
+//! [--length N] [--part I/N] [--only NAME]` it runs all short sequences instead. Its build does not
+//! need the daemon.
 
 use forebay_sim::exhaustive::{ExhaustiveOptions, Sequence, run_exhaustive};
 use forebay_sim::hostile::run_hostile;
@@ -103,7 +104,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(!report.violations.is_empty()))
 }
 
-/// A few crash points of many seeds.
+/// Tries a few crash points of many seeds.
 fn run_scattered(options: &SimOptions, per_seed: u64, progress: &mut dyn FnMut(&Progress)) -> Report {
     let mut all = Report::default();
     let mut seed = options.seed;

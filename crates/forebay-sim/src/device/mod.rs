@@ -3,43 +3,42 @@
 //! # Fault model
 //!
 //! **Volatile write cache.** A device has a *durable* image and a list of *fragments*: pieces of
-//! writes that have landed in its volatile cache, in the order of landing. What a read sees (the
-//! *visible* image) is the durable image with all fragments on top. A write lands when it
-//! completes; some of its sectors, drawn at random, may land as early as its submission. A read
-//! sees the device at its submission or at its completion, drawn at random.
+//! writes that have landed in its volatile cache, in the order of landing. Reads see the *visible*
+//! image: the durable image with all fragments on top. A write lands when it completes; some of its
+//! sectors, drawn at random, may land as early as its submission. A read sees the device at its
+//! submission or at its completion, drawn at random.
 //!
 //! **Flush** makes durable, at its completion, everything that had landed when it was *submitted*.
-//! It does not cover what lands while it is under way.
+//! It does not cover writes that land while it is in flight.
 //!
 //! **Power cut.** Every fragment survives, is lost, or is torn (any subset of its sectors
-//! survives), each on its own; the survivors are applied in the order of landing. So a sector holds
-//! its last durable bytes or any later version: a device may write back an older version, receive a
-//! newer one and lose it; but it never lets an older version replace a newer one *that had already
-//! landed on top of it in the cache*, because its cache holds one version per sector. Writes still
-//! in flight land wholly, partly or not at all, in any order among themselves, after the fragments
-//! (landing before one of them is the same as being lost in that sector). A sector of 512 bytes is
-//! never torn.
+//! survives), each on its own; the surviving fragments are applied in the order of landing. So a
+//! sector holds its last durable bytes or any later version: a device may write back an older
+//! version, receive a newer one and lose it; but it never lets an older version replace a newer one
+//! *that had already landed on top of it in the cache*, because its cache holds one version per
+//! sector. Writes still in flight land wholly, partly or not at all, in any order among themselves,
+//! after the fragments (landing before one of them is the same as being lost in that sector). A
+//! sector of 512 bytes is never torn.
 //!
 //! **Kill** of the daemon: everything that had landed stays, and stays volatile, so that a power
 //! cut after the restart can still lose it; writes in flight settle wholly, partly or not at all
 //! before the restart.
 //!
 //! **Errors.** Transient errors of reads, writes and flushes: a failed write has landed wholly,
-//! partly or not at all; a failed flush has made nothing durable, and what it did not make durable
-//! stays in the volatile cache, or (`flush_drops`) is dropped from it while reads go on to see it,
-//! as Linux does it to files: no later flush brings it back. Latent errors: a sector cannot be read
-//! until it is written. Lost writes: acknowledged, never landed. Misdirected writes: landed
-//! elsewhere, at a block boundary. Bit rot: bits flip at rest.
+//! partly or not at all; a failed flush has made nothing durable, and its data stays in the
+//! volatile cache, or (`flush_drops`) is dropped from it while reads still see it, as on Linux
+//! files: no later flush covers it. Latent errors: a sector cannot be read until it is written.
+//! Lost writes: acknowledged, never landed. Misdirected writes: landed elsewhere, at a block
+//! boundary. Bit rot: bits flip at rest.
 //!
-//! **Discards** may leave each sector as it is, or put zeroes or garbage there, as a write that
-//! lands in the volatile cache would: so a crash may take that back, or a part of it.
+//! **Discards** may leave each sector unchanged, or put zeroes or garbage there, like a write that
+//! lands in the volatile cache: so a crash may undo the discard, or a part of it.
 //!
-//! **Unplugging** takes from the volatile cache what a power cut does, while the engine runs.
+//! **Unplugging** takes the same from the volatile cache as a power cut, while the engine runs.
 //!
-//! **Death.** From an instant on everything fails, or everything but reads, or, of two devices that
-//! are one cache, everything on the second one and every flush. Writes in flight fail
-//! too, and have landed wholly, partly or not at all. A restart brings the device back: what it
-//! holds is what it held.
+//! **Death.** From some instant on all operations fail, or all but reads, or, with two devices as
+//! one cache, all on the second one and every flush. Writes in flight fail too, and have landed
+//! wholly, partly or not at all. A restart brings the device back with its content.
 
 use crate::image::Image;
 use crate::rng::{Rng, mix};
@@ -47,7 +46,7 @@ use forebay_format::{BLOCK_BYTES, SECTOR_BYTES};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// Which sectors of a write.
+/// A set of sectors of a write.
 #[derive(Clone, Debug)]
 enum Sectors {
     All,
@@ -57,7 +56,7 @@ enum Sectors {
 impl Sectors {
     fn random(count: usize, rng: &mut Rng) -> Self {
         match rng.below(4) {
-            // A prefix or a suffix, as devices that write in order leave it; else any subset.
+            // A prefix or a suffix, as left by devices that write in order; else any subset.
             0 => {
                 let cut = rng.below(count as u64 + 1) as usize;
                 Self::Some((0..count).map(|index| index < cut).collect())
@@ -70,7 +69,7 @@ impl Sectors {
         }
     }
 
-    /// Everything, nothing (`None`) or a part.
+    /// Draws everything, nothing (`None`) or a part.
     fn fate(count: usize, rng: &mut Rng) -> Option<Self> {
         match rng.below(5) {
             0 | 1 => Some(Self::All),
@@ -98,16 +97,16 @@ impl Sectors {
     }
 }
 
-/// What a crash leaves of one write, for those who decide it instead of drawing it.
+/// The remains of one write after a crash, for callers that choose them instead of drawing them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WriteRemains {
     /// Everything.
     All,
     /// Nothing.
     Nothing,
-    /// So many sectors from its start.
+    /// This many sectors from its start.
     Head(usize),
-    /// Everything but so many sectors at its start.
+    /// Everything but this many sectors at its start.
     Tail(usize),
     /// Every other sector.
     Comb,
@@ -142,7 +141,7 @@ struct Fragment {
     sectors: Sectors,
 }
 
-/// What will become of a write when it completes.
+/// The outcome of a write at its completion.
 #[derive(Clone, Debug)]
 enum Fate {
     Good,
@@ -151,7 +150,7 @@ enum Fate {
     Misdirected(u64),
 }
 
-/// A write that has been submitted and not completed.
+/// A write in flight.
 #[derive(Clone)]
 struct InFlight {
     offset: u64,
@@ -161,7 +160,7 @@ struct InFlight {
     fate: Fate,
 }
 
-/// How often things go wrong, in parts per million of operations.
+/// Rates of faults, in parts per million of operations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Faults {
     /// Reads that fail once.
@@ -170,57 +169,57 @@ pub struct Faults {
     pub write_error: u32,
     /// Flushes that fail.
     pub flush_error: u32,
-    /// A failed flush drops half of what it should have made durable: visible still, but no later
-    /// flush covers it.
+    /// A failed flush drops half of the data that it should have made durable: still visible, but
+    /// no later flush covers it.
     pub flush_drops: bool,
     /// Writes that are acknowledged and never land.
     pub lost: u32,
-    /// Writes that land elsewhere.
+    /// Writes that land at another place.
     pub misdirected: u32,
     /// Writes below [`SimDevice::misdirect_from`] do not fail.
     pub spares_metadata: bool,
-    /// Bytes from here to there take no write: no one that meets them succeeds.
+    /// Range of bytes in which all writes fail.
     pub barred: Option<(u64, u64)>,
 }
 
-/// How long operations take.
+/// Latencies of operations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Latency {
-    /// Least time of a read.
+    /// Minimum time of a read.
     pub read_ns: u64,
-    /// Least time of a write.
+    /// Minimum time of a write.
     pub write_ns: u64,
-    /// Least time of a flush.
+    /// Minimum time of a flush.
     pub flush_ns: u64,
     /// Added per block.
     pub block_ns: u64,
-    /// At most so many times the least time is added at random.
+    /// At most this many times the minimum is added at random.
     pub spread: u64,
-    /// Operations that take very long, in parts per million.
+    /// Very slow operations, in parts per million.
     pub slow_ppm: u32,
-    /// How long those take.
+    /// Upper limit of the time added to those.
     pub slow_ns: u64,
 }
 
-/// How a write ended.
+/// The end of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteEnd {
     /// It landed.
     Good,
     /// The device reported an error.
     Failed,
-    /// The device said that it landed, but it did not.
+    /// The device reported success, but the write did not land.
     Lost {
-        /// Where it should have landed.
+        /// Its offset.
         offset: u64,
         /// Its length.
         len: u64,
     },
-    /// The device said that it landed, but it landed elsewhere.
+    /// The device reported success, but the write landed at another place.
     Misdirected {
-        /// Where it should have landed.
+        /// Its offset.
         offset: u64,
-        /// Where it did.
+        /// The offset at which it landed.
         landed: u64,
         /// Its length.
         len: u64,
@@ -230,14 +229,13 @@ pub enum WriteEnd {
 /// How a device dies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Death {
-    /// It is gone.
+    /// All operations fail.
     All,
-    /// Reads go on.
+    /// All but reads fail.
     Writes,
-    /// It is two devices, and the second one is gone.
+    /// The device consists of two, and the second one is gone.
     Second,
-    /// One flush fails, and drops half of what it should have made durable; everything else goes
-    /// on.
+    /// One flush fails and drops half of the data that it should have made durable; all else works.
     FlushDrops,
 }
 
@@ -262,22 +260,22 @@ pub struct SimDevice {
     in_flight: BTreeMap<u64, InFlight>,
     next_write: u64,
     latent: BTreeSet<u64>,
-    /// A sector, and how many more reads of it bring wrong bytes.
+    /// A sector, and how many more reads of it return wrong bytes.
     misread: (u64, u32),
     dead: Option<Death>,
-    /// A failed flush dropped something.
+    /// A failed flush has dropped data.
     dropped: bool,
-    /// One did so at any time, also before a restart.
+    /// A failed flush has dropped data at any time, also before a restart.
     ever_dropped: bool,
-    /// Rates of faults; change them at any time.
+    /// Rates of faults; may change at any time.
     pub faults: Faults,
-    /// Times of operations.
+    /// Latencies of operations.
     pub latency: Latency,
-    /// Writes to blocks below this one are never misdirected, and none is misdirected there.
+    /// Writes below this offset, in bytes, are never misdirected, and none is misdirected to there.
     pub misdirect_from: u64,
-    /// Where the second of two devices begins.
+    /// Offset of the second of two devices, in bytes.
     pub second_at: u64,
-    /// Of the writes that will succeed, one in so many shows some of its sectors as early as its
+    /// Of the writes that will succeed, one in this many shows some of its sectors as early as its
     /// submission; 0: none does.
     pub early_of: u64,
     /// Flushes succeed and do nothing.
@@ -285,7 +283,7 @@ pub struct SimDevice {
 }
 
 impl SimDevice {
-    /// A device full of zeroes.
+    /// Creates a device full of zeroes.
     #[must_use]
     pub fn new(bytes: u64, latency: Latency) -> Self {
         let image = Image::new(bytes);
@@ -310,26 +308,26 @@ impl SimDevice {
         }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.durable.bytes()
     }
 
-    /// What reads see.
+    /// Returns the image that reads see.
     #[must_use]
     pub fn visible(&self) -> &Image {
         &self.visible
     }
 
-    /// What a power cut cannot take away.
+    /// Returns the image that a power cut cannot take away.
     #[must_use]
     pub fn durable(&self) -> &Image {
         &self.durable
     }
 
-    /// True if a power cut leaves these bytes as reads see them now: nothing of the range is in the
-    /// volatile cache only.
+    /// Returns true if a power cut leaves these bytes as reads see them now: nothing of the range
+    /// is only in the volatile cache.
     #[must_use]
     pub fn is_durable(&self, offset: u64, len: usize) -> bool {
         let bytes = |image: &Image| {
@@ -340,8 +338,8 @@ impl SimDevice {
         bytes(&self.durable) == bytes(&self.visible)
     }
 
-    /// Puts bytes on the medium at once: for what happens while nobody uses the device. What is in
-    /// the volatile cache becomes durable first.
+    /// Puts bytes on the medium at once, while the device is not in use. First makes the content of
+    /// the volatile cache durable.
     pub fn preset(&mut self, offset: u64, data: &[u8]) {
         self.fragments.clear();
         self.durable = self.visible.clone();
@@ -350,7 +348,7 @@ impl SimDevice {
     }
 
     /// Puts bytes on the medium at once, in whole sectors, while the rest of the device is in use:
-    /// nobody else writes them now, and what they had in the volatile cache is gone.
+    /// no write to them is in flight, and fragments of them in the volatile cache are dropped.
     pub fn poke(&mut self, offset: u64, data: &[u8]) {
         let range = offset..offset + data.len() as u64;
         for fragment in &mut self.fragments {
@@ -368,7 +366,7 @@ impl SimDevice {
         self.visible.write(offset, data);
     }
 
-    /// The device fails for good, until it is restarted.
+    /// Fails the device until it is restarted.
     pub fn die(&mut self, death: Death, rng: &mut Rng) {
         self.dead = Some(death);
         let second_at = self.second_at;
@@ -383,8 +381,8 @@ impl SimDevice {
         }
     }
 
-    /// The device was unplugged, and is back: it may lack what it had not flushed. Nothing is under
-    /// way.
+    /// Brings the device back after unplugging: it may lack unflushed data. No operation is in
+    /// flight.
     pub fn replug(&mut self, rng: &mut Rng) {
         assert!(self.in_flight.is_empty(), "the kernel ends what is under way on a device that is gone");
         let back = self.power_cut(rng);
@@ -392,32 +390,32 @@ impl SimDevice {
         self.fragments.clear();
     }
 
-    /// A restart brings a dead device back.
+    /// Brings a dead device back, at a restart.
     pub fn revive(&mut self) {
         self.dead = None;
     }
 
-    /// It has failed for good.
+    /// Returns true if the device has died.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.dead.is_some()
     }
 
-    /// A failed flush has dropped something: it is not there after a restart.
+    /// Returns true if a failed flush has dropped data: it is not there after a restart.
     #[must_use]
     pub fn has_dropped(&self) -> bool {
         self.dropped
     }
 
-    /// A failed flush has dropped something, at any time. A start writes dirty data again that may
-    /// have been dropped, and fills not (I72): one of those may be found damaged later, and is
-    /// cached no more.
+    /// Returns true if a failed flush has dropped data at any time. A start rewrites dirty data
+    /// that may have been dropped, but not fills (I72): a dropped fill may be found damaged later,
+    /// and is then no longer cached.
     #[must_use]
     pub fn has_ever_dropped(&self) -> bool {
         self.ever_dropped
     }
 
-    /// These bytes reach into a second device that is gone.
+    /// Returns true if these bytes reach into a second device that is gone.
     fn is_gone(&self, offset: u64, len: usize) -> bool {
         self.dead == Some(Death::Second) && offset + len as u64 > self.second_at
     }
@@ -440,7 +438,7 @@ impl SimDevice {
         least + rng.below(least * l.spread + 1)
     }
 
-    /// Takes a write in. Returns its number.
+    /// Submits a write. Returns its number.
     pub fn submit_write(&mut self, offset: u64, data: Rc<Vec<u8>>, rng: &mut Rng) -> u64 {
         let count = data.len() / SECTOR_BYTES;
         let fate = self.draw_fate(offset, count, rng);
@@ -456,7 +454,7 @@ impl SimDevice {
         number
     }
 
-    /// Takes a discard in; it completes as a write. Returns its number.
+    /// Submits a discard; it completes as a write. Returns its number.
     pub fn submit_discard(&mut self, offset: u64, len: u64, fails: bool, rng: &mut Rng) -> u64 {
         let count = len as usize / SECTOR_BYTES;
         let mut data = vec![0; len as usize];
@@ -467,7 +465,7 @@ impl SimDevice {
                 bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
             }
         }
-        // What is left as it was does not land.
+        // Unchanged sectors do not land.
         let rest = Sectors::fate(count, rng).unwrap_or_else(|| Sectors::of(count, |_| false));
         let refuses = self.takes_no_writes() || self.is_gone(offset, len as usize);
         let fate = match (refuses, fails) {
@@ -510,7 +508,7 @@ impl SimDevice {
         Fate::Good
     }
 
-    /// Ends a write.
+    /// Completes a write.
     pub fn complete_write(&mut self, number: u64) -> WriteEnd {
         let write = self.in_flight.remove(&number).expect("a write completes once");
         let len = write.data.len() as u64;
@@ -544,12 +542,12 @@ impl SimDevice {
         self.fragments.push(Fragment { landing: self.landings, offset, data: Rc::clone(data), sectors });
     }
 
-    /// Takes a flush in. Returns what to hand to `complete_flush`.
+    /// Submits a flush. Returns the argument for `complete_flush`.
     pub fn submit_flush(&self) -> u64 {
         self.landings
     }
 
-    /// Ends a flush that was submitted when `covered` was returned; true if it succeeded.
+    /// Completes a flush that was submitted when `covered` was returned; true if it succeeded.
     pub fn complete_flush(&mut self, covered: u64, rng: &mut Rng) -> bool {
         if self.takes_no_writes() || self.dead == Some(Death::Second) {
             return false;
@@ -574,13 +572,13 @@ impl SimDevice {
         true
     }
 
-    /// Writes taken in since the start.
+    /// Returns the number of writes submitted since the start.
     #[must_use]
     pub fn writes(&self) -> u64 {
         self.next_write
     }
 
-    /// Reads what is visible now; false if the device reports an error.
+    /// Reads the visible image; false if the device reports an error.
     pub fn read(&mut self, offset: u64, to: &mut [u8], rng: &mut Rng) -> bool {
         if self.dead == Some(Death::All) || self.is_gone(offset, to.len()) || rng.ppm(self.faults.read_error)
         {
@@ -614,19 +612,19 @@ impl SimDevice {
         self.latent.insert(offset / SECTOR_BYTES as u64);
     }
 
-    /// The next so many reads of this sector bring wrong bytes, without an error; what is there
-    /// stays as it is.
+    /// The next `reads` reads of this sector return wrong bytes, without an error; the sector
+    /// itself does not change.
     pub fn misread(&mut self, offset: u64, reads: u32) {
         self.misread = (offset / SECTOR_BYTES as u64, reads);
     }
 
-    /// Stops all faults that happen by rate.
+    /// Stops all faults that occur at a rate.
     pub fn quiet(&mut self) {
         self.faults = Faults::default();
         self.latency.slow_ppm = 0;
     }
 
-    /// True if no write is under way between this offset and the end of the range.
+    /// Returns true if no write is in flight between this offset and the end of the range.
     #[must_use]
     pub fn idle(&self, offset: u64, len: u64) -> bool {
         self.in_flight
@@ -634,7 +632,7 @@ impl SimDevice {
             .all(|write| write.offset + write.data.len() as u64 <= offset || offset + len <= write.offset)
     }
 
-    /// The device after a power cut at this instant.
+    /// Returns the device after a power cut at this instant.
     #[must_use]
     pub fn power_cut(&self, rng: &mut Rng) -> Self {
         let mut image = self.durable.clone();
@@ -658,7 +656,7 @@ impl SimDevice {
         self.restarted(image.clone(), image, Vec::new())
     }
 
-    /// The device after the daemon was killed at this instant.
+    /// Returns the device after a kill of the daemon at this instant.
     #[must_use]
     pub fn kill(&self, rng: &mut Rng) -> Self {
         let mut device = self.restarted(self.durable.clone(), self.visible.clone(), self.fragments.clone());
@@ -669,16 +667,16 @@ impl SimDevice {
         device
     }
 
-    /// A number for everything that a crash now depends on: it stays the same as long as nothing
-    /// lands, is taken in or is made durable.
+    /// Returns a hash of everything that determines a crash now: it stays the same while nothing
+    /// lands, is submitted or is made durable.
     #[must_use]
     pub fn stamp(&self) -> u64 {
         let writes = self.in_flight.keys().fold(self.next_write, |key, number| mix(key ^ number));
         mix(mix(writes ^ self.landings) ^ self.fragments.len() as u64)
     }
 
-    /// Sectors of the writes that a crash decides about: those in the volatile cache (for a power
-    /// cut), then those in flight.
+    /// Returns the numbers of sectors of the writes that a crash decides about: those in the
+    /// volatile cache (for a power cut), then those in flight.
     #[must_use]
     pub fn undecided(&self, power: bool) -> Vec<usize> {
         let volatile = self.fragments.iter().filter(|_| power).map(|fragment| &fragment.data);
@@ -686,8 +684,8 @@ impl SimDevice {
         all.map(|data| data.len() / SECTOR_BYTES).collect()
     }
 
-    /// The device after a crash of which `left` says what remains of each write of
-    /// [`SimDevice::undecided`]. Those in flight land in the order of their submission.
+    /// Returns the device after a crash; `left` is the remains of each write of
+    /// [`SimDevice::undecided`]. Those in flight land in the order of submission.
     #[must_use]
     pub fn crash_to(&self, power: bool, mut left: impl Iterator<Item = WriteRemains>) -> Self {
         let mut next =
@@ -717,7 +715,7 @@ impl SimDevice {
         self.restarted(image.clone(), image, Vec::new())
     }
 
-    /// Draws what lands of the writes in flight, in random order.
+    /// Draws which sectors of the writes in flight land, in random order.
     fn settle(&self, rng: &mut Rng) -> Vec<(u64, Rc<Vec<u8>>, Sectors)> {
         let mut landed = Vec::new();
         for write in self.in_flight.values() {

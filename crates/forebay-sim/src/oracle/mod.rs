@@ -1,37 +1,37 @@
-//! The oracle: what every sector may hold.
+//! The oracle: the legal contents of every sector.
 //!
 //! # Scheme
 //!
 //! A sector has a list of *versions*, one per write that may still matter, each a concrete 512-byte
-//! content. Every event (a write submitted or acknowledged, a flush or read made) has a *step*, so
-//! that "before" and "after" are comparisons of numbers. A version is **superseded** when a write
-//! that was submitted after the version was acknowledged is itself acknowledged; two writes under
-//! way at the same time never supersede each other.
+//! content. Every event (a write submitted or acknowledged, a flush or read submitted) has a
+//! *step*, so that "before" and "after" are comparisons of numbers. A version is **superseded**
+//! when a write that was submitted after the version was acknowledged is itself acknowledged; two
+//! writes in flight at the same time never supersede each other.
 //!
-//! - A read may return any version that was not superseded when the read was made, or was submitted
-//!   before it ended.
-//! - When a flush made at step `f` is acknowledged, versions superseded up to `f` are forgotten:
-//!   nothing can bring them back. A FUA write forgets what was acknowledged before it was
-//!   submitted.
-//! - After a **kill** a sector holds a version that is not superseded; writes under way may have
+//! - A read may return any version that was not superseded when the read was submitted, or was
+//!   submitted before it ended.
+//! - When a flush submitted at step `f` is acknowledged, the oracle forgets versions superseded up
+//!   to `f`: they cannot return. A FUA write makes it forget versions acknowledged before its
+//!   submission.
+//! - After a **kill** a sector holds a version that is not superseded; writes in flight may have
 //!   happened.
 //! - After a **power cut** a sector holds any version on its list: the last flushed one or a later
 //!   one.
-//! - What was written **past the cache**, acknowledged, and survived a power cut on the backing
-//!   store, is not hidden by anything older, flushed or not: no stale resurrection.
-//! - The first read after a crash settles which one it is, and it must stay: after a power cut the
-//!   others are forgotten; after a kill, older ones may come back only by a power cut before the
-//!   next flush.
-//! - A write that failed may have happened or not, also partly: old and new stay legal until the
-//!   next write.
+//! - An acknowledged write that **bypassed the cache** and survived a power cut on the backing
+//!   store is not hidden by anything older, flushed or not: no stale resurrection.
+//! - The first read after a crash settles which version it is, and that version must stay: after a
+//!   power cut the others are forgotten; after a kill, older ones may come back only by a power cut
+//!   before the next flush.
+//! - A failed write may have happened or not, also partly: old and new stay legal until the next
+//!   write.
 //!
 //! Writes of part of a sector are allowed only where the sector has one version and no other writer
 //! ([`Oracle::can_write`]), so that every version stays a concrete content.
 //!
-//! **Damage.** Where a fault was injected into the only copy the world marks the block as tainted:
-//! an I/O error is then legal. In runs with damage to the cache device, all contents a sector ever
-//! had are kept, and after a crash every one of them is legal ([`Oracle::relaxed`]): the documented
-//! limit.
+//! **Damage.** Where a fault was injected into the only copy, the world marks the block as tainted:
+//! an I/O error is then legal. In runs with damage to the cache device, the oracle keeps all
+//! contents that a sector ever had, and after a crash every one of them is legal
+//! ([`Oracle::relaxed`]): the documented limit.
 
 use crate::content::Content;
 use crate::image::Image;
@@ -43,34 +43,34 @@ use std::rc::Rc;
 const NEVER: u64 = u64::MAX;
 const SECTORS_PER_CHUNK: usize = 64;
 const SECTOR: u64 = SECTOR_BYTES as u64;
-/// Writes to one sector that may be under way at once.
+/// Writes to one sector that may be in flight at once.
 const WRITERS_MAX: usize = 3;
 
 /// Why a version may or may not have happened.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Doubt {
-    /// It happened, or is under way.
+    /// It happened, or is in flight.
     None,
     /// It failed.
     Failed,
-    /// It was under way at a kill.
+    /// It was in flight at a kill.
     Kill,
-    /// There was a power cut.
+    /// The power was cut.
     Power,
 }
 
-/// Where a write goes.
+/// The path of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Way {
     /// Into the cache.
     Cached,
-    /// Past the cache: it is on the backing store before it is acknowledged.
+    /// Bypassing the cache: it is on the backing store before the acknowledgement.
     Past,
     /// The engine decides.
     Either,
 }
 
-/// What one write left, or may have left, in a sector.
+/// The content that one write left, or may have left, in a sector.
 #[derive(Clone, Debug)]
 struct Version {
     content: Content,
@@ -78,12 +78,12 @@ struct Version {
     acked: u64,
     superseded: u64,
     doubt: Doubt,
-    /// It was durable when it was acknowledged.
+    /// It was durable at its acknowledgement.
     fua: bool,
     part: bool,
     way: Way,
-    /// The step at which it was forgotten. It may still be here because a read that was made when
-    /// it was current is under way.
+    /// The step at which it was forgotten. It may still be here because a read from the time when
+    /// it was current is in flight.
     forgotten: u64,
 }
 
@@ -101,7 +101,7 @@ impl Version {
 struct Chunk {
     sectors: Vec<Vec<Version>>,
     history: Vec<Vec<Content>>,
-    /// For [`Oracle::check_order`]: versions that were forgotten.
+    /// Forgotten versions, for [`Oracle::check_order`].
     dead: Vec<Vec<Dead>>,
 }
 
@@ -119,13 +119,13 @@ type Steps = core::ops::Range<u64>;
 struct Volume {
     sectors: u64,
     chunks: Vec<Rc<Chunk>>,
-    /// Chunks in which some sector has more than one version.
+    /// Chunks with a sector of more than one version.
     busy: BTreeSet<usize>,
-    /// When the newest FLUSH began that was answered well.
+    /// Step at which the newest successful FLUSH began.
     flushed: u64,
 }
 
-/// A write that has been announced to the oracle.
+/// A write announced to the oracle.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteTicket {
     volume: usize,
@@ -138,22 +138,22 @@ pub struct WriteTicket {
 #[derive(Clone)]
 pub struct Oracle {
     volumes: Vec<Volume>,
-    /// All sectors zero, never written: what the greater part of a large volume shares.
+    /// All sectors zero, never written: shared by the greater part of a large volume.
     blank: Rc<Chunk>,
     step: u64,
-    /// Steps at which the reads under way were made.
+    /// Steps at which the reads in flight were submitted.
     reads: BTreeSet<u64>,
     keep_history: bool,
     keep_dead: bool,
     /// After a crash with damage on the cache device: any earlier content and any error is legal.
     pub relaxed: bool,
-    /// Blocks whose only copy may have been damaged: an I/O error is legal there.
+    /// Blocks whose only copy may be damaged: an I/O error is legal there.
     pub tainted: BTreeSet<(usize, u64)>,
 }
 
 impl Oracle {
-    /// An oracle for volumes whose sectors hold what `initial(volume, sector)` says, durably; where
-    /// it says `None`, which it must for 64 sectors at once, they are zero, and take no room until
+    /// Creates an oracle for volumes whose sectors hold `initial(volume, sector)`, durably. `None`,
+    /// which it must return for 64 sectors at once, stands for zeroes, which take no memory until
     /// they are written. `keep_history`: there will be damage. `keep_dead`: [`Oracle::check_order`]
     /// will be called.
     pub fn new(
@@ -197,20 +197,21 @@ impl Oracle {
         }
     }
 
-    /// The next step; hand it to [`Oracle::flushed`] later.
+    /// Returns the next step; pass it to [`Oracle::flushed`] later.
     pub fn begin(&mut self) -> u64 {
         self.step += 1;
         self.step
     }
 
-    /// The step of a read; hand it to [`Oracle::check_read`], and then to [`Oracle::end_read`].
+    /// Returns the step of a read; pass it to [`Oracle::check_read`], and then to
+    /// [`Oracle::end_read`].
     pub fn begin_read(&mut self) -> u64 {
         let step = self.begin();
         self.reads.insert(step);
         step
     }
 
-    /// A read is over.
+    /// Ends a read.
     pub fn end_read(&mut self, begun: u64) {
         self.reads.remove(&begun);
     }
@@ -219,13 +220,14 @@ impl Oracle {
         self.reads.first().copied().unwrap_or(NEVER)
     }
 
-    /// The present step.
+    /// Returns the current step.
     #[must_use]
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// A number for what may be found where: same number, same verdicts (but for steps of order).
+    /// Returns a hash of the legal contents of all sectors: same hash, same verdicts (except on
+    /// steps of order).
     #[must_use]
     pub fn key(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
@@ -240,13 +242,13 @@ impl Oracle {
         hasher.finish()
     }
 
-    /// Sectors of a volume.
+    /// Returns the number of sectors of a volume.
     #[must_use]
     pub fn sectors(&self, volume: usize) -> u64 {
         self.volumes[volume].sectors
     }
 
-    /// True if nobody has written any of these sectors: they are zero.
+    /// Returns true if none of these sectors was ever written: they are zero.
     #[must_use]
     pub fn is_blank(&self, volume: usize, sectors: core::ops::Range<u64>) -> bool {
         let chunks = place(sectors.start).0..(sectors.end as usize).div_ceil(SECTORS_PER_CHUNK);
@@ -258,7 +260,7 @@ impl Oracle {
         &self.volumes[volume].chunks[chunk].sectors[at]
     }
 
-    /// True if a write of these bytes leaves the oracle able to judge.
+    /// Returns true if the oracle can still judge after a write of these bytes.
     #[must_use]
     pub fn can_write(&self, volume: usize, offset: u64, len: u64) -> bool {
         sectors_of(offset, len).all(|sector| {
@@ -272,8 +274,8 @@ impl Oracle {
         })
     }
 
-    /// Announces a write of `len` bytes, which [`Oracle::can_write`] allowed. `fill` turns the
-    /// content that a sector has now, and the range of bytes written in it, into its new content.
+    /// Announces a write of `len` bytes, which [`Oracle::can_write`] allowed. `fill` maps the
+    /// present content of a sector, and the range of bytes written in it, to its new content.
     pub fn begin_write(
         &mut self,
         volume: usize,
@@ -308,7 +310,7 @@ impl Oracle {
         WriteTicket { volume, first: range.start, count: range.end - range.start, submitted }
     }
 
-    /// A write was acknowledged, or has failed.
+    /// Notes that a write was acknowledged or failed.
     pub fn end_write(&mut self, ticket: WriteTicket, ok: bool, fua: bool) {
         let (step, oldest) = (self.begin(), self.oldest_read());
         for sector in ticket.first..ticket.first + ticket.count {
@@ -330,7 +332,7 @@ impl Oracle {
         }
     }
 
-    /// A flush of the volume made at step `begun` was acknowledged.
+    /// Notes the acknowledgement of a flush of the volume that was submitted at step `begun`.
     pub fn flushed(&mut self, volume: usize, begun: u64) {
         let (step, oldest) = (self.begin(), self.oldest_read());
         self.volumes[volume].flushed = self.volumes[volume].flushed.max(begun);
@@ -339,9 +341,9 @@ impl Oracle {
         });
     }
 
-    /// A FLUSH of the volume has failed, and a flush of the backing store before it had dropped
-    /// some of what only the backing store had: as after a failed write, old and new stay legal
-    /// there until the next write.
+    /// Notes that a FLUSH of the volume failed, and that an earlier flush of the backing store
+    /// dropped some of the data that only the backing store had: as after a failed write, old and
+    /// new stay legal there until the next write.
     pub fn dropped(&mut self, volume: usize) {
         self.begin();
         self.edit_busy(volume, |_, versions| {
@@ -356,7 +358,7 @@ impl Oracle {
             if !dropped {
                 return Vec::new();
             }
-            // Nor does a read that saw one of them tell what there is after a crash.
+            // A read that saw one of them does not settle the content after a crash either.
             let firm = versions.iter().filter(|v| v.acked != NEVER && v.doubt != Doubt::Failed);
             let firm: Vec<(u64, u64)> = firm.map(|version| (version.submitted, version.acked)).collect();
             for version in versions.iter_mut().filter(|version| !version.current()) {
@@ -369,22 +371,22 @@ impl Oracle {
         });
     }
 
-    /// True if a sector holds what it must hold after any crash: nothing was written since the last
-    /// FLUSH or FUA that covers it. What a kill left open (which of two versions it holds) was
-    /// promised by that FLUSH, whichever it is; what was not acknowledged by none.
+    /// Returns true if a sector holds its content after any crash: no write followed the last FLUSH
+    /// or FUA that covers it. Where a kill left two versions possible, that FLUSH promises either
+    /// one; no FLUSH promises an unacknowledged write.
     pub fn is_promised(&self, volume: usize, sector: u64) -> bool {
         let (chunk, at) = place(sector);
         let versions = &self.volumes[volume].chunks[chunk].sectors[at];
-        // What failed was not acknowledged: no FLUSH promises it.
+        // Failed writes were not acknowledged: no FLUSH promises them.
         let answered = |version: &Version| version.acked != NEVER && version.doubt != Doubt::Failed;
         let mut left = versions.iter().filter(|version| !version.past() && answered(version));
-        // Of two that were written at once either may be there: a FUA need not have been answered
-        // before the FLUSH that covers the other.
+        // Of two concurrent writes either may be there: a FUA need not be answered before the FLUSH
+        // that covers the other.
         let flushed = self.volumes[volume].flushed;
         left.clone().count() <= 1 || left.all(|version| version.fua || version.acked < flushed)
     }
 
-    /// The daemon was killed.
+    /// Notes a kill of the daemon.
     pub fn kill(&mut self) {
         let step = self.begin();
         self.reads.clear();
@@ -399,9 +401,8 @@ impl Oracle {
         }
     }
 
-    /// Call it before [`Oracle::power_cut`], with what the cut left on the backing store: what was
-    /// written past the cache, acknowledged, and is there, can never again be hidden by something
-    /// older.
+    /// Call this before [`Oracle::power_cut`], with the remains of the backing store: acknowledged
+    /// bypass writes that are there can never again be hidden by anything older.
     pub fn no_resurrection(&mut self, volume: usize, left: &Image) {
         let step = self.begin();
         self.edit_busy(volume, |sector, versions| {
@@ -420,7 +421,7 @@ impl Oracle {
         });
     }
 
-    /// The power was cut.
+    /// Notes a power cut.
     pub fn power_cut(&mut self) {
         let step = self.begin();
         self.reads.clear();
@@ -436,10 +437,11 @@ impl Oracle {
         }
     }
 
-    /// Judges the bytes that a read made at step `begun` returned, and settles what they settle.
+    /// Judges the bytes of a read submitted at step `begun`, and narrows the legal versions
+    /// accordingly.
     ///
     /// # Errors
-    /// Says which sector holds what instead of what.
+    /// Names the sector, its content and the legal versions.
     pub fn check_read(&mut self, volume: usize, offset: u64, found: &[u8], begun: u64) -> Result<(), String> {
         for sector in sectors_of(offset, found.len() as u64) {
             let start = offset.max(sector * SECTOR);
@@ -499,8 +501,8 @@ impl Oracle {
         )
     }
 
-    /// A read that overlapped no writer saw these bytes: of several current versions only that one
-    /// remains.
+    /// Narrows the current versions of a sector to the one that a read saw. The read overlapped no
+    /// writer.
     fn settle(&mut self, volume: usize, sector: u64, found: &[u8], begun: u64) {
         let versions = self.versions(volume, sector);
         let settles = |v: &Version| v.acked < begun && v.doubt != Doubt::Failed;
@@ -528,11 +530,11 @@ impl Oracle {
         });
     }
 
-    /// Judges what a device holds of a sector while no write is under way: nothing but a current
-    /// version will do.
+    /// Judges the device's content of a sector while no write is in flight: only a current version
+    /// is legal.
     ///
     /// # Errors
-    /// Says what is there and what should be.
+    /// Reports the content found and the expected one.
     pub fn check_at_rest(&self, volume: usize, sector: u64, found: &[u8]) -> Result<(), String> {
         let versions = self.versions(volume, sector);
         if versions.iter().any(|version| version.current() && version.content.is(found)) {
@@ -541,11 +543,11 @@ impl Oracle {
         Err(self.wrong(volume, sector, found, self.step))
     }
 
-    /// Like [`Oracle::check_at_rest`] for a device after a power cut: any version that a power cut
-    /// leaves will do. Call it on an oracle that has seen the crash.
+    /// Like [`Oracle::check_at_rest`], for a device after a power cut: any version that a power cut
+    /// may leave is legal. Call it on an oracle that has noted the crash.
     ///
     /// # Errors
-    /// Says what is there and what should be.
+    /// Reports the content found and the expected one.
     pub fn check_image(&self, volume: usize, image: &Image, what: &str) -> Result<(), String> {
         let mut bytes = [0; SECTOR_BYTES * SECTORS_PER_CHUNK];
         for first in (0..self.sectors(volume)).step_by(SECTORS_PER_CHUNK) {
@@ -564,13 +566,13 @@ impl Oracle {
         Ok(())
     }
 
-    /// Judges what the backing store of an ordered volume holds: there must be one step at which a
+    /// Judges the content of an ordered volume's backing store: there must be one step at which a
     /// plain disk with a volatile cache could have held all of it after a power cut. Every version
     /// of a sector is legal from its submission until it is forgotten; these ranges are intersected
     /// over all sectors.
     ///
     /// # Errors
-    /// Says which sector does not fit the others.
+    /// Names the sector that does not fit the others.
     pub fn check_order(&self, volume: usize, bytes: u64, image: &Image) -> Result<(), String> {
         let end = bytes / SECTOR;
         let mut legal: Vec<Steps> = core::iter::once(0..NEVER).collect();
@@ -604,13 +606,13 @@ impl Oracle {
         Ok(())
     }
 
-    /// True if nobody has written these sectors, and the image has nothing there either.
+    /// Returns true if these sectors were never written, and the image has nothing there either.
     fn is_blank_on(&self, image: &Image, volume: usize, sectors: Steps) -> bool {
         let len = (sectors.end - sectors.start) * SECTOR;
         self.is_blank(volume, sectors.clone()) && image.is_blank(sectors.start * SECTOR, len)
     }
 
-    /// True if a sector holds what it has held since the beginning: every step explains that.
+    /// Returns true if a sector holds its initial content: every step explains that.
     fn never_written(&self, volume: usize, sector: u64, found: &[u8]) -> bool {
         let (chunk, at) = place(sector);
         let chunk = &self.volumes[volume].chunks[chunk];
@@ -620,8 +622,8 @@ impl Oracle {
         }
     }
 
-    /// Ranges of steps in which a sector could be found with this content, in order and apart from
-    /// each other.
+    /// Returns the ranges of steps in which a sector could hold this content, in order and
+    /// disjoint.
     fn steps_of(&self, volume: usize, sector: u64, found: &[u8]) -> Vec<Steps> {
         let (chunk, at) = place(sector);
         let chunk = &self.volumes[volume].chunks[chunk];
@@ -640,12 +642,12 @@ impl Oracle {
         all
     }
 
-    /// The sector holds this from now on, or, with `or_old`, what it held.
+    /// Replaces the content of a sector. With `or_old` the old content stays legal.
     pub fn replace(&mut self, volume: usize, sector: u64, content: Content, or_old: bool) {
         let step = self.begin();
         self.edit(volume, sector, |versions| {
             let gone = if or_old { Vec::new() } else { forget(versions, step, NEVER, |_| true) };
-            // What came from elsewhere is explained by every step.
+            // Every step explains foreign content.
             versions.push(settled(content, if or_old { step } else { 0 }));
             gone
         });
@@ -655,7 +657,7 @@ impl Oracle {
         }
     }
 
-    /// Changes the versions of a sector; what the change returns goes to the history.
+    /// Changes the versions of a sector. The versions that `change` returns go to the history.
     fn edit(&mut self, volume: usize, sector: u64, change: impl FnOnce(&mut Vec<Version>) -> Vec<Version>) {
         let (chunk, at) = place(sector);
         let (history, step) = (self.keep_history, self.keep_dead.then_some(self.step));
@@ -668,7 +670,7 @@ impl Oracle {
         content.bury(at, gone, history, step);
     }
 
-    /// Changes every sector with more than one version.
+    /// Changes every sector that has more than one version.
     fn edit_busy(&mut self, volume: usize, mut change: impl FnMut(u64, &mut Vec<Version>) -> Vec<Version>) {
         let (history, step) = (self.keep_history, self.keep_dead.then_some(self.step));
         let volume = &mut self.volumes[volume];
@@ -691,7 +693,7 @@ impl Oracle {
 }
 
 impl Chunk {
-    /// Keeps what is needed of versions that are gone since this step.
+    /// Keeps the needed facts of versions that are gone since this step.
     fn bury(&mut self, at: usize, gone: Vec<Version>, history: bool, step: Option<u64>) {
         for version in gone {
             if history {
@@ -719,8 +721,8 @@ fn settled(content: Content, step: u64) -> Version {
     }
 }
 
-/// Removes versions and returns their contents. Those that were current at `oldest_read` stay until
-/// that read is over, but for reads only.
+/// Removes versions and returns them. Versions that were current at `oldest_read` stay until that
+/// read ends, but only for reads.
 fn forget(
     versions: &mut Vec<Version>,
     step: u64,

@@ -1,7 +1,7 @@
-//! Planted bugs: the situation that a plan is led to so that each of them shows. A new bug is one
-//! row here.
+//! Planted bugs: the situation that reveals each of them. A new bug is one row here.
 //!
-//! The simulator finds most of them without, only later. Situations are in `situations.rs`.
+//! The simulator finds most of them without their situation too, only later. Situations are in
+//! `situations.rs`.
 
 use super::types::{Needs, Plan, Situation};
 use forebay_core::PlantedBug::{self, *};
@@ -46,11 +46,11 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (SkipChecksum, Needs::Nothing, Plan::rot_that_is_read),
     (RelocateWithoutLock, Needs::Nothing, Plan::full_cache),
     (TrustUnflushedMarks, Needs::Nothing, Plan::unflushed_marks),
-    // Shown by `tests/it/pacing.rs`: it takes a flush as long as all that is written beside it.
+    // Found by `tests/it/pacing.rs`: needs a flush that takes as long as all concurrent writes.
     (ChaseMarks, Needs::Nothing, Plan::as_drawn),
-    // Shown by `tests/it/liveness.rs`: it takes a load that does not end.
+    // Found by `tests/it/liveness.rs`: needs a load that does not end.
     (DawdleWithMarks, Needs::OtherTest, Plan::as_drawn),
-    // Shown by `tests/it/work.rs` of the core: nothing is wrong but the time that it takes.
+    // Found by `tests/it/work.rs` of the core: only the run time is wrong.
     (PassForEachVictim, Needs::OtherTest, Plan::as_drawn),
     (ShareHeader, Needs::LateStarts, Plan::batches_in_flight),
     (IgnoreFlushPeriod, Needs::Nothing, Plan::flush_period),
@@ -68,16 +68,15 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (SequentialLeavesCopy, Needs::Nothing, Plan::sequential_writes),
     (TrimDirty, Needs::Nothing, Plan::small_share),
     (KeepWithoutBound, Needs::Nothing, Plan::full_of_pins),
-    // Shown by `tests/it/room.rs` of the core: the one writes too much, the other takes small
-    // segments.
+    // Found by `tests/it/room.rs` of the core: `CompactWithoutBound` writes too much.
     (CompactWithoutBound, Needs::OtherTest, Plan::as_drawn),
     (MoveBeforeDurable, Needs::Nothing, Plan::destaged_at_once),
-    // Shown by `tests/it/room.rs` of the core: it takes small segments and many requests.
+    // Found by `tests/it/room.rs` of the core: needs small segments and many requests.
     (KeepStuckMoves, Needs::OtherTest, Plan::as_drawn),
-    // Shown by `tests/it/damage.rs` of the core: it takes a lost block in each segment.
+    // Found by `tests/it/damage.rs` of the core: needs a lost block in each segment.
     (WaitForLostRoom, Needs::OtherTest, Plan::as_drawn),
     (LoseMovedExtent, Needs::Nothing, Plan::as_drawn),
-    // Shown by `tests/it/lifecycle.rs` of the core: it takes a read that hangs.
+    // Found by `tests/it/lifecycle.rs` of the core: needs a read that hangs.
     (ForgetRecordOfDropped, Needs::OtherTest, Plan::as_drawn),
     (WrapEpoch, Needs::Nothing, Plan::ordered_beyond_32_bits),
     (MixFlushEpochs, Needs::Nothing, Plan::ordered),
@@ -112,7 +111,7 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (ReadOneCopy, Needs::Mirror, Plan::spoilt_member),
     (LeaveUnmended, Needs::Mirror, Plan::missing_member_twice),
     (ForgetInRebuild, Needs::Mirror, Plan::other_member_fails),
-    // These two are shown by `hostile`.
+    // `hostile` finds these two.
     (BelieveEarlierUse, Needs::Nothing, Plan::as_drawn),
     (BelieveOlderCopy, Needs::Nothing, Plan::as_drawn),
     (GiveUpAtOnce, Needs::Outage, Plan::much_dirty),
@@ -144,13 +143,13 @@ const BUGS: &[(PlantedBug, Needs, Situation)] = &[
     (LeaveOldBelieved, Needs::MirroredCopies, Plan::only_writeback),
 ];
 
-/// What a bug needs, and its situation.
+/// Returns the needs of a bug, and its situation.
 pub(super) fn row(bug: PlantedBug) -> (Needs, Situation) {
     let row = BUGS.iter().find(|(of, ..)| *of == bug);
     row.map_or((Needs::OtherTest, Plan::as_drawn), |(_, needs, situation)| (*needs, *situation))
 }
 
-/// The situations that a run without a bug is led to: what is looked for must not be there.
+/// Returns the situations for runs without a bug, which must not find any.
 pub(super) fn situations_of_all() -> Vec<Situation> {
     let apart = [
         Needs::Mirror,

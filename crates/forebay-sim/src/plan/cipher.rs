@@ -7,7 +7,7 @@ use forebay_format::{CacheUuid, Encryption};
 use std::sync::Arc;
 
 impl CipherPlan {
-    /// One with a key of this seed.
+    /// Creates a cipher with a key of this seed.
     pub(crate) fn draw(seed: u64, uuid: CacheUuid) -> Self {
         let mut rng = Rng::new(mix(seed ^ 0x6b65_7973));
         let mut bytes = [0; KEY_BYTES];
@@ -16,7 +16,7 @@ impl CipherPlan {
         Self { cipher: Arc::new(key.cipher(uuid)), mark: key.mark(uuid) }
     }
 
-    /// For the superblock.
+    /// Returns the encryption fields of the superblock.
     pub(crate) fn mark(&self) -> Encryption {
         self.mark
     }

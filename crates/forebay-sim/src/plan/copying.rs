@@ -1,12 +1,12 @@
-//! Cache devices that are copied onto others while they are used: when, how fast, and what happens
-//! to the new ones.
+//! Copies of cache devices onto others while they are in use: times, speed, and faults of the new
+//! devices.
 
 use super::types::{CopyPlan, Needs, Plan, Scale};
 use crate::device::Faults;
 use crate::rng::Rng;
 
 impl CopyPlan {
-    /// Something that is drawn for a seed.
+    /// Draws a plan for a seed.
     fn draw(requests: u32, rng: &mut Rng) -> Self {
         let requests = u64::from(requests);
         let mut at = rng.below(requests / 4 + 1);
@@ -35,7 +35,7 @@ impl CopyPlan {
 }
 
 impl Plan {
-    /// The cache may be copied, if it has few bytes; `needs`: of the planted bug.
+    /// Draws copies of the cache, if it is small; `needs`: of the planted bug.
     pub(crate) fn draw_copies(&mut self, needs: Option<Needs>, rng: &mut Rng) {
         let few = matches!(self.scale, Scale::Small | Scale::Wide);
         match needs {

@@ -1,4 +1,4 @@
-//! Settings, times, faults and frequencies of requests, as they are drawn for a seed.
+//! Draws settings, times, faults and frequencies of requests.
 
 use super::types::{FaultPlan, Mix, VolumePlan};
 use crate::device::{Faults, Latency};
@@ -45,7 +45,7 @@ pub(super) fn engine(rng: &mut Rng) -> EngineConfig {
     }
 }
 
-/// Settings of a pool as they occur in a run.
+/// Draws settings of a pool.
 pub(crate) fn pool_settings(rng: &mut Rng) -> PoolSettings {
     PoolSettings {
         batches_in_flight: rng.range(1, 4) as u32,
@@ -57,7 +57,7 @@ pub(crate) fn pool_settings(rng: &mut Rng) -> PoolSettings {
     }
 }
 
-/// An endurance budget: from nothing over some blocks a second to everything.
+/// Returns an endurance budget: from nothing over some blocks a second to no limit.
 pub(crate) fn endurance_budget(choice: u32) -> EnduranceBudget {
     const GB: u64 = 1_000_000_000;
     match choice % 6 {
@@ -70,7 +70,7 @@ pub(crate) fn endurance_budget(choice: u32) -> EnduranceBudget {
     }
 }
 
-/// Settings of a volume as they occur in a run.
+/// Draws settings of a volume.
 pub(crate) fn settings(rng: &mut Rng) -> VolumeSettings {
     let dirty_low_pct = rng.pick(&[0, 10, 10, 40]);
     let (min_share_pct, max_share_pct) =

@@ -1,5 +1,5 @@
-//! What a run meets that a machine in use meets: devices that take long, ranges that take no write,
-//! another build or configuration at the next start, a clock that begins anew.
+//! Conditions of a machine in use: slow devices, ranges that take no writes, another build or
+//! configuration at the next start, a clock that restarts.
 
 use super::draw::pool_settings;
 use super::types::{Plan, Scale, StallPlan, VolumePlan};
@@ -10,7 +10,7 @@ use forebay_core::{CheckpointConfig, EngineConfig, PoolSettings};
 use std::rc::Rc;
 
 impl Plan {
-    /// Draws all of that, for a plan that is not made for a planted bug.
+    /// Draws all of these, for a plan without a planted bug.
     pub(super) fn draw_in_use(&mut self, rng: &mut Rng) {
         (self.redraws, self.clock_restarts) = (rng.chance(1, 3), rng.chance(1, 3));
         if let Some((_, death @ Death::All)) = &mut self.death
@@ -36,7 +36,7 @@ impl Plan {
         }
     }
 
-    /// Small ones that come and go.
+    /// Draws many small volumes that come and go.
     fn draw_many_volumes(&mut self, rng: &mut Rng) {
         if self.volumes.iter().any(VolumePlan::is_sparse) || !self.truncations.is_empty() {
             return;
@@ -52,7 +52,7 @@ impl Plan {
         self.mix.lifecycle = self.mix.lifecycle.max(rng.pick(&[0, 2, 8]));
     }
 
-    /// The longest is a path that fails over, or a disk that mends itself.
+    /// Draws a stall. The longest stands for a path that fails over, or a disk that repairs itself.
     fn draw_stall(&self, rng: &mut Rng) -> StallPlan {
         let device = match rng.below(3) {
             0 => device_of(self, 0),
@@ -67,7 +67,7 @@ impl Plan {
         }
     }
 
-    /// The plan as the next start has it.
+    /// Returns the plan of the next start.
     pub(crate) fn at_start(self: &Rc<Self>, rng: &mut Rng) -> Rc<Self> {
         if !self.redraws {
             return Rc::clone(self);

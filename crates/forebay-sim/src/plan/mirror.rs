@@ -1,11 +1,11 @@
-//! Mirrored caches: how their members fail in a run.
+//! Mirrored caches: the failures of their members in a run.
 
 use super::types::MirrorPlan;
 use crate::device::{Death, Faults};
 use crate::rng::Rng;
 
 impl MirrorPlan {
-    /// Something that is drawn for a seed.
+    /// Draws a plan for a seed.
     pub(crate) fn draw(requests: u32, rng: &mut Rng) -> Self {
         let mut plan = Self {
             opening_errors: rng.pick(&[0, 0, 0, 3_000, 100_000, 300_000]),
@@ -16,21 +16,21 @@ impl MirrorPlan {
         let one = rng.below(2) as usize;
         match rng.below(8) {
             0 | 1 => {
-                // One member that is not good, and the other one never fails.
+                // One bad member; the other one never fails.
                 let rates = [0, 5_000, 30_000];
                 (plan.misses_of, plan.opening_errors, plan.harms[one]) = (0, 0, true);
                 (plan.rot, plan.spoil) = (rng.pick(&rates), rng.pick(&rates));
                 plan.faults[one].read_error = rng.pick(&[0, 20_000, 200_000]);
                 plan.faults[one].lost = rng.pick(&[0, 0, 3_000, 30_000]);
                 if rng.chance(1, 3) {
-                    // It fails in the end, while its bad copies are being looked at, and so does
-                    // its successor.
+                    // In the end it fails while its bad copies are being checked, and so does its
+                    // successor.
                     plan.failures = Self::draw_failures(requests, rng);
                     plan.failures.iter_mut().for_each(|failure| failure.1 = one);
                 }
             }
             2 => {
-                // Two that rot, and do not fail.
+                // Two members that rot, and do not fail.
                 (plan.misses_of, plan.opening_errors, plan.harms) = (0, 0, [true; 2]);
                 plan.rot = rng.pick(&[5_000, 30_000, 200_000]);
             }
@@ -47,13 +47,13 @@ impl MirrorPlan {
         plan
     }
 
-    /// Nothing else is the matter with the members.
+    /// Removes all faults of the members except truncations.
     pub(crate) fn only_truncations(&mut self) {
         (self.failures, self.faults, self.harms) = (Vec::new(), [Faults::default(); 2], [false; 2]);
         (self.rot, self.spoil) = (0, 0);
     }
 
-    /// Errors of a member by rate.
+    /// Draws error rates of a member.
     fn errors(rng: &mut Rng, read_error: u32) -> Faults {
         Faults {
             write_error: rng.pick(&[0, 300, 3_000, 20_000]),
@@ -64,7 +64,7 @@ impl MirrorPlan {
         }
     }
 
-    /// Members that fail for good, one after the other.
+    /// Draws members that fail for good, one after the other.
     fn draw_failures(requests: u32, rng: &mut Rng) -> Vec<(u64, usize, Option<Death>)> {
         let deaths = [Some(Death::All), Some(Death::Writes), Some(Death::FlushDrops), None];
         let requests = u64::from(requests);

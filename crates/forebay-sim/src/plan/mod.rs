@@ -1,8 +1,8 @@
 //! The plan of a run: devices, volumes, settings, workload and faults that follow from a seed.
 //!
-//! Everything about a run follows from the seed (and the planted bug, if there is one, which pulls
-//! the plan towards the situations in which it shows). Swarm testing: every run has its own
-//! mixture, in which many things do not happen at all, so that what does happen happens often.
+//! The seed determines everything about a run (with the planted bug, if there is one, which leads
+//! the plan to the situations that reveal it). Swarm testing: every run has its own mixture,
+//! without many kinds of events, so that the others occur often.
 
 mod bugs;
 mod cipher;

@@ -2,9 +2,9 @@
 //!
 //! The other runs have 16 to 40 small segments, so that caches are full and reclaim runs all the
 //! time; but then the append window is always 4 segments, a list of victims has one entry, a batch
-//! is never full, and summaries and most checkpoints are one block. Here is what they cannot reach.
-//! Devices are sparse ([`crate::image`]): what nobody writes costs nothing, so such a run costs
-//! what it writes.
+//! is never full, and summaries and most checkpoints are one block. The plans here reach these
+//! cases. Devices are sparse ([`crate::image`]): unwritten ranges cost nothing, so the cost of a
+//! run depends only on its writes.
 
 use super::draw::geometry;
 use super::types::{Needs, Plan, Scale, VolumePlan};
@@ -12,21 +12,20 @@ use crate::rng::Rng;
 use forebay_format::BLOCK_BYTES;
 use forebay_format::checkpoint::INTENT_REGION_BLOCKS;
 
-/// Blocks on each side of the border of two intent regions that are in use, and at the end of a
-/// volume.
+/// Blocks in use on each side of the border of two intent regions, and at the end of a volume.
 const BORDER_BLOCKS: u64 = 16;
-/// Blocks at the start of a sparse volume that are in use.
+/// Blocks in use at the start of a sparse volume.
 const START_BLOCKS: u64 = 64;
 
 impl VolumePlan {
-    /// A volume of several intent regions.
+    /// Returns true for a volume of several intent regions.
     #[must_use]
     pub fn is_sparse(&self) -> bool {
         self.bytes > INTENT_REGION_BLOCKS * BLOCK_BYTES as u64
     }
 
-    /// True if a sparse volume holds nothing there at the start: it is used at its start, at its
-    /// end, and around the borders of its intent regions.
+    /// Returns true if a sparse volume has no data at this block at the start: it is used at its
+    /// start, at its end, and around the borders of its intent regions.
     #[must_use]
     pub fn is_blank(&self, block: u64) -> bool {
         let in_region = block % INTENT_REGION_BLOCKS;
@@ -35,7 +34,7 @@ impl VolumePlan {
         self.is_sparse() && block >= START_BLOCKS && !at_border && block + BORDER_BLOCKS < last
     }
 
-    /// A block in use, of `blocks` that the volume has now.
+    /// Draws a block in use; `blocks` is the present size of the volume.
     pub(crate) fn draw_block(&self, blocks: u64, rng: &mut Rng) -> u64 {
         if !self.is_sparse() {
             return rng.below(blocks);
@@ -53,7 +52,7 @@ impl VolumePlan {
 }
 
 impl Plan {
-    /// What is large, if anything; `needs`: of the planted bug.
+    /// Draws the scale of the run; `needs`: of the planted bug.
     pub(crate) fn draw_scale(&mut self, needs: Option<Needs>, rng: &mut Rng) {
         let scale = rng.pick(&[Scale::Wide, Scale::Wide, Scale::Long, Scale::Real]);
         match needs {
@@ -88,12 +87,12 @@ impl Plan {
             volume.bytes *= 3;
             volume.bytes_max = volume.bytes + (128 << 10);
         }
-        // Enough to go around the log, but for the largest, and no more crash points than in other
-        // runs.
+        // Enough to go around the log, except for the largest, and no more crash points than in
+        // other runs.
         (self.requests, self.sample) = (rng.range(800, 1600) as u32, rng.pick(&[40, 100]));
         self.mix.write = self.mix.write.max(50);
         if scale != Scale::Wide {
-            // A batch is full when more waits than fits.
+            // A batch is full if more data waits than fits.
             (self.mix.large_pct, self.depth, self.sample) = (60, 16, rng.pick(&[100, 200]));
             (self.mix.write, self.mix.pool) = (self.mix.write.max(80), 0);
             if rng.chance(1, 2) {
@@ -105,7 +104,7 @@ impl Plan {
         }
     }
 
-    /// Several volumes of several intent regions.
+    /// Creates several volumes of several intent regions.
     fn spread(&mut self, rng: &mut Rng) {
         let region = INTENT_REGION_BLOCKS * BLOCK_BYTES as u64;
         let count = rng.range(4, 8) as usize;
@@ -116,7 +115,7 @@ impl Plan {
             volume.bytes_max = volume.bytes + (128 << 10);
             volume.mode = rng.pick(&self.modes);
         }
-        // Their backing stores are not given new contents at once.
+        // So that their backing stores are not given new contents at once.
         self.mix.lifecycle = 0;
     }
 }

@@ -1,7 +1,7 @@
-//! The plan of a seed: its parts are drawn one after the other.
+//! The plan of a seed: draws its parts one after the other.
 //!
-//! Invariant: each of the later parts has random numbers of its own, so that the others stay what
-//! they are when one of them changes.
+//! Invariant: each of the later parts has its own generator, so that a change of one does not
+//! affect the others.
 
 use super::bugs;
 use super::draw::{
@@ -20,8 +20,8 @@ use forebay_format::checkpoint::Mode;
 use forebay_format::{BLOCK_BYTES, CacheUuid};
 
 impl Plan {
-    /// The plan for a seed. Each of its later parts has numbers of its own, so that the others stay
-    /// what they are when one of them changes.
+    /// Returns the plan for a seed. Each of its later parts has its own generator, so that a change
+    /// of one does not affect the others.
     #[must_use]
     pub fn new(seed: u64, bug: Option<PlantedBug>) -> Self {
         let row = bug.map(bugs::row);
@@ -107,16 +107,16 @@ impl Plan {
         }
     }
 
-    /// A cache device that dies, and flushes of backing stores that drop what they should have made
-    /// durable.
+    /// Draws a cache device that dies, and flushes of backing stores that drop data they should
+    /// have made durable.
     fn draw_failures(&mut self, rng: &mut Rng) {
         if rng.chance(1, 5) && !self.faults.damages() {
             self.die(rng);
         }
-        // Whoever writes past the cache is told that the flush failed, and must write again;
-        // destage must know itself.
+        // A client that bypasses the cache gets the error of the flush, and must write again;
+        // destage must handle it itself.
         let destage_only = self.modes.iter().all(|mode| matches!(mode, Mode::Writeback | Mode::Writeonly));
-        // Without the cache everything is written past it.
+        // Without the cache all writes bypass it.
         let sound = self.death.is_none() && self.faults.cache == Faults::default();
         self.faults.backing.flush_drops =
             sound && destage_only && self.mix.zero == 0 && self.mix.rule_pct == 0 && rng.chance(1, 2);
@@ -125,13 +125,13 @@ impl Plan {
         }
     }
 
-    /// A flush of a backing store may drop what was written past a cache that is sound.
+    /// Returns true if a flush of a backing store may drop bypass writes of a healthy cache.
     fn may_drop_past(&self) -> bool {
         self.may_unplug() && self.faults.backing.flush_error > 0
     }
 
-    /// A backing store may lose what was written past a cache that is sound. An order of epochs is
-    /// not judged then: it is that of the writes that the client was not told of.
+    /// Returns true if a backing store may lose bypass writes of a healthy cache. The order of
+    /// epochs is not judged then: it would include writes whose loss the client does not know of.
     pub(super) fn may_unplug(&self) -> bool {
         let sound = self.death.is_none() && self.faults.cache == Faults::default() && self.outage.is_none();
         sound && !self.orders.contains(&DestageOrder::Ordered)
@@ -139,16 +139,16 @@ impl Plan {
 
     pub(super) fn drop_past(&mut self) {
         (self.drops_past, self.faults.backing.flush_drops) = (true, true);
-        self.settings.skip_sequential_bytes = 0; // Or the oracle cannot tell what goes past the cache.
+        self.settings.skip_sequential_bytes = 0; // So that the oracle knows all bypass writes.
     }
 
-    /// Leads the plan to the situation of a planted bug. Without a bug some seeds still go where
-    /// one would show: what is looked for must not be there.
+    /// Leads the plan to the situation of a planted bug. Some seeds without a bug go to such a
+    /// situation too: it must not reveal anything.
     fn lead(&mut self, row: Option<(Needs, Situation)>, rng: &mut Rng) {
         let aimed = rng.chance(1, 4);
         let aim = rng.pick(&bugs::situations_of_all());
         match row {
-            // Its situation is made with the members.
+            // Applied later, with the members.
             Some((Needs::Mirror | Needs::MirroredCopies, _)) => {}
             Some((_, situation)) => situation(self, rng),
             None if aimed => aim(self, rng),
@@ -159,7 +159,7 @@ impl Plan {
         }
     }
 
-    /// Small caches have no chains of increments, unless they are made to.
+    /// Draws chains of increments, which small caches do not have by themselves.
     fn draw_chain(&mut self, needs: Option<Needs>, rng: &mut Rng) {
         let checkpoint = &mut self.engine.checkpoint;
         checkpoint.keep_snapshot = true;
@@ -186,7 +186,7 @@ impl Plan {
         }
         self.engine.pool.discard_freed = true;
         if aimed {
-            // Long enough for snapshots beside them.
+            // Long enough for concurrent snapshots.
             self.discards.ns_max = rng.pick(&[0, 20_000_000]);
         } else {
             self.discards = DiscardPlan {
@@ -203,7 +203,8 @@ impl Plan {
         }
     }
 
-    /// Mirrored caches have no extensions, and into encrypted ones nobody can look.
+    /// Draws lost extensions. Mirrored caches have no extensions, and the simulator cannot read
+    /// encrypted ones.
     fn draw_lost_extensions(&mut self, needs: Option<Needs>, rng: &mut Rng) {
         let small = self.mirror.is_none() && self.cipher.is_none() && self.scale == Scale::Small;
         match needs {
@@ -261,12 +262,12 @@ impl Plan {
         }
     }
 
-    /// The cache device answers no read for some seconds. Nothing else is wrong with it, so no
-    /// block may be lost.
+    /// Draws an outage: the cache device answers no read for some seconds. It has no other fault,
+    /// so no block may be lost.
     fn fail_over(&mut self, rng: &mut Rng) {
         let sound = !self.faults.damages() && self.faults.cache.read_error == 0;
-        // A member that cannot be read is put out, and then nobody has what the other one lost
-        // silently.
+        // An unreadable member is failed out, and then no copy is left of blocks that the other one
+        // lost silently.
         let true_members = self.mirror.as_ref().is_none_or(|mirror| mirror.harms == [false; 2]);
         if sound && true_members && self.death.is_none() {
             let at = rng.range(u64::from(self.requests) / 10, u64::from(self.requests) * 9 / 10);
@@ -274,8 +275,8 @@ impl Plan {
         }
     }
 
-    /// The plan for a seed whose cache is small and not mirrored: the next one from this seed on.
-    /// It is not encrypted or copied either, so that its device can be looked at.
+    /// Returns the plan for a seed whose cache is small and not mirrored: the next such plan from
+    /// this seed on. It has no encryption or copies either, so that its device is readable.
     #[must_use]
     pub fn unmirrored(mut seed: u64) -> Self {
         loop {
@@ -288,7 +289,7 @@ impl Plan {
         }
     }
 
-    /// Makes the cache a mirrored one, and draws what happens to its members.
+    /// Makes the cache a mirrored one, and draws the failures of its members.
     fn mirror(&mut self, rng: &mut Rng) -> MirrorPlan {
         let columns = rng.pick(&[16, 16, 20, 24, 32]);
         let columns = if self.scale == Scale::Wide { 10 * columns } else { columns };
@@ -301,13 +302,13 @@ impl Plan {
         if rng.chance(1, 20) {
             self.owner = OwnerPlan::Never;
         }
-        // So that crashes are where members are replaced, too, and not only at the beginning.
+        // So that crashes also occur where members are replaced, not only at the beginning.
         self.sample = self.sample.max(rng.pick(&[3, 10, 30]));
         MirrorPlan::draw(self.requests, rng)
     }
 
-    /// A plan without chance: one volume on the smallest cache, devices that take the same time for
-    /// the same, no faults.
+    /// Returns a plan without randomness: one volume on the smallest cache, devices with constant
+    /// times, no faults.
     #[must_use]
     pub fn tiny(bytes: u64, modes: Vec<Mode>, settings: VolumeSettings) -> Self {
         let geometry = geometry(16, 16);

@@ -1,5 +1,5 @@
-//! Situations that plans are led to: those in which a planted bug shows (`bugs.rs`), and those of
-//! paths that are rarely taken.
+//! Situations that plans are led to: those that reveal a planted bug (`bugs.rs`), and those that
+//! take rare paths.
 
 use super::draw::geometry;
 use super::types::{FaultPlan, MirrorPlan, Mix, OwnerPlan, Plan, Situation, Style};
@@ -9,7 +9,7 @@ use forebay_core::{Admission, DestageOrder, EnduranceBudget, VolumeSettings};
 use forebay_format::BLOCK_BYTES;
 use forebay_format::checkpoint::Mode;
 
-/// Paths that are hardly ever taken otherwise ([`forebay_core::CoverageMark`]).
+/// Situations for paths that are hardly ever taken otherwise ([`forebay_core::CoverageMark`]).
 pub(super) const RARE: [Situation; 6] = [
     Plan::failing_writes_in_a_row,
     Plan::unreadable_cache,
@@ -19,18 +19,19 @@ pub(super) const RARE: [Situation; 6] = [
     Plan::pinned_beyond_cache,
 ];
 
-/// What several situations have in common.
+/// Parts shared by several situations.
 impl Plan {
     pub(super) fn as_drawn(&mut self, _: &mut Rng) {}
 
-    /// Flush epochs whose lower half begins anew.
+    /// Flush epochs whose lower 32 bits wrap around.
     pub(super) fn ordered_beyond_32_bits(&mut self, rng: &mut Rng) {
         self.ordered_and_dirty(rng);
         self.first_flush_epoch = (1 << 32) - rng.range(1, 6);
         self.mix.flush = self.mix.flush.max(15);
     }
 
-    /// Writers at the limit of a volume whose store takes no writes in a range, and stops.
+    /// Writers at the dirty limit of a volume whose store takes no writes in a range, and then a
+    /// stop.
     pub(super) fn barred_and_stopped(&mut self, rng: &mut Rng) {
         self.only_writeback(rng);
         self.orders = vec![DestageOrder::Ordered];
@@ -57,7 +58,7 @@ impl Plan {
         self.draw_modes(rng);
     }
 
-    /// Each volume starts in one of the modes that occur.
+    /// Draws the initial mode of each volume from those that occur.
     fn draw_modes(&mut self, rng: &mut Rng) {
         for volume in &mut self.volumes {
             volume.mode = rng.pick(&self.modes);
@@ -69,7 +70,7 @@ impl Plan {
         self.cache_bytes = self.geometry.device_blocks * BLOCK_BYTES as u64;
     }
 
-    /// The smallest cache under the largest volumes, and much to do.
+    /// The smallest cache under the largest volumes, with a high load.
     fn squeeze(&mut self, rng: &mut Rng) {
         self.set_geometry(16);
         for volume in &mut self.volumes {
@@ -105,7 +106,7 @@ impl Plan {
     }
 }
 
-/// The log, the map and what is read.
+/// The log, the map and reads.
 impl Plan {
     pub(super) fn destaged_at_once(&mut self, rng: &mut Rng) {
         self.only_writeback(rng);
@@ -121,7 +122,7 @@ impl Plan {
         self.faults = FaultPlan::default();
     }
 
-    /// Writes past the cache, and failing flushes of backing stores, most of them the engine's own.
+    /// Bypass writes, and failing flushes of backing stores, most of them the engine's own.
     pub(super) fn flushes_that_drop_writes_past(&mut self, rng: &mut Rng) {
         self.written_past(rng);
         (self.orders, self.settings.destage_order) = (vec![DestageOrder::Elevator], DestageOrder::Elevator);
@@ -130,20 +131,20 @@ impl Plan {
         (self.death, self.mix.pause, self.mix.flush) = (None, 20, 10);
     }
 
-    /// Destage under failing flushes of backing stores, which drop half of what it wrote.
+    /// Destage under failing flushes of backing stores, which drop half of its writes.
     pub(super) fn flushes_that_drop_destage(&mut self, rng: &mut Rng) {
         self.destaged_at_once(rng);
         (self.orders, self.settings.destage_order) = (vec![DestageOrder::Elevator], DestageOrder::Elevator);
         self.faults = FaultPlan::default();
         self.faults.backing.flush_error = 500_000;
         self.drop_past();
-        // Flushes begin while writes are on their way, and a cut comes soon after one.
+        // Flushes begin while writes are in flight, and a power cut follows soon after one.
         (self.backing_latency.write_ns, self.backing_latency.spread) = (4_000_000, 8);
         self.settings.destage_gap_bytes = 0;
         (self.death, self.sample, self.mix.pause) = (None, 40, 10);
     }
 
-    /// Zeroes past the cache that take a step for each block.
+    /// Zeroes that bypass the cache and take a step for each block.
     pub(super) fn zeroed_in_steps(&mut self, rng: &mut Rng) {
         self.written_past(rng);
         self.engine.zero_step_blocks = 1;
@@ -157,7 +158,7 @@ impl Plan {
         self.death = None;
     }
 
-    /// Zeroes past the cache over what is cached in part, and was evicted in part.
+    /// Zeroes that bypass the cache over blocks that are partly cached and partly evicted.
     pub(super) fn zeroed_in_stretches(&mut self, rng: &mut Rng) {
         self.zeroed_in_steps(rng);
         self.engine.stretch_blocks = 16;
@@ -168,8 +169,8 @@ impl Plan {
         self.depth = 16;
     }
 
-    /// A segment that is open, and nearly full, at a checkpoint holds nothing soon: its few blocks
-    /// are written over and over, and checkpoints are rare.
+    /// A segment that is open, and nearly full, at a checkpoint is soon empty: its few blocks are
+    /// overwritten again and again, and checkpoints are rare.
     pub(super) fn refilled_segments(&mut self, rng: &mut Rng) {
         self.full_cache(rng);
         self.start_in(vec![Mode::Writeback], rng);
@@ -179,7 +180,7 @@ impl Plan {
         (self.style, self.sample) = (Style::Fork, 10);
     }
 
-    /// As [`Plan::refilled_segments`], with blocks that are clean soon: they leave the cache
+    /// Like [`Plan::refilled_segments`], with blocks that are clean soon: they leave the cache
     /// without a record.
     pub(super) fn refilled_clean_segments(&mut self, rng: &mut Rng) {
         self.refilled_segments(rng);
@@ -194,15 +195,15 @@ impl Plan {
         self.settings.dirty_low_pct = self.settings.dirty_high_pct.min(40);
     }
 
-    /// It shows by a request that is not answered in ten minutes: they should not be made of
-    /// millions of moves.
+    /// The bug shows as a request that is not answered in ten minutes: slow devices, so that this
+    /// does not take millions of moves.
     pub(super) fn full_of_pins(&mut self, rng: &mut Rng) {
         self.squeeze(rng);
         (self.mix.rule_pct, self.mix.sweep, self.mix.hot_pct) = (90, 0, 0);
         (self.cache_latency.read_ns, self.cache_latency.write_ns) = (2_000_000, 10_000_000);
     }
 
-    /// Reads fill a cache that may hardly be written.
+    /// Reads fill a cache that may write only little.
     pub(super) fn small_endurance(&mut self, rng: &mut Rng) {
         self.squeeze(rng);
         (self.mix.read, self.mix.tune, self.settings.admission) = (60, 0, Admission::Always);
@@ -261,7 +262,8 @@ impl Plan {
         (self.mix.read, self.death) = (self.mix.read + 30, None);
     }
 
-    /// Destaged at once, marked clean, written past the cache, and hardly ever flushed.
+    /// Blocks are destaged at once, marked clean, overwritten bypassing the cache, and hardly ever
+    /// flushed.
     pub(super) fn unflushed_marks(&mut self, rng: &mut Rng) {
         self.start_in(vec![Mode::Writeback, Mode::Writearound], rng);
         (self.settings.dirty_low_pct, self.settings.idle_delay) = (0, 10_000_000);
@@ -270,7 +272,7 @@ impl Plan {
         self.faults = FaultPlan::default();
     }
 
-    /// Blocks written one by one lie apart, and all of them are written back before one mark is
+    /// Blocks written one by one are scattered, and destage writes all of them before one mark is
     /// logged.
     pub(super) fn many_marks(&mut self, rng: &mut Rng) {
         self.only_writeback(rng);
@@ -313,7 +315,7 @@ impl Plan {
         self.faults = FaultPlan::default();
     }
 
-    /// Small volumes with odd ends grow and shrink beside writes of bytes past the cache.
+    /// Small volumes with odd ends grow and shrink concurrently with bypass writes of bytes.
     pub(super) fn odd_ends(&mut self, rng: &mut Rng) {
         self.start_in(vec![Mode::Writearound, Mode::Writethrough], rng);
         (self.mix.lifecycle, self.mix.write, self.mix.byte_pct) = (40, 60, 100);
@@ -347,7 +349,7 @@ impl Plan {
         self.death = None;
     }
 
-    /// Flushes fail, nobody can record it, and the cache is opened again.
+    /// Flushes fail, the owner cannot record it, and the cache is opened again.
     pub(super) fn reopened_after_failing_flush(&mut self, rng: &mut Rng) {
         self.only_writeback(rng);
         self.restart_often(rng);
@@ -378,9 +380,9 @@ impl Plan {
     }
 }
 
-/// Volumes that are destaged in order.
+/// Ordered volumes.
 impl Plan {
-    /// Many flush epochs with the same few blocks, destaged slowly all the time.
+    /// Many flush epochs with the same few blocks, and slow permanent destage.
     pub(super) fn ordered(&mut self, rng: &mut Rng) {
         if self.modes.iter().all(|mode| !matches!(mode, Mode::Writeback | Mode::Writeonly)) {
             self.start_in(vec![Mode::Writeback], rng);
@@ -411,7 +413,7 @@ impl Plan {
         self.mix = Mix { flush: 0, fua_pct: 30, ..self.mix };
     }
 
-    /// The next epoch is written back before the checkpoint of the shrink is there.
+    /// The next epoch is destaged before the checkpoint of the shrink takes effect.
     pub(super) fn ordered_that_shrink(&mut self, rng: &mut Rng) {
         self.ordered(rng);
         (self.mix.lifecycle, self.mix.hot_pct, self.mix.drain, self.mix.pool) = (30, 0, 15, 0);
@@ -424,7 +426,7 @@ impl Plan {
     }
 }
 
-/// Destage: its rate, its limits, its orders, its gaps.
+/// Destage: rate, limits, orders, gaps.
 impl Plan {
     fn paced(&mut self, rng: &mut Rng) {
         self.only_writeback(rng);
@@ -449,7 +451,7 @@ impl Plan {
         self.settings.max_destage_iops = rng.pick(&[50, 200]);
     }
 
-    /// Scattered blocks are destaged without a limit, until the operator sets one.
+    /// Scattered blocks are destaged without a limit until the operator sets one.
     pub(super) fn limit_that_begins(&mut self, rng: &mut Rng) {
         self.paced(rng);
         (self.settings.dirty_low_pct, self.settings.destage_gap_bytes) = (0, 0);
@@ -478,7 +480,7 @@ impl Plan {
         self.mix.tune += 10;
     }
 
-    /// Scattered dirty blocks on a backing store where getting there costs more than passing over.
+    /// Scattered dirty blocks on a backing store where a seek costs more than writing the gap.
     fn scatter(&mut self, rng: &mut Rng) {
         self.settings = VolumeSettings {
             dirty_low_pct: 0,
@@ -494,7 +496,7 @@ impl Plan {
         self.faults = FaultPlan::default();
     }
 
-    /// Destage of scattered blocks, and writes past the cache between them.
+    /// Destage of scattered blocks, with bypass writes between them.
     pub(super) fn gaps_written_past(&mut self, rng: &mut Rng) {
         self.start_in(vec![Mode::Writeback, Mode::Writearound], rng);
         self.scatter(rng);
@@ -513,7 +515,7 @@ impl Plan {
         (self.mix.sector_pct, self.mix.drain) = (40, 4);
     }
 
-    /// Gaps on a backing store that can hardly be read.
+    /// Gaps on a backing store that often fails reads.
     fn gaps_of_failing_store(&mut self, rng: &mut Rng) {
         self.gaps_of_dirty(rng);
         self.faults.backing.read_error = 300_000;
@@ -522,7 +524,7 @@ impl Plan {
 
 /// Failures of the cache device.
 impl Plan {
-    /// A cache full of dirty data dies, and clients go on.
+    /// A cache full of dirty data dies, and clients continue.
     fn outlive(&mut self, death: Death, rng: &mut Rng) {
         self.only_writeback(rng);
         self.die(rng);
@@ -557,7 +559,7 @@ impl Plan {
         (self.cache_latency.spread, self.cache_latency.write_ns) = (20, 200_000);
     }
 
-    /// A cache device that is about to die: batches fail in one segment after the other.
+    /// A dying cache device: batches fail in one segment after the other.
     fn failing_writes_in_a_row(&mut self, rng: &mut Rng) {
         let write_error = rng.pick(&[100_000, 400_000, 700_000]);
         self.faults = FaultPlan::default();
@@ -568,7 +570,7 @@ impl Plan {
         self.faults.cache.read_error = rng.pick(&[50_000, 200_000]);
     }
 
-    /// Ordered volumes that are kept and not attached, in the way of others that need room.
+    /// Ordered volumes that are kept and not attached, and hold space that others need.
     fn ordered_that_are_kept(&mut self, rng: &mut Rng) {
         self.set_geometry(32);
         self.ordered(rng);
@@ -581,7 +583,7 @@ impl Plan {
         self.settings.idle_delay = 0;
     }
 
-    /// More is pinned, and belongs to smallest shares, than the cache has.
+    /// Pins and minimum shares exceed the size of the cache.
     fn pinned_beyond_cache(&mut self, rng: &mut Rng) {
         self.squeeze(rng);
         (self.mix.rule_pct, self.mix.sweep, self.mix.hot_pct) = (90, 0, 0);
@@ -590,9 +592,9 @@ impl Plan {
     }
 }
 
-/// Mirrored caches. Nothing but what a situation says happens to their members.
+/// Mirrored caches. Their members have no faults except those of the situation.
 impl Plan {
-    /// What all of them have in common, before the situation.
+    /// Sets up the common part of these situations.
     pub(super) fn calm_mirror(&mut self, mirror: MirrorPlan, rng: &mut Rng) {
         self.only_writeback(rng);
         self.owner = OwnerPlan::Records;
@@ -606,7 +608,7 @@ impl Plan {
         self.mirror.get_or_insert_default()
     }
 
-    /// A member that fails, some time.
+    /// Draws a failure of a member at some time.
     fn draw_failure(&self, death: Death, rng: &mut Rng) -> (u64, usize, Option<Death>) {
         (rng.below(u64::from(self.requests) * 3 / 4), rng.below(2) as usize, Some(death))
     }
@@ -615,8 +617,8 @@ impl Plan {
         (self.members().misses_of, self.members().replaces_of) = (2, 0);
     }
 
-    /// Two crashes in a row: one that the members survive differently, and one that only one of
-    /// them survives.
+    /// Two crashes in a row: one that leaves the members different, and one that only one of them
+    /// survives.
     pub(super) fn missing_member_twice(&mut self, rng: &mut Rng) {
         self.missing_member(rng);
         (self.style, self.cache_latency.spread) = (Style::InLine, 20);
@@ -653,7 +655,7 @@ impl Plan {
         (self.members().failures, self.members().replaces_of) = (vec![(at / 2, member, death)], 2);
     }
 
-    /// The other member fails once the first one was replaced.
+    /// The other member fails after the first one was replaced.
     pub(super) fn other_member_fails(&mut self, rng: &mut Rng) {
         let (at, member, death) = self.draw_failure(Death::All, rng);
         self.members().failures = vec![(at, member, death), (at + 60, 1 - member, death)];
@@ -673,7 +675,7 @@ impl Plan {
         (members.opening_errors, members.misses_of, members.replaces_of) = (500_000, 0, 1);
     }
 
-    /// Copies of what is written through, on a slow backing store.
+    /// Copies of written-through data, on a slow backing store.
     pub(super) fn fills_of_failing_members(&mut self, rng: &mut Rng) {
         (self.style, self.depth, self.mix.rule_pct) = (Style::InLine, 16, 50);
         self.backing_latency.write_ns = 4_000_000;

@@ -1,13 +1,14 @@
-//! Truncated devices: which ones end in a run, when, and for how long.
+//! Truncated devices: which ones end in a run, at which time, and for how long.
 
 use super::types::{Needs, Plan, TruncatedDevice, TruncationPlan};
 use crate::rng::Rng;
 
-/// A cache device that is back after so many nanoseconds must not be given up (I71: 6.35 s).
+/// A cache device that is back after at most this many nanoseconds must not be given up (I71: 6.35
+/// s).
 pub(crate) const BRIEF_NS: u64 = 6_000_000_000;
 
 impl TruncationPlan {
-    /// Draws what ends in a run; `needs`: of the planted bug.
+    /// Draws the truncations of a run; `needs`: of the planted bug.
     pub(crate) fn draw(plan: &Plan, needs: Option<Needs>, rng: &mut Rng) -> Vec<Self> {
         let count = rng.range(1, 3);
         let mut all: Vec<Self> = (0..count).map(|_| Self::draw_one(plan, needs, rng)).collect();
@@ -24,7 +25,7 @@ impl TruncationPlan {
         all
     }
 
-    /// A member of a mirrored cache ends.
+    /// Returns true if a member of a mirrored cache ends.
     pub(crate) fn is_of_member(&self) -> bool {
         matches!(self.what, TruncatedDevice::Member(_))
     }
@@ -44,7 +45,7 @@ impl TruncationPlan {
         let brief = rng.range(20_000_000, BRIEF_NS);
         let long = rng.range(10_000_000_000, 60_000_000_000);
         let lasts = needs.is_none() && plan.outage.is_none() && rng.chance(1, 2);
-        // Often early: not every run goes on to its end.
+        // Often early: not every run reaches its end.
         let requests = u64::from(plan.requests);
         let (first, last) =
             if rng.chance(1, 2) { (1, requests / 10) } else { (requests / 10, requests * 9 / 10) };

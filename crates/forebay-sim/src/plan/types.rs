@@ -1,4 +1,4 @@
-//! The plan of a run as data, and the questions that every part of the simulator asks of it.
+//! The plan of a run as data, with queries for all parts of the simulator.
 
 use crate::device::{Death, Faults, Latency};
 use crate::rng::Rng;
@@ -8,16 +8,17 @@ use forebay_format::checkpoint::Mode;
 use forebay_format::{CacheUuid, Encryption, Geometry};
 use std::sync::Arc;
 
-/// How crashes come about in a run.
+/// How crashes occur in a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Style {
-    /// The main line never crashes; crashed copies of its devices are explored on the side.
+    /// The main line never crashes; the simulator explores crashed copies of its devices
+    /// separately.
     Fork,
     /// The main line itself crashes, again and again.
     InLine,
 }
 
-/// Which kinds of faults a run has besides crashes.
+/// Faults of a run besides crashes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FaultPlan {
     /// Rates for the cache device.
@@ -31,21 +32,21 @@ pub struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// True if the cache device may lose or change bytes that it has acknowledged.
+    /// Returns true if the cache device may lose or change acknowledged bytes.
     #[must_use]
     pub fn damages(&self) -> bool {
         self.rot > 0 || self.spoil > 0 || self.cache.lost > 0 || self.cache.misdirected > 0
     }
 }
 
-/// What the owner does when the engine asks it to record that the cache failed.
+/// The owner's reaction when the engine requests a record of a cache failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OwnerPlan {
-    /// It makes the record.
+    /// It writes the record.
     Records,
     /// It cannot at first, and tries again.
     Later,
-    /// It never can.
+    /// It always fails.
     Never,
 }
 
@@ -68,7 +69,7 @@ pub struct Mix {
     pub tune: u32,
     /// Drains begun or ended.
     pub drain: u32,
-    /// Walks that an operator asks for: pins released, clean blocks forgotten.
+    /// Sweeps that the operator starts: pins released, clean blocks forgotten.
     pub sweep: u32,
     /// Pauses long enough for idle destage.
     pub pause: u32,
@@ -88,7 +89,7 @@ pub struct Mix {
     pub sector_pct: u64,
     /// Percentage of requests that are not even whole sectors.
     pub byte_pct: u64,
-    /// Percentage of requests that a rule treats in a way of its own.
+    /// Percentage of requests with a treatment by a rule.
     pub rule_pct: u64,
     /// Percentage of requests of many blocks.
     pub large_pct: u64,
@@ -103,55 +104,55 @@ pub struct Mix {
 pub struct VolumePlan {
     /// Size at the start.
     pub bytes: u64,
-    /// Size of the backing store: as far as it can grow.
+    /// Size of the backing store: the limit of growth.
     pub bytes_max: u64,
-    /// Smallest unit that the backing store writes.
+    /// Smallest unit of writes of the backing store.
     pub sector_bytes: u32,
     /// Mode at the start.
     pub mode: Mode,
 }
 
-/// What is large in a run.
+/// Large dimensions of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scale {
     /// Nothing.
     Small,
-    /// There are some hundreds of small segments: a long window, lists of victims, checkpoints of
-    /// several blocks.
+    /// Some hundreds of small segments: a long window, lists of victims, checkpoints of several
+    /// blocks.
     Wide,
     /// Segments have 1,024 blocks: full batches, summaries of several blocks.
     Long,
-    /// There are some hundreds of segments of 1,024 blocks, more than the run can fill.
+    /// Some hundreds of segments of 1,024 blocks, more than the run can fill.
     Real,
 }
 
-/// What happens to the members in a run.
+/// Failures of the members in a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MirrorPlan {
-    /// After so many requests this member fails, in this way; `None`: the owner only says that it
-    /// is gone.
+    /// After this many requests this member fails, in this way; `None`: the owner only reports that
+    /// it is gone.
     pub failures: Vec<(u64, usize, Option<Death>)>,
     /// Rates of the faults of each member.
     pub faults: [Faults; 2],
     /// Members whose sectors rot or become unreadable.
     pub harms: [bool; 2],
-    /// Sectors of those that rot, in parts per million of requests.
+    /// Sectors of those members that rot, in parts per million of requests.
     pub rot: u32,
-    /// Sectors of those that become unreadable, in parts per million of requests.
+    /// Sectors of those members that become unreadable, in parts per million of requests.
     pub spoil: u32,
     /// Writes to either member that fail while a cache is opened after a crash, in parts per
     /// million.
     pub opening_errors: u32,
-    /// Of the requests made while a member is out, one in so many replaces it; 0: none does.
+    /// Of the requests made while a member is out, one in this many replaces it; 0: none does.
     pub replaces_of: u64,
-    /// At one start in so many a member is missing; 0: never.
+    /// At one start in this many a member is missing; 0: never.
     pub misses_of: u64,
 }
 
-/// The cache device, or members, are copied onto others.
+/// Copies of the cache device, or of members, onto others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CopyPlan {
-    /// After so many requests of a world the next one begins, if it can.
+    /// After this many requests of a world the next copy begins, if it can.
     pub starts: Vec<u64>,
     /// Most bytes that are copied at once.
     pub chunk_bytes: u64,
@@ -159,26 +160,26 @@ pub struct CopyPlan {
     pub pause_ns_max: u64,
     /// Longest time that a change of the configuration takes, in nanoseconds.
     pub naming_ns_max: u64,
-    /// Steps before which the operator cancels the copy, in parts per million.
+    /// Steps before which the operator cancels the copy, in parts per million of steps.
     pub cancel_ppm: u32,
     /// Faults of the new devices.
     pub faults: Faults,
-    /// They begin when the new device counts.
+    /// The faults begin only once the new device counts.
     pub begins_late: bool,
 }
 
-/// How the cache device takes discards.
+/// The cache device's handling of discards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DiscardPlan {
-    /// It does not have them.
+    /// It does not support them.
     pub refuses: bool,
-    /// Those that fail, in parts per million.
+    /// Discards that fail, in parts per million.
     pub error_ppm: u32,
-    /// Longest time that is added to the time of a write, in nanoseconds.
+    /// Longest time added to the time of a write, in nanoseconds.
     pub ns_max: u64,
 }
 
-/// How often the owner cannot, and for how long.
+/// Operations that the owner starts late: frequency and delay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LateStartPlan {
     /// Percentage of operations.
@@ -187,10 +188,10 @@ pub struct LateStartPlan {
     pub ns_max: u64,
 }
 
-/// Which device ends.
+/// The device that ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TruncatedDevice {
-    /// The cache device, which is not mirrored.
+    /// The cache device, not mirrored.
     Cache,
     /// The backing store of a volume.
     Backing(usize),
@@ -198,48 +199,48 @@ pub enum TruncatedDevice {
     Member(usize),
 }
 
-/// A device ends for a while.
+/// A temporary truncation of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TruncationPlan {
-    /// After so many requests of a main line.
+    /// Begins after this many requests of a main line.
     pub at: u64,
-    /// Which one.
+    /// The device.
     pub what: TruncatedDevice,
-    /// How much of it is left, in percent.
+    /// The part of it that is left, in percent.
     pub kept_pct: u64,
-    /// It is a backing store that is unplugged: it comes back as another device, and may lack what
-    /// it had not flushed.
+    /// It is an unplugged backing store: it comes back as another device, and may lack unflushed
+    /// data.
     pub unplugged: bool,
-    /// For so long.
+    /// Duration, in nanoseconds.
     pub ns: u64,
 }
 
-/// A device takes long for everything, for a while.
+/// A device that is slow for all operations, for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StallPlan {
-    /// After so many requests of a main line.
+    /// Begins after this many requests of a main line.
     pub at: u64,
-    /// Which one.
+    /// The device.
     pub device: usize,
-    /// Reads do not take long.
+    /// Reads are not slow.
     pub spares_reads: bool,
-    /// What begins meanwhile ends after that, in nanoseconds.
+    /// Duration, in nanoseconds: operations that begin meanwhile end after it.
     pub ns: u64,
 }
 
-/// The cipher of an encrypted cache, and what its superblock says of it.
+/// The cipher of an encrypted cache, and its description in the superblock.
 #[derive(Clone, Debug)]
 pub struct CipherPlan {
     pub(crate) cipher: Arc<CacheCipher>,
     pub(crate) mark: Encryption,
 }
 
-/// What a run has to have for a bug, beside the situation.
+/// Properties of a run that a bug needs in addition to its situation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Needs {
     /// Nothing.
     Nothing,
-    /// A cache on two members; the situation is made once they are drawn.
+    /// A cache on two members; the situation is applied once they are drawn.
     Mirror,
     /// An encrypted cache.
     Cipher,
@@ -259,17 +260,17 @@ pub(crate) enum Needs {
     Regions,
     /// Checkpoints that are chains.
     Chain,
-    /// A cache device that is told which segments hold nothing.
+    /// A cache device that gets discards for empty segments.
     Discards,
-    /// Crashes that damage both copies of an extension of the window.
+    /// Crashes that damage both copies of a window extension.
     LostExtensions,
     /// A cache device that is copied onto another one.
     Copies,
-    /// The same, and the new one fails when it counts.
+    /// A cache device that is copied, with a new one that fails once it counts.
     FailingCopies,
     /// Members of a mirrored cache that are copied onto others.
     MirroredCopies,
-    /// A test of another kind: no plan shows it.
+    /// Another kind of test: no plan reveals it.
     OtherTest,
 }
 
@@ -281,9 +282,9 @@ pub(crate) type Situation = fn(&mut Plan, &mut Rng);
 pub struct Plan {
     /// The seed.
     pub seed: u64,
-    /// Crashes beside the main line or in it.
+    /// Whether crashes are explored separately or occur in the main line.
     pub style: Style,
-    /// What is of real size.
+    /// Large dimensions.
     pub scale: Scale,
     /// Layout of the cache device.
     pub geometry: Geometry,
@@ -303,56 +304,55 @@ pub struct Plan {
     pub engine: EngineConfig,
     /// Settings of the volumes at the start, apart from the mode.
     pub settings: VolumeSettings,
-    /// Times of the cache device.
+    /// Latencies of the cache device.
     pub cache_latency: Latency,
-    /// Times of the backing stores.
+    /// Latencies of the backing stores.
     pub backing_latency: Latency,
     /// Faults.
     pub faults: FaultPlan,
-    /// After so many requests of a main line the cache device dies, and how.
+    /// The cache device dies after this many requests of a main line, in this way.
     pub death: Option<(u64, Death)>,
-    /// After so many requests of a main line no cached block can be read, for so many nanoseconds:
-    /// a path that fails over.
+    /// After this many requests of a main line no cached block is readable, for this many
+    /// nanoseconds: a path that fails over.
     pub outage: Option<(u64, u64)>,
-    /// Devices that end for a while, in this order.
+    /// Temporary truncations of devices, in this order.
     pub truncations: Vec<TruncationPlan>,
-    /// Devices that take long for a while, in this order.
+    /// Temporary stalls of devices, in this order.
     pub stalls: Vec<StallPlan>,
-    /// The settings of the engine are drawn anew at each start, as those of another build or
-    /// another configuration.
+    /// Each start draws new engine settings, as with another build or another configuration.
     pub redraws: bool,
     /// The flush epoch of ordered volumes at the start.
     pub first_flush_epoch: u64,
-    /// The clock begins anew after a power cut.
+    /// The clock restarts after a power cut.
     pub clock_restarts: bool,
-    /// One crash in so many leaves both copies of an extension of the window damaged; 0: none does.
+    /// One crash in this many damages both copies of a window extension; 0: none does.
     pub lost_extensions_of: u64,
-    /// How the cache device takes discards.
+    /// The cache device's handling of discards.
     pub discards: DiscardPlan,
     /// The owner cannot start some operations at once.
     pub late_starts: Option<LateStartPlan>,
-    /// The cache is mirrored over two devices, and this happens to them.
+    /// The cache is mirrored over two devices, with these failures.
     pub mirror: Option<MirrorPlan>,
-    /// The cache device, or members, are copied onto others.
+    /// Copies of the cache device, or of members, onto others.
     pub copies: Option<CopyPlan>,
     /// The cache is encrypted.
     pub cipher: Option<CipherPlan>,
-    /// What the owner does then, and whenever the cache is fenced.
+    /// The owner's reaction to a fenced cache.
     pub owner: OwnerPlan,
-    /// Failed flushes of backing stores drop what was written past the cache, too.
+    /// Failed flushes of backing stores drop bypass writes, too.
     pub drops_past: bool,
     /// Requests of the main line.
     pub requests: u32,
     /// Requests in flight.
     pub depth: usize,
-    /// Crash points taken of so many that pass by, one in ...
+    /// One crash point in this many is taken.
     pub sample: u64,
-    /// Frequencies.
+    /// Frequencies of requests.
     pub mix: Mix,
 }
 
 impl Plan {
-    /// The longest cache device that occurs: twice the segments.
+    /// Returns the size of the longest cache device that occurs: twice the segments.
     #[must_use]
     pub fn cache_bytes_max(&self) -> u64 {
         if self.mirror.is_some() {
@@ -361,13 +361,13 @@ impl Plan {
         self.cache_bytes + u64::from(self.geometry.segment_count) * self.geometry.segment_bytes()
     }
 
-    /// True if volumes may be destaged in order.
+    /// Returns true if volumes may be destaged in order.
     #[must_use]
     pub fn may_order(&self) -> bool {
         self.orders.contains(&DestageOrder::Ordered)
     }
 
-    /// True if no mode of this run keeps acknowledged data in the cache only.
+    /// Returns true if no mode of this run leaves acknowledged data only in the cache.
     #[must_use]
     pub fn writes_past(&self) -> bool {
         let past = [Mode::Writethrough, Mode::Writearound, Mode::Passthrough];

@@ -1,7 +1,6 @@
-//! The owner's side of a world: the engine's actions are performed and its device operations
-//! completed.
+//! The owner's side of a world: performs the engine's actions and completes its device operations.
 //!
-//! Here the rules of `forebay_core::api` are checked. Whatever breaks one ends the run.
+//! Checks the rules of `forebay_core::api` here. Any violation ends the run.
 
 use super::World;
 use super::copying::Copies;
@@ -189,8 +188,8 @@ impl World {
                 self.check_new_member(device, local, &data)?;
             }
         } else {
-            // A summary, which is a batch, or, at a start, parts of batches that a member lacks or
-            // that may not be durable.
+            // A summary, which is a batch, or, at a start, the rewrite of parts of batches that a
+            // member lacks or that may not be durable.
             self.check_cache_write(offset, len)?;
             if self.engine.status() == Status::Opening {
                 self.check_rewrite(offset, &data)?;
@@ -226,8 +225,8 @@ impl World {
         Ok(())
     }
 
-    /// At a start nothing is written to segments but what is there already; or, to a member of a
-    /// mirrored cache, what it lacks.
+    /// Checks a rewrite at a start: only bytes that are there already may be written to segments,
+    /// or, to a member of a mirrored cache, those that it lacks.
     fn check_rewrite(&mut self, offset: u64, data: &[u8]) -> Result<(), String> {
         self.rewrites += 1;
         if self.plan.mirror.is_some() || self.plan.faults.damages() {
@@ -285,7 +284,7 @@ impl World {
         Ok(())
     }
 
-    /// The part of the cache that a byte of this device belongs to.
+    /// Returns the part of the cache that this byte of the device belongs to.
     fn part_of(&self, device: usize, offset: u64) -> Option<usize> {
         match self.is_cache(device) {
             true if self.plan.mirror.is_some() => Some(usize::from(device != CACHE)),
@@ -302,10 +301,10 @@ impl World {
         self.endurance_check.note(&self.engine.written_by(op), self.now, sound)
     }
 
-    /// What the cache device gets of a write.
+    /// Returns the bytes of a write as the cache device gets them.
     fn encrypt(&mut self, offset: u64, header: usize, data: &[u8]) -> Vec<u8> {
-        // A batch that could not be written is written elsewhere: as long, but for its header the
-        // same.
+        // A failed batch is rewritten elsewhere: with the same length, and the same except for its
+        // header.
         let len = data.len() as u64;
         let failed = if header > 0 { self.unwritten.take() } else { None };
         let failed = failed.filter(|(_, long)| *long == len).map(|(place, _)| place);
@@ -359,7 +358,7 @@ impl World {
         Ok(())
     }
 
-    /// No device may be writing to this memory.
+    /// Checks that no device is reading into this memory.
     fn check_untouched(&self, span: Span) -> Result<(), String> {
         for flight in self.flights.values() {
             let reads = match &flight.kind {
@@ -374,7 +373,7 @@ impl World {
         Ok(())
     }
 
-    /// What a device returns for a read at this instant.
+    /// Returns the result of a read of a device at this instant.
     fn sample(&mut self, device: usize, offset: u64, len: usize) -> Sampled {
         let mut bytes = vec![0; len];
         let good = self.disks.devices[device].read(offset, &mut bytes, &mut self.rng);
@@ -385,7 +384,7 @@ impl World {
         if good { Ok(bytes) } else { Err(DeviceFailure::Failed) }
     }
 
-    /// As [`Self::sample`], for data: of the cache device there may be none for a while.
+    /// Like [`Self::sample`], for data: during an outage the cache device fails these reads.
     fn sample_data(&mut self, device: usize, offset: u64, len: usize) -> Sampled {
         let unreadable = self.is_cache(device) && self.unreadable_until.is_some_and(|until| self.now < until);
         if unreadable { Err(DeviceFailure::Failed) } else { self.sample(device, offset, len) }
@@ -443,7 +442,7 @@ impl World {
             }
             FlightKind::Discard { number, .. } => {
                 let good = self.disks.devices[device].complete_write(number) == WriteEnd::Good;
-                // Nothing follows of an error.
+                // An error has no consequences.
                 self.counters.faults += u64::from(!good);
                 let result = if good { Ok(()) } else { Err(DeviceFailure::Failed) };
                 self.engine.complete(self.now, OpId(op), result, &[]);
@@ -468,7 +467,7 @@ impl World {
             }
             FlightKind::Flush { covered } => {
                 let good = self.disks.devices[device].complete_flush(covered, &mut self.rng);
-                // The engine does not trust the first one after a store was opened again.
+                // The engine distrusts the first flush after a store was reopened.
                 let counts = !self.reopened.remove(&device);
                 self.disks.flush_failed[device] = !good || !counts;
                 if !good || !counts {
@@ -483,9 +482,9 @@ impl World {
         Ok(())
     }
 
-    /// A flush of a backing store may have failed: a FLUSH may tell of it.
+    /// Notes that a flush of a backing store may have failed: a FLUSH may report it.
     fn note_failed_flush(&mut self, device: usize) {
-        // The other member of a mirrored cache comes behind the backing stores.
+        // The other member of a mirrored cache has a number behind the backing stores.
         let volume = device.checked_sub(1).filter(|volume| *volume < self.flush_failed_at.len());
         if let Some(volume) = volume {
             self.flush_failed_at[volume] = Some(self.oracle.begin());
@@ -507,7 +506,7 @@ impl World {
             Ok(bytes) => bytes,
             Err(DeviceFailure::Ended) => return self.finish_ended(op, device, offset, len as u64),
             Err(failure) => {
-                // What passes is no reason to lose anything.
+                // A temporary outage must not lose anything.
                 let passes = device == CACHE && self.plan.outage.is_some();
                 self.fault(device, offset, if passes { 0 } else { len as u64 });
                 self.engine.complete(self.now, OpId(op), Err(failure), &[]);
@@ -521,7 +520,7 @@ impl World {
         Ok(())
     }
 
-    /// The device had ended.
+    /// Completes an operation of a device that had ended.
     fn finish_ended(&mut self, op: u32, device: usize, offset: u64, len: u64) -> Result<(), String> {
         self.note_ended(device, offset, len);
         self.engine.complete(self.now, OpId(op), Err(DeviceFailure::Ended), &[]);
@@ -550,19 +549,19 @@ impl World {
         Ok(end)
     }
 
-    /// A device is about to report an error.
+    /// Notes an error that a device is about to report.
     pub(crate) fn fault(&mut self, device: usize, offset: u64, len: u64) {
         self.counters.faults += 1;
         self.errors[device] += 1;
         if self.plan.mirror.is_some() {
-            // One member of two: there is another copy of what only the cache has.
+            // One member of two: the other one has a copy of the dirty data.
             self.errors[CACHE] += u64::from(device != CACHE && self.is_cache(device));
         } else if device == CACHE && len > 0 {
             self.oracle.tainted.extend(self.disks.dirty_slots.hit(offset, len));
         }
     }
 
-    /// The cache device has lost or changed bytes without saying so.
+    /// Notes that the cache device has lost or changed bytes silently.
     pub fn damage(&mut self, offset: u64, len: u64) {
         self.counters.faults += 1;
         self.errors[CACHE] += 1;
@@ -570,10 +569,10 @@ impl World {
         self.oracle.tainted.extend(self.disks.dirty_slots.hit(offset, len));
     }
 
-    /// What is on the device, or on each member that counts, is what the engine took a snapshot of.
+    /// Checks that the device, or each member that counts, holds the engine's snapshot.
     fn check_checkpoint(&mut self, generation: u64) -> Result<(), String> {
         let damages = self.plan.faults.damages() || self.disks.damaged;
-        // The next snapshot may have been taken already.
+        // The engine may have taken the next snapshot already.
         let snapshot = self.engine.last_snapshot().filter(|snapshot| snapshot.generation == generation);
         let Some(snapshot) = snapshot.filter(|_| !damages) else { return Ok(()) };
         let members = if self.plan.mirror.is_some() { 2 } else { 1 };
@@ -601,7 +600,7 @@ impl World {
         Ok(())
     }
 
-    /// Metadata as a member of the cache has it.
+    /// Reads metadata of a member of the cache.
     fn read_meta(&self, member: usize, offset: u64, len: usize) -> Vec<u8> {
         let (device, offset) = self.cache_at(self.plan.geometry.mirror_meta(member, offset));
         let mut bytes = vec![0; len];
@@ -643,7 +642,7 @@ impl World {
             }
             Notice::CacheWriteFailed { .. } => ensure!(cache_errors > 0, "{notice:?}, but no write failed"),
             Notice::CacheFenced => {
-                // Lost blocks may hold all segments, also those that were damaged before a crash.
+                // Lost blocks may occupy all segments, including those damaged before a crash.
                 ensure!(cache_errors > 0 || self.disks.damaged, "{notice:?}, but nothing failed");
                 self.fenced = true;
                 self.destage_check.without_cache();

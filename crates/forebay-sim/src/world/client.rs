@@ -1,4 +1,4 @@
-//! The clients' side of a world: requests go in, replies are judged.
+//! The clients' side of a world: submits requests and judges the replies.
 
 use super::World;
 use super::state::Pending;
@@ -14,13 +14,13 @@ use forebay_format::{BLOCK_BYTES, SECTOR_BYTES, VolumeId};
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl World {
-    /// Requests that have not been answered.
+    /// Returns the number of requests in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.requests.len()
     }
 
-    /// Runs until every request has been answered.
+    /// Runs until every request is answered.
     ///
     /// # Errors
     /// Any violation.
@@ -31,7 +31,7 @@ impl World {
         Ok(())
     }
 
-    /// Reads, and judges what comes.
+    /// Reads, and judges the reply.
     ///
     /// # Errors
     /// Any violation.
@@ -40,7 +40,7 @@ impl World {
         self.make(volume, RequestKind::Read, (offset, len), treatment, false)
     }
 
-    /// Makes what was acknowledged durable.
+    /// Makes acknowledged writes durable.
     ///
     /// # Errors
     /// Any violation.
@@ -49,8 +49,8 @@ impl World {
         self.make(volume, RequestKind::Flush, (0, 0), treatment, false)
     }
 
-    /// A request that is what it is, whatever the plan says: `kind` is no write that the oracle
-    /// could not judge.
+    /// Submits this request as given, independent of the plan. `kind` must not be a write that the
+    /// oracle could not judge.
     ///
     /// # Errors
     /// Any violation.
@@ -64,13 +64,13 @@ impl World {
         self.make(volume, kind, range, treatment, false)
     }
 
-    /// A request that must be refused: beyond the end, empty, or of an unknown volume.
+    /// Submits a request that must be refused: beyond the end, empty, or for an unknown volume.
     ///
     /// # Errors
     /// Any violation.
     pub fn invalid(&mut self) -> Result<(), String> {
         let kind = if self.rng.chance(1, 2) { RequestKind::Read } else { RequestKind::Write { fua: false } };
-        // A volume that is leaving refuses whatever is asked for that reason.
+        // A leaving volume would refuse any request for that reason.
         let Some(volume) = self.staying().first().copied() else { return Ok(()) };
         let end = self.disks.volumes[volume].bytes.max(self.disks.volumes[volume].resizing.unwrap_or(0));
         match self.rng.below(3) {
@@ -156,14 +156,14 @@ impl World {
         self.pump()
     }
 
-    /// What the owner's rules say of the next request.
+    /// Draws the treatment of the next request by the owner's rules.
     pub(crate) fn treatment(&mut self) -> Treatment {
         let ruled = self.plan.mix.rule_pct > 0 && self.rng.chance(self.plan.mix.rule_pct, 100);
         let kinds = [Treatment::Bypass, Treatment::Pin, Treatment::WriteThrough];
         if ruled { self.rng.pick(&kinds) } else { Treatment::Cache }
     }
 
-    /// Tells the oracle what a write will leave, and puts that into the buffer.
+    /// Tells the oracle the content that a write will leave, and puts it into the buffer.
     fn announce(
         &mut self,
         volume: usize,
@@ -241,8 +241,8 @@ impl World {
 
     fn judge_success(&mut self, pending: &Pending) -> Result<(), String> {
         ensure!(!pending.invalid, "an invalid request succeeded");
-        // After a fence a volume that was leaving is served again, though what became of it only a
-        // start can tell.
+        // After a fence a leaving volume is served again, although only a start can reveal the
+        // result of its detach.
         ensure!(!pending.refused || self.fenced, "a request made during a shutdown succeeded");
         let volume = pending.volume;
         match (pending.kind, pending.buffer) {
@@ -287,14 +287,13 @@ impl World {
         }
         match why {
             RequestError::Invalid => {
-                // A volume that was leaving when the cache was fenced may be gone from it already.
+                // A volume that was leaving when the cache was fenced may already be gone from it.
                 let id = VolumeId(pending.volume as u16);
                 let gone = self.fenced && self.engine.volume_size_bytes(id).is_none();
                 ensure!(pending.invalid || gone, "refused as invalid");
             }
             RequestError::Shutdown => {
-                // A writer that waits for a store that fails is refused by a stop or a detach
-                // (I85).
+                // A stop or a detach refuses a write that waits for a failing store (I85).
                 let waits =
                     matches!(pending.kind, RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch);
                 let ends = self.stopping || self.leaves(pending.volume);
@@ -318,10 +317,10 @@ impl World {
         Ok(())
     }
 
-    /// An I/O error is legal where the only copy was damaged, where a backing store failed while
-    /// the request was under way, for everything that changes something while the owner cannot
-    /// record a cache failure, and once for a FLUSH after something was lost. That the cache device
-    /// fails is no reason by itself.
+    /// Returns true if an I/O error is legal: where the only copy was damaged, where a backing
+    /// store failed while the request was in flight, for every change while the owner cannot record
+    /// a cache failure, and once for a FLUSH after a loss. A failure of the cache device alone is
+    /// no reason.
     fn may_fail(&self, pending: &Pending) -> bool {
         let volume = pending.volume;
         let changes = !matches!(pending.kind, RequestKind::Read | RequestKind::Prefetch);
@@ -344,7 +343,7 @@ impl World {
         self.oracle.tainted.range((volume, first)..(volume, end)).next().is_some()
     }
 
-    /// A read of a lost sector, or a write of a part of one.
+    /// Returns true for a read of a lost sector, or a write of a part of one.
     fn is_any_at_risk(&self, pending: &Pending) -> bool {
         let sector = SECTOR_BYTES as u64;
         let end = pending.offset + pending.len;
@@ -359,7 +358,7 @@ impl World {
     }
 }
 
-/// Checksums as a client's owner computes them; what the engine must not look at is junk.
+/// Computes checksums as a client's owner does; those that the engine must ignore are junk.
 fn block_crcs(bytes: &[u8], lead: u64, len: u64, rng: &mut Rng) -> Vec<u32> {
     let junk = rng.word() as u32;
     let blocks = (lead + len).div_ceil(BLOCK);

@@ -1,15 +1,15 @@
-//! A cache device is copied onto another one, and that takes its place, as the daemon does it: the
-//! decisions are those of [`forebay_core::device_copy`], here are the operations.
+//! Copies a cache device onto another one, which takes its place, as the daemon does: the decisions
+//! are those of [`forebay_core::device_copy`], the operations are here.
 //!
-//! - Whatever device the configuration names after a crash is opened. While it is being changed
-//!   that may be either.
-//! - A new device that has a head must have all the rest (I80): one in two of those that a crash
-//!   leaves is opened, as if somebody had put it into the configuration.
-//! - What fails on the new device ends the copy, and concerns nobody else until that device counts.
+//! - A start after a crash opens the device that the configuration names. During the change of the
+//!   configuration that may be either.
+//! - A new device with a head must have all the rest (I80): one in two of those that a crash leaves
+//!   is opened, as if the operator had put it into the configuration.
+//! - A failure of the new device ends the copy, and has no other effect until that device counts.
 //! - The new device holds an older state of the cache at first, or nothing.
-//! - A member that was replaced may vanish before it is erased, and be found by another host beside
-//!   the other member. Whatever it is, nothing wrong may be served there; and once the change has
-//!   ended it must be left out ([`elsewhere`]).
+//! - A replaced member may vanish before it is erased, and turn up on another host together with
+//!   the other member. In either case no wrong data may be served there; and once the change has
+//!   ended that host must leave the replaced member out ([`elsewhere`]).
 
 use super::World;
 use super::state::FlightKind;
@@ -27,15 +27,15 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// Operations of copies have numbers from here on; those of the engine are below.
+/// Operation numbers of copies start here; those of the engine are below.
 const FIRST_ID: u32 = 1 << 31;
 
 type Outcome = Result<(), DeviceFailure>;
 
-/// What a copy is doing.
+/// The state of a copy.
 #[derive(Clone, Debug)]
 enum Doing {
-    /// Nothing until then.
+    /// Idle until the due time.
     Pause,
     Reading {
         id: u32,
@@ -50,7 +50,7 @@ enum Doing {
         id: u32,
         covered: u64,
     },
-    /// The configuration is being changed until then.
+    /// The change of the configuration takes until the due time.
     Naming,
 }
 
@@ -61,7 +61,7 @@ struct Copying {
     due: u64,
 }
 
-/// What an operation of the engine does on the new device.
+/// An operation of the engine on the new device.
 #[derive(Clone, Copy, Debug)]
 enum Deed {
     Write { number: u64, from: u64, to: u64 },
@@ -71,32 +71,32 @@ enum Deed {
 /// An operation that goes to both devices.
 struct Second {
     op: u32,
-    /// The device that was copied; when the new one has taken over it is in its place.
+    /// The copied device; once the new one has taken over, that is in its place.
     of: usize,
     deed: Deed,
-    /// How it ended on the old device, and on the new one.
+    /// Its results on the old device, and on the new one.
     old: Option<Outcome>,
     new: Option<Outcome>,
 }
 
-/// A device that was replaced, as long as operations are under way on it.
+/// A replaced device, while operations on it are in flight.
 struct Retired {
     of: usize,
     device: SimDevice,
     ops: BTreeSet<u32>,
 }
 
-/// All about copies, in one world.
+/// The state of all copies in one world.
 pub(crate) struct Copies {
     rng: Rng,
     begun: usize,
     next_id: u32,
     current: Option<Copying>,
     seconds: BTreeMap<u32, Second>,
-    /// Operations under way that go to both devices still count on both.
+    /// The results of both devices count for operations that go to both.
     counts: bool,
     retired: Option<Retired>,
-    /// The device that was replaced stands in its old place for a moment.
+    /// The replaced device is back in its old place for a moment.
     pub(super) is_swapped: bool,
     /// Faults are over.
     is_quiet: bool,
@@ -117,13 +117,13 @@ impl Copies {
         }
     }
 
-    /// When the copy goes on by itself.
+    /// Returns the time at which the copy continues by itself.
     pub(super) fn due(&self) -> Option<u64> {
         let copying = self.current.as_ref()?;
         matches!(copying.doing, Doing::Pause | Doing::Naming).then_some(copying.due)
     }
 
-    /// A new engine is about to open what there is.
+    /// Resets the state for a new engine.
     pub(super) fn forget(&mut self) {
         let begun = self.begun;
         *self = Self { begun, ..Self::new(Rng::new(self.rng.word())) };
@@ -144,12 +144,12 @@ impl World {
         self.copies.current.is_some()
     }
 
-    /// New devices make no errors from now on, or those of the plan.
+    /// Stops or restores the plan's faults of new devices.
     pub(crate) fn quiet_copies(&mut self, is_quiet: bool) {
         self.copies.is_quiet = is_quiet;
     }
 
-    /// The operator replaces a sound device, if it is time.
+    /// Replaces a healthy device as the operator, if it is time.
     pub(crate) fn begin_copy(&mut self) {
         let Some(plan) = self.plan.copies.clone() else { return };
         let is_due = plan.starts.get(self.copies.begun).is_some_and(|at| self.counters.requests >= *at);
@@ -172,7 +172,7 @@ impl World {
         let used =
             if self.plan.mirror.is_some() { self.disks.devices[of].bytes() } else { self.disks.cache_bytes };
         let rng = &mut self.copies.rng;
-        // One that is put back holds an older state of this cache behind its head.
+        // A device that is put back holds an older state of this cache behind its head.
         let old = &self.disks.devices[of];
         let mut device = SimDevice::new(old.bytes(), old.latency);
         device.misdirect_from = old.misdirect_from;
@@ -192,7 +192,7 @@ impl World {
         self.digest.add_all(&[19, of as u64, used]);
     }
 
-    /// It is time for the next step.
+    /// Makes the next step of the copy.
     pub(super) fn copy_step(&mut self) -> Result<(), String> {
         let Some(copying) = &self.copies.current else { return Ok(()) };
         let is_naming = matches!(copying.doing, Doing::Naming);
@@ -219,7 +219,7 @@ impl World {
                 (Doing::Flushing { id, covered }, spare.device.time(OpKind::Flush, 0, &mut self.copies.rng))
             }
             None => {
-                // It has everything: the configuration is about to name it.
+                // The copy is complete: begin to change the configuration.
                 ensure!(copying.copy.is_whole(), "a copy does not go on");
                 copying.copy.begin_to_count();
                 (copying.doing, copying.due) =
@@ -256,7 +256,7 @@ impl World {
         spare.device.faults = if fails { plan.faults } else { Default::default() };
     }
 
-    /// Bytes of a device that are being written, on it or on the new one.
+    /// Returns the byte ranges of a device with writes in flight, on it or on the new one.
     fn written_ranges(&self, of: usize) -> Vec<(u64, u64)> {
         let first = self.flights.values().filter(|flight| flight.device == of);
         let first = first.filter_map(|flight| match &flight.kind {
@@ -270,7 +270,7 @@ impl World {
         first.chain(second).collect()
     }
 
-    /// Nothing has happened that ends the copy.
+    /// Returns true if nothing has happened that ends the copy.
     fn may_copy(&self) -> bool {
         let Some(spare) = &self.disks.spare else { return false };
         let out = self.engine.mirror_state().and_then(|state| state.out);
@@ -283,7 +283,7 @@ impl World {
         self.copies.rng.ppm(ppm)
     }
 
-    /// An operation of the copy, or of the engine on the new device, has ended.
+    /// Ends an operation of the copy, or of the engine on the new device.
     pub(super) fn copy_finished(&mut self, id: u32) -> Result<(), String> {
         if self.copies.seconds.contains_key(&id) {
             self.finish_second(id);
@@ -327,7 +327,7 @@ impl World {
                 }
                 good
             }
-            _ => return Ok(()), // of a copy that was given up
+            _ => return Ok(()), // of a cancelled copy
         };
         (copying.doing, copying.due) = (Doing::Pause, next);
         if !good {
@@ -345,7 +345,7 @@ impl World {
         Ok(())
     }
 
-    /// The new device gets some bytes: the number of the write there, and how long it takes.
+    /// Submits a write to the new device. Returns its number there, and its duration.
     fn write_to_spare(&mut self, offset: u64, bytes: Rc<Vec<u8>>) -> Option<(u64, u64)> {
         self.set_faults(&self.copy_plan());
         let key = self.books.note_copied(bytes.len() as u64);
@@ -355,9 +355,9 @@ impl World {
         Some((spare.device.submit_write(offset, bytes, rng), time))
     }
 
-    // --- operations of the engine that go to both
+    // --- operations of the engine that go to both devices
 
-    /// A write to a device was submitted: it may go to the new one as well.
+    /// Duplicates a submitted write to the new device, if the copy needs it.
     pub(super) fn write_second(&mut self, op: OpId, device: usize, offset: u64, bytes: &Rc<Vec<u8>>) {
         let Some(spare) = self.disks.spare.as_ref().filter(|spare| spare.of == device) else { return };
         let (is_sound, len) = (spare.is_sound, bytes.len() as u64);
@@ -369,7 +369,7 @@ impl World {
         self.begin_second(op, device, Deed::Write { number, from: offset, to: offset + len }, time);
     }
 
-    /// The same of a flush.
+    /// Duplicates a flush.
     pub(super) fn flush_second(&mut self, op: OpId, device: usize) {
         let goes = self.copies.current.as_ref().is_some_and(|copying| copying.copy.flushes_both());
         let plan = self.copy_plan();
@@ -410,8 +410,8 @@ impl World {
         self.complete_if_both(id);
     }
 
-    /// An operation has ended on the device that the engine knows. If it goes to another one as
-    /// well the engine hears of it when that has ended there.
+    /// Ends an operation on the device that the engine knows. If it goes to another one as well,
+    /// the engine gets its completion when both have ended.
     pub(super) fn complete(&mut self, op: u32, result: Outcome) {
         match self.copies.seconds.iter_mut().find(|(_, second)| second.op == op) {
             Some((id, second)) => {
@@ -434,10 +434,10 @@ impl World {
 
     // --- the end
 
-    /// After a crash: the device that is opened in place of the old one, if it is this one. An
-    /// operator who names it before the copy has ended finds a cache on it that has everything, and
-    /// that a power cut cannot take away: else a start refuses the device, and the old one is named
-    /// again.
+    /// Returns the new device after a crash if a start opens it in place of the old one. An
+    /// operator who names it before the copy has ended gets it only with a complete cache that a
+    /// power cut cannot take away: else a start refuses the device, and the operator names the old
+    /// one again.
     pub(super) fn named_after_crash(&self, spare: &Spare, power: bool, rng: &mut Rng) -> Option<SimDevice> {
         let device = if power { spare.device.power_cut(rng) } else { spare.device.kill(rng) };
         let has_head = self.copies.current.as_ref().is_some_and(|copying| copying.copy.has_head());
@@ -457,7 +457,7 @@ impl World {
         is_named.then_some(device)
     }
 
-    /// The configuration names the new device: it takes the place of the old one.
+    /// Puts the new device, which the configuration now names, in the place of the old one.
     fn take_over(&mut self) -> Result<(), String> {
         let Some(Spare { of, device, .. }) = self.disks.spare.take() else { return Ok(()) };
         self.copies.current = None;
@@ -482,7 +482,7 @@ impl World {
         self.pump()
     }
 
-    /// A member was replaced, and vanishes with what was on it and under way to it.
+    /// Notes that a replaced member vanishes, with its content and its operations in flight.
     fn note_outdated(&mut self, of: usize, retired: &SimDevice) {
         if self.plan.mirror.is_none() {
             return;
@@ -492,8 +492,7 @@ impl World {
         self.disks.outdated = Some(Outdated { of, device, generation, has_ended: false });
     }
 
-    /// The owner has checkpoints taken until no start believes the member that was replaced. A
-    /// start goes on with that.
+    /// Takes checkpoints until no start accepts the replaced member. A start continues this.
     pub(super) fn leave_behind(&mut self) {
         let now = self.engine.mark().generation;
         let serves = self.engine.status() == Status::Ready && !self.stopping && !self.fenced;
@@ -506,10 +505,10 @@ impl World {
         }
     }
 
-    /// Everything stays as it was. What waits for the new device only is answered.
+    /// Cancels the copy: nothing changes. Completes operations that wait only for the new device.
     pub(super) fn give_copy_up(&mut self) -> Result<(), String> {
         let Some(_) = self.copies.current.take() else { return Ok(()) };
-        // If the configuration names the new one it is changed back first.
+        // If the configuration names the new device, it is changed back first.
         self.disks.spare = None;
         self.books.note_given_up();
         self.copies.counts = false;
@@ -523,7 +522,8 @@ impl World {
         self.pump()
     }
 
-    /// The engine is about to stop: the configuration is changed if that has begun, else nothing.
+    /// Ends the copy before the engine stops: completes a change of the configuration that has
+    /// begun, else cancels.
     pub(crate) fn end_copy(&mut self) -> Result<(), String> {
         match self.copies.current.as_ref().map(|copying| &copying.doing) {
             Some(Doing::Naming) if self.may_copy() => self.take_over(),
@@ -531,8 +531,8 @@ impl World {
         }
     }
 
-    /// An operation ends on the device that it was begun on, if that was replaced meanwhile: that
-    /// stands in its old place until [`Self::swap_back`].
+    /// If the device of an operation was replaced meanwhile, puts it back in its old place until
+    /// [`Self::swap_back`], so that the operation ends there.
     pub(super) fn swap_retired(&mut self, op: u32) {
         let Some(retired) = &mut self.copies.retired else { return };
         if !retired.ops.remove(&op) {
@@ -552,19 +552,19 @@ impl World {
     }
 }
 
-/// After a crash, with the device in place that was replaced and has vanished before it was erased:
-/// on a host that knows nothing of the cache. `None` if there is none, or nobody could tell: the
-/// other member has been put out meanwhile, or what it has is not whole. The good copies of what it
-/// has lost, or what has rotted there, are on the new device, which this host has not got.
+/// Returns the state after a crash on a host without a record of the cache, with the replaced
+/// member that vanished before it was erased in its place. `None` if there is none, or it is
+/// undetectable: the other member was failed out meanwhile, or is not intact. The good copies of
+/// its lost or rotten blocks are on the new device, which this host lacks.
 pub(crate) fn elsewhere(mut snapshot: Snapshot) -> Option<(Snapshot, usize, bool)> {
     let Outdated { of, device, has_ended, .. } = snapshot.disks.outdated.take()?;
     let is_sure = !snapshot.disks.damaged && !snapshot.oracle.relaxed && snapshot.disks.record.is_none();
     let (member, other) = if of == CACHE { (0, 1) } else { (1, 0) };
     let is_whole = |notes: &MemberNotes| is_sure && notes.noted.is_empty() && !notes.harmed[other];
     let notes = snapshot.disks.member_notes.as_mut().filter(|notes| is_whole(notes))?;
-    // Copies on it are bad where it was written to since: that is no false alarm.
+    // Copies on it are bad where blocks were written since: not a false alarm.
     notes.harmed[member] = true;
-    // One of them alone would be refused there, as nobody knows whether it counts.
+    // That host would refuse one of them alone, as it cannot know whether it counts.
     (snapshot.disks.known, snapshot.disks.is_elsewhere) = (CacheMark::default(), true);
     snapshot.disks.devices[of] = device;
     snapshot.disks.devices.iter_mut().for_each(SimDevice::quiet);

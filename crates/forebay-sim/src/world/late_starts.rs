@@ -1,8 +1,9 @@
-//! Operations that the owner starts late: it has no memory for it, or its queue is full.
+//! Operations that the owner starts late, because it lacks memory or its queue is full.
 //!
-//! It starts the operation later, behind others that the engine asked for after it. Until then the
-//! bytes of a write stay what they were, and nobody uses the memory of a read. What a flush covers
-//! is decided when it starts. A crash finds nothing of what was not started.
+//! The owner starts such an operation later, behind others that the engine requested after it.
+//! Until then the bytes of a write must not change, and the memory of a read must not be used. The
+//! start of a flush decides which writes it covers. Operations not started have no effect at a
+//! crash.
 
 use super::World;
 use super::state::{Flight, FlightKind, Held};
@@ -11,7 +12,7 @@ use crate::plan::LateStartPlan;
 use forebay_core::{Action, Device, OpId};
 use std::cmp::Reverse;
 
-/// The device operation that an action asks for.
+/// Returns the device operation that an action requests.
 fn operation(action: &Action) -> Option<(OpId, Device)> {
     match *action {
         Action::Read { op, device, .. } | Action::Write { op, device, .. } | Action::Flush { op, device } => {
@@ -26,7 +27,7 @@ fn operation(action: &Action) -> Option<(OpId, Device)> {
 }
 
 impl World {
-    /// Keeps an operation back; false if it is started at once.
+    /// Holds an operation back; false if it is to start at once.
     pub(crate) fn hold(&mut self, action: Action) -> Result<bool, String> {
         let Some(LateStartPlan { pct, ns_max }) = self.plan.late_starts else { return Ok(false) };
         let Some((op, device)) = operation(&action) else { return Ok(false) };
@@ -41,7 +42,7 @@ impl World {
         Ok(true)
     }
 
-    /// An operation that was kept back is started.
+    /// Starts an operation that was held back.
     pub(crate) fn start_held(&mut self, held: &Held) -> Result<(), String> {
         let same = self.bytes_to_write(&held.action)? == held.bytes;
         ensure!(same, "the bytes of {:?} changed before its owner could start it", held.action);
@@ -61,7 +62,7 @@ impl World {
         Ok(bytes)
     }
 
-    /// An operation is with the owner until `due`.
+    /// Queues an operation, which the owner has until `due`.
     pub(crate) fn enqueue(&mut self, op: OpId, due: u64, flight: Flight) -> Result<(), String> {
         self.pushed += 1;
         self.queue.push(Reverse((due, self.pushed, op.0)));

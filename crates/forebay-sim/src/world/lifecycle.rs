@@ -1,14 +1,14 @@
-//! Volumes that come, change their size and go, and a pool that grows and shrinks: the operator's
-//! side.
+//! The operator's side of volumes that come, change their size and go, and of a pool that grows and
+//! shrinks.
 //!
-//! The operator knows for sure only what it was told. After a crash it attaches at once the volumes
-//! of which nothing was under way, or (as a daemon does) when the cache is open; for the others it
-//! looks into the volume table, and then both must be true: the change has happened as a whole or
-//! not at all, and what was promised to have happened has.
+//! The operator is certain only of reported results. After a crash it attaches the volumes without
+//! a change in flight at once, or (as a daemon does) when the cache is open. For the others it
+//! reads the volume table, and then both must hold: the change has happened as a whole or not at
+//! all, and changes reported as done have happened.
 //!
-//! A number that is used again gets a backing store with new contents, and so does what a smaller
-//! volume has given up: old blocks that come back show as wrong data. What a smaller pool gives up
-//! is overwritten with junk.
+//! A backing store gets new contents when its volume number is reused, and so does the range that a
+//! smaller volume gives up: old blocks that return show as wrong data. The range that a smaller
+//! pool gives up is overwritten with junk.
 
 use super::{ANSWER_LIMIT_NS, World};
 use crate::content::Content;
@@ -23,7 +23,7 @@ use forebay_core::{Attachment, DetachHow, LifecycleError, Notice, Status};
 use forebay_format::checkpoint::VolumeEntry;
 use forebay_format::{BLOCK_BYTES, VolumeId};
 
-/// Gives sectors of a backing store new contents, as if somebody else had written them.
+/// Overwrites sectors of a backing store with new contents, as a foreign writer would.
 fn overwrite(
     device: &mut SimDevice,
     oracle: &mut Oracle,
@@ -41,14 +41,14 @@ fn overwrite(
 }
 
 impl World {
-    /// What the operator hands over to attach a volume.
+    /// Returns the operator's parameters for attaching a volume.
     #[must_use]
     pub fn attachment(&self, volume: usize, bytes: u64) -> Attachment {
         let attachment = attachment(&self.plan, &self.disks, volume, bytes);
         Attachment { on_change: self.policy, ..attachment }
     }
 
-    /// Volumes that are served.
+    /// Returns the volumes in service.
     #[must_use]
     pub fn attached(&self) -> Vec<usize> {
         let serves =
@@ -56,7 +56,7 @@ impl World {
         (0..self.disks.volumes.len()).filter(|volume| serves(&self.disks.volumes[*volume])).collect()
     }
 
-    /// Volumes that are served and stay so.
+    /// Returns the volumes in service that stay so.
     #[must_use]
     pub fn staying(&self) -> Vec<usize> {
         (0..self.disks.volumes.len())
@@ -64,7 +64,7 @@ impl World {
             .collect()
     }
 
-    /// Bytes of a volume that clients may ask for now.
+    /// Returns the length of a volume that clients may access now, in bytes.
     #[must_use]
     pub fn served_bytes(&self, volume: usize) -> u64 {
         self.disks.volumes[volume].served_bytes()
@@ -86,7 +86,7 @@ impl World {
         Ok(())
     }
 
-    /// The operator does something to a volume.
+    /// Changes a volume as the operator.
     ///
     /// # Errors
     /// Any violation.
@@ -109,8 +109,8 @@ impl World {
         self.pump()
     }
 
-    /// How the engine took what the operator asked of a volume: true if it does it, false if it has
-    /// a reason not to.
+    /// Judges the engine's reply to the operator: true if it accepts the change, false if it
+    /// refuses it with a reason.
     fn taken(&self, volume: usize, what: &str, result: Result<(), LifecycleError>) -> Result<bool, String> {
         match result {
             Ok(()) => Ok(true),
@@ -126,7 +126,7 @@ impl World {
 
     fn cancel(&mut self, volume: usize) -> Result<(), String> {
         let result = self.engine.cancel_detach(self.now, VolumeId(volume as u16));
-        // It was past the point of no return when the cache was fenced.
+        // It was beyond the point of no return when the cache was fenced.
         let late = self.fenced && result == Err(LifecycleError::NotAttached);
         if !late && self.taken(volume, "cancelling", result)? {
             let status = &mut self.disks.volumes[volume];
@@ -175,7 +175,7 @@ impl World {
         let old = self.disks.volumes[volume].bytes;
         let new = match self.rng.below(4) {
             0 => most,
-            // Cut inside a block, or grow from there.
+            // Cut inside a block, or grow from such an end.
             1 => old - unit.min(old - unit),
             _ => self.rng.range((128 << 10) / unit, most / unit) * unit,
         };
@@ -191,7 +191,7 @@ impl World {
         Ok(())
     }
 
-    /// The operator changes the size of the pool, or thinks better of it.
+    /// Resizes the pool as the operator, or cancels that.
     ///
     /// # Errors
     /// Any violation.
@@ -217,7 +217,7 @@ impl World {
         self.pump()
     }
 
-    /// The engine asks what the backing store of a volume looks like that is being let go.
+    /// Gives the engine the record of the backing store of a volume that leaves.
     pub(crate) fn volume_quiet(&mut self, volume: VolumeId) -> Result<(), String> {
         let index = usize::from(volume.0);
         ensure!(
@@ -237,7 +237,7 @@ impl World {
         Ok(())
     }
 
-    /// The engine tells how a change has ended.
+    /// Handles the engine's notice of the end of a change.
     pub(crate) fn life_notice(&mut self, notice: Notice) -> Result<(), String> {
         match notice {
             Notice::Attached { volume } => {
@@ -245,8 +245,8 @@ impl World {
                 let place = &mut self.disks.volumes[usize::from(volume.0)].state;
                 ensure!(matches!(place, AttachState::Coming { .. }), "{notice:?}, but it is {place:?}");
                 *place = AttachState::Attached;
-                // Its clients are told of what was lost before they came, and of nothing that
-                // another volume of this number lost.
+                // A FLUSH reports earlier losses of this volume to its clients, but none of another
+                // volume with the same number.
                 let lost = (self.engine.lost_bytes(volume) > 0).then(|| self.oracle.begin());
                 (self.lost_at[usize::from(volume.0)], self.told_at[usize::from(volume.0)]) = (lost, None);
                 self.flush_failed_at[usize::from(volume.0)] = None;
@@ -333,7 +333,7 @@ impl World {
         Ok(())
     }
 
-    /// A volume has this size for sure: what is beyond it is somebody else's now.
+    /// Applies the confirmed size of a volume: the range beyond it belongs to another user now.
     pub(crate) fn resized(&mut self, volume: usize, bytes: u64) {
         let old = self.disks.volumes[volume].bytes;
         if bytes < old {
@@ -352,8 +352,8 @@ impl World {
         self.disks.cache_pending = None;
     }
 
-    /// After a start: finds out what became of the changes that were under way, and brings the
-    /// volumes back.
+    /// After a start: finds out the results of the changes in flight, and attaches the volumes
+    /// again.
     ///
     /// # Errors
     /// Any violation.
@@ -375,7 +375,7 @@ impl World {
         self.wait_life()
     }
 
-    /// Without a cache there is no table to look into: the other volumes are attached, too.
+    /// Attaches the other volumes too: without a cache there is no table to read.
     fn attach_late(&mut self) -> Result<(), String> {
         for volume in 0..self.disks.volumes.len() {
             if self.disks.volumes[volume].state == AttachState::Attached && self.late[volume] {
@@ -430,7 +430,7 @@ impl World {
         self.pump()
     }
 
-    /// Waits until no change is under way.
+    /// Waits until no change is in progress.
     ///
     /// # Errors
     /// Any violation.
@@ -454,7 +454,7 @@ impl World {
         Ok(())
     }
 
-    /// Brings back what is kept in the cache, so that it can be judged.
+    /// Attaches the volumes kept in the cache, so that they can be judged.
     ///
     /// # Errors
     /// Any violation.

@@ -1,7 +1,7 @@
 //! A world: one engine, its devices and its clients, in virtual time.
 //!
-//! The world performs the engine's actions (`actions`), makes requests and judges the replies
-//! (`client`). Here are time, crashes, start and stop. Whatever breaks a rule ends the run with a
+//! The world performs the engine's actions (`actions`), submits requests and judges the replies
+//! (`client`). This file has time, crashes, start and stop. Any violation ends the run with a
 //! message (an `Err(String)` all the way up).
 //!
 //! Invariants:
@@ -48,25 +48,26 @@ use std::rc::Rc;
 
 /// Longest virtual time that a request, an opening, a drain or a shutdown may take.
 pub const ANSWER_LIMIT_NS: u64 = 600_000_000_000;
-/// A range of a backing store that takes no writes does so again when somebody has waited so long.
+/// After a request has waited this long, a range of a backing store that takes no writes does so
+/// again.
 const MEND_NS: u64 = 300_000_000_000;
-/// Longest virtual time of a stop, with a device that takes long and with one that takes no writes.
+/// Longest virtual time of a stop, with a slow device and with one that takes no writes.
 const STOP_LIMIT_NS: u64 = 250_000_000_000;
-/// Ticks in a row without an action or completion after which the engine is called stuck.
+/// Ticks in a row without an action or completion, after which the engine counts as stuck.
 const TICKS_MAX: u64 = 10_000;
-/// An engine may look so often without that.
+/// Beyond those, one more tick is allowed per this much virtual time, in nanoseconds.
 const TICK_NS: u64 = 500_000;
 
-/// When a crash point becomes a snapshot.
+/// The crash points that become snapshots.
 #[derive(Clone, Copy, Debug)]
 pub enum Trap {
     /// Never.
     Off,
-    /// Every one becomes a [`Moment`], and the world goes on.
+    /// Every crash point becomes a [`Moment`], and the world continues.
     Record,
-    /// One in so many, and the world goes on.
+    /// One crash point in this many, and the world continues.
     Sample(u64),
-    /// The so-many-th, and the world ends.
+    /// The crash point with this number, and the world ends.
     After(u64),
 }
 
@@ -76,12 +77,12 @@ pub struct World {
     pub plan: Rc<Plan>,
     /// Virtual time.
     pub now: u64,
-    /// All randomness of this world but the crash points.
+    /// All randomness of this world except for the crash points.
     pub rng: Rng,
     trap_rng: Rng,
-    /// When, and after which power cut, the order of destage is looked at.
+    /// Draws when, and after which power cut, the destage order is checked.
     order_rng: Rng,
-    /// What a crash leaves.
+    /// The state that survives a crash.
     pub disks: Disks,
     /// The engine under test.
     pub engine: Engine,
@@ -93,16 +94,16 @@ pub struct World {
     pushed: u64,
     requests: BTreeMap<u64, Pending>,
     next_request: u64,
-    /// Errors that devices have reported to the engine.
+    /// Errors that devices have reported to the engine, by device.
     errors: Vec<u64>,
     destage_check: DestageCheck,
     endurance_check: EnduranceCheck,
     ticks: u64,
-    /// When the first of these was.
+    /// Time of the first of these ticks.
     ticks_since: u64,
-    /// Hash of everything that happened.
+    /// Hash of all events.
     pub digest: Digest,
-    /// When to take snapshots.
+    /// The crash points to take snapshots at.
     pub trap: Trap,
     /// Snapshots taken.
     pub snapshots: Vec<Snapshot>,
@@ -114,37 +115,37 @@ pub struct World {
     pub fenced: bool,
     /// The engine began without a cache.
     pub without_cache: bool,
-    /// Until then no cached block can be read, see [`Plan::outage`].
+    /// Until then no cached block is readable, see [`Plan::outage`].
     unreadable_until: Option<u64>,
-    /// The device that is too short now, and how many of the plan have been.
+    /// The device that is too short now, and the number of the plan's truncations done.
     short: Option<Short>,
     truncations_done: usize,
-    /// The device that takes long now, and how many of the plan have.
+    /// The device that is slow now, and the number of the plan's stalls done.
     stall: Option<Stall>,
     stalls_done: usize,
-    /// Backing stores that were opened again, and have not been flushed since.
+    /// Backing stores that were reopened, and have not been flushed since.
     reopened: BTreeSet<usize>,
     /// The engine refuses changes because the owner could not make a record.
     refused: bool,
     refusals: u64,
-    /// What the owner is doing.
+    /// The owner's current task.
     owner: Option<Task>,
-    /// The note that it is making of a member that failed.
+    /// The note about a failed member that the owner is writing.
     note: Option<Note>,
-    /// What was at risk when the owner was last asked.
+    /// The risk when the owner was last asked.
     at_risk: Option<Risk>,
-    /// What an engine without a cache must answer with errors.
+    /// Sectors that an engine without a cache must answer with errors.
     pub(crate) risk: Risk,
-    /// Sectors written since the cache was given up, and when.
+    /// Sectors written since the cache was given up, and the step.
     healed: BTreeMap<(usize, u64), u64>,
-    /// Sectors that somebody wanted to change since the cache was fenced.
+    /// Sectors that a request was to change since the cache was fenced.
     touched: Risk,
-    /// By volume: the step of the last loss, and of the last FLUSH that told.
+    /// By volume: the step of the last loss, and of the last FLUSH that reported it.
     lost_at: Vec<Option<u64>>,
     told_at: Vec<Option<u64>>,
-    /// By volume: when a flush of its backing store failed last.
+    /// By volume: the step of the last failed flush of its backing store.
     flush_failed_at: Vec<Option<u64>>,
-    /// AttachState and length of the batch that could not be written to the cache device last.
+    /// Offset and length of the last batch that could not be written to the cache device.
     unwritten: Option<(u64, u64)>,
     stopping: bool,
     quiesced: bool,
@@ -152,38 +153,38 @@ pub struct World {
     /// Volumes whose backing store alone was promised to be a crash-consistent image when the
     /// engine was opened.
     pub ordered: Vec<bool>,
-    /// Volumes that are attached only when the engine is open.
+    /// Volumes that are attached only once the engine is open.
     pub late: Vec<bool>,
-    /// What is done with volumes whose backing store has changed, at a start and when they are
-    /// attached later.
+    /// The policy for volumes whose backing store has changed, at a start and at a later attach.
     pub policy: OnBackingChange,
-    /// What is wrong with such an image, found where it could not be reported.
+    /// A violation found where it could not be reported.
     disorder: Option<String>,
-    /// Clients ask as soon as the engine serves, before it has done what else it has ready.
+    /// Clients send requests as soon as the engine serves, before it has performed its other
+    /// actions.
     greets: bool,
-    /// Writes of what a start writes again, since it began.
+    /// Writes of the rewrite at a start, since it began.
     rewrites: u64,
     /// A backing store was changed on purpose before this engine was opened.
     pub changed: bool,
-    /// The volume, as long as the oracle does not know of the change.
+    /// The changed volume, while the oracle does not know of the change.
     pub(crate) unlearned: Option<usize>,
     scrubs: Scrubs,
     copies: Copies,
     books: Books,
     /// Counters.
     pub counters: Counters,
-    /// Print every event to the error output.
+    /// Prints every event to standard error.
     pub verbose: bool,
-    /// Number of the crash that this world comes from, for the prints.
+    /// Number of the crash that this world comes from, for the output.
     pub label: u64,
 }
 
 impl World {
-    /// A world with an engine that has begun to open the cache on these disks.
+    /// Creates a world with an engine that has begun to open the cache on these disks.
     #[must_use]
     pub fn open(plan: &Rc<Plan>, snapshot: Snapshot, policy: OnBackingChange) -> Self {
         let Snapshot { mut disks, oracle, now, mut rng, power, ordered } = snapshot;
-        // Drawn apart, so that other plans stay what they are.
+        // Separate generator, so that other plans do not change.
         let own = &mut Rng::new(rng.clone().word() ^ 0x4c49_4645);
         let plan = &plan.at_start(own);
         let now = if power && plan.clock_restarts { own.pick(&[0, 1_000, 20_000_000_000]) } else { now };
@@ -192,7 +193,7 @@ impl World {
         let late = draw_late(plan, &mut rng);
         let trap_rng = Rng::new(rng.word());
         let order_rng = Rng::new(rng.word());
-        // Not drawn from it: what has no copies stays as it is.
+        // Not drawn from `rng`, so that plans without copies do not change.
         let copies = Copies::new(Rng::new(rng.clone().word() ^ 0x434f_5049_4553));
         let mut world = Self {
             plan: Rc::clone(plan),
@@ -263,14 +264,15 @@ impl World {
         world
     }
 
-    /// What a failed flush has dropped is visible, and not durable: the next engine does not know.
+    /// Returns true if data that a failed flush has dropped is visible, but not durable: the next
+    /// engine does not know.
     fn has_dropped(&self) -> bool {
         let past = self.plan.drops_past && self.disks.devices.iter().any(SimDevice::has_ever_dropped);
         past || self.disks.devices.iter().any(SimDevice::has_dropped)
     }
 
-    /// Volumes whose clients no FLUSH will tell that a flush of the backing store has failed: I82
-    /// ends with the engine.
+    /// Returns the volumes whose clients no FLUSH will inform of a failed flush of the backing
+    /// store: I82 ends with the engine.
     fn untold_drops(&self) -> Vec<usize> {
         let is_untold = |volume: &usize| self.flush_failed_at[*volume] > self.told_at[*volume];
         (0..self.flush_failed_at.len()).filter(|volume| self.plan.drops_past && is_untold(volume)).collect()
@@ -280,7 +282,8 @@ impl World {
     pub fn reopen(&mut self, policy: OnBackingChange) {
         self.disks.volumes.iter_mut().for_each(|status| status.ending = false);
         if self.has_dropped() {
-            // It is not there for the next daemon, however this one ended: as after a power cut.
+            // Dropped data is gone for the next daemon, however this one ended: as after a power
+            // cut.
             let gone = self.crash();
             (self.disks, self.oracle) = (gone.disks, gone.oracle);
         }
@@ -313,8 +316,8 @@ impl World {
         self.begin_start();
     }
 
-    /// If there is a record, the engine that was just made must not open the cache: another one
-    /// goes without.
+    /// If there is a record, the engine just created must not open the cache: replaces it by one
+    /// without a cache.
     fn begin_start(&mut self) {
         self.risk.clear();
         self.healed.clear();
@@ -343,10 +346,10 @@ impl World {
         self.destage_check.without_cache();
     }
 
-    /// Compares what was seen of this engine with what it has counted.
+    /// Compares the observations of this engine with its counters.
     ///
     /// # Errors
-    /// They differ.
+    /// Names the difference.
     pub(crate) fn check_counters(&self) -> Result<(), String> {
         let open: Vec<_> = self.requests.values().map(Pending::asked).collect();
         let volumes = (!self.late.contains(&true)).then_some(self.plan.volumes.len());
@@ -355,7 +358,7 @@ impl World {
         self.books.check(&self.engine, &open, volumes, held)
     }
 
-    /// An engine begins under the budget of the plan.
+    /// Starts an engine's endurance accounts with the budget of the plan.
     fn begin_endurance(&mut self) {
         self.endurance_check = EnduranceCheck::default();
         self.set_endurance(self.plan.engine.pool.endurance_budget);
@@ -367,18 +370,18 @@ impl World {
         self.endurance_check.set(budget, devices, self.now, in_flight);
     }
 
-    /// True if a device has reported an error to the engine.
+    /// Returns true if a device has reported an error to the engine.
     pub(crate) fn had_errors(&self) -> bool {
         self.errors.iter().any(|errors| *errors > 0)
     }
 
-    /// No device makes errors from now on.
+    /// Stops the faults of all devices.
     pub(crate) fn stop_faults(&mut self) {
         self.disks.devices.iter_mut().for_each(|device| device.faults = Faults::default());
         self.quiet_copies(true);
     }
 
-    /// Counters, the engine of now included.
+    /// Returns the counters, including the current engine's.
     #[must_use]
     pub fn final_counters(&self) -> Counters {
         let mut counters = self.counters;
@@ -386,7 +389,7 @@ impl World {
         counters
     }
 
-    /// Runs until the engine serves or has given up. True if it serves.
+    /// Runs until the engine serves or has given up. Returns true if it serves.
     ///
     /// # Errors
     /// Any violation.
@@ -403,8 +406,8 @@ impl World {
             return Ok(false);
         }
         if let Status::Failed(_) = self.engine.status() {
-            // What one member of a mirrored cache lacked of the other may have been written, and
-            // what was there already.
+            // With a mirrored cache the opening may have written the blocks that one member lacked,
+            // and the rewrite.
             let untouched = self.disks.devices[CACHE].writes() <= writes + self.rewrites
                 || self.errors[CACHE] > 0
                 || self.plan.mirror.is_some();
@@ -416,8 +419,8 @@ impl World {
         Ok(!self.stopped)
     }
 
-    /// Waits until the operations that are under way now have ended: those of an opening that
-    /// failed, and those that a fault is still to meet.
+    /// Waits until the operations in flight now have ended: those of an opening that failed, and
+    /// those that a fault will still hit.
     ///
     /// # Errors
     /// Any violation.
@@ -432,7 +435,7 @@ impl World {
         Ok(())
     }
 
-    /// The operator changes settings of a volume.
+    /// Changes settings of a volume as the operator.
     ///
     /// # Errors
     /// Any violation; also settings that the engine refuses.
@@ -444,7 +447,7 @@ impl World {
         self.pump()
     }
 
-    /// The operator changes settings of the pool.
+    /// Changes settings of the pool as the operator.
     ///
     /// # Errors
     /// Any violation; also settings that the engine refuses.
@@ -489,8 +492,8 @@ impl World {
         Ok(())
     }
 
-    /// Lets the next thing happen that is due at or before `limit`; false if there is nothing, and
-    /// it is `limit` now.
+    /// Lets the next event happen that is due at or before `limit`. Returns false if there is none,
+    /// and advances the time to `limit`.
     ///
     /// # Errors
     /// Any violation.
@@ -526,7 +529,7 @@ impl World {
                 self.ticks_since = self.now;
             }
             self.ticks += 1;
-            // While a device takes long an engine may look every millisecond.
+            // While a device is slow an engine may tick every millisecond.
             let fair = TICKS_MAX + (self.now - self.ticks_since) / TICK_NS;
             ensure!(
                 self.ticks < fair,
@@ -543,7 +546,7 @@ impl World {
         if let Some((id, request)) = self.requests.first_key_value() {
             let age = self.now - request.submitted_at;
             if age > MEND_NS {
-                // A writer waits as long as a store takes nothing: somebody mends it.
+                // Writers wait while a store takes no writes: lift the fault.
                 self.disks.devices.iter_mut().for_each(|device| device.faults.barred = None);
             }
             ensure!(age < ANSWER_LIMIT_NS, "request {id} {request:?} is open for {age} ns");
@@ -568,10 +571,10 @@ impl World {
         format!("stall with {} operations under way; open request: {first:?}; {engine}", self.flights.len())
     }
 
-    /// A crash may happen here.
+    /// A crash may occur here.
     fn crash_point(&mut self) {
         if self.copies.is_swapped {
-            return; // It is one when the devices are in their places.
+            return; // It is one once the devices are in their places.
         }
         self.counters.crash_points_seen += 1;
         self.watch_order();
@@ -598,16 +601,16 @@ impl World {
         }
     }
 
-    /// Other crashes from here on.
+    /// Draws other crashes from here on.
     pub fn reseed_crashes(&mut self, salt: u64) {
         self.trap_rng = Rng::new(salt);
     }
 
-    /// The state after a crash now: a power cut or a kill, drawn at random.
+    /// Returns the state after a crash now: a power cut or a kill, drawn at random.
     pub fn crash(&mut self) -> Snapshot {
         let mut rng = Rng::new(self.trap_rng.word());
         let power = rng.chance(2, 3);
-        // What a failed flush has dropped is gone for the next daemon.
+        // Data dropped by a failed flush is gone for the next daemon.
         let power = power || self.has_dropped();
         let mut crashed =
             |device: &SimDevice| if power { device.power_cut(&mut rng) } else { device.kill(&mut rng) };
@@ -633,7 +636,7 @@ impl World {
         moment.after(devices, power, rng)
     }
 
-    /// This instant.
+    /// Returns this instant.
     #[must_use]
     pub fn moment(&self) -> Moment {
         let oracle = self.oracle.clone();
@@ -661,8 +664,8 @@ impl World {
         self.close_without(None)
     }
 
-    /// Finishes an orderly stop at which the owner cannot look at one backing store. Its stamp is
-    /// not what it was at the attach: the engine has written to it.
+    /// Finishes an orderly stop at which the owner cannot inspect one backing store. Its stamp
+    /// differs from the one at the attach: the engine has written to it.
     ///
     /// # Errors
     /// Any violation.
@@ -679,9 +682,9 @@ impl World {
                 let bytes = self.disks.volumes[volume].bytes;
                 let mut record = backing_record(&self.plan, bytes, self.disks.stamps[volume], volume);
                 record.samples = self.samples(volume);
-                // No samples are noted of a store that could not be flushed: it need not look after
-                // a power cut as it looks now. A later good flush need not change that: what was on
-                // its way when one failed stays uncertain (I84).
+                // Do not note samples of a store that could not be flushed: after a power cut its
+                // content may differ. A later successful flush need not help: writes in flight at a
+                // failed flush stay uncertain (I84).
                 let failed = self.disks.flush_failed[1 + volume] || self.flush_failed_at[volume].is_some();
                 let flushed = !self.is_short(1 + volume) && !failed;
                 let blocks = record.samples.iter().map(|(block, _)| *block);
@@ -702,7 +705,7 @@ impl World {
         Ok(())
     }
 
-    /// Which blocks of a volume are dirty, as the engine tells.
+    /// Returns which blocks of a volume are dirty according to the engine.
     #[must_use]
     pub fn dirty_map(&self, volume: usize) -> Vec<bool> {
         let blocks = self.oracle.sectors(volume).div_ceil(8);
@@ -718,8 +721,8 @@ impl World {
         let blocks = self.disks.volumes[volume].bytes / BLOCK_BYTES as u64;
         let count = self.rng.below(17).min(blocks);
         let mut bytes = [0; BLOCK_BYTES];
-        // Dirty blocks are not sampled: after a failed flush nobody knows what the backing store
-        // has of them.
+        // Dirty blocks are not sampled: after a failed flush their content on the backing store is
+        // unknown.
         let dirty = self.dirty_map(volume);
         let mut blocks: Vec<u64> = (0..count).map(|_| self.rng.below(blocks)).collect();
         blocks.retain(|block| !dirty[*block as usize]);
@@ -734,7 +737,7 @@ impl World {
     }
 }
 
-/// Which volumes are attached only when the engine is open.
+/// Draws which volumes are attached only once the engine is open.
 fn draw_late(plan: &Plan, rng: &mut Rng) -> Vec<bool> {
     let pct = rng.pick(&[0, 50, 100]);
     (0..plan.volumes.len()).map(|_| rng.chance(pct, 100)).collect()

@@ -1,10 +1,10 @@
-//! The judge of ordered destage: is the backing store alone, at any instant and after any power
-//! cut, an image that a plain disk could have shown?
+//! The judge of ordered destage: at any instant and after any power cut, the backing store alone
+//! must be an image that a plain disk could have shown.
 //!
-//! A volume is judged, as far as it is surely served, while the engine says that the guarantee is
-//! in force ([`forebay_core::Engine::is_ordered`]), and after a crash if it said so before: a crash
-//! must not lose the order. The cache device is not looked at. Runs in which bytes of the cache
-//! device were damaged are judged as long as the engine has not said that the order is broken.
+//! A volume is judged, while it is certainly served, as long as the engine reports the guarantee to
+//! be in force ([`forebay_core::Engine::is_ordered`]), and after a crash if the engine reported it
+//! before: a crash must not lose the order. The cache device is not used. Runs with damaged bytes
+//! of the cache device are judged until the engine reports that the order is broken.
 
 use super::World;
 use crate::disks::{AttachState, Snapshot};
@@ -12,20 +12,20 @@ use crate::ensure::ensure;
 use forebay_core::{DestageOrder, Status};
 use forebay_format::VolumeId;
 
-/// Of the crash points that pass by, one in so many has the images of its ordered volumes judged.
+/// At one crash point in this many, the images of the ordered volumes are judged.
 const LOOK: u64 = 30;
 
 impl World {
-    /// Volumes whose backing stores alone are promised to be crash-consistent images now.
+    /// Returns which volumes' backing stores alone are promised to be crash-consistent images now.
     pub(crate) fn ordered_now(&self) -> Vec<bool> {
         if matches!(self.engine.status(), Status::Opening | Status::Failed(_)) {
-            // Nobody knows yet what a changed backing store means.
+            // The policy for a changed backing store is not applied yet.
             return if self.changed { vec![false; self.ordered.len()] } else { self.ordered.clone() };
         }
         let here = |volume: usize| {
             !matches!(self.disks.volumes[volume].state, AttachState::Gone | AttachState::Coming { new: true })
         };
-        // Of a volume that is to be attached, nobody knows yet what a changed backing store means.
+        // For a volume not attached yet, the policy for a changed backing store is not applied yet.
         let known = |id| !self.changed || self.engine.volume_settings(id).is_some();
         let kept = |id| known(id) && self.engine.is_ordered(id);
         let here = |volume: usize| here(volume) && self.unlearned != Some(volume);
@@ -33,8 +33,7 @@ impl World {
         (0..self.plan.volumes.len()).map(ordered).collect()
     }
 
-    /// Cuts the power of the backing stores of ordered volumes, in the mind only, and judges what
-    /// is left.
+    /// Cuts the power of copies of the backing stores of ordered volumes, and judges the remains.
     pub(crate) fn watch_order(&mut self) {
         if !self.plan.may_order() || self.disorder.is_some() || !self.order_rng.chance(1, LOOK) {
             return;
@@ -57,7 +56,7 @@ impl World {
         Ok(())
     }
 
-    /// An engine that has just opened must go on where the one before it stopped.
+    /// Checks that an engine that has just opened continues the order of the one before it.
     pub(crate) fn check_order_kept(&mut self) -> Result<(), String> {
         if self.changed || self.disks.damaged || self.oracle.relaxed || self.errors[0] > 0 {
             return Ok(());
@@ -78,10 +77,11 @@ impl World {
     }
 }
 
-/// After a crash: what if the cache device were lost, and the power cut (again)?
+/// Judges the backing stores after a crash, as if the cache device were lost and the power cut
+/// (again).
 ///
 /// # Errors
-/// Says which sector does not fit the others.
+/// Names the sector that does not fit the others.
 pub(crate) fn check_images(snapshot: &mut Snapshot) -> Result<(), String> {
     if snapshot.oracle.relaxed {
         return Ok(());

@@ -1,11 +1,11 @@
-//! The owner's part when the cache device fails: a record, outside of the cache, that it must never
-//! be opened again.
+//! The owner's part when the cache device fails: a record, outside of the cache, that the cache
+//! must never be opened again.
 //!
-//! The record is a file that is replaced as a whole: after a crash it is what it was, or what it
-//! was to become. It takes its time, and it may fail: then the owner tries again later, or gives
-//! up. Whoever finds a record at a start does not open the cache, whatever is on it: the volumes
-//! are what their backing stores hold, and what the record lists answers with errors. If it lists
-//! nothing, the operator may have put a new cache in.
+//! The record is a file that is replaced as a whole: after a crash it has its old or its new
+//! content. Writing it takes time, and may fail: then the owner tries again later, or gives up. If
+//! a start finds a record, it does not open the cache, regardless of its content: the volumes have
+//! the content of their backing stores, and the ranges in the record answer with errors. If the
+//! record lists nothing, the operator may have inserted a new cache.
 
 use super::World;
 use super::state::{Pending, Task};
@@ -17,10 +17,10 @@ use forebay_core::{Loss, RiskWalk};
 use forebay_format::{SECTOR_BYTES, VolumeId};
 use std::collections::BTreeSet;
 
-/// Time until another attempt to make a record.
+/// Time until another attempt to write a record.
 const AGAIN_NS: u64 = 20_000_000_000;
 
-/// Sectors of losses as the engine lists them.
+/// Converts the engine's losses to sectors.
 pub(crate) fn sectors_of(losses: &[(VolumeId, Vec<Loss>)]) -> Result<Risk, String> {
     let mut all = Risk::new();
     for (volume, losses) in losses {
@@ -37,7 +37,7 @@ pub(crate) fn sectors_of(losses: &[(VolumeId, Vec<Loss>)]) -> Result<Risk, Strin
 }
 
 impl World {
-    /// The engine wants the record to be made, or brought up to date.
+    /// Begins to write or update the record for the engine.
     pub(crate) fn record_loss(&mut self, ticket: u64) -> Result<(), String> {
         ensure!(self.owner.is_none(), "a record is asked for while another one is made");
         let risk = sectors_of(&self.engine.at_risk())?;
@@ -67,8 +67,8 @@ impl World {
         Ok(())
     }
 
-    /// Half of the records, by the time of their making, are whole ones that are looked for in
-    /// pieces: the first piece.
+    /// Half of the records, drawn by time, are whole ones built by a walk in pieces: does the first
+    /// piece.
     fn begin_walk(&self) -> Option<RiskWalk> {
         let draw = self.now / 1000;
         let segments = u64::from(self.engine.geometry().segment_count).max(1);
@@ -77,7 +77,7 @@ impl World {
         (draw.is_multiple_of(2) && unfinished).then_some(walk)
     }
 
-    /// The last piece: everything that is at risk now must be found.
+    /// Does the last piece: it must find everything that is at risk now.
     fn end_walk(&mut self, mut task: Task, mut walk: RiskWalk) -> Result<(), String> {
         let found = self.engine.walk_risk(&mut walk, u32::MAX);
         let found = sectors_of(&found.ok_or("a walk over all that is left did not end")?.losses())?;
@@ -89,8 +89,8 @@ impl World {
         Ok(())
     }
 
-    /// What the record says once it is written: a whole one, or most times the last one without
-    /// what came to be safe since.
+    /// Returns the content of the record once written: a whole one, or mostly the last one without
+    /// the sectors that became safe since.
     fn written_record(&mut self, risk: Risk) -> Result<Risk, String> {
         let Some(last) = self.disks.record.as_ref().filter(|_| self.engine.runs_without_cache()) else {
             return Ok(risk);
@@ -107,7 +107,7 @@ impl World {
         Ok(left)
     }
 
-    /// The owner's work is done.
+    /// Ends the owner's task.
     pub(crate) fn owner_done(&mut self) -> Result<(), String> {
         let Some(mut task) = self.owner.take() else { return Ok(()) };
         if let Some(walk) = task.walk.take() {
@@ -135,7 +135,7 @@ impl World {
         Ok(())
     }
 
-    /// Waits until it is known whether the engine goes on without its cache.
+    /// Waits until it is settled whether the engine continues without its cache.
     ///
     /// # Errors
     /// Any violation.
@@ -146,7 +146,7 @@ impl World {
         Ok(())
     }
 
-    /// The cache device fails, for a while or for good, if its time has come.
+    /// Fails the cache device, for a while or for good, if its time has come.
     pub(crate) fn fail_cache(&mut self) -> Result<(), String> {
         if let Some((at, ns)) = self.plan.outage
             && self.counters.requests >= at
@@ -167,8 +167,8 @@ impl World {
         Ok(())
     }
 
-    /// Everything is rescued that can be read: nothing is lost but what lies on a device that is
-    /// gone. Damage and errors of reads are judged elsewhere.
+    /// Checks that the rescue saved all readable data: only data on a device that is gone is lost.
+    /// Damage and read errors are judged elsewhere.
     pub(crate) fn rescue_ended(&mut self) -> Result<(), String> {
         self.counters.rescues += 1;
         let Some((_, death)) = self.plan.death else { return Ok(()) };
@@ -180,7 +180,7 @@ impl World {
         let device = &self.disks.devices[CACHE];
         let from = match death {
             Death::All => return Ok(()),
-            // A device that was copied onto has no second part.
+            // A device that is the target of a copy has no second part.
             Death::Second => device.second_at.min(device.bytes()),
             Death::Writes | Death::FlushDrops => device.bytes(),
         };
@@ -192,9 +192,10 @@ impl World {
         Ok(())
     }
 
-    /// A FLUSH that was made at step `begun` was answered well: nothing is lost that no FLUSH has
-    /// told of. While the cache has failed, what it covers must be readable after a crash too,
-    /// but for what was promised before: that had been durable, on the cache that failed.
+    /// Checks a FLUSH that was submitted at step `begun` and succeeded: every loss before it has
+    /// been reported by a FLUSH. While the cache has failed, the data that it covers must be
+    /// readable after a crash too, except for earlier promises: that data was durable on the failed
+    /// cache.
     pub(crate) fn check_flush(&self, volume: usize, begun: u64) -> Result<(), String> {
         let untold = self.lost_at[volume]
             .filter(|at| *at < begun && self.told_at[volume].is_none_or(|told| told < *at));
@@ -207,10 +208,11 @@ impl World {
         for (_, sector) in listed.filter(|(of, _)| *of == volume) {
             let healed = self.healed.get(&(volume, *sector)).is_some_and(|at| *at < begun);
             let gone = lost.contains(&(volume, *sector)) && !healed;
-            // Where somebody is writing, or has been since, it may be gone from one and not yet
+            // With a write in flight or since, the sector may be gone from one list and not yet
             // from the other.
             let touched = self.touched.contains(&(volume, *sector)) && !healed;
-            // The same for one that was made before the cache failed, and is done over.
+            // The same holds for a write that was submitted before the cache failed, and is
+            // repeated.
             let touched = touched || self.is_changing(volume, *sector);
             ensure!(
                 gone || touched || self.oracle.is_promised(volume, *sector),
@@ -220,7 +222,7 @@ impl World {
         Ok(())
     }
 
-    /// A request that changes this sector has not been answered.
+    /// Returns true if a request that changes this sector is unanswered.
     fn is_changing(&self, volume: usize, sector: u64) -> bool {
         let covers = |pending: &Pending| {
             let all = pending.offset / 512..(pending.offset + pending.len).div_ceil(512);
@@ -229,14 +231,14 @@ impl World {
         self.requests.values().any(covers)
     }
 
-    /// A request that changes these bytes is made.
+    /// Notes a request that changes these bytes.
     pub(crate) fn note_touched(&mut self, volume: usize, offset: u64, len: u64) {
         if self.engine.is_fenced() {
             self.touched.extend((offset / 512..(offset + len).div_ceil(512)).map(|sector| (volume, sector)));
         }
     }
 
-    /// A write was acknowledged: its whole sectors are not lost any more.
+    /// Notes an acknowledged write: its whole sectors are no longer lost.
     pub(crate) fn note_healed(&mut self, volume: usize, offset: u64, len: u64) -> Result<(), String> {
         if !self.engine.runs_without_cache() {
             return Ok(());
@@ -254,8 +256,8 @@ impl World {
         Ok(())
     }
 
-    /// What the operator makes of the volumes when their cache is not there any more: those in the
-    /// middle of something are given up, or have the size that the record tells.
+    /// Settles the volumes as the operator once their cache is gone: volumes with a change in
+    /// progress are given up, or have the size in the record.
     pub(super) fn settle_volumes(&mut self) {
         self.disks.cache_pending = None;
         for volume in 0..self.disks.volumes.len() {

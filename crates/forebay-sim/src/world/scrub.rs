@@ -1,9 +1,9 @@
-//! Scrubs: what the operator begins, and what must be true once one has ended.
+//! Scrubs: begins and cancels them as the operator, and checks the invariants after their end.
 //!
-//! A scrub that went through everything, with nothing damaged since it began and nothing left as it
-//! was, has found all damage: no damaged block shows up later, until the device does something
-//! wrong again. Of a mirrored cache both copies of everything are right then: either member may be
-//! lost. It has looked at everything that was there all the time.
+//! A scrub of everything, without new damage since it began and without damage left unrepaired, has
+//! found all damage: no damaged block shows up later, until the next fault of the device. In a
+//! mirrored cache both copies of everything are good then: either member may be lost. The scrub has
+//! checked everything that was there all the time.
 
 use super::World;
 use super::state::{Began, FlightKind};
@@ -13,7 +13,7 @@ use forebay_core::ScrubReport;
 use forebay_format::BLOCK_BYTES;
 
 impl World {
-    /// The operator begins a scrub, or ends it early.
+    /// Begins a scrub as the operator, or cancels it.
     ///
     /// # Errors
     /// Any violation.
@@ -56,9 +56,9 @@ impl World {
         }
     }
 
-    /// A scrub that went through everything has looked at what was there all the time: of what
-    /// there was at the beginning only that may be missing whose place something newer took, or
-    /// that left the cache. (Older versions of ordered volumes leave it unseen.)
+    /// Checks that a complete scrub has looked at everything that was there all the time: of the
+    /// copies at its beginning only those may be missing that were replaced by newer data, or left
+    /// the cache. (Older versions of ordered volumes leave it unseen.)
     fn check_looked_at(&self, began: Began, report: ScrubReport) -> Result<(), String> {
         let stats = self.engine.stats();
         let out = self.engine.mirror_state().is_some_and(|state| state.out.is_some());
@@ -99,7 +99,7 @@ impl World {
         if self.scrubs.sound_at.is_some() { self.check_copies() } else { Ok(()) }
     }
 
-    /// Both members have what counts, as it should be.
+    /// Checks that both members hold good copies of all live blocks.
     fn check_copies(&self) -> Result<(), String> {
         let mut block = [0; BLOCK_BYTES];
         for (places, crc) in self.engine.pair_copies() {
@@ -113,7 +113,7 @@ impl World {
         Ok(())
     }
 
-    /// A damaged block has shown up.
+    /// Checks that a damaged block that has shown up is not one that a scrub should have found.
     pub(crate) fn check_scrubbed(&self) -> Result<(), String> {
         let sound = !self.scrubs.is_running() && self.scrubs.sound_at == Some(self.errors[CACHE]);
         ensure!(!sound, "a block is damaged that a scrub should have found");

@@ -1,21 +1,19 @@
-//! Truncated devices: they end before the end that they had, and have it again later. Files that
-//! are cut, disks that drop off the bus.
+//! Truncated devices, which end early for a while: truncated files, disks that drop off the bus.
 //!
-//! While a device is too short, [`DeviceFailure::Ended`] is the result of every read that meets the
-//! end. It is the result of every write, zeroing and flush as well, of which nothing is done. The
-//! bytes behind the end are back afterwards.
+//! While a device is too short, [`DeviceFailure::Ended`] is the result of every read that reaches
+//! beyond the end, and of every write, zeroing and flush, none of which has any effect. The bytes
+//! behind the end are back afterwards.
 //!
-//! - A backing store: requests that need it may fail meanwhile, and nothing else follows. Nothing
-//!   that it does not have is read as something.
-//! - A cache device, for less than the engine waits: nothing at all follows, but for the time that
-//!   it takes.
-//! - A cache device, for longer: it is given up, with a record, and what it has is rescued as far
-//!   as it can be read.
-//! - One member of a mirrored cache: it is put out as soon as it is noticed.
+//! - A backing store: requests that need it may fail meanwhile, with no other effect. Reads must
+//!   not return made-up bytes behind the end.
+//! - A cache device, for less than the engine waits: no effect except the delay.
+//! - A cache device, for longer: the engine gives it up, with a record, and rescues the readable
+//!   dirty data.
+//! - One member of a mirrored cache: it is failed out as soon as the engine notices.
 //!
-//! A backing store that is unplugged ends at once, and comes back as another device: without some
-//! of what it had not flushed. The owner tells the engine when nothing is under way on the old one,
-//! and lets operations go to the new one when the clean blocks are forgotten (I83).
+//! An unplugged backing store ends at once, and comes back as another device, without some of its
+//! unflushed data. The owner tells the engine when nothing is in flight on the old device, and
+//! admits operations to the new one once the clean blocks are forgotten (I83).
 
 use super::state::{FlightKind, Short, Unplugged};
 use super::{ANSWER_LIMIT_NS, World};
@@ -25,12 +23,12 @@ use crate::plan::{BRIEF_NS, TruncatedDevice};
 use forebay_core::{DeviceFailure, PlantedBug, Status, fault};
 use forebay_format::VolumeId;
 
-/// And only so long after that it may end again: an operation that began to wait for it the first
-/// time has been asked for again by then.
+/// Time after the return until the cache device may end again: by then the engine has repeated an
+/// operation that began to wait at the first end.
 const NEXT_NS: u64 = 6_500_000_000;
 
 impl World {
-    /// A device ends, if its time has come.
+    /// Truncates a device, if its time has come.
     pub(crate) fn shorten_device(&mut self) {
         let rest = |short: Short| if short.is_harmless { NEXT_NS } else { 0 };
         let is_over = |short: Short| short.unplugged.is_none() && self.now >= short.until + rest(short);
@@ -54,7 +52,7 @@ impl World {
             }
             TruncatedDevice::Backing(volume) => (1 + volume, self.disks.volumes[volume].bytes),
             TruncatedDevice::Member(member) => {
-                // The last one that counts never loses what it has.
+                // The last member that counts must keep its data.
                 let whole = self.engine.mirror_state().is_some_and(|state| state.out.is_none());
                 let device = device_of(&self.plan, member);
                 if !whole || self.fenced || self.disks.devices[device_of(&self.plan, 1 - member)].is_dead() {
@@ -73,7 +71,7 @@ impl World {
         });
     }
 
-    /// A device that is too short now has its old end again.
+    /// Restores the end of a device that is too short now.
     pub(crate) fn restore_device(&mut self) -> Result<(), String> {
         let limit = self.now + ANSWER_LIMIT_NS;
         if let Some(short) = self.short.as_mut().filter(|short| short.unplugged.is_some()) {
@@ -87,7 +85,7 @@ impl World {
         Ok(())
     }
 
-    /// A backing store that was unplugged is there again, if its time has come.
+    /// Plugs an unplugged backing store in again, if its time has come.
     pub(crate) fn plug_in(&mut self) -> Result<(), String> {
         let back = self.short.filter(|short| self.now >= short.until);
         let Some((short, unplugged)) = back.and_then(|short| Some((short, short.unplugged?))) else {
@@ -97,7 +95,7 @@ impl World {
         let id = VolumeId(volume as u16);
         let serves = self.engine.status() == Status::Ready && !self.stopping;
         if !serves || !self.disks.volumes[volume].is_attached() {
-            self.short = None; // the next engine, or the next attach, begins anew
+            self.short = None; // the next engine, or the next attach, starts from scratch
             return Ok(());
         }
         if unplugged == Unplugged::Reopened {
@@ -126,12 +124,12 @@ impl World {
             .filter(|short| short.device == device && (self.now < short.until || short.unplugged.is_some()))
     }
 
-    /// Nothing is written to this device, and no flush of it means anything.
+    /// Returns true if writes and flushes of this device have no effect.
     pub(crate) fn is_short(&self, device: usize) -> bool {
         self.short(device).is_some()
     }
 
-    /// What a read meets that may go beyond the end.
+    /// Fails a read that reaches beyond the present end.
     pub(crate) fn read_to_end(
         &self,
         device: usize,
@@ -150,9 +148,9 @@ impl World {
         Err(DeviceFailure::Ended)
     }
 
-    /// The engine is about to hear that a device has ended. Of one that is back in time nothing may
-    /// follow, but for the last steps of a stop of a mirrored cache, which do not wait for it: that
-    /// stop ends as a crash does.
+    /// Counts the end of a device as a failure before the engine is notified. A cache device that
+    /// is back in time must have no effect, except on the last steps of a stop of a mirrored cache,
+    /// which do not wait for it: that stop ends as a crash does.
     pub(crate) fn note_ended(&mut self, device: usize, offset: u64, len: u64) {
         self.books.note_ended();
         let waits = match self.engine.status() {
@@ -168,8 +166,8 @@ impl World {
         }
     }
 
-    /// The engine has heard that a device has ended: if it is one member of two it must not count
-    /// any more.
+    /// Checks the engine after a notice that a device has ended: if it is one of two members, it
+    /// must no longer count.
     pub(crate) fn check_ended(&self, device: usize) -> Result<(), String> {
         let Some(state) = self.engine.mirror_state() else { return Ok(()) };
         let concerned =

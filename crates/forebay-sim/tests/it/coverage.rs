@@ -1,25 +1,25 @@
-//! Every rare path of the engine is taken by some run: a simulation that never comes where a bug
-//! would be proves nothing.
+//! Some run takes every rare path of the engine: a simulation that never reaches the place of a bug
+//! proves nothing.
 //!
-//! A few seeds that come by all of them are kept (`recorded`). When they do not any more, many are
-//! tried.
+//! A few seeds that together reach all of them are kept (`recorded`). If they no longer do, the
+//! test tries many.
 
 use crate::recorded;
 use crate::workers;
 use forebay_core::CoverageMark;
 use forebay_sim::{Counters, Report, SimOptions, run};
 
-/// Seeds that came by all rare paths, one in a line.
+/// Seeds that together reached all rare paths, one per line.
 const RECORDED: &str = "coverage.txt";
-/// Crash points of a seed: what a run comes by depends on its mixture, so many seeds are better.
+/// Crash points of a seed: the paths of a run depend on its mixture, so many seeds are better.
 const PER_SEED: u64 = 60;
-/// Crash points within which all coverage must have been reached.
+/// Crash points within which all coverage must be reached.
 const BOUND: u64 = 40_000;
-/// Seeds that are run before it is looked at what is missing.
+/// Seeds to run between two checks for missing marks.
 const SEEDS_AT_ONCE: usize = 16;
 /// Reached too, but less than once in 4,000 crash points, so not by every set of plans within the
-/// bound: `forebay sim` prints what a longer run came by. Tests of the engine require them
-/// ([`DIRECTED`]): `yields.rs` that an order gives way, `rare_paths.rs` the others.
+/// bound: `forebay sim` prints the marks that a longer run reached. Tests of the engine require
+/// them ([`DIRECTED`]): `yields.rs` that an order yields, `rare_paths.rs` the others.
 const RARE: &[&str] = &[
     "gap-unreadable",
     "half-rewritten",
@@ -28,7 +28,7 @@ const RARE: &[&str] = &[
     "order-yielded",
     "segment-lost",
 ];
-/// Tests of the engine that make the situations of [`RARE`] on purpose, and ask for the marks.
+/// Tests of the engine that create the situations of [`RARE`] on purpose, and require the marks.
 const DIRECTED: [&str; 2] = [
     include_str!("../../../forebay-core/tests/it/rare_paths.rs"),
     include_str!("../../../forebay-core/tests/it/yields.rs"),
@@ -40,7 +40,7 @@ fn simulate(seed: u64) -> Report {
     report
 }
 
-/// What none of these came by and is not rare.
+/// Returns the marks that none of these reports reached and that are not rare.
 fn missing<'a>(reports: impl IntoIterator<Item = &'a Report>) -> Vec<&'static str> {
     let mut counters = Counters::default();
     reports.into_iter().for_each(|report| counters.add(&report.counters));
@@ -71,7 +71,7 @@ fn what_is_too_rare_for_seeds_is_required_by_a_directed_test() {
     }
 }
 
-/// Tries seeds until all was come by; gives those that are needed for it.
+/// Tries seeds until all marks are reached. Returns the necessary seeds.
 fn search() -> Vec<u64> {
     let mut tried: Vec<(u64, Report)> = Vec::new();
     let (mut seed, mut crash_points) = (1, 0);
@@ -90,8 +90,8 @@ fn search() -> Vec<u64> {
     }
 }
 
-/// Of seeds that came by everything together: one after the other the one that comes by most of
-/// what is missing yet.
+/// Selects from seeds that together reach everything: repeatedly the one that reaches most of the
+/// marks still missing.
 fn few(mut tried: Vec<(u64, Report)>) -> Vec<u64> {
     let mut chosen: Vec<(u64, Report)> = Vec::new();
     loop {

@@ -1,5 +1,5 @@
 //! Figures that destage and reclaim promise in front of a disk with one arm, in virtual time. The
-//! full jobs are those of `examples/disk-bench`; these are small enough for every run of the tests.
+//! full jobs are those of `examples/disk-bench`; these are small enough for every test run.
 
 use crate::figures::arm::{ArmDisk, ArmTimes};
 use crate::figures::machine::{Flash, Machine, Setup};
@@ -59,8 +59,8 @@ impl Client {
     }
 }
 
-/// Blocks destaged per second while scattered writes fill the cache, and blocks that were written
-/// in gaps.
+/// Returns the blocks destaged per second while scattered writes fill the cache, and the blocks
+/// written in gaps.
 fn scattered(gap_kib: u64, times: ArmTimes, seconds: u64) -> (u64, u64) {
     let settings = VolumeSettings { destage_gap_bytes: gap_kib << 10, ..VolumeSettings::default() };
     let mut client = Client::new(settings, times, 0);
@@ -78,7 +78,7 @@ fn scattered(gap_kib: u64, times: ArmTimes, seconds: u64) -> (u64, u64) {
 fn scattered_blocks_leave_as_long_writes_where_a_move_costs_more_than_a_gap() {
     let (filled, gaps) = scattered(512, ArmTimes::default(), 10);
     let (single, none) = scattered(0, ArmTimes::default(), 10);
-    // About four times as many: 3.99 today.
+    // About four times as many: currently 3.99.
     assert!(
         filled >= 1605 && 10 * filled > 38 * single,
         "{filled} blocks a second with gaps, {single} without"
@@ -107,7 +107,7 @@ fn destage_beside_readers_that_miss_is_even_and_the_level_finds_its_place() {
     let mean = windows.iter().sum::<f64>() / 8.0;
     let variance = windows.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / 8.0;
     assert!(variance.sqrt() / mean <= 0.15, "{windows:?}");
-    // 240 reads a second are what the disk does alone, at most a quarter of which hit.
+    // The disk alone does 240 reads a second; at most a quarter of the reads hit.
     assert!(mean > 240.0, "{windows:?}");
     assert_eq!(client.stats().throttled_writes, 0, "destage has found the share that it needs");
 }
@@ -140,8 +140,8 @@ fn a_drain_with_gaps_ends_and_leaves_nothing() {
     assert_eq!(client.machine.engine.dirty_blocks(VOLUME), 0, "{}", client.machine.engine.describe());
 }
 
-/// What an empty cache left out of its misses, 32 at a time of a store that takes so long, and the
-/// misses. A flush of the cache device takes five milliseconds.
+/// Returns the number of misses that an empty cache did not fill, and of all misses, with 32 reads
+/// at a time from a store with this latency. A flush of the cache device takes five milliseconds.
 fn fills_left_out(cache_bytes: u64, store_ns: u64) -> (u64, u64) {
     let setup = Setup {
         cache_bytes,
@@ -166,7 +166,7 @@ fn fills_left_out(cache_bytes: u64, store_ns: u64) -> (u64, u64) {
     (stats.fill_no_room_blocks, stats.read_miss_blocks)
 }
 
-/// The window is extended before it is used up, and fills wait for that.
+/// The engine extends the window before it is used up, and fills wait for that.
 #[test]
 fn an_empty_cache_keeps_what_is_missed() {
     for (mib, store_ns) in [(32, 1_000_000), (64, 300_000), (128, 300_000), (256, 300_000)] {

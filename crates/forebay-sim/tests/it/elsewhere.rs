@@ -1,7 +1,7 @@
-//! Members of mirrored caches that were replaced, vanished just then, and are found by another host
-//! in their old places: before the change has ended nothing wrong is served there, and afterwards
-//! they are left out (I81). Few drawn plans have all of that, so the plans are those of the planted
-//! bug, without it.
+//! Members of mirrored caches that were replaced, vanished at that time, and turn up on another
+//! host in their old places: before the change has ended that host serves no wrong data, and
+//! afterwards it leaves them out (I81). Few drawn plans have all of that, so these are the plans of
+//! the planted bug, without it.
 
 use crate::workers;
 use forebay_sim::explore::Run;

@@ -1,4 +1,4 @@
-//! Every short sequence of operations with every crash, and what that finds of planted bugs.
+//! Every short sequence of operations with every crash, and the planted bugs that this finds.
 
 use forebay_sim::PlantedBug;
 use forebay_sim::exhaustive::{ExhaustiveOptions, ExhaustiveReport, Sequence, run_exhaustive};
@@ -7,8 +7,8 @@ fn exhaust(options: &ExhaustiveOptions) -> ExhaustiveReport {
     run_exhaustive(options, &mut |_| {})
 }
 
-/// All sequences of one operation, and one in so many of up to three: `forebay sim --exhaustive`
-/// has them all.
+/// All sequences of one operation, and a part of those of up to three: `forebay sim --exhaustive`
+/// runs them all.
 #[test]
 fn short_sequences_survive_every_crash() {
     let report = exhaust(&ExhaustiveOptions { part: (0, 400), twice: 1, ..ExhaustiveOptions::default() });
@@ -28,8 +28,8 @@ fn a_sequence_does_the_same_twice() {
     assert_eq!(first.counters, second.counters);
 }
 
-/// A sequence that shows the bug, found by `forebay sim --exhaustive --break NAME`, and that shows
-/// nothing without it.
+/// Checks that this sequence, found by `forebay sim --exhaustive --break NAME`, shows the bug, and
+/// shows nothing without it.
 fn caught(bug: PlantedBug, name: &str) {
     let only = Sequence::named(name);
     assert!(only.is_some(), "{name} is a sequence");

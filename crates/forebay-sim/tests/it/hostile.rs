@@ -1,4 +1,4 @@
-//! Cache devices that are not what they seem: refused, or harmless, as far as anybody can know.
+//! Wrong cache devices: refused, or harmless, as far as detectable.
 
 use forebay_sim::PlantedBug;
 use forebay_sim::hostile::{Hostility, Outcome, run_hostile};
@@ -11,7 +11,7 @@ fn devices_that_are_not_what_they_seem_serve_nothing_wrong() {
         let all: u64 = Outcome::ALL.iter().map(|(outcome, _)| report.count(hostility, *outcome)).sum();
         assert!(all >= 30, "{name}: {all} in all");
     }
-    // What must be noticed was there to be noticed.
+    // The detectable cases have occurred.
     assert!(report.count(Hostility::Swapped, Outcome::Refused) > 0);
     assert!(report.count(Hostility::HalfFormatted, Outcome::Refused) > 0);
     assert!(report.count(Hostility::LyingFlush, Outcome::Refused) > 0);

@@ -1,10 +1,10 @@
-//! Liveness under endless load: however many requests come after it, each one is answered within so
-//! many flushes of the slowest device.
+//! Liveness under endless load: however many requests come after it, each one is answered within a
+//! bounded number of flushes of the slowest device.
 //!
-//! The cache is full and stays so, a request comes for each that is answered, and reclaim does not
-//! rest. Flushes take 8 ms, everything else a hundredth of that: so what a request takes is told in
-//! flushes. The simulator's own judge (ten minutes) does not see this, because its loads end: who
-//! is overtaken again and again gets its turn then.
+//! The cache is and stays full, a new request follows each reply, and reclaim runs permanently.
+//! Flushes take 8 ms, all other operations a hundredth of that: so latencies are counted in
+//! flushes. The simulator's own limit (ten minutes) does not reveal starvation, because its loads
+//! end: an overtaken request gets its turn then.
 
 use crate::figures::machine::{Disk, DiskOp, Flash, Machine, Setup};
 use forebay_core::{
@@ -17,7 +17,7 @@ const VOLUME: VolumeId = VolumeId(0);
 const FLUSH_NS: u64 = 8_000_000;
 const OP_NS: u64 = 80_000;
 
-/// A store on which everything takes a time of its own, side by side.
+/// A store on which each operation takes its own time, in parallel.
 #[derive(Default)]
 struct Store {
     due: BTreeSet<(u64, u64)>,
@@ -40,13 +40,13 @@ impl Disk for Store {
     }
 }
 
-/// What is asked for.
+/// The kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum LoadKind {
     Read,
     Write,
     Fua,
-    /// A write past the cache.
+    /// A bypass write.
     Past,
     Flush,
     Discard,
@@ -68,7 +68,7 @@ const EVERYTHING: &[LoadKind] = &[
 ];
 const WRITES: &[LoadKind] = &[LoadKind::Write];
 
-/// A load without end.
+/// An endless load.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     /// Segments, and blocks of each.
@@ -77,18 +77,18 @@ struct Load {
     depth: usize,
     /// Blocks of the volume that are in use.
     blocks: u64,
-    /// Most blocks of a request.
+    /// Largest request, in blocks.
     most: u64,
     /// Low and high dirty limit, percent.
     dirty: (u32, u32),
     order: DestageOrder,
-    /// What is asked for, as often as it is listed; and every so many requests one of
+    /// Kinds of requests, as often as they are listed; in addition one in this many is of
     /// [`LARGE_BLOCKS`].
     mix: &'static [LoadKind],
     large: Option<u64>,
 }
 
-/// A cache of the smallest kind, full of what is dirty.
+/// A cache of the smallest kind, full of dirty data.
 const SMALL: Load = Load {
     cache: (40, 16),
     depth: 16,
@@ -101,10 +101,10 @@ const SMALL: Load = Load {
 };
 
 const LARGE_BLOCKS: u64 = 64;
-/// Nobody is still waiting when so many that came later have been answered.
+/// Limit of later requests that are answered while an earlier one waits.
 const OVERTAKEN_MAX: u64 = 500;
 
-/// The longest that a request of a kind took, in flushes.
+/// The longest latency of each kind of request, in flushes.
 type Longest = BTreeMap<LoadKind, u64>;
 
 struct Dice(u64);
@@ -127,7 +127,7 @@ fn machine(load: &Load) -> Machine<Store> {
     };
     let pool = PoolSettings { dirty_limit_pct: dirty_high_pct, ..PoolSettings::default() };
     let setup = Setup {
-        // Beside the segments there is room for two checkpoints that may grow.
+        // In addition to the segments there is room for two checkpoints that may grow.
         cache_bytes: (segments * u64::from(segment_blocks) + segments + 160) * 4096,
         segment_blocks: Some(segment_blocks),
         volume_bytes: 128 << 20,
@@ -138,13 +138,13 @@ fn machine(load: &Load) -> Machine<Store> {
     Machine::new(&setup, vec![Store::default()])
 }
 
-/// Makes requests without end, until so many are answered. `None` if one is open still though
-/// [`OVERTAKEN_MAX`] that came after it were answered.
+/// Submits requests until this many are answered. `None` if one is still in flight after
+/// [`OVERTAKEN_MAX`] later ones were answered.
 fn bear(load: &Load, count: u64, planted: Option<PlantedBug>) -> Option<Longest> {
     let _planting = fault::plant(planted);
     let mut machine = machine(load);
     let (mut dice, mut longest) = (Dice(7), Longest::new());
-    // By number: its kind, and how many requests had been made before it.
+    // By number: its kind, and the number of requests submitted up to it.
     let mut open: BTreeMap<u64, (LoadKind, u64)> = BTreeMap::new();
     let (mut made, mut answered, mut replies) = (0, 0, Vec::new());
     while answered < count {
@@ -178,7 +178,7 @@ fn bear(load: &Load, count: u64, planted: Option<PlantedBug>) -> Option<Longest>
             let longest = longest.entry(kind).or_default();
             *longest = (*longest).max(reply.took.div_ceil(FLUSH_NS));
         }
-        // All that are not open are answered.
+        // All requests not in flight are answered.
         if open.values().next().is_some_and(|(_, first)| made > first + OVERTAKEN_MAX) {
             return None;
         }
@@ -186,9 +186,9 @@ fn bear(load: &Load, count: u64, planted: Option<PlantedBug>) -> Option<Longest>
     Some(longest)
 }
 
-/// What waits for room in the log waits for checkpoints, four flushes each, that free a segment or
-/// two of which survivors take a part: most in the smallest caches. Since an overwrite is a hit it
-/// takes up to 72 there.
+/// Requests that wait for room in the log wait for checkpoints, four flushes each, that free a
+/// segment or two, of which survivors take a part: most in the smallest caches. Since an overwrite
+/// counts as a hit, they wait up to 72 flushes there.
 fn flushes_max(kind: LoadKind) -> u64 {
     match kind {
         LoadKind::Read => 1,
@@ -197,7 +197,7 @@ fn flushes_max(kind: LoadKind) -> u64 {
     }
 }
 
-/// Who waited for longer than that.
+/// Returns the kinds that waited longer than that.
 fn late(longest: &Longest) -> Vec<(LoadKind, u64)> {
     longest.iter().filter(|(kind, flushes)| **flushes > flushes_max(**kind)).map(|(k, f)| (*k, *f)).collect()
 }
@@ -223,7 +223,7 @@ fn writes_to_a_full_cache_wait_for_so_many_flushes_and_no_more() {
     }
 }
 
-/// Reclaim compacts: what it moves must not keep writers waiting.
+/// Reclaim compacts: its moves must not delay writers.
 #[test]
 fn writes_over_data_that_fits_wait_no_longer() {
     for cache in [(300, 16), (256, 64)] {
@@ -250,8 +250,8 @@ fn in_an_ordered_volume_too() {
     for cache in [(40, 16), (20, 64)] {
         let ordered = Load { cache, order: DestageOrder::Ordered, large: Some(50), ..SMALL };
         assert_lively(&ordered);
-        // A write past the cache waits until all flush epochs before its own are written back:
-        // those of its time, not those to come.
+        // A bypass write waits until all flush epochs before its own are destaged: the earlier
+        // ones, not later ones.
         let mixed = Load { mix: EVERYTHING, ..ordered };
         assert!(bear(&mixed, 3_000, None).is_some(), "one waits without end: {mixed:?}");
     }

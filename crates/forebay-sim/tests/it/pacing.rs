@@ -1,4 +1,4 @@
-//! Figures that the rate controller promises, on an emulated 7200 rpm disk in virtual time.
+//! Promised figures of the rate controller, on an emulated 7200 rpm disk in virtual time.
 
 use crate::figures::machine::{Flash, Machine, Setup};
 use crate::rig::{CACHE_BYTES, Hdd, Load, Rig, SECOND, evenness, quantile};
@@ -14,7 +14,7 @@ fn writes(writes_per_s: u64) -> Load {
     Load { writes_per_s, readers: 0 }
 }
 
-/// Nothing is written back for its own sake.
+/// No destage without a need.
 fn lazy() -> VolumeSettings {
     VolumeSettings { dirty_low_pct: 60, dirty_high_pct: 70, idle_delay: 0, ..VolumeSettings::default() }
 }
@@ -87,7 +87,7 @@ fn a_latency_target_is_kept_where_the_cache_has_room_and_gives_way_where_it_has_
         off > alone * 3 / 2 && loose > alone * 3 / 2,
         "{alone} alone, {off} without, {loose} with a loose one"
     );
-    // What comes in goes out all the same, in time: no writer waits.
+    // Destage still keeps up in time: no writer waits.
     let (_, later) = run(SECOND / 50, 5, 1200);
     assert!(later > filling && later < CACHE_BYTES / 4096 * 60 / 100, "{filling}, {later} blocks are dirty");
 }
@@ -111,8 +111,7 @@ fn limits_hold_in_a_full_drain_too_and_the_drain_ends() {
 
 #[test]
 fn a_limit_counts_from_when_it_is_set() {
-    // Half a minute of writing back without a limit, then a limit is set, lowered and set once
-    // more.
+    // Half a minute of destage without a limit, then a limit is set, lowered and set once more.
     let mut rig = Rig::new(VolumeSettings { dirty_low_pct: 0, ..lazy() });
     rig.run(writes(200), 30);
     let unlimited = rig.machine.engine.stats().destage_writes;
@@ -184,8 +183,8 @@ fn a_volume_at_its_limit_does_not_hold_up_another() {
     assert_eq!(rig.machine.engine.dirty_blocks(VolumeId(1)) - writes_before, 100, "they pass at once");
 }
 
-/// The longest that one of several writes past the cache waits on a cache device that takes
-/// `flush_ns` for a flush, while other blocks are written, destaged and marked all the time; `None`
+/// Returns the longest wait of several bypass writes, in nanoseconds, on a cache device that takes
+/// `flush_ns` for a flush, while other blocks are continuously written, destaged and marked; `None`
 /// if one is not answered within 40 flushes.
 fn longest_direct_write(flush_ns: u64, planted: Option<PlantedBug>) -> Option<u64> {
     let setup = Setup {
@@ -212,7 +211,7 @@ fn longest_direct_write(flush_ns: u64, planted: Option<PlantedBug>) -> Option<u6
             }
         }
         if machine.open() < 200 {
-            // The lower half through the cache, the upper half past it.
+            // The lower half goes through the cache, the upper half bypasses it.
             machine.submit(VOLUME, write, (tick * 40_503) % (1 << 17), Treatment::Cache);
         }
         if direct.is_none() && (2_000..6_000).contains(&tick) {

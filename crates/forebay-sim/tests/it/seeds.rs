@@ -1,13 +1,13 @@
 //! Seeds that once found a bug of the engine stay clean.
 //!
-//! A seed shows its bug only as long as engine and simulator do the same up to there: after a
-//! change of either it is one clean seed among many. So bugs are planted as well
-//! ([`forebay_sim::PlantedBug`]), which every engine must be caught with.
+//! A seed shows its bug only while engine and simulator behave the same up to there: after a change
+//! of either it is one clean seed among many. So bugs are planted as well
+//! ([`forebay_sim::PlantedBug`]), and the tests must find each of them.
 
 use crate::workers;
 use forebay_sim::{SimOptions, run};
 
-/// Seed, crash points until it failed, what was wrong.
+/// Seed, crash points until it failed, and the violation.
 const SEEDS: &[(u64, u64, &str)] = &[
     (40_100_001, 791, "destage that reclaim asked for was not started, and nothing came after"),
     (52_000_040, 463, "a volume that was leaving waited for a fill that had been given up"),

@@ -4,8 +4,8 @@ use forebay_sim::PlantedBug;
 use forebay_sim::shrink::{Shrunk, shrink};
 
 fn shrunk(bug: PlantedBug) -> Shrunk {
-    // What one crash among many has shown need not show under others, and some need more steps:
-    // then the next seed is taken.
+    // A violation that one crash among many has shown need not show with others, and some need more
+    // steps: then take the next seed.
     let mut tries = [1, 101, 201, 301, 401].into_iter().map(|seed| shrink(seed, 20_000, Some(bug), false));
     let is_short = |found: &Shrunk| found.steps <= 10 && found.steps < found.steps_before;
     let shrunk = tries

@@ -1,9 +1,9 @@
-//! A short slice of what `forebay sim` does at length: no violation, and the same every time.
+//! A short slice of the runs of `forebay sim`: no violation, and deterministic.
 
 use crate::workers;
 use forebay_sim::{Counters, Report, SimOptions, run};
 
-/// Parts of the slice, each of other seeds: all processors have something to do.
+/// Parts of the slice, each with other seeds, to use all processors.
 const PARTS: usize = 8;
 
 fn simulate(seed: u64, crashes: u64) -> Report {

@@ -2,7 +2,7 @@
 //!
 //! - `oracleGeneral` of libCacheSim: u32 seconds, u64 object, u32 size in bytes, i64 number of the
 //!   next request of the object (counted from 0; -1: none). An object is a block, so a request of
-//!   several blocks is several records. It does not tell reads from writes.
+//!   several blocks is several records. It does not distinguish reads from writes.
 //! - `bin`: u64 nanoseconds, u64 first block of 4 KiB, u32 blocks, u32 write (0 or 1). A record of
 //!   no blocks counts as one block.
 
@@ -17,7 +17,7 @@ use std::io::{BufRead, Read, Write};
 const RECORD: usize = 24;
 const BLOCK: u64 = 4096;
 
-/// Which of the two.
+/// The kind of record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     OracleGeneral { id_bytes: u64 },
@@ -44,7 +44,7 @@ impl BinaryReader {
         Self { from, kind, number: 0 }
     }
 
-    /// The next record; `Some(None)` is one without bytes.
+    /// Returns the next record; `Some(None)` stands for one without bytes.
     pub(crate) fn next_record(&mut self) -> Result<Option<Option<Record>>, TraceError> {
         let place = Place::Record(self.number);
         let mut bytes = [0; RECORD];
@@ -102,8 +102,8 @@ impl RecordWriter for BinWriter {
     }
 }
 
-/// Keeps everything until the end, because each record names the next one of its object: 16 bytes
-/// of memory for each block that is asked for.
+/// Buffers all records until the end, because each names the next one of its object: 16 bytes of
+/// memory for each requested block.
 pub(crate) struct OracleWriter {
     id_bytes: u64,
     accesses: Vec<(u32, u64)>,

@@ -1,6 +1,6 @@
-//! What blkparse prints of the kernel's block traces, in its own form: `DEVICE CPU SEQUENCE SECONDS
-//! PID ACTION FLAGS SECTOR + COUNT [PROCESS]`. Requests are the events `Q` (queued); other lines
-//! are passed over. Sectors have 512 bytes.
+//! The output of blkparse for the kernel's block traces, in its default format: `DEVICE CPU
+//! SEQUENCE SECONDS PID ACTION FLAGS SECTOR + COUNT [PROCESS]`. Requests are the events `Q`
+//! (queued); other lines are skipped. Sectors have 512 bytes.
 
 use super::{Parsed, RecordWriter, TextFormat};
 use crate::error::TraceError;
@@ -16,17 +16,17 @@ pub(crate) struct Blkparse {
     written: u64,
 }
 
-/// A device, as it begins a line of an event: `8,0`.
+/// Returns true for a device as at the start of an event line: `8,0`.
 fn is_device(text: &str) -> bool {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     text.split_once(',').is_some_and(|(major, minor)| digits(major) && digits(minor))
 }
 
-/// What the flags mean, and whether the request is durable before its answer; nothing if they are
-/// of no request.
+/// Parses the flags. Returns the operation, and whether the request is durable before the reply;
+/// `None` if the flags are not those of a request.
 fn operation(flags: &Field<'_>) -> Result<Option<(Operation, bool)>, TraceError> {
     let text = flags.text;
-    // An F before the kind is a flush before it, one behind it asks for durability.
+    // An F before the kind is a preceding flush; one after it requests durability.
     let kind = text.strip_prefix('F').unwrap_or(text);
     let fua = kind.get(1..).is_some_and(|rest| rest.contains('F'));
     Ok(match kind.bytes().next() {

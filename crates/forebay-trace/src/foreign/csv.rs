@@ -1,4 +1,4 @@
-//! Text for libCacheSim's reader of csv: `time,obj_id,obj_size,op` with a heading. An object is a
+//! Text for libCacheSim's csv reader: `time,obj_id,obj_size,op` with a heading. An object is a
 //! block, so a request of several blocks is several lines; its time is whole seconds, the unit of
 //! libCacheSim.
 //!
@@ -75,12 +75,12 @@ impl Csv {
     }
 }
 
-/// The blocks that a request touches.
+/// Returns the blocks that a request touches.
 pub(super) fn blocks_of(record: &Record, unit: u64) -> std::ops::Range<u64> {
     record.offset / unit..(record.offset + record.len).div_ceil(unit)
 }
 
-/// What is kept of a request that becomes an object for each block.
+/// Returns the parts kept of a request that becomes one object per block.
 pub(super) fn kept_as_blocks(record: &Record, unit: u64) -> Kept {
     let range = record.offset.is_multiple_of(unit) && record.len == unit;
     Kept { range, time: record.at_ns.is_multiple_of(1_000_000_000), ..Kept::range() }

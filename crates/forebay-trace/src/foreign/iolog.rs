@@ -1,6 +1,6 @@
-//! fio's I/O log, version 3 (fio 3.31 and later write it, `--read_iolog` replays it): after a first
-//! line, `TIME FILE ACTION [OFFSET LENGTH]`. Times are microseconds, as fio writes and waits for
-//! them.
+//! fio's I/O log, version 3 (written by fio 3.31 and later, replayed with `--read_iolog`): after a
+//! first line, `TIME FILE ACTION [OFFSET LENGTH]`. Times are microseconds, as fio writes and
+//! replays them.
 
 use super::{Parsed, RecordWriter, TextFormat};
 use crate::error::{Place, TraceError};
@@ -11,7 +11,7 @@ use std::io::Write;
 
 /// The first line.
 const HEAD: &str = "fio version 3 iolog";
-/// The file that is written about; fio's `--replay_redirect` takes another one.
+/// The file name in the log; fio's `--replay_redirect` substitutes another one.
 const FILE: &str = "/dev/volume";
 
 #[derive(Default)]
@@ -92,7 +92,7 @@ impl Iolog {
     }
 }
 
-/// A log that has not even the first line is none.
+/// Returns the error for a log without a first line.
 pub(crate) fn empty() -> TraceError {
     TraceError::bad(
         Place::Line { line: 1, column: 1 },

@@ -1,8 +1,8 @@
-//! Formats of other tools. Each file says what its format keeps and where that is described.
+//! Formats of other tools. Each file documents the data that its format keeps, and the source of
+//! its specification.
 //!
-//! A reader gives what is there, in the order of the file, with times as the file has them (the
-//! caller makes them begin at 0). A writer says of each record what of it the format has no place
-//! for.
+//! A reader returns records in the order of the file, with the times of the file (the caller makes
+//! them begin at 0). A writer reports for each record the data that the format cannot hold.
 
 pub(crate) mod alibaba;
 pub(crate) mod binary;
@@ -17,19 +17,19 @@ use crate::lines::{Line, Lines};
 use crate::record::Record;
 use std::io::Write;
 
-/// What a line is.
+/// The meaning of a line.
 pub(crate) enum Parsed {
     /// A request, of this device.
     Request(Record, Option<String>),
     /// A request without bytes.
     Empty,
-    /// A heading, a summary, an event that is no request.
+    /// A heading, a summary, or an event other than a request.
     Other,
 }
 
-/// A format with a request in a line.
+/// A text format with one request per line.
 pub(crate) trait TextFormat: Send {
-    /// Reads a line.
+    /// Parses a line.
     fn parse(&mut self, line: Line<'_>) -> Result<Parsed, TraceError>;
 }
 
@@ -39,24 +39,24 @@ pub(crate) struct TextReader {
     pub(crate) format: Box<dyn TextFormat>,
 }
 
-/// A format that records are written in.
+/// A writer of records in a format.
 pub(crate) trait RecordWriter {
-    /// Writes a record; says what of it is kept.
+    /// Writes a record. Returns the parts kept.
     fn put(&mut self, to: &mut dyn Write, record: &Record) -> Result<Kept, TraceError>;
 
-    /// Writes what comes last.
+    /// Writes the end of the file.
     fn finish(&mut self, to: &mut dyn Write) -> Result<(), TraceError> {
         let _ = to;
         Ok(())
     }
 }
 
-/// The device that is asked for, among those that a file may have.
+/// Selects one device of those in a file.
 #[derive(Default)]
 pub(crate) struct OneDevice {
     only: Option<String>,
     seen: Option<String>,
-    /// Requests of others.
+    /// Requests of other devices.
     pub(crate) others: u64,
 }
 
@@ -65,10 +65,10 @@ impl OneDevice {
         Self { only: options.only.clone(), seen: None, others: 0 }
     }
 
-    /// Whether a request of this device is wanted.
+    /// Returns true if a request of this device is wanted.
     ///
     /// # Errors
-    /// The file has several, and none was asked for.
+    /// Returns an error if the file has several devices, and none was selected.
     pub(crate) fn wants(&mut self, device: &str, line: u64) -> Result<bool, TraceError> {
         if let Some(only) = &self.only {
             self.others += u64::from(only != device);

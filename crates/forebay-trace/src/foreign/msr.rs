@@ -1,6 +1,6 @@
 //! Block traces of Microsoft Research, Cambridge (SNIA IOTTA): lines of
-//! `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`; times in 100 ns, the first since
-//! 1601, and bytes.
+//! `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`; times in 100 ns (the timestamp
+//! since 1601), offset and size in bytes.
 
 use super::{Parsed, RecordWriter, TextFormat};
 use crate::error::TraceError;
@@ -16,15 +16,14 @@ const TICKS_TO_1970: u64 = 116_444_736_000_000_000;
 
 #[derive(Default)]
 pub(crate) struct Msr {
-    /// The first request, since 1970, for writing.
+    /// Time of the first request since 1970, for writing.
     started_unix_ns: u64,
-    /// Ticks of the first request that was read: what is counted in nanoseconds since 1601 does
-    /// not fit.
+    /// Ticks of the first request read: nanoseconds since 1601 would overflow.
     origin: Option<u64>,
 }
 
 impl Msr {
-    /// For a trace that began at this time.
+    /// Creates the format for a trace that began at this time.
     pub(crate) fn starting(started_unix_ns: u64) -> Self {
         Self { started_unix_ns, origin: None }
     }
@@ -51,7 +50,7 @@ impl TextFormat for Msr {
         let size = line.field(&fields, 5, "size")?;
         let len = size.number("a size")?;
         let ticks: u64 = time.number("a timestamp")?;
-        // A few that are before the first one keep their distance.
+        // Slightly earlier ones keep their distance to the first one.
         let origin = *self.origin.get_or_insert(ticks.saturating_sub(1 << 40));
         let at = ticks.saturating_sub(origin).checked_mul(TICK_NS);
         let at = at.ok_or_else(|| time.bad("a timestamp is 100 ns since 1601"))?;

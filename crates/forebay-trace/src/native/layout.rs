@@ -4,9 +4,9 @@ use super::BLOCK_RECORDS_MAX;
 
 /// First bytes of every trace.
 pub const MAGIC: [u8; 8] = *b"FBYTRACE";
-/// The version that is written, and the only one that is read.
+/// The only version that is written and read.
 pub const VERSION: u32 = 1;
-/// How files of this format are called.
+/// Extension of files of this format.
 pub const EXTENSION: &str = "fbtrace";
 /// Longest name of a volume in a header, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -18,15 +18,15 @@ pub(super) const BLOCK_MAGIC: [u8; 4] = *b"FBTB";
 pub(super) const HEAD_BYTES: usize = 32;
 /// Longest record: a byte and four numbers.
 pub(super) const RECORD_BYTES_MAX: usize = 1 + 4 * 10;
-/// Longest block before it is packed, and after that.
+/// Longest block before and after packing.
 pub(super) const BLOCK_BYTES_MAX: usize = BLOCK_RECORDS_MAX * RECORD_BYTES_MAX;
 
-/// What a trace says of itself.
+/// The header of a trace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Header {
-    /// Time of the first record's origin, in nanoseconds since 1970; 0: not known.
+    /// Time of the first record's origin, in nanoseconds since 1970; 0: unknown.
     pub started_unix_ns: u64,
-    /// Size of the volume in bytes; 0: not known.
+    /// Size of the volume in bytes; 0: unknown.
     pub volume_bytes: u64,
     /// Name of the volume; may be empty.
     pub volume: String,
@@ -50,7 +50,7 @@ impl Header {
     }
 }
 
-/// How the records of a block are packed.
+/// The packing of a block's records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Packing {
     Stored,
@@ -61,17 +61,17 @@ pub(super) enum Packing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Head {
     pub(super) packing: Packing,
-    /// Records in it; none: this is the end.
+    /// Records in it; 0: the end of the trace.
     pub(super) records: u32,
-    /// Bytes before packing, and as they follow.
+    /// Bytes before packing, and packed.
     pub(super) raw_bytes: u32,
     pub(super) packed_bytes: u32,
-    /// Records that were lost since the block before.
+    /// Records lost since the previous block.
     pub(super) lost: u64,
 }
 
 impl Head {
-    /// With the checksum of all that is before it and of the records as they are packed.
+    /// Returns its bytes, with the checksum of all fields before it and of the packed records.
     pub(super) fn to_bytes(self, packed: &[u8]) -> [u8; HEAD_BYTES] {
         let mut bytes = [0; HEAD_BYTES];
         bytes[..4].copy_from_slice(&BLOCK_MAGIC);
@@ -85,7 +85,7 @@ impl Head {
         bytes
     }
 
-    /// And its checksum. The text says what makes no sense.
+    /// Parses a head. Returns it and its checksum; the error describes the invalid field.
     pub(super) fn from_bytes(bytes: &[u8; HEAD_BYTES]) -> Result<(Self, u32), String> {
         if bytes[..4] != BLOCK_MAGIC {
             return Err("no block begins here".into());

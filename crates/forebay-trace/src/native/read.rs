@@ -1,6 +1,7 @@
 //! Reading a trace.
 //!
-//! Nothing is allocated for what a file says of itself: lengths are compared with what can be.
+//! Lengths in the file are not trusted for allocations: they are checked against their limits
+//! first.
 
 use super::layout::NAME_BYTES_MAX;
 use super::layout::{BLOCK_BYTES_MAX, HEAD_BYTES, HEADER_BYTES, Head, Header, MAGIC, Packing, VERSION};
@@ -10,15 +11,15 @@ use crate::record::Record;
 use ruzstd::decoding::StreamingDecoder;
 use std::io::Read;
 
-/// How a trace ended.
+/// The ending of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// As whoever wrote it wanted.
+    /// Complete, as the writer intended.
     Whole,
-    /// In the middle: the file was cut off, or its writer was killed. So many bytes at its end
-    /// belong to a block that is not whole.
+    /// In the middle: the file was truncated, or its writer was killed. This many bytes at its end
+    /// belong to an incomplete block.
     Cut {
-        /// Bytes that are not used.
+        /// Unused bytes.
         bytes: u64,
     },
 }
@@ -33,7 +34,7 @@ pub struct Reader<R> {
     ending: Option<Ending>,
 }
 
-/// Reads as much as there is of so many bytes.
+/// Reads up to this many bytes, as far as available.
 fn read_up_to(from: &mut impl Read, len: usize) -> Result<Vec<u8>, TraceError> {
     let mut bytes = Vec::with_capacity(len);
     from.by_ref().take(len as u64).read_to_end(&mut bytes)?;
@@ -44,32 +45,32 @@ impl<R: Read> Reader<R> {
     /// Reads the header.
     ///
     /// # Errors
-    /// It cannot be read, or this is no trace of this version.
+    /// Returns an error if the file cannot be read, or is not a trace of this version.
     pub fn new(mut from: R) -> Result<Self, TraceError> {
         let header = read_header(&mut from)?;
         let at = (HEADER_BYTES + header.volume.len() + 4) as u64;
         Ok(Self { from, header, at, block: Vec::new().into_iter(), lost: 0, ending: None })
     }
 
-    /// What the trace says of itself.
+    /// Returns the header of the trace.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Records that were lost when it was made, as far as it was read.
+    /// Returns the number of records lost during the recording, up to the present position.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// How it ended, once it has.
+    /// Returns the ending, once reached.
     pub fn ending(&self) -> Option<Ending> {
         self.ending
     }
 
-    /// The next record.
+    /// Returns the next record.
     ///
     /// # Errors
-    /// The file cannot be read, or a block of it is damaged.
+    /// Returns an error if the file cannot be read, or a block of it is damaged.
     pub fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
         loop {
             if let Some(record) = self.block.next() {
@@ -147,7 +148,7 @@ fn read_header(from: &mut impl Read) -> Result<Header, TraceError> {
     Ok(Header { started_unix_ns: long(16), volume_bytes: long(24), volume })
 }
 
-/// Unpacks a block; not more than a block can have.
+/// Unpacks a block, limited to the size of the largest one.
 fn unpacked(packed: &[u8]) -> Result<Vec<u8>, String> {
     let garbled = |error: &dyn std::fmt::Display| format!("a block cannot be unpacked: {error}");
     let decoder = StreamingDecoder::new(packed).map_err(|error| garbled(&error))?;

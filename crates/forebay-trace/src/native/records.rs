@@ -1,15 +1,15 @@
-//! Records as bytes, before they are packed.
+//! Records as bytes, before packing.
 //!
 //! Each has a byte (bits 0-2 operation, 3-5 outcome, 6 a latency follows, 7 durable before the
-//! answer) and numbers in LEB128: its time less that of the record before, its offset less the end
+//! reply) and numbers in LEB128: its time less that of the record before, its offset less the end
 //! of the record before (both with the sign in the lowest bit), its length, and its latency. The
-//! first record of a block follows one at time 0 that ends at byte 0. A flush has no offset and no
-//! length.
+//! predecessor of a block's first record counts as one at time 0 that ends at byte 0. A flush has
+//! no offset and no length.
 
 use crate::error::{Place, TraceError};
 use crate::record::{Operation, Outcome, Record};
 
-/// Where differences begin.
+/// The base of differences.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Before {
     at_ns: u64,
@@ -24,7 +24,7 @@ fn put(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// The difference of two numbers, small if they are near each other; wraps around.
+/// Appends the difference of two numbers, short if they are close; wraps around.
 fn put_difference(bytes: &mut Vec<u8>, number: u64, before: u64) {
     let difference = number.wrapping_sub(before) as i64;
     put(bytes, (difference << 1 ^ difference >> 63) as u64);
@@ -48,7 +48,7 @@ pub(super) fn encode(bytes: &mut Vec<u8>, record: &Record, before: &mut Before) 
     }
 }
 
-/// Numbers, from the beginning of some bytes on.
+/// A decoder of numbers from a slice.
 struct Numbers<'a>(&'a [u8]);
 
 impl Numbers<'_> {
@@ -96,7 +96,7 @@ impl Numbers<'_> {
     }
 }
 
-/// Appends all records of a block, which begins at a byte of the file.
+/// Appends all records of a block to `into`. `at`: place of the block in the file, in bytes.
 pub(super) fn decode(bytes: &[u8], count: u32, at: u64, into: &mut Vec<Record>) -> Result<(), TraceError> {
     let (mut numbers, mut before) = (Numbers(bytes), Before::default());
     for _ in 0..count {

@@ -14,7 +14,7 @@ fn written(header: &Header, records: &[Record]) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// All records, and how it ended; or the error.
+/// Returns all records and the ending, or the error.
 fn read(bytes: &[u8]) -> Result<(Vec<Record>, Ending), String> {
     let mut reader = Reader::new(bytes).map_err(|error| error.to_string())?;
     let mut records = Vec::new();
@@ -47,7 +47,7 @@ fn the_bytes_are_what_the_documentation_says() {
         b"FBTB\0\0\0\0\x03\0\0\0\x13\0\0\0\x13\0\0\0\0\0\0\0\0\0\0\0",
         &[0x18, 0x96, 0xb8, 0x10], // checksum of the block
         &[0x48, 0xd0, 0x0f, 0x80, 0x80, 0x01, 0x80, 0x20, 0xac, 0x02], // the hit
-        &[0x81, 0xe7, 0x07, 0x00, 0x80, 0x04], // 500 ns earlier, where that ended
+        &[0x81, 0xe7, 0x07, 0x00, 0x80, 0x04], // 500 ns earlier, at the previous end
         &[0x02, 0xc8, 0x01],
         b"FBTB\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
         &[0x79, 0xae, 0xe4, 0x8b],
@@ -84,7 +84,7 @@ fn a_bit_that_flips_is_noticed() {
     for bit in 0..bytes.len() * 8 {
         let mut bytes = bytes.clone();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        // A length that became larger than the file looks as if it was cut off.
+        // A length that was made larger than the file looks like truncation.
         let outcome = read(&bytes);
         assert!(!matches!(outcome, Ok((_, Ending::Whole))), "bit {bit}: {outcome:?}");
     }

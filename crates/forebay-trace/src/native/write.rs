@@ -8,7 +8,7 @@ use crate::record::Record;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use std::io::Write;
 
-/// Makes the bytes of a trace, block by block; whoever has it decides where they go.
+/// Produces the bytes of a trace, block by block; the caller decides where they go.
 #[derive(Default)]
 pub struct BlockWriter {
     raw: Vec<u8>,
@@ -18,7 +18,7 @@ pub struct BlockWriter {
 }
 
 impl BlockWriter {
-    /// The first bytes of the file.
+    /// Returns the first bytes of the file.
     #[must_use]
     pub fn header(header: &Header) -> Vec<u8> {
         header.to_bytes()
@@ -30,30 +30,30 @@ impl BlockWriter {
         self.records += 1;
     }
 
-    /// So many records were lost that belong here.
+    /// Notes that this many records were lost at this point.
     pub fn lose(&mut self, records: u64) {
         self.lost = self.lost.saturating_add(records);
     }
 
-    /// Nothing more fits into the block.
+    /// Returns true if the block is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.records as usize >= BLOCK_RECORDS_MAX
     }
 
-    /// Bytes of the block with one more record, at most.
+    /// Returns the maximum length of the block with one more record, in bytes.
     #[must_use]
     pub fn bytes_with_another(&self) -> usize {
         HEAD_BYTES + self.raw.len() + RECORD_BYTES_MAX
     }
 
-    /// Ends the block: its bytes, none if nothing was added.
+    /// Ends the block. Returns its bytes, none if nothing was added.
     #[must_use]
     pub fn block(&mut self) -> Vec<u8> {
         if self.records == 0 { Vec::new() } else { self.close() }
     }
 
-    /// The last bytes of the file: what is waiting, and that the trace is whole.
+    /// Returns the last bytes of the file: the pending block, and the end mark.
     #[must_use]
     pub fn end(mut self) -> Vec<u8> {
         let mut bytes = self.block();
@@ -87,17 +87,17 @@ impl BlockWriter {
     }
 }
 
-/// Writes a trace to something.
+/// Writes a trace to a byte stream.
 pub struct Writer<W> {
     to: W,
     blocks: BlockWriter,
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins with the header.
+    /// Writes the header.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Returns an error if it cannot be written.
     pub fn new(mut to: W, header: &Header) -> Result<Self, TraceError> {
         to.write_all(&BlockWriter::header(header))?;
         Ok(Self { to, blocks: BlockWriter::default() })
@@ -106,7 +106,7 @@ impl<W: Write> Writer<W> {
     /// Adds a record.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Returns an error if it cannot be written.
     pub fn push(&mut self, record: &Record) -> Result<(), TraceError> {
         self.blocks.push(record);
         if self.blocks.is_full() {
@@ -115,7 +115,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Notes that so many records were lost here.
+    /// Notes that this many records were lost at this point.
     pub fn lose(&mut self, records: u64) {
         self.blocks.lose(records);
     }
@@ -123,7 +123,7 @@ impl<W: Write> Writer<W> {
     /// Ends the trace.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Returns an error if it cannot be written.
     pub fn finish(mut self) -> Result<W, TraceError> {
         self.to.write_all(&self.blocks.end())?;
         self.to.flush()?;

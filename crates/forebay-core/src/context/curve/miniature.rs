@@ -1,23 +1,23 @@
-//! A cache in miniature: what the policy that runs would keep of a sample of the blocks.
+//! A cache in miniature: the blocks of a sample that the current policy would keep.
 //!
-//! It holds no data, only which blocks of the sample would be cached, in the order in which they
-//! would lie in the log. Of the real cache it has what decides hits: room is counted in slots, so
-//! that what is overwritten takes room until it is reclaimed, and so do headers of batches; there
-//! is compaction while little counts; new blocks are on probation under `S3Fifo`, whose share
-//! follows what comes back, with the ghosts of the real cache ([`Ghosts`]); dirty blocks are not
-//! evicted; what is moved because it was hit has a share; admission may ask for a second access;
-//! an endurance budget holds it back as it does the real cache now, whatever it would write itself.
-//! Segments are one slot long: of a sample, few blocks are of one segment. Not modelled: pins (a
-//! pin counts as a hit), shares of volumes, fills that find no memory.
+//! It holds no data, only the blocks of the sample that would be cached, in their order in the log.
+//! It models the parts of the real cache that decide hits: room is counted in slots, so overwritten
+//! data takes room until it is reclaimed, and so do headers of batches; compaction while few slots
+//! are live; probation of new blocks under `S3Fifo`, with a share that adapts by the ghosts of the
+//! real cache ([`Ghosts`]); dirty blocks, which are not evicted; the share of survivors that were
+//! hit; admission at a second access; the endurance budget, which restrains it as it currently
+//! restrains the real cache, regardless of the miniature's own writes. Segments are one slot long:
+//! few blocks of a sample share a segment. Not modelled: pins (a pin counts as a hit), shares of
+//! volumes, fills without memory.
 //!
-//! **Dirty blocks.** While destage goes by their ages, a block is clean here when the real cache
-//! has written it back: that does not depend on its size. While destage goes by the dirty level,
-//! the same share of a cache of any size is dirty, so a larger one writes each block back later. A
-//! block that the real cache has written back is *due* then: it is clean here, in the same order,
-//! when more than that share is dirty.
+//! **Dirty blocks.** While destage works by age, a block becomes clean here when the real cache has
+//! written it back, which does not depend on the cache size. While destage works by the dirty
+//! level, the same share of a cache of any size is dirty, so a larger one writes each block back
+//! later. A block that the real cache has written back is then *due*: it becomes clean here, in the
+//! same order, when more than that share is dirty.
 //!
-//! A block is known by 32 bits of its hash. Of 3,072 blocks some pair has the same ones once in a
-//! thousand caches.
+//! A block is identified by 32 bits of its hash. Of 3,072 blocks, two collide in one of a thousand
+//! caches.
 
 use crate::api::endurance::Restraint;
 use crate::api::settings::{Admission, Priority, ReclaimPolicy};
@@ -29,47 +29,47 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Blocks that one insertion may move, of as many slots: with a sample this small all of them may
-/// be hit, or dirty.
+/// One insertion moves at most one in so many slots: in a sample this small all blocks can be hit,
+/// or dirty.
 const MOVES_MAX_ONE_IN: u32 = 64;
 
-/// Victims that share a budget of what is moved because it was hit, as the blocks of a segment do.
+/// Victims that share a budget for survivors that were hit, as the blocks of a segment do.
 const GROUP: u32 = 32;
 
-/// How the cache is run now.
+/// Current settings of the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Rules {
     pub(crate) policy: ReclaimPolicy,
     /// Share of victims kept because they were hit, percent.
     pub(crate) survivors_max_pct: u32,
-    /// Slots that are written, in thousandths: the others are those of empty and open segments.
+    /// Slots that are written, in thousandths: all but those of empty and open segments.
     pub(crate) room_permille: u32,
-    /// Headers of batches for each block that comes in, in thousandths.
+    /// Headers of batches for each incoming block, in thousandths.
     pub(crate) headers_permille: u32,
-    /// Destage goes by the dirty level.
+    /// Destage works by the dirty level.
     pub(crate) by_level: bool,
-    /// Most blocks that are dirty, in thousandths: what is above is written back at once.
+    /// Maximum of dirty blocks, in thousandths: blocks above it are written back at once.
     pub(crate) dirty_max_permille: u32,
-    /// What returns goes straight to the survivors.
+    /// Returning blocks go directly to the survivors.
     pub(crate) returns_survive: bool,
-    /// Of the volume that is used now.
+    /// Of the volume being used.
     pub(crate) admission: Admission,
-    /// What the endurance budget holds back of the real cache.
+    /// The restraint of the real cache by its endurance budget.
     pub(crate) restraint: Restraint,
-    /// Of the volume that is used now.
+    /// Of the volume being used.
     pub(crate) priority: Priority,
 }
 
-/// What a client does with a block.
+/// A client's use of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Use {
-    /// It is read, and cached if it was missed. `wanted`: without being asked twice.
+    /// A read, which caches a missed block. `wanted`: at the first access.
     Read { wanted: bool },
-    /// It is written to the cache first.
+    /// A write to the cache first.
     WriteBack,
-    /// It is written to the backing store first, and a copy to the cache.
+    /// A write to the backing store first, and a copy to the cache.
     WriteThrough { wanted: bool },
-    /// It is written past the cache, which has it no longer.
+    /// A bypass write, which removes the block from the cache.
     WritePast,
 }
 
@@ -81,14 +81,14 @@ const PRIORITY_SHIFT: u32 = 27;
 const DUE: u32 = 1 << 26;
 const PLACE: u32 = (1 << 26) - 1;
 
-/// What lies in a queue for a header. A block that has this number lies elsewhere.
+/// Entry of a header in a queue. A block with this number is elsewhere.
 const HEADER: u32 = u32::MAX;
 
 /// Blocks that become clean in one call because they are due.
 const DUE_A_CALL: u32 = 4;
 
-/// Which blocks are cached: an open table of the lower half of a word for the block, and of the
-/// upper half for what is known of it. Zero is no entry.
+/// The cached blocks: an open-addressing table with the block in the lower half of a word and its
+/// state in the upper half. Zero is no entry.
 #[derive(Debug)]
 struct Entries {
     table: Box<[u64]>,
@@ -98,12 +98,12 @@ struct Entries {
 
 impl Entries {
     fn new(slots: u32) -> Self {
-        // One is always free: there a search ends.
+        // One is always free: it ends a search.
         let size = (slots * 4 / 3).max(slots + 1).next_power_of_two() as usize;
         Self { table: vec![0; size].into(), len: 0, dirty: 0 }
     }
 
-    /// Where a block is, or where it would be.
+    /// Returns the index of a block, or of its place, and whether it was found.
     fn find(&self, print: u32) -> (usize, bool) {
         let mask = self.table.len() - 1;
         let mut at = print.wrapping_mul(0x9e37_79b1) as usize & mask;
@@ -129,7 +129,7 @@ impl Entries {
         self.table[at] = u64::from(known) << 32 | u64::from(print);
     }
 
-    /// Takes a block out, and moves up what lies behind it (Knuth, volume 3, algorithm R).
+    /// Removes a block, and moves up the entries behind it (Knuth, volume 3, algorithm R).
     fn remove(&mut self, print: u32) {
         let (mut hole, found) = self.find(print);
         if !found {
@@ -154,17 +154,17 @@ impl Entries {
     }
 }
 
-/// Blocks in the order in which they lie in the log. One that was written again, or is gone, is
-/// still here: it takes room until its turn comes.
+/// Blocks in their order in the log. A block that was written again or removed keeps its old entry,
+/// which takes room until its turn.
 #[derive(Debug, Default)]
 struct Queue {
     prints: VecDeque<u32>,
-    /// Number of the first.
+    /// Number of the first entry.
     first: u32,
 }
 
 impl Queue {
-    /// Adds a block; gives its number.
+    /// Adds a block; returns its number.
     fn push(&mut self, print: u32) -> u32 {
         self.prints.push_back(print);
         self.first.wrapping_add(self.prints.len() as u32 - 1) & PLACE
@@ -178,7 +178,7 @@ impl Queue {
     }
 }
 
-/// See the top of the file.
+/// A cache in miniature.
 #[derive(Debug)]
 pub(crate) struct Miniature {
     slots: u32,
@@ -187,19 +187,19 @@ pub(crate) struct Miniature {
     queues: [Queue; 2],
     ghosts: Ghosts,
     missed: Option<Recent>,
-    /// Blocks in the order in which the real cache has written them back. Those that are still due
-    /// have the flag.
+    /// Blocks in the order in which the real cache has written them back. Those still due have the
+    /// flag.
     due: VecDeque<u32>,
-    /// Headers that are to be written, in thousandths.
+    /// Headers to write, in thousandths.
     headers: u32,
-    /// Victims of this group, and what was kept of them because it was hit.
+    /// Victims of this group, and survivors among them that were hit.
     group: (u32, u32),
-    /// Something had to give way: until then it had room for more than it was asked for.
+    /// A block has been evicted: until then it had room for more blocks than were used.
     pub(crate) has_evicted: bool,
 }
 
 impl Miniature {
-    /// A cache of so many slots.
+    /// Creates a cache of `slots` slots.
     pub(crate) fn new(slots: u32) -> Self {
         Self {
             slots,
@@ -214,7 +214,7 @@ impl Miniature {
         }
     }
 
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
         let queues = self.queues.iter().map(|queue| &queue.prints).chain([&self.due]);
         let queues: usize = queues.map(|queue| queue.capacity() * 4).sum();
@@ -222,7 +222,7 @@ impl Miniature {
         self.entries.table.len() * 8 + queues + self.ghosts.bytes() + missed
     }
 
-    /// A block of the sample is used; true if it was cached.
+    /// Uses a block of the sample; returns true if it was cached.
     pub(crate) fn access(&mut self, rules: &Rules, print: u32, what: Use) -> bool {
         self.write_back_due(rules);
         let known = self.entries.get(print);
@@ -239,7 +239,7 @@ impl Miniature {
                 self.insert(rules, print, DIRTY | if hit { HIT } else { 0 });
             }
             (Use::WriteThrough { wanted }, _) => {
-                // What it replaces has left, so that the copy has proved nothing.
+                // The replaced block has left, so the copy has proved nothing.
                 self.entries.remove(print);
                 if self.admits(rules, print, wanted || known.is_some()) {
                     self.insert(rules, print, 0);
@@ -250,7 +250,7 @@ impl Miniature {
         known.is_some()
     }
 
-    /// The real cache has written the block back.
+    /// Notes that the real cache has written the block back.
     pub(crate) fn cleaned(&mut self, print: u32, by_level: bool) {
         let Some(known) = self.entries.get(print).filter(|known| known & DIRTY != 0) else { return };
         if !by_level {
@@ -273,7 +273,7 @@ impl Miniature {
         }
     }
 
-    /// The first that is due becomes clean, unless it was written again meanwhile.
+    /// Makes the first due block clean, unless it was written again meanwhile.
     fn write_back_first(&mut self) {
         if let Some(print) = self.due.pop_front()
             && let Some(known) = self.entries.get(print).filter(|known| known & DUE != 0)
@@ -286,7 +286,7 @@ impl Miniature {
         u64::from(self.entries.dirty) * 1000 > u64::from(self.slots) * u64::from(rules.dirty_max_permille)
     }
 
-    /// As `AdmissionMemory::admits` of the real cache.
+    /// Decides as `AdmissionMemory::admits` of the real cache.
     fn admits(&mut self, rules: &Rules, print: u32, wanted: bool) -> bool {
         match (rules.admission, rules.restraint) {
             (_, Restraint::None | Restraint::Some) if wanted => return true,
@@ -333,7 +333,7 @@ impl Miniature {
         let slots = u64::from(self.slots) * u64::from(rules.room_permille) / 1000;
         let slots = slots.max(1) as u32;
         let room_pct = (rules.survivors_max_pct + 5).min(100);
-        // So much does not count that all of it is worth moving.
+        // So few slots are live that moving all of them is worthwhile.
         if self.used() >= slots
             && u64::from(self.entries.len) * 100 < u64::from(self.slots) * u64::from(room_pct)
         {
@@ -346,7 +346,7 @@ impl Miniature {
         }
     }
 
-    /// What does not count gives its room back.
+    /// Frees the room of entries that are not live.
     fn compact(&mut self) {
         for queue in 0..2 {
             let old = &mut self.queues[queue];
@@ -359,19 +359,20 @@ impl Miniature {
         }
     }
 
-    /// What is known of a block, if this is where it lies.
+    /// Returns the state of a block if this is its current entry.
     fn current(&self, queue: usize, print: u32, place: u32) -> Option<u32> {
         let here = |known: &u32| known & PLACE == place && usize::from(known & MAIN != 0) == queue;
         self.entries.get(print).filter(here)
     }
 
-    /// What is known of the next victim of a queue.
+    /// Returns the state of the next victim of a queue.
     fn next(&self, queue: usize) -> Option<u32> {
         let lies = &self.queues[queue];
         lies.prints.front().and_then(|print| self.current(queue, *print, lies.first))
     }
 
-    /// Probation if it is too large and the next of it is not dirty, else main.
+    /// Returns the queue to evict from: probation if it is too large and its next block is not
+    /// dirty, else main.
     fn queue_to_serve(&self, rules: &Rules) -> Option<usize> {
         let len = [0, 1].map(|queue: usize| self.queues[queue].prints.len() as u64);
         let queue = match rules.policy {
@@ -384,13 +385,13 @@ impl Miniature {
                 let dirty = |queue| self.next(queue).is_some_and(|known| known & DIRTY != 0);
                 usize::from(!is_large || dirty(0) && !dirty(1))
             }
-            // Survivors of a policy that ran before.
+            // Survivors of an earlier policy.
             ReclaimPolicy::Fifo | ReclaimPolicy::Lru => 1,
         };
         Some(queue)
     }
 
-    /// The next of a queue gives way, or is moved: then it is true.
+    /// Evicts or moves the next block of a queue; returns true if it was moved.
     fn give_way(&mut self, rules: &Rules, queue: usize, may_move: bool) -> bool {
         let Some((print, place)) = self.queues[queue].pop() else { return false };
         let Some(known) = self.current(queue, print, place) else { return false };
@@ -443,7 +444,8 @@ mod tests {
         }
     }
 
-    /// Blocks from 1 on, written one after the other and written back by the real cache.
+    /// Returns a miniature with blocks from 1 on, written in sequence and written back by the real
+    /// cache.
     fn written_back(blocks: u32, rules: &Rules) -> Miniature {
         let mut cache = Miniature::new(SLOTS);
         for print in 1..=blocks {
@@ -475,7 +477,7 @@ mod tests {
         }
         assert_eq!(dirty(&cache, 1..=100), 0);
         assert_eq!(dirty(&cache, 101..=400), 300);
-        // What is written again is not due any more.
+        // A block that is written again is no longer due.
         cache.access(&by_level, 101, Use::WriteBack);
         let by_age = rules(false, 800);
         for _ in 0..100 {

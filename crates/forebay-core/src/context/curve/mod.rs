@@ -1,19 +1,19 @@
-//! The miss-ratio curve: what caches of other sizes would miss, with the policy that runs.
+//! The miss-ratio curve: misses of other cache sizes under the current policy.
 //!
 //! For each size there is a cache in miniature ([`Miniature`]) that sees a sample of the blocks,
 //! chosen by hash: a miniature of a hundredth of the cache that sees a hundredth of the blocks
 //! misses as the cache does (Waldspurger and others, "Cache Modeling and Optimization using
 //! Miniature Simulations", USENIX ATC 2017). All miniatures have at most [`SLOTS_MAX`] slots, so a
-//! larger cache has a smaller sample. A few blocks that are used very often make a sample too large
-//! or too small; they are hits in any cache, so misses are divided by the reads that a sample of
-//! this rate should have (the adjustment of SHARDS, Waldspurger and others, FAST 2015).
+//! larger cache has a smaller sample. A few very hot blocks make a sample too large or too small;
+//! they are hits in any cache, so misses are divided by the number of reads expected at this
+//! sampling rate (the adjustment of SHARDS, Waldspurger and others, FAST 2015).
 //!
 //! Memory: at most 1 MiB, and 3 KiB for each volume that was read. Time: a multiplication for each
-//! block that is used, and what a miniature does for one of the sample.
+//! block that is used, and the work of a miniature for one of the sample.
 //!
-//! The curve is of what clients did since the start, or since the cache changed its size, an hour
-//! at a time. What a miniature has not evicted from yet misses only what is read for the first
-//! time: its point is an upper bound of what that size would miss.
+//! The curve covers client requests since the start, or since the cache was resized, in steps of an
+//! hour. A miniature that has not evicted yet misses only first reads: its point is an upper bound
+//! of the misses of that size.
 
 mod miniature;
 
@@ -31,26 +31,26 @@ use miniature::{Miniature, Rules, Use};
 
 /// Slots of the largest miniature.
 const SLOTS_MAX: u64 = 3072;
-/// A sample is one block in so many at most, unless the miniature has fewer slots than
-/// [`SLOTS_ALWAYS`] then: of a small cache a larger sample would cost more time than it is worth.
+/// A sample is at most one block in so many, unless the miniature would have fewer slots than
+/// [`SLOTS_ALWAYS`]: a larger sample of a small cache would cost more time than it is worth.
 const SAMPLE_ONE_IN: u64 = 16;
 const SLOTS_ALWAYS: u64 = 512;
-/// All blocks, as rates are counted.
+/// The unit of sampling rates: all blocks.
 const ALL: u64 = 1 << 32;
-/// Blocks of a request that are modelled. Only a discard or zeroes past the cache have more: what
-/// lies behind stays in miniatures until its turn comes, and no call takes longer than some tenths
-/// of a millisecond.
+/// Blocks of a request that are modelled. Only a discard or zeroes that bypass the cache have more:
+/// blocks beyond stay in the miniatures until they are evicted, and no call takes longer than some
+/// tenths of a millisecond.
 const MODELLED_MAX: u64 = 1 << 16;
-/// What streams have open and have not written yet, in segments: three are half full.
+/// Space in open segments that is not written yet, in segments: three are half full.
 const OPEN_SEGMENTS: u64 = 2;
-/// Counts are kept of so many hours.
+/// Hours for which counts are kept.
 const HOURS: usize = 24;
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// The cache in miniature, of one size.
+/// The miniature of one size.
 #[derive(Debug)]
 struct Scaled {
-    /// Blocks whose hash is below are in the sample, of [`ALL`].
+    /// The sample has the blocks whose hash is below this, of [`ALL`].
     rate: u64,
     miniature: Miniature,
 }
@@ -64,10 +64,9 @@ struct Hour {
     sampled: [(u32, u32); CURVE_POINTS],
 }
 
-/// See the top of the file.
 #[derive(Debug)]
 pub(crate) struct Curve {
-    /// Blocks that the cache can hold; the miniatures were made for it.
+    /// Capacity in blocks for which the miniatures were built.
     capacity: u64,
     since: Nanos,
     /// The largest rate.
@@ -77,7 +76,8 @@ pub(crate) struct Curve {
     hours: Vec<Option<Box<[Hour; HOURS]>>>,
 }
 
-/// Where a block is in the order of samples, and how miniatures know it: two halves of a hash.
+/// Returns the two halves of a block's hash: its position in the order of samples, and its
+/// fingerprint in miniatures.
 #[inline]
 fn sample(key: Key) -> (u64, u32) {
     let mixed = hash(key);
@@ -91,18 +91,18 @@ impl Curve {
         Self { capacity: 0, since: 0, limit: 0, sizes: Vec::new(), hours }
     }
 
-    /// Bytes allocated.
+    /// Returns the bytes allocated.
     pub(crate) fn bytes(&self) -> usize {
         let hours = self.hours.iter().flatten().count() * size_of::<[Hour; HOURS]>();
         self.sizes.iter().map(|size| size.miniature.bytes()).sum::<usize>() + hours
     }
 
-    /// The number of a volume has become free. Its blocks give way by themselves.
+    /// Notes that the number of a volume was freed. Its blocks are evicted in time.
     pub(crate) fn volume_gone(&mut self, id: VolumeId) {
         self.hours[usize::from(id.0)] = None;
     }
 
-    /// Makes the miniatures, unless they are of this capacity.
+    /// Builds the miniatures for this capacity, unless they exist.
     fn fit(&mut self, capacity: u64, now: Nanos) {
         if self.capacity == capacity {
             return;
@@ -130,7 +130,7 @@ impl Curve {
         hour
     }
 
-    /// A block is used. `counts`: as a read of this volume.
+    /// Notes the use of a block. `counts`: as a read of this volume.
     fn note(&mut self, now: Nanos, block: (u64, u32), rules: &Rules, what: Use, counts: Option<VolumeId>) {
         let (order, print) = block;
         let mut missed = [None; CURVE_POINTS];
@@ -145,14 +145,14 @@ impl Curve {
         }
     }
 
-    /// A block of the sample has been written back.
+    /// Notes that destage has written back a block of the sample.
     fn cleaned(&mut self, (order, print): (u64, u32), by_level: bool) {
         for size in self.sizes.iter_mut().filter(|size| order < size.rate) {
             size.miniature.cleaned(print, by_level);
         }
     }
 
-    /// What caches of other sizes would have missed in the last `hours` full hours and this one.
+    /// Returns the misses of other cache sizes in the last `hours` full hours and the current one.
     pub(crate) fn report(&self, volume: Option<VolumeId>, hours: u64, now: Nanos) -> MissRatioCurve {
         let first = (now / HOUR_NS).saturating_sub(hours.min(HOURS as u64 - 1));
         let asked = |(id, _): &(usize, _)| volume.is_none_or(|volume| usize::from(volume.0) == *id);
@@ -185,8 +185,8 @@ impl Curve {
 }
 
 impl Context {
-    /// Destage of a volume goes by its dirty level, and so much of the pool is dirty, in
-    /// thousandths.
+    /// Returns the dirty share of the pool, in thousandths, if destage of the volume depends on its
+    /// dirty level.
     fn dirty_share(&self, volume: VolumeId) -> Option<u32> {
         let settings = &self.volumes.get(usize::from(volume.0))?.as_ref()?.settings;
         let (map, space) = (&self.map.volumes[usize::from(volume.0)], self.space().max(1));
@@ -195,7 +195,8 @@ impl Context {
         is_above.then(|| (self.map.unclean_blocks() * 1000 / space).min(1000) as u32)
     }
 
-    /// Slots that are written, in thousandths: all but those of segments that are empty or open.
+    /// Returns the share of slots that are written, in thousandths: all but those of empty or open
+    /// segments.
     fn room_permille(&self) -> u32 {
         let segments = u64::from(self.segments_staying()).max(1);
         let sealed = segments.saturating_sub(u64::from(self.free.window_size) + OPEN_SEGMENTS);
@@ -221,7 +222,7 @@ impl Context {
         }
     }
 
-    /// A client uses the blocks of a request that begins now.
+    /// Models the use of the blocks of a request that begins now.
     #[inline]
     pub(crate) fn model_use(&mut self, req: u32) {
         let request = self.reqs.get(req);
@@ -258,7 +259,7 @@ impl Context {
         }
     }
 
-    /// The block in a slot has been written back.
+    /// Models the destage of the block in a slot.
     #[inline]
     pub(crate) fn model_cleaned(&mut self, slot: u32) {
         let key = self.map.key(slot);

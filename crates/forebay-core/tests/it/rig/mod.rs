@@ -1,14 +1,13 @@
-//! An engine on devices that take no time and hold nothing but zeroes: for looking at what policies
-//! do to a trace.
+//! An engine on devices that take no time and hold only zeroes, to measure the effect of policies
+//! on a trace.
 //!
 //! Everything completes in the order in which it was started. There is no payload, so a trace of
-//! millions of requests takes seconds; what is right or wrong is the simulator's business, not this
-//! one's.
+//! millions of requests takes seconds; the simulator checks correctness, not the rig.
 //!
-//! It can also tell what the engine costs. All calls of the engine go through [`Rig::ask`]; while
-//! [`Rig::count`] is on they are made inside of [`counted_by_callgrind`], and the bytes that the
-//! engine has moved are summed. The owner itself allocates nothing for a request, so that what is
-//! allocated is the engine's.
+//! It can also measure the cost of the engine. All calls of the engine go through [`Rig::ask`];
+//! while [`Rig::count`] is on they are made inside of [`counted_by_callgrind`], and the bytes that
+//! the engine has moved are summed. The owner itself allocates nothing for a request, so all
+//! allocations are the engine's.
 #![allow(dead_code, reason = "the examples, the benchmark and each test use a part")]
 
 use forebay_core::{
@@ -30,12 +29,13 @@ static ZERO_CRCS: [u32; REQUEST_BYTES_MAX as usize / BLOCK_BYTES] =
     [ZERO_CRC; REQUEST_BYTES_MAX as usize / BLOCK_BYTES];
 /// Time between two requests.
 const PACE_NS: u64 = 20_000;
-/// Turns of the owner's loop in which everything comes to rest that follows from some requests.
+/// Maximum number of turns of the owner's loop until everything that follows from some requests has
+/// completed.
 const TURNS_MAX: u32 = 100_000;
-/// Requests in flight, unless told otherwise.
+/// Requests in flight, by default.
 const DEPTH: u64 = 64;
 
-/// After so long no fill waits for others any more.
+/// After this time no fill waits for others.
 pub(crate) const GATHERED_NS: u64 = 300_000_000;
 
 /// Bytes that the engine had its owner move while [`Rig::count`] was on.
@@ -53,45 +53,45 @@ pub(crate) struct Moved {
     pub(crate) backing_read: u64,
     /// Written to the backing store.
     pub(crate) backing_written: u64,
-    /// Of those, zeroed there instead of written, with the space given back.
+    /// Part of those that was zeroed there instead of written, with the space deallocated.
     pub(crate) backing_unmapped: u64,
 }
 
-/// `bench/instructions` has callgrind count what is done in here, and nothing else: it knows this
+/// `bench/instructions` has callgrind count the instructions in here, and no others: it knows this
 /// function by its name.
 #[inline(never)]
 fn counted_by_callgrind<T>(work: impl FnOnce() -> T) -> T {
-    // What follows the work keeps the call from becoming a jump, which would end the counting too
+    // The code after the work keeps the call from becoming a jump, which would end the counting too
     // early.
     std::hint::black_box(work())
 }
 
-/// What is wrong with a block of the cache device.
+/// The fault of a block of the cache device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fault {
-    /// A read of it brings something else than was written.
+    /// A read of it returns other data than was written.
     Wrong,
     /// A read of it fails.
     Unreadable,
 }
 
-/// How an operation has ended.
+/// Result of an operation.
 enum End {
-    /// With so many checksums.
+    /// Success, with this number of checksums.
     Good(usize),
-    /// Something else was read.
+    /// Other data was read.
     Wrong(Vec<u32>),
     Failed,
     Unsupported,
 }
 
-/// What the cache device does with discards.
+/// Reaction of the cache device to discards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Discards {
     #[default]
     Taken,
     Failing,
-    /// They never end, but for [`Rig::release`].
+    /// They never end, except by [`Rig::release`].
     Hanging,
     Unknown,
 }
@@ -102,56 +102,57 @@ pub(crate) struct Rig {
     pub(crate) engine: Engine,
     /// Blocks that the cache can hold.
     pub(crate) capacity: u64,
-    /// Requests in flight: after so many everything that follows from them comes to rest.
+    /// Requests in flight: after this many, the rig waits until everything that follows from them
+    /// has completed.
     pub(crate) depth: u64,
-    /// What is written of metadata and headers stays, so that the cache can be opened again.
+    /// Writes of metadata and headers are kept, so that the cache can be opened again.
     pub(crate) keeps: bool,
-    /// What was moved while counting.
+    /// Bytes moved while counting.
     pub(crate) moved: Moved,
-    /// Bytes of the cache device at which data is damaged. Metadata is not.
+    /// Offsets of the cache device at which data is damaged. Metadata is not.
     pub(crate) faults: BTreeMap<u64, Fault>,
     /// These blocks of the first volume are damaged wherever they are written.
     pub(crate) spoilt: Range<u64>,
-    /// After so many writes to the cache device, so many fail.
+    /// After the first number of writes to the cache device, the second number fail.
     pub(crate) failing_writes: (u32, u32),
-    /// So many of the next reads of a backing store fail, and so many of the next writes.
+    /// Number of reads of a backing store that fail next, and of writes.
     pub(crate) failing_backing_reads: u32,
     pub(crate) failing_backing_writes: u32,
     pub(crate) failing_backing_flushes: u32,
-    /// Nothing can be read from this member of a mirrored cache but metadata.
+    /// Only metadata can be read from this member of a mirrored cache.
     pub(crate) unreadable_member: Option<usize>,
-    /// The owner cannot note a member that has failed; and when it was asked to.
+    /// The owner cannot record a failed member; and the times of the requests.
     pub(crate) refuses_notes: bool,
     pub(crate) asked_for_notes: Vec<u64>,
-    /// Metadata cannot be read from these bytes of the cache device.
+    /// Metadata in these bytes of the cache device is unreadable.
     pub(crate) unreadable_meta: Range<u64>,
-    /// The next read of the cache device, or write of metadata to it, that begins at this byte
-    /// hangs, until [`Rig::release`].
+    /// The next read of the cache device, or write of metadata to it, that begins at this offset
+    /// hangs until [`Rig::release`].
     pub(crate) hangs: Option<u64>,
-    /// The same of the next read of a backing store that begins there.
+    /// The same for the next read of a backing store that begins there.
     pub(crate) hangs_backing: Option<u64>,
     /// Flushes of the cache device fail.
     pub(crate) unflushable: bool,
-    /// Where data was read from the cache device last.
+    /// Offset of the last read of data from the cache device.
     pub(crate) last_read: u64,
-    /// What the engine has told since somebody last took it.
+    /// Notices of the engine since they were last taken.
     pub(crate) notices: Vec<Notice>,
     /// Operations that have failed.
     pub(crate) failed: u64,
-    /// Requests that were answered with an error; `None`: none may be.
+    /// Number of requests that failed; `None`: none may fail.
     pub(crate) errors: Option<u64>,
-    /// Each request that was answered, and whether it succeeded, in that order, if somebody wants
-    /// to know: whoever asks for it empties it.
+    /// Each answered request, and whether it succeeded, in that order, if enabled: the test that
+    /// enables it empties it.
     pub(crate) replies: Option<Vec<(RequestId, bool)>>,
-    /// The most slots and segments that one call of the engine looked at, see
+    /// Maximum number of slots and segments that one call of the engine looked at, see
     /// [`Engine::looked_at`], without the snapshot of a checkpoint, which looks at every slot once.
     pub(crate) longest: u64,
     /// The longest write of metadata, in bytes.
     pub(crate) longest_meta: usize,
-    /// Offset and length in bytes of every write to the cache device, in the order in which they
-    /// were started, if somebody wants to know: whoever asks for it empties it.
+    /// Offset and length in bytes of every write to the cache device, in the order of their start,
+    /// if enabled: the test that enables it empties it.
     pub(crate) cache_writes: Option<Vec<(u64, u64)>>,
-    /// The most blocks that one call of the engine evicted, if that is to be known.
+    /// Maximum number of blocks that one call of the engine evicted, if enabled.
     pub(crate) most_evicted: Option<u64>,
     config: EngineConfig,
     attachments: Vec<Attachment>,
@@ -161,14 +162,14 @@ pub(crate) struct Rig {
     made: u64,
     counting: bool,
     closed: bool,
-    /// Metadata on the cache device, by block. What is not there is zeroes.
+    /// Metadata on the cache device, by block. Missing blocks are zeroes.
     meta: BTreeMap<u64, Vec<u8>>,
     /// Operations that hang.
     hung: Vec<(OpId, End)>,
     pub(crate) discards: Discards,
-    /// Bytes that were discarded, or are.
+    /// Byte ranges whose discard was started.
     pub(crate) discarded: Vec<Range<u64>>,
-    /// Operations that have completed, and the memory of the turn before.
+    /// Operations that have completed, and the memory of the previous turn.
     done: Vec<(OpId, End)>,
     spare: Vec<(OpId, End)>,
 }
@@ -186,7 +187,7 @@ impl Rig {
         Self::build((geometry, false), volume_blocks, volumes, pool)
     }
 
-    /// A new cache on a device of so many bytes, laid out as the daemon does.
+    /// A new cache on a device of `bytes` bytes, with the daemon's layout.
     pub(crate) fn on_device(
         bytes: u64,
         volume_blocks: u64,
@@ -197,7 +198,7 @@ impl Rig {
         Self::build((geometry, false), volume_blocks, volumes, pool)
     }
 
-    /// A new cache that is mirrored, of so many segments on each member.
+    /// A new mirrored cache, with `columns` segments on each member.
     pub(crate) fn mirrored(
         (columns, segment_blocks): (u32, u32),
         volume_blocks: u64,
@@ -281,7 +282,7 @@ impl Rig {
         rig
     }
 
-    /// Counts, or not, what the engine does from now on.
+    /// Starts or stops counting the engine's work.
     pub(crate) fn count(&mut self, counting: bool) {
         self.counting = counting;
     }
@@ -294,7 +295,7 @@ impl Rig {
         assert!(self.closed, "nothing keeps it from closing");
     }
 
-    /// The same, if something has to be waited for.
+    /// The same, if the stop has to wait.
     pub(crate) fn stop_within(&mut self, ns: u64) {
         self.run();
         self.ask(Engine::begin_shutdown);
@@ -302,13 +303,13 @@ impl Rig {
         assert!(self.closed, "it closes within {ns} ns: {}", self.engine.describe());
     }
 
-    /// Opens the cache as it was left, which is a kill if it was not stopped. Needs [`Rig::keeps`]
-    /// from the start.
+    /// Opens the cache in its current state, which is a kill if it was not stopped. Needs
+    /// [`Rig::keeps`] from the start.
     pub(crate) fn reopen(&mut self) {
         assert_eq!(self.try_reopen(), Status::Ready);
     }
 
-    /// The same, where it may be refused: says what came of it.
+    /// The same, if the opening may be refused: returns the result.
     pub(crate) fn try_reopen(&mut self) -> Status {
         assert!(self.keeps, "there is something to open");
         self.done.clear();
@@ -320,7 +321,7 @@ impl Rig {
         self.engine.status()
     }
 
-    /// Calls the engine, and has it counted if that is on.
+    /// Calls the engine, and counts the call if enabled.
     fn ask<T>(&mut self, what: impl FnOnce(&mut Engine, u64) -> T) -> T {
         let now = self.now;
         self.watch(|rig| what(&mut rig.engine, now))
@@ -339,8 +340,8 @@ impl Rig {
         outcome
     }
 
-    /// Makes one request of whole blocks; every 64th time lets everything come to rest that follows
-    /// from them.
+    /// Makes one request of whole blocks; after every [`Rig::depth`] requests waits until
+    /// everything that follows from them has completed.
     pub(crate) fn request(
         &mut self,
         volume: u16,
@@ -352,7 +353,7 @@ impl Rig {
         self.request_bytes(volume, kind, (block * BLOCK, blocks * BLOCK), treatment);
     }
 
-    /// The same, of bytes from the first number on, as many as the second one says.
+    /// The same, with offset and length in bytes.
     pub(crate) fn request_bytes(
         &mut self,
         volume: u16,
@@ -380,17 +381,17 @@ impl Rig {
         }
     }
 
-    /// Reads one block as the volume's settings say.
+    /// Reads one block with the volume's settings.
     pub(crate) fn read(&mut self, volume: u16, block: u64) {
         self.request(volume, RequestKind::Read, block, 1, Treatment::Cache);
     }
 
-    /// Writes one block as the volume's settings say.
+    /// Writes one block with the volume's settings.
     pub(crate) fn write(&mut self, volume: u16, block: u64) {
         self.request(volume, RequestKind::Write { fua: false }, block, 1, Treatment::Cache);
     }
 
-    /// Takes a volume away.
+    /// Detaches a volume.
     pub(crate) fn detach(&mut self, volume: u16, how: DetachHow) {
         self.rest(10_000_000);
         self.engine.detach_volume(self.now, VolumeId(volume), how).expect("it can be detached");
@@ -398,13 +399,13 @@ impl Rig {
         assert!(self.engine.volume_stats(VolumeId(volume)).is_none(), "it is gone");
     }
 
-    /// Brings a volume: a new one, or one that was kept.
+    /// Attaches a volume: a new one, or one that was kept.
     pub(crate) fn attach(&mut self, volume: u16, settings: &VolumeSettings) {
         self.attach_backing(volume, settings, backing(self.volume_blocks).unique);
         assert!(self.engine.volume_stats(VolumeId(volume)).is_some(), "it is there");
     }
 
-    /// The same, with a backing store that is known by these numbers; it may be refused.
+    /// The same, with a backing store of this identity; the engine may refuse it.
     pub(crate) fn attach_backing(&mut self, volume: u16, settings: &VolumeSettings, unique: [u64; 2]) {
         let entry = entry(volume.into(), self.volume_blocks, settings);
         let mut attachment = attachment(volume.into(), self.volume_blocks, settings);
@@ -413,7 +414,7 @@ impl Rig {
         self.rest(1_000_000_000);
     }
 
-    /// Takes segments away from the end of the pool.
+    /// Removes segments from the end of the pool.
     pub(crate) fn shrink(&mut self, segments: u32) {
         let geometry = self.engine.geometry();
         let bytes = geometry.device_blocks * BLOCK - u64::from(segments) * geometry.segment_bytes();
@@ -423,21 +424,21 @@ impl Rig {
         self.capacity = self.engine.stats().capacity_blocks;
     }
 
-    /// What hangs goes on.
+    /// Completes the hanging operations.
     pub(crate) fn release(&mut self) {
         self.hangs = None;
         self.done.append(&mut self.hung);
         self.run();
     }
 
-    /// Starts what the engine wants done now. Nothing completes.
+    /// Starts the engine's pending actions. Nothing completes.
     pub(crate) fn start(&mut self) {
         while let Some(action) = self.ask(|engine, _| engine.next_action()) {
             self.perform(action);
         }
     }
 
-    /// Lets time pass until nothing is due for so long.
+    /// Lets time pass until nothing is due for `ns` nanoseconds.
     pub(crate) fn rest(&mut self, ns: u64) {
         self.run();
         let end = self.now + ns;
@@ -451,7 +452,7 @@ impl Rig {
         self.run();
     }
 
-    /// Time now.
+    /// Current time.
     pub(crate) fn now(&self) -> u64 {
         self.now
     }
@@ -463,7 +464,7 @@ impl Rig {
             if self.done.is_empty() {
                 break;
             }
-            // All that has completed makes one turn of the owner's loop.
+            // All completed operations form one turn of the owner's loop.
             let mut turn = std::mem::replace(&mut self.done, std::mem::take(&mut self.spare));
             for (op, end) in turn.drain(..) {
                 self.failed += u64::from(matches!(end, End::Failed));
@@ -530,7 +531,7 @@ impl Rig {
                     self.spoil(op, offset);
                 }
                 if let Some(header) = self.engine.header(op).filter(|_| self.keeps).map(<[u8]>::to_vec) {
-                    // Where payload goes there is no metadata of an earlier use any more.
+                    // Payload overwrites metadata of an earlier use.
                     let blocks = offset / BLOCK..(offset + u64::from(len)) / BLOCK;
                     self.meta.retain(|block, _| !blocks.contains(block));
                     self.store(offset, &header);
@@ -598,7 +599,7 @@ impl Rig {
         }
     }
 
-    /// Damages what is spoilt of a batch that is written here.
+    /// Damages the spoilt blocks of a batch that is written here.
     fn spoil(&mut self, op: OpId, offset: u64) {
         let mut entries = Vec::new();
         let header = self.engine.header(op).map(|header| BatchHeader::decode(header, &mut entries));
@@ -633,7 +634,7 @@ impl Rig {
         End::Wrong(crcs)
     }
 
-    /// Where a block of a volume lies that is cached: reads it.
+    /// Offset of a cached block of a volume: reads the block.
     pub(crate) fn place_of(&mut self, volume: u16, block: u64) -> u64 {
         self.run();
         let reads = self.engine.stats().cache_reads;
@@ -681,7 +682,7 @@ impl Rig {
         }
     }
 
-    /// What is on the cache device of metadata.
+    /// Returns metadata from the cache device.
     pub(crate) fn load(&self, offset: u64, len: u32) -> Vec<u8> {
         let mut bytes = vec![0; len as usize];
         let first = offset / BLOCK;
@@ -740,7 +741,7 @@ fn open(
     Engine::open(config, geometry.device_blocks * BLOCK, attachments, now)
 }
 
-/// The smallest layout with so many segments.
+/// The smallest layout with at least this number of segments.
 fn large_enough<E>(
     (segments, segment_blocks): (u32, u32),
     layout: impl Fn(u64) -> Result<Geometry, E>,
@@ -754,7 +755,7 @@ fn large_enough<E>(
     }
 }
 
-/// Counts down; true if there was something left.
+/// Counts down; true if the count was not zero.
 fn took_one(left: &mut u32) -> bool {
     let takes = *left > 0;
     *left -= u32::from(takes);
@@ -797,13 +798,13 @@ impl Zipf {
         Self { sums: sums.collect() }
     }
 
-    /// Draws one.
+    /// Draws a number.
     pub(crate) fn draw(&self, dice: &mut Dice) -> u64 {
         let all = *self.sums.last().expect("a distribution over something");
         let at = (dice.word() >> 11) as f64 / (1_u64 << 53) as f64 * all;
         let rank = self.sums.partition_point(|sum| *sum < at) as u64;
-        // An odd factor permutes the numbers below a power of two: neighbours in rank are no
-        // neighbours on the volume. What falls beyond the volume is permuted again.
+        // An odd factor permutes the numbers below a power of two: neighbours in rank are not
+        // neighbours on the volume. Numbers beyond the volume are permuted again.
         let count = self.sums.len() as u64;
         let next = |number: u64| number.wrapping_mul(0x9e37_79b1) % count.next_power_of_two();
         std::iter::successors(Some(next(rank)), |number| Some(next(*number)))

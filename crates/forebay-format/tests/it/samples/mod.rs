@@ -52,7 +52,8 @@ pub(crate) fn encrypted_superblock() -> Superblock {
     Superblock { encryption: Some(Encryption { key_check }), ..superblock() }
 }
 
-/// Its checkpoint is a chain; and it is mirrored and encrypted, which older versions stand for.
+/// A superblock with a chain; also mirrored and encrypted, each of which alone implies an older
+/// version.
 pub(crate) fn chained_superblock() -> Superblock {
     Superblock {
         chain: Some(Chain { base: 7, blocks: 0x0102 }),
@@ -208,7 +209,7 @@ pub(crate) fn checkpoint() -> Checkpoint {
     }
 }
 
-/// What follows [`checkpoint`] and [`base`]: segment 0 has become free, and 1 is open.
+/// Follows [`checkpoint`] and [`base`]: segment 0 has become free, and 1 is open.
 pub(crate) fn increment() -> Increment {
     let change = |slot, count, state| SlotChange { slot, count, state };
     let open = SegmentEntry {
@@ -242,8 +243,8 @@ pub(crate) fn increment() -> Increment {
     }
 }
 
-/// A base that was begun when [`checkpoint`] was in effect. It has some of the changes of
-/// [`increment`]: segment 0 is free, and segment 2 has a shadow.
+/// A base begun while [`checkpoint`] was in effect. It has some of the changes of [`increment`]:
+/// segment 0 is free, and segment 2 has a shadow.
 pub(crate) fn base() -> Vec<u8> {
     let rest =
         Checkpoint { uuid: UUID, generation: 11, epoch: 9, segment_blocks: 16, ..Checkpoint::default() };
@@ -262,7 +263,7 @@ pub(crate) fn base() -> Vec<u8> {
     bytes
 }
 
-/// What [`increment`] makes of [`checkpoint`].
+/// The result of applying [`increment`] to [`checkpoint`].
 pub(crate) fn incremented() -> Checkpoint {
     use SlotState::{Clean, Dirty, Shadow, Void};
     let increment = increment();

@@ -1,51 +1,49 @@
-//! A model of what happens inside a flash device: pages, erase blocks, spare area, garbage
-//! collection, trim.
+//! A model of the inside of a flash device: pages, erase blocks, spare area, garbage collection,
+//! trim.
 //!
 //! Flash is written by pages and erased by blocks, and a page is written once between two erasures.
-//! So a device writes everything to a new place, and keeps a map from its logical pages to physical
-//! ones. To collect, it picks a block, moves the pages of it that still count, and erases it. A
-//! page that is moved is written once more (*write amplification*). The fuller the device, the more
-//! still counts in the block that it picks. A device keeps more physical pages than it shows
-//! (*spare area*), which bounds that.
+//! So a device writes all data to new places, and keeps a map from logical pages to physical ones.
+//! To collect, it picks a block, moves its valid pages, and erases it. A moved page is written once
+//! more (*write amplification*). The fuller the device, the more valid pages the picked block has.
+//! The device keeps more physical pages than it shows (*spare area*), which bounds that.
 //!
-//! Here a device has one stream for what the host writes and one for what collection moves, and
-//! collects in the foreground when free blocks run short. Which block is picked says
-//! [`Collection`].
+//! The modelled device has one stream for host writes and one for pages that collection moves, and
+//! collects in the foreground when free blocks run short. [`Collection`] defines which block it
+//! picks.
 //!
-//! Not modelled: wear levelling (counts of erasures are told), channels, read disturbance, caches.
+//! Not modelled: wear levelling (erasures are counted), channels, read disturbance, caches.
 //!
 //! Invariants:
 //! - A logical page is at one physical page or none; `valid` of a block is the number of its pages
-//!   that a logical page is at.
-//! - Free blocks, the two open ones and the full ones are all blocks, each once; there is always a
-//!   free one to collect into.
+//!   that hold a logical page.
+//! - Every block is free, one of the two open ones, or full; there is always a free one to collect
+//!   into.
 //! - `counting` of a full block is its `valid`; of others it is `NOT_FULL`.
-//! - Once made, a device allocates nothing.
+//! - After its creation a device does not allocate memory.
 
-/// Pages that no logical page is at, and logical pages that are nowhere.
+/// Marks physical pages without a logical page, and logical pages without a physical one.
 const NOWHERE: u32 = u32::MAX;
-/// Free blocks below which a write collects first: one for each stream, and one to move to.
+/// Free blocks below which a write collects first: one for each stream, and one to move pages to.
 const FREE_MIN: u32 = 3;
-/// More pages that count than any block has: what is not full is not collected.
+/// More valid pages than any block has: blocks that are not full are not collected.
 const NOT_FULL: u32 = u32::MAX;
 
-/// Which block is collected.
+/// Choice of the block to collect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Collection {
-    /// The one with the fewest pages that count.
+    /// The block with the fewest valid pages.
     Greedy,
-    /// The one for which the space gained, times the time since it was last written, is the most
-    /// for the cost of reading and writing what counts: `(1 - u) * age / (1 + u)` (Rosenblum and
-    /// Ousterhout, "The Design and Implementation of a Log-Structured File System", 1992, section
-    /// 3.5).
+    /// The block with the most space gained, times the time since it was last written, for the cost
+    /// of reading and writing its valid pages: `(1 - u) * age / (1 + u)` (Rosenblum and Ousterhout,
+    /// "The Design and Implementation of a Log-Structured File System", 1992, section 3.5).
     CostBenefit,
-    /// The one that was written longest ago.
+    /// The block that was written longest ago.
     Oldest,
     /// Any, by a hash of the number of erasures.
     Any,
 }
 
-/// What a device is made of.
+/// Geometry of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct FtlConfig {
     /// Pages that the host sees.
@@ -54,14 +52,14 @@ pub struct FtlConfig {
     pub block_pages: u32,
     /// Physical pages beyond the logical ones, in thousandths of those.
     pub spare_permille: u32,
-    /// Which block is collected.
+    /// Choice of the block to collect.
     pub collection: Collection,
 }
 
 impl FtlConfig {
-    /// How many erase blocks it has; nothing if it has no page, more pages than the maps can hold,
-    /// or too little spare area: blocks that are kept free, the two open ones, and so much that a
-    /// full block has a page that does not count.
+    /// Number of erase blocks. `None` if there are no pages, more pages than the maps can hold, or
+    /// too little spare area: it must hold the blocks kept free, the two open ones, and enough that
+    /// a full block has an invalid page.
     #[must_use]
     pub fn blocks(&self) -> Option<u32> {
         let spare = u64::from(self.logical_pages) * u64::from(self.spare_permille) / 1000;
@@ -73,7 +71,7 @@ impl FtlConfig {
     }
 }
 
-/// What a device did.
+/// Counters of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FtlStats {
     /// Pages that the host wrote.
@@ -85,7 +83,7 @@ pub struct FtlStats {
 }
 
 impl FtlStats {
-    /// Pages written to flash for each that the host wrote; 1 if it wrote none.
+    /// Pages written to flash for each host page; 1 if the host wrote none.
     #[must_use]
     pub fn write_amplification(&self) -> f64 {
         if self.host_pages == 0 {
@@ -94,7 +92,7 @@ impl FtlStats {
         (self.host_pages + self.moved_pages) as f64 / self.host_pages as f64
     }
 
-    /// What was done since an earlier look.
+    /// Difference to earlier counters.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -105,22 +103,22 @@ impl FtlStats {
     }
 }
 
-/// How long a device takes for a page and for a block, all its chips together.
+/// Times of a device for a page and for a block, with all its chips in parallel.
 #[derive(Clone, Copy, Debug)]
 pub struct FtlTimes {
     /// Writing a page, in nanoseconds.
     pub program_ns: f64,
-    /// Reading a page that is moved, in nanoseconds.
+    /// Reading a page to move it, in nanoseconds.
     pub read_ns: f64,
     /// Erasing a block, in nanoseconds.
     pub erase_ns: f64,
-    /// Moving a page takes so many times reading and writing it: above 1 where collection has only
-    /// a part of the chips.
+    /// Factor on the time of reading and writing a moved page: above 1 if collection uses only a
+    /// part of the chips.
     pub move_factor: f64,
 }
 
 impl FtlTimes {
-    /// Pages that a host can write in a second while the device does what `stats` says.
+    /// Pages that a host can write per second with the proportions of `stats`.
     #[must_use]
     pub fn pages_per_s(&self, stats: &FtlStats) -> f64 {
         let move_ns = self.move_factor * (self.read_ns + self.program_ns);
@@ -136,12 +134,12 @@ struct Block {
     valid: u32,
     /// Pages written since it was erased.
     used: u32,
-    /// Host pages written until it was last written to.
+    /// Number of host pages written when the block was last written to.
     written_at: u64,
     erasures: u32,
 }
 
-/// See the top of the file.
+/// See the module documentation.
 #[derive(Clone, Debug)]
 pub struct Ftl {
     config: FtlConfig,
@@ -150,7 +148,8 @@ pub struct Ftl {
     /// Logical page of each physical one.
     pages: Vec<u32>,
     blocks: Vec<Block>,
-    /// Of each block, side by side: what greedy collection looks through for each block erased.
+    /// Valid pages of each block, contiguous, because greedy collection scans them for each erased
+    /// block.
     counting: Vec<u32>,
     free: Vec<u32>,
     /// The block that the host writes to, and the one that collection writes to.
@@ -162,10 +161,10 @@ const HOST: usize = 0;
 const MOVED: usize = 1;
 
 impl Ftl {
-    /// A device that was never written to.
+    /// Creates a device that was never written to.
     ///
     /// # Panics
-    /// If [`FtlConfig::blocks`] has no answer.
+    /// If [`FtlConfig::blocks`] returns `None`.
     #[must_use]
     pub fn new(config: FtlConfig) -> Self {
         let blocks = config.blocks();
@@ -182,7 +181,7 @@ impl Ftl {
         }
     }
 
-    /// A device each of whose pages was written once, from the first to the last.
+    /// Creates a device each of whose pages was written once, from the first to the last.
     ///
     /// # Panics
     /// As [`Ftl::new`].
@@ -193,13 +192,13 @@ impl Ftl {
         ftl
     }
 
-    /// What it is made of.
+    /// Geometry of the device.
     #[must_use]
     pub fn config(&self) -> FtlConfig {
         self.config
     }
 
-    /// Whether a page was written, and not trimmed since.
+    /// Returns whether a page was written, and not trimmed since.
     ///
     /// # Panics
     /// If the device has no such page.
@@ -208,7 +207,7 @@ impl Ftl {
         self.places[page as usize] != NOWHERE
     }
 
-    /// What it did so far.
+    /// Its counters.
     #[must_use]
     pub fn stats(&self) -> FtlStats {
         self.stats
@@ -226,7 +225,7 @@ impl Ftl {
         }
     }
 
-    /// The host does not need a page any more.
+    /// The host discards a page.
     ///
     /// # Panics
     /// If the device has no such page.
@@ -266,7 +265,7 @@ impl Ftl {
         self.void(old);
     }
 
-    /// Moves what counts of a block, and erases it.
+    /// Moves the valid pages of a block, and erases it.
     fn collect(&mut self) {
         let victim = self.victim();
         let first = victim * self.config.block_pages;
@@ -299,16 +298,15 @@ impl Ftl {
         picked.expect("spare blocks are full when no other is").0
     }
 
-    /// The first of the full blocks with the fewest pages that count. It looks at four bytes of
-    /// each block, in a loop without branches: microseconds for a card of a GiB, once for each
-    /// erasure.
+    /// The first of the full blocks with the fewest valid pages. Scans four bytes of each block, in
+    /// a loop without branches: microseconds for a card of a GiB, once per erasure.
     fn emptiest(&self) -> u32 {
         let least = self.counting.iter().copied().min().unwrap_or(NOT_FULL);
         debug_assert_ne!(least, NOT_FULL, "spare blocks are full when no other is");
         self.counting.iter().position(|counting| *counting == least).unwrap_or(0) as u32
     }
 
-    /// What collecting a block gives for its cost.
+    /// Benefit of collecting a block in relation to its cost.
     fn worth(&self, block: &Block) -> f64 {
         let counts = f64::from(block.valid) / f64::from(self.config.block_pages);
         let age = (self.stats.host_pages - block.written_at) as f64;

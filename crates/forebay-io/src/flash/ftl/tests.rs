@@ -18,7 +18,7 @@ fn device(spare_permille: u32, collection: Collection) -> Ftl {
     Ftl::new(FtlConfig { logical_pages: PAGES, block_pages: 64, spare_permille, collection })
 }
 
-/// Write amplification of `writes` drawn by `next`, after as many of them that are not counted.
+/// Write amplification of `writes` drawn by `next`, after as many that are not counted.
 fn amplification(ftl: &mut Ftl, writes: u32, mut next: impl FnMut() -> u32) -> f64 {
     for _ in 0..writes {
         ftl.write(next());
@@ -57,10 +57,9 @@ fn sequential_writes_cost_nothing_more() {
 fn uniform_writes_cost_what_theory_says() {
     for spare in [70, 150, 280, 500] {
         let blocks = f64::from(PAGES) * (1.0 + f64::from(spare) / 1000.0) / 64.0;
-        // Blocks that are open or kept free are no spare area.
+        // Open blocks and blocks kept free are not spare area.
         let s = (blocks.floor() - f64::from(FREE_MIN) - 1.0) * 64.0 / f64::from(PAGES);
-        // x = -W(-s e^-s) by iteration: the share of a block that counts when it is collected is x
-        // / s.
+        // x = -W(-s e^-s) by iteration: the valid share of a block when it is collected is x / s.
         let mut x: f64 = 0.5;
         (0..10_000).for_each(|_| x = s * (-s).exp() * x.exp());
         let theory = s / (s - x);

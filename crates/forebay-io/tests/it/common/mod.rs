@@ -1,4 +1,4 @@
-//! A reactor with a private directory, and ways to run operations to their end.
+//! A reactor with a private directory, and ways to run operations to completion.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
@@ -10,7 +10,7 @@ use forebay_io::{
     Limits, Op, Reactor,
 };
 
-/// Longest time any test waits before it fails: generous, for a crowded machine.
+/// Longest time that a test waits before it fails: generous, for a loaded machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Bench {
@@ -19,9 +19,8 @@ pub(crate) struct Bench {
     preference: EnginePreference,
 }
 
-/// Runs the test on io_uring (small rings, so that they overflow): with one ring, with I/O threads
-/// that do everything, and with one that does some of it as soon as there is anything; and on
-/// psync.
+/// Runs the test on io_uring with small rings, so that they overflow: without I/O threads, with I/O
+/// threads that run every step, and with one that takes steps at the slightest load. Then on psync.
 pub(crate) fn all_engines(test: impl Fn(&mut Bench)) {
     let uring = EnginePreference::Uring;
     for (preference, io_threads, io_threads_busy_pct) in
@@ -79,12 +78,12 @@ impl Bench {
         std::fs::read(self.path()).unwrap()
     }
 
-    /// Sectors of 512 bytes that the file takes of its file system.
+    /// 512-byte sectors that the file occupies in its file system.
     pub(crate) fn file_sectors(&self) -> u64 {
         std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(self.path()).unwrap())
     }
 
-    /// Runs one operation to its end; nothing else may be in flight.
+    /// Runs one operation to completion; no other may be in flight.
     pub(crate) fn run(&mut self, op: Op<'_>) -> Result<u32, IoFailure> {
         self.reactor.submit(4711, op);
         let done = self.collect(1);
@@ -114,7 +113,7 @@ impl Bench {
         assert_eq!(self.reactor.in_flight(), 0);
     }
 
-    /// Puts a fresh reactor in place, drops the old one, and returns one more fresh one.
+    /// Installs a new reactor, drops the old one, and returns another new one.
     pub(crate) fn replace_reactor(&mut self, limits: Limits) -> Reactor {
         self.reactor = Reactor::open(self.preference, limits).unwrap().0;
         Reactor::open(self.preference, limits).unwrap().0

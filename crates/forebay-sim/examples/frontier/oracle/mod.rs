@@ -1,22 +1,23 @@
-//! Caches that know the future: the fewest reads that miss, and how few blocks have to be written
-//! to flash for it.
+//! Caches that know the future: the fewest read misses, and the fewest blocks that have to be
+//! written to flash for them.
 //!
 //! Time is counted in accesses. A block is worth keeping from one access to the next only if the
 //! next one is a read, which then hits. Every write of a client is written to flash, as in
 //! write-back, and may be kept from there at no further cost. A read that misses is written (a
-//! *fill*) if its block is kept. Dirty blocks may leave at any time: destage takes none.
+//! *fill*) if its block is kept. Dirty blocks may leave at any time: destage costs nothing.
 //!
-//! - [`Plan`] has the most hits that a cache of so many blocks can have: whenever too many blocks
-//!   are kept, the one that is read again last goes (Belady, "A study of replacement algorithms for
-//!   a virtual-storage computer", 1966; that this keeps the most intervals, also where a block may
-//!   be passed by: Carlisle and Lloyd, "On the k-coloring of intervals", 1995). What is filled once
-//!   and kept until it goes is a *chain* of hits. [`Plan::fills`] leaves the chains of fewest hits
-//!   out until there are no more hits than asked for. That can be done, but fewer fills might do.
-//! - [`Bound`] says how few fills there must be at least, for a cache that may hold more at times
-//!   if it holds less at others. That is a relaxation, so it is below what any cache can do.
+//! - [`Plan`] has the maximum of hits for a cache of this many blocks: whenever too many blocks are
+//!   kept, it evicts the one with the latest next read (Belady, "A study of replacement algorithms
+//!   for a virtual-storage computer", 1966; that this keeps the most intervals, also where a block
+//!   need not be kept: Carlisle and Lloyd, "On the k-coloring of intervals", 1995). A *chain* is
+//!   the hits of a block from its fill to its eviction. [`Plan::fills`] leaves out the chains of
+//!   fewest hits while the requested number of hits remains. A cache can do that, but fewer fills
+//!   might suffice.
+//! - [`Bound`] is a lower limit of fills, for a cache that may hold more at times if it holds less
+//!   at others. That is a relaxation, so no cache can do better.
 //!
 //! Invariants: `Bound::fills <= fewest possible <= Plan::fills`, for any number of hits; the tests
-//! compare them with all that a small cache can do.
+//! compare them with all possible behaviours of a small cache.
 
 use crate::exact::Access;
 use std::collections::{BTreeSet, HashMap};
@@ -24,7 +25,7 @@ use std::collections::{BTreeSet, HashMap};
 /// No access.
 const NEVER: usize = usize::MAX;
 
-/// For each access the next one of its block, if that is a read.
+/// Returns for each access the next one of its block, if that is a read.
 fn next_reads(trace: &[Access]) -> Vec<usize> {
     let (mut next, mut seen) = (vec![NEVER; trace.len()], HashMap::new());
     for (at, access) in trace.iter().enumerate().rev() {
@@ -33,7 +34,7 @@ fn next_reads(trace: &[Access]) -> Vec<usize> {
     next
 }
 
-/// The most hits, and the chains that they come in.
+/// The maximum of hits, and their chains.
 pub(crate) struct Plan {
     /// Reads that hit.
     pub(crate) hits: u64,
@@ -42,10 +43,10 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// For a cache of so many blocks.
+    /// Computes the plan for a cache of this many blocks.
     pub(crate) fn new(blocks: usize, trace: &[Access]) -> Self {
         let next = next_reads(trace);
-        // What is kept: when it is read next, whether its chain began with a fill, and its hits.
+        // By kept block: its next read, whether its chain began with a fill, and its hits.
         let mut kept: HashMap<u64, (usize, bool, u64)> = HashMap::new();
         let mut order = BTreeSet::new();
         let mut plan = Self { hits: 0, chains: Vec::new() };
@@ -79,7 +80,7 @@ impl Plan {
         }
     }
 
-    /// Fills for at least so many hits, if that many can be had.
+    /// Returns the fills for at least this many hits, if they are possible.
     pub(crate) fn fills(&self, hits: u64) -> u64 {
         let mut spare = self.hits.saturating_sub(hits);
         let left_out = self.chains.iter().take_while(|chain| {
@@ -91,9 +92,9 @@ impl Plan {
     }
 }
 
-/// Hits have a price in fills, and room for a block and an access has one too. With given prices
-/// each block is best kept without regard to the others, and what that costs, less what the hits
-/// and the room of the whole cache would bring, is a bound (Lagrange's relaxation).
+/// Lagrange's relaxation. A hit has a price in fills, and so has the room of a block for an access.
+/// With given prices each block is kept independently of the others at the lowest cost; that cost,
+/// less the value of the hits and of the room of the whole cache, is a bound.
 pub(crate) struct Bound {
     accesses: u64,
     /// Prices of a hit and of room, and the lowest cost at these.
@@ -101,7 +102,7 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// For caches of any size.
+    /// Computes the bound for caches of any size.
     pub(crate) fn new(trace: &[Access]) -> Self {
         let mut order: Vec<usize> = (0..trace.len()).collect();
         order.sort_by_key(|at| (trace[*at].block, *at));
@@ -116,7 +117,8 @@ impl Bound {
             .collect();
         let mut lowest = Vec::new();
         for hit in (-16..=16).map(|half| (f64::from(half) / 2.0).exp2()) {
-            // Room for a hit's interval of 2^10 to 2^24 accesses costs as much as the hit brings.
+            // The room of a hit's interval of 2^10 to 2^24 accesses costs as much as the hit is
+            // worth.
             let rooms = (20..=48).map(|half| hit * (f64::from(-half) / 2.0).exp2());
             for room in rooms.chain([0.0]) {
                 lowest.push((hit, room, cost(&steps, hit, room)));
@@ -125,12 +127,12 @@ impl Bound {
         Self { accesses: trace.len() as u64, lowest }
     }
 
-    /// Fills without which a cache of so many blocks does not have so many hits.
+    /// Returns the fills without which a cache of this many blocks cannot have this many hits.
     pub(crate) fn fills(&self, blocks: u64, hits: u64) -> u64 {
         let room_of_all = (blocks * self.accesses.saturating_sub(1)) as f64;
         let bounds =
             self.lowest.iter().map(|(hit, room, cost)| cost + hit * hits as f64 - room * room_of_all);
-        // Sums of so many numbers are not exact.
+        // Sums of this many numbers are inexact.
         (bounds.fold(0.0, f64::max) - 1e-3).max(0.0).ceil() as u64
     }
 }
@@ -140,14 +142,14 @@ impl Bound {
 struct Step {
     at: usize,
     writes: bool,
-    /// It is the first one of its block.
+    /// Whether it is the first one of its block.
     is_first: bool,
 }
 
-/// The lowest cost of all blocks: fills, less what hits bring, and the room that is taken.
+/// Returns the lowest cost of all blocks: fills, less the value of hits, plus the room used.
 fn cost(steps: &[Step], hit: f64, room: f64) -> f64 {
     let (mut all, mut before) = (0.0, 0);
-    // The lowest cost if the block is not there at this access, and if it is there.
+    // The lowest cost if the block is not cached at this access, and if it is.
     let (mut out, mut inside) = (0.0, f64::INFINITY);
     let mut last_writes = false;
     for step in steps {

@@ -1,4 +1,4 @@
-//! The oracles beside all that a small cache can do.
+//! Compares the oracles with all possible behaviours of a small cache.
 
 use super::*;
 use forebay_sim::rng::Rng;
@@ -9,8 +9,8 @@ fn trace_of(rng: &mut Rng) -> Vec<Access> {
     (0..ACCESSES).map(|_| Access { block: rng.below(4), writes: rng.chance(1, 4) }).collect()
 }
 
-/// The fewest fills for each number of hits that a cache of so many blocks can have, by trying
-/// every choice of what is kept.
+/// Returns the fewest fills for each possible number of hits of a cache of this many blocks, by
+/// trying every choice of kept blocks.
 fn fewest_fills(blocks: usize, trace: &[Access]) -> Vec<u64> {
     let next = next_reads(trace);
     let starts: Vec<usize> = (0..trace.len()).filter(|at| next[*at] != NEVER).collect();

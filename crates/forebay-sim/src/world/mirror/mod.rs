@@ -1,13 +1,13 @@
 //! Mirrored caches: members that fail, come back stale, are missing at a start, and are replaced.
 //!
-//! As long as only one member has failed nothing may be lost, no request may end with an error, and
-//! every start must succeed. Both may make errors, and both may rot, but never the same block. The
-//! owner's note that a member does not count any more is a list of tags, durable as a whole or not
-//! at all. Where both members are there, the owner sometimes hands over a noted one as well: the
-//! superblocks say the same.
+//! While only one member has failed nothing may be lost, no request may end with an error, and
+//! every start must succeed. Both may report errors, and both may rot, but never the same block.
+//! The owner's note of members that no longer count is a list of tags, durable as a whole or not at
+//! all. With both members present, the owner sometimes hands over a noted one as well: the
+//! superblocks record the same.
 //!
-//! Whichever member has a superblock and was not noted may be the only one that is found at a
-//! start, at every crash point: it must open, and have everything that was promised.
+//! Any member that has a superblock and was not noted may be the only one found at a start, at
+//! every crash point: it must open, and have all promised data.
 
 use super::World;
 use super::state::Note;
@@ -22,7 +22,7 @@ use forebay_format::superblock::Superblock;
 use forebay_format::{BLOCK_BYTES, Geometry};
 
 impl World {
-    /// The device, and the byte there, of a byte of the cache.
+    /// Returns the device that holds a byte of the cache, and the offset there.
     pub(crate) fn cache_at(&self, offset: u64) -> (usize, u64) {
         if self.plan.mirror.is_none() {
             return (CACHE, offset);
@@ -31,12 +31,12 @@ impl World {
         (device_of(&self.plan, member), offset)
     }
 
-    /// True for the devices of the cache.
+    /// Returns true for the devices of the cache.
     pub(crate) fn is_cache(&self, device: usize) -> bool {
         device == CACHE || self.plan.mirror.is_some() && device == device_of(&self.plan, 1)
     }
 
-    /// Nothing may be written to a member that is out, unless it is being filled.
+    /// Checks that a write does not go to a member that is out, unless it is being rebuilt.
     pub(crate) fn check_member_write(&self, device: usize) -> Result<(), String> {
         let Some(state) = self.engine.mirror_state().filter(|state| state.noted) else { return Ok(()) };
         let out = state.out.map(|member| device_of(&self.plan, usize::from(member)));
@@ -44,9 +44,10 @@ impl World {
         Ok(())
     }
 
-    /// Every superblock that is written can be read. It may call a member one that counts for the
-    /// first time only once the other member says so durably: else a start with the other one alone
-    /// would go on without knowing of this one, and a start with this one alone would believe it.
+    /// Checks that every written superblock is readable. It may declare a member as counting for
+    /// the first time only once the other member's superblock durably does: else a start with only
+    /// the other one would continue without this one, and a start with only this one would trust
+    /// it.
     pub(crate) fn check_new_member(&self, device: usize, offset: u64, bytes: &[u8]) -> Result<(), String> {
         let is_superblock = [0, 1].iter().any(|copy| Geometry::superblock_offset(*copy) == offset);
         if !is_superblock {
@@ -66,7 +67,7 @@ impl World {
         Ok(())
     }
 
-    /// The engine wants a member to be noted as failed.
+    /// Begins the note of a failed member for the engine.
     pub(crate) fn record_out(&mut self, ticket: u64, member: u8) -> Result<(), String> {
         ensure!(self.note.is_none(), "a note is asked for while another one is made");
         let member = usize::from(member);
@@ -77,7 +78,7 @@ impl World {
         let noted =
             self.disks.member_notes.as_ref().is_some_and(|member_notes| member_notes.noted.contains(&tag));
         let ok = match self.plan.owner {
-            // An owner that cannot note it at a start does not start: that is no loss.
+            // An owner that cannot write the note at a start does not start: nothing is lost.
             _ if noted || self.engine.status() == Status::Opening => true,
             OwnerPlan::Records => true,
             OwnerPlan::Later => self.refusals > 0,
@@ -88,7 +89,7 @@ impl World {
         Ok(())
     }
 
-    /// The owner has noted it, or cannot.
+    /// Ends the owner's note, with success or not.
     pub(crate) fn note_done(&mut self) -> Result<(), String> {
         let Some(note) = self.note.take() else { return Ok(()) };
         if note.ok {
@@ -103,7 +104,7 @@ impl World {
         Ok(())
     }
 
-    /// A member fails if its time has come, and is replaced if the operator gets round to it.
+    /// Fails a member if its time has come, and replaces it when the operator is drawn to do so.
     pub(crate) fn fail_and_replace_members(&mut self) -> Result<(), String> {
         let Some(mirror) = self.plan.mirror.clone() else { return Ok(()) };
         let serves = self.engine.status() == Status::Ready && !self.fenced && !self.stopping;
@@ -127,11 +128,12 @@ impl World {
         Ok(())
     }
 
-    /// A member may fail like this: what the last one that counts has can still be read.
+    /// Returns true if a member may fail this way: the data of the last member that counts stays
+    /// readable.
     fn may_lose(&self, state: &MirrorState, member: usize, death: Option<Death>) -> bool {
         let readable = matches!(death, Some(Death::Writes | Death::FlushDrops));
         match state.out.map(usize::from) {
-            // The engine may not know yet that the other one is dead.
+            // The engine may not yet know that the other one is dead.
             None => readable || !self.disks.devices[device_of(&self.plan, 1 - member)].is_dead(),
             Some(out) if out == member => state.rebuild.is_some(),
             Some(_) => readable,
@@ -154,7 +156,7 @@ impl World {
         Ok(())
     }
 
-    /// Bit rot and unreadable sectors of one member.
+    /// Rots bits or spoils sectors of one member.
     fn harm_member(&mut self, mirror: &MirrorPlan) {
         let geometry = self.plan.geometry;
         let start = geometry.segments_start_block * BLOCK_BYTES as u64;
@@ -185,7 +187,7 @@ impl World {
         }
     }
 
-    /// The operator puts an empty device in place of a member that is out.
+    /// Replaces a member that is out by an empty device, as the operator.
     fn replace_member(&mut self, member: usize) -> Result<(), String> {
         let device = device_of(&self.plan, member);
         if self.flights.values().any(|flight| flight.device == device) {
@@ -209,7 +211,7 @@ impl World {
         self.pump()
     }
 
-    /// The engine tells how the members stand.
+    /// Counts the engine's notices about members.
     pub(crate) fn member_notice(&mut self, notice: Notice) -> Result<(), String> {
         ensure!(self.disks.member_notes.is_some(), "{notice:?} without members");
         match notice {

@@ -1,4 +1,4 @@
-//! Mirrored caches without chance: what a run hardly shows by itself.
+//! Mirrored caches without randomness: cases that a run hardly reaches by itself.
 
 use crate::device::Latency;
 use crate::disks::{CACHE, device_of};
@@ -12,7 +12,8 @@ use std::rc::Rc;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// A world with a sound mirrored cache of 32 columns under one volume of so many blocks.
+/// Creates a world with a healthy mirrored cache of 32 columns under one volume of this many
+/// blocks.
 fn sound(blocks: u64) -> World {
     let mirrored = |plan: &Plan| {
         plan.mirror.is_some() && plan.geometry.columns() == 32 && plan.geometry.segment_blocks == 16
@@ -68,7 +69,7 @@ fn a_volume_that_is_only_read_fills_both_halves() {
     world.engine.check_invariants();
 }
 
-/// Nothing of the segments of a member can be read until it is written.
+/// Makes all segments of a member unreadable until they are written.
 fn spoil(world: &mut World, member: usize) {
     let geometry = world.plan.geometry;
     let device = device_of(&world.plan, member);
@@ -91,7 +92,7 @@ fn a_copy_that_is_bad_is_written_again_before_the_other_one_goes_bad() {
         pass(&mut world, 1_000_000_000);
         let state = world.engine.mirror_state().expect("it is mirrored");
         assert_eq!(state.out, None);
-        // Only the member that is read first shows that its copy is bad.
+        // Only the member that is read first reveals its bad copy.
         if state.mended_blocks > 0 {
             mended += state.mended_blocks;
             spoil(&mut world, 1 - member);
@@ -115,7 +116,7 @@ fn a_read_that_brings_wrong_bytes_does_not_condemn_the_only_good_copy() {
         while !world.scrubs.is_running() {
             world.scrub().expect("no violation");
         }
-        // A block that is lost is a violation.
+        // A lost block is a violation.
         pass(&mut world, 5_000_000_000);
         assert!(!world.scrubs.is_running());
         assert_eq!(world.engine.mirror_state().expect("it is mirrored").mended_blocks, 1);

@@ -1,33 +1,33 @@
 //! A disk with one arm, in virtual time: simple enough to reason about, and the same as the
-//! `dm-hdd` target that the kernel's caches are measured on, so that figures can be compared.
+//! `dm-hdd` target for measurements of the kernel's caches, so that figures are comparable.
 //!
 //! A request costs `seek_min + (seek_max - seek_min) * sqrt(distance)` (as a share of the disk) and
 //! `rotation`, unless it begins where the last one ended; and its bytes at `bytes_per_s`. Waiting
 //! requests are served in one direction, then from the start again (C-SCAN), among the 32 oldest;
-//! 128 wait at most, further ones in a line outside, in order. A flush costs `rotation` and moves
-//! nothing. There is no write cache: what is done is on the platter.
+//! At most 128 wait; further ones queue outside, in order. A flush costs `rotation` and does not
+//! move the arm. There is no write cache: completed writes are on the platter.
 //!
-//! Invariant: integer time in, the same requests give the same completions.
+//! Invariant: integer time; the same requests give the same completions.
 
 use super::machine::{Disk, DiskOp};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Requests that the disk chooses from.
+/// Requests among which the disk chooses.
 const CHOICE: usize = 32;
-/// Longest piece that is served without looking at what else waits.
+/// Longest piece that is served before the disk chooses again.
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// Times of a disk.
 #[derive(Clone, Copy, Debug)]
 pub struct ArmTimes {
-    /// Shortest move.
+    /// Shortest seek.
     pub seek_min_ns: u64,
-    /// Move over the whole disk.
+    /// Seek over the whole disk.
     pub seek_max_ns: u64,
-    /// Waiting for the sector to come round.
+    /// Rotational latency.
     pub rotation_ns: u64,
-    /// Transfer.
+    /// Transfer rate.
     pub bytes_per_s: u64,
 }
 
@@ -42,12 +42,12 @@ impl Default for ArmTimes {
     }
 }
 
-/// What a disk has done.
+/// Counters of a disk.
 #[derive(Clone, Debug, Default)]
 pub struct ArmCounters {
     /// Time that the arm was busy.
     pub busy_ns: u64,
-    /// Requests that needed a move.
+    /// Requests that needed a seek.
     pub seeks: u64,
     /// Reads and writes by size class: 4 KiB, up to 32 KiB, up to 128 KiB, up to 512 KiB, more.
     pub by_size: [[u64; 5]; 2],
@@ -63,7 +63,7 @@ struct Waiting {
     op: DiskOp,
     offset: u64,
     len: u64,
-    /// The request has ended with this piece.
+    /// The request ends with this piece.
     last: bool,
 }
 
@@ -75,15 +75,16 @@ pub struct ArmDisk {
     waiting: VecDeque<Waiting>,
     current: Option<(Waiting, u64)>,
     head: u64,
-    /// While it is set nothing costs a move: each request takes so long, however many there are.
+    /// If set there are no seeks: each request takes this long, in nanoseconds, regardless of
+    /// concurrency.
     fast: Option<u64>,
     quick: BinaryHeap<Reverse<(u64, u64)>>,
-    /// What it has done.
+    /// Its counters.
     pub counters: ArmCounters,
 }
 
 impl ArmDisk {
-    /// An idle disk with its head at byte 0.
+    /// Creates an idle disk with its head at byte 0.
     #[must_use]
     pub fn new(size_bytes: u64, times: ArmTimes) -> Self {
         Self {
@@ -98,7 +99,7 @@ impl ArmDisk {
         }
     }
 
-    /// Lets every request from now on take `latency_ns`, or as long as the arm needs.
+    /// Sets the latency of every later request to `latency_ns`, or to the model of the arm.
     pub fn set_fast(&mut self, latency_ns: Option<u64>) {
         self.fast = latency_ns;
     }
@@ -114,7 +115,7 @@ impl ArmDisk {
         self.counters.bytes[kind] += len;
     }
 
-    /// The next one ahead of the head, else the first one.
+    /// Returns the next request ahead of the head, else the first one.
     fn choose(&self) -> Option<usize> {
         let choice = || self.waiting.iter().take(CHOICE).enumerate();
         let ahead =

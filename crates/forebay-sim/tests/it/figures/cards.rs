@@ -1,62 +1,62 @@
-//! What was published of two flash cards of 2010, whose random writes were measured by how full
-//! they were, and how well a model goes with it.
+//! Published measurements of two flash cards of 2010, of random writes by fill level, and how well
+//! a model fits them.
 //!
-//! A model is an [`Ftl`] of the same proportions and what its chips take for a page
-//! (`forebay_io::flash::cards`). Only proportions matter, so it has few pages, and a page is what a
-//! request of the measurement wrote (16 KiB): what is written together, and written over together,
-//! behaves as one. What is fitted, and what it leaves unexplained: `docs/results/flash-model.md`.
+//! A model is an [`Ftl`] of the same proportions with the page times of the card's chips
+//! (`forebay_io::flash::cards`). Only proportions matter, so it has few pages, and a page is one
+//! request of the measurement (16 KiB): data that is written and overwritten together behaves as a
+//! unit. `docs/results/flash-model.md` describes the fitted parameters and the residual errors.
 //!
-//! Invariant: a sweep is the same every time, on every machine.
+//! Invariant: a sweep is deterministic, on every machine.
 
 pub use forebay_io::flash::cards::{CARDS, Card, times};
 use forebay_io::flash::ftl::{Collection, Ftl, FtlConfig, FtlStats};
 use forebay_sim::rng::Rng;
 
-/// How full the cards were, in percent.
+/// Fill levels of the cards, in percent.
 pub const FILLS: [u32; 9] = [20, 30, 40, 50, 60, 70, 80, 90, 100];
 
-/// Bytes that a random write of the measurement wrote.
+/// Bytes of a random write of the measurement.
 const WRITE_BYTES: f64 = 16384.0;
-/// Random writes of 16 KiB in MiB/s, for each of [`FILLS`], of each of [`CARDS`].
+/// Throughput of random writes of 16 KiB in MiB/s, for each of [`FILLS`], of each of [`CARDS`].
 pub const PUBLISHED_MIB_S: [[f64; FILLS.len()]; CARDS.len()] = [
     [1095.0, 1006.0, 825.0, 613.0, 397.0, 308.0, 237.0, 117.0, 99.0],
     [990.0, 980.0, 964.0, 872.0, 783.0, 669.0, 611.0, 502.0, 417.0],
 ];
 
-/// What is in the part of a card that is not used.
+/// The content of the unused part of a card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rest {
     /// Nothing: never written, or trimmed.
     Nothing,
-    /// What was written there once, and is never written again.
+    /// Data that was written once, and is never overwritten.
     Stale,
 }
 
-/// What a sweep goes over: cards of one spare area, by how full they are.
+/// The input of a sweep: cards of one spare area, by fill level.
 #[derive(Clone, Copy, Debug)]
 pub struct Sweep {
-    /// The device; its pages are those of 16 KiB.
+    /// The device; its pages have 16 KiB.
     pub device: FtlConfig,
-    /// What is in the part that is not used.
+    /// The content of the unused part.
     pub rest: Rest,
-    /// Times that what is used is written over: half of them before anything is counted.
+    /// Overwrites of the used part: half of them before the counted ones.
     pub rounds: u32,
-    /// Of the random writes.
+    /// Seed of the random writes.
     pub seed: u64,
 }
 
 impl Sweep {
-    /// Of a card as the model has it: so many pages, in blocks of 64.
+    /// Creates a sweep of a modelled card: this many pages, in blocks of 64.
     #[must_use]
     pub fn new(spare_permille: u32, collection: Collection, logical_pages: u32) -> Self {
         let device = FtlConfig { logical_pages, block_pages: 64, spare_permille, collection };
         Self { device, rest: Rest::Nothing, rounds: 8, seed: 1 }
     }
 
-    /// What the device does while so much of it, in percent, is written at random.
+    /// Returns the device's counters while this part of it, in percent, is overwritten at random.
     ///
     /// # Panics
-    /// As [`Ftl::new`].
+    /// Panics like [`Ftl::new`].
     #[must_use]
     pub fn at(&self, used_pct: u32) -> FtlStats {
         let pages = self.device.logical_pages;
@@ -74,14 +74,14 @@ impl Sweep {
         half().since(&before)
     }
 
-    /// What the device does at each of [`FILLS`].
+    /// Returns the device's counters at each of [`FILLS`].
     #[must_use]
     pub fn all(&self) -> [FtlStats; FILLS.len()] {
         FILLS.map(|used_pct| self.at(used_pct))
     }
 }
 
-/// How well a sweep goes with what was published.
+/// The fit of a sweep to published figures.
 #[derive(Clone, Copy, Debug)]
 pub struct Fit {
     /// See [`Card::speed_mib_s`].
@@ -93,8 +93,8 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// The best one with this `move_factor`: the speed for which the mean of log(model / published)
-    /// is 0.
+    /// Returns the best fit with this `move_factor`: the speed for which the mean of log(model /
+    /// published) is 0.
     #[must_use]
     pub fn with(
         sweep: &Sweep,
@@ -109,7 +109,7 @@ impl Fit {
         Self { speed_mib_s, move_factor, error }
     }
 
-    /// The best one with a `move_factor` from 1 to 16.
+    /// Returns the best fit with a `move_factor` from 1 to 16.
     #[must_use]
     pub fn best(sweep: &Sweep, did: &[FtlStats; FILLS.len()], published: &[f64; FILLS.len()]) -> Self {
         let all = (10..=160).map(|tenths| Self::with(sweep, did, published, f64::from(tenths) / 10.0));
@@ -124,7 +124,7 @@ pub fn error(model: &[f64; FILLS.len()], published: &[f64; FILLS.len()]) -> f64 
     (squares.sum::<f64>() / FILLS.len() as f64).sqrt()
 }
 
-/// Throughput of a card as the model has it, in MiB/s, while it does what `stats` says.
+/// Returns the throughput of a modelled card, in MiB/s, with the counters `stats`.
 #[must_use]
 pub fn mib_per_s(card: &Card, sweep: &Sweep, stats: &FtlStats) -> f64 {
     let times = card.times(WRITE_BYTES as u32, sweep.device.block_pages);

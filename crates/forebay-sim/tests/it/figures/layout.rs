@@ -1,15 +1,14 @@
-//! Writes of caches to their flash devices, and what those do because of them.
+//! Writes of caches to their flash devices, and their effects there.
 //!
-//! A *layout* is a cache that is driven by a [`Load`] and says what it writes and trims;
-//! [`measure`] feeds that to models of devices. The devices are full: everything was written
-//! before. [`ForebayLog`] is the engine itself, in virtual time, in front of a disk that is not
-//! slow.
+//! A *layout* is a cache that is driven by a [`Load`] and reports its writes and trims; [`measure`]
+//! feeds these to models of devices. The devices are full: every page was written before.
+//! [`ForebayLog`] is the engine itself, in virtual time, in front of a fast disk.
 //!
 //! Clients do not wait for each other: requests come in bursts, at a rate that a cache can keep up
-//! with, so that its destage limits nothing and each layout serves the same requests at the same
+//! with, so that destage is no bottleneck and each layout serves the same requests at the same
 //! times.
 //!
-//! Invariant: a run is the same every time, on every machine.
+//! Invariant: a run is deterministic, on every machine.
 
 use super::arm::{ArmDisk, ArmTimes};
 use super::machine::{CacheChange, Flash, Machine, Reply, Setup};
@@ -19,53 +18,53 @@ use forebay_format::{BLOCK_BYTES, VolumeId};
 use forebay_io::flash::ftl::{Ftl, FtlStats};
 use forebay_sim::rng::Rng;
 
-/// Bytes of a page of the devices: what they map by itself.
+/// Bytes of a page of the devices: their unit of mapping.
 pub const PAGE: u64 = BLOCK_BYTES as u64;
-/// What the flash device takes: an ordinary drive, 4 KiB in 80 us, 1 GB/s.
+/// The flash device: an ordinary drive, 4 KiB in 80 us, 1 GB/s.
 pub const FLASH: Flash =
     Flash { op_ns: 80_000, block_ns: 4_096, each_ns: 0, flush_ns: 500_000, shared: true };
-/// What the disk takes for any request, in nanoseconds.
+/// Latency of any request to the disk, in nanoseconds.
 pub const DISK_NS: u64 = 100_000;
-/// Requests that may be open: clients wait while there are more.
+/// Limit of requests in flight, beyond which clients wait.
 pub const OPEN_MAX: usize = 256;
-/// Bursts between two looks at how much was written.
+/// Bursts between two checks of the bytes written.
 const ROUND: u64 = 16;
-/// Skew of what is drawn by Zipf's law.
+/// Skew of Zipf's law.
 const THETA: f64 = 1.1;
 
-/// What a cache does to its flash device.
+/// An operation of a cache on its flash device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlashOp {
     /// Writes this range, in bytes.
     Write {
         /// First byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         len: u64,
     },
-    /// Does not need this range any more, in bytes.
+    /// Releases this range, in bytes.
     Trim {
         /// First byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         len: u64,
     },
 }
 
-/// What clients do.
+/// The load of clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
-    /// As people type it.
+    /// Its name on the command line.
     pub name: &'static str,
     /// Blocks of 4 KiB of a request, which is aligned to them.
     pub blocks: u32,
-    /// So many of a hundred requests are reads.
+    /// Percentage of reads.
     pub reads_pct: u64,
     /// Requests are drawn by Zipf's law with a skew of 1.1, not uniformly.
     pub skewed: bool,
 }
 
-/// The workloads that are compared.
+/// The workloads to compare.
 pub const WORKLOADS: [Workload; 4] = [
     Workload { name: "uniform-4k", blocks: 1, reads_pct: 0, skewed: false },
     Workload { name: "zipf-4k", blocks: 1, reads_pct: 0, skewed: true },
@@ -73,12 +72,12 @@ pub const WORKLOADS: [Workload; 4] = [
     Workload { name: "mix-16k", blocks: 4, reads_pct: 70, skewed: true },
 ];
 
-/// When requests come.
+/// The arrival times of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct ArrivalRate {
-    /// Requests at a time, at least one.
+    /// Requests per burst, at least one.
     pub burst: u32,
-    /// Blocks of 4 KiB in a second, at least one.
+    /// Blocks of 4 KiB per second, at least one.
     pub blocks_per_s: u32,
 }
 
@@ -96,23 +95,23 @@ pub struct Load {
     positions: u64,
     zipf: Zipf,
     rng: Rng,
-    /// Bytes that were written so far.
+    /// Bytes written so far.
     pub written_bytes: u64,
 }
 
 /// A request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ask {
-    /// It reads.
+    /// Whether it is a read.
     pub is_read: bool,
     /// First block of 4 KiB.
     pub block: u64,
-    /// How many.
+    /// Number of blocks.
     pub blocks: u32,
 }
 
 impl Load {
-    /// Over a volume of so many bytes.
+    /// Creates a load over a volume of this many bytes.
     #[must_use]
     pub fn new(workload: Workload, volume_bytes: u64, arrivals: ArrivalRate, seed: u64) -> Self {
         let positions = volume_bytes / PAGE / u64::from(workload.blocks);
@@ -120,14 +119,14 @@ impl Load {
         Self { workload, arrivals, positions, zipf, rng: Rng::new(seed), written_bytes: 0 }
     }
 
-    /// Time between two bursts, in nanoseconds.
+    /// Returns the time between two bursts, in nanoseconds.
     #[must_use]
     pub fn interval_ns(&self) -> u64 {
         let blocks = u64::from(self.arrivals.burst) * u64::from(self.workload.blocks);
         blocks * 1_000_000_000 / u64::from(self.arrivals.blocks_per_s)
     }
 
-    /// The next burst.
+    /// Returns the next burst.
     pub fn next_burst(&mut self) -> Vec<Ask> {
         (0..self.arrivals.burst).map(|_| self.next_ask()).collect()
     }
@@ -145,56 +144,56 @@ impl Load {
     }
 }
 
-/// A cache, as far as its flash device is concerned.
+/// A cache, as seen by its flash device.
 pub trait Layout {
-    /// Serves so many bursts of a load, each for [`Load::interval_ns`]. What that writes to the
-    /// flash device goes to `flash`, in order.
+    /// Serves this many bursts of a load, each for [`Load::interval_ns`]. Passes the resulting
+    /// writes to the flash device to `flash`, in order.
     fn serve(&mut self, load: &mut Load, bursts: u64, flash: &mut dyn FnMut(FlashOp));
-    /// Bytes that clients wrote past the cache so far, to the disk alone.
+    /// Returns the bytes of bypass writes so far, which went only to the disk.
     fn past_cache_bytes(&self) -> u64;
 }
 
 /// Sizes of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// The flash device.
+    /// The flash device, in bytes.
     pub cache_bytes: u64,
-    /// The volume, and the disk.
+    /// The volume, and the disk, in bytes.
     pub volume_bytes: u64,
-    /// Segments of Forebay, if not as the size of the device suggests.
+    /// Blocks of a Forebay segment; `None`: as the size of the device suggests.
     pub segment_blocks: Option<u32>,
 }
 
-/// What a layout made devices do, after a warm-up.
+/// The effects of a layout on devices, after a warm-up.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Written by clients.
+    /// Bytes written by clients.
     pub user_bytes: u64,
-    /// Written to the flash device.
+    /// Bytes written to the flash device.
     pub device_bytes: u64,
-    /// Of what clients wrote: past the cache.
+    /// Bytes of bypass writes of clients.
     pub past_cache_bytes: u64,
-    /// For each device.
+    /// Counters of each device.
     pub devices: Vec<FtlStats>,
 }
 
 impl Outcome {
-    /// Written by clients, and by the cache to the flash device.
+    /// Returns the bytes written by clients, and by the cache to the flash device.
     #[must_use]
     pub fn cached_bytes(&self) -> u64 {
         self.user_bytes - self.past_cache_bytes
     }
 
-    /// Bytes written to the flash device for each that clients wrote and that did not go past the
-    /// cache.
+    /// Returns the bytes written to the flash device per byte that clients wrote without bypassing
+    /// the cache.
     #[must_use]
     pub fn cache_amplification(&self) -> f64 {
         self.device_bytes as f64 / (self.cached_bytes() as f64).max(1.0)
     }
 }
 
-/// Has a layout write `rounds` times as much as its flash device holds, twice: first to warm up,
-/// then counted. All devices see the same.
+/// Lets a layout write `rounds` times the size of its flash device, twice: first to warm up, then
+/// counted. All devices get the same operations.
 pub fn measure(
     layout: &mut dyn Layout,
     load: &mut Load,
@@ -227,10 +226,10 @@ pub fn measure(
     }
 }
 
-/// Returns how many bytes were written.
+/// Applies an operation to all devices. Returns the number of bytes written.
 fn feed(devices: &mut [Ftl], op: FlashOp) -> u64 {
     let pages = |offset: u64, len: u64| (offset / PAGE) as u32..(offset + len).div_ceil(PAGE) as u32;
-    // Of a page that is trimmed in part something counts.
+    // A partly trimmed page still holds valid data.
     let whole = |offset: u64, len: u64| offset.div_ceil(PAGE) as u32..((offset + len) / PAGE) as u32;
     for device in devices {
         match op {
@@ -244,16 +243,16 @@ fn feed(devices: &mut [Ftl], op: FlashOp) -> u64 {
 /// Forebay's engine.
 pub struct ForebayLog {
     machine: Machine<ArmDisk>,
-    /// When the next burst comes.
+    /// Time of the next burst.
     next: u64,
     replies: Vec<Reply>,
 }
 
 impl ForebayLog {
-    /// A new cache in front of an empty volume.
+    /// Creates a new cache in front of an empty volume.
     ///
     /// # Panics
-    /// If the sizes make no legal layout.
+    /// Panics if the sizes give no legal layout.
     #[must_use]
     pub fn new(sizes: &Sizes) -> Self {
         Self::with(sizes, PoolSettings::default())
@@ -262,7 +261,7 @@ impl ForebayLog {
     /// The same with `discard_freed`.
     ///
     /// # Panics
-    /// If the sizes make no legal layout.
+    /// Panics if the sizes give no legal layout.
     #[must_use]
     pub fn discarding(sizes: &Sizes) -> Self {
         Self::with(sizes, PoolSettings { discard_freed: true, ..PoolSettings::default() })

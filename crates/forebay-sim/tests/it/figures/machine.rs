@@ -1,7 +1,7 @@
 //! The engine with modelled devices in virtual time: for figures, not for faults (that is
 //! [`forebay_sim::world`]).
 //!
-//! All data is zeroes, so only time is simulated. A run is the same every time. Who uses it submits
+//! All data is zeroes, so only time is simulated. A run is deterministic. The caller submits
 //! requests, lets time pass with [`Machine::step`] and takes the replies.
 
 use forebay_core::{
@@ -14,10 +14,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-/// What a failing disk takes to say so.
+/// Time until a failing disk reports an error, in nanoseconds.
 const FAILURE_NS: u64 = 5_000_000;
 
-/// What a disk is asked to do.
+/// An operation of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiskOp {
     /// Read.
@@ -28,56 +28,56 @@ pub enum DiskOp {
     Flush,
 }
 
-/// What becomes of bytes of the cache device.
+/// A change of bytes of the cache device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CacheChange {
-    /// They are written.
+    /// A write.
     Write {
         /// First byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         len: u64,
     },
-    /// Nothing counts there any more.
+    /// A discard: the bytes no longer count.
     Discard {
         /// First byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         len: u64,
     },
 }
 
 /// A model of a disk.
 pub trait Disk {
-    /// A request arrives; `id` comes back from [`Disk::advance`].
+    /// Submits a request; [`Disk::advance`] returns `id` at its completion.
     fn submit(&mut self, now: u64, id: u64, op: DiskOp, offset: u64, len: u64);
-    /// When something is done next.
+    /// Returns the time of the next completion.
     fn next_event(&self) -> Option<u64>;
-    /// Lets time pass and appends the numbers of what is done, in order.
+    /// Lets time pass and appends the numbers of completed requests, in order.
     fn advance(&mut self, now: u64, done: &mut Vec<u64>);
 }
 
 /// Times of the cache device.
 #[derive(Clone, Copy, Debug)]
 pub struct Flash {
-    /// Time of an operation, however many there are.
+    /// Latency of an operation, regardless of concurrency.
     pub op_ns: u64,
     /// Added per block.
     pub block_ns: u64,
-    /// Added per operation, where the device is shared: what bounds operations a second.
+    /// Added per operation, where the device is shared: limits operations per second.
     pub each_ns: u64,
     /// Time of a flush.
     pub flush_ns: u64,
-    /// The blocks of all operations pass one after the other (a bandwidth), not side by side.
+    /// The blocks of all operations pass one after the other (a bandwidth), not in parallel.
     pub shared: bool,
 }
 
-/// What to build.
+/// The parts of a machine.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Size of the cache device.
     pub cache_bytes: u64,
-    /// Blocks of a segment, if not as the size suggests.
+    /// Blocks of a segment; `None`: as the size suggests.
     pub segment_blocks: Option<u32>,
     /// Size of each volume.
     pub volume_bytes: u64,
@@ -89,14 +89,14 @@ pub struct Setup {
     pub flash: Flash,
 }
 
-/// A request that has been answered.
+/// An answered request.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply {
     /// Its number.
     pub id: u64,
-    /// It was a read.
+    /// Whether it was a read.
     pub is_read: bool,
-    /// How long it took.
+    /// Its latency, in nanoseconds.
     pub took: u64,
 }
 
@@ -104,7 +104,7 @@ pub struct Reply {
 pub struct Machine<D> {
     /// The engine.
     pub engine: Engine,
-    /// The time.
+    /// Virtual time, in nanoseconds.
     pub now: u64,
     /// The disks.
     pub disks: Vec<D>,
@@ -112,8 +112,8 @@ pub struct Machine<D> {
     pub failing: bool,
     /// Blocks written to disks.
     pub backing_blocks: u64,
-    /// Every write to the cache device and every discard, in the order in which they were started,
-    /// if somebody wants to know: whoever asks for it empties it.
+    /// Every write to the cache device and every discard, in order of their starts, if not `None`.
+    /// The reader empties it.
     pub cache_changes: Option<Vec<CacheChange>>,
     flash: Flash,
     flash_free: u64,
@@ -130,10 +130,10 @@ pub struct Machine<D> {
 }
 
 impl<D: Disk> Machine<D> {
-    /// A new cache in front of the disks, open and ready.
+    /// Creates a machine with a new cache in front of the disks, open and ready.
     ///
     /// # Panics
-    /// If the layout is not legal, or the engine does not open the cache.
+    /// Panics if the layout is illegal, or the engine does not open the cache.
     #[must_use]
     pub fn new(setup: &Setup, disks: Vec<D>) -> Self {
         let volumes = 0..disks.len() as u16;
@@ -206,7 +206,7 @@ impl<D: Disk> Machine<D> {
         self.submit_blocks(volume, kind, block, 1, treatment)
     }
 
-    /// Submits a request of so many blocks; returns its number.
+    /// Submits a request of this many blocks; returns its number.
     pub fn submit_blocks(
         &mut self,
         volume: VolumeId,
@@ -234,18 +234,18 @@ impl<D: Disk> Machine<D> {
         id
     }
 
-    /// Requests that have not been answered.
+    /// Returns the number of requests in flight.
     pub fn open(&self) -> usize {
         self.open.len()
     }
 
-    /// Requests that have been answered since the last time.
+    /// Takes the replies since the last call.
     pub fn take_replies(&mut self, into: &mut Vec<Reply>) {
         into.clear();
         core::mem::swap(into, &mut self.replies);
     }
 
-    /// Lets the next thing happen before `end`; the caller has something to do at `own`.
+    /// Lets the next event before `end` happen; the caller's own next event is at `own`.
     pub fn step(&mut self, end: u64, own: Option<u64>) -> bool {
         let done = self.done.peek().map(|Reverse((at, ..))| *at);
         let times = [own, done, self.engine.next_deadline()].into_iter().flatten();
@@ -270,7 +270,7 @@ impl<D: Disk> Machine<D> {
         true
     }
 
-    /// Lets the engine see the time.
+    /// Informs the engine of the time.
     pub fn tick(&mut self) {
         self.engine.tick(self.now);
         self.pump();
@@ -304,7 +304,7 @@ impl<D: Disk> Machine<D> {
         bytes
     }
 
-    /// Does what the engine wants done.
+    /// Performs the actions of the engine.
     pub fn pump(&mut self) {
         while let Some(action) = self.engine.next_action() {
             match action {

@@ -1,8 +1,8 @@
-//! Models for figures, without faults: what the examples and tests of this crate share.
+//! Models for figures, without faults, shared by the examples and tests of this crate.
 //!
 //! [`machine`] runs the engine with modelled devices in virtual time. [`arm`] is a disk. [`cards`]
-//! are two flash devices that were measured, beside the model of them. [`layout`] feeds that model
-//! with what caches write.
+//! compares two measured flash devices with their model. [`layout`] feeds that model with the
+//! writes of caches.
 #![allow(dead_code, unreachable_pub, reason = "each program uses a part of this")]
 
 pub mod machine;

@@ -1,9 +1,9 @@
-//! Zipf's law, as fio has it: few items are drawn often, and they lie anywhere.
+//! Zipf's law, as in fio: few items are drawn often, at scattered places.
 
 use forebay_sim::rng::Rng;
 
 /// Ranks by Zipf's law, drawn as by Gray and others, "Quickly generating billion-record synthetic
-/// databases" (1994), and scattered over the volume by a hash, as fio does it.
+/// databases" (1994), and scattered over the volume by a hash, as in fio.
 #[derive(Clone, Debug)]
 pub struct Zipf {
     items: u64,
@@ -13,7 +13,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// So many items (at least 2), with a skew `theta` that is not 1.
+    /// Creates a generator for this many items (at least 2), with a skew `theta` other than 1.
     #[must_use]
     pub fn new(items: u64, theta: f64) -> Self {
         let zeta = |count: u64| (1..=count).map(|rank| (rank as f64).powf(-theta)).sum::<f64>();
@@ -39,7 +39,7 @@ impl Zipf {
 }
 
 /// Multiplicative hashing by the golden ratio, an odd number: where the number of blocks is a power
-/// of two, each rank has a block of its own.
+/// of two, ranks do not collide.
 fn scatter(rank: u64) -> u64 {
     rank.wrapping_mul(0x61c8_8646_80b5_83eb)
 }

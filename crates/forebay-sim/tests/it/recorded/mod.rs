@@ -1,6 +1,6 @@
-//! Seeds that show something. A search for them takes minutes, so what it found is kept and tried
-//! first. A change of the engine makes some of them useless: those are searched for again, and
-//! `UPDATE_GOLDEN=1` records what was found. Without the files, all are searched for.
+//! Recorded seeds. A search for seeds that show an event takes minutes, so its results are kept and
+//! tried first. A change of the engine makes some of them useless: the tests search for those
+//! again, and with `UPDATE_GOLDEN=1` record the results. Without the files, they search for all.
 
 use std::path::PathBuf;
 
@@ -8,14 +8,14 @@ fn path(name: &str) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "it", "recorded", name].iter().collect()
 }
 
-/// The words of each line.
+/// Returns the words of each line.
 pub(crate) fn read(name: &str) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(path(name)).unwrap_or_default();
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
     text.lines().filter(|line| !line.trim().is_empty()).map(words).collect()
 }
 
-/// What has changed is recorded if somebody asks for it.
+/// Records changed lines if `UPDATE_GOLDEN` is set.
 pub(crate) fn changed(name: &str, lines: &[String]) {
     if std::env::var_os("UPDATE_GOLDEN").is_none() {
         return println!("UPDATE_GOLDEN=1 records in {} what had to be searched for", path(name).display());

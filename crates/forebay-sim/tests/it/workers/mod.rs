@@ -1,9 +1,9 @@
-//! Work on all processors: what takes longest should be begun first.
+//! Work on all processors: put the longest items first.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The results of `work` for `0..count`, in this order.
+/// Returns the results of `work` for `0..count`, in this order.
 pub(crate) fn each<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::new());
